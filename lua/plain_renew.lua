@@ -1,0 +1,15 @@
+-- Renews the leases of many holds, and never shortens one.
+-- KEYS: n locks' hashes
+-- ARGV: 1 lease in ms, 2 .. n + 1 the owners, in the order of KEYS
+-- RETURNS: the positions (from 1) of the locks that are not held by their owners any more
+-- Atomic: a lease must not be renewed for a hold that ends between the look and the write.
+local lease, lost = ARGV[1], {}
+
+for position, lock in ipairs(KEYS) do
+  if redis.call('hexists', lock, ARGV[position + 1]) == 0 then
+    lost[#lost + 1] = position
+  elseif redis.call('pttl', lock) < tonumber(lease) then
+    redis.call('pexpire', lock, lease)
+  end
+end
+return lost

@@ -1,0 +1,449 @@
+//! The one wait loop, for every kind of lock and every verb.
+//!
+//! What a caller goes through:
+//! 1. It holds the lock already: a count, and perhaps a longer lease.
+//! 2. It stands in line at the gate (`local.rs`) and sleeps until it is the front,
+//!    or a hold was passed to it.
+//! 3. As the front it asks the server. Granted: done, if the lease is not over by
+//!    the time the answer is read.
+//! 4. Refused: it registers with the lock's channel, has it subscribed, and sleeps
+//!    until there is news there, the holder's lease is over, or the poll bound,
+//!    whichever is first; then it asks again. News between a question and the sleep
+//!    is not missed (`waiters.rs`).
+//! 5. One that was woken by a message and refused again has lost a race against
+//!    other processes. It ignores messages for a short, growing, jittered while and
+//!    then asks once.
+//! 6. No answer: the first question of a call fails with the error. Later ones are
+//!    tried again, with pauses, until the deadline.
+//!
+//! One hold number serves all questions of a call, so a question may be asked twice
+//! without harm. Whoever leaves without the lock and has a question open has its
+//! hold released, in the same line to the server: behind whatever may still run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cancel::{CancelToken, Watching};
+use crate::engine::Engine;
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::{Acquired, Event, Waited};
+use crate::gate::Ticket;
+use crate::hold::{HoldId, Holder, Owner, ThreadId};
+use crate::lane::Answer;
+use crate::lease::{self, Grant, Lease};
+use crate::local::{Caller, Entry, Local, Turn};
+use crate::protocol::{Ask, Rules, Verdict};
+use crate::release::{self, Hold};
+use crate::script::{Call, LaneId};
+use crate::sync::Mailbox;
+use crate::time::{self, Moment, Patience, jittered};
+use crate::waiters::{Channel, Hearing, News, Waiting};
+
+/// How long a caller that lost a race ignores messages, at first and at most.
+const FIRST_QUIET: Duration = Duration::from_micros(200);
+const LONGEST_QUIET: Duration = Duration::from_millis(2);
+
+/// The first pause after a question got no answer; the longest is the poll bound.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+
+/// The least time between two questions because a lease was said to be over.
+const LEAST_LEFT: Duration = Duration::from_millis(1);
+
+/// What a verb was called with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attempt<'a> {
+    pub(crate) engine: &'a Arc<Engine>,
+    pub(crate) local: &'a Arc<Local>,
+    pub(crate) rules: &'static dyn Rules,
+    /// A fixed lease, or `None` for one that is renewed.
+    pub(crate) lease: Option<Duration>,
+    pub(crate) owned: bool,
+    pub(crate) patience: Patience,
+    pub(crate) cancel: Option<&'a CancelToken>,
+}
+
+impl Attempt<'_> {
+    /// Gets the lock, or does not: `None` if the caller's patience ended.
+    pub(crate) fn acquire(&self) -> Result<Option<Hold>> {
+        let now = time::now();
+        self.check_wanted()?;
+        let caller = self.caller();
+        match self.local.enter(caller.clone(), ThreadId::current(), now)? {
+            Entry::Again(lease) => self.enter_again(self.hold(lease)).map(Some),
+            Entry::Busy => Ok(None),
+            Entry::InLine(ticket) => InLine::new(self, caller, ticket, now).run(),
+        }
+    }
+
+    fn caller(&self) -> Caller {
+        let holder = if self.owned { Holder::Owned } else { Holder::this_thread() };
+        Caller {
+            rules: self.rules,
+            holder,
+            mailbox: Mailbox::mine(),
+            waits: self.patience != Patience::None,
+            renewed: self.lease.is_none(),
+        }
+    }
+
+    /// An error if the client was closed or the wait cancelled.
+    fn check_wanted(&self) -> Result<()> {
+        self.engine.check_open()?;
+        match self.cancel.is_some_and(CancelToken::is_cancelled) {
+            true => Err(Error::new(ErrorKind::Cancelled, "the wait for the lock was cancelled")),
+            false => Ok(()),
+        }
+    }
+
+    fn hold(&self, lease: Arc<Lease>) -> Hold {
+        let (engine, local) = (Arc::clone(self.engine), Arc::clone(self.local));
+        Hold::new(engine, local, lease, self.rules)
+    }
+
+    /// A nested guard: sees to the lease that it wants. The hold that is given is
+    /// ended again if that fails.
+    fn enter_again(&self, hold: Hold) -> Result<Hold> {
+        match self.lease {
+            None => self.keep_renewed(&hold),
+            Some(lease) => self.ensure_lease(&hold, lease)?,
+        }
+        Ok(hold)
+    }
+
+    fn keep_renewed(&self, hold: &Hold) {
+        if hold.lease().keep_renewed() {
+            self.engine.watchdog.forget(hold.lease());
+            self.engine.watchdog.keep(hold.kept());
+        }
+    }
+
+    /// A fixed lease inside a hold that is renewed needs nothing.
+    fn ensure_lease(&self, hold: &Hold, lease: Duration) -> Result<()> {
+        let now = time::now();
+        let lasts = now + hold.lease().remaining(now);
+        match hold.lease().is_renewed() || lease::deadline(now, lease) <= lasts {
+            true => Ok(()),
+            false => hold.extend(lease),
+        }
+    }
+}
+
+/// A caller in line.
+struct InLine<'a> {
+    attempt: &'a Attempt<'a>,
+    caller: Caller,
+    ticket: Ticket,
+    hold: HoldId,
+    owner: Owner,
+    started: Moment,
+    /// The line to the server on which a question has no answer yet.
+    open: Option<LaneId>,
+    questions: Questions,
+    /// What wakes it, from its first sleep on.
+    watching: Option<[Option<Watching>; 2]>,
+    /// The channel that it listens to, once it was refused.
+    listening: Option<Waiting>,
+    slept: bool,
+}
+
+/// What a front knows from its questions so far, and when it asks the next.
+#[derive(Debug)]
+struct Questions {
+    asked: bool,
+    /// The server has refused it, so it waits through outages.
+    refused: bool,
+    /// A thread of this process held the lock at the last look.
+    held_here: bool,
+    /// When it asks at the latest.
+    next: Moment,
+    /// Until when it ignores news, and then asks.
+    quiet_until: Option<Moment>,
+    lost_races: u32,
+    failures: u32,
+    /// Why the last question got no answer.
+    error: Option<Error>,
+    /// The news up to the last question, if there was a channel to look at.
+    since: Option<News>,
+    /// There may have been news that was not counted for it.
+    missed: bool,
+    /// The last question was asked because of a message.
+    woken: bool,
+    /// Messages were heard before the last question.
+    heard: bool,
+    endless: bool,
+}
+
+/// What to do next.
+enum Next {
+    Ask(Option<LaneId>),
+    Sleep(Moment),
+}
+
+impl<'a> InLine<'a> {
+    fn new(attempt: &'a Attempt<'a>, caller: Caller, ticket: Ticket, now: Moment) -> InLine<'a> {
+        let hold = HoldId::next();
+        InLine {
+            attempt,
+            caller,
+            ticket,
+            hold,
+            owner: Owner::new(attempt.engine.id, hold),
+            started: now,
+            open: None,
+            questions: Questions::new(now + attempt.engine.poll_bound),
+            watching: None,
+            listening: None,
+            slept: false,
+        }
+    }
+
+    fn run(mut self) -> Result<Option<Hold>> {
+        let outcome = self.wait();
+        self.clean_up();
+        // A hold may be passed to it in the very moment in which it gives up; it
+        // then takes it, or passes it on by dropping it.
+        let passed = self.attempt.local.leave(self.ticket).map(|lease| self.attempt.hold(lease));
+        let outcome = outcome.map(|hold| hold.or(passed));
+        self.tell(matches!(outcome, Ok(Some(_))));
+        outcome
+    }
+
+    fn wait(&mut self) -> Result<Option<Hold>> {
+        loop {
+            let now = time::now();
+            let turn = self.attempt.local.turn(self.ticket, now);
+            if let Turn::Handed(lease) = turn {
+                let hold = self.attempt.hold(lease);
+                return self.attempt.check_wanted().map(|()| Some(hold));
+            }
+            self.attempt.check_wanted()?;
+            match self.next(&turn, now) {
+                Next::Ask(lane) => {
+                    if let Some(hold) = self.ask(lane)? {
+                        return Ok(Some(hold));
+                    }
+                }
+                Next::Sleep(_) if self.attempt.patience.is_over(now) => return self.give_up(),
+                Next::Sleep(end) => self.sleep(end),
+            }
+        }
+    }
+
+    fn next(&mut self, turn: &Turn, now: Moment) -> Next {
+        let news = self.listening.as_ref().map(Waiting::news);
+        match turn {
+            Turn::Behind | Turn::Handed(_) => Next::Sleep(Moment::END),
+            Turn::HeldHere if now < self.questions.next => {
+                self.questions.held_here = true;
+                Next::Sleep(self.questions.next)
+            }
+            Turn::HeldHere => Next::Ask(self.open),
+            Turn::Ask(lane) if self.questions.is_due(now, news) => Next::Ask(self.open.or(*lane)),
+            Turn::Ask(_) => Next::Sleep(self.questions.quiet_until.unwrap_or(self.questions.next)),
+        }
+    }
+
+    /// Sleeps until something may have changed. The first time it only sees to it
+    /// that it will be woken: what it looked at may have changed before.
+    fn sleep(&mut self, end: Moment) {
+        let (attempt, mailbox) = (self.attempt, &self.caller.mailbox);
+        if self.watching.is_none() {
+            let closing = Some(attempt.engine.closing.watch(mailbox));
+            let cancel = attempt.cancel.map(|cancel| cancel.watch(mailbox));
+            self.watching = Some([closing, cancel]);
+            return;
+        }
+        self.slept = true;
+        mailbox.sleep(end.min(attempt.patience.end()));
+    }
+
+    /// Asks the server once. `None` if it was refused or got no answer, and goes on.
+    fn ask(&mut self, lane: Option<LaneId>) -> Result<Option<Hold>> {
+        let engine = self.attempt.engine;
+        engine.check_process()?;
+        let channel = self.attempt.local.known_channel();
+        let hearing = channel.map_or(Hearing::Nothing, |channel| channel.hearing());
+        self.questions.before(channel.map(|channel| channel.news()), hearing);
+        let waits = self.caller.waits && engine.waiters.is_listening();
+        let wake = waits && hearing == Hearing::Nothing;
+
+        let question = self.question(wake.then_some(&engine.control));
+        let pending = engine.pool.queue(question, lane);
+        let lane = pending.lane;
+        match engine.pool.wait(pending) {
+            Ok(answer) => self.answered(answer),
+            Err(error) => {
+                self.open = Some(lane);
+                self.questions.unanswered(error, engine.poll_bound, self.hold.seed())?;
+                Ok(None)
+            }
+        }
+    }
+
+    fn lease(&self) -> Duration {
+        self.attempt.lease.unwrap_or(self.attempt.engine.watchdog_timeout)
+    }
+
+    fn question(&self, wake: Option<&String>) -> Call {
+        self.attempt.rules.acquire(&Ask {
+            name: self.attempt.local.name(),
+            owner: &self.owner,
+            lease: self.lease(),
+            wake: wake.map(String::as_str),
+        })
+    }
+
+    fn answered(&mut self, answer: Answer) -> Result<Option<Hold>> {
+        let (sent, lane, haunted) = (answer.sent, answer.lane, answer.haunted);
+        // What runs late can still take the lock, whatever this answer says.
+        self.open = haunted.then_some(lane);
+        match self.attempt.rules.verdict(answer.reply)? {
+            Verdict::Granted => self.granted(sent, lane).map(Some),
+            Verdict::Refused { left } => {
+                self.refused(left);
+                Ok(None)
+            }
+        }
+    }
+
+    fn granted(&mut self, sent: Moment, lane: LaneId) -> Result<Hold> {
+        let (deadline, now) = (lease::deadline(sent, self.lease()), time::now());
+        if deadline <= now {
+            self.open = Some(lane);
+            return Err(Error::lost("the lease was over before the server's answer was read"));
+        }
+        let lease = Lease::new(Grant {
+            hold: self.hold,
+            owner: self.owner,
+            deadline,
+            renewed: self.attempt.lease.is_none(),
+            holder: self.caller.holder.clone(),
+            at: now,
+            haunted: self.open.take(),
+        });
+        let hold = self.attempt.hold(self.attempt.local.granted(self.ticket, &self.caller, lease));
+        self.attempt.engine.watchdog.keep(hold.kept());
+        Ok(hold)
+    }
+
+    fn refused(&mut self, left: Option<Duration>) {
+        let engine = self.attempt.engine;
+        if left.is_none() && !std::mem::replace(&mut self.questions.endless, true) {
+            let name = self.attempt.local.name().given();
+            log::warn!("the lock {name:?} is held without a time to live: somebody must free it");
+        }
+        self.questions.refused(left, engine.poll_bound, self.hold.seed());
+        if self.caller.waits && self.listening.is_none() {
+            let channel = self.attempt.local.channel(&engine.waiters);
+            self.listening = Some(Channel::wait(channel, &self.caller.mailbox));
+            self.questions.missed = channel.hearing() == Hearing::Everything;
+            engine.listener.call();
+        }
+    }
+
+    /// The deadline has passed: without an answer to the last question nobody knows
+    /// whether the lock was free.
+    fn give_up(&mut self) -> Result<Option<Hold>> {
+        self.questions.error.take().map_or(Ok(None), Err)
+    }
+
+    /// Releases what an open question may take.
+    fn clean_up(&mut self) {
+        let Some(lane) = self.open.take() else { return };
+        let attempt = self.attempt;
+        let release = attempt.rules.release(attempt.local.name(), &self.owner);
+        let pool = &attempt.engine.pool;
+        let repeat = Arc::new(release::CleanUp {
+            pool: Arc::downgrade(pool),
+            call: release.clone(),
+            lasting: self.lease(),
+            every: attempt.engine.poll_bound,
+        });
+        let lane = pool.owe(release, Some(lane), time::now() + self.lease(), repeat);
+        pool.wake(lane);
+    }
+
+    fn tell(&self, acquired: bool) {
+        let (events, waited) = (&self.attempt.engine.events, self.started.until(time::now()));
+        let name = || Arc::clone(self.attempt.local.name().given());
+        if acquired {
+            events.tell(|| Event::Acquired(Acquired { name: name(), waited }));
+        }
+        if self.slept {
+            events.tell(|| Event::Waited(Waited { name: name(), waited, acquired }));
+        }
+    }
+}
+
+impl Questions {
+    fn new(next: Moment) -> Questions {
+        Questions {
+            asked: false,
+            refused: false,
+            held_here: false,
+            next,
+            quiet_until: None,
+            lost_races: 0,
+            failures: 0,
+            error: None,
+            since: None,
+            missed: false,
+            woken: false,
+            heard: false,
+            endless: false,
+        }
+    }
+
+    /// Whether to ask now, with nobody of this process in the way.
+    fn is_due(&mut self, now: Moment, news: Option<News>) -> bool {
+        if !self.asked || std::mem::take(&mut self.held_here) || self.next <= now {
+            return true;
+        }
+        match self.quiet_until {
+            Some(end) => end <= now,
+            None => self.missed || self.is_news(news),
+        }
+    }
+
+    fn is_news(&self, news: Option<News>) -> bool {
+        news.is_some() && self.since.is_some() && news != self.since
+    }
+
+    /// Takes in what is known before a question is sent.
+    fn before(&mut self, news: Option<News>, hearing: Hearing) {
+        // Only a caller that heard messages before can have been woken by one.
+        self.woken = self.heard && self.quiet_until.is_none() && self.is_news(news);
+        self.heard = hearing == Hearing::Everything;
+        self.since = news;
+        self.asked = true;
+        self.missed = false;
+        self.quiet_until = None;
+    }
+
+    fn refused(&mut self, left: Option<Duration>, poll_bound: Duration, seed: u64) {
+        let now = time::now();
+        self.refused = true;
+        self.error = None;
+        self.failures = 0;
+        let poll = jittered(poll_bound, seed ^ now.nanos());
+        self.next = now + left.map_or(poll, |left| left.max(LEAST_LEFT).min(poll));
+        if self.woken {
+            let quiet = FIRST_QUIET * 2_u32.saturating_pow(self.lost_races.min(8));
+            self.quiet_until = Some(now + jittered(quiet.min(LONGEST_QUIET), seed ^ now.nanos()));
+            self.lost_races += 1;
+        }
+    }
+
+    /// No answer: an error for the first question, a pause for others.
+    fn unanswered(&mut self, error: Error, poll_bound: Duration, seed: u64) -> Result<()> {
+        if !self.refused || !error.is_passing() {
+            return Err(error);
+        }
+        let now = time::now();
+        let pause = FIRST_PAUSE * 2_u32.saturating_pow(self.failures.min(8));
+        self.next = now + jittered(pause.min(poll_bound), seed ^ now.nanos());
+        self.failures += 1;
+        self.error = Some(error);
+        Ok(())
+    }
+}

@@ -1,0 +1,197 @@
+//! The settings of a client, their defaults and their bounds.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::conn::Address;
+use crate::error::{Error, Result};
+use crate::event::Events;
+
+/// The shortest lease.
+pub(crate) const SHORTEST_LEASE: Duration = Duration::from_millis(10);
+
+/// The longest lease: what is longer means this. A hundred years.
+pub(crate) const LONGEST_LEASE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// Settings of a [`Client`](crate::Client), made by [`Client::builder`](crate::Client::builder).
+///
+/// Every setter takes the builder and gives it back; where the server is must be
+/// said, all else has a default. Nothing is checked and nothing connects before
+/// [`build`](Builder::build).
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// let client = leasehold::Client::builder()
+///     .single("redis://127.0.0.1/")
+///     .watchdog_timeout(Duration::from_secs(10))
+///     .name_prefix("billing:")
+///     .build()?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[must_use = "a builder does nothing until build() is called"]
+pub struct Builder {
+    pub(crate) url: Option<String>,
+    pub(crate) watchdog_timeout: Duration,
+    pub(crate) poll_bound: Duration,
+    pub(crate) pool_size: usize,
+    pub(crate) pool_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) response_timeout: Duration,
+    pub(crate) name_prefix: String,
+    pub(crate) max_passes: u32,
+    pub(crate) max_pass_time: Duration,
+    pub(crate) events: Option<Arc<dyn Events>>,
+}
+
+impl Default for Builder {
+    fn default() -> Builder {
+        Builder {
+            url: None,
+            watchdog_timeout: Duration::from_secs(30),
+            poll_bound: Duration::from_secs(1),
+            pool_size: 2,
+            pool_timeout: Duration::from_secs(3),
+            connect_timeout: Duration::from_secs(3),
+            response_timeout: Duration::from_secs(3),
+            name_prefix: String::new(),
+            max_passes: 0,
+            max_pass_time: Duration::from_millis(1),
+            events: None,
+        }
+    }
+}
+
+impl Builder {
+    /// Sets the one server to use, by its URL. No default.
+    ///
+    /// `redis://[user][:password]@host[:port][/database]`, the same with `rediss://`
+    /// for TLS (feature `tls`), or
+    /// `redis+unix:///path/to/socket[?db=database&user=user&pass=password]`. User and
+    /// password are percent-encoded. Redis 6.2 or newer, or Valkey.
+    pub fn single(mut self, url: impl Into<String>) -> Builder {
+        self.url = Some(url.into());
+        self
+    }
+
+    /// Sets the lease of locks that are renewed until they are released. Default:
+    /// 30 s, Redisson's.
+    ///
+    /// It is renewed when two thirds of it are left, and is how long a lock outlives
+    /// the process that held it. At least 100 ms.
+    pub fn watchdog_timeout(mut self, timeout: Duration) -> Builder {
+        self.watchdog_timeout = timeout;
+        self
+    }
+
+    /// Sets how long a waiting caller goes without asking the server, should the
+    /// message of a release be lost. Default: 1 s. At least 10 ms.
+    ///
+    /// Subscriptions end at most this long after the last caller stopped waiting.
+    pub fn poll_bound(mut self, bound: Duration) -> Builder {
+        self.poll_bound = bound;
+        self
+    }
+
+    /// Sets how many connections commands share. Default: 2. At least 1.
+    ///
+    /// They are made when they are needed. The watchdog and the listener have one
+    /// more each.
+    pub fn pool_size(mut self, connections: usize) -> Builder {
+        self.pool_size = connections;
+        self
+    }
+
+    /// Sets how long a command stands in line if all connections are busy. Default:
+    /// 3 s. Then it fails with [`Error::is_timeout`].
+    pub fn pool_timeout(mut self, timeout: Duration) -> Builder {
+        self.pool_timeout = timeout;
+        self
+    }
+
+    /// Sets how long making a connection may take, name look-up excepted. Default:
+    /// 3 s. At least 1 ms. (Over a unix socket it is up to the system.)
+    pub fn connect_timeout(mut self, timeout: Duration) -> Builder {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// Sets how long an answer may take before the connection is given up. Default:
+    /// 3 s. At least 1 ms.
+    pub fn response_timeout(mut self, timeout: Duration) -> Builder {
+        self.response_timeout = timeout;
+        self
+    }
+
+    /// Sets what is put before the name of every lock. Default: nothing.
+    ///
+    /// It becomes part of the key in Redis; [`Lock::name`](crate::Lock::name) does
+    /// not show it. (In Redisson a `NameMapper` does this.)
+    pub fn name_prefix(mut self, prefix: impl Into<String>) -> Builder {
+        self.name_prefix = prefix.into();
+        self
+    }
+
+    /// Sets how often, and for how long at most, a lock goes from thread to thread
+    /// of this process before others get a chance at it. Default: `max_passes` 0,
+    /// which turns it off; `max_time` 1 ms.
+    ///
+    /// A release passes the lock and its lease to the thread that waits first,
+    /// without a round trip. Only leases that the watchdog renews are passed.
+    pub fn local_handoff(mut self, max_passes: u32, max_time: Duration) -> Builder {
+        self.max_passes = max_passes;
+        self.max_pass_time = max_time;
+        self
+    }
+
+    /// Sets who is told of what happens to the locks. Default: nobody.
+    ///
+    /// Starts one more thread; see [`Events`].
+    pub fn events(mut self, events: impl Events + 'static) -> Builder {
+        self.events = Some(Arc::new(events));
+        self
+    }
+
+    /// Checks what can be checked without a server.
+    pub(crate) fn check(&self) -> Result<Address> {
+        let millis = Duration::from_millis;
+        let limits = [
+            ("the watchdog time-out", self.watchdog_timeout, millis(100)),
+            ("the poll bound", self.poll_bound, millis(10)),
+            ("the connect time-out", self.connect_timeout, millis(1)),
+            ("the response time-out", self.response_timeout, millis(1)),
+        ];
+        for (what, given, least) in limits {
+            if given < least {
+                return Err(Error::configuration(format!("{what} is below {least:?}")));
+            }
+            if given > LONGEST_LEASE {
+                return Err(Error::configuration(format!("{what} is over a hundred years")));
+            }
+        }
+        if self.pool_size == 0 {
+            return Err(Error::configuration("the pool size is 0"));
+        }
+        let url = self.url.as_deref();
+        Address::parse(url.ok_or_else(|| Error::configuration("no server is named"))?)
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let server = self.url.as_deref().map(Address::parse).and_then(Result::ok);
+        f.debug_struct("Builder")
+            .field("server", &server)
+            .field("watchdog_timeout", &self.watchdog_timeout)
+            .field("poll_bound", &self.poll_bound)
+            .field("pool_size", &self.pool_size)
+            .field("pool_timeout", &self.pool_timeout)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("response_timeout", &self.response_timeout)
+            .field("name_prefix", &self.name_prefix)
+            .field("local_handoff", &(self.max_passes, self.max_pass_time))
+            .field("events", &self.events.is_some())
+            .finish()
+    }
+}

@@ -1,0 +1,237 @@
+//! What the handles of one client share, and the order in which it starts and stops.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_channel::Receiver;
+use uuid::Uuid;
+
+use crate::cancel::CancelToken;
+use crate::config::Builder;
+use crate::conn::Timeouts;
+use crate::error::{Error, Result};
+use crate::event::{Event, Events, Sink};
+use crate::intern::Interned;
+use crate::lease::PassBounds;
+use crate::listener::{Listener, ListenerSettings};
+use crate::local::Local;
+use crate::name::Name;
+use crate::pool::{OnReconnect, Pool, PoolSettings};
+use crate::script::Call;
+use crate::sync::Mutex;
+use crate::time::{self, Moment};
+use crate::waiters::Waiters;
+use crate::watchdog::{Unheeded, Watchdog, WatchdogSettings};
+
+/// The watchdog's heartbeat for the listener comes at least this often.
+const SLOWEST_BEAT: Duration = Duration::from_secs(1);
+
+/// How often a thread that is waited for is looked at.
+const JOIN_STEP: Duration = Duration::from_millis(1);
+
+/// One client.
+pub(crate) struct Engine {
+    pub(crate) id: Uuid,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) waiters: Arc<Waiters>,
+    pub(crate) listener: Arc<Listener>,
+    pub(crate) watchdog: Arc<Watchdog>,
+    pub(crate) events: Sink,
+    /// Cancelled when the client is closed.
+    pub(crate) closing: CancelToken,
+    pub(crate) control: String,
+    pub(crate) watchdog_timeout: Duration,
+    pub(crate) poll_bound: Duration,
+    response_timeout: Duration,
+    name_prefix: String,
+    bounds: PassBounds,
+    locals: Interned<Local>,
+    watchdog_thread: Mutex<Option<JoinHandle<()>>>,
+    process: u32,
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// Connects, and starts the threads that a client has from the start.
+    pub(crate) fn start(settings: Builder) -> Result<Arc<Engine>> {
+        let address = settings.check()?;
+        let id = Uuid::new_v4();
+        let name = format!("leasehold:{id}");
+        let control = format!("leasehold:wake:{{{id}}}");
+        let timeouts =
+            Timeouts { connect: settings.connect_timeout, response: settings.response_timeout };
+        let (events, told) = sink(settings.events.is_some());
+
+        let pool = Arc::new(Pool::open(PoolSettings {
+            address: address.clone(),
+            timeouts,
+            name: name.clone(),
+            size: settings.pool_size,
+            wait: settings.pool_timeout,
+            events: events.clone(),
+        })?);
+        let waiters = Arc::new(Waiters::default());
+        let beat = SLOWEST_BEAT.min(settings.poll_bound / 2);
+        let listener = Arc::new(Listener::new(
+            ListenerSettings {
+                address,
+                timeouts,
+                name: format!("{name}:listener"),
+                control: control.clone(),
+                linger: settings.poll_bound / 2,
+            },
+            Arc::clone(&waiters),
+        ));
+        let watchdog = Arc::new(Watchdog::new(
+            WatchdogSettings {
+                timeout: settings.watchdog_timeout,
+                timeouts,
+                control: control.clone(),
+                beat,
+                events: events.clone(),
+            },
+            Arc::clone(&pool),
+            Arc::clone(&waiters),
+        ));
+        let weak: Weak<Watchdog> = Arc::downgrade(&watchdog);
+        pool.set_on_reconnect(weak as Weak<dyn OnReconnect>);
+        if let (Some(events), Some(told)) = (settings.events, told) {
+            start_events(events, told)?;
+        }
+        let watchdog_thread = Mutex::new(Some(watchdog.start()?));
+        Ok(Arc::new(Engine {
+            id,
+            pool,
+            waiters,
+            listener,
+            watchdog,
+            events,
+            closing: CancelToken::new(),
+            control,
+            watchdog_timeout: settings.watchdog_timeout,
+            poll_bound: settings.poll_bound,
+            response_timeout: settings.response_timeout,
+            name_prefix: settings.name_prefix,
+            bounds: PassBounds {
+                passes: settings.max_passes,
+                time: settings.max_pass_time,
+                least_left: settings.watchdog_timeout / 2,
+            },
+            locals: Interned::default(),
+            watchdog_thread,
+            process: std::process::id(),
+        }))
+    }
+
+    /// What this process knows of the lock of that name.
+    pub(crate) fn local(&self, given: &Arc<str>) -> Result<Arc<Local>> {
+        let name = Name::new(&self.name_prefix, Arc::clone(given))?;
+        let key = name.key().to_owned();
+        Ok(self.locals.get(&key, || Local::new(name, self.events.clone(), self.bounds)))
+    }
+
+    /// An error once the client is closed.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        match self.closing.is_cancelled() {
+            true => Err(Error::closed()),
+            false => Ok(()),
+        }
+    }
+
+    /// An error in a forked child: its threads are gone, and its hold numbers are
+    /// those of its parent.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        match std::process::id() == self.process {
+            true => Ok(()),
+            false => Err(Error::configuration(
+                "the client was made before a fork and cannot be used in the child",
+            )),
+        }
+    }
+
+    /// Waits until what is owed is sent, at most for one response time-out.
+    pub(crate) fn flush(&self) {
+        self.pool.settle(time::now() + self.response_timeout);
+    }
+
+    /// Ends waits and renewals, sends what is owed, and ends the threads.
+    pub(crate) fn close(&self) {
+        self.closing.cancel();
+        let threads = self.stop();
+        self.flush();
+        let reaper = self.pool.finish();
+        let end = time::now() + self.response_timeout;
+        threads.into_iter().chain(reaper).for_each(|thread| join(thread, end));
+    }
+
+    /// Tells the threads to end.
+    fn stop(&self) -> Vec<JoinHandle<()>> {
+        self.watchdog.stop();
+        let listener = self.listener.stop();
+        if self.waiters.is_listening() {
+            let beat = Call::command(&[b"PUBLISH", self.control.as_bytes(), b""]);
+            let lane = self.pool.owe(beat, None, Moment::START, Arc::new(Unheeded));
+            self.pool.wake(lane);
+        }
+        let watchdog = self.watchdog_thread.lock().take();
+        [listener, watchdog].into_iter().flatten().collect()
+    }
+}
+
+impl Drop for Engine {
+    /// Never waits: it may run where the last guard is dropped.
+    fn drop(&mut self) {
+        self.closing.cancel();
+        self.stop();
+    }
+}
+
+/// Joins a thread, unless it is this one or takes too long.
+fn join(thread: JoinHandle<()>, end: Moment) {
+    if thread.thread().id() == std::thread::current().id() {
+        return;
+    }
+    while !thread.is_finished() && time::now() < end {
+        std::thread::park_timeout(JOIN_STEP);
+    }
+    if !thread.is_finished() {
+        return log::warn!("a thread of a closed client is still busy, and left to itself");
+    }
+    if thread.join().is_err() {
+        log::error!("a thread of the client has panicked");
+    }
+}
+
+fn sink(wanted: bool) -> (Sink, Option<Receiver<Event>>) {
+    match wanted {
+        true => {
+            let (sink, told) = Sink::new();
+            (sink, Some(told))
+        }
+        false => (Sink::default(), None),
+    }
+}
+
+/// Starts the thread that calls `events`; it ends with the last handle of the client.
+fn start_events(events: Arc<dyn Events>, told: Receiver<Event>) -> Result<()> {
+    let tell = move || told.iter().for_each(|event| tell(&*events, &event));
+    let thread = std::thread::Builder::new().name("leasehold-events".to_owned());
+    thread.spawn(tell).map(drop).map_err(|error| {
+        Error::configuration(format!("the events thread cannot be started: {error}"))
+    })
+}
+
+/// One callback; that it panics is its own affair.
+fn tell(events: &dyn Events, event: &Event) {
+    let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| event.tell(events)));
+    if told.is_err() {
+        log::error!("an events callback has panicked at {event:?}");
+    }
+}

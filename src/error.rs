@@ -1,0 +1,265 @@
+//! The one error type.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+/// What every fallible call of this crate returns.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a call failed.
+///
+/// Not getting a lock is no error: the `try_` verbs say `Ok(None)`. What callers
+/// branch on has a predicate (`is_lost`, `is_connection`, ...); the same is given
+/// by [`kind`](Error::kind) for a `match`. [`source`](std::error::Error::source)
+/// is the cause beneath, where there is one.
+///
+/// Cheap to clone. Neither its text nor its `Debug` form holds a password.
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
+
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+struct Inner {
+    kind: ErrorKind,
+    passing: bool,
+    message: Cow<'static, str>,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+/// The kinds of [`Error`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The lease was lost: it ran out, or the server said that it is gone.
+    Lost,
+    /// There is nothing to release: this caller holds no such lock.
+    NotHeld,
+    /// The wait was ended through a [`CancelToken`](crate::CancelToken).
+    Cancelled,
+    /// The client was closed.
+    Closed,
+    /// No server answered.
+    Connection,
+    /// All connections stayed busy for the pool time-out.
+    Timeout,
+    /// Too few replicas confirmed the lock.
+    NotReplicated,
+    /// The name of the lock cannot be used.
+    InvalidName,
+    /// Waiting would never end, because this very thread stands in the way.
+    Deadlock,
+    /// A setting or an argument makes no sense.
+    Configuration,
+    /// The server refused the command, in its own words.
+    Server,
+}
+
+impl Error {
+    /// Returns what kind of failure this is.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Returns whether the lease was lost: it ran out, or the server said that it
+    /// is gone.
+    pub fn is_lost(&self) -> bool {
+        self.kind() == ErrorKind::Lost
+    }
+
+    /// Returns whether there was nothing to release.
+    pub fn is_not_held(&self) -> bool {
+        self.kind() == ErrorKind::NotHeld
+    }
+
+    /// Returns whether the wait was ended through a [`CancelToken`](crate::CancelToken).
+    pub fn is_cancelled(&self) -> bool {
+        self.kind() == ErrorKind::Cancelled
+    }
+
+    /// Returns whether the client was closed.
+    pub fn is_closed(&self) -> bool {
+        self.kind() == ErrorKind::Closed
+    }
+
+    /// Returns whether no server answered: it could not be reached, the connection
+    /// broke, or the answer did not come in time.
+    pub fn is_connection(&self) -> bool {
+        self.kind() == ErrorKind::Connection
+    }
+
+    /// Returns whether all connections of the pool stayed busy for its time-out.
+    pub fn is_timeout(&self) -> bool {
+        self.kind() == ErrorKind::Timeout
+    }
+
+    /// Returns whether too few replicas confirmed the lock.
+    pub fn is_not_replicated(&self) -> bool {
+        self.kind() == ErrorKind::NotReplicated
+    }
+
+    /// Returns whether the name of the lock cannot be used.
+    pub fn is_invalid_name(&self) -> bool {
+        self.kind() == ErrorKind::InvalidName
+    }
+
+    /// Returns whether the call would have waited for the calling thread itself.
+    pub fn is_deadlock(&self) -> bool {
+        self.kind() == ErrorKind::Deadlock
+    }
+
+    /// Returns whether a setting or an argument made no sense.
+    pub fn is_configuration(&self) -> bool {
+        self.kind() == ErrorKind::Configuration
+    }
+
+    /// Returns whether the server refused the command.
+    pub fn is_server(&self) -> bool {
+        self.kind() == ErrorKind::Server
+    }
+
+    /// Whether waiting may mend it: no answer, or an answer that says "not now".
+    pub(crate) fn is_passing(&self) -> bool {
+        self.0.passing
+    }
+
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Error {
+        let passing = matches!(kind, ErrorKind::Connection | ErrorKind::Timeout);
+        Error(Arc::new(Inner { kind, passing, message: message.into(), source: None }))
+    }
+
+    pub(crate) fn caused(
+        kind: ErrorKind,
+        message: impl Into<Cow<'static, str>>,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Error {
+        let passing = matches!(kind, ErrorKind::Connection | ErrorKind::Timeout);
+        let source = Some(source.into());
+        Error(Arc::new(Inner { kind, passing, message: message.into(), source }))
+    }
+
+    /// What the server refused: its words, and what can be done about them.
+    pub(crate) fn server(refusal: &Refusal) -> Error {
+        let (passing, advice) = refusal.advice();
+        let message = match advice {
+            "" => format!("the server refused the command: {refusal}"),
+            advice => format!("the server refused the command: {refusal} ({advice})"),
+        };
+        let kind = ErrorKind::Server;
+        Error(Arc::new(Inner { kind, passing, message: message.into(), source: None }))
+    }
+
+    pub(crate) fn lost(message: &'static str) -> Error {
+        Error::new(ErrorKind::Lost, message)
+    }
+
+    pub(crate) fn closed() -> Error {
+        Error::new(ErrorKind::Closed, "the client is closed")
+    }
+
+    pub(crate) fn configuration(message: impl Into<Cow<'static, str>>) -> Error {
+        Error::new(ErrorKind::Configuration, message)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Error");
+        debug.field("kind", &self.0.kind).field("message", &self.0.message);
+        if let Some(source) = &self.0.source {
+            debug.field("source", source);
+        }
+        debug.finish()
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(&*self.0)
+    }
+}
+
+/// An error reply: the first word, and the rest of the line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) code: String,
+    pub(crate) detail: String,
+}
+
+impl Refusal {
+    /// Whether waiting may mend it, and what its reader can do.
+    fn advice(&self) -> (bool, &'static str) {
+        match self.code.as_str() {
+            "LOADING" => (true, "it is still reading its data; try again later"),
+            "BUSY" => (true, "a script has run for too long; end it with SCRIPT KILL"),
+            "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" => (true, "try again later"),
+            "READONLY" => (true, "it is a replica; connect to the master"),
+            "OOM" => (false, "it is full; raise maxmemory or make room"),
+            "MISCONF" => (false, "it cannot save its data; see its log"),
+            "NOREPLICAS" => (false, "too few replicas are in good order"),
+            "WRONGTYPE" => (false, "the key holds something that is no lock"),
+            "NOAUTH" => (false, "it wants a password; put it into the URL"),
+            "WRONGPASS" => (false, "check the user and the password in the URL"),
+            "NOPERM" => (false, "the README lists the permissions that are needed"),
+            "CROSSSLOT" => (false, "the keys of one lock lie in different slots"),
+            _ => (false, ""),
+        }
+    }
+
+    pub(crate) fn is(&self, code: &str) -> bool {
+        self.code == code
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.detail.as_str() {
+            "" => write!(f, "{}", self.code),
+            detail => write!(f, "{} {detail}", self.code),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::error::Error as _;
+
+    fn refusal(code: &str) -> Error {
+        let detail = "something".to_owned();
+        Error::server(&Refusal { code: code.to_owned(), detail })
+    }
+
+    #[test]
+    fn the_source_is_kept_and_not_printed_twice() {
+        let io = std::io::Error::new(std::io::ErrorKind::TimedOut, "no bytes");
+        let error = Error::caused(ErrorKind::Connection, "no answer", io);
+        assert_eq!(error.to_string(), "no answer");
+        assert_eq!(error.source().map(ToString::to_string).as_deref(), Some("no bytes"));
+        assert!(error.is_connection() && error.is_passing());
+    }
+
+    #[test]
+    fn a_refusal_carries_the_servers_words_and_advice() {
+        let error = refusal("NOPERM");
+        assert_eq!(error.kind(), ErrorKind::Server);
+        assert!(error.to_string().contains("NOPERM something"));
+        assert!(error.to_string().contains("README"));
+    }
+
+    #[test]
+    fn only_what_passes_by_itself_is_passing() {
+        for code in ["LOADING", "BUSY", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN"] {
+            assert!(refusal(code).is_passing(), "{code}");
+        }
+        for code in ["OOM", "WRONGTYPE", "NOAUTH", "NOPERM", "ERR", "MISCONF"] {
+            assert!(!refusal(code).is_passing(), "{code}");
+        }
+    }
+}

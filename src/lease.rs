@@ -1,0 +1,420 @@
+//! The life of a hold, from the moment the server granted it.
+//!
+//! | state | becomes | when, and who does it |
+//! | --- | --- | --- |
+//! | (asking) | held | the caller, on the server's yes, if the deadline still lies ahead |
+//! | | releasing | the caller: it gave up, got no answer, or the yes came too late |
+//! | held | held | the watchdog on "renewed", `extend`, a re-entry: the deadline moves forward, never back |
+//! | | held, by another thread | the releasing thread, if one of its process waits (`pass`) |
+//! | | releasing | the last guard is dropped or unlocked |
+//! | | lost | whoever first sees that the deadline is behind; the watchdog on "not yours"; a thread of this process that was given the lock; `force_unlock` from this process |
+//! | releasing | gone | the server's answer, or the end of trying |
+//! | lost | | final: its release is not sent, its renewal is not believed |
+//!
+//! A hold is *leaked* when its guard is; that is counted beside the guards
+//! (`local.rs`) and changes nothing here, except that nobody may be left to look.
+//! A hold whose thread has ended is renewed no more, and lost in the end.
+//!
+//! The deadline is what a lease is about: until then the server keeps the lock for
+//! this hold. It is reckoned from the moment just before the command was sent, less
+//! a margin for clocks that run apart. Every step below is one look and one change
+//! under the lease's mutex, so of two that race one comes first:
+//! * losing beats passing and extending: both look at the clock before they act;
+//! * passing beats time-out and cancellation of the waiter, which finds the hold its
+//!   own when it leaves the line;
+//! * a look that finds the deadline ahead needs no mutex: `deadline` is a copy that is
+//!   zero from the step that ended the hold.
+//!
+//! Pure: it reads no clock and does no I/O. `tests/model` in `local.rs` runs it under
+//! the model checker, together with the gate.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::hold::{HoldId, Holder, Owner};
+use crate::script::LaneId;
+use crate::sync::{AtomicU64, Condvar, Mutex};
+use crate::time::Moment;
+use crate::wheel;
+
+/// One hold of one lock.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    hold: HoldId,
+    owner: Owner,
+    /// Nanoseconds of the deadline; zero once the hold is over.
+    deadline: AtomicU64,
+    life: Mutex<Life>,
+    over: Condvar,
+}
+
+#[derive(Debug)]
+struct Life {
+    phase: Phase,
+    deadline: Moment,
+    renewed: bool,
+    holder: Holder,
+    granted: Moment,
+    passes: u32,
+    haunted: Option<LaneId>,
+    timer: Option<wheel::Key>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Held,
+    Releasing,
+    Gone,
+    Lost,
+}
+
+/// What the server granted, and to whom.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    pub(crate) hold: HoldId,
+    pub(crate) owner: Owner,
+    pub(crate) deadline: Moment,
+    /// Whether the watchdog renews it.
+    pub(crate) renewed: bool,
+    pub(crate) holder: Holder,
+    pub(crate) at: Moment,
+    /// The line to the server in which a late copy of the question may still come:
+    /// the release has to follow it there.
+    pub(crate) haunted: Option<LaneId>,
+}
+
+/// Whether a hold is still one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    Held,
+    /// It is over; `noticed` for the one look that found out that it was lost, and
+    /// has to tell.
+    Over {
+        noticed: bool,
+    },
+}
+
+/// What the watchdog has to do for a lease whose timer fired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renewal {
+    Ask,
+    /// Nothing before that moment.
+    Later(Moment),
+    /// Its thread has ended; from now on it is a fixed lease until that moment.
+    Orphaned(Moment),
+    Over {
+        noticed: bool,
+    },
+}
+
+/// How often and for how long a hold may pass between threads of this process
+/// before others get their chance.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PassBounds {
+    pub(crate) passes: u32,
+    pub(crate) time: Duration,
+    /// A lease with less than this left is released instead.
+    pub(crate) least_left: Duration,
+}
+
+/// The deadline of a lease whose command was sent at `sent`. The margin allows for
+/// a server's clock that runs 1 % fast, and for the millisecond in which Redis
+/// counts.
+pub(crate) fn deadline(sent: Moment, lease: Duration) -> Moment {
+    let margin = lease / 100 + Duration::from_millis(2);
+    sent + lease.saturating_sub(margin)
+}
+
+impl Lease {
+    pub(crate) fn new(grant: Grant) -> Lease {
+        Lease {
+            hold: grant.hold,
+            owner: grant.owner,
+            deadline: AtomicU64::new(grant.deadline.nanos()),
+            life: Mutex::new(Life {
+                phase: Phase::Held,
+                deadline: grant.deadline,
+                renewed: grant.renewed,
+                holder: grant.holder,
+                granted: grant.at,
+                passes: 0,
+                haunted: grant.haunted,
+                timer: None,
+            }),
+            over: Condvar::default(),
+        }
+    }
+
+    pub(crate) fn hold(&self) -> HoldId {
+        self.hold
+    }
+
+    pub(crate) fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    /// Whether the hold is valid at `now`; ends it if its deadline is behind.
+    pub(crate) fn look(&self, now: Moment) -> Look {
+        if now.nanos() < self.deadline.load(Ordering::Acquire) {
+            return Look::Held;
+        }
+        self.look_closely(&mut self.life.lock(), now)
+    }
+
+    fn look_closely(&self, life: &mut Life, now: Moment) -> Look {
+        match life.phase {
+            Phase::Held if now < life.deadline => Look::Held,
+            Phase::Held => {
+                self.end(life, Phase::Lost);
+                Look::Over { noticed: true }
+            }
+            Phase::Releasing | Phase::Gone | Phase::Lost => Look::Over { noticed: false },
+        }
+    }
+
+    /// The one step that takes the validity from a hold.
+    fn end(&self, life: &mut Life, phase: Phase) {
+        life.phase = phase;
+        self.deadline.store(0, Ordering::Release);
+        self.over.notify_all();
+    }
+
+    /// The line to the server in which its release has to stand, if it matters.
+    pub(crate) fn haunted(&self) -> Option<LaneId> {
+        self.life.lock().haunted
+    }
+
+    /// How long the hold stays valid if nothing happens.
+    pub(crate) fn remaining(&self, now: Moment) -> Duration {
+        now.until(Moment::from_nanos(self.deadline.load(Ordering::Acquire)))
+    }
+
+    /// Moves the deadline forward to `to`, if the hold is valid at `now`.
+    pub(crate) fn extend(&self, now: Moment, to: Moment) -> Look {
+        let mut life = self.life.lock();
+        let look = self.look_closely(&mut life, now);
+        if look == Look::Held && life.deadline < to {
+            life.deadline = to;
+            self.deadline.store(to.nanos(), Ordering::Release);
+        }
+        look
+    }
+
+    /// Has the watchdog renew the hold from now on. Whether that is news.
+    pub(crate) fn keep_renewed(&self) -> bool {
+        !std::mem::replace(&mut self.life.lock().renewed, true)
+    }
+
+    pub(crate) fn is_renewed(&self) -> bool {
+        self.life.lock().renewed
+    }
+
+    /// Ends the hold because it is known to be another's. Whether that is news.
+    pub(crate) fn lose(&self) -> bool {
+        let mut life = self.life.lock();
+        let news = life.phase == Phase::Held;
+        if news {
+            self.end(&mut life, Phase::Lost);
+        }
+        news
+    }
+
+    /// Ends the hold in order to release it: `Held` if there is something to send.
+    pub(crate) fn release(&self, now: Moment) -> Look {
+        let mut life = self.life.lock();
+        let look = self.look_closely(&mut life, now);
+        if look == Look::Held {
+            self.end(&mut life, Phase::Releasing);
+        }
+        look
+    }
+
+    /// The server has answered the release, or will not be asked again.
+    pub(crate) fn gone(&self) {
+        let mut life = self.life.lock();
+        if life.phase == Phase::Releasing {
+            life.phase = Phase::Gone;
+        }
+    }
+
+    /// Hands the hold to another thread of this process, with its lease. Refused
+    /// at the bounds, for a fixed lease, and for one that has too little left.
+    pub(crate) fn pass(&self, now: Moment, bounds: &PassBounds, to: &Holder) -> bool {
+        let mut life = self.life.lock();
+        let allowed = life.may_pass(now, bounds);
+        if allowed {
+            life.passes += 1;
+            life.holder = to.clone();
+        }
+        allowed
+    }
+
+    /// What is to be done for the hold at `now`. A renewal is due when less than
+    /// `due_below` is left.
+    pub(crate) fn renewal(&self, now: Moment, due_below: Duration) -> Renewal {
+        let mut life = self.life.lock();
+        life.timer = None;
+        if let Look::Over { noticed } = self.look_closely(&mut life, now) {
+            return Renewal::Over { noticed };
+        }
+        life.renewal(now, due_below)
+    }
+
+    /// Remembers the timer that will fire for this hold, and gives back the one
+    /// that was remembered; an ended hold gives back the new one.
+    pub(crate) fn set_timer(&self, timer: wheel::Key) -> Option<wheel::Key> {
+        let mut life = self.life.lock();
+        match life.phase {
+            Phase::Held => life.timer.replace(timer),
+            Phase::Releasing | Phase::Gone | Phase::Lost => Some(timer),
+        }
+    }
+
+    pub(crate) fn take_timer(&self) -> Option<wheel::Key> {
+        self.life.lock().timer.take()
+    }
+
+    /// Sleeps until the hold is over, its deadline has come, or `end`; may also
+    /// return for no reason.
+    pub(crate) fn wait(&self, end: Moment) {
+        let mut life = self.life.lock();
+        if life.phase == Phase::Held {
+            let end = life.deadline.min(end);
+            self.over.wait_until(&mut life, end);
+        }
+    }
+}
+
+impl Life {
+    fn may_pass(&self, now: Moment, bounds: &PassBounds) -> bool {
+        self.phase == Phase::Held
+            && self.renewed
+            && self.passes < bounds.passes
+            && now < self.granted + bounds.time
+            && now.until(self.deadline) >= bounds.least_left
+    }
+
+    fn renewal(&mut self, now: Moment, due_below: Duration) -> Renewal {
+        if self.renewed && self.holder.has_ended() {
+            self.renewed = false;
+            return Renewal::Orphaned(self.deadline);
+        }
+        match self.renewed {
+            false => Renewal::Later(self.deadline),
+            true if now.until(self.deadline) < due_below => Renewal::Ask,
+            true => Renewal::Later(self.deadline.before(due_below)),
+        }
+    }
+}
+
+#[cfg(all(test, not(leasehold_model)))]
+mod tests {
+    use super::*;
+    use uuid::Uuid;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(seconds: u64) -> Moment {
+        Moment::START + SECOND * u32::try_from(seconds).expect("small")
+    }
+
+    fn lease(renewed: bool, until: u64) -> Lease {
+        let hold = HoldId::next();
+        Lease::new(Grant {
+            hold,
+            owner: Owner::new(Uuid::nil(), hold),
+            deadline: at(until),
+            renewed,
+            holder: Holder::this_thread(),
+            at: at(0),
+            haunted: None,
+        })
+    }
+
+    const NOTICED: Look = Look::Over { noticed: true };
+    const KNOWN: Look = Look::Over { noticed: false };
+
+    fn bounds() -> PassBounds {
+        PassBounds { passes: 2, time: 5 * SECOND, least_left: 3 * SECOND }
+    }
+
+    #[test]
+    fn a_hold_ends_at_its_deadline_and_only_one_look_has_to_tell() {
+        let lease = lease(true, 10);
+        assert_eq!(lease.look(at(9)), Look::Held);
+        assert_eq!(lease.remaining(at(9)), SECOND);
+        assert_eq!(lease.look(at(10)), NOTICED);
+        assert_eq!(lease.look(at(9)), KNOWN, "lost is final, even if the clock went back");
+        assert_eq!(lease.remaining(at(9)), Duration::ZERO);
+    }
+
+    #[test]
+    fn the_deadline_only_moves_forward_and_never_from_behind() {
+        let lease = lease(true, 10);
+        assert_eq!(lease.extend(at(5), at(15)), Look::Held);
+        assert_eq!(lease.extend(at(6), at(12)), Look::Held);
+        assert_eq!(lease.remaining(at(6)), 9 * SECOND);
+        assert_eq!(lease.extend(at(15), at(30)), NOTICED, "the answer came too late");
+        assert_eq!(lease.extend(at(7), at(30)), KNOWN);
+    }
+
+    #[test]
+    fn a_release_is_sent_once_and_not_after_a_loss() {
+        let released = lease(true, 10);
+        assert_eq!(released.release(at(9)), Look::Held);
+        assert_eq!(released.release(at(9)), KNOWN);
+        assert!(!released.lose(), "a released hold cannot be lost");
+        let overrun = lease(false, 10);
+        assert_eq!(overrun.release(at(11)), NOTICED);
+        let taken = lease(true, 10);
+        assert!(taken.lose() && !taken.lose());
+        assert_eq!(taken.release(at(1)), KNOWN);
+    }
+
+    #[test]
+    fn a_hold_passes_within_its_bounds() {
+        let to = Holder::Owned;
+        let passed = lease(true, 10);
+        assert!(passed.pass(at(1), &bounds(), &to) && passed.pass(at(2), &bounds(), &to));
+        assert!(!passed.pass(at(3), &bounds(), &to), "twice is the bound");
+        assert!(!lease(true, 10).pass(at(5), &bounds(), &to), "the time is over");
+        assert!(!lease(true, 4).pass(at(2), &bounds(), &to), "too little is left");
+        assert!(!lease(false, 10).pass(at(1), &bounds(), &to), "a fixed lease");
+        let lost = lease(true, 10);
+        lost.lose();
+        assert!(!lost.pass(at(1), &bounds(), &to));
+        assert!(!lease(true, 10).pass(at(1), &PassBounds::default(), &to), "switched off");
+    }
+
+    #[test]
+    fn a_renewal_is_due_when_too_little_is_left() {
+        let watched = lease(true, 30);
+        assert_eq!(watched.renewal(at(9), 20 * SECOND), Renewal::Later(at(10)));
+        assert_eq!(watched.renewal(at(11), 20 * SECOND), Renewal::Ask);
+        watched.extend(at(11), at(300));
+        assert_eq!(watched.renewal(at(12), 20 * SECOND), Renewal::Later(at(280)));
+        assert_eq!(watched.renewal(at(300), 20 * SECOND), Renewal::Over { noticed: true });
+    }
+
+    #[test]
+    fn a_fixed_lease_is_looked_at_when_it_ends_unless_a_re_entry_keeps_it() {
+        let fixed = lease(false, 30);
+        assert_eq!(fixed.renewal(at(29), 20 * SECOND), Renewal::Later(at(30)));
+        assert!(fixed.keep_renewed() && !fixed.keep_renewed());
+        assert_eq!(fixed.renewal(at(29), 20 * SECOND), Renewal::Ask);
+    }
+
+    #[test]
+    fn the_hold_of_an_ended_thread_is_renewed_no_more() {
+        let orphan = std::thread::spawn(|| lease(true, 30)).join().expect("no panic");
+        assert_eq!(orphan.renewal(at(25), 20 * SECOND), Renewal::Orphaned(at(30)));
+        assert_eq!(orphan.renewal(at(26), 20 * SECOND), Renewal::Later(at(30)));
+    }
+
+    #[test]
+    fn a_deadline_is_reckoned_from_the_sending_and_less_a_margin() {
+        let lease = Duration::from_secs(30);
+        assert_eq!(deadline(at(0), lease), Moment::START + Duration::from_millis(29_698));
+        assert_eq!(deadline(at(5), Duration::from_millis(1)), at(5), "never before it");
+    }
+}

@@ -1,0 +1,302 @@
+//! The thread that hears messages.
+//!
+//! It owns one connection, blocks in its reads, and knows nothing of locks: it
+//! subscribes to channels and tells [`Channel`]s what it heard. Nobody can wake it
+//! but by a message, so it is always subscribed to a *control channel* of its
+//! client's own:
+//! * a caller that was refused has the acquire script publish there the name of the
+//!   channel it will wait on; the listener subscribes to it;
+//! * an empty message is the watchdog's heartbeat. At each the listener gives up
+//!   subscriptions that nobody has used for half a poll bound. Silence for
+//!   [`SILENCE`] means that the path is broken, whatever the socket says.
+//!
+//! Confirmations are matched by the channel's name; each is news to the waiters,
+//! which then ask the server once more. A broken connection is made again with
+//! growing, jittered pauses; its channels are subscribed again, and their
+//! confirmations wake every waiter. The thread connects when somebody waits, and
+//! disconnects when nobody has for [`IDLE`].
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender};
+
+use crate::conn::{Address, Conn, Timeouts};
+use crate::error::{Error, ErrorKind, Result};
+use crate::script::{Call, Push, Reply};
+use crate::sync::Mutex;
+use crate::time::{self, Moment, jittered};
+use crate::waiters::{Channel, Hearing, Waiters};
+
+/// How long the connection may be silent: three heartbeats and more.
+const SILENCE: Duration = Duration::from_secs(3);
+
+/// How long the connection stays when nobody waits.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// The first and the longest pause before it is made again.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How many channels one command subscribes to.
+const MANY: usize = 128;
+
+/// How the listener is set up.
+#[derive(Clone, Debug)]
+pub(crate) struct ListenerSettings {
+    pub(crate) address: Address,
+    pub(crate) timeouts: Timeouts,
+    /// The name of its connection, on the server.
+    pub(crate) name: String,
+    pub(crate) control: String,
+    /// How long a subscription is kept when nobody uses it.
+    pub(crate) linger: Duration,
+}
+
+/// The listener of one client.
+pub(crate) struct Listener {
+    settings: ListenerSettings,
+    waiters: Arc<Waiters>,
+    calls: Sender<()>,
+    called: Receiver<()>,
+    started: AtomicBool,
+    stop: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener").field("waiters", &self.waiters).finish_non_exhaustive()
+    }
+}
+
+impl Listener {
+    pub(crate) fn new(settings: ListenerSettings, waiters: Arc<Waiters>) -> Listener {
+        let (calls, called) = crossbeam_channel::bounded(1);
+        let (started, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+        Listener { settings, waiters, calls, called, started, stop, thread: Mutex::new(None) }
+    }
+
+    /// Sees to it that the thread runs and connects. To be called by a waiter after
+    /// it has registered with its channel.
+    pub(crate) fn call(self: &Arc<Listener>) {
+        if self.waiters.is_listening() {
+            return;
+        }
+        // A full channel: it was called and has not looked yet.
+        let _ = self.calls.try_send(());
+        if !self.started.swap(true, Ordering::AcqRel) {
+            self.start();
+        }
+    }
+
+    fn start(self: &Arc<Listener>) {
+        let listener = Arc::clone(self);
+        let named = std::thread::Builder::new().name("leasehold-listener".to_owned());
+        match named.spawn(move || listener.run()) {
+            Ok(thread) => *self.thread.lock() = Some(thread),
+            Err(error) => {
+                log::error!("no thread to listen for releases, so waiters poll: {error}");
+                self.started.store(false, Ordering::Release);
+            }
+        }
+    }
+
+    /// Has the thread end at the next message on its control channel, or at the end
+    /// of a silence.
+    pub(crate) fn stop(&self) -> Option<JoinHandle<()>> {
+        self.stop.store(true, Ordering::Release);
+        let _ = self.calls.try_send(());
+        self.thread.lock().take()
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    fn run(&self) {
+        while self.called.recv().is_ok() && !self.is_stopped() {
+            self.listen_while_wanted();
+        }
+    }
+
+    /// Listens, over as many connections as it takes, until nobody waits any more.
+    fn listen_while_wanted(&self) {
+        let mut pause = FIRST_PAUSE;
+        while !self.is_stopped() {
+            let mut session = match Session::open(&self.settings, &self.waiters) {
+                Ok(session) => session,
+                Err(error) => {
+                    self.rest(&mut pause, &error);
+                    continue;
+                }
+            };
+            match session.listen(&self.stop) {
+                Ok(()) => return,
+                Err(error) => {
+                    let worked = session.worked;
+                    drop(session);
+                    pause = if worked { FIRST_PAUSE } else { pause };
+                    self.rest(&mut pause, &error);
+                }
+            }
+        }
+    }
+
+    fn rest(&self, pause: &mut Duration, error: &Error) {
+        log::warn!("not listening for releases, so waiters poll: {error}");
+        let end = jittered(*pause, time::now().nanos());
+        let _ = self.called.recv_timeout(end);
+        *pause = LONGEST_PAUSE.min(*pause * 2);
+    }
+}
+
+/// One connection of the listener, and what it is subscribed to.
+struct Session<'a> {
+    settings: &'a ListenerSettings,
+    waiters: &'a Waiters,
+    conn: Conn,
+    channels: HashMap<Box<str>, Subscribed>,
+    /// The control channel was confirmed.
+    worked: bool,
+    idle_since: Moment,
+}
+
+struct Subscribed {
+    channel: Arc<Channel>,
+    asked: Moment,
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        self.waiters.set_listening(false);
+        self.channels.values().for_each(|one| one.channel.set_hearing(Hearing::Nothing));
+    }
+}
+
+impl<'a> Session<'a> {
+    fn open(settings: &'a ListenerSettings, waiters: &'a Waiters) -> Result<Session<'a>> {
+        let timeouts = Timeouts { response: SILENCE, ..settings.timeouts };
+        let opened = Conn::open(&settings.address, timeouts, settings.name.clone(), &[])?;
+        let (conn, channels) = (opened.conn, HashMap::new());
+        let idle_since = time::now();
+        let mut session = Session { settings, waiters, conn, channels, worked: false, idle_since };
+        session.send(&[b"SUBSCRIBE", settings.control.as_bytes()])?;
+        session.subscribe_waited_for()?;
+        Ok(session)
+    }
+
+    /// Hears, until it is stopped or nobody has waited for long (`Ok`), or something
+    /// is wrong with the connection.
+    fn listen(&mut self, stop: &AtomicBool) -> Result<()> {
+        while !stop.load(Ordering::Acquire) {
+            let reply = self.conn.receive(time::now() + SILENCE).map_err(|fault| fault.error)?;
+            match reply {
+                Reply::Push(Push::Message { channel, payload }) => {
+                    self.heard(&channel, &payload)?
+                }
+                Reply::Push(Push::Subscribed { channel }) => self.confirmed(&channel)?,
+                Reply::Refused(refusal) => return Err(Error::server(&refusal)),
+                _ => {}
+            }
+            if self.is_idle() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn heard(&mut self, channel: &[u8], payload: &[u8]) -> Result<()> {
+        let channel = String::from_utf8_lossy(channel);
+        if *channel != *self.settings.control {
+            if let Some(one) = self.channels.get(&*channel) {
+                one.channel.message();
+            }
+            return Ok(());
+        }
+        match payload {
+            b"" => self.check_confirmations().and_then(|()| self.retire_unused()),
+            wanted => {
+                let wanted = self.waiters.channel(&String::from_utf8_lossy(wanted));
+                self.subscribe(vec![wanted])
+            }
+        }
+    }
+
+    fn confirmed(&mut self, channel: &[u8]) -> Result<()> {
+        let channel = String::from_utf8_lossy(channel);
+        if *channel == *self.settings.control {
+            self.worked = true;
+            self.waiters.set_listening(true);
+            // Who came while this channel was not heard could not make itself known.
+            return self.subscribe_waited_for();
+        }
+        if let Some(one) = self.channels.get(&*channel) {
+            one.channel.set_hearing(Hearing::Everything);
+        }
+        Ok(())
+    }
+
+    fn subscribe_waited_for(&mut self) -> Result<()> {
+        self.subscribe(self.waiters.waited_for())
+    }
+
+    fn subscribe(&mut self, mut wanted: Vec<Arc<Channel>>) -> Result<()> {
+        wanted.retain(|channel| !self.channels.contains_key(channel.name()));
+        for many in wanted.chunks(MANY) {
+            let mut parts: Vec<&[u8]> = vec![b"SUBSCRIBE"];
+            parts.extend(many.iter().map(|channel| channel.name().as_bytes()));
+            self.send(&parts)?;
+        }
+        let asked = time::now();
+        for channel in wanted {
+            channel.set_hearing(Hearing::Asked);
+            self.channels.insert(channel.name().into(), Subscribed { channel, asked });
+        }
+        Ok(())
+    }
+
+    fn retire_unused(&mut self) -> Result<()> {
+        let now = time::now();
+        let unused = |one: &Subscribed| one.channel.retire(now, self.settings.linger);
+        let retired: Vec<_> =
+            self.channels.extract_if(|_, one| unused(one)).map(|(name, _)| name).collect();
+        for many in retired.chunks(MANY) {
+            let mut parts: Vec<&[u8]> = vec![b"UNSUBSCRIBE"];
+            parts.extend(many.iter().map(|name| name.as_bytes()));
+            self.send(&parts)?;
+        }
+        Ok(())
+    }
+
+    /// A subscription that is not confirmed in time condemns the connection.
+    fn check_confirmations(&self) -> Result<()> {
+        let late = time::now().before(self.settings.timeouts.response);
+        let unconfirmed =
+            |one: &Subscribed| one.asked < late && one.channel.hearing() == Hearing::Asked;
+        match self.channels.values().any(unconfirmed) {
+            true => {
+                let message = "the server did not confirm a subscription in time";
+                Err(Error::new(ErrorKind::Connection, message))
+            }
+            false => Ok(()),
+        }
+    }
+
+    fn is_idle(&mut self) -> bool {
+        let now = time::now();
+        if !self.channels.is_empty() {
+            self.idle_since = now;
+        }
+        self.idle_since + IDLE <= now
+    }
+
+    fn send(&mut self, parts: &[&[u8]]) -> Result<()> {
+        let sent = self.conn.send(&Call::command(parts).bytes);
+        sent.map(drop).map_err(|fault| fault.error)
+    }
+}

@@ -1,0 +1,431 @@
+//! What one process knows of one lock: who holds it here, and who waits.
+//!
+//! One mutex per lock and process, never held across I/O, joins the gate with the
+//! holds: a hold is passed to the front, or released and the front told, in one
+//! step that no caller can come between.
+//!
+//! * A caller that holds the lock already, on this thread, *re-enters*: a count.
+//! * Everyone else stands in line at the gate. The front asks the server: at once
+//!   if nobody here holds the lock, else when that hold is released or lost, and at
+//!   the poll bound in any case. If it is granted the lock all the same, whoever
+//!   held it here has lost it.
+//! * The guard that ends a hold passes it to the front, within bounds, or has the
+//!   release queued *before* the front is told; the front's question then stands
+//!   behind it in the same line to the server.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::{Event, Lost, LostReason, Sink};
+use crate::gate::{Gate, Ticket};
+use crate::hold::{HoldId, Holder, ThreadId};
+use crate::lease::{Lease, Look, PassBounds};
+use crate::name::Name;
+use crate::protocol::Rules;
+use crate::script::LaneId;
+use crate::sync::{Mailbox, Mutex};
+use crate::time::Moment;
+use crate::waiters::{Channel, Waiters};
+
+/// One lock, as seen from this process.
+pub(crate) struct Local {
+    name: Name,
+    events: Sink,
+    bounds: PassBounds,
+    channel: OnceLock<Arc<Channel>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    gate: Gate<Caller>,
+    /// Holds that were passed to callers who have not woken up yet.
+    handed: Vec<(Ticket, Arc<Lease>)>,
+    holds: Vec<Held>,
+    /// The last release that has no answer yet, and the line in which it stands.
+    owed: Option<(HoldId, LaneId)>,
+}
+
+/// A hold, and how many guards it has.
+#[derive(Debug)]
+struct Held {
+    lease: Arc<Lease>,
+    rules: &'static dyn Rules,
+    holder: Holder,
+    guards: usize,
+    leaked: usize,
+}
+
+/// A caller in line.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    pub(crate) rules: &'static dyn Rules,
+    pub(crate) holder: Holder,
+    pub(crate) mailbox: Arc<Mailbox>,
+    /// Whether it would wait; if not, it asks only if nobody is before it.
+    pub(crate) waits: bool,
+    /// Whether it wants a lease that is renewed: only such holds are passed.
+    pub(crate) renewed: bool,
+}
+
+/// How a caller got in.
+#[derive(Debug)]
+pub(crate) enum Entry {
+    /// It holds the lock already; one more guard was counted.
+    Again(Arc<Lease>),
+    /// Somebody here holds it or stands in line, and the caller does not wait.
+    Busy,
+    /// It stands in line.
+    InLine(Ticket),
+}
+
+/// What a caller in line has to do.
+#[derive(Debug)]
+pub(crate) enum Turn {
+    /// Wait until the mailbox rings.
+    Behind,
+    /// Wait for the hold of a thread of this process, but ask at the poll bound.
+    HeldHere,
+    /// Ask the server, behind what stands in that line.
+    Ask(Option<LaneId>),
+    /// Go: a hold was passed to it.
+    Handed(Arc<Lease>),
+}
+
+/// What the end of a guard meant.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// The hold has other guards; whether it is still valid.
+    Nested { valid: bool },
+    /// The hold went on to another thread of this process.
+    Passed,
+    /// The release stands in line.
+    Queued,
+    /// The hold was lost before.
+    Lost,
+}
+
+/// What ends of that which counts a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counted {
+    Guard,
+    Leak,
+    /// All that a thread left behind when it ended.
+    Everything,
+}
+
+impl fmt::Debug for Local {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Local").field(&self.name.given()).finish()
+    }
+}
+
+impl Local {
+    pub(crate) fn new(name: Name, events: Sink, bounds: PassBounds) -> Local {
+        let (channel, state) = (OnceLock::new(), Mutex::default());
+        Local { name, events, bounds, channel, state }
+    }
+
+    pub(crate) fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// The channel on which releases of this lock are heard.
+    pub(crate) fn channel(&self, waiters: &Waiters) -> &Arc<Channel> {
+        self.channel.get_or_init(|| waiters.channel(self.name.channel()))
+    }
+
+    /// The same, if anybody here has ever waited.
+    pub(crate) fn known_channel(&self) -> Option<&Arc<Channel>> {
+        self.channel.get()
+    }
+
+    /// Lets a caller in; see [`Entry`]. An error if it holds the lock already and
+    /// has lost it, or would wait for itself.
+    pub(crate) fn enter(&self, caller: Caller, thread: ThreadId, now: Moment) -> Result<Entry> {
+        let mut state = self.state.lock();
+        let noticed = state.look_at_all(now);
+        let entry = match state.own(thread) {
+            Some(own) => own.enter_again(&caller, now),
+            None => Ok(None),
+        };
+        let entry = entry.map(|again| again.unwrap_or_else(|| state.line_up(caller, now)));
+        drop(state);
+        self.tell_lost(noticed, LostReason::Expired);
+        entry
+    }
+
+    /// What the caller with that ticket has to do now.
+    pub(crate) fn turn(&self, ticket: Ticket, now: Moment) -> Turn {
+        let mut state = self.state.lock();
+        if let Some(lease) = state.take_handed(ticket) {
+            return Turn::Handed(lease);
+        }
+        if !state.gate.is_front(ticket) {
+            return Turn::Behind;
+        }
+        let noticed = state.look_at_all(now);
+        let turn = match state.is_held(now) {
+            true => Turn::HeldHere,
+            false => Turn::Ask(state.owed.map(|(_, lane)| lane)),
+        };
+        drop(state);
+        self.tell_lost(noticed, LostReason::Expired);
+        turn
+    }
+
+    /// The server granted the lock to the caller with that ticket: it leaves the
+    /// line and holds. Whoever held it here does not any more.
+    pub(crate) fn granted(&self, ticket: Ticket, caller: &Caller, lease: Lease) -> Arc<Lease> {
+        let lease = Arc::new(lease);
+        let mut state = self.state.lock();
+        let noticed = state.lose_all();
+        if let Some(stale) = state.take_handed(ticket) {
+            state.remove(&stale);
+        }
+        state.gate.leave(ticket);
+        state.holds.push(Held::new(&lease, caller));
+        state.ring_front();
+        drop(state);
+        self.tell_lost(noticed, LostReason::Gone);
+        lease
+    }
+
+    /// The caller with that ticket leaves the line. The hold that was passed to it
+    /// meanwhile, if one was: it must be released.
+    pub(crate) fn leave(&self, ticket: Ticket) -> Option<Arc<Lease>> {
+        let mut state = self.state.lock();
+        let was_front = state.gate.is_front(ticket);
+        state.gate.leave(ticket);
+        if was_front {
+            state.ring_front();
+        }
+        state.take_handed(ticket)
+    }
+
+    /// Ends one guard of a hold, or one leak. If it was the last, the hold passes to
+    /// the front, or `send` queues its release: no I/O, the mutex is held.
+    pub(crate) fn end(
+        &self,
+        lease: &Arc<Lease>,
+        counted: Counted,
+        now: Moment,
+        send: impl FnOnce() -> LaneId,
+    ) -> Ended {
+        let mut state = self.state.lock();
+        let Some(held) = state.held(lease) else { return Ended::Lost };
+        held.discount(counted);
+        if held.guards + held.leaked > 0 {
+            drop(state);
+            return Ended::Nested { valid: self.is_valid(lease, now) };
+        }
+        if state.pass(lease, now, &self.bounds) {
+            return Ended::Passed;
+        }
+        state.remove(lease);
+        let look = lease.release(now);
+        if look == Look::Held {
+            state.owed = Some((lease.hold(), send()));
+        }
+        state.ring_front();
+        drop(state);
+        match look {
+            Look::Held => Ended::Queued,
+            Look::Over { noticed } => {
+                self.tell_lost(usize::from(noticed), LostReason::Expired);
+                Ended::Lost
+            }
+        }
+    }
+
+    /// The release of that hold was answered, or will not be sent again.
+    pub(crate) fn settled(&self, hold: HoldId) {
+        let mut state = self.state.lock();
+        state.owed.take_if(|(owed, _)| *owed == hold);
+    }
+
+    /// One guard of the hold is leaked: it counts, but nobody has it.
+    pub(crate) fn leak(&self, lease: &Arc<Lease>) {
+        if let Some(held) = self.state.lock().held(lease) {
+            held.discount(Counted::Guard);
+            held.leaked += 1;
+        }
+    }
+
+    /// The leaked hold that this thread may end: its own, one that was owned, or one
+    /// whose thread has ended.
+    pub(crate) fn leaked(
+        &self,
+        kind: &'static str,
+        thread: ThreadId,
+    ) -> Option<(Arc<Lease>, Counted)> {
+        let state = self.state.lock();
+        let own = |held: &&Held| held.holder.is_thread(thread) && held.leaked > 0;
+        let mut holds = state.holds.iter().filter(|held| held.rules.kind() == kind);
+        let found = holds.clone().find(own).or_else(|| holds.find(|held| held.is_nobodys()))?;
+        let ended = found.holder.has_ended();
+        let counted = if ended { Counted::Everything } else { Counted::Leak };
+        Some((Arc::clone(&found.lease), counted))
+    }
+
+    /// How many guards and leaks of a valid hold this thread has.
+    pub(crate) fn count(&self, thread: ThreadId, now: Moment) -> usize {
+        let mut state = self.state.lock();
+        let Some(own) = state.own(thread) else { return 0 };
+        let (lease, count) = (Arc::clone(&own.lease), own.guards + own.leaked);
+        drop(state);
+        if self.is_valid(&lease, now) { count } else { 0 }
+    }
+
+    /// Whether the hold is valid. Tells of its loss if this look finds it out.
+    pub(crate) fn is_valid(&self, lease: &Lease, now: Moment) -> bool {
+        match lease.look(now) {
+            Look::Held => true,
+            Look::Over { noticed } => {
+                self.tell_lost(usize::from(noticed), LostReason::Expired);
+                false
+            }
+        }
+    }
+
+    /// The server said that this hold is gone.
+    pub(crate) fn lose(&self, lease: &Lease) {
+        self.tell_lost(usize::from(lease.lose()), LostReason::Gone);
+    }
+
+    /// The lock was taken from whoever held it here.
+    pub(crate) fn lose_all(&self) {
+        let noticed = self.state.lock().lose_all();
+        self.tell_lost(noticed, LostReason::Gone);
+    }
+
+    /// Tells of losses, and opens the gate. To be called with no lock held.
+    pub(crate) fn tell_lost(&self, losses: usize, reason: LostReason) {
+        for _ in 0..losses {
+            let name = Arc::clone(self.name.given());
+            log::warn!("the lock {name:?} was lost: {reason:?}");
+            self.events.tell(|| Event::Lost(Lost { name, reason }));
+        }
+        if losses > 0 {
+            self.state.lock().ring_front();
+        }
+    }
+}
+
+impl State {
+    /// Ends what is behind its deadline, and forgets it where nobody is left to look.
+    /// How many losses that are news.
+    fn look_at_all(&mut self, now: Moment) -> usize {
+        let mut noticed = 0;
+        self.holds.retain(|held| match held.lease.look(now) {
+            Look::Held => true,
+            Look::Over { noticed: news } => {
+                noticed += usize::from(news);
+                !held.holder.has_ended()
+            }
+        });
+        noticed
+    }
+
+    fn lose_all(&mut self) -> usize {
+        self.holds.iter().filter(|held| held.lease.lose()).count()
+    }
+
+    fn own(&mut self, thread: ThreadId) -> Option<&mut Held> {
+        self.holds.iter_mut().find(|held| held.holder.is_thread(thread))
+    }
+
+    fn held(&mut self, lease: &Arc<Lease>) -> Option<&mut Held> {
+        self.holds.iter_mut().find(|held| Arc::ptr_eq(&held.lease, lease))
+    }
+
+    fn remove(&mut self, lease: &Arc<Lease>) {
+        self.holds.retain(|held| !Arc::ptr_eq(&held.lease, lease));
+    }
+
+    fn is_held(&self, now: Moment) -> bool {
+        self.holds.iter().any(|held| held.lease.look(now) == Look::Held)
+    }
+
+    fn line_up(&mut self, caller: Caller, now: Moment) -> Entry {
+        let free = self.gate.is_empty() && !self.is_held(now);
+        match free || caller.waits {
+            true => Entry::InLine(self.gate.enter(caller)),
+            false => Entry::Busy,
+        }
+    }
+
+    fn take_handed(&mut self, ticket: Ticket) -> Option<Arc<Lease>> {
+        let at = self.handed.iter().position(|(to, _)| *to == ticket)?;
+        Some(self.handed.swap_remove(at).1)
+    }
+
+    fn pass(&mut self, lease: &Arc<Lease>, now: Moment, bounds: &PassBounds) -> bool {
+        let Some((ticket, front)) = self.gate.front() else { return false };
+        let (holder, rules, renewed) = (front.holder.clone(), front.rules, front.renewed);
+        let Some(held) = self.held(lease) else { return false };
+        let fits = renewed && held.rules.kind() == rules.kind();
+        if !fits || !held.lease.pass(now, bounds, &holder) {
+            return false;
+        }
+        held.holder = holder;
+        held.guards = 1;
+        self.handed.push((ticket, Arc::clone(lease)));
+        if let Some(next) = self.gate.pop() {
+            next.mailbox.ring();
+        }
+        self.ring_front();
+        true
+    }
+
+    fn ring_front(&self) {
+        if let Some((_, front)) = self.gate.front() {
+            front.mailbox.ring();
+        }
+    }
+}
+
+impl Held {
+    fn new(lease: &Arc<Lease>, caller: &Caller) -> Held {
+        let (lease, holder) = (Arc::clone(lease), caller.holder.clone());
+        Held { lease, rules: caller.rules, holder, guards: 1, leaked: 0 }
+    }
+
+    /// `None` if the caller may stand in line beside its own hold.
+    fn enter_again(&mut self, caller: &Caller, now: Moment) -> Result<Option<Entry>> {
+        let valid = self.lease.look(now) == Look::Held;
+        let owned = caller.holder.is_owned();
+        if owned && !(valid && caller.waits) {
+            return Ok(None);
+        }
+        if owned {
+            return Err(deadlock("this thread holds the lock, and would wait for itself"));
+        }
+        if self.rules.kind() != caller.rules.kind() {
+            return Err(deadlock("this thread holds the lock as one of another kind"));
+        }
+        if !valid {
+            return Err(Error::lost("this thread held the lock and has lost it"));
+        }
+        self.guards += 1;
+        Ok(Some(Entry::Again(Arc::clone(&self.lease))))
+    }
+
+    fn discount(&mut self, counted: Counted) {
+        match counted {
+            Counted::Guard => self.guards = self.guards.saturating_sub(1),
+            Counted::Leak => self.leaked = self.leaked.saturating_sub(1),
+            Counted::Everything => (self.guards, self.leaked) = (0, 0),
+        }
+    }
+
+    /// Whether it was left behind for anybody to end.
+    fn is_nobodys(&self) -> bool {
+        self.holder.has_ended() || self.holder.is_owned() && self.leaked > 0
+    }
+}
+
+fn deadlock(message: &'static str) -> Error {
+    Error::new(ErrorKind::Deadlock, message)
+}

@@ -1,0 +1,314 @@
+//! A lock, and its verbs.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::acquire::Attempt;
+use crate::cancel::CancelToken;
+use crate::engine::Engine;
+use crate::error::{Error, ErrorKind, Result};
+use crate::guard::{Guard, OwnedGuard};
+use crate::hold::ThreadId;
+use crate::local::Local;
+use crate::protocol::plain::Plain;
+use crate::protocol::{self, Freed, Protocol};
+use crate::release::{self, Hold};
+use crate::script::{Call, Reply};
+use crate::time::{self, Patience};
+
+/// A lock of one name, for as many threads, processes and machines as there are.
+///
+/// A cheap handle: making and cloning it costs no round trip, and every handle of
+/// one name is the same lock. `lock()` gives a [`Guard`], which releases when it is
+/// dropped; the `_owned` verbs give an [`OwnedGuard`], which can be sent to other
+/// threads.
+///
+/// Without [`with_lease`](Lock::with_lease) the lock is renewed by the watchdog until
+/// it is released, and freed within the watchdog time-out if the process dies.
+///
+/// ```no_run
+/// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+/// let lock = client.lock("orders:42");
+/// let guard = lock.lock()?;
+/// // ... what must not be done twice at once ...
+/// guard.unlock()?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+///
+/// # Errors that every verb can give
+/// [`is_invalid_name`](Error::is_invalid_name) for a name that cannot be used;
+/// [`is_configuration`](Error::is_configuration) for a lease below 10 ms;
+/// [`is_closed`](Error::is_closed) after [`Client::close`](crate::Client::close);
+/// [`is_server`](Error::is_server) if the server refuses the command, with its words
+/// and what to do about it.
+pub struct Lock<P: Protocol = Plain> {
+    engine: Arc<Engine>,
+    given: Arc<str>,
+    local: Result<Arc<Local>>,
+    lease: Option<Duration>,
+    cancel: Option<CancelToken>,
+    protocol: PhantomData<P>,
+}
+
+impl<P: Protocol> Clone for Lock<P> {
+    fn clone(&self) -> Lock<P> {
+        Lock {
+            engine: Arc::clone(&self.engine),
+            given: Arc::clone(&self.given),
+            local: self.local.clone(),
+            lease: self.lease,
+            cancel: self.cancel.clone(),
+            protocol: PhantomData,
+        }
+    }
+}
+
+impl<P: Protocol> fmt::Debug for Lock<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lock")
+            .field("kind", &P::rules())
+            .field("name", &self.given)
+            .field("lease", &self.lease)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<P: Protocol> Lock<P> {
+    pub(crate) fn new(engine: Arc<Engine>, name: String) -> Lock<P> {
+        let given: Arc<str> = name.into();
+        let local = engine.local(&given);
+        Lock { engine, given, local, lease: None, cancel: None, protocol: PhantomData }
+    }
+
+    /// Gives the lock a fixed lease: it is not renewed, and over after `lease` at the
+    /// latest.
+    ///
+    /// Milliseconds count. Less than 10 ms is an error of the verbs; more than a
+    /// hundred years means a hundred years. A nested lock with a longer lease than the
+    /// hold has left extends it (one round trip); one inside a hold that is renewed
+    /// changes nothing; a renewed lock inside a fixed hold has the hold renewed until
+    /// it ends.
+    #[must_use = "the lease belongs to the lock that is returned"]
+    pub fn with_lease(mut self, lease: Duration) -> Lock<P> {
+        self.lease = Some(lease);
+        self
+    }
+
+    /// Lets `token` end the waits of this lock's verbs.
+    #[must_use = "the token belongs to the lock that is returned"]
+    pub fn with_cancel(mut self, token: &CancelToken) -> Lock<P> {
+        self.cancel = Some(token.clone());
+        self
+    }
+
+    /// Blocks until the lock is held by this thread.
+    ///
+    /// One round trip if it is free, none if this thread holds it already. If another
+    /// holds it: waits in line with the threads of this process, then for the message
+    /// of the release, asking anew at the poll bound at the latest.
+    ///
+    /// # Errors
+    /// [`is_connection`](Error::is_connection) or [`is_timeout`](Error::is_timeout) if
+    /// the first question gets no answer; once it was refused it waits through
+    /// outages. [`is_cancelled`](Error::is_cancelled) by its token.
+    /// [`is_lost`](Error::is_lost) if this thread still has a guard of a hold that was
+    /// lost, or if the lease was over before the answer came.
+    /// [`is_deadlock`](Error::is_deadlock) if this thread holds the lock as one of
+    /// another kind. And those of [every verb](Lock#errors-that-every-verb-can-give).
+    pub fn lock(&self) -> Result<Guard<P>> {
+        self.attempt(Patience::Forever, false, |hold| hold.ok_or_else(never).map(Guard::new))
+    }
+
+    /// Takes the lock if it is free, without waiting: `None` if it is not.
+    ///
+    /// One round trip; none if this thread holds it already, or if another thread of
+    /// this process holds it or waits for it.
+    ///
+    /// # Errors
+    /// Those of [`lock`](Lock::lock).
+    pub fn try_lock(&self) -> Result<Option<Guard<P>>> {
+        self.attempt(Patience::None, false, guard)
+    }
+
+    /// Blocks until the lock is held by this thread, or for `timeout`: then `None`.
+    ///
+    /// `Duration::MAX` waits for ever. It may take one response time-out longer.
+    ///
+    /// # Errors
+    /// Those of [`lock`](Lock::lock). If the time ends while nobody answers:
+    /// [`is_connection`](Error::is_connection), since nobody knows then.
+    pub fn try_lock_for(&self, timeout: Duration) -> Result<Option<Guard<P>>> {
+        self.attempt(Patience::span(time::now(), timeout), false, guard)
+    }
+
+    /// Blocks until the lock is held by this thread, or until `deadline`: then `None`.
+    ///
+    /// # Errors
+    /// Those of [`try_lock_for`](Lock::try_lock_for).
+    pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<Guard<P>>> {
+        self.attempt(Patience::instant(time::now(), deadline), false, guard)
+    }
+
+    /// Like [`lock`](Lock::lock), but the guard is no thread's and can be sent.
+    ///
+    /// # Errors
+    /// Those of [`lock`](Lock::lock), and [`is_deadlock`](Error::is_deadlock) if this
+    /// thread has a guard of this lock.
+    pub fn lock_owned(&self) -> Result<OwnedGuard<P>> {
+        self.attempt(Patience::Forever, true, |hold| hold.ok_or_else(never).map(OwnedGuard::new))
+    }
+
+    /// Like [`try_lock`](Lock::try_lock), but the guard is no thread's and can be sent.
+    ///
+    /// # Errors
+    /// Those of [`lock`](Lock::lock).
+    pub fn try_lock_owned(&self) -> Result<Option<OwnedGuard<P>>> {
+        self.attempt(Patience::None, true, owned_guard)
+    }
+
+    /// Like [`try_lock_for`](Lock::try_lock_for), but the guard is no thread's and can
+    /// be sent.
+    ///
+    /// # Errors
+    /// Those of [`lock_owned`](Lock::lock_owned) and
+    /// [`try_lock_for`](Lock::try_lock_for).
+    pub fn try_lock_for_owned(&self, timeout: Duration) -> Result<Option<OwnedGuard<P>>> {
+        self.attempt(Patience::span(time::now(), timeout), true, owned_guard)
+    }
+
+    /// Like [`try_lock_until`](Lock::try_lock_until), but the guard is no thread's and
+    /// can be sent.
+    ///
+    /// # Errors
+    /// Those of [`lock_owned`](Lock::lock_owned) and
+    /// [`try_lock_for`](Lock::try_lock_for).
+    pub fn try_lock_until_owned(&self, deadline: Instant) -> Result<Option<OwnedGuard<P>>> {
+        self.attempt(Patience::instant(time::now(), deadline), true, owned_guard)
+    }
+
+    /// Ends a hold whose guard was [leaked](Guard::leak): one that this thread leaked;
+    /// else one that was owned, or left behind by a thread that has ended. Waits for
+    /// the answer: one round trip, none if the thread holds it more than once.
+    ///
+    /// # Errors
+    /// [`is_not_held`](Error::is_not_held) if there is none; and those of
+    /// [`Guard::unlock`].
+    pub fn unlock(&self) -> Result<()> {
+        let local = self.local()?;
+        let leaked = local.leaked(P::rules().kind(), ThreadId::current());
+        let (lease, counted) = leaked.ok_or_else(|| {
+            Error::new(ErrorKind::NotHeld, "there is no leaked hold of this lock to end")
+        })?;
+        let engine = Arc::clone(&self.engine);
+        Hold::new(engine, Arc::clone(local), lease, P::rules()).unlock_leaked(counted)
+    }
+
+    /// Returns whether anybody holds the lock: one round trip.
+    ///
+    /// # Errors
+    /// [`is_connection`](Error::is_connection), [`is_timeout`](Error::is_timeout), and
+    /// those of [every verb](Lock#errors-that-every-verb-can-give).
+    pub fn is_locked(&self) -> Result<bool> {
+        let exists = self.ask(Call::command(&[b"EXISTS", self.key()?]))?;
+        Ok(exists.into_int()? > 0)
+    }
+
+    /// Returns whether this thread holds the lock: no round trip.
+    pub fn is_held(&self) -> bool {
+        self.hold_count() > 0
+    }
+
+    /// Returns how many times this thread holds the lock, leaked guards included: no
+    /// round trip.
+    pub fn hold_count(&self) -> usize {
+        let count = |local: &Arc<Local>| local.count(ThreadId::current(), time::now());
+        self.local.as_ref().map_or(0, count)
+    }
+
+    /// Returns what is left of the lease of whoever holds the lock, `None` if nobody
+    /// does, `Duration::MAX` if it has no end: one round trip.
+    ///
+    /// # Errors
+    /// Those of [`is_locked`](Lock::is_locked).
+    pub fn remaining(&self) -> Result<Option<Duration>> {
+        const FREE: i64 = -2;
+        let left = self.ask(Call::command(&[b"PTTL", self.key()?]))?.into_int()?;
+        let span = u64::try_from(left).map_or(Duration::MAX, Duration::from_millis);
+        Ok((left != FREE).then_some(span))
+    }
+
+    /// Frees the lock, whoever holds it, and wakes who waits: one round trip. Whether
+    /// it was held.
+    ///
+    /// Whoever held it keeps running: a holder of this process finds its hold lost at
+    /// once, others when they renew it. For repairs by hand.
+    ///
+    /// # Errors
+    /// Those of [`is_locked`](Lock::is_locked).
+    pub fn force_unlock(&self) -> Result<bool> {
+        let local = self.local()?;
+        let answer = self.engine.pool.call(P::rules().force(local.name()), None)?;
+        // If it was sent twice, the first copy may have freed what the second did not
+        // find.
+        let freed = answer.doubtful;
+        let freed = protocol::freed(answer.reply)? != Freed::NotHeld || freed;
+        if freed {
+            local.lose_all();
+        }
+        Ok(freed)
+    }
+
+    /// Returns the name of the lock, without the client's prefix.
+    pub fn name(&self) -> &str {
+        &self.given
+    }
+
+    fn local(&self) -> Result<&Arc<Local>> {
+        self.local.as_ref().map_err(Error::clone)
+    }
+
+    fn key(&self) -> Result<&[u8]> {
+        self.local().map(|local| local.name().key().as_bytes())
+    }
+
+    fn ask(&self, call: Call) -> Result<Reply> {
+        self.engine.check_open()?;
+        self.engine.pool.call(call, None).map(|answer| answer.reply)
+    }
+
+    /// The one way in: every verb is this with another patience and another guard.
+    fn attempt<G>(
+        &self,
+        patience: Patience,
+        owned: bool,
+        guard: impl FnOnce(Option<Hold>) -> Result<G>,
+    ) -> Result<G> {
+        let attempt = Attempt {
+            engine: &self.engine,
+            local: self.local()?,
+            rules: P::rules(),
+            lease: self.lease.map(release::checked_lease).transpose()?,
+            owned,
+            patience,
+            cancel: self.cancel.as_ref(),
+        };
+        attempt.acquire().and_then(guard)
+    }
+}
+
+#[allow(clippy::unnecessary_wraps, reason = "the shape that attempt() wants")]
+fn guard<P: Protocol>(hold: Option<Hold>) -> Result<Option<Guard<P>>> {
+    Ok(hold.map(Guard::new))
+}
+
+#[allow(clippy::unnecessary_wraps, reason = "the shape that attempt() wants")]
+fn owned_guard<P: Protocol>(hold: Option<Hold>) -> Result<Option<OwnedGuard<P>>> {
+    Ok(hold.map(OwnedGuard::new))
+}
+
+/// What a wait without end says if it ends for no reason, which it does not.
+fn never() -> Error {
+    Error::new(ErrorKind::Timeout, "the wait for the lock ended")
+}

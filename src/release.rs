@@ -1,0 +1,311 @@
+//! A hold in the hands of a caller, and its end.
+//!
+//! A release is queued in one step with the end of the hold (`local.rs`). Then the
+//! caller waits for the answer (`unlock`), or goes on and leaves that to the reaper
+//! (`drop`). What the answer means is the same for both:
+//! * released: good;
+//! * "not held", and an earlier copy of the release may have run: that one released
+//!   it, if the deadline still lay ahead; else nobody knows, and it counts as lost;
+//! * "not held" without such doubt: somebody took the lock away; it was lost;
+//! * no answer: it is sent again until the lease is over anyway.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use crate::config::{LONGEST_LEASE, SHORTEST_LEASE};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::event::{Event, LostReason, Released, Sink};
+use crate::lane::{Answer, Settle};
+use crate::lease::{self, Lease, Look};
+use crate::local::{Counted, Ended, Local};
+use crate::pool::{Pending, Pool};
+use crate::protocol::{self, Freed, Rules};
+use crate::script::{Call, LaneId};
+use crate::time::{self, Moment};
+use crate::watchdog::{self, Kept, Unheeded};
+
+/// One guard's share of a hold. Dropped, it releases without waiting.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    engine: Arc<Engine>,
+    local: Arc<Local>,
+    lease: Arc<Lease>,
+    rules: &'static dyn Rules,
+    ended: bool,
+}
+
+impl Hold {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        local: Arc<Local>,
+        lease: Arc<Lease>,
+        rules: &'static dyn Rules,
+    ) -> Hold {
+        Hold { engine, local, lease, rules, ended: false }
+    }
+
+    pub(crate) fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.local.name().given()
+    }
+
+    /// What the watchdog needs of it.
+    pub(crate) fn kept(&self) -> Kept {
+        let (local, lease) = (Arc::clone(&self.local), Arc::clone(&self.lease));
+        Kept { local, lease, rules: self.rules }
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.local.is_valid(&self.lease, time::now())
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.is_held() {
+            true => Ok(()),
+            false => Err(lost()),
+        }
+    }
+
+    pub(crate) fn remaining(&self) -> Duration {
+        self.lease.remaining(time::now())
+    }
+
+    /// Waits until the hold is lost; whether it is.
+    pub(crate) fn wait_lost(&self, span: Duration) -> bool {
+        let end = time::now() + span;
+        while self.is_held() {
+            if end <= time::now() {
+                return false;
+            }
+            self.lease.wait(end);
+        }
+        true
+    }
+
+    /// Sets the lease anew, unless the one it has lasts longer.
+    pub(crate) fn extend(&self, lease: Duration) -> Result<()> {
+        let lease = checked_lease(lease)?;
+        self.check()?;
+        let extension = watchdog::extension(&self.kept(), lease);
+        let answer = self.engine.pool.call(extension, self.lease.haunted())?;
+        let deadline = lease::deadline(answer.sent, lease);
+        if !watchdog::is_extended(answer)? {
+            self.local.lose(&self.lease);
+            return Err(lost());
+        }
+        match self.lease.extend(time::now(), deadline) {
+            Look::Held => Ok(()),
+            Look::Over { noticed } => {
+                self.local.tell_lost(usize::from(noticed), LostReason::Expired);
+                self.undo(lease);
+                Err(lost())
+            }
+        }
+    }
+
+    /// The server keeps a lease that is over here: it would do so for long.
+    fn undo(&self, lease: Duration) {
+        let release = self.rules.release(self.local.name(), self.lease.owner());
+        let (pool, until) = (&self.engine.pool, time::now() + lease);
+        let lane = pool.owe(release, self.lease.haunted(), until, Arc::new(Unheeded));
+        pool.wake(lane);
+    }
+
+    /// Lets it count on without a guard.
+    pub(crate) fn leak(mut self) {
+        self.ended = true;
+        self.local.leak(&self.lease);
+    }
+
+    /// Ends the guard's share and waits for what the server says.
+    pub(crate) fn unlock(mut self) -> Result<()> {
+        self.ended = true;
+        self.end_and_wait(Counted::Guard)
+    }
+
+    /// The end of a share that has no guard any more.
+    pub(crate) fn unlock_leaked(mut self, counted: Counted) -> Result<()> {
+        self.ended = true;
+        self.end_and_wait(counted)
+    }
+
+    fn end_and_wait(&self, counted: Counted) -> Result<()> {
+        let settlement = self.settlement();
+        let mut pending: Option<Pending> = None;
+        let ended = self.local.end(&self.lease, counted, time::now(), || {
+            let call = settlement.call.clone();
+            let queued = pending.insert(self.engine.pool.queue(call, settlement.lane));
+            queued.lane
+        });
+        self.after(&ended);
+        match (ended, pending) {
+            (Ended::Nested { valid: true } | Ended::Passed, _) => Ok(()),
+            (Ended::Queued, Some(pending)) => self.wait_for(pending, settlement),
+            (Ended::Nested { valid: false } | Ended::Lost | Ended::Queued, _) => Err(lost()),
+        }
+    }
+
+    fn wait_for(&self, pending: Pending, settlement: Settlement) -> Result<()> {
+        let lane = pending.lane;
+        match self.engine.pool.wait(pending) {
+            Err(error) if error.is_passing() => {
+                self.owe(Settlement { lane: Some(lane), doubtful: true, ..settlement });
+                Err(error)
+            }
+            outcome => settlement.conclude(outcome),
+        }
+    }
+
+    fn end_quietly(&self) {
+        let settlement = self.settlement();
+        let mut queued = None;
+        let ended = self.local.end(&self.lease, Counted::Guard, time::now(), || {
+            let (call, until) = (settlement.call.clone(), settlement.until);
+            let lane = settlement.lane;
+            *queued.insert(self.engine.pool.owe(call, lane, until, Arc::new(settlement)))
+        });
+        self.after(&ended);
+        if let Some(lane) = queued {
+            self.engine.pool.wake(lane);
+        }
+    }
+
+    fn owe(&self, settlement: Settlement) {
+        let (call, lane, until) = (settlement.call.clone(), settlement.lane, settlement.until);
+        let lane = self.engine.pool.owe(call, lane, until, Arc::new(settlement));
+        self.engine.pool.wake(lane);
+    }
+
+    /// What is left to do when the hold is over here.
+    fn after(&self, ended: &Ended) {
+        if matches!(ended, Ended::Queued | Ended::Lost) {
+            self.engine.watchdog.forget(&self.lease);
+        }
+    }
+
+    fn settlement(&self) -> Settlement {
+        let now = time::now();
+        Settlement {
+            local: Arc::clone(&self.local),
+            lease: Arc::clone(&self.lease),
+            call: self.rules.release(self.local.name(), self.lease.owner()),
+            lane: self.lease.haunted(),
+            until: now + self.lease.remaining(now),
+            doubtful: false,
+            lasting: self.engine.watchdog_timeout,
+            every: self.engine.poll_bound,
+            pool: Arc::downgrade(&self.engine.pool),
+            events: self.engine.events.clone(),
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.end_quietly();
+        }
+    }
+}
+
+fn lost() -> Error {
+    Error::lost("the lease was lost")
+}
+
+/// A lease that can be asked for; longer ones mean the longest.
+pub(crate) fn checked_lease(lease: Duration) -> Result<Duration> {
+    match lease < SHORTEST_LEASE {
+        true => Err(Error::configuration("a lease must be at least 10 ms long")),
+        false => Ok(lease.min(LONGEST_LEASE)),
+    }
+}
+
+/// What is done with the answer to a release.
+struct Settlement {
+    local: Arc<Local>,
+    lease: Arc<Lease>,
+    call: Call,
+    lane: Option<LaneId>,
+    /// The deadline of the hold when it was released.
+    until: Moment,
+    /// A copy of the release was sent before, and its answer is not known.
+    doubtful: bool,
+    lasting: Duration,
+    every: Duration,
+    pool: Weak<Pool>,
+    events: Sink,
+}
+
+impl Settlement {
+    fn conclude(&self, outcome: Result<Answer>) -> Result<()> {
+        self.local.settled(self.lease.hold());
+        self.lease.gone();
+        let told = outcome.and_then(|answer| self.read(answer));
+        self.tell(told.clone());
+        told.map(drop)
+    }
+
+    /// How many subscribers the release was told to, if it was.
+    fn read(&self, answer: Answer) -> Result<Option<u64>> {
+        let doubtful = answer.doubtful || self.doubtful;
+        if let (true, Some(pool)) = (answer.haunted, self.pool.upgrade()) {
+            let until = answer.sent + self.lasting;
+            pool.repeat(self.call.clone(), answer.lane, until, self.every);
+        }
+        match protocol::freed(answer.reply)? {
+            Freed::Told(told) => Ok(Some(told)),
+            Freed::NotHeld if doubtful && time::now() < self.until => Ok(None),
+            Freed::NotHeld => {
+                self.local.tell_lost(1, LostReason::Gone);
+                Err(Error::lost("the lock was not held any more when it was released"))
+            }
+        }
+    }
+
+    fn tell(&self, told: Result<Option<u64>>) {
+        if let Err(error) = &told {
+            let name = self.local.name().given();
+            log::warn!("the release of the lock {name:?} failed: {error}");
+        }
+        let name = || Arc::clone(self.local.name().given());
+        self.events.tell(|| match told {
+            Ok(heard_by) => Event::Released(Released { name: name(), heard_by, error: None }),
+            Err(error) => {
+                Event::Released(Released { name: name(), heard_by: None, error: Some(error) })
+            }
+        });
+    }
+}
+
+impl Settle for Settlement {
+    fn settle(&self, outcome: Result<Answer>) {
+        // Nobody waits for it; the log and the events have been told.
+        let _ = self.conclude(outcome);
+    }
+}
+
+/// The release of a hold that may never have been: of a caller that left with a
+/// question open.
+pub(crate) struct CleanUp {
+    pub(crate) pool: Weak<Pool>,
+    pub(crate) call: Call,
+    pub(crate) lasting: Duration,
+    pub(crate) every: Duration,
+}
+
+impl Settle for CleanUp {
+    fn settle(&self, outcome: Result<Answer>) {
+        match (outcome, self.pool.upgrade()) {
+            (Ok(answer), Some(pool)) if answer.haunted => {
+                let until = answer.sent + self.lasting;
+                pool.repeat(self.call.clone(), answer.lane, until, self.every);
+            }
+            (Ok(_), _) => {}
+            (Err(error), _) => log::warn!("a clean-up failed; the lease will end it: {error}"),
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! The scripts in `lua/`, the commands that call them, and what comes back.
+
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Refusal, Result};
+
+/// One script: its file's name, its text, and the SHA-1 by which Redis knows it.
+/// `tests/scripts.rs` holds the digests against what a server computes.
+#[derive(Debug)]
+pub(crate) struct Script {
+    pub(crate) name: &'static str,
+    pub(crate) source: &'static str,
+    pub(crate) digest: &'static str,
+}
+
+macro_rules! script {
+    ($name:literal, $digest:literal) => {
+        Script {
+            name: $name,
+            source: include_str!(concat!("../lua/", $name, ".lua")),
+            digest: $digest,
+        }
+    };
+}
+
+pub(crate) static PLAIN_ACQUIRE: Script =
+    script!("plain_acquire", "b7794fdb63ce10d5f08c7fd435632cb1ab5e2a8b");
+pub(crate) static PLAIN_RELEASE: Script =
+    script!("plain_release", "fc4ec1e01c705223e326db2917f5da7482fa0df0");
+pub(crate) static PLAIN_RENEW: Script =
+    script!("plain_renew", "2002ec2a44a2fb1151abbe0c3db79965036cd3b2");
+pub(crate) static PLAIN_FORCE: Script =
+    script!("plain_force", "098bb0d0e37afac8a07c6edce80f395837cd9759");
+
+/// One command as it goes over the wire.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    /// The packed command.
+    pub(crate) bytes: Vec<u8>,
+    /// The script that it calls, which the server may not know yet.
+    pub(crate) script: Option<&'static Script>,
+    /// How long its effect would last if it ran once more, after everything else.
+    pub(crate) lasting: Duration,
+}
+
+impl Call {
+    /// A call of `script` with its keys and arguments.
+    pub(crate) fn script<'a>(
+        script: &'static Script,
+        keys: impl IntoIterator<Item = &'a [u8]> + Clone,
+        args: impl IntoIterator<Item = &'a [u8]> + Clone,
+    ) -> Call {
+        let count = keys.clone().into_iter().count();
+        let parts = count + args.clone().into_iter().count();
+        let mut bytes = Vec::with_capacity(128 + 48 * parts);
+        open(&mut bytes, 3 + parts);
+        part(&mut bytes, b"EVALSHA");
+        part(&mut bytes, script.digest.as_bytes());
+        part(&mut bytes, Digits::new(count as u64).as_bytes());
+        keys.into_iter().chain(args).for_each(|value| part(&mut bytes, value));
+        Call { bytes, script: Some(script), lasting: Duration::ZERO }
+    }
+
+    /// A plain command.
+    pub(crate) fn command(parts: &[&[u8]]) -> Call {
+        let mut bytes = Vec::with_capacity(64);
+        open(&mut bytes, parts.len());
+        parts.iter().for_each(|value| part(&mut bytes, value));
+        Call { bytes, script: None, lasting: Duration::ZERO }
+    }
+
+    /// What makes `script` known to the server.
+    pub(crate) fn load(script: &Script) -> Call {
+        Call::command(&[b"SCRIPT", b"LOAD", script.source.as_bytes()])
+    }
+
+    /// Says that the call takes something for so long.
+    pub(crate) fn lasting(mut self, lease: Duration) -> Call {
+        self.lasting = lease;
+        self
+    }
+}
+
+fn open(bytes: &mut Vec<u8>, parts: usize) {
+    bytes.push(b'*');
+    bytes.extend_from_slice(Digits::new(parts as u64).as_bytes());
+    bytes.extend_from_slice(b"\r\n");
+}
+
+fn part(bytes: &mut Vec<u8>, value: &[u8]) {
+    bytes.push(b'$');
+    bytes.extend_from_slice(Digits::new(value.len() as u64).as_bytes());
+    bytes.extend_from_slice(b"\r\n");
+    bytes.extend_from_slice(value);
+    bytes.extend_from_slice(b"\r\n");
+}
+
+/// A number in decimal, without an allocation.
+#[derive(Debug)]
+pub(crate) struct Digits {
+    text: [u8; 20],
+    start: usize,
+}
+
+impl Digits {
+    pub(crate) fn new(mut number: u64) -> Digits {
+        let mut digits = Digits { text: [b'0'; 20], start: 20 };
+        for (place, digit) in digits.text.iter_mut().enumerate().rev() {
+            *digit = b'0' + (number % 10) as u8;
+            digits.start = place;
+            number /= 10;
+            if number == 0 {
+                break;
+            }
+        }
+        digits
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.text[self.start..]
+    }
+}
+
+/// One of the lines in which commands of a client go to the server. What stands in
+/// one line gets there in order; see `lane.rs`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LaneId(pub(crate) usize);
+
+/// What a server answered to one command.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Reply {
+    Int(i64),
+    Text(Vec<u8>),
+    Nil,
+    List(Vec<Reply>),
+    Push(Push),
+    Refused(Refusal),
+}
+
+/// What a server says without having been asked.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Push {
+    Message { channel: Vec<u8>, payload: Vec<u8> },
+    Subscribed { channel: Vec<u8> },
+    Unsubscribed { channel: Vec<u8> },
+    Other,
+}
+
+impl Reply {
+    pub(crate) fn into_int(self) -> Result<i64> {
+        match self {
+            Reply::Int(number) => Ok(number),
+            Reply::Refused(refusal) => Err(Error::server(&refusal)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    pub(crate) fn into_ints(self) -> Result<Vec<i64>> {
+        match self {
+            Reply::List(parts) => parts.into_iter().map(Reply::into_int).collect(),
+            Reply::Refused(refusal) => Err(Error::server(&refusal)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    pub(crate) fn is_refused(&self, code: &str) -> bool {
+        matches!(self, Reply::Refused(refusal) if refusal.is(code))
+    }
+}
+
+/// An answer of a shape that no server gives to our commands.
+pub(crate) fn unexpected(reply: &Reply) -> Error {
+    let shape = match reply {
+        Reply::Int(_) => "a number",
+        Reply::Text(_) => "a text",
+        Reply::Nil => "nothing",
+        Reply::List(_) => "a list",
+        Reply::Push(_) => "a message",
+        Reply::Refused(_) => "an error",
+    };
+    Error::new(ErrorKind::Server, format!("the server gave {shape} where it should not"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_are_decimal() {
+        for number in [0, 7, 10, 1234567890, u64::MAX] {
+            assert_eq!(Digits::new(number).as_bytes(), number.to_string().as_bytes());
+        }
+    }
+
+    #[test]
+    fn a_call_is_packed_as_redis_reads_it() {
+        let keys: [&[u8]; 1] = [b"k"];
+        let args: [&[u8]; 2] = [b"10", b""];
+        let call = Call::script(&PLAIN_RELEASE, keys, args);
+        let text = String::from_utf8(call.bytes).expect("ASCII");
+        let digest = PLAIN_RELEASE.digest;
+        let wanted = format!(
+            "*6\r\n$7\r\nEVALSHA\r\n$40\r\n{digest}\r\n$1\r\n1\r\n$1\r\nk\r\n$2\r\n10\r\n$0\r\n\r\n"
+        );
+        assert_eq!(text, wanted);
+        let ping = Call::command(&[b"PING"]);
+        assert_eq!(ping.bytes, b"*1\r\n$4\r\nPING\r\n");
+    }
+
+    #[test]
+    fn replies_of_a_wrong_shape_are_errors_of_the_server() {
+        assert_eq!(Reply::Int(3).into_int().ok(), Some(3));
+        assert!(Reply::Nil.into_int().is_err_and(|e| e.is_server()));
+        assert!(Reply::Int(3).into_ints().is_err_and(|e| e.is_server()));
+        let list = Reply::List(vec![Reply::Int(1), Reply::Int(2)]);
+        assert_eq!(list.into_ints().ok(), Some(vec![1, 2]));
+    }
+}

@@ -1,0 +1,192 @@
+//! Mutexes, condition variables and parking: the one switch between the real
+//! ones and those of the model checker (`script/model`).
+
+#[cfg(not(all(test, leasehold_model)))]
+pub(crate) use real::{AtomicU64, Condvar, Mutex};
+
+#[cfg(all(test, leasehold_model))]
+pub(crate) use model::{AtomicU64, Condvar, Mutex};
+
+pub(crate) use mailbox::Mailbox;
+
+use crate::time::Moment;
+
+#[cfg(not(all(test, leasehold_model)))]
+mod real {
+    use super::Moment;
+    use crate::time;
+    pub(crate) use parking_lot::Mutex;
+    use parking_lot::MutexGuard;
+    pub(crate) use std::sync::atomic::AtomicU64;
+    use std::time::Duration;
+
+    /// No sleep lasts longer: condition variables count on a clock that stands
+    /// still while the machine is suspended.
+    const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+    #[derive(Debug, Default)]
+    pub(crate) struct Condvar(parking_lot::Condvar);
+
+    impl Condvar {
+        pub(crate) fn notify_all(&self) {
+            self.0.notify_all();
+        }
+
+        /// Waits until notified or until `end`; may also return for no reason.
+        pub(crate) fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, end: Moment) {
+            let span = time::now().until(end).min(LONGEST_SLEEP);
+            self.0.wait_for(guard, span);
+        }
+    }
+
+    pub(super) mod signal {
+        use super::{Moment, time};
+        use crossbeam_channel::{Receiver, Sender};
+        use std::time::Duration;
+
+        /// A waiting caller looks at the clock at least this often. Longer than
+        /// the sleeps above: there may be thousands of them, and all that a
+        /// suspended machine can do to them is to let a wait last longer.
+        const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+        /// A bell that is rung at most once until somebody has heard it.
+        #[derive(Debug)]
+        pub(crate) struct Bell {
+            ring: Sender<()>,
+            heard: Receiver<()>,
+        }
+
+        impl Default for Bell {
+            fn default() -> Bell {
+                let (ring, heard) = crossbeam_channel::bounded(1);
+                Bell { ring, heard }
+            }
+        }
+
+        impl Bell {
+            pub(crate) fn ring(&self) {
+                // A full channel: it has been rung and not been heard yet.
+                let _ = self.ring.try_send(());
+            }
+
+            pub(crate) fn hear(&self, end: Moment) {
+                let _ = self.heard.recv_timeout(time::now().until(end).min(LONGEST_WAIT));
+            }
+        }
+    }
+}
+
+#[cfg(all(test, leasehold_model))]
+mod model {
+    use super::Moment;
+    pub(crate) use shuttle::sync::atomic::AtomicU64;
+    use std::ops::{Deref, DerefMut};
+
+    #[derive(Debug, Default)]
+    pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
+
+    pub(crate) struct MutexGuard<'a, T>(Option<shuttle::sync::MutexGuard<'a, T>>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Mutex<T> {
+            Mutex(shuttle::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+            MutexGuard(Some(self.0.lock().expect("no thread of a model panics with a lock")))
+        }
+    }
+
+    impl<T> Deref for MutexGuard<'_, T> {
+        type Target = T;
+        fn deref(&self) -> &T {
+            self.0.as_ref().expect("present but during a wait")
+        }
+    }
+
+    impl<T> DerefMut for MutexGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            self.0.as_mut().expect("present but during a wait")
+        }
+    }
+
+    #[derive(Debug, Default)]
+    pub(crate) struct Condvar(shuttle::sync::Condvar);
+
+    impl Condvar {
+        pub(crate) fn notify_all(&self) {
+            self.0.notify_all();
+        }
+
+        /// Time stands still in a model: only a notification ends the wait.
+        pub(crate) fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, _end: Moment) {
+            let inner = guard.0.take().expect("present but during a wait");
+            guard.0 = Some(self.0.wait(inner).expect("no thread of a model panics with a lock"));
+        }
+    }
+
+    pub(super) mod signal {
+        use super::{Condvar, Moment, Mutex};
+
+        #[derive(Debug, Default)]
+        pub(crate) struct Bell {
+            rung: Mutex<bool>,
+            ringing: Condvar,
+        }
+
+        impl Bell {
+            pub(crate) fn ring(&self) {
+                *self.rung.lock() = true;
+                self.ringing.notify_all();
+            }
+
+            pub(crate) fn hear(&self, end: Moment) {
+                let mut rung = self.rung.lock();
+                while !*rung {
+                    self.ringing.wait_until(&mut rung, end);
+                }
+                *rung = false;
+            }
+        }
+    }
+}
+
+mod mailbox {
+    use super::Moment;
+    #[cfg(all(test, leasehold_model))]
+    use super::model::signal::Bell;
+    #[cfg(not(all(test, leasehold_model)))]
+    use super::real::signal::Bell;
+    use std::sync::Arc;
+
+    /// Where one waiting thread sleeps. Whoever changes something that it may be
+    /// waiting for rings; it then looks for itself at what has changed. A ring
+    /// before the sleep is not lost: the sleep ends at once.
+    #[derive(Debug, Default)]
+    pub(crate) struct Mailbox(Bell);
+
+    impl Mailbox {
+        /// The calling thread's own: a thread sleeps in one place at a time.
+        #[cfg(not(all(test, leasehold_model)))]
+        pub(crate) fn mine() -> Arc<Mailbox> {
+            thread_local!(static MINE: Arc<Mailbox> = Arc::default());
+            MINE.try_with(Arc::clone).unwrap_or_default()
+        }
+
+        /// The threads of a model share one thread's locals.
+        #[cfg(all(test, leasehold_model))]
+        pub(crate) fn mine() -> Arc<Mailbox> {
+            Arc::default()
+        }
+
+        /// Wakes the thread, or keeps it from its next sleep.
+        pub(crate) fn ring(&self) {
+            self.0.ring();
+        }
+
+        /// Sleeps until rung or until `end`; may also return for no reason.
+        pub(crate) fn sleep(&self, end: Moment) {
+            self.0.hear(end);
+        }
+    }
+}

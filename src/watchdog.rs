@@ -1,0 +1,369 @@
+//! The thread that keeps leases alive, and notices those that are lost.
+//!
+//! Every hold has a timer on one wheel: a hold that is renewed fires when two
+//! thirds of its lease are left (a little later, spread, so that locks taken
+//! together are not renewed together), a fixed one at its deadline. Taking and
+//! dropping a lock costs one insert and one cancel, and no system call.
+//!
+//! What is due goes out in batches, up to [`BATCH`] keys per script call and many
+//! calls per write, over a connection of its own. "Not yours" ends a hold at once.
+//! No answer (`renewal_failed`) leaves it valid to its deadline, and is tried again
+//! until then. When any connection of the client was made anew, every lease is
+//! renewed at once: a server that came back empty is noticed.
+//!
+//! The same thread beats the drum for the listener: while that is connected, a
+//! message on the client's own channel, at most a second apart, proves the path.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::conn::Timeouts;
+use crate::error::{Error, Result};
+use crate::event::{Event, LostReason, RenewalFailed, Renewed, Sink};
+use crate::lane::{Answer, BATCH, Lane, Request, Settle, Slot};
+use crate::lease::{self, Lease, Look, Renewal};
+use crate::local::Local;
+use crate::pool::{OnReconnect, Pool};
+use crate::protocol::Rules;
+use crate::script::{Call, Digits};
+use crate::sync::{Mailbox, Mutex};
+use crate::time::{self, Moment, jittered, millis};
+use crate::waiters::Waiters;
+use crate::wheel::Wheel;
+
+/// The grain of the timers.
+const TICK: Duration = Duration::from_millis(5);
+
+/// No sleep is longer, so that a suspended machine is late by no more.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+/// How much of its lease a hold has left when its renewal is due: two thirds.
+const DUE: (u32, u32) = (2, 3);
+
+/// Renewals are spread over this part of the lease.
+const SPREAD: u32 = 12;
+
+/// The part of a lease that one renewal may wait for its answer.
+const PATIENCE: u32 = 6;
+
+/// A hold, and all that is needed to renew it.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    pub(crate) local: Arc<Local>,
+    pub(crate) lease: Arc<Lease>,
+    pub(crate) rules: &'static dyn Rules,
+}
+
+/// How the watchdog is set up.
+#[derive(Debug)]
+pub(crate) struct WatchdogSettings {
+    /// The lease that it renews.
+    pub(crate) timeout: Duration,
+    pub(crate) timeouts: Timeouts,
+    /// The listener's own channel, and how often it is to be beaten.
+    pub(crate) control: String,
+    pub(crate) beat: Duration,
+    pub(crate) events: Sink,
+}
+
+/// The watchdog of one client.
+pub(crate) struct Watchdog {
+    settings: WatchdogSettings,
+    lane: Lane,
+    pool: Arc<Pool>,
+    waiters: Arc<Waiters>,
+    timers: Mutex<Timers>,
+    bell: Mailbox,
+    renew_all: AtomicBool,
+    stop: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Timers {
+    wheel: Wheel<Kept>,
+    /// When the thread will look next.
+    planned: Moment,
+}
+
+impl fmt::Debug for Watchdog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let holds = self.timers.lock().wheel.len();
+        f.debug_struct("Watchdog").field("holds", &holds).finish_non_exhaustive()
+    }
+}
+
+impl OnReconnect for Watchdog {
+    fn reconnected(&self) {
+        self.renew_all.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+}
+
+impl Watchdog {
+    pub(crate) fn new(
+        mut settings: WatchdogSettings,
+        pool: Arc<Pool>,
+        waiters: Arc<Waiters>,
+    ) -> Watchdog {
+        let response = &mut settings.timeouts.response;
+        *response = (settings.timeout / PATIENCE).min(*response);
+        let now = time::now();
+        Watchdog {
+            lane: pool.private_lane(settings.timeouts),
+            settings,
+            pool,
+            waiters,
+            timers: Mutex::new(Timers { wheel: Wheel::new(TICK, now), planned: Moment::START }),
+            bell: Mailbox::default(),
+            renew_all: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn start(self: &Arc<Watchdog>) -> Result<JoinHandle<()>> {
+        let watchdog = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("leasehold-watchdog".to_owned());
+        thread.spawn(move || watchdog.run()).map_err(|error| {
+            Error::configuration(format!("the watchdog thread cannot be started: {error}"))
+        })
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+
+    /// Looks after a hold until [`Watchdog::forget`].
+    pub(crate) fn keep(&self, kept: Kept) {
+        let now = time::now();
+        match kept.lease.renewal(now, self.due_below()) {
+            Renewal::Later(at) | Renewal::Orphaned(at) => self.set_timer(kept, at),
+            Renewal::Ask => self.set_timer(kept, now),
+            Renewal::Over { noticed } => kept.expired(noticed),
+        }
+    }
+
+    /// Drops the timer of a hold.
+    pub(crate) fn forget(&self, lease: &Lease) {
+        let timer = lease.take_timer();
+        let kept = timer.and_then(|timer| self.timers.lock().wheel.cancel(timer));
+        drop(kept);
+    }
+
+    fn due_below(&self) -> Duration {
+        self.settings.timeout * DUE.0 / DUE.1
+    }
+
+    fn set_timer(&self, kept: Kept, at: Moment) {
+        let lease = Arc::clone(&kept.lease);
+        let mut timers = self.timers.lock();
+        let timer = timers.wheel.insert(at, kept);
+        let too_late = timers.planned > at;
+        if too_late {
+            timers.planned = at;
+        }
+        drop(timers);
+        if too_late {
+            self.bell.ring();
+        }
+        let superseded = lease.set_timer(timer);
+        let kept = superseded.and_then(|timer| self.timers.lock().wheel.cancel(timer));
+        drop(kept);
+    }
+
+    fn run(&self) {
+        let mut fired = Vec::new();
+        let mut next_beat = Moment::START;
+        while !self.stop.load(Ordering::Acquire) {
+            let now = time::now();
+            self.timers.lock().wheel.advance(now, &mut fired);
+            let mut due = self.look_at(&mut fired, now);
+            if self.renew_all.swap(false, Ordering::AcqRel) {
+                due.extend(self.all_renewed());
+            }
+            self.renew(due);
+            if self.waiters.is_listening() && next_beat <= now {
+                next_beat = now + self.settings.beat;
+                self.beat();
+            }
+            let next = if self.waiters.is_listening() { next_beat } else { Moment::END };
+            let planned = self.plan(next);
+            self.bell.sleep(planned);
+        }
+    }
+
+    fn plan(&self, next_beat: Moment) -> Moment {
+        let longest = LONGEST_SLEEP.min(self.settings.timeout / PATIENCE);
+        let mut timers = self.timers.lock();
+        let next_due = timers.wheel.next_due().unwrap_or(Moment::END);
+        timers.planned = (time::now() + longest).min(next_due).min(next_beat);
+        timers.planned
+    }
+
+    /// Sees to the timers that fired; the holds whose renewal is due.
+    fn look_at(&self, fired: &mut Vec<Kept>, now: Moment) -> Vec<Kept> {
+        let mut due = Vec::new();
+        for kept in fired.drain(..) {
+            match kept.lease.renewal(now, self.due_below()) {
+                Renewal::Ask => due.push(kept),
+                Renewal::Later(at) => self.set_timer(kept, at),
+                Renewal::Orphaned(at) => self.orphaned(kept, at),
+                Renewal::Over { noticed } => kept.expired(noticed),
+            }
+        }
+        due
+    }
+
+    fn orphaned(&self, kept: Kept, at: Moment) {
+        let name = kept.local.name().given();
+        log::warn!("the thread that held the lock {name:?} has ended: it is renewed no more");
+        self.set_timer(kept, at);
+    }
+
+    fn all_renewed(&self) -> Vec<Kept> {
+        let timers = self.timers.lock();
+        timers.wheel.iter().filter(|kept| kept.lease.is_renewed()).cloned().collect()
+    }
+
+    /// Renews holds, in batches that are written together and answered one by one.
+    fn renew(&self, mut due: Vec<Kept>) {
+        due.sort_by_key(|kept| kept.rules.renewal().digest);
+        let same_script = |a: &Kept, b: &Kept| a.rules.renewal().digest == b.rules.renewal().digest;
+        let batches = due.chunk_by(same_script).flat_map(|chunk| chunk.chunks(BATCH));
+        let batches: Vec<_> = batches.map(|batch| (batch, self.ask(batch))).collect();
+        for (batch, slot) in batches {
+            match self.lane.wait(&slot, Moment::END).and_then(Renewals::read) {
+                Ok(renewals) => self.renewed(batch, &renewals),
+                Err(error) => self.failed(batch, &error),
+            }
+        }
+    }
+
+    /// Queues the question for one batch.
+    fn ask(&self, batch: &[Kept]) -> Arc<Slot> {
+        let lease = Digits::new(millis(self.settings.timeout).unsigned_abs());
+        let (request, slot) = Request::awaited(renewal(batch, &lease));
+        self.lane.queue(request);
+        slot
+    }
+
+    fn renewed(&self, batch: &[Kept], answer: &Renewals) {
+        let deadline = lease::deadline(answer.sent, self.settings.timeout);
+        let now = time::now();
+        for (position, kept) in batch.iter().enumerate() {
+            match answer.lost.contains(&position) {
+                true => kept.local.lose(&kept.lease),
+                false => self.extend(kept, now, deadline),
+            }
+        }
+        let leases = batch.len() - answer.lost.len();
+        self.settings.events.tell(|| Event::Renewed(Renewed { leases }));
+    }
+
+    fn extend(&self, kept: &Kept, now: Moment, deadline: Moment) {
+        match kept.lease.extend(now, deadline) {
+            Look::Held => {
+                let seed = kept.lease.hold().seed();
+                let spread = jittered(self.settings.timeout / SPREAD, seed);
+                self.set_timer(kept.clone(), deadline.before(self.due_below()) + spread);
+            }
+            Look::Over { noticed } => {
+                kept.expired(noticed);
+                self.undo(kept);
+            }
+        }
+    }
+
+    /// The server has renewed a hold that is over here: a lost one would stay there
+    /// for a whole lease.
+    fn undo(&self, kept: &Kept) {
+        let release = kept.rules.release(kept.local.name(), kept.lease.owner());
+        let until = time::now() + self.settings.timeout;
+        let lane = self.pool.owe(release, None, until, Arc::new(Unheeded));
+        self.pool.wake(lane);
+    }
+
+    /// The question got no answer, or not the kind that says anything of a hold.
+    fn failed(&self, batch: &[Kept], error: &Error) {
+        let now = time::now();
+        log::warn!("{} leases could not be renewed: {error}", batch.len());
+        for kept in batch {
+            if !kept.local.is_valid(&kept.lease, now) {
+                continue;
+            }
+            let (name, error) = (Arc::clone(kept.local.name().given()), error.clone());
+            let remaining = kept.lease.remaining(now);
+            let failed = RenewalFailed { name, remaining, error };
+            self.settings.events.tell(|| Event::RenewalFailed(failed));
+            let pause = (remaining / 8).min(LONGEST_SLEEP).max(TICK);
+            self.set_timer(kept.clone(), now + jittered(pause, kept.lease.hold().seed()));
+        }
+    }
+
+    fn beat(&self) {
+        let beat = Call::command(&[b"PUBLISH", self.settings.control.as_bytes(), b""]);
+        let (request, slot) = Request::awaited(beat);
+        self.lane.queue(request);
+        if let Err(error) = self.lane.wait(&slot, Moment::END) {
+            log::debug!("the listener's heartbeat could not be sent: {error}");
+        }
+    }
+}
+
+impl Kept {
+    fn expired(&self, noticed: bool) {
+        self.local.tell_lost(usize::from(noticed), LostReason::Expired);
+    }
+}
+
+/// The answer to one batch.
+#[derive(Debug)]
+struct Renewals {
+    sent: Moment,
+    lost: Vec<usize>,
+}
+
+impl Renewals {
+    /// Reads positions, which Lua counts from 1.
+    fn read(answer: Answer) -> Result<Renewals> {
+        let lost = answer.reply.into_ints()?;
+        let lost = lost.into_iter().filter_map(|position| usize::try_from(position - 1).ok());
+        Ok(Renewals { sent: answer.sent, lost: lost.collect() })
+    }
+}
+
+fn renewal(batch: &[Kept], lease: &Digits) -> Call {
+    let script = batch.first().map(|kept| kept.rules.renewal());
+    let keys = batch.iter().map(|kept| kept.local.name().key().as_bytes());
+    let owners = batch.iter().map(|kept| kept.lease.owner().as_bytes());
+    let args = std::iter::once(lease.as_bytes()).chain(owners);
+    match script {
+        Some(script) => Call::script(script, keys, args),
+        None => Call::command(&[b"PING"]),
+    }
+}
+
+/// Extends one hold, now: what `extend` and a longer fixed re-entry send.
+pub(crate) fn extension(kept: &Kept, lease: Duration) -> Call {
+    renewal(std::slice::from_ref(kept), &Digits::new(millis(lease).unsigned_abs()))
+}
+
+/// Whether the answer to [`extension`] says that the hold is still there.
+pub(crate) fn is_extended(answer: Answer) -> Result<bool> {
+    Ok(Renewals::read(answer)?.lost.is_empty())
+}
+
+/// The outcome of a clean-up that nobody asked for.
+#[derive(Debug)]
+pub(crate) struct Unheeded;
+
+impl Settle for Unheeded {
+    fn settle(&self, outcome: Result<Answer>) {
+        if let Err(error) = outcome {
+            log::debug!("a clean-up failed, and is left to the end of its lease: {error}");
+        }
+    }
+}
