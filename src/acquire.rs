@@ -144,6 +144,17 @@ struct InLine<'a> {
     /// The channel that it listens to, once it was refused.
     listening: Option<Waiting>,
     slept: bool,
+    in_line: bool,
+}
+
+impl Drop for InLine<'_> {
+    /// Also if a logger or an allocation panics: the line must move on.
+    fn drop(&mut self) {
+        if self.in_line {
+            drop(self.leave());
+            self.clean_up();
+        }
+    }
 }
 
 /// What a front knows from its questions so far, and when it asks the next.
@@ -194,18 +205,29 @@ impl<'a> InLine<'a> {
             watching: None,
             listening: None,
             slept: false,
+            in_line: true,
         }
     }
 
     fn run(mut self) -> Result<Option<Hold>> {
-        let outcome = self.wait();
+        let outcome = match self.wait() {
+            Ok(Some(hold)) => Ok(Some(hold)),
+            // A hold may be passed to it in the very moment in which it gives up; it
+            // then takes it, or passes it on by dropping it.
+            other => {
+                let passed = self.leave();
+                other.map(|_| passed)
+            }
+        };
+        self.in_line = false;
         self.clean_up();
-        // A hold may be passed to it in the very moment in which it gives up; it
-        // then takes it, or passes it on by dropping it.
-        let passed = self.attempt.local.leave(self.ticket).map(|lease| self.attempt.hold(lease));
-        let outcome = outcome.map(|hold| hold.or(passed));
         self.tell(matches!(outcome, Ok(Some(_))));
         outcome
+    }
+
+    fn leave(&mut self) -> Option<Hold> {
+        self.in_line = false;
+        self.attempt.local.leave(self.ticket).map(|lease| self.attempt.hold(lease))
     }
 
     fn wait(&mut self) -> Result<Option<Hold>> {
@@ -232,8 +254,13 @@ impl<'a> InLine<'a> {
     fn next(&mut self, turn: &Turn, now: Moment) -> Next {
         let news = self.listening.as_ref().map(Waiting::news);
         match turn {
-            Turn::Behind | Turn::Handed(_) => Next::Sleep(Moment::END),
+            Turn::Behind | Turn::Handed(_) => {
+                self.questions.next = Moment::END;
+                Next::Sleep(Moment::END)
+            }
             Turn::HeldHere if now < self.questions.next => {
+                let poll = now + self.attempt.engine.poll_bound;
+                self.questions.next = self.questions.next.min(poll);
                 self.questions.held_here = true;
                 Next::Sleep(self.questions.next)
             }
@@ -273,8 +300,9 @@ impl<'a> InLine<'a> {
         match engine.pool.wait(pending) {
             Ok(answer) => self.answered(answer),
             Err(error) => {
-                self.open = Some(lane);
-                self.questions.unanswered(error, engine.poll_bound, self.hold.seed())?;
+                // A server that refuses the command has not run it.
+                self.open = if error.is_server() { self.open } else { Some(lane) };
+                self.questions.failed(error, engine.poll_bound, self.hold.seed())?;
                 Ok(None)
             }
         }
@@ -434,8 +462,9 @@ impl Questions {
         }
     }
 
-    /// No answer: an error for the first question, a pause for others.
-    fn unanswered(&mut self, error: Error, poll_bound: Duration, seed: u64) -> Result<()> {
+    /// No answer, or none that says anything of the lock: an error for the first
+    /// question, a pause for others.
+    fn failed(&mut self, error: Error, poll_bound: Duration, seed: u64) -> Result<()> {
         if !self.refused || !error.is_passing() {
             return Err(error);
         }

@@ -101,7 +101,7 @@ impl Request {
     /// A request whose sender will wait, and where.
     pub(crate) fn awaited(call: Call) -> (Request, Arc<Slot>) {
         let slot = Arc::default();
-        let to = To::Waiter(Promise(Arc::clone(&slot)));
+        let to = To::Waiter(Promise(Some(Arc::clone(&slot))));
         (Request::new(call, to), slot)
     }
 
@@ -111,6 +111,13 @@ impl Request {
 
     fn new(call: Call, to: To) -> Request {
         Request { call, to, doubtful: false, loads: 0 }
+    }
+
+    fn slot(&self) -> Option<&Arc<Slot>> {
+        match &self.to {
+            To::Waiter(promise) => promise.0.as_ref(),
+            To::Debt(_) | To::Script(_) | To::Ghost(_) => None,
+        }
     }
 
     /// What is owed with it, if nobody waits for it.
@@ -125,20 +132,20 @@ impl Request {
 /// The end of a slot that completes it. Dropped without an outcome, it says so: no
 /// sender sleeps for ever.
 #[derive(Debug)]
-struct Promise(Arc<Slot>);
+struct Promise(Option<Arc<Slot>>);
 
 impl Promise {
-    fn keep(&self, outcome: Result<Answer>) {
-        self.0.set(Stage::Done(Box::new(outcome)));
+    fn keep(&mut self, outcome: Result<Answer>) {
+        if let Some(slot) = self.0.take() {
+            slot.set(Stage::Done(Box::new(outcome)));
+        }
     }
 }
 
 impl Drop for Promise {
     fn drop(&mut self) {
-        if !self.0.is_done() {
-            let message = "the thread that spoke with the server panicked";
-            self.keep(Err(Error::new(ErrorKind::Connection, message)));
-        }
+        let message = "the thread that spoke with the server panicked";
+        self.keep(Err(Error::new(ErrorKind::Connection, message)));
     }
 }
 
@@ -180,7 +187,7 @@ impl Slot {
         let mut stage = self.stage.lock();
         loop {
             match &mut *stage {
-                Stage::Done(outcome) => return Woken::Done((**outcome).clone()),
+                Stage::Done(_) => break,
                 Stage::Lead => {
                     *stage = Stage::Queued;
                     return Woken::Lead;
@@ -189,6 +196,10 @@ impl Slot {
                 Stage::Queued => self.changed.wait_until(&mut stage, end),
                 Stage::Taken => self.changed.wait_until(&mut stage, Moment::END),
             }
+        }
+        match std::mem::take(&mut *stage) {
+            Stage::Done(outcome) => Woken::Done(*outcome),
+            Stage::Queued | Stage::Taken | Stage::Lead => Woken::TooLate,
         }
     }
 }
@@ -207,8 +218,8 @@ pub(crate) trait Watch: Send + Sync {
     fn reconnected(&self, address: &Arc<str>);
     /// A request that nobody waits for was answered.
     fn answered(&self, debt: &Debt, answer: Answer);
-    /// A request that nobody waits for got no answer.
-    fn unanswered(&self, lane: LaneId, request: Request, error: Error);
+    /// A request that nobody waits for got no answer, or was refused.
+    fn failed(&self, lane: LaneId, request: Request, error: Error);
     /// There are requests in the line that nobody waits for, and nobody leads.
     fn deserted(&self, lane: LaneId);
 }
@@ -295,7 +306,7 @@ impl Lane {
 
     fn take_back(&self, slot: &Arc<Slot>) -> bool {
         let mut state = self.state.lock();
-        let mine = |r: &Request| matches!(&r.to, To::Waiter(p) if Arc::ptr_eq(&p.0, slot));
+        let mine = |r: &Request| r.slot().is_some_and(|s| Arc::ptr_eq(s, slot));
         let at = state.queue.iter().position(mine);
         at.and_then(|at| state.queue.remove(at)).is_some()
     }
@@ -373,10 +384,7 @@ impl Drop for Lead<'_> {
 
 impl State {
     fn first_waiter(&self) -> Option<&Arc<Slot>> {
-        self.queue.iter().find_map(|request| match &request.to {
-            To::Waiter(promise) => Some(&promise.0),
-            _ => None,
-        })
+        self.queue.iter().find_map(Request::slot)
     }
 }
 
@@ -391,10 +399,10 @@ impl Lane {
         self.state.lock().first_waiter().is_some()
     }
 
-    fn complete(&self, request: Request, outcome: Result<Answer>) {
-        match (&request.to, outcome) {
+    fn complete(&self, mut request: Request, outcome: Result<Answer>) {
+        match (&mut request.to, outcome) {
             (To::Waiter(promise), outcome) => promise.keep(outcome),
-            (To::Debt(_), Err(error)) => self.link.watch.unanswered(self.id, request, error),
+            (To::Debt(_), Err(error)) => self.link.watch.failed(self.id, request, error),
             (To::Debt(debt), Ok(answer)) => self.link.watch.answered(debt, answer),
             (To::Script(_) | To::Ghost(_), _) => {}
         }
@@ -566,8 +574,11 @@ impl Wire {
                 let haunted = self.ghosts.iter().any(|ghost| ghost.haunts(sent));
                 let doubtful = request.doubtful;
                 self.misled |= reply.is_refused("READONLY");
-                let answer = Answer { reply, sent, doubtful, haunted, lane: lane.id };
-                lane.complete(request, Ok(answer));
+                let outcome = match reply {
+                    Reply::Refused(refusal) => Err(Error::server(&refusal)),
+                    reply => Ok(Answer { reply, sent, doubtful, haunted, lane: lane.id }),
+                };
+                lane.complete(request, outcome);
             }
         }
     }

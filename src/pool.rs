@@ -326,17 +326,17 @@ impl Watch for Desk {
         self.closed();
     }
 
-    fn unanswered(&self, lane: LaneId, mut request: Request, error: Error) {
+    fn failed(&self, lane: LaneId, mut request: Request, error: Error) {
         let now = time::now();
         let Some(debt) = request.debt_mut() else { return };
         debt.failures += 1;
-        let pause = LONGEST_PAUSE.min(FIRST_PAUSE * 2_u32.saturating_pow(debt.failures - 1));
+        let pause = LONGEST_PAUSE.min(FIRST_PAUSE * 2_u32.saturating_pow(debt.failures.min(8)));
         let at = now + jittered(pause, now.nanos());
-        if debt.until <= at {
+        if !error.is_passing() || debt.until <= at {
             debt.settle.settle(Err(error));
             return self.closed();
         }
-        log::debug!("an owed command got no answer, and will be sent again: {error}");
+        log::debug!("an owed command failed, and will be sent again: {error}");
         self.delay(Delayed { at, lane, request });
     }
 

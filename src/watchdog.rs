@@ -140,10 +140,19 @@ impl Watchdog {
     pub(crate) fn keep(&self, kept: Kept) {
         let now = time::now();
         match kept.lease.renewal(now, self.due_below()) {
-            Renewal::Later(at) | Renewal::Orphaned(at) => self.set_timer(kept, at),
+            Renewal::Later(at) | Renewal::Orphaned(at) => self.look_later(kept, at),
             Renewal::Ask => self.set_timer(kept, now),
             Renewal::Over { noticed } => kept.expired(noticed),
         }
+    }
+
+    /// Sets the timer of a hold for `at`, or a little later if it is renewed then.
+    fn look_later(&self, kept: Kept, at: Moment) {
+        let spread = match kept.lease.is_renewed() {
+            true => jittered(self.settings.timeout / SPREAD, kept.lease.hold().seed()),
+            false => Duration::ZERO,
+        };
+        self.set_timer(kept, at + spread);
     }
 
     /// Drops the timer of a hold.
@@ -209,7 +218,7 @@ impl Watchdog {
         for kept in fired.drain(..) {
             match kept.lease.renewal(now, self.due_below()) {
                 Renewal::Ask => due.push(kept),
-                Renewal::Later(at) => self.set_timer(kept, at),
+                Renewal::Later(at) => self.look_later(kept, at),
                 Renewal::Orphaned(at) => self.orphaned(kept, at),
                 Renewal::Over { noticed } => kept.expired(noticed),
             }
@@ -265,11 +274,7 @@ impl Watchdog {
 
     fn extend(&self, kept: &Kept, now: Moment, deadline: Moment) {
         match kept.lease.extend(now, deadline) {
-            Look::Held => {
-                let seed = kept.lease.hold().seed();
-                let spread = jittered(self.settings.timeout / SPREAD, seed);
-                self.set_timer(kept.clone(), deadline.before(self.due_below()) + spread);
-            }
+            Look::Held => self.look_later(kept.clone(), deadline.before(self.due_below())),
             Look::Over { noticed } => {
                 kept.expired(noticed);
                 self.undo(kept);
