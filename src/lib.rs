@@ -1,4 +1,72 @@
-//! Distributed locks for blocking Rust, on Redis.
+//! Distributed locks for blocking Rust: OS threads, no async runtime, Redis underneath,
+//! and Redisson's bytes on the wire.
+//!
+//! A short tour:
+//!
+//! **A lock is a name.** A [`Client`] connects once and is shared by all threads;
+//! [`Client::lock`] makes a cheap handle. Everybody who locks the same name excludes
+//! each other: threads, processes, machines, and Java services that use Redisson.
+//!
+//! ```no_run
+//! let client = leasehold::Client::open("redis://127.0.0.1/")?;
+//! let lock = client.lock("orders:42");
+//! {
+//!     let _guard = lock.lock()?;      // blocks until it is ours
+//!     // ... what must not be done twice at once ...
+//! }                                   // dropped: released, without waiting
+//! # Ok::<(), leasehold::Error>(())
+//! ```
+//!
+//! **Waiting has an end, if you want one.** [`Lock::try_lock`] asks once,
+//! [`Lock::try_lock_for`] and [`Lock::try_lock_until`] give up, a [`CancelToken`] ends a
+//! wait from another thread. Not getting the lock is `Ok(None)`, no error.
+//!
+//! ```no_run
+//! # use std::time::Duration;
+//! # let lock = leasehold::Client::open("redis://127.0.0.1/")?.lock("a");
+//! match lock.try_lock_for(Duration::from_secs(2))? {
+//!     Some(guard) => guard.unlock()?, // waits for the server to say so
+//!     None => println!("somebody else is at it"),
+//! }
+//! # Ok::<(), leasehold::Error>(())
+//! ```
+//!
+//! **A hold is a lease.** The server keeps the lock for a while; the watchdog renews
+//! that until the guard is dropped, so the lock of a process that dies is free soon.
+//! [`Lock::with_lease`] gives a fixed lease instead. A lease can be lost: the server was
+//! unreachable for too long, the process was stopped, somebody deleted the key. Then
+//! [`Guard::check`] is an error, at once and for good, without asking the server:
+//!
+//! ```no_run
+//! # fn write_result() {}
+//! # let lock = leasehold::Client::open("redis://127.0.0.1/")?.lock("a");
+//! let guard = lock.lock()?;
+//! // ... long work ...
+//! guard.check()?;                     // still ours?
+//! write_result();
+//! # Ok::<(), leasehold::Error>(())
+//! ```
+//!
+//! **What it promises.** While [`Guard::is_held`] is true no other hold on the lock is
+//! valid, provided that the server's clock does not step forward, no write that it
+//! acknowledged is lost (in a fail-over, a restart without data, an eviction), and
+//! nobody deletes the key. A guard never says held past its own deadline, which is
+//! reckoned from before its question was sent, on a clock that goes on while the
+//! machine sleeps. No lock with a lease can keep your code from being paused *after*
+//! its last check; what must not be harmed even then has to refuse stale writers
+//! itself.
+//!
+//! **Guards of threads and guards that travel.** A [`Guard`] belongs to its thread, which
+//! may lock again: that is counted in memory. An [`OwnedGuard`]
+//! ([`Lock::lock_owned`]) can be sent to another thread and dropped there.
+//!
+//! **Errors** are one type with predicates, [`Error`]. The first question of a call fails
+//! if no server answers; a caller that waits already waits through outages.
+//!
+//! **What happens** can be told to an implementation of [`Events`], and is written to the
+//! [`log`](https://docs.rs/log) facade.
+//!
+//! Features: `tls` for `rediss://` addresses.
 #![forbid(unsafe_code)]
 
 mod acquire;
@@ -42,3 +110,8 @@ pub use lock::Lock;
 pub use protocol::Protocol;
 pub use protocol::plain::Plain;
 pub use uuid::Uuid;
+
+/// The README's example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
