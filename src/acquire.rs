@@ -239,16 +239,26 @@ impl<'a> InLine<'a> {
                 return self.attempt.check_wanted().map(|()| Some(hold));
             }
             self.attempt.check_wanted()?;
-            match self.next(&turn, now) {
+            let next = self.next(&turn, now);
+            if self.is_over(&next, now) {
+                return self.give_up();
+            }
+            match next {
+                Next::Sleep(end) => self.sleep(end),
                 Next::Ask(lane) => {
                     if let Some(hold) = self.ask(lane)? {
                         return Ok(Some(hold));
                     }
                 }
-                Next::Sleep(_) if self.attempt.patience.is_over(now) => return self.give_up(),
-                Next::Sleep(end) => self.sleep(end),
             }
         }
+    }
+
+    /// Whether the caller's patience ends before that: never before the first
+    /// question, if it may ask.
+    fn is_over(&self, next: &Next, now: Moment) -> bool {
+        let first = matches!(next, Next::Ask(_)) && !self.questions.asked;
+        !first && self.attempt.patience.is_over(now)
     }
 
     fn next(&mut self, turn: &Turn, now: Moment) -> Next {
@@ -325,7 +335,8 @@ impl<'a> InLine<'a> {
         let (sent, lane, haunted) = (answer.sent, answer.lane, answer.haunted);
         // What runs late can still take the lock, whatever this answer says.
         self.open = haunted.then_some(lane);
-        match self.attempt.rules.verdict(answer.reply)? {
+        let verdict = self.attempt.rules.verdict(answer.reply);
+        match verdict.inspect_err(|_| self.open = Some(lane))? {
             Verdict::Granted => self.granted(sent, lane).map(Some),
             Verdict::Refused { left } => {
                 self.refused(left);
@@ -363,8 +374,9 @@ impl<'a> InLine<'a> {
         self.questions.refused(left, engine.poll_bound, self.hold.seed());
         if self.caller.waits && self.listening.is_none() {
             let channel = self.attempt.local.channel(&engine.waiters);
-            self.listening = Some(Channel::wait(channel, &self.caller.mailbox));
-            self.questions.missed = channel.hearing() == Hearing::Everything;
+            let listening = Channel::wait(channel, &self.caller.mailbox);
+            self.questions.listens(&listening, channel);
+            self.listening = Some(listening);
             engine.listener.call();
         }
     }
@@ -435,6 +447,15 @@ impl Questions {
 
     fn is_news(&self, news: Option<News>) -> bool {
         news.is_some() && self.since.is_some() && news != self.since
+    }
+
+    /// From now on it listens. If it could not look at the channel before its
+    /// question, and that is heard already, it may have missed something.
+    fn listens(&mut self, listening: &Waiting, channel: &Channel) {
+        if self.since.is_none() {
+            self.since = Some(listening.news());
+            self.missed = channel.hearing() == Hearing::Everything;
+        }
     }
 
     /// Takes in what is known before a question is sent.
