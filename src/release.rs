@@ -134,17 +134,18 @@ impl Hold {
     }
 
     fn end_and_wait(&self, counted: Counted) -> Result<()> {
-        let settlement = self.settlement();
-        let mut pending: Option<Pending> = None;
-        let ended = self.local.end(&self.lease, counted, time::now(), || {
-            let call = settlement.call.clone();
-            let queued = pending.insert(self.engine.pool.queue(call, settlement.lane));
-            queued.lane
+        let (now, pool) = (time::now(), &self.engine.pool);
+        let until = now + self.lease.remaining(now);
+        let mut queued = None;
+        let ended = self.local.end(&self.lease, counted, now, || {
+            let settlement = self.settlement(until);
+            let pending = pool.queue(settlement.call.clone(), settlement.lane);
+            queued.insert((pending, settlement)).0.lane
         });
         self.after(&ended);
-        match (ended, pending) {
+        match (ended, queued) {
             (Ended::Nested { valid: true } | Ended::Passed, _) => Ok(()),
-            (Ended::Queued, Some(pending)) => self.wait_for(pending, settlement),
+            (Ended::Queued, Some((pending, settlement))) => self.wait_for(pending, settlement),
             (Ended::Nested { valid: false } | Ended::Lost | Ended::Queued, _) => Err(lost()),
         }
     }
@@ -161,16 +162,17 @@ impl Hold {
     }
 
     fn end_quietly(&self) {
-        let settlement = self.settlement();
+        let (now, pool) = (time::now(), &self.engine.pool);
+        let until = now + self.lease.remaining(now);
         let mut queued = None;
-        let ended = self.local.end(&self.lease, Counted::Guard, time::now(), || {
-            let (call, until) = (settlement.call.clone(), settlement.until);
-            let lane = settlement.lane;
-            *queued.insert(self.engine.pool.owe(call, lane, until, Arc::new(settlement)))
+        let ended = self.local.end(&self.lease, Counted::Guard, now, || {
+            let settlement = self.settlement(until);
+            let (call, lane) = (settlement.call.clone(), settlement.lane);
+            *queued.insert(pool.owe(call, lane, until, Arc::new(settlement)))
         });
         self.after(&ended);
         if let Some(lane) = queued {
-            self.engine.pool.wake(lane);
+            pool.wake(lane);
         }
     }
 
@@ -187,14 +189,13 @@ impl Hold {
         }
     }
 
-    fn settlement(&self) -> Settlement {
-        let now = time::now();
+    fn settlement(&self, until: Moment) -> Settlement {
         Settlement {
             local: Arc::clone(&self.local),
             lease: Arc::clone(&self.lease),
             call: self.rules.release(self.local.name(), self.lease.owner()),
             lane: self.lease.haunted(),
-            until: now + self.lease.remaining(now),
+            until,
             doubtful: false,
             lasting: self.engine.watchdog_timeout,
             every: self.engine.poll_bound,
