@@ -37,7 +37,10 @@ use crate::release::{self, Hold};
 use crate::script::{Call, LaneId};
 use crate::sync::Mailbox;
 use crate::time::{self, Moment, Patience, jittered};
-use crate::waiters::{Channel, Hearing, News, Waiting};
+use crate::waiters::{Channel, Hearing, News, Session, Waiting};
+
+#[cfg(all(test, leasehold_model))]
+mod model;
 
 /// How long a caller that lost a race ignores messages, at first and at most.
 const FIRST_QUIET: Duration = Duration::from_micros(200);
@@ -181,6 +184,8 @@ struct Questions {
     woken: bool,
     /// Messages were heard before the last question.
     heard: bool,
+    /// The listener's connection that the last question told of the channel.
+    told: Option<Session>,
     endless: bool,
 }
 
@@ -300,11 +305,11 @@ impl<'a> InLine<'a> {
         engine.check_process()?;
         let channel = self.attempt.local.known_channel();
         let hearing = channel.map_or(Hearing::Nothing, |channel| channel.hearing());
-        self.questions.before(channel.map(|channel| channel.news()), hearing);
-        let waits = self.caller.waits && engine.waiters.is_listening();
-        let wake = waits && hearing == Hearing::Nothing;
+        let session = engine.waiters.session();
+        let told = session.filter(|_| self.caller.waits && hearing == Hearing::Nothing);
+        self.questions.before(channel.map(|channel| channel.news()), hearing, told);
 
-        let question = self.question(wake.then_some(&engine.control));
+        let question = self.question(told.map(|_| &engine.control));
         let pending = engine.pool.queue(question, lane);
         let lane = pending.lane;
         match engine.pool.wait(pending) {
@@ -375,7 +380,7 @@ impl<'a> InLine<'a> {
         if self.caller.waits && self.listening.is_none() {
             let channel = self.attempt.local.channel(&engine.waiters);
             let listening = Channel::wait(channel, &self.caller.mailbox);
-            self.questions.listens(&listening, channel);
+            self.questions.listens(&listening, channel, engine.waiters.session());
             self.listening = Some(listening);
             engine.listener.call();
         }
@@ -430,6 +435,7 @@ impl Questions {
             missed: false,
             woken: false,
             heard: false,
+            told: None,
             endless: false,
         }
     }
@@ -449,21 +455,27 @@ impl Questions {
         news.is_some() && self.since.is_some() && news != self.since
     }
 
-    /// From now on it listens. If it could not look at the channel before its
-    /// question, and that is heard already, it may have missed something.
-    fn listens(&mut self, listening: &Waiting, channel: &Channel) {
-        if self.since.is_none() {
-            self.since = Some(listening.news());
-            self.missed = channel.hearing() == Hearing::Everything;
-        }
+    /// From now on it listens. It has missed something, and asks again, if the channel
+    /// was heard already and it could not look there before its question; or if the
+    /// listener was not told of the channel, but can be told now. (One that cannot be
+    /// told yet will look for itself who waits.)
+    fn listens(&mut self, listening: &Waiting, channel: &Channel, session: Option<Session>) {
+        let first_look = self.since.is_none();
+        self.since.get_or_insert(listening.news());
+        self.missed = match channel.hearing() {
+            Hearing::Everything => first_look,
+            Hearing::Asked => false,
+            Hearing::Nothing => session.is_some() && session != self.told,
+        };
     }
 
     /// Takes in what is known before a question is sent.
-    fn before(&mut self, news: Option<News>, hearing: Hearing) {
+    fn before(&mut self, news: Option<News>, hearing: Hearing, told: Option<Session>) {
         // Only a caller that heard messages before can have been woken by one.
         self.woken = self.heard && self.quiet_until.is_none() && self.is_news(news);
         self.heard = hearing == Hearing::Everything;
         self.since = news;
+        self.told = told;
         self.asked = true;
         self.missed = false;
         self.quiet_until = None;

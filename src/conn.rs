@@ -3,6 +3,10 @@
 //! It writes what it is given and reads reply by reply against a deadline. Any
 //! failure condemns it: what comes after a time-out or a half-read reply cannot
 //! be told from what came before.
+#![cfg_attr(
+    all(test, leasehold_model),
+    allow(dead_code, reason = "in a model, connections lead to a server inside it: conn/model.rs")
+)]
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,6 +18,9 @@ use redis::{ConnectionInfo, IntoConnectionInfo, PushKind, Value};
 use crate::error::{Error, ErrorKind, Refusal, Result};
 use crate::script::{Call, Digits, Push, Reply, unexpected};
 use crate::time::{self, Moment};
+
+#[cfg(all(test, leasehold_model))]
+pub(crate) mod model;
 
 /// Where a server is, and as whom to speak to it.
 #[derive(Clone)]

@@ -21,6 +21,7 @@ use crate::name::Name;
 use crate::pool::{OnReconnect, Pool, PoolSettings};
 use crate::script::Call;
 use crate::sync::Mutex;
+use crate::thread;
 use crate::time::{self, Moment};
 use crate::waiters::Waiters;
 use crate::watchdog::{Unheeded, Watchdog, WatchdogSettings};
@@ -175,7 +176,7 @@ impl Engine {
     fn stop(&self) -> Vec<JoinHandle<()>> {
         self.watchdog.stop();
         let listener = self.listener.stop();
-        if self.waiters.is_listening() {
+        if self.waiters.session().is_some() {
             let beat = Call::command(&[b"PUBLISH", self.control.as_bytes(), b""]);
             let lane = self.pool.owe(beat, None, Moment::START, Arc::new(Unheeded));
             self.pool.wake(lane);
@@ -221,17 +222,12 @@ fn sink(wanted: bool) -> (Sink, Option<Receiver<Event>>) {
 
 /// Starts the thread that calls `events`; it ends with the last handle of the client.
 fn start_events(events: Arc<dyn Events>, told: Receiver<Event>) -> Result<()> {
-    let tell = move || told.iter().for_each(|event| tell(&*events, &event));
-    let thread = std::thread::Builder::new().name("leasehold-events".to_owned());
-    thread.spawn(tell).map(drop).map_err(|error| {
+    let tell = move || {
+        for event in told {
+            thread::survive(format_args!("telling of {event:?}"), || event.tell(&*events));
+        }
+    };
+    thread::start("leasehold-events", tell).map(drop).map_err(|error| {
         Error::configuration(format!("the events thread cannot be started: {error}"))
     })
-}
-
-/// One callback; that it panics is its own affair.
-fn tell(events: &dyn Events, event: &Event) {
-    let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| event.tell(events)));
-    if told.is_err() {
-        log::error!("an events callback has panicked at {event:?}");
-    }
 }

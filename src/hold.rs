@@ -7,6 +7,8 @@ use std::sync::{Arc, Weak};
 
 use uuid::Uuid;
 
+use crate::sync::thread_local;
+
 /// The number of one hold: of one successful or unsuccessful attempt to get a
 /// lock, never used twice by this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -112,7 +114,7 @@ impl Holder {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(leasehold_model)))]
 mod tests {
     use super::*;
 

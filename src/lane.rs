@@ -31,17 +31,24 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::conn::{Address, Conn, Fault, Ghosts, Identity, Timeouts};
+#[cfg(not(all(test, leasehold_model)))]
+use crate::conn::Conn;
+#[cfg(all(test, leasehold_model))]
+use crate::conn::model::Conn;
+use crate::conn::{Address, Fault, Ghosts, Identity, Timeouts};
 use crate::error::{Error, ErrorKind, Result};
 use crate::script::{Call, LaneId, Reply, Script};
 use crate::sync::{Condvar, Mutex};
 use crate::time::{self, Moment};
 
+#[cfg(all(test, leasehold_model))]
+mod model;
+
 /// How many requests one write takes along.
-pub(crate) const BATCH: usize = 128;
+pub(crate) const BATCH: usize = if cfg!(all(test, leasehold_model)) { 2 } else { 128 };
 
 /// How many rounds a leader serves after its own reply, if somebody waits to lead.
-const ROUNDS_FOR_OTHERS: u32 = 4;
+const ROUNDS_FOR_OTHERS: u32 = if cfg!(all(test, leasehold_model)) { 0 } else { 4 };
 
 /// How often a script is loaded for one request before that is an error.
 const LOADS: u8 = 3;
@@ -291,7 +298,10 @@ impl Lane {
             match slot.sleep(give_up) {
                 Woken::Done(outcome) => return outcome,
                 Woken::Lead => {}
-                Woken::TooLate if self.take_back(slot) => return Err(all_busy()),
+                Woken::TooLate if self.take_back(slot) => {
+                    self.pass_lead_on();
+                    return Err(all_busy());
+                }
                 Woken::TooLate => slot.set_taken_unless_done(),
             }
         }
@@ -302,6 +312,12 @@ impl Lane {
         if let Some(lead) = Lead::take(self) {
             lead.serve(None);
         }
+    }
+
+    /// The lead may have been offered to a sender in the very moment in which it gave
+    /// up. If nobody leads, the next in line is told.
+    fn pass_lead_on(&self) {
+        drop(Lead::take(self));
     }
 
     fn take_back(&self, slot: &Arc<Slot>) -> bool {
@@ -344,7 +360,7 @@ impl<'a> Lead<'a> {
         let mut rounds_for_others = 0;
         loop {
             let batch = self.lane.next_batch();
-            if batch.is_empty() && self.lay_down_if_idle() {
+            if batch.is_empty() {
                 return;
             }
             self.wire.exchange(self.lane, batch);
@@ -356,24 +372,15 @@ impl<'a> Lead<'a> {
             }
         }
     }
-
-    /// Gives the lead back in the same step that sees the line empty, so that a
-    /// request queued now finds either the lead or a leader that will look again.
-    fn lay_down_if_idle(&mut self) -> bool {
-        let mut state = self.lane.state.lock();
-        let idle = state.queue.is_empty();
-        if idle {
-            state.wire = Some(std::mem::take(&mut self.wire));
-        }
-        idle
-    }
 }
 
 impl Drop for Lead<'_> {
-    /// Also when a thread that leads unwinds: the line must not stand still.
+    /// Gives the lead back and looks at the line in one step: a request that is
+    /// queued now finds the lead free, or is found here. Also when a thread that
+    /// leads unwinds: the line must not stand still.
     fn drop(&mut self) {
         let mut state = self.lane.state.lock();
-        state.wire.get_or_insert_with(|| std::mem::take(&mut self.wire));
+        state.wire = Some(std::mem::take(&mut self.wire));
         match state.first_waiter() {
             Some(next) => next.set(Stage::Lead),
             None if state.queue.is_empty() => {}

@@ -25,8 +25,8 @@
 //! * a look that finds the deadline ahead needs no mutex: `deadline` is a copy that is
 //!   zero from the step that ended the hold.
 //!
-//! Pure: it reads no clock and does no I/O. `tests/model` in `local.rs` runs it under
-//! the model checker, together with the gate.
+//! Pure: it reads no clock and does no I/O. `lease/model.rs` runs it under the model
+//! checker, `local/model.rs` runs it together with the gate.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -306,6 +306,9 @@ impl Life {
         }
     }
 }
+
+#[cfg(all(test, leasehold_model))]
+mod model;
 
 #[cfg(all(test, not(leasehold_model)))]
 mod tests {

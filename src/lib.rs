@@ -86,12 +86,15 @@ mod lease;
 mod listener;
 mod local;
 mod lock;
+#[cfg(all(test, leasehold_model))]
+mod model;
 mod name;
 mod pool;
 mod protocol;
 mod release;
 mod script;
 mod sync;
+mod thread;
 mod time;
 mod waiters;
 mod watchdog;

@@ -25,10 +25,15 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
 
-use crate::conn::{Address, Conn, Timeouts};
+#[cfg(not(all(test, leasehold_model)))]
+use crate::conn::Conn;
+#[cfg(all(test, leasehold_model))]
+use crate::conn::model::Conn;
+use crate::conn::{Address, Timeouts};
 use crate::error::{Error, ErrorKind, Result};
 use crate::script::{Call, Push, Reply};
 use crate::sync::Mutex;
+use crate::thread;
 use crate::time::{self, Moment, jittered};
 use crate::waiters::{Channel, Hearing, Waiters};
 
@@ -84,7 +89,7 @@ impl Listener {
     /// Sees to it that the thread runs and connects. To be called by a waiter after
     /// it has registered with its channel.
     pub(crate) fn call(self: &Arc<Listener>) {
-        if self.waiters.is_listening() {
+        if self.waiters.session().is_some() {
             return;
         }
         // A full channel: it was called and has not looked yet.
@@ -96,8 +101,7 @@ impl Listener {
 
     fn start(self: &Arc<Listener>) {
         let listener = Arc::clone(self);
-        let named = std::thread::Builder::new().name("leasehold-listener".to_owned());
-        match named.spawn(move || listener.run()) {
+        match thread::start("leasehold-listener", move || listener.run()) {
             Ok(thread) => *self.thread.lock() = Some(thread),
             Err(error) => {
                 log::error!("no thread to listen for releases, so waiters poll: {error}");
@@ -120,7 +124,9 @@ impl Listener {
 
     fn run(&self) {
         while self.called.recv().is_ok() && !self.is_stopped() {
-            self.listen_while_wanted();
+            while thread::survive("listening", || self.listen_while_wanted()).is_none() {
+                let _ = self.called.recv_timeout(thread::REST);
+            }
         }
     }
 

@@ -28,6 +28,9 @@ use crate::sync::{Mailbox, Mutex};
 use crate::time::Moment;
 use crate::waiters::{Channel, Waiters};
 
+#[cfg(all(test, leasehold_model))]
+mod model;
+
 /// One lock, as seen from this process.
 pub(crate) struct Local {
     name: Name,
@@ -104,6 +107,8 @@ pub(crate) enum Ended {
     Queued,
     /// The hold was lost before.
     Lost,
+    /// What was leaked has been ended before.
+    NotHeld,
 }
 
 /// What ends of that which counts a hold.
@@ -214,7 +219,9 @@ impl Local {
         send: impl FnOnce() -> LaneId,
     ) -> Ended {
         let mut state = self.state.lock();
-        let Some(held) = state.held(lease) else { return Ended::Lost };
+        let Some(held) = state.held(lease).filter(|held| held.has(counted)) else {
+            return if counted == Counted::Guard { Ended::Lost } else { Ended::NotHeld };
+        };
         held.discount(counted);
         if held.guards + held.leaked > 0 {
             drop(state);
@@ -294,10 +301,9 @@ impl Local {
         self.tell_lost(usize::from(lease.lose()), LostReason::Gone);
     }
 
-    /// The lock was taken from whoever held it here.
-    pub(crate) fn lose_all(&self) {
-        let noticed = self.state.lock().lose_all();
-        self.tell_lost(noticed, LostReason::Gone);
+    /// All holds of this process at this moment.
+    pub(crate) fn leases(&self) -> Vec<Arc<Lease>> {
+        self.state.lock().holds.iter().map(|held| Arc::clone(&held.lease)).collect()
     }
 
     /// Tells of losses, and opens the gate. To be called with no lock held.
@@ -410,6 +416,16 @@ impl Held {
         }
         self.guards += 1;
         Ok(Some(Entry::Again(Arc::clone(&self.lease))))
+    }
+
+    /// Whether it has what is to be ended: of two that end the same leak one is late,
+    /// and the hold may have gone on to another thread meanwhile.
+    fn has(&self, counted: Counted) -> bool {
+        match counted {
+            Counted::Guard => self.guards > 0,
+            Counted::Leak => self.leaked > 0,
+            Counted::Everything => self.holder.has_ended(),
+        }
     }
 
     fn discount(&mut self, counted: Counted) {

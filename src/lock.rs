@@ -198,9 +198,7 @@ impl<P: Protocol> Lock<P> {
     pub fn unlock(&self) -> Result<()> {
         let local = self.local()?;
         let leaked = local.leaked(P::rules().kind(), ThreadId::current());
-        let (lease, counted) = leaked.ok_or_else(|| {
-            Error::new(ErrorKind::NotHeld, "there is no leaked hold of this lock to end")
-        })?;
+        let (lease, counted) = leaked.ok_or_else(release::not_held)?;
         let engine = Arc::clone(&self.engine);
         Hold::new(engine, Arc::clone(local), lease, P::rules()).unlock_leaked(counted)
     }
@@ -249,13 +247,15 @@ impl<P: Protocol> Lock<P> {
     /// Those of [`is_locked`](Lock::is_locked).
     pub fn force_unlock(&self) -> Result<bool> {
         let local = self.local()?;
+        // A thread that gets the lock once it is free does not lose it again.
+        let held = local.leases();
         let answer = self.engine.pool.call(P::rules().force(local.name()), None)?;
         // If it was sent twice, the first copy may have freed what the second did not
         // find.
         let freed = answer.doubtful;
         let freed = protocol::freed(answer.reply)? != Freed::NotHeld || freed;
         if freed {
-            local.lose_all();
+            held.iter().for_each(|lease| local.lose(lease));
         }
         Ok(freed)
     }

@@ -16,6 +16,7 @@ use crate::event::{Event, Reconnected, Sink};
 use crate::lane::{Answer, Debt, Lane, Link, Request, Settle, Slot, Watch};
 use crate::script::{Call, LaneId};
 use crate::sync::{Condvar, Mailbox, Mutex};
+use crate::thread;
 use crate::time::{self, Moment, jittered};
 
 /// The first and the longest pause before an owed request is tried again.
@@ -189,8 +190,7 @@ impl Shared {
         self.desk.reaper.ring();
         if self.desk.starts_reaper() {
             let shared = Arc::clone(self);
-            let named = std::thread::Builder::new().name("leasehold-reaper".to_owned());
-            match named.spawn(move || shared.reap()) {
+            match thread::start("leasehold-reaper", move || shared.reap()) {
                 Ok(thread) => *self.reaper.lock() = Some(thread),
                 Err(error) => self.do_without_reaper(lane, &error),
             }
@@ -206,10 +206,16 @@ impl Shared {
     /// What the reaper does.
     fn reap(&self) {
         while !self.desk.ends_reaper() {
-            let next = self.queue_delayed(time::now());
-            self.lanes.iter().filter(|lane| lane.queued() > 0).for_each(Lane::serve);
-            self.desk.reaper.sleep(next.min(time::now() + LONGEST_PAUSE));
+            let next = thread::survive("sending what is owed", || self.send_what_is_owed());
+            let longest = if next.is_some() { LONGEST_PAUSE } else { thread::REST };
+            self.desk.reaper.sleep(next.unwrap_or(Moment::END).min(time::now() + longest));
         }
+    }
+
+    fn send_what_is_owed(&self) -> Moment {
+        let next = self.queue_delayed(time::now());
+        self.lanes.iter().filter(|lane| lane.queued() > 0).for_each(Lane::serve);
+        next
     }
 
     /// Queues what was delayed and is due; when the next will be.

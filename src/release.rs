@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::config::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, LostReason, Released, Sink};
 use crate::lane::{Answer, Settle};
 use crate::lease::{self, Lease, Look};
@@ -147,6 +147,7 @@ impl Hold {
             (Ended::Nested { valid: true } | Ended::Passed, _) => Ok(()),
             (Ended::Queued, Some((pending, settlement))) => self.wait_for(pending, settlement),
             (Ended::Nested { valid: false } | Ended::Lost | Ended::Queued, _) => Err(lost()),
+            (Ended::NotHeld, _) => Err(not_held()),
         }
     }
 
@@ -215,6 +216,10 @@ impl Drop for Hold {
 
 fn lost() -> Error {
     Error::lost("the lease was lost")
+}
+
+pub(crate) fn not_held() -> Error {
+    Error::new(ErrorKind::NotHeld, "there is no leaked hold of this lock to end")
 }
 
 /// A lease that can be asked for; longer ones mean the longest.

@@ -1,11 +1,11 @@
-//! Mutexes, condition variables and parking: the one switch between the real
-//! ones and those of the model checker (`script/model`).
+//! Mutexes, condition variables, parking and what each thread has for itself: the
+//! one switch between the real ones and those of the model checker (`model.rs`).
 
 #[cfg(not(all(test, leasehold_model)))]
-pub(crate) use real::{AtomicU64, Condvar, Mutex};
+pub(crate) use real::{AtomicU64, Condvar, Mutex, thread_local};
 
 #[cfg(all(test, leasehold_model))]
-pub(crate) use model::{AtomicU64, Condvar, Mutex};
+pub(crate) use model::{AtomicU64, Condvar, Mutex, thread_local};
 
 pub(crate) use mailbox::Mailbox;
 
@@ -18,6 +18,7 @@ mod real {
     pub(crate) use parking_lot::Mutex;
     use parking_lot::MutexGuard;
     pub(crate) use std::sync::atomic::AtomicU64;
+    pub(crate) use std::thread_local;
     use std::time::Duration;
 
     /// No sleep lasts longer: condition variables count on a clock that stands
@@ -80,7 +81,9 @@ mod real {
 mod model {
     use super::Moment;
     pub(crate) use shuttle::sync::atomic::AtomicU64;
+    pub(crate) use shuttle::thread_local;
     use std::ops::{Deref, DerefMut};
+    use std::sync::PoisonError;
 
     #[derive(Debug, Default)]
     pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
@@ -93,7 +96,8 @@ mod model {
         }
 
         pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-            MutexGuard(Some(self.0.lock().expect("no thread of a model panics with a lock")))
+            // A model that panics has failed; what it leaves behind is of no interest.
+            MutexGuard(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
         }
     }
 
@@ -121,7 +125,7 @@ mod model {
         /// Time stands still in a model: only a notification ends the wait.
         pub(crate) fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, _end: Moment) {
             let inner = guard.0.take().expect("present but during a wait");
-            guard.0 = Some(self.0.wait(inner).expect("no thread of a model panics with a lock"));
+            guard.0 = Some(self.0.wait(inner).unwrap_or_else(PoisonError::into_inner));
         }
     }
 
@@ -152,11 +156,11 @@ mod model {
 }
 
 mod mailbox {
-    use super::Moment;
     #[cfg(all(test, leasehold_model))]
     use super::model::signal::Bell;
     #[cfg(not(all(test, leasehold_model)))]
     use super::real::signal::Bell;
+    use super::{Moment, thread_local};
     use std::sync::Arc;
 
     /// Where one waiting thread sleeps. Whoever changes something that it may be
@@ -167,16 +171,9 @@ mod mailbox {
 
     impl Mailbox {
         /// The calling thread's own: a thread sleeps in one place at a time.
-        #[cfg(not(all(test, leasehold_model)))]
         pub(crate) fn mine() -> Arc<Mailbox> {
             thread_local!(static MINE: Arc<Mailbox> = Arc::default());
             MINE.try_with(Arc::clone).unwrap_or_default()
-        }
-
-        /// The threads of a model share one thread's locals.
-        #[cfg(all(test, leasehold_model))]
-        pub(crate) fn mine() -> Arc<Mailbox> {
-            Arc::default()
         }
 
         /// Wakes the thread, or keeps it from its next sleep.

@@ -30,6 +30,13 @@ impl Moment {
         Duration::from_nanos(later.0.saturating_sub(self.0))
     }
 
+    /// The next moment that is a multiple of `grain`, so that what is due at about the
+    /// same time becomes due together.
+    pub(crate) fn rounded_up(self, grain: Duration) -> Moment {
+        let grain = nanos(grain).max(1);
+        Moment(self.0.div_ceil(grain).saturating_mul(grain))
+    }
+
     /// The moment `span` before this one, or the start.
     pub(crate) fn before(self, span: Duration) -> Moment {
         Moment(self.0.saturating_sub(nanos(span)))
@@ -159,6 +166,15 @@ mod tests {
         assert!(all.iter().all(|d| *d >= span / 2 && *d <= span));
         assert!(all.iter().collect::<std::collections::HashSet<_>>().len() > 190);
         assert_eq!(jittered(Duration::ZERO, 7), Duration::ZERO);
+    }
+
+    #[test]
+    fn moments_are_rounded_up_to_a_grain() {
+        let (grain, rounded) = (Duration::from_nanos(10), |n| Moment::from_nanos(n));
+        assert_eq!(rounded(11).rounded_up(grain), rounded(20));
+        assert_eq!(rounded(20).rounded_up(grain), rounded(20));
+        assert_eq!(rounded(7).rounded_up(Duration::ZERO), rounded(7));
+        assert_eq!(Moment::END.rounded_up(grain), Moment::END);
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! The listener thread finds here what to subscribe to, and tells what it heard.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::intern::Interned;
@@ -144,8 +144,14 @@ impl Drop for Waiting {
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     channels: Interned<Channel>,
-    listening: AtomicBool,
+    /// How often the listener began and ceased to listen: it does while this is odd.
+    turns: AtomicU64,
 }
+
+/// One connection of the listener, from the moment it can be told what to subscribe
+/// to until it is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Session(u64);
 
 impl Waiters {
     /// The channel of that name; the same one for all who ask.
@@ -160,13 +166,18 @@ impl Waiters {
         channels
     }
 
-    /// Whether the listener is connected, and wants to hear that it is.
-    pub(crate) fn is_listening(&self) -> bool {
-        self.listening.load(Ordering::Acquire)
+    /// The listener's connection, while it can be told what to subscribe to.
+    pub(crate) fn session(&self) -> Option<Session> {
+        let turns = self.turns.load(Ordering::Acquire);
+        (turns % 2 == 1).then_some(Session(turns))
     }
 
+    /// To be called by the listener alone, before it looks who waits: a waiter that
+    /// registers too late for that look finds the session.
     pub(crate) fn set_listening(&self, listening: bool) {
-        self.listening.store(listening, Ordering::Release);
+        if self.session().is_some() != listening {
+            self.turns.fetch_add(1, Ordering::AcqRel);
+        }
     }
 }
 
@@ -219,6 +230,20 @@ mod tests {
         let before = channel.news();
         assert!(channel.retire(later, Duration::from_secs(1)));
         assert_ne!(channel.news(), before, "a waiter that comes now must ask again");
+    }
+
+    #[test]
+    fn every_connection_of_the_listener_is_another_session() {
+        let waiters = Waiters::default();
+        assert_eq!(waiters.session(), None);
+        waiters.set_listening(true);
+        let first = waiters.session();
+        waiters.set_listening(true);
+        assert!(first.is_some() && waiters.session() == first);
+        waiters.set_listening(false);
+        assert_eq!(waiters.session(), None);
+        waiters.set_listening(true);
+        assert!(waiters.session().is_some() && waiters.session() != first);
     }
 
     #[test]

@@ -30,6 +30,7 @@ use crate::pool::{OnReconnect, Pool};
 use crate::protocol::Rules;
 use crate::script::{Call, Digits};
 use crate::sync::{Mailbox, Mutex};
+use crate::thread;
 use crate::time::{self, Moment, jittered, millis};
 use crate::waiters::Waiters;
 use crate::wheel::Wheel;
@@ -43,8 +44,10 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// How much of its lease a hold has left when its renewal is due: two thirds.
 const DUE: (u32, u32) = (2, 3);
 
-/// Renewals are spread over this part of the lease.
+/// Renewals are spread over this part of the lease, and those that fall into the same
+/// grain, this part of it, go out together.
 const SPREAD: u32 = 12;
+const GRAIN: u32 = 120;
 
 /// The part of a lease that one renewal may wait for its answer.
 const PATIENCE: u32 = 6;
@@ -125,8 +128,7 @@ impl Watchdog {
 
     pub(crate) fn start(self: &Arc<Watchdog>) -> Result<JoinHandle<()>> {
         let watchdog = Arc::clone(self);
-        let thread = std::thread::Builder::new().name("leasehold-watchdog".to_owned());
-        thread.spawn(move || watchdog.run()).map_err(|error| {
+        thread::start("leasehold-watchdog", move || watchdog.run()).map_err(|error| {
             Error::configuration(format!("the watchdog thread cannot be started: {error}"))
         })
     }
@@ -148,11 +150,11 @@ impl Watchdog {
 
     /// Sets the timer of a hold for `at`, or a little later if it is renewed then.
     fn look_later(&self, kept: Kept, at: Moment) {
-        let spread = match kept.lease.is_renewed() {
-            true => jittered(self.settings.timeout / SPREAD, kept.lease.hold().seed()),
-            false => Duration::ZERO,
-        };
-        self.set_timer(kept, at + spread);
+        if !kept.lease.is_renewed() {
+            return self.set_timer(kept, at);
+        }
+        let spread = jittered(self.settings.timeout / SPREAD, kept.lease.hold().seed());
+        self.set_timer(kept, (at + spread).rounded_up(self.settings.timeout / GRAIN));
     }
 
     /// Drops the timer of a hold.
@@ -184,24 +186,32 @@ impl Watchdog {
     }
 
     fn run(&self) {
-        let mut fired = Vec::new();
         let mut next_beat = Moment::START;
         while !self.stop.load(Ordering::Acquire) {
-            let now = time::now();
-            self.timers.lock().wheel.advance(now, &mut fired);
-            let mut due = self.look_at(&mut fired, now);
-            if self.renew_all.swap(false, Ordering::AcqRel) {
-                due.extend(self.all_renewed());
-            }
-            self.renew(due);
-            if self.waiters.is_listening() && next_beat <= now {
-                next_beat = now + self.settings.beat;
-                self.beat();
-            }
-            let next = if self.waiters.is_listening() { next_beat } else { Moment::END };
-            let planned = self.plan(next);
-            self.bell.sleep(planned);
+            let round = || self.round(&mut next_beat);
+            let planned = thread::survive("renewing leases", round);
+            self.bell.sleep(planned.unwrap_or_else(|| time::now() + thread::REST));
         }
+    }
+
+    /// Sees to all that is due; when it has to look again.
+    fn round(&self, next_beat: &mut Moment) -> Moment {
+        let now = time::now();
+        let mut fired = Vec::new();
+        self.timers.lock().wheel.advance(now, &mut fired);
+        let mut due = self.look_at(fired, now);
+        if self.renew_all.swap(false, Ordering::AcqRel) {
+            due.extend(self.all_renewed());
+        }
+        self.renew(due);
+        if self.waiters.session().is_none() {
+            return self.plan(Moment::END);
+        }
+        if *next_beat <= now {
+            *next_beat = now + self.settings.beat;
+            self.beat();
+        }
+        self.plan(*next_beat)
     }
 
     fn plan(&self, next_beat: Moment) -> Moment {
@@ -213,9 +223,9 @@ impl Watchdog {
     }
 
     /// Sees to the timers that fired; the holds whose renewal is due.
-    fn look_at(&self, fired: &mut Vec<Kept>, now: Moment) -> Vec<Kept> {
+    fn look_at(&self, fired: Vec<Kept>, now: Moment) -> Vec<Kept> {
         let mut due = Vec::new();
-        for kept in fired.drain(..) {
+        for kept in fired {
             match kept.lease.renewal(now, self.due_below()) {
                 Renewal::Ask => due.push(kept),
                 Renewal::Later(at) => self.look_later(kept, at),

@@ -564,6 +564,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
         #[test]
         fn it_does_what_a_plain_map_does(steps in steps()) {
             let mut pair = Pair::new();

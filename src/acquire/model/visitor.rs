@@ -1,0 +1,264 @@
+//! The wait loop of the models: [`InLine`](super::super::InLine) without an engine.
+
+use crate::acquire::Questions;
+use crate::cancel::{CancelToken, Watching};
+use crate::gate::Ticket;
+use crate::hold::{HoldId, Holder, Owner, ThreadId};
+use crate::lease::{self, Grant, Lease};
+use crate::local::{Caller, Entry, Local, Turn};
+use crate::protocol::plain::Plain;
+use crate::script::LaneId;
+use crate::sync::Mailbox;
+use crate::time::Moment;
+use crate::waiters::{Channel, Waiting};
+use std::sync::Arc;
+use std::time::Duration;
+use uuid::Uuid;
+
+/// The lease that visitors ask for, and what they have of it.
+const LEASE: Duration = Duration::from_secs(10);
+
+/// What a visitor sees of the world.
+pub(super) trait Surroundings {
+    fn local(&self) -> &Local;
+    fn channel(&self) -> &Arc<Channel>;
+    fn now(&self) -> Moment;
+    /// A number that grows when it is time to ask again, whatever has been heard.
+    fn polls(&self) -> u64;
+    /// Asks the server, on the given line or on any; see [`Answered`].
+    fn ask(&self, hold: HoldId, question: Question) -> Answered;
+    /// Queues the release of a hold that may never have been.
+    fn clean_up(&self, hold: HoldId, lane: LaneId);
+    /// A hold is the visitor's, from the server.
+    fn keep(&self, lease: &Arc<Lease>);
+    /// The visitor does not want a hold that it was passed.
+    fn end(&self, lease: &Arc<Lease>);
+}
+
+/// A question, and what is known when it is asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Question {
+    pub(super) lane: Option<LaneId>,
+    /// Nobody of this process holds the lock.
+    pub(super) free_here: bool,
+    /// Its answer will not arrive.
+    pub(super) unheard: bool,
+}
+
+/// What became of a question, and on which line.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Answered {
+    Granted(LaneId),
+    Refused,
+    Nothing(LaneId),
+}
+
+/// How a visitor behaves.
+#[derive(Clone, Debug)]
+pub(super) struct Manners {
+    pub(super) waits: bool,
+    pub(super) owned: bool,
+    pub(super) renewed: bool,
+    pub(super) cancel: Option<CancelToken>,
+    /// Its first question gets no answer.
+    pub(super) unheard: bool,
+}
+
+impl Default for Manners {
+    fn default() -> Manners {
+        Manners { waits: true, owned: false, renewed: true, cancel: None, unheard: false }
+    }
+}
+
+/// It left without the lock: because it was cancelled, or there was no answer.
+#[derive(Debug)]
+pub(super) struct Left;
+
+/// A caller at the gate.
+pub(super) struct Visitor<'a, S> {
+    around: &'a S,
+    manners: &'a Manners,
+    caller: Caller,
+    hold: HoldId,
+    questions: Questions,
+    open: Option<LaneId>,
+    /// What [`Surroundings::polls`] was at the last question.
+    polls: u64,
+    watching: Option<Option<Watching>>,
+    listening: Option<Waiting>,
+}
+
+/// Gets the lock, or does not: `None` if the visitor does not wait.
+pub(super) fn acquire<S: Surroundings>(
+    around: &S,
+    manners: &Manners,
+) -> Result<Option<Arc<Lease>>, Left> {
+    let holder = if manners.owned { Holder::Owned } else { Holder::this_thread() };
+    let (waits, renewed) = (manners.waits, manners.renewed);
+    let mailbox = Mailbox::mine();
+    let caller = Caller { rules: &Plain, holder, mailbox, waits, renewed };
+    let thread = ThreadId::current();
+    match around.local().enter(caller.clone(), thread, around.now()).map_err(|_| Left)? {
+        Entry::Again(lease) => Ok(Some(lease)),
+        Entry::Busy => Ok(None),
+        Entry::InLine(ticket) => Visitor::new(around, manners, caller).run(ticket),
+    }
+}
+
+impl<'a, S: Surroundings> Visitor<'a, S> {
+    fn new(around: &'a S, manners: &'a Manners, caller: Caller) -> Visitor<'a, S> {
+        Visitor {
+            around,
+            manners,
+            caller,
+            hold: HoldId::next(),
+            questions: Questions::new(Moment::END),
+            open: None,
+            polls: around.polls(),
+            watching: None,
+            listening: None,
+        }
+    }
+
+    fn run(mut self, ticket: Ticket) -> Result<Option<Arc<Lease>>, Left> {
+        let outcome = match self.wait(ticket) {
+            Ok(Some(lease)) => Ok(Some(lease)),
+            Ok(None) => Ok(self.around.local().leave(ticket)),
+            Err(left) => {
+                let passed = self.around.local().leave(ticket);
+                passed.iter().for_each(|lease| self.around.end(lease));
+                Err(left)
+            }
+        };
+        if let Some(lane) = self.open.take() {
+            self.around.clean_up(self.hold, lane);
+        }
+        outcome
+    }
+
+    fn wait(&mut self, ticket: Ticket) -> Result<Option<Arc<Lease>>, Left> {
+        loop {
+            let turn = self.around.local().turn(ticket, self.around.now());
+            if let Turn::Handed(lease) = turn {
+                return self.take(lease).map(Some);
+            }
+            self.check_wanted()?;
+            let wants = self.wants_to_ask(&turn);
+            if !self.manners.waits && !(wants && !self.questions.asked) {
+                return Ok(None);
+            }
+            match wants {
+                false => self.sleep(),
+                true => {
+                    if let Some(lease) = self.ask(ticket, &turn)? {
+                        return Ok(Some(lease));
+                    }
+                }
+            }
+        }
+    }
+
+    fn take(&self, lease: Arc<Lease>) -> Result<Arc<Lease>, Left> {
+        match self.check_wanted() {
+            Ok(()) => Ok(lease),
+            Err(left) => {
+                self.around.end(&lease);
+                Err(left)
+            }
+        }
+    }
+
+    fn check_wanted(&self) -> Result<(), Left> {
+        match self.manners.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
+            true => Err(Left),
+            false => Ok(()),
+        }
+    }
+
+    /// Time stands still here: what would come by and by has come.
+    fn wants_to_ask(&mut self, turn: &Turn) -> bool {
+        let news = self.listening.as_ref().map(Waiting::news);
+        let polls = self.around.polls() != self.polls;
+        match turn {
+            Turn::Behind | Turn::Handed(_) => {
+                self.polls = self.around.polls();
+                false
+            }
+            Turn::HeldHere => {
+                self.questions.held_here = true;
+                polls
+            }
+            Turn::Ask(_) => {
+                if polls {
+                    self.questions.next = Moment::START;
+                }
+                self.questions.quiet_until = self.questions.quiet_until.and(Some(Moment::START));
+                self.questions.is_due(self.around.now(), news)
+            }
+        }
+    }
+
+    fn sleep(&mut self) {
+        let mailbox = &self.caller.mailbox;
+        if self.watching.is_none() {
+            self.watching = Some(self.manners.cancel.as_ref().map(|cancel| cancel.watch(mailbox)));
+            return;
+        }
+        mailbox.sleep(Moment::END);
+    }
+
+    fn ask(&mut self, ticket: Ticket, turn: &Turn) -> Result<Option<Arc<Lease>>, Left> {
+        self.polls = self.around.polls();
+        let channel = self.around.channel();
+        let hearing = channel.hearing();
+        self.questions.before(Some(channel.news()), hearing);
+        let sent = self.around.now();
+        let (lane, free_here) = match turn {
+            Turn::Ask(lane) => (*lane, true),
+            Turn::HeldHere | Turn::Behind | Turn::Handed(_) => (None, false),
+        };
+        let question = Question { lane, free_here, unheard: self.manners.unheard };
+        match self.around.ask(self.hold, question) {
+            Answered::Granted(lane) => self.granted(ticket, sent, lane).map(Some),
+            Answered::Nothing(lane) => {
+                self.open = Some(lane);
+                Err(Left)
+            }
+            Answered::Refused => {
+                self.refused();
+                Ok(None)
+            }
+        }
+    }
+
+    fn granted(&mut self, ticket: Ticket, sent: Moment, lane: LaneId) -> Result<Arc<Lease>, Left> {
+        let (deadline, now) = (lease::deadline(sent, LEASE), self.around.now());
+        if deadline <= now {
+            self.open = Some(lane);
+            return Err(Left);
+        }
+        let lease = Lease::new(Grant {
+            hold: self.hold,
+            owner: Owner::new(Uuid::nil(), self.hold),
+            deadline,
+            renewed: self.manners.renewed,
+            holder: self.caller.holder.clone(),
+            at: now,
+            haunted: None,
+        });
+        let lease = self.around.local().granted(ticket, &self.caller, lease);
+        self.around.keep(&lease);
+        Ok(lease)
+    }
+
+    fn refused(&mut self) {
+        self.questions.refused(None, LEASE, self.hold.seed());
+        self.questions.next = Moment::END;
+        if self.manners.waits && self.listening.is_none() {
+            let channel = self.around.channel();
+            let listening = Channel::wait(channel, &self.caller.mailbox);
+            self.questions.listens(&listening, channel);
+            self.listening = Some(listening);
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! A model of one lane and the threads that share it.
+//!
+//! Some wait for their requests, some only until nobody has taken them at once,
+//! some owe theirs to a reaper. Only the code under test wakes anybody, except that
+//! who owes something rings the reaper, as the pool does.
+//!
+//! What must be so in every schedule:
+//! * there is one connection at a time, and requests run in the order in which they
+//!   were queued;
+//! * every request is completed once: answered, failed, or taken back and not sent;
+//! * an answer that is not doubtful is that of the only copy that ran;
+//! * whoever waits wakes up, and what is owed is sent;
+//! * what was asked on a connection that fell silent does not run after its clean-up.
+//!
+//! Faults that it was seen to catch:
+
+use super::*;
+use crate::conn::model::{Mishap, Server};
+use crate::hold::{HoldId, Owner};
+use crate::model::check;
+use crate::name::Name;
+use crate::protocol::plain::Plain;
+use crate::protocol::{Ask, Rules as _};
+use crate::sync::Mailbox;
+use shuttle::thread::{self, JoinHandle};
+use std::sync::OnceLock;
+use uuid::Uuid;
+
+/// How long senders wait for somebody to take their requests.
+const PATIENT: Moment = Moment::END;
+const HASTY: Moment = Moment::START;
+
+struct World {
+    server: Arc<Server>,
+    lane: Lane,
+    reaper: Arc<Reaper>,
+    /// What was queued, in order.
+    queued: Mutex<Vec<String>>,
+}
+
+/// What the thread that sees to owed requests is told.
+#[derive(Default)]
+struct Reaper {
+    bell: Mailbox,
+    open: Mutex<usize>,
+}
+
+impl Watch for Reaper {
+    fn reconnected(&self, _address: &Arc<str>) {}
+
+    fn answered(&self, debt: &Debt, answer: Answer) {
+        debt.settle.settle(Ok(answer));
+        self.closed();
+    }
+
+    fn failed(&self, _lane: LaneId, mut request: Request, error: Error) {
+        let debt = request.debt_mut().expect("only what is owed comes back");
+        debt.settle.settle(Err(error));
+        self.closed();
+    }
+
+    fn deserted(&self, _lane: LaneId) {
+        self.bell.ring();
+    }
+}
+
+impl Reaper {
+    fn closed(&self) {
+        *self.open.lock() -= 1;
+        self.bell.ring();
+    }
+
+    fn run(&self, lane: &Lane) {
+        while *self.open.lock() > 0 {
+            if lane.queued() > 0 {
+                lane.serve();
+            }
+            self.bell.sleep(Moment::END);
+        }
+    }
+}
+
+/// Somebody to whom a request is owed. Told of its outcome once.
+#[derive(Default)]
+struct Creditor(Mutex<Option<Result<Answer>>>);
+
+impl Settle for Creditor {
+    fn settle(&self, outcome: Result<Answer>) {
+        let before = self.0.lock().replace(outcome);
+        assert!(before.is_none(), "a debt is settled once");
+    }
+}
+
+impl World {
+    /// `debts` is how many requests will be owed.
+    fn new(debts: usize) -> Arc<World> {
+        let reaper = Arc::new(Reaper { bell: Mailbox::default(), open: Mutex::new(debts) });
+        static ADDRESS: OnceLock<Address> = OnceLock::new();
+        let address = ADDRESS.get_or_init(|| Address::parse("redis://model/").expect("a URL"));
+        let link = Link {
+            address: address.clone(),
+            name: "model".to_owned(),
+            watch: Arc::clone(&reaper) as Arc<dyn Watch>,
+        };
+        let timeouts = Timeouts { connect: Duration::MAX, response: Duration::MAX };
+        let lane = Lane::new(LaneId(0), Arc::new(link), timeouts);
+        let (server, queued) = (Server::start(), Mutex::default());
+        Arc::new(World { server, lane, reaper, queued })
+    }
+
+    fn queue(&self, request: Request, text: &str) {
+        let mut queued = self.queued.lock();
+        self.lane.queue(request);
+        queued.push(text.to_owned());
+    }
+
+    fn ask(&self, text: &str, give_up: Moment) -> Result<Answer> {
+        let (request, slot) = Request::awaited(echo(text));
+        self.queue(request, text);
+        let outcome = self.lane.wait(&slot, give_up);
+        if let Ok(answer) = &outcome {
+            assert_eq!(answer.reply, Reply::Text(text.into()), "its own answer");
+        }
+        outcome
+    }
+
+    fn owe(&self, text: &str) -> Arc<Creditor> {
+        let creditor = Arc::<Creditor>::default();
+        let settle = Arc::clone(&creditor) as Arc<dyn Settle>;
+        let debt = Debt { settle, until: Moment::END, failures: 0 };
+        self.queue(Request::owed(echo(text), debt), text);
+        self.reaper.bell.ring();
+        creditor
+    }
+
+    /// How often it ran.
+    fn copies(&self, text: &str) -> usize {
+        self.server.echoed().iter().filter(|echoed| *echoed == text).count()
+    }
+
+    /// What became of a request must fit what the server ran.
+    fn check_outcome(&self, text: &str, outcome: &Result<Answer>) {
+        let copies = self.copies(text);
+        match outcome {
+            Ok(answer) if answer.doubtful => assert!((1..=2).contains(&copies)),
+            Ok(_) => assert_eq!(copies, 1, "{text} ran once"),
+            Err(error) if error.is_timeout() => assert_eq!(copies, 0, "{text} was taken back"),
+            Err(error) => assert!(copies <= 2, "{error}"),
+        }
+    }
+
+    fn start(self: &Arc<World>, act: impl FnOnce(&World) + Send + 'static) -> JoinHandle<()> {
+        let world = Arc::clone(self);
+        thread::spawn(move || act(&world))
+    }
+
+    fn start_reaper(self: &Arc<World>) -> JoinHandle<()> {
+        self.start(|world| world.reaper.run(&world.lane))
+    }
+}
+
+fn echo(text: &str) -> Call {
+    Call::command(&[b"ECHO", text.as_bytes()])
+}
+
+fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
+    threads.into_iter().for_each(|thread| thread.join().expect("no thread of a model panics"));
+}
+
+/// Asks and looks at the answer; its failure is one of those that are allowed.
+fn ask(text: &'static str, give_up: Moment) -> impl Fn(&World) {
+    move |world| {
+        let outcome = world.ask(text, give_up);
+        world.check_outcome(text, &outcome);
+    }
+}
+
+/// Owes something, and then asks on the same lane.
+fn owe_and_ask(owed: &'static str, asked: &'static str, give_up: Moment) -> impl Fn(&World) {
+    move |world| {
+        world.owe(owed);
+        ask(asked, give_up)(world);
+    }
+}
+
+#[test]
+fn everything_runs_once_and_in_order() {
+    check(|| {
+        let world = World::new(2);
+        join([
+            world.start(owe_and_ask("a", "b", PATIENT)),
+            world.start(owe_and_ask("c", "d", PATIENT)),
+            world.start(|world| ["e", "f"].iter().for_each(|text| ask(text, PATIENT)(world))),
+            world.start_reaper(),
+        ]);
+        assert_eq!(world.server.echoed(), *world.queued.lock());
+    });
+}
+
+#[test]
+fn who_gives_up_takes_no_lead_along() {
+    check(|| {
+        let world = World::new(2);
+        join([
+            world.start(ask("a", HASTY)),
+            world.start(owe_and_ask("b", "c", HASTY)),
+            world.start(owe_and_ask("d", "e", PATIENT)),
+            world.start(ask("f", PATIENT)),
+            world.start_reaper(),
+        ]);
+        assert!(world.lane.queued() == 0, "nothing is left in line");
+    });
+}
+
+#[test]
+fn what_breaks_is_sent_again_once_and_said_to_be_doubtful() {
+    for mishap in [
+        Mishap::Broken { ran: 0, answered: 0 },
+        Mishap::Broken { ran: 2, answered: 1 },
+        Mishap::Unreachable,
+    ] {
+        check(move || {
+            let world = World::new(1);
+            let owe = |world: &World| {
+                let creditor = world.owe("a");
+                ask("b", PATIENT)(world);
+                let outcome = creditor.0.lock().clone();
+                world.check_outcome("a", &outcome.expect("settled before what came after it"));
+            };
+            join([
+                world.start(owe),
+                world.start(ask("c", PATIENT)),
+                world.start(ask("d", HASTY)),
+                world.start(move |world| (0..2).for_each(|_| world.server.plan(mishap))),
+                world.start_reaper(),
+            ]);
+        });
+    }
+}
+
+/// A hold of a lock, and the commands that take and free it.
+struct Locking {
+    name: Name,
+    owner: Owner,
+}
+
+impl Locking {
+    fn new() -> Locking {
+        let name = Name::new("", "model".into()).expect("a good name");
+        Locking { name, owner: Owner::new(Uuid::nil(), HoldId::next()) }
+    }
+
+    fn take(&self) -> Call {
+        let (name, owner, lease) = (&self.name, &self.owner, Duration::MAX);
+        Plain.acquire(&Ask { name, owner, lease, wake: None })
+    }
+
+    fn free(&self) -> Call {
+        Plain.release(&self.name, &self.owner)
+    }
+}
+
+impl World {
+    fn call(&self, call: Call) -> Result<Answer> {
+        let (request, slot) = Request::awaited(call);
+        self.lane.queue(request);
+        self.lane.wait(&slot, PATIENT)
+    }
+}
+
+/// Takes the lock and frees it again, whatever is known of it, until the server says
+/// that it has.
+fn take_and_free(world: &World) {
+    let locking = Locking::new();
+    let _ = world.call(locking.take());
+    while world.call(locking.free()).is_err() {}
+}
+
+#[test]
+fn what_fell_silent_does_not_run_after_its_clean_up() {
+    check(|| {
+        let world = World::new(0);
+        join([
+            world.start(take_and_free),
+            world.start(ask("a", PATIENT)),
+            world.start(|world| world.server.plan(Mishap::Silent)),
+            world.start(|world| world.server.run_ghosts()),
+        ]);
+        world.server.run_ghosts();
+        assert!(!world.server.is_locked(), "a late copy has taken the lock");
+    });
+}
+
+#[test]
+fn scripts_that_the_server_forgets_are_loaded_again() {
+    check(|| {
+        let world = World::new(0);
+        join([
+            world.start(take_and_free),
+            world.start(take_and_free),
+            world.start(|world| (0..2).for_each(|_| world.server.flush_scripts())),
+        ]);
+        assert!(!world.server.is_locked());
+    });
+}

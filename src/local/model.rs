@@ -1,0 +1,19 @@
+//! What the models of `acquire/model` need to look at in a lock of this process.
+
+use super::Local;
+
+impl Local {
+    /// Wakes the front, as its own clock does at the poll bound.
+    pub(crate) fn ring(&self) {
+        self.state.lock().ring_front();
+    }
+
+    /// Nobody is in line, nobody holds, and nothing is owed.
+    pub(crate) fn assert_at_rest(&self) {
+        let state = self.state.lock();
+        assert!(state.gate.is_empty(), "somebody is left in line");
+        assert!(state.handed.is_empty(), "a hold was passed to somebody who left");
+        assert!(state.holds.is_empty(), "a hold is left without an owner");
+        assert!(state.owed.is_none(), "a release that has run is still owed");
+    }
+}

@@ -1,0 +1,47 @@
+//! The threads of a client: named, and not easily ended.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+/// How long a thread rests when it had to give a step up, lest it spins.
+pub(crate) const REST: Duration = Duration::from_millis(100);
+
+/// Starts a thread under that name.
+pub(crate) fn start(
+    name: &str,
+    run: impl FnOnce() + Send + 'static,
+) -> std::io::Result<JoinHandle<()>> {
+    Builder::new().name(name.to_owned()).spawn(run)
+}
+
+/// Takes one step of a thread that must go on: foreign code in it, a logger or a
+/// callback, may panic. `None` if it did; then the log says so, if it can.
+pub(crate) fn survive<T>(what: impl fmt::Display, step: impl FnOnce() -> T) -> Option<T> {
+    let done = catch_unwind(AssertUnwindSafe(step));
+    if done.is_err() {
+        let say = || log::error!("panicked while {what}, and goes on");
+        // The logger may be what panics.
+        let _ = catch_unwind(AssertUnwindSafe(say));
+    }
+    done.ok()
+}
+
+#[cfg(all(test, not(leasehold_model)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_ends_the_step_and_nothing_else() {
+        assert_eq!(survive("counting", || 1), Some(1));
+        assert_eq!(survive("testing", || -> u8 { panic!("on purpose") }), None);
+    }
+
+    #[test]
+    fn threads_have_names() {
+        let name = || assert_eq!(std::thread::current().name(), Some("leasehold-test"));
+        let thread = start("leasehold-test", name).expect("a thread");
+        thread.join().expect("the name is right");
+    }
+}

@@ -1,0 +1,39 @@
+//! The harness of the integration tests: real servers, faults on the way to
+//! them, child processes, and waits that are bounded.
+//!
+//! | file | what it gives |
+//! | --- | --- |
+//! | `wait.rs` | conditions to wait for; this process's threads and descriptors |
+//! | `spawned.rs` | a child process that never outlives this one |
+//! | `listener.rs` | a TCP listener served by a thread |
+//! | `resp.rs` | requests, parsed |
+//! | `config.rs`, `server.rs`, `inspect.rs` | a redis-server, and what a test asks it |
+//! | `proxy.rs`, `proxy/` | a TCP proxy with faults that a test switches |
+//! | `process.rs` | the test binary again, as another process |
+//! | `impostor.rs` | answers that no real server can be made to give |
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    reason = "each test binary includes the whole harness and uses a part of it"
+)]
+
+pub mod config;
+pub mod impostor;
+pub mod inspect;
+pub mod listener;
+pub mod process;
+pub mod proxy;
+pub mod resp;
+pub mod server;
+pub mod spawned;
+pub mod wait;
+
+pub use config::Config;
+pub use impostor::Impostor;
+pub use inspect::Peer;
+pub use process::ChildProcess;
+pub use proxy::{Direction, Flow, Proxy};
+pub use server::Server;
+pub use wait::{eventually, eventually_some};
