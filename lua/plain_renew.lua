@@ -6,7 +6,11 @@
 local lease, lost = ARGV[1], {}
 
 for position, lock in ipairs(KEYS) do
-  if redis.call('hexists', lock, ARGV[position + 1]) == 0 then
+  -- A key that is no hash any more must not keep the others from being renewed.
+  local held = redis.pcall('hexists', lock, ARGV[position + 1])
+  if type(held) == 'table' and not string.find(held.err, 'WRONGTYPE') then
+    return held
+  elseif held ~= 1 then
     lost[#lost + 1] = position
   elseif redis.call('pttl', lock) < tonumber(lease) then
     redis.call('pexpire', lock, lease)

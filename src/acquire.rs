@@ -315,8 +315,9 @@ impl<'a> InLine<'a> {
         match engine.pool.wait(pending) {
             Ok(answer) => self.answered(answer),
             Err(error) => {
-                // A server that refuses the command has not run it.
-                self.open = if error.is_server() { self.open } else { Some(lane) };
+                // Also a script that was refused may have been so half-way.
+                self.open = Some(lane);
+                self.attempt.local.set_trouble(error.is_passing().then(|| error.clone()));
                 self.questions.failed(error, engine.poll_bound, self.hold.seed())?;
                 Ok(None)
             }
@@ -344,6 +345,7 @@ impl<'a> InLine<'a> {
         match verdict.inspect_err(|_| self.open = Some(lane))? {
             Verdict::Granted => self.granted(sent, lane).map(Some),
             Verdict::Refused { left } => {
+                self.attempt.local.set_trouble(None);
                 self.refused(left);
                 Ok(None)
             }
@@ -360,6 +362,7 @@ impl<'a> InLine<'a> {
             hold: self.hold,
             owner: self.owner,
             deadline,
+            term: self.lease(),
             renewed: self.attempt.lease.is_none(),
             holder: self.caller.holder.clone(),
             at: now,
@@ -386,10 +389,12 @@ impl<'a> InLine<'a> {
         }
     }
 
-    /// The deadline has passed: without an answer to the last question nobody knows
-    /// whether the lock was free.
+    /// The deadline has passed: without an answer to the last question, its own or that
+    /// of who stands before it, nobody knows whether the lock was free.
     fn give_up(&mut self) -> Result<Option<Hold>> {
-        self.questions.error.take().map_or(Ok(None), Err)
+        let unanswered = self.questions.error.take();
+        let trouble = || self.attempt.local.trouble(time::now());
+        unanswered.or_else(trouble).map_or(Ok(None), Err)
     }
 
     /// Releases what an open question may take.

@@ -164,7 +164,7 @@ impl Conn {
         more.for_each(|call| bytes.extend_from_slice(&call.bytes));
 
         let deadline = self.send(&bytes).map_err(|fault| fault.error)?;
-        let mut answer = || self.receive(deadline).map_err(|fault| fault.error);
+        let mut answer = || self.answer(deadline).map_err(|fault| fault.error);
         let id = client_id(answer()?)?;
         if select.is_some() {
             accepted(answer()?)?;
@@ -197,6 +197,18 @@ impl Conn {
             self.be_patient(left.max(Duration::from_millis(1)))?;
         }
         self.inner.recv_response().map(reply).map_err(Fault::new)
+    }
+
+    /// Reads the next reply that answers a command. A server may say something else in
+    /// between, but not for ever.
+    pub(crate) fn answer(&mut self, deadline: Moment) -> std::result::Result<Reply, Fault> {
+        loop {
+            match self.receive(deadline)? {
+                Reply::Push(_) if deadline <= time::now() => return Err(Fault::late()),
+                Reply::Push(_) => {}
+                reply => return Ok(reply),
+            }
+        }
     }
 
     fn be_patient(&mut self, span: Duration) -> std::result::Result<(), Fault> {
@@ -255,10 +267,12 @@ fn client_id(hello: Reply) -> Result<i64> {
 
 /// Redis before 6 does not know HELLO, some proxies do not know version 3.
 fn hello_refused(refusal: &Refusal) -> Error {
-    match refusal.is("NOPROTO") || refusal.detail.starts_with("unknown command") {
+    // What the server says of a command that it does not know is left out: it may
+    // repeat the arguments, and the password is one of them.
+    match refusal.is("NOPROTO") || refusal.detail.contains("unknown command") {
         true => Error::new(
             ErrorKind::Server,
-            format!("the server does not speak RESP3; Redis 6.2 or newer is needed ({refusal})"),
+            "the server does not speak RESP3; Redis 6.2 or newer is needed",
         ),
         false => Error::server(refusal),
     }
@@ -288,6 +302,11 @@ fn refused(address: &Address, error: Error) -> Error {
 }
 
 impl Fault {
+    fn late() -> Fault {
+        let message = "the server did not answer in time";
+        Fault { error: Error::new(ErrorKind::Connection, message), timed_out: true }
+    }
+
     fn new(error: redis::RedisError) -> Fault {
         let timed_out = error.is_timeout();
         let message = match (timed_out, error.is_io_error()) {

@@ -208,6 +208,13 @@ impl Refusal {
             "WRONGPASS" => (false, "check the user and the password in the URL"),
             "NOPERM" => (false, "the README lists the permissions that are needed"),
             "CROSSSLOT" => (false, "the keys of one lock lie in different slots"),
+            "NOSCRIPT" => (false, "it forgets scripts as fast as they are loaded"),
+            // What a script is not allowed to do has no code of its own before Redis 7.
+            _ if self.detail.contains("can't run this command")
+                || self.detail.contains("ermission") =>
+            {
+                (false, "the README lists the permissions that are needed")
+            }
             _ => (false, ""),
         }
     }

@@ -12,7 +12,7 @@
 //! 2. A leader takes it, with up to [`BATCH`] others, and writes them. One deadline
 //!    for the batch.
 //! 3. Its reply completes it. A reply of `NOSCRIPT` loads the script and sends it
-//!    again, once the rest of the batch is answered.
+//!    again, and with it what stood behind it in the batch: order holds.
 //! 4. If the connection breaks before, a new one is made at once, and what has no
 //!    answer is sent again, once; its answer is then marked *doubtful*, since the
 //!    first copy may have run. If no answer comes in time nothing is sent again.
@@ -561,10 +561,14 @@ impl Wire {
         deadline: Moment,
     ) -> Outcome {
         while !left.is_empty() {
-            let reply = conn.receive(deadline)?;
+            let reply = conn.answer(deadline)?;
             let Some(mut request) = left.pop_front() else { break };
             if reply.is_refused("NOSCRIPT") && request.loads < LOADS {
                 request.loads += 1;
+                again.push_back(request);
+            } else if !again.is_empty() {
+                // It was answered too early: it stands behind one that did not run.
+                request.doubtful = true;
                 again.push_back(request);
             } else {
                 self.answer(lane, request, reply, sent);

@@ -42,6 +42,7 @@ use crate::wheel;
 pub(crate) struct Lease {
     hold: HoldId,
     owner: Owner,
+    term: Duration,
     /// Nanoseconds of the deadline; zero once the hold is over.
     deadline: AtomicU64,
     life: Mutex<Life>,
@@ -74,6 +75,8 @@ pub(crate) struct Grant {
     pub(crate) hold: HoldId,
     pub(crate) owner: Owner,
     pub(crate) deadline: Moment,
+    /// How long the lease is that was asked for.
+    pub(crate) term: Duration,
     /// Whether the watchdog renews it.
     pub(crate) renewed: bool,
     pub(crate) holder: Holder,
@@ -130,6 +133,7 @@ impl Lease {
         Lease {
             hold: grant.hold,
             owner: grant.owner,
+            term: grant.term,
             deadline: AtomicU64::new(grant.deadline.nanos()),
             life: Mutex::new(Life {
                 phase: Phase::Held,
@@ -151,6 +155,11 @@ impl Lease {
 
     pub(crate) fn owner(&self) -> &Owner {
         &self.owner
+    }
+
+    /// How long the lease is that was first asked for.
+    pub(crate) fn term(&self) -> Duration {
+        self.term
     }
 
     /// Whether the hold is valid at `now`; ends it if its deadline is behind.
@@ -327,6 +336,7 @@ mod tests {
             hold,
             owner: Owner::new(Uuid::nil(), hold),
             deadline: at(until),
+            term: SECOND,
             renewed,
             holder: Holder::this_thread(),
             at: at(0),

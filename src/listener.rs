@@ -37,6 +37,9 @@ use crate::thread;
 use crate::time::{self, Moment, jittered};
 use crate::waiters::{Channel, Hearing, Waiters};
 
+#[cfg(all(test, leasehold_model))]
+pub(crate) mod model;
+
 /// How long the connection may be silent: three heartbeats and more.
 const SILENCE: Duration = Duration::from_secs(3);
 
@@ -46,6 +49,9 @@ const IDLE: Duration = Duration::from_secs(60);
 /// The first and the longest pause before it is made again.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// A connection that lasted so long was good, and the next may be made at once.
+const STEADY: Duration = Duration::from_secs(5);
 
 /// How many channels one command subscribes to.
 const MANY: usize = 128;
@@ -144,9 +150,11 @@ impl Listener {
             match session.listen(&self.stop) {
                 Ok(()) => return,
                 Err(error) => {
-                    let worked = session.worked;
+                    // One that was refused as soon as it worked is no better than one
+                    // that never did.
+                    let lasted = session.opened + STEADY <= time::now();
                     drop(session);
-                    pause = if worked { FIRST_PAUSE } else { pause };
+                    pause = if lasted { FIRST_PAUSE } else { pause };
                     self.rest(&mut pause, &error);
                 }
             }
@@ -167,8 +175,7 @@ struct Session<'a> {
     waiters: &'a Waiters,
     conn: Conn,
     channels: HashMap<Box<str>, Subscribed>,
-    /// The control channel was confirmed.
-    worked: bool,
+    opened: Moment,
     idle_since: Moment,
 }
 
@@ -188,9 +195,9 @@ impl<'a> Session<'a> {
     fn open(settings: &'a ListenerSettings, waiters: &'a Waiters) -> Result<Session<'a>> {
         let timeouts = Timeouts { response: SILENCE, ..settings.timeouts };
         let opened = Conn::open(&settings.address, timeouts, settings.name.clone(), &[])?;
-        let (conn, channels) = (opened.conn, HashMap::new());
+        let (conn, channels, opened) = (opened.conn, HashMap::new(), time::now());
         let idle_since = time::now();
-        let mut session = Session { settings, waiters, conn, channels, worked: false, idle_since };
+        let mut session = Session { settings, waiters, conn, channels, opened, idle_since };
         session.send(&[b"SUBSCRIBE", settings.control.as_bytes()])?;
         session.subscribe_waited_for()?;
         Ok(session)
@@ -236,7 +243,6 @@ impl<'a> Session<'a> {
     fn confirmed(&mut self, channel: &[u8]) -> Result<()> {
         let channel = String::from_utf8_lossy(channel);
         if *channel == *self.settings.control {
-            self.worked = true;
             self.waiters.set_listening(true);
             // Who came while this channel was not heard could not make itself known.
             return self.subscribe_waited_for();

@@ -48,6 +48,8 @@ struct State {
     holds: Vec<Held>,
     /// The last release that has no answer yet, and the line in which it stands.
     owed: Option<(HoldId, LaneId)>,
+    /// Why the last question of this process got no answer.
+    trouble: Option<Error>,
 }
 
 /// A hold, and how many guards it has.
@@ -185,6 +187,7 @@ impl Local {
     pub(crate) fn granted(&self, ticket: Ticket, caller: &Caller, lease: Lease) -> Arc<Lease> {
         let lease = Arc::new(lease);
         let mut state = self.state.lock();
+        state.trouble = None;
         let noticed = state.lose_all();
         if let Some(stale) = state.take_handed(ticket) {
             state.remove(&stale);
@@ -195,6 +198,18 @@ impl Local {
         drop(state);
         self.tell_lost(noticed, LostReason::Gone);
         lease
+    }
+
+    /// The last question of this process got no answer, or one. Those behind the front
+    /// know no more than it does.
+    pub(crate) fn set_trouble(&self, trouble: Option<Error>) {
+        self.state.lock().trouble = trouble;
+    }
+
+    /// Why nobody here knows whether the lock is free, if so.
+    pub(crate) fn trouble(&self, now: Moment) -> Option<Error> {
+        let state = self.state.lock();
+        if state.is_held(now) { None } else { state.trouble.clone() }
     }
 
     /// The caller with that ticket leaves the line. The hold that was passed to it

@@ -247,6 +247,7 @@ impl<P: Protocol> Lock<P> {
     /// Those of [`is_locked`](Lock::is_locked).
     pub fn force_unlock(&self) -> Result<bool> {
         let local = self.local()?;
+        self.engine.check_open()?;
         // A thread that gets the lock once it is free does not lose it again.
         let held = local.leases();
         let answer = self.engine.pool.call(P::rules().force(local.name()), None)?;

@@ -19,6 +19,9 @@ use crate::sync::{Condvar, Mailbox, Mutex};
 use crate::thread;
 use crate::time::{self, Moment, jittered};
 
+#[cfg(all(test, leasehold_model))]
+mod model;
+
 /// The first and the longest pause before an owed request is tried again.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);

@@ -198,7 +198,7 @@ impl Hold {
             lane: self.lease.haunted(),
             until,
             doubtful: false,
-            lasting: self.engine.watchdog_timeout,
+            lasting: self.lease.term(),
             every: self.engine.poll_bound,
             pool: Arc::downgrade(&self.engine.pool),
             events: self.engine.events.clone(),

@@ -28,7 +28,7 @@ pub(crate) static PLAIN_ACQUIRE: Script =
 pub(crate) static PLAIN_RELEASE: Script =
     script!("plain_release", "fc4ec1e01c705223e326db2917f5da7482fa0df0");
 pub(crate) static PLAIN_RENEW: Script =
-    script!("plain_renew", "2002ec2a44a2fb1151abbe0c3db79965036cd3b2");
+    script!("plain_renew", "180b0446a0dde9cca217662a0ac4b42405ddaee6");
 pub(crate) static PLAIN_FORCE: Script =
     script!("plain_force", "098bb0d0e37afac8a07c6edce80f395837cd9759");
 

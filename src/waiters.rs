@@ -16,6 +16,9 @@ use crate::intern::Interned;
 use crate::sync::{AtomicU64, Mailbox, Mutex};
 use crate::time::{self, Moment};
 
+#[cfg(all(test, leasehold_model))]
+mod model;
+
 /// One channel, and who of this process waits for its messages.
 #[derive(Debug)]
 pub(crate) struct Channel {

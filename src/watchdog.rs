@@ -272,13 +272,16 @@ impl Watchdog {
     fn renewed(&self, batch: &[Kept], answer: &Renewals) {
         let deadline = lease::deadline(answer.sent, self.settings.timeout);
         let now = time::now();
-        for (position, kept) in batch.iter().enumerate() {
+        let mut leases = 0;
+        for (position, kept) in (1..).zip(batch) {
             match answer.lost.contains(&position) {
                 true => kept.local.lose(&kept.lease),
-                false => self.extend(kept, now, deadline),
+                false => {
+                    leases += 1;
+                    self.extend(kept, now, deadline);
+                }
             }
         }
-        let leases = batch.len() - answer.lost.len();
         self.settings.events.tell(|| Event::Renewed(Renewed { leases }));
     }
 
@@ -338,15 +341,13 @@ impl Kept {
 #[derive(Debug)]
 struct Renewals {
     sent: Moment,
-    lost: Vec<usize>,
+    /// Which holds are lost, by their positions, which Lua counts from 1.
+    lost: Vec<i64>,
 }
 
 impl Renewals {
-    /// Reads positions, which Lua counts from 1.
     fn read(answer: Answer) -> Result<Renewals> {
-        let lost = answer.reply.into_ints()?;
-        let lost = lost.into_iter().filter_map(|position| usize::try_from(position - 1).ok());
-        Ok(Renewals { sent: answer.sent, lost: lost.collect() })
+        Ok(Renewals { sent: answer.sent, lost: answer.reply.into_ints()? })
     }
 }
 

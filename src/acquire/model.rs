@@ -5,5 +5,6 @@
 //! holds (`local.rs`, `lease.rs`), the questions (this file's parent) and the
 //! channel (`waiters.rs`).
 
+mod messages;
 mod process;
 mod visitor;

@@ -30,6 +30,7 @@ fn lease() -> Arc<Lease> {
         hold,
         owner: Owner::new(Uuid::nil(), hold),
         deadline: DEADLINE,
+        term: Duration::from_secs(10),
         renewed: true,
         holder: Holder::Owned,
         at: Moment::START,

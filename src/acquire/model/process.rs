@@ -28,7 +28,7 @@ use crate::protocol::plain::Plain;
 use crate::script::LaneId;
 use crate::sync::{AtomicU64, Mutex};
 use crate::time::Moment;
-use crate::waiters::{Channel, Hearing, Waiters};
+use crate::waiters::{Channel, Hearing, Session, Waiters};
 use crossbeam_channel::Receiver;
 use shuttle::thread::{self, JoinHandle};
 use std::collections::VecDeque;
@@ -273,8 +273,16 @@ impl Surroundings for World {
         &self.local
     }
 
+    fn known_channel(&self) -> Option<&Arc<Channel>> {
+        Some(&self.channel)
+    }
+
     fn channel(&self) -> &Arc<Channel> {
         &self.channel
+    }
+
+    fn session(&self) -> Option<Session> {
+        None
     }
 
     fn now(&self) -> Moment {

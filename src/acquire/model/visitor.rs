@@ -10,7 +10,7 @@ use crate::protocol::plain::Plain;
 use crate::script::LaneId;
 use crate::sync::Mailbox;
 use crate::time::Moment;
-use crate::waiters::{Channel, Waiting};
+use crate::waiters::{Channel, Hearing, Session, Waiting};
 use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
@@ -21,7 +21,11 @@ const LEASE: Duration = Duration::from_secs(10);
 /// What a visitor sees of the world.
 pub(super) trait Surroundings {
     fn local(&self) -> &Local;
+    /// The channel of the lock, if anybody here has waited for it before.
+    fn known_channel(&self) -> Option<&Arc<Channel>>;
     fn channel(&self) -> &Arc<Channel>;
+    /// The listener's connection, while it can be told what to subscribe to.
+    fn session(&self) -> Option<Session>;
     fn now(&self) -> Moment;
     /// A number that grows when it is time to ask again, whatever has been heard.
     fn polls(&self) -> u64;
@@ -41,6 +45,8 @@ pub(super) struct Question {
     pub(super) lane: Option<LaneId>,
     /// Nobody of this process holds the lock.
     pub(super) free_here: bool,
+    /// It has the listener told of the channel.
+    pub(super) tells: bool,
     /// Its answer will not arrive.
     pub(super) unheard: bool,
 }
@@ -209,15 +215,18 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
 
     fn ask(&mut self, ticket: Ticket, turn: &Turn) -> Result<Option<Arc<Lease>>, Left> {
         self.polls = self.around.polls();
-        let channel = self.around.channel();
-        let hearing = channel.hearing();
-        self.questions.before(Some(channel.news()), hearing);
+        let channel = self.around.known_channel();
+        let hearing = channel.map_or(Hearing::Nothing, |channel| channel.hearing());
+        let session = self.around.session();
+        let told = session.filter(|_| self.manners.waits && hearing == Hearing::Nothing);
+        self.questions.before(channel.map(|channel| channel.news()), hearing, told);
         let sent = self.around.now();
         let (lane, free_here) = match turn {
             Turn::Ask(lane) => (*lane, true),
             Turn::HeldHere | Turn::Behind | Turn::Handed(_) => (None, false),
         };
-        let question = Question { lane, free_here, unheard: self.manners.unheard };
+        let (tells, unheard) = (told.is_some(), self.manners.unheard);
+        let question = Question { lane, free_here, tells, unheard };
         match self.around.ask(self.hold, question) {
             Answered::Granted(lane) => self.granted(ticket, sent, lane).map(Some),
             Answered::Nothing(lane) => {
@@ -241,6 +250,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
             hold: self.hold,
             owner: Owner::new(Uuid::nil(), self.hold),
             deadline,
+            term: LEASE,
             renewed: self.manners.renewed,
             holder: self.caller.holder.clone(),
             at: now,
@@ -257,7 +267,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
         if self.manners.waits && self.listening.is_none() {
             let channel = self.around.channel();
             let listening = Channel::wait(channel, &self.caller.mailbox);
-            self.questions.listens(&listening, channel);
+            self.questions.listens(&listening, channel, self.around.session());
             self.listening = Some(listening);
         }
     }

@@ -1,0 +1,75 @@
+//! What the demo prints: calm, aligned lines; colours only on a terminal.
+
+use std::env;
+use std::fmt::Display;
+use std::io::{self, IsTerminal};
+use std::time::{Duration, Instant};
+
+const BOLD: &str = "1";
+const DIM: &str = "2";
+const RED: &str = "31";
+const GREEN: &str = "32";
+
+/// How long the bar of a whole lease is.
+const BAR: u32 = 30;
+
+/// The one who tells, and since when.
+pub(crate) struct Story {
+    start: Instant,
+    colours: bool,
+}
+
+impl Story {
+    pub(crate) fn begin() -> Story {
+        let colours = io::stdout().is_terminal() && env::var_os("NO_COLOR").is_none();
+        Story { start: Instant::now(), colours }
+    }
+
+    pub(crate) fn heading(&self, text: &str) {
+        println!("\n{}", self.paint(BOLD, text));
+    }
+
+    pub(crate) fn text(&self, text: &str) {
+        text.lines().for_each(|line| println!("  {}", line.trim()));
+    }
+
+    /// A line of what happens now.
+    pub(crate) fn tell(&self, who: &str, what: impl Display) {
+        self.tell_at(Instant::now(), who, what);
+    }
+
+    /// A line of what happened a moment ago.
+    pub(crate) fn tell_at(&self, at: Instant, who: &str, what: impl Display) {
+        let seconds = at.saturating_duration_since(self.start).as_secs_f64();
+        let time = self.paint(DIM, &format!("{seconds:6.2} s"));
+        println!("  {time}  {who:<7} {what}");
+    }
+
+    /// A line of the result; `good` where there is a right figure.
+    pub(crate) fn row(&self, what: &str, figure: impl Display, good: Option<bool>) {
+        let figure = format!("{figure:>8}");
+        let figure = match good {
+            None => figure,
+            Some(true) => self.paint(GREEN, &figure),
+            Some(false) => self.paint(RED, &figure),
+        };
+        println!("  {what:<46}{figure}");
+    }
+
+    fn paint(&self, colour: &str, text: &str) -> String {
+        match self.colours {
+            true => format!("\x1b[{colour}m{text}\x1b[0m"),
+            false => text.to_owned(),
+        }
+    }
+}
+
+/// A bar as long as the part of `whole` that is left.
+pub(crate) fn bar(left: Duration, whole: Duration) -> String {
+    let filled = (left.min(whole).as_millis() * u128::from(BAR)).div_ceil(whole.as_millis());
+    (0..u128::from(BAR)).map(|place| if place < filled { '=' } else { ' ' }).collect()
+}
+
+pub(crate) fn seconds(time: Duration) -> String {
+    format!("{:.2} s", time.as_secs_f64())
+}

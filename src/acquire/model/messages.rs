@@ -1,0 +1,187 @@
+//! A model of processes that want the same lock and hear of its releases.
+//!
+//! Each process has one thread that wants the lock and one that listens: with the
+//! real sessions (`listener.rs`), channels and questions, over a server inside the
+//! model. Nobody polls, so a message that is missed is a deadlock, whatever happens
+//! to the listener's connection and whenever a subscription is given up.
+//!
+//! Faults that it was seen to catch:
+
+use super::visitor::{Answered, Manners, Question, Surroundings, acquire};
+use crate::conn::model::Server;
+use crate::conn::{Address, Timeouts};
+use crate::event::Sink;
+use crate::hold::{HoldId, Owner};
+use crate::lease::{Lease, PassBounds};
+use crate::listener::ListenerSettings;
+use crate::listener::model::listen;
+use crate::local::{Counted, Local};
+use crate::model::check;
+use crate::name::Name;
+use crate::protocol::plain::Plain;
+use crate::protocol::{Ask, Rules as _, Verdict};
+use crate::script::{Call, LaneId};
+use crate::time::Moment;
+use crate::waiters::{Channel, Session, Waiters};
+use shuttle::thread::{self, JoinHandle};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use uuid::Uuid;
+
+const NOW: Moment = Moment::from_nanos(1_000_000_000);
+
+struct Process {
+    server: Arc<Server>,
+    local: Local,
+    waiters: Waiters,
+    listener: ListenerSettings,
+    stop: AtomicBool,
+}
+
+impl Process {
+    fn new(server: &Arc<Server>, number: usize) -> Arc<Process> {
+        static ADDRESS: OnceLock<Address> = OnceLock::new();
+        let address = ADDRESS.get_or_init(|| Address::parse("redis://model/").expect("a URL"));
+        let listener = ListenerSettings {
+            address: address.clone(),
+            timeouts: Timeouts { connect: Duration::MAX, response: Duration::MAX },
+            name: format!("{number}:listener"),
+            control: format!("{number}:control"),
+            linger: Duration::ZERO,
+        };
+        let name = Name::new("", "model".into()).expect("a good name");
+        Arc::new(Process {
+            server: Arc::clone(server),
+            local: Local::new(name, Sink::default(), PassBounds::default()),
+            waiters: Waiters::default(),
+            listener,
+            stop: AtomicBool::new(false),
+        })
+    }
+
+    fn visit(&self) {
+        let lease = acquire(self, &Manners::default()).expect("nothing makes it leave");
+        self.end(&lease.expect("it waits"));
+    }
+
+    /// At every beat the listener gives up the subscriptions that nobody uses.
+    fn beat(&self) {
+        let control = self.listener.control.as_bytes();
+        self.server.execute(&Call::command(&[b"PUBLISH", control, b""]));
+    }
+
+    fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.beat();
+    }
+
+    fn start(self: &Arc<Process>, act: impl FnOnce(&Process) + Send + 'static) -> JoinHandle<()> {
+        let process = Arc::clone(self);
+        thread::spawn(move || act(&process))
+    }
+
+    fn start_listener(self: &Arc<Process>) -> JoinHandle<()> {
+        self.start(|process| listen(&process.listener, &process.waiters, &process.stop))
+    }
+}
+
+impl Surroundings for Process {
+    fn local(&self) -> &Local {
+        &self.local
+    }
+
+    fn known_channel(&self) -> Option<&Arc<Channel>> {
+        self.local.known_channel()
+    }
+
+    fn channel(&self) -> &Arc<Channel> {
+        self.local.channel(&self.waiters)
+    }
+
+    fn session(&self) -> Option<Session> {
+        self.waiters.session()
+    }
+
+    fn now(&self) -> Moment {
+        NOW
+    }
+
+    fn polls(&self) -> u64 {
+        0
+    }
+
+    fn ask(&self, hold: HoldId, question: Question) -> Answered {
+        let call = Plain.acquire(&Ask {
+            name: self.local.name(),
+            owner: &Owner::new(Uuid::nil(), hold),
+            lease: Duration::from_secs(10),
+            wake: question.tells.then_some(&self.listener.control),
+        });
+        match Plain.verdict(self.server.execute(&call)).expect("a number") {
+            Verdict::Granted => Answered::Granted(LaneId(0)),
+            Verdict::Refused { .. } => Answered::Refused,
+        }
+    }
+
+    fn clean_up(&self, _hold: HoldId, _lane: LaneId) {
+        unreachable!("every question gets its answer here");
+    }
+
+    fn keep(&self, _lease: &Arc<Lease>) {}
+
+    fn end(&self, lease: &Arc<Lease>) {
+        self.local.end(lease, Counted::Guard, NOW, || {
+            let release = Plain.release(self.local.name(), lease.owner());
+            self.server.execute(&release);
+            LaneId(0)
+        });
+        self.local.settled(lease.hold());
+    }
+}
+
+/// Runs so many processes, with two visits each, while that happens.
+fn run(number: usize, meanwhile: impl FnOnce(&[Arc<Process>]) + Send + 'static) {
+    let server = Server::start();
+    let processes: Vec<_> = (0..number).map(|number| Process::new(&server, number)).collect();
+    let visits = |process: &Process| (0..2).for_each(|_| process.visit());
+    let mut visitors: Vec<_> = processes.iter().map(|process| process.start(visits)).collect();
+    let listeners: Vec<_> = processes.iter().map(Process::start_listener).collect();
+    let all = processes.clone();
+    visitors.push(thread::spawn(move || meanwhile(&all)));
+    join(visitors);
+    processes.iter().for_each(|process| process.stop());
+    join(listeners);
+    assert!(!server.is_locked());
+    processes.iter().for_each(|process| process.local.assert_at_rest());
+}
+
+fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
+    threads.into_iter().for_each(|thread| thread.join().expect("no thread of a model panics"));
+}
+
+#[test]
+fn every_release_is_heard() {
+    check(|| run(2, |_| {}));
+    check(|| run(3, |_| {}));
+}
+
+#[test]
+fn subscriptions_that_are_given_up_are_made_again() {
+    check(|| {
+        run(2, |processes| {
+            processes.iter().chain(processes).for_each(|process| process.beat());
+        });
+    });
+}
+
+#[test]
+fn releases_are_heard_although_connections_break() {
+    check(|| {
+        run(2, |processes| {
+            processes[0].server.cut("0:listener");
+            processes[0].server.cut("1:listener");
+            processes[0].server.cut("0:listener");
+        });
+    });
+}

@@ -1,0 +1,197 @@
+//! A model of what is owed, and of the reaper that starts and ends.
+//!
+//! The pool and its lanes are the real ones, over connections to a server inside the
+//! model. Its threads are not the model's: [`World::wake`] starts the reaper instead.
+//! The pause before a debt is tried again is over when the model says so.
+//!
+//! What must be so in every schedule: a debt is settled once, by some reaper, also if
+//! it is queued while the reaper ends; when all is settled, who waits for that hears
+//! of it, and a reaper that was told to finish ends.
+//!
+//! Faults that it was seen to catch:
+
+use super::*;
+use crate::conn::model::{Mishap, Server};
+use crate::model::check;
+use shuttle::thread::{self as model, JoinHandle};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+struct World {
+    server: Arc<Server>,
+    pool: Pool,
+    creditors: Mutex<Vec<Arc<Creditor>>>,
+    reapers: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// Somebody to whom something is owed.
+#[derive(Default)]
+struct Creditor {
+    settled: AtomicUsize,
+}
+
+impl Settle for Creditor {
+    fn settle(&self, _outcome: Result<Answer>) {
+        self.settled.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn settings() -> PoolSettings {
+    static ADDRESS: OnceLock<Address> = OnceLock::new();
+    let address = ADDRESS.get_or_init(|| Address::parse("redis://model/").expect("a good URL"));
+    PoolSettings {
+        address: address.clone(),
+        timeouts: Timeouts { connect: Duration::MAX, response: Duration::MAX },
+        name: "model".to_owned(),
+        size: 2,
+        wait: Duration::MAX,
+        events: Sink::default(),
+    }
+}
+
+impl World {
+    fn new() -> Arc<World> {
+        let server = Server::start();
+        let pool = Pool::open(settings()).expect("the server can be reached");
+        let (creditors, reapers) = (Mutex::default(), Mutex::default());
+        Arc::new(World { server, pool, creditors, reapers })
+    }
+
+    /// Owes something, worth trying until then.
+    fn owe(&self, text: &str, until: Moment) {
+        let creditor = Arc::<Creditor>::default();
+        self.creditors.lock().push(Arc::clone(&creditor));
+        self.pool.owe(echo(text), None, until, creditor);
+        self.wake();
+    }
+
+    /// What [`Pool::wake`] does.
+    fn wake(&self) {
+        let shared = &self.pool.shared;
+        shared.desk.reaper.ring();
+        if shared.desk.starts_reaper() {
+            let shared = Arc::clone(shared);
+            self.reapers.lock().push(model::spawn(move || shared.reap()));
+        }
+    }
+
+    fn finish(&self) {
+        assert!(self.pool.finish().is_none(), "the reapers are the model's");
+    }
+
+    fn start(self: &Arc<World>, act: impl FnOnce(&World) + Send + 'static) -> JoinHandle<()> {
+        let world = Arc::clone(self);
+        model::spawn(move || act(&world))
+    }
+
+    /// The pauses of all that was delayed are over. Whether there was anything.
+    fn let_time_pass(&self) {
+        let desk = &self.pool.shared.desk;
+        let mut state = desk.state.lock();
+        let delayed = !state.delayed.is_empty();
+        state.delayed.iter_mut().for_each(|one| one.at = Moment::START);
+        drop(state);
+        if delayed {
+            desk.reaper.ring();
+        }
+    }
+
+    fn count_settled(&self) -> usize {
+        let settled = |one: &Arc<Creditor>| one.settled.load(Ordering::Relaxed);
+        self.creditors.lock().iter().map(settled).sum()
+    }
+
+    /// Has the reaper finish, if nobody has, and looks at what is left.
+    fn check_rest(&self, debts: usize) {
+        self.finish();
+        let reapers = std::mem::take(&mut *self.reapers.lock());
+        join(reapers);
+        assert_eq!(self.count_settled(), debts);
+        let once = |one: &Arc<Creditor>| one.settled.load(Ordering::Relaxed) == 1;
+        assert!(self.creditors.lock().iter().all(once), "every debt is settled once");
+        let state = self.pool.shared.desk.state.lock();
+        assert!(state.open == 0 && state.delayed.is_empty() && !state.reaping);
+    }
+}
+
+fn echo(text: &str) -> Call {
+    Call::command(&[b"ECHO", text.as_bytes()])
+}
+
+fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
+    threads.into_iter().for_each(|thread| thread.join().expect("no thread of a model panics"));
+}
+
+#[test]
+fn what_is_owed_while_the_reaper_ends_is_sent() {
+    check(|| {
+        let world = World::new();
+        join([
+            world.start(|world| world.owe("a", Moment::END)),
+            world.start(World::finish),
+            world.start(|world| ["b", "c"].iter().for_each(|text| world.owe(text, Moment::END))),
+        ]);
+        world.check_rest(3);
+        assert_eq!(world.server.echoed().len(), 3);
+    });
+}
+
+#[test]
+fn what_is_owed_beside_calls_is_sent() {
+    check(|| {
+        let world = World::new();
+        let call = |world: &World| {
+            let answer = world.pool.call(echo("b"), None).expect("nothing is wrong here");
+            assert_eq!(answer.reply, crate::script::Reply::Text(b"b".into()));
+        };
+        join([
+            world.start(|world| world.owe("a", Moment::END)),
+            world.start(call),
+            world.start(call),
+            world.start(|world| world.owe("c", Moment::END)),
+        ]);
+        world.check_rest(2);
+    });
+}
+
+#[test]
+fn who_waits_until_all_is_settled_hears_of_it() {
+    check(|| {
+        let world = World::new();
+        let owe_and_flush = |world: &World| {
+            world.owe("a", Moment::END);
+            assert!(world.pool.settle(Moment::END));
+            assert!(world.count_settled() > 0);
+        };
+        join([
+            world.start(owe_and_flush),
+            world.start(|world| world.owe("b", Moment::END)),
+            world.start(World::finish),
+        ]);
+        world.check_rest(2);
+    });
+}
+
+#[test]
+fn what_fails_is_tried_again_while_that_is_worth_it() {
+    for mishap in [Mishap::Unreachable, Mishap::Broken { ran: 0, answered: 0 }] {
+        check(move || {
+            let world = World::new();
+            let pass_time = |world: &World| {
+                while world.count_settled() < 2 {
+                    world.let_time_pass();
+                    model::yield_now();
+                }
+            };
+            join([
+                world.start(move |world| (0..3).for_each(|_| world.server.plan(mishap))),
+                world.start(|world| world.owe("a", Moment::END)),
+                world.start(|world| world.owe("b", Moment::START)),
+                world.start(World::finish),
+                world.start(pass_time),
+            ]);
+            world.check_rest(2);
+            assert!(world.server.echoed().contains(&"a".to_owned()), "it was worth it");
+        });
+    }
+}

@@ -1,0 +1,366 @@
+//! Servers that go away, come back with or without their data, stand still, close
+//! connections or forget scripts.
+
+mod faults;
+mod support;
+
+use faults::*;
+use leasehold::{Client, Error};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+use support::{Direction, Flow, Proxy, Server, eventually};
+
+/// A poll bound that is soon over.
+const SOON: Duration = Duration::from_millis(200);
+
+#[test]
+fn a_holder_finds_its_lock_lost_when_the_server_comes_back_without_it() {
+    let server = Server::start();
+    let (settings, heard) = Heard::from(patient(server.url()));
+    let (holder, waiting) = (build(settings), build(patient(server.url()).poll_bound(SOON)));
+    let guard = holder.lock("gone").lock().expect("all is well");
+    let waiter = Waiter::start(&server, &waiting, "gone");
+
+    server.kill();
+    server.restart();
+    waiter.gets_it();
+    assert!(guard.is_held(), "nobody has told it, and its lease is long");
+    holder.lock("another").is_locked().expect("it connects again");
+    assert_eq!(heard.lost(), "gone");
+    assert!(!guard.is_held() && guard.wait_lost(Duration::ZERO));
+    assert!(guard.unlock().is_err_and(|error| error.is_lost()));
+    assert_eq!(owners(&server, "gone").len(), 1, "the waiter's hold is untouched");
+    waiter.releases();
+}
+
+#[test]
+fn a_hold_survives_a_server_that_keeps_a_log_and_is_killed() {
+    let logging = Server::with(|config| config.line("appendonly yes").line("appendfsync always"));
+    survives_with_its_waiter(&logging, Server::kill);
+}
+
+#[test]
+fn a_hold_survives_a_server_that_saves_and_ends() {
+    survives_with_its_waiter(&Server::start(), Server::shutdown_save);
+}
+
+fn survives_with_its_waiter(server: &Server, end: impl Fn(&Server)) {
+    let (settings, heard) = Heard::from(patient(server.url()));
+    let (holder, waiting) = (build(settings), build(patient(server.url())));
+    let guard = holder.lock("kept").lock().expect("all is well");
+    let waiter = Waiter::start(server, &waiting, "kept");
+
+    end(server);
+    server.restart();
+    // Only a message can wake it: its poll bound is far away.
+    waiter.is_subscribed(server, "kept");
+    let before = left(server, "kept");
+    holder.lock("another").is_locked().expect("it connects again");
+    heard.until("a renewal", |told| matches!(told, Told::Renewed(_)).then_some(()));
+    assert!(left(server, "kept") > before, "it was not renewed at once");
+    assert_held(server, "kept", &guard, NEVER);
+    waiter.still_waits();
+    guard.unlock().expect("it is held");
+    waiter.gets_it();
+    waiter.releases();
+}
+
+#[test]
+fn who_was_refused_once_waits_through_refused_connections() {
+    waits_through(|proxy| {
+        proxy.refuse();
+        proxy.kill_all();
+        let refused = proxy.stats().refused;
+        proxy.wait_until("a few tries", |stats| stats.refused > refused + 8);
+    });
+}
+
+#[test]
+fn who_was_refused_once_waits_through_silence() {
+    waits_through(|proxy| {
+        proxy.swallow_replies();
+        let accepted = proxy.stats().accepted;
+        proxy.wait_until("a few tries", |stats| stats.accepted > accepted + 4);
+    });
+}
+
+fn waits_through(outage: impl Fn(&Proxy)) {
+    let server = Server::start();
+    let proxy = Proxy::start(server.addr());
+    let (client, beside) = (build(hasty(proxy.url()).poll_bound(SOON)), other(&server));
+    let guard = beside.lock("far").lock().expect("its way is straight");
+    let waiter = Waiter::start(&server, &client, "far");
+    outage(&proxy);
+    assert!(guard.is_held());
+    waiter.still_waits();
+    proxy.heal();
+    guard.unlock().expect("its way is straight");
+    waiter.gets_it();
+    waiter.releases();
+    drop((client, beside));
+    nothing_is_left(&server);
+}
+
+#[test]
+fn a_connection_that_breaks_under_its_very_first_question_is_made_again() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.addr());
+    let (client, digests) = (build(patient(proxy.url()).pool_size(2)), Digests::of(&server));
+    let acquire = digests.acquire.as_bytes();
+    proxy.on_request(acquire, Direction::Replies, Flow::Hold);
+    thread::scope(|scope| {
+        scope.spawn(|| drop(client.lock("on the first").lock().expect("all is well")));
+        something_is_held(&proxy);
+        proxy.on_request(acquire, Direction::Replies, Flow::CutAfter(0));
+        let outcome = client.lock("on the second").try_lock();
+        proxy.release_held();
+        let guard = outcome.expect("another connection is enough").expect("it is free");
+        assert_held(&server, "on the second", &guard, NEVER);
+    });
+    assert_eq!(proxy.stats().triggered, 2);
+}
+
+/// Every verb's first question; each has to fail with what is returned.
+fn first_questions(client: &Client) -> Vec<Error> {
+    let lock = client.lock("unasked");
+    let started = Instant::now();
+    let errors = vec![
+        lock.lock().map(drop).expect_err("nobody answers"),
+        lock.lock_owned().map(drop).expect_err("nobody answers"),
+        lock.try_lock().map(drop).expect_err("nobody answers"),
+        lock.try_lock_for(NEVER).map(drop).expect_err("nobody answers"),
+        lock.try_lock_until(started + NEVER).map(drop).expect_err("nobody answers"),
+        lock.is_locked().map(drop).expect_err("nobody answers"),
+        lock.remaining().map(drop).expect_err("nobody answers"),
+        lock.force_unlock().map(drop).expect_err("nobody answers"),
+    ];
+    let each = started.elapsed() / u32::try_from(errors.len()).expect("few");
+    assert!(each < BRIEF * 10, "more than a connect and a response time-out: {each:?}");
+    errors
+}
+
+#[test]
+fn a_first_question_without_a_server_fails() {
+    let server = Server::start();
+    let client = build(hasty(server.url()));
+    server.kill();
+    for error in first_questions(&client) {
+        assert!(error.is_connection(), "{error}");
+    }
+    server.restart();
+    client.lock("unasked").lock().expect("it is back").unlock().expect("it is held");
+}
+
+#[test]
+fn a_first_question_to_a_server_that_stands_still_fails() {
+    let server = Server::start();
+    let client = build(hasty(server.url()));
+    server.stop();
+    let errors = first_questions(&client);
+    server.resume();
+    for error in errors {
+        assert!(error.is_connection(), "{error}");
+    }
+    eventually("what was taken late is freed", || !exists(&server, "unasked"));
+    client.lock("unasked").lock().expect("it is back").unlock().expect("it is held");
+}
+
+#[test]
+fn a_deadline_that_passes_without_an_answer_is_an_error() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.addr());
+    let (client, beside) = (build(hasty(proxy.url()).poll_bound(SOON)), other(&server));
+    let guard = beside.lock("far").lock().expect("its way is straight");
+    let lock = client.lock("far");
+    let outcome = lock.try_lock_for(SOON * 3).expect("all is well, but it is taken");
+    assert!(outcome.is_none(), "two hold the lock");
+    eventually("the subscription ends", || server.numsub(&channel_of("far")) == 0);
+
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| lock.try_lock_for(SOON * 20).map(|guard| guard.is_some()));
+        let subscribed = || server.numsub(&channel_of("far")) == 1;
+        eventually("it has been refused", subscribed);
+        proxy.refuse();
+        proxy.kill_all();
+        let error = waiter.join().expect("no panic").expect_err("nobody knows whether it is free");
+        assert!(error.is_connection(), "{error}");
+    });
+    guard.unlock().expect("its way is straight");
+}
+
+#[test]
+fn a_deadline_that_passes_in_line_behind_one_without_an_answer_is_an_error() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.addr());
+    let (client, beside) = (build(hasty(proxy.url()).poll_bound(SOON)), other(&server));
+    let guard = beside.lock("far").lock().expect("its way is straight");
+    let front = Waiter::start(&server, &client, "far");
+    proxy.refuse();
+    proxy.kill_all();
+    let refused = proxy.stats().refused;
+    proxy.wait_until("a few tries", |stats| stats.refused > refused + 4);
+    let outcome = client.lock("far").try_lock_for(SOON);
+    proxy.heal();
+    guard.unlock().expect("its way is straight");
+    front.gets_it();
+    front.releases();
+    let error = outcome.map(|guard| guard.is_some()).expect_err("nobody knows whether it is free");
+    assert!(error.is_connection(), "{error}");
+}
+
+#[test]
+fn a_server_that_stands_still_for_less_than_the_lease_costs_no_hold() {
+    const LEASE: Duration = Duration::from_secs(6);
+    let server = Server::start();
+    let (settings, heard) = Heard::from(patient(server.url()).watchdog_timeout(LEASE));
+    let (holder, waiting) = (build(settings), build(patient(server.url()).poll_bound(SOON)));
+    let guard = holder.lock("kept").lock().expect("all is well");
+    let waiter = Waiter::start(&server, &waiting, "kept");
+    server.stop();
+    heard.until("a failed renewal", |told| matches!(told, Told::RenewalFailed(_)).then_some(()));
+    assert!(guard.is_held(), "its lease is not over");
+    server.resume();
+    heard.until("a renewal", |told| matches!(told, Told::Renewed(_)).then_some(()));
+    assert_held(&server, "kept", &guard, LEASE);
+    waiter.still_waits();
+    guard.unlock().expect("it is held");
+    waiter.gets_it();
+    waiter.releases();
+}
+
+#[test]
+fn a_pause_longer_than_the_response_time_out_fails_and_leaves_nothing() {
+    let server = Server::start();
+    let (client, beside) = (build(hasty(server.url()).poll_bound(SOON)), other(&server));
+    let guard = beside.lock("taken").lock().expect("all is well");
+    let waiter = Waiter::start(&server, &client, "taken");
+    pause(&server, BRIEF * 4);
+    let error = client.lock("paused").try_lock().expect_err("it does not answer in time");
+    assert!(error.is_connection(), "{error}");
+    guard.unlock().expect("it waits for the end of the pause");
+    waiter.gets_it();
+    waiter.releases();
+    eventually("what was taken late is freed", || !exists(&server, "paused"));
+    assert_others_can_take(&beside, "paused");
+    drop((client, beside));
+    nothing_is_left(&server);
+}
+
+/// Keeps all commands waiting.
+fn pause(server: &Server, span: Duration) {
+    server.ask::<()>(&["CLIENT", "PAUSE", &span.as_millis().to_string(), "ALL"]);
+}
+
+/// Eight threads of two processes' worth of clients increment a counter that only
+/// the lock guards, while `trouble` is made: after all of them have got on since the
+/// last, so that what suffices against one is never asked to suffice against two.
+fn increments_survive(trouble: impl Fn(&Server)) {
+    const THREADS: usize = 8;
+    let server = Server::start();
+    let clients = [connected(&server), connected(&server)];
+    let (done, progress) = (Done::default(), [const { AtomicUsize::new(0) }; THREADS]);
+    let all = || progress.iter().map(|one| one.load(Ordering::Acquire)).collect::<Vec<_>>();
+    thread::scope(|scope| {
+        for (thread, progress) in progress.iter().enumerate() {
+            let (server, client, done) = (&server, &clients[thread % clients.len()], &done);
+            scope.spawn(move || {
+                let mut connection = server.connection();
+                while !done.is() {
+                    increment(client, &mut connection, progress);
+                }
+            });
+        }
+        let ends = Ends(&done);
+        for _ in 0..10 * stress() {
+            let before = all();
+            let on = || all().iter().zip(&before).all(|(now, before)| *now >= before + 2);
+            eventually("every thread gets on", on);
+            trouble(&server);
+        }
+        drop(ends);
+    });
+    let counted: usize = server.ask(&["GET", "counter"]);
+    assert_eq!(counted, all().iter().sum(), "increments were lost");
+    server.ask::<()>(&["DEL", "counter"]);
+    drop(clients);
+    nothing_is_left(&server);
+}
+
+/// A client with two connections, both of which stand.
+fn connected(server: &Server) -> Client {
+    let client = build(patient(server.url()).pool_size(2));
+    eventually("both connections", || {
+        thread::scope(|scope| {
+            let ask = || client.lock("any").is_locked().expect("all is well");
+            (0..4).for_each(|_| drop(scope.spawn(ask)));
+        });
+        let id = client.id().to_string();
+        server.clients().iter().filter(|peer| peer.name.contains(&id)).count() == 2
+    });
+    client
+}
+
+/// Whether the threads of a test are done: also when it has failed.
+#[derive(Default)]
+struct Done(AtomicBool);
+
+impl Done {
+    fn is(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+struct Ends<'a>(&'a Done);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.0.store(true, Ordering::Release);
+    }
+}
+
+fn increment(client: &Client, connection: &mut redis::Connection, progress: &AtomicUsize) {
+    let guard = client.lock("guarded").lock().expect("a new connection is enough");
+    let get = redis::cmd("GET").arg("counter").query::<Option<usize>>(connection);
+    let count = get.expect("our own connection stays").unwrap_or(0);
+    let set = redis::cmd("SET").arg(&["counter", &(count + 1).to_string()]).query(connection);
+    let () = set.expect("our own connection stays");
+    match count % 2 {
+        0 => guard.unlock().expect("a new connection is enough"),
+        _ => drop(guard),
+    }
+    progress.fetch_add(1, Ordering::AcqRel);
+}
+
+#[test]
+fn killed_connections_cost_no_error_and_no_increment() {
+    increments_survive(|server| assert!(server.client_kill_type("normal") > 0));
+}
+
+#[test]
+fn killed_listeners_cost_no_error_and_no_increment() {
+    increments_survive(|server| {
+        eventually("listeners to kill", || server.client_kill_type("pubsub") > 0);
+    });
+}
+
+#[test]
+fn all_connections_killed_at_once_cost_no_error_and_no_increment() {
+    increments_survive(|server| {
+        server.client_kill_type("pubsub");
+        server.client_kill_type("normal");
+    });
+}
+
+#[test]
+fn forgotten_scripts_cost_no_error_and_no_increment() {
+    increments_survive(|server| {
+        let flush = || server.ask::<()>(&["SCRIPT", "FLUSH"]);
+        (0..20).for_each(|_| flush());
+    });
+}
+
+#[test]
+fn short_pauses_cost_no_error_and_no_increment() {
+    increments_survive(|server| pause(server, Duration::from_millis(50)));
+}

@@ -1,0 +1,228 @@
+//! What the README says of this crate, held against the crate.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use leasehold::Client;
+
+use support::Server;
+
+const README: &str = include_str!("../README.md");
+
+fn path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+fn source(name: &str) -> String {
+    fs::read_to_string(path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// The README outside its blocks of code.
+fn prose() -> String {
+    README.split("```").step_by(2).collect()
+}
+
+/// What stands in backticks in the prose.
+fn spans() -> Vec<String> {
+    prose().split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// The table of settings: name and default.
+fn settings() -> BTreeMap<String, String> {
+    let table = README.lines().skip_while(|line| !line.starts_with("| setting | default |"));
+    let rows = table.skip(2).take_while(|line| line.starts_with('|'));
+    let settings: BTreeMap<_, _> = rows
+        .map(|row| {
+            let mut cells = row.trim_matches('|').split(" | ").map(str::trim);
+            let mut next = || cells.next().unwrap_or_else(|| panic!("three cells in {row}"));
+            (next().trim_matches('`').to_owned(), next().to_owned())
+        })
+        .collect();
+    assert!(!settings.is_empty(), "the README has a table | setting | default | |");
+    settings
+}
+
+/// The fields of a builder with nothing set, as its `Debug` shows them.
+fn defaults() -> BTreeMap<String, String> {
+    let shown = format!("{:?}", Client::builder());
+    let fields = shown.strip_prefix("Builder { ").and_then(|rest| rest.strip_suffix(" }"));
+    let fields = fields.unwrap_or_else(|| panic!("{shown}"));
+    let mut depth = 0;
+    let at_top = |sign: char| {
+        depth += i32::from(sign == '(') - i32::from(sign == ')');
+        sign == ',' && depth == 0
+    };
+    let fields = fields.split(at_top).map(|field| field.split_once(": "));
+    let fields = fields.map(|field| field.expect("name: value"));
+    fields.map(|(name, value)| (name.trim().to_owned(), value.to_owned())).collect()
+}
+
+#[test]
+fn the_table_of_settings_has_the_defaults() {
+    let mut defaults = defaults();
+    // Have no default, and say so in the docs of their setters.
+    assert_eq!(defaults.remove("server").as_deref(), Some("None"));
+    assert_eq!(defaults.remove("events").as_deref(), Some("false"));
+    assert_eq!(settings(), defaults, "README against Client::builder()");
+}
+
+/// The docs of a setter.
+fn docs_of(setter: &str) -> String {
+    let config = source("src/config.rs");
+    let (before, _) = config
+        .split_once(&format!("    pub fn {setter}("))
+        .unwrap_or_else(|| panic!("there is no setter {setter}"));
+    let docs: Vec<&str> =
+        before.lines().rev().map_while(|line| line.trim().strip_prefix("///")).collect();
+    docs.into_iter().rev().collect()
+}
+
+#[test]
+fn every_setter_states_its_default() {
+    for (setter, default) in settings() {
+        let stated = match default.as_str() {
+            "\"\"" => "Default: nothing".to_owned(),
+            "(0, 1ms)" => "Default: `max_passes` 0, which turns it off; `max_time` 1 ms".to_owned(),
+            span if span.ends_with('s') => format!("Default: {}", spaced(span)),
+            count => format!("Default: {count}"),
+        };
+        let docs = docs_of(&setter);
+        assert!(docs.contains(&stated), "{setter}: {stated:?} is not in {docs:?}");
+    }
+}
+
+/// `30s` as prose has it: `30 s`.
+fn spaced(span: &str) -> String {
+    let unit = span.find(char::is_alphabetic).expect("a span has a unit");
+    format!("{} {}", &span[..unit], &span[unit..])
+}
+
+#[test]
+fn figures_in_the_prose_are_the_defaults() {
+    let settings = settings();
+    let prose = prose().replace('\n', " ");
+    for (before, setting) in
+        [("lease (by default ", "watchdog_timeout"), ("poll bound (", "poll_bound")]
+    {
+        let figures: Vec<&str> = prose.split(before).skip(1).collect();
+        assert!(!figures.is_empty(), "the README has no {before:?} any more");
+        let figure = spaced(&settings[setting]);
+        let right = |rest: &&str| rest.starts_with(&format!("{figure})"));
+        assert!(figures.iter().all(right), "{before:?} is not followed by {figure}");
+    }
+}
+
+#[test]
+fn the_shortest_lease_is_the_one_that_is_named() {
+    let (_, rest) = README.split_once("Leases are at least ").expect("the README says how long");
+    let millis = rest.split_once(" ms").and_then(|(figure, _)| figure.parse().ok());
+    let shortest = Duration::from_millis(millis.expect("a number of ms"));
+    let server = Server::start();
+    let client = Client::open(server.url()).expect("the server is there");
+    let with = |lease| client.lock("a").with_lease(lease).try_lock().map(drop);
+    with(shortest)
+        .or_else(|error| if error.is_lost() { Ok(()) } else { Err(error) })
+        .expect("the shortest lease can be had");
+    let shorter = with(shortest - Duration::from_nanos(1)).expect_err("too short");
+    assert!(shorter.is_configuration(), "{shorter:?}");
+}
+
+#[test]
+fn the_oldest_rust_is_the_manifests() {
+    let (_, rest) = prose()
+        .split_once(". Rust ")
+        .map(|(a, b)| (a.to_owned(), b.to_owned()))
+        .expect("the README says which Rust");
+    let version = rest.split(' ').next().unwrap_or_default();
+    assert_eq!(version, env!("CARGO_PKG_RUST_VERSION"), "README against Cargo.toml");
+}
+
+#[test]
+fn files_that_are_named_exist() {
+    let links = README.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let links = links.filter(|target| !target.contains("://")).map(str::to_owned);
+    let words = README.split(|sign: char| sign.is_whitespace() || "`()[],;".contains(sign));
+    let folders = ["script/", "src/", "tests/", "examples/", "lua/", "benches/", "docs/", ".ci/"];
+    let named = words.filter(|word| folders.iter().any(|folder| word.starts_with(folder)));
+    let named: BTreeSet<String> = links.chain(named.map(str::to_owned)).collect();
+    assert!(named.contains("DESIGN.md") && named.contains("script/test"), "found only {named:?}");
+    for name in named {
+        let file = fs::metadata(path(&name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let runs = file.permissions().mode() & 0o111 != 0;
+        assert!(runs || !name.starts_with("script/"), "{name} cannot be executed");
+    }
+}
+
+/// `cargo run --example one`, `two`, ... up to the end of the sentence.
+fn examples_named() -> BTreeSet<String> {
+    let prose = prose();
+    let (_, rest) = prose.split_once("`cargo run --example ").expect("the README names examples");
+    let sentence = rest.split(['.', ':']).next().unwrap_or_default();
+    let first = sentence.split('`').next().unwrap_or_default();
+    let others = sentence.split('`').skip(2).step_by(2);
+    std::iter::once(first).chain(others).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_examples_are_those_that_are_named() {
+    let mut examples = BTreeSet::new();
+    for entry in fs::read_dir(path("examples")).expect("there are examples") {
+        let path = entry.expect("the folder can be listed").path();
+        if path.extension().is_some_and(|kind| kind == "rs") || path.join("main.rs").is_file() {
+            examples.insert(path.file_stem().expect("a name").to_string_lossy().into_owned());
+        }
+    }
+    // Has a script, which is what the README names.
+    assert!(examples.remove("demo"), "there is no examples/demo");
+    assert!(source("script/demo").contains("--example demo"), "script/demo runs the demo");
+    assert_eq!(examples_named(), examples, "README against examples/");
+}
+
+#[test]
+fn the_features_are_those_that_are_named() {
+    let prose = prose();
+    let (_, rest) = prose.split_once("Features: ").expect("the README names features");
+    let paragraph = rest.split("\n\n").next().unwrap_or_default();
+    let named: BTreeSet<&str> = paragraph.split('`').skip(1).step_by(2).collect();
+    let manifest = source("Cargo.toml");
+    let (_, features) = manifest.split_once("[features]\n").expect("there are features");
+    let features = features.split("\n[").next().unwrap_or_default();
+    let listed = features.lines().filter_map(|line| line.split_once(" = "));
+    let mut listed = listed.map(|(name, _)| name).filter(|name| *name != "default");
+    let unnamed: Vec<&str> = listed.by_ref().filter(|name| !named.contains(name)).collect();
+    assert!(named.contains("tls"), "found only {named:?}");
+    assert!(unnamed.is_empty(), "the README does not name the features {unnamed:?}");
+}
+
+/// What it calls is there: methods with brackets, of any type.
+#[test]
+fn the_methods_that_are_named_exist() {
+    let sources: String = fs::read_dir(path("src"))
+        .expect("there are sources")
+        .filter_map(|entry| fs::read_to_string(entry.ok()?.path()).ok())
+        .collect();
+    let named = spans().into_iter().filter_map(|span| span.strip_suffix("()").map(str::to_owned));
+    let named: BTreeSet<String> = named.collect();
+    assert!(named.contains("is_held"), "found only {named:?}");
+    for name in named {
+        assert!(sources.contains(&format!("pub fn {name}(")), "{name}() is no method");
+    }
+}
+
+/// The example of the README is compiled as a test of the documentation.
+#[test]
+fn the_example_is_compiled() {
+    let lib = source("src/lib.rs");
+    let included = "#[cfg(doctest)]\n#[doc = include_str!(\"../README.md\")]\n";
+    assert!(lib.contains(included), "src/lib.rs includes the README in its doc tests");
+    let opened: Vec<&str> = README.lines().filter(|line| line.starts_with("```rust")).collect();
+    assert!(!opened.is_empty(), "the README has an example");
+    assert!(!opened.contains(&"```rust,ignore"), "the example is compiled: {opened:?}");
+    // Compiled, but not run: there may be no server at that address.
+    assert!(opened.iter().all(|line| *line == "```rust,no_run"), "{opened:?} would be run");
+}
