@@ -2,7 +2,8 @@
 //!
 //! `script/demo`, or `cargo run --release --example demo`. Starts a Redis of its own, or
 //! uses `REDIS_URL` and cleans up there. Ends with 1 if a job was done twice or never,
-//! or if something did not happen that was to be shown.
+//! or if something did not happen that was to be shown. `RUST_LOG=debug` lets the
+//! library say what it does.
 //!
 //! This file is the parent: what happens when. `demo/worker.rs` is what a user of the
 //! library would write; the parent starts this program anew for each worker.
@@ -56,13 +57,14 @@ const PER_LINE: usize = 20;
 const WORKER: &str = "worker";
 
 /// How often the time to live is shown, and for how long at least.
-const LOOK: Duration = Duration::from_millis(200);
+const LOOK: Duration = Duration::from_millis(250);
 const LOOKS_FOR: Duration = WATCHDOG_TIMEOUT.saturating_mul(2);
 
 /// How many renewals are to be seen.
 const RENEWALS: usize = 3;
 
 fn main() -> ExitCode {
+    env_logger::init();
     let arguments: Vec<String> = env::args().skip(1).collect();
     let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => Demo::run(),

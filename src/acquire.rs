@@ -268,6 +268,7 @@ impl<'a> InLine<'a> {
 
     fn next(&mut self, turn: &Turn, now: Moment) -> Next {
         let news = self.listening.as_ref().map(Waiting::news);
+        self.questions.held_here |= matches!(turn, Turn::HeldHere);
         match turn {
             Turn::Behind | Turn::Handed(_) => {
                 self.questions.next = Moment::END;
@@ -276,7 +277,6 @@ impl<'a> InLine<'a> {
             Turn::HeldHere if now < self.questions.next => {
                 let poll = now + self.attempt.engine.poll_bound;
                 self.questions.next = self.questions.next.min(poll);
-                self.questions.held_here = true;
                 Next::Sleep(self.questions.next)
             }
             Turn::HeldHere => Next::Ask(self.open),
@@ -303,10 +303,15 @@ impl<'a> InLine<'a> {
     fn ask(&mut self, lane: Option<LaneId>) -> Result<Option<Hold>> {
         let engine = self.attempt.engine;
         engine.check_process()?;
-        let channel = self.attempt.local.known_channel();
+        let session = engine.waiters.session().filter(|_| self.caller.waits);
+        // Who tells the listener of a channel has looked there before: it may be
+        // subscribed and given up again before this caller registers.
+        let channel = match session {
+            Some(_) => Some(self.attempt.local.channel(&engine.waiters)),
+            None => self.attempt.local.known_channel(),
+        };
         let hearing = channel.map_or(Hearing::Nothing, |channel| channel.hearing());
-        let session = engine.waiters.session();
-        let told = session.filter(|_| self.caller.waits && hearing == Hearing::Nothing);
+        let told = session.filter(|_| hearing == Hearing::Nothing);
         self.questions.before(channel.map(|channel| channel.news()), hearing, told);
 
         let question = self.question(told.map(|_| &engine.control));

@@ -210,7 +210,7 @@ impl Refusal {
             "CROSSSLOT" => (false, "the keys of one lock lie in different slots"),
             "NOSCRIPT" => (false, "it forgets scripts as fast as they are loaded"),
             // What a script is not allowed to do has no code of its own before Redis 7.
-            _ if self.detail.contains("can't run this command")
+            _ if self.detail.contains("executing the script can't")
                 || self.detail.contains("ermission") =>
             {
                 (false, "the README lists the permissions that are needed")

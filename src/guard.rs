@@ -17,7 +17,9 @@ use crate::release::Hold;
 ///
 /// Dropping it hands in the release and does not wait for the server; the answer is
 /// told to [`Events::released`](crate::Events::released) and, if it was bad, to the
-/// log. [`unlock`](Guard::unlock) waits and says what happened. A forgotten guard
+/// log. [`unlock`](Guard::unlock) waits and says what happened. A process that ends
+/// right after the drop may end before the release is sent, unless it drops or closes
+/// its [`Client`](crate::Client) last, which waits for that. A forgotten guard
 /// (`mem::forget`) is one that lives on: the lock stays taken, and renewed, while its
 /// thread lives.
 ///

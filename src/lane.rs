@@ -36,7 +36,7 @@ use crate::conn::Conn;
 #[cfg(all(test, leasehold_model))]
 use crate::conn::model::Conn;
 use crate::conn::{Address, Fault, Ghosts, Identity, Timeouts};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Refusal, Result};
 use crate::script::{Call, LaneId, Reply, Script};
 use crate::sync::{Condvar, Mutex};
 use crate::time::{self, Moment};
@@ -261,7 +261,7 @@ impl Lane {
     /// Connects, if it is not connected.
     pub(crate) fn connect(&self) -> Result<()> {
         let Some(mut lead) = Lead::take(self) else { return Ok(()) };
-        lead.wire.connect(self).map(drop)
+        lead.wire.connect(self)
     }
 
     /// Queues a request. Does no I/O: call [`Lane::serve`] or have it done.
@@ -430,6 +430,8 @@ struct Wire {
     buffer: Vec<u8>,
     /// The server said that it is a replica.
     misled: bool,
+    /// A script that could not be loaded in this round, and why.
+    not_loaded: Option<(&'static str, Refusal)>,
 }
 
 /// A connection that was given up with questions under way.
@@ -468,26 +470,25 @@ impl Wire {
         let mut left = batch;
         let mut second_try = false;
         while !left.is_empty() {
-            let fresh = match self.connect(lane) {
-                Ok(fresh) => fresh,
-                Err(error) => return lane.fail(left, &error),
-            };
+            if let Err(error) = self.connect(lane) {
+                return lane.fail(left, &error);
+            }
             let fault = match self.round(lane, &mut left) {
                 Ok(()) => continue,
                 Err(fault) => fault,
             };
             self.condemn(&left);
-            if fault.timed_out || fresh || second_try {
+            if fault.timed_out || second_try {
                 return lane.fail(left, &fault.error);
             }
             second_try = true;
         }
     }
 
-    /// Connects if there is no connection; whether it did.
-    fn connect(&mut self, lane: &Lane) -> Result<bool> {
+    /// Connects if there is no connection.
+    fn connect(&mut self, lane: &Lane) -> Result<()> {
         if self.conn.is_some() {
-            return Ok(false);
+            return Ok(());
         }
         let link = &lane.link;
         let now = time::now();
@@ -501,7 +502,7 @@ impl Wire {
         if self.serial > 1 {
             link.watch.reconnected(link.address.shown());
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Takes in what the server said of the ghosts.
@@ -530,6 +531,7 @@ impl Wire {
     /// script loaded stays there for the next round.
     fn round(&mut self, lane: &Lane, left: &mut VecDeque<Request>) -> Outcome {
         self.put_own_requests_first(left);
+        self.not_loaded = None;
         let Some(mut conn) = self.conn.take() else { return Ok(()) };
         self.buffer.clear();
         left.iter().for_each(|request| self.buffer.extend_from_slice(&request.call.bytes));
@@ -563,6 +565,7 @@ impl Wire {
         while !left.is_empty() {
             let reply = conn.answer(deadline)?;
             let Some(mut request) = left.pop_front() else { break };
+            let reply = self.why_unknown(&request, reply);
             if reply.is_refused("NOSCRIPT") && request.loads < LOADS {
                 request.loads += 1;
                 again.push_back(request);
@@ -577,10 +580,27 @@ impl Wire {
         Ok(())
     }
 
+    /// A script that is unknown because it could not be loaded: the reason for that is
+    /// the better answer.
+    fn why_unknown(&self, request: &Request, reply: Reply) -> Reply {
+        match (&self.not_loaded, request.call.script) {
+            (Some((digest, refusal)), Some(script))
+                if script.digest == *digest && reply.is_refused("NOSCRIPT") =>
+            {
+                Reply::Refused(refusal.clone())
+            }
+            _ => reply,
+        }
+    }
+
     fn answer(&mut self, lane: &Lane, request: Request, reply: Reply, sent: Moment) {
         match &request.to {
             To::Ghost(identity) => self.killed(identity, &reply),
-            To::Script(script) => loaded(script, &reply),
+            To::Script(script) => {
+                if let Reply::Refused(refusal) = reply {
+                    self.not_loaded = Some((script.digest, refusal));
+                }
+            }
             To::Waiter(_) | To::Debt(_) => {
                 let haunted = self.ghosts.iter().any(|ghost| ghost.haunts(sent));
                 let doubtful = request.doubtful;
@@ -613,6 +633,7 @@ impl Wire {
         scripts.sort_unstable_by_key(|script| script.digest);
         scripts.dedup_by_key(|script| script.digest);
         for script in scripts {
+            log::debug!("the server does not know the script {}: loading it", script.name);
             left.push_front(Request::new(Call::load(script), To::Script(script)));
         }
         for ghost in self.ghosts.iter().filter(|ghost| ghost.fate == Fate::Alive) {
@@ -623,11 +644,3 @@ impl Wire {
 }
 
 type Outcome = std::result::Result<(), Fault>;
-
-/// What the answer to `SCRIPT LOAD` is good for: if it failed, so will its callers,
-/// and they will say so; only the reason would be missing.
-fn loaded(script: &Script, reply: &Reply) {
-    if let Reply::Refused(refusal) = reply {
-        log::warn!("the script {} could not be loaded: {refusal}", script.name);
-    }
-}

@@ -129,7 +129,9 @@ impl Listener {
     }
 
     fn run(&self) {
-        while self.called.recv().is_ok() && !self.is_stopped() {
+        // The call of `stop` may have been heard in a rest: so the flag is looked at
+        // before each sleep, too.
+        while !self.is_stopped() && self.called.recv().is_ok() {
             while thread::survive("listening", || self.listen_while_wanted()).is_none() {
                 let _ = self.called.recv_timeout(thread::REST);
             }

@@ -261,6 +261,12 @@ impl Local {
         }
     }
 
+    /// The line in which a release stands that has no answer yet: what is to see its
+    /// effect has to stand behind it.
+    pub(crate) fn owed(&self) -> Option<LaneId> {
+        self.state.lock().owed.map(|(_, lane)| lane)
+    }
+
     /// The release of that hold was answered, or will not be sent again.
     pub(crate) fn settled(&self, hold: HoldId) {
         let mut state = self.state.lock();
@@ -281,11 +287,15 @@ impl Local {
         &self,
         kind: &'static str,
         thread: ThreadId,
+        now: Moment,
     ) -> Option<(Arc<Lease>, Counted)> {
         let state = self.state.lock();
         let own = |held: &&Held| held.holder.is_thread(thread) && held.leaked > 0;
-        let mut holds = state.holds.iter().filter(|held| held.rules.kind() == kind);
-        let found = holds.clone().find(own).or_else(|| holds.find(|held| held.is_nobodys()))?;
+        let holds = state.holds.iter().filter(|held| held.rules.kind() == kind);
+        let nobodys = || holds.clone().filter(|held| held.is_nobodys());
+        let valid = |held: &&Held| !held.lease.remaining(now).is_zero();
+        let found = holds.clone().find(own);
+        let found = found.or_else(|| nobodys().find(valid)).or_else(|| nobodys().next())?;
         let ended = found.holder.has_ended();
         let counted = if ended { Counted::Everything } else { Counted::Leak };
         Some((Arc::clone(&found.lease), counted))
@@ -365,8 +375,9 @@ impl State {
         self.holds.retain(|held| !Arc::ptr_eq(&held.lease, lease));
     }
 
+    /// Whether any hold is valid. Ends none: a loss that it came upon would not be told.
     fn is_held(&self, now: Moment) -> bool {
-        self.holds.iter().any(|held| held.lease.look(now) == Look::Held)
+        self.holds.iter().any(|held| !held.lease.remaining(now).is_zero())
     }
 
     fn line_up(&mut self, caller: Caller, now: Moment) -> Entry {

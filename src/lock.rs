@@ -197,7 +197,7 @@ impl<P: Protocol> Lock<P> {
     /// [`Guard::unlock`].
     pub fn unlock(&self) -> Result<()> {
         let local = self.local()?;
-        let leaked = local.leaked(P::rules().kind(), ThreadId::current());
+        let leaked = local.leaked(P::rules().kind(), ThreadId::current(), time::now());
         let (lease, counted) = leaked.ok_or_else(release::not_held)?;
         let engine = Arc::clone(&self.engine);
         Hold::new(engine, Arc::clone(local), lease, P::rules()).unlock_leaked(counted)
@@ -250,7 +250,7 @@ impl<P: Protocol> Lock<P> {
         self.engine.check_open()?;
         // A thread that gets the lock once it is free does not lose it again.
         let held = local.leases();
-        let answer = self.engine.pool.call(P::rules().force(local.name()), None)?;
+        let answer = self.engine.pool.call(P::rules().force(local.name()), local.owed())?;
         // If it was sent twice, the first copy may have freed what the second did not
         // find.
         let freed = answer.doubtful;
@@ -276,7 +276,8 @@ impl<P: Protocol> Lock<P> {
 
     fn ask(&self, call: Call) -> Result<Reply> {
         self.engine.check_open()?;
-        self.engine.pool.call(call, None).map(|answer| answer.reply)
+        let behind = self.local()?.owed();
+        self.engine.pool.call(call, behind).map(|answer| answer.reply)
     }
 
     /// The one way in: every verb is this with another patience and another guard.

@@ -23,7 +23,7 @@
 use std::env;
 
 /// How many schedules each scheduler chooses for a model.
-const ITERATIONS: usize = 500;
+const ITERATIONS: usize = 200;
 
 /// How often the scheduler that prefers few switches between threads makes one
 /// where it does not have to, less one.

@@ -8,6 +8,7 @@ use faults::*;
 use leasehold::{Client, Error, Released};
 use std::thread;
 use std::time::Instant;
+use support::wait::{BOUND, holds_within};
 use support::{Direction, Flow, Proxy, Server, eventually};
 
 /// How many ways to one server are cut at a time: every one at other bytes.
@@ -336,4 +337,61 @@ fn a_drop_does_not_wait_for_the_way_to_open() {
     way.proxy.release_held();
     assert!(way.heard.released().error.is_none());
     assert!(!exists(&server, "a"));
+}
+
+#[test]
+fn closing_or_dropping_a_client_waits_for_what_is_owed() {
+    let server = Server::start();
+    let digests = Digests::of(&server);
+    for end in [|client: Client| client.close(), |client: Client| drop(client)] {
+        let proxy = Proxy::start(server.addr());
+        let client = build(patient(proxy.url()));
+        let guard = client.lock("owed").lock().expect("all is well");
+        proxy.on_request(digests.release.as_bytes(), Direction::Requests, Flow::Hold);
+        drop(guard);
+        something_is_held(&proxy);
+        thread::scope(|scope| {
+            let ending = scope.spawn(|| {
+                end(client);
+                assert!(!exists(&server, "owed"), "it did not wait");
+            });
+            assert!(!holds_within(BRIEF, || ending.is_finished()), "it did not wait");
+            proxy.release_held();
+        });
+    }
+    nothing_is_left(&server);
+}
+
+#[test]
+fn a_question_under_way_when_its_client_closes_leaves_nothing() {
+    for direction in BOTH {
+        let brief = Brief::new();
+        brief.half_open(&brief.digests.acquire, direction);
+        thread::scope(|scope| {
+            let caller = scope.spawn(|| brief.client.lock("a").lock().map(drop));
+            brief.proxy.wait_until("the question", |stats| stats.triggered == 1);
+            brief.client.close();
+            let error = caller.join().expect("no panic").expect_err("no answer can come");
+            assert!(error.is_connection() || error.is_closed(), "{error}");
+        });
+        eventually("what it took is freed", || !exists(&brief.server, "a"));
+        assert_others_can_take(&brief.other, "a");
+        brief.end();
+    }
+}
+
+#[test]
+fn a_release_without_an_answer_does_not_hold_up_another() {
+    let server = Server::start();
+    let (proxy, digests) = (Proxy::start(server.addr()), Digests::of(&server));
+    let client = build(patient(proxy.url()).pool_size(2).response_timeout(NEVER));
+    let take = |name| client.lock(name).lock_owned().expect("all is well");
+    let (first, second) = (take("first"), take("second"));
+    proxy.on_request(digests.release.as_bytes(), Direction::Replies, Flow::Hold);
+    drop(first);
+    something_is_held(&proxy);
+    drop(second);
+    let released = holds_within(BOUND / 3, || !exists(&server, "second"));
+    proxy.release_held();
+    assert!(released, "it waited for a connection that was not its own");
 }

@@ -5,7 +5,7 @@ mod support;
 use leasehold::{Client, Error, Guard, Lock, OwnedGuard, Result};
 use std::error::Error as _;
 use std::sync::mpsc;
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use support::process::{self, Role};
 use support::server::free_port;
@@ -32,6 +32,12 @@ fn shown(error: &Error) -> String {
 
 fn error(url: impl AsRef<str>) -> Error {
     Client::open(url).expect_err("nothing to connect to")
+}
+
+/// What a thread gives that ends soon, if all is well.
+fn join<T>(thread: JoinHandle<T>) -> T {
+    eventually("the thread ends", || thread.is_finished());
+    thread.join().expect("no panic")
 }
 
 #[test]
@@ -120,12 +126,12 @@ fn a_waiter_over_a_unix_socket_is_woken_by_the_message() -> Result<()> {
     let server = Server::start();
     let holder = Client::open(server.unix_url())?;
     let client = Client::builder().single(server.unix_url()).poll_bound(MINUTE).build()?;
-    let guard = holder.lock("a").lock()?;
+    let guard = holder.lock("a").with_lease(MINUTE).lock()?;
     let lock = client.lock("a");
     let waiter = thread::spawn(move || lock.lock()?.unlock());
     eventually("it waits", || server.numsub("redisson_lock__channel:{a}") == 1);
     guard.unlock()?;
-    waiter.join().expect("no panic")
+    join(waiter)
 }
 
 #[test]
@@ -192,7 +198,7 @@ fn a_pool_of_any_size_serves_many_threads_over_no_more_connections_than_that() -
             })
         };
         let threads: Vec<_> = (0..24).map(work).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))?;
+        threads.into_iter().try_for_each(join)?;
         let beyond = 2; // the watchdog's and the listener's
         assert!(server.clients().len() <= size + beyond, "{:#?}", server.clients());
         eventually("nothing is left", || server.keys().is_empty());
@@ -272,7 +278,7 @@ fn closing_ends_all_waits() -> Result<()> {
     eventually("one waits", || server.numsub("redisson_lock__channel:{java}") == 1);
     client.clone().close();
     for waiter in waiters.into_iter().flatten() {
-        let ended = waiter.join().expect("no panic");
+        let ended = join(waiter);
         assert!(ended.as_ref().is_err_and(Error::is_closed), "{ended:?}");
     }
     assert!(guard.is_held());

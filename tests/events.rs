@@ -75,10 +75,12 @@ impl Tidings {
 
     /// The next that `find` finds; what comes before is skipped.
     fn find<T>(&self, mut find: impl FnMut(Told) -> Option<T>) -> T {
+        let end = Instant::now() + MINUTE;
         loop {
             if let Some(found) = find(self.next()) {
                 return found;
             }
+            assert!(Instant::now() < end, "much is told, but not that");
         }
     }
 

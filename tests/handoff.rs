@@ -85,7 +85,7 @@ fn relay(server: &Arc<Server>, client: &Client, waiters: usize) -> Result<(Vec<S
         .collect();
     server.reset_stats();
     guard.unlock()?;
-    threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))?;
+    threads.into_iter().try_for_each(join)?;
     assert!(server.keys().is_empty());
     let owners = owners.lock().expect("nobody panics").clone();
     Ok((owners, server.calls("evalsha")))
@@ -94,6 +94,12 @@ fn relay(server: &Arc<Server>, client: &Client, waiters: usize) -> Result<(Vec<S
 /// How long the runs of equal neighbours are.
 fn runs(owners: &[String]) -> Vec<usize> {
     owners.chunk_by(|a, b| a == b).map(<[String]>::len).collect()
+}
+
+/// What a thread gives that ends soon, if all is well.
+fn join<T>(thread: JoinHandle<T>) -> T {
+    eventually("the thread ends", || thread.is_finished());
+    thread.join().expect("no panic")
 }
 
 #[test]
@@ -137,7 +143,7 @@ fn a_hold_is_passed_for_as_long_as_allowed_and_then_released() -> Result<()> {
     let next = next_owner(&server, &client, "past-max-time");
     eventually("the time is over", || start.elapsed() > 2 * max_time);
     guard.unlock()?;
-    assert_ne!(next.join().expect("no panic")?, first);
+    assert_ne!(join(next)?, first);
     Ok(())
 }
 
@@ -164,7 +170,7 @@ fn a_hold_with_less_than_half_of_its_lease_left_is_released_instead() -> Result<
     assert!(guard.is_held());
     drop(guard);
     server.resume();
-    assert_ne!(next.join().expect("no panic")?, first);
+    assert_ne!(join(next)?, first);
     Ok(())
 }
 
@@ -187,7 +193,7 @@ fn fixed_leases_are_neither_passed_nor_passed_to() -> Result<()> {
             guard.unlock().map(|()| (second, left))
         });
         guard.unlock()?;
-        let (second, left) = next.join().expect("no panic")?;
+        let (second, left) = join(next)?;
         assert_ne!(second, first);
         let wanted = leases[1].unwrap_or(MINUTE / 2);
         assert!(left > wanted.as_millis() as u64 / 2, "{left} ms of {wanted:?}");
@@ -203,14 +209,14 @@ fn a_hold_passes_between_guards_of_threads_and_owned_ones() -> Result<()> {
     let first = owner(&server, "a");
     let next = next_owner(&server, &client, "thread-of-owned");
     owned.unlock()?;
-    assert_eq!(next.join().expect("no panic")?, first);
+    assert_eq!(join(next)?, first);
 
     let guard = client.lock("a").lock()?;
     let first = owner(&server, "a");
     let lock = client.lock("a");
     let next = sleeping("owned-of-thread", move || lock.lock_owned());
     drop(guard);
-    let owned = next.join().expect("no panic")?; // its thread has ended
+    let owned = join(next)?; // its thread has ended
     assert_eq!(owner(&server, "a"), first);
     assert!(owned.is_held() && !client.lock("a").is_held());
     owned.unlock()?;
@@ -231,7 +237,7 @@ fn a_nested_guard_passes_nothing_before_the_last_one_ends() -> Result<()> {
     lock.unlock()?;
     assert!(!next.is_finished() && inner.is_held() && lock.hold_count() == 1);
     inner.unlock()?;
-    assert_eq!(next.join().expect("no panic")?, first);
+    assert_eq!(join(next)?, first);
     Ok(())
 }
 
@@ -259,10 +265,10 @@ fn a_passed_hold_is_renewed_for_its_new_thread_and_after_the_end_of_the_old_one(
         Result::Ok(guard.wait_lost(3 * BRISK))
     });
     frees.send(()).expect("the old thread listens");
-    old.join().expect("no panic")?;
+    join(old)?;
     taken.recv().expect("the new thread holds");
     assert_eq!(owner(&server, "a"), first);
-    assert!(!new.join().expect("no panic")?, "it was renewed all the time");
+    assert!(!join(new)?, "it was renewed all the time");
     eventually("it is released", || server.keys().is_empty());
     Ok(())
 }
@@ -290,7 +296,7 @@ fn deadlines_and_cancellations_in_the_moment_of_passing_leave_no_hold_behind() -
         })
     };
     let threads: Vec<_> = (0..8).map(run).collect();
-    threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))?;
+    threads.into_iter().try_for_each(join)?;
     eventually("the lock is free", || server.keys().is_empty());
     client.lock("a").try_lock()?.expect("nobody stands in line").unlock()
 }
@@ -347,8 +353,8 @@ fn another_process_gets_in_before_a_long_line_of_this_one_is_through() -> Result
     });
     eventually("it waits", || server.numsub("redisson_lock__channel:{a}") == 1);
     guard.unlock()?;
-    let before = other.join().expect("no panic")?;
-    line.into_iter().try_for_each(|thread| thread.join().expect("no panic"))?;
+    let before = join(other)?;
+    line.into_iter().try_for_each(join)?;
     println!("{before} of {LINE} threads came before the other process");
     assert!(before < LINE, "all of them");
     Ok(())

@@ -4,7 +4,7 @@ mod support;
 
 use leasehold::{Client, Error, Events, Guard, Lock, Lost, OwnedGuard, Renewed, Result};
 use std::sync::mpsc::{self, Sender};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use support::{Server, eventually};
 
@@ -33,6 +33,12 @@ fn all_fail(ended: &[Result<()>], is_right: fn(&Error) -> bool) {
 
 fn pttl(server: &Server, name: &str) -> i64 {
     server.ask(&["PTTL", name])
+}
+
+/// What a thread gives that ends soon, if all is well.
+fn join<T>(thread: JoinHandle<T>) -> T {
+    eventually("the thread ends", || thread.is_finished());
+    thread.join().expect("no panic")
 }
 
 #[test]
@@ -83,7 +89,7 @@ fn names_may_be_long_and_hold_any_text() -> Result<()> {
         let waiter = thread::spawn(move || lock.lock()?.unlock());
         eventually("it waits", || server.channels().iter().any(|one| one.contains(name)));
         guard.unlock()?;
-        waiter.join().expect("no panic")?;
+        join(waiter)?;
         assert!(server.keys().is_empty());
     }
     Ok(())
@@ -170,7 +176,7 @@ fn a_wait_without_measure_is_for_ever() -> Result<()> {
         eventually("it waits", || server.numsub(&channel) == 1);
         assert!(!waiter.is_finished());
         guard.unlock()?;
-        waiter.join().expect("no panic")?;
+        join(waiter)?;
     }
     Ok(())
 }
@@ -234,7 +240,7 @@ fn a_waiter_that_finds_another_type_stops_waiting() -> Result<()> {
     eventually("it waits", || server.numsub("redisson_lock__channel:{a}") == 1);
     server.ask::<()>(&["SET", "a", "text"]);
     for waiter in waiters {
-        let ended = waiter.join().expect("no panic");
+        let ended = join(waiter);
         assert!(ended.as_ref().is_err_and(Error::is_server), "{ended:?}");
     }
     assert_eq!(server.ask::<String>(&["GET", "a"]), "text");
@@ -292,6 +298,7 @@ fn a_held_lock_whose_key_was_overwritten_does_not_cost_others_their_renewal() ->
     let mut lost = Vec::new();
     while lost.is_empty() || start.elapsed() < 3 * BRISK {
         lost.extend(told.recv_timeout(MINUTE).expect("renewals go on"));
+        assert!(start.elapsed() < MINUTE, "it is not lost");
     }
     assert_eq!(lost, [name(7)]);
     let held = guards.iter().filter(|guard| guard.is_held()).count();

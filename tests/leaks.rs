@@ -7,7 +7,7 @@ use leasehold::{Client, Events, Guard, OwnedGuard, Renewed, Result};
 use std::cell::RefCell;
 use std::mem;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use support::{Server, eventually};
 
@@ -45,7 +45,13 @@ fn exists(server: &Server, name: &str) -> bool {
 
 /// Runs it on a thread of its own, and returns when that has ended.
 fn elsewhere<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
-    thread::spawn(act).join().expect("no panic")
+    join(thread::spawn(act))
+}
+
+/// What a thread gives that ends soon, if all is well.
+fn join<T>(thread: JoinHandle<T>) -> T {
+    eventually("the thread ends", || thread.is_finished());
+    thread.join().expect("no panic")
 }
 
 #[test]

@@ -64,10 +64,6 @@ fn play(scene: &str, server: &Server, while_it_plays: impl FnOnce(&mut ChildProc
     assert!(child.wait().success());
 }
 
-fn server_with_password() -> Server {
-    Server::with(|config| config.password("right"))
-}
-
 #[test]
 fn nothing_is_left_after_use() {
     play("use", &Server::start(), |_| {});
@@ -88,18 +84,13 @@ fn use_it(role: &Role) {
     });
     assert!(heard.released().error.is_none());
     for name in ["leasehold-watch", "leasehold-liste", "leasehold-reape", "leasehold-event"] {
-        assert!(ours().iter().any(|ours| ours == name), "{name} is not among {:?}", ours());
+        eventually(name, || ours().iter().any(|ours| ours == name));
     }
 }
 
 #[test]
 fn nothing_is_left_after_failed_attempts_to_connect() {
-    let server = server_with_password();
-    let mut child = ChildProcess::start("child_entry", "fail to build", &[&server.url()]);
-    child.expect_line("all gone");
-    nothing_is_left(&server);
-    child.send_line("bye");
-    assert!(child.wait().success());
+    play("fail to build", &Server::with(|config| config.password("right")), |_| {});
 }
 
 fn fail_to_build(role: &Role) {
@@ -164,7 +155,7 @@ fn close(role: &Role) {
     let owned = client.lock("b").lock_owned().expect("it is free");
     drop(client.lock("c").lock().expect("it is free"));
     client.close();
-    assert_eq!(ours(), Vec::<String>::new(), "close() waits for them");
+    eventually("the threads end", || ours().is_empty());
     assert!(guard.is_held() && owned.is_held());
     assert!(client.lock("a").try_lock().is_err_and(|error| error.is_closed()));
     client.close();

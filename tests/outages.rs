@@ -143,27 +143,31 @@ fn first_questions(client: &Client) -> Vec<Error> {
 #[test]
 fn a_first_question_without_a_server_fails() {
     let server = Server::start();
-    let client = build(hasty(server.url()));
+    let clients = [server.url(), server.unix_url()].map(|url| build(hasty(url)));
     server.kill();
-    for error in first_questions(&client) {
+    for error in clients.iter().flat_map(first_questions) {
         assert!(error.is_connection(), "{error}");
     }
     server.restart();
-    client.lock("unasked").lock().expect("it is back").unlock().expect("it is held");
+    for client in clients {
+        client.lock("unasked").lock().expect("it is back").unlock().expect("it is held");
+    }
 }
 
 #[test]
 fn a_first_question_to_a_server_that_stands_still_fails() {
     let server = Server::start();
-    let client = build(hasty(server.url()));
+    let clients = [server.url(), server.unix_url()].map(|url| build(hasty(url)));
     server.stop();
-    let errors = first_questions(&client);
+    let errors: Vec<_> = clients.iter().flat_map(first_questions).collect();
     server.resume();
     for error in errors {
         assert!(error.is_connection(), "{error}");
     }
     eventually("what was taken late is freed", || !exists(&server, "unasked"));
-    client.lock("unasked").lock().expect("it is back").unlock().expect("it is held");
+    for client in clients {
+        client.lock("unasked").lock().expect("it is back").unlock().expect("it is held");
+    }
 }
 
 #[test]
@@ -230,6 +234,23 @@ fn a_server_that_stands_still_for_less_than_the_lease_costs_no_hold() {
 }
 
 #[test]
+fn a_renewal_without_an_answer_is_tried_again_in_time() {
+    const LEASE: Duration = Duration::from_secs(3);
+    for direction in [Direction::Requests, Direction::Replies] {
+        let server = Server::start();
+        let (proxy, digests) = (Proxy::start(server.addr()), Digests::of(&server));
+        let (settings, heard) = Heard::from(patient(proxy.url()).watchdog_timeout(LEASE));
+        let client = build(settings);
+        let guard = client.lock("kept").lock().expect("all is well");
+        proxy.on_request(digests.renew.as_bytes(), direction, Flow::Swallow);
+        heard.until("a failure", |told| matches!(told, Told::RenewalFailed(_)).then_some(()));
+        heard.until("a renewal", |told| matches!(told, Told::Renewed(_)).then_some(()));
+        assert_held(&server, "kept", &guard, LEASE);
+        guard.unlock().expect("it is held");
+    }
+}
+
+#[test]
 fn a_pause_longer_than_the_response_time_out_fails_and_leaves_nothing() {
     let server = Server::start();
     let (client, beside) = (build(hasty(server.url()).poll_bound(SOON)), other(&server));
@@ -259,14 +280,14 @@ fn increments_survive(trouble: impl Fn(&Server)) {
     const THREADS: usize = 8;
     let server = Server::start();
     let clients = [connected(&server), connected(&server)];
-    let (done, progress) = (Done::default(), [const { AtomicUsize::new(0) }; THREADS]);
+    let (done, progress) = (AtomicBool::new(false), [const { AtomicUsize::new(0) }; THREADS]);
     let all = || progress.iter().map(|one| one.load(Ordering::Acquire)).collect::<Vec<_>>();
     thread::scope(|scope| {
         for (thread, progress) in progress.iter().enumerate() {
             let (server, client, done) = (&server, &clients[thread % clients.len()], &done);
             scope.spawn(move || {
                 let mut connection = server.connection();
-                while !done.is() {
+                while !done.load(Ordering::Acquire) {
                     increment(client, &mut connection, progress);
                 }
             });
@@ -301,21 +322,12 @@ fn connected(server: &Server) -> Client {
     client
 }
 
-/// Whether the threads of a test are done: also when it has failed.
-#[derive(Default)]
-struct Done(AtomicBool);
-
-impl Done {
-    fn is(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
-}
-
-struct Ends<'a>(&'a Done);
+/// Tells the threads of a test to end, also when it fails.
+struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
-        self.0.0.store(true, Ordering::Release);
+        self.0.store(true, Ordering::Release);
     }
 }
 

@@ -23,6 +23,7 @@ fn child_entry() {
     match process::role() {
         None => {}
         Some(role) if role.name() == "increment" => increment(&role),
+        Some(role) if role.name() == "increment for ever" => increment_for_ever(&role),
         Some(role) if role.name() == "hold" => hold(&role),
         Some(role) => panic!("nobody plays {role:?}"),
     }
@@ -52,6 +53,22 @@ fn increment(role: &Role) {
     });
     drop(client);
     role.say("done");
+}
+
+/// Increments a counter, and in the same step its own, until it is killed.
+fn increment_for_ever(role: &Role) {
+    let client = build(patient(role.arg(0)).watchdog_timeout(SHORT));
+    let server = redis::Client::open(role.arg(0)).expect("a good URL");
+    let mut server = server.get_connection().expect("the server answers");
+    loop {
+        let guard = client.lock(NAME).lock().expect("nothing is in its way");
+        let count: Option<usize> = ask(&mut server, &["GET", "counter"]);
+        let mut both = redis::pipe();
+        both.atomic().set("counter", count.unwrap_or(0) + 1).ignore();
+        both.incr(role.arg(1), 1).ignore();
+        both.query::<()>(&mut server).expect("the server answers");
+        drop(guard);
+    }
 }
 
 fn ask<T: redis::FromRedisValue>(server: &mut redis::Connection, words: &[&str]) -> T {
@@ -145,11 +162,37 @@ fn processes_lose_no_increment() {
 }
 
 #[test]
+fn processes_that_are_killed_at_any_moment_lose_no_increment() {
+    const ROLE: &str = "increment for ever";
+    let server = Server::start();
+    let count = || server.ask::<Option<usize>>(&["GET", "counter"]).unwrap_or(0);
+    let mut own = 0;
+    let mut start = || {
+        own += 1;
+        ChildProcess::start("child_entry", ROLE, &[&server.url(), &format!("own {own}")])
+    };
+    let mut children = vec![start(), start()];
+    for round in 0..4 * stress() {
+        children.push(start());
+        let before = count();
+        eventually("the others get on", || count() > before + 50 + round);
+        children.remove(0).kill();
+    }
+    let before = count();
+    eventually("the others get on", || count() > before + 50);
+    children.iter_mut().for_each(ChildProcess::kill);
+    let counted = |own| server.ask::<Option<usize>>(&["GET", &format!("own {own}")]).unwrap_or(0);
+    let counted: usize = (1..=own).map(counted).sum();
+    assert_eq!(count(), counted, "increments were lost");
+    eventually("the last lease ends", || !exists(&server, NAME));
+}
+
+#[test]
 fn the_lock_of_a_killed_process_is_free_when_its_lease_is_over_and_not_before() {
     for how in ["watched", "fixed"] {
         let server = Server::start();
         let client = other(&server);
-        let mut child = locked(&server.url(), SHORT * 2, how);
+        let mut child = locked(&server.url(), SHORT * 3, how);
         let waiter = Waiter::start(&server, &client, NAME);
         let (then, left) = (Instant::now(), left(&server, NAME));
         child.kill();
@@ -157,7 +200,7 @@ fn the_lock_of_a_killed_process_is_free_when_its_lease_is_over_and_not_before() 
         let waited = then.elapsed();
         // Redis counts whole milliseconds.
         assert!(waited + Duration::from_millis(2) >= left, "{how}: {waited:?} of {left:?}");
-        assert!(waited < SHORT * 2 + BOUND / 3, "{how}: it took {waited:?}");
+        assert!(waited < SHORT * 3 + BOUND / 3, "{how}: it took {waited:?}");
         waiter.releases();
         drop(client);
         nothing_is_left(&server);

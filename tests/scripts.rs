@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use leasehold::{Builder, Client, Events, Renewed};
+use leasehold::{Builder, CancelToken, Client, Events, Renewed};
 use redis::{Connection, FromRedisValue, RedisResult, Value};
 
 use support::{Server, eventually};
@@ -767,6 +767,15 @@ fn a_full_server_still_renews_extends_and_frees() {
     assert!(forced.check().expect_err("taken away").is_lost());
 }
 
+/// Ends the wait of a thread when a test fails: or its scope would wait with it.
+struct Cancelling(CancelToken);
+
+impl Drop for Cancelling {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
 #[test]
 fn a_full_server_gives_no_lock_and_says_why() {
     let server = Server::start();
@@ -794,9 +803,12 @@ fn a_full_server_gives_no_lock_and_says_why() {
     assert!(client.lock("held").try_lock().expect("a refusal takes no memory").is_none());
     assert!(client.lock("held").is_locked().expect("a look takes no memory"));
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| client.lock("held").lock().map(drop));
+        let token = Cancelling(CancelToken::new());
+        let lock = client.lock("held").with_cancel(&token.0);
+        let waiter = scope.spawn(move || lock.lock().map(drop));
         eventually("somebody waits", || server.numsub("redisson_lock__channel:{held}") == 1);
         held.unlock().expect("released on a full server");
+        eventually("the wait ends", || waiter.is_finished());
         let error = waiter.join().expect("no panic").expect_err("a lock takes memory");
         assert!(error.is_server() && error.to_string().contains("OOM"), "{error}");
     });

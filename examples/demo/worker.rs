@@ -21,7 +21,7 @@ use super::jobs::{Job, Jobs};
 use super::said::Said;
 
 /// The lease of the demo's lock: short, so that a dead worker is soon replaced.
-pub(crate) const WATCHDOG_TIMEOUT: Duration = Duration::from_millis(1500);
+pub(crate) const WATCHDOG_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The name of the lock, behind the prefix of this run's keys.
 pub(crate) const LOCK: &str = "lock";
@@ -89,7 +89,11 @@ impl Worker {
 
     /// Does the next job, under the lock; whether there was one.
     fn do_next(&self, thread: usize, jobs: &mut Jobs) -> Result<bool> {
-        let guard = self.lock.as_ref().map(Lock::lock).transpose()?;
+        let guard = match self.lock.as_ref().map(Lock::lock).transpose() {
+            // The answer came when the lease was over already: another try.
+            Err(error) if error.is_lost() => return Ok(true),
+            guard => guard?,
+        };
 
         let Some(job) = jobs.next()? else { return Ok(false) };
         self.work_on(job, thread);

@@ -410,6 +410,11 @@ fn guest_with(cancel: &CancelToken) -> Guest {
     Guest { manners: Manners { cancel, ..Manners::default() }, ..guest() }
 }
 
+fn impatient(end: &CancelToken) -> Guest {
+    let patience = Some(end.clone());
+    Guest { manners: Manners { patience, ..Manners::default() }, ..guest() }
+}
+
 /// Guests of whom some unlock, some come twice, and some lock again inside.
 fn guests() -> [Guest; 3] {
     [
@@ -448,11 +453,11 @@ fn who_does_not_wait_does_not_disturb_those_who_do() {
 }
 
 #[test]
-fn who_is_cancelled_takes_nothing_along() {
+fn who_gives_up_takes_nothing_along() {
     for bounds in [PASSES, NO_PASSES] {
         check(move || {
             let (one, other) = (CancelToken::new(), CancelToken::new());
-            let guests = [guest(), guest_with(&one), guest(), guest_with(&other)];
+            let guests = [guest(), guest_with(&one), guest(), impatient(&other)];
             let cancel = move |_: &World| [one, other].iter().for_each(CancelToken::cancel);
             assert!(run(bounds, guests, cancel) >= 2);
         });
@@ -475,6 +480,19 @@ fn who_holds_past_the_deadline_has_lost() {
             run(bounds, guests(), World::jump);
         });
     }
+}
+
+#[test]
+fn a_loss_is_told_also_if_who_finds_it_gives_up() {
+    check(|| {
+        let (one, other) = (CancelToken::new(), CancelToken::new());
+        let guests = [guest(), impatient(&one), impatient(&other)];
+        run(PASSES, guests, move |world| {
+            one.cancel();
+            other.cancel();
+            world.jump();
+        });
+    });
 }
 
 #[test]
@@ -517,12 +535,13 @@ fn a_poll_finds_that_a_lock_held_here_is_free() {
 #[test]
 fn all_mishaps_at_once() {
     check(|| {
-        let token = CancelToken::new();
-        let guests = [guest(), guest_with(&token), guest(), guest()];
+        let (one, other) = (CancelToken::new(), CancelToken::new());
+        let guests = [guest(), guest_with(&one), guest(), impatient(&other)];
         run(PASSES, guests, move |world| {
             world.delete_key();
             world.poll();
-            token.cancel();
+            one.cancel();
+            other.cancel();
             world.jump();
         });
     });
@@ -536,7 +555,7 @@ fn leak(world: &World) {
 
 /// What `Lock::unlock` does.
 fn unlock(world: &World) {
-    let leaked = world.local.leaked(Plain.kind(), ThreadId::current());
+    let leaked = world.local.leaked(Plain.kind(), ThreadId::current(), world.now());
     if let Some((lease, counted)) = leaked {
         world.end_guard(&lease, counted);
     }

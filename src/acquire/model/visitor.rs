@@ -2,6 +2,7 @@
 
 use crate::acquire::Questions;
 use crate::cancel::{CancelToken, Watching};
+use crate::error::{Error, ErrorKind};
 use crate::gate::Ticket;
 use crate::hold::{HoldId, Holder, Owner, ThreadId};
 use crate::lease::{self, Grant, Lease};
@@ -66,13 +67,22 @@ pub(super) struct Manners {
     pub(super) owned: bool,
     pub(super) renewed: bool,
     pub(super) cancel: Option<CancelToken>,
+    /// Cancelled when its patience ends.
+    pub(super) patience: Option<CancelToken>,
     /// Its first question gets no answer.
     pub(super) unheard: bool,
 }
 
 impl Default for Manners {
     fn default() -> Manners {
-        Manners { waits: true, owned: false, renewed: true, cancel: None, unheard: false }
+        Manners {
+            waits: true,
+            owned: false,
+            renewed: true,
+            cancel: None,
+            patience: None,
+            unheard: false,
+        }
     }
 }
 
@@ -90,11 +100,11 @@ pub(super) struct Visitor<'a, S> {
     open: Option<LaneId>,
     /// What [`Surroundings::polls`] was at the last question.
     polls: u64,
-    watching: Option<Option<Watching>>,
+    watching: Option<[Option<Watching>; 2]>,
     listening: Option<Waiting>,
 }
 
-/// Gets the lock, or does not: `None` if the visitor does not wait.
+/// Gets the lock, or does not: `None` if the visitor's patience ended.
 pub(super) fn acquire<S: Surroundings>(
     around: &S,
     manners: &Manners,
@@ -150,8 +160,8 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
             }
             self.check_wanted()?;
             let wants = self.wants_to_ask(&turn);
-            if !self.manners.waits && !(wants && !self.questions.asked) {
-                return Ok(None);
+            if self.is_over(wants) {
+                return self.give_up();
             }
             match wants {
                 false => self.sleep(),
@@ -175,9 +185,21 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
     }
 
     fn check_wanted(&self) -> Result<(), Left> {
-        match self.manners.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
+        match is_cancelled(&self.manners.cancel) {
             true => Err(Left),
             false => Ok(()),
+        }
+    }
+
+    fn is_over(&self, wants_to_ask: bool) -> bool {
+        let first = wants_to_ask && !self.questions.asked;
+        !first && (!self.manners.waits || is_cancelled(&self.manners.patience))
+    }
+
+    fn give_up(&self) -> Result<Option<Arc<Lease>>, Left> {
+        match self.around.local().trouble(self.around.now()) {
+            Some(_) => Err(Left),
+            None => Ok(None),
         }
     }
 
@@ -207,7 +229,8 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
     fn sleep(&mut self) {
         let mailbox = &self.caller.mailbox;
         if self.watching.is_none() {
-            self.watching = Some(self.manners.cancel.as_ref().map(|cancel| cancel.watch(mailbox)));
+            let ends = [&self.manners.cancel, &self.manners.patience];
+            self.watching = Some(ends.map(|end| end.as_ref().map(|end| end.watch(mailbox))));
             return;
         }
         mailbox.sleep(Moment::END);
@@ -215,10 +238,13 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
 
     fn ask(&mut self, ticket: Ticket, turn: &Turn) -> Result<Option<Arc<Lease>>, Left> {
         self.polls = self.around.polls();
-        let channel = self.around.known_channel();
+        let session = self.around.session().filter(|_| self.manners.waits);
+        let channel = match session {
+            Some(_) => Some(self.around.channel()),
+            None => self.around.known_channel(),
+        };
         let hearing = channel.map_or(Hearing::Nothing, |channel| channel.hearing());
-        let session = self.around.session();
-        let told = session.filter(|_| self.manners.waits && hearing == Hearing::Nothing);
+        let told = session.filter(|_| hearing == Hearing::Nothing);
         self.questions.before(channel.map(|channel| channel.news()), hearing, told);
         let sent = self.around.now();
         let (lane, free_here) = match turn {
@@ -231,9 +257,11 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
             Answered::Granted(lane) => self.granted(ticket, sent, lane).map(Some),
             Answered::Nothing(lane) => {
                 self.open = Some(lane);
+                self.around.local().set_trouble(Some(no_answer()));
                 Err(Left)
             }
             Answered::Refused => {
+                self.around.local().set_trouble(None);
                 self.refused();
                 Ok(None)
             }
@@ -271,4 +299,12 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
             self.listening = Some(listening);
         }
     }
+}
+
+fn is_cancelled(token: &Option<CancelToken>) -> bool {
+    token.as_ref().is_some_and(CancelToken::is_cancelled)
+}
+
+fn no_answer() -> Error {
+    Error::new(ErrorKind::Connection, "no answer")
 }
