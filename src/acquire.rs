@@ -241,7 +241,9 @@ impl<'a> InLine<'a> {
             let turn = self.attempt.local.turn(self.ticket, now);
             if let Turn::Handed(lease) = turn {
                 let hold = self.attempt.hold(lease);
-                return self.attempt.check_wanted().map(|()| Some(hold));
+                self.attempt.check_wanted()?;
+                // It may have been lost between the passing and the waking.
+                return hold.check().map(|()| Some(hold));
             }
             self.attempt.check_wanted()?;
             let next = self.next(&turn, now);

@@ -176,13 +176,15 @@ impl Watchdog {
         if too_late {
             timers.planned = at;
         }
+        // Before the wheel is let go: the watchdog may fire this timer at once and set
+        // the next, which must not be taken for the one before.
+        let superseded = lease.set_timer(timer);
+        let superseded = superseded.and_then(|timer| timers.wheel.cancel(timer));
         drop(timers);
+        drop(superseded);
         if too_late {
             self.bell.ring();
         }
-        let superseded = lease.set_timer(timer);
-        let kept = superseded.and_then(|timer| self.timers.lock().wheel.cancel(timer));
-        drop(kept);
     }
 
     fn run(&self) {
