@@ -197,7 +197,7 @@ fn the_user_of_the_readme_can_do_everything() {
 
     let renewals = Renewals::default();
     let count = Arc::clone(&renewals.0);
-    let brief = Duration::from_millis(300);
+    let brief = Duration::from_secs(1);
     let renewing = open(Client::builder().single(&url).watchdog_timeout(brief).events(renewals));
     let guard = renewing.lock("orders:3").lock_owned().expect("the lock is free");
     eventually("leases are renewed", || count.load(Ordering::SeqCst) >= 3);

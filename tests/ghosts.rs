@@ -41,11 +41,16 @@ impl Stage {
 
     /// It may not, nor see whether they are there.
     fn meek() -> Stage {
-        Stage::of(Stage::meek_server(), Stage::meek_url, |settings| settings)
+        Stage::meek_and("")
     }
 
-    fn meek_server() -> Server {
-        Server::with(|config| config.line(MEEK))
+    /// The same, with one more permission.
+    fn meek_and(permission: &str) -> Stage {
+        Stage::of(Stage::meek_server(permission), Stage::meek_url, |settings| settings)
+    }
+
+    fn meek_server(permission: &str) -> Server {
+        Server::with(|config| config.line(format!("{MEEK} {permission}")))
     }
 
     fn meek_url(proxy: &Proxy) -> String {
@@ -55,7 +60,7 @@ impl Stage {
     /// The same, with a client of whose locks the watchdog has short leases.
     fn meek_and_brief() -> Stage {
         let settings = |builder: Builder| builder.watchdog_timeout(BRIEF);
-        Stage::of(Stage::meek_server(), Stage::meek_url, settings)
+        Stage::of(Stage::meek_server(""), Stage::meek_url, settings)
     }
 
     fn of(
@@ -138,16 +143,34 @@ fn none_of_many_acquires_can_run_after_their_clean_up() {
 
 #[test]
 fn an_acquire_that_runs_after_its_clean_up_is_released_again() {
+    for permission in ["", "+client|list", "+client|kill"] {
+        let stage = Stage::meek_and(permission);
+        stage.hold_next(&stage.digests.acquire);
+        let error = stage.client.lock("late").try_lock().expect_err("it is held back");
+        assert!(error.is_connection(), "{error}");
+        eventually("the clean-up, more than once", || stage.releases() >= 2);
+        assert_eq!(stage.takings(), 0, "{permission}");
+        runs_late_and_is_released_again(&stage);
+    }
+}
+
+#[test]
+fn a_question_that_runs_after_its_caller_gave_up_waiting_is_released_again() {
     let stage = Stage::meek();
-    stage.hold_next(&stage.digests.acquire);
-    let error = stage.client.lock("late").try_lock().expect_err("it is held back");
-    assert!(error.is_connection(), "{error}");
-    eventually("the clean-up, more than once", || stage.releases() >= 2);
-    assert_eq!(stage.takings(), 0);
-    stage.deliver_late();
-    assert_eq!(stage.takings(), 1, "it did run");
-    eventually("what it took is freed", || !exists(&stage.server, "late"));
-    assert_others_can_take(&stage.other, "late");
+    let holder = stage.other.lock("late").lock().expect("all is well");
+    thread::scope(|scope| {
+        let lock = stage.client.lock("late");
+        let waiter = scope.spawn(move || lock.try_lock_for(BRIEF * 5).map(|got| got.is_some()));
+        let subscribed = || stage.server.numsub(&channel_of("late")) == 1;
+        eventually("the waiter has been refused", subscribed);
+        stage.hold_next(&stage.digests.acquire);
+        something_is_held(&stage.proxy);
+        // It is refused once more, over another connection.
+        let got = waiter.join().expect("no panic").expect("all else is well");
+        assert!(!got, "two hold the lock");
+    });
+    holder.unlock().expect("all is well");
+    runs_late_and_is_released_again(&stage);
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 mod support;
 
-use leasehold::{Client, Error, Events, Guard, Lock, Lost, OwnedGuard, Renewed, Result};
+use leasehold::{
+    Client, Error, Events, Guard, Lock, Lost, OwnedGuard, RenewalFailed, Renewed, Result,
+};
 use std::sync::mpsc::{self, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -267,13 +269,19 @@ fn a_held_lock_whose_key_was_overwritten_is_said_to_be_so_and_left_alone() -> Re
     Ok(())
 }
 
-/// Tells which locks are lost, and of renewals as nameless ones.
+/// Tells which locks are lost or fail to be renewed because the server refuses it,
+/// and of renewals as nameless ones.
 struct Losses(Sender<Option<String>>);
 
 impl Events for Losses {
     fn lost(&self, event: &Lost) {
         // Nobody hears it when the test is over.
         let _ = self.0.send(Some(event.name.to_string()));
+    }
+    fn renewal_failed(&self, event: &RenewalFailed) {
+        if event.error.is_server() {
+            let _ = self.0.send(Some(format!("failed: {}", event.name)));
+        }
     }
     fn renewed(&self, _: &Renewed) {
         let _ = self.0.send(None);

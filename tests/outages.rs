@@ -9,6 +9,7 @@ use leasehold::{Client, Error};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+use support::wait::holds_within;
 use support::{Direction, Flow, Proxy, Server, eventually};
 
 /// A poll bound that is soon over.
@@ -121,18 +122,15 @@ fn a_connection_that_breaks_under_its_very_first_question_is_made_again() {
     assert_eq!(proxy.stats().triggered, 2);
 }
 
-/// Every verb's first question; each has to fail with what is returned.
+/// First questions of every sort; each has to fail with what is returned.
 fn first_questions(client: &Client) -> Vec<Error> {
     let lock = client.lock("unasked");
     let started = Instant::now();
     let errors = vec![
         lock.lock().map(drop).expect_err("nobody answers"),
-        lock.lock_owned().map(drop).expect_err("nobody answers"),
         lock.try_lock().map(drop).expect_err("nobody answers"),
         lock.try_lock_for(NEVER).map(drop).expect_err("nobody answers"),
-        lock.try_lock_until(started + NEVER).map(drop).expect_err("nobody answers"),
         lock.is_locked().map(drop).expect_err("nobody answers"),
-        lock.remaining().map(drop).expect_err("nobody answers"),
         lock.force_unlock().map(drop).expect_err("nobody answers"),
     ];
     let each = started.elapsed() / u32::try_from(errors.len()).expect("few");
@@ -159,7 +157,10 @@ fn a_first_question_to_a_server_that_stands_still_fails() {
     let server = Server::start();
     let clients = [server.url(), server.unix_url()].map(|url| build(hasty(url)));
     server.stop();
-    let errors: Vec<_> = clients.iter().flat_map(first_questions).collect();
+    let errors: Vec<_> = thread::scope(|scope| {
+        let both = clients.each_ref().map(|client| scope.spawn(|| first_questions(client)));
+        both.map(|errors| errors.join().expect("no panic")).into_iter().flatten().collect()
+    });
     server.resume();
     for error in errors {
         assert!(error.is_connection(), "{error}");
@@ -168,6 +169,34 @@ fn a_first_question_to_a_server_that_stands_still_fails() {
     for client in clients {
         client.lock("unasked").lock().expect("it is back").unlock().expect("it is held");
     }
+}
+
+#[test]
+fn a_first_question_does_not_wait_for_what_others_owe() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.addr());
+    let client = build(hasty(proxy.url()));
+    let take = |number| client.lock(format!("owed {number}")).lock_owned().expect("all is well");
+    let mut guards: Vec<_> = (0..50).map(take).collect();
+    proxy.swallow_replies();
+    thread::scope(|scope| {
+        let asking = scope.spawn(|| client.lock("unasked").try_lock().map(drop));
+        proxy.wait_until("its question", |stats| stats.replies.swallowed > 0);
+        // It is the one that speaks with the server; at every try there is more to say.
+        let mut tries = 0;
+        let in_time = holds_within(BRIEF * 20, || {
+            let accepted = proxy.stats().accepted;
+            guards.truncate(guards.len() - usize::from(accepted > tries));
+            tries = accepted;
+            asking.is_finished()
+        });
+        proxy.pass();
+        drop(guards);
+        assert!(in_time, "far more than a connect and a response time-out");
+        let error = asking.join().expect("no panic").expect_err("nobody answers");
+        assert!(error.is_connection(), "{error}");
+    });
+    eventually("all that is owed is sent", || server.keys().is_empty());
 }
 
 #[test]

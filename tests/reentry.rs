@@ -4,6 +4,7 @@
 mod support;
 
 use leasehold::{Client, Events, Guard, Lock, Renewed, Result};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -137,19 +138,23 @@ fn an_owned_guard_is_a_hold_of_its_own() -> Result<()> {
 
 #[test]
 fn an_owned_verb_that_would_wait_for_its_own_thread_is_a_deadlock_and_said_at_once() -> Result<()> {
-    let server = Server::start();
-    let client = Client::open(server.url())?;
-    let lock = client.lock("a");
-    let guard = lock.lock()?;
-    server.reset_stats();
-    assert!(lock.lock_owned().is_err_and(|e| e.is_deadlock()));
-    assert!(lock.try_lock_for_owned(MINUTE).is_err_and(|e| e.is_deadlock()));
-    let until = lock.try_lock_until_owned(Instant::now() + MINUTE);
-    assert!(until.is_err_and(|e| e.is_deadlock()));
-    assert!(lock.try_lock_owned()?.is_none(), "it would not wait");
-    assert_eq!(commands(&server), [""; 0]);
-    guard.unlock()?;
-    lock.lock_owned()?.unlock()
+    let server = Arc::new(Server::start());
+    let lock = Client::open(server.url())?.lock("a");
+    let asked = Arc::clone(&server);
+    let thread = thread::spawn(move || {
+        let guard = lock.lock()?;
+        asked.reset_stats();
+        assert!(lock.lock_owned().is_err_and(|e| e.is_deadlock()));
+        assert!(lock.try_lock_for_owned(MINUTE).is_err_and(|e| e.is_deadlock()));
+        let until = lock.try_lock_until_owned(Instant::now() + MINUTE);
+        assert!(until.is_err_and(|e| e.is_deadlock()));
+        assert!(lock.try_lock_owned()?.is_none(), "it would not wait");
+        assert_eq!(commands(&asked), [""; 0]);
+        guard.unlock()?;
+        lock.lock_owned()?.unlock()
+    });
+    eventually("it does not wait for itself", || thread.is_finished());
+    thread.join().expect("no panic")
 }
 
 #[test]

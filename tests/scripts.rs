@@ -589,11 +589,11 @@ fn scripts_touch_no_key_beside_those_in_keys() {
 // ---------------------------------------------------------------------------------
 // Through the library.
 
-/// A client whose leases are short, and which counts its renewals.
+/// A client whose leases are short, though not for a slow machine, and which counts its renewals.
 fn renewing(server: &Server) -> (Client, Arc<AtomicUsize>) {
     let renewals = Renewals::default();
     let count = Arc::clone(&renewals.0);
-    let brief = Duration::from_millis(600);
+    let brief = Duration::from_millis(1500);
     let client = builder(server).watchdog_timeout(brief).events(renewals).build();
     (client.expect("the server is there"), count)
 }
@@ -751,7 +751,7 @@ fn a_full_server_still_renews_extends_and_frees() {
     for guard in [&renewed, &extended, &dropped, &forced] {
         guard.check().expect("renewed on a full server");
     }
-    assert_left(&server, "renewed", 1..=600);
+    assert_left(&server, "renewed", 1..=1500);
 
     extended.extend(Duration::from_secs(60)).expect("extended on a full server");
     assert_left(&server, "extended", 30_000..=60_000);

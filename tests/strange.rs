@@ -111,11 +111,17 @@ fn assert_refused(error: &Error, words: &str, advice: &str) {
     assert!(told.contains(advice), "{advice:?} is not in {told:?}");
 }
 
-/// Long enough for all answers that come, short for those that do not.
+/// A client that asks often.
+fn asking(url: &str) -> Builder {
+    Client::builder().single(url).poll_bound(Duration::from_millis(30))
+}
+
+/// Long enough for an answer that comes, short for one that does not.
 const PATIENCE: Duration = Duration::from_millis(400);
 
+/// A client that also loses patience soon: for servers that fall silent.
 fn brief(url: &str) -> Builder {
-    Client::builder().single(url).response_timeout(PATIENCE).poll_bound(Duration::from_millis(30))
+    asking(url).response_timeout(PATIENCE)
 }
 
 /// What `work` returns; an error if it is not done within many response time-outs. It
@@ -250,7 +256,7 @@ impl Fake {
 
     #[track_caller]
     fn client(&self) -> Client {
-        brief(&self.url()).build().expect("the fake server says hello")
+        asking(&self.url()).build().expect("the fake server says hello")
     }
 }
 
@@ -307,8 +313,8 @@ fn the_fake_server_passes_for_one() {
     let fake = Fake::start();
     let renewals = Renewals::default();
     let count = Arc::clone(&renewals.0);
-    let client = brief(&fake.url_with_password())
-        .watchdog_timeout(Duration::from_millis(150))
+    let client = asking(&fake.url_with_password())
+        .watchdog_timeout(Duration::from_millis(900))
         .events(renewals)
         .build()
         .expect("the fake server says hello");
@@ -446,7 +452,7 @@ fn a_server_that_does_not_know_hello_is_too_old() {
     ] {
         let fake = Fake::start();
         fake.always("HELLO", answer);
-        let error = brief(&fake.url_with_password()).build().expect_err("there is no hello");
+        let error = asking(&fake.url_with_password()).build().expect_err("there is no hello");
         assert_refused(&error, "RESP3", "6.2");
     }
 }
@@ -456,7 +462,7 @@ fn a_real_server_without_hello_keeps_the_password() {
     let _watching = watch();
     let server = Server::with(|config| config.line("rename-command HELLO \"\""));
     let url = server.login_url("user", SECRET);
-    assert_refused(&brief(&url).build().expect_err("there is no hello"), "RESP3", "6.2");
+    assert_refused(&asking(&url).build().expect_err("there is no hello"), "RESP3", "6.2");
 }
 
 #[test]
@@ -475,7 +481,7 @@ fn a_greeting_that_is_refused_says_so() {
     for (refusal, advice) in refusals {
         let fake = Fake::start();
         fake.always("HELLO", &format!("-{refusal}\r\n"));
-        let error = brief(&fake.url_with_password()).build().expect_err("refused");
+        let error = asking(&fake.url_with_password()).build().expect_err("refused");
         assert_refused(&error, refusal, advice);
     }
 }
@@ -484,13 +490,13 @@ fn a_greeting_that_is_refused_says_so() {
 fn a_real_server_refuses_whom_it_does_not_know() {
     let _watching = watch();
     let server = Server::with(|config| config.password("the-right-one"));
-    let refused = |url: &str| brief(url).build().expect_err("the server wants a password");
+    let refused = |url: &str| asking(url).build().expect_err("the server wants a password");
     assert_refused(&refused(&server.url()), "NOAUTH", "URL");
     assert_refused(&refused(&server.login_url("default", SECRET)), "WRONGPASS", "URL");
     assert_refused(&refused(&server.login_url("nobody", SECRET)), "WRONGPASS", "URL");
     let url = server.login_url("", "the-right-one");
-    brief(&url).build().expect("the password is right").close();
-    let error = brief(&format!("{}4711", server.login_url("", "the-right-one"))).build();
+    asking(&url).build().expect("the password is right").close();
+    let error = asking(&format!("{}4711", server.login_url("", "the-right-one"))).build();
     assert_refused(&error.expect_err("there is no such database"), "DB index", "");
 }
 
@@ -606,6 +612,54 @@ fn an_answer_of_the_wrong_shape_is_the_servers_fault() {
     }
 }
 
+/// Half an answer, and then nothing or the end. The second connection is asked once
+/// more if the first one broke; what may have been granted is given back.
+#[test]
+fn half_an_answer_is_none() {
+    let _watching = watch();
+    for at in 0..GRANTED.len() {
+        let half = &GRANTED[..at];
+        let fake = Fake::start();
+        let client = brief(&fake.url()).build().expect("it says hello");
+        let lock = limited(&client, "a");
+        fake.next(ACQUIRE, &[half]);
+        let error = lock.try_lock().expect_err("silence after half an answer");
+        assert!(error.is_connection(), "silence after {half:?}: {error:?}");
+        eventually("the clean-up is sent", || fake.asked(RELEASE) >= 1);
+        lock.lock().and_then(Guard::unlock).expect("the next connection is good");
+
+        let impostor = closing_after(half, 1);
+        let client = brief(&impostor.url()).build().expect("it says hello");
+        let guard = limited(&client, "a").try_lock().expect("the second connection answers");
+        assert!(guard.is_some(), "closed after {half:?}");
+
+        let impostor = closing_after(half, usize::MAX);
+        let client = brief(&impostor.url()).build().expect("it says hello");
+        let error = limited(&client, "a").lock().expect_err("nobody answers");
+        assert!(error.is_connection(), "closed after {half:?}, for ever: {error:?}");
+        told(&error);
+    }
+}
+
+/// Answers so many questions of an acquire with half an answer and the end.
+fn closing_after(half: &'static str, times: usize) -> Impostor {
+    let left = AtomicUsize::new(times);
+    Impostor::start(move |stream| {
+        let mut requests = BufReader::new(&stream);
+        while let Ok(Some(request)) = read_request(&mut requests) {
+            let what = what(&request);
+            let one_less = |left: usize| left.checked_sub(1);
+            let breaks = what == ACQUIRE
+                && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok();
+            let answer = if breaks { half.to_owned() } else { usual(&what, &request) };
+            let told = (&stream).write_all(answer.as_bytes());
+            if breaks || told.is_err() {
+                return;
+            }
+        }
+    })
+}
+
 /// A number that is none of the documented ones is a time to live, or none.
 #[test]
 fn odd_numbers_do_no_harm() {
@@ -653,7 +707,7 @@ fn a_message_in_between_is_no_answer() {
     }
     // Nothing but a message: no answer in time.
     let fake = Fake::start();
-    let client = fake.client();
+    let client = brief(&fake.url()).build().expect("it says hello");
     fake.next(ACQUIRE, &[messages[0]]);
     let error = client.lock("a").try_lock().expect_err("no answer came");
     assert!(error.is_connection(), "{error:?}");
@@ -679,25 +733,32 @@ fn the_watchdog_outlives_strange_answers() {
         "\r\n\r\n",
         "",
     ];
-    for answer in answers {
-        let fake = Fake::start();
-        let renewals = Renewals::default();
-        let count = Arc::clone(&renewals.0);
-        let client = brief(&fake.url())
-            .watchdog_timeout(Duration::from_millis(150))
-            .events(renewals)
-            .build()
-            .expect("it says hello");
-        fake.next(RENEW, &[answer]);
-        let odd = limited(&client, "odd").lock().expect("granted");
-        eventually("a renewal is asked for", || fake.asked(RENEW) >= 1);
-        let guard = limited(&client, "even").lock().expect("granted");
-        let before = count.load(Ordering::SeqCst);
-        let alive = holds_within(PATIENCE * 30, || count.load(Ordering::SeqCst) >= before + 3);
-        assert!(alive, "after {answer:?} nothing is renewed any more");
-        guard.check().unwrap_or_else(|error| panic!("{answer:?}: {error}"));
-        drop(odd);
-    }
+    // Side by side, since leases that outlive a slow machine take their time.
+    thread::scope(|scope| {
+        for answer in answers {
+            scope.spawn(move || answer_a_renewal_with(answer));
+        }
+    });
+}
+
+/// Answers the first renewal like that, and all others well.
+fn answer_a_renewal_with(answer: &str) {
+    let fake = Fake::start();
+    let renewals = Renewals::default();
+    let count = Arc::clone(&renewals.0);
+    let client = asking(&fake.url())
+        .watchdog_timeout(Duration::from_millis(900))
+        .events(renewals)
+        .build()
+        .expect("it says hello");
+    fake.next(RENEW, &[answer]);
+    let odd = limited(&client, "odd").lock().expect("granted");
+    eventually("a renewal is asked for", || fake.asked(RENEW) >= 1);
+    let guard = limited(&client, "even").lock().expect("granted");
+    let before = count.load(Ordering::SeqCst);
+    let alive = holds_within(PATIENCE * 50, || count.load(Ordering::SeqCst) >= before + 3);
+    assert!(alive, "after {answer:?} nothing is renewed any more");
+    drop((odd, guard));
 }
 
 /// The listener hears nonsense: who waits still polls.
@@ -812,7 +873,7 @@ fn what_passes_by_itself_is_waited_through() {
 
         // Until the deadline; then the last refusal is the answer, not "somebody holds it".
         fake.next(ACQUIRE, &[HELD]).always(ACQUIRE, &line);
-        let waited = client.lock("a").try_lock_for(Duration::from_millis(300));
+        let waited = client.lock("a").try_lock_for(Duration::from_millis(700));
         assert_refused(&waited.expect_err("nobody knows"), refusal, "");
     }
 }
@@ -827,6 +888,41 @@ fn what_lasts_ends_a_wait_at_once() {
         let error = limited(&client, "a").lock().expect_err(refusal);
         assert_refused(&error, refusal, advice);
         assert_eq!(fake.asked(ACQUIRE), 3, "{refusal}: asked on");
+    }
+}
+
+/// A release that is refused for now is sent again, also when its caller was told; one
+/// that is refused for good is not.
+#[test]
+fn a_refused_release_is_sent_again_if_that_may_help() {
+    let _watching = watch();
+    for (refusal, _) in PASSING {
+        let fake = Fake::start();
+        let client = fake.client();
+        let line = line(refusal);
+        let lock = limited(&client, "a");
+        let guard = lock.lock().expect("granted");
+        fake.next(RELEASE, &[&line, &line]);
+        let error = guard.unlock().expect_err(refusal);
+        assert_refused(&error, refusal, "");
+        eventually("the release is sent until it passes", || fake.asked(RELEASE) == 3);
+
+        let guard = lock.lock().expect("granted");
+        fake.next(RELEASE, &[&line, &line]);
+        drop(guard);
+        eventually("the release is sent until it passes", || fake.asked(RELEASE) == 6);
+        client.close();
+        assert_eq!(fake.asked(RELEASE), 6, "{refusal}");
+    }
+    for (refusal, _) in LASTING {
+        let fake = Fake::start();
+        let client = fake.client();
+        let guard = limited(&client, "a").lock().expect("granted");
+        fake.next(RELEASE, &[&line(refusal)]);
+        drop(guard);
+        // Waits for what is owed.
+        client.close();
+        assert_eq!(fake.asked(RELEASE), 1, "{refusal}");
     }
 }
 
@@ -850,7 +946,7 @@ fn a_wait_meets_a_greeting_that_is_refused() {
 // Refusals of real servers.
 
 fn open(server: &Server) -> Client {
-    brief(&server.url()).build().expect("the server is there")
+    asking(&server.url()).build().expect("the server is there")
 }
 
 /// Holds a lock from elsewhere, and lets somebody wait for it.
@@ -862,7 +958,7 @@ fn while_somebody_waits(
     act: impl FnOnce(&mut dyn FnMut()),
 ) -> Result<(), Error> {
     server.ask::<()>(&["HSET", name, "another", "1"]);
-    let client = brief(url).build().expect("the server is there");
+    let client = asking(url).build().expect("the server is there");
     let mut admin = server.connection();
     thread::scope(|scope| {
         let token = Cancelling(CancelToken::new());
@@ -984,14 +1080,18 @@ fn a_replica_is_waited_for_until_it_is_a_master() {
         let proxy = Proxy::start(server.addr());
         let client = open(&server);
         limited(&client, "b").lock().and_then(Guard::unlock).expect("free");
-        let waited = while_somebody_waits(&server, &proxy.url(), "a", |free| {
-            free();
-            let taken = client.lock("a").with_lease(Duration::from_millis(50)).try_lock();
-            drop(taken);
-            // Nobody listens there: a master that never comes.
-            server.ask::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
+        let waited = while_somebody_waits(&server, &proxy.url(), "a", |_| {
+            // The lock is not free before it is a replica, whose master never comes.
+            let mut both = redis::pipe();
+            both.atomic().cmd("PEXPIRE").arg("a").arg(20);
+            both.cmd("REPLICAOF").arg("127.0.0.1").arg(1);
+            both.query::<redis::Value>(&mut server.connection()).expect("the administrator may");
             let error = limited(&client, "b").lock().map(drop).expect_err("it is a replica");
             assert_refused(&error, words, advice);
+
+            let asked = || proxy.stats().traffic(Direction::Requests).forwarded;
+            let before = asked();
+            eventually("the waiter asks on", || asked() > before + 2000);
             server.ask::<()>(&["REPLICAOF", "NO", "ONE"]);
         });
         waited.expect("it is a master again");

@@ -17,9 +17,11 @@ const SOON: Duration = Duration::from_millis(100);
 /// How long nothing happens before nothing will, in looks a millisecond or more apart.
 const LOOKS: u32 = 15;
 
+/// A client with leases so long that neither their end nor their renewal explains
+/// anything.
 fn client(server: &Server, poll_bound: Duration) -> Client {
     let builder = Client::builder().single(server.url()).poll_bound(poll_bound);
-    builder.build().expect("the server answers")
+    builder.watchdog_timeout(10 * NEVER).build().expect("the server answers")
 }
 
 fn channel(name: &str) -> String {
@@ -392,7 +394,7 @@ fn a_hold_that_was_taken_away_does_not_keep_its_own_process_out() -> Result<()> 
         } else {
             frees_in_silence(&server, "a");
         }
-        join(next)?; // long before a renewal, which comes at 10 s
+        join(next)?;
         assert!(!guard.is_held(), "another thread had the lock");
         assert!(guard.unlock().is_err_and(|e| e.is_lost()));
     }

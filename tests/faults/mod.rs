@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 pub const NEVER: Duration = Duration::from_secs(120);
 
 /// A response time-out for tests that wait for it to pass.
-pub const BRIEF: Duration = Duration::from_millis(300);
+pub const BRIEF: Duration = Duration::from_millis(600);
 
 /// How much a test that can do more or less does: `LEASEHOLD_STRESS`, by default 1.
 pub fn stress() -> usize {
