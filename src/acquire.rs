@@ -29,7 +29,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Acquired, Event, Waited};
 use crate::gate::Ticket;
 use crate::hold::{HoldId, Holder, Owner, ThreadId};
-use crate::lane::Answer;
+use crate::lane::{Answer, Failure};
 use crate::lease::{self, Grant, Lease};
 use crate::local::{Caller, Entry, Local, Turn};
 use crate::protocol::{Ask, Rules, Verdict};
@@ -45,6 +45,13 @@ mod model;
 /// How long a caller that lost a race ignores messages, at first and at most.
 const FIRST_QUIET: Duration = Duration::from_micros(200);
 const LONGEST_QUIET: Duration = Duration::from_millis(2);
+
+/// How long a question stands in line before a busy connection, also if its deadline is
+/// nearer: on a busy machine that is no sign of trouble.
+const LEAST_IN_LINE: Duration = Duration::from_millis(500);
+
+/// How often one call is granted a lease that is over by the time it knows.
+const TOO_LATE: u32 = 3;
 
 /// The first pause after a question got no answer; the longest is the poll bound.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -186,6 +193,8 @@ struct Questions {
     heard: bool,
     /// The listener's connection that the last question told of the channel.
     told: Option<Session>,
+    /// How often it was granted a lease that was over by then.
+    too_late: u32,
     endless: bool,
 }
 
@@ -304,7 +313,7 @@ impl<'a> InLine<'a> {
     /// Asks the server once. `None` if it was refused or got no answer, and goes on.
     fn ask(&mut self, lane: Option<LaneId>) -> Result<Option<Hold>> {
         let engine = self.attempt.engine;
-        engine.check_process()?;
+        engine.pool.check_process()?;
         let session = engine.waiters.session().filter(|_| self.caller.waits);
         // Who tells the listener of a channel has looked there before: it may be
         // subscribed and given up again before this caller registers.
@@ -319,15 +328,24 @@ impl<'a> InLine<'a> {
         let question = self.question(told.map(|_| &engine.control));
         let pending = engine.pool.queue(question, lane);
         let lane = pending.lane;
-        match engine.pool.wait(pending) {
+        match engine.pool.wait(pending, self.patience_in_line()) {
             Ok(answer) => self.answered(answer),
-            Err(error) => {
+            Err(Failure { error, written }) => {
                 // Also a script that was refused may have been so half-way.
-                self.open = Some(lane);
+                self.open = self.open.or(written.then_some(lane));
                 self.attempt.local.set_trouble(error.is_passing().then(|| error.clone()));
                 self.questions.failed(error, engine.poll_bound, self.hold.seed())?;
                 Ok(None)
             }
+        }
+    }
+
+    /// How long a question stands in line at most: if it can still be answered in time,
+    /// and for a while in any case.
+    fn patience_in_line(&self) -> Moment {
+        match self.attempt.patience {
+            Patience::None | Patience::Forever => Moment::END,
+            Patience::Until(end) => end.max(time::now() + LEAST_IN_LINE),
         }
     }
 
@@ -345,12 +363,14 @@ impl<'a> InLine<'a> {
     }
 
     fn answered(&mut self, answer: Answer) -> Result<Option<Hold>> {
-        let (sent, lane, haunted) = (answer.sent, answer.lane, answer.haunted);
-        // What runs late can still take the lock, whatever this answer says.
-        self.open = haunted.then_some(lane);
+        let (sent, lane) = (answer.sent, answer.lane);
+        // A copy of a question of this call that runs late can still take the lock,
+        // whatever this answer says.
+        let copies = answer.doubtful || self.open.is_some();
+        self.open = (answer.haunted && copies).then_some(lane);
         let verdict = self.attempt.rules.verdict(answer.reply);
         match verdict.inspect_err(|_| self.open = Some(lane))? {
-            Verdict::Granted => self.granted(sent, lane).map(Some),
+            Verdict::Granted => self.granted(sent, lane),
             Verdict::Refused { left } => {
                 self.attempt.local.set_trouble(None);
                 self.refused(left);
@@ -359,11 +379,11 @@ impl<'a> InLine<'a> {
         }
     }
 
-    fn granted(&mut self, sent: Moment, lane: LaneId) -> Result<Hold> {
+    fn granted(&mut self, sent: Moment, lane: LaneId) -> Result<Option<Hold>> {
         let (deadline, now) = (lease::deadline(sent, self.lease()), time::now());
         if deadline <= now {
             self.open = Some(lane);
-            return Err(Error::lost("the lease was over before the server's answer was read"));
+            return self.granted_too_late(now).map(|()| None);
         }
         let lease = Lease::new(Grant {
             hold: self.hold,
@@ -377,7 +397,18 @@ impl<'a> InLine<'a> {
         });
         let hold = self.attempt.hold(self.attempt.local.granted(self.ticket, &self.caller, lease));
         self.attempt.engine.watchdog.keep(hold.kept());
-        Ok(hold)
+        Ok(Some(hold))
+    }
+
+    /// The lease was over before the server's answer was read. Asking once more has it
+    /// set anew, but not for ever: it may be shorter than any round trip.
+    fn granted_too_late(&mut self, now: Moment) -> Result<()> {
+        self.questions.too_late += 1;
+        if self.questions.too_late < TOO_LATE && !self.attempt.patience.is_over(now) {
+            self.questions.next = now;
+            return Ok(());
+        }
+        Err(Error::lost("the lease was over before the server's answer was read"))
     }
 
     fn refused(&mut self, left: Option<Duration>) {
@@ -387,13 +418,16 @@ impl<'a> InLine<'a> {
             log::warn!("the lock {name:?} is held without a time to live: somebody must free it");
         }
         self.questions.refused(left, engine.poll_bound, self.hold.seed());
-        if self.caller.waits && self.listening.is_none() {
+        if !self.caller.waits {
+            return;
+        }
+        if self.listening.is_none() {
             let channel = self.attempt.local.channel(&engine.waiters);
             let listening = Channel::wait(channel, &self.caller.mailbox);
             self.questions.listens(&listening, channel, engine.waiters.session());
             self.listening = Some(listening);
-            engine.listener.call();
         }
+        engine.listener.call();
     }
 
     /// The deadline has passed: without an answer to the last question, its own or that
@@ -448,6 +482,7 @@ impl Questions {
             woken: false,
             heard: false,
             told: None,
+            too_late: 0,
             endless: false,
         }
     }

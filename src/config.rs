@@ -14,6 +14,9 @@ pub(crate) const SHORTEST_LEASE: Duration = Duration::from_millis(10);
 /// The longest lease: what is longer means this. A hundred years.
 pub(crate) const LONGEST_LEASE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
+/// More connections than that are a mistake: threads share them.
+const MOST_CONNECTIONS: usize = 1024;
+
 /// Settings of a [`Client`](crate::Client), made by [`Client::builder`](crate::Client::builder).
 ///
 /// Every setter takes the builder and gives it back; where the server is must be
@@ -97,7 +100,7 @@ impl Builder {
     /// Sets how many connections commands share. Default: 2. At least 1.
     ///
     /// They are made when they are needed. The watchdog and the listener have one
-    /// more each.
+    /// more each. From 1 to 1,024.
     pub fn pool_size(mut self, connections: usize) -> Builder {
         self.pool_size = connections;
         self
@@ -170,8 +173,9 @@ impl Builder {
                 return Err(Error::configuration(format!("{what} is over a hundred years")));
             }
         }
-        if self.pool_size == 0 {
-            return Err(Error::configuration("the pool size is 0"));
+        if self.pool_size == 0 || self.pool_size > MOST_CONNECTIONS {
+            let message = format!("the pool size is not between 1 and {MOST_CONNECTIONS}");
+            return Err(Error::configuration(message));
         }
         let url = self.url.as_deref();
         Address::parse(url.ok_or_else(|| Error::configuration("no server is named"))?)

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{ConnectionInfo, IntoConnectionInfo, PushKind, Value};
 
 use crate::error::{Error, ErrorKind, Refusal, Result};
@@ -21,6 +22,10 @@ use crate::time::{self, Moment};
 
 #[cfg(all(test, leasehold_model))]
 pub(crate) mod model;
+
+/// After such a silence the system looks whether the other end is still there: a
+/// connection that died while it was idle is better found broken than silent.
+const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// Where a server is, and as whom to speak to it.
 #[derive(Clone)]
@@ -89,10 +94,11 @@ impl Address {
         let shown = info.addr().to_string().into();
         // The handshake is ours, with one deadline: the crate's would wait its
         // time-out once per command.
+        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 3);
         let silent = redis::RedisConnectionInfo::default().set_skip_set_lib_name();
         let info = info
             .set_redis_settings(silent)
-            .set_tcp_settings(TcpSettings::default().set_nodelay(true));
+            .set_tcp_settings(TcpSettings::default().set_nodelay(true).set_keepalive(keepalive));
         Ok(Address { info, shown, user, password, database })
     }
 
@@ -104,8 +110,9 @@ impl Address {
     /// The first command on a connection; RESP3 tells its client id.
     fn hello(&self, name: &str) -> Call {
         let mut parts: Vec<&[u8]> = vec![b"HELLO", b"3"];
-        if let Some(password) = &self.password {
+        if self.user.is_some() || self.password.is_some() {
             let user = self.user.as_deref().unwrap_or("default");
+            let password = self.password.as_deref().unwrap_or_default();
             parts.extend([b"AUTH", user.as_bytes(), password.as_bytes()]);
         }
         parts.extend([b"SETNAME", name.as_bytes()]);
@@ -336,10 +343,9 @@ fn reply(value: Value) -> Reply {
         }
         Value::Attribute { data, .. } => reply(*data),
         Value::Push { kind, data } => Reply::Push(push(&kind, data)),
-        Value::ServerError(error) => Reply::Refused(Refusal {
-            code: error.code().to_owned(),
-            detail: error.details().unwrap_or_default().to_owned(),
-        }),
+        Value::ServerError(error) => {
+            Reply::Refused(Refusal::new(error.code(), error.details().unwrap_or_default()))
+        }
         _ => Reply::Nil,
     }
 }

@@ -50,7 +50,6 @@ pub(crate) struct Engine {
     bounds: PassBounds,
     locals: Interned<Local>,
     watchdog_thread: Mutex<Option<JoinHandle<()>>>,
-    process: u32,
 }
 
 impl fmt::Debug for Engine {
@@ -127,7 +126,6 @@ impl Engine {
             },
             locals: Interned::default(),
             watchdog_thread,
-            process: std::process::id(),
         }))
     }
 
@@ -146,17 +144,6 @@ impl Engine {
         }
     }
 
-    /// An error in a forked child: its threads are gone, and its hold numbers are
-    /// those of its parent.
-    pub(crate) fn check_process(&self) -> Result<()> {
-        match std::process::id() == self.process {
-            true => Ok(()),
-            false => Err(Error::configuration(
-                "the client was made before a fork and cannot be used in the child",
-            )),
-        }
-    }
-
     /// Waits until what is owed is sent, at most for one response time-out.
     pub(crate) fn flush(&self) {
         self.pool.settle(time::now() + self.response_timeout);
@@ -167,9 +154,9 @@ impl Engine {
         self.closing.cancel();
         let threads = self.stop();
         self.flush();
-        let reaper = self.pool.finish();
+        let reapers = self.pool.finish();
         let end = time::now() + self.response_timeout;
-        threads.into_iter().chain(reaper).for_each(|thread| join(thread, end));
+        threads.into_iter().chain(reapers).for_each(|thread| join(thread, end));
     }
 
     /// Tells the threads to end.

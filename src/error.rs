@@ -22,9 +22,19 @@ pub struct Error(Arc<Inner>);
 #[error("{message}")]
 struct Inner {
     kind: ErrorKind,
-    passing: bool,
+    outlook: Outlook,
     message: Cow<'static, str>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+/// What becomes of a failure if one waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outlook {
+    /// It passes.
+    Passing,
+    /// Somebody may mend it: a server that is full, a password that is wrong.
+    Mendable,
+    Final,
 }
 
 /// The kinds of [`Error`].
@@ -118,14 +128,18 @@ impl Error {
         self.kind() == ErrorKind::Server
     }
 
-    /// Whether waiting may mend it: no answer, or an answer that says "not now".
+    /// Whether waiting will mend it: no answer, or an answer that says "not now".
     pub(crate) fn is_passing(&self) -> bool {
-        self.0.passing
+        self.0.outlook == Outlook::Passing
+    }
+
+    /// Whether it is no use to try again.
+    pub(crate) fn is_final(&self) -> bool {
+        self.0.outlook == Outlook::Final
     }
 
     pub(crate) fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Error {
-        let passing = matches!(kind, ErrorKind::Connection | ErrorKind::Timeout);
-        Error(Arc::new(Inner { kind, passing, message: message.into(), source: None }))
+        Error::of(kind, message.into(), None)
     }
 
     pub(crate) fn caused(
@@ -133,20 +147,30 @@ impl Error {
         message: impl Into<Cow<'static, str>>,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Error {
-        let passing = matches!(kind, ErrorKind::Connection | ErrorKind::Timeout);
-        let source = Some(source.into());
-        Error(Arc::new(Inner { kind, passing, message: message.into(), source }))
+        Error::of(kind, message.into(), Some(source.into()))
+    }
+
+    fn of(
+        kind: ErrorKind,
+        message: Cow<'static, str>,
+        source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Error {
+        let outlook = match kind {
+            ErrorKind::Connection | ErrorKind::Timeout => Outlook::Passing,
+            _ => Outlook::Final,
+        };
+        Error(Arc::new(Inner { kind, outlook, message, source }))
     }
 
     /// What the server refused: its words, and what can be done about them.
     pub(crate) fn server(refusal: &Refusal) -> Error {
-        let (passing, advice) = refusal.advice();
+        let (outlook, advice) = refusal.advice();
         let message = match advice {
             "" => format!("the server refused the command: {refusal}"),
             advice => format!("the server refused the command: {refusal} ({advice})"),
         };
-        let kind = ErrorKind::Server;
-        Error(Arc::new(Inner { kind, passing, message: message.into(), source: None }))
+        let (kind, message) = (ErrorKind::Server, message.into());
+        Error(Arc::new(Inner { kind, outlook, message, source: None }))
     }
 
     pub(crate) fn lost(message: &'static str) -> Error {
@@ -192,30 +216,48 @@ pub(crate) struct Refusal {
     pub(crate) detail: String,
 }
 
+const PERMISSIONS: &str = "the README lists the permissions that are needed";
+
 impl Refusal {
-    /// Whether waiting may mend it, and what its reader can do.
-    fn advice(&self) -> (bool, &'static str) {
+    /// Reads an error reply. Redis before 7 wraps what a script met in words of its own,
+    /// with the code in the middle.
+    pub(crate) fn new(code: &str, detail: &str) -> Refusal {
+        let wrapped = code == "ERR" && detail.starts_with("Error running script");
+        let inner = wrapped.then(|| detail.rsplit_once(": -")).flatten();
+        let (code, detail) = match inner {
+            Some((_, inner)) => inner.split_once(' ').unwrap_or((inner, "")),
+            None => (code, detail),
+        };
+        Refusal { code: code.to_owned(), detail: detail.to_owned() }
+    }
+
+    /// What becomes of it, and what its reader can do.
+    fn advice(&self) -> (Outlook, &'static str) {
+        use Outlook::{Final, Mendable, Passing};
         match self.code.as_str() {
-            "LOADING" => (true, "it is still reading its data; try again later"),
-            "BUSY" => (true, "a script has run for too long; end it with SCRIPT KILL"),
-            "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" => (true, "try again later"),
-            "READONLY" => (true, "it is a replica; connect to the master"),
-            "OOM" => (false, "it is full; raise maxmemory or make room"),
-            "MISCONF" => (false, "it cannot save its data; see its log"),
-            "NOREPLICAS" => (false, "too few replicas are in good order"),
-            "WRONGTYPE" => (false, "the key holds something that is no lock"),
-            "NOAUTH" => (false, "it wants a password; put it into the URL"),
-            "WRONGPASS" => (false, "check the user and the password in the URL"),
-            "NOPERM" => (false, "the README lists the permissions that are needed"),
-            "CROSSSLOT" => (false, "the keys of one lock lie in different slots"),
-            "NOSCRIPT" => (false, "it forgets scripts as fast as they are loaded"),
+            "LOADING" => (Passing, "it is still reading its data; try again later"),
+            "BUSY" => (Passing, "a script has run for too long; end it with SCRIPT KILL"),
+            "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" => (Passing, "try again later"),
+            "READONLY" => (Passing, "it is a replica; connect to the master"),
+            "OOM" => (Mendable, "it is full; raise maxmemory or make room"),
+            "MISCONF" => (Mendable, "it cannot save its data; see its log"),
+            "NOREPLICAS" => (Mendable, "too few replicas are in good order"),
+            "NOAUTH" => (Mendable, "it wants a password; put it into the URL"),
+            "WRONGPASS" => (Mendable, "check the user and the password in the URL"),
+            "WRONGTYPE" => (Final, "the key holds something that is no lock"),
+            "NOPERM" => (Final, PERMISSIONS),
+            "CROSSSLOT" => (Final, "the keys of one lock lie in different slots"),
+            "NOSCRIPT" => (Mendable, "it forgets scripts as fast as they are loaded"),
+            _ if self.detail.starts_with("max number of clients") => {
+                (Passing, "raise maxclients, or close connections")
+            }
             // What a script is not allowed to do has no code of its own before Redis 7.
             _ if self.detail.contains("executing the script can't")
                 || self.detail.contains("ermission") =>
             {
-                (false, "the README lists the permissions that are needed")
+                (Final, PERMISSIONS)
             }
-            _ => (false, ""),
+            _ => (Final, ""),
         }
     }
 
@@ -239,8 +281,7 @@ mod tests {
     use std::error::Error as _;
 
     fn refusal(code: &str) -> Error {
-        let detail = "something".to_owned();
-        Error::server(&Refusal { code: code.to_owned(), detail })
+        Error::server(&Refusal::new(code, "something"))
     }
 
     #[test]
@@ -258,6 +299,26 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Server);
         assert!(error.to_string().contains("NOPERM something"));
         assert!(error.to_string().contains("README"));
+    }
+
+    #[test]
+    fn what_a_script_met_is_unwrapped() {
+        let wrapped = "Error running script (call to f_0a): @user_script:9: @user_script: 9: \
+                       -OOM command not allowed when used memory > 'maxmemory'.";
+        let refusal = Refusal::new("ERR", wrapped);
+        assert_eq!(refusal.code, "OOM");
+        assert_eq!(refusal.detail, "command not allowed when used memory > 'maxmemory'.");
+        assert_eq!(Refusal::new("ERR", "a: -b c").detail, "a: -b c");
+    }
+
+    #[test]
+    fn it_is_final_what_nobody_can_mend() {
+        for code in ["WRONGTYPE", "NOPERM", "ERR"] {
+            assert!(refusal(code).is_final(), "{code}");
+        }
+        for code in ["LOADING", "MISCONF", "NOREPLICAS", "NOAUTH", "WRONGPASS"] {
+            assert!(!refusal(code).is_final(), "{code}");
+        }
     }
 
     #[test]

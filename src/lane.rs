@@ -15,7 +15,8 @@
 //!    again, and with it what stood behind it in the batch: order holds.
 //! 4. If the connection breaks before, a new one is made at once, and what has no
 //!    answer is sent again, once; its answer is then marked *doubtful*, since the
-//!    first copy may have run. If no answer comes in time nothing is sent again.
+//!    first copy may have run. If no answer comes in time nothing is sent again, and
+//!    never what must not run twice ([`Call::once`]).
 //!    Owed requests are given back to the pool, which tries later.
 //!
 //! Bytes that were written cannot be recalled: an old connection may still run a
@@ -39,15 +40,16 @@ use crate::conn::{Address, Fault, Ghosts, Identity, Timeouts};
 use crate::error::{Error, ErrorKind, Refusal, Result};
 use crate::script::{Call, LaneId, Reply, Script};
 use crate::sync::{Condvar, Mutex};
+use crate::thread;
 use crate::time::{self, Moment};
 
 #[cfg(all(test, leasehold_model))]
 mod model;
 
 /// How many requests one write takes along.
-pub(crate) const BATCH: usize = if cfg!(all(test, leasehold_model)) { 2 } else { 128 };
+const BATCH: usize = if cfg!(all(test, leasehold_model)) { 2 } else { 128 };
 
-/// How many rounds a leader serves after its own reply, if somebody waits to lead.
+/// How many rounds a leader serves after its own reply, if somebody else can lead.
 const ROUNDS_FOR_OTHERS: u32 = if cfg!(all(test, leasehold_model)) { 0 } else { 4 };
 
 /// How often a script is loaded for one request before that is an error.
@@ -66,6 +68,23 @@ pub(crate) struct Answer {
     pub(crate) lane: LaneId,
 }
 
+/// Why there is no answer that says anything.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) error: Error,
+    /// The command may have run, or run yet: it was written.
+    pub(crate) written: bool,
+}
+
+impl Failure {
+    pub(crate) fn into_error(self) -> Error {
+        self.error
+    }
+}
+
+/// What the sender of a command gets.
+pub(crate) type Outcome = std::result::Result<Answer, Failure>;
+
 /// What is done with the outcome of a request that nobody waits for. Called with no
 /// lock held, by whichever thread spoke with the server; must not block.
 pub(crate) trait Settle: Send + Sync {
@@ -77,7 +96,6 @@ pub(crate) trait Settle: Send + Sync {
 pub(crate) struct Debt {
     pub(crate) settle: Arc<dyn Settle>,
     pub(crate) until: Moment,
-    pub(crate) failures: u32,
 }
 
 impl fmt::Debug for Debt {
@@ -128,8 +146,8 @@ impl Request {
     }
 
     /// What is owed with it, if nobody waits for it.
-    pub(crate) fn debt_mut(&mut self) -> Option<&mut Debt> {
-        match &mut self.to {
+    pub(crate) fn debt(&self) -> Option<&Debt> {
+        match &self.to {
             To::Debt(debt) => Some(debt),
             To::Waiter(_) | To::Script(_) | To::Ghost(_) => None,
         }
@@ -142,7 +160,7 @@ impl Request {
 struct Promise(Option<Arc<Slot>>);
 
 impl Promise {
-    fn keep(&mut self, outcome: Result<Answer>) {
+    fn keep(&mut self, outcome: Outcome) {
         if let Some(slot) = self.0.take() {
             slot.set(Stage::Done(Box::new(outcome)));
         }
@@ -151,8 +169,7 @@ impl Promise {
 
 impl Drop for Promise {
     fn drop(&mut self) {
-        let message = "the thread that spoke with the server panicked";
-        self.keep(Err(Error::new(ErrorKind::Connection, message)));
+        self.keep(Err(Failure { error: panicked(), written: true }));
     }
 }
 
@@ -169,12 +186,12 @@ enum Stage {
     Queued,
     Taken,
     Lead,
-    Done(Box<Result<Answer>>),
+    Done(Box<Outcome>),
 }
 
 /// What the sleep of a sender ended with.
 enum Woken {
-    Done(Result<Answer>),
+    Done(Outcome),
     Lead,
     TooLate,
 }
@@ -216,15 +233,30 @@ pub(crate) struct Link {
     pub(crate) address: Address,
     /// The client's name, which its connections carry with a number each.
     pub(crate) name: String,
+    /// The process that may use them.
+    pub(crate) process: u32,
     pub(crate) watch: Arc<dyn Watch>,
 }
 
-/// Is told of what happens to connections. Must not block.
+impl Link {
+    /// An error in a forked child: what is written there, or read, is taken from its
+    /// parent; its threads are gone, and its hold numbers are those of its parent.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        match std::process::id() == self.process {
+            true => Ok(()),
+            false => Err(Error::configuration(
+                "the client was made before a fork and cannot be used in the child",
+            )),
+        }
+    }
+}
+
+/// Is told of what happens to connections. Must not block, nor panic.
 pub(crate) trait Watch: Send + Sync {
     /// A connection was made again after one that broke.
     fn reconnected(&self, address: &Arc<str>);
     /// A request that nobody waits for was answered.
-    fn answered(&self, debt: &Debt, answer: Answer);
+    fn answered(&self, lane: LaneId, debt: &Debt, answer: Answer);
     /// A request that nobody waits for got no answer, or was refused.
     fn failed(&self, lane: LaneId, request: Request, error: Error);
     /// There are requests in the line that nobody waits for, and nobody leads.
@@ -290,7 +322,7 @@ impl Lane {
 
     /// Waits for a queued request, and leads if nobody else does. `give_up` after
     /// which it is taken back from the line, if it still stands there.
-    pub(crate) fn wait(&self, slot: &Arc<Slot>, give_up: Moment) -> Result<Answer> {
+    pub(crate) fn wait(&self, slot: &Arc<Slot>, give_up: Moment) -> Outcome {
         loop {
             if let Some(lead) = Lead::take(self) {
                 lead.serve(Some(slot));
@@ -300,7 +332,7 @@ impl Lane {
                 Woken::Lead => {}
                 Woken::TooLate if self.take_back(slot) => {
                     self.pass_lead_on();
-                    return Err(all_busy());
+                    return Err(Failure { error: all_busy(), written: false });
                 }
                 Woken::TooLate => slot.set_taken_unless_done(),
             }
@@ -339,7 +371,11 @@ impl Slot {
 }
 
 fn all_busy() -> Error {
-    Error::new(ErrorKind::Timeout, "all connections were busy for the pool time-out")
+    Error::new(ErrorKind::Timeout, "all connections were busy for as long as it could wait")
+}
+
+fn panicked() -> Error {
+    Error::new(ErrorKind::Connection, "the thread that spoke with the server panicked")
 }
 
 /// The lead of a lane, given back when dropped.
@@ -354,8 +390,9 @@ impl<'a> Lead<'a> {
         Some(Lead { lane, wire })
     }
 
-    /// Serves the line: until it is empty, or until somebody else can go on after
-    /// the leader's own request is done.
+    /// Serves the line until it is empty; or, once the leader's own request is done,
+    /// for so many rounds if somebody else can go on (a caller has other things to do
+    /// than the reaper's work), or until the connection is gone.
     fn serve(mut self, own: Option<&Slot>) {
         let mut rounds_for_others = 0;
         loop {
@@ -366,9 +403,10 @@ impl<'a> Lead<'a> {
             self.wire.exchange(self.lane, batch);
             if own.is_none_or(Slot::is_done) {
                 rounds_for_others += 1;
-            }
-            if rounds_for_others > ROUNDS_FOR_OTHERS && self.lane.somebody_waits() {
-                return;
+                let relieved = own.is_some() || self.lane.somebody_waits();
+                if self.wire.conn.is_none() || relieved && rounds_for_others > ROUNDS_FOR_OTHERS {
+                    return;
+                }
             }
         }
     }
@@ -406,17 +444,26 @@ impl Lane {
         self.state.lock().first_waiter().is_some()
     }
 
-    fn complete(&self, mut request: Request, outcome: Result<Answer>) {
-        match (&mut request.to, outcome) {
-            (To::Waiter(promise), outcome) => promise.keep(outcome),
+    fn answer(&self, mut request: Request, answer: Result<Answer>) {
+        match (&mut request.to, answer) {
+            (To::Waiter(promise), answer) => {
+                promise.keep(answer.map_err(|error| Failure { error, written: true }));
+            }
             (To::Debt(_), Err(error)) => self.link.watch.failed(self.id, request, error),
-            (To::Debt(debt), Ok(answer)) => self.link.watch.answered(debt, answer),
+            (To::Debt(debt), Ok(answer)) => self.link.watch.answered(self.id, debt, answer),
             (To::Script(_) | To::Ghost(_), _) => {}
         }
     }
 
-    fn fail(&self, requests: VecDeque<Request>, error: &Error) {
-        requests.into_iter().for_each(|request| self.complete(request, Err(error.clone())));
+    fn fail(&self, requests: impl IntoIterator<Item = Request>, error: &Error) {
+        for mut request in requests {
+            let (error, written) = (error.clone(), request.doubtful);
+            match &mut request.to {
+                To::Waiter(promise) => promise.keep(Err(Failure { error, written })),
+                To::Debt(_) => self.link.watch.failed(self.id, request, error),
+                To::Script(_) | To::Ghost(_) => {}
+            }
+        }
     }
 }
 
@@ -424,10 +471,25 @@ impl Lane {
 #[derive(Debug, Default)]
 struct Wire {
     conn: Option<Conn>,
-    ghosts: Vec<Ghost>,
     /// How many connections there have been.
     serial: u64,
     buffer: Vec<u8>,
+    notes: Notes,
+}
+
+/// What is left of a batch.
+#[derive(Debug)]
+struct Batch {
+    /// What has no answer yet, in order.
+    left: VecDeque<Request>,
+    /// What has to be sent once more in the same order, before it.
+    again: VecDeque<Request>,
+}
+
+/// What the replies said that is of use for what follows.
+#[derive(Debug, Default)]
+struct Notes {
+    ghosts: Vec<Ghost>,
     /// The server said that it is a replica.
     misled: bool,
     /// A script that could not be loaded in this round, and why.
@@ -467,21 +529,28 @@ impl Ghost {
 impl Wire {
     /// Has every request of `batch` completed.
     fn exchange(&mut self, lane: &Lane, batch: VecDeque<Request>) {
-        let mut left = batch;
-        let mut second_try = false;
-        while !left.is_empty() {
+        if let Err(error) = lane.link.check_process() {
+            return lane.fail(batch, &error);
+        }
+        let mut batch = Batch { left: batch, again: VecDeque::new() };
+        let mut tries = 0;
+        while !batch.left.is_empty() {
             if let Err(error) = self.connect(lane) {
-                return lane.fail(left, &error);
+                return lane.fail(batch.left, &error);
             }
-            let fault = match self.round(lane, &mut left) {
-                Ok(()) => continue,
-                Err(fault) => fault,
+            tries += 1;
+            // Loggers are foreign code. What they break must not stay unanswered.
+            let round = || self.round(lane, &mut batch);
+            let (error, hopeless) = match thread::survive("speaking with the server", round) {
+                Some(Ok(())) => continue,
+                Some(Err(fault)) => (fault.error, fault.timed_out || tries > 1),
+                None => (panicked(), true),
             };
-            self.condemn(&left);
-            if fault.timed_out || second_try {
-                return lane.fail(left, &fault.error);
-            }
-            second_try = true;
+            batch.requeue();
+            self.condemn(&batch.left);
+            batch.left.iter_mut().for_each(|request| request.doubtful = true);
+            let given_up = batch.take(|request| hopeless || request.call.once);
+            lane.fail(given_up, &error);
         }
     }
 
@@ -492,17 +561,67 @@ impl Wire {
         }
         let link = &lane.link;
         let now = time::now();
-        self.ghosts.retain(|ghost| ghost.haunts(now));
-        let unknown: Vec<_> = self.ghosts.iter().map(|ghost| ghost.identity.clone()).collect();
+        let unknown = self.notes.ghosts_that_haunt(now);
         let name = format!("{}:{}.{}", link.name, lane.id.0, self.serial);
         let opened = Conn::open(&link.address, lane.timeouts, name, &unknown)?;
-        self.judge(&opened.ghosts, now);
+        self.notes.judge(&opened.ghosts, now);
         self.conn = Some(opened.conn);
         self.serial += 1;
         if self.serial > 1 {
             link.watch.reconnected(link.address.shown());
         }
         Ok(())
+    }
+
+    /// Gives the connection up.
+    fn condemn(&mut self, unanswered: &VecDeque<Request>) {
+        let Some(conn) = self.conn.take() else { return };
+        let lasting = unanswered.iter().map(|request| request.call.lasting).max();
+        let lasting = lasting.unwrap_or_default();
+        if !lasting.is_zero() {
+            let identity = conn.identity().clone();
+            self.notes.ghosts.push(Ghost { identity, lasting, fate: Fate::Unknown });
+        }
+    }
+
+    /// One write and its replies. What is answered leaves the batch; what needs its
+    /// script loaded stays there for the next round.
+    fn round(&mut self, lane: &Lane, batch: &mut Batch) -> Round {
+        let Wire { conn: Some(conn), notes, buffer, .. } = self else { return Ok(()) };
+        notes.put_own_requests_first(&mut batch.left);
+        notes.not_loaded = None;
+        buffer.clear();
+        batch.left.iter().for_each(|request| buffer.extend_from_slice(&request.call.bytes));
+        let sent = time::now();
+        let deadline = conn.send(buffer)?;
+        notes.read(lane, conn, batch, sent, deadline)?;
+        batch.requeue();
+        // A replica that was a master, or took its address: look again where it is.
+        if std::mem::take(&mut notes.misled) {
+            self.conn = None;
+        }
+        Ok(())
+    }
+}
+
+impl Batch {
+    /// What has to be sent once more comes before what has no answer.
+    fn requeue(&mut self) {
+        self.again.append(&mut self.left);
+        std::mem::swap(&mut self.left, &mut self.again);
+    }
+
+    fn take(&mut self, which: impl Fn(&Request) -> bool) -> VecDeque<Request> {
+        let (taken, left) = self.left.drain(..).partition(which);
+        self.left = left;
+        taken
+    }
+}
+
+impl Notes {
+    fn ghosts_that_haunt(&mut self, now: Moment) -> Vec<Identity> {
+        self.ghosts.retain(|ghost| ghost.haunts(now));
+        self.ghosts.iter().map(|ghost| ghost.identity.clone()).collect()
     }
 
     /// Takes in what the server said of the ghosts.
@@ -516,65 +635,28 @@ impl Wire {
         }
     }
 
-    /// Gives the connection up.
-    fn condemn(&mut self, unanswered: &VecDeque<Request>) {
-        let Some(conn) = self.conn.take() else { return };
-        let lasting = unanswered.iter().map(|request| request.call.lasting).max();
-        let lasting = lasting.unwrap_or_default();
-        if !lasting.is_zero() {
-            let identity = conn.identity().clone();
-            self.ghosts.push(Ghost { identity, lasting, fate: Fate::Unknown });
-        }
-    }
-
-    /// One write and its replies. What is answered leaves `left`; what needs its
-    /// script loaded stays there for the next round.
-    fn round(&mut self, lane: &Lane, left: &mut VecDeque<Request>) -> Outcome {
-        self.put_own_requests_first(left);
-        self.not_loaded = None;
-        let Some(mut conn) = self.conn.take() else { return Ok(()) };
-        self.buffer.clear();
-        left.iter().for_each(|request| self.buffer.extend_from_slice(&request.call.bytes));
-        let sent = time::now();
-        let ended = conn.send(&self.buffer).and_then(|deadline| {
-            let mut again = VecDeque::new();
-            let ended = self.read(lane, &mut conn, left, &mut again, sent, deadline);
-            left.append(&mut again);
-            ended
-        });
-        if ended.is_err() {
-            left.iter_mut().for_each(|request| request.doubtful = true);
-        }
-        // A replica that was a master, or took its address: look again where it is.
-        if !std::mem::take(&mut self.misled) || ended.is_err() {
-            self.conn = Some(conn);
-        }
-        ended
-    }
-
-    /// Reads the replies to `left` and completes what they answer.
+    /// Reads the replies to a batch and completes what they answer.
     fn read(
         &mut self,
         lane: &Lane,
         conn: &mut Conn,
-        left: &mut VecDeque<Request>,
-        again: &mut VecDeque<Request>,
+        batch: &mut Batch,
         sent: Moment,
         deadline: Moment,
-    ) -> Outcome {
-        while !left.is_empty() {
+    ) -> Round {
+        while !batch.left.is_empty() {
             let reply = conn.answer(deadline)?;
-            let Some(mut request) = left.pop_front() else { break };
+            let Some(mut request) = batch.left.pop_front() else { break };
             let reply = self.why_unknown(&request, reply);
             if reply.is_refused("NOSCRIPT") && request.loads < LOADS {
                 request.loads += 1;
-                again.push_back(request);
-            } else if !again.is_empty() {
+                batch.again.push_back(request);
+            } else if batch.again.is_empty() || request.call.once {
+                self.answer(lane, request, reply, sent);
+            } else {
                 // It was answered too early: it stands behind one that did not run.
                 request.doubtful = true;
-                again.push_back(request);
-            } else {
-                self.answer(lane, request, reply, sent);
+                batch.again.push_back(request);
             }
         }
         Ok(())
@@ -605,11 +687,11 @@ impl Wire {
                 let haunted = self.ghosts.iter().any(|ghost| ghost.haunts(sent));
                 let doubtful = request.doubtful;
                 self.misled |= reply.is_refused("READONLY");
-                let outcome = match reply {
+                let answer = match reply {
                     Reply::Refused(refusal) => Err(Error::server(&refusal)),
                     reply => Ok(Answer { reply, sent, doubtful, haunted, lane: lane.id }),
                 };
-                lane.complete(request, outcome);
+                lane.answer(request, answer);
             }
         }
     }
@@ -643,4 +725,4 @@ impl Wire {
     }
 }
 
-type Outcome = std::result::Result<(), Fault>;
+type Round = std::result::Result<(), Fault>;

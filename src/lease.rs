@@ -17,7 +17,9 @@
 //!
 //! The deadline is what a lease is about: until then the server keeps the lock for
 //! this hold. It is reckoned from the moment just before the command was sent, less
-//! a margin for clocks that run apart. Every step below is one look and one change
+//! a margin for clocks that run apart. Its counterpart is the *reach*: until then the
+//! server may keep it, reckoned from the moment at which an answer was read, or was
+//! given up. What is over here and still within reach there has to be released. Every step below is one look and one change
 //! under the lease's mutex, so of two that race one comes first:
 //! * losing beats passing and extending: both look at the clock before they act;
 //! * passing beats time-out and cancellation of the waiter, which finds the hold its
@@ -53,6 +55,7 @@ pub(crate) struct Lease {
 struct Life {
     phase: Phase,
     deadline: Moment,
+    reach: Moment,
     renewed: bool,
     holder: Holder,
     granted: Moment,
@@ -138,6 +141,7 @@ impl Lease {
             life: Mutex::new(Life {
                 phase: Phase::Held,
                 deadline: grant.deadline,
+                reach: grant.at + grant.term,
                 renewed: grant.renewed,
                 holder: grant.holder,
                 granted: grant.at,
@@ -198,15 +202,28 @@ impl Lease {
         now.until(Moment::from_nanos(self.deadline.load(Ordering::Acquire)))
     }
 
-    /// Moves the deadline forward to `to`, if the hold is valid at `now`.
-    pub(crate) fn extend(&self, now: Moment, to: Moment) -> Look {
+    /// Moves the deadline forward, if the hold is valid at `now`: the server set the
+    /// lease anew between `sent` and `now`.
+    pub(crate) fn extend(&self, sent: Moment, now: Moment, lease: Duration) -> Look {
         let mut life = self.life.lock();
+        life.may_reach(now + lease);
         let look = self.look_closely(&mut life, now);
+        let to = deadline(sent, lease);
         if look == Look::Held && life.deadline < to {
             life.deadline = to;
             self.deadline.store(to.nanos(), Ordering::Release);
         }
         look
+    }
+
+    /// The server may have set the lease anew, up to `now`: there was no answer.
+    pub(crate) fn may_be_extended(&self, now: Moment, lease: Duration) {
+        self.life.lock().may_reach(now + lease);
+    }
+
+    /// Until when the server may keep the hold, if nobody releases it.
+    pub(crate) fn reach(&self) -> Moment {
+        self.life.lock().reach
     }
 
     /// Has the watchdog renew the hold from now on. Whether that is news.
@@ -218,9 +235,10 @@ impl Lease {
         self.life.lock().renewed
     }
 
-    /// Ends the hold because it is known to be another's. Whether that is news.
+    /// Ends the hold because the server does not keep it any more. Whether that is news.
     pub(crate) fn lose(&self) -> bool {
         let mut life = self.life.lock();
+        life.reach = Moment::START;
         let news = life.phase == Phase::Held;
         if news {
             self.end(&mut life, Phase::Lost);
@@ -295,6 +313,13 @@ impl Lease {
 }
 
 impl Life {
+    /// A hold that is gone at the server is not brought back by a renewal.
+    fn may_reach(&mut self, to: Moment) {
+        if self.reach > Moment::START {
+            self.reach = self.reach.max(to);
+        }
+    }
+
     fn may_pass(&self, now: Moment, bounds: &PassBounds) -> bool {
         self.phase == Phase::Held
             && self.renewed
@@ -364,11 +389,25 @@ mod tests {
     #[test]
     fn the_deadline_only_moves_forward_and_never_from_behind() {
         let lease = lease(true, 10);
-        assert_eq!(lease.extend(at(5), at(15)), Look::Held);
-        assert_eq!(lease.extend(at(6), at(12)), Look::Held);
-        assert_eq!(lease.remaining(at(6)), 9 * SECOND);
-        assert_eq!(lease.extend(at(15), at(30)), NOTICED, "the answer came too late");
-        assert_eq!(lease.extend(at(7), at(30)), KNOWN);
+        assert_eq!(lease.extend(at(5), at(6), 10 * SECOND), Look::Held);
+        assert_eq!(lease.extend(at(6), at(6), 6 * SECOND), Look::Held);
+        assert_eq!(lease.remaining(at(6)), at(6).until(deadline(at(5), 10 * SECOND)));
+        assert_eq!(lease.extend(at(9), at(15), 15 * SECOND), NOTICED, "the answer came too late");
+        assert_eq!(lease.extend(at(7), at(7), 15 * SECOND), KNOWN);
+    }
+
+    #[test]
+    fn a_hold_that_is_over_here_may_be_kept_there_until_it_is_known_to_be_gone() {
+        let overrun = lease(true, 10);
+        assert_eq!(overrun.reach(), at(1), "granted at 0 for a second");
+        overrun.may_be_extended(at(8), 10 * SECOND);
+        assert_eq!(overrun.look(at(11)), NOTICED, "nobody knows of an extension");
+        assert_eq!(overrun.reach(), at(18));
+        assert_eq!(overrun.extend(at(10), at(12), 10 * SECOND), KNOWN);
+        assert_eq!(overrun.reach(), at(22));
+        overrun.lose();
+        overrun.may_be_extended(at(12), 10 * SECOND);
+        assert_eq!(overrun.reach(), at(0));
     }
 
     #[test]
@@ -404,8 +443,9 @@ mod tests {
         let watched = lease(true, 30);
         assert_eq!(watched.renewal(at(9), 20 * SECOND), Renewal::Later(at(10)));
         assert_eq!(watched.renewal(at(11), 20 * SECOND), Renewal::Ask);
-        watched.extend(at(11), at(300));
-        assert_eq!(watched.renewal(at(12), 20 * SECOND), Renewal::Later(at(280)));
+        watched.extend(at(11), at(11), 289 * SECOND);
+        let due = deadline(at(11), 289 * SECOND).before(20 * SECOND);
+        assert_eq!(watched.renewal(at(12), 20 * SECOND), Renewal::Later(due));
         assert_eq!(watched.renewal(at(300), 20 * SECOND), Renewal::Over { noticed: true });
     }
 

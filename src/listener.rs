@@ -138,10 +138,11 @@ impl Listener {
         }
     }
 
-    /// Listens, over as many connections as it takes, until nobody waits any more.
+    /// Listens, over as many connections as it takes, until nobody waits any more. (Who
+    /// comes after that look calls.)
     fn listen_while_wanted(&self) {
         let mut pause = FIRST_PAUSE;
-        while !self.is_stopped() {
+        while !self.is_stopped() && !self.waiters.waited_for().is_empty() {
             let mut session = match Session::open(&self.settings, &self.waiters) {
                 Ok(session) => session,
                 Err(error) => {
@@ -165,8 +166,12 @@ impl Listener {
 
     fn rest(&self, pause: &mut Duration, error: &Error) {
         log::warn!("not listening for releases, so waiters poll: {error}");
-        let end = jittered(*pause, time::now().nanos());
-        let _ = self.called.recv_timeout(end);
+        let now = time::now();
+        let end = now + jittered(*pause, now.nanos());
+        // Calls of waiters do not cut it short, or they would make it a storm.
+        while !self.is_stopped() && time::now() < end {
+            let _ = self.called.recv_timeout(time::now().until(end));
+        }
         *pause = LONGEST_PAUSE.min(*pause * 2);
     }
 }

@@ -243,6 +243,9 @@ impl<P: Protocol> Lock<P> {
     /// Whoever held it keeps running: a holder of this process finds its hold lost at
     /// once, others when they renew it. For repairs by hand.
     ///
+    /// It is never sent twice, since the second copy might free what somebody else got
+    /// in between: without an answer it may or may not have been done.
+    ///
     /// # Errors
     /// Those of [`is_locked`](Lock::is_locked).
     pub fn force_unlock(&self) -> Result<bool> {
@@ -251,10 +254,7 @@ impl<P: Protocol> Lock<P> {
         // A thread that gets the lock once it is free does not lose it again.
         let held = local.leases();
         let answer = self.engine.pool.call(P::rules().force(local.name()), local.owed())?;
-        // If it was sent twice, the first copy may have freed what the second did not
-        // find.
-        let freed = answer.doubtful;
-        let freed = protocol::freed(answer.reply)? != Freed::NotHeld || freed;
+        let freed = protocol::freed(answer.reply)? != Freed::NotHeld;
         if freed {
             held.iter().for_each(|lease| local.lose(lease));
         }

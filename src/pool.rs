@@ -1,10 +1,13 @@
-//! The connections of one client, and the thread that sees to what is owed.
+//! The connections of one client, and the threads that see to what is owed.
 //!
 //! Callers hand in a command and wait ([`Pool::call`]), or owe it
-//! ([`Pool::owe`]): then they go on, and the *reaper* thread has it sent, repeats
+//! ([`Pool::owe`]): then they go on, and a *reaper* thread has it sent, repeats
 //! it until it is answered or not worth it any more, and gives the outcome to whom
-//! it concerns. The reaper is started at the first debt and rung awake by each.
+//! it concerns. Each connection has a reaper of its own, so that one that does not
+//! answer holds up no other; it is started at the first debt there, and rung awake by
+//! each. What failed on one connection is tried again together, after a pause.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -13,7 +16,7 @@ use std::time::Duration;
 use crate::conn::{Address, Timeouts};
 use crate::error::{Error, Result};
 use crate::event::{Event, Reconnected, Sink};
-use crate::lane::{Answer, Debt, Lane, Link, Request, Settle, Slot, Watch};
+use crate::lane::{Answer, Debt, Failure, Lane, Link, Outcome, Request, Settle, Slot, Watch};
 use crate::script::{Call, LaneId};
 use crate::sync::{Condvar, Mailbox, Mutex};
 use crate::thread;
@@ -46,11 +49,11 @@ pub(crate) struct Pool {
     wait: Duration,
 }
 
-/// What the reaper needs.
+/// What the reapers need.
 struct Shared {
     lanes: Vec<Lane>,
     desk: Arc<Desk>,
-    reaper: Mutex<Option<JoinHandle<()>>>,
+    reapers: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// Is told when a connection was made again after one that broke. Must not block.
@@ -75,14 +78,17 @@ impl fmt::Debug for Pool {
 impl Pool {
     /// Makes the pool and its first connection.
     pub(crate) fn open(settings: PoolSettings) -> Result<Pool> {
-        let desk = Arc::new(Desk::new(settings.events));
-        let (address, name) = (settings.address, settings.name);
-        let watch = Arc::clone(&desk) as Arc<dyn Watch>;
-        let link = Arc::new(Link { address, name, watch });
+        let desk = Arc::new(Desk::new(settings.size, settings.events));
+        let link = Arc::new(Link {
+            address: settings.address,
+            name: settings.name,
+            process: std::process::id(),
+            watch: Arc::clone(&desk) as Arc<dyn Watch>,
+        });
         let lane = |id| Lane::new(LaneId(id), Arc::clone(&link), settings.timeouts);
         let lanes: Vec<_> = (0..settings.size).map(lane).collect();
         lanes.first().map_or(Ok(()), Lane::connect)?;
-        let shared = Arc::new(Shared { lanes, desk, reaper: Mutex::new(None) });
+        let shared = Arc::new(Shared { lanes, desk, reapers: Mutex::default() });
         Ok(Pool { shared, link, wait: settings.wait })
     }
 
@@ -96,11 +102,16 @@ impl Pool {
         *self.shared.desk.on_reconnect.lock() = Some(whom);
     }
 
+    /// An error in a forked child.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        self.link.check_process()
+    }
+
     /// Sends a command and waits for its answer: on `lane`, behind all that is
     /// queued there, or on any.
     pub(crate) fn call(&self, call: Call, lane: Option<LaneId>) -> Result<Answer> {
         let pending = self.queue(call, lane);
-        self.wait(pending)
+        self.wait(pending, Moment::END).map_err(Failure::into_error)
     }
 
     /// The first half of [`Pool::call`]: takes a place in line and does no I/O.
@@ -110,9 +121,10 @@ impl Pool {
         Pending { lane, slot }
     }
 
-    /// The second half of [`Pool::call`].
-    pub(crate) fn wait(&self, pending: Pending) -> Result<Answer> {
-        let give_up = time::now() + self.wait;
+    /// The second half of [`Pool::call`]. Stands in line until `patience` ends or the
+    /// pool time-out, but sends if it can do so at once.
+    pub(crate) fn wait(&self, pending: Pending, patience: Moment) -> Outcome {
+        let give_up = patience.min(time::now() + self.wait);
         self.shared.lane(pending.lane).wait(&pending.slot, give_up)
     }
 
@@ -125,9 +137,8 @@ impl Pool {
         until: Moment,
         settle: Arc<dyn Settle>,
     ) -> LaneId {
-        let debt = Debt { settle, until, failures: 0 };
         self.shared.desk.opened();
-        self.shared.queue(Request::owed(call, debt), lane)
+        self.shared.queue(Request::owed(call, Debt { settle, until }), lane)
     }
 
     /// Sees to it that what is owed on that lane is sent.
@@ -148,11 +159,10 @@ impl Pool {
         self.shared.desk.wait_until_settled(end)
     }
 
-    /// Has the reaper end when nothing is owed any more.
-    pub(crate) fn finish(&self) -> Option<JoinHandle<()>> {
-        self.shared.desk.state.lock().finish = true;
-        self.shared.desk.reaper.ring();
-        self.shared.reaper.lock().take()
+    /// Has the reapers end when nothing is owed any more.
+    pub(crate) fn finish(&self) -> Vec<JoinHandle<()>> {
+        self.shared.desk.finish();
+        std::mem::take(&mut self.shared.reapers.lock())
     }
 }
 
@@ -188,13 +198,13 @@ impl Shared {
         lane
     }
 
-    /// Wakes the reaper, or starts it.
+    /// Wakes the reaper of that lane, or starts it.
     fn wake_reaper(self: &Arc<Shared>, lane: LaneId) {
-        self.desk.reaper.ring();
-        if self.desk.starts_reaper() {
+        self.desk.ring(lane);
+        if self.desk.starts_reaper(lane) {
             let shared = Arc::clone(self);
-            match thread::start("leasehold-reaper", move || shared.reap()) {
-                Ok(thread) => *self.reaper.lock() = Some(thread),
+            match thread::start("leasehold-reaper", move || shared.reap(lane)) {
+                Ok(thread) => self.reapers.lock().push(thread),
                 Err(error) => self.do_without_reaper(lane, &error),
             }
         }
@@ -202,29 +212,28 @@ impl Shared {
 
     fn do_without_reaper(&self, lane: LaneId, error: &std::io::Error) {
         log::error!("no thread for what is owed, so this one has to wait: {error}");
-        self.desk.state.lock().reaping = false;
+        self.desk.state.lock().lane(lane).reaping = false;
         self.lane(lane).serve();
     }
 
-    /// What the reaper does.
-    fn reap(&self) {
-        while !self.desk.ends_reaper() {
-            let next = thread::survive("sending what is owed", || self.send_what_is_owed());
+    /// What the reaper of a lane does.
+    fn reap(&self, lane: LaneId) {
+        while !self.desk.ends_reaper(lane) {
+            let next = thread::survive("sending what is owed", || self.send_what_is_owed(lane));
             let longest = if next.is_some() { LONGEST_PAUSE } else { thread::REST };
-            self.desk.reaper.sleep(next.unwrap_or(Moment::END).min(time::now() + longest));
+            let end = next.unwrap_or(Moment::END).min(time::now() + longest);
+            self.desk.bells[lane.0].sleep(end);
         }
     }
 
-    fn send_what_is_owed(&self) -> Moment {
-        let next = self.queue_delayed(time::now());
-        self.lanes.iter().filter(|lane| lane.queued() > 0).for_each(Lane::serve);
-        next
-    }
-
-    /// Queues what was delayed and is due; when the next will be.
-    fn queue_delayed(&self, now: Moment) -> Moment {
-        let (due, next) = self.desk.due(now);
-        due.into_iter().for_each(|delayed| self.lane(delayed.lane).queue(delayed.request));
+    /// When it has to look again, unless it is rung before.
+    fn send_what_is_owed(&self, lane: LaneId) -> Moment {
+        let (due, next, resting) = self.desk.due(lane, time::now());
+        let lane = self.lane(lane);
+        due.into_iter().for_each(|request| lane.queue(request));
+        if !resting && lane.queued() > 0 {
+            lane.serve();
+        }
         next
     }
 }
@@ -233,36 +242,53 @@ impl Shared {
 struct Desk {
     state: Mutex<DeskState>,
     settled: Condvar,
-    reaper: Mailbox,
+    /// What wakes the reaper of each lane.
+    bells: Box<[Mailbox]>,
     events: Sink,
     on_reconnect: Mutex<Option<Weak<dyn OnReconnect>>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct DeskState {
-    delayed: Vec<Delayed>,
     /// Debts that are neither settled nor given up.
     open: usize,
-    /// There is a reaper, and it will look again.
-    reaping: bool,
     finish: bool,
+    lanes: Box<[LaneState]>,
 }
 
-#[derive(Debug)]
-struct Delayed {
-    at: Moment,
-    lane: LaneId,
-    request: Request,
+/// What is owed on one lane, later.
+#[derive(Debug, Default)]
+struct LaneState {
+    /// By the moment at which it is due, and a number.
+    delayed: BTreeMap<(Moment, u64), Request>,
+    serial: u64,
+    /// When what failed is tried again: nothing that is owed is sent before.
+    retry: Moment,
+    /// How often that was put off since the last answer.
+    failures: u32,
+    /// There is a reaper, and it will look again.
+    reaping: bool,
 }
 
 impl Desk {
-    fn new(events: Sink) -> Desk {
+    fn new(lanes: usize, events: Sink) -> Desk {
+        let state = DeskState {
+            open: 0,
+            finish: false,
+            lanes: (0..lanes).map(|_| LaneState::default()).collect(),
+        };
         Desk {
-            state: Mutex::default(),
+            state: Mutex::new(state),
             settled: Condvar::default(),
-            reaper: Mailbox::default(),
+            bells: (0..lanes).map(|_| Mailbox::default()).collect(),
             events,
             on_reconnect: Mutex::new(None),
+        }
+    }
+
+    fn ring(&self, lane: LaneId) {
+        if let Some(bell) = self.bells.get(lane.0) {
+            bell.ring();
         }
     }
 
@@ -270,12 +296,17 @@ impl Desk {
         self.state.lock().open += 1;
     }
 
-    fn closed(&self) {
+    fn closed(&self, lane: LaneId, answered: bool) {
         let mut state = self.state.lock();
         state.open -= 1;
+        if answered {
+            state.lane(lane).failures = 0;
+        }
         if state.open == 0 {
             self.settled.notify_all();
-            self.reaper.ring();
+            if state.finish {
+                self.bells.iter().for_each(Mailbox::ring);
+            }
         }
     }
 
@@ -287,70 +318,108 @@ impl Desk {
         state.open == 0
     }
 
+    fn finish(&self) {
+        self.state.lock().finish = true;
+        self.bells.iter().for_each(Mailbox::ring);
+    }
+
     /// Whether a reaper has to be started by the caller.
-    fn starts_reaper(&self) -> bool {
-        !std::mem::replace(&mut self.state.lock().reaping, true)
+    fn starts_reaper(&self, lane: LaneId) -> bool {
+        !std::mem::replace(&mut self.state.lock().lane(lane).reaping, true)
     }
 
     /// Whether the reaper has to end; one step with looking for debts, so that a new
     /// one either is seen here or starts a new reaper.
-    fn ends_reaper(&self) -> bool {
+    fn ends_reaper(&self, lane: LaneId) -> bool {
         let mut state = self.state.lock();
         let ends = state.finish && state.open == 0;
         if ends {
-            state.reaping = false;
+            state.lane(lane).reaping = false;
         }
         ends
     }
 
-    fn delay(&self, delayed: Delayed) {
-        self.state.lock().delayed.push(delayed);
-        self.reaper.ring();
+    /// Keeps a request until `at` says.
+    fn delay(&self, lane: LaneId, request: Request, at: impl FnOnce(&mut LaneState) -> Moment) {
+        let mut state = self.state.lock();
+        let state = state.lane(lane);
+        let at = at(state);
+        let before = state.next();
+        state.serial += 1;
+        state.delayed.insert((at, state.serial), request);
+        if at < before {
+            self.ring(lane);
+        }
     }
 
-    /// What is due at `now`, and when the next will be.
-    fn due(&self, now: Moment) -> (Vec<Delayed>, Moment) {
+    /// What is due at `now`, when the next will be, and whether the lane rests.
+    fn due(&self, lane: LaneId, now: Moment) -> (Vec<Request>, Moment, bool) {
         let mut state = self.state.lock();
-        let all = std::mem::take(&mut state.delayed);
-        let (due, later): (Vec<_>, Vec<_>) = all.into_iter().partition(|one| one.at <= now);
-        let next = later.iter().map(|one| one.at).min();
-        state.delayed = later;
-        (due, next.unwrap_or(Moment::END))
+        let state = state.lane(lane);
+        let later = state.delayed.split_off(&(now + Duration::from_nanos(1), 0));
+        let due = std::mem::replace(&mut state.delayed, later).into_values().collect();
+        let next = state.next();
+        match now < state.retry {
+            true => (due, next.min(state.retry), true),
+            false => (due, next, false),
+        }
+    }
+}
+
+impl DeskState {
+    fn lane(&mut self, lane: LaneId) -> &mut LaneState {
+        &mut self.lanes[lane.0]
+    }
+}
+
+impl LaneState {
+    /// When the next of what is delayed is due.
+    fn next(&self) -> Moment {
+        self.delayed.first_key_value().map_or(Moment::END, |((at, _), _)| *at)
+    }
+
+    /// When something that failed now is tried again: together with all that fails
+    /// until then.
+    fn retry(&mut self, now: Moment) -> Moment {
+        if self.retry <= now {
+            let pause = FIRST_PAUSE * 2_u32.saturating_pow(self.failures.min(8));
+            self.retry = now + jittered(pause.min(LONGEST_PAUSE), now.nanos());
+            self.failures += 1;
+        }
+        self.retry
     }
 }
 
 impl Watch for Desk {
     fn reconnected(&self, address: &Arc<str>) {
         let address = Arc::clone(address);
-        log::info!("connected to {address} again");
-        self.events.tell(|| Event::Reconnected(Reconnected { address }));
+        thread::survive("telling of a new connection", || {
+            log::info!("connected to {address} again");
+            self.events.tell(|| Event::Reconnected(Reconnected { address }));
+        });
         let whom = self.on_reconnect.lock().clone();
         if let Some(whom) = whom.and_then(|whom| whom.upgrade()) {
             whom.reconnected();
         }
     }
 
-    fn answered(&self, debt: &Debt, answer: Answer) {
-        debt.settle.settle(Ok(answer));
-        self.closed();
+    fn answered(&self, lane: LaneId, debt: &Debt, answer: Answer) {
+        thread::survive("settling what was owed", || debt.settle.settle(Ok(answer)));
+        self.closed(lane, true);
     }
 
-    fn failed(&self, lane: LaneId, mut request: Request, error: Error) {
+    fn failed(&self, lane: LaneId, request: Request, error: Error) {
         let now = time::now();
-        let Some(debt) = request.debt_mut() else { return };
-        debt.failures += 1;
-        let pause = LONGEST_PAUSE.min(FIRST_PAUSE * 2_u32.saturating_pow(debt.failures.min(8)));
-        let at = now + jittered(pause, now.nanos());
-        if !error.is_passing() || debt.until <= at {
-            debt.settle.settle(Err(error));
-            return self.closed();
+        let Some(debt) = request.debt() else { return };
+        if error.is_final() || debt.until <= now {
+            thread::survive("settling what was owed", || debt.settle.settle(Err(error)));
+            return self.closed(lane, false);
         }
-        log::debug!("an owed command failed, and will be sent again: {error}");
-        self.delay(Delayed { at, lane, request });
+        self.delay(lane, request, |state| state.retry(now));
     }
 
-    fn deserted(&self, _lane: LaneId) {
-        self.reaper.ring();
+    fn deserted(&self, lane: LaneId) {
+        self.ring(lane);
     }
 }
 
@@ -369,10 +438,9 @@ impl Repeat {
         let at = time::now() + self.every;
         if at < self.until {
             let settle = Arc::new(Again(Arc::clone(self)));
-            let debt = Debt { settle, until: self.until, failures: 0 };
-            let request = Request::owed(self.call.clone(), debt);
+            let request = Request::owed(self.call.clone(), Debt { settle, until: self.until });
             desk.opened();
-            desk.delay(Delayed { at, lane: self.lane, request });
+            desk.delay(self.lane, request, |_| at);
         }
     }
 }

@@ -16,14 +16,14 @@ use crate::config::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, LostReason, Released, Sink};
-use crate::lane::{Answer, Settle};
-use crate::lease::{self, Lease, Look};
+use crate::lane::{Answer, Failure, Settle};
+use crate::lease::{Lease, Look};
 use crate::local::{Counted, Ended, Local};
 use crate::pool::{Pending, Pool};
 use crate::protocol::{self, Freed, Rules};
 use crate::script::{Call, LaneId};
 use crate::time::{self, Moment};
-use crate::watchdog::{self, Kept, Unheeded};
+use crate::watchdog::{self, Kept};
 
 /// One guard's share of a hold. Dropped, it releases without waiting.
 #[derive(Debug)]
@@ -91,28 +91,21 @@ impl Hold {
         let lease = checked_lease(lease)?;
         self.check()?;
         let extension = watchdog::extension(&self.kept(), lease);
-        let answer = self.engine.pool.call(extension, self.lease.haunted())?;
-        let deadline = lease::deadline(answer.sent, lease);
+        let answer = self.engine.pool.call(extension, self.lease.haunted());
+        let answer = answer.inspect_err(|_| self.lease.may_be_extended(time::now(), lease))?;
+        let sent = answer.sent;
         if !watchdog::is_extended(answer)? {
             self.local.lose(&self.lease);
             return Err(lost());
         }
-        match self.lease.extend(time::now(), deadline) {
+        match self.lease.extend(sent, time::now(), lease) {
             Look::Held => Ok(()),
             Look::Over { noticed } => {
                 self.local.tell_lost(usize::from(noticed), LostReason::Expired);
-                self.undo(lease);
+                self.kept().undo(&self.engine.pool);
                 Err(lost())
             }
         }
-    }
-
-    /// The server keeps a lease that is over here: it would do so for long.
-    fn undo(&self, lease: Duration) {
-        let release = self.rules.release(self.local.name(), self.lease.owner());
-        let (pool, until) = (&self.engine.pool, time::now() + lease);
-        let lane = pool.owe(release, self.lease.haunted(), until, Arc::new(Unheeded));
-        pool.wake(lane);
     }
 
     /// Lets it count on without a guard.
@@ -135,10 +128,10 @@ impl Hold {
 
     fn end_and_wait(&self, counted: Counted) -> Result<()> {
         let (now, pool) = (time::now(), &self.engine.pool);
-        let until = now + self.lease.remaining(now);
+        let deadline = now + self.lease.remaining(now);
         let mut queued = None;
         let ended = self.local.end(&self.lease, counted, now, || {
-            let settlement = self.settlement(until);
+            let settlement = self.settlement(deadline);
             let pending = pool.queue(settlement.call.clone(), settlement.lane);
             queued.insert((pending, settlement)).0.lane
         });
@@ -153,23 +146,22 @@ impl Hold {
 
     fn wait_for(&self, pending: Pending, settlement: Settlement) -> Result<()> {
         let lane = pending.lane;
-        match self.engine.pool.wait(pending) {
-            Err(error) if error.is_passing() => {
-                self.owe(Settlement { lane: Some(lane), doubtful: true, ..settlement });
-                Err(error)
+        match self.engine.pool.wait(pending, Moment::END) {
+            Err(failure) if !failure.error.is_final() => {
+                let doubtful = failure.written;
+                self.owe(Settlement { lane: Some(lane), doubtful, ..settlement });
+                Err(failure.error)
             }
-            outcome => settlement.conclude(outcome),
+            outcome => settlement.conclude(outcome.map_err(Failure::into_error)),
         }
     }
 
     fn end_quietly(&self) {
         let (now, pool) = (time::now(), &self.engine.pool);
-        let until = now + self.lease.remaining(now);
+        let deadline = now + self.lease.remaining(now);
         let mut queued = None;
         let ended = self.local.end(&self.lease, Counted::Guard, now, || {
-            let settlement = self.settlement(until);
-            let (call, lane) = (settlement.call.clone(), settlement.lane);
-            *queued.insert(pool.owe(call, lane, until, Arc::new(settlement)))
+            *queued.insert(self.queue_owed(self.settlement(deadline)))
         });
         self.after(&ended);
         if let Some(lane) = queued {
@@ -178,9 +170,13 @@ impl Hold {
     }
 
     fn owe(&self, settlement: Settlement) {
-        let (call, lane, until) = (settlement.call.clone(), settlement.lane, settlement.until);
-        let lane = self.engine.pool.owe(call, lane, until, Arc::new(settlement));
+        let lane = self.queue_owed(settlement);
         self.engine.pool.wake(lane);
+    }
+
+    fn queue_owed(&self, settlement: Settlement) -> LaneId {
+        let (call, lane) = (settlement.call.clone(), settlement.lane);
+        self.engine.pool.owe(call, lane, self.lease.reach(), Arc::new(settlement))
     }
 
     /// What is left to do when the hold is over here.
@@ -188,15 +184,19 @@ impl Hold {
         if matches!(ended, Ended::Queued | Ended::Lost) {
             self.engine.watchdog.forget(&self.lease);
         }
+        // An extension without an answer may have it kept there for long.
+        if matches!(ended, Ended::Lost) && time::now() < self.lease.reach() {
+            self.kept().undo(&self.engine.pool);
+        }
     }
 
-    fn settlement(&self, until: Moment) -> Settlement {
+    fn settlement(&self, deadline: Moment) -> Settlement {
         Settlement {
             local: Arc::clone(&self.local),
             lease: Arc::clone(&self.lease),
             call: self.rules.release(self.local.name(), self.lease.owner()),
             lane: self.lease.haunted(),
-            until,
+            deadline,
             doubtful: false,
             lasting: self.lease.term(),
             every: self.engine.poll_bound,
@@ -236,8 +236,8 @@ struct Settlement {
     lease: Arc<Lease>,
     call: Call,
     lane: Option<LaneId>,
-    /// The deadline of the hold when it was released.
-    until: Moment,
+    /// That of the hold when it was released.
+    deadline: Moment,
     /// A copy of the release was sent before, and its answer is not known.
     doubtful: bool,
     lasting: Duration,
@@ -258,13 +258,15 @@ impl Settlement {
     /// How many subscribers the release was told to, if it was.
     fn read(&self, answer: Answer) -> Result<Option<u64>> {
         let doubtful = answer.doubtful || self.doubtful;
-        if let (true, Some(pool)) = (answer.haunted, self.pool.upgrade()) {
+        // A late copy of a question of another hold is its own caller's to see to.
+        let haunted = answer.haunted && self.lease.haunted().is_some();
+        if let (true, Some(pool)) = (haunted, self.pool.upgrade()) {
             let until = answer.sent + self.lasting;
             pool.repeat(self.call.clone(), answer.lane, until, self.every);
         }
         match protocol::freed(answer.reply)? {
             Freed::Told(told) => Ok(Some(told)),
-            Freed::NotHeld if doubtful && time::now() < self.until => Ok(None),
+            Freed::NotHeld if doubtful && time::now() < self.deadline => Ok(None),
             Freed::NotHeld => {
                 self.local.tell_lost(1, LostReason::Gone);
                 Err(Error::lost("the lock was not held any more when it was released"))

@@ -32,6 +32,10 @@ pub(crate) static PLAIN_RENEW: Script =
 pub(crate) static PLAIN_FORCE: Script =
     script!("plain_force", "098bb0d0e37afac8a07c6edce80f395837cd9759");
 
+/// Makes sure that late copies are prevented, where that is possible. There is nothing
+/// that could be done about their effects.
+const NOT_LATE: Duration = Duration::from_millis(1);
+
 /// One command as it goes over the wire.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
@@ -41,6 +45,9 @@ pub(crate) struct Call {
     pub(crate) script: Option<&'static Script>,
     /// How long its effect would last if it ran once more, after everything else.
     pub(crate) lasting: Duration,
+    /// A second copy would do more than the first: it must not be sent again if the
+    /// first may have run.
+    pub(crate) once: bool,
 }
 
 impl Call {
@@ -58,7 +65,7 @@ impl Call {
         part(&mut bytes, script.digest.as_bytes());
         part(&mut bytes, Digits::new(count as u64).as_bytes());
         keys.into_iter().chain(args).for_each(|value| part(&mut bytes, value));
-        Call { bytes, script: Some(script), lasting: Duration::ZERO }
+        Call { bytes, script: Some(script), lasting: Duration::ZERO, once: false }
     }
 
     /// A plain command.
@@ -66,7 +73,7 @@ impl Call {
         let mut bytes = Vec::with_capacity(64);
         open(&mut bytes, parts.len());
         parts.iter().for_each(|value| part(&mut bytes, value));
-        Call { bytes, script: None, lasting: Duration::ZERO }
+        Call { bytes, script: None, lasting: Duration::ZERO, once: false }
     }
 
     /// What makes `script` known to the server.
@@ -75,9 +82,13 @@ impl Call {
     }
 
     /// Says that the call takes something for so long.
-    pub(crate) fn lasting(mut self, lease: Duration) -> Call {
-        self.lasting = lease;
-        self
+    pub(crate) fn lasting(self, lease: Duration) -> Call {
+        Call { lasting: lease, ..self }
+    }
+
+    /// Says that no second copy may be sent, nor a late one run.
+    pub(crate) fn once(self) -> Call {
+        Call { once: true, lasting: self.lasting.max(NOT_LATE), ..self }
     }
 }
 

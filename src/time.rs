@@ -8,7 +8,7 @@ use std::ops::Add;
 use std::time::{Duration, Instant};
 
 /// A point in time, in nanoseconds since the machine was started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Moment(u64);
 
 impl Moment {

@@ -5,11 +5,11 @@
 //! together are not renewed together), a fixed one at its deadline. Taking and
 //! dropping a lock costs one insert and one cancel, and no system call.
 //!
-//! What is due goes out in batches, up to [`BATCH`] keys per script call and many
+//! What is due goes out in batches, up to [`KEYS`] per script call and many
 //! calls per write, over a connection of its own. "Not yours" ends a hold at once.
 //! No answer (`renewal_failed`) leaves it valid to its deadline, and is tried again
-//! until then. When any connection of the client was made anew, every lease is
-//! renewed at once: a server that came back empty is noticed.
+//! until then. When a connection of the client, its listener's excepted, was made
+//! anew, every lease is renewed at once: a server that came back empty is noticed.
 //!
 //! The same thread beats the drum for the listener: while that is connected, a
 //! message on the client's own channel, at most a second apart, proves the path.
@@ -23,8 +23,8 @@ use std::time::Duration;
 use crate::conn::Timeouts;
 use crate::error::{Error, Result};
 use crate::event::{Event, LostReason, RenewalFailed, Renewed, Sink};
-use crate::lane::{Answer, BATCH, Lane, Request, Settle, Slot};
-use crate::lease::{self, Lease, Look, Renewal};
+use crate::lane::{Answer, Failure, Lane, Request, Settle, Slot};
+use crate::lease::{Lease, Look, Renewal};
 use crate::local::Local;
 use crate::pool::{OnReconnect, Pool};
 use crate::protocol::Rules;
@@ -48,6 +48,9 @@ const DUE: (u32, u32) = (2, 3);
 /// grain, this part of it, go out together.
 const SPREAD: u32 = 12;
 const GRAIN: u32 = 120;
+
+/// How many leases one script call renews.
+const KEYS: usize = 128;
 
 /// The part of a lease that one renewal may wait for its answer.
 const PATIENCE: u32 = 6;
@@ -111,8 +114,9 @@ impl Watchdog {
         pool: Arc<Pool>,
         waiters: Arc<Waiters>,
     ) -> Watchdog {
-        let response = &mut settings.timeouts.response;
-        *response = (settings.timeout / PATIENCE).min(*response);
+        let (timeouts, longest) = (&mut settings.timeouts, settings.timeout / PATIENCE);
+        timeouts.connect = timeouts.connect.min(longest);
+        timeouts.response = timeouts.response.min(longest);
         let now = time::now();
         Watchdog {
             lane: pool.private_lane(settings.timeouts),
@@ -253,10 +257,15 @@ impl Watchdog {
     fn renew(&self, mut due: Vec<Kept>) {
         due.sort_by_key(|kept| kept.rules.renewal().digest);
         let same_script = |a: &Kept, b: &Kept| a.rules.renewal().digest == b.rules.renewal().digest;
-        let batches = due.chunk_by(same_script).flat_map(|chunk| chunk.chunks(BATCH));
+        let batches = due.chunk_by(same_script).flat_map(|chunk| chunk.chunks(KEYS));
         let batches: Vec<_> = batches.map(|batch| (batch, self.ask(batch))).collect();
         for (batch, slot) in batches {
-            match self.lane.wait(&slot, Moment::END).and_then(Renewals::read) {
+            let answer = self.lane.wait(&slot, Moment::END).inspect_err(|failure| {
+                if failure.written {
+                    self.may_be_renewed(batch);
+                }
+            });
+            match answer.map_err(Failure::into_error).and_then(Renewals::read) {
                 Ok(renewals) => self.renewed(batch, &renewals),
                 Err(error) => self.failed(batch, &error),
             }
@@ -272,7 +281,6 @@ impl Watchdog {
     }
 
     fn renewed(&self, batch: &[Kept], answer: &Renewals) {
-        let deadline = lease::deadline(answer.sent, self.settings.timeout);
         let now = time::now();
         let mut leases = 0;
         for (position, kept) in (1..).zip(batch) {
@@ -280,30 +288,29 @@ impl Watchdog {
                 true => kept.local.lose(&kept.lease),
                 false => {
                     leases += 1;
-                    self.extend(kept, now, deadline);
+                    self.extend(kept, answer.sent, now);
                 }
             }
         }
         self.settings.events.tell(|| Event::Renewed(Renewed { leases }));
     }
 
-    fn extend(&self, kept: &Kept, now: Moment, deadline: Moment) {
-        match kept.lease.extend(now, deadline) {
-            Look::Held => self.look_later(kept.clone(), deadline.before(self.due_below())),
+    fn extend(&self, kept: &Kept, sent: Moment, now: Moment) {
+        match kept.lease.extend(sent, now, self.settings.timeout) {
+            Look::Held => {
+                let deadline = now + kept.lease.remaining(now);
+                self.look_later(kept.clone(), deadline.before(self.due_below()));
+            }
             Look::Over { noticed } => {
                 kept.expired(noticed);
-                self.undo(kept);
+                kept.undo(&self.pool);
             }
         }
     }
 
-    /// The server has renewed a hold that is over here: a lost one would stay there
-    /// for a whole lease.
-    fn undo(&self, kept: &Kept) {
-        let release = kept.rules.release(kept.local.name(), kept.lease.owner());
-        let until = time::now() + self.settings.timeout;
-        let lane = self.pool.owe(release, None, until, Arc::new(Unheeded));
-        self.pool.wake(lane);
+    fn may_be_renewed(&self, batch: &[Kept]) {
+        let now = time::now();
+        batch.iter().for_each(|kept| kept.lease.may_be_extended(now, self.settings.timeout));
     }
 
     /// The question got no answer, or not the kind that says anything of a hold.
@@ -327,13 +334,20 @@ impl Watchdog {
         let beat = Call::command(&[b"PUBLISH", self.settings.control.as_bytes(), b""]);
         let (request, slot) = Request::awaited(beat);
         self.lane.queue(request);
-        if let Err(error) = self.lane.wait(&slot, Moment::END) {
+        if let Err(Failure { error, .. }) = self.lane.wait(&slot, Moment::END) {
             log::debug!("the listener's heartbeat could not be sent: {error}");
         }
     }
 }
 
 impl Kept {
+    /// Releases what is over here and may be kept by the server for a whole lease more.
+    pub(crate) fn undo(&self, pool: &Pool) {
+        let release = self.rules.release(self.local.name(), self.lease.owner());
+        let settle = Arc::new(Unheeded);
+        pool.wake(pool.owe(release, self.lease.haunted(), self.lease.reach(), settle));
+    }
+
     fn expired(&self, noticed: bool) {
         self.local.tell_lost(usize::from(noticed), LostReason::Expired);
     }

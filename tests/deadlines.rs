@@ -36,16 +36,42 @@ impl Slow {
     }
 }
 
+/// How many answers in a row a caller lets come too late.
+const TOO_LATE: usize = 3;
+
 #[test]
-fn a_yes_that_comes_after_the_lease_is_no_yes() {
+fn a_yes_that_comes_after_the_lease_is_asked_for_again() {
+    let slow = Slow::new();
+    let lock = slow.client.lock("late").with_lease(SHORT);
+    slow.hold_reply(&slow.digests.acquire);
+    thread::scope(|scope| {
+        let caller = scope.spawn(|| {
+            let guard = lock.lock().expect("the second answer comes in time");
+            assert_held(&slow.server, "late", &guard, SHORT);
+            guard.unlock().expect("it is held");
+        });
+        something_is_held(&slow.proxy);
+        eventually("the lease is over", || !exists(&slow.server, "late"));
+        slow.proxy.release_held();
+        caller.join().expect("no panic");
+    });
+    assert_others_can_take(&slow.other, "late");
+}
+
+#[test]
+fn a_yes_that_always_comes_after_the_lease_is_no_yes() {
     let slow = Slow::new();
     let lock = slow.client.lock("late").with_lease(SHORT);
     slow.hold_reply(&slow.digests.acquire);
     thread::scope(|scope| {
         let caller = scope.spawn(|| lock.lock().map(drop));
-        something_is_held(&slow.proxy);
-        eventually("the lease is over", || !exists(&slow.server, "late"));
-        slow.proxy.release_held();
+        for nth in 1..=TOO_LATE {
+            slow.proxy.wait_until("the question", |stats| stats.triggered == nth);
+            something_is_held(&slow.proxy);
+            eventually("the lease is over", || !exists(&slow.server, "late"));
+            slow.hold_reply(&slow.digests.acquire);
+            slow.proxy.release_held();
+        }
         let error = caller.join().expect("no panic").expect_err("it came too late");
         assert!(error.is_lost(), "{error}");
     });
@@ -60,7 +86,7 @@ fn a_yes_that_comes_too_late_frees_what_is_there() {
     let lock = slow.client.lock("late").with_lease(SHORT);
     slow.hold_reply(&slow.digests.acquire);
     thread::scope(|scope| {
-        let caller = scope.spawn(|| lock.lock().map(drop));
+        let caller = scope.spawn(|| lock.try_lock().map(drop));
         something_is_held(&slow.proxy);
         assert!(slow.server.ask::<bool>(&["PERSIST", "late"]), "it is still held");
         let clock = slow.other.lock("clock").with_lease(SHORT * 2);

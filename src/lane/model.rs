@@ -48,13 +48,13 @@ struct Reaper {
 impl Watch for Reaper {
     fn reconnected(&self, _address: &Arc<str>) {}
 
-    fn answered(&self, debt: &Debt, answer: Answer) {
+    fn answered(&self, _lane: LaneId, debt: &Debt, answer: Answer) {
         debt.settle.settle(Ok(answer));
         self.closed();
     }
 
-    fn failed(&self, _lane: LaneId, mut request: Request, error: Error) {
-        let debt = request.debt_mut().expect("only what is owed comes back");
+    fn failed(&self, _lane: LaneId, request: Request, error: Error) {
+        let debt = request.debt().expect("only what is owed comes back");
         debt.settle.settle(Err(error));
         self.closed();
     }
@@ -100,6 +100,7 @@ impl World {
         let link = Link {
             address: address.clone(),
             name: "model".to_owned(),
+            process: std::process::id(),
             watch: Arc::clone(&reaper) as Arc<dyn Watch>,
         };
         let timeouts = Timeouts { connect: Duration::MAX, response: Duration::MAX };
@@ -114,7 +115,7 @@ impl World {
         queued.push(text.to_owned());
     }
 
-    fn ask(&self, text: &str, give_up: Moment) -> Result<Answer> {
+    fn ask(&self, text: &str, give_up: Moment) -> Outcome {
         let (request, slot) = Request::awaited(echo(text));
         self.queue(request, text);
         let outcome = self.lane.wait(&slot, give_up);
@@ -127,7 +128,7 @@ impl World {
     fn owe(&self, text: &str) -> Arc<Creditor> {
         let creditor = Arc::<Creditor>::default();
         let settle = Arc::clone(&creditor) as Arc<dyn Settle>;
-        let debt = Debt { settle, until: Moment::END, failures: 0 };
+        let debt = Debt { settle, until: Moment::END };
         self.queue(Request::owed(echo(text), debt), text);
         self.reaper.bell.ring();
         creditor
@@ -139,13 +140,13 @@ impl World {
     }
 
     /// What became of a request must fit what the server ran.
-    fn check_outcome(&self, text: &str, outcome: &Result<Answer>) {
+    fn check_outcome(&self, text: &str, outcome: &Outcome) {
         let copies = self.copies(text);
         match outcome {
             Ok(answer) if answer.doubtful => assert!((1..=2).contains(&copies)),
             Ok(_) => assert_eq!(copies, 1, "{text} ran once"),
-            Err(error) if error.is_timeout() => assert_eq!(copies, 0, "{text} was taken back"),
-            Err(error) => assert!(copies <= 2, "{error}"),
+            Err(Failure { written: false, .. }) => assert_eq!(copies, 0, "{text} was not sent"),
+            Err(Failure { error, .. }) => assert!(copies <= 2, "{error}"),
         }
     }
 
@@ -224,8 +225,9 @@ fn what_breaks_is_sent_again_once_and_said_to_be_doubtful() {
             let owe = |world: &World| {
                 let creditor = world.owe("a");
                 ask("b", PATIENT)(world);
-                let outcome = creditor.0.lock().clone();
-                world.check_outcome("a", &outcome.expect("settled before what came after it"));
+                let outcome = creditor.0.lock().clone().expect("settled before what came after");
+                let outcome = outcome.map_err(|error| Failure { error, written: true });
+                world.check_outcome("a", &outcome);
             };
             join([
                 world.start(owe),
@@ -233,6 +235,32 @@ fn what_breaks_is_sent_again_once_and_said_to_be_doubtful() {
                 world.start(ask("d", HASTY)),
                 world.start(move |world| (0..2).for_each(|_| world.server.plan(mishap))),
                 world.start_reaper(),
+            ]);
+        });
+    }
+}
+
+#[test]
+fn what_must_not_run_twice_does_not() {
+    for mishap in [
+        Mishap::Broken { ran: 0, answered: 0 },
+        Mishap::Broken { ran: 1, answered: 0 },
+        Mishap::Broken { ran: 2, answered: 1 },
+        Mishap::Silent,
+    ] {
+        check(move || {
+            let world = World::new(0);
+            let once = |world: &World| {
+                let outcome = world.call(echo("once").once());
+                assert!(world.copies("once") <= 1, "it ran twice");
+                world.check_outcome("once", &outcome);
+            };
+            join([
+                world.start(once),
+                world.start(ask("a", PATIENT)),
+                world.start(take_and_free),
+                world.start(|world| world.server.flush_scripts()),
+                world.start(move |world| (0..2).for_each(|_| world.server.plan(mishap))),
             ]);
         });
     }
@@ -261,7 +289,7 @@ impl Locking {
 }
 
 impl World {
-    fn call(&self, call: Call) -> Result<Answer> {
+    fn call(&self, call: Call) -> Outcome {
         let (request, slot) = Request::awaited(call);
         self.lane.queue(request);
         self.lane.wait(&slot, PATIENT)

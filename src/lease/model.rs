@@ -63,7 +63,7 @@ fn expires(lease: &Lease) -> bool {
 }
 
 fn extends(lease: &Lease) -> bool {
-    lease.extend(NOW, at(20)) == Look::Held
+    lease.extend(NOW, NOW, Duration::from_secs(20)) == Look::Held
 }
 
 fn passes(lease: &Lease) -> bool {

@@ -61,22 +61,22 @@ impl World {
     fn owe(&self, text: &str, until: Moment) {
         let creditor = Arc::<Creditor>::default();
         self.creditors.lock().push(Arc::clone(&creditor));
-        self.pool.owe(echo(text), None, until, creditor);
-        self.wake();
+        let lane = self.pool.owe(echo(text), None, until, creditor);
+        self.wake(lane);
     }
 
     /// What [`Pool::wake`] does.
-    fn wake(&self) {
+    fn wake(&self, lane: LaneId) {
         let shared = &self.pool.shared;
-        shared.desk.reaper.ring();
-        if shared.desk.starts_reaper() {
+        shared.desk.ring(lane);
+        if shared.desk.starts_reaper(lane) {
             let shared = Arc::clone(shared);
-            self.reapers.lock().push(model::spawn(move || shared.reap()));
+            self.reapers.lock().push(model::spawn(move || shared.reap(lane)));
         }
     }
 
     fn finish(&self) {
-        assert!(self.pool.finish().is_none(), "the reapers are the model's");
+        assert!(self.pool.finish().is_empty(), "the reapers are the model's");
     }
 
     fn start(self: &Arc<World>, act: impl FnOnce(&World) + Send + 'static) -> JoinHandle<()> {
@@ -84,15 +84,17 @@ impl World {
         model::spawn(move || act(&world))
     }
 
-    /// The pauses of all that was delayed are over. Whether there was anything.
+    /// The pauses of all that was delayed are over.
     fn let_time_pass(&self) {
         let desk = &self.pool.shared.desk;
-        let mut state = desk.state.lock();
-        let delayed = !state.delayed.is_empty();
-        state.delayed.iter_mut().for_each(|one| one.at = Moment::START);
-        drop(state);
-        if delayed {
-            desk.reaper.ring();
+        for lane in (0..self.pool.shared.lanes.len()).map(LaneId) {
+            let mut state = desk.state.lock();
+            let state = state.lane(lane);
+            let delayed = std::mem::take(&mut state.delayed);
+            let due = |((_, number), request)| ((Moment::START, number), request);
+            state.delayed = delayed.into_iter().map(due).collect();
+            state.retry = Moment::START;
+            desk.ring(lane);
         }
     }
 
@@ -110,7 +112,8 @@ impl World {
         let once = |one: &Arc<Creditor>| one.settled.load(Ordering::Relaxed) == 1;
         assert!(self.creditors.lock().iter().all(once), "every debt is settled once");
         let state = self.pool.shared.desk.state.lock();
-        assert!(state.open == 0 && state.delayed.is_empty() && !state.reaping);
+        assert_eq!(state.open, 0);
+        assert!(state.lanes.iter().all(|lane| lane.delayed.is_empty() && !lane.reaping));
     }
 }
 

@@ -61,7 +61,7 @@ impl Rules for Plain {
     fn force(&self, name: &Name) -> Call {
         let keys = [name.key().as_bytes()];
         let args = [name.channel().as_bytes(), UNLOCKED];
-        Call::script(&script::PLAIN_FORCE, keys, args)
+        Call::script(&script::PLAIN_FORCE, keys, args).once()
     }
 
     fn renewal(&self) -> &'static Script {

@@ -256,7 +256,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
         match self.around.ask(self.hold, question) {
             Answered::Granted(lane) => self.granted(ticket, sent, lane).map(Some),
             Answered::Nothing(lane) => {
-                self.open = Some(lane);
+                self.open = self.open.or(Some(lane));
                 self.around.local().set_trouble(Some(no_answer()));
                 Err(Left)
             }
