@@ -120,6 +120,9 @@ macro_rules! guard_methods {
 
             /// Keeps the lock without a guard, until
             /// [`Lock::unlock`](crate::Lock::unlock). No round trip.
+            ///
+            /// A thread whose leaked lock was lost is told so when it locks it again,
+            /// until it has called `unlock`: what it began may have been disturbed.
             pub fn leak(self) {
                 self.hold.leak();
             }

@@ -715,7 +715,9 @@ impl Notes {
         scripts.sort_unstable_by_key(|script| script.digest);
         scripts.dedup_by_key(|script| script.digest);
         for script in scripts {
-            log::debug!("the server does not know the script {}: loading it", script.name);
+            thread::survive("logging", || {
+                log::debug!("the server does not know the script {}: loading it", script.name);
+            });
             left.push_front(Request::new(Call::load(script), To::Script(script)));
         }
         for ghost in self.ghosts.iter().filter(|ghost| ghost.fate == Fate::Alive) {

@@ -25,6 +25,7 @@ use crate::name::Name;
 use crate::protocol::Rules;
 use crate::script::LaneId;
 use crate::sync::{Mailbox, Mutex};
+use crate::thread;
 use crate::time::Moment;
 use crate::waiters::{Channel, Waiters};
 
@@ -203,7 +204,8 @@ impl Local {
     /// The last question of this process got no answer, or one. Those behind the front
     /// know no more than it does.
     pub(crate) fn set_trouble(&self, trouble: Option<Error>) {
-        self.state.lock().trouble = trouble;
+        let before = std::mem::replace(&mut self.state.lock().trouble, trouble);
+        drop(before);
     }
 
     /// Why nobody here knows whether the lock is free, if so.
@@ -335,7 +337,8 @@ impl Local {
     pub(crate) fn tell_lost(&self, losses: usize, reason: LostReason) {
         for _ in 0..losses {
             let name = Arc::clone(self.name.given());
-            log::warn!("the lock {name:?} was lost: {reason:?}");
+            // A guard may be dropped here while its thread unwinds.
+            thread::survive("logging", || log::warn!("the lock {name:?} was lost: {reason:?}"));
             self.events.tell(|| Event::Lost(Lost { name, reason }));
         }
         if losses > 0 {
@@ -345,15 +348,15 @@ impl Local {
 }
 
 impl State {
-    /// Ends what is behind its deadline, and forgets it where nobody is left to look.
-    /// How many losses that are news.
+    /// Ends what is behind its deadline, and forgets it where nobody is left to look: no
+    /// thread, and no guard. How many losses that are news.
     fn look_at_all(&mut self, now: Moment) -> usize {
         let mut noticed = 0;
         self.holds.retain(|held| match held.lease.look(now) {
             Look::Held => true,
             Look::Over { noticed: news } => {
                 noticed += usize::from(news);
-                !held.holder.has_ended()
+                !held.holder.has_ended() && (held.guards > 0 || !held.holder.is_owned())
             }
         });
         noticed

@@ -211,7 +211,9 @@ impl Shared {
     }
 
     fn do_without_reaper(&self, lane: LaneId, error: &std::io::Error) {
-        log::error!("no thread for what is owed, so this one has to wait: {error}");
+        thread::survive("logging", || {
+            log::error!("no thread for what is owed, so this one has to wait: {error}");
+        });
         self.desk.state.lock().lane(lane).reaping = false;
         self.lane(lane).serve();
     }

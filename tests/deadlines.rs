@@ -159,6 +159,25 @@ fn an_extension_that_is_answered_after_the_lease_gives_nothing_back() {
 }
 
 #[test]
+fn an_extension_without_an_answer_keeps_no_dead_hold() {
+    let slow = Slow::new();
+    let brief = build(hasty(slow.proxy.url()));
+    for unlocks in [true, false] {
+        let guard = brief.lock("slow").with_lease(SHORT).lock().expect("all is well");
+        slow.proxy.on_request(slow.digests.renew.as_bytes(), Direction::Replies, Flow::Swallow);
+        let error = guard.extend(NEVER).expect_err("nobody answers");
+        assert!(error.is_connection(), "{error}");
+        assert!(left(&slow.server, "slow") > SHORT, "it was done all the same");
+        eventually("the lease that is known of ends", || !guard.is_held());
+        match unlocks {
+            true => assert!(guard.unlock().is_err_and(|error| error.is_lost())),
+            false => drop(guard),
+        }
+        eventually("what the server still keeps is freed", || !exists(&slow.server, "slow"));
+    }
+}
+
+#[test]
 fn no_guard_outlives_its_lease_while_it_is_renewed() {
     const LEASE: Duration = Duration::from_secs(3);
     let server = Server::start();

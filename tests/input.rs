@@ -8,7 +8,7 @@ use leasehold::{
 use std::sync::mpsc::{self, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use support::{Server, eventually};
+use support::{Peer, Server, eventually};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const MILLI: Duration = Duration::from_millis(1);
@@ -312,5 +312,24 @@ fn a_held_lock_whose_key_was_overwritten_does_not_cost_others_their_renewal() ->
     let held = guards.iter().filter(|guard| guard.is_held()).count();
     assert_eq!(held, guards.len() - 1);
     assert_eq!(server.ask::<String>(&["GET", &name(7)]), "text");
+    Ok(())
+}
+
+#[test]
+fn a_pool_of_no_size_is_refused() {
+    for size in [0, 1025, usize::MAX] {
+        let built = Client::builder().single("redis://127.0.0.1:1/").pool_size(size).build();
+        assert!(built.is_err_and(|error| error.is_configuration()), "{size}");
+    }
+}
+
+#[test]
+fn a_user_without_a_password_is_still_that_user() -> Result<()> {
+    let server = Server::start();
+    server.ask::<()>(&["ACL", "SETUSER", "worker", "on", "nopass", "~*", "&*", "+@all"]);
+    let client = Client::open(format!("redis://worker@{}/", server.addr()))?;
+    client.lock("a").lock()?.unlock()?;
+    let is_worker = |peer: &Peer| peer.fields.get("user").is_some_and(|user| user == "worker");
+    assert!(server.clients().iter().any(is_worker), "it speaks as somebody else");
     Ok(())
 }

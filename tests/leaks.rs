@@ -179,6 +179,18 @@ fn ending_a_leaked_hold_that_was_lost_says_so() -> Result<()> {
 }
 
 #[test]
+fn a_leaked_owned_hold_that_is_over_is_forgotten() -> Result<()> {
+    let server = Server::start();
+    let lock = Client::open(server.url())?.lock("a").with_lease(Duration::from_millis(20));
+    for _ in 0..20 {
+        lock.try_lock_for_owned(MINUTE)?.expect("the one before is over").leak();
+    }
+    lock.try_lock_for_owned(MINUTE)?.expect("the one before is over").unlock()?;
+    assert!(lock.unlock().is_err_and(|error| error.is_not_held()), "they were forgotten");
+    Ok(())
+}
+
+#[test]
 fn the_hold_of_a_thread_that_has_ended_is_renewed_no_more_and_others_get_in() -> Result<()> {
     let server = Server::start();
     let (client, _renewals) = brisk(&server);
