@@ -16,18 +16,24 @@ const MINUTE: Duration = Duration::from_secs(60);
 type Act = (&'static str, fn(&Client, &Lock, OwnedGuard) -> Result<()>, bool);
 
 const ACTS: [Act; 8] = [
-    ("drops", |_, _, guard| given(drop(guard)), false),
+    ("drops", drops, false),
     ("unlocks", |_, _, guard| guard.unlock(), true),
     ("extends", |_, _, guard| guard.extend(MINUTE), true),
     ("forces", |_, lock, guard| keeping(guard, lock.force_unlock().map(drop)), true),
     ("asks", |_, lock, guard| keeping(guard, lock.is_locked().map(drop)), true),
     ("locks another", |client, _, guard| keeping(guard, client.lock("b").lock().map(drop)), true),
     ("is in its own way", |_, lock, guard| keeping(guard, lock.try_lock().map(drop)), false),
-    ("closes", |client, _, guard| keeping(guard, given(client.close())), false),
+    ("closes", closes, false),
 ];
 
-fn given(_done: ()) -> Result<()> {
+fn drops(_: &Client, _: &Lock, guard: OwnedGuard) -> Result<()> {
+    drop(guard);
     Ok(())
+}
+
+fn closes(client: &Client, _: &Lock, guard: OwnedGuard) -> Result<()> {
+    client.close();
+    keeping(guard, Ok(()))
 }
 
 fn keeping(guard: OwnedGuard, outcome: Result<()>) -> Result<()> {
