@@ -291,9 +291,19 @@ impl<'a> InLine<'a> {
                 Next::Sleep(self.questions.next)
             }
             Turn::HeldHere => Next::Ask(self.open),
-            Turn::Ask(lane) if self.questions.is_due(now, news) => Next::Ask(self.open.or(*lane)),
-            Turn::Ask(_) => Next::Sleep(self.questions.quiet_until.unwrap_or(self.questions.next)),
+            Turn::Rest(end, _) if self.may_rest(*end) => Next::Sleep(*end),
+            Turn::Rest(_, lane) | Turn::Ask(lane) if self.questions.is_due(now, news) => {
+                Next::Ask(self.open.or(*lane))
+            }
+            Turn::Rest(..) | Turn::Ask(_) => {
+                Next::Sleep(self.questions.quiet_until.unwrap_or(self.questions.next))
+            }
         }
+    }
+
+    /// Whether it can ask after a rest; it has to ask once.
+    fn may_rest(&self, end: Moment) -> bool {
+        self.questions.asked || end < self.attempt.patience.end()
     }
 
     /// Sleeps until something may have changed. The first time it only sees to it
@@ -372,7 +382,7 @@ impl<'a> InLine<'a> {
         match verdict.inspect_err(|_| self.open = Some(lane))? {
             Verdict::Granted => self.granted(sent, lane),
             Verdict::Refused { left } => {
-                self.attempt.local.set_trouble(None);
+                self.attempt.local.refused();
                 self.refused(left);
                 Ok(None)
             }
@@ -395,7 +405,9 @@ impl<'a> InLine<'a> {
             at: now,
             haunted: self.open.take(),
         });
-        let hold = self.attempt.hold(self.attempt.local.granted(self.ticket, &self.caller, lease));
+        let (local, round_trip) = (self.attempt.local, sent.until(now));
+        let lease = local.granted(self.ticket, &self.caller, lease, round_trip);
+        let hold = self.attempt.hold(lease);
         self.attempt.engine.watchdog.keep(hold.kept());
         Ok(Some(hold))
     }

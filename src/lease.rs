@@ -157,6 +157,11 @@ impl Lease {
         self.hold
     }
 
+    /// When the server granted it.
+    pub(crate) fn granted(&self) -> Moment {
+        self.life.lock().granted
+    }
+
     pub(crate) fn owner(&self) -> &Owner {
         &self.owner
     }

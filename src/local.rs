@@ -9,12 +9,16 @@
 //!   if nobody here holds the lock, else when that hold is released or lost, and at
 //!   the poll bound in any case. If it is granted the lock all the same, whoever
 //!   held it here has lost it.
+//! * A process that has taken the lock again and again, while others listen for its
+//!   release, *rests*: its front does not ask for two round trips, so that they come
+//!   first.
 //! * The guard that ends a hold passes it to the front, within bounds, or has the
 //!   release queued *before* the front is told; the front's question then stands
 //!   behind it in the same line to the server.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, Lost, LostReason, Sink};
@@ -27,7 +31,7 @@ use crate::script::LaneId;
 use crate::sync::{Mailbox, Mutex};
 use crate::thread;
 use crate::time::Moment;
-use crate::waiters::{Channel, Waiters};
+use crate::waiters::{Channel, Hearing, Waiters};
 
 #[cfg(all(test, leasehold_model))]
 mod model;
@@ -51,7 +55,23 @@ struct State {
     owed: Option<(HoldId, LaneId)>,
     /// Why the last question of this process got no answer.
     trouble: Option<Error>,
+    run: Option<Run>,
+    /// The last release that was answered was heard by others too.
+    others_listen: bool,
+    rests_until: Moment,
 }
+
+/// Holds of this process that followed one another.
+#[derive(Debug)]
+struct Run {
+    since: Moment,
+    holds: u32,
+    /// How long the server took to grant the last one that it was asked for.
+    round_trip: Duration,
+}
+
+/// How long a process rests at least: others are woken by a message, and ask.
+const LEAST_REST: Duration = Duration::from_micros(500);
 
 /// A hold, and how many guards it has.
 #[derive(Debug)]
@@ -95,6 +115,8 @@ pub(crate) enum Turn {
     HeldHere,
     /// Ask the server, behind what stands in that line.
     Ask(Option<LaneId>),
+    /// The same, but not before that moment, out of regard for other processes.
+    Rest(Moment, Option<LaneId>),
     /// Go: a hold was passed to it.
     Handed(Arc<Lease>),
 }
@@ -174,9 +196,11 @@ impl Local {
             return Turn::Behind;
         }
         let noticed = state.look_at_all(now);
-        let turn = match state.is_held(now) {
-            true => Turn::HeldHere,
-            false => Turn::Ask(state.owed.map(|(_, lane)| lane)),
+        let lane = state.owed.map(|(_, lane)| lane);
+        let turn = match (state.is_held(now), state.rest(now, &self.bounds)) {
+            (true, _) => Turn::HeldHere,
+            (false, Some(end)) => Turn::Rest(end, lane),
+            (false, None) => Turn::Ask(lane),
         };
         drop(state);
         self.tell_lost(noticed, LostReason::Expired);
@@ -185,10 +209,19 @@ impl Local {
 
     /// The server granted the lock to the caller with that ticket: it leaves the
     /// line and holds. Whoever held it here does not any more.
-    pub(crate) fn granted(&self, ticket: Ticket, caller: &Caller, lease: Lease) -> Arc<Lease> {
+    pub(crate) fn granted(
+        &self,
+        ticket: Ticket,
+        caller: &Caller,
+        lease: Lease,
+        round_trip: Duration,
+    ) -> Arc<Lease> {
         let lease = Arc::new(lease);
         let mut state = self.state.lock();
         state.trouble = None;
+        let granted = lease.granted();
+        let run = state.run.get_or_insert(Run { since: granted, holds: 0, round_trip });
+        (run.holds, run.round_trip) = (run.holds + 1, round_trip);
         let noticed = state.lose_all();
         if let Some(stale) = state.take_handed(ticket) {
             state.remove(&stale);
@@ -206,6 +239,22 @@ impl Local {
     pub(crate) fn set_trouble(&self, trouble: Option<Error>) {
         let before = std::mem::replace(&mut self.state.lock().trouble, trouble);
         drop(before);
+    }
+
+    /// The server said that another holds the lock.
+    pub(crate) fn refused(&self) {
+        let mut state = self.state.lock();
+        state.run = None;
+        let trouble = state.trouble.take();
+        drop(state);
+        drop(trouble);
+    }
+
+    /// So many subscribers heard a release, this process perhaps among them.
+    pub(crate) fn heard_by(&self, subscribers: u64) {
+        let listens = |channel: &Arc<Channel>| channel.hearing() == Hearing::Everything;
+        let own = self.known_channel().is_some_and(listens);
+        self.state.lock().others_listen = subscribers > u64::from(own);
     }
 
     /// Why nobody here knows whether the lock is free, if so.
@@ -406,6 +455,9 @@ impl State {
         }
         held.holder = holder;
         held.guards = 1;
+        if let Some(run) = &mut self.run {
+            run.holds += 1;
+        }
         self.handed.push((ticket, Arc::clone(lease)));
         if let Some(next) = self.gate.pop() {
             next.mailbox.ring();
@@ -414,10 +466,30 @@ impl State {
         true
     }
 
+    /// Until when the front does not ask. A caller that would not wait always may.
+    fn rest(&mut self, now: Moment, bounds: &PassBounds) -> Option<Moment> {
+        let waits = self.gate.front().is_some_and(|(_, front)| front.waits);
+        if waits
+            && self.others_listen
+            && let Some(run) = self.run.take_if(|run| run.is_long(now, bounds))
+        {
+            self.rests_until = now + LEAST_REST.max(run.round_trip * 2);
+        }
+        (waits && now < self.rests_until).then_some(self.rests_until)
+    }
+
     fn ring_front(&self) {
         if let Some((_, front)) = self.gate.front() {
             front.mailbox.ring();
         }
+    }
+}
+
+impl Run {
+    /// Whether it is at the bounds of passing.
+    fn is_long(&self, now: Moment, bounds: &PassBounds) -> bool {
+        let counts = bounds.passes > 0 && self.holds > bounds.passes;
+        counts || self.since + bounds.time <= now
     }
 }
 

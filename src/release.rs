@@ -265,7 +265,10 @@ impl Settlement {
             pool.repeat(self.call.clone(), answer.lane, until, self.every);
         }
         match protocol::freed(answer.reply)? {
-            Freed::Told(told) => Ok(Some(told)),
+            Freed::Told(told) => {
+                self.local.heard_by(told);
+                Ok(Some(told))
+            }
             Freed::NotHeld if doubtful && time::now() < self.deadline => Ok(None),
             Freed::NotHeld => {
                 self.local.tell_lost(1, LostReason::Gone);

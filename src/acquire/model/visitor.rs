@@ -216,7 +216,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
                 self.questions.held_here = true;
                 polls
             }
-            Turn::Ask(_) => {
+            Turn::Ask(_) | Turn::Rest(..) => {
                 if polls {
                     self.questions.next = Moment::START;
                 }
@@ -248,7 +248,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
         self.questions.before(channel.map(|channel| channel.news()), hearing, told);
         let sent = self.around.now();
         let (lane, free_here) = match turn {
-            Turn::Ask(lane) => (*lane, true),
+            Turn::Ask(lane) | Turn::Rest(_, lane) => (*lane, true),
             Turn::HeldHere | Turn::Behind | Turn::Handed(_) => (None, false),
         };
         let (tells, unheard) = (told.is_some(), self.manners.unheard);
@@ -261,7 +261,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
                 Err(Left)
             }
             Answered::Refused => {
-                self.around.local().set_trouble(None);
+                self.around.local().refused();
                 self.refused();
                 Ok(None)
             }
@@ -284,7 +284,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
             at: now,
             haunted: None,
         });
-        let lease = self.around.local().granted(ticket, &self.caller, lease);
+        let lease = self.around.local().granted(ticket, &self.caller, lease, Duration::ZERO);
         self.around.keep(&lease);
         Ok(lease)
     }
