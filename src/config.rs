@@ -141,7 +141,9 @@ impl Builder {
     /// which turns it off; `max_time` 1 ms.
     ///
     /// A release passes the lock and its lease to the thread that waits first,
-    /// without a round trip. Only leases that the watchdog renews are passed.
+    /// without a round trip. Only leases that the watchdog renews are passed. Also when
+    /// it is off, a process that has taken a lock again and again for `max_time` lets
+    /// others come first, if they wait.
     pub fn local_handoff(mut self, max_passes: u32, max_time: Duration) -> Builder {
         self.max_passes = max_passes;
         self.max_pass_time = max_time;

@@ -146,7 +146,7 @@ impl Engine {
 
     /// Waits until what is owed is sent, at most for one response time-out.
     pub(crate) fn flush(&self) {
-        self.pool.settle(time::now() + self.response_timeout);
+        self.pool.wait_until_settled(time::now() + self.response_timeout);
     }
 
     /// Ends waits and renewals, sends what is owed, and ends the threads.

@@ -235,7 +235,7 @@ pub(crate) struct Link {
     pub(crate) name: String,
     /// The process that may use them.
     pub(crate) process: u32,
-    pub(crate) watch: Arc<dyn Watch>,
+    pub(crate) observer: Arc<dyn Observer>,
 }
 
 impl Link {
@@ -252,7 +252,7 @@ impl Link {
 }
 
 /// Is told of what happens to connections. Must not block, nor panic.
-pub(crate) trait Watch: Send + Sync {
+pub(crate) trait Observer: Send + Sync {
     /// A connection was made again after one that broke.
     fn reconnected(&self, address: &Arc<str>);
     /// A request that nobody waits for was answered.
@@ -422,7 +422,7 @@ impl Drop for Lead<'_> {
         match state.first_waiter() {
             Some(next) => next.set(Stage::Lead),
             None if state.queue.is_empty() => {}
-            None => self.lane.link.watch.deserted(self.lane.id),
+            None => self.lane.link.observer.deserted(self.lane.id),
         }
     }
 }
@@ -449,8 +449,8 @@ impl Lane {
             (To::Waiter(promise), answer) => {
                 promise.keep(answer.map_err(|error| Failure { error, written: true }));
             }
-            (To::Debt(_), Err(error)) => self.link.watch.failed(self.id, request, error),
-            (To::Debt(debt), Ok(answer)) => self.link.watch.answered(self.id, debt, answer),
+            (To::Debt(_), Err(error)) => self.link.observer.failed(self.id, request, error),
+            (To::Debt(debt), Ok(answer)) => self.link.observer.answered(self.id, debt, answer),
             (To::Script(_) | To::Ghost(_), _) => {}
         }
     }
@@ -460,7 +460,7 @@ impl Lane {
             let (error, written) = (error.clone(), request.doubtful);
             match &mut request.to {
                 To::Waiter(promise) => promise.keep(Err(Failure { error, written })),
-                To::Debt(_) => self.link.watch.failed(self.id, request, error),
+                To::Debt(_) => self.link.observer.failed(self.id, request, error),
                 To::Script(_) | To::Ghost(_) => {}
             }
         }
@@ -568,7 +568,7 @@ impl Wire {
         self.conn = Some(opened.conn);
         self.serial += 1;
         if self.serial > 1 {
-            link.watch.reconnected(link.address.shown());
+            link.observer.reconnected(link.address.shown());
         }
         Ok(())
     }

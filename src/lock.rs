@@ -114,7 +114,7 @@ impl<P: Protocol> Lock<P> {
     /// the first question gets no answer; once it was refused it waits through
     /// outages. [`is_cancelled`](Error::is_cancelled) by its token.
     /// [`is_lost`](Error::is_lost) if this thread still has a guard of a hold that was
-    /// lost, or if the lease was over before the answer came.
+    /// lost, or if the lease was over before the answer came, three times.
     /// [`is_deadlock`](Error::is_deadlock) if this thread holds the lock as one of
     /// another kind. And those of [every verb](Lock#errors-that-every-verb-can-give).
     pub fn lock(&self) -> Result<Guard<P>> {
@@ -134,11 +134,14 @@ impl<P: Protocol> Lock<P> {
 
     /// Blocks until the lock is held by this thread, or for `timeout`: then `None`.
     ///
-    /// `Duration::MAX` waits for ever. It may take one response time-out longer.
+    /// `Duration::MAX` waits for ever. If the server falls silent it may take one
+    /// response time-out longer, or two and a connect time-out where a connection has to
+    /// be made first.
     ///
     /// # Errors
     /// Those of [`lock`](Lock::lock). If the time ends while nobody answers:
-    /// [`is_connection`](Error::is_connection), since nobody knows then.
+    /// [`is_connection`](Error::is_connection), or [`is_timeout`](Error::is_timeout) if
+    /// it could not even be asked, since nobody knows then.
     pub fn try_lock_for(&self, timeout: Duration) -> Result<Option<Guard<P>>> {
         self.attempt(Patience::span(time::now(), timeout), false, guard)
     }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::conn::{Address, Timeouts};
 use crate::error::{Error, Result};
 use crate::event::{Event, Reconnected, Sink};
-use crate::lane::{Answer, Debt, Failure, Lane, Link, Outcome, Request, Settle, Slot, Watch};
+use crate::lane::{Answer, Debt, Failure, Lane, Link, Observer, Outcome, Request, Settle, Slot};
 use crate::script::{Call, LaneId};
 use crate::sync::{Condvar, Mailbox, Mutex};
 use crate::thread;
@@ -83,7 +83,7 @@ impl Pool {
             address: settings.address,
             name: settings.name,
             process: std::process::id(),
-            watch: Arc::clone(&desk) as Arc<dyn Watch>,
+            observer: Arc::clone(&desk) as Arc<dyn Observer>,
         });
         let lane = |id| Lane::new(LaneId(id), Arc::clone(&link), settings.timeouts);
         let lanes: Vec<_> = (0..settings.size).map(lane).collect();
@@ -155,7 +155,7 @@ impl Pool {
     }
 
     /// Waits until nothing is owed any more, or until `end`; whether that came.
-    pub(crate) fn settle(&self, end: Moment) -> bool {
+    pub(crate) fn wait_until_settled(&self, end: Moment) -> bool {
         self.shared.desk.wait_until_settled(end)
     }
 
@@ -392,7 +392,7 @@ impl LaneState {
     }
 }
 
-impl Watch for Desk {
+impl Observer for Desk {
     fn reconnected(&self, address: &Arc<str>) {
         let address = Arc::clone(address);
         thread::survive("telling of a new connection", || {

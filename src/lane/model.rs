@@ -45,7 +45,7 @@ struct Reaper {
     open: Mutex<usize>,
 }
 
-impl Watch for Reaper {
+impl Observer for Reaper {
     fn reconnected(&self, _address: &Arc<str>) {}
 
     fn answered(&self, _lane: LaneId, debt: &Debt, answer: Answer) {
@@ -101,7 +101,7 @@ impl World {
             address: address.clone(),
             name: "model".to_owned(),
             process: std::process::id(),
-            watch: Arc::clone(&reaper) as Arc<dyn Watch>,
+            observer: Arc::clone(&reaper) as Arc<dyn Observer>,
         };
         let timeouts = Timeouts { connect: Duration::MAX, response: Duration::MAX };
         let lane = Lane::new(LaneId(0), Arc::new(link), timeouts);

@@ -163,7 +163,7 @@ fn who_waits_until_all_is_settled_hears_of_it() {
         let world = World::new();
         let owe_and_flush = |world: &World| {
             world.owe("a", Moment::END);
-            assert!(world.pool.settle(Moment::END));
+            assert!(world.pool.wait_until_settled(Moment::END));
             assert!(world.count_settled() > 0);
         };
         join([
