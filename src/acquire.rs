@@ -33,31 +33,19 @@ use crate::lane::{Answer, Failure};
 use crate::lease::{self, Grant, Lease};
 use crate::local::{Caller, Entry, Local, Turn};
 use crate::protocol::{Ask, Rules, Verdict};
+use crate::questions::Questions;
 use crate::release::{self, Hold};
 use crate::script::{Call, LaneId};
 use crate::sync::Mailbox;
-use crate::time::{self, Moment, Patience, jittered};
-use crate::waiters::{Channel, Hearing, News, Session, Waiting};
+use crate::time::{self, Moment, Patience};
+use crate::waiters::{Channel, Hearing, Waiting};
 
 #[cfg(all(test, leasehold_model))]
 mod model;
 
-/// How long a caller that lost a race ignores messages, at first and at most.
-const FIRST_QUIET: Duration = Duration::from_micros(200);
-const LONGEST_QUIET: Duration = Duration::from_millis(2);
-
 /// How long a question stands in line before a busy connection, also if its deadline is
 /// nearer: on a busy machine that is no sign of trouble.
 const LEAST_IN_LINE: Duration = Duration::from_millis(500);
-
-/// How often one call is granted a lease that is over by the time it knows.
-const TOO_LATE: u32 = 3;
-
-/// The first pause after a question got no answer; the longest is the poll bound.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-
-/// The least time between two questions because a lease was said to be over.
-const LEAST_LEFT: Duration = Duration::from_millis(1);
 
 /// What a verb was called with.
 #[derive(Clone, Copy, Debug)]
@@ -155,6 +143,8 @@ struct InLine<'a> {
     listening: Option<Waiting>,
     slept: bool,
     in_line: bool,
+    /// It was said that the lock has no end.
+    endless: bool,
 }
 
 impl Drop for InLine<'_> {
@@ -165,37 +155,6 @@ impl Drop for InLine<'_> {
             self.clean_up();
         }
     }
-}
-
-/// What a front knows from its questions so far, and when it asks the next.
-#[derive(Debug)]
-struct Questions {
-    asked: bool,
-    /// The server has refused it, so it waits through outages.
-    refused: bool,
-    /// A thread of this process held the lock at the last look.
-    held_here: bool,
-    /// When it asks at the latest.
-    next: Moment,
-    /// Until when it ignores news, and then asks.
-    quiet_until: Option<Moment>,
-    lost_races: u32,
-    failures: u32,
-    /// Why the last question got no answer.
-    error: Option<Error>,
-    /// The news up to the last question, if there was a channel to look at.
-    since: Option<News>,
-    /// There may have been news that was not counted for it.
-    missed: bool,
-    /// The last question was asked because of a message.
-    woken: bool,
-    /// Messages were heard before the last question.
-    heard: bool,
-    /// The listener's connection that the last question told of the channel.
-    told: Option<Session>,
-    /// How often it was granted a lease that was over by then.
-    too_late: u32,
-    endless: bool,
 }
 
 /// What to do next.
@@ -215,11 +174,12 @@ impl<'a> InLine<'a> {
             owner: Owner::new(attempt.engine.id, hold),
             started: now,
             open: None,
-            questions: Questions::new(now + attempt.engine.poll_bound),
+            questions: Questions::new(now, attempt.engine.poll_bound, hold.seed()),
             watching: None,
             listening: None,
             slept: false,
             in_line: true,
+            endless: false,
         }
     }
 
@@ -273,37 +233,30 @@ impl<'a> InLine<'a> {
     /// Whether the caller's patience ends before that: never before the first
     /// question, if it may ask.
     fn is_over(&self, next: &Next, now: Moment) -> bool {
-        let first = matches!(next, Next::Ask(_)) && !self.questions.asked;
+        let first = matches!(next, Next::Ask(_)) && !self.questions.asked();
         !first && self.attempt.patience.is_over(now)
     }
 
     fn next(&mut self, turn: &Turn, now: Moment) -> Next {
         let news = self.listening.as_ref().map(Waiting::news);
-        self.questions.held_here |= matches!(turn, Turn::HeldHere);
         match turn {
             Turn::Behind | Turn::Handed(_) => {
-                self.questions.next = Moment::END;
+                self.questions.stand_behind();
                 Next::Sleep(Moment::END)
             }
-            Turn::HeldHere if now < self.questions.next => {
-                let poll = now + self.attempt.engine.poll_bound;
-                self.questions.next = self.questions.next.min(poll);
-                Next::Sleep(self.questions.next)
-            }
-            Turn::HeldHere => Next::Ask(self.open),
+            Turn::HeldHere if self.questions.is_due_beside_a_holder(now) => Next::Ask(self.open),
+            Turn::HeldHere => Next::Sleep(self.questions.next_poll()),
             Turn::Rest(end, _) if self.may_rest(*end) => Next::Sleep(*end),
             Turn::Rest(_, lane) | Turn::Ask(lane) if self.questions.is_due(now, news) => {
                 Next::Ask(self.open.or(*lane))
             }
-            Turn::Rest(..) | Turn::Ask(_) => {
-                Next::Sleep(self.questions.quiet_until.unwrap_or(self.questions.next))
-            }
+            Turn::Rest(..) | Turn::Ask(_) => Next::Sleep(self.questions.next()),
         }
     }
 
     /// Whether it can ask after a rest; it has to ask once.
     fn may_rest(&self, end: Moment) -> bool {
-        self.questions.asked || end < self.attempt.patience.end()
+        self.questions.asked() || end < self.attempt.patience.end()
     }
 
     /// Sleeps until something may have changed. The first time it only sees to it
@@ -344,7 +297,7 @@ impl<'a> InLine<'a> {
                 // Also a script that was refused may have been so half-way.
                 self.open = self.open.or(written.then_some(lane));
                 self.attempt.local.set_trouble(error.is_passing().then(|| error.clone()));
-                self.questions.failed(error, engine.poll_bound, self.hold.seed())?;
+                self.questions.failed(time::now(), error)?;
                 Ok(None)
             }
         }
@@ -393,7 +346,11 @@ impl<'a> InLine<'a> {
         let (deadline, now) = (lease::deadline(sent, self.lease()), time::now());
         if deadline <= now {
             self.open = Some(lane);
-            return self.granted_too_late(now).map(|()| None);
+            let again = !self.attempt.patience.is_over(now);
+            return match again && self.questions.granted_too_late(now) {
+                true => Ok(None),
+                false => Err(Error::lost("the lease was over before the server's answer came")),
+            };
         }
         let lease = Lease::new(Grant {
             hold: self.hold,
@@ -412,24 +369,13 @@ impl<'a> InLine<'a> {
         Ok(Some(hold))
     }
 
-    /// The lease was over before the server's answer was read. Asking once more has it
-    /// set anew, but not for ever: it may be shorter than any round trip.
-    fn granted_too_late(&mut self, now: Moment) -> Result<()> {
-        self.questions.too_late += 1;
-        if self.questions.too_late < TOO_LATE && !self.attempt.patience.is_over(now) {
-            self.questions.next = now;
-            return Ok(());
-        }
-        Err(Error::lost("the lease was over before the server's answer was read"))
-    }
-
     fn refused(&mut self, left: Option<Duration>) {
         let engine = self.attempt.engine;
-        if left.is_none() && !std::mem::replace(&mut self.questions.endless, true) {
+        if left.is_none() && !std::mem::replace(&mut self.endless, true) {
             let name = self.attempt.local.name().given();
             log::warn!("the lock {name:?} is held without a time to live: somebody must free it");
         }
-        self.questions.refused(left, engine.poll_bound, self.hold.seed());
+        self.questions.refused(time::now(), left);
         if !self.caller.waits {
             return;
         }
@@ -445,7 +391,7 @@ impl<'a> InLine<'a> {
     /// The deadline has passed: without an answer to the last question, its own or that
     /// of who stands before it, nobody knows whether the lock was free.
     fn give_up(&mut self) -> Result<Option<Hold>> {
-        let unanswered = self.questions.error.take();
+        let unanswered = self.questions.take_error();
         let trouble = || self.attempt.local.trouble(time::now());
         unanswered.or_else(trouble).map_or(Ok(None), Err)
     }
@@ -475,96 +421,5 @@ impl<'a> InLine<'a> {
         if self.slept {
             events.tell(|| Event::Waited(Waited { name: name(), waited, acquired }));
         }
-    }
-}
-
-impl Questions {
-    fn new(next: Moment) -> Questions {
-        Questions {
-            asked: false,
-            refused: false,
-            held_here: false,
-            next,
-            quiet_until: None,
-            lost_races: 0,
-            failures: 0,
-            error: None,
-            since: None,
-            missed: false,
-            woken: false,
-            heard: false,
-            told: None,
-            too_late: 0,
-            endless: false,
-        }
-    }
-
-    /// Whether to ask now, with nobody of this process in the way.
-    fn is_due(&mut self, now: Moment, news: Option<News>) -> bool {
-        if !self.asked || std::mem::take(&mut self.held_here) || self.next <= now {
-            return true;
-        }
-        match self.quiet_until {
-            Some(end) => end <= now,
-            None => self.missed || self.is_news(news),
-        }
-    }
-
-    fn is_news(&self, news: Option<News>) -> bool {
-        news.is_some() && self.since.is_some() && news != self.since
-    }
-
-    /// From now on it listens. It has missed something, and asks again, if the channel
-    /// was heard already and it could not look there before its question; or if the
-    /// listener was not told of the channel, but can be told now. (One that cannot be
-    /// told yet will look for itself who waits.)
-    fn listens(&mut self, listening: &Waiting, channel: &Channel, session: Option<Session>) {
-        let first_look = self.since.is_none();
-        self.since.get_or_insert(listening.news());
-        self.missed = match channel.hearing() {
-            Hearing::Everything => first_look,
-            Hearing::Asked => false,
-            Hearing::Nothing => session.is_some() && session != self.told,
-        };
-    }
-
-    /// Takes in what is known before a question is sent.
-    fn before(&mut self, news: Option<News>, hearing: Hearing, told: Option<Session>) {
-        // Only a caller that heard messages before can have been woken by one.
-        self.woken = self.heard && self.quiet_until.is_none() && self.is_news(news);
-        self.heard = hearing == Hearing::Everything;
-        self.since = news;
-        self.told = told;
-        self.asked = true;
-        self.missed = false;
-        self.quiet_until = None;
-    }
-
-    fn refused(&mut self, left: Option<Duration>, poll_bound: Duration, seed: u64) {
-        let now = time::now();
-        self.refused = true;
-        self.error = None;
-        self.failures = 0;
-        let poll = jittered(poll_bound, seed ^ now.nanos());
-        self.next = now + left.map_or(poll, |left| left.max(LEAST_LEFT).min(poll));
-        if self.woken {
-            let quiet = FIRST_QUIET * 2_u32.saturating_pow(self.lost_races.min(8));
-            self.quiet_until = Some(now + jittered(quiet.min(LONGEST_QUIET), seed ^ now.nanos()));
-            self.lost_races += 1;
-        }
-    }
-
-    /// No answer, or none that says anything of the lock: an error for the first
-    /// question, a pause for others.
-    fn failed(&mut self, error: Error, poll_bound: Duration, seed: u64) -> Result<()> {
-        if !self.refused || !error.is_passing() {
-            return Err(error);
-        }
-        let now = time::now();
-        let pause = FIRST_PAUSE * 2_u32.saturating_pow(self.failures.min(8));
-        self.next = now + jittered(pause.min(poll_bound), seed ^ now.nanos());
-        self.failures += 1;
-        self.error = Some(error);
-        Ok(())
     }
 }

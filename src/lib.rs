@@ -91,6 +91,7 @@ mod model;
 mod name;
 mod pool;
 mod protocol;
+mod questions;
 mod release;
 mod script;
 mod sync;

@@ -1,6 +1,5 @@
 //! The wait loop of the models: [`InLine`](super::super::InLine) without an engine.
 
-use crate::acquire::Questions;
 use crate::cancel::{CancelToken, Watching};
 use crate::error::{Error, ErrorKind};
 use crate::gate::Ticket;
@@ -8,6 +7,7 @@ use crate::hold::{HoldId, Holder, Owner, ThreadId};
 use crate::lease::{self, Grant, Lease};
 use crate::local::{Caller, Entry, Local, Turn};
 use crate::protocol::plain::Plain;
+use crate::questions::Questions;
 use crate::script::LaneId;
 use crate::sync::Mailbox;
 use crate::time::Moment;
@@ -123,12 +123,13 @@ pub(super) fn acquire<S: Surroundings>(
 
 impl<'a, S: Surroundings> Visitor<'a, S> {
     fn new(around: &'a S, manners: &'a Manners, caller: Caller) -> Visitor<'a, S> {
+        let hold = HoldId::next();
         Visitor {
             around,
             manners,
             caller,
-            hold: HoldId::next(),
-            questions: Questions::new(Moment::END),
+            hold,
+            questions: Questions::new(around.now(), LEASE, hold.seed()),
             open: None,
             polls: around.polls(),
             watching: None,
@@ -192,7 +193,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
     }
 
     fn is_over(&self, wants_to_ask: bool) -> bool {
-        let first = wants_to_ask && !self.questions.asked;
+        let first = wants_to_ask && !self.questions.asked();
         !first && (!self.manners.waits || is_cancelled(&self.manners.patience))
     }
 
@@ -213,14 +214,11 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
                 false
             }
             Turn::HeldHere => {
-                self.questions.held_here = true;
+                self.questions.is_due_beside_a_holder(self.around.now());
                 polls
             }
             Turn::Ask(_) | Turn::Rest(..) => {
-                if polls {
-                    self.questions.next = Moment::START;
-                }
-                self.questions.quiet_until = self.questions.quiet_until.and(Some(Moment::START));
+                self.questions.be_due(polls);
                 self.questions.is_due(self.around.now(), news)
             }
         }
@@ -290,8 +288,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
     }
 
     fn refused(&mut self) {
-        self.questions.refused(None, LEASE, self.hold.seed());
-        self.questions.next = Moment::END;
+        self.questions.refused(self.around.now(), None);
         if self.manners.waits && self.listening.is_none() {
             let channel = self.around.channel();
             let listening = Channel::wait(channel, &self.caller.mailbox);
