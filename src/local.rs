@@ -546,3 +546,117 @@ impl Held {
 fn deadlock(message: &'static str) -> Error {
     Error::new(ErrorKind::Deadlock, message)
 }
+
+#[cfg(all(test, not(leasehold_model)))]
+mod tests {
+    use super::*;
+    use crate::hold::Owner;
+    use crate::lease::Grant;
+    use crate::protocol::plain::Plain;
+    use uuid::Uuid;
+
+    const MILLI: Duration = Duration::from_millis(1);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(micros: u64) -> Moment {
+        Moment::START + SECOND + Duration::from_micros(micros)
+    }
+
+    fn local(passes: u32) -> Local {
+        let name = Name::new("", "a".into()).expect("a good name");
+        let bounds = PassBounds { passes, time: MILLI, least_left: Duration::ZERO };
+        Local::new(name, Sink::default(), bounds)
+    }
+
+    fn caller(waits: bool) -> Caller {
+        let (holder, mailbox) = (Holder::Owned, Mailbox::mine());
+        Caller { rules: &Plain, holder, mailbox, waits, renewed: true }
+    }
+
+    impl Local {
+        fn line_up(&self, waits: bool, now: Moment) -> Ticket {
+            match self.enter(caller(waits), ThreadId::current(), now) {
+                Ok(Entry::InLine(ticket)) => ticket,
+                other => panic!("not in line: {other:?}"),
+            }
+        }
+
+        /// The server grants the lock to who has that ticket, and it is released.
+        fn hold(&self, ticket: Ticket, now: Moment, round_trip: Duration) {
+            let hold = HoldId::next();
+            let lease = Lease::new(Grant {
+                hold,
+                owner: Owner::new(Uuid::nil(), hold),
+                deadline: now + SECOND,
+                term: SECOND,
+                renewed: true,
+                holder: Holder::Owned,
+                at: now,
+                haunted: None,
+            });
+            let lease = self.granted(ticket, &caller(true), lease, round_trip);
+            assert_eq!(self.end(&lease, Counted::Guard, now, || LaneId(0)), Ended::Queued);
+            self.settled(hold);
+        }
+
+        /// Takes the lock at that moment and says until when it had to rest before.
+        fn take(&self, waits: bool, now: Moment) -> Option<Moment> {
+            let ticket = self.line_up(waits, now);
+            let rests = match self.turn(ticket, now) {
+                Turn::Rest(end, _) => Some(end),
+                Turn::Ask(_) => None,
+                other => panic!("not the front: {other:?}"),
+            };
+            self.hold(ticket, now, Duration::from_micros(100));
+            rests
+        }
+    }
+
+    #[test]
+    fn a_process_rests_after_a_run_if_others_listen() {
+        let local = local(0);
+        local.heard_by(1);
+        assert_eq!(local.take(true, at(0)), None, "the run begins");
+        assert_eq!(local.take(true, at(900)), None);
+        assert_eq!(local.take(true, at(1000)), Some(at(1500)));
+        assert_eq!(local.take(true, at(1500)), None, "a new run");
+        assert_eq!(local.take(true, at(1900)), None);
+        local.heard_by(0);
+        assert_eq!(local.take(true, at(9000)), None, "nobody else listens");
+    }
+
+    #[test]
+    fn a_rest_lasts_two_round_trips_and_not_for_those_who_do_not_wait() {
+        let local = local(0);
+        local.heard_by(1);
+        local.hold(local.line_up(true, at(0)), at(0), SECOND);
+        let ticket = local.line_up(true, at(2000));
+        assert!(matches!(local.turn(ticket, at(2000)), Turn::Rest(end, _) if end == at(2_002_000)));
+        assert!(matches!(local.turn(ticket, at(3000)), Turn::Rest(end, _) if end == at(2_002_000)));
+        local.leave(ticket);
+        assert_eq!(local.take(false, at(3000)), None);
+    }
+
+    #[test]
+    fn a_refusal_ends_a_run_and_passes_belong_to_it() {
+        let local = local(1);
+        local.heard_by(1);
+        assert_eq!(local.take(true, at(0)), None);
+        local.refused();
+        assert_eq!(local.take(true, at(100)), None);
+        assert_eq!(local.take(true, at(200)), None, "one pass is allowed");
+        assert_eq!(local.take(true, at(300)), Some(at(800)));
+    }
+
+    #[test]
+    fn its_own_subscription_is_nobody_elses() {
+        let (local, waiters) = (local(0), Waiters::default());
+        local.channel(&waiters).set_hearing(Hearing::Everything);
+        for (subscribers, rests) in [(1, None), (2, Some(at(3500)))] {
+            local.refused();
+            local.heard_by(subscribers);
+            assert_eq!(local.take(true, at(0)), None);
+            assert_eq!(local.take(true, at(3000)), rests);
+        }
+    }
+}
