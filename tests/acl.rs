@@ -6,13 +6,13 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, ScopedJoinHandle};
+use std::thread;
 use std::time::Duration;
 
 use leasehold::{Builder, CancelToken, Client, Error, Events, Guard, Renewed};
 use redis::Value;
 
-use support::{Direction, Flow, Proxy, Server, eventually, eventually_some};
+use support::{Direction, Flow, Proxy, Server, eventually, eventually_some, in_time};
 
 // ---------------------------------------------------------------------------------
 // The rule.
@@ -139,12 +139,6 @@ impl Events for Renewals {
     fn renewed(&self, event: &Renewed) {
         self.0.fetch_add(event.leases, Ordering::SeqCst);
     }
-}
-
-#[track_caller]
-fn in_time<T>(what: &str, thread: ScopedJoinHandle<'_, T>) -> T {
-    eventually(what, || thread.is_finished());
-    thread.join().expect("no panic")
 }
 
 /// Ends the wait of a thread when a test fails: or its scope would wait with it.

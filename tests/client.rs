@@ -5,19 +5,15 @@ mod support;
 use leasehold::{Client, Error, Guard, Lock, OwnedGuard, Result};
 use std::error::Error as _;
 use std::sync::mpsc;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 use support::process::{self, Role};
 use support::server::free_port;
 use support::wait::{open_descriptors, threads};
-use support::{ChildProcess, Direction, Proxy, Server, eventually};
+use support::{ChildProcess, Direction, Proxy, Server, eventually, exists, join};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_millis(100);
-
-fn exists(server: &Server, name: &str) -> bool {
-    server.ask(&["EXISTS", name])
-}
 
 /// All that an error shows, its causes included.
 fn shown(error: &Error) -> String {
@@ -32,12 +28,6 @@ fn shown(error: &Error) -> String {
 
 fn error(url: impl AsRef<str>) -> Error {
     Client::open(url).expect_err("nothing to connect to")
-}
-
-/// What a thread gives that ends soon, if all is well.
-fn join<T>(thread: JoinHandle<T>) -> T {
-    eventually("the thread ends", || thread.is_finished());
-    thread.join().expect("no panic")
 }
 
 #[test]

@@ -4,19 +4,16 @@
 mod support;
 
 use leasehold::{Builder, CancelToken, Client, Result};
-use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use support::{Server, eventually};
+use support::{Server, eventually, join, sleeping};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// A watchdog time-out of which some pass in a test, and of which no stall of a slow
 /// machine takes two thirds.
 const BRISK: Duration = Duration::from_millis(1500);
-/// How long a thread that sleeps has been seen to sleep, in looks a millisecond apart.
-const LOOKS: u32 = 15;
 
 /// A client that polls so rarely that nothing can be explained by it.
 fn settings(server: &Server) -> Builder {
@@ -32,33 +29,6 @@ fn client(server: &Server, max_passes: u32, max_time: Duration) -> Client {
 fn owner(server: &Server, name: &str) -> String {
     let fields: Vec<String> = server.ask(&["HKEYS", name]);
     <[String; 1]>::try_from(fields).expect("one field").concat()
-}
-
-/// Runs `wait` on a thread of that name (unique in this process, 15 bytes at most),
-/// and returns when it sleeps: in line, for all that can be seen from outside.
-fn sleeping<T: Send + 'static>(
-    name: &str,
-    wait: impl FnOnce() -> T + Send + 'static,
-) -> JoinHandle<T> {
-    let thread = thread::Builder::new().name(name.to_owned()).spawn(wait).expect("a thread");
-    let (mut last, mut looks) = (None, 0);
-    eventually("the thread sleeps", || {
-        let now = naps(name);
-        looks = if now.is_some() && now == last { looks + 1 } else { 0 };
-        last = now;
-        looks == LOOKS
-    });
-    thread
-}
-
-/// How often a thread has gone to sleep, if it sleeps now.
-fn naps(name: &str) -> Option<String> {
-    let tasks = fs::read_dir("/proc/self/task").expect("the threads can be listed");
-    let statuses = tasks.flatten().filter_map(|t| fs::read_to_string(t.path().join("status")).ok());
-    let named = |status: &String| status.lines().next() == Some(&format!("Name:\t{name}"));
-    let status = statuses.into_iter().find(named)?;
-    let line = |start: &str| status.lines().find(|line| line.starts_with(start));
-    line("State:")?.contains("sleeping").then(|| line("voluntary_ctxt").map(str::to_owned))?
 }
 
 /// The owner fields that a lock has while one thread after the other holds it: this
@@ -94,12 +64,6 @@ fn relay(server: &Arc<Server>, client: &Client, waiters: usize) -> Result<(Vec<S
 /// How long the runs of equal neighbours are.
 fn runs(owners: &[String]) -> Vec<usize> {
     owners.chunk_by(|a, b| a == b).map(<[String]>::len).collect()
-}
-
-/// What a thread gives that ends soon, if all is well.
-fn join<T>(thread: JoinHandle<T>) -> T {
-    eventually("the thread ends", || thread.is_finished());
-    thread.join().expect("no panic")
 }
 
 #[test]

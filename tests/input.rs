@@ -6,9 +6,9 @@ use leasehold::{
     Client, Error, Events, Guard, Lock, Lost, OwnedGuard, RenewalFailed, Renewed, Result,
 };
 use std::sync::mpsc::{self, Sender};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
-use support::{Peer, Server, eventually};
+use support::{Peer, Server, eventually, join};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const MILLI: Duration = Duration::from_millis(1);
@@ -35,12 +35,6 @@ fn all_fail(ended: &[Result<()>], is_right: fn(&Error) -> bool) {
 
 fn pttl(server: &Server, name: &str) -> i64 {
     server.ask(&["PTTL", name])
-}
-
-/// What a thread gives that ends soon, if all is well.
-fn join<T>(thread: JoinHandle<T>) -> T {
-    eventually("the thread ends", || thread.is_finished());
-    thread.join().expect("no panic")
 }
 
 #[test]

@@ -7,9 +7,9 @@ use leasehold::{Client, Events, Guard, OwnedGuard, Renewed, Result};
 use std::cell::RefCell;
 use std::mem;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
-use support::{Server, eventually};
+use support::{Server, eventually, exists, join};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// A watchdog time-out of which some pass in a test, and of which no stall of a slow
@@ -39,19 +39,9 @@ fn renewed(renewals: &Receiver<usize>, times: usize) {
     }
 }
 
-fn exists(server: &Server, name: &str) -> bool {
-    server.ask(&["EXISTS", name])
-}
-
 /// Runs it on a thread of its own, and returns when that has ended.
 fn elsewhere<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
     join(thread::spawn(act))
-}
-
-/// What a thread gives that ends soon, if all is well.
-fn join<T>(thread: JoinHandle<T>) -> T {
-    eventually("the thread ends", || thread.is_finished());
-    thread.join().expect("no panic")
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{Server, eventually};
+use support::{Server, eventually, exists};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -42,10 +42,6 @@ fn renewed(renewals: &Receiver<Renewed>, times: usize) {
 
 fn pttl(server: &Server, name: &str) -> i64 {
     server.ask(&["PTTL", name])
-}
-
-fn exists(server: &Server, name: &str) -> bool {
-    server.ask(&["EXISTS", name])
 }
 
 /// Everything that was called since the statistics were reset, but the harness's

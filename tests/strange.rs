@@ -15,7 +15,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
-use std::thread::{self, ScopedJoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use leasehold::{Builder, CancelToken, Client, Error, Events, Guard, Lock, Renewed};
@@ -24,7 +24,7 @@ use proptest::test_runner::{Config, TestRunner};
 
 use support::resp::read_request;
 use support::wait::holds_within;
-use support::{Direction, Impostor, Proxy, Server, eventually};
+use support::{Direction, Impostor, Proxy, Server, eventually, in_time};
 
 // ---------------------------------------------------------------------------------
 // What every test watches.
@@ -177,12 +177,6 @@ impl Deref for Limited {
     fn deref(&self) -> &Lock {
         &self.lock
     }
-}
-
-#[track_caller]
-fn in_time<T>(what: &str, thread: ScopedJoinHandle<'_, T>) -> T {
-    eventually(what, || thread.is_finished());
-    thread.join().expect("no panic")
 }
 
 // ---------------------------------------------------------------------------------

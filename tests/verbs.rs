@@ -5,9 +5,9 @@ mod support;
 
 use leasehold::{Client, Guard, Lock, OwnedGuard, Result};
 use std::sync::mpsc;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
-use support::{Server, eventually};
+use support::{Server, eventually, exists, join};
 
 const SHORT: Duration = Duration::from_millis(100);
 const LONG: Duration = Duration::from_secs(60);
@@ -67,10 +67,6 @@ fn all() -> impl Iterator<Item = (&'static str, Verb)> {
     AT_ONCE.into_iter().chain(BOUNDED).chain(UNBOUNDED)
 }
 
-fn exists(server: &Server, name: &str) -> bool {
-    server.ask(&["EXISTS", name])
-}
-
 fn pttl(server: &Server, name: &str) -> i64 {
     server.ask(&["PTTL", name])
 }
@@ -87,12 +83,6 @@ fn sleeps_on(server: &Server, name: &str) {
         last = asked;
         looks == LOOKS
     });
-}
-
-/// What a thread gives that ends soon, if all is well.
-fn join<T>(thread: JoinHandle<T>) -> T {
-    eventually("the thread ends", || thread.is_finished());
-    thread.join().expect("no panic")
 }
 
 #[test]

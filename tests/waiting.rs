@@ -4,11 +4,10 @@
 mod support;
 
 use leasehold::{CancelToken, Client, Result};
-use std::fs;
 use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
-use support::{Peer, Server, eventually};
+use support::{Peer, Server, eventually, join, sleeping};
 
 /// A poll bound that no test lives to see: only messages can explain a success.
 const NEVER: Duration = Duration::from_secs(60);
@@ -58,39 +57,6 @@ fn ask_no_more(server: &Server) {
         last = asked;
         looks == LOOKS
     });
-}
-
-/// Runs `wait` on a thread of that name (unique in this process, 15 bytes at most),
-/// and returns when it sleeps: in line, for all that can be seen from outside.
-fn sleeping<T: Send + 'static>(
-    name: &str,
-    wait: impl FnOnce() -> T + Send + 'static,
-) -> JoinHandle<T> {
-    let thread = thread::Builder::new().name(name.to_owned()).spawn(wait).expect("a thread");
-    let (mut last, mut looks) = (None, 0);
-    eventually("the thread sleeps", || {
-        let now = naps(name);
-        looks = if now.is_some() && now == last { looks + 1 } else { 0 };
-        last = now;
-        looks == LOOKS
-    });
-    thread
-}
-
-/// How often a thread has gone to sleep, if it sleeps now.
-fn naps(name: &str) -> Option<String> {
-    let tasks = fs::read_dir("/proc/self/task").expect("the threads can be listed");
-    let statuses = tasks.flatten().filter_map(|t| fs::read_to_string(t.path().join("status")).ok());
-    let named = |status: &String| status.lines().next() == Some(&format!("Name:\t{name}"));
-    let status = statuses.into_iter().find(named)?;
-    let line = |start: &str| status.lines().find(|line| line.starts_with(start));
-    line("State:")?.contains("sleeping").then(|| line("voluntary_ctxt").map(str::to_owned))?
-}
-
-/// What a thread gives that ends soon, if all is well.
-fn join<T>(thread: JoinHandle<T>) -> T {
-    eventually("the thread ends", || thread.is_finished());
-    thread.join().expect("no panic")
 }
 
 #[test]

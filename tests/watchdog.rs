@@ -7,7 +7,7 @@ use leasehold::{Client, Events, Lost, LostReason, Released, RenewalFailed, Renew
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{Server, eventually};
+use support::{Server, eventually, exists};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// A watchdog time-out of which some pass in a test, and of which no stall of a slow
@@ -98,10 +98,6 @@ fn client(server: &Server, watchdog: Duration) -> (Client, Tidings) {
 
 fn pttl(server: &Server, name: &str) -> i64 {
     server.ask(&["PTTL", name])
-}
-
-fn exists(server: &Server, name: &str) -> bool {
-    server.ask(&["EXISTS", name])
 }
 
 #[test]

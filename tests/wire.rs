@@ -5,9 +5,9 @@ mod support;
 use leasehold::{Client, Result};
 use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::{self, Receiver};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
-use support::{Server, eventually};
+use support::{Server, eventually, join};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const JAVA: &str = "6f0829ed-bfd3-4e6f-bba3-6f3d66cd176c:57";
@@ -57,12 +57,6 @@ fn overhear(server: &Server) -> Receiver<(String, String)> {
     });
     started.recv().expect("it subscribes");
     heard
-}
-
-/// What a thread gives that ends soon, if all is well.
-fn join<T>(thread: JoinHandle<T>) -> T {
-    eventually("the thread ends", || thread.is_finished());
-    thread.join().expect("no panic")
 }
 
 #[test]

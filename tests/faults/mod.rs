@@ -4,9 +4,11 @@
 #![allow(
     dead_code,
     unreachable_pub,
+    unused_imports,
     reason = "each test binary includes all of this and uses a part of it"
 )]
 
+pub use super::support::exists;
 use super::support::wait::BOUND;
 use super::support::{Proxy, Server, eventually};
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -88,10 +90,6 @@ pub fn subscribe(channel: &str) -> Vec<u8> {
 /// The owner fields of a lock and their counts.
 pub fn owners(server: &Server, name: &str) -> HashMap<String, u32> {
     server.ask(&["HGETALL", name])
-}
-
-pub fn exists(server: &Server, name: &str) -> bool {
-    server.ask(&["EXISTS", name])
 }
 
 /// What the server says is left of a lock.

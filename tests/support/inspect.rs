@@ -134,3 +134,8 @@ fn sorted(mut names: Vec<String>) -> Vec<String> {
     names.sort();
     names
 }
+
+/// Whether there is a key of that name: somebody holds the lock.
+pub fn exists(server: &Server, name: &str) -> bool {
+    server.ask(&["EXISTS", name])
+}

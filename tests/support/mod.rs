@@ -32,8 +32,8 @@ pub mod wait;
 
 pub use config::Config;
 pub use impostor::Impostor;
-pub use inspect::Peer;
+pub use inspect::{Peer, exists};
 pub use process::ChildProcess;
 pub use proxy::{Direction, Flow, Proxy};
 pub use server::Server;
-pub use wait::{eventually, eventually_some};
+pub use wait::{eventually, eventually_some, in_time, join, sleeping};

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::thread;
+use std::thread::{self, JoinHandle, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 /// How long any wait of the harness lasts before it fails the test. Far longer
@@ -47,6 +47,50 @@ pub fn holds_within(bound: Duration, mut condition: impl FnMut() -> bool) -> boo
         }
         thread::sleep(INTERVAL);
     }
+}
+
+/// What a thread gives that ends soon, if all is well.
+#[track_caller]
+pub fn join<T>(thread: JoinHandle<T>) -> T {
+    eventually("the thread ends", || thread.is_finished());
+    thread.join().expect("no panic")
+}
+
+/// The same for a thread of a scope. Says what did not happen if it does not end.
+#[track_caller]
+pub fn in_time<T>(what: &str, thread: ScopedJoinHandle<'_, T>) -> T {
+    eventually(what, || thread.is_finished());
+    thread.join().expect("no panic")
+}
+
+/// How long a thread that sleeps has been seen to sleep, in looks a millisecond apart.
+const LOOKS: u32 = 15;
+
+/// Runs `wait` on a thread of that name (unique in this process, 15 bytes at most),
+/// and returns when it sleeps: in line, for all that can be seen from outside.
+pub fn sleeping<T: Send + 'static>(
+    name: &str,
+    wait: impl FnOnce() -> T + Send + 'static,
+) -> JoinHandle<T> {
+    let thread = thread::Builder::new().name(name.to_owned()).spawn(wait).expect("a thread");
+    let (mut last, mut looks) = (None, 0);
+    eventually("the thread sleeps", || {
+        let now = naps(name);
+        looks = if now.is_some() && now == last { looks + 1 } else { 0 };
+        last = now;
+        looks == LOOKS
+    });
+    thread
+}
+
+/// How often a thread has gone to sleep, if it sleeps now.
+fn naps(name: &str) -> Option<String> {
+    let tasks = fs::read_dir("/proc/self/task").expect("the threads can be listed");
+    let statuses = tasks.flatten().filter_map(|t| fs::read_to_string(t.path().join("status")).ok());
+    let named = |status: &String| status.lines().next() == Some(&format!("Name:\t{name}"));
+    let status = statuses.into_iter().find(named)?;
+    let line = |start: &str| status.lines().find(|line| line.starts_with(start));
+    line("State:")?.contains("sleeping").then(|| line("voluntary_ctxt").map(str::to_owned))?
 }
 
 /// Counts the threads of this process by name. The kernel keeps 15 bytes of a
