@@ -68,7 +68,7 @@ impl Attempt<'_> {
         let caller = self.caller();
         match self.local.enter(caller.clone(), ThreadId::current(), now)? {
             Entry::Again(lease) => self.enter_again(self.hold(lease)).map(Some),
-            Entry::Busy => Ok(None),
+            Entry::Busy => self.engine.pool.check_process().map(|()| None),
             Entry::InLine(ticket) => InLine::new(self, caller, ticket, now).run(),
         }
     }
@@ -141,7 +141,8 @@ struct InLine<'a> {
     watching: Option<[Option<Watching>; 2]>,
     /// The channel that it listens to, once it was refused.
     listening: Option<Waiting>,
-    slept: bool,
+    /// It slept because others hold the lock, or stand before it.
+    waited: bool,
     in_line: bool,
     /// It was said that the lock has no end.
     endless: bool,
@@ -161,6 +162,8 @@ impl Drop for InLine<'_> {
 enum Next {
     Ask(Option<LaneId>),
     Sleep(Moment),
+    /// Sleep, though the lock may be free.
+    Yield(Moment),
 }
 
 impl<'a> InLine<'a> {
@@ -177,7 +180,7 @@ impl<'a> InLine<'a> {
             questions: Questions::new(now, attempt.engine.poll_bound, hold.seed()),
             watching: None,
             listening: None,
-            slept: false,
+            waited: false,
             in_line: true,
             endless: false,
         }
@@ -199,20 +202,38 @@ impl<'a> InLine<'a> {
         outcome
     }
 
+    fn line_up_again(&mut self, now: Moment) -> Result<()> {
+        match self.attempt.local.enter(self.caller.clone(), ThreadId::current(), now)? {
+            Entry::InLine(ticket) => self.ticket = ticket,
+            // Neither can be: it has no hold, and it waits.
+            Entry::Again(lease) => drop(self.attempt.hold(lease)),
+            Entry::Busy => {}
+        }
+        Ok(())
+    }
+
     fn leave(&mut self) -> Option<Hold> {
         self.in_line = false;
-        self.attempt.local.leave(self.ticket).map(|lease| self.attempt.hold(lease))
+        let passed = self.attempt.local.leave(self.ticket).map(|lease| self.attempt.hold(lease));
+        passed.filter(Hold::is_held)
     }
 
     fn wait(&mut self) -> Result<Option<Hold>> {
+        // In a forked child those who stand before it are not there.
+        self.attempt.engine.pool.check_process()?;
         loop {
             let now = time::now();
             let turn = self.attempt.local.turn(self.ticket, now);
             if let Turn::Handed(lease) = turn {
                 let hold = self.attempt.hold(lease);
                 self.attempt.check_wanted()?;
-                // It may have been lost between the passing and the waking.
-                return hold.check().map(|()| Some(hold));
+                if hold.is_held() {
+                    return Ok(Some(hold));
+                }
+                // It was lost between the passing and the waking.
+                drop(hold);
+                self.line_up_again(now)?;
+                continue;
             }
             self.attempt.check_wanted()?;
             let next = self.next(&turn, now);
@@ -220,7 +241,11 @@ impl<'a> InLine<'a> {
                 return self.give_up();
             }
             match next {
-                Next::Sleep(end) => self.sleep(end),
+                Next::Sleep(end) => {
+                    self.waited |= self.watching.is_some();
+                    self.sleep(end);
+                }
+                Next::Yield(end) => self.sleep(end),
                 Next::Ask(lane) => {
                     if let Some(hold) = self.ask(lane)? {
                         return Ok(Some(hold));
@@ -246,16 +271,16 @@ impl<'a> InLine<'a> {
             }
             Turn::HeldHere if self.questions.is_due_beside_a_holder(now) => Next::Ask(self.open),
             Turn::HeldHere => Next::Sleep(self.questions.next_poll()),
-            Turn::Rest(end, _) if self.may_rest(*end) => Next::Sleep(*end),
-            Turn::Rest(_, lane) | Turn::Ask(lane) if self.questions.is_due(now, news) => {
+            Turn::Yield(end, _) if self.may_yield(*end) => Next::Yield(*end),
+            Turn::Yield(_, lane) | Turn::Ask(lane) if self.questions.is_due(now, news) => {
                 Next::Ask(self.open.or(*lane))
             }
-            Turn::Rest(..) | Turn::Ask(_) => Next::Sleep(self.questions.next()),
+            Turn::Yield(..) | Turn::Ask(_) => Next::Sleep(self.questions.next()),
         }
     }
 
-    /// Whether it can ask after a rest; it has to ask once.
-    fn may_rest(&self, end: Moment) -> bool {
+    /// Whether it can ask after that; it has to ask once.
+    fn may_yield(&self, end: Moment) -> bool {
         self.questions.asked() || end < self.attempt.patience.end()
     }
 
@@ -269,14 +294,12 @@ impl<'a> InLine<'a> {
             self.watching = Some([closing, cancel]);
             return;
         }
-        self.slept = true;
         mailbox.sleep(end.min(attempt.patience.end()));
     }
 
     /// Asks the server once. `None` if it was refused or got no answer, and goes on.
     fn ask(&mut self, lane: Option<LaneId>) -> Result<Option<Hold>> {
         let engine = self.attempt.engine;
-        engine.pool.check_process()?;
         let session = engine.waiters.session().filter(|_| self.caller.waits);
         // Who tells the listener of a channel has looked there before: it may be
         // subscribed and given up again before this caller registers.
@@ -335,7 +358,7 @@ impl<'a> InLine<'a> {
         match verdict.inspect_err(|_| self.open = Some(lane))? {
             Verdict::Granted => self.granted(sent, lane),
             Verdict::Refused { left } => {
-                self.attempt.local.refused();
+                self.attempt.local.refused(time::now());
                 self.refused(left);
                 Ok(None)
             }
@@ -346,11 +369,7 @@ impl<'a> InLine<'a> {
         let (deadline, now) = (lease::deadline(sent, self.lease()), time::now());
         if deadline <= now {
             self.open = Some(lane);
-            let again = !self.attempt.patience.is_over(now);
-            return match again && self.questions.granted_too_late(now) {
-                true => Ok(None),
-                false => Err(Error::lost("the lease was over before the server's answer came")),
-            };
+            return self.questions.granted_too_late(now).map(|()| None);
         }
         let lease = Lease::new(Grant {
             hold: self.hold,
@@ -418,7 +437,7 @@ impl<'a> InLine<'a> {
         if acquired {
             events.tell(|| Event::Acquired(Acquired { name: name(), waited }));
         }
-        if self.slept {
+        if self.waited {
             events.tell(|| Event::Waited(Waited { name: name(), waited, acquired }));
         }
     }

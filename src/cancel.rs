@@ -10,9 +10,9 @@ use crate::sync::{Mailbox, Mutex};
 /// Ends waits from another thread.
 ///
 /// Give it to a lock with [`Lock::with_cancel`](crate::Lock::with_cancel); from
-/// [`cancel`](CancelToken::cancel) on, calls through that lock that wait or would
-/// wait fail with [`Error::is_cancelled`](crate::Error::is_cancelled). What is held
-/// already stays held. A clone is the same token; a cancelled one stays cancelled.
+/// [`cancel`](CancelToken::cancel) on, every call that would take that lock fails with
+/// [`Error::is_cancelled`](crate::Error::is_cancelled), whether it waits or not. What is
+/// held already stays held. A clone is the same token; a cancelled one stays cancelled.
 ///
 /// ```
 /// let token = leasehold::CancelToken::new();

@@ -13,7 +13,7 @@ use crate::config::Builder;
 use crate::conn::Timeouts;
 use crate::error::{Error, Result};
 use crate::event::{Event, Events, Sink};
-use crate::intern::Interned;
+use crate::intern::{Interned, Recent};
 use crate::lease::PassBounds;
 use crate::listener::{Listener, ListenerSettings};
 use crate::local::Local;
@@ -49,6 +49,8 @@ pub(crate) struct Engine {
     name_prefix: String,
     bounds: PassBounds,
     locals: Interned<Local>,
+    /// So that what a process knows of a lock outlives handles made for one call.
+    recent: Recent<Local>,
     watchdog_thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -125,6 +127,7 @@ impl Engine {
                 least_left: settings.watchdog_timeout / 2,
             },
             locals: Interned::default(),
+            recent: Recent::default(),
             watchdog_thread,
         }))
     }
@@ -133,7 +136,9 @@ impl Engine {
     pub(crate) fn local(&self, given: &Arc<str>) -> Result<Arc<Local>> {
         let name = Name::new(&self.name_prefix, Arc::clone(given))?;
         let key = name.key().to_owned();
-        Ok(self.locals.get(&key, || Local::new(name, self.events.clone(), self.bounds)))
+        let local = self.locals.get(&key, || Local::new(name, self.events.clone(), self.bounds));
+        self.recent.keep(&local);
+        Ok(local)
     }
 
     /// An error once the client is closed.

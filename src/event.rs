@@ -8,6 +8,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 
 use crate::error::Error;
+use crate::thread;
 
 /// Is told what happens to the locks of one client.
 ///
@@ -80,7 +81,8 @@ pub struct Waited {
 pub struct Released {
     /// The name of the lock, as it was given.
     pub name: Arc<str>,
-    /// How many subscribers the server told; `None` if the release failed.
+    /// How many subscribers the server told; `None` if the release failed, or if its
+    /// first answer was lost.
     pub heard_by: Option<u64>,
     /// Why the release failed for good; the lock is then free when its lease ends.
     pub error: Option<Error>,
@@ -204,7 +206,9 @@ impl Queue {
     fn count_dropped(&self) {
         let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
         if dropped.is_power_of_two() {
-            log::warn!("the events listener is too slow: {dropped} events dropped so far");
+            thread::say(|| {
+                log::warn!("the events listener is too slow: {dropped} events dropped so far");
+            });
         }
     }
 }

@@ -121,8 +121,9 @@ macro_rules! guard_methods {
             /// Keeps the lock without a guard, until
             /// [`Lock::unlock`](crate::Lock::unlock). No round trip.
             ///
-            /// A thread whose leaked lock was lost is told so when it locks it again,
-            /// until it has called `unlock`: what it began may have been disturbed.
+            /// A thread whose leaked lock was lost although it was renewed is told so when
+            /// it locks it again, until it has called `unlock`: what it began may have been
+            /// disturbed. A fixed lease may simply run out.
             pub fn leak(self) {
                 self.hold.leak();
             }

@@ -1,6 +1,6 @@
 //! One shared value per name, for as long as somebody has it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 use crate::sync::Mutex;
@@ -39,6 +39,31 @@ impl<T> Interned<T> {
     /// All values that somebody has.
     pub(crate) fn all(&self) -> Vec<Arc<T>> {
         self.0.lock().by_name.values().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// Values that were used lately: these are kept alive.
+#[derive(Debug)]
+pub(crate) struct Recent<T>(Mutex<VecDeque<Arc<T>>>);
+
+impl<T> Default for Recent<T> {
+    fn default() -> Recent<T> {
+        Recent(Mutex::new(VecDeque::new()))
+    }
+}
+
+impl<T> Recent<T> {
+    const MANY: usize = 32;
+
+    pub(crate) fn keep(&self, value: &Arc<T>) {
+        let mut all = self.0.lock();
+        if all.iter().any(|kept| Arc::ptr_eq(kept, value)) {
+            return;
+        }
+        let oldest = if all.len() < Self::MANY { None } else { all.pop_front() };
+        all.push_back(Arc::clone(value));
+        drop(all);
+        drop(oldest);
     }
 }
 

@@ -96,6 +96,8 @@ pub(crate) trait Settle: Send + Sync {
 pub(crate) struct Debt {
     pub(crate) settle: Arc<dyn Settle>,
     pub(crate) until: Moment,
+    /// Whether a client that is closed waits for it.
+    pub(crate) counts: bool,
 }
 
 impl fmt::Debug for Debt {
@@ -274,6 +276,8 @@ pub(crate) struct Lane {
 #[derive(Debug)]
 struct State {
     queue: VecDeque<Request>,
+    /// How many requests the leader has taken and not finished with.
+    taken: usize,
     /// What the leader needs; absent while somebody leads.
     wire: Option<Wire>,
 }
@@ -286,8 +290,8 @@ impl fmt::Debug for Lane {
 
 impl Lane {
     pub(crate) fn new(id: LaneId, link: Arc<Link>, timeouts: Timeouts) -> Lane {
-        let wire = Some(Wire::default());
-        Lane { id, link, timeouts, state: Mutex::new(State { queue: VecDeque::new(), wire }) }
+        let state = State { queue: VecDeque::new(), taken: 0, wire: Some(Wire::default()) };
+        Lane { id, link, timeouts, state: Mutex::new(state) }
     }
 
     /// Connects, if it is not connected.
@@ -318,6 +322,12 @@ impl Lane {
     /// How many requests nobody has taken yet.
     pub(crate) fn queued(&self) -> usize {
         self.state.lock().queue.len()
+    }
+
+    /// How many requests would come before another.
+    pub(crate) fn load(&self) -> usize {
+        let state = self.state.lock();
+        state.queue.len() + state.taken
     }
 
     /// Waits for a queued request, and leads if nobody else does. `give_up` after
@@ -419,6 +429,7 @@ impl Drop for Lead<'_> {
     fn drop(&mut self) {
         let mut state = self.lane.state.lock();
         state.wire = Some(std::mem::take(&mut self.wire));
+        state.taken = 0;
         match state.first_waiter() {
             Some(next) => next.set(Stage::Lead),
             None if state.queue.is_empty() => {}
@@ -437,6 +448,7 @@ impl Lane {
     fn next_batch(&self) -> VecDeque<Request> {
         let mut state = self.state.lock();
         let size = state.queue.len().min(BATCH);
+        state.taken = size;
         state.queue.drain(..size).collect()
     }
 
@@ -533,19 +545,19 @@ impl Wire {
             return lane.fail(batch, &error);
         }
         let mut batch = Batch { left: batch, again: VecDeque::new() };
-        let mut tries = 0;
+        let mut faults = 0;
         while !batch.left.is_empty() {
             if let Err(error) = self.connect(lane) {
                 return lane.fail(batch.left, &error);
             }
-            tries += 1;
             // Loggers are foreign code. What they break must not stay unanswered.
             let round = || self.round(lane, &mut batch);
             let (error, hopeless) = match thread::survive("speaking with the server", round) {
                 Some(Ok(())) => continue,
-                Some(Err(fault)) => (fault.error, fault.timed_out || tries > 1),
+                Some(Err(fault)) => (fault.error, fault.timed_out || faults > 0),
                 None => (panicked(), true),
             };
+            faults += 1;
             batch.requeue();
             self.condemn(&batch.left);
             batch.left.iter_mut().for_each(|request| request.doubtful = true);
@@ -715,7 +727,7 @@ impl Notes {
         scripts.sort_unstable_by_key(|script| script.digest);
         scripts.dedup_by_key(|script| script.digest);
         for script in scripts {
-            thread::survive("logging", || {
+            thread::say(|| {
                 log::debug!("the server does not know the script {}: loading it", script.name);
             });
             left.push_front(Request::new(Call::load(script), To::Script(script)));

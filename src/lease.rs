@@ -251,6 +251,11 @@ impl Lease {
         news
     }
 
+    /// Whether it was lost. (One that is being released was not.)
+    pub(crate) fn is_lost(&self) -> bool {
+        self.life.lock().phase == Phase::Lost
+    }
+
     /// Ends the hold in order to release it: `Held` if there is something to send.
     pub(crate) fn release(&self, now: Moment) -> Look {
         let mut life = self.life.lock();

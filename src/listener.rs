@@ -129,11 +129,11 @@ impl Listener {
     }
 
     fn run(&self) {
-        // The call of `stop` may have been heard in a rest: so the flag is looked at
+        // The call of `stop` may have been heard in a pause: so the flag is looked at
         // before each sleep, too.
         while !self.is_stopped() && self.called.recv().is_ok() {
             while thread::survive("listening", || self.listen_while_wanted()).is_none() {
-                let _ = self.called.recv_timeout(thread::REST);
+                let _ = self.called.recv_timeout(thread::PAUSE);
             }
         }
     }
@@ -143,29 +143,29 @@ impl Listener {
     fn listen_while_wanted(&self) {
         let mut pause = FIRST_PAUSE;
         while !self.is_stopped() && !self.waiters.waited_for().is_empty() {
-            let mut session = match Session::open(&self.settings, &self.waiters) {
-                Ok(session) => session,
+            let mut subscriber = match Subscriber::open(&self.settings, &self.waiters) {
+                Ok(subscriber) => subscriber,
                 Err(error) => {
-                    self.rest(&mut pause, &error);
+                    self.pause(&mut pause, &error);
                     continue;
                 }
             };
-            match session.listen(&self.stop) {
+            match subscriber.listen(&self.stop) {
                 Ok(()) => return,
                 Err(error) => {
                     // One that was refused as soon as it worked is no better than one
                     // that never did.
-                    let lasted = session.opened + STEADY <= time::now();
-                    drop(session);
+                    let lasted = subscriber.opened + STEADY <= time::now();
+                    drop(subscriber);
                     pause = if lasted { FIRST_PAUSE } else { pause };
-                    self.rest(&mut pause, &error);
+                    self.pause(&mut pause, &error);
                 }
             }
         }
     }
 
-    fn rest(&self, pause: &mut Duration, error: &Error) {
-        log::warn!("not listening for releases, so waiters poll: {error}");
+    fn pause(&self, pause: &mut Duration, error: &Error) {
+        thread::say(|| log::warn!("not listening for releases, so waiters poll: {error}"));
         let now = time::now();
         let end = now + jittered(*pause, now.nanos());
         // Calls of waiters do not cut it short, or they would make it a storm.
@@ -177,7 +177,7 @@ impl Listener {
 }
 
 /// One connection of the listener, and what it is subscribed to.
-struct Session<'a> {
+struct Subscriber<'a> {
     settings: &'a ListenerSettings,
     waiters: &'a Waiters,
     conn: Conn,
@@ -191,23 +191,23 @@ struct Subscribed {
     asked: Moment,
 }
 
-impl Drop for Session<'_> {
+impl Drop for Subscriber<'_> {
     fn drop(&mut self) {
         self.waiters.set_listening(false);
         self.channels.values().for_each(|one| one.channel.set_hearing(Hearing::Nothing));
     }
 }
 
-impl<'a> Session<'a> {
-    fn open(settings: &'a ListenerSettings, waiters: &'a Waiters) -> Result<Session<'a>> {
+impl<'a> Subscriber<'a> {
+    fn open(settings: &'a ListenerSettings, waiters: &'a Waiters) -> Result<Subscriber<'a>> {
         let timeouts = Timeouts { response: SILENCE, ..settings.timeouts };
         let opened = Conn::open(&settings.address, timeouts, settings.name.clone(), &[])?;
         let (conn, channels, opened) = (opened.conn, HashMap::new(), time::now());
         let idle_since = time::now();
-        let mut session = Session { settings, waiters, conn, channels, opened, idle_since };
-        session.send(&[b"SUBSCRIBE", settings.control.as_bytes()])?;
-        session.subscribe_waited_for()?;
-        Ok(session)
+        let mut subscriber = Subscriber { settings, waiters, conn, channels, opened, idle_since };
+        subscriber.send(&[b"SUBSCRIBE", settings.control.as_bytes()])?;
+        subscriber.subscribe_waited_for()?;
+        Ok(subscriber)
     }
 
     /// Hears, until it is stopped or nobody has waited for long (`Ok`), or something

@@ -10,8 +10,8 @@
 //!   the poll bound in any case. If it is granted the lock all the same, whoever
 //!   held it here has lost it.
 //! * A process that has taken the lock again and again, while others listen for its
-//!   release, *rests*: its front does not ask for two round trips, so that they come
-//!   first.
+//!   release, *yields*: for two round trips after its release its front does not ask, so
+//!   that they come first.
 //! * The guard that ends a hold passes it to the front, within bounds, or has the
 //!   release queued *before* the front is told; the front's question then stands
 //!   behind it in the same line to the server.
@@ -58,7 +58,8 @@ struct State {
     run: Option<Run>,
     /// The last release that was answered was heard by others too.
     others_listen: bool,
-    rests_until: Moment,
+    /// The front does not ask before that.
+    yields_until: Moment,
 }
 
 /// Holds of this process that followed one another.
@@ -66,12 +67,19 @@ struct State {
 struct Run {
     since: Moment,
     holds: u32,
-    /// How long the server took to grant the last one that it was asked for.
+    /// How long the server took at least to grant one of them.
     round_trip: Duration,
+    /// When the last one was released.
+    ended: Moment,
 }
 
-/// How long a process rests at least: others are woken by a message, and ask.
-const LEAST_REST: Duration = Duration::from_micros(500);
+/// A run that has lasted so long is long, whatever the bounds of passing.
+const LONG_RUN: Duration = Duration::from_millis(1);
+
+/// How long a process yields: others are woken by a message, and ask. More than the
+/// most would be a stall of the server, and not its distance.
+const LEAST_YIELD: Duration = Duration::from_micros(500);
+const LONGEST_YIELD: Duration = Duration::from_millis(20);
 
 /// A hold, and how many guards it has.
 #[derive(Debug)]
@@ -116,7 +124,7 @@ pub(crate) enum Turn {
     /// Ask the server, behind what stands in that line.
     Ask(Option<LaneId>),
     /// The same, but not before that moment, out of regard for other processes.
-    Rest(Moment, Option<LaneId>),
+    Yield(Moment, Option<LaneId>),
     /// Go: a hold was passed to it.
     Handed(Arc<Lease>),
 }
@@ -196,11 +204,9 @@ impl Local {
             return Turn::Behind;
         }
         let noticed = state.look_at_all(now);
-        let lane = state.owed.map(|(_, lane)| lane);
-        let turn = match (state.is_held(now), state.rest(now, &self.bounds)) {
-            (true, _) => Turn::HeldHere,
-            (false, Some(end)) => Turn::Rest(end, lane),
-            (false, None) => Turn::Ask(lane),
+        let turn = match state.is_held(now) {
+            true => Turn::HeldHere,
+            false => state.free_turn(now, &self.bounds),
         };
         drop(state);
         self.tell_lost(noticed, LostReason::Expired);
@@ -219,9 +225,7 @@ impl Local {
         let lease = Arc::new(lease);
         let mut state = self.state.lock();
         state.trouble = None;
-        let granted = lease.granted();
-        let run = state.run.get_or_insert(Run { since: granted, holds: 0, round_trip });
-        (run.holds, run.round_trip) = (run.holds + 1, round_trip);
+        state.follow_on(lease.granted(), round_trip);
         let noticed = state.lose_all();
         if let Some(stale) = state.take_handed(ticket) {
             state.remove(&stale);
@@ -241,17 +245,19 @@ impl Local {
         drop(before);
     }
 
-    /// The server said that another holds the lock.
-    pub(crate) fn refused(&self) {
+    /// The server said that the lock is held: by another, if nobody here holds it.
+    pub(crate) fn refused(&self, now: Moment) {
         let mut state = self.state.lock();
-        state.run = None;
+        if !state.is_held(now) {
+            state.run = None;
+        }
         let trouble = state.trouble.take();
         drop(state);
         drop(trouble);
     }
 
-    /// So many subscribers heard a release, this process perhaps among them.
-    pub(crate) fn heard_by(&self, subscribers: u64) {
+    /// A release was heard by so many subscribers, this process perhaps among them.
+    pub(crate) fn told_to(&self, subscribers: u64) {
         let listens = |channel: &Arc<Channel>| channel.hearing() == Hearing::Everything;
         let own = self.known_channel().is_some_and(listens);
         self.state.lock().others_listen = subscribers > u64::from(own);
@@ -298,6 +304,9 @@ impl Local {
         }
         state.remove(lease);
         let look = lease.release(now);
+        if let Some(run) = &mut state.run {
+            run.ended = now;
+        }
         if look == Look::Held {
             state.owed = Some((lease.hold(), send()));
         }
@@ -387,7 +396,7 @@ impl Local {
         for _ in 0..losses {
             let name = Arc::clone(self.name.given());
             // A guard may be dropped here while its thread unwinds.
-            thread::survive("logging", || log::warn!("the lock {name:?} was lost: {reason:?}"));
+            thread::say(|| log::warn!("the lock {name:?} was lost: {reason:?}"));
             self.events.tell(|| Event::Lost(Lost { name, reason }));
         }
         if losses > 0 {
@@ -397,15 +406,16 @@ impl Local {
 }
 
 impl State {
-    /// Ends what is behind its deadline, and forgets it where nobody is left to look: no
-    /// thread, and no guard. How many losses that are news.
+    /// Ends what is behind its deadline, and forgets it where nobody is left to be told:
+    /// what a thread left when it ended, and what was leaked, unless a thread counts on
+    /// its renewal. How many losses that are news.
     fn look_at_all(&mut self, now: Moment) -> usize {
         let mut noticed = 0;
         self.holds.retain(|held| match held.lease.look(now) {
             Look::Held => true,
             Look::Over { noticed: news } => {
                 noticed += usize::from(news);
-                !held.holder.has_ended() && (held.guards > 0 || !held.holder.is_owned())
+                !held.holder.has_ended() && (held.guards > 0 || held.is_counted_on())
             }
         });
         noticed
@@ -466,16 +476,31 @@ impl State {
         true
     }
 
-    /// Until when the front does not ask. A caller that would not wait always may.
-    fn rest(&mut self, now: Moment, bounds: &PassBounds) -> Option<Moment> {
-        let waits = self.gate.front().is_some_and(|(_, front)| front.waits);
-        if waits
-            && self.others_listen
+    /// What the front does while nobody here holds the lock. A caller that would not wait
+    /// never has to yield.
+    fn free_turn(&mut self, now: Moment, bounds: &PassBounds) -> Turn {
+        let lane = self.owed.map(|(_, lane)| lane);
+        if !self.gate.front().is_some_and(|(_, front)| front.waits) {
+            return Turn::Ask(lane);
+        }
+        if self.others_listen
             && let Some(run) = self.run.take_if(|run| run.is_long(now, bounds))
         {
-            self.rests_until = now + LEAST_REST.max(run.round_trip * 2);
+            self.yields_until = run.ended + run.yields_for();
+            self.others_listen = false;
         }
-        (waits && now < self.rests_until).then_some(self.rests_until)
+        match now < self.yields_until {
+            true => Turn::Yield(self.yields_until, lane),
+            false => Turn::Ask(lane),
+        }
+    }
+
+    /// The server granted one more hold.
+    fn follow_on(&mut self, now: Moment, round_trip: Duration) {
+        let new = Run { since: now, holds: 0, round_trip, ended: now };
+        let run = self.run.get_or_insert(new);
+        run.holds += 1;
+        run.round_trip = run.round_trip.min(round_trip);
     }
 
     fn ring_front(&self) {
@@ -486,10 +511,13 @@ impl State {
 }
 
 impl Run {
-    /// Whether it is at the bounds of passing.
     fn is_long(&self, now: Moment, bounds: &PassBounds) -> bool {
         let counts = bounds.passes > 0 && self.holds > bounds.passes;
-        counts || self.since + bounds.time <= now
+        counts || self.since + bounds.time.max(LONG_RUN) <= now
+    }
+
+    fn yields_for(&self) -> Duration {
+        (2 * self.round_trip).clamp(LEAST_YIELD, LONGEST_YIELD)
     }
 }
 
@@ -537,6 +565,11 @@ impl Held {
         }
     }
 
+    /// Whether it was leaked by a thread that may think it has it still.
+    fn is_counted_on(&self) -> bool {
+        !self.holder.is_owned() && self.lease.is_renewed()
+    }
+
     /// Whether it was left behind for anybody to end.
     fn is_nobodys(&self) -> bool {
         self.holder.has_ended() || self.holder.is_owned() && self.leaked > 0
@@ -581,8 +614,8 @@ mod tests {
             }
         }
 
-        /// The server grants the lock to who has that ticket, and it is released.
-        fn hold(&self, ticket: Ticket, now: Moment, round_trip: Duration) {
+        /// The server grants the lock to who has that ticket.
+        fn grant(&self, ticket: Ticket, now: Moment, round_trip: Duration) -> Arc<Lease> {
             let hold = HoldId::next();
             let lease = Lease::new(Grant {
                 hold,
@@ -594,69 +627,103 @@ mod tests {
                 at: now,
                 haunted: None,
             });
-            let lease = self.granted(ticket, &caller(true), lease, round_trip);
-            assert_eq!(self.end(&lease, Counted::Guard, now, || LaneId(0)), Ended::Queued);
-            self.settled(hold);
+            self.granted(ticket, &caller(true), lease, round_trip)
         }
 
-        /// Takes the lock at that moment and says until when it had to rest before.
+        /// And it is released at once.
+        fn hold(&self, ticket: Ticket, now: Moment, round_trip: Duration) {
+            let lease = self.grant(ticket, now, round_trip);
+            assert_eq!(self.end(&lease, Counted::Guard, now, || LaneId(0)), Ended::Queued);
+            self.settled(lease.hold());
+        }
+
+        /// Takes the lock at that moment, and says until when it should have yielded.
         fn take(&self, waits: bool, now: Moment) -> Option<Moment> {
             let ticket = self.line_up(waits, now);
-            let rests = match self.turn(ticket, now) {
-                Turn::Rest(end, _) => Some(end),
+            let yields = match self.turn(ticket, now) {
+                Turn::Yield(end, _) => Some(end),
                 Turn::Ask(_) => None,
                 other => panic!("not the front: {other:?}"),
             };
             self.hold(ticket, now, Duration::from_micros(100));
-            rests
+            yields
         }
     }
 
     #[test]
-    fn a_process_rests_after_a_run_if_others_listen() {
+    fn a_process_yields_after_a_long_run_if_others_listen() {
         let local = local(0);
-        local.heard_by(1);
+        local.told_to(1);
         assert_eq!(local.take(true, at(0)), None, "the run begins");
         assert_eq!(local.take(true, at(900)), None);
-        assert_eq!(local.take(true, at(1000)), Some(at(1500)));
+        assert_eq!(local.take(true, at(1000)), Some(at(1400)), "500 us after the release");
+        local.told_to(1);
         assert_eq!(local.take(true, at(1500)), None, "a new run");
         assert_eq!(local.take(true, at(1900)), None);
-        local.heard_by(0);
+        local.told_to(0);
         assert_eq!(local.take(true, at(9000)), None, "nobody else listens");
     }
 
     #[test]
-    fn a_rest_lasts_two_round_trips_and_not_for_those_who_do_not_wait() {
+    fn who_has_left_the_lock_alone_need_not_yield() {
         let local = local(0);
-        local.heard_by(1);
+        local.told_to(1);
+        assert_eq!(local.take(true, at(0)), None);
+        assert_eq!(local.take(true, at(2000)), None, "others had their chance");
+    }
+
+    #[test]
+    fn it_yields_for_two_round_trips_within_bounds_and_only_if_it_waits() {
+        for (round_trip, most) in [(3 * MILLI, 6 * MILLI), (SECOND, LONGEST_YIELD)] {
+            let local = local(0);
+            local.told_to(1);
+            local.hold(local.line_up(true, at(0)), at(0), 5 * SECOND);
+            local.hold(local.line_up(true, at(1000)), at(1000), round_trip);
+            assert!(matches!(
+                local.turn(local.line_up(true, at(2000)), at(2000)),
+                Turn::Yield(end, _) if end == at(1000) + most
+            ));
+        }
+        let local = local(0);
+        local.told_to(1);
         local.hold(local.line_up(true, at(0)), at(0), SECOND);
-        let ticket = local.line_up(true, at(2000));
-        assert!(matches!(local.turn(ticket, at(2000)), Turn::Rest(end, _) if end == at(2_002_000)));
-        assert!(matches!(local.turn(ticket, at(3000)), Turn::Rest(end, _) if end == at(2_002_000)));
-        local.leave(ticket);
         assert_eq!(local.take(false, at(3000)), None);
     }
 
     #[test]
     fn a_refusal_ends_a_run_and_passes_belong_to_it() {
         let local = local(1);
-        local.heard_by(1);
+        local.told_to(1);
         assert_eq!(local.take(true, at(0)), None);
-        local.refused();
+        local.refused(at(50));
         assert_eq!(local.take(true, at(100)), None);
         assert_eq!(local.take(true, at(200)), None, "one pass is allowed");
-        assert_eq!(local.take(true, at(300)), Some(at(800)));
+        assert_eq!(local.take(true, at(300)), Some(at(700)));
+    }
+
+    #[test]
+    fn a_hold_of_its_own_neither_ends_a_run_nor_uses_it_up() {
+        let local = local(0);
+        local.told_to(1);
+        let first = local.line_up(true, at(0));
+        let lease = local.grant(first, at(0), Duration::ZERO);
+        let next = local.line_up(true, at(0));
+        assert!(matches!(local.turn(next, at(50_000)), Turn::HeldHere));
+        local.refused(at(50_000));
+        assert_eq!(local.end(&lease, Counted::Guard, at(60_000), || LaneId(0)), Ended::Queued);
+        assert!(matches!(local.turn(next, at(60_000)), Turn::Yield(..)));
     }
 
     #[test]
     fn its_own_subscription_is_nobody_elses() {
         let (local, waiters) = (local(0), Waiters::default());
         local.channel(&waiters).set_hearing(Hearing::Everything);
-        for (subscribers, rests) in [(1, None), (2, Some(at(3500)))] {
-            local.refused();
-            local.heard_by(subscribers);
+        for (subscribers, yields) in [(1, None), (2, Some(at(1400)))] {
+            local.refused(at(0));
+            local.told_to(subscribers);
             assert_eq!(local.take(true, at(0)), None);
-            assert_eq!(local.take(true, at(3000)), rests);
+            assert_eq!(local.take(true, at(900)), None);
+            assert_eq!(local.take(true, at(1000)), yields);
         }
     }
 }

@@ -212,8 +212,11 @@ impl<P: Protocol> Lock<P> {
     /// [`is_connection`](Error::is_connection), [`is_timeout`](Error::is_timeout), and
     /// those of [every verb](Lock#errors-that-every-verb-can-give).
     pub fn is_locked(&self) -> Result<bool> {
-        let exists = self.ask(Call::command(&[b"EXISTS", self.key()?]))?;
-        Ok(exists.into_int()? > 0)
+        Ok(self.ask(self.exists()?)?.into_int()? > 0)
+    }
+
+    fn exists(&self) -> Result<Call> {
+        Ok(Call::command(&[b"EXISTS", self.key()?]))
     }
 
     /// Returns whether this thread holds the lock: no round trip.
@@ -240,14 +243,14 @@ impl<P: Protocol> Lock<P> {
         Ok((left != FREE).then_some(span))
     }
 
-    /// Frees the lock, whoever holds it, and wakes who waits: one round trip. Whether
-    /// it was held.
+    /// Frees the lock, whoever holds it, and wakes who waits: two round trips, one if
+    /// nobody holds it. Whether it was held.
     ///
     /// Whoever held it keeps running: a holder of this process finds its hold lost at
     /// once, others when they renew it. For repairs by hand.
     ///
-    /// It is never sent twice, since the second copy might free what somebody else got
-    /// in between: without an answer it may or may not have been done.
+    /// The command that frees is never sent twice, since the second copy might free what
+    /// somebody else got in between: without an answer it may or may not have been done.
     ///
     /// # Errors
     /// Those of [`is_locked`](Lock::is_locked).
@@ -256,7 +259,13 @@ impl<P: Protocol> Lock<P> {
         self.engine.check_open()?;
         // A thread that gets the lock once it is free does not lose it again.
         let held = local.leases();
-        let answer = self.engine.pool.call(P::rules().force(local.name()), local.owed())?;
+        // That question may be sent again, over a new connection if the old one is dead.
+        let exists = self.engine.pool.call(self.exists()?, local.owed())?;
+        if exists.reply.into_int()? == 0 {
+            return Ok(false);
+        }
+        let force = P::rules().force(local.name());
+        let answer = self.engine.pool.call(force, Some(exists.lane))?;
         let freed = protocol::freed(answer.reply)? != Freed::NotHeld;
         if freed {
             held.iter().for_each(|lease| local.lose(lease));

@@ -53,7 +53,8 @@ pub(crate) struct Pool {
 struct Shared {
     lanes: Vec<Lane>,
     desk: Arc<Desk>,
-    reapers: Mutex<Vec<JoinHandle<()>>>,
+    /// By the number of the lane.
+    reapers: Mutex<BTreeMap<usize, JoinHandle<()>>>,
 }
 
 /// Is told when a connection was made again after one that broke. Must not block.
@@ -138,7 +139,7 @@ impl Pool {
         settle: Arc<dyn Settle>,
     ) -> LaneId {
         self.shared.desk.opened();
-        self.shared.queue(Request::owed(call, Debt { settle, until }), lane)
+        self.shared.queue(Request::owed(call, Debt { settle, until, counts: true }), lane)
     }
 
     /// Sees to it that what is owed on that lane is sent.
@@ -146,7 +147,8 @@ impl Pool {
         self.shared.wake_reaper(lane);
     }
 
-    /// Has a command sent again and again until `until`.
+    /// Has a command sent again and again until `until`, or until the pool is closed: to
+    /// be on the safe side is no debt that a program's end would wait for.
     pub(crate) fn repeat(&self, call: Call, lane: LaneId, until: Moment, every: Duration) {
         let desk = Arc::downgrade(&self.shared.desk);
         let repeat = Arc::new(Repeat { call, lane, until, every, desk });
@@ -162,7 +164,7 @@ impl Pool {
     /// Has the reapers end when nothing is owed any more.
     pub(crate) fn finish(&self) -> Vec<JoinHandle<()>> {
         self.shared.desk.finish();
-        std::mem::take(&mut self.shared.reapers.lock())
+        std::mem::take(&mut *self.shared.reapers.lock()).into_values().collect()
     }
 }
 
@@ -192,7 +194,7 @@ impl Shared {
                 Err(back) => request = back,
             }
         }
-        let shortest = self.lanes.iter().min_by_key(|lane| lane.queued());
+        let shortest = self.lanes.iter().min_by_key(|lane| lane.load());
         let lane = shortest.map_or(LaneId(0), Lane::id);
         self.lane(lane).queue(request);
         lane
@@ -204,14 +206,14 @@ impl Shared {
         if self.desk.starts_reaper(lane) {
             let shared = Arc::clone(self);
             match thread::start("leasehold-reaper", move || shared.reap(lane)) {
-                Ok(thread) => self.reapers.lock().push(thread),
+                Ok(thread) => drop(self.reapers.lock().insert(lane.0, thread)),
                 Err(error) => self.do_without_reaper(lane, &error),
             }
         }
     }
 
     fn do_without_reaper(&self, lane: LaneId, error: &std::io::Error) {
-        thread::survive("logging", || {
+        thread::say(|| {
             log::error!("no thread for what is owed, so this one has to wait: {error}");
         });
         self.desk.state.lock().lane(lane).reaping = false;
@@ -222,7 +224,7 @@ impl Shared {
     fn reap(&self, lane: LaneId) {
         while !self.desk.ends_reaper(lane) {
             let next = thread::survive("sending what is owed", || self.send_what_is_owed(lane));
-            let longest = if next.is_some() { LONGEST_PAUSE } else { thread::REST };
+            let longest = if next.is_some() { LONGEST_PAUSE } else { thread::PAUSE };
             let end = next.unwrap_or(Moment::END).min(time::now() + longest);
             self.desk.bells[lane.0].sleep(end);
         }
@@ -230,10 +232,10 @@ impl Shared {
 
     /// When it has to look again, unless it is rung before.
     fn send_what_is_owed(&self, lane: LaneId) -> Moment {
-        let (due, next, resting) = self.desk.due(lane, time::now());
+        let (due, next, pauses) = self.desk.due(lane, time::now());
         let lane = self.lane(lane);
         due.into_iter().for_each(|request| lane.queue(request));
-        if !resting && lane.queued() > 0 {
+        if !pauses && lane.queued() > 0 {
             lane.serve();
         }
         next
@@ -298,9 +300,9 @@ impl Desk {
         self.state.lock().open += 1;
     }
 
-    fn closed(&self, lane: LaneId, answered: bool) {
+    fn closed(&self, lane: LaneId, debt: &Debt, answered: bool) {
         let mut state = self.state.lock();
-        state.open -= 1;
+        state.open -= usize::from(debt.counts);
         if answered {
             state.lane(lane).failures = 0;
         }
@@ -354,7 +356,7 @@ impl Desk {
         }
     }
 
-    /// What is due at `now`, when the next will be, and whether the lane rests.
+    /// What is due at `now`, when the next will be, and whether the lane pauses.
     fn due(&self, lane: LaneId, now: Moment) -> (Vec<Request>, Moment, bool) {
         let mut state = self.state.lock();
         let state = state.lane(lane);
@@ -407,7 +409,7 @@ impl Observer for Desk {
 
     fn answered(&self, lane: LaneId, debt: &Debt, answer: Answer) {
         thread::survive("settling what was owed", || debt.settle.settle(Ok(answer)));
-        self.closed(lane, true);
+        self.closed(lane, debt, true);
     }
 
     fn failed(&self, lane: LaneId, request: Request, error: Error) {
@@ -415,7 +417,7 @@ impl Observer for Desk {
         let Some(debt) = request.debt() else { return };
         if error.is_final() || debt.until <= now {
             thread::survive("settling what was owed", || debt.settle.settle(Err(error)));
-            return self.closed(lane, false);
+            return self.closed(lane, debt, false);
         }
         self.delay(lane, request, |state| state.retry(now));
     }
@@ -440,8 +442,8 @@ impl Repeat {
         let at = time::now() + self.every;
         if at < self.until {
             let settle = Arc::new(Again(Arc::clone(self)));
-            let request = Request::owed(self.call.clone(), Debt { settle, until: self.until });
-            desk.opened();
+            let debt = Debt { settle, until: self.until, counts: false };
+            let request = Request::owed(self.call.clone(), debt);
             desk.delay(self.lane, request, |_| at);
         }
     }

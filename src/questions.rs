@@ -38,7 +38,7 @@ pub(crate) struct Questions {
     /// When it asks at the latest.
     next: Moment,
     failures: u32,
-    /// Why the last question got no answer.
+    /// Why the last question got no answer, or none of use.
     error: Option<Error>,
     /// How often it was granted a lease that was over by then.
     too_late: u32,
@@ -154,17 +154,22 @@ impl Questions {
         Ok(())
     }
 
-    /// Why the last question got no answer, if it got none.
+    /// Why the last question got no answer, or none of use, if so.
     pub(crate) fn take_error(&mut self) -> Option<Error> {
         self.error.take()
     }
 
     /// The lease was over before the server's answer was read. Asking once more has it
-    /// set anew, but not for ever: it may be shorter than any round trip. Whether to.
-    pub(crate) fn granted_too_late(&mut self, now: Moment) -> bool {
+    /// set anew, but not for ever: it may be shorter than any round trip.
+    pub(crate) fn granted_too_late(&mut self, now: Moment) -> Result<()> {
+        let error = Error::lost("the lease was over before the server's answer came");
         self.too_late += 1;
+        if self.too_late == TOO_LATE {
+            return Err(error);
+        }
         self.next = now;
-        self.too_late < TOO_LATE
+        self.error = Some(error);
+        Ok(())
     }
 
     /// What would come by and by has come: time stands still in models.
@@ -335,8 +340,11 @@ mod tests {
     #[test]
     fn a_lease_that_is_always_over_is_not_asked_for_without_end() {
         let mut questions = asked(questions());
-        let again: Vec<_> = (0..3).map(|_| questions.granted_too_late(START)).collect();
-        assert_eq!(again, [true, true, false]);
-        assert!(questions.is_due(START, None));
+        for _ in 1..TOO_LATE {
+            questions.granted_too_late(START).expect("it is asked for again");
+            assert!(questions.is_due(START, None));
+        }
+        assert!(questions.granted_too_late(START).is_err_and(|error| error.is_lost()));
+        assert!(questions.take_error().is_some_and(|error| error.is_lost()), "for who gives up");
     }
 }

@@ -22,6 +22,7 @@ use crate::local::{Counted, Ended, Local};
 use crate::pool::{Pending, Pool};
 use crate::protocol::{self, Freed, Rules};
 use crate::script::{Call, LaneId};
+use crate::thread;
 use crate::time::{self, Moment};
 use crate::watchdog::{self, Kept};
 
@@ -266,7 +267,7 @@ impl Settlement {
         }
         match protocol::freed(answer.reply)? {
             Freed::Told(told) => {
-                self.local.heard_by(told);
+                self.local.told_to(told);
                 Ok(Some(told))
             }
             Freed::NotHeld if doubtful && time::now() < self.deadline => Ok(None),
@@ -280,7 +281,7 @@ impl Settlement {
     fn tell(&self, told: Result<Option<u64>>) {
         if let Err(error) = &told {
             let name = self.local.name().given();
-            log::warn!("the release of the lock {name:?} failed: {error}");
+            thread::say(|| log::warn!("the release of the lock {name:?} failed: {error}"));
         }
         let name = || Arc::clone(self.local.name().given());
         self.events.tell(|| match told {
@@ -316,7 +317,9 @@ impl Settle for CleanUp {
                 pool.repeat(self.call.clone(), answer.lane, until, self.every);
             }
             (Ok(_), _) => {}
-            (Err(error), _) => log::warn!("a clean-up failed; the lease will end it: {error}"),
+            (Err(error), _) => {
+                thread::say(|| log::warn!("a clean-up failed; the lease will end it: {error}"));
+            }
         }
     }
 }

@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-/// How long a thread rests when it had to give a step up, lest it spins.
-pub(crate) const REST: Duration = Duration::from_millis(100);
+/// How long a thread pauses when it had to give a step up, lest it spins.
+pub(crate) const PAUSE: Duration = Duration::from_millis(100);
 
 /// Starts a thread under that name.
 pub(crate) fn start(
@@ -30,6 +30,12 @@ pub(crate) fn survive<T>(what: impl fmt::Display, step: impl FnOnce() -> T) -> O
         let _ = catch_unwind(AssertUnwindSafe(say));
     }
     done.ok()
+}
+
+/// Writes to the log where a panic of the logger would do harm: on the threads of a
+/// client, and where a guard is dropped, perhaps while its thread unwinds.
+pub(crate) fn say(log: impl FnOnce()) {
+    survive("logging", log);
 }
 
 #[cfg(all(test, not(leasehold_model)))]

@@ -96,10 +96,15 @@ impl Channel {
     }
 
     /// The subscription was sent, confirmed, or is gone with its connection. All but
-    /// the first is news for those who wait: what came before may have been missed.
+    /// the first is news for those who wait: what came before may have been missed. Each
+    /// confirmation is: it may be that of a subscription before the last one.
     pub(crate) fn set_hearing(&self, hearing: Hearing) {
         let mut state = self.state.lock();
-        let news = state.hearing != hearing && hearing != Hearing::Asked;
+        let news = match hearing {
+            Hearing::Asked => false,
+            Hearing::Everything => true,
+            Hearing::Nothing => state.hearing != Hearing::Nothing,
+        };
         state.hearing = hearing;
         if news {
             self.tell(&state);

@@ -196,7 +196,7 @@ impl Watchdog {
         while !self.stop.load(Ordering::Acquire) {
             let round = || self.round(&mut next_beat);
             let planned = thread::survive("renewing leases", round);
-            self.bell.sleep(planned.unwrap_or_else(|| time::now() + thread::REST));
+            self.bell.sleep(planned.unwrap_or_else(|| time::now() + thread::PAUSE));
         }
     }
 
@@ -243,9 +243,11 @@ impl Watchdog {
     }
 
     fn orphaned(&self, kept: Kept, at: Moment) {
-        let name = kept.local.name().given();
-        log::warn!("the thread that held the lock {name:?} has ended: it is renewed no more");
+        let name = Arc::clone(kept.local.name().given());
         self.set_timer(kept, at);
+        thread::say(|| {
+            log::warn!("the thread that held the lock {name:?} has ended: it is renewed no more");
+        });
     }
 
     fn all_renewed(&self) -> Vec<Kept> {
@@ -316,7 +318,7 @@ impl Watchdog {
     /// The question got no answer, or not the kind that says anything of a hold.
     fn failed(&self, batch: &[Kept], error: &Error) {
         let now = time::now();
-        log::warn!("{} leases could not be renewed: {error}", batch.len());
+        thread::say(|| log::warn!("{} leases could not be renewed: {error}", batch.len()));
         for kept in batch {
             if !kept.local.is_valid(&kept.lease, now) {
                 continue;
@@ -341,8 +343,12 @@ impl Watchdog {
 }
 
 impl Kept {
-    /// Releases what is over here and may be kept by the server for a whole lease more.
+    /// Releases what was lost here and may be kept by the server for a whole lease more.
+    /// What is being released has a release under way, which must be the only one.
     pub(crate) fn undo(&self, pool: &Pool) {
+        if !self.lease.is_lost() {
+            return;
+        }
         let release = self.rules.release(self.local.name(), self.lease.owner());
         let settle = Arc::new(Unheeded);
         pool.wake(pool.owe(release, self.lease.haunted(), self.lease.reach(), settle));

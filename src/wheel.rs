@@ -32,8 +32,8 @@ use std::time::Duration;
 use crate::time::Moment;
 
 /// The slots in a turn. A power of two, so that a tick's slot is a few of its bits;
-/// enough for a turn to outlast the period of a timer at a fine tick (with 20 ms,
-/// 10 s), few enough to look at them all in well under a microsecond.
+/// enough for a timer of some seconds to be looked at a few times only before it is due,
+/// few enough to look at them all in well under a microsecond.
 const SLOTS: usize = 512;
 
 /// What is due when. Time is what the caller says it is.

@@ -301,7 +301,7 @@ const NEEDED: [(&str, &[&str]); 20] = [
             "wait",
         ],
     ),
-    ("+script|load", &["take it after a flush"]),
+    ("+script|load", &["force_unlock", "take it after a flush"]),
     ("+hset", &["take a free lock", "take it after a flush", "wait"]),
     ("+pexpire", &["take a free lock", "take it after a flush", "extend", "wait"]),
     (
@@ -318,7 +318,7 @@ const NEEDED: [(&str, &[&str]); 20] = [
     ("+hexists", &["ask for a held lock", "extend", "wait"]),
     ("+hdel", &["unlock"]),
     ("+publish", &["unlock", "force_unlock", "wait?", "listen?"]),
-    ("+exists", &["is_locked"]),
+    ("+exists", &["force_unlock", "is_locked"]),
     ("+hlen", &["force_unlock"]),
     ("+del", &["force_unlock"]),
     ("+subscribe", &["listen"]),

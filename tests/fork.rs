@@ -8,21 +8,22 @@ use fork::{Fork, fork, waitpid};
 use leasehold::{Client, Lock, OwnedGuard, Result};
 use std::mem;
 use std::time::Duration;
-use support::{Server, eventually};
+use support::{Server, eventually, join, sleeping};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// What a child does with its copies, and whether it is told that it may not.
 type Act = (&'static str, fn(&Client, &Lock, OwnedGuard) -> Result<()>, bool);
 
-const ACTS: [Act; 8] = [
+const ACTS: [Act; 9] = [
     ("drops", drops, false),
     ("unlocks", |_, _, guard| guard.unlock(), true),
     ("extends", |_, _, guard| guard.extend(MINUTE), true),
     ("forces", |_, lock, guard| keeping(guard, lock.force_unlock().map(drop)), true),
     ("asks", |_, lock, guard| keeping(guard, lock.is_locked().map(drop)), true),
     ("locks another", |client, _, guard| keeping(guard, client.lock("b").lock().map(drop)), true),
-    ("is in its own way", |_, lock, guard| keeping(guard, lock.try_lock().map(drop)), false),
+    ("is in its own way", |_, lock, guard| keeping(guard, lock.try_lock().map(drop)), true),
+    ("stands in line", |_, lock, guard| keeping(guard, lock.lock_owned().map(drop)), true),
     ("closes", closes, false),
 ];
 
@@ -60,10 +61,14 @@ fn in_child(act: impl FnOnce() -> i32) -> i32 {
 #[test]
 fn a_child_is_refused_and_takes_nothing_from_its_parent() {
     let server = Server::start();
-    let client = Client::open(server.url()).expect("the server answers");
+    let builder = Client::builder().single(server.url()).poll_bound(MINUTE);
+    let client = builder.build().expect("the server answers");
     for (what, act, is_told) in ACTS {
         let lock = client.lock("a");
         let mut guard = Some(lock.lock_owned().expect("it is free"));
+        // Who stands in line here is not there in a child, and its place is.
+        let behind = lock.clone();
+        let waiter = sleeping("waiter", move || behind.lock()?.unlock());
         let heard = server.calls("evalsha");
         let code = in_child(|| match act(&client, &lock, guard.take().expect("its copy")) {
             Ok(()) => FINE,
@@ -75,6 +80,7 @@ fn a_child_is_refused_and_takes_nothing_from_its_parent() {
         let guard = guard.expect("the child took a copy");
         assert!(guard.is_held() && lock.is_locked().expect("all is well"), "{what}");
         guard.unlock().expect("it is held, here and there");
+        join(waiter).expect("it gets in");
     }
     client.close();
     eventually("nothing is left", || server.keys().is_empty());

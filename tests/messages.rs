@@ -135,6 +135,8 @@ fn an_ear_that_hears_nothing_any_more_is_found_by_the_missing_heartbeat() {
     let take = |name| stage.other.lock(name).lock().expect("its way is straight");
     let (first, second) = (take("first"), take("second"));
     let waiter = stage.waiter("first");
+    // The confirmation of its subscription has been heard, and asked about.
+    stage.settles();
     // From the second subscription on nothing comes through to the listener.
     stage.on_subscribe(&channel_of("second"), Direction::Replies, Flow::Swallow);
     let bystander = Waiter::unheard(&stage.client, "second");

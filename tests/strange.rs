@@ -585,9 +585,11 @@ fn an_answer_of_the_wrong_shape_is_the_servers_fault() {
         fake.next(ACQUIRE, &[shape, shape]);
         wrong(lock.try_lock().map(drop), "try_lock");
         wrong(lock.lock().map(drop), "lock");
-        fake.next("EXISTS", &[shape]).next("PTTL", &[shape]).next(FORCE, &[shape]);
+        fake.next("EXISTS", &[shape, shape, ":1\r\n"]).next("PTTL", &[shape]);
+        fake.next(FORCE, &[shape]);
         wrong(lock.is_locked().map(drop), "is_locked");
         wrong(lock.remaining().map(drop), "remaining");
+        wrong(lock.force_unlock().map(drop), "force_unlock");
         wrong(lock.force_unlock().map(drop), "force_unlock");
 
         // Nobody knows whether such an answer granted the lock: both are released.

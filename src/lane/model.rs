@@ -13,6 +13,12 @@
 //! * what was asked on a connection that fell silent does not run after its clean-up.
 //!
 //! Faults that it was seen to catch:
+//! * the lead is given back without a look at the line: at who waits, or at what is
+//!   owed;
+//! * who gives up keeps the lead that it was offered at that moment;
+//! * what has to be repeated comes after what stood behind it;
+//! * what must not run twice is sent again, or what was sent again is not doubtful;
+//! * ghosts are not killed.
 
 use super::*;
 use crate::conn::model::{Mishap, Server};
@@ -20,7 +26,7 @@ use crate::hold::{HoldId, Owner};
 use crate::model::check;
 use crate::name::Name;
 use crate::protocol::plain::Plain;
-use crate::protocol::{Ask, Rules as _};
+use crate::protocol::{Ask, Rules as _, Verdict};
 use crate::sync::Mailbox;
 use shuttle::thread::{self, JoinHandle};
 use std::sync::OnceLock;
@@ -127,11 +133,14 @@ impl World {
 
     fn owe(&self, text: &str) -> Arc<Creditor> {
         let creditor = Arc::<Creditor>::default();
-        let settle = Arc::clone(&creditor) as Arc<dyn Settle>;
-        let debt = Debt { settle, until: Moment::END };
-        self.queue(Request::owed(echo(text), debt), text);
+        self.queue(Request::owed(echo(text), debt_to(&creditor)), text);
         self.reaper.bell.ring();
         creditor
+    }
+
+    fn owe_call(&self, call: Call) {
+        self.lane.queue(Request::owed(call, debt_to(&Arc::default())));
+        self.reaper.bell.ring();
     }
 
     /// How often it ran.
@@ -158,6 +167,11 @@ impl World {
     fn start_reaper(self: &Arc<World>) -> JoinHandle<()> {
         self.start(|world| world.reaper.run(&world.lane))
     }
+}
+
+fn debt_to(creditor: &Arc<Creditor>) -> Debt {
+    let settle = Arc::clone(creditor) as Arc<dyn Settle>;
+    Debt { settle, until: Moment::END, counts: true }
 }
 
 fn echo(text: &str) -> Call {
@@ -234,6 +248,35 @@ fn what_breaks_is_sent_again_once_and_said_to_be_doubtful() {
                 world.start(ask("c", PATIENT)),
                 world.start(ask("d", HASTY)),
                 world.start(move |world| (0..2).for_each(|_| world.server.plan(mishap))),
+                world.start_reaper(),
+            ]);
+        });
+    }
+}
+
+#[test]
+fn a_question_stays_behind_the_release_before_it() {
+    for mishap in [
+        Mishap::Broken { ran: 0, answered: 0 },
+        Mishap::Broken { ran: 1, answered: 1 },
+        Mishap::Broken { ran: 2, answered: 1 },
+    ] {
+        check(move || {
+            let world = World::new(1);
+            let (first, second) = (Locking::new(), Locking::new());
+            let granted = world.call(first.take()).expect("nothing is wrong yet");
+            assert_eq!(Plain.verdict(granted.reply).expect("a number"), Verdict::Granted);
+            let next = move |world: &World| {
+                world.owe_call(first.free());
+                if let Ok(answer) = world.call(second.take()) {
+                    let verdict = Plain.verdict(answer.reply).expect("a number");
+                    assert_eq!(verdict, Verdict::Granted, "the release came too late");
+                }
+            };
+            join([
+                world.start(next),
+                world.start(|world| world.server.flush_scripts()),
+                world.start(move |world| world.server.plan(mishap)),
                 world.start_reaper(),
             ]);
         });

@@ -1,16 +1,16 @@
-//! The listener's thread in a model: its sessions, over connections to a server
+//! The listener's thread in a model: its subscribers, over connections to a server
 //! inside the model. `acquire/model/messages.rs` is where it is looked at.
 
-use super::{ListenerSettings, Session};
+use super::{ListenerSettings, Subscriber};
 use crate::waiters::Waiters;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Listens, over as many connections as it takes, until it is stopped.
 pub(crate) fn listen(settings: &ListenerSettings, waiters: &Waiters, stop: &AtomicBool) {
     while !stop.load(Ordering::Acquire) {
-        if let Ok(mut session) = Session::open(settings, waiters) {
+        if let Ok(mut subscriber) = Subscriber::open(settings, waiters) {
             // What ended it is the model's doing.
-            let _ = session.listen(stop);
+            let _ = subscriber.listen(stop);
         }
     }
 }

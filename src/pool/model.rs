@@ -9,6 +9,8 @@
 //! of it, and a reaper that was told to finish ends.
 //!
 //! Faults that it was seen to catch:
+//! * a reaper ends while something is owed, or without saying so;
+//! * the last debt wakes neither who waits for it nor the reapers that are to finish.
 
 use super::*;
 use crate::conn::model::{Mishap, Server};

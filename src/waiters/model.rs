@@ -1,7 +1,8 @@
 //! A model of one channel and one waiter, who sleeps for ever if it misses the one
 //! thing that it has to hear. (`acquire/model/messages.rs` has whole processes.)
 //!
-//! Faults that it was seen to catch:
+//! Faults that it was seen to catch: see `acquire/model/messages.rs`, which runs the same
+//! channels with a listener.
 
 use super::*;
 use crate::model::{check, check_all};

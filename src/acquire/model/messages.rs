@@ -6,6 +6,11 @@
 //! to the listener's connection and whenever a subscription is given up.
 //!
 //! Faults that it was seen to catch:
+//! * who begins to listen never thinks that it has missed something, whether the
+//!   channel is heard already or the listener has not been told of it;
+//! * news is no reason to ask, or is counted after those who wait were rung;
+//! * the listener does not look who waits once it can be told of channels;
+//! * a confirmed subscription, or one that is given up, is no news.
 
 use super::visitor::{Answered, Manners, Question, Surroundings, acquire};
 use crate::conn::model::Server;

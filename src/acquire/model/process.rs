@@ -14,6 +14,11 @@
 //! * in the end nobody is in line, nobody holds, nothing is owed, and the key is free.
 //!
 //! Faults that it was seen to catch:
+//! * the front leaves, or a release is queued, and nobody rings the next in line;
+//! * a lock that the server grants does not end the hold that was here before;
+//! * who gives up does not look for a hold that was passed to it;
+//! * a hold that is over is passed on;
+//! * the front does not ask behind the release that is still owed.
 
 use super::visitor::{Answered, Left, Manners, Question, Surroundings, acquire};
 use crate::cancel::CancelToken;

@@ -217,7 +217,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
                 self.questions.is_due_beside_a_holder(self.around.now());
                 polls
             }
-            Turn::Ask(_) | Turn::Rest(..) => {
+            Turn::Ask(_) | Turn::Yield(..) => {
                 self.questions.be_due(polls);
                 self.questions.is_due(self.around.now(), news)
             }
@@ -246,7 +246,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
         self.questions.before(channel.map(|channel| channel.news()), hearing, told);
         let sent = self.around.now();
         let (lane, free_here) = match turn {
-            Turn::Ask(lane) | Turn::Rest(_, lane) => (*lane, true),
+            Turn::Ask(lane) | Turn::Yield(_, lane) => (*lane, true),
             Turn::HeldHere | Turn::Behind | Turn::Handed(_) => (None, false),
         };
         let (tells, unheard) = (told.is_some(), self.manners.unheard);
@@ -259,7 +259,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
                 Err(Left)
             }
             Answered::Refused => {
-                self.around.local().refused();
+                self.around.local().refused(self.around.now());
                 self.refused();
                 Ok(None)
             }
