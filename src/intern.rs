@@ -96,4 +96,17 @@ mod tests {
         drop(table.get("a", || 1));
         assert_eq!(*table.get("a", || 2), 2);
     }
+
+    #[test]
+    fn what_was_used_lately_is_kept_and_the_oldest_let_go() {
+        let (table, recent) = (Interned::default(), Recent::default());
+        for number in 0..=Recent::<usize>::MANY {
+            let value = table.get(&number.to_string(), || number);
+            recent.keep(&value);
+            recent.keep(&value);
+        }
+        let mut left: Vec<_> = table.all().into_iter().map(|value| *value).collect();
+        left.sort_unstable();
+        assert_eq!(left, Vec::from_iter(1..=Recent::<usize>::MANY));
+    }
 }

@@ -1,11 +1,10 @@
 //! One connection that many threads share, and the line of requests before it.
 //!
 //! Who brings a request and finds the lane free *leads*: writes all that is queued
-//! in one write, reads the replies in order, completes each request, and goes on
-//! with what was queued meanwhile. Everyone else queues and sleeps. After its own
-//! reply the leader serves a few rounds more and then hands the lead to one who
-//! waits. Requests that nobody waits for (*owed* ones) are led by the reaper
-//! (`pool.rs`) if nobody else comes.
+//! in one write, reads the replies in order and completes each request. Everyone else
+//! queues and sleeps. With its own reply the leader hands the lead to one who waits: it
+//! has what it came for, and the next answer may be slow. Requests that nobody waits
+//! for (*owed* ones) are led by the reaper (`pool.rs`) if nobody else comes.
 //!
 //! What happens to a request, step by step:
 //! 1. It is queued. Requests of one lane reach the server in this order.
@@ -48,9 +47,6 @@ mod model;
 
 /// How many requests one write takes along.
 const BATCH: usize = if cfg!(all(test, leasehold_model)) { 2 } else { 128 };
-
-/// How many rounds a leader serves after its own reply, if somebody else can lead.
-const ROUNDS_FOR_OTHERS: u32 = if cfg!(all(test, leasehold_model)) { 0 } else { 4 };
 
 /// How often a script is loaded for one request before that is an error.
 const LOADS: u8 = 3;
@@ -400,23 +396,21 @@ impl<'a> Lead<'a> {
         Some(Lead { lane, wire })
     }
 
-    /// Serves the line until it is empty; or, once the leader's own request is done,
-    /// for so many rounds if somebody else can go on (a caller has other things to do
-    /// than the reaper's work), or until the connection is gone.
+    /// Serves the line: a caller until its own request is done, the reaper until nothing
+    /// is left, or somebody else can go on, or the connection is gone.
     fn serve(mut self, own: Option<&Slot>) {
-        let mut rounds_for_others = 0;
         loop {
             let batch = self.lane.next_batch();
             if batch.is_empty() {
                 return;
             }
             self.wire.exchange(self.lane, batch);
-            if own.is_none_or(Slot::is_done) {
-                rounds_for_others += 1;
-                let relieved = own.is_some() || self.lane.somebody_waits();
-                if self.wire.conn.is_none() || relieved && rounds_for_others > ROUNDS_FOR_OTHERS {
-                    return;
-                }
+            let relieved = match own {
+                Some(slot) => slot.is_done(),
+                None => self.wire.conn.is_none() || self.lane.somebody_waits(),
+            };
+            if relieved {
+                return;
             }
         }
     }

@@ -425,7 +425,9 @@ mod tests {
         let released = lease(true, 10);
         assert_eq!(released.release(at(9)), Look::Held);
         assert_eq!(released.release(at(9)), KNOWN);
-        assert!(!released.lose(), "a released hold cannot be lost");
+        assert!(!released.lose() && !released.is_lost(), "a released hold cannot be lost");
+        assert_eq!(released.extend(at(8), at(9), SECOND), KNOWN);
+        assert!(!released.is_lost(), "nor by a renewal that comes late");
         let overrun = lease(false, 10);
         assert_eq!(overrun.release(at(11)), NOTICED);
         let taken = lease(true, 10);

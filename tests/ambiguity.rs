@@ -215,6 +215,22 @@ fn cut_a_waiters_question(way: &Way<'_>, cut: Cut, name: &str) {
     });
 }
 
+#[test]
+fn one_connection_that_breaks_is_no_error_whatever_was_under_way() {
+    // Also if that takes a round more: a server that has been restarted knows no script.
+    for pattern in ["EVALSHA", "LOAD"] {
+        for direction in [Direction::Requests, Direction::Replies] {
+            let server = Server::start();
+            let proxy = Proxy::start(server.addr());
+            let client = build(patient(proxy.url()));
+            proxy.on_request(pattern.as_bytes(), direction, Flow::CutAfter(0));
+            let guard = client.lock("a").lock().expect("the next connection is good");
+            assert_eq!(proxy.stats().cuts, 1, "{pattern}");
+            guard.unlock().expect("it is held");
+        }
+    }
+}
+
 /// The second copy might free what somebody else got in between.
 #[test]
 fn a_forced_release_whose_answer_is_cut_is_not_sent_twice() {

@@ -8,7 +8,7 @@ use faults::*;
 use leasehold::Client;
 use std::thread;
 use std::time::Duration;
-use support::{Direction, Flow, Proxy, Server, eventually};
+use support::{Direction, Flow, Proxy, Server, eventually, join, sleeping};
 
 /// A lease that a test waits to see the end of.
 const SHORT: Duration = Duration::from_secs(1);
@@ -33,6 +33,26 @@ impl Slow {
     /// Keeps the reply to the next such request back.
     fn hold_reply(&self, digest: &str) {
         self.proxy.on_request(digest.as_bytes(), Direction::Replies, Flow::Hold);
+    }
+}
+
+#[test]
+fn who_has_its_answer_does_not_wait_for_those_of_others() {
+    let slow = Slow::new();
+    let client = build(patient(slow.proxy.url()).pool_size(1).response_timeout(NEVER));
+    slow.proxy.on_request(b"leads", Direction::Requests, Flow::Hold);
+    let (first, second) = (client.lock("leads"), client.lock("behind"));
+    let leader = thread::spawn(move || first.lock_owned());
+    something_is_held(&slow.proxy);
+    let behind = sleeping("behind", move || second.lock_owned());
+    slow.proxy.on_request(b"behind", Direction::Replies, Flow::Hold);
+    slow.proxy.release_held();
+    let guard = join(leader).expect("it has its answer");
+    something_is_held(&slow.proxy);
+    assert!(!behind.is_finished() && guard.is_held());
+    slow.proxy.release_held();
+    for guard in [guard, join(behind).expect("it comes")] {
+        guard.unlock().expect("it is held");
     }
 }
 

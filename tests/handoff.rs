@@ -319,6 +319,6 @@ fn another_process_gets_in_before_a_long_line_of_this_one_is_through() -> Result
     let before = join(other)?;
     line.into_iter().try_for_each(join)?;
     println!("{before} of {LINE} threads came before the other process");
-    assert!(before < LINE, "all of them");
+    assert!(before < LINE / 2, "too many of them");
     Ok(())
 }

@@ -7,7 +7,7 @@ mod support;
 use leasehold::Client;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
-use support::{Direction, Flow, Proxy, Server, eventually};
+use support::{Direction, Flow, Proxy, Server, eventually, exists};
 
 struct Clumsy {
     armed: AtomicBool,
@@ -51,6 +51,18 @@ fn a_logger_that_panics_breaks_nothing() {
     server.client_kill_type("normal");
     drop(guard);
     eventually("the release is sent", || server.keys().is_empty());
+
+    // A thread that ends with a lock of its own: that of others are renewed all the same.
+    let take = |number: usize| client.lock(format!("other {number}")).lock_owned();
+    let others: Vec<_> = (0..8).map(take).collect::<Result<_, _>>().expect("they are free");
+    let orphan = client.lock("orphan");
+    let ended = std::thread::spawn(move || orphan.lock().map(std::mem::forget)).join();
+    ended.expect("no panic").expect("it is free");
+    let clock = client.lock("clock").with_lease(12 * SOON);
+    clock.lock_owned().expect("it is free").leak();
+    eventually("three leases to pass", || !exists(&server, "clock"));
+    assert!(!exists(&server, "orphan"));
+    others.into_iter().for_each(|guard| guard.unlock().expect("it was renewed"));
 
     let guard = lock.lock_owned().expect("it is free");
     proxy.refuse();
