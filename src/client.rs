@@ -18,8 +18,9 @@ use crate::lock::Lock;
 /// releases that are still owed, one response time-out at most; locks and guards that
 /// live on go on working, and are renewed.
 ///
-/// Not for use in a forked child: locks of a client that was made before the fork
-/// give an error there.
+/// Not for use in a forked child: with a client that was made before the fork, all that
+/// would speak with the server is an error there. A guard's looks at itself, and
+/// re-entry, are those of the parent's thread.
 #[derive(Clone)]
 pub struct Client {
     engine: Arc<Engine>,

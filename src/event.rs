@@ -13,10 +13,13 @@ use crate::thread;
 /// Is told what happens to the locks of one client.
 ///
 /// Every method has an empty default: implement those of interest and hand the
-/// value to [`Builder::events`](crate::Builder::events). The methods are called one after the other on
-/// a thread of their own (`leasehold-events`), so they may block, take locks and
-/// use the client; no lock waits for them. If they fall more than 4,096 events
-/// behind, further events are dropped and the log says how many.
+/// value to [`Builder::events`](crate::Builder::events). The methods are called one
+/// after the other on a thread of their own (`leasehold-events`), so they may block,
+/// take locks and use the client; no lock waits for them. If they fall more than 4,096
+/// events behind, further events are dropped and the log says how many.
+///
+/// That thread, and the value, live as long as the client, its locks or its guards do.
+/// A value that has its own client keeps both for ever, unless it gives it back.
 pub trait Events: Send + Sync {
     /// A lock was acquired (not told for re-entries).
     fn acquired(&self, event: &Acquired) {
