@@ -224,8 +224,12 @@ impl Shared {
     fn reap(&self, lane: LaneId) {
         while !self.desk.ends_reaper(lane) {
             let next = thread::survive("sending what is owed", || self.send_what_is_owed(lane));
-            let longest = if next.is_some() { LONGEST_PAUSE } else { thread::PAUSE };
-            let end = next.unwrap_or(Moment::END).min(time::now() + longest);
+            let end = match next {
+                // Nothing is delayed, and what comes rings.
+                Some(Moment::END) => Moment::END,
+                Some(next) => next.min(time::now() + LONGEST_PAUSE),
+                None => time::now() + thread::PAUSE,
+            };
             self.desk.bells[lane.0].sleep(end);
         }
     }
