@@ -368,6 +368,7 @@ impl<'a> InLine<'a> {
     fn granted(&mut self, sent: Moment, lane: LaneId) -> Result<Option<Hold>> {
         let (deadline, now) = (lease::deadline(sent, self.lease()), time::now());
         if deadline <= now {
+            self.attempt.local.set_trouble(None);
             self.open = Some(lane);
             return self.questions.granted_too_late(now).map(|()| None);
         }

@@ -142,8 +142,8 @@ impl Builder {
     ///
     /// A release passes the lock and its lease to the thread that waits first,
     /// without a round trip. Only leases that the watchdog renews are passed. Also when
-    /// it is off, a process that has taken a lock again and again for `max_time` lets
-    /// others come first, if they wait.
+    /// it is off, a process that has taken a lock again and again for `max_time`, a
+    /// millisecond at least, lets others come first that listen for its release.
     pub fn local_handoff(mut self, max_passes: u32, max_time: Duration) -> Builder {
         self.max_passes = max_passes;
         self.max_pass_time = max_time;

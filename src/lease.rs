@@ -9,7 +9,7 @@
 //! | | releasing | the last guard is dropped or unlocked |
 //! | | lost | whoever first sees that the deadline is behind; the watchdog on "not yours"; a thread of this process that was given the lock; `force_unlock` from this process |
 //! | releasing | gone | the server's answer, or the end of trying |
-//! | lost | | final: its release is not sent, its renewal is not believed |
+//! | lost | | final: its renewal is not believed; its release is sent only within its *reach* |
 //!
 //! A hold is *leaked* when its guard is; that is counted beside the guards
 //! (`local.rs`) and changes nothing here, except that nobody may be left to look.
@@ -56,6 +56,8 @@ struct Life {
     phase: Phase,
     deadline: Moment,
     reach: Moment,
+    /// The reach is further than the server said: an answer did not come, or too late.
+    kept_there: bool,
     renewed: bool,
     holder: Holder,
     granted: Moment,
@@ -142,6 +144,7 @@ impl Lease {
                 phase: Phase::Held,
                 deadline: grant.deadline,
                 reach: grant.at + grant.term,
+                kept_there: false,
                 renewed: grant.renewed,
                 holder: grant.holder,
                 granted: grant.at,
@@ -211,8 +214,8 @@ impl Lease {
     /// lease anew between `sent` and `now`.
     pub(crate) fn extend(&self, sent: Moment, now: Moment, lease: Duration) -> Look {
         let mut life = self.life.lock();
-        life.may_reach(now + lease);
         let look = self.look_closely(&mut life, now);
+        life.may_reach(now + lease, look != Look::Held);
         let to = deadline(sent, lease);
         if look == Look::Held && life.deadline < to {
             life.deadline = to;
@@ -223,7 +226,16 @@ impl Lease {
 
     /// The server may have set the lease anew, up to `now`: there was no answer.
     pub(crate) fn may_be_extended(&self, now: Moment, lease: Duration) {
-        self.life.lock().may_reach(now + lease);
+        self.life.lock().may_reach(now + lease, true);
+    }
+
+    /// Whether the hold was lost here while the server may keep it for long: it has to be
+    /// released there. `true` once. (One that is being released was not lost, and one
+    /// that simply ran out is over there too.)
+    pub(crate) fn take_kept_there(&self, now: Moment) -> bool {
+        let mut life = self.life.lock();
+        let lost = life.phase == Phase::Lost && now < life.reach;
+        lost && std::mem::take(&mut life.kept_there)
     }
 
     /// Until when the server may keep the hold, if nobody releases it.
@@ -249,11 +261,6 @@ impl Lease {
             self.end(&mut life, Phase::Lost);
         }
         news
-    }
-
-    /// Whether it was lost. (One that is being released was not.)
-    pub(crate) fn is_lost(&self) -> bool {
-        self.life.lock().phase == Phase::Lost
     }
 
     /// Ends the hold in order to release it: `Held` if there is something to send.
@@ -324,9 +331,10 @@ impl Lease {
 
 impl Life {
     /// A hold that is gone at the server is not brought back by a renewal.
-    fn may_reach(&mut self, to: Moment) {
-        if self.reach > Moment::START {
-            self.reach = self.reach.max(to);
+    fn may_reach(&mut self, to: Moment, unknown: bool) {
+        if Moment::START < self.reach && self.reach < to {
+            self.reach = to;
+            self.kept_there |= unknown;
         }
     }
 
@@ -413,8 +421,11 @@ mod tests {
         overrun.may_be_extended(at(8), 10 * SECOND);
         assert_eq!(overrun.look(at(11)), NOTICED, "nobody knows of an extension");
         assert_eq!(overrun.reach(), at(18));
+        assert!(overrun.take_kept_there(at(11)) && !overrun.take_kept_there(at(11)), "once");
         assert_eq!(overrun.extend(at(10), at(12), 10 * SECOND), KNOWN);
         assert_eq!(overrun.reach(), at(22));
+        assert!(!overrun.take_kept_there(at(22)), "it is over there too");
+        assert!(overrun.take_kept_there(at(21)));
         overrun.lose();
         overrun.may_be_extended(at(12), 10 * SECOND);
         assert_eq!(overrun.reach(), at(0));
@@ -425,9 +436,9 @@ mod tests {
         let released = lease(true, 10);
         assert_eq!(released.release(at(9)), Look::Held);
         assert_eq!(released.release(at(9)), KNOWN);
-        assert!(!released.lose() && !released.is_lost(), "a released hold cannot be lost");
-        assert_eq!(released.extend(at(8), at(9), SECOND), KNOWN);
-        assert!(!released.is_lost(), "nor by a renewal that comes late");
+        assert!(!released.lose(), "a released hold cannot be lost");
+        assert_eq!(released.extend(at(8), at(9), 30 * SECOND), KNOWN);
+        assert!(!released.take_kept_there(at(9)), "its release is under way");
         let overrun = lease(false, 10);
         assert_eq!(overrun.release(at(11)), NOTICED);
         let taken = lease(true, 10);

@@ -76,8 +76,8 @@ struct Run {
 /// A run that has lasted so long is long, whatever the bounds of passing.
 const LONG_RUN: Duration = Duration::from_millis(1);
 
-/// How long a process yields: others are woken by a message, and ask. More than the
-/// most would be a stall of the server, and not its distance.
+/// How long a process yields at least and at most: others are woken by a message, and
+/// ask. It is meant for others at about the same distance from the server.
 const LEAST_YIELD: Duration = Duration::from_micros(500);
 const LONGEST_YIELD: Duration = Duration::from_millis(20);
 
@@ -466,7 +466,7 @@ impl State {
         held.holder = holder;
         held.guards = 1;
         if let Some(run) = &mut self.run {
-            run.holds += 1;
+            run.holds = run.holds.saturating_add(1);
         }
         self.handed.push((ticket, Arc::clone(lease)));
         if let Some(next) = self.gate.pop() {
@@ -499,7 +499,7 @@ impl State {
     fn follow_on(&mut self, now: Moment, round_trip: Duration) {
         let new = Run { since: now, holds: 0, round_trip, ended: now };
         let run = self.run.get_or_insert(new);
-        run.holds += 1;
+        run.holds = run.holds.saturating_add(1);
         run.round_trip = run.round_trip.min(round_trip);
     }
 

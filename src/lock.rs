@@ -114,7 +114,8 @@ impl<P: Protocol> Lock<P> {
     /// the first question gets no answer; once it was refused it waits through
     /// outages. [`is_cancelled`](Error::is_cancelled) by its token.
     /// [`is_lost`](Error::is_lost) if this thread still has a guard of a hold that was
-    /// lost, or if the lease was over before the answer came, three times.
+    /// lost, or if the lease was over before the answer came: three times, or once if its
+    /// time was over too.
     /// [`is_deadlock`](Error::is_deadlock) if this thread holds the lock as one of
     /// another kind. And those of [every verb](Lock#errors-that-every-verb-can-give).
     pub fn lock(&self) -> Result<Guard<P>> {
@@ -247,7 +248,8 @@ impl<P: Protocol> Lock<P> {
     /// nobody holds it. Whether it was held.
     ///
     /// Whoever held it keeps running: a holder of this process finds its hold lost at
-    /// once, others when they renew it. For repairs by hand.
+    /// once, others, and one that got it at this very moment, when they renew it. For
+    /// repairs by hand.
     ///
     /// The command that frees is never sent twice, since the second copy might free what
     /// somebody else got in between: without an answer it may or may not have been done.
@@ -257,13 +259,13 @@ impl<P: Protocol> Lock<P> {
     pub fn force_unlock(&self) -> Result<bool> {
         let local = self.local()?;
         self.engine.check_open()?;
-        // A thread that gets the lock once it is free does not lose it again.
-        let held = local.leases();
         // That question may be sent again, over a new connection if the old one is dead.
         let exists = self.engine.pool.call(self.exists()?, local.owed())?;
         if exists.reply.into_int()? == 0 {
             return Ok(false);
         }
+        // A thread that gets the lock once it is free does not lose it again.
+        let held = local.leases();
         let force = P::rules().force(local.name());
         let answer = self.engine.pool.call(force, Some(exists.lane))?;
         let freed = protocol::freed(answer.reply)? != Freed::NotHeld;

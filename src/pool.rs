@@ -225,8 +225,8 @@ impl Shared {
         while !self.desk.ends_reaper(lane) {
             let next = thread::survive("sending what is owed", || self.send_what_is_owed(lane));
             let end = match next {
-                // Nothing is delayed, and what comes rings.
-                Some(Moment::END) => Moment::END,
+                // Nothing is delayed or stands in line, and what comes rings.
+                Some(Moment::END) if self.lane(lane).queued() == 0 => Moment::END,
                 Some(next) => next.min(time::now() + LONGEST_PAUSE),
                 None => time::now() + thread::PAUSE,
             };
@@ -270,7 +270,8 @@ struct LaneState {
     /// By the moment at which it is due, and a number.
     delayed: BTreeMap<(Moment, u64), Request>,
     serial: u64,
-    /// When what failed is tried again: nothing that is owed is sent before.
+    /// When what failed is tried again. The reaper sends nothing before; a caller that
+    /// leads takes along what is queued.
     retry: Moment,
     /// How often that was put off since the last answer.
     failures: u32,

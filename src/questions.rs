@@ -101,8 +101,8 @@ impl Questions {
 
     /// Whether to ask now, with nobody of this process in the way.
     pub(crate) fn is_due(&mut self, now: Moment, news: Option<News>) -> bool {
-        let at_once = !self.asked || std::mem::take(&mut self.held_here) || self.next <= now;
-        at_once || self.ear.is_due(now, news)
+        let let_go = std::mem::take(&mut self.held_here);
+        !self.asked || let_go || self.next <= now || self.ear.is_due(now, news)
     }
 
     /// When the next is due, news or not.
@@ -290,10 +290,12 @@ mod tests {
         let mut questions = questions();
         assert!(!questions.is_due_beside_a_holder(START));
         assert!(questions.is_due_beside_a_holder(START + POLL));
+        assert!(questions.is_due(START, None), "the first");
         questions.before(None, Hearing::Nothing, None);
         questions.refused(START, None);
+        assert!(!questions.is_due(START, None), "it has asked after that holder let go");
         assert!(!questions.is_due_beside_a_holder(START));
-        assert!(questions.is_due(START, None), "that holder has let go");
+        assert!(questions.is_due(START, None), "the next holder has let go");
         assert!(!questions.is_due(START, None), "once");
     }
 

@@ -185,8 +185,7 @@ impl Hold {
         if matches!(ended, Ended::Queued | Ended::Lost) {
             self.engine.watchdog.forget(&self.lease);
         }
-        // An extension without an answer may have it kept there for long.
-        if matches!(ended, Ended::Lost) && time::now() < self.lease.reach() {
+        if matches!(ended, Ended::Lost) {
             self.kept().undo(&self.engine.pool);
         }
     }

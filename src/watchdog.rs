@@ -148,7 +148,7 @@ impl Watchdog {
         match kept.lease.renewal(now, self.due_below()) {
             Renewal::Later(at) | Renewal::Orphaned(at) => self.look_later(kept, at),
             Renewal::Ask => self.set_timer(kept, now),
-            Renewal::Over { noticed } => kept.expired(noticed),
+            Renewal::Over { noticed } => self.over(&kept, noticed),
         }
     }
 
@@ -236,7 +236,7 @@ impl Watchdog {
                 Renewal::Ask => due.push(kept),
                 Renewal::Later(at) => self.look_later(kept, at),
                 Renewal::Orphaned(at) => self.orphaned(kept, at),
-                Renewal::Over { noticed } => kept.expired(noticed),
+                Renewal::Over { noticed } => self.over(&kept, noticed),
             }
         }
         due
@@ -303,11 +303,13 @@ impl Watchdog {
                 let deadline = now + kept.lease.remaining(now);
                 self.look_later(kept.clone(), deadline.before(self.due_below()));
             }
-            Look::Over { noticed } => {
-                kept.expired(noticed);
-                kept.undo(&self.pool);
-            }
+            Look::Over { noticed } => self.over(kept, noticed),
         }
+    }
+
+    fn over(&self, kept: &Kept, noticed: bool) {
+        kept.local.tell_lost(usize::from(noticed), LostReason::Expired);
+        kept.undo(&self.pool);
     }
 
     fn may_be_renewed(&self, batch: &[Kept]) {
@@ -321,6 +323,7 @@ impl Watchdog {
         thread::say(|| log::warn!("{} leases could not be renewed: {error}", batch.len()));
         for kept in batch {
             if !kept.local.is_valid(&kept.lease, now) {
+                kept.undo(&self.pool);
                 continue;
             }
             let (name, error) = (Arc::clone(kept.local.name().given()), error.clone());
@@ -344,18 +347,13 @@ impl Watchdog {
 
 impl Kept {
     /// Releases what was lost here and may be kept by the server for a whole lease more.
-    /// What is being released has a release under way, which must be the only one.
     pub(crate) fn undo(&self, pool: &Pool) {
-        if !self.lease.is_lost() {
+        if !self.lease.take_kept_there(time::now()) {
             return;
         }
         let release = self.rules.release(self.local.name(), self.lease.owner());
         let settle = Arc::new(Unheeded);
         pool.wake(pool.owe(release, self.lease.haunted(), self.lease.reach(), settle));
-    }
-
-    fn expired(&self, noticed: bool) {
-        self.local.tell_lost(usize::from(noticed), LostReason::Expired);
     }
 }
 

@@ -5,7 +5,7 @@ mod faults;
 mod support;
 
 use faults::*;
-use leasehold::Client;
+use leasehold::{Client, Guard};
 use std::thread;
 use std::time::Duration;
 use support::{Direction, Flow, Proxy, Server, eventually, join, sleeping};
@@ -182,17 +182,29 @@ fn an_extension_that_is_answered_after_the_lease_gives_nothing_back() {
 fn an_extension_without_an_answer_keeps_no_dead_hold() {
     let slow = Slow::new();
     let brief = build(hasty(slow.proxy.url()));
-    for unlocks in [true, false] {
+    // How a guard ends, and whether that says that it was lost.
+    let unlocks = |guard: Guard| guard.unlock().is_err_and(|error| error.is_lost());
+    let drops = |guard: Guard| {
+        drop(guard);
+        true
+    };
+    let leaks = |guard: Guard| {
+        guard.leak();
+        true
+    };
+    let lives_on = |guard: Guard| {
+        std::mem::forget(guard);
+        true
+    };
+    let ends: [fn(Guard) -> bool; 4] = [unlocks, drops, leaks, lives_on];
+    for end in ends {
         let guard = brief.lock("slow").with_lease(SHORT).lock().expect("all is well");
         slow.proxy.on_request(slow.digests.renew.as_bytes(), Direction::Replies, Flow::Swallow);
         let error = guard.extend(NEVER).expect_err("nobody answers");
         assert!(error.is_connection(), "{error}");
         assert!(left(&slow.server, "slow") > SHORT, "it was done all the same");
         eventually("the lease that is known of ends", || !guard.is_held());
-        match unlocks {
-            true => assert!(guard.unlock().is_err_and(|error| error.is_lost())),
-            false => drop(guard),
-        }
+        assert!(end(guard));
         eventually("what the server still keeps is freed", || !exists(&slow.server, "slow"));
     }
 }
