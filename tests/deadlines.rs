@@ -45,12 +45,12 @@ fn who_has_its_answer_does_not_wait_for_those_of_others() {
     let leader = thread::spawn(move || first.lock_owned());
     something_is_held(&slow.proxy);
     let behind = sleeping("behind", move || second.lock_owned());
-    slow.proxy.on_request(b"behind", Direction::Replies, Flow::Hold);
+    slow.proxy.on_request(b"behind", Direction::Replies, Flow::Swallow);
     slow.proxy.release_held();
     let guard = join(leader).expect("it has its answer");
-    something_is_held(&slow.proxy);
+    slow.proxy.wait_until("the other's is dropped", |stats| stats.replies.swallowed > 0);
     assert!(!behind.is_finished() && guard.is_held());
-    slow.proxy.release_held();
+    slow.proxy.kill_all();
     for guard in [guard, join(behind).expect("it comes")] {
         guard.unlock().expect("it is held");
     }

@@ -86,13 +86,16 @@ impl Wires {
         }
     }
 
-    /// Forwards all that is held, after telling the rules to hold no more.
+    /// Forwards all that is held, after telling the rules to hold no more. Nothing else
+    /// passes meanwhile: what comes because of that may be held by another rule.
     pub(super) fn release_held(&self) {
-        self.rules().hold_no_more();
         let links = lock(&self.links).clone();
-        for link in links {
-            self.release(&link, Direction::Requests);
-            self.release(&link, Direction::Replies);
+        let both = |link| [Direction::Requests, Direction::Replies].map(|way| (link, way));
+        let ways = links.iter().flat_map(both);
+        let lanes: Vec<_> = ways.map(|(link, way)| (link, way, link.lane(way))).collect();
+        self.rules().hold_no_more();
+        for (link, way, mut lane) in lanes {
+            self.release(link, way, &mut lane);
         }
     }
 
@@ -202,8 +205,7 @@ impl Wires {
         self.rules().stats.traffic_mut(direction).swallowed += bytes;
     }
 
-    fn release(&self, link: &Link, direction: Direction) {
-        let mut lane = link.lane(direction);
+    fn release(&self, link: &Link, direction: Direction, lane: &mut Lane) {
         let bytes = std::mem::take(&mut lane.held);
         self.rules().stats.traffic_mut(direction).held -= bytes.len();
         self.forward(link, direction, &bytes);
