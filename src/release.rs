@@ -102,8 +102,7 @@ impl Hold {
         match self.lease.extend(sent, time::now(), lease) {
             Look::Held => Ok(()),
             Look::Over { noticed } => {
-                self.local.tell_lost(usize::from(noticed), LostReason::Expired);
-                self.kept().undo(&self.engine.pool);
+                self.kept().over(noticed, &self.engine.pool);
                 Err(lost())
             }
         }
@@ -133,7 +132,7 @@ impl Hold {
         let mut queued = None;
         let ended = self.local.end(&self.lease, counted, now, || {
             let settlement = self.settlement(deadline);
-            let pending = pool.queue(settlement.call.clone(), settlement.lane);
+            let pending = pool.queue(settlement.clean_up.call.clone(), settlement.lane);
             queued.insert((pending, settlement)).0.lane
         });
         self.after(&ended);
@@ -176,7 +175,7 @@ impl Hold {
     }
 
     fn queue_owed(&self, settlement: Settlement) -> LaneId {
-        let (call, lane) = (settlement.call.clone(), settlement.lane);
+        let (call, lane) = (settlement.clean_up.call.clone(), settlement.lane);
         self.engine.pool.owe(call, lane, self.lease.reach(), Arc::new(settlement))
     }
 
@@ -194,13 +193,15 @@ impl Hold {
         Settlement {
             local: Arc::clone(&self.local),
             lease: Arc::clone(&self.lease),
-            call: self.rules.release(self.local.name(), self.lease.owner()),
+            clean_up: CleanUp {
+                pool: Arc::downgrade(&self.engine.pool),
+                call: self.rules.release(self.local.name(), self.lease.owner()),
+                lasting: self.lease.term(),
+                every: self.engine.poll_bound,
+            },
             lane: self.lease.haunted(),
             deadline,
             doubtful: false,
-            lasting: self.lease.term(),
-            every: self.engine.poll_bound,
-            pool: Arc::downgrade(&self.engine.pool),
             events: self.engine.events.clone(),
         }
     }
@@ -234,15 +235,12 @@ pub(crate) fn checked_lease(lease: Duration) -> Result<Duration> {
 struct Settlement {
     local: Arc<Local>,
     lease: Arc<Lease>,
-    call: Call,
+    clean_up: CleanUp,
     lane: Option<LaneId>,
     /// That of the hold when it was released.
     deadline: Moment,
     /// A copy of the release was sent before, and its answer is not known.
     doubtful: bool,
-    lasting: Duration,
-    every: Duration,
-    pool: Weak<Pool>,
     events: Sink,
 }
 
@@ -259,10 +257,8 @@ impl Settlement {
     fn read(&self, answer: Answer) -> Result<Option<u64>> {
         let doubtful = answer.doubtful || self.doubtful;
         // A late copy of a question of another hold is its own caller's to see to.
-        let haunted = answer.haunted && self.lease.haunted().is_some();
-        if let (true, Some(pool)) = (haunted, self.pool.upgrade()) {
-            let until = answer.sent + self.lasting;
-            pool.repeat(self.call.clone(), answer.lane, until, self.every);
+        if self.lease.haunted().is_some() {
+            self.clean_up.repeat_if_haunted(&answer);
         }
         match protocol::freed(answer.reply)? {
             Freed::Told(told) => {
@@ -308,15 +304,22 @@ pub(crate) struct CleanUp {
     pub(crate) every: Duration,
 }
 
+impl CleanUp {
+    /// A late copy of the question may still run after the release: sends that again and
+    /// again while it matters.
+    fn repeat_if_haunted(&self, answer: &Answer) {
+        if let (true, Some(pool)) = (answer.haunted, self.pool.upgrade()) {
+            let until = answer.sent + self.lasting;
+            pool.repeat(self.call.clone(), answer.lane, until, self.every);
+        }
+    }
+}
+
 impl Settle for CleanUp {
     fn settle(&self, outcome: Result<Answer>) {
-        match (outcome, self.pool.upgrade()) {
-            (Ok(answer), Some(pool)) if answer.haunted => {
-                let until = answer.sent + self.lasting;
-                pool.repeat(self.call.clone(), answer.lane, until, self.every);
-            }
-            (Ok(_), _) => {}
-            (Err(error), _) => {
+        match outcome {
+            Ok(answer) => self.repeat_if_haunted(&answer),
+            Err(error) => {
                 thread::say(|| log::warn!("a clean-up failed; the lease will end it: {error}"));
             }
         }

@@ -148,7 +148,7 @@ impl Watchdog {
         match kept.lease.renewal(now, self.due_below()) {
             Renewal::Later(at) | Renewal::Orphaned(at) => self.look_later(kept, at),
             Renewal::Ask => self.set_timer(kept, now),
-            Renewal::Over { noticed } => self.over(&kept, noticed),
+            Renewal::Over { noticed } => kept.over(noticed, &self.pool),
         }
     }
 
@@ -236,7 +236,7 @@ impl Watchdog {
                 Renewal::Ask => due.push(kept),
                 Renewal::Later(at) => self.look_later(kept, at),
                 Renewal::Orphaned(at) => self.orphaned(kept, at),
-                Renewal::Over { noticed } => self.over(&kept, noticed),
+                Renewal::Over { noticed } => kept.over(noticed, &self.pool),
             }
         }
         due
@@ -303,13 +303,8 @@ impl Watchdog {
                 let deadline = now + kept.lease.remaining(now);
                 self.look_later(kept.clone(), deadline.before(self.due_below()));
             }
-            Look::Over { noticed } => self.over(kept, noticed),
+            Look::Over { noticed } => kept.over(noticed, &self.pool),
         }
-    }
-
-    fn over(&self, kept: &Kept, noticed: bool) {
-        kept.local.tell_lost(usize::from(noticed), LostReason::Expired);
-        kept.undo(&self.pool);
     }
 
     fn may_be_renewed(&self, batch: &[Kept]) {
@@ -346,6 +341,12 @@ impl Watchdog {
 }
 
 impl Kept {
+    /// The hold is over here: tells of it, if that is news, and ends it there.
+    pub(crate) fn over(&self, noticed: bool, pool: &Pool) {
+        self.local.tell_lost(usize::from(noticed), LostReason::Expired);
+        self.undo(pool);
+    }
+
     /// Releases what was lost here and may be kept by the server for a whole lease more.
     pub(crate) fn undo(&self, pool: &Pool) {
         if !self.lease.take_kept_there(time::now()) {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use support::{Server, eventually, join, sleeping};
+use support::{Server, eventually, join, owner, sleeping};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// A watchdog time-out of which some pass in a test, and of which no stall of a slow
@@ -23,12 +23,6 @@ fn settings(server: &Server) -> Builder {
 fn client(server: &Server, max_passes: u32, max_time: Duration) -> Client {
     let builder = settings(server).local_handoff(max_passes, max_time);
     builder.build().expect("the server answers")
-}
-
-/// The owner field of a lock that somebody holds.
-fn owner(server: &Server, name: &str) -> String {
-    let fields: Vec<String> = server.ask(&["HKEYS", name]);
-    <[String; 1]>::try_from(fields).expect("one field").concat()
 }
 
 /// The owner fields that a lock has while one thread after the other holds it: this

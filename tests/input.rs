@@ -8,7 +8,7 @@ use leasehold::{
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{Peer, Server, eventually, join};
+use support::{Peer, Server, eventually, join, pttl};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const MILLI: Duration = Duration::from_millis(1);
@@ -31,10 +31,6 @@ fn all(lock: &Lock) -> [Result<()>; 8] {
 
 fn all_fail(ended: &[Result<()>], is_right: fn(&Error) -> bool) {
     assert!(ended.iter().all(|one| one.as_ref().is_err_and(is_right)), "{ended:?}");
-}
-
-fn pttl(server: &Server, name: &str) -> i64 {
-    server.ask(&["PTTL", name])
 }
 
 #[test]

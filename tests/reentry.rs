@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{Server, eventually, exists};
+use support::{Server, eventually, exists, pttl};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -38,10 +38,6 @@ fn renewed(renewals: &Receiver<Renewed>, times: usize) {
     for _ in 0..times {
         renewals.recv_timeout(MINUTE).expect("the watchdog renews");
     }
-}
-
-fn pttl(server: &Server, name: &str) -> i64 {
-    server.ask(&["PTTL", name])
 }
 
 /// Everything that was called since the statistics were reset, but the harness's

@@ -7,7 +7,7 @@ use leasehold::{Client, Guard, Lock, OwnedGuard, Result};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{Server, eventually, exists, join};
+use support::{Server, eventually, exists, join, pttl};
 
 const SHORT: Duration = Duration::from_millis(100);
 const LONG: Duration = Duration::from_secs(60);
@@ -65,10 +65,6 @@ const UNBOUNDED: [(&str, Verb); 2] = [
 
 fn all() -> impl Iterator<Item = (&'static str, Verb)> {
     AT_ONCE.into_iter().chain(BOUNDED).chain(UNBOUNDED)
-}
-
-fn pttl(server: &Server, name: &str) -> i64 {
-    server.ask(&["PTTL", name])
 }
 
 /// Returns when a waiter is subscribed and has asked all that it will before a

@@ -7,7 +7,7 @@ use leasehold::{Client, Events, Lost, LostReason, Released, RenewalFailed, Renew
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{Server, eventually, exists};
+use support::{Server, eventually, exists, pttl};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// A watchdog time-out of which some pass in a test, and of which no stall of a slow
@@ -94,10 +94,6 @@ fn client(server: &Server, watchdog: Duration) -> (Client, Tidings) {
     let builder = Client::builder().single(server.url()).watchdog_timeout(watchdog);
     let client = builder.events(Recorder(sender)).build().expect("the server answers");
     (client, Tidings(told))
-}
-
-fn pttl(server: &Server, name: &str) -> i64 {
-    server.ask(&["PTTL", name])
 }
 
 #[test]

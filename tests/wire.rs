@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
-use support::{Server, eventually, join};
+use support::{Server, eventually, join, owner};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const JAVA: &str = "6f0829ed-bfd3-4e6f-bba3-6f3d66cd176c:57";
@@ -27,12 +27,6 @@ fn patient(server: &Server) -> Client {
 
 fn hash(server: &Server, name: &str) -> HashMap<String, String> {
     server.ask(&["HGETALL", name])
-}
-
-/// The owner field of a lock that one hold has.
-fn owner(server: &Server, name: &str) -> String {
-    let fields: Vec<String> = server.ask(&["HKEYS", name]);
-    <[String; 1]>::try_from(fields).expect("one field").into_iter().next().expect("one")
 }
 
 fn java_locks(server: &Server, name: &str, count: u32) {

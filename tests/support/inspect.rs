@@ -139,3 +139,14 @@ fn sorted(mut names: Vec<String>) -> Vec<String> {
 pub fn exists(server: &Server, name: &str) -> bool {
     server.ask(&["EXISTS", name])
 }
+
+/// What is left of the lease of a lock in milliseconds, as Redis says it.
+pub fn pttl(server: &Server, name: &str) -> i64 {
+    server.ask(&["PTTL", name])
+}
+
+/// The owner field of a lock that somebody holds.
+pub fn owner(server: &Server, name: &str) -> String {
+    let fields: Vec<String> = server.ask(&["HKEYS", name]);
+    <[String; 1]>::try_from(fields).expect("one field").concat()
+}

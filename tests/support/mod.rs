@@ -32,7 +32,7 @@ pub mod wait;
 
 pub use config::Config;
 pub use impostor::Impostor;
-pub use inspect::{Peer, exists};
+pub use inspect::{Peer, exists, owner, pttl};
 pub use process::ChildProcess;
 pub use proxy::{Direction, Flow, Proxy};
 pub use server::Server;
