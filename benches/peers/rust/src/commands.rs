@@ -1,0 +1,388 @@
+//! The commands of the contract, for libraries whose callers block; a library with an
+//! event loop brings its own ways to run workers.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::contender::{Blocking, Contender, Failure, Keeper, Result, Worker};
+use crate::heap;
+use crate::stamp::{self, Held, Record};
+
+/// Waiters are many and need little.
+const WAITER_STACK: usize = 64 * 1024;
+
+/// One hold stands within the other, ten thousand deep.
+const HOLDER_STACK: usize = 256 * 1024 * 1024;
+
+/// So many nested pairs are timed at once.
+const ROUND: u64 = 64;
+
+/// A driver between two commands.
+pub(crate) struct Desk {
+    contender: Contender,
+    url: String,
+    records: Vec<Record>,
+    keeper: Option<Box<dyn Keeper>>,
+    waiting: Option<Waiting>,
+    handles: Vec<Box<dyn Any>>,
+}
+
+/// What `wait` has left for `free`.
+struct Waiting {
+    free: mpsc::Sender<()>,
+    holder: JoinHandle<Result<u64>>,
+    waiters: Vec<JoinHandle<Result>>,
+}
+
+/// The arguments of one command.
+struct Arguments<'a>(HashMap<&'a str, &'a str>);
+
+impl<'a> Arguments<'a> {
+    fn parse(words: impl Iterator<Item = &'a str>) -> Arguments<'a> {
+        Arguments(words.filter_map(|word| word.split_once('=')).collect())
+    }
+
+    fn text(&self, name: &str) -> Result<&'a str> {
+        self.0.get(name).copied().ok_or_else(|| format!("{name} is missing").into())
+    }
+
+    fn number(&self, name: &str) -> Result<u64> {
+        Ok(self.text(name)?.parse()?)
+    }
+
+    /// The lock of each worker.
+    fn names(&self, count: &str) -> Result<Vec<String>> {
+        let (prefix, count) = (self.text("locks")?, self.number(count)?);
+        let name = |i| if self.shared() { prefix.to_owned() } else { format!("{prefix}:{i}") };
+        Ok((0..count).map(name).collect())
+    }
+
+    fn shared(&self) -> bool {
+        self.0.get("shared") == Some(&"1")
+    }
+
+    fn millis(&self, name: &str) -> Result<Duration> {
+        Ok(Duration::from_millis(self.number(name)?))
+    }
+}
+
+impl Desk {
+    pub(crate) fn new(contender: Contender, url: String) -> Desk {
+        let (keeper, waiting) = (None, None);
+        Desk { contender, url, records: Vec::new(), keeper, waiting, handles: Vec::new() }
+    }
+
+    /// Does what the line says; the answer.
+    pub(crate) fn obey(&mut self, line: &str) -> Result<String> {
+        let mut words = line.split(' ');
+        let command = words.next().unwrap_or_default();
+        let arguments = Arguments::parse(words);
+        match command {
+            "pairs" if arguments.shared() && !self.contender.waits() => {
+                Ok("unsupported".to_owned())
+            }
+            "pairs" => self.pairs(&arguments),
+            "nested" => self.nested(&arguments),
+            "write" => self.write(arguments.text("file")?),
+            "hold" => self.hold(&arguments),
+            "drop" => self.release_held(),
+            "wait" => self.wait(&arguments),
+            "free" => self.free(),
+            "handles" => self.make_handles(&arguments),
+            "forget" => {
+                self.handles = Vec::new();
+                Ok("forgotten".to_owned())
+            }
+            "start" => self.start(arguments.number("count")?),
+            _ => Ok("unsupported".to_owned()),
+        }
+    }
+
+    fn pairs(&mut self, arguments: &Arguments<'_>) -> Result<String> {
+        let (names, time) = (arguments.names("threads")?, arguments.millis("millis")?);
+        let think_us = arguments.number("think_us")?;
+        let (records, errors) = match &self.contender {
+            Contender::Tasks(tasks) => tasks.pairs(names, time, think_us)?,
+            Contender::Blocking(library) => blocking_pairs(&**library, names, time, think_us)?,
+        };
+        self.records = records;
+        Ok(format!("done pairs={} errors={errors}", self.records.len()))
+    }
+
+    fn nested(&mut self, arguments: &Arguments<'_>) -> Result<String> {
+        let Contender::Blocking(library) = &self.contender else {
+            return Ok("unsupported".to_owned());
+        };
+        let (names, time) = (arguments.names("threads")?, arguments.millis("millis")?);
+        let workers: Result<Vec<_>> = names.iter().map(|name| library.worker(name)).collect();
+        let begin = Barrier::new(names.len());
+        let counts = thread::scope(|scope| {
+            let threads: Vec<_> = workers?
+                .into_iter()
+                .map(|worker| scope.spawn(|| nested_pairs(worker, &begin, time)))
+                .collect();
+            threads.into_iter().map(join).collect::<Result<Option<Vec<_>>>>()
+        })?;
+        let Some(counts) = counts else { return Ok("unsupported".to_owned()) };
+        let pairs: u64 = counts.iter().map(|(pairs, _)| pairs).sum();
+        let nanos: u64 = counts.iter().map(|(_, nanos)| nanos).sum();
+        let each = nanos as f64 / pairs.max(1) as f64;
+        Ok(format!("done pairs={pairs} errors=0 nanos={each:.2}"))
+    }
+
+    fn write(&self, file: &str) -> Result<String> {
+        let bytes: Vec<u8> = self.records.iter().flat_map(Record::bytes).collect();
+        fs::write(file, bytes)?;
+        Ok("written".to_owned())
+    }
+
+    fn hold(&mut self, arguments: &Arguments<'_>) -> Result<String> {
+        let keeper = match &self.contender {
+            Contender::Blocking(library) => library.keeper(arguments.millis("lease_ms")?),
+            Contender::Tasks(_) => None,
+        };
+        let Some(keeper) = keeper else { return Ok("unsupported".to_owned()) };
+        let keeper = self.keeper.insert(keeper?);
+        let names = arguments.names("count")?;
+        names.iter().try_for_each(|name| keeper.take(name))?;
+        Ok(format!("holding count={}", names.len()))
+    }
+
+    fn release_held(&mut self) -> Result<String> {
+        let keeper = self.keeper.take().ok_or("nothing is held")?;
+        Ok(format!("dropped lost={}", keeper.drop_all()))
+    }
+
+    fn wait(&mut self, arguments: &Arguments<'_>) -> Result<String> {
+        if !self.contender.waits() {
+            return Ok("unsupported".to_owned());
+        }
+        let names = arguments.names("count")?;
+        let mut taken = names.clone();
+        taken.dedup();
+        let count = names.len();
+        let library = match &mut self.contender {
+            Contender::Tasks(tasks) => {
+                tasks.wait(taken, names)?;
+                return Ok(format!("waiting count={count}"));
+            }
+            Contender::Blocking(library) => library,
+        };
+        let (free, freed) = mpsc::channel();
+        let (own, (took, ready)) = (library.another()?, mpsc::channel());
+        let body = move || hold_until(&*own, &taken, &took, &freed);
+        let holder = thread::Builder::new().stack_size(HOLDER_STACK).spawn(body)?;
+        if ready.recv().is_err() {
+            return Err(join(holder).err().unwrap_or_else(|| "nothing was taken".into()));
+        }
+        let (waiters, bytes) = start_waiters(&**library, names)?;
+        self.waiting = Some(Waiting { free, holder, waiters });
+        Ok(format!("waiting count={count} heap={bytes}"))
+    }
+
+    fn free(&mut self) -> Result<String> {
+        let (nanos, errors) = match &mut self.contender {
+            Contender::Tasks(tasks) => tasks.free()?,
+            Contender::Blocking(_) => self.waiting.take().ok_or("nobody waits")?.free()?,
+        };
+        Ok(format!("drained nanos={nanos} errors={errors}"))
+    }
+
+    fn make_handles(&mut self, arguments: &Arguments<'_>) -> Result<String> {
+        let Contender::Blocking(library) = &self.contender else {
+            return Ok("unsupported".to_owned());
+        };
+        let names = arguments.names("count")?;
+        self.handles = Vec::with_capacity(names.len());
+        heap::count();
+        let begin = stamp::now();
+        for name in names {
+            let Some(handle) = library.handle(name) else { return Ok("unsupported".to_owned()) };
+            self.handles.push(handle);
+        }
+        let nanos = stamp::now() - begin;
+        Ok(format!("handles nanos={nanos} heap={}", heap::counted()))
+    }
+
+    fn start(&mut self, count: u64) -> Result<String> {
+        let nanos = match &self.contender {
+            Contender::Tasks(tasks) => tasks.start(count)?,
+            Contender::Blocking(_) => {
+                let begin = stamp::now();
+                for _ in 0..count {
+                    let Contender::Blocking(own) = self.open_another()? else { continue };
+                    own.worker("bench:start")?.pair(&mut Held::default())?;
+                }
+                stamp::now() - begin
+            }
+        };
+        Ok(format!("started nanos={nanos}"))
+    }
+
+    fn open_another(&self) -> Result<Contender> {
+        let Contender::Blocking(library) = &self.contender else {
+            return Err(format!("no client for {}", self.url).into());
+        };
+        Ok(Contender::Blocking(library.another()?))
+    }
+}
+
+fn blocking_pairs(
+    library: &dyn Blocking,
+    names: Vec<String>,
+    time: Duration,
+    think_us: u64,
+) -> Result<(Vec<Record>, u64)> {
+    let workers: Result<Vec<_>> = names.iter().map(|name| library.worker(name)).collect();
+    let (workers, begin) = (workers?, Barrier::new(names.len()));
+    let begin = &begin;
+    let done: Vec<_> = thread::scope(|scope| {
+        let start = |(number, worker)| {
+            scope.spawn(move || one_worker(number, worker, begin, time, think_us))
+        };
+        let threads: Vec<_> = (0..).zip(workers).map(start).collect();
+        threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
+    });
+    let errors = done.iter().map(|(_, errors)| errors).sum();
+    Ok((done.into_iter().flat_map(|(records, _)| records).collect(), errors))
+}
+
+fn one_worker(
+    number: u64,
+    mut worker: Box<dyn Worker>,
+    begin: &Barrier,
+    time: Duration,
+    think_us: u64,
+) -> (Vec<Record>, u64) {
+    let (mut records, mut errors, mut held) = (Vec::new(), 0, Held::default());
+    begin.wait();
+    let end = stamp::now() + u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    while stamp::now() < end {
+        let asked = stamp::now();
+        match worker.pair(&mut held) {
+            Ok(()) => {
+                let (Held { acquired, releasing }, released) = (&held, stamp::now());
+                let (acquired, releasing) = (*acquired, *releasing);
+                records.push(Record { worker: number, asked, acquired, releasing, released });
+            }
+            Err(_) => errors += 1,
+        }
+        stamp::spin(think_us);
+    }
+    (records, errors)
+}
+
+/// How many pairs, and how long they took.
+fn nested_pairs(
+    mut worker: Box<dyn Worker>,
+    begin: &Barrier,
+    time: Duration,
+) -> Result<Option<(u64, u64)>> {
+    let (mut pairs, mut nanos) = (0, 0);
+    let mut body = |pair: &mut dyn FnMut() -> Result| {
+        begin.wait();
+        let start = stamp::now();
+        let end = start + u64::try_from(time.as_nanos())?;
+        while stamp::now() < end {
+            (0..ROUND).try_for_each(|_| pair())?;
+            pairs += ROUND;
+        }
+        nanos = stamp::now() - start;
+        Ok(())
+    };
+    match worker.nest(&mut body) {
+        None => Ok(None),
+        Some(done) => done.map(|()| Some((pairs, nanos))),
+    }
+}
+
+/// Holds all of `names` until it is told; the moment just before the release.
+fn hold_until(
+    library: &dyn Blocking,
+    names: &[String],
+    took: &mpsc::Sender<()>,
+    freed: &mpsc::Receiver<()>,
+) -> Result<u64> {
+    let mut since = 0;
+    nest_holds(library, names, &mut || {
+        let _ = took.send(());
+        let _ = freed.recv();
+        since = stamp::now();
+    })?;
+    Ok(since)
+}
+
+/// Holds one lock within the other: a hold ends when its closure returns.
+fn nest_holds(library: &dyn Blocking, names: &[String], within: &mut dyn FnMut()) -> Result {
+    let Some((first, others)) = names.split_first() else {
+        within();
+        return Ok(());
+    };
+    let mut inner = Ok(());
+    library.worker(first)?.hold(&mut || inner = nest_holds(library, others, within))?;
+    inner
+}
+
+/// The waiters, each in the wait for its lock, and the bytes that waiting takes them.
+fn start_waiters(
+    library: &dyn Blocking,
+    names: Vec<String>,
+) -> Result<(Vec<JoinHandle<Result>>, i64)> {
+    let count = names.len();
+    let (begin, asked) = (Arc::new(Barrier::new(count + 1)), Arc::new(AtomicUsize::new(0)));
+    let mut waiters = Vec::with_capacity(count);
+    for name in names {
+        let (mut worker, begin, asked) =
+            (library.worker(&name)?, Arc::clone(&begin), Arc::clone(&asked));
+        let body = move || {
+            begin.wait();
+            asked.fetch_add(1, Ordering::Relaxed);
+            worker.pair(&mut Held::default())
+        };
+        waiters.push(thread::Builder::new().stack_size(WAITER_STACK).spawn(body)?);
+    }
+    heap::count();
+    begin.wait();
+    while asked.load(Ordering::Relaxed) < count {
+        thread::sleep(Duration::from_millis(1));
+    }
+    // All are at the door; give them the time to sit down before the bytes are counted.
+    thread::sleep(Duration::from_secs(1));
+    Ok((waiters, heap::counted()))
+}
+
+impl Waiting {
+    /// Nanoseconds from the release to the end of the last, and how many failed.
+    fn free(self) -> Result<(u64, u64)> {
+        self.free.send(()).map_err(|_| Failure::from("the holder has gone"))?;
+        let done = self.waiters.into_iter().map(join);
+        let errors = done.filter(Result::is_err).count();
+        let end = stamp::now();
+        Ok((end - join(self.holder)?, u64::try_from(errors)?))
+    }
+}
+
+trait Joins<T> {
+    fn joined(self) -> Result<T>;
+}
+
+impl<T> Joins<T> for JoinHandle<Result<T>> {
+    fn joined(self) -> Result<T> {
+        self.join().map_err(|_| Failure::from("a worker panicked"))?
+    }
+}
+
+impl<T> Joins<T> for thread::ScopedJoinHandle<'_, Result<T>> {
+    fn joined(self) -> Result<T> {
+        self.join().map_err(|_| Failure::from("a worker panicked"))?
+    }
+}
+
+fn join<T>(thread: impl Joins<T>) -> Result<T> {
+    thread.joined()
+}

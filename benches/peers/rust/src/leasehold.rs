@@ -1,0 +1,128 @@
+//! leasehold itself, with its defaults.
+
+use std::any::Any;
+use std::time::Duration;
+
+use leasehold::{Client, Lock, OwnedGuard};
+
+use crate::contender::{Blocking, Contender, Failure, Keeper, Result, Worker};
+use crate::stamp::Held;
+
+/// How a pair ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Release {
+    Drop,
+    Unlock,
+}
+
+struct Leasehold {
+    client: Client,
+    url: String,
+    release: Release,
+    version: String,
+}
+
+pub(crate) fn open(url: &str, release: Release) -> Result<Contender> {
+    Ok(Contender::Blocking(Box::new(Leasehold::new(url, release)?)))
+}
+
+impl Leasehold {
+    fn new(url: &str, release: Release) -> Result<Leasehold> {
+        let url = url.replacen("unix://", "redis+unix://", 1);
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        Ok(Leasehold { client: Client::open(&url)?, url, release, version })
+    }
+}
+
+impl Blocking for Leasehold {
+    fn version(&self) -> &str {
+        &self.version
+    }
+
+    fn another(&self) -> Result<Box<dyn Blocking>> {
+        let url = self.url.replacen("redis+unix://", "unix://", 1);
+        Ok(Box::new(Leasehold::new(&url, self.release)?))
+    }
+
+    fn worker(&self, name: &str) -> Result<Box<dyn Worker>> {
+        Ok(Box::new(Of { lock: self.client.lock(name), release: self.release }))
+    }
+
+    fn keeper(&self, lease: Duration) -> Option<Result<Box<dyn Keeper>>> {
+        let built = Client::builder().single(&self.url).watchdog_timeout(lease).build();
+        Some(
+            built
+                .map_err(Failure::from)
+                .map(|client| Box::new(Kept { client, guards: Vec::new() }) as Box<dyn Keeper>),
+        )
+    }
+
+    fn handle(&self, name: String) -> Option<Box<dyn Any>> {
+        Some(Box::new(self.client.lock(name)))
+    }
+}
+
+struct Of {
+    lock: Lock,
+    release: Release,
+}
+
+impl Worker for Of {
+    fn pair(&mut self, held: &mut Held) -> Result {
+        let guard = self.lock.lock()?;
+        held.stamp();
+        match self.release {
+            Release::Drop => drop(guard),
+            Release::Unlock => guard.unlock()?,
+        }
+        Ok(())
+    }
+
+    fn nest(
+        &mut self,
+        body: &mut dyn FnMut(&mut dyn FnMut() -> Result) -> Result,
+    ) -> Option<Result> {
+        Some(self.nested(body))
+    }
+
+    fn hold(&mut self, until: &mut dyn FnMut()) -> Result {
+        let guard = self.lock.lock()?;
+        until();
+        Ok(guard.unlock()?)
+    }
+}
+
+impl Of {
+    fn nested(&self, body: &mut dyn FnMut(&mut dyn FnMut() -> Result) -> Result) -> Result {
+        let guard = self.lock.lock()?;
+        let done = body(&mut || {
+            let inner = self.lock.lock()?;
+            match self.release {
+                Release::Drop => drop(inner),
+                Release::Unlock => inner.unlock()?,
+            }
+            Ok(())
+        });
+        guard.unlock()?;
+        done
+    }
+}
+
+struct Kept {
+    client: Client,
+    guards: Vec<OwnedGuard>,
+}
+
+impl Keeper for Kept {
+    fn take(&mut self, name: &str) -> Result {
+        self.guards.push(self.client.lock(name).lock_owned()?);
+        Ok(())
+    }
+
+    fn drop_all(self: Box<Self>) -> usize {
+        let lost = self.guards.iter().filter(|guard| guard.check().is_err()).count();
+        drop(self.guards);
+        self.client.close();
+        lost
+    }
+}

@@ -1,0 +1,62 @@
+//! Drives leasehold, its floor and the lock libraries from crates.io, as
+//! `benches/peers/README.md` says: one command per line, one answer per line.
+
+mod commands;
+mod contender;
+mod floor;
+mod heap;
+mod leasehold;
+mod local;
+mod redisson;
+mod redlock;
+mod rslock;
+mod stamp;
+
+use std::io::{self, BufRead, Write};
+
+use commands::Desk;
+use contender::{Contender, Failure};
+
+#[global_allocator]
+static HEAP: heap::Counting = heap::Counting;
+
+fn main() -> Result<(), Failure> {
+    let mut arguments = std::env::args().skip(1);
+    let (Some(name), Some(url)) = (arguments.next(), arguments.next()) else {
+        return Err("usage: rust-peers CONTENDER URL".into());
+    };
+    let contender = match open(&name, &url) {
+        Ok(contender) => contender,
+        Err(error) => return say(&format!("unsupported {error}")),
+    };
+    say(&format!("ready {name} {}", contender.version()))?;
+    let mut desk = Desk::new(contender, url);
+    for line in io::stdin().lock().lines() {
+        let line = line?;
+        if line == "quit" {
+            break;
+        }
+        say(&desk.obey(&line).unwrap_or_else(|error| format!("failed {error}")))?;
+    }
+    Ok(())
+}
+
+fn open(name: &str, url: &str) -> Result<Contender, Failure> {
+    match name {
+        "leasehold-drop" => leasehold::open(url, leasehold::Release::Drop),
+        "leasehold-unlock" => leasehold::open(url, leasehold::Release::Unlock),
+        "floor" => floor::open(url),
+        "park" => Ok(local::park()),
+        "parking_lot" => Ok(local::parking_lot()),
+        "rslock" => rslock::open(url),
+        "redlock-rs" => redlock::open(url),
+        "redisson-rs" => redisson::open(url),
+        _ => Err(format!("there is no contender {name}").into()),
+    }
+}
+
+fn say(line: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")?;
+    Ok(out.flush()?)
+}

@@ -1,0 +1,58 @@
+//! `redlock` 2: blocking; a new connection for every command.
+
+use redlock::RedLock;
+
+use crate::contender::{Blocking, Contender, Result, Worker};
+use crate::stamp::Held;
+
+const LEASE_MILLIS: usize = 30_000;
+
+struct Manager {
+    locks: RedLock,
+    url: String,
+}
+
+pub(crate) fn open(url: &str) -> Result<Contender> {
+    Ok(Contender::Blocking(Box::new(Manager::new(url))))
+}
+
+impl Manager {
+    fn new(url: &str) -> Manager {
+        Manager { locks: RedLock::new(vec![url]), url: url.to_owned() }
+    }
+}
+
+impl Blocking for Manager {
+    fn version(&self) -> &str {
+        "2.0.0"
+    }
+
+    fn another(&self) -> Result<Box<dyn Blocking>> {
+        Ok(Box::new(Manager::new(&self.url)))
+    }
+
+    fn worker(&self, name: &str) -> Result<Box<dyn Worker>> {
+        Ok(Box::new(Of { locks: self.locks.clone(), name: name.as_bytes().to_vec() }))
+    }
+}
+
+struct Of {
+    locks: RedLock,
+    name: Vec<u8>,
+}
+
+impl Worker for Of {
+    fn pair(&mut self, held: &mut Held) -> Result {
+        let guard = self.locks.acquire(&self.name, LEASE_MILLIS)?;
+        held.stamp();
+        drop(guard);
+        Ok(())
+    }
+
+    fn hold(&mut self, until: &mut dyn FnMut()) -> Result {
+        let guard = self.locks.acquire(&self.name, LEASE_MILLIS)?;
+        until();
+        drop(guard);
+        Ok(())
+    }
+}

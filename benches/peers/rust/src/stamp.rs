@@ -1,0 +1,56 @@
+//! Moments that processes of one machine can compare.
+
+use std::hint;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Nanoseconds of `CLOCK_MONOTONIC`.
+pub(crate) fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    let parts = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
+    match parts {
+        (Ok(seconds), Ok(nanos)) => seconds * 1_000_000_000 + nanos,
+        _ => 0,
+    }
+}
+
+/// The caller's own work.
+pub(crate) fn spin(micros: u64) {
+    let end = now() + micros * 1_000;
+    while micros > 0 && now() < end {
+        hint::spin_loop();
+    }
+}
+
+/// What is kept of one pair.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record {
+    pub(crate) worker: u64,
+    pub(crate) asked: u64,
+    pub(crate) acquired: u64,
+    pub(crate) releasing: u64,
+    pub(crate) released: u64,
+}
+
+impl Record {
+    pub(crate) fn bytes(&self) -> impl Iterator<Item = u8> {
+        [self.worker, self.asked, self.acquired, self.releasing, self.released]
+            .into_iter()
+            .flat_map(u64::to_le_bytes)
+    }
+}
+
+/// The moments of a pair that only the one who holds the lock can take.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    pub(crate) acquired: u64,
+    pub(crate) releasing: u64,
+}
+
+impl Held {
+    /// Called once, while the lock is held.
+    pub(crate) fn stamp(&mut self) {
+        self.acquired = now();
+        self.releasing = now();
+    }
+}

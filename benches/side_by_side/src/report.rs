@@ -1,0 +1,56 @@
+//! Everything that was measured, written down.
+
+use std::fs;
+use std::path::Path;
+
+use crate::run::Run;
+use crate::sheet::Table;
+use crate::{Result, chart, machine};
+
+/// The report as text.
+pub(crate) fn text(run: &mut Run, tables: &[Table]) -> Result<String> {
+    let mut text = "# Side by side\n\n".to_owned();
+    text.push_str(
+        "Written by `script/bench`. Medians over rounds in which the contenders take turns; \
+         ratios are taken round by round. What each contender is and how it is driven: \
+         `benches/peers/README.md`. Only ratios of one run count.\n\n",
+    );
+    let mut facts = machine::lines();
+    facts.push(format!("redis-server: {}", run.server.version()?));
+    let sizes = &run.sizes;
+    facts.push(format!("{} rounds of {} ms", sizes.rounds, sizes.round.as_millis()));
+    let versions = run.versions.iter().map(|(name, version)| format!("{name} {version}"));
+    facts.push(format!("contenders: {}", versions.collect::<Vec<_>>().join(", ")));
+    let absent = run.absent.iter().map(|why| format!("not run: {why}"));
+    facts.extend(absent);
+    facts.iter().for_each(|fact| text.push_str(&format!("- {fact}\n")));
+    for table in tables.iter().filter(|table| !table.contenders.is_empty()) {
+        text.push('\n');
+        text.push_str(&table.markdown());
+    }
+    Ok(text)
+}
+
+/// The report and its charts, in a folder.
+pub(crate) fn write(folder: &Path, text: &str, tables: &[Table]) -> Result {
+    fs::create_dir_all(folder)?;
+    let mut text = text.to_owned();
+    for work in works(tables) {
+        let of_work: Vec<&Table> = tables
+            .iter()
+            .filter(|table| table.work == work && !table.contenders.is_empty())
+            .collect();
+        for (number, row) in (1..).zip(of_work.chunks(4)) {
+            let name = format!("{work}-{number}.svg");
+            chart::bars(&folder.join(&name), row)?;
+            text.push_str(&format!("\n![{work}]({name})\n"));
+        }
+    }
+    Ok(fs::write(folder.join("README.md"), text)?)
+}
+
+fn works(tables: &[Table]) -> Vec<&'static str> {
+    let mut works: Vec<_> = tables.iter().map(|table| table.work).collect();
+    works.dedup();
+    works
+}

@@ -1,0 +1,155 @@
+//! Figures of all rounds, and the tables that are made of them.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+
+/// What a column says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Metric {
+    pub(crate) name: &'static str,
+    /// Decimal places.
+    pub(crate) places: usize,
+}
+
+pub(crate) const fn metric(name: &'static str, places: usize) -> Metric {
+    Metric { name, places }
+}
+
+/// All contenders in one setting.
+#[derive(Debug)]
+pub(crate) struct Table {
+    /// Which work, for the names of files.
+    pub(crate) work: &'static str,
+    pub(crate) title: String,
+    pub(crate) metrics: Vec<Metric>,
+    /// Against whom the first metric is given as a ratio, if anybody.
+    pub(crate) base: Option<&'static str>,
+    pub(crate) contenders: Vec<String>,
+    pub(crate) notes: Vec<String>,
+    figures: HashMap<(String, &'static str), Vec<f64>>,
+}
+
+/// The middle of the rounds, and where half of them lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spread {
+    pub(crate) low: f64,
+    pub(crate) median: f64,
+    pub(crate) high: f64,
+}
+
+impl Spread {
+    fn of(values: &[f64]) -> Option<Spread> {
+        let mut sorted: Vec<f64> = values.iter().copied().filter(|value| !value.is_nan()).collect();
+        sorted.sort_by(f64::total_cmp);
+        let last = sorted.len().checked_sub(1)?;
+        let at = |share: f64| sorted[(last as f64 * share).round() as usize];
+        Some(Spread { low: at(0.25), median: at(0.5), high: at(0.75) })
+    }
+}
+
+impl Table {
+    pub(crate) fn new(work: &'static str, title: String, metrics: &[Metric]) -> Table {
+        let (metrics, figures) = (metrics.to_vec(), HashMap::new());
+        let (contenders, notes) = (Vec::new(), Vec::new());
+        Table { work, title, metrics, base: None, contenders, notes, figures }
+    }
+
+    pub(crate) fn against(mut self, base: &'static str) -> Table {
+        self.base = Some(base);
+        self
+    }
+
+    /// Takes in one round of one contender, in the order of the metrics.
+    pub(crate) fn round(&mut self, contender: &str, figures: &[f64]) {
+        if !self.contenders.iter().any(|known| known == contender) {
+            self.contenders.push(contender.to_owned());
+        }
+        for (metric, figure) in self.metrics.iter().zip(figures) {
+            self.figures.entry((contender.to_owned(), metric.name)).or_default().push(*figure);
+        }
+    }
+
+    pub(crate) fn spread(&self, contender: &str, metric: Metric) -> Option<Spread> {
+        Spread::of(self.figures.get(&(contender.to_owned(), metric.name))?)
+    }
+
+    /// The first metric against that of the base, round by round.
+    pub(crate) fn ratio(&self, contender: &str) -> Option<Spread> {
+        let lead = self.metrics.first()?.name;
+        let own = self.figures.get(&(contender.to_owned(), lead))?;
+        let base = self.figures.get(&(self.base?.to_owned(), lead))?;
+        Spread::of(&own.iter().zip(base).map(|(own, base)| own / base).collect::<Vec<_>>())
+    }
+
+    /// The table in Markdown, which reads as text too.
+    pub(crate) fn markdown(&self) -> String {
+        let mut text = format!("### {}\n\n", self.title);
+        let mut header = vec!["contender".to_owned()];
+        header.extend(self.base.map(|base| format!("times {base} (half of the rounds)")));
+        header.extend(self.metrics.iter().map(|metric| metric.name.to_owned()));
+        let rows: Vec<Vec<String>> = self.contenders.iter().map(|name| self.row(name)).collect();
+        let width = |column: usize| {
+            let cells = rows.iter().chain([&header]).map(|row| row[column].chars().count());
+            cells.max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..header.len()).map(width).collect();
+        write_row(&mut text, &header, &widths);
+        let rule: Vec<String> = (0..header.len())
+            .map(|at| if at == 0 { "---".to_owned() } else { "---:".to_owned() })
+            .collect();
+        write_row(&mut text, &rule, &widths);
+        rows.iter().for_each(|row| write_row(&mut text, row, &widths));
+        self.notes.iter().for_each(|note| {
+            let _ = write!(text, "\n{note}\n");
+        });
+        text
+    }
+
+    fn row(&self, contender: &str) -> Vec<String> {
+        let mut row = vec![contender.to_owned()];
+        if self.base.is_some() {
+            row.push(self.ratio(contender).map_or("-".to_owned(), |ratio| {
+                format!("{:.2} ({:.2} to {:.2})", ratio.median, ratio.low, ratio.high)
+            }));
+        }
+        row.extend(self.metrics.iter().map(|metric| {
+            let spread = self.spread(contender, *metric);
+            spread.map_or("-".to_owned(), |spread| number(spread.median, metric.places))
+        }));
+        row
+    }
+}
+
+fn write_row(text: &mut String, cells: &[String], widths: &[usize]) {
+    for (at, (cell, width)) in cells.iter().zip(widths).enumerate() {
+        let _ = match at {
+            0 => write!(text, "| {cell:<width$} "),
+            _ => write!(text, "| {cell:>width$} "),
+        };
+    }
+    text.push_str("|\n");
+}
+
+/// A number with commas between its thousands; `-` if there is none.
+pub(crate) fn number(value: f64, places: usize) -> String {
+    if value.is_infinite() {
+        return "∞".to_owned();
+    }
+    if value.is_nan() {
+        return "-".to_owned();
+    }
+    let plain = format!("{value:.places$}");
+    let (whole, rest) = plain.split_at(plain.find('.').unwrap_or(plain.len()));
+    let mut grouped = String::new();
+    for (at, digit) in whole.chars().enumerate() {
+        if at > 0
+            && (whole.len() - at).is_multiple_of(3)
+            && digit.is_ascii_digit()
+            && whole.as_bytes()[at - 1] != b'-'
+        {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped + rest
+}

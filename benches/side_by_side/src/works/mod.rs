@@ -1,0 +1,9 @@
+//! The works, one file each.
+
+pub(crate) mod handles;
+pub(crate) mod held;
+pub(crate) mod nested;
+pub(crate) mod processes;
+pub(crate) mod threads;
+pub(crate) mod uncontended;
+pub(crate) mod waiters;

@@ -1,0 +1,87 @@
+//! Each thread its own lock, lock and release, back to back and with work between.
+
+use crate::Result;
+use crate::driver::Driver;
+use crate::records;
+use crate::run::{Run, Spent, say, turns};
+use crate::server::Path;
+use crate::sheet::{Metric, Table, metric};
+
+const METRICS: [Metric; 10] = [
+    metric("pairs/s", 0),
+    metric("mean us", 1),
+    metric("p50 us", 1),
+    metric("p99 us", 1),
+    metric("commands/pair", 1),
+    metric("bytes/pair", 0),
+    metric("connections", 0),
+    metric("client CPU s/M pairs", 1),
+    metric("server CPU s/M pairs", 1),
+    metric("errors", 0),
+];
+
+/// Threads, and microseconds of work between the pairs.
+const SETTINGS: [(usize, u64); 4] = [(1, 0), (1, 100), (8, 0), (64, 0)];
+
+pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
+    let mut tables = Vec::new();
+    for path in [Path::Tcp, Path::Unix] {
+        let mut drivers = run.drivers(path, &["park", "parking_lot"]);
+        for (threads, think) in SETTINGS {
+            tables.push(one(run, &mut drivers, path, threads, think)?);
+        }
+    }
+    Ok(tables)
+}
+
+fn one(
+    run: &mut Run,
+    drivers: &mut [Driver],
+    path: Path,
+    threads: usize,
+    think: u64,
+) -> Result<Table> {
+    let work = if think > 0 { format!(", {think} us of own work between") } else { String::new() };
+    let title = format!("Uncontended, {threads} thread(s), {}{work}", path.name());
+    say(&title);
+    let mut table = Table::new("uncontended", title, &METRICS).against("floor");
+    if think > 0 {
+        // Time, not throughput: the work is not the library's.
+        table.metrics.swap(0, 1);
+    }
+    let millis = run.sizes.round.as_millis();
+    let order =
+        format!("pairs locks=own threads={threads} millis={millis} think_us={think} shared=0");
+    for driver in drivers.iter_mut() {
+        Run::warm_up(driver, threads)?;
+    }
+    for round in 0..run.sizes.rounds {
+        for at in turns(drivers.len(), round) {
+            let driver = &mut drivers[at];
+            let Some((records, spent)) = run.pairs(driver, &order)? else { continue };
+            let mut figures = figures(&records, &spent);
+            if think > 0 {
+                figures.swap(0, 1);
+            }
+            table.round(&driver.name, &figures);
+        }
+    }
+    Ok(table)
+}
+
+fn figures(records: &[records::Record], spent: &Spent) -> [f64; 10] {
+    let pairs = records::uncontended(records);
+    let per_million = |seconds: f64| seconds / pairs.pairs * 1e6;
+    [
+        pairs.per_second,
+        pairs.mean_us,
+        pairs.p50_us,
+        pairs.p99_us,
+        spent.server.commands / pairs.pairs,
+        spent.server.bytes / pairs.pairs,
+        spent.connections,
+        per_million(spent.client.as_secs_f64()),
+        per_million(spent.server.cpu.as_secs_f64()),
+        spent.errors,
+    ]
+}

@@ -1,0 +1,77 @@
+//! Ten thousand who wait, for one lock and for one each.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::Result;
+use crate::driver::Driver;
+use crate::run::{Run, say};
+use crate::server::Path;
+use crate::sheet::{Metric, Table, metric};
+
+const METRICS: [Metric; 7] = [
+    metric("heap bytes/waiter", 0),
+    metric("resident KiB/waiter", 1),
+    metric("subscriptions", 0),
+    metric("client % of a core", 1),
+    metric("server % of a core", 1),
+    metric("drained in s", 2),
+    metric("errors", 0),
+];
+
+/// How long they wait before they are let go.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// A drain that lasts longer is not waited for.
+const LONGEST: Duration = Duration::from_secs(60);
+
+pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
+    let count = run.sizes.waiters;
+    let mut tables = Vec::new();
+    for (shared, what) in [(1, "one lock"), (0, "a lock each")] {
+        let title = format!("{count} waiters of one process on {what}, TCP");
+        say(&title);
+        let mut table = Table::new("waiters", title, &METRICS);
+        for mut driver in run.drivers(Path::Tcp, &["floor", "park", "parking_lot"]) {
+            say(&format!("  {}", driver.name));
+            match one(run, &mut driver, count, shared) {
+                Ok(Some(figures)) => table.round(&driver.name, &figures),
+                Ok(None) => {}
+                Err(error) => table.notes.push(format!("{error}.")),
+            }
+            drop(driver);
+            run.server.clear()?;
+        }
+        let stacks = "Resident memory has the stacks of threads in it; tasks have none. Heap: \
+                      what waiting added to threads that had been started, where the driver \
+                      can tell.";
+        table.notes.push(stacks.to_owned());
+        tables.push(table);
+    }
+    Ok(tables)
+}
+
+fn one(run: &mut Run, driver: &mut Driver, count: usize, shared: u8) -> Result<Option<[f64; 7]>> {
+    Run::warm_up(driver, 1)?;
+    let resident = driver.resident()?;
+    let order = format!("wait locks=waited count={count} shared={shared}");
+    let Some(waiting) = driver.ask(&order, "waiting")? else { return Ok(None) };
+    thread::sleep(WAIT / 2);
+    let (before, cpu) = (run.server.counters()?, driver.cpu()?);
+    thread::sleep(WAIT);
+    let (spent, client) = (run.server.counters()?.since(&before), driver.cpu()? - cpu);
+    let resident = driver.resident()?.saturating_sub(resident) as f64 / count as f64 / 1024.0;
+    let subscriptions = run.server.channels()? as f64;
+    driver.order("free")?;
+    let Some(drained) = driver.answer_within("drained", LONGEST)? else { return Ok(None) };
+    let of_a_core = |time: Duration| time.as_secs_f64() / WAIT.as_secs_f64() * 100.0;
+    Ok(Some([
+        waiting.number("heap").map_or(f64::NAN, |bytes| bytes / count as f64),
+        resident,
+        subscriptions,
+        of_a_core(client),
+        of_a_core(spent.cpu),
+        drained.number("nanos").unwrap_or(f64::NAN) / 1e9,
+        drained.number("errors").unwrap_or(f64::NAN),
+    ]))
+}
