@@ -29,12 +29,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Acquired, Event, Waited};
 use crate::gate::Ticket;
 use crate::hold::{HoldId, Holder, Owner, ThreadId};
-use crate::lane::{Answer, Failure};
 use crate::lease::{self, Grant, Lease};
 use crate::local::{Caller, Entry, Local, Turn};
 use crate::protocol::{Ask, Rules, Verdict};
 use crate::questions::Questions;
 use crate::release::{self, Hold};
+use crate::request::{Answer, Failure};
 use crate::script::{Call, LaneId};
 use crate::sync::Mailbox;
 use crate::time::{self, Moment, Patience};
@@ -429,7 +429,7 @@ impl<'a> InLine<'a> {
             every: attempt.engine.poll_bound,
         });
         let lane = pool.owe(release, Some(lane), time::now() + self.lease(), repeat);
-        pool.wake(lane);
+        pool.dispatch(lane);
     }
 
     fn tell(&self, acquired: bool) {

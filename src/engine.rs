@@ -171,7 +171,7 @@ impl Engine {
         if self.waiters.session().is_some() {
             let beat = Call::command(&[b"PUBLISH", self.control.as_bytes(), b""]);
             let lane = self.pool.owe(beat, None, Moment::START, Arc::new(Unheeded));
-            self.pool.wake(lane);
+            self.pool.dispatch(lane);
         }
         let watchdog = self.watchdog_thread.lock().take();
         [listener, watchdog].into_iter().flatten().collect()

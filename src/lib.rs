@@ -93,6 +93,7 @@ mod pool;
 mod protocol;
 mod questions;
 mod release;
+mod request;
 mod script;
 mod sync;
 mod thread;
@@ -100,6 +101,7 @@ mod time;
 mod waiters;
 mod watchdog;
 mod wheel;
+mod wire;
 
 pub use cancel::CancelToken;
 pub use client::Client;

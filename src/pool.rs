@@ -1,14 +1,16 @@
 //! The connections of one client, and the threads that see to what is owed.
 //!
-//! Callers hand in a command and wait ([`Pool::call`]), or owe it
-//! ([`Pool::owe`]): then they go on, and a *reaper* thread has it sent, repeats
-//! it until it is answered or not worth it any more, and gives the outcome to whom
-//! it concerns. Each connection has a reaper of its own, so that one that does not
-//! answer holds up no other; it is started at the first debt there, and rung awake by
-//! each. What failed on one connection is tried again together, after a pause.
+//! Callers hand in a command and wait ([`Pool::call`]), or owe it ([`Pool::owe`] and
+//! [`Pool::dispatch`]): then they write it, if that needs no waiting, and go on. A
+//! *reaper* thread sees to the rest: it reads the answers that nobody comes for, has
+//! sent what could not be written, repeats it until it is answered or not worth it any
+//! more. Each connection has a reaper of its own, so that one that does not answer holds
+//! up no other; it is started at the first debt there. What failed on one connection is
+//! tried again together, after a pause.
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -16,7 +18,8 @@ use std::time::Duration;
 use crate::conn::{Address, Timeouts};
 use crate::error::{Error, Result};
 use crate::event::{Event, Reconnected, Sink};
-use crate::lane::{Answer, Debt, Failure, Lane, Link, Observer, Outcome, Request, Settle, Slot};
+use crate::lane::Lane;
+use crate::request::{Answer, Debt, Failure, Link, Observer, Outcome, Request, Settle, Slot};
 use crate::script::{Call, LaneId};
 use crate::sync::{Condvar, Mailbox, Mutex};
 use crate::thread;
@@ -28,6 +31,11 @@ mod model;
 /// The first and the longest pause before an owed request is tried again.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long a reply is left unread for the next caller. Shorter costs wake-ups of the
+/// reaper while there is traffic; longer delays what follows from a release that failed.
+const LINGER: Duration =
+    if cfg!(all(test, leasehold_model)) { Duration::ZERO } else { Duration::from_millis(5) };
 
 /// How the pool is set up.
 #[derive(Debug)]
@@ -130,7 +138,7 @@ impl Pool {
     }
 
     /// Has a command sent, by and by, until it is answered or `until` has come. Does
-    /// no I/O, and has to be followed by [`Pool::wake`].
+    /// no I/O, and has to be followed by [`Pool::dispatch`].
     pub(crate) fn owe(
         &self,
         call: Call,
@@ -142,9 +150,10 @@ impl Pool {
         self.shared.queue(Request::owed(call, Debt { settle, until, counts: true }), lane)
     }
 
-    /// Sees to it that what is owed on that lane is sent.
-    pub(crate) fn wake(&self, lane: LaneId) {
-        self.shared.wake_reaper(lane);
+    /// Sees to it that what is owed on that lane is sent: at once, if that needs no
+    /// waiting.
+    pub(crate) fn dispatch(&self, lane: LaneId) {
+        self.shared.dispatch(lane);
     }
 
     /// Has a command sent again and again until `until`, or until the pool is closed: to
@@ -153,7 +162,7 @@ impl Pool {
         let desk = Arc::downgrade(&self.shared.desk);
         let repeat = Arc::new(Repeat { call, lane, until, every, desk });
         repeat.again(&self.shared.desk);
-        self.shared.wake_reaper(lane);
+        self.shared.dispatch(lane);
     }
 
     /// Waits until nothing is owed any more, or until `end`; whether that came.
@@ -200,9 +209,9 @@ impl Shared {
         lane
     }
 
-    /// Wakes the reaper of that lane, or starts it.
-    fn wake_reaper(self: &Arc<Shared>, lane: LaneId) {
-        self.desk.ring(lane);
+    /// Sends what is owed on that lane, or leaves it to who leads there or to the
+    /// reaper, which is started if there is none.
+    fn dispatch(self: &Arc<Shared>, lane: LaneId) {
         if self.desk.starts_reaper(lane) {
             let shared = Arc::clone(self);
             match thread::start("leasehold-reaper", move || shared.reap(lane)) {
@@ -210,6 +219,7 @@ impl Shared {
                 Err(error) => self.do_without_reaper(lane, &error),
             }
         }
+        self.lane(lane).post();
     }
 
     fn do_without_reaper(&self, lane: LaneId, error: &std::io::Error) {
@@ -223,26 +233,41 @@ impl Shared {
     /// What the reaper of a lane does.
     fn reap(&self, lane: LaneId) {
         while !self.desk.ends_reaper(lane) {
-            let next = thread::survive("sending what is owed", || self.send_what_is_owed(lane));
-            let end = match next {
-                // Nothing is delayed or stands in line, and what comes rings.
-                Some(Moment::END) if self.lane(lane).queued() == 0 => Moment::END,
-                Some(next) => next.min(time::now() + LONGEST_PAUSE),
-                None => time::now() + thread::PAUSE,
-            };
-            self.desk.bells[lane.0].sleep(end);
+            let next = thread::survive("seeing to what is owed", || self.see_to(lane));
+            self.desk.bells[lane.0].sleep(next.unwrap_or_else(|| time::now() + thread::PAUSE));
         }
     }
 
-    /// When it has to look again, unless it is rung before.
-    fn send_what_is_owed(&self, lane: LaneId) -> Moment {
-        let (due, next, pauses) = self.desk.due(lane, time::now());
-        let lane = self.lane(lane);
+    /// Sends what is owed and reads what was left unread for too long; when it has to
+    /// look again, unless it is rung before.
+    fn see_to(&self, id: LaneId) -> Moment {
+        let (due, next, pauses) = self.desk.due(id, time::now());
+        let lane = self.lane(id);
         due.into_iter().for_each(|request| lane.queue(request));
         if !pauses && lane.queued() > 0 {
             lane.serve();
         }
-        next
+        let unread = self.read_unread(id);
+        match next == Moment::END && lane.queued() == 0 {
+            // Nothing is delayed or stands in line, and what comes rings.
+            true => unread,
+            false => unread.min(next).min(time::now() + LONGEST_PAUSE),
+        }
+    }
+
+    /// Reads replies that nobody came for. When those are due that are younger.
+    fn read_unread(&self, id: LaneId) -> Moment {
+        let (lane, looks_again) = (self.lane(id), &self.desk.looks_again[id.0]);
+        looks_again.store(false, Ordering::Release);
+        loop {
+            let Some(since) = lane.unread_since() else { return Moment::END };
+            let due = since + LINGER;
+            if time::now() < due {
+                looks_again.store(true, Ordering::Release);
+                return due;
+            }
+            lane.serve();
+        }
     }
 }
 
@@ -252,6 +277,8 @@ struct Desk {
     settled: Condvar,
     /// What wakes the reaper of each lane.
     bells: Box<[Mailbox]>,
+    /// It will look for unread replies without being rung.
+    looks_again: Box<[AtomicBool]>,
     events: Sink,
     on_reconnect: Mutex<Option<Weak<dyn OnReconnect>>>,
 }
@@ -290,6 +317,7 @@ impl Desk {
             state: Mutex::new(state),
             settled: Condvar::default(),
             bells: (0..lanes).map(|_| Mailbox::default()).collect(),
+            looks_again: (0..lanes).map(|_| AtomicBool::new(false)).collect(),
             events,
             on_reconnect: Mutex::new(None),
         }
@@ -429,6 +457,13 @@ impl Observer for Desk {
 
     fn deserted(&self, lane: LaneId) {
         self.ring(lane);
+    }
+
+    fn unread(&self, lane: LaneId) {
+        let looks_again = self.looks_again.get(lane.0);
+        if looks_again.is_some_and(|looks| !looks.swap(true, Ordering::AcqRel)) {
+            self.ring(lane);
+        }
     }
 }
 

@@ -16,11 +16,11 @@ use crate::config::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, LostReason, Released, Sink};
-use crate::lane::{Answer, Failure, Settle};
 use crate::lease::{Lease, Look};
 use crate::local::{Counted, Ended, Local};
 use crate::pool::{Pending, Pool};
 use crate::protocol::{self, Freed, Rules};
+use crate::request::{Answer, Failure, Settle};
 use crate::script::{Call, LaneId};
 use crate::thread;
 use crate::time::{self, Moment};
@@ -165,13 +165,13 @@ impl Hold {
         });
         self.after(&ended);
         if let Some(lane) = queued {
-            pool.wake(lane);
+            pool.dispatch(lane);
         }
     }
 
     fn owe(&self, settlement: Settlement) {
         let lane = self.queue_owed(settlement);
-        self.engine.pool.wake(lane);
+        self.engine.pool.dispatch(lane);
     }
 
     fn queue_owed(&self, settlement: Settlement) -> LaneId {

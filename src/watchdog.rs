@@ -23,11 +23,12 @@ use std::time::Duration;
 use crate::conn::Timeouts;
 use crate::error::{Error, Result};
 use crate::event::{Event, LostReason, RenewalFailed, Renewed, Sink};
-use crate::lane::{Answer, Failure, Lane, Request, Settle, Slot};
+use crate::lane::Lane;
 use crate::lease::{Lease, Look, Renewal};
 use crate::local::Local;
 use crate::pool::{OnReconnect, Pool};
 use crate::protocol::Rules;
+use crate::request::{Answer, Failure, Request, Settle, Slot};
 use crate::script::{Call, Digits};
 use crate::sync::{Mailbox, Mutex};
 use crate::thread;
@@ -354,7 +355,7 @@ impl Kept {
         }
         let release = self.rules.release(self.local.name(), self.lease.owner());
         let settle = Arc::new(Unheeded);
-        pool.wake(pool.owe(release, self.lease.haunted(), self.lease.reach(), settle));
+        pool.dispatch(pool.owe(release, self.lease.haunted(), self.lease.reach(), settle));
     }
 }
 

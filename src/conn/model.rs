@@ -161,6 +161,14 @@ impl State {
 
     /// Takes what was written; what has to be run at once comes back.
     fn take(&mut self, id: usize, mut commands: Vec<Command>) -> Vec<Command> {
+        match self.clients[id].fate {
+            Fate::Good => {}
+            Fate::Broken => return Vec::new(),
+            Fate::Silent => {
+                self.clients[id].unread.extend(commands);
+                return Vec::new();
+            }
+        }
         match self.mishaps.pop_front() {
             Some(Mishap::Silent) => {
                 self.clients[id].fate = Fate::Silent;
@@ -169,8 +177,9 @@ impl State {
             }
             Some(Mishap::Broken { ran, answered }) => {
                 commands.truncate(ran);
-                self.clients[id].fate = Fate::Broken;
-                self.clients[id].heard_up_to = Some(answered);
+                let client = &mut self.clients[id];
+                client.fate = Fate::Broken;
+                client.heard_up_to = Some(client.said.len() + answered);
             }
             Some(Mishap::Unreachable) | None => {}
         }

@@ -1,8 +1,8 @@
 //! A model of one lane and the threads that share it.
 //!
 //! Some wait for their requests, some only until nobody has taken them at once,
-//! some owe theirs to a reaper. Only the code under test wakes anybody, except that
-//! who owes something rings the reaper, as the pool does.
+//! some owe theirs, and a reaper reads what nobody comes for. Only the code under test
+//! wakes anybody.
 //!
 //! What must be so in every schedule:
 //! * there is one connection at a time, and requests run in the order in which they
@@ -21,15 +21,19 @@
 //! * ghosts are not killed.
 
 use super::*;
+use crate::conn::Address;
 use crate::conn::model::{Mishap, Server};
 use crate::hold::{HoldId, Owner};
 use crate::model::check;
 use crate::name::Name;
 use crate::protocol::plain::Plain;
 use crate::protocol::{Ask, Rules as _, Verdict};
+use crate::request::{Answer, Debt, Observer, Settle};
+use crate::script::{Call, Reply};
 use crate::sync::Mailbox;
 use shuttle::thread::{self, JoinHandle};
 use std::sync::OnceLock;
+use std::time::Duration;
 use uuid::Uuid;
 
 /// How long senders wait for somebody to take their requests.
@@ -68,6 +72,10 @@ impl Observer for Reaper {
     fn deserted(&self, _lane: LaneId) {
         self.bell.ring();
     }
+
+    fn unread(&self, _lane: LaneId) {
+        self.bell.ring();
+    }
 }
 
 impl Reaper {
@@ -78,7 +86,7 @@ impl Reaper {
 
     fn run(&self, lane: &Lane) {
         while *self.open.lock() > 0 {
-            if lane.queued() > 0 {
+            if lane.queued() > 0 || lane.unread_since().is_some() {
                 lane.serve();
             }
             self.bell.sleep(Moment::END);
@@ -134,13 +142,13 @@ impl World {
     fn owe(&self, text: &str) -> Arc<Creditor> {
         let creditor = Arc::<Creditor>::default();
         self.queue(Request::owed(echo(text), debt_to(&creditor)), text);
-        self.reaper.bell.ring();
+        self.lane.post();
         creditor
     }
 
     fn owe_call(&self, call: Call) {
         self.lane.queue(Request::owed(call, debt_to(&Arc::default())));
-        self.reaper.bell.ring();
+        self.lane.post();
     }
 
     /// How often it ran.

@@ -1,7 +1,7 @@
 //! A model of what is owed, and of the reaper that starts and ends.
 //!
 //! The pool and its lanes are the real ones, over connections to a server inside the
-//! model. Its threads are not the model's: [`World::wake`] starts the reaper instead.
+//! model. Its threads are not the model's: [`World::dispatch`] starts the reaper instead.
 //! The pause before a debt is tried again is over when the model says so.
 //!
 //! What must be so in every schedule: a debt is settled once, by some reaper, also if
@@ -64,17 +64,17 @@ impl World {
         let creditor = Arc::<Creditor>::default();
         self.creditors.lock().push(Arc::clone(&creditor));
         let lane = self.pool.owe(echo(text), None, until, creditor);
-        self.wake(lane);
+        self.dispatch(lane);
     }
 
-    /// What [`Pool::wake`] does.
-    fn wake(&self, lane: LaneId) {
+    /// What [`Pool::dispatch`] does.
+    fn dispatch(&self, lane: LaneId) {
         let shared = &self.pool.shared;
-        shared.desk.ring(lane);
         if shared.desk.starts_reaper(lane) {
             let shared = Arc::clone(shared);
             self.reapers.lock().push(model::spawn(move || shared.reap(lane)));
         }
+        self.pool.shared.lane(lane).post();
     }
 
     fn finish(&self) {

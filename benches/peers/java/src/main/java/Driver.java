@@ -1,0 +1,367 @@
+import java.io.BufferedOutputStream;
+import java.io.BufferedReader;
+import java.io.FileOutputStream;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.io.OutputStream;
+import java.lang.management.ManagementFactory;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
+import org.redisson.Redisson;
+import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
+import org.redisson.api.redisnode.RedisNode.InfoSection;
+import org.redisson.api.redisnode.RedisNodes;
+import org.redisson.config.Config;
+
+/** Benchmark driver for Redisson's RLock; ../README.md is its contract. */
+public final class Driver {
+    private static final long STACK = 256 << 10; // for 10,000 threads
+
+    private final String address;
+    private final RedissonClient client;
+    private List<Records> records = List.of(); // of the last pairs
+    private RedissonClient holder; // of hold and wait
+    private List<RLock> held = List.of();
+    private List<Thread> waiters = List.of();
+    private final AtomicInteger mishaps = new AtomicInteger(); // of the waiters
+    private final AtomicReference<Throwable> mishap = new AtomicReference<>();
+    private RLock[] retained;
+
+    private Driver(String address) {
+        this.address = address;
+        this.client = connect(new Config());
+    }
+
+    public static void main(String[] args) throws IOException {
+        if (!args[0].equals("redisson")) {
+            System.out.println("unsupported no such contender");
+            return;
+        }
+        if (args[1].startsWith("unix:")) {
+            System.out.println("unsupported unix sockets need another transport than the default");
+            return;
+        }
+        Driver driver = new Driver(args[1]);
+        System.out.println("ready redisson " + Redisson.class.getPackage().getImplementationVersion());
+        BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
+        for (String line; (line = lines.readLine()) != null && !line.equals("quit"); ) {
+            System.out.println(driver.answer(line));
+        }
+        // The locks that are held still, and threads that wait still, end with the process.
+        driver.client.shutdown();
+        System.exit(0);
+    }
+
+    private RedissonClient connect(Config config) {
+        config.useSingleServer().setAddress(address);
+        return Redisson.create(config);
+    }
+
+    private String answer(String line) {
+        String[] words = line.split(" ");
+        Arguments args = new Arguments(words);
+        try {
+            return switch (words[0]) {
+                case "pairs" -> pairs(args, false);
+                case "nested" -> pairs(args, true);
+                case "write" -> write(args.text("file"));
+                case "hold" -> hold(args);
+                case "drop" -> "dropped lost=" + release();
+                case "wait" -> await(args);
+                case "free" -> free();
+                case "handles" -> handles(args);
+                case "forget" -> {
+                    retained = null;
+                    yield "forgotten";
+                }
+                case "start" -> start((int) args.number("count"));
+                default -> "unsupported";
+            };
+        } catch (Exception e) {
+            return "failed " + reason(e);
+        }
+    }
+
+    private static String reason(Throwable e) {
+        return e.toString().replace('\n', ' ');
+    }
+
+    /** What a worker took, and when: five numbers for each pair. */
+    private static final class Records {
+        long[] numbers = new long[5 * 1024];
+        int used;
+
+        void add(long worker, long before, long acquired, long releasing, long released) {
+            if (used == numbers.length) {
+                numbers = Arrays.copyOf(numbers, 2 * used);
+            }
+            numbers[used++] = worker;
+            numbers[used++] = before;
+            numbers[used++] = acquired;
+            numbers[used++] = releasing;
+            numbers[used++] = released;
+        }
+    }
+
+    /** Nested pairs go to the server, too: each is timed like any other. */
+    private String pairs(Arguments args, boolean nested) throws InterruptedException {
+        int count = (int) args.number("threads");
+        long length = args.number("millis") * 1_000_000;
+        long think = args.number("think_us") * 1_000;
+        CountDownLatch ready = new CountDownLatch(count);
+        CountDownLatch begin = new CountDownLatch(1);
+        AtomicInteger errors = new AtomicInteger();
+        List<Records> all = new ArrayList<>();
+        List<Thread> workers = new ArrayList<>();
+        for (int i = 0; i < count; i++) {
+            int worker = i;
+            RLock lock = client.getLock(args.lock(i));
+            Records own = new Records();
+            all.add(own);
+            workers.add(spawn(() -> {
+                if (nested) {
+                    lock.lock();
+                }
+                ready.countDown();
+                begin.await();
+                errors.addAndGet(work(lock, worker, own, System.nanoTime() + length, think));
+                if (nested) {
+                    lock.unlock();
+                }
+                return null;
+            }));
+        }
+        ready.await();
+        begin.countDown();
+        for (Thread worker : workers) {
+            worker.join();
+        }
+        records = all;
+        long pairs = 0;
+        long nanos = 0;
+        for (Records own : all) {
+            pairs += own.used / 5;
+            for (int i = 0; i < own.used; i += 5) {
+                nanos += own.numbers[i + 4] - own.numbers[i + 1];
+            }
+        }
+        String done = "done pairs=" + pairs + " errors=" + errors;
+        return nested && pairs > 0 ? done + " nanos=" + nanos / pairs : done;
+    }
+
+    private static int work(RLock lock, int worker, Records own, long end, long think) {
+        int errors = 0;
+        while (System.nanoTime() < end) {
+            try {
+                long before = System.nanoTime();
+                lock.lock();
+                long acquired = System.nanoTime();
+                long releasing = System.nanoTime();
+                lock.unlock();
+                long released = System.nanoTime(); // CLOCK_MONOTONIC on Linux
+                own.add(worker, before, acquired, releasing, released);
+                if (think > 0) {
+                    while (System.nanoTime() - released < think) {
+                        Thread.onSpinWait();
+                    }
+                }
+            } catch (RuntimeException e) {
+                errors++;
+            }
+        }
+        return errors;
+    }
+
+    private interface Task {
+        Void run() throws Exception;
+    }
+
+    private Thread spawn(Task task) {
+        Thread thread = new Thread(null, () -> {
+            try {
+                task.run();
+            } catch (Throwable e) {
+                mishap.set(e);
+                mishaps.incrementAndGet();
+            }
+        }, "worker", STACK);
+        thread.setDaemon(true);
+        thread.start();
+        return thread;
+    }
+
+    private String write(String path) throws IOException {
+        try (OutputStream file = new BufferedOutputStream(new FileOutputStream(path), 1 << 16)) {
+            for (Records own : records) {
+                ByteBuffer bytes = ByteBuffer.allocate(8 * own.used).order(ByteOrder.LITTLE_ENDIAN);
+                bytes.asLongBuffer().put(own.numbers, 0, own.used);
+                file.write(bytes.array());
+            }
+        }
+        return "written";
+    }
+
+    /** Takes the first locks with a client of its own, all by this thread. */
+    private void take(Config config, Arguments args, int count) {
+        holder = connect(config);
+        held = new ArrayList<>();
+        for (int i = 0; i < count; i++) {
+            RLock lock = holder.getLock(args.lock(i));
+            lock.lock();
+            held.add(lock);
+        }
+    }
+
+    /** Undoes take, and counts what was lost. */
+    private int release() {
+        int lost = 0;
+        for (RLock lock : held) {
+            try {
+                lock.unlock();
+            } catch (RuntimeException e) { // IllegalMonitorStateException: not ours any more
+                lost++;
+            }
+        }
+        held = List.of();
+        return lost;
+    }
+
+    /** Closing a client takes Redisson some 100 ms or more: not while the clock runs. */
+    private void dismiss() {
+        if (holder != null) {
+            holder.shutdown();
+            holder = null;
+        }
+    }
+
+    private String hold(Arguments args) {
+        dismiss();
+        Config config = new Config();
+        config.setLockWatchdogTimeout(args.number("lease_ms"));
+        take(config, args, (int) args.number("count"));
+        return "holding count=" + held.size();
+    }
+
+    private String await(Arguments args) throws InterruptedException {
+        dismiss();
+        int count = (int) args.number("count");
+        take(new Config(), args, args.shared() ? 1 : count);
+        mishaps.set(0);
+        waiters = new ArrayList<>();
+        long before = scripts();
+        for (int i = 0; i < count; i++) {
+            RLock lock = client.getLock(args.lock(i));
+            waiters.add(spawn(() -> {
+                lock.lock();
+                lock.unlock();
+                return null;
+            }));
+        }
+        // A worker asks, subscribes, asks again, and sleeps: each time with a script.
+        while (scripts() - before < 2L * count) {
+            if (mishaps.get() > 0) {
+                release();
+                join();
+                return "failed " + mishaps + " of " + count + " did not wait: " + reason(mishap.get());
+            }
+            Thread.sleep(10);
+        }
+        return "waiting count=" + count;
+    }
+
+    /** How many scripts the server has run. */
+    private long scripts() {
+        Map<String, String> stats =
+                client.getRedisNodes(RedisNodes.SINGLE).getInstance().info(InfoSection.COMMANDSTATS);
+        long calls = 0;
+        for (String name : List.of("cmdstat_eval", "cmdstat_evalsha")) {
+            String line = stats.getOrDefault(name, "calls=0,");
+            calls += Long.parseLong(line.substring(line.indexOf('=') + 1, line.indexOf(',')));
+        }
+        return calls;
+    }
+
+    private void join() throws InterruptedException {
+        for (Thread waiter : waiters) {
+            waiter.join();
+        }
+        waiters = List.of();
+    }
+
+    private String free() throws InterruptedException {
+        long begun = System.nanoTime();
+        int lost = release();
+        join();
+        long nanos = System.nanoTime() - begun;
+        return "drained nanos=" + nanos + " errors=" + (mishaps.get() + lost);
+    }
+
+    private String handles(Arguments args) {
+        int count = (int) args.number("count");
+        retained = new RLock[count];
+        long bytes = allocated();
+        long begun = System.nanoTime();
+        for (int i = 0; i < count; i++) {
+            retained[i] = client.getLock(args.lock(i));
+        }
+        long nanos = System.nanoTime() - begun;
+        return "handles nanos=" + nanos + " heap=" + (allocated() - bytes);
+    }
+
+    private static long allocated() {
+        var threads = (com.sun.management.ThreadMXBean) ManagementFactory.getThreadMXBean();
+        return threads.getThreadAllocatedBytes(Thread.currentThread().getId());
+    }
+
+    private String start(int count) {
+        long begun = System.nanoTime();
+        for (int i = 0; i < count; i++) {
+            RedissonClient own = connect(new Config());
+            RLock lock = own.getLock("peers:start");
+            lock.lock();
+            lock.unlock();
+            own.shutdown();
+        }
+        return "started nanos=" + (System.nanoTime() - begun);
+    }
+
+    /** The name=value words of a command. */
+    private static final class Arguments {
+        private final Map<String, String> values = new HashMap<>();
+
+        Arguments(String[] words) {
+            for (String word : words) {
+                int sign = word.indexOf('=');
+                if (sign > 0) {
+                    values.put(word.substring(0, sign), word.substring(sign + 1));
+                }
+            }
+        }
+
+        String text(String name) {
+            return values.get(name);
+        }
+
+        /** 0 for an argument that is not there. */
+        long number(String name) {
+            return Long.parseLong(values.getOrDefault(name, "0"));
+        }
+
+        boolean shared() {
+            return number("shared") == 1;
+        }
+
+        String lock(int i) {
+            return shared() ? text("locks") : text("locks") + ":" + i;
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! A command on its way to the server: who gets its outcome, and where its sender sleeps.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::conn::{Address, Identity};
+use crate::error::{Error, ErrorKind, Result};
+use crate::script::{Call, LaneId, Reply, Script};
+use crate::sync::{Condvar, Mutex};
+use crate::time::{self, Moment};
+
+/// An answer, and how it came about.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) reply: Reply,
+    /// The moment just before the command was (last) written.
+    pub(crate) sent: Moment,
+    /// An earlier copy of the command may have run as well.
+    pub(crate) doubtful: bool,
+    /// A copy of this or of an earlier command may still run, later.
+    pub(crate) haunted: bool,
+    pub(crate) lane: LaneId,
+}
+
+/// Why there is no answer that says anything.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) error: Error,
+    /// The command may have run, or run yet: it was written.
+    pub(crate) written: bool,
+}
+
+impl Failure {
+    pub(crate) fn into_error(self) -> Error {
+        self.error
+    }
+}
+
+/// What the sender of a command gets.
+pub(crate) type Outcome = std::result::Result<Answer, Failure>;
+
+/// What is done with the outcome of a request that nobody waits for. Called with no
+/// lock held, by whichever thread spoke with the server; must not block.
+pub(crate) trait Settle: Send + Sync {
+    fn settle(&self, outcome: Result<Answer>);
+}
+
+/// A request that nobody waits for, and how long it is worth sending.
+#[derive(Clone)]
+pub(crate) struct Debt {
+    pub(crate) settle: Arc<dyn Settle>,
+    pub(crate) until: Moment,
+    /// Whether a client that is closed waits for it.
+    pub(crate) counts: bool,
+}
+
+impl fmt::Debug for Debt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Debt").field("until", &self.until).finish_non_exhaustive()
+    }
+}
+
+/// A command in the line of a lane.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) call: Call,
+    pub(crate) to: To,
+    /// When it was written to the present connection, if it was.
+    pub(crate) written: Option<Moment>,
+    /// A copy was written to an earlier one.
+    pub(crate) doubtful: bool,
+    /// How often its script was loaded for it.
+    pub(crate) loads: u8,
+}
+
+/// Who gets the outcome.
+#[derive(Debug)]
+pub(crate) enum To {
+    Waiter(Promise),
+    Debt(Debt),
+    Script(&'static Script),
+    Ghost(Identity),
+}
+
+impl Request {
+    /// A request whose sender will wait, and where.
+    pub(crate) fn awaited(call: Call) -> (Request, Arc<Slot>) {
+        let slot = Arc::default();
+        let to = To::Waiter(Promise(Some(Arc::clone(&slot))));
+        (Request::new(call, to), slot)
+    }
+
+    pub(crate) fn owed(call: Call, debt: Debt) -> Request {
+        Request::new(call, To::Debt(debt))
+    }
+
+    pub(crate) fn new(call: Call, to: To) -> Request {
+        Request { call, to, written: None, doubtful: false, loads: 0 }
+    }
+
+    /// The connection was given up: what was written there may have run.
+    pub(crate) fn take_back(&mut self) {
+        self.doubtful |= self.written.take().is_some();
+    }
+
+    pub(crate) fn slot(&self) -> Option<&Arc<Slot>> {
+        match &self.to {
+            To::Waiter(promise) => promise.0.as_ref(),
+            To::Debt(_) | To::Script(_) | To::Ghost(_) => None,
+        }
+    }
+
+    /// What is owed with it, if nobody waits for it.
+    pub(crate) fn debt(&self) -> Option<&Debt> {
+        match &self.to {
+            To::Debt(debt) => Some(debt),
+            To::Waiter(_) | To::Script(_) | To::Ghost(_) => None,
+        }
+    }
+}
+
+/// The end of a slot that completes it. Dropped without an outcome, it says so: no
+/// sender sleeps for ever.
+#[derive(Debug)]
+pub(crate) struct Promise(Option<Arc<Slot>>);
+
+impl Promise {
+    pub(crate) fn keep(&mut self, outcome: Outcome) {
+        if let Some(slot) = self.0.take() {
+            slot.set(Stage::Done(Box::new(outcome)));
+        }
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        self.keep(Err(Failure { error: panicked(), written: true }));
+    }
+}
+
+/// Where the sender of a request sleeps until it is complete, or its turn to lead.
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    stage: Mutex<Stage>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+pub(crate) enum Stage {
+    #[default]
+    Queued,
+    Taken,
+    Lead,
+    Done(Box<Outcome>),
+}
+
+/// What the sleep of a sender ended with.
+pub(crate) enum Woken {
+    Done(Outcome),
+    Lead,
+    TooLate,
+}
+
+impl Slot {
+    pub(crate) fn set(&self, stage: Stage) {
+        *self.stage.lock() = stage;
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        matches!(*self.stage.lock(), Stage::Done(_))
+    }
+
+    /// The leader has the request in its hands and will complete it.
+    pub(crate) fn set_taken_unless_done(&self) {
+        let mut stage = self.stage.lock();
+        if matches!(*stage, Stage::Queued) {
+            *stage = Stage::Taken;
+        }
+    }
+
+    /// Sleeps; until `end` if nobody has taken the request.
+    pub(crate) fn sleep(&self, end: Moment) -> Woken {
+        let mut stage = self.stage.lock();
+        loop {
+            match &mut *stage {
+                Stage::Done(_) => break,
+                Stage::Lead => {
+                    *stage = Stage::Queued;
+                    return Woken::Lead;
+                }
+                Stage::Queued if end <= time::now() => return Woken::TooLate,
+                Stage::Queued => self.changed.wait_until(&mut stage, end),
+                Stage::Taken => self.changed.wait_until(&mut stage, Moment::END),
+            }
+        }
+        match std::mem::take(&mut *stage) {
+            Stage::Done(outcome) => Woken::Done(*outcome),
+            Stage::Queued | Stage::Taken | Stage::Lead => Woken::TooLate,
+        }
+    }
+}
+
+/// What all lanes of one client share.
+pub(crate) struct Link {
+    pub(crate) address: Address,
+    /// The client's name, which its connections carry with a number each.
+    pub(crate) name: String,
+    /// The process that may use them.
+    pub(crate) process: u32,
+    pub(crate) observer: Arc<dyn Observer>,
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl Link {
+    /// An error in a forked child: what is written there, or read, is taken from its
+    /// parent; its threads are gone, and its hold numbers are those of its parent.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        match std::process::id() == self.process {
+            true => Ok(()),
+            false => Err(Error::configuration(
+                "the client was made before a fork and cannot be used in the child",
+            )),
+        }
+    }
+}
+
+/// Is told of what happens to connections. Must not block, nor panic.
+pub(crate) trait Observer: Send + Sync {
+    /// A connection was made again after one that broke.
+    fn reconnected(&self, address: &Arc<str>);
+    /// A request that nobody waits for was answered.
+    fn answered(&self, lane: LaneId, debt: &Debt, answer: Answer);
+    /// A request that nobody waits for got no answer, or was refused.
+    fn failed(&self, lane: LaneId, request: Request, error: Error);
+    /// There are requests in the line that nobody waits for, and nobody leads.
+    fn deserted(&self, lane: LaneId);
+    /// There are answers to come that nobody waits for, and nobody leads.
+    fn unread(&self, lane: LaneId);
+}
+
+pub(crate) fn panicked() -> Error {
+    Error::new(ErrorKind::Connection, "the thread that spoke with the server panicked")
+}

@@ -1,0 +1,416 @@
+//! The connection of a lane: writes requests, reads replies, and does again what a
+//! broken connection left undone.
+//!
+//! What happens to a request here, step by step:
+//! 1. It is written, together with all that came with it. One deadline for what is
+//!    waited for.
+//! 2. Its reply completes it. Requests that nobody waits for may be left *unread*:
+//!    written, their replies to be read by whoever comes next, before its own.
+//! 3. A reply of `NOSCRIPT` loads the script and sends it again, and with it what was
+//!    written behind it: order holds.
+//! 4. If the connection breaks before, a new one is made at once, and what has no
+//!    answer is sent again, once; its answer is then marked *doubtful*, since the
+//!    first copy may have run. If no answer comes in time nothing is sent again, and
+//!    never what must not run twice ([`Call::once`]).
+//!    Owed requests are given back to the pool, which tries later.
+//!
+//! Bytes that were written cannot be recalled: an old connection may still run a
+//! command after its successor has answered. So the *ghost* of a connection that was
+//! given up with questions under way is killed by its client id: the handshake of
+//! the next connection asks whether the server still has it, and if so the first
+//! thing written there is `CLIENT KILL`. What follows on this lane runs after it.
+//! Where that is not permitted, answers are marked *haunted* for as long as a late
+//! copy could leave something behind.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[cfg(not(all(test, leasehold_model)))]
+use crate::conn::Conn;
+#[cfg(all(test, leasehold_model))]
+use crate::conn::model::Conn;
+use crate::conn::{Fault, Ghosts, Identity, Timeouts};
+use crate::error::{Error, Refusal, Result};
+use crate::request::{Answer, Failure, Link, Request, To, panicked};
+use crate::script::{Call, LaneId, Reply, Script};
+use crate::thread;
+use crate::time::{self, Moment};
+
+/// How often a script is loaded for one request before that is an error.
+const LOADS: u8 = 3;
+
+/// How many replies are left unread at most. So few small writes fit into a socket's
+/// buffer even if nothing has left it: whoever writes them does not wait.
+const UNREAD: usize = if cfg!(all(test, leasehold_model)) { 2 } else { 8 };
+
+/// The connection of a lane, what was written to it, and what is known of those
+/// before it.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    at: Place,
+    conn: Option<Conn>,
+    /// How many connections there have been.
+    serial: u64,
+    buffer: Vec<u8>,
+    batch: Batch,
+    notes: Notes,
+    /// When the last answer to what was written is due.
+    due: Moment,
+}
+
+/// Which lane it is, and how it is to connect.
+#[derive(Debug)]
+struct Place {
+    lane: LaneId,
+    link: Arc<Link>,
+    timeouts: Timeouts,
+}
+
+/// What has been taken from the line and has no answer.
+#[derive(Debug, Default)]
+struct Batch {
+    /// In order; what was written comes first.
+    left: VecDeque<Request>,
+    /// What has to be sent once more in the same order, before it.
+    again: VecDeque<Request>,
+}
+
+/// What the replies said that is of use for what follows.
+#[derive(Debug, Default)]
+struct Notes {
+    ghosts: Vec<Ghost>,
+    /// The server said that it is a replica.
+    misled: bool,
+    /// A script that could not be loaded in this round, and why.
+    not_loaded: Option<(&'static str, Refusal)>,
+}
+
+/// A connection that was given up with questions under way.
+#[derive(Debug)]
+struct Ghost {
+    identity: Identity,
+    /// How long that lasts which it may do late.
+    lasting: Duration,
+    fate: Fate,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Unknown,
+    /// The server has it, and it is to be killed.
+    Alive,
+    /// The server does not let us find out, or kill it. Forgotten at that moment.
+    Untouchable(Moment),
+}
+
+impl Ghost {
+    fn give_up(&mut self, now: Moment) {
+        if !matches!(self.fate, Fate::Untouchable(_)) {
+            self.fate = Fate::Untouchable(now + self.lasting);
+        }
+    }
+
+    fn haunts(&self, now: Moment) -> bool {
+        !matches!(self.fate, Fate::Untouchable(until) if until <= now)
+    }
+}
+
+type Round = std::result::Result<(), Fault>;
+
+impl Wire {
+    pub(crate) fn new(lane: LaneId, link: Arc<Link>, timeouts: Timeouts) -> Wire {
+        Wire {
+            at: Place { lane, link, timeouts },
+            conn: None,
+            serial: 0,
+            buffer: Vec::new(),
+            batch: Batch::default(),
+            notes: Notes::default(),
+            due: Moment::START,
+        }
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.conn.is_some()
+    }
+
+    /// Takes a request over, behind those that it has.
+    pub(crate) fn take(&mut self, request: Request) {
+        self.batch.left.push_back(request);
+    }
+
+    /// Since when replies have been left unread, if some have.
+    pub(crate) fn unread_since(&self) -> Option<Moment> {
+        self.batch.left.front()?.written
+    }
+
+    /// Whether so many more requests can be written without waiting for anything.
+    pub(crate) fn can_post(&self, more: usize) -> bool {
+        self.conn.is_some()
+            && self.batch.left.len() + more <= UNREAD
+            && self.at.link.check_process().is_ok()
+            && !self.notes.ghosts.iter().any(|ghost| ghost.fate == Fate::Alive)
+    }
+
+    /// Writes what was taken over and leaves the replies unread. If that fails, what
+    /// has no answer comes back.
+    pub(crate) fn post(&mut self) -> VecDeque<Request> {
+        let written = thread::survive("writing a release", || self.write());
+        if matches!(written, Some(Ok(()))) {
+            return VecDeque::new();
+        }
+        self.condemn();
+        std::mem::take(&mut self.batch.left)
+    }
+
+    /// Has every request that was taken over completed.
+    pub(crate) fn exchange(&mut self) {
+        if let Err(error) = self.at.link.check_process() {
+            return self.fail_all(&error);
+        }
+        let mut faults = 0;
+        while !self.batch.left.is_empty() {
+            if let Err(error) = self.connect() {
+                return self.fail_all(&error);
+            }
+            // Loggers are foreign code. What they break must not stay unanswered.
+            let round = || self.round();
+            let (error, hopeless) = match thread::survive("speaking with the server", round) {
+                Some(Ok(())) => continue,
+                Some(Err(fault)) => (fault.error, fault.timed_out || faults > 0),
+                None => (panicked(), true),
+            };
+            faults += 1;
+            self.condemn();
+            let given_up = self.batch.take(|request| hopeless || request.call.once);
+            self.at.fail(given_up, &error);
+        }
+    }
+
+    /// Connects if there is no connection.
+    pub(crate) fn connect(&mut self) -> Result<()> {
+        if self.conn.is_some() {
+            return Ok(());
+        }
+        let Place { lane, link, timeouts } = &self.at;
+        let now = time::now();
+        let unknown = self.notes.ghosts_that_haunt(now);
+        let name = format!("{}:{}.{}", link.name, lane.0, self.serial);
+        let opened = Conn::open(&link.address, *timeouts, name, &unknown)?;
+        self.notes.judge(&opened.ghosts, now);
+        self.conn = Some(opened.conn);
+        self.serial += 1;
+        if self.serial > 1 {
+            link.observer.reconnected(link.address.shown());
+        }
+        Ok(())
+    }
+
+    /// Its leader has panicked in the middle: nobody knows what it has read.
+    pub(crate) fn abandon(&mut self) {
+        self.condemn();
+        self.fail_all(&panicked());
+    }
+
+    fn fail_all(&mut self, error: &Error) {
+        let all = std::mem::take(&mut self.batch.left);
+        self.at.fail(all, error);
+    }
+
+    /// Gives the connection up. What has no answer may have run, and is to be sent
+    /// again.
+    fn condemn(&mut self) {
+        self.batch.requeue();
+        let unanswered = &mut self.batch.left;
+        let written = unanswered.iter().filter(|request| request.written.is_some());
+        let lasting = written.map(|request| request.call.lasting).max().unwrap_or_default();
+        unanswered.iter_mut().for_each(Request::take_back);
+        if let Some(conn) = self.conn.take()
+            && !lasting.is_zero()
+        {
+            let identity = conn.identity().clone();
+            self.notes.ghosts.push(Ghost { identity, lasting, fate: Fate::Unknown });
+        }
+    }
+
+    /// One write and all replies. What is answered leaves the batch; what needs its
+    /// script loaded stays there for the next round.
+    fn round(&mut self) -> Round {
+        self.notes.put_own_requests_first(&mut self.batch.left);
+        self.notes.not_loaded = None;
+        self.write()?;
+        let Wire { conn: Some(conn), notes, batch, .. } = self else { return Ok(()) };
+        notes.read(&self.at, conn, batch, self.due)?;
+        batch.requeue();
+        // A replica that was a master, or took its address: look again where it is.
+        if std::mem::take(&mut notes.misled) {
+            self.conn = None;
+        }
+        Ok(())
+    }
+
+    /// Writes what has not been written.
+    fn write(&mut self) -> Round {
+        let Wire { conn: Some(conn), buffer, batch, .. } = self else { return Ok(()) };
+        buffer.clear();
+        let now = time::now();
+        let fresh = batch.left.iter_mut().skip_while(|request| request.written.is_some());
+        for request in fresh {
+            request.written = Some(now);
+            buffer.extend_from_slice(&request.call.bytes);
+        }
+        if !buffer.is_empty() {
+            self.due = conn.send(buffer)?;
+        }
+        Ok(())
+    }
+}
+
+impl Place {
+    fn answer(&self, mut request: Request, answer: Result<Answer>) {
+        match (&mut request.to, answer) {
+            (To::Waiter(promise), answer) => {
+                promise.keep(answer.map_err(|error| Failure { error, written: true }));
+            }
+            (To::Debt(_), Err(error)) => self.link.observer.failed(self.lane, request, error),
+            (To::Debt(debt), Ok(answer)) => self.link.observer.answered(self.lane, debt, answer),
+            (To::Script(_) | To::Ghost(_), _) => {}
+        }
+    }
+
+    fn fail(&self, requests: impl IntoIterator<Item = Request>, error: &Error) {
+        for mut request in requests {
+            let (error, written) = (error.clone(), request.doubtful);
+            match &mut request.to {
+                To::Waiter(promise) => promise.keep(Err(Failure { error, written })),
+                To::Debt(_) => self.link.observer.failed(self.lane, request, error),
+                To::Script(_) | To::Ghost(_) => {}
+            }
+        }
+    }
+}
+
+impl Batch {
+    /// What has to be sent once more comes before what has no answer.
+    fn requeue(&mut self) {
+        self.again.append(&mut self.left);
+        std::mem::swap(&mut self.left, &mut self.again);
+    }
+
+    fn take(&mut self, which: impl Fn(&Request) -> bool) -> VecDeque<Request> {
+        let (taken, left) = self.left.drain(..).partition(which);
+        self.left = left;
+        taken
+    }
+}
+
+impl Notes {
+    fn ghosts_that_haunt(&mut self, now: Moment) -> Vec<Identity> {
+        self.ghosts.retain(|ghost| ghost.haunts(now));
+        self.ghosts.iter().map(|ghost| ghost.identity.clone()).collect()
+    }
+
+    /// Takes in what the server said of the ghosts.
+    fn judge(&mut self, said: &Ghosts, now: Moment) {
+        match said {
+            Ghosts::Alive(alive) => {
+                self.ghosts.retain(|ghost| alive.contains(&ghost.identity));
+                self.ghosts.iter_mut().for_each(|ghost| ghost.fate = Fate::Alive);
+            }
+            Ghosts::Unknown => self.ghosts.iter_mut().for_each(|ghost| ghost.give_up(now)),
+        }
+    }
+
+    /// Reads the replies to a batch and completes what they answer.
+    fn read(&mut self, at: &Place, conn: &mut Conn, batch: &mut Batch, due: Moment) -> Round {
+        while !batch.left.is_empty() {
+            let reply = conn.answer(due)?;
+            let Some(mut request) = batch.left.pop_front() else { break };
+            let sent = request.written.unwrap_or(due);
+            let reply = self.why_unknown(&request, reply);
+            if reply.is_refused("NOSCRIPT") && request.loads < LOADS {
+                request.loads += 1;
+                request.written = None;
+                batch.again.push_back(request);
+            } else if batch.again.is_empty() || request.call.once {
+                self.answer(at, request, reply, sent);
+            } else {
+                // It was answered too early: it stands behind one that did not run.
+                request.take_back();
+                batch.again.push_back(request);
+            }
+        }
+        Ok(())
+    }
+
+    /// A script that is unknown because it could not be loaded: the reason for that is
+    /// the better answer.
+    fn why_unknown(&self, request: &Request, reply: Reply) -> Reply {
+        match (&self.not_loaded, request.call.script) {
+            (Some((digest, refusal)), Some(script))
+                if script.digest == *digest && reply.is_refused("NOSCRIPT") =>
+            {
+                Reply::Refused(refusal.clone())
+            }
+            _ => reply,
+        }
+    }
+
+    fn answer(&mut self, at: &Place, request: Request, reply: Reply, sent: Moment) {
+        match &request.to {
+            To::Ghost(identity) => self.killed(identity, &reply),
+            To::Script(script) => {
+                if let Reply::Refused(refusal) = reply {
+                    self.not_loaded = Some((script.digest, refusal));
+                }
+            }
+            To::Waiter(_) | To::Debt(_) => {
+                let haunted = self.ghosts.iter().any(|ghost| ghost.haunts(sent));
+                let (doubtful, lane) = (request.doubtful, at.lane);
+                self.misled |= reply.is_refused("READONLY");
+                let answer = match reply {
+                    Reply::Refused(refusal) => Err(Error::server(&refusal)),
+                    reply => Ok(Answer { reply, sent, doubtful, haunted, lane }),
+                };
+                at.answer(request, answer);
+            }
+        }
+    }
+
+    /// The server has answered the command that kills a ghost.
+    fn killed(&mut self, identity: &Identity, reply: &Reply) {
+        match reply {
+            Reply::Refused(_) => {
+                let ghosts = self.ghosts.iter_mut().filter(|ghost| ghost.identity == *identity);
+                ghosts.for_each(|ghost| ghost.give_up(time::now()));
+            }
+            _ => self.ghosts.retain(|ghost| ghost.identity != *identity),
+        }
+    }
+
+    /// Ghosts are killed and missing scripts loaded before anything else is sent.
+    fn put_own_requests_first(&self, left: &mut VecDeque<Request>) {
+        left.retain(|request| matches!(request.to, To::Waiter(_) | To::Debt(_)));
+        let first = left.partition_point(|request| request.written.is_some());
+        for script in missing_scripts(left) {
+            thread::say(|| {
+                log::debug!("the server does not know the script {}: loading it", script.name);
+            });
+            left.insert(first, Request::new(Call::load(script), To::Script(script)));
+        }
+        for ghost in self.ghosts.iter().filter(|ghost| ghost.fate == Fate::Alive) {
+            let to = To::Ghost(ghost.identity.clone());
+            left.insert(first, Request::new(ghost.identity.kill(), to));
+        }
+    }
+}
+
+/// What has to be loaded for requests that found their scripts missing, once each.
+fn missing_scripts(left: &VecDeque<Request>) -> Vec<&'static Script> {
+    let unwritten = left.iter().filter(|request| request.written.is_none() && request.loads > 0);
+    let mut scripts: Vec<_> = unwritten.filter_map(|request| request.call.script).collect();
+    scripts.sort_unstable_by_key(|script| script.digest);
+    scripts.dedup_by_key(|script| script.digest);
+    scripts
+}
