@@ -2,26 +2,33 @@
 //!
 //! Who brings a request and finds the lane free *leads*: has all that is queued
 //! written in one write and reads the replies in order (`wire.rs`). Everyone else
-//! queues and sleeps. With its own reply the leader hands the lead to one who waits: it
-//! has what it came for, and the next answer may be slow.
+//! queues and sleeps. With its own reply the leader goes: it has what it came for, and
+//! the next answer may be slow.
 //!
-//! Requests that nobody waits for are *owed*. Whoever brings one to a lane that is
-//! free, or leaves one where only such are queued, *posts* them: writes them and leaves
-//! the replies unread, for the next leader or, if none comes soon, for the reaper
-//! (`pool.rs`). What cannot be posted, because there is no connection or because much
-//! is unread already, is led by the reaper.
+//! Whoever leaves the lane *posts* what is queued: writes it and leaves the replies
+//! unread, so that the server has something to do until somebody comes to read them. One
+//! of those who wait is offered the lead. Where nobody waits, because all of it is
+//! *owed*, the next caller reads the replies, or the reaper (`pool.rs`) if none comes
+//! soon. What cannot be posted, because there is no connection or because much is
+//! unread already, is written by the next leader.
+//!
+//! Those whose requests are taken together sleep together, in one *crowd*, and are
+//! woken by one system call. While one crowd is served, and another has been posted,
+//! who comes joins the third.
 //!
 //! Requests of one lane reach the server in the order in which they were queued.
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::ops::Range;
+use std::ptr;
 use std::sync::Arc;
 
 use crate::conn::Timeouts;
 use crate::error::{Error, ErrorKind, Result};
-use crate::request::{Failure, Link, Outcome, Request, Slot, Stage, Woken};
+use crate::request::{Failure, Link, Outcome, Request, Slot};
 use crate::script::LaneId;
-use crate::sync::Mutex;
+use crate::sync::{Crowd, Mutex};
 use crate::time::Moment;
 use crate::wire::Wire;
 
@@ -31,20 +38,37 @@ mod model;
 /// How many requests one write takes along.
 const BATCH: usize = if cfg!(all(test, leasehold_model)) { 2 } else { 128 };
 
+/// One that is served, one that was posted, one that queues.
+const CROWDS: usize = 3;
+
 /// One connection and its line.
 pub(crate) struct Lane {
     id: LaneId,
     link: Arc<Link>,
     state: Mutex<State>,
+    crowds: [Crowd; CROWDS],
 }
 
 #[derive(Debug)]
 struct State {
     queue: VecDeque<Request>,
+    /// The crowd of those who queue, by a number that grows.
+    queuing: usize,
+    /// The crowds whose requests have been taken and not been completed.
+    asleep: Range<usize>,
     /// How many requests the leader has taken and not finished with.
     taken: usize,
     /// What the leader needs; absent while somebody leads.
     wire: Option<Box<Wire>>,
+}
+
+/// What is known of replies that nobody has come for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unread {
+    Nothing,
+    Since(Moment),
+    /// Somebody leads, and reads them.
+    Led,
 }
 
 impl fmt::Debug for Lane {
@@ -56,7 +80,8 @@ impl fmt::Debug for Lane {
 impl Lane {
     pub(crate) fn new(id: LaneId, link: Arc<Link>, timeouts: Timeouts) -> Lane {
         let wire = Some(Box::new(Wire::new(id, Arc::clone(&link), timeouts)));
-        Lane { id, link, state: Mutex::new(State { queue: VecDeque::new(), taken: 0, wire }) }
+        let state = State { queue: VecDeque::new(), queuing: 0, asleep: 0..0, taken: 0, wire };
+        Lane { id, link, state: Mutex::new(state), crowds: Default::default() }
     }
 
     /// Connects, if it is not connected.
@@ -69,7 +94,7 @@ impl Lane {
     /// Queues a request. Does no I/O: call [`Lane::wait`] or [`Lane::post`], or have it
     /// served.
     pub(crate) fn queue(&self, request: Request) {
-        self.state.lock().queue.push_back(request);
+        self.state.lock().queue(request);
     }
 
     /// Queues a request if nobody leads here.
@@ -78,7 +103,7 @@ impl Lane {
         if state.wire.is_none() || !state.queue.is_empty() {
             return Err(request);
         }
-        state.queue.push_back(request);
+        state.queue(request);
         Ok(())
     }
 
@@ -97,28 +122,36 @@ impl Lane {
         state.queue.len() + state.taken
     }
 
-    /// Since when replies have been left unread, if some have and nobody leads.
-    pub(crate) fn unread_since(&self) -> Option<Moment> {
-        self.state.lock().wire.as_ref()?.unread_since()
+    /// Whether replies have been left unread.
+    pub(crate) fn unread(&self) -> Unread {
+        match &self.state.lock().wire {
+            None => Unread::Led,
+            Some(wire) => wire.unread_since().map_or(Unread::Nothing, Unread::Since),
+        }
     }
 
     /// Waits for a queued request, and leads if nobody else does. `give_up` after
     /// which it is taken back from the line, if it still stands there.
     pub(crate) fn wait(&self, slot: &Arc<Slot>, give_up: Moment) -> Outcome {
+        let mut give_up = give_up;
         loop {
             if let Some(lead) = Lead::take(self) {
                 lead.serve(Some(slot));
             }
-            match slot.sleep(give_up) {
-                Woken::Done(outcome) => return outcome,
-                Woken::Lead => {}
-                Woken::TooLate if self.take_back(slot) => {
-                    // The lead may have been offered to it in this very moment.
-                    self.post();
-                    return Err(Failure { error: all_busy(), written: false });
-                }
-                Woken::TooLate => slot.set_taken_unless_done(),
+            if let Some(outcome) = slot.take() {
+                return outcome;
             }
+            let crowd = &self.crowds[slot.crowd() % CROWDS];
+            if crowd.sleep(give_up, || slot.is_done()) {
+                continue;
+            }
+            if let Some(request) = self.take_back(slot) {
+                // The lead may have been offered to it in this very moment.
+                self.post();
+                return Err(Failure { error: all_busy(), written: request.doubtful });
+            }
+            // It was taken, and will be completed.
+            give_up = Moment::END;
         }
     }
 
@@ -129,17 +162,17 @@ impl Lane {
         }
     }
 
-    /// If nobody leads, tells the next in line, or writes what is owed there, if that
-    /// can be done without waiting for anything.
+    /// If nobody leads, writes what is queued, if that can be done without waiting for
+    /// anything, and offers the lead to one who waits.
     pub(crate) fn post(&self) {
         drop(Lead::take(self));
     }
 
-    fn take_back(&self, slot: &Arc<Slot>) -> bool {
+    fn take_back(&self, slot: &Arc<Slot>) -> Option<Request> {
         let mut state = self.state.lock();
         let mine = |r: &Request| r.slot().is_some_and(|s| Arc::ptr_eq(s, slot));
-        let at = state.queue.iter().position(mine);
-        at.and_then(|at| state.queue.remove(at)).is_some()
+        let at = state.queue.iter().position(mine)?;
+        state.queue.remove(at)
     }
 }
 
@@ -161,6 +194,8 @@ enum Left {
     Nothing,
     /// What was just taken from the line is to be posted.
     Post,
+    /// Somebody of that crowd waits, and is to lead.
+    Waiters(usize),
     Unread,
     Deserted,
 }
@@ -180,8 +215,13 @@ impl<'a> Lead<'a> {
             if lane.take_batch(wire) == 0 && wire.unread_since().is_none() {
                 return;
             }
+            let others = wire.waiters().any(|slot| own.is_none_or(|own| !ptr::eq(slot, own)));
             self.busy = true;
-            wire.exchange();
+            wire.exchange(|| {
+                if others {
+                    lane.wake()
+                }
+            });
             self.busy = false;
             let relieved = match own {
                 Some(slot) => slot.is_done(),
@@ -199,16 +239,15 @@ impl<'a> Lead<'a> {
         let mut state = self.lane.state.lock();
         state.taken = 0;
         let Some(mut wire) = self.wire.take() else { return Left::Nothing };
-        if self.busy {
-            wire.abandon();
-        }
         let left = state.left(&wire);
         match left {
             Left::Post => {
-                state.queue.drain(..).for_each(|request| wire.take(request));
+                state.hand_over(&mut wire, usize::MAX);
                 self.wire = Some(wire);
             }
-            Left::Nothing | Left::Unread | Left::Deserted => state.wire = Some(wire),
+            Left::Nothing | Left::Waiters(_) | Left::Unread | Left::Deserted => {
+                state.wire = Some(wire);
+            }
         }
         left
     }
@@ -216,46 +255,79 @@ impl<'a> Lead<'a> {
     /// Posts what was taken from the line; what cannot be posted goes back there.
     fn post(&mut self) {
         let lane = self.lane;
-        let Some(mut back) = self.wire.as_deref_mut().map(Wire::post) else { return };
-        if !back.is_empty() {
-            let mut state = lane.state.lock();
-            back.append(&mut state.queue);
-            state.queue = back;
-        }
+        let Some(mut back) = self.wire.as_deref_mut().and_then(Wire::post) else { return };
+        let mut state = lane.state.lock();
+        back.append(&mut state.queue);
+        state.queue = back;
+        drop(state);
+        lane.wake();
     }
 }
 
 impl Drop for Lead<'_> {
     /// Also when a thread that leads unwinds: the line must not stand still.
     fn drop(&mut self) {
+        if let (true, Some(wire)) = (self.busy, self.wire.as_deref_mut()) {
+            wire.abandon();
+            self.lane.wake();
+        }
+        let lane = self.lane;
         loop {
             match self.leave() {
                 Left::Nothing => return,
                 Left::Post => self.post(),
-                Left::Unread => return self.lane.link.observer.unread(self.lane.id),
-                Left::Deserted => return self.lane.link.observer.deserted(self.lane.id),
+                Left::Waiters(crowd) => return lane.crowds[crowd % CROWDS].offer(),
+                Left::Unread => return lane.link.observer.unread(lane.id),
+                Left::Deserted => return lane.link.observer.deserted(lane.id),
             }
         }
     }
 }
 
 impl State {
-    /// Who leads next is told; if nobody does, what is to be done.
-    fn left(&self, wire: &Wire) -> Left {
-        match self.first_waiter() {
-            Some(next) => {
-                next.set(Stage::Lead);
-                Left::Nothing
+    fn queue(&mut self, request: Request) {
+        if let Some(slot) = request.slot() {
+            slot.set_crowd(self.queuing);
+        }
+        self.queue.push_back(request);
+    }
+
+    /// Gives the wire what stands first in line; how much.
+    fn hand_over(&mut self, wire: &mut Wire, most: usize) -> usize {
+        let size = self.queue.len().min(most);
+        let mut asleep = match wire.waiters().next() {
+            Some(_) => self.asleep.clone(),
+            None => self.queuing..self.queuing,
+        };
+        for request in self.queue.drain(..size) {
+            // What came back from a broken connection is of an earlier crowd.
+            if let Some(crowd) = request.slot().map(|slot| slot.crowd()) {
+                asleep = asleep.start.min(crowd)..asleep.end.max(crowd + 1);
             }
-            None if self.queue.is_empty() && wire.unread_since().is_none() => Left::Nothing,
-            None if self.queue.is_empty() => Left::Unread,
-            None if wire.can_post(self.queue.len()) => Left::Post,
-            None => Left::Deserted,
+            wire.take(request);
+        }
+        self.queuing += usize::from(self.queue.is_empty() && asleep.end > self.queuing);
+        self.asleep = asleep;
+        size
+    }
+
+    /// What is to be done when nobody leads any more.
+    fn left(&self, wire: &Wire) -> Left {
+        let (posted, queued) = (wire.waiters().next(), self.waiters().next());
+        let (posted, queued) = (posted.map(Slot::crowd), queued.map(Slot::crowd));
+        // One crowd that was posted is enough: who leads next will be there soon.
+        let full = posted.is_some() && queued.is_some();
+        match posted.or(queued) {
+            _ if !full && !self.queue.is_empty() && wire.can_post(self.queue.len()) => Left::Post,
+            Some(crowd) => Left::Waiters(crowd),
+            None if !self.queue.is_empty() => Left::Deserted,
+            None if wire.unread_since().is_some() => Left::Unread,
+            None => Left::Nothing,
         }
     }
 
-    fn first_waiter(&self) -> Option<&Arc<Slot>> {
-        self.queue.iter().find_map(Request::slot)
+    fn waiters(&self) -> impl Iterator<Item = &Slot> {
+        self.queue.iter().filter_map(Request::slot).map(Arc::as_ref)
     }
 }
 
@@ -263,13 +335,17 @@ impl Lane {
     /// Moves the head of the line to the wire; how much.
     fn take_batch(&self, wire: &mut Wire) -> usize {
         let mut state = self.state.lock();
-        let size = state.queue.len().min(BATCH);
-        state.taken = size;
-        state.queue.drain(..size).for_each(|request| wire.take(request));
-        size
+        state.taken = state.hand_over(wire, BATCH);
+        state.taken
     }
 
     fn somebody_waits(&self) -> bool {
-        self.state.lock().first_waiter().is_some()
+        self.state.lock().waiters().next().is_some()
+    }
+
+    /// Wakes those whose requests have been taken from the line.
+    fn wake(&self) {
+        let asleep = self.state.lock().asleep.clone();
+        asleep.for_each(|crowd| self.crowds[crowd % CROWDS].wake());
     }
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use crate::conn::{Address, Timeouts};
 use crate::error::{Error, Result};
 use crate::event::{Event, Reconnected, Sink};
-use crate::lane::Lane;
+use crate::lane::{Lane, Unread};
 use crate::request::{Answer, Debt, Failure, Link, Observer, Outcome, Request, Settle, Slot};
 use crate::script::{Call, LaneId};
 use crate::sync::{Condvar, Mailbox, Mutex};
@@ -34,8 +34,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long a reply is left unread for the next caller. Shorter costs wake-ups of the
 /// reaper while there is traffic; longer delays what follows from a release that failed.
-const LINGER: Duration =
-    if cfg!(all(test, leasehold_model)) { Duration::ZERO } else { Duration::from_millis(5) };
+const LINGER: Duration = if TIME_PASSES { Duration::from_millis(5) } else { Duration::ZERO };
+
+/// Not in a model, where nothing ends a sleep but a ring.
+const TIME_PASSES: bool = !cfg!(all(test, leasehold_model));
 
 /// How the pool is set up.
 #[derive(Debug)]
@@ -260,8 +262,11 @@ impl Shared {
         let (lane, looks_again) = (self.lane(id), &self.desk.looks_again[id.0]);
         looks_again.store(false, Ordering::Release);
         loop {
-            let Some(since) = lane.unread_since() else { return Moment::END };
-            let due = since + LINGER;
+            let due = match lane.unread() {
+                Unread::Led if TIME_PASSES => time::now() + LINGER,
+                Unread::Nothing | Unread::Led => return Moment::END,
+                Unread::Since(since) => since + LINGER,
+            };
             if time::now() < due {
                 looks_again.store(true, Ordering::Release);
                 return due;

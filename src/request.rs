@@ -1,13 +1,14 @@
-//! A command on its way to the server: who gets its outcome, and where its sender sleeps.
+//! A command on its way to the server, and who gets its outcome.
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::conn::{Address, Identity};
 use crate::error::{Error, ErrorKind, Result};
 use crate::script::{Call, LaneId, Reply, Script};
-use crate::sync::{Condvar, Mutex};
-use crate::time::{self, Moment};
+use crate::sync::Mutex;
+use crate::time::Moment;
 
 /// An answer, and how it came about.
 #[derive(Clone, Debug)]
@@ -119,15 +120,15 @@ impl Request {
     }
 }
 
-/// The end of a slot that completes it. Dropped without an outcome, it says so: no
-/// sender sleeps for ever.
+/// The end of a slot that completes it. Dropped without an outcome, it says so. Whoever
+/// completes slots has to wake their senders then.
 #[derive(Debug)]
 pub(crate) struct Promise(Option<Arc<Slot>>);
 
 impl Promise {
     pub(crate) fn keep(&mut self, outcome: Outcome) {
         if let Some(slot) = self.0.take() {
-            slot.set(Stage::Done(Box::new(outcome)));
+            *slot.outcome.lock() = Some(outcome);
         }
     }
 }
@@ -138,66 +139,29 @@ impl Drop for Promise {
     }
 }
 
-/// Where the sender of a request sleeps until it is complete, or its turn to lead.
+/// Where the sender of a request finds its outcome.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
-    stage: Mutex<Stage>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-pub(crate) enum Stage {
-    #[default]
-    Queued,
-    Taken,
-    Lead,
-    Done(Box<Outcome>),
-}
-
-/// What the sleep of a sender ended with.
-pub(crate) enum Woken {
-    Done(Outcome),
-    Lead,
-    TooLate,
+    outcome: Mutex<Option<Outcome>>,
+    /// With whom the sender sleeps; see `lane.rs`.
+    crowd: AtomicUsize,
 }
 
 impl Slot {
-    pub(crate) fn set(&self, stage: Stage) {
-        *self.stage.lock() = stage;
-        self.changed.notify_all();
-    }
-
     pub(crate) fn is_done(&self) -> bool {
-        matches!(*self.stage.lock(), Stage::Done(_))
+        self.outcome.lock().is_some()
     }
 
-    /// The leader has the request in its hands and will complete it.
-    pub(crate) fn set_taken_unless_done(&self) {
-        let mut stage = self.stage.lock();
-        if matches!(*stage, Stage::Queued) {
-            *stage = Stage::Taken;
-        }
+    pub(crate) fn take(&self) -> Option<Outcome> {
+        self.outcome.lock().take()
     }
 
-    /// Sleeps; until `end` if nobody has taken the request.
-    pub(crate) fn sleep(&self, end: Moment) -> Woken {
-        let mut stage = self.stage.lock();
-        loop {
-            match &mut *stage {
-                Stage::Done(_) => break,
-                Stage::Lead => {
-                    *stage = Stage::Queued;
-                    return Woken::Lead;
-                }
-                Stage::Queued if end <= time::now() => return Woken::TooLate,
-                Stage::Queued => self.changed.wait_until(&mut stage, end),
-                Stage::Taken => self.changed.wait_until(&mut stage, Moment::END),
-            }
-        }
-        match std::mem::take(&mut *stage) {
-            Stage::Done(outcome) => Woken::Done(*outcome),
-            Stage::Queued | Stage::Taken | Stage::Lead => Woken::TooLate,
-        }
+    pub(crate) fn set_crowd(&self, crowd: usize) {
+        self.crowd.store(crowd, Ordering::Relaxed);
+    }
+
+    pub(crate) fn crowd(&self) -> usize {
+        self.crowd.load(Ordering::Relaxed)
     }
 }
 

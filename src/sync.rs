@@ -7,6 +7,7 @@ pub(crate) use real::{AtomicU64, Condvar, Mutex, thread_local};
 #[cfg(all(test, leasehold_model))]
 pub(crate) use model::{AtomicU64, Condvar, Mutex, thread_local};
 
+pub(crate) use crowd::Crowd;
 pub(crate) use mailbox::Mailbox;
 
 use crate::time::Moment;
@@ -37,6 +38,21 @@ mod real {
         pub(crate) fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, end: Moment) {
             let span = time::now().until(end).min(LONGEST_SLEEP);
             self.0.wait_for(guard, span);
+        }
+    }
+
+    pub(super) mod wide {
+        use super::{LONGEST_SLEEP, Moment, time};
+        use std::sync::PoisonError;
+        pub(in crate::sync) use std::sync::{Condvar, Mutex, MutexGuard};
+
+        pub(in crate::sync) fn wait_until<'a, T>(
+            changed: &Condvar,
+            guard: MutexGuard<'a, T>,
+            end: Moment,
+        ) -> MutexGuard<'a, T> {
+            let span = time::now().until(end).min(LONGEST_SLEEP);
+            changed.wait_timeout(guard, span).unwrap_or_else(PoisonError::into_inner).0
         }
     }
 
@@ -129,6 +145,20 @@ mod model {
         }
     }
 
+    pub(super) mod wide {
+        use super::Moment;
+        pub(in crate::sync) use shuttle::sync::{Condvar, Mutex, MutexGuard};
+        use std::sync::PoisonError;
+
+        pub(in crate::sync) fn wait_until<'a, T>(
+            changed: &Condvar,
+            guard: MutexGuard<'a, T>,
+            _end: Moment,
+        ) -> MutexGuard<'a, T> {
+            changed.wait(guard).unwrap_or_else(PoisonError::into_inner)
+        }
+    }
+
     pub(super) mod signal {
         use super::{Condvar, Moment, Mutex};
 
@@ -151,6 +181,68 @@ mod model {
                 }
                 *rung = false;
             }
+        }
+    }
+}
+
+mod crowd {
+    use super::Moment;
+    #[cfg(all(test, leasehold_model))]
+    use super::model::wide::{self, Condvar, Mutex, MutexGuard};
+    #[cfg(not(all(test, leasehold_model)))]
+    use super::real::wide::{self, Condvar, Mutex, MutexGuard};
+    use crate::time;
+    use std::sync::PoisonError;
+
+    /// Threads that sleep until something of their own is done, or until one of them is
+    /// offered something. All are woken by one system call: that of `parking_lot` makes
+    /// one per thread, and on a busy machine each may cost the caller its processor.
+    #[derive(Debug, Default)]
+    pub(crate) struct Crowd {
+        offer: Mutex<bool>,
+        changed: Condvar,
+    }
+
+    impl Crowd {
+        /// Wakes all, to look whether they are done.
+        pub(crate) fn wake(&self) {
+            drop(self.lock());
+            self.changed.notify_all();
+        }
+
+        /// Wakes one who is not done, now or when it is about to sleep.
+        pub(crate) fn offer(&self) {
+            // If it was offered before, somebody is on the way.
+            if !std::mem::replace(&mut *self.lock(), true) {
+                self.changed.notify_one();
+            }
+        }
+
+        /// Sleeps until `done`, after which somebody calls [`Crowd::wake`], or until it
+        /// takes an offer; `false` if neither came before `end`.
+        pub(crate) fn sleep(&self, end: Moment, done: impl Fn() -> bool) -> bool {
+            let mut offer = self.lock();
+            let woken = loop {
+                if done() {
+                    break true;
+                }
+                if std::mem::take(&mut *offer) {
+                    return true;
+                }
+                if end <= time::now() {
+                    break false;
+                }
+                offer = wide::wait_until(&self.changed, offer, end);
+            };
+            // It may have been woken for the offer, and has no use for it.
+            if *offer {
+                self.changed.notify_one();
+            }
+            woken
+        }
+
+        fn lock(&self) -> MutexGuard<'_, bool> {
+            self.offer.lock().unwrap_or_else(PoisonError::into_inner)
         }
     }
 }

@@ -32,7 +32,7 @@ use crate::conn::Conn;
 use crate::conn::model::Conn;
 use crate::conn::{Fault, Ghosts, Identity, Timeouts};
 use crate::error::{Error, Refusal, Result};
-use crate::request::{Answer, Failure, Link, Request, To, panicked};
+use crate::request::{Answer, Failure, Link, Request, Slot, To, panicked};
 use crate::script::{Call, LaneId, Reply, Script};
 use crate::thread;
 use crate::time::{self, Moment};
@@ -40,9 +40,11 @@ use crate::time::{self, Moment};
 /// How often a script is loaded for one request before that is an error.
 const LOADS: u8 = 3;
 
-/// How many replies are left unread at most. So few small writes fit into a socket's
-/// buffer even if nothing has left it: whoever writes them does not wait.
+/// No more is posted if so many replies are unread, and never so many requests at once:
+/// so little fits into a socket's buffer even if nothing has left it, and who writes it
+/// does not wait.
 const UNREAD: usize = if cfg!(all(test, leasehold_model)) { 2 } else { 8 };
+const POSTED: usize = 64;
 
 /// The connection of a lane, what was written to it, and what is known of those
 /// before it.
@@ -145,27 +147,41 @@ impl Wire {
         self.batch.left.front()?.written
     }
 
+    /// Those who wait for what was taken over and has no answer.
+    pub(crate) fn waiters(&self) -> impl Iterator<Item = &Slot> {
+        self.batch.left.iter().filter_map(Request::slot).map(Arc::as_ref)
+    }
+
     /// Whether so many more requests can be written without waiting for anything.
     pub(crate) fn can_post(&self, more: usize) -> bool {
         self.conn.is_some()
-            && self.batch.left.len() + more <= UNREAD
+            && self.batch.left.len() < UNREAD
+            && more <= POSTED
             && self.at.link.check_process().is_ok()
             && !self.notes.ghosts.iter().any(|ghost| ghost.fate == Fate::Alive)
     }
 
     /// Writes what was taken over and leaves the replies unread. If that fails, what
     /// has no answer comes back.
-    pub(crate) fn post(&mut self) -> VecDeque<Request> {
-        let written = thread::survive("writing a release", || self.write());
-        if matches!(written, Some(Ok(()))) {
-            return VecDeque::new();
-        }
+    pub(crate) fn post(&mut self) -> Option<VecDeque<Request>> {
+        let error = match thread::survive("writing requests", || self.write()) {
+            Some(Ok(())) => return None,
+            Some(Err(fault)) => fault.error,
+            None => panicked(),
+        };
         self.condemn();
-        std::mem::take(&mut self.batch.left)
+        self.give_up(&error, |request| request.call.once && request.doubtful);
+        Some(std::mem::take(&mut self.batch.left))
     }
 
-    /// Has every request that was taken over completed.
-    pub(crate) fn exchange(&mut self) {
+    /// Has every request that was taken over completed. `some_done` is called when some
+    /// may have been.
+    pub(crate) fn exchange(&mut self, some_done: impl Fn()) {
+        self.complete(&some_done);
+        some_done();
+    }
+
+    fn complete(&mut self, some_done: &impl Fn()) {
         if let Err(error) = self.at.link.check_process() {
             return self.fail_all(&error);
         }
@@ -183,9 +199,14 @@ impl Wire {
             };
             faults += 1;
             self.condemn();
-            let given_up = self.batch.take(|request| hopeless || request.call.once);
-            self.at.fail(given_up, &error);
+            self.give_up(&error, |request| hopeless || request.call.once);
+            some_done();
         }
+    }
+
+    fn give_up(&mut self, error: &Error, which: impl Fn(&Request) -> bool) {
+        let given_up = self.batch.take(which);
+        self.at.fail(given_up, error);
     }
 
     /// Connects if there is no connection.

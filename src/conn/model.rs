@@ -162,8 +162,7 @@ impl State {
     /// Takes what was written; what has to be run at once comes back.
     fn take(&mut self, id: usize, mut commands: Vec<Command>) -> Vec<Command> {
         match self.clients[id].fate {
-            Fate::Good => {}
-            Fate::Broken => return Vec::new(),
+            Fate::Good | Fate::Broken => {}
             Fate::Silent => {
                 self.clients[id].unread.extend(commands);
                 return Vec::new();
@@ -392,7 +391,12 @@ impl Conn {
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8]) -> std::result::Result<Moment, Fault> {
-        let commands = self.server.state.lock().take(self.id, parse(bytes));
+        let mut state = self.server.state.lock();
+        if state.clients[self.id].fate == Fate::Broken {
+            return Err(fault("the connection broke", false));
+        }
+        let commands = state.take(self.id, parse(bytes));
+        drop(state);
         for command in commands {
             self.server.state.lock().run(self.id, &command);
         }

@@ -2,7 +2,7 @@
 //! tables of ratios. Started by `script/bench`, which builds the drivers first:
 //!
 //! `side-by-side --peers FILE [--works a,b] [--contenders a,b] [--rounds N]
-//! [--millis M] [--size small|full] [--out FOLDER]`
+//! [--millis M] [--threads 1,8] [--paths tcp,unix] [--size small|full] [--out FOLDER]`
 //!
 //! FILE has a line per contender: its name, and the command that starts its driver
 //! (`benches/peers/README.md`), parted by a tab; or a `-` and why it cannot be had.
@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use driver::Recipe;
 use run::{Run, Sizes};
-use server::Server;
+use server::{Path as ServerPath, Server};
 use sheet::Table;
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -99,7 +99,20 @@ fn sizes(options: &HashMap<String, String>) -> Result<Sizes> {
         held: pick(100_000, 0),
         waiters: pick(10_000, 100),
         handles: pick(1_000_000, 1_000),
+        threads: numbers(options.get("threads"), &[1, 8, 64])?,
+        paths: paths(options.get("paths")),
     })
+}
+
+fn numbers(list: Option<&String>, default: &[usize]) -> Result<Vec<usize>> {
+    let Some(list) = list else { return Ok(default.to_vec()) };
+    list.split(',').map(|number| Ok(number.parse()?)).collect()
+}
+
+fn paths(list: Option<&String>) -> Vec<ServerPath> {
+    let all = [("tcp", ServerPath::Tcp), ("unix", ServerPath::Unix)].into_iter();
+    let wanted = |name: &str| list.is_none_or(|list| list.split(',').any(|one| one == name));
+    all.filter(|(name, _)| wanted(name)).map(|(_, path)| path).collect()
 }
 
 /// Who can be had, and who cannot and why.

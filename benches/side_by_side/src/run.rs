@@ -21,6 +21,9 @@ pub(crate) struct Sizes {
     pub(crate) held: usize,
     pub(crate) waiters: usize,
     pub(crate) handles: usize,
+    /// Of one process, where many threads make sense.
+    pub(crate) threads: Vec<usize>,
+    pub(crate) paths: Vec<Path>,
 }
 
 pub(crate) struct Run {

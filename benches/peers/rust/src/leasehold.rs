@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::time::Duration;
 
-use leasehold::{Client, Lock, OwnedGuard};
+use leasehold::{Builder, Client, Lock, OwnedGuard};
 
 use crate::contender::{Blocking, Contender, Failure, Keeper, Result, Worker};
 use crate::stamp::Held;
@@ -19,18 +19,21 @@ struct Leasehold {
     client: Client,
     url: String,
     release: Release,
+    pool: Option<usize>,
     version: String,
 }
 
-pub(crate) fn open(url: &str, release: Release) -> Result<Contender> {
-    Ok(Contender::Blocking(Box::new(Leasehold::new(url, release)?)))
+pub(crate) fn open(url: &str, release: Release, pool: Option<usize>) -> Result<Contender> {
+    Ok(Contender::Blocking(Box::new(Leasehold::new(url, release, pool)?)))
 }
 
 impl Leasehold {
-    fn new(url: &str, release: Release) -> Result<Leasehold> {
+    fn new(url: &str, release: Release, pool: Option<usize>) -> Result<Leasehold> {
         let url = url.replacen("unix://", "redis+unix://", 1);
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        Ok(Leasehold { client: Client::open(&url)?, url, release, version })
+        let builder = Client::builder().single(&url);
+        let client = pool.into_iter().fold(builder, Builder::pool_size).build()?;
+        Ok(Leasehold { client, url, release, pool, version })
     }
 }
 
@@ -41,7 +44,7 @@ impl Blocking for Leasehold {
 
     fn another(&self) -> Result<Box<dyn Blocking>> {
         let url = self.url.replacen("redis+unix://", "unix://", 1);
-        Ok(Box::new(Leasehold::new(&url, self.release)?))
+        Ok(Box::new(Leasehold::new(&url, self.release, self.pool)?))
     }
 
     fn worker(&self, name: &str) -> Result<Box<dyn Worker>> {

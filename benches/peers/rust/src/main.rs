@@ -42,9 +42,12 @@ fn main() -> Result<(), Failure> {
 }
 
 fn open(name: &str, url: &str) -> Result<Contender, Failure> {
+    // `leasehold-drop@4` has four connections in its pool.
+    let (name, pool) = name.split_once('@').unwrap_or((name, ""));
+    let pool = pool.parse().ok();
     match name {
-        "leasehold-drop" => leasehold::open(url, leasehold::Release::Drop),
-        "leasehold-unlock" => leasehold::open(url, leasehold::Release::Unlock),
+        "leasehold-drop" => leasehold::open(url, leasehold::Release::Drop, pool),
+        "leasehold-unlock" => leasehold::open(url, leasehold::Release::Unlock, pool),
         "floor" => floor::open(url),
         "park" => Ok(local::park()),
         "parking_lot" => Ok(local::parking_lot()),

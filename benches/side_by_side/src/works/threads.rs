@@ -21,7 +21,7 @@ pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
         Run::warm_up(driver, 8)?;
     }
     let mut tables = Vec::new();
-    for threads in [1, 8, 64] {
+    for threads in run.sizes.threads.clone() {
         let title = format!("One lock, {threads} thread(s) of one process, TCP");
         say(&title);
         let mut table = Table::new("threads", title, &METRICS);

@@ -20,15 +20,18 @@ const METRICS: [Metric; 10] = [
     metric("errors", 0),
 ];
 
-/// Threads, and microseconds of work between the pairs.
-const SETTINGS: [(usize, u64); 4] = [(1, 0), (1, 100), (8, 0), (64, 0)];
+/// Microseconds of work between the pairs. More threads would need more cores for it.
+const WORK: u64 = 100;
 
 pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
     let mut tables = Vec::new();
-    for path in [Path::Tcp, Path::Unix] {
+    for path in run.sizes.paths.clone() {
         let mut drivers = run.drivers(path, &["park", "parking_lot"]);
-        for (threads, think) in SETTINGS {
-            tables.push(one(run, &mut drivers, path, threads, think)?);
+        for threads in run.sizes.threads.clone() {
+            tables.push(one(run, &mut drivers, path, threads, 0)?);
+            if threads == 1 {
+                tables.push(one(run, &mut drivers, path, threads, WORK)?);
+            }
         }
     }
     Ok(tables)
