@@ -139,6 +139,7 @@ impl Wire {
 
     /// Takes a request over, behind those that it has.
     pub(crate) fn take(&mut self, request: Request) {
+        debug_assert!(request.written.is_none(), "it would never be written");
         self.batch.left.push_back(request);
     }
 
@@ -294,7 +295,11 @@ impl Place {
             (To::Waiter(promise), answer) => {
                 promise.keep(answer.map_err(|error| Failure { error, written: true }));
             }
-            (To::Debt(_), Err(error)) => self.link.observer.failed(self.lane, request, error),
+            (To::Debt(_), Err(error)) => {
+                // It was answered, and may be sent anew.
+                request.written = None;
+                self.link.observer.failed(self.lane, request, error);
+            }
             (To::Debt(debt), Ok(answer)) => self.link.observer.answered(self.lane, debt, answer),
             (To::Script(_) | To::Ghost(_), _) => {}
         }
