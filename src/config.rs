@@ -59,8 +59,8 @@ impl Default for Builder {
             connect_timeout: Duration::from_secs(3),
             response_timeout: Duration::from_secs(3),
             name_prefix: String::new(),
-            max_passes: 0,
-            max_pass_time: Duration::from_millis(1),
+            max_passes: 512,
+            max_pass_time: Duration::from_millis(5),
             events: None,
         }
     }
@@ -137,13 +137,14 @@ impl Builder {
     }
 
     /// Sets how often, and for how long at most, a lock goes from thread to thread
-    /// of this process before others get a chance at it. Default: `max_passes` 0,
-    /// which turns it off; `max_time` 1 ms.
+    /// of this process before others get a chance at it. Default: 512 times, for 5 ms;
+    /// 0 times turns it off.
     ///
     /// A release passes the lock and its lease to the thread that waits first,
-    /// without a round trip. Only leases that the watchdog renews are passed. Also when
-    /// it is off, a process that has taken a lock again and again for `max_time`, a
-    /// millisecond at least, lets others come first that listen for its release.
+    /// without a round trip. At either bound, whatever other processes do, the lock is
+    /// really released. Only leases that the watchdog renews are passed. With or without
+    /// it, a process that has held a lock again and again for a millisecond lets those
+    /// come first that listen for its release.
     pub fn local_handoff(mut self, max_passes: u32, max_time: Duration) -> Builder {
         self.max_passes = max_passes;
         self.max_pass_time = max_time;

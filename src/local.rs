@@ -73,7 +73,7 @@ struct Run {
     ended: Moment,
 }
 
-/// A run that has lasted so long is long, whatever the bounds of passing.
+/// A run that has lasted so long is long.
 const LONG_RUN: Duration = Duration::from_millis(1);
 
 /// How long a process yields at least and at most: others are woken by a message, and
@@ -512,8 +512,8 @@ impl State {
 
 impl Run {
     fn is_long(&self, now: Moment, bounds: &PassBounds) -> bool {
-        let counts = bounds.passes > 0 && self.holds > bounds.passes;
-        counts || self.since + bounds.time.max(LONG_RUN) <= now
+        let passed_on = bounds.passes > 0 && self.holds > bounds.passes;
+        passed_on || self.since + LONG_RUN <= now
     }
 
     fn yields_for(&self) -> Duration {

@@ -87,7 +87,7 @@ fn every_setter_states_its_default() {
     for (setter, default) in settings() {
         let stated = match default.as_str() {
             "\"\"" => "Default: nothing".to_owned(),
-            "(0, 1ms)" => "Default: `max_passes` 0, which turns it off; `max_time` 1 ms".to_owned(),
+            "(512, 5ms)" => "Default: 512 times, for 5 ms".to_owned(),
             span if span.ends_with('s') => format!("Default: {}", spaced(span)),
             count => format!("Default: {count}"),
         };

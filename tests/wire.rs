@@ -187,7 +187,8 @@ fn a_late_release_or_drop_leaves_the_next_holders_hash_alone() -> Result<()> {
 #[test]
 fn the_number_of_a_hold_is_never_used_again() -> Result<()> {
     let server = Server::start();
-    let clients = [Client::open(server.url())?, Client::open(server.url())?];
+    let open = || Client::builder().single(server.url()).local_handoff(0, Duration::ZERO).build();
+    let clients = [open()?, open()?];
     let hold = |number: usize| {
         let (client, server) = (clients[number % 2].clone(), &server);
         let name = format!("lock {}", number % 4);
