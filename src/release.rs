@@ -1,8 +1,8 @@
 //! A hold in the hands of a caller, and its end.
 //!
 //! A release is queued in one step with the end of the hold (`local.rs`). Then the
-//! caller waits for the answer (`unlock`), or goes on and leaves that to the reaper
-//! (`drop`). What the answer means is the same for both:
+//! caller waits for the answer (`unlock`), or has it written and goes on; then the
+//! answer is read by whoever speaks with the server next (`drop`). What the answer means is the same for both:
 //! * released: good;
 //! * "not held", and an earlier copy of the release may have run: that one released
 //!   it, if the deadline still lay ahead; else nobody knows, and it counts as lost;

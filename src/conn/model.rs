@@ -161,12 +161,9 @@ impl State {
 
     /// Takes what was written; what has to be run at once comes back.
     fn take(&mut self, id: usize, mut commands: Vec<Command>) -> Vec<Command> {
-        match self.clients[id].fate {
-            Fate::Good | Fate::Broken => {}
-            Fate::Silent => {
-                self.clients[id].unread.extend(commands);
-                return Vec::new();
-            }
+        if self.clients[id].fate == Fate::Silent {
+            self.clients[id].unread.extend(commands);
+            return Vec::new();
         }
         match self.mishaps.pop_front() {
             Some(Mishap::Silent) => {

@@ -11,6 +11,12 @@ use crate::server::{Counters, Path, Server};
 /// Redisson's compiler needs that long to have seen enough.
 const WARM_UP_OF_A_JVM: Duration = Duration::from_secs(5);
 
+/// What a process can do without a server.
+pub(crate) const LOCAL: [&str; 2] = ["park", "parking_lot"];
+
+/// Those, and the floor, which does not wait, renew or re-enter.
+pub(crate) const NO_LIBRARIES: [&str; 3] = ["floor", "park", "parking_lot"];
+
 /// How much is done.
 #[derive(Clone, Debug)]
 pub(crate) struct Sizes {

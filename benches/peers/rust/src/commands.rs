@@ -126,7 +126,10 @@ impl Desk {
                 .into_iter()
                 .map(|worker| scope.spawn(|| nested_pairs(worker, &begin, time)))
                 .collect();
-            threads.into_iter().map(join).collect::<Result<Option<Vec<_>>>>()
+            threads
+                .into_iter()
+                .map(|thread| joined(thread.join()))
+                .collect::<Result<Option<Vec<_>>>>()
         })?;
         let Some(counts) = counts else { return Ok("unsupported".to_owned()) };
         let pairs: u64 = counts.iter().map(|(pairs, _)| pairs).sum();
@@ -178,7 +181,7 @@ impl Desk {
         let body = move || hold_until(&*own, &taken, &took, &freed);
         let holder = thread::Builder::new().stack_size(HOLDER_STACK).spawn(body)?;
         if ready.recv().is_err() {
-            return Err(join(holder).err().unwrap_or_else(|| "nothing was taken".into()));
+            return Err(joined(holder.join()).err().unwrap_or_else(|| "nothing was taken".into()));
         }
         let (waiters, bytes) = start_waiters(&**library, names)?;
         self.waiting = Some(Waiting { free, holder, waiters });
@@ -360,29 +363,14 @@ impl Waiting {
     /// Nanoseconds from the release to the end of the last, and how many failed.
     fn free(self) -> Result<(u64, u64)> {
         self.free.send(()).map_err(|_| Failure::from("the holder has gone"))?;
-        let done = self.waiters.into_iter().map(join);
+        let done = self.waiters.into_iter().map(|thread| joined(thread.join()));
         let errors = done.filter(Result::is_err).count();
         let end = stamp::now();
-        Ok((end - join(self.holder)?, u64::try_from(errors)?))
+        Ok((end - joined(self.holder.join())?, u64::try_from(errors)?))
     }
 }
 
-trait Joins<T> {
-    fn joined(self) -> Result<T>;
-}
-
-impl<T> Joins<T> for JoinHandle<Result<T>> {
-    fn joined(self) -> Result<T> {
-        self.join().map_err(|_| Failure::from("a worker panicked"))?
-    }
-}
-
-impl<T> Joins<T> for thread::ScopedJoinHandle<'_, Result<T>> {
-    fn joined(self) -> Result<T> {
-        self.join().map_err(|_| Failure::from("a worker panicked"))?
-    }
-}
-
-fn join<T>(thread: impl Joins<T>) -> Result<T> {
-    thread.joined()
+/// What a thread that was joined came to.
+fn joined<T>(outcome: thread::Result<Result<T>>) -> Result<T> {
+    outcome.map_err(|_| Failure::from("a worker panicked"))?
 }

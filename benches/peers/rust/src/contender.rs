@@ -57,8 +57,13 @@ pub(crate) trait Blocking: Send + Sync {
 }
 
 pub(crate) trait Worker: Send {
-    /// Takes the lock however long that lasts, stamps, releases it.
-    fn pair(&mut self, held: &mut Held) -> Result;
+    /// Takes the lock however long that lasts, and keeps it until `until` returns.
+    fn hold(&mut self, until: &mut dyn FnMut()) -> Result;
+
+    /// Takes the lock, stamps, releases it.
+    fn pair(&mut self, held: &mut Held) -> Result {
+        self.hold(&mut || held.stamp())
+    }
 
     /// Takes the lock, calls `body` with what makes a pair within it, and releases it.
     /// `None` if the library has no re-entry.
@@ -68,9 +73,6 @@ pub(crate) trait Worker: Send {
     ) -> Option<Result> {
         None
     }
-
-    /// Takes the lock and keeps it until `until` returns.
-    fn hold(&mut self, until: &mut dyn FnMut()) -> Result;
 }
 
 /// Holds many locks at once.

@@ -5,7 +5,6 @@ use redis::io::tcp::TcpSettings;
 use redis::{Connection, ConnectionInfo, IntoConnectionInfo};
 
 use crate::contender::{Blocking, Contender, Result, Worker};
-use crate::stamp::Held;
 
 const ACQUIRE: &str = include_str!("../../../../lua/plain_acquire.lua");
 const RELEASE: &str = include_str!("../../../../lua/plain_release.lua");
@@ -16,8 +15,7 @@ struct Floor {
 
 pub(crate) fn open(url: &str) -> Result<Contender> {
     let settings = TcpSettings::default().set_nodelay(true);
-    let url = url.replacen("unix://", "redis+unix://", 1);
-    let info = url.as_str().into_connection_info()?.set_tcp_settings(settings);
+    let info = url.into_connection_info()?.set_tcp_settings(settings);
     Ok(Contender::Blocking(Box::new(Floor { info })))
 }
 
@@ -77,12 +75,6 @@ impl Pairs {
 }
 
 impl Worker for Pairs {
-    fn pair(&mut self, held: &mut Held) -> Result {
-        let owner = self.acquire()?;
-        held.stamp();
-        self.release(&owner)
-    }
-
     fn hold(&mut self, until: &mut dyn FnMut()) -> Result {
         let owner = self.acquire()?;
         until();

@@ -3,10 +3,9 @@
 use std::any::Any;
 use std::time::Duration;
 
-use leasehold::{Builder, Client, Lock, OwnedGuard};
+use leasehold::{Builder, Client, Guard, Lock, OwnedGuard};
 
 use crate::contender::{Blocking, Contender, Failure, Keeper, Result, Worker};
-use crate::stamp::Held;
 
 /// How a pair ends.
 #[derive(Clone, Copy, Debug)]
@@ -15,12 +14,22 @@ pub(crate) enum Release {
     Unlock,
 }
 
+impl Release {
+    fn end(self, guard: Guard, until: &mut dyn FnMut()) -> Result {
+        until();
+        match self {
+            Release::Drop => drop(guard),
+            Release::Unlock => guard.unlock()?,
+        }
+        Ok(())
+    }
+}
+
 struct Leasehold {
     client: Client,
     url: String,
     release: Release,
     pool: Option<usize>,
-    version: String,
 }
 
 pub(crate) fn open(url: &str, release: Release, pool: Option<usize>) -> Result<Contender> {
@@ -29,22 +38,19 @@ pub(crate) fn open(url: &str, release: Release, pool: Option<usize>) -> Result<C
 
 impl Leasehold {
     fn new(url: &str, release: Release, pool: Option<usize>) -> Result<Leasehold> {
-        let url = url.replacen("unix://", "redis+unix://", 1);
-        let version = env!("CARGO_PKG_VERSION").to_owned();
-        let builder = Client::builder().single(&url);
+        let builder = Client::builder().single(url);
         let client = pool.into_iter().fold(builder, Builder::pool_size).build()?;
-        Ok(Leasehold { client, url, release, pool, version })
+        Ok(Leasehold { client, url: url.to_owned(), release, pool })
     }
 }
 
 impl Blocking for Leasehold {
     fn version(&self) -> &str {
-        &self.version
+        env!("CARGO_PKG_VERSION")
     }
 
     fn another(&self) -> Result<Box<dyn Blocking>> {
-        let url = self.url.replacen("redis+unix://", "unix://", 1);
-        Ok(Box::new(Leasehold::new(&url, self.release, self.pool)?))
+        Ok(Box::new(Leasehold::new(&self.url, self.release, self.pool)?))
     }
 
     fn worker(&self, name: &str) -> Result<Box<dyn Worker>> {
@@ -71,14 +77,8 @@ struct Of {
 }
 
 impl Worker for Of {
-    fn pair(&mut self, held: &mut Held) -> Result {
-        let guard = self.lock.lock()?;
-        held.stamp();
-        match self.release {
-            Release::Drop => drop(guard),
-            Release::Unlock => guard.unlock()?,
-        }
-        Ok(())
+    fn hold(&mut self, until: &mut dyn FnMut()) -> Result {
+        self.release.end(self.lock.lock()?, until)
     }
 
     fn nest(
@@ -87,25 +87,12 @@ impl Worker for Of {
     ) -> Option<Result> {
         Some(self.nested(body))
     }
-
-    fn hold(&mut self, until: &mut dyn FnMut()) -> Result {
-        let guard = self.lock.lock()?;
-        until();
-        Ok(guard.unlock()?)
-    }
 }
 
 impl Of {
     fn nested(&self, body: &mut dyn FnMut(&mut dyn FnMut() -> Result) -> Result) -> Result {
         let guard = self.lock.lock()?;
-        let done = body(&mut || {
-            let inner = self.lock.lock()?;
-            match self.release {
-                Release::Drop => drop(inner),
-                Release::Unlock => inner.unlock()?,
-            }
-            Ok(())
-        });
+        let done = body(&mut || self.release.end(self.lock.lock()?, &mut || ()));
         guard.unlock()?;
         done
     }

@@ -9,7 +9,6 @@ use std::thread::{self, Thread};
 use parking_lot::Mutex;
 
 use crate::contender::{Blocking, Contender, Result, Worker};
-use crate::stamp::Held;
 
 /// Locks of one kind, by name.
 struct Named<L> {
@@ -23,7 +22,7 @@ impl<L> Default for Named<L> {
 }
 
 trait Local: Default + Send + Sync + 'static {
-    fn pair(&self, held: &mut Held);
+    fn hold(&self, until: &mut dyn FnMut());
 }
 
 pub(crate) fn park() -> Contender {
@@ -52,21 +51,16 @@ impl<L: Local> Blocking for Named<L> {
 struct Of<L>(Arc<L>);
 
 impl<L: Local> Worker for Of<L> {
-    fn pair(&mut self, held: &mut Held) -> Result {
-        self.0.pair(held);
-        Ok(())
-    }
-
     fn hold(&mut self, until: &mut dyn FnMut()) -> Result {
-        until();
-        Err("only pairs".into())
+        self.0.hold(until);
+        Ok(())
     }
 }
 
 impl Local for Mutex<()> {
-    fn pair(&self, held: &mut Held) {
+    fn hold(&self, until: &mut dyn FnMut()) {
         let _guard = self.lock();
-        held.stamp();
+        until();
     }
 }
 
@@ -81,9 +75,9 @@ struct Waiting {
 }
 
 impl Local for Line {
-    fn pair(&self, held: &mut Held) {
+    fn hold(&self, until: &mut dyn FnMut()) {
         self.acquire();
-        held.stamp();
+        until();
         self.release();
     }
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use redisson::{RLock, RedissonClient, RedissonConfig};
 
 use crate::contender::{Blocking, Contender, Result, Worker};
-use crate::stamp::Held;
 
 struct Redisson {
     client: RedissonClient,
@@ -64,12 +63,6 @@ impl Of {
 }
 
 impl Worker for Of {
-    fn pair(&mut self, held: &mut Held) -> Result {
-        self.acquire()?;
-        held.stamp();
-        self.release()
-    }
-
     fn hold(&mut self, until: &mut dyn FnMut()) -> Result {
         self.acquire()?;
         until();

@@ -3,7 +3,6 @@
 use redlock::RedLock;
 
 use crate::contender::{Blocking, Contender, Result, Worker};
-use crate::stamp::Held;
 
 const LEASE_MILLIS: usize = 30_000;
 
@@ -42,13 +41,6 @@ struct Of {
 }
 
 impl Worker for Of {
-    fn pair(&mut self, held: &mut Held) -> Result {
-        let guard = self.locks.acquire(&self.name, LEASE_MILLIS)?;
-        held.stamp();
-        drop(guard);
-        Ok(())
-    }
-
     fn hold(&mut self, until: &mut dyn FnMut()) -> Result {
         let guard = self.locks.acquire(&self.name, LEASE_MILLIS)?;
         until();

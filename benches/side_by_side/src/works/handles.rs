@@ -1,7 +1,7 @@
 //! Idle lock handles, and the start of a client.
 
 use crate::Result;
-use crate::run::{Run, say};
+use crate::run::{NO_LIBRARIES, Run, say};
 use crate::server::Path;
 use crate::sheet::{Table, metric};
 
@@ -19,7 +19,7 @@ pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
         metric("start, one pair, close: ms", 2),
     ];
     let mut table = Table::new("handles", title, &metrics);
-    for mut driver in run.drivers(Path::Tcp, &["floor", "park", "parking_lot"]) {
+    for mut driver in run.drivers(Path::Tcp, &NO_LIBRARIES) {
         Run::warm_up(&mut driver, 1)?;
         let mut figures = [f64::NAN; 4];
         let resident = driver.resident()?;

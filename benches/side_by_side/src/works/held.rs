@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::Result;
 use crate::driver::Driver;
-use crate::run::{Run, say};
+use crate::run::{NO_LIBRARIES, Run, say};
 use crate::server::Path;
 use crate::sheet::{Metric, Table, metric};
 
@@ -33,7 +33,7 @@ pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
         let title = format!("{count} locks held over three renewals, lease {seconds} s, TCP");
         say(&title);
         let mut table = Table::new("held", title, &METRICS);
-        for mut driver in run.drivers(Path::Tcp, &["floor", "park", "parking_lot"]) {
+        for mut driver in run.drivers(Path::Tcp, &NO_LIBRARIES) {
             if let Some(figures) = one(run, &mut driver, count)? {
                 table.round(&driver.name, &figures);
             }
@@ -67,7 +67,7 @@ fn one(run: &mut Run, driver: &mut Driver, count: usize) -> Result<Option<[f64; 
         thread::sleep(Duration::from_millis(50));
     }
     let (spent, client) = (run.server.counters()?.since(&before), driver.cpu()? - cpu);
-    // Redisson and leasehold have one key per lock, rueidislock one per lock here.
+    // All of them have one key per lock.
     let lost = count.saturating_sub(run.server.keys("held")?.len());
     let said = driver.ask("drop", "dropped")?;
     let said = said.and_then(|answer| answer.number("lost")).unwrap_or(f64::NAN);

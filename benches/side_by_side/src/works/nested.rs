@@ -1,7 +1,7 @@
 //! Re-entrant lock and release on a lock that the thread holds already.
 
 use crate::Result;
-use crate::run::{Run, say, turns};
+use crate::run::{NO_LIBRARIES, Run, say, turns};
 use crate::server::Path;
 use crate::sheet::{Table, metric};
 
@@ -12,7 +12,7 @@ pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
     let mut table = Table::new("nested", title, &metrics);
     let millis = run.sizes.round.as_millis() / 2;
     let order = format!("nested locks=nested threads=1 millis={millis}");
-    let mut drivers = run.drivers(Path::Tcp, &["park", "parking_lot", "floor"]);
+    let mut drivers = run.drivers(Path::Tcp, &NO_LIBRARIES);
     for driver in &mut drivers {
         Run::warm_up(driver, 1)?;
     }

@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::driver::{Driver, Recipe};
 use crate::records::{self, Record};
-use crate::run::{Run, say};
+use crate::run::{NO_LIBRARIES, Run, say};
 use crate::server::Path;
 use crate::sheet::{Metric, Table, metric};
 
@@ -26,9 +26,8 @@ pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
     let title = |size| format!("One lock, {size} processes of one thread, TCP");
     let mut tables: Vec<Table> =
         sizes.iter().map(|size| Table::new("processes", title(*size), &METRICS)).collect();
-    let left_out = ["floor", "park", "parking_lot"];
     let recipes: Vec<Recipe> =
-        run.recipes.iter().filter(|r| !left_out.contains(&&*r.name)).cloned().collect();
+        run.recipes.iter().filter(|r| !NO_LIBRARIES.contains(&&*r.name)).cloned().collect();
     // One contender after another: sixteen processes of each at once would be too many.
     for recipe in recipes {
         say(&format!("One lock, many processes: {}", recipe.name));

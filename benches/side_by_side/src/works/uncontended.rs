@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::driver::Driver;
 use crate::records;
-use crate::run::{Run, Spent, say, turns};
+use crate::run::{LOCAL, Run, Spent, say, turns};
 use crate::server::Path;
 use crate::sheet::{Metric, Table, metric};
 
@@ -26,7 +26,7 @@ const WORK: u64 = 100;
 pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
     let mut tables = Vec::new();
     for path in run.sizes.paths.clone() {
-        let mut drivers = run.drivers(path, &["park", "parking_lot"]);
+        let mut drivers = run.drivers(path, &LOCAL);
         for threads in run.sizes.threads.clone() {
             tables.push(one(run, &mut drivers, path, threads, 0)?);
             if threads == 1 {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::Result;
 use crate::driver::Driver;
-use crate::run::{Run, say};
+use crate::run::{NO_LIBRARIES, Run, say};
 use crate::server::Path;
 use crate::sheet::{Metric, Table, metric};
 
@@ -32,7 +32,7 @@ pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
         let title = format!("{count} waiters of one process on {what}, TCP");
         say(&title);
         let mut table = Table::new("waiters", title, &METRICS);
-        for mut driver in run.drivers(Path::Tcp, &["floor", "park", "parking_lot"]) {
+        for mut driver in run.drivers(Path::Tcp, &NO_LIBRARIES) {
             say(&format!("  {}", driver.name));
             match one(run, &mut driver, count, shared) {
                 Ok(Some(figures)) => table.round(&driver.name, &figures),
