@@ -28,15 +28,14 @@ use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Acquired, Event, Waited};
 use crate::gate::Ticket;
-use crate::hold::{HoldId, Holder, Owner, ThreadId};
+use crate::hold::{HoldId, Owner, ThreadId};
 use crate::lease::{self, Grant, Lease};
-use crate::local::{Caller, Entry, Local, Turn};
+use crate::local::{Caller, Local, Turn, Wish};
 use crate::protocol::{Ask, Rules, Verdict};
 use crate::questions::Questions;
-use crate::release::{self, Hold};
-use crate::request::{Answer, Failure};
+use crate::release::Hold;
+use crate::request::{Answer, Debt, Failure, Request};
 use crate::script::{Call, LaneId};
-use crate::sync::Mailbox;
 use crate::time::{self, Moment, Patience};
 use crate::waiters::{Channel, Hearing, Waiting};
 
@@ -65,22 +64,15 @@ impl Attempt<'_> {
     pub(crate) fn acquire(&self) -> Result<Option<Hold>> {
         let now = time::now();
         self.check_wanted()?;
-        let caller = self.caller();
-        match self.local.enter(caller.clone(), ThreadId::current(), now)? {
-            Entry::Again(lease) => self.enter_again(self.hold(lease)).map(Some),
-            Entry::Busy => self.engine.pool.check_process().map(|()| None),
-            Entry::InLine(ticket) => InLine::new(self, caller, ticket, now).run(),
+        let (rules, owned, renewed) = (self.rules, self.owned, self.lease.is_none());
+        let wish = Wish { rules, owned, waits: self.patience != Patience::None, renewed };
+        if let Some(lease) = self.local.re_enter(&wish, ThreadId::current(), now)? {
+            return self.enter_again(self.hold(lease)).map(Some);
         }
-    }
-
-    fn caller(&self) -> Caller {
-        let holder = if self.owned { Holder::Owned } else { Holder::this_thread() };
-        Caller {
-            rules: self.rules,
-            holder,
-            mailbox: Mailbox::mine(),
-            waits: self.patience != Patience::None,
-            renewed: self.lease.is_none(),
+        let caller = Caller::new(wish);
+        match self.local.line_up(caller.clone(), now) {
+            Some(ticket) => InLine::new(self, caller, ticket, now).run(),
+            None => self.engine.pool.check_process().map(|()| None),
         }
     }
 
@@ -95,7 +87,7 @@ impl Attempt<'_> {
 
     fn hold(&self, lease: Arc<Lease>) -> Hold {
         let (engine, local) = (Arc::clone(self.engine), Arc::clone(self.local));
-        Hold::new(engine, local, lease, self.rules)
+        Hold::new(engine, local, lease)
     }
 
     /// A nested guard: sees to the lease that it wants. The hold that is given is
@@ -202,16 +194,6 @@ impl<'a> InLine<'a> {
         outcome
     }
 
-    fn line_up_again(&mut self, now: Moment) -> Result<()> {
-        match self.attempt.local.enter(self.caller.clone(), ThreadId::current(), now)? {
-            Entry::InLine(ticket) => self.ticket = ticket,
-            // Neither can be: it has no hold, and it waits.
-            Entry::Again(lease) => drop(self.attempt.hold(lease)),
-            Entry::Busy => {}
-        }
-        Ok(())
-    }
-
     fn leave(&mut self) -> Option<Hold> {
         self.in_line = false;
         let passed = self.attempt.local.leave(self.ticket).map(|lease| self.attempt.hold(lease));
@@ -232,7 +214,8 @@ impl<'a> InLine<'a> {
                 }
                 // It was lost between the passing and the waking.
                 drop(hold);
-                self.line_up_again(now)?;
+                let again = self.attempt.local.line_up(self.caller.clone(), now);
+                self.ticket = again.unwrap_or(self.ticket);
                 continue;
             }
             self.attempt.check_wanted()?;
@@ -300,7 +283,7 @@ impl<'a> InLine<'a> {
     /// Asks the server once. `None` if it was refused or got no answer, and goes on.
     fn ask(&mut self, lane: Option<LaneId>) -> Result<Option<Hold>> {
         let engine = self.attempt.engine;
-        let session = engine.waiters.session().filter(|_| self.caller.waits);
+        let session = engine.waiters.session().filter(|_| self.caller.wish.waits);
         // Who tells the listener of a channel has looked there before: it may be
         // subscribed and given up again before this caller registers.
         let channel = match session {
@@ -372,18 +355,19 @@ impl<'a> InLine<'a> {
             self.open = Some(lane);
             return self.questions.granted_too_late(now).map(|()| None);
         }
-        let lease = Lease::new(Grant {
+        let grant = Grant {
             hold: self.hold,
             owner: self.owner,
+            rules: self.attempt.rules,
             deadline,
             term: self.lease(),
             renewed: self.attempt.lease.is_none(),
             holder: self.caller.holder.clone(),
             at: now,
             haunted: self.open.take(),
-        });
+        };
         let (local, round_trip) = (self.attempt.local, sent.until(now));
-        let lease = local.granted(self.ticket, &self.caller, lease, round_trip);
+        let lease = local.granted(self.ticket, &self.caller, grant, round_trip);
         let hold = self.attempt.hold(lease);
         self.attempt.engine.watchdog.keep(hold.kept());
         Ok(Some(hold))
@@ -396,7 +380,7 @@ impl<'a> InLine<'a> {
             log::warn!("the lock {name:?} is held without a time to live: somebody must free it");
         }
         self.questions.refused(time::now(), left);
-        if !self.caller.waits {
+        if !self.caller.wish.waits {
             return;
         }
         if self.listening.is_none() {
@@ -421,15 +405,9 @@ impl<'a> InLine<'a> {
         let Some(lane) = self.open.take() else { return };
         let attempt = self.attempt;
         let release = attempt.rules.release(attempt.local.name(), &self.owner);
-        let pool = &attempt.engine.pool;
-        let repeat = Arc::new(release::CleanUp {
-            pool: Arc::downgrade(pool),
-            call: release.clone(),
-            lasting: self.lease(),
-            every: attempt.engine.poll_bound,
-        });
-        let lane = pool.owe(release, Some(lane), time::now() + self.lease(), repeat);
-        pool.dispatch(lane);
+        let (pool, lasting) = (&attempt.engine.pool, self.lease());
+        let debt = Debt::new(None, time::now() + lasting).haunted(lasting);
+        pool.dispatch(pool.owe(Request::owed(release, debt), Some(lane)));
     }
 
     fn tell(&self, acquired: bool) {

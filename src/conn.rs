@@ -383,7 +383,7 @@ mod tests {
             "Address(\"/run/r.sock\")"
         );
         let address = Address::parse("redis://u:s%20x@host/3").expect("a good URL");
-        let hello = String::from_utf8(address.hello("n").bytes).expect("ASCII");
+        let hello = String::from_utf8(address.hello("n").bytes.to_vec()).expect("ASCII");
         assert!(hello.contains("AUTH\r\n$1\r\nu\r\n$3\r\ns x\r\n"), "{hello}");
         assert!(address.select().is_some_and(|call| call.bytes.ends_with(b"3\r\n")));
     }

@@ -19,12 +19,13 @@ use crate::listener::{Listener, ListenerSettings};
 use crate::local::Local;
 use crate::name::Name;
 use crate::pool::{OnReconnect, Pool, PoolSettings};
+use crate::request::{Debt, Request};
 use crate::script::Call;
 use crate::sync::Mutex;
 use crate::thread;
 use crate::time::{self, Moment};
 use crate::waiters::Waiters;
-use crate::watchdog::{Unheeded, Watchdog, WatchdogSettings};
+use crate::watchdog::{Watchdog, WatchdogSettings};
 
 /// The watchdog's heartbeat for the listener comes at least this often.
 const SLOWEST_BEAT: Duration = Duration::from_secs(1);
@@ -77,6 +78,7 @@ impl Engine {
             name: name.clone(),
             size: settings.pool_size,
             wait: settings.pool_timeout,
+            repeat: settings.poll_bound,
             events: events.clone(),
         })?);
         let waiters = Arc::new(Waiters::default());
@@ -170,8 +172,8 @@ impl Engine {
         let listener = self.listener.stop();
         if self.waiters.session().is_some() {
             let beat = Call::command(&[b"PUBLISH", self.control.as_bytes(), b""]);
-            let lane = self.pool.owe(beat, None, Moment::START, Arc::new(Unheeded));
-            self.pool.dispatch(lane);
+            let owed = Request::owed(beat, Debt::new(None, Moment::START));
+            self.pool.dispatch(self.pool.owe(owed, None));
         }
         let watchdog = self.watchdog_thread.lock().take();
         [listener, watchdog].into_iter().flatten().collect()

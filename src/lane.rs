@@ -97,14 +97,14 @@ impl Lane {
         self.state.lock().queue(request);
     }
 
-    /// Queues a request if nobody leads here.
-    pub(crate) fn queue_if_free(&self, request: Request) -> std::result::Result<(), Request> {
+    /// Takes the request and queues it if nobody leads here; whether it did.
+    pub(crate) fn queue_if_free(&self, request: &mut Option<Request>) -> bool {
         let mut state = self.state.lock();
-        if state.wire.is_none() || !state.queue.is_empty() {
-            return Err(request);
+        let free = state.wire.is_some() && state.queue.is_empty();
+        if free {
+            request.take().into_iter().for_each(|request| state.queue(request));
         }
-        state.queue(request);
-        Ok(())
+        free
     }
 
     pub(crate) fn id(&self) -> LaneId {

@@ -34,6 +34,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::hold::{HoldId, Holder, Owner};
+use crate::protocol::Rules;
 use crate::script::LaneId;
 use crate::sync::{AtomicU64, Condvar, Mutex};
 use crate::time::Moment;
@@ -44,6 +45,7 @@ use crate::wheel;
 pub(crate) struct Lease {
     hold: HoldId,
     owner: Owner,
+    rules: &'static dyn Rules,
     term: Duration,
     /// Nanoseconds of the deadline; zero once the hold is over.
     deadline: AtomicU64,
@@ -79,6 +81,7 @@ enum Phase {
 pub(crate) struct Grant {
     pub(crate) hold: HoldId,
     pub(crate) owner: Owner,
+    pub(crate) rules: &'static dyn Rules,
     pub(crate) deadline: Moment,
     /// How long the lease is that was asked for.
     pub(crate) term: Duration,
@@ -138,6 +141,7 @@ impl Lease {
         Lease {
             hold: grant.hold,
             owner: grant.owner,
+            rules: grant.rules,
             term: grant.term,
             deadline: AtomicU64::new(grant.deadline.nanos()),
             life: Mutex::new(Life {
@@ -167,6 +171,11 @@ impl Lease {
 
     pub(crate) fn owner(&self) -> &Owner {
         &self.owner
+    }
+
+    /// Of which kind of lock it is a hold.
+    pub(crate) fn rules(&self) -> &'static dyn Rules {
+        self.rules
     }
 
     /// How long the lease is that was first asked for.
@@ -208,6 +217,11 @@ impl Lease {
     /// How long the hold stays valid if nothing happens.
     pub(crate) fn remaining(&self, now: Moment) -> Duration {
         now.until(Moment::from_nanos(self.deadline.load(Ordering::Acquire)))
+    }
+
+    /// Its deadline, or the one that it had when it was over.
+    pub(crate) fn held_until(&self) -> Moment {
+        self.life.lock().deadline
     }
 
     /// Moves the deadline forward, if the hold is valid at `now`: the server set the
@@ -359,13 +373,31 @@ impl Life {
     }
 }
 
+#[cfg(test)]
+impl Grant {
+    /// That of an owned hold which is renewed.
+    pub(crate) fn owned(at: Moment, deadline: Moment) -> Grant {
+        let hold = HoldId::next();
+        Grant {
+            hold,
+            owner: Owner::new(uuid::Uuid::nil(), hold),
+            rules: &crate::protocol::plain::Plain,
+            deadline,
+            term: at.until(deadline),
+            renewed: true,
+            holder: Holder::Owned,
+            at,
+            haunted: None,
+        }
+    }
+}
+
 #[cfg(all(test, leasehold_model))]
 mod model;
 
 #[cfg(all(test, not(leasehold_model)))]
 mod tests {
     use super::*;
-    use uuid::Uuid;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -374,17 +406,8 @@ mod tests {
     }
 
     fn lease(renewed: bool, until: u64) -> Lease {
-        let hold = HoldId::next();
-        Lease::new(Grant {
-            hold,
-            owner: Owner::new(Uuid::nil(), hold),
-            deadline: at(until),
-            term: SECOND,
-            renewed,
-            holder: Holder::this_thread(),
-            at: at(0),
-            haunted: None,
-        })
+        let holder = Holder::this_thread();
+        Lease::new(Grant { term: SECOND, renewed, holder, ..Grant::owned(at(0), at(until)) })
     }
 
     const NOTICED: Look = Look::Over { noticed: true };

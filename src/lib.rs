@@ -95,6 +95,7 @@ mod questions;
 mod release;
 mod request;
 mod script;
+mod settle;
 mod sync;
 mod thread;
 mod time;

@@ -24,7 +24,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, Lost, LostReason, Sink};
 use crate::gate::{Gate, Ticket};
 use crate::hold::{HoldId, Holder, ThreadId};
-use crate::lease::{Lease, Look, PassBounds};
+use crate::lease::{Grant, Lease, Look, PassBounds};
 use crate::name::Name;
 use crate::protocol::Rules;
 use crate::script::LaneId;
@@ -60,6 +60,8 @@ struct State {
     others_listen: bool,
     /// The front does not ask before that.
     yields_until: Moment,
+    /// That of a hold that is gone, to be used again.
+    spare: Option<Arc<Lease>>,
 }
 
 /// Holds of this process that followed one another.
@@ -85,33 +87,37 @@ const LONGEST_YIELD: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 struct Held {
     lease: Arc<Lease>,
-    rules: &'static dyn Rules,
     holder: Holder,
     guards: usize,
     leaked: usize,
 }
 
-/// A caller in line.
-#[derive(Clone, Debug)]
-pub(crate) struct Caller {
+/// What a caller wants.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wish {
     pub(crate) rules: &'static dyn Rules,
-    pub(crate) holder: Holder,
-    pub(crate) mailbox: Arc<Mailbox>,
+    /// A hold that is no thread's.
+    pub(crate) owned: bool,
     /// Whether it would wait; if not, it asks only if nobody is before it.
     pub(crate) waits: bool,
     /// Whether it wants a lease that is renewed: only such holds are passed.
     pub(crate) renewed: bool,
 }
 
-/// How a caller got in.
-#[derive(Debug)]
-pub(crate) enum Entry {
-    /// It holds the lock already; one more guard was counted.
-    Again(Arc<Lease>),
-    /// Somebody here holds it or stands in line, and the caller does not wait.
-    Busy,
-    /// It stands in line.
-    InLine(Ticket),
+/// A caller in line.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    pub(crate) wish: Wish,
+    pub(crate) holder: Holder,
+    pub(crate) mailbox: Arc<Mailbox>,
+}
+
+impl Caller {
+    /// The calling thread.
+    pub(crate) fn new(wish: Wish) -> Caller {
+        let holder = if wish.owned { Holder::Owned } else { Holder::this_thread() };
+        Caller { wish, holder, mailbox: Mailbox::mine() }
+    }
 }
 
 /// What a caller in line has to do.
@@ -132,8 +138,8 @@ pub(crate) enum Turn {
 /// What the end of a guard meant.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// The hold has other guards; whether it is still valid.
-    Nested { valid: bool },
+    /// The hold has other guards.
+    Nested,
     /// The hold went on to another thread of this process.
     Passed,
     /// The release stands in line.
@@ -179,19 +185,27 @@ impl Local {
         self.channel.get()
     }
 
-    /// Lets a caller in; see [`Entry`]. An error if it holds the lock already and
-    /// has lost it, or would wait for itself.
-    pub(crate) fn enter(&self, caller: Caller, thread: ThreadId, now: Moment) -> Result<Entry> {
+    /// Counts one more guard of the hold that this thread has, if it has one. An error if
+    /// it has lost it, or would wait for itself.
+    pub(crate) fn re_enter(
+        &self,
+        wish: &Wish,
+        thread: ThreadId,
+        now: Moment,
+    ) -> Result<Option<Arc<Lease>>> {
         let mut state = self.state.lock();
         let noticed = state.look_at_all(now);
-        let entry = match state.own(thread) {
-            Some(own) => own.enter_again(&caller, now),
-            None => Ok(None),
-        };
-        let entry = entry.map(|again| again.unwrap_or_else(|| state.line_up(caller, now)));
+        let again = state.own(thread).map_or(Ok(None), |own| own.re_enter(wish, now));
         drop(state);
         self.tell_lost(noticed, LostReason::Expired);
-        entry
+        again
+    }
+
+    /// Stands in line; not a caller that would have to wait and does not.
+    pub(crate) fn line_up(&self, caller: Caller, now: Moment) -> Option<Ticket> {
+        let mut state = self.state.lock();
+        let free = state.gate.is_empty() && !state.is_held(now);
+        (free || caller.wish.waits).then(|| state.gate.enter(caller))
     }
 
     /// What the caller with that ticket has to do now.
@@ -219,11 +233,11 @@ impl Local {
         &self,
         ticket: Ticket,
         caller: &Caller,
-        lease: Lease,
+        grant: Grant,
         round_trip: Duration,
     ) -> Arc<Lease> {
-        let lease = Arc::new(lease);
         let mut state = self.state.lock();
+        let lease = state.lease(grant);
         state.trouble = None;
         state.follow_on(lease.granted(), round_trip);
         let noticed = state.lose_all();
@@ -287,7 +301,7 @@ impl Local {
         &self,
         lease: &Arc<Lease>,
         counted: Counted,
-        now: Moment,
+        clock: impl FnOnce() -> Moment,
         send: impl FnOnce() -> LaneId,
     ) -> Ended {
         let mut state = self.state.lock();
@@ -296,9 +310,9 @@ impl Local {
         };
         held.discount(counted);
         if held.guards + held.leaked > 0 {
-            drop(state);
-            return Ended::Nested { valid: self.is_valid(lease, now) };
+            return Ended::Nested;
         }
+        let now = clock();
         if state.pass(lease, now, &self.bounds) {
             return Ended::Passed;
         }
@@ -328,9 +342,11 @@ impl Local {
     }
 
     /// The release of that hold was answered, or will not be sent again.
-    pub(crate) fn settled(&self, hold: HoldId) {
+    pub(crate) fn settled(&self, lease: &Arc<Lease>) {
+        lease.gone();
         let mut state = self.state.lock();
-        state.owed.take_if(|(owed, _)| *owed == hold);
+        state.owed.take_if(|(owed, _)| *owed == lease.hold());
+        state.spare = Some(Arc::clone(lease));
     }
 
     /// One guard of the hold is leaked: it counts, but nobody has it.
@@ -351,7 +367,7 @@ impl Local {
     ) -> Option<(Arc<Lease>, Counted)> {
         let state = self.state.lock();
         let own = |held: &&Held| held.holder.is_thread(thread) && held.leaked > 0;
-        let holds = state.holds.iter().filter(|held| held.rules.kind() == kind);
+        let holds = state.holds.iter().filter(|held| held.lease.rules().kind() == kind);
         let nobodys = || holds.clone().filter(|held| held.is_nobodys());
         let valid = |held: &&Held| !held.lease.remaining(now).is_zero();
         let found = holds.clone().find(own);
@@ -391,17 +407,23 @@ impl Local {
         self.state.lock().holds.iter().map(|held| Arc::clone(&held.lease)).collect()
     }
 
+    /// Tells of what happened, if anybody wants to know.
+    pub(crate) fn tell(&self, event: impl FnOnce() -> Event) {
+        self.events.tell(event);
+    }
+
     /// Tells of losses, and opens the gate. To be called with no lock held.
     pub(crate) fn tell_lost(&self, losses: usize, reason: LostReason) {
+        if losses == 0 {
+            return;
+        }
         for _ in 0..losses {
             let name = Arc::clone(self.name.given());
             // A guard may be dropped here while its thread unwinds.
             thread::say(|| log::warn!("the lock {name:?} was lost: {reason:?}"));
             self.events.tell(|| Event::Lost(Lost { name, reason }));
         }
-        if losses > 0 {
-            self.state.lock().ring_front();
-        }
+        self.state.lock().ring_front();
     }
 }
 
@@ -442,24 +464,27 @@ impl State {
         self.holds.iter().any(|held| !held.lease.remaining(now).is_zero())
     }
 
-    fn line_up(&mut self, caller: Caller, now: Moment) -> Entry {
-        let free = self.gate.is_empty() && !self.is_held(now);
-        match free || caller.waits {
-            true => Entry::InLine(self.gate.enter(caller)),
-            false => Entry::Busy,
-        }
-    }
-
     fn take_handed(&mut self, ticket: Ticket) -> Option<Arc<Lease>> {
         let at = self.handed.iter().position(|(to, _)| *to == ticket)?;
         Some(self.handed.swap_remove(at).1)
     }
 
+    /// A lease for what was granted.
+    fn lease(&mut self, grant: Grant) -> Arc<Lease> {
+        let lease = Lease::new(grant);
+        let Some(mut spare) = self.spare.take() else { return Arc::new(lease) };
+        match Arc::get_mut(&mut spare) {
+            Some(unused) => *unused = lease,
+            None => spare = Arc::new(lease),
+        }
+        spare
+    }
+
     fn pass(&mut self, lease: &Arc<Lease>, now: Moment, bounds: &PassBounds) -> bool {
         let Some((ticket, front)) = self.gate.front() else { return false };
-        let (holder, rules, renewed) = (front.holder.clone(), front.rules, front.renewed);
+        let (holder, wish) = (front.holder.clone(), front.wish);
         let Some(held) = self.held(lease) else { return false };
-        let fits = renewed && held.rules.kind() == rules.kind();
+        let fits = wish.renewed && held.lease.rules().kind() == wish.rules.kind();
         if !fits || !held.lease.pass(now, bounds, &holder) {
             return false;
         }
@@ -480,7 +505,7 @@ impl State {
     /// never has to yield.
     fn free_turn(&mut self, now: Moment, bounds: &PassBounds) -> Turn {
         let lane = self.owed.map(|(_, lane)| lane);
-        if !self.gate.front().is_some_and(|(_, front)| front.waits) {
+        if !self.gate.front().is_some_and(|(_, front)| front.wish.waits) {
             return Turn::Ask(lane);
         }
         if self.others_listen
@@ -524,27 +549,26 @@ impl Run {
 impl Held {
     fn new(lease: &Arc<Lease>, caller: &Caller) -> Held {
         let (lease, holder) = (Arc::clone(lease), caller.holder.clone());
-        Held { lease, rules: caller.rules, holder, guards: 1, leaked: 0 }
+        Held { lease, holder, guards: 1, leaked: 0 }
     }
 
     /// `None` if the caller may stand in line beside its own hold.
-    fn enter_again(&mut self, caller: &Caller, now: Moment) -> Result<Option<Entry>> {
+    fn re_enter(&mut self, wish: &Wish, now: Moment) -> Result<Option<Arc<Lease>>> {
         let valid = self.lease.look(now) == Look::Held;
-        let owned = caller.holder.is_owned();
-        if owned && !(valid && caller.waits) {
+        if wish.owned && !(valid && wish.waits) {
             return Ok(None);
         }
-        if owned {
+        if wish.owned {
             return Err(deadlock("this thread holds the lock, and would wait for itself"));
         }
-        if self.rules.kind() != caller.rules.kind() {
+        if self.lease.rules().kind() != wish.rules.kind() {
             return Err(deadlock("this thread holds the lock as one of another kind"));
         }
         if !valid {
             return Err(Error::lost("this thread held the lock and has lost it"));
         }
         self.guards += 1;
-        Ok(Some(Entry::Again(Arc::clone(&self.lease))))
+        Ok(Some(Arc::clone(&self.lease)))
     }
 
     /// Whether it has what is to be ended: of two that end the same leak one is late,
@@ -583,10 +607,7 @@ fn deadlock(message: &'static str) -> Error {
 #[cfg(all(test, not(leasehold_model)))]
 mod tests {
     use super::*;
-    use crate::hold::Owner;
-    use crate::lease::Grant;
     use crate::protocol::plain::Plain;
-    use uuid::Uuid;
 
     const MILLI: Duration = Duration::from_millis(1);
     const SECOND: Duration = Duration::from_secs(1);
@@ -602,44 +623,29 @@ mod tests {
     }
 
     fn caller(waits: bool) -> Caller {
-        let (holder, mailbox) = (Holder::Owned, Mailbox::mine());
-        Caller { rules: &Plain, holder, mailbox, waits, renewed: true }
+        Caller::new(Wish { rules: &Plain, owned: true, waits, renewed: true })
     }
 
     impl Local {
-        fn line_up(&self, waits: bool, now: Moment) -> Ticket {
-            match self.enter(caller(waits), ThreadId::current(), now) {
-                Ok(Entry::InLine(ticket)) => ticket,
-                other => panic!("not in line: {other:?}"),
-            }
+        fn come(&self, waits: bool, now: Moment) -> Ticket {
+            self.line_up(caller(waits), now).expect("it waits, or need not")
         }
 
         /// The server grants the lock to who has that ticket.
         fn grant(&self, ticket: Ticket, now: Moment, round_trip: Duration) -> Arc<Lease> {
-            let hold = HoldId::next();
-            let lease = Lease::new(Grant {
-                hold,
-                owner: Owner::new(Uuid::nil(), hold),
-                deadline: now + SECOND,
-                term: SECOND,
-                renewed: true,
-                holder: Holder::Owned,
-                at: now,
-                haunted: None,
-            });
-            self.granted(ticket, &caller(true), lease, round_trip)
+            self.granted(ticket, &caller(true), Grant::owned(now, now + SECOND), round_trip)
         }
 
         /// And it is released at once.
         fn hold(&self, ticket: Ticket, now: Moment, round_trip: Duration) {
             let lease = self.grant(ticket, now, round_trip);
-            assert_eq!(self.end(&lease, Counted::Guard, now, || LaneId(0)), Ended::Queued);
-            self.settled(lease.hold());
+            assert_eq!(self.end(&lease, Counted::Guard, || now, || LaneId(0)), Ended::Queued);
+            self.settled(&lease);
         }
 
         /// Takes the lock at that moment, and says until when it should have yielded.
         fn take(&self, waits: bool, now: Moment) -> Option<Moment> {
-            let ticket = self.line_up(waits, now);
+            let ticket = self.come(waits, now);
             let yields = match self.turn(ticket, now) {
                 Turn::Yield(end, _) => Some(end),
                 Turn::Ask(_) => None,
@@ -677,16 +683,16 @@ mod tests {
         for (round_trip, most) in [(3 * MILLI, 6 * MILLI), (SECOND, LONGEST_YIELD)] {
             let local = local(0);
             local.told_to(1);
-            local.hold(local.line_up(true, at(0)), at(0), 5 * SECOND);
-            local.hold(local.line_up(true, at(1000)), at(1000), round_trip);
+            local.hold(local.come(true, at(0)), at(0), 5 * SECOND);
+            local.hold(local.come(true, at(1000)), at(1000), round_trip);
             assert!(matches!(
-                local.turn(local.line_up(true, at(2000)), at(2000)),
+                local.turn(local.come(true, at(2000)), at(2000)),
                 Turn::Yield(end, _) if end == at(1000) + most
             ));
         }
         let local = local(0);
         local.told_to(1);
-        local.hold(local.line_up(true, at(0)), at(0), SECOND);
+        local.hold(local.come(true, at(0)), at(0), SECOND);
         assert_eq!(local.take(false, at(3000)), None);
     }
 
@@ -705,12 +711,12 @@ mod tests {
     fn a_hold_of_its_own_neither_ends_a_run_nor_uses_it_up() {
         let local = local(0);
         local.told_to(1);
-        let first = local.line_up(true, at(0));
+        let first = local.come(true, at(0));
         let lease = local.grant(first, at(0), Duration::ZERO);
-        let next = local.line_up(true, at(0));
+        let next = local.come(true, at(0));
         assert!(matches!(local.turn(next, at(50_000)), Turn::HeldHere));
         local.refused(at(50_000));
-        assert_eq!(local.end(&lease, Counted::Guard, at(60_000), || LaneId(0)), Ended::Queued);
+        assert_eq!(local.end(&lease, Counted::Guard, || at(60_000), || LaneId(0)), Ended::Queued);
         assert!(matches!(local.turn(next, at(60_000)), Turn::Yield(..)));
     }
 

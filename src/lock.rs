@@ -204,7 +204,7 @@ impl<P: Protocol> Lock<P> {
         let leaked = local.leaked(P::rules().kind(), ThreadId::current(), time::now());
         let (lease, counted) = leaked.ok_or_else(release::not_held)?;
         let engine = Arc::clone(&self.engine);
-        Hold::new(engine, Arc::clone(local), lease, P::rules()).unlock_leaked(counted)
+        Hold::new(engine, Arc::clone(local), lease).unlock_leaked(counted)
     }
 
     /// Returns whether anybody holds the lock: one round trip.

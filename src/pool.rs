@@ -19,7 +19,7 @@ use crate::conn::{Address, Timeouts};
 use crate::error::{Error, Result};
 use crate::event::{Event, Reconnected, Sink};
 use crate::lane::{Lane, Unread};
-use crate::request::{Answer, Debt, Failure, Link, Observer, Outcome, Request, Settle, Slot};
+use crate::request::{Answer, Debt, Failure, Link, Observer, Outcome, Request, Slot};
 use crate::script::{Call, LaneId};
 use crate::sync::{Condvar, Mailbox, Mutex};
 use crate::thread;
@@ -49,6 +49,8 @@ pub(crate) struct PoolSettings {
     pub(crate) size: usize,
     /// How long a caller queues if all connections are busy.
     pub(crate) wait: Duration,
+    /// How often that is repeated which a late copy of another command may undo.
+    pub(crate) repeat: Duration,
     pub(crate) events: Sink,
 }
 
@@ -89,7 +91,7 @@ impl fmt::Debug for Pool {
 impl Pool {
     /// Makes the pool and its first connection.
     pub(crate) fn open(settings: PoolSettings) -> Result<Pool> {
-        let desk = Arc::new(Desk::new(settings.size, settings.events));
+        let desk = Arc::new(Desk::new(settings.size, settings.events, settings.repeat));
         let link = Arc::new(Link {
             address: settings.address,
             name: settings.name,
@@ -136,20 +138,16 @@ impl Pool {
     /// pool time-out, but sends if it can do so at once.
     pub(crate) fn wait(&self, pending: Pending, patience: Moment) -> Outcome {
         let give_up = patience.min(time::now() + self.wait);
-        self.shared.lane(pending.lane).wait(&pending.slot, give_up)
+        let outcome = self.shared.lane(pending.lane).wait(&pending.slot, give_up);
+        pending.slot.give_back();
+        outcome
     }
 
-    /// Has a command sent, by and by, until it is answered or `until` has come. Does
+    /// Has a request sent, by and by, until it is answered or not worth it any more. Does
     /// no I/O, and has to be followed by [`Pool::dispatch`].
-    pub(crate) fn owe(
-        &self,
-        call: Call,
-        lane: Option<LaneId>,
-        until: Moment,
-        settle: Arc<dyn Settle>,
-    ) -> LaneId {
+    pub(crate) fn owe(&self, owed: Request, lane: Option<LaneId>) -> LaneId {
         self.shared.desk.opened();
-        self.shared.queue(Request::owed(call, Debt { settle, until, counts: true }), lane)
+        self.shared.queue(owed, lane)
     }
 
     /// Sees to it that what is owed on that lane is sent: at once, if that needs no
@@ -160,10 +158,8 @@ impl Pool {
 
     /// Has a command sent again and again until `until`, or until the pool is closed: to
     /// be on the safe side is no debt that a program's end would wait for.
-    pub(crate) fn repeat(&self, call: Call, lane: LaneId, until: Moment, every: Duration) {
-        let desk = Arc::downgrade(&self.shared.desk);
-        let repeat = Arc::new(Repeat { call, lane, until, every, desk });
-        repeat.again(&self.shared.desk);
+    pub(crate) fn repeat(&self, call: Call, lane: LaneId, until: Moment) {
+        self.shared.desk.repeat(lane, call, until);
         self.shared.dispatch(lane);
     }
 
@@ -194,21 +190,20 @@ impl Shared {
     /// Stands a request in line: on the given lane, on one that is free, or on the
     /// one with the shortest line.
     fn queue(&self, request: Request, lane: Option<LaneId>) -> LaneId {
-        let mut request = request;
-        if let Some(lane) = lane {
-            self.lane(lane).queue(request);
-            return lane;
-        }
-        for lane in &self.lanes {
-            match lane.queue_if_free(request) {
-                Ok(()) => return lane.id(),
-                Err(back) => request = back,
-            }
-        }
-        let shortest = self.lanes.iter().min_by_key(|lane| lane.load());
-        let lane = shortest.map_or(LaneId(0), Lane::id);
-        self.lane(lane).queue(request);
+        let mut request = Some(request);
+        let lane = match lane {
+            Some(lane) => lane,
+            None => match self.lanes.iter().find(|lane| lane.queue_if_free(&mut request)) {
+                Some(lane) => lane.id(),
+                None => self.shortest(),
+            },
+        };
+        request.into_iter().for_each(|request| self.lane(lane).queue(request));
         lane
+    }
+
+    fn shortest(&self) -> LaneId {
+        self.lanes.iter().min_by_key(|lane| lane.load()).map_or(LaneId(0), Lane::id)
     }
 
     /// Sends what is owed on that lane, or leaves it to who leads there or to the
@@ -285,6 +280,7 @@ struct Desk {
     /// It will look for unread replies without being rung.
     looks_again: Box<[AtomicBool]>,
     events: Sink,
+    repeat: Duration,
     on_reconnect: Mutex<Option<Weak<dyn OnReconnect>>>,
 }
 
@@ -312,7 +308,7 @@ struct LaneState {
 }
 
 impl Desk {
-    fn new(lanes: usize, events: Sink) -> Desk {
+    fn new(lanes: usize, events: Sink, repeat: Duration) -> Desk {
         let state = DeskState {
             open: 0,
             finish: false,
@@ -324,6 +320,7 @@ impl Desk {
             bells: (0..lanes).map(|_| Mailbox::default()).collect(),
             looks_again: (0..lanes).map(|_| AtomicBool::new(false)).collect(),
             events,
+            repeat,
             on_reconnect: Mutex::new(None),
         }
     }
@@ -338,9 +335,29 @@ impl Desk {
         self.state.lock().open += 1;
     }
 
-    fn closed(&self, lane: LaneId, debt: &Debt, answered: bool) {
+    /// A debt has found its end.
+    fn settle(&self, lane: LaneId, call: Call, debt: Debt, outcome: Result<Answer>) {
+        let haunted = outcome.as_ref().ok().filter(|answer| answer.haunted);
+        let haunted = haunted.map_or(Moment::START, |answer| answer.sent + debt.lasting);
+        let again_until = debt.again_until.max(haunted);
+        let answered = outcome.is_ok();
+        thread::survive("settling what was owed", || debt.settle(outcome));
+        self.repeat(lane, call, again_until);
+        self.closed(lane, debt.counts, answered);
+    }
+
+    /// Has a command sent once more, if that is before `until`, and so on.
+    fn repeat(&self, lane: LaneId, call: Call, until: Moment) {
+        let at = time::now() + self.repeat;
+        if at < until {
+            let again = Debt { again_until: until, counts: false, ..Debt::new(None, until) };
+            self.delay(lane, Request::owed(call, again), |_| at);
+        }
+    }
+
+    fn closed(&self, lane: LaneId, counted: bool, answered: bool) {
         let mut state = self.state.lock();
-        state.open -= usize::from(debt.counts);
+        state.open -= usize::from(counted);
         if answered {
             state.lane(lane).failures = 0;
         }
@@ -445,19 +462,19 @@ impl Observer for Desk {
         }
     }
 
-    fn answered(&self, lane: LaneId, debt: &Debt, answer: Answer) {
-        thread::survive("settling what was owed", || debt.settle.settle(Ok(answer)));
-        self.closed(lane, debt, true);
+    fn answered(&self, lane: LaneId, request: Request, answer: Answer) {
+        if let Some((call, debt)) = request.into_debt() {
+            self.settle(lane, call, debt, Ok(answer));
+        }
     }
 
     fn failed(&self, lane: LaneId, request: Request, error: Error) {
-        let now = time::now();
-        let Some(debt) = request.debt() else { return };
-        if error.is_final() || debt.until <= now {
-            thread::survive("settling what was owed", || debt.settle.settle(Err(error)));
-            return self.closed(lane, debt, false);
+        let (now, until) = (time::now(), request.until());
+        if !error.is_final() && now < until {
+            self.delay(lane, request, |state| state.retry(now));
+        } else if let Some((call, debt)) = request.into_debt() {
+            self.settle(lane, call, debt, Err(error));
         }
-        self.delay(lane, request, |state| state.retry(now));
     }
 
     fn deserted(&self, lane: LaneId) {
@@ -468,38 +485,6 @@ impl Observer for Desk {
         let looks_again = self.looks_again.get(lane.0);
         if looks_again.is_some_and(|looks| !looks.swap(true, Ordering::AcqRel)) {
             self.ring(lane);
-        }
-    }
-}
-
-/// A command that is sent again and again, in case a late copy of another ran after
-/// the last one.
-struct Repeat {
-    call: Call,
-    lane: LaneId,
-    until: Moment,
-    every: Duration,
-    desk: Weak<Desk>,
-}
-
-impl Repeat {
-    fn again(self: &Arc<Repeat>, desk: &Desk) {
-        let at = time::now() + self.every;
-        if at < self.until {
-            let settle = Arc::new(Again(Arc::clone(self)));
-            let debt = Debt { settle, until: self.until, counts: false };
-            let request = Request::owed(self.call.clone(), debt);
-            desk.delay(self.lane, request, |_| at);
-        }
-    }
-}
-
-struct Again(Arc<Repeat>);
-
-impl Settle for Again {
-    fn settle(&self, _outcome: Result<Answer>) {
-        if let Some(desk) = self.0.desk.upgrade() {
-            self.0.again(&desk);
         }
     }
 }

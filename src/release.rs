@@ -2,27 +2,21 @@
 //!
 //! A release is queued in one step with the end of the hold (`local.rs`). Then the
 //! caller waits for the answer (`unlock`), or has it written and goes on; then the
-//! answer is read by whoever speaks with the server next (`drop`). What the answer means is the same for both:
-//! * released: good;
-//! * "not held", and an earlier copy of the release may have run: that one released
-//!   it, if the deadline still lay ahead; else nobody knows, and it counts as lost;
-//! * "not held" without such doubt: somebody took the lock away; it was lost;
-//! * no answer: it is sent again until the lease is over anyway.
+//! answer is read by whoever speaks with the server next (`drop`). What it means is the
+//! same for both (`settle.rs`). Without one the release is sent again until the lease is
+//! over anyway.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
-use crate::event::{Event, LostReason, Released, Sink};
 use crate::lease::{Lease, Look};
 use crate::local::{Counted, Ended, Local};
-use crate::pool::{Pending, Pool};
-use crate::protocol::{self, Freed, Rules};
-use crate::request::{Answer, Failure, Settle};
-use crate::script::{Call, LaneId};
-use crate::thread;
+use crate::pool::Pending;
+use crate::request::{Debt, Failure, Request, Settle};
+use crate::script::Call;
 use crate::time::{self, Moment};
 use crate::watchdog::{self, Kept};
 
@@ -32,18 +26,12 @@ pub(crate) struct Hold {
     engine: Arc<Engine>,
     local: Arc<Local>,
     lease: Arc<Lease>,
-    rules: &'static dyn Rules,
     ended: bool,
 }
 
 impl Hold {
-    pub(crate) fn new(
-        engine: Arc<Engine>,
-        local: Arc<Local>,
-        lease: Arc<Lease>,
-        rules: &'static dyn Rules,
-    ) -> Hold {
-        Hold { engine, local, lease, rules, ended: false }
+    pub(crate) fn new(engine: Arc<Engine>, local: Arc<Local>, lease: Arc<Lease>) -> Hold {
+        Hold { engine, local, lease, ended: false }
     }
 
     pub(crate) fn lease(&self) -> &Lease {
@@ -56,8 +44,7 @@ impl Hold {
 
     /// What the watchdog needs of it.
     pub(crate) fn kept(&self) -> Kept {
-        let (local, lease) = (Arc::clone(&self.local), Arc::clone(&self.lease));
-        Kept { local, lease, rules: self.rules }
+        Kept { local: Arc::clone(&self.local), lease: Arc::clone(&self.lease) }
     }
 
     pub(crate) fn is_held(&self) -> bool {
@@ -127,41 +114,43 @@ impl Hold {
     }
 
     fn end_and_wait(&self, counted: Counted) -> Result<()> {
-        let (now, pool) = (time::now(), &self.engine.pool);
-        let deadline = now + self.lease.remaining(now);
+        let pool = &self.engine.pool;
         let mut queued = None;
-        let ended = self.local.end(&self.lease, counted, now, || {
-            let settlement = self.settlement(deadline);
-            let pending = pool.queue(settlement.clean_up.call.clone(), settlement.lane);
-            queued.insert((pending, settlement)).0.lane
+        let ended = self.local.end(&self.lease, counted, time::now, || {
+            queued.insert(pool.queue(self.release(), self.lease.haunted())).lane
         });
         self.after(&ended);
         match (ended, queued) {
-            (Ended::Nested { valid: true } | Ended::Passed, _) => Ok(()),
-            (Ended::Queued, Some((pending, settlement))) => self.wait_for(pending, settlement),
-            (Ended::Nested { valid: false } | Ended::Lost | Ended::Queued, _) => Err(lost()),
+            (Ended::Nested, _) => self.check(),
+            (Ended::Passed, _) => Ok(()),
+            (Ended::Queued, Some(pending)) => self.wait_for(pending),
+            (Ended::Lost | Ended::Queued, _) => Err(lost()),
             (Ended::NotHeld, _) => Err(not_held()),
         }
     }
 
-    fn wait_for(&self, pending: Pending, settlement: Settlement) -> Result<()> {
-        let lane = pending.lane;
-        match self.engine.pool.wait(pending, Moment::END) {
+    fn wait_for(&self, pending: Pending) -> Result<()> {
+        let (lane, pool) = (pending.lane, &self.engine.pool);
+        let outcome = pool.wait(pending, Moment::END);
+        match &outcome {
             Err(failure) if !failure.error.is_final() => {
-                let doubtful = failure.written;
-                self.owe(Settlement { lane: Some(lane), doubtful, ..settlement });
-                Err(failure.error)
+                pool.dispatch(pool.owe(self.owed().doubtful(failure.written), Some(lane)));
+                return Err(failure.error.clone());
             }
-            outcome => settlement.conclude(outcome.map_err(Failure::into_error)),
+            Ok(answer) if answer.haunted => {
+                let until = answer.sent + self.haunted_for();
+                pool.repeat(self.release(), lane, until);
+            }
+            _ => {}
         }
+        self.local.conclude(&self.lease, outcome.map_err(Failure::into_error))
     }
 
     fn end_quietly(&self) {
-        let (now, pool) = (time::now(), &self.engine.pool);
-        let deadline = now + self.lease.remaining(now);
+        let pool = &self.engine.pool;
         let mut queued = None;
-        let ended = self.local.end(&self.lease, Counted::Guard, now, || {
-            *queued.insert(self.queue_owed(self.settlement(deadline)))
+        let ended = self.local.end(&self.lease, Counted::Guard, time::now, || {
+            *queued.insert(pool.owe(self.owed(), self.lease.haunted()))
         });
         self.after(&ended);
         if let Some(lane) = queued {
@@ -169,14 +158,20 @@ impl Hold {
         }
     }
 
-    fn owe(&self, settlement: Settlement) {
-        let lane = self.queue_owed(settlement);
-        self.engine.pool.dispatch(lane);
+    fn release(&self) -> Call {
+        self.lease.rules().release(self.local.name(), self.lease.owner())
     }
 
-    fn queue_owed(&self, settlement: Settlement) -> LaneId {
-        let (call, lane) = (settlement.clean_up.call.clone(), settlement.lane);
-        self.engine.pool.owe(call, lane, self.lease.reach(), Arc::new(settlement))
+    fn owed(&self) -> Request {
+        let settle = Arc::clone(&self.local) as Arc<dyn Settle>;
+        let debt = Debt::new(Some((settle, Arc::clone(&self.lease))), self.lease.reach());
+        Request::owed(self.release(), debt.haunted(self.haunted_for()))
+    }
+
+    /// For how long a late copy of the question may undo the release. One of another
+    /// hold's is its own caller's to see to.
+    fn haunted_for(&self) -> Duration {
+        self.lease.haunted().map_or(Duration::ZERO, |_| self.lease.term())
     }
 
     /// What is left to do when the hold is over here.
@@ -186,23 +181,6 @@ impl Hold {
         }
         if matches!(ended, Ended::Lost) {
             self.kept().undo(&self.engine.pool);
-        }
-    }
-
-    fn settlement(&self, deadline: Moment) -> Settlement {
-        Settlement {
-            local: Arc::clone(&self.local),
-            lease: Arc::clone(&self.lease),
-            clean_up: CleanUp {
-                pool: Arc::downgrade(&self.engine.pool),
-                call: self.rules.release(self.local.name(), self.lease.owner()),
-                lasting: self.lease.term(),
-                every: self.engine.poll_bound,
-            },
-            lane: self.lease.haunted(),
-            deadline,
-            doubtful: false,
-            events: self.engine.events.clone(),
         }
     }
 }
@@ -228,100 +206,5 @@ pub(crate) fn checked_lease(lease: Duration) -> Result<Duration> {
     match lease < SHORTEST_LEASE {
         true => Err(Error::configuration("a lease must be at least 10 ms long")),
         false => Ok(lease.min(LONGEST_LEASE)),
-    }
-}
-
-/// What is done with the answer to a release.
-struct Settlement {
-    local: Arc<Local>,
-    lease: Arc<Lease>,
-    clean_up: CleanUp,
-    lane: Option<LaneId>,
-    /// That of the hold when it was released.
-    deadline: Moment,
-    /// A copy of the release was sent before, and its answer is not known.
-    doubtful: bool,
-    events: Sink,
-}
-
-impl Settlement {
-    fn conclude(&self, outcome: Result<Answer>) -> Result<()> {
-        self.local.settled(self.lease.hold());
-        self.lease.gone();
-        let told = outcome.and_then(|answer| self.read(answer));
-        self.tell(told.clone());
-        told.map(drop)
-    }
-
-    /// How many subscribers the release was told to, if it was.
-    fn read(&self, answer: Answer) -> Result<Option<u64>> {
-        let doubtful = answer.doubtful || self.doubtful;
-        // A late copy of a question of another hold is its own caller's to see to.
-        if self.lease.haunted().is_some() {
-            self.clean_up.repeat_if_haunted(&answer);
-        }
-        match protocol::freed(answer.reply)? {
-            Freed::Told(told) => {
-                self.local.told_to(told);
-                Ok(Some(told))
-            }
-            Freed::NotHeld if doubtful && time::now() < self.deadline => Ok(None),
-            Freed::NotHeld => {
-                self.local.tell_lost(1, LostReason::Gone);
-                Err(Error::lost("the lock was not held any more when it was released"))
-            }
-        }
-    }
-
-    fn tell(&self, told: Result<Option<u64>>) {
-        if let Err(error) = &told {
-            let name = self.local.name().given();
-            thread::say(|| log::warn!("the release of the lock {name:?} failed: {error}"));
-        }
-        let name = || Arc::clone(self.local.name().given());
-        self.events.tell(|| match told {
-            Ok(heard_by) => Event::Released(Released { name: name(), heard_by, error: None }),
-            Err(error) => {
-                Event::Released(Released { name: name(), heard_by: None, error: Some(error) })
-            }
-        });
-    }
-}
-
-impl Settle for Settlement {
-    fn settle(&self, outcome: Result<Answer>) {
-        // Nobody waits for it; the log and the events have been told.
-        let _ = self.conclude(outcome);
-    }
-}
-
-/// The release of a hold that may never have been: of a caller that left with a
-/// question open.
-pub(crate) struct CleanUp {
-    pub(crate) pool: Weak<Pool>,
-    pub(crate) call: Call,
-    pub(crate) lasting: Duration,
-    pub(crate) every: Duration,
-}
-
-impl CleanUp {
-    /// A late copy of the question may still run after the release: sends that again and
-    /// again while it matters.
-    fn repeat_if_haunted(&self, answer: &Answer) {
-        if let (true, Some(pool)) = (answer.haunted, self.pool.upgrade()) {
-            let until = answer.sent + self.lasting;
-            pool.repeat(self.call.clone(), answer.lane, until, self.every);
-        }
-    }
-}
-
-impl Settle for CleanUp {
-    fn settle(&self, outcome: Result<Answer>) {
-        match outcome {
-            Ok(answer) => self.repeat_if_haunted(&answer),
-            Err(error) => {
-                thread::say(|| log::warn!("a clean-up failed; the lease will end it: {error}"));
-            }
-        }
     }
 }

@@ -1,13 +1,16 @@
 //! A command on its way to the server, and who gets its outcome.
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use crate::conn::{Address, Identity};
 use crate::error::{Error, ErrorKind, Result};
+use crate::lease::Lease;
 use crate::script::{Call, LaneId, Reply, Script};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, thread_local};
 use crate::time::Moment;
 
 /// An answer, and how it came about.
@@ -40,19 +43,55 @@ impl Failure {
 /// What the sender of a command gets.
 pub(crate) type Outcome = std::result::Result<Answer, Failure>;
 
-/// What is done with the outcome of a request that nobody waits for. Called with no
-/// lock held, by whichever thread spoke with the server; must not block.
+/// What is done with the outcome of the release of a hold that nobody waits for. Called
+/// with no lock held, by whichever thread spoke with the server; must not block.
 pub(crate) trait Settle: Send + Sync {
-    fn settle(&self, outcome: Result<Answer>);
+    fn settle(&self, hold: &Arc<Lease>, outcome: Result<Answer>);
 }
 
-/// A request that nobody waits for, and how long it is worth sending.
-#[derive(Clone)]
+/// Whose release a request is that nobody waits for.
+pub(crate) type Release = (Arc<dyn Settle>, Arc<Lease>);
+
+/// A request that nobody waits for.
 pub(crate) struct Debt {
-    pub(crate) settle: Arc<dyn Settle>,
+    /// What it releases; `None` for what only cleans up.
+    pub(crate) release: Option<Release>,
+    /// How long it is worth sending.
     pub(crate) until: Moment,
+    /// How long a late copy of another command would last that may run after this one:
+    /// if the answer says that this can be, it is sent again for as long.
+    pub(crate) lasting: Duration,
+    /// Until when it is sent again whatever the answer says.
+    pub(crate) again_until: Moment,
     /// Whether a client that is closed waits for it.
     pub(crate) counts: bool,
+}
+
+impl Debt {
+    /// One that is settled by its answer.
+    pub(crate) fn new(release: Option<Release>, until: Moment) -> Debt {
+        let lasting = Duration::ZERO;
+        Debt { release, until, lasting, again_until: Moment::START, counts: true }
+    }
+
+    /// Says that a late copy of another command may undo it for so long.
+    pub(crate) fn haunted(self, lasting: Duration) -> Debt {
+        Debt { lasting, ..self }
+    }
+
+    /// Says what came of it.
+    pub(crate) fn settle(&self, outcome: Result<Answer>) {
+        match (&self.release, outcome) {
+            (Some((settle, hold)), outcome) => settle.settle(hold, outcome),
+            (None, Ok(_)) => {}
+            (None, Err(error)) if self.lasting.is_zero() => {
+                log::debug!("what nobody waits for failed: {error}");
+            }
+            (None, Err(error)) => {
+                log::warn!("a clean-up failed; the end of the lease will do: {error}");
+            }
+        }
+    }
 }
 
 impl fmt::Debug for Debt {
@@ -86,13 +125,18 @@ pub(crate) enum To {
 impl Request {
     /// A request whose sender will wait, and where.
     pub(crate) fn awaited(call: Call) -> (Request, Arc<Slot>) {
-        let slot = Arc::default();
+        let slot = Slot::spare();
         let to = To::Waiter(Promise(Some(Arc::clone(&slot))));
         (Request::new(call, to), slot)
     }
 
     pub(crate) fn owed(call: Call, debt: Debt) -> Request {
         Request::new(call, To::Debt(debt))
+    }
+
+    /// Says that a copy was sent before.
+    pub(crate) fn doubtful(self, doubtful: bool) -> Request {
+        Request { doubtful, ..self }
     }
 
     pub(crate) fn new(call: Call, to: To) -> Request {
@@ -111,10 +155,18 @@ impl Request {
         }
     }
 
-    /// What is owed with it, if nobody waits for it.
-    pub(crate) fn debt(&self) -> Option<&Debt> {
+    /// How long it is worth sending, if nobody waits for it.
+    pub(crate) fn until(&self) -> Moment {
         match &self.to {
-            To::Debt(debt) => Some(debt),
+            To::Debt(debt) => debt.until,
+            To::Waiter(_) | To::Script(_) | To::Ghost(_) => Moment::START,
+        }
+    }
+
+    /// The call and what is owed with it, if nobody waits for it.
+    pub(crate) fn into_debt(self) -> Option<(Call, Debt)> {
+        match self.to {
+            To::Debt(debt) => Some((self.call, debt)),
             To::Waiter(_) | To::Script(_) | To::Ghost(_) => None,
         }
     }
@@ -135,7 +187,9 @@ impl Promise {
 
 impl Drop for Promise {
     fn drop(&mut self) {
-        self.keep(Err(Failure { error: panicked(), written: true }));
+        if self.0.is_some() {
+            self.keep(Err(Failure { error: panicked(), written: true }));
+        }
     }
 }
 
@@ -147,7 +201,25 @@ pub(crate) struct Slot {
     crowd: AtomicUsize,
 }
 
+thread_local! {
+    /// The slot of this thread's last request.
+    static SPARE: Cell<Option<Arc<Slot>>> = const { Cell::new(None) };
+}
+
 impl Slot {
+    /// An empty one: that of the thread's last request, if it has been given back.
+    fn spare() -> Arc<Slot> {
+        SPARE.try_with(Cell::take).ok().flatten().unwrap_or_default()
+    }
+
+    /// Keeps a slot for the thread's next request. Its own has been completed, or taken
+    /// back and dropped: nobody will complete it again.
+    pub(crate) fn give_back(self: Arc<Slot>) {
+        drop(self.take());
+        // While the thread ends there is no next request.
+        let _ = SPARE.try_with(|spare| spare.set(Some(self)));
+    }
+
     pub(crate) fn is_done(&self) -> bool {
         self.outcome.lock().is_some()
     }
@@ -199,7 +271,7 @@ pub(crate) trait Observer: Send + Sync {
     /// A connection was made again after one that broke.
     fn reconnected(&self, address: &Arc<str>);
     /// A request that nobody waits for was answered.
-    fn answered(&self, lane: LaneId, debt: &Debt, answer: Answer);
+    fn answered(&self, lane: LaneId, request: Request, answer: Answer);
     /// A request that nobody waits for got no answer, or was refused.
     fn failed(&self, lane: LaneId, request: Request, error: Error);
     /// There are requests in the line that nobody waits for, and nobody leads.

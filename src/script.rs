@@ -1,6 +1,11 @@
 //! The scripts in `lua/`, the commands that call them, and what comes back.
 
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::LazyLock;
 use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender};
 
 use crate::error::{Error, ErrorKind, Refusal, Result};
 
@@ -37,10 +42,10 @@ pub(crate) static PLAIN_FORCE: Script =
 const NOT_LATE: Duration = Duration::from_millis(1);
 
 /// One command as it goes over the wire.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Call {
     /// The packed command.
-    pub(crate) bytes: Vec<u8>,
+    pub(crate) bytes: Bytes,
     /// The script that it calls, which the server may not know yet.
     pub(crate) script: Option<&'static Script>,
     /// How long its effect would last if it ran once more, after everything else.
@@ -59,7 +64,7 @@ impl Call {
     ) -> Call {
         let count = keys.clone().into_iter().count();
         let parts = count + args.clone().into_iter().count();
-        let mut bytes = Vec::with_capacity(128 + 48 * parts);
+        let mut bytes = Bytes::with_capacity(128 + 48 * parts);
         open(&mut bytes, 3 + parts);
         part(&mut bytes, b"EVALSHA");
         part(&mut bytes, script.digest.as_bytes());
@@ -70,7 +75,7 @@ impl Call {
 
     /// A plain command.
     pub(crate) fn command(parts: &[&[u8]]) -> Call {
-        let mut bytes = Vec::with_capacity(64);
+        let mut bytes = Bytes::with_capacity(64);
         open(&mut bytes, parts.len());
         parts.iter().for_each(|value| part(&mut bytes, value));
         Call { bytes, script: None, lasting: Duration::ZERO, once: false }
@@ -104,6 +109,57 @@ fn part(bytes: &mut Vec<u8>, value: &[u8]) {
     bytes.extend_from_slice(b"\r\n");
     bytes.extend_from_slice(value);
     bytes.extend_from_slice(b"\r\n");
+}
+
+/// What a command is packed into. Commands are made by one thread and often ended by
+/// another, so their buffers go round through a store that all share.
+pub(crate) struct Bytes(Vec<u8>);
+
+impl Bytes {
+    /// How many are kept, and how large they are at most.
+    const KEPT: usize = 128;
+    const LARGEST: usize = 1024;
+
+    fn with_capacity(capacity: usize) -> Bytes {
+        let mut bytes = SPARE.1.try_recv().unwrap_or_default();
+        bytes.reserve(capacity);
+        Bytes(bytes)
+    }
+}
+
+type Store<T> = (Sender<T>, Receiver<T>);
+
+static SPARE: LazyLock<Store<Vec<u8>>> = LazyLock::new(|| crossbeam_channel::bounded(Bytes::KEPT));
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        let mut bytes = std::mem::take(&mut self.0);
+        if bytes.capacity() <= Bytes::LARGEST {
+            bytes.clear();
+            // There are enough if it does not fit in.
+            let _ = SPARE.0.try_send(bytes);
+        }
+    }
+}
+
+impl Deref for Bytes {
+    type Target = Vec<u8>;
+    fn deref(&self) -> &Vec<u8> {
+        &self.0
+    }
+}
+
+impl DerefMut for Bytes {
+    fn deref_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.0
+    }
+}
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // There may be a password in it.
+        write!(f, "{} bytes", self.len())
+    }
 }
 
 /// A number in decimal, without an allocation.
@@ -208,14 +264,14 @@ mod tests {
         let keys: [&[u8]; 1] = [b"k"];
         let args: [&[u8]; 2] = [b"10", b""];
         let call = Call::script(&PLAIN_RELEASE, keys, args);
-        let text = String::from_utf8(call.bytes).expect("ASCII");
+        let text = String::from_utf8(call.bytes.to_vec()).expect("ASCII");
         let digest = PLAIN_RELEASE.digest;
         let wanted = format!(
             "*6\r\n$7\r\nEVALSHA\r\n$40\r\n{digest}\r\n$1\r\n1\r\n$1\r\nk\r\n$2\r\n10\r\n$0\r\n\r\n"
         );
         assert_eq!(text, wanted);
         let ping = Call::command(&[b"PING"]);
-        assert_eq!(ping.bytes, b"*1\r\n$4\r\nPING\r\n");
+        assert_eq!(**ping.bytes, *b"*1\r\n$4\r\nPING\r\n");
     }
 
     #[test]

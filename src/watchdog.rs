@@ -27,8 +27,7 @@ use crate::lane::Lane;
 use crate::lease::{Lease, Look, Renewal};
 use crate::local::Local;
 use crate::pool::{OnReconnect, Pool};
-use crate::protocol::Rules;
-use crate::request::{Answer, Failure, Request, Settle, Slot};
+use crate::request::{Answer, Debt, Failure, Request, Slot};
 use crate::script::{Call, Digits};
 use crate::sync::{Mailbox, Mutex};
 use crate::thread;
@@ -61,7 +60,6 @@ const PATIENCE: u32 = 6;
 pub(crate) struct Kept {
     pub(crate) local: Arc<Local>,
     pub(crate) lease: Arc<Lease>,
-    pub(crate) rules: &'static dyn Rules,
 }
 
 /// How the watchdog is set up.
@@ -258,8 +256,10 @@ impl Watchdog {
 
     /// Renews holds, in batches that are written together and answered one by one.
     fn renew(&self, mut due: Vec<Kept>) {
-        due.sort_by_key(|kept| kept.rules.renewal().digest);
-        let same_script = |a: &Kept, b: &Kept| a.rules.renewal().digest == b.rules.renewal().digest;
+        due.sort_by_key(|kept| kept.lease.rules().renewal().digest);
+        let same_script = |a: &Kept, b: &Kept| {
+            a.lease.rules().renewal().digest == b.lease.rules().renewal().digest
+        };
         let batches = due.chunk_by(same_script).flat_map(|chunk| chunk.chunks(KEYS));
         let batches: Vec<_> = batches.map(|batch| (batch, self.ask(batch))).collect();
         for (batch, slot) in batches {
@@ -353,9 +353,9 @@ impl Kept {
         if !self.lease.take_kept_there(time::now()) {
             return;
         }
-        let release = self.rules.release(self.local.name(), self.lease.owner());
-        let settle = Arc::new(Unheeded);
-        pool.dispatch(pool.owe(release, self.lease.haunted(), self.lease.reach(), settle));
+        let release = self.lease.rules().release(self.local.name(), self.lease.owner());
+        let owed = Request::owed(release, Debt::new(None, self.lease.reach()));
+        pool.dispatch(pool.owe(owed, self.lease.haunted()));
     }
 }
 
@@ -374,7 +374,7 @@ impl Renewals {
 }
 
 fn renewal(batch: &[Kept], lease: &Digits) -> Call {
-    let script = batch.first().map(|kept| kept.rules.renewal());
+    let script = batch.first().map(|kept| kept.lease.rules().renewal());
     let keys = batch.iter().map(|kept| kept.local.name().key().as_bytes());
     let owners = batch.iter().map(|kept| kept.lease.owner().as_bytes());
     let args = std::iter::once(lease.as_bytes()).chain(owners);
@@ -392,16 +392,4 @@ pub(crate) fn extension(kept: &Kept, lease: Duration) -> Call {
 /// Whether the answer to [`extension`] says that the hold is still there.
 pub(crate) fn is_extended(answer: Answer) -> Result<bool> {
     Ok(Renewals::read(answer)?.lost.is_empty())
-}
-
-/// The outcome of a clean-up that nobody asked for.
-#[derive(Debug)]
-pub(crate) struct Unheeded;
-
-impl Settle for Unheeded {
-    fn settle(&self, outcome: Result<Answer>) {
-        if let Err(error) = outcome {
-            log::debug!("a clean-up failed, and is left to the end of its lease: {error}");
-        }
-    }
 }

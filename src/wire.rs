@@ -291,16 +291,14 @@ impl Wire {
 
 impl Place {
     fn answer(&self, mut request: Request, answer: Result<Answer>) {
+        // It may be sent anew.
+        request.written = None;
         match (&mut request.to, answer) {
             (To::Waiter(promise), answer) => {
                 promise.keep(answer.map_err(|error| Failure { error, written: true }));
             }
-            (To::Debt(_), Err(error)) => {
-                // It was answered, and may be sent anew.
-                request.written = None;
-                self.link.observer.failed(self.lane, request, error);
-            }
-            (To::Debt(debt), Ok(answer)) => self.link.observer.answered(self.lane, debt, answer),
+            (To::Debt(_), Err(error)) => self.link.observer.failed(self.lane, request, error),
+            (To::Debt(_), Ok(answer)) => self.link.observer.answered(self.lane, request, answer),
             (To::Script(_) | To::Ghost(_), _) => {}
         }
     }

@@ -27,6 +27,7 @@ use super::*;
 use crate::conn::Address;
 use crate::conn::model::{Mishap, Server};
 use crate::hold::{HoldId, Owner};
+use crate::lease::{Grant, Lease};
 use crate::model::check;
 use crate::name::Name;
 use crate::protocol::plain::Plain;
@@ -65,15 +66,12 @@ struct Reaper {
 impl Observer for Reaper {
     fn reconnected(&self, _address: &Arc<str>) {}
 
-    fn answered(&self, _lane: LaneId, debt: &Debt, answer: Answer) {
-        debt.settle.settle(Ok(answer));
-        self.closed();
+    fn answered(&self, _lane: LaneId, request: Request, answer: Answer) {
+        self.settle(request, Ok(answer));
     }
 
     fn failed(&self, _lane: LaneId, request: Request, error: Error) {
-        let debt = request.debt().expect("only what is owed comes back");
-        debt.settle.settle(Err(error));
-        self.closed();
+        self.settle(request, Err(error));
     }
 
     fn deserted(&self, _lane: LaneId) {
@@ -86,7 +84,9 @@ impl Observer for Reaper {
 }
 
 impl Reaper {
-    fn closed(&self) {
+    fn settle(&self, request: Request, outcome: Result<Answer>) {
+        let (_, debt) = request.into_debt().expect("only what is owed comes back");
+        debt.settle(outcome);
         *self.open.lock() -= 1;
         self.bell.ring();
     }
@@ -106,7 +106,7 @@ impl Reaper {
 struct Creditor(Mutex<Option<Result<Answer>>>);
 
 impl Settle for Creditor {
-    fn settle(&self, outcome: Result<Answer>) {
+    fn settle(&self, _hold: &Arc<Lease>, outcome: Result<Answer>) {
         let before = self.0.lock().replace(outcome);
         assert!(before.is_none(), "a debt is settled once");
     }
@@ -192,7 +192,8 @@ impl World {
 
 fn debt_to(creditor: &Arc<Creditor>) -> Debt {
     let settle = Arc::clone(creditor) as Arc<dyn Settle>;
-    Debt { settle, until: Moment::END, counts: true }
+    let hold = Arc::new(Lease::new(Grant::owned(Moment::START, Moment::END)));
+    Debt::new(Some((settle, hold)), Moment::END)
 }
 
 fn echo(text: &str) -> Call {

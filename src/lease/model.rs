@@ -10,7 +10,6 @@ use super::*;
 use crate::model::{check, check_all};
 use shuttle::thread;
 use std::sync::Arc;
-use uuid::Uuid;
 
 const NOW: Moment = at(1);
 const DEADLINE: Moment = at(10);
@@ -25,17 +24,7 @@ fn bounds() -> PassBounds {
 }
 
 fn lease() -> Arc<Lease> {
-    let hold = HoldId::next();
-    Arc::new(Lease::new(Grant {
-        hold,
-        owner: Owner::new(Uuid::nil(), hold),
-        deadline: DEADLINE,
-        term: Duration::from_secs(10),
-        renewed: true,
-        holder: Holder::Owned,
-        at: Moment::START,
-        haunted: None,
-    }))
+    Arc::new(Lease::new(Grant::owned(Moment::START, DEADLINE)))
 }
 
 /// Has each step taken by a thread of its own; what each came to.

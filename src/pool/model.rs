@@ -14,7 +14,9 @@
 
 use super::*;
 use crate::conn::model::{Mishap, Server};
+use crate::lease::{Grant, Lease};
 use crate::model::check;
+use crate::request::Settle;
 use shuttle::thread::{self as model, JoinHandle};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,7 +35,7 @@ struct Creditor {
 }
 
 impl Settle for Creditor {
-    fn settle(&self, _outcome: Result<Answer>) {
+    fn settle(&self, _hold: &Arc<Lease>, _outcome: Result<Answer>) {
         self.settled.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -47,6 +49,7 @@ fn settings() -> PoolSettings {
         name: "model".to_owned(),
         size: 2,
         wait: Duration::MAX,
+        repeat: Duration::MAX,
         events: Sink::default(),
     }
 }
@@ -63,7 +66,9 @@ impl World {
     fn owe(&self, text: &str, until: Moment) {
         let creditor = Arc::<Creditor>::default();
         self.creditors.lock().push(Arc::clone(&creditor));
-        let lane = self.pool.owe(echo(text), None, until, creditor);
+        let hold = Arc::new(Lease::new(Grant::owned(Moment::START, Moment::END)));
+        let debt = Debt::new(Some((creditor, hold)), until);
+        let lane = self.pool.owe(Request::owed(echo(text), debt), None);
         self.dispatch(lane);
     }
 

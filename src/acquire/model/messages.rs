@@ -136,12 +136,17 @@ impl Surroundings for Process {
     fn keep(&self, _lease: &Arc<Lease>) {}
 
     fn end(&self, lease: &Arc<Lease>) {
-        self.local.end(lease, Counted::Guard, NOW, || {
-            let release = Plain.release(self.local.name(), lease.owner());
-            self.server.execute(&release);
-            LaneId(0)
-        });
-        self.local.settled(lease.hold());
+        self.local.end(
+            lease,
+            Counted::Guard,
+            || NOW,
+            || {
+                let release = Plain.release(self.local.name(), lease.owner());
+                self.server.execute(&release);
+                LaneId(0)
+            },
+        );
+        self.local.settled(lease);
     }
 }
 

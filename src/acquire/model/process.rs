@@ -185,7 +185,8 @@ impl World {
 
     fn released(&self, hold: HoldId, freed: bool) {
         self.announce(freed);
-        self.local.settled(hold);
+        let lease = self.given.lock().iter().find(|lease| lease.hold() == hold).cloned();
+        self.local.settled(&lease.expect("only what was given is released"));
         if !freed {
             self.tally.lock().too_late += 1;
             self.local.tell_lost(1, LostReason::Gone);
@@ -205,10 +206,15 @@ impl World {
     /// Ends a guard; tells on which line its release stands, if there is one.
     fn end_guard(&self, lease: &Arc<Lease>, counted: Counted) -> Option<LaneId> {
         let mut lane = None;
-        let ended = self.local.end(lease, counted, self.now(), || {
-            let queued = self.server.lock().queue(Command::Release(lease.hold()), None);
-            *lane.insert(queued)
-        });
+        let ended = self.local.end(
+            lease,
+            counted,
+            || self.now(),
+            || {
+                let queued = self.server.lock().queue(Command::Release(lease.hold()), None);
+                *lane.insert(queued)
+            },
+        );
         let queued = ended == Ended::Queued;
         assert_eq!(queued, lane.is_some());
         self.tally.lock().queued += usize::from(queued);

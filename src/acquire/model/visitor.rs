@@ -5,7 +5,7 @@ use crate::error::{Error, ErrorKind};
 use crate::gate::Ticket;
 use crate::hold::{HoldId, Holder, Owner, ThreadId};
 use crate::lease::{self, Grant, Lease};
-use crate::local::{Caller, Entry, Local, Turn};
+use crate::local::{Caller, Local, Turn, Wish};
 use crate::protocol::plain::Plain;
 use crate::questions::Questions;
 use crate::script::LaneId;
@@ -109,15 +109,16 @@ pub(super) fn acquire<S: Surroundings>(
     around: &S,
     manners: &Manners,
 ) -> Result<Option<Arc<Lease>>, Left> {
-    let holder = if manners.owned { Holder::Owned } else { Holder::this_thread() };
-    let (waits, renewed) = (manners.waits, manners.renewed);
-    let mailbox = Mailbox::mine();
-    let caller = Caller { rules: &Plain, holder, mailbox, waits, renewed };
-    let thread = ThreadId::current();
-    match around.local().enter(caller.clone(), thread, around.now()).map_err(|_| Left)? {
-        Entry::Again(lease) => Ok(Some(lease)),
-        Entry::Busy => Ok(None),
-        Entry::InLine(ticket) => Visitor::new(around, manners, caller).run(ticket),
+    let Manners { owned, waits, renewed, .. } = *manners;
+    let (wish, now) = (Wish { rules: &Plain, owned, waits, renewed }, around.now());
+    let again = around.local().re_enter(&wish, ThreadId::current(), now).map_err(|_| Left)?;
+    if again.is_some() {
+        return Ok(again);
+    }
+    let caller = Caller::new(wish);
+    match around.local().line_up(caller.clone(), now) {
+        None => Ok(None),
+        Some(ticket) => Visitor::new(around, manners, caller).run(ticket),
     }
 }
 
@@ -272,17 +273,18 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
             self.open = Some(lane);
             return Err(Left);
         }
-        let lease = Lease::new(Grant {
+        let grant = Grant {
             hold: self.hold,
             owner: Owner::new(Uuid::nil(), self.hold),
+            rules: &Plain,
             deadline,
             term: LEASE,
             renewed: self.manners.renewed,
             holder: self.caller.holder.clone(),
             at: now,
             haunted: None,
-        });
-        let lease = self.around.local().granted(ticket, &self.caller, lease, Duration::ZERO);
+        };
+        let lease = self.around.local().granted(ticket, &self.caller, grant, Duration::ZERO);
         self.around.keep(&lease);
         Ok(lease)
     }
