@@ -7,8 +7,8 @@
 //! 3. As the front it asks the server. Granted: done, if the lease is not over by
 //!    the time the answer is read.
 //! 4. Refused: it registers with the lock's channel, has it subscribed, and sleeps
-//!    until there is news there, the holder's lease is over, or the poll bound,
-//!    whichever is first; then it asks again. News between a question and the sleep
+//!    until there is news there, the holder's lease is over, or the watchdog has found
+//!    the lock free, which looks at the poll bound; then it asks again. News between a question and the sleep
 //!    is not missed (`waiters.rs`).
 //! 5. One that was woken by a message and refused again has lost a race against
 //!    other processes. It ignores messages for a short, growing, jittered while and
@@ -252,6 +252,10 @@ impl<'a> InLine<'a> {
                 self.questions.stand_behind();
                 Next::Sleep(Moment::END)
             }
+            Turn::AskAtOnce(lane, held_here) => {
+                self.questions.found_free(*held_here);
+                Next::Ask(self.open.or(*lane))
+            }
             Turn::HeldHere if self.questions.is_due_beside_a_holder(now) => Next::Ask(self.open),
             Turn::HeldHere => Next::Sleep(self.questions.next_poll()),
             Turn::Yield(end, _) if self.may_yield(*end) => Next::Yield(*end),
@@ -341,7 +345,10 @@ impl<'a> InLine<'a> {
         match verdict.inspect_err(|_| self.open = Some(lane))? {
             Verdict::Granted => self.granted(sent, lane),
             Verdict::Refused { left } => {
-                self.attempt.local.refused(time::now());
+                let (local, waits) = (self.attempt.local, self.caller.wish.waits);
+                if local.refused(time::now(), waits) {
+                    self.attempt.engine.watchdog.poll(Arc::clone(local));
+                }
                 self.refused(left);
                 Ok(None)
             }

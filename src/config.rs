@@ -88,8 +88,11 @@ impl Builder {
         self
     }
 
-    /// Sets how long a waiting caller goes without asking the server, should the
-    /// message of a release be lost. Default: 1 s. At least 10 ms.
+    /// Sets how long it takes at most until a waiting caller asks again whose lock is free,
+    /// should the message of the release be lost. Default: 1 s. At least 10 ms.
+    ///
+    /// All locks that threads of the client wait for are looked at this often, 128 per
+    /// script call.
     ///
     /// Subscriptions end at most this long after the last caller stopped waiting.
     pub fn poll_bound(mut self, bound: Duration) -> Builder {

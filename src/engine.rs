@@ -99,6 +99,7 @@ impl Engine {
                 timeouts,
                 control: control.clone(),
                 beat,
+                poll_bound: settings.poll_bound,
                 events: events.clone(),
             },
             Arc::clone(&pool),

@@ -6,8 +6,8 @@
 //!
 //! * A caller that holds the lock already, on this thread, *re-enters*: a count.
 //! * Everyone else stands in line at the gate. The front asks the server: at once
-//!   if nobody here holds the lock, else when that hold is released or lost, and at
-//!   the poll bound in any case. If it is granted the lock all the same, whoever
+//!   if nobody here holds the lock, else when that hold is released or lost, and when
+//!   the watchdog's poll finds the lock free, in any case. If it is granted the lock all the same, whoever
 //!   held it here has lost it.
 //! * A process that has taken the lock again and again, while others listen for its
 //!   release, *yields*: for two round trips after its release its front does not ask, so
@@ -58,6 +58,10 @@ struct State {
     run: Option<Run>,
     /// The last release that was answered was heard by others too.
     others_listen: bool,
+    /// The watchdog polls the server for those who stand in line.
+    polled: bool,
+    /// It has something for the front to ask about.
+    may_be_free: bool,
     /// The front does not ask before that.
     yields_until: Moment,
     /// That of a hold that is gone, to be used again.
@@ -129,6 +133,8 @@ pub(crate) enum Turn {
     HeldHere,
     /// Ask the server, behind what stands in that line.
     Ask(Option<LaneId>),
+    /// The same, though a thread of this process may hold it: a poll found it free.
+    AskAtOnce(Option<LaneId>, bool),
     /// The same, but not before that moment, out of regard for other processes.
     Yield(Moment, Option<LaneId>),
     /// Go: a hold was passed to it.
@@ -218,7 +224,9 @@ impl Local {
             return Turn::Behind;
         }
         let noticed = state.look_at_all(now);
-        let turn = match state.is_held(now) {
+        let held = state.is_held(now);
+        let turn = match held {
+            _ if std::mem::take(&mut state.may_be_free) => Turn::AskAtOnce(state.lane(), held),
             true => Turn::HeldHere,
             false => state.free_turn(now, &self.bounds),
         };
@@ -260,14 +268,32 @@ impl Local {
     }
 
     /// The server said that the lock is held: by another, if nobody here holds it.
-    pub(crate) fn refused(&self, now: Moment) {
+    /// Whether a caller that waits has to have the server polled.
+    pub(crate) fn refused(&self, now: Moment, waits: bool) -> bool {
         let mut state = self.state.lock();
         if !state.is_held(now) {
             state.run = None;
         }
         let trouble = state.trouble.take();
+        let starts = waits && !state.polled;
+        state.polled |= waits;
         drop(state);
         drop(trouble);
+        starts
+    }
+
+    /// Whether the server is to be polled once more: while anybody stands in line.
+    pub(crate) fn is_polled(&self) -> bool {
+        let mut state = self.state.lock();
+        state.polled = !state.gate.is_empty();
+        state.polled
+    }
+
+    /// A poll found the lock free, or nobody knows: the front is to ask.
+    pub(crate) fn may_be_free(&self) {
+        let mut state = self.state.lock();
+        state.may_be_free = true;
+        state.ring_front();
     }
 
     /// A release was heard by so many subscribers, this process perhaps among them.
@@ -338,7 +364,7 @@ impl Local {
     /// The line in which a release stands that has no answer yet: what is to see its
     /// effect has to stand behind it.
     pub(crate) fn owed(&self) -> Option<LaneId> {
-        self.state.lock().owed.map(|(_, lane)| lane)
+        self.state.lock().lane()
     }
 
     /// The release of that hold was answered, or will not be sent again.
@@ -464,6 +490,11 @@ impl State {
         self.holds.iter().any(|held| !held.lease.remaining(now).is_zero())
     }
 
+    /// The line in which a release stands that has no answer yet.
+    fn lane(&self) -> Option<LaneId> {
+        self.owed.map(|(_, lane)| lane)
+    }
+
     fn take_handed(&mut self, ticket: Ticket) -> Option<Arc<Lease>> {
         let at = self.handed.iter().position(|(to, _)| *to == ticket)?;
         Some(self.handed.swap_remove(at).1)
@@ -504,7 +535,7 @@ impl State {
     /// What the front does while nobody here holds the lock. A caller that would not wait
     /// never has to yield.
     fn free_turn(&mut self, now: Moment, bounds: &PassBounds) -> Turn {
-        let lane = self.owed.map(|(_, lane)| lane);
+        let lane = self.lane();
         if !self.gate.front().is_some_and(|(_, front)| front.wish.waits) {
             return Turn::Ask(lane);
         }
@@ -701,7 +732,7 @@ mod tests {
         let local = local(1);
         local.told_to(1);
         assert_eq!(local.take(true, at(0)), None);
-        local.refused(at(50));
+        local.refused(at(50), true);
         assert_eq!(local.take(true, at(100)), None);
         assert_eq!(local.take(true, at(200)), None, "one pass is allowed");
         assert_eq!(local.take(true, at(300)), Some(at(700)));
@@ -715,7 +746,7 @@ mod tests {
         let lease = local.grant(first, at(0), Duration::ZERO);
         let next = local.come(true, at(0));
         assert!(matches!(local.turn(next, at(50_000)), Turn::HeldHere));
-        local.refused(at(50_000));
+        local.refused(at(50_000), true);
         assert_eq!(local.end(&lease, Counted::Guard, || at(60_000), || LaneId(0)), Ended::Queued);
         assert!(matches!(local.turn(next, at(60_000)), Turn::Yield(..)));
     }
@@ -725,7 +756,7 @@ mod tests {
         let (local, waiters) = (local(0), Waiters::default());
         local.channel(&waiters).set_hearing(Hearing::Everything);
         for (subscribers, yields) in [(1, None), (2, Some(at(1400)))] {
-            local.refused(at(0));
+            local.refused(at(0), true);
             local.told_to(subscribers);
             assert_eq!(local.take(true, at(0)), None);
             assert_eq!(local.take(true, at(900)), None);

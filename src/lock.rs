@@ -107,7 +107,7 @@ impl<P: Protocol> Lock<P> {
     ///
     /// One round trip if it is free, none if this thread holds it already. If another
     /// holds it: waits in line with the threads of this process, then for the message
-    /// of the release, asking anew at the poll bound at the latest.
+    /// of the release; should that be lost, it asks anew within the poll bound.
     ///
     /// # Errors
     /// [`is_connection`](Error::is_connection) or [`is_timeout`](Error::is_timeout) if

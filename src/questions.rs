@@ -1,8 +1,9 @@
 //! When the front of a line asks the server next.
 //!
-//! It asks once at once. Refused, it asks again at the end of the holder's lease, or at
-//! the poll bound, whichever is first; before that only when it has heard something
-//! ([`Ear`]), or when a thread of this process has let go of the lock. After a question
+//! It asks once at once. Refused, it asks again at the end of the holder's lease, or after
+//! [`UNAIDED`] poll bounds, whichever is first; before that when it has heard something
+//! ([`Ear`]), when a thread of this process has let go of the lock, or when the watchdog's
+//! poll found it free (`local.rs`). After a question
 //! without an answer it pauses, longer each time. Pure: it is told what time it is.
 
 use std::time::Duration;
@@ -14,6 +15,10 @@ use crate::waiters::{Channel, Hearing, News, Session, Waiting};
 /// How long a caller that lost a race ignores messages, at first and at most.
 const FIRST_QUIET: Duration = Duration::from_micros(200);
 const LONGEST_QUIET: Duration = Duration::from_millis(2);
+
+/// After so many poll bounds it asks although the watchdog, which polls for all that
+/// were refused (`watchdog.rs`), has not had it do so.
+const UNAIDED: u32 = 60;
 
 /// The first pause after a question got no answer; the longest is the poll bound.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -94,9 +99,15 @@ impl Questions {
         self.held_here = true;
         let due = self.next <= now;
         if !due {
-            self.next = self.next.min(now + self.poll_bound);
+            self.next = self.next.min(now + self.bound());
         }
         due
+    }
+
+    /// A poll found the lock free, so it asks now. If a thread of this process holds it, it
+    /// will ask again when that lets go.
+    pub(crate) fn found_free(&mut self, held_here: bool) {
+        self.held_here = held_here;
     }
 
     /// Whether to ask now, with nobody of this process in the way.
@@ -136,7 +147,7 @@ impl Questions {
         self.refused = true;
         self.error = None;
         self.failures = 0;
-        let poll = jittered(self.poll_bound, self.seed ^ now.nanos());
+        let poll = jittered(self.bound(), self.seed ^ now.nanos());
         self.next = now + left.map_or(poll, |left| left.max(LEAST_LEFT).min(poll));
         self.ear.refused(now, self.seed);
     }
@@ -152,6 +163,12 @@ impl Questions {
         self.failures += 1;
         self.error = Some(error);
         Ok(())
+    }
+
+    /// How long it waits for others to tell it something. Nobody polls for a caller that
+    /// has not been refused.
+    fn bound(&self) -> Duration {
+        if self.refused { self.poll_bound * UNAIDED } else { self.poll_bound }
     }
 
     /// Why the last question got no answer, or none of use, if so.
@@ -257,8 +274,9 @@ mod tests {
         for (left, least, most) in [
             (Some(Duration::from_millis(100)), 100, 100),
             (Some(Duration::ZERO), 1, 1),
-            (Some(POLL * 30), 500, 1000),
-            (None, 500, 1000),
+            (Some(POLL * 3), 3000, 3000),
+            (Some(POLL * 300), 30_000, 60_000),
+            (None, 30_000, 60_000),
         ] {
             let mut questions = asked(questions());
             questions.refused(START, left);
@@ -297,6 +315,8 @@ mod tests {
         assert!(!questions.is_due_beside_a_holder(START));
         assert!(questions.is_due(START, None), "the next holder has let go");
         assert!(!questions.is_due(START, None), "once");
+        assert!(!questions.is_due_beside_a_holder(START + POLL), "the watchdog polls");
+        assert!(questions.is_due_beside_a_holder(START + UNAIDED * POLL));
     }
 
     #[test]

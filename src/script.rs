@@ -37,6 +37,9 @@ pub(crate) static PLAIN_RENEW: Script =
 pub(crate) static PLAIN_FORCE: Script =
     script!("plain_force", "098bb0d0e37afac8a07c6edce80f395837cd9759");
 
+pub(crate) static ANY_POLL: Script =
+    script!("any_poll", "a10072cfecbf2227e14c9713ce69c142ace3b400");
+
 /// Makes sure that late copies are prevented, where that is possible. There is nothing
 /// that could be done about their effects.
 const NOT_LATE: Duration = Duration::from_millis(1);

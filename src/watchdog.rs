@@ -11,6 +11,11 @@
 //! until then. When a connection of the client, its listener's excepted, was made
 //! anew, every lease is renewed at once: a server that came back empty is noticed.
 //!
+//! The same thread polls for those who wait. A message that says that a lock is free
+//! may be lost, so the server is asked at the poll bound in any case: not by each waiting
+//! thread, but here for all of them, as many locks per script call. Where one is free, or
+//! nobody knows, its front is told to ask.
+//!
 //! The same thread beats the drum for the listener: while that is connected, a
 //! message on the client's own channel, at most a second apart, proves the path.
 
@@ -28,7 +33,7 @@ use crate::lease::{Lease, Look, Renewal};
 use crate::local::Local;
 use crate::pool::{OnReconnect, Pool};
 use crate::request::{Answer, Debt, Failure, Request, Slot};
-use crate::script::{Call, Digits};
+use crate::script::{self, Call, Digits};
 use crate::sync::{Mailbox, Mutex};
 use crate::thread;
 use crate::time::{self, Moment, jittered, millis};
@@ -49,8 +54,12 @@ const DUE: (u32, u32) = (2, 3);
 const SPREAD: u32 = 12;
 const GRAIN: u32 = 120;
 
-/// How many leases one script call renews.
+/// How many leases one script call renews, and how many locks one looks at.
 const KEYS: usize = 128;
+
+/// Polls that fall into this part of the poll bound go together. They are planned for the
+/// last part but one, so that the front can ask within the bound.
+const POLL_GRAIN: u32 = 8;
 
 /// The part of a lease that one renewal may wait for its answer.
 const PATIENCE: u32 = 6;
@@ -71,6 +80,7 @@ pub(crate) struct WatchdogSettings {
     /// The listener's own channel, and how often it is to be beaten.
     pub(crate) control: String,
     pub(crate) beat: Duration,
+    pub(crate) poll_bound: Duration,
     pub(crate) events: Sink,
 }
 
@@ -89,6 +99,7 @@ pub(crate) struct Watchdog {
 #[derive(Debug)]
 struct Timers {
     wheel: Wheel<Kept>,
+    polls: Wheel<Arc<Local>>,
     /// When the thread will look next.
     planned: Moment,
 }
@@ -122,7 +133,7 @@ impl Watchdog {
             settings,
             pool,
             waiters,
-            timers: Mutex::new(Timers { wheel: Wheel::new(TICK, now), planned: Moment::START }),
+            timers: Mutex::new(Timers::new(now)),
             bell: Mailbox::default(),
             renew_all: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -175,16 +186,27 @@ impl Watchdog {
         let lease = Arc::clone(&kept.lease);
         let mut timers = self.timers.lock();
         let timer = timers.wheel.insert(at, kept);
-        let too_late = timers.planned > at;
-        if too_late {
-            timers.planned = at;
-        }
+        let too_late = timers.is_too_late(at);
         // Before the wheel is let go: the watchdog may fire this timer at once and set
         // the next, which must not be taken for the one before.
         let superseded = lease.set_timer(timer);
         let superseded = superseded.and_then(|timer| timers.wheel.cancel(timer));
         drop(timers);
         drop(superseded);
+        if too_late {
+            self.bell.ring();
+        }
+    }
+
+    /// Has the server polled for those who wait for that lock, while anybody does.
+    pub(crate) fn poll(&self, local: Arc<Local>) {
+        let bound = self.settings.poll_bound;
+        let grain = bound / POLL_GRAIN;
+        let at = (time::now() + (bound - 2 * grain)).rounded_up(grain);
+        let mut timers = self.timers.lock();
+        timers.polls.insert(at, local);
+        let too_late = timers.is_too_late(at);
+        drop(timers);
         if too_late {
             self.bell.ring();
         }
@@ -202,13 +224,14 @@ impl Watchdog {
     /// Sees to all that is due; when it has to look again.
     fn round(&self, next_beat: &mut Moment) -> Moment {
         let now = time::now();
-        let mut fired = Vec::new();
-        self.timers.lock().wheel.advance(now, &mut fired);
+        let (mut fired, mut polled) = (Vec::new(), Vec::new());
+        self.timers.lock().advance(now, &mut fired, &mut polled);
         let mut due = self.look_at(fired, now);
         if self.renew_all.swap(false, Ordering::AcqRel) {
             due.extend(self.all_renewed());
         }
         self.renew(due);
+        self.look_for_free(polled);
         if self.waiters.session().is_none() {
             return self.plan(Moment::END);
         }
@@ -222,7 +245,7 @@ impl Watchdog {
     fn plan(&self, next_beat: Moment) -> Moment {
         let longest = LONGEST_SLEEP.min(self.settings.timeout / PATIENCE);
         let mut timers = self.timers.lock();
-        let next_due = timers.wheel.next_due().unwrap_or(Moment::END);
+        let next_due = timers.next_due();
         timers.planned = (time::now() + longest).min(next_due).min(next_beat);
         timers.planned
     }
@@ -308,6 +331,33 @@ impl Watchdog {
         }
     }
 
+    /// Polls the server for those who wait for these locks.
+    fn look_for_free(&self, mut polled: Vec<Arc<Local>>) {
+        polled.retain(|local| local.is_polled());
+        let ask = |batch: &[Arc<Local>]| {
+            let keys = batch.iter().map(|local| local.name().key().as_bytes());
+            let (request, slot) = Request::awaited(Call::script(&script::ANY_POLL, keys, []));
+            self.lane.queue(request);
+            slot
+        };
+        let batches: Vec<_> = polled.chunks(KEYS).map(|batch| (batch, ask(batch))).collect();
+        for (batch, slot) in batches {
+            let answer = self.lane.wait(&slot, Moment::END).map_err(Failure::into_error);
+            match answer.and_then(|answer| answer.reply.into_ints()) {
+                Ok(free) => {
+                    let free = (1..).zip(batch).filter(|(position, _)| free.contains(position));
+                    free.for_each(|(_, local)| local.may_be_free());
+                }
+                Err(error) => {
+                    let many = batch.len();
+                    thread::say(|| log::debug!("{many} locks could not be looked at: {error}"));
+                    batch.iter().for_each(|local| local.may_be_free());
+                }
+            }
+        }
+        polled.into_iter().for_each(|local| self.poll(local));
+    }
+
     fn may_be_renewed(&self, batch: &[Kept]) {
         let now = time::now();
         batch.iter().for_each(|kept| kept.lease.may_be_extended(now, self.settings.timeout));
@@ -338,6 +388,30 @@ impl Watchdog {
         if let Err(Failure { error, .. }) = self.lane.wait(&slot, Moment::END) {
             log::debug!("the listener's heartbeat could not be sent: {error}");
         }
+    }
+}
+
+impl Timers {
+    fn new(now: Moment) -> Timers {
+        let (wheel, polls) = (Wheel::new(TICK, now), Wheel::new(TICK, now));
+        Timers { wheel, polls, planned: Moment::START }
+    }
+
+    fn advance(&mut self, now: Moment, fired: &mut Vec<Kept>, polled: &mut Vec<Arc<Local>>) {
+        self.wheel.advance(now, fired);
+        self.polls.advance(now, polled);
+    }
+
+    fn next_due(&self) -> Moment {
+        let next = [self.wheel.next_due(), self.polls.next_due()];
+        next.into_iter().flatten().min().unwrap_or(Moment::END)
+    }
+
+    /// Whether the thread would look too late for that moment; now it is to be rung.
+    fn is_too_late(&mut self, at: Moment) -> bool {
+        let too_late = self.planned > at;
+        self.planned = self.planned.min(at);
+        too_late
     }
 }
 

@@ -488,6 +488,10 @@ fn renew(bare: &mut Bare, lease: &str, keys: &[&str]) -> Vec<usize> {
     bare.try_call("plain_renew", keys, &args).unwrap_or_else(|error| panic!("{keys:?}: {error}"))
 }
 
+fn poll(bare: &mut Bare, keys: &[&str]) -> Vec<usize> {
+    bare.try_call("any_poll", keys, &[]).unwrap_or_else(|error| panic!("{keys:?}: {error}"))
+}
+
 fn hold(server: &Server, key: &str, owner: &str, lease: &str) {
     server.ask::<()>(&["HSET", key, owner, "1"]);
     server.ask::<()>(&["PEXPIRE", key, lease]);
@@ -537,6 +541,18 @@ fn renew_goes_on_after_a_key_that_is_no_lock() {
     assert_left(&bare.server, "a", 300_000..=600_000);
     assert_left(&bare.server, "c", 300_000..=600_000);
     assert_eq!(bare.server.ask::<String>(&["GET", "b"]), "a text");
+}
+
+#[test]
+fn poll_answers_as_documented() {
+    let answers = ["the positions (from 1) of the locks that nobody holds"];
+    assert_eq!(documented_answers("any_poll"), answers, "tried below");
+    let mut bare = Bare::start();
+    assert_eq!(poll(&mut bare, &["a", "b"]), [1, 2]);
+    assert_eq!(poll(&mut bare, &[]), Vec::<usize>::new());
+    hold(&bare.server, "b", OTHER, "60000");
+    bare.server.ask::<()>(&["SET", "c", "no lock, but nobody can take it"]);
+    assert_eq!(poll(&mut bare, &["a", "b", "c", "d"]), [1, 4]);
 }
 
 #[test]

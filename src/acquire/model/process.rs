@@ -18,7 +18,9 @@
 //! * a lock that the server grants does not end the hold that was here before;
 //! * who gives up does not look for a hold that was passed to it;
 //! * a hold that is over is passed on;
-//! * the front does not ask behind the release that is still owed.
+//! * the front does not ask behind the release that is still owed;
+//! * who asks because of a poll beside a holder of this process, and is refused, does not
+//!   ask again when that lets go.
 
 use super::visitor::{Answered, Left, Manners, Question, Surroundings, acquire};
 use crate::cancel::CancelToken;
@@ -245,7 +247,15 @@ impl World {
         given.iter().find(|lease| lease.hold() == owner).map(Arc::clone)
     }
 
-    /// The poll bound has come.
+    /// The watchdog has polled for those who are in line.
+    fn look_for_free(&self) {
+        let free = self.server.lock().owner.is_none();
+        if free && self.local.is_polled() {
+            self.local.may_be_free();
+        }
+    }
+
+    /// The front asks unaided.
     fn poll(&self) {
         self.polls.fetch_add(1, Ordering::AcqRel);
         self.local.ring();
@@ -533,13 +543,20 @@ fn a_lock_that_is_freed_by_force_is_lost_to_its_holder_alone() {
 
 #[test]
 fn a_poll_finds_that_a_lock_held_here_is_free() {
-    let delete = |world: &World| {
-        world.poll();
-        world.delete_key();
-        world.poll();
-    };
-    for bounds in [PASSES, NO_PASSES] {
-        check(move || assert_eq!(run(bounds, guests(), delete), 4));
+    for (bounds, poll) in [
+        (PASSES, World::poll as fn(&World)),
+        (NO_PASSES, World::poll),
+        (PASSES, World::look_for_free),
+        (NO_PASSES, World::look_for_free),
+    ] {
+        check(move || {
+            let delete = move |world: &World| {
+                poll(world);
+                world.delete_key();
+                poll(world);
+            };
+            assert_eq!(run(bounds, guests(), delete), 4);
+        });
     }
 }
 
@@ -551,6 +568,7 @@ fn all_mishaps_at_once() {
         run(PASSES, guests, move |world| {
             world.delete_key();
             world.poll();
+            world.look_for_free();
             one.cancel();
             other.cancel();
             world.jump();

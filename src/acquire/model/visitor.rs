@@ -214,6 +214,10 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
                 self.polls = self.around.polls();
                 false
             }
+            Turn::AskAtOnce(_, held_here) => {
+                self.questions.found_free(*held_here);
+                true
+            }
             Turn::HeldHere => {
                 self.questions.is_due_beside_a_holder(self.around.now());
                 polls
@@ -248,6 +252,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
         let sent = self.around.now();
         let (lane, free_here) = match turn {
             Turn::Ask(lane) | Turn::Yield(_, lane) => (*lane, true),
+            Turn::AskAtOnce(lane, held_here) => (*lane, !held_here),
             Turn::HeldHere | Turn::Behind | Turn::Handed(_) => (None, false),
         };
         let (tells, unheard) = (told.is_some(), self.manners.unheard);
@@ -260,7 +265,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
                 Err(Left)
             }
             Answered::Refused => {
-                self.around.local().refused(self.around.now());
+                self.around.local().refused(self.around.now(), self.manners.waits);
                 self.refused();
                 Ok(None)
             }
