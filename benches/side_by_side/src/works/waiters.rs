@@ -4,7 +4,8 @@ use std::thread;
 use std::time::Duration;
 
 use crate::Result;
-use crate::driver::Driver;
+use crate::driver::{Driver, LONGEST};
+use crate::lineup::{Lineup, Measured};
 use crate::run::{NO_LIBRARIES, Run, say};
 use crate::server::Path;
 use crate::sheet::{Metric, Table, metric};
@@ -22,9 +23,6 @@ const METRICS: [Metric; 7] = [
 /// How long they wait before they are let go.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// A drain that lasts longer is not waited for.
-const LONGEST: Duration = Duration::from_secs(60);
-
 pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
     let count = run.sizes.waiters;
     let mut tables = Vec::new();
@@ -32,16 +30,8 @@ pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
         let title = format!("{count} waiters of one process on {what}, TCP");
         say(&title);
         let mut table = Table::new("waiters", title, &METRICS);
-        for mut driver in run.drivers(Path::Tcp, &NO_LIBRARIES) {
-            say(&format!("  {}", driver.name));
-            match one(run, &mut driver, count, shared) {
-                Ok(Some(figures)) => table.round(&driver.name, &figures),
-                Ok(None) => {}
-                Err(error) => table.notes.push(format!("{error}.")),
-            }
-            drop(driver);
-            run.server.clear()?;
-        }
+        Lineup::new(run, Path::Tcp, &NO_LIBRARIES)
+            .one_by_one(run, &mut table, |run, driver| one(run, driver, count, shared))?;
         let stacks = "Resident memory has the stacks of threads in it; tasks have none. Heap: \
                       what waiting added to threads that had been started, where the driver \
                       can tell.";
@@ -51,8 +41,7 @@ pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
     Ok(tables)
 }
 
-fn one(run: &mut Run, driver: &mut Driver, count: usize, shared: u8) -> Result<Option<[f64; 7]>> {
-    Run::warm_up(driver, 1)?;
+fn one(run: &mut Run, driver: &mut Driver, count: usize, shared: u8) -> Measured {
     let resident = driver.resident()?;
     let order = format!("wait locks=waited count={count} shared={shared}");
     let Some(waiting) = driver.ask(&order, "waiting")? else { return Ok(None) };
@@ -63,9 +52,9 @@ fn one(run: &mut Run, driver: &mut Driver, count: usize, shared: u8) -> Result<O
     let resident = driver.resident()?.saturating_sub(resident) as f64 / count as f64 / 1024.0;
     let subscriptions = run.server.channels()? as f64;
     driver.order("free")?;
-    let Some(drained) = driver.answer_within("drained", LONGEST)? else { return Ok(None) };
+    let Some(drained) = driver.answer("drained", LONGEST)? else { return Ok(None) };
     let of_a_core = |time: Duration| time.as_secs_f64() / WAIT.as_secs_f64() * 100.0;
-    Ok(Some([
+    Ok(Some(vec![
         waiting.number("heap").map_or(f64::NAN, |bytes| bytes / count as f64),
         resident,
         subscriptions,
