@@ -20,8 +20,8 @@ const METRICS: [Metric; 7] = [
     metric("errors", 0),
 ];
 
-/// How long they wait before they are let go.
-const WAIT: Duration = Duration::from_secs(5);
+/// They wait for so many rounds before they are let go.
+const ROUNDS: u32 = 5;
 
 pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
     let count = run.sizes.waiters;
@@ -45,15 +45,16 @@ fn one(run: &mut Run, driver: &mut Driver, count: usize, shared: u8) -> Measured
     let resident = driver.resident()?;
     let order = format!("wait locks=waited count={count} shared={shared}");
     let Some(waiting) = driver.ask(&order, "waiting")? else { return Ok(None) };
-    thread::sleep(WAIT / 2);
+    let wait = run.sizes.round * ROUNDS;
+    thread::sleep(wait / 2);
     let (before, cpu) = (run.server.counters()?, driver.cpu()?);
-    thread::sleep(WAIT);
+    thread::sleep(wait);
     let (spent, client) = (run.server.counters()?.since(&before), driver.cpu()? - cpu);
     let resident = driver.resident()?.saturating_sub(resident) as f64 / count as f64 / 1024.0;
     let subscriptions = run.server.channels()? as f64;
     driver.order("free")?;
     let Some(drained) = driver.answer("drained", LONGEST)? else { return Ok(None) };
-    let of_a_core = |time: Duration| time.as_secs_f64() / WAIT.as_secs_f64() * 100.0;
+    let of_a_core = |time: Duration| time.as_secs_f64() / wait.as_secs_f64() * 100.0;
     Ok(Some(vec![
         waiting.number("heap").map_or(f64::NAN, |bytes| bytes / count as f64),
         resident,
