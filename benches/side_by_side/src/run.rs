@@ -27,7 +27,7 @@ pub(crate) const LONG_ROUND: u32 = 2;
 pub(crate) struct Sizes {
     pub(crate) rounds: usize,
     pub(crate) round: Duration,
-    /// Of held locks. The libraries renew three times in it, as Redisson does by default.
+    /// Of held locks.
     pub(crate) lease: Duration,
     pub(crate) waiters: usize,
     pub(crate) handles: usize,
@@ -86,17 +86,18 @@ impl Run {
                 // Without a server there is nobody to blame.
                 self.server.version()?;
                 table.leave_out(contender);
-                let what = format!("{contender} in \"{}\"", table.title);
-                self.note(format!("could not be measured: {what}: {error}"));
+                self.note(&format!("could not be measured: {contender}: {error}"), &table.title);
                 Ok(false)
             }
         }
     }
 
-    fn note(&mut self, why: String) {
-        if !self.absent.contains(&why) {
-            say(&why);
-            self.absent.push(why);
+    /// Names each reason once, with all the tables that it spoilt.
+    fn note(&mut self, why: &str, title: &str) {
+        say(&format!("{why}; in: {title}"));
+        match self.absent.iter_mut().find(|known| known.starts_with(why)) {
+            Some(known) => known.push_str(&format!("; {title}")),
+            None => self.absent.push(format!("{why}; in: {title}")),
         }
     }
 

@@ -1,4 +1,5 @@
-//! Many locks held over three periods of renewal.
+//! Many locks held over three periods of renewal: most renew after a third of the lease,
+//! some after half of it.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,14 +25,14 @@ const METRICS: [Metric; 8] = [
 /// So many keys are looked at, again and again, for what is left of their lease.
 const SAMPLE: usize = 100;
 
-/// In so many steps of a lease.
-const LOOKS: u32 = 150;
+/// So often.
+const LOOKS: u32 = 200;
 
 pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
     let mut tables = Vec::new();
     for count in run.sizes.held.clone() {
-        let seconds = run.sizes.lease.as_secs();
-        let title = format!("{count} locks held for {seconds} s, lease {seconds} s, TCP");
+        let (time, lease) = (time(run).as_secs_f64(), run.sizes.lease.as_secs());
+        let title = format!("{count} locks held for {time} s, lease {lease} s, TCP");
         say(&title);
         let mut table = Table::new("held", title, &METRICS);
         Lineup::new(run, Path::Tcp, &NO_LIBRARIES)
@@ -48,8 +49,12 @@ pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
     Ok(tables)
 }
 
+fn time(run: &Run) -> Duration {
+    run.sizes.lease * 3 / 2
+}
+
 fn one(run: &mut Run, driver: &mut Driver, count: usize) -> Measured {
-    let lease = run.sizes.lease;
+    let (time, lease) = (time(run), run.sizes.lease);
     driver.order(&format!("hold locks=held count={count} lease_ms={}", lease.as_millis()))?;
     if driver.answer("holding", LONGEST)?.is_none() {
         return Ok(None);
@@ -58,7 +63,7 @@ fn one(run: &mut Run, driver: &mut Driver, count: usize) -> Measured {
     let sample: Vec<String> =
         keys.iter().step_by((keys.len() / SAMPLE).max(1)).take(SAMPLE).cloned().collect();
     let (before, cpu, begin) = (run.server.counters()?, driver.cpu()?, Instant::now());
-    let seen = watch(&mut run.server, &sample, lease / LOOKS)?;
+    let seen = watch(&mut run.server, &sample, time / LOOKS)?;
     let (spent, client) = (run.server.counters()?.since(&before), driver.cpu()? - cpu);
     let seconds = begin.elapsed().as_secs_f64();
     // All of them have one key per lock.
