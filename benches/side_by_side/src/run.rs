@@ -106,7 +106,10 @@ impl Run {
         let millis = if driver.name == "redisson" { WARM_UP_OF_A_JVM.as_millis() } else { 300 };
         let order =
             format!("pairs locks=warm threads={threads} millis={millis} think_us=0 shared=0");
-        driver.ask(&order, "done").map(drop)
+        match driver.ask(&order, "done")?.and_then(|answer| answer.number("pairs")) {
+            Some(0.0) => Err("not one pair".into()),
+            _ => Ok(()),
+        }
     }
 
     /// One round of pairs of one contender; `None` if it has no such thing.

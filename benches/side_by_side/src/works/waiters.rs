@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::Result;
-use crate::driver::{Driver, LONGEST};
+use crate::driver::Driver;
 use crate::lineup::{Lineup, Measured};
 use crate::run::{NO_LIBRARIES, Run, say};
 use crate::server::Path;
@@ -19,6 +19,9 @@ const METRICS: [Metric; 7] = [
     metric("drained in s", 2),
     metric("errors", 0),
 ];
+
+/// Who does not drain within that is named and left out.
+const LONGEST: Duration = Duration::from_secs(30);
 
 /// They wait for so many rounds before they are let go.
 const ROUNDS: u32 = 5;
