@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
+use crate::spawned::Spawned;
 use crate::{Result, process};
 
 /// How one contender is started.
@@ -19,13 +20,16 @@ pub(crate) struct Recipe {
 pub(crate) struct Driver {
     pub(crate) name: String,
     pub(crate) version: String,
-    child: Child,
+    process: Spawned,
     orders: ChildStdin,
     answers: Receiver<String>,
+    /// The first word of the last order.
+    ordered: String,
 }
 
-/// A driver that says nothing for that long has gone wrong.
-const LONGEST_SILENCE: Duration = Duration::from_secs(180);
+/// An order is done by then, unless it is given a time of its own. Who needs longer is not
+/// waited for.
+pub(crate) const LONGEST: Duration = Duration::from_secs(60);
 
 /// A line that a driver said.
 #[derive(Debug)]
@@ -63,22 +67,20 @@ impl Driver {
     /// Starts a driver; `Err` says why it does not run.
     pub(crate) fn start(recipe: &Recipe, url: &str) -> Result<Driver> {
         let (program, arguments) = recipe.command.split_first().ok_or("an empty command")?;
-        let mut child = Command::new(program)
-            .args(arguments)
-            .args([&recipe.name, url])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()?;
-        let orders = child.stdin.take().ok_or("no standard input")?;
-        let lines = BufReader::new(child.stdout.take().ok_or("no standard output")?).lines();
+        let mut command = Command::new(program);
+        command.args(arguments).args([&recipe.name, url]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = Spawned::start(&mut command, None)?;
+        let (orders, output) = process.pipes().ok_or("no pipes")?;
+        let lines = BufReader::new(output).lines();
         let (said, answers) = mpsc::channel();
         thread::spawn(move || {
             lines.map_while(|line| line.ok()).try_for_each(|line| said.send(line))
         });
         let (name, version) = (recipe.name.clone(), String::new());
-        let mut driver = Driver { name, version, child, orders, answers };
-        let hello = driver.hear(LONGEST_SILENCE)?;
+        let ordered = "start".to_owned();
+        let mut driver = Driver { name, version, process, orders, answers, ordered };
+        let hello = driver.hear(LONGEST)?;
         if hello.word != "ready" {
             return Err(hello.line.into());
         }
@@ -89,55 +91,43 @@ impl Driver {
     /// Gives an order and waits for the answer.
     pub(crate) fn ask(&mut self, order: &str, hoped: &str) -> Result<Option<Answer>> {
         self.order(order)?;
-        self.answer(hoped)
+        self.answer(hoped, LONGEST)
     }
 
     /// Gives an order. Its answer is to be taken before the next.
     pub(crate) fn order(&mut self, order: &str) -> Result {
-        writeln!(self.orders, "{order}")?;
+        self.ordered = order.split(' ').next().unwrap_or_default().to_owned();
+        writeln!(self.orders, "{order}").map_err(|error| format!("the driver is gone: {error}"))?;
         Ok(self.orders.flush()?)
     }
 
-    pub(crate) fn answer(&mut self, hoped: &str) -> Result<Option<Answer>> {
-        self.answer_within(hoped, LONGEST_SILENCE)
-    }
-
-    pub(crate) fn answer_within(
-        &mut self,
-        hoped: &str,
-        longest: Duration,
-    ) -> Result<Option<Answer>> {
-        let answer = self.hear(longest).and_then(|answer| answer.expect(hoped));
-        answer.map_err(|error| format!("{}: {error}", self.name).into())
+    pub(crate) fn answer(&mut self, hoped: &str, longest: Duration) -> Result<Option<Answer>> {
+        self.hear(longest)?.expect(hoped)
     }
 
     fn hear(&self, longest: Duration) -> Result<Answer> {
         match self.answers.recv_timeout(longest) {
             Ok(line) => Ok(Answer::parse(&line)),
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                Err(format!("no answer within {} s", longest.as_secs()).into())
+                Err(format!("`{}` did not finish within {} s", self.ordered, longest.as_secs())
+                    .into())
             }
-            Err(mpsc::RecvTimeoutError::Disconnected) => Err("the driver has ended".into()),
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                Err(format!("the driver ended at `{}`", self.ordered).into())
+            }
         }
     }
 
     pub(crate) fn cpu(&self) -> Result<Duration> {
-        process::cpu(self.child.id())
+        process::cpu(self.process.pid())
     }
 
     pub(crate) fn resident(&self) -> Result<u64> {
-        process::resident(self.child.id())
+        process::resident(self.process.pid())
     }
 
     /// Sockets that it has open.
     pub(crate) fn connections(&self) -> Result<usize> {
-        process::sockets(self.child.id())
-    }
-}
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        process::sockets(self.process.pid())
     }
 }

@@ -2,13 +2,18 @@
 //! tables of ratios. Started by `script/bench`, which builds the drivers first:
 //!
 //! `side-by-side --peers FILE [--works a,b] [--contenders a,b] [--rounds N]
-//! [--millis M] [--threads 1,8] [--paths tcp,unix] [--size small|full] [--out FOLDER]`
+//! [--millis M] [--threads 1,8] [--processes 2,4] [--held 1000] [--waiters N] [--paths tcp,unix]
+//! [--size small|medium|full] [--out FOLDER] [--strict yes]`
+//!
+//! A contender that fails is named in the report and does not end the run, unless it is
+//! strict: then whoever has no row in a table fails it in the end.
 //!
 //! FILE has a line per contender: its name, and the command that starts its driver
 //! (`benches/peers/README.md`), parted by a tab; or a `-` and why it cannot be had.
 
 mod chart;
 mod driver;
+mod lineup;
 mod machine;
 mod process;
 mod records;
@@ -16,16 +21,17 @@ mod report;
 mod run;
 mod server;
 mod sheet;
+mod spawned;
 mod works;
 
 use std::collections::HashMap;
 use std::error::Error;
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use driver::Recipe;
-use run::{Run, Sizes};
+use run::{Run, Sizes, say};
 use server::{Path as ServerPath, Server};
 use sheet::Table;
 
@@ -50,29 +56,38 @@ fn main() -> Result {
         options.get(list).is_none_or(|wanted| wanted.split(',').any(|one| one == name))
     };
     let peers = options.get("peers").ok_or("--peers is missing")?;
-    let (recipes, absent) = recipes(&fs::read_to_string(peers)?);
-    let recipes = recipes.into_iter().filter(|recipe| wanted("contenders", &recipe.name));
+    let (recipes, absent) = recipes(&fs::read_to_string(peers)?, |name| wanted("contenders", name));
     let mut run = Run {
         server: Server::start()?,
-        recipes: recipes.collect(),
+        recipes,
         sizes: sizes(&options)?,
-        folder: tempfile::tempdir()?,
         absent,
         versions: Vec::new(),
     };
     let mut tables = Vec::new();
-    for (_, measure) in WORKS.iter().filter(|(name, _)| wanted("works", name)) {
+    for (name, measure) in WORKS.iter().filter(|(name, _)| wanted("works", name)) {
+        let begin = Instant::now();
         for table in measure(&mut run)? {
             println!("{}", table.markdown());
             tables.push(table);
         }
         run.server.clear()?;
+        say(&format!("{name} took {} s", begin.elapsed().as_secs()));
     }
     let text = report::text(&mut run, &tables)?;
     if let Some(folder) = options.get("out") {
         report::write(Path::new(folder), &text, &tables)?;
     }
-    Ok(())
+    if options.contains_key("strict") { complete(&run, &tables) } else { Ok(()) }
+}
+
+/// An error if anybody could not be measured, or says that its library cannot do it.
+fn complete(run: &Run, tables: &[Table]) -> Result {
+    let rows = tables.iter().flat_map(|table| {
+        table.missing().map(move |name| format!("no row for {name} in \"{}\"", table.title))
+    });
+    let wrong: Vec<String> = run.absent.iter().cloned().chain(rows).collect();
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ").into()) }
 }
 
 fn options() -> Result<HashMap<String, String>> {
@@ -87,19 +102,31 @@ fn options() -> Result<HashMap<String, String>> {
 }
 
 fn sizes(options: &HashMap<String, String>) -> Result<Sizes> {
-    let small = options.get("size").is_some_and(|size| size == "small");
     let number = |name: &str, default: u64| -> Result<u64> {
         options.get(name).map_or(Ok(default), |text| Ok(text.parse()?))
     };
-    let pick = |full: usize, less: usize| if small { less } else { full };
+    let list = |name: &str, default: &[usize]| numbers(options.get(name), default);
+    let size = options.get("size").map_or("full", String::as_str);
+    let [rounds, millis, lease, waiters, handles] = match size {
+        "small" => [1, 100, 2, 100, 1_000],
+        "medium" => [2, 300, 6, 1_000, 100_000],
+        "full" => [5, 1_000, 12, 10_000, 1_000_000],
+        _ => return Err(format!("{size}: not a size").into()),
+    };
+    let (processes, held): (&[usize], &[usize]) = match size {
+        "small" => (&[2], &[100]),
+        "medium" => (&[2, 8], &[1_000, 10_000]),
+        _ => (&[2, 4, 8, 16], &[1_000, 10_000, 100_000]),
+    };
     Ok(Sizes {
-        rounds: usize::try_from(number("rounds", if small { 1 } else { 9 })?)?,
-        round: Duration::from_millis(number("millis", if small { 100 } else { 1_000 })?),
-        processes: pick(16, 2),
-        held: pick(100_000, 0),
-        waiters: pick(10_000, 100),
-        handles: pick(1_000_000, 1_000),
-        threads: numbers(options.get("threads"), &[1, 8, 64])?,
+        rounds: usize::try_from(number("rounds", rounds)?)?,
+        round: Duration::from_millis(number("millis", millis)?),
+        lease: Duration::from_secs(number("lease", lease)?),
+        waiters: usize::try_from(number("waiters", waiters)?)?,
+        handles: usize::try_from(number("handles", handles)?)?,
+        processes: list("processes", processes)?,
+        held: list("held", held)?,
+        threads: list("threads", &[1, 8, 64])?,
         paths: paths(options.get("paths")),
     })
 }
@@ -115,12 +142,13 @@ fn paths(list: Option<&String>) -> Vec<ServerPath> {
     all.filter(|(name, _)| wanted(name)).map(|(_, path)| path).collect()
 }
 
-/// Who can be had, and who cannot and why.
-fn recipes(list: &str) -> (Vec<Recipe>, Vec<String>) {
+/// Of those that are wanted: who can be had, and who cannot and why.
+fn recipes(list: &str, wanted: impl Fn(&str) -> bool) -> (Vec<Recipe>, Vec<String>) {
     let (mut recipes, mut absent) = (Vec::new(), Vec::new());
     for line in list.lines() {
         match line.split('\t').collect::<Vec<_>>()[..] {
-            [name, "-", why] => absent.push(format!("{name}: {why}")),
+            [name, ..] if !wanted(name) => {}
+            [name, "-", why] => absent.push(format!("not run: {name}: {why}")),
             [name, command] => recipes.push(Recipe {
                 name: name.to_owned(),
                 command: command.split(' ').map(str::to_owned).collect(),

@@ -21,8 +21,7 @@ pub(crate) fn text(run: &mut Run, tables: &[Table]) -> Result<String> {
     facts.push(format!("{} rounds of {} ms", sizes.rounds, sizes.round.as_millis()));
     let versions = run.versions.iter().map(|(name, version)| format!("{name} {version}"));
     facts.push(format!("contenders: {}", versions.collect::<Vec<_>>().join(", ")));
-    let absent = run.absent.iter().map(|why| format!("not run: {why}"));
-    facts.extend(absent);
+    facts.extend(run.absent.iter().cloned());
     facts.iter().for_each(|fact| text.push_str(&format!("- {fact}\n")));
     for table in tables.iter().filter(|table| !table.contenders.is_empty()) {
         text.push('\n');

@@ -1,23 +1,25 @@
 //! A redis-server of this run's own, and what it counts.
 
 use std::collections::HashMap;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use redis::Connection;
 
-use crate::{Result, process};
+use crate::Result;
+use crate::spawned::Spawned;
 
 /// Commands of which one is an attempt to acquire, or a release.
 const CALLS: [&str; 5] = ["eval", "evalsha", "fcall", "set", "setnx"];
 
 pub(crate) struct Server {
-    child: Child,
+    // Fields are dropped in this order: the process ends before its folder goes.
+    _process: Spawned,
     watch: Connection,
     tcp: String,
     unix: String,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 /// What the server has done up to a moment.
@@ -48,21 +50,21 @@ impl Server {
         let socket = folder.path().join("redis.sock");
         let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let binary = std::env::var("LEASEHOLD_REDIS_SERVER");
-        let mut child = Command::new(binary.as_deref().unwrap_or("redis-server"))
+        let mut command = Command::new(binary.as_deref().unwrap_or("redis-server"));
+        command
             .args(["--save", "", "--maxclients", "20000", "--bind", "127.0.0.1"])
             .args(["--port", &port.to_string(), "--unixsocket"])
             .arg(&socket)
             .arg("--dir")
             .arg(folder.path())
-            .stdout(Stdio::null())
-            .spawn()?;
+            .stdout(Stdio::null());
+        let mut process = Spawned::start(&mut command, Some(folder.path()))?;
         let client = redis::Client::open(format!("redis+unix://{}", socket.display()))?;
         let end = Instant::now() + Duration::from_secs(30);
         let watch = loop {
             match client.get_connection() {
                 Ok(connection) => break connection,
-                Err(error) if Instant::now() > end || child.try_wait()?.is_some() => {
-                    let _ = child.kill();
+                Err(error) if Instant::now() > end || process.has_ended() => {
                     return Err(format!("redis-server did not start: {error}").into());
                 }
                 Err(_) => thread::sleep(Duration::from_millis(10)),
@@ -70,7 +72,7 @@ impl Server {
         };
         let (tcp, unix) =
             (format!("redis://127.0.0.1:{port}"), format!("unix://{}", socket.display()));
-        Ok(Server { child, watch, tcp, unix, _folder: folder })
+        Ok(Server { _process: process, watch, tcp, unix, folder })
     }
 
     pub(crate) fn url(&self, path: Path) -> &str {
@@ -78,6 +80,11 @@ impl Server {
             Path::Tcp => &self.tcp,
             Path::Unix => &self.unix,
         }
+    }
+
+    /// A folder that goes with the server, however this process ends.
+    pub(crate) fn folder(&self) -> &std::path::Path {
+        self.folder.path()
     }
 
     pub(crate) fn counters(&mut self) -> Result<Counters> {
@@ -93,7 +100,16 @@ impl Server {
             line.strip_prefix("calls=")?.split(',').next()?.parse::<f64>().ok()
         });
         let calls = calls.sum();
-        Ok(Counters { commands, calls, bytes, cpu: process::cpu(self.child.id())? })
+        Ok(Counters { commands, calls, bytes, cpu: self.cpu()? })
+    }
+
+    /// Processor time it has used so far, in finer grains than the system's ticks.
+    fn cpu(&mut self) -> Result<Duration> {
+        let used = self.info("cpu")?;
+        let seconds = |name: &str| -> Result<f64> {
+            Ok(used.get(name).ok_or_else(|| format!("no {name}"))?.parse()?)
+        };
+        Ok(Duration::from_secs_f64(seconds("used_cpu_user")? + seconds("used_cpu_sys")?))
     }
 
     pub(crate) fn version(&mut self) -> Result<String> {
@@ -128,13 +144,6 @@ impl Server {
 
     pub(crate) fn clear(&mut self) -> Result {
         Ok(redis::cmd("FLUSHALL").query(&mut self.watch)?)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -24,7 +24,10 @@ pub(crate) struct Table {
     pub(crate) metrics: Vec<Metric>,
     /// Against whom the first metric is given as a ratio, if anybody.
     pub(crate) base: Option<&'static str>,
+    /// Who has a row.
     pub(crate) contenders: Vec<String>,
+    /// Who was to have one.
+    entered: Vec<String>,
     pub(crate) notes: Vec<String>,
     figures: HashMap<(String, &'static str), Vec<f64>>,
 }
@@ -50,13 +53,29 @@ impl Spread {
 impl Table {
     pub(crate) fn new(work: &'static str, title: String, metrics: &[Metric]) -> Table {
         let (metrics, figures) = (metrics.to_vec(), HashMap::new());
-        let (contenders, notes) = (Vec::new(), Vec::new());
-        Table { work, title, metrics, base: None, contenders, notes, figures }
+        let (contenders, entered, notes) = (Vec::new(), Vec::new(), Vec::new());
+        Table { work, title, metrics, base: None, contenders, entered, notes, figures }
     }
 
     pub(crate) fn against(mut self, base: &'static str) -> Table {
         self.base = Some(base);
         self
+    }
+
+    /// Says that a contender is about to be measured.
+    pub(crate) fn enter(&mut self, contender: &str) {
+        self.entered.push(contender.to_owned());
+    }
+
+    /// Who was measured and has no row.
+    pub(crate) fn missing(&self) -> impl Iterator<Item = &String> {
+        self.entered.iter().filter(|name| !self.contenders.contains(name))
+    }
+
+    /// Takes the row of a contender out.
+    pub(crate) fn leave_out(&mut self, contender: &str) {
+        self.contenders.retain(|known| known != contender);
+        self.figures.retain(|(known, _), _| known != contender);
     }
 
     /// Takes in one round of one contender, in the order of the metrics.

@@ -1,6 +1,7 @@
 //! Idle lock handles, and the start of a client.
 
 use crate::Result;
+use crate::lineup::Lineup;
 use crate::run::{NO_LIBRARIES, Run, say};
 use crate::server::Path;
 use crate::sheet::{Table, metric};
@@ -19,9 +20,9 @@ pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
         metric("start, one pair, close: ms", 2),
     ];
     let mut table = Table::new("handles", title, &metrics);
-    for mut driver in run.drivers(Path::Tcp, &NO_LIBRARIES) {
-        Run::warm_up(&mut driver, 1)?;
-        let mut figures = [f64::NAN; 4];
+    let mut lineup = Lineup::new(run, Path::Tcp, &NO_LIBRARIES);
+    lineup.one_by_one(run, &mut table, |_, driver| {
+        let mut figures = vec![f64::NAN; 4];
         let resident = driver.resident()?;
         if let Some(made) = driver.ask(&format!("handles locks=idle count={count}"), "handles")? {
             let each = |value: f64| value / count as f64;
@@ -34,7 +35,7 @@ pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
             let nanos = started.number("nanos").unwrap_or(f64::NAN);
             figures[3] = nanos / f64::from(STARTS) / 1e6;
         }
-        table.round(&driver.name.clone(), &figures);
-    }
+        Ok(Some(figures))
+    })?;
     Ok(vec![table])
 }

@@ -1,17 +1,20 @@
-//! Many locks held over three periods of renewal.
+//! Many locks held over three periods of renewal: most renew after a third of the lease,
+//! some after half of it.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Result;
-use crate::driver::Driver;
+use crate::driver::{Driver, LONGEST};
+use crate::lineup::{Lineup, Measured};
 use crate::run::{NO_LIBRARIES, Run, say};
-use crate::server::Path;
+use crate::server::{Path, Server};
 use crate::sheet::{Metric, Table, metric};
 
-const METRICS: [Metric; 7] = [
+const METRICS: [Metric; 8] = [
     metric("lost", 0),
     metric("said lost", 0),
+    metric("renewals/lock", 1),
     metric("client CPU us/lock and renewal", 2),
     metric("server CPU us/lock and renewal", 2),
     metric("client % of a core", 2),
@@ -19,67 +22,90 @@ const METRICS: [Metric; 7] = [
     metric("least lease left %", 0),
 ];
 
-/// The libraries renew three times in it, as Redisson does by default.
-const LEASE: Duration = Duration::from_secs(30);
-
 /// So many keys are looked at, again and again, for what is left of their lease.
 const SAMPLE: usize = 100;
 
+/// So often.
+const LOOKS: u32 = 200;
+
 pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
     let mut tables = Vec::new();
-    let most = run.sizes.held;
-    for count in [1_000, 10_000, 100_000].into_iter().filter(|count| *count <= most) {
-        let seconds = LEASE.as_secs();
-        let title = format!("{count} locks held over three renewals, lease {seconds} s, TCP");
+    for count in run.sizes.held.clone() {
+        let (time, lease) = (time(run).as_secs_f64(), run.sizes.lease.as_secs());
+        let title = format!("{count} locks held for {time} s, lease {lease} s, TCP");
         say(&title);
         let mut table = Table::new("held", title, &METRICS);
-        for mut driver in run.drivers(Path::Tcp, &NO_LIBRARIES) {
-            if let Some(figures) = one(run, &mut driver, count)? {
-                table.round(&driver.name, &figures);
-            }
-            run.server.clear()?;
-        }
-        table.notes.push(
-            "Least lease left: the smallest share of the lease that was left on any of \
-             100 keys, looked at every 50 ms; renewed in time at a third, it is 67 %. Who \
-             is not named does not renew by itself, or not so many."
-                .to_owned(),
-        );
+        Lineup::new(run, Path::Tcp, &NO_LIBRARIES)
+            .one_by_one(run, &mut table, |run, driver| one(run, driver, count))?;
+        table.notes.push(format!(
+            "Renewals are counted on {SAMPLE} keys, of which the remaining lease is read {LOOKS} \
+             times; what the reading costs the server is taken off. Least lease left: the \
+             smallest share that was ever left of the lease on any of them: 67 % if each is \
+             renewed in time after a third of it, 0 % if one ran out. Who is not named does not \
+             renew by itself, or not so many."
+        ));
         tables.push(table);
     }
     Ok(tables)
 }
 
-fn one(run: &mut Run, driver: &mut Driver, count: usize) -> Result<Option<[f64; 7]>> {
-    let order = format!("hold locks=held count={count} lease_ms={}", LEASE.as_millis());
-    if driver.ask(&order, "holding")?.is_none() {
+fn time(run: &Run) -> Duration {
+    run.sizes.lease * 3 / 2
+}
+
+fn one(run: &mut Run, driver: &mut Driver, count: usize) -> Measured {
+    let (time, lease) = (time(run), run.sizes.lease);
+    driver.order(&format!("hold locks=held count={count} lease_ms={}", lease.as_millis()))?;
+    if driver.answer("holding", LONGEST)?.is_none() {
         return Ok(None);
     }
-    say(&format!("  {}", driver.name));
     let keys = run.server.keys("held")?;
     let sample: Vec<String> =
         keys.iter().step_by((keys.len() / SAMPLE).max(1)).take(SAMPLE).cloned().collect();
     let (before, cpu, begin) = (run.server.counters()?, driver.cpu()?, Instant::now());
-    let mut least = i64::MAX;
-    while begin.elapsed() < LEASE {
-        let left = run.server.remaining(&sample)?;
-        least = left.into_iter().min().unwrap_or(0).min(least);
-        thread::sleep(Duration::from_millis(50));
-    }
+    let seen = watch(&mut run.server, &sample, time / LOOKS)?;
     let (spent, client) = (run.server.counters()?.since(&before), driver.cpu()? - cpu);
+    let seconds = begin.elapsed().as_secs_f64();
     // All of them have one key per lock.
     let lost = count.saturating_sub(run.server.keys("held")?.len());
     let said = driver.ask("drop", "dropped")?;
     let said = said.and_then(|answer| answer.number("lost")).unwrap_or(f64::NAN);
-    let renewals = count as f64 * 3.0;
-    let of_a_core = |time: Duration| time.as_secs_f64() / begin.elapsed().as_secs_f64() * 100.0;
-    Ok(Some([
+    // Looks once more, as often, to learn what that costs.
+    let before = run.server.counters()?;
+    watch(&mut run.server, &sample, Duration::ZERO)?;
+    let looking = run.server.counters()?.since(&before).cpu;
+    let server = spent.cpu.saturating_sub(looking).as_secs_f64();
+    let client = client.as_secs_f64();
+    let renewals = count as f64 * seen.renewals;
+    Ok(Some(vec![
         lost as f64,
         said,
-        client.as_secs_f64() / renewals * 1e6,
-        spent.cpu.as_secs_f64() / renewals * 1e6,
-        of_a_core(client),
-        of_a_core(spent.cpu),
-        least as f64 / LEASE.as_millis() as f64 * 100.0,
+        seen.renewals,
+        client / renewals * 1e6,
+        server / renewals * 1e6,
+        client / seconds * 100.0,
+        server / seconds * 100.0,
+        seen.least as f64 / lease.as_millis() as f64 * 100.0,
     ]))
+}
+
+struct Seen {
+    /// The fewest milliseconds that were left of any lease.
+    least: i64,
+    /// Of each key, on average.
+    renewals: f64,
+}
+
+/// Looks `LOOKS` times at what is left of the leases: more than before means renewed.
+fn watch(server: &mut Server, keys: &[String], step: Duration) -> Result<Seen> {
+    let (begin, mut last) = (Instant::now(), server.remaining(keys)?);
+    let (mut least, mut renewals) = (i64::MAX, 0);
+    for look in 1..=LOOKS {
+        thread::sleep((step * look).saturating_sub(begin.elapsed()));
+        let left = server.remaining(keys)?;
+        least = left.iter().copied().min().unwrap_or(0).clamp(0, least);
+        renewals += left.iter().zip(&last).filter(|(now, before)| now > before).count();
+        last = left;
+    }
+    Ok(Seen { least, renewals: renewals as f64 / keys.len() as f64 })
 }

@@ -1,9 +1,10 @@
 //! One lock, processes of one thread each.
 
 use crate::Result;
-use crate::driver::{Driver, Recipe};
+use crate::driver::{Driver, LONGEST, Recipe};
+use crate::lineup::Measured;
 use crate::records::{self, Record};
-use crate::run::{NO_LIBRARIES, Run, say};
+use crate::run::{LONG_ROUND, NO_LIBRARIES, Run, say};
 use crate::server::Path;
 use crate::sheet::{Metric, Table, metric};
 
@@ -19,27 +20,20 @@ const METRICS: [Metric; 9] = [
     metric("overlaps", 0),
 ];
 
-const SIZES: [usize; 4] = [2, 4, 8, 16];
-
 pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
-    let sizes: Vec<usize> = SIZES.into_iter().filter(|size| *size <= run.sizes.processes).collect();
+    let sizes = run.sizes.processes.clone();
     let title = |size| format!("One lock, {size} processes of one thread, TCP");
     let mut tables: Vec<Table> =
         sizes.iter().map(|size| Table::new("processes", title(*size), &METRICS)).collect();
-    let recipes: Vec<Recipe> =
-        run.recipes.iter().filter(|r| !NO_LIBRARIES.contains(&&*r.name)).cloned().collect();
     // One contender after another: sixteen processes of each at once would be too many.
-    for recipe in recipes {
-        say(&format!("One lock, many processes: {}", recipe.name));
-        let Some(mut crowd) = crowd(run, &recipe, sizes.iter().copied().max().unwrap_or(0)) else {
+    for recipe in run.recipes.clone() {
+        if NO_LIBRARIES.contains(&&*recipe.name) {
             continue;
-        };
-        let calls = calls_per_pair(run, &mut crowd[0])?;
+        }
+        say(&format!("One lock, many processes: {}", recipe.name));
+        let mut crowd = Crowd { recipe, drivers: Vec::new(), calls_per_pair: f64::NAN };
         for (size, table) in sizes.iter().zip(&mut tables) {
-            for _ in 0..run.sizes.rounds.div_ceil(2) {
-                let figures = one(run, &mut crowd[..*size], calls)?;
-                table.round(&recipe.name, &figures);
-            }
+            crowd.fill(run, table, *size)?;
         }
         run.server.clear()?;
     }
@@ -53,60 +47,79 @@ pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
     Ok(tables)
 }
 
-/// That many processes, if they can be had; warm.
-fn crowd(run: &mut Run, recipe: &Recipe, size: usize) -> Option<Vec<Driver>> {
-    let url = run.server.url(Path::Tcp).to_owned();
-    let start = || -> Result<Vec<Driver>> {
-        let mut drivers = Vec::new();
-        for _ in 0..size {
-            drivers.push(Driver::start(recipe, &url)?);
+/// Processes of one contender.
+struct Crowd {
+    recipe: Recipe,
+    drivers: Vec<Driver>,
+    /// How many scripts and SETs a pair takes that nobody disturbs: all but one of them
+    /// are its release.
+    calls_per_pair: f64,
+}
+
+impl Crowd {
+    /// All rounds of that many processes. If one of them fails, all start anew for the
+    /// next table.
+    fn fill(&mut self, run: &mut Run, table: &mut Table, size: usize) -> Result {
+        table.enter(&self.recipe.name);
+        for _ in 0..run.sizes.rounds.div_ceil(2) {
+            let measured = self.round(run, size);
+            if !run.take_in(table, &self.recipe.name, measured)? {
+                self.drivers.clear();
+                return run.server.clear();
+            }
         }
-        drivers.iter_mut().try_for_each(|driver| Run::warm_up(driver, 1))?;
-        Ok(drivers)
-    };
-    match start() {
-        Ok(drivers) => Some(drivers),
-        Err(error) => {
-            say(&format!("{}: {error}", recipe.name));
-            None
+        Ok(())
+    }
+
+    fn round(&mut self, run: &mut Run, size: usize) -> Measured {
+        self.grow(run, size)?;
+        let time = run.sizes.round * LONG_ROUND;
+        let millis = time.as_millis();
+        let order = format!("pairs locks=contended threads=1 millis={millis} think_us=0 shared=1");
+        let before = run.server.counters()?;
+        self.drivers.iter_mut().try_for_each(|driver| driver.order(&order))?;
+        for driver in &mut self.drivers {
+            if driver.answer("done", time + LONGEST)?.is_none() {
+                return Ok(None);
+            }
         }
+        let spent = run.server.counters()?.since(&before);
+        let mut all: Vec<Record> = Vec::new();
+        for (number, driver) in (0..).zip(&mut self.drivers) {
+            all.extend(run.records(driver, number)?);
+        }
+        let nanos = u64::try_from(time.as_nanos())?;
+        let said = records::contended(&mut all, size, nanos, |record| record.worker >> 32);
+        let attempts = spent.calls - (self.calls_per_pair - 1.0) * said.pairs;
+        Ok(Some(vec![
+            said.changes_per_second,
+            said.per_second,
+            said.gap_p50_us,
+            said.gap_p99_us,
+            attempts / said.changes,
+            said.longest_wait_ms,
+            said.unfairness,
+            spent.cpu.as_secs_f64() / said.pairs * 1e6,
+            said.overlaps,
+        ]))
+    }
+
+    /// Starts processes until there are that many, and warms each up.
+    fn grow(&mut self, run: &mut Run, size: usize) -> Result {
+        while self.drivers.len() < size {
+            let mut driver = run.start(&self.recipe, Path::Tcp)?;
+            Run::warm_up(&mut driver, 1)?;
+            if self.drivers.is_empty() {
+                self.calls_per_pair = calls_per_pair(run, &mut driver)?;
+            }
+            self.drivers.push(driver);
+        }
+        Ok(())
     }
 }
 
-/// How many scripts and SETs a pair takes that nobody disturbs: all but one of them
-/// are its release.
 fn calls_per_pair(run: &mut Run, driver: &mut Driver) -> Result<f64> {
     let order = "pairs locks=calls threads=1 millis=300 think_us=0 shared=0";
     let Some((records, spent)) = run.pairs(driver, order)? else { return Ok(f64::NAN) };
     Ok((spent.server.calls / records.len() as f64).round())
-}
-
-fn one(run: &mut Run, crowd: &mut [Driver], calls_per_pair: f64) -> Result<[f64; 9]> {
-    let time = run.sizes.round * 3;
-    let order =
-        format!("pairs locks=contended threads=1 millis={} think_us=0 shared=1", time.as_millis());
-    let before = run.server.counters()?;
-    crowd.iter_mut().try_for_each(|driver| driver.order(&order))?;
-    for driver in crowd.iter_mut() {
-        driver.answer("done")?;
-    }
-    let spent = run.server.counters()?.since(&before);
-    let mut all: Vec<Record> = Vec::new();
-    for (number, driver) in (0..).zip(crowd.iter_mut()) {
-        all.extend(run.records(driver, number)?);
-    }
-    let nanos = u64::try_from(time.as_nanos())?;
-    let said = records::contended(&mut all, crowd.len(), nanos, |record| record.worker >> 32);
-    let attempts = spent.calls - (calls_per_pair - 1.0) * said.pairs;
-    Ok([
-        said.changes_per_second,
-        said.per_second,
-        said.gap_p50_us,
-        said.gap_p99_us,
-        attempts / said.changes,
-        said.longest_wait_ms,
-        said.unfairness,
-        spent.cpu.as_secs_f64() / said.pairs * 1e6,
-        said.overlaps,
-    ])
 }

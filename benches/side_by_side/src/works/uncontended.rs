@@ -1,9 +1,9 @@
 //! Each thread its own lock, lock and release, back to back and with work between.
 
 use crate::Result;
-use crate::driver::Driver;
+use crate::lineup::Lineup;
 use crate::records;
-use crate::run::{LOCAL, Run, Spent, say, turns};
+use crate::run::{LOCAL, Run, Spent, say};
 use crate::server::Path;
 use crate::sheet::{Metric, Table, metric};
 
@@ -26,11 +26,11 @@ const WORK: u64 = 100;
 pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
     let mut tables = Vec::new();
     for path in run.sizes.paths.clone() {
-        let mut drivers = run.drivers(path, &LOCAL);
+        let mut lineup = Lineup::new(run, path, &LOCAL);
         for threads in run.sizes.threads.clone() {
-            tables.push(one(run, &mut drivers, path, threads, 0)?);
+            tables.push(one(run, &mut lineup, path, threads, 0)?);
             if threads == 1 {
-                tables.push(one(run, &mut drivers, path, threads, WORK)?);
+                tables.push(one(run, &mut lineup, path, threads, WORK)?);
             }
         }
     }
@@ -39,7 +39,7 @@ pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
 
 fn one(
     run: &mut Run,
-    drivers: &mut [Driver],
+    lineup: &mut Lineup,
     path: Path,
     threads: usize,
     think: u64,
@@ -55,20 +55,15 @@ fn one(
     let millis = run.sizes.round.as_millis();
     let order =
         format!("pairs locks=own threads={threads} millis={millis} think_us={think} shared=0");
-    for driver in drivers.iter_mut() {
-        Run::warm_up(driver, threads)?;
-    }
-    for round in 0..run.sizes.rounds {
-        for at in turns(drivers.len(), round) {
-            let driver = &mut drivers[at];
-            let Some((records, spent)) = run.pairs(driver, &order)? else { continue };
-            let mut figures = figures(&records, &spent);
-            if think > 0 {
-                figures.swap(0, 1);
-            }
-            table.round(&driver.name, &figures);
+    let rounds = run.sizes.rounds;
+    lineup.in_turns(run, &mut table, (rounds, threads), |run, driver| {
+        let Some((records, spent)) = run.pairs(driver, &order)? else { return Ok(None) };
+        let mut figures = figures(&records, &spent);
+        if think > 0 {
+            figures.swap(0, 1);
         }
-    }
+        Ok(Some(figures.to_vec()))
+    })?;
     Ok(table)
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::Result;
 use crate::driver::Driver;
+use crate::lineup::{Lineup, Measured};
 use crate::run::{NO_LIBRARIES, Run, say};
 use crate::server::Path;
 use crate::sheet::{Metric, Table, metric};
@@ -19,11 +20,11 @@ const METRICS: [Metric; 7] = [
     metric("errors", 0),
 ];
 
-/// How long they wait before they are let go.
-const WAIT: Duration = Duration::from_secs(5);
+/// Who does not drain within that is named and left out.
+const LONGEST: Duration = Duration::from_secs(30);
 
-/// A drain that lasts longer is not waited for.
-const LONGEST: Duration = Duration::from_secs(60);
+/// They wait for so many rounds before they are let go.
+const ROUNDS: u32 = 5;
 
 pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
     let count = run.sizes.waiters;
@@ -32,16 +33,8 @@ pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
         let title = format!("{count} waiters of one process on {what}, TCP");
         say(&title);
         let mut table = Table::new("waiters", title, &METRICS);
-        for mut driver in run.drivers(Path::Tcp, &NO_LIBRARIES) {
-            say(&format!("  {}", driver.name));
-            match one(run, &mut driver, count, shared) {
-                Ok(Some(figures)) => table.round(&driver.name, &figures),
-                Ok(None) => {}
-                Err(error) => table.notes.push(format!("{error}.")),
-            }
-            drop(driver);
-            run.server.clear()?;
-        }
+        Lineup::new(run, Path::Tcp, &NO_LIBRARIES)
+            .one_by_one(run, &mut table, |run, driver| one(run, driver, count, shared))?;
         let stacks = "Resident memory has the stacks of threads in it; tasks have none. Heap: \
                       what waiting added to threads that had been started, where the driver \
                       can tell.";
@@ -51,21 +44,21 @@ pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
     Ok(tables)
 }
 
-fn one(run: &mut Run, driver: &mut Driver, count: usize, shared: u8) -> Result<Option<[f64; 7]>> {
-    Run::warm_up(driver, 1)?;
+fn one(run: &mut Run, driver: &mut Driver, count: usize, shared: u8) -> Measured {
     let resident = driver.resident()?;
     let order = format!("wait locks=waited count={count} shared={shared}");
     let Some(waiting) = driver.ask(&order, "waiting")? else { return Ok(None) };
-    thread::sleep(WAIT / 2);
+    let wait = run.sizes.round * ROUNDS;
+    thread::sleep(wait / 2);
     let (before, cpu) = (run.server.counters()?, driver.cpu()?);
-    thread::sleep(WAIT);
+    thread::sleep(wait);
     let (spent, client) = (run.server.counters()?.since(&before), driver.cpu()? - cpu);
     let resident = driver.resident()?.saturating_sub(resident) as f64 / count as f64 / 1024.0;
     let subscriptions = run.server.channels()? as f64;
     driver.order("free")?;
-    let Some(drained) = driver.answer_within("drained", LONGEST)? else { return Ok(None) };
-    let of_a_core = |time: Duration| time.as_secs_f64() / WAIT.as_secs_f64() * 100.0;
-    Ok(Some([
+    let Some(drained) = driver.answer("drained", LONGEST)? else { return Ok(None) };
+    let of_a_core = |time: Duration| time.as_secs_f64() / wait.as_secs_f64() * 100.0;
+    Ok(Some(vec![
         waiting.number("heap").map_or(f64::NAN, |bytes| bytes / count as f64),
         resident,
         subscriptions,

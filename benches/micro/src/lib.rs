@@ -1,0 +1,22 @@
+//! The parts of leasehold whose cost is worth knowing one by one; `script/bench-micro` runs
+//! them. The private modules among them are compiled in from `src/`, so that nothing private
+//! has to become public. They are in a library, as cargo would compile their tests into a
+//! benchmark.
+
+pub mod gates;
+pub mod packing;
+pub mod reentry;
+pub mod wheels;
+
+#[allow(dead_code, unreachable_pub, reason = "leasehold uses and publishes the rest")]
+#[path = "../../../src"]
+mod private {
+    pub(crate) mod error;
+    pub(crate) mod gate;
+    pub(crate) mod script;
+    pub(crate) mod time;
+    pub(crate) mod wheel;
+}
+
+// As these modules know each other.
+use private::{error, time};
