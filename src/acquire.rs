@@ -24,16 +24,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cancel::{CancelToken, Watching};
-use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Acquired, Event, Waited};
 use crate::gate::Ticket;
 use crate::hold::{HoldId, Owner, ThreadId};
 use crate::lease::{self, Grant, Lease};
-use crate::local::{Caller, Local, Turn, Wish};
+use crate::local::{Caller, Turn, Wish};
 use crate::protocol::{Ask, Rules, Verdict};
 use crate::questions::Questions;
-use crate::release::Hold;
+use crate::release::{Hold, Seat};
 use crate::request::{Answer, Debt, Failure, Request};
 use crate::script::{Call, LaneId};
 use crate::time::{self, Moment, Patience};
@@ -49,8 +48,7 @@ const LEAST_IN_LINE: Duration = Duration::from_millis(500);
 /// What a verb was called with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attempt<'a> {
-    pub(crate) engine: &'a Arc<Engine>,
-    pub(crate) local: &'a Arc<Local>,
+    pub(crate) seat: &'a Arc<Seat>,
     pub(crate) rules: &'static dyn Rules,
     /// A fixed lease, or `None` for one that is renewed.
     pub(crate) lease: Option<Duration>,
@@ -66,19 +64,19 @@ impl Attempt<'_> {
         self.check_wanted()?;
         let (rules, owned, renewed) = (self.rules, self.owned, self.lease.is_none());
         let wish = Wish { rules, owned, waits: self.patience != Patience::None, renewed };
-        if let Some(lease) = self.local.re_enter(&wish, ThreadId::current(), now)? {
+        if let Some(lease) = self.seat.local.re_enter(&wish, ThreadId::current(), now)? {
             return self.enter_again(self.hold(lease)).map(Some);
         }
         let caller = Caller::new(wish);
-        match self.local.line_up(caller.clone(), now) {
+        match self.seat.local.line_up(caller.clone(), now) {
             Some(ticket) => InLine::new(self, caller, ticket, now).run(),
-            None => self.engine.pool.check_process().map(|()| None),
+            None => self.seat.engine.pool.check_process().map(|()| None),
         }
     }
 
     /// An error if the client was closed or the wait cancelled.
     fn check_wanted(&self) -> Result<()> {
-        self.engine.check_open()?;
+        self.seat.engine.check_open()?;
         match self.cancel.is_some_and(CancelToken::is_cancelled) {
             true => Err(Error::new(ErrorKind::Cancelled, "the wait for the lock was cancelled")),
             false => Ok(()),
@@ -86,8 +84,7 @@ impl Attempt<'_> {
     }
 
     fn hold(&self, lease: Arc<Lease>) -> Hold {
-        let (engine, local) = (Arc::clone(self.engine), Arc::clone(self.local));
-        Hold::new(engine, local, lease)
+        Hold::new(Arc::clone(self.seat), lease)
     }
 
     /// A nested guard: sees to the lease that it wants. The hold that is given is
@@ -102,8 +99,8 @@ impl Attempt<'_> {
 
     fn keep_renewed(&self, hold: &Hold) {
         if hold.lease().keep_renewed() {
-            self.engine.watchdog.forget(hold.lease());
-            self.engine.watchdog.keep(hold.kept());
+            self.seat.engine.watchdog.forget(hold.lease());
+            self.seat.engine.watchdog.keep(hold.kept());
         }
     }
 
@@ -166,10 +163,10 @@ impl<'a> InLine<'a> {
             caller,
             ticket,
             hold,
-            owner: Owner::new(attempt.engine.id, hold),
+            owner: Owner::new(attempt.seat.engine.id, hold),
             started: now,
             open: None,
-            questions: Questions::new(now, attempt.engine.poll_bound, hold.seed()),
+            questions: Questions::new(now, attempt.seat.engine.poll_bound, hold.seed()),
             watching: None,
             listening: None,
             waited: false,
@@ -196,16 +193,15 @@ impl<'a> InLine<'a> {
 
     fn leave(&mut self) -> Option<Hold> {
         self.in_line = false;
-        let passed = self.attempt.local.leave(self.ticket).map(|lease| self.attempt.hold(lease));
+        let passed =
+            self.attempt.seat.local.leave(self.ticket).map(|lease| self.attempt.hold(lease));
         passed.filter(Hold::is_held)
     }
 
     fn wait(&mut self) -> Result<Option<Hold>> {
-        // In a forked child those who stand before it are not there.
-        self.attempt.engine.pool.check_process()?;
         loop {
             let now = time::now();
-            let turn = self.attempt.local.turn(self.ticket, now);
+            let turn = self.attempt.seat.local.turn(self.ticket, now);
             if let Turn::Handed(lease) = turn {
                 let hold = self.attempt.hold(lease);
                 self.attempt.check_wanted()?;
@@ -214,7 +210,7 @@ impl<'a> InLine<'a> {
                 }
                 // It was lost between the passing and the waking.
                 drop(hold);
-                let again = self.attempt.local.line_up(self.caller.clone(), now);
+                let again = self.attempt.seat.local.line_up(self.caller.clone(), now);
                 self.ticket = again.unwrap_or(self.ticket);
                 continue;
             }
@@ -226,9 +222,9 @@ impl<'a> InLine<'a> {
             match next {
                 Next::Sleep(end) => {
                     self.waited |= self.watching.is_some();
-                    self.sleep(end);
+                    self.sleep(end)?;
                 }
-                Next::Yield(end) => self.sleep(end),
+                Next::Yield(end) => self.sleep(end)?,
                 Next::Ask(lane) => {
                     if let Some(hold) = self.ask(lane)? {
                         return Ok(Some(hold));
@@ -273,26 +269,29 @@ impl<'a> InLine<'a> {
 
     /// Sleeps until something may have changed. The first time it only sees to it
     /// that it will be woken: what it looked at may have changed before.
-    fn sleep(&mut self, end: Moment) {
+    fn sleep(&mut self, end: Moment) -> Result<()> {
         let (attempt, mailbox) = (self.attempt, &self.caller.mailbox);
         if self.watching.is_none() {
-            let closing = Some(attempt.engine.closing.watch(mailbox));
+            // In a forked child those who stand before it are not there.
+            attempt.seat.engine.pool.check_process()?;
+            let closing = Some(attempt.seat.engine.closing.watch(mailbox));
             let cancel = attempt.cancel.map(|cancel| cancel.watch(mailbox));
             self.watching = Some([closing, cancel]);
-            return;
+            return Ok(());
         }
         mailbox.sleep(end.min(attempt.patience.end()));
+        Ok(())
     }
 
     /// Asks the server once. `None` if it was refused or got no answer, and goes on.
     fn ask(&mut self, lane: Option<LaneId>) -> Result<Option<Hold>> {
-        let engine = self.attempt.engine;
+        let engine = &self.attempt.seat.engine;
         let session = engine.waiters.session().filter(|_| self.caller.wish.waits);
         // Who tells the listener of a channel has looked there before: it may be
         // subscribed and given up again before this caller registers.
         let channel = match session {
-            Some(_) => Some(self.attempt.local.channel(&engine.waiters)),
-            None => self.attempt.local.known_channel(),
+            Some(_) => Some(self.attempt.seat.local.channel(&engine.waiters)),
+            None => self.attempt.seat.local.known_channel(),
         };
         let hearing = channel.map_or(Hearing::Nothing, |channel| channel.hearing());
         let told = session.filter(|_| hearing == Hearing::Nothing);
@@ -306,7 +305,7 @@ impl<'a> InLine<'a> {
             Err(Failure { error, written }) => {
                 // Also a script that was refused may have been so half-way.
                 self.open = self.open.or(written.then_some(lane));
-                self.attempt.local.set_trouble(error.is_passing().then(|| error.clone()));
+                self.attempt.seat.local.set_trouble(error.is_passing().then(|| error.clone()));
                 self.questions.failed(time::now(), error)?;
                 Ok(None)
             }
@@ -323,12 +322,12 @@ impl<'a> InLine<'a> {
     }
 
     fn lease(&self) -> Duration {
-        self.attempt.lease.unwrap_or(self.attempt.engine.watchdog_timeout)
+        self.attempt.lease.unwrap_or(self.attempt.seat.engine.watchdog_timeout)
     }
 
     fn question(&self, wake: Option<&String>) -> Call {
         self.attempt.rules.acquire(&Ask {
-            name: self.attempt.local.name(),
+            name: self.attempt.seat.local.name(),
             owner: &self.owner,
             lease: self.lease(),
             wake: wake.map(String::as_str),
@@ -345,9 +344,9 @@ impl<'a> InLine<'a> {
         match verdict.inspect_err(|_| self.open = Some(lane))? {
             Verdict::Granted => self.granted(sent, lane),
             Verdict::Refused { left } => {
-                let (local, waits) = (self.attempt.local, self.caller.wish.waits);
+                let (local, waits) = (&self.attempt.seat.local, self.caller.wish.waits);
                 if local.refused(time::now(), waits) {
-                    self.attempt.engine.watchdog.poll(Arc::clone(local));
+                    self.attempt.seat.engine.watchdog.poll(Arc::clone(local));
                 }
                 self.refused(left);
                 Ok(None)
@@ -358,7 +357,7 @@ impl<'a> InLine<'a> {
     fn granted(&mut self, sent: Moment, lane: LaneId) -> Result<Option<Hold>> {
         let (deadline, now) = (lease::deadline(sent, self.lease()), time::now());
         if deadline <= now {
-            self.attempt.local.set_trouble(None);
+            self.attempt.seat.local.set_trouble(None);
             self.open = Some(lane);
             return self.questions.granted_too_late(now).map(|()| None);
         }
@@ -373,17 +372,17 @@ impl<'a> InLine<'a> {
             at: now,
             haunted: self.open.take(),
         };
-        let (local, round_trip) = (self.attempt.local, sent.until(now));
+        let (local, round_trip) = (&self.attempt.seat.local, sent.until(now));
         let lease = local.granted(self.ticket, &self.caller, grant, round_trip);
         let hold = self.attempt.hold(lease);
-        self.attempt.engine.watchdog.keep(hold.kept());
+        self.attempt.seat.engine.watchdog.keep(hold.kept());
         Ok(Some(hold))
     }
 
     fn refused(&mut self, left: Option<Duration>) {
-        let engine = self.attempt.engine;
+        let engine = &self.attempt.seat.engine;
         if left.is_none() && !std::mem::replace(&mut self.endless, true) {
-            let name = self.attempt.local.name().given();
+            let name = self.attempt.seat.local.name().given();
             log::warn!("the lock {name:?} is held without a time to live: somebody must free it");
         }
         self.questions.refused(time::now(), left);
@@ -391,7 +390,7 @@ impl<'a> InLine<'a> {
             return;
         }
         if self.listening.is_none() {
-            let channel = self.attempt.local.channel(&engine.waiters);
+            let channel = self.attempt.seat.local.channel(&engine.waiters);
             let listening = Channel::wait(channel, &self.caller.mailbox);
             self.questions.listens(&listening, channel, engine.waiters.session());
             self.listening = Some(listening);
@@ -403,7 +402,7 @@ impl<'a> InLine<'a> {
     /// of who stands before it, nobody knows whether the lock was free.
     fn give_up(&mut self) -> Result<Option<Hold>> {
         let unanswered = self.questions.take_error();
-        let trouble = || self.attempt.local.trouble(time::now());
+        let trouble = || self.attempt.seat.local.trouble(time::now());
         unanswered.or_else(trouble).map_or(Ok(None), Err)
     }
 
@@ -411,15 +410,15 @@ impl<'a> InLine<'a> {
     fn clean_up(&mut self) {
         let Some(lane) = self.open.take() else { return };
         let attempt = self.attempt;
-        let release = attempt.rules.release(attempt.local.name(), &self.owner);
-        let (pool, lasting) = (&attempt.engine.pool, self.lease());
+        let release = attempt.rules.release(attempt.seat.local.name(), &self.owner);
+        let (pool, lasting) = (&attempt.seat.engine.pool, self.lease());
         let debt = Debt::new(None, time::now() + lasting).haunted(lasting);
         pool.dispatch(pool.owe(Request::owed(release, debt), Some(lane)));
     }
 
     fn tell(&self, acquired: bool) {
-        let (events, waited) = (&self.attempt.engine.events, self.started.until(time::now()));
-        let name = || Arc::clone(self.attempt.local.name().given());
+        let (events, waited) = (&self.attempt.seat.engine.events, self.started.until(time::now()));
+        let name = || Arc::clone(self.attempt.seat.local.name().given());
         if acquired {
             events.tell(|| Event::Acquired(Acquired { name: name(), waited }));
         }

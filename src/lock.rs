@@ -11,10 +11,9 @@ use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, OwnedGuard};
 use crate::hold::ThreadId;
-use crate::local::Local;
 use crate::protocol::plain::Plain;
 use crate::protocol::{self, Freed, Protocol};
-use crate::release::{self, Hold};
+use crate::release::{self, Hold, Seat};
 use crate::script::{Call, Reply};
 use crate::time::{self, Patience};
 
@@ -44,9 +43,8 @@ use crate::time::{self, Patience};
 /// [`is_server`](Error::is_server) if the server refuses the command, with its words
 /// and what to do about it.
 pub struct Lock<P: Protocol = Plain> {
-    engine: Arc<Engine>,
     given: Arc<str>,
-    local: Result<Arc<Local>>,
+    seat: Result<Arc<Seat>>,
     lease: Option<Duration>,
     cancel: Option<CancelToken>,
     protocol: PhantomData<P>,
@@ -55,9 +53,8 @@ pub struct Lock<P: Protocol = Plain> {
 impl<P: Protocol> Clone for Lock<P> {
     fn clone(&self) -> Lock<P> {
         Lock {
-            engine: Arc::clone(&self.engine),
             given: Arc::clone(&self.given),
-            local: self.local.clone(),
+            seat: self.seat.clone(),
             lease: self.lease,
             cancel: self.cancel.clone(),
             protocol: PhantomData,
@@ -78,8 +75,8 @@ impl<P: Protocol> fmt::Debug for Lock<P> {
 impl<P: Protocol> Lock<P> {
     pub(crate) fn new(engine: Arc<Engine>, name: String) -> Lock<P> {
         let given: Arc<str> = name.into();
-        let local = engine.local(&given);
-        Lock { engine, given, local, lease: None, cancel: None, protocol: PhantomData }
+        let seat = engine.local(&given).map(|local| Arc::new(Seat { engine, local }));
+        Lock { given, seat, lease: None, cancel: None, protocol: PhantomData }
     }
 
     /// Gives the lock a fixed lease: it is not renewed, and over after `lease` at the
@@ -200,11 +197,10 @@ impl<P: Protocol> Lock<P> {
     /// [`is_not_held`](Error::is_not_held) if there is none; and those of
     /// [`Guard::unlock`].
     pub fn unlock(&self) -> Result<()> {
-        let local = self.local()?;
-        let leaked = local.leaked(P::rules().kind(), ThreadId::current(), time::now());
+        let seat = self.seat()?;
+        let leaked = seat.local.leaked(P::rules().kind(), ThreadId::current(), time::now());
         let (lease, counted) = leaked.ok_or_else(release::not_held)?;
-        let engine = Arc::clone(&self.engine);
-        Hold::new(engine, Arc::clone(local), lease).unlock_leaked(counted)
+        Hold::new(Arc::clone(seat), lease).unlock_leaked(counted)
     }
 
     /// Returns whether anybody holds the lock: one round trip.
@@ -228,8 +224,8 @@ impl<P: Protocol> Lock<P> {
     /// Returns how many times this thread holds the lock, leaked guards included: no
     /// round trip.
     pub fn hold_count(&self) -> usize {
-        let count = |local: &Arc<Local>| local.count(ThreadId::current(), time::now());
-        self.local.as_ref().map_or(0, count)
+        let count = |seat: &Arc<Seat>| seat.local.count(ThreadId::current(), time::now());
+        self.seat.as_ref().map_or(0, count)
     }
 
     /// Returns what is left of the lease of whoever holds the lock, `None` if nobody
@@ -257,17 +253,17 @@ impl<P: Protocol> Lock<P> {
     /// # Errors
     /// Those of [`is_locked`](Lock::is_locked).
     pub fn force_unlock(&self) -> Result<bool> {
-        let local = self.local()?;
-        self.engine.check_open()?;
+        let Seat { engine, local } = &**self.seat()?;
+        engine.check_open()?;
         // That question may be sent again, over a new connection if the old one is dead.
-        let exists = self.engine.pool.call(self.exists()?, local.owed())?;
+        let exists = engine.pool.call(self.exists()?, local.owed())?;
         if exists.reply.into_int()? == 0 {
             return Ok(false);
         }
         // A thread that gets the lock once it is free does not lose it again.
         let held = local.leases();
         let force = P::rules().force(local.name());
-        let answer = self.engine.pool.call(force, Some(exists.lane))?;
+        let answer = engine.pool.call(force, Some(exists.lane))?;
         let freed = protocol::freed(answer.reply)? != Freed::NotHeld;
         if freed {
             held.iter().for_each(|lease| local.lose(lease));
@@ -280,18 +276,18 @@ impl<P: Protocol> Lock<P> {
         &self.given
     }
 
-    fn local(&self) -> Result<&Arc<Local>> {
-        self.local.as_ref().map_err(Error::clone)
+    fn seat(&self) -> Result<&Arc<Seat>> {
+        self.seat.as_ref().map_err(Error::clone)
     }
 
     fn key(&self) -> Result<&[u8]> {
-        self.local().map(|local| local.name().key().as_bytes())
+        self.seat().map(|seat| seat.local.name().key().as_bytes())
     }
 
     fn ask(&self, call: Call) -> Result<Reply> {
-        self.engine.check_open()?;
-        let behind = self.local()?.owed();
-        self.engine.pool.call(call, behind).map(|answer| answer.reply)
+        let Seat { engine, local } = &**self.seat()?;
+        engine.check_open()?;
+        engine.pool.call(call, local.owed()).map(|answer| answer.reply)
     }
 
     /// The one way in: every verb is this with another patience and another guard.
@@ -302,8 +298,7 @@ impl<P: Protocol> Lock<P> {
         guard: impl FnOnce(Option<Hold>) -> Result<G>,
     ) -> Result<G> {
         let attempt = Attempt {
-            engine: &self.engine,
-            local: self.local()?,
+            seat: self.seat()?,
             rules: P::rules(),
             lease: self.lease.map(release::checked_lease).transpose()?,
             owned,

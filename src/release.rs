@@ -20,18 +20,24 @@ use crate::script::Call;
 use crate::time::{self, Moment};
 use crate::watchdog::{self, Kept};
 
+/// What the guards of one handle share: a lock, and the client to which it belongs.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) local: Arc<Local>,
+}
+
 /// One guard's share of a hold. Dropped, it releases without waiting.
 #[derive(Debug)]
 pub(crate) struct Hold {
-    engine: Arc<Engine>,
-    local: Arc<Local>,
+    seat: Arc<Seat>,
     lease: Arc<Lease>,
     ended: bool,
 }
 
 impl Hold {
-    pub(crate) fn new(engine: Arc<Engine>, local: Arc<Local>, lease: Arc<Lease>) -> Hold {
-        Hold { engine, local, lease, ended: false }
+    pub(crate) fn new(seat: Arc<Seat>, lease: Arc<Lease>) -> Hold {
+        Hold { seat, lease, ended: false }
     }
 
     pub(crate) fn lease(&self) -> &Lease {
@@ -39,16 +45,16 @@ impl Hold {
     }
 
     pub(crate) fn name(&self) -> &str {
-        self.local.name().given()
+        self.seat.local.name().given()
     }
 
     /// What the watchdog needs of it.
     pub(crate) fn kept(&self) -> Kept {
-        Kept { local: Arc::clone(&self.local), lease: Arc::clone(&self.lease) }
+        Kept { local: Arc::clone(&self.seat.local), lease: Arc::clone(&self.lease) }
     }
 
     pub(crate) fn is_held(&self) -> bool {
-        self.local.is_valid(&self.lease, time::now())
+        self.seat.local.is_valid(&self.lease, time::now())
     }
 
     pub(crate) fn check(&self) -> Result<()> {
@@ -79,17 +85,17 @@ impl Hold {
         let lease = checked_lease(lease)?;
         self.check()?;
         let extension = watchdog::extension(&self.kept(), lease);
-        let answer = self.engine.pool.call(extension, self.lease.haunted());
+        let answer = self.seat.engine.pool.call(extension, self.lease.haunted());
         let answer = answer.inspect_err(|_| self.lease.may_be_extended(time::now(), lease))?;
         let sent = answer.sent;
         if !watchdog::is_extended(answer)? {
-            self.local.lose(&self.lease);
+            self.seat.local.lose(&self.lease);
             return Err(lost());
         }
         match self.lease.extend(sent, time::now(), lease) {
             Look::Held => Ok(()),
             Look::Over { noticed } => {
-                self.kept().over(noticed, &self.engine.pool);
+                self.kept().over(noticed, &self.seat.engine.pool);
                 Err(lost())
             }
         }
@@ -98,7 +104,7 @@ impl Hold {
     /// Lets it count on without a guard.
     pub(crate) fn leak(mut self) {
         self.ended = true;
-        self.local.leak(&self.lease);
+        self.seat.local.leak(&self.lease);
     }
 
     /// Ends the guard's share and waits for what the server says.
@@ -114,9 +120,9 @@ impl Hold {
     }
 
     fn end_and_wait(&self, counted: Counted) -> Result<()> {
-        let pool = &self.engine.pool;
+        let pool = &self.seat.engine.pool;
         let mut queued = None;
-        let ended = self.local.end(&self.lease, counted, time::now, || {
+        let ended = self.seat.local.end(&self.lease, counted, time::now, || {
             queued.insert(pool.queue(self.release(), self.lease.haunted())).lane
         });
         self.after(&ended);
@@ -130,7 +136,7 @@ impl Hold {
     }
 
     fn wait_for(&self, pending: Pending) -> Result<()> {
-        let (lane, pool) = (pending.lane, &self.engine.pool);
+        let (lane, pool) = (pending.lane, &self.seat.engine.pool);
         let outcome = pool.wait(pending, Moment::END);
         match &outcome {
             Err(failure) if !failure.error.is_final() => {
@@ -143,13 +149,13 @@ impl Hold {
             }
             _ => {}
         }
-        self.local.conclude(&self.lease, outcome.map_err(Failure::into_error))
+        self.seat.local.conclude(&self.lease, outcome.map_err(Failure::into_error))
     }
 
     fn end_quietly(&self) {
-        let pool = &self.engine.pool;
+        let pool = &self.seat.engine.pool;
         let mut queued = None;
-        let ended = self.local.end(&self.lease, Counted::Guard, time::now, || {
+        let ended = self.seat.local.end(&self.lease, Counted::Guard, time::now, || {
             *queued.insert(pool.owe(self.owed(), self.lease.haunted()))
         });
         self.after(&ended);
@@ -159,11 +165,11 @@ impl Hold {
     }
 
     fn release(&self) -> Call {
-        self.lease.rules().release(self.local.name(), self.lease.owner())
+        self.lease.rules().release(self.seat.local.name(), self.lease.owner())
     }
 
     fn owed(&self) -> Request {
-        let settle = Arc::clone(&self.local) as Arc<dyn Settle>;
+        let settle = Arc::clone(&self.seat.local) as Arc<dyn Settle>;
         let debt = Debt::new(Some((settle, Arc::clone(&self.lease))), self.lease.reach());
         Request::owed(self.release(), debt.haunted(self.haunted_for()))
     }
@@ -177,10 +183,10 @@ impl Hold {
     /// What is left to do when the hold is over here.
     fn after(&self, ended: &Ended) {
         if matches!(ended, Ended::Queued | Ended::Lost) {
-            self.engine.watchdog.forget(&self.lease);
+            self.seat.engine.watchdog.forget(&self.lease);
         }
         if matches!(ended, Ended::Lost) {
-            self.kept().undo(&self.engine.pool);
+            self.kept().undo(&self.seat.engine.pool);
         }
     }
 }

@@ -170,6 +170,7 @@ fn a_question_that_runs_after_its_caller_gave_up_waiting_is_released_again() {
         let subscribed = || stage.server.numsub(&channel_of("late")) == 1;
         eventually("the waiter has been refused", subscribed);
         stage.hold_next(&stage.digests.acquire);
+        stage.server.ask::<()>(&["PUBLISH", &channel_of("late"), "0"]);
         something_is_held(&stage.proxy);
         // It is refused once more, over another connection.
         let got = waiter.join().expect("no panic").expect("all else is well");
@@ -207,6 +208,7 @@ fn released_before_the_first_copy_runs(stage: &Stage, lease: Option<Duration>) {
         let subscribed = || stage.server.numsub(&channel_of("late")) == 1;
         eventually("the waiter has been refused", subscribed);
         stage.hold_next(&stage.digests.acquire);
+        stage.server.ask::<()>(&["PUBLISH", &channel_of("late"), "0"]);
         something_is_held(&stage.proxy);
         holder.unlock().expect("all is well");
         waiter.join().expect("it gets the lock");

@@ -9,7 +9,7 @@ use crate::private::time::Moment;
 use crate::private::wheel::Wheel;
 
 /// As the watchdog has them.
-const TICK: Duration = Duration::from_millis(10);
+const TICK: Duration = Duration::from_millis(5);
 
 /// Renewals are due within a third of a lease of 30 s.
 const PERIOD: u64 = 10_000;
@@ -53,7 +53,7 @@ pub fn advance(criterion: &mut Criterion) {
         group.bench_function(format!("{size} due"), |bencher| {
             let period = |mut wheel: Wheel<u64>| {
                 let mut fired = Vec::new();
-                for millis in (0..=PERIOD).step_by(10) {
+                for millis in (0..=PERIOD).step_by(5) {
                     wheel.advance(Moment::START + Duration::from_millis(millis), &mut fired);
                 }
                 assert_eq!(fired.len() as u64, size, "everything fires within the period");
