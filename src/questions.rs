@@ -16,6 +16,10 @@ use crate::waiters::{Channel, Hearing, News, Session, Waiting};
 const FIRST_QUIET: Duration = Duration::from_micros(200);
 const LONGEST_QUIET: Duration = Duration::from_millis(2);
 
+/// A caller that has lost races for so long is quiet no more, while those who came later
+/// are: so it wins sooner.
+const LONG_LOSS: Duration = Duration::from_millis(20);
+
 /// After so many poll bounds it asks although the watchdog, which polls for all that
 /// were refused (`watchdog.rs`), has not had it do so.
 const UNAIDED: u32 = 60;
@@ -66,6 +70,8 @@ struct Ear {
     /// Until when it ignores news, and then asks.
     quiet_until: Option<Moment>,
     lost_races: u32,
+    /// When it lost the first.
+    losing_since: Option<Moment>,
 }
 
 impl Questions {
@@ -234,9 +240,9 @@ impl Ear {
     }
 
     /// Woken and refused: others were faster, and would be again if all came back at the
-    /// next message.
+    /// next message. Who has lost for long comes back at each.
     fn refused(&mut self, now: Moment, seed: u64) {
-        if self.woken {
+        if self.woken && now < *self.losing_since.get_or_insert(now) + LONG_LOSS {
             let quiet = FIRST_QUIET * 2_u32.saturating_pow(self.lost_races.min(8));
             self.quiet_until = Some(now + jittered(quiet.min(LONGEST_QUIET), seed ^ now.nanos()));
             self.lost_races += 1;
