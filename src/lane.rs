@@ -194,8 +194,8 @@ enum Left {
     Nothing,
     /// What was just taken from the line is to be posted.
     Post,
-    /// Somebody of that crowd waits, and is to lead.
-    Waiters(usize),
+    /// Somebody of these crowds waits, and is to lead.
+    Waiters([Option<usize>; 2]),
     Unread,
     Deserted,
 }
@@ -276,7 +276,7 @@ impl Drop for Lead<'_> {
             match self.leave() {
                 Left::Nothing => return,
                 Left::Post => self.post(),
-                Left::Waiters(crowd) => return lane.crowds[crowd % CROWDS].offer(),
+                Left::Waiters(crowds) => return lane.offer(crowds),
                 Left::Unread => return lane.link.observer.unread(lane.id),
                 Left::Deserted => return lane.link.observer.deserted(lane.id),
             }
@@ -319,7 +319,7 @@ impl State {
         let full = posted.is_some() && queued.is_some();
         match posted.or(queued) {
             _ if !full && !self.queue.is_empty() && wire.can_post(self.queue.len()) => Left::Post,
-            Some(crowd) => Left::Waiters(crowd),
+            Some(_) => Left::Waiters([posted, queued]),
             None if !self.queue.is_empty() => Left::Deserted,
             None if wire.unread_since().is_some() => Left::Unread,
             None => Left::Nothing,
@@ -341,6 +341,14 @@ impl Lane {
 
     fn somebody_waits(&self) -> bool {
         self.state.lock().waiters().next().is_some()
+    }
+
+    /// Offers the lead to the first crowd that has members. If none of them sleeps they
+    /// are about to, and take it then, which may be a while on a busy machine; so it is
+    /// offered to the next as well.
+    fn offer(&self, crowds: [Option<usize>; 2]) {
+        let mut crowds = crowds.into_iter().flatten();
+        crowds.any(|crowd| self.crowds[crowd % CROWDS].offer());
     }
 
     /// Wakes those whose requests have been taken from the line.

@@ -7,11 +7,10 @@
 //! * A caller that holds the lock already, on this thread, *re-enters*: a count.
 //! * Everyone else stands in line at the gate. The front asks the server: at once
 //!   if nobody here holds the lock, else when that hold is released or lost, and when
-//!   the watchdog's poll finds the lock free, in any case. If it is granted the lock all the same, whoever
-//!   held it here has lost it.
+//!   the watchdog's poll finds the lock free, in any case. If it is granted the lock all
+//!   the same, whoever held it here has lost it.
 //! * A process that has taken the lock again and again, while others listen for its
-//!   release, *yields*: for two round trips after its release its front does not ask, so
-//!   that they come first.
+//!   release, yields (`runs.rs`).
 //! * The guard that ends a hold passes it to the front, within bounds, or has the
 //!   release queued *before* the front is told; the front's question then stands
 //!   behind it in the same line to the server.
@@ -20,13 +19,14 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::event::{Event, Lost, LostReason, Sink};
 use crate::gate::{Gate, Ticket};
+use crate::held::{Counted, Held, Wish};
 use crate::hold::{HoldId, Holder, ThreadId};
 use crate::lease::{Grant, Lease, Look, PassBounds};
 use crate::name::Name;
-use crate::protocol::Rules;
+use crate::runs::Runs;
 use crate::script::LaneId;
 use crate::sync::{Mailbox, Mutex};
 use crate::thread;
@@ -55,55 +55,13 @@ struct State {
     owed: Option<(HoldId, LaneId)>,
     /// Why the last question of this process got no answer.
     trouble: Option<Error>,
-    run: Option<Run>,
-    /// The last release that was answered was heard by others too.
-    others_listen: bool,
+    runs: Runs,
     /// The watchdog polls the server for those who stand in line.
     polled: bool,
     /// It has something for the front to ask about.
     may_be_free: bool,
-    /// The front does not ask before that.
-    yields_until: Moment,
     /// That of a hold that is gone, to be used again.
     spare: Option<Arc<Lease>>,
-}
-
-/// Holds of this process that followed one another.
-#[derive(Debug)]
-struct Run {
-    since: Moment,
-    holds: u32,
-    /// How long the server took at least to grant one of them.
-    round_trip: Duration,
-    /// When the last one was released.
-    ended: Moment,
-}
-
-/// How long a process yields at least and at most: others are woken by a message, and
-/// ask. It is meant for others at about the same distance from the server. A run as long as
-/// that is a long one: so no more than half of the time is lost if nobody comes.
-const LEAST_YIELD: Duration = Duration::from_micros(500);
-const LONGEST_YIELD: Duration = Duration::from_millis(20);
-
-/// A hold, and how many guards it has.
-#[derive(Debug)]
-struct Held {
-    lease: Arc<Lease>,
-    holder: Holder,
-    guards: usize,
-    leaked: usize,
-}
-
-/// What a caller wants.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Wish {
-    pub(crate) rules: &'static dyn Rules,
-    /// A hold that is no thread's.
-    pub(crate) owned: bool,
-    /// Whether it would wait; if not, it asks only if nobody is before it.
-    pub(crate) waits: bool,
-    /// Whether it wants a lease that is renewed: only such holds are passed.
-    pub(crate) renewed: bool,
 }
 
 /// A caller in line.
@@ -152,15 +110,6 @@ pub(crate) enum Ended {
     Lost,
     /// What was leaked has been ended before.
     NotHeld,
-}
-
-/// What ends of that which counts a hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Counted {
-    Guard,
-    Leak,
-    /// All that a thread left behind when it ended.
-    Everything,
 }
 
 impl fmt::Debug for Local {
@@ -223,9 +172,9 @@ impl Local {
         }
         let noticed = state.look_at_all(now);
         let held = state.is_held(now);
-        let turn = match held {
-            _ if std::mem::take(&mut state.may_be_free) => Turn::AskAtOnce(state.lane(), held),
-            true => Turn::HeldHere,
+        let turn = match std::mem::take(&mut state.may_be_free) {
+            true => Turn::AskAtOnce(state.lane(), held),
+            false if held => Turn::HeldHere,
             false => state.free_turn(now, &self.bounds),
         };
         drop(state);
@@ -245,13 +194,13 @@ impl Local {
         let mut state = self.state.lock();
         let lease = state.lease(grant);
         state.trouble = None;
-        state.follow_on(lease.granted(), round_trip);
+        state.runs.granted(lease.granted(), round_trip);
         let noticed = state.lose_all();
         if let Some(stale) = state.take_handed(ticket) {
             state.remove(&stale);
         }
         state.gate.leave(ticket);
-        state.holds.push(Held::new(&lease, caller));
+        state.holds.push(Held::new(Arc::clone(&lease), caller.holder.clone()));
         state.ring_front();
         drop(state);
         self.tell_lost(noticed, LostReason::Gone);
@@ -270,7 +219,7 @@ impl Local {
     pub(crate) fn refused(&self, now: Moment, waits: bool) -> bool {
         let mut state = self.state.lock();
         if !state.is_held(now) {
-            state.run = None;
+            state.runs.end();
         }
         let trouble = state.trouble.take();
         let starts = waits && !state.polled;
@@ -298,7 +247,7 @@ impl Local {
     pub(crate) fn told_to(&self, subscribers: u64) {
         let listens = |channel: &Arc<Channel>| channel.hearing() == Hearing::Everything;
         let own = self.known_channel().is_some_and(listens);
-        self.state.lock().others_listen = subscribers > u64::from(own);
+        self.state.lock().runs.heard(subscribers > u64::from(own));
     }
 
     /// Why nobody here knows whether the lock is free, if so.
@@ -342,9 +291,7 @@ impl Local {
         }
         state.remove(lease);
         let look = lease.release(now);
-        if let Some(run) = &mut state.run {
-            run.ended = now;
-        }
+        state.runs.released(now);
         if look == Look::Held {
             state.owed = Some((lease.hold(), send()));
         }
@@ -519,9 +466,7 @@ impl State {
         }
         held.holder = holder;
         held.guards = 1;
-        if let Some(run) = &mut self.run {
-            run.holds = run.holds.saturating_add(1);
-        }
+        self.runs.passed();
         self.handed.push((ticket, Arc::clone(lease)));
         if let Some(next) = self.gate.pop() {
             next.mailbox.ring();
@@ -537,24 +482,10 @@ impl State {
         if !self.gate.front().is_some_and(|(_, front)| front.wish.waits) {
             return Turn::Ask(lane);
         }
-        if self.others_listen
-            && let Some(run) = self.run.take_if(|run| run.is_long(now, bounds))
-        {
-            self.yields_until = run.ended + run.yields_for();
-            self.others_listen = false;
+        match self.runs.yields(now, bounds) {
+            Some(end) => Turn::Yield(end, lane),
+            None => Turn::Ask(lane),
         }
-        match now < self.yields_until {
-            true => Turn::Yield(self.yields_until, lane),
-            false => Turn::Ask(lane),
-        }
-    }
-
-    /// The server granted one more hold.
-    fn follow_on(&mut self, now: Moment, round_trip: Duration) {
-        let new = Run { since: now, holds: 0, round_trip, ended: now };
-        let run = self.run.get_or_insert(new);
-        run.holds = run.holds.saturating_add(1);
-        run.round_trip = run.round_trip.min(round_trip);
     }
 
     fn ring_front(&self) {
@@ -562,75 +493,6 @@ impl State {
             front.mailbox.ring();
         }
     }
-}
-
-impl Run {
-    fn is_long(&self, now: Moment, bounds: &PassBounds) -> bool {
-        let passed_on = bounds.passes > 0 && self.holds > bounds.passes;
-        passed_on || self.since + self.yields_for() <= now
-    }
-
-    fn yields_for(&self) -> Duration {
-        (2 * self.round_trip).clamp(LEAST_YIELD, LONGEST_YIELD)
-    }
-}
-
-impl Held {
-    fn new(lease: &Arc<Lease>, caller: &Caller) -> Held {
-        let (lease, holder) = (Arc::clone(lease), caller.holder.clone());
-        Held { lease, holder, guards: 1, leaked: 0 }
-    }
-
-    /// `None` if the caller may stand in line beside its own hold.
-    fn re_enter(&mut self, wish: &Wish, now: Moment) -> Result<Option<Arc<Lease>>> {
-        let valid = self.lease.look(now) == Look::Held;
-        if wish.owned && !(valid && wish.waits) {
-            return Ok(None);
-        }
-        if wish.owned {
-            return Err(deadlock("this thread holds the lock, and would wait for itself"));
-        }
-        if self.lease.rules().kind() != wish.rules.kind() {
-            return Err(deadlock("this thread holds the lock as one of another kind"));
-        }
-        if !valid {
-            return Err(Error::lost("this thread held the lock and has lost it"));
-        }
-        self.guards += 1;
-        Ok(Some(Arc::clone(&self.lease)))
-    }
-
-    /// Whether it has what is to be ended: of two that end the same leak one is late,
-    /// and the hold may have gone on to another thread meanwhile.
-    fn has(&self, counted: Counted) -> bool {
-        match counted {
-            Counted::Guard => self.guards > 0,
-            Counted::Leak => self.leaked > 0,
-            Counted::Everything => self.holder.has_ended(),
-        }
-    }
-
-    fn discount(&mut self, counted: Counted) {
-        match counted {
-            Counted::Guard => self.guards = self.guards.saturating_sub(1),
-            Counted::Leak => self.leaked = self.leaked.saturating_sub(1),
-            Counted::Everything => (self.guards, self.leaked) = (0, 0),
-        }
-    }
-
-    /// Whether it was leaked by a thread that may think it has it still.
-    fn is_counted_on(&self) -> bool {
-        !self.holder.is_owned() && self.lease.is_renewed()
-    }
-
-    /// Whether it was left behind for anybody to end.
-    fn is_nobodys(&self) -> bool {
-        self.holder.has_ended() || self.holder.is_owned() && self.leaked > 0
-    }
-}
-
-fn deadlock(message: &'static str) -> Error {
-    Error::new(ErrorKind::Deadlock, message)
 }
 
 #[cfg(all(test, not(leasehold_model)))]
@@ -686,54 +548,24 @@ mod tests {
     }
 
     #[test]
-    fn a_process_yields_after_a_long_run_if_others_listen() {
-        let local = local(0);
-        local.told_to(1);
-        assert_eq!(local.take(true, at(0)), None, "the run begins");
-        assert_eq!(local.take(true, at(400)), None);
-        assert_eq!(local.take(true, at(500)), Some(at(900)), "500 us after the release");
-        local.told_to(1);
-        assert_eq!(local.take(true, at(1000)), None, "a new run");
-        assert_eq!(local.take(true, at(1400)), None);
-        local.told_to(0);
-        assert_eq!(local.take(true, at(9000)), None, "nobody else listens");
-    }
-
-    #[test]
-    fn who_has_left_the_lock_alone_need_not_yield() {
+    fn a_caller_that_would_not_wait_need_not_yield() {
         let local = local(0);
         local.told_to(1);
         assert_eq!(local.take(true, at(0)), None);
-        assert_eq!(local.take(true, at(2000)), None, "others had their chance");
+        assert_eq!(local.take(true, at(400)), None);
+        assert_eq!(local.take(false, at(500)), None);
+        assert_eq!(local.take(true, at(500)), Some(at(1000)));
     }
 
     #[test]
-    fn it_yields_for_two_round_trips_within_bounds_and_only_if_it_waits() {
-        for (round_trip, most) in [(3 * MILLI, 6 * MILLI), (SECOND, LONGEST_YIELD)] {
-            let local = local(0);
-            local.told_to(1);
-            local.hold(local.come(true, at(0)), at(0), 5 * SECOND);
-            local.hold(local.come(true, at(30_000)), at(30_000), round_trip);
-            assert!(matches!(
-                local.turn(local.come(true, at(31_000)), at(31_000)),
-                Turn::Yield(end, _) if end == at(30_000) + most
-            ));
-        }
+    fn a_refusal_ends_a_run() {
         let local = local(0);
-        local.told_to(1);
-        local.hold(local.come(true, at(0)), at(0), SECOND);
-        assert_eq!(local.take(false, at(3000)), None);
-    }
-
-    #[test]
-    fn a_refusal_ends_a_run_and_passes_belong_to_it() {
-        let local = local(1);
         local.told_to(1);
         assert_eq!(local.take(true, at(0)), None);
         local.refused(at(50), true);
-        assert_eq!(local.take(true, at(100)), None);
-        assert_eq!(local.take(true, at(200)), None, "one pass is allowed");
-        assert_eq!(local.take(true, at(300)), Some(at(700)));
+        assert_eq!(local.take(true, at(400)), None);
+        assert_eq!(local.take(true, at(600)), None);
+        assert_eq!(local.take(true, at(900)), Some(at(1100)));
     }
 
     #[test]

@@ -66,7 +66,7 @@ struct Shared {
     lanes: Vec<Lane>,
     desk: Arc<Desk>,
     /// By the number of the lane.
-    reapers: Mutex<BTreeMap<usize, JoinHandle<()>>>,
+    threads: Mutex<BTreeMap<usize, JoinHandle<()>>>,
 }
 
 /// Is told when a connection was made again after one that broke. Must not block.
@@ -101,7 +101,7 @@ impl Pool {
         let lane = |id| Lane::new(LaneId(id), Arc::clone(&link), settings.timeouts);
         let lanes: Vec<_> = (0..settings.size).map(lane).collect();
         lanes.first().map_or(Ok(()), Lane::connect)?;
-        let shared = Arc::new(Shared { lanes, desk, reapers: Mutex::default() });
+        let shared = Arc::new(Shared { lanes, desk, threads: Mutex::default() });
         Ok(Pool { shared, link, wait: settings.wait })
     }
 
@@ -171,7 +171,7 @@ impl Pool {
     /// Has the reapers end when nothing is owed any more.
     pub(crate) fn finish(&self) -> Vec<JoinHandle<()>> {
         self.shared.desk.finish();
-        std::mem::take(&mut *self.shared.reapers.lock()).into_values().collect()
+        std::mem::take(&mut *self.shared.threads.lock()).into_values().collect()
     }
 }
 
@@ -212,7 +212,7 @@ impl Shared {
         if self.desk.starts_reaper(lane) {
             let shared = Arc::clone(self);
             match thread::start("leasehold-reaper", move || shared.reap(lane)) {
-                Ok(thread) => drop(self.reapers.lock().insert(lane.0, thread)),
+                Ok(thread) => drop(self.threads.lock().insert(lane.0, thread)),
                 Err(error) => self.do_without_reaper(lane, &error),
             }
         }
@@ -231,7 +231,9 @@ impl Shared {
     fn reap(&self, lane: LaneId) {
         while !self.desk.ends_reaper(lane) {
             let next = thread::survive("seeing to what is owed", || self.see_to(lane));
-            self.desk.bells[lane.0].sleep(next.unwrap_or_else(|| time::now() + thread::PAUSE));
+            self.desk.reapers[lane.0]
+                .bell
+                .sleep(next.unwrap_or_else(|| time::now() + thread::PAUSE));
         }
     }
 
@@ -254,7 +256,7 @@ impl Shared {
 
     /// Reads replies that nobody came for. When those are due that are younger.
     fn read_unread(&self, id: LaneId) -> Moment {
-        let (lane, looks_again) = (self.lane(id), &self.desk.looks_again[id.0]);
+        let (lane, looks_again) = (self.lane(id), &self.desk.reapers[id.0].looks_again);
         looks_again.store(false, Ordering::Release);
         loop {
             let due = match lane.unread() {
@@ -275,13 +277,19 @@ impl Shared {
 struct Desk {
     state: Mutex<DeskState>,
     settled: Condvar,
-    /// What wakes the reaper of each lane.
-    bells: Box<[Mailbox]>,
-    /// It will look for unread replies without being rung.
-    looks_again: Box<[AtomicBool]>,
+    /// By the number of the lane.
+    reapers: Box<[Reaper]>,
     events: Sink,
     repeat: Duration,
     on_reconnect: Mutex<Option<Weak<dyn OnReconnect>>>,
+}
+
+/// Where the reaper of one lane sleeps.
+#[derive(Default)]
+struct Reaper {
+    bell: Mailbox,
+    /// It will look for unread replies without being rung.
+    looks_again: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -317,8 +325,7 @@ impl Desk {
         Desk {
             state: Mutex::new(state),
             settled: Condvar::default(),
-            bells: (0..lanes).map(|_| Mailbox::default()).collect(),
-            looks_again: (0..lanes).map(|_| AtomicBool::new(false)).collect(),
+            reapers: (0..lanes).map(|_| Reaper::default()).collect(),
             events,
             repeat,
             on_reconnect: Mutex::new(None),
@@ -326,8 +333,8 @@ impl Desk {
     }
 
     fn ring(&self, lane: LaneId) {
-        if let Some(bell) = self.bells.get(lane.0) {
-            bell.ring();
+        if let Some(reaper) = self.reapers.get(lane.0) {
+            reaper.bell.ring();
         }
     }
 
@@ -364,7 +371,7 @@ impl Desk {
         if state.open == 0 {
             self.settled.notify_all();
             if state.finish {
-                self.bells.iter().for_each(Mailbox::ring);
+                self.reapers.iter().for_each(|reaper| reaper.bell.ring());
             }
         }
     }
@@ -379,7 +386,7 @@ impl Desk {
 
     fn finish(&self) {
         self.state.lock().finish = true;
-        self.bells.iter().for_each(Mailbox::ring);
+        self.reapers.iter().for_each(|reaper| reaper.bell.ring());
     }
 
     /// Whether a reaper has to be started by the caller.
@@ -482,9 +489,9 @@ impl Observer for Desk {
     }
 
     fn unread(&self, lane: LaneId) {
-        let looks_again = self.looks_again.get(lane.0);
-        if looks_again.is_some_and(|looks| !looks.swap(true, Ordering::AcqRel)) {
-            self.ring(lane);
+        let reaper = self.reapers.get(lane.0);
+        if let Some(reaper) = reaper.filter(|r| !r.looks_again.swap(true, Ordering::AcqRel)) {
+            reaper.bell.ring();
         }
     }
 }

@@ -199,8 +199,14 @@ mod crowd {
     /// one per thread, and on a busy machine each may cost the caller its processor.
     #[derive(Debug, Default)]
     pub(crate) struct Crowd {
-        offer: Mutex<bool>,
+        state: Mutex<State>,
         changed: Condvar,
+    }
+
+    #[derive(Debug, Default)]
+    struct State {
+        offer: bool,
+        asleep: usize,
     }
 
     impl Crowd {
@@ -210,39 +216,44 @@ mod crowd {
             self.changed.notify_all();
         }
 
-        /// Wakes one who is not done, now or when it is about to sleep.
-        pub(crate) fn offer(&self) {
+        /// Wakes one who is not done, now or when it is about to sleep. Whether anybody
+        /// sleeps here.
+        pub(crate) fn offer(&self) -> bool {
+            let mut state = self.lock();
             // If it was offered before, somebody is on the way.
-            if !std::mem::replace(&mut *self.lock(), true) {
+            if !std::mem::replace(&mut state.offer, true) {
                 self.changed.notify_one();
             }
+            state.asleep > 0
         }
 
         /// Sleeps until `done`, after which somebody calls [`Crowd::wake`], or until it
         /// takes an offer; `false` if neither came before `end`.
         pub(crate) fn sleep(&self, end: Moment, done: impl Fn() -> bool) -> bool {
-            let mut offer = self.lock();
+            let mut state = self.lock();
             let woken = loop {
                 if done() {
                     break true;
                 }
-                if std::mem::take(&mut *offer) {
+                if std::mem::take(&mut state.offer) {
                     return true;
                 }
                 if end <= time::now() {
                     break false;
                 }
-                offer = wide::wait_until(&self.changed, offer, end);
+                state.asleep += 1;
+                state = wide::wait_until(&self.changed, state, end);
+                state.asleep -= 1;
             };
             // It may have been woken for the offer, and has no use for it.
-            if *offer {
+            if state.offer {
                 self.changed.notify_one();
             }
             woken
         }
 
-        fn lock(&self) -> MutexGuard<'_, bool> {
-            self.offer.lock().unwrap_or_else(PoisonError::into_inner)
+        fn lock(&self) -> MutexGuard<'_, State> {
+            self.state.lock().unwrap_or_else(PoisonError::into_inner)
         }
     }
 }

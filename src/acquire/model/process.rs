@@ -25,9 +25,10 @@
 use super::visitor::{Answered, Left, Manners, Question, Surroundings, acquire};
 use crate::cancel::CancelToken;
 use crate::event::{Event, LostReason, Sink};
+use crate::held::Counted;
 use crate::hold::{HoldId, ThreadId};
 use crate::lease::{Lease, PassBounds, Renewal};
-use crate::local::{Counted, Ended, Local};
+use crate::local::{Ended, Local};
 use crate::model::check;
 use crate::name::Name;
 use crate::protocol::Rules as _;

@@ -3,9 +3,10 @@
 use crate::cancel::{CancelToken, Watching};
 use crate::error::{Error, ErrorKind};
 use crate::gate::Ticket;
+use crate::held::Wish;
 use crate::hold::{HoldId, Holder, Owner, ThreadId};
 use crate::lease::{self, Grant, Lease};
-use crate::local::{Caller, Local, Turn, Wish};
+use crate::local::{Caller, Local, Turn};
 use crate::protocol::plain::Plain;
 use crate::questions::Questions;
 use crate::script::LaneId;
