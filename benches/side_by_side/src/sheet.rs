@@ -45,8 +45,13 @@ impl Spread {
         let mut sorted: Vec<f64> = values.iter().copied().filter(|value| !value.is_nan()).collect();
         sorted.sort_by(f64::total_cmp);
         let last = sorted.len().checked_sub(1)?;
-        let at = |share: f64| sorted[(last as f64 * share).round() as usize];
-        Some(Spread { low: at(0.25), median: at(0.5), high: at(0.75) })
+        let quarter = last as f64 / 4.0;
+        let at = |place: f64| sorted[place as usize];
+        Some(Spread {
+            low: at(quarter.floor()),
+            median: at((2.0 * quarter).round()),
+            high: at((3.0 * quarter).ceil()),
+        })
     }
 }
 
