@@ -8,8 +8,8 @@
 //!    the time the answer is read.
 //! 4. Refused: it registers with the lock's channel, has it subscribed, and sleeps
 //!    until there is news there, the holder's lease is over, or the watchdog has found
-//!    the lock free, which looks at the poll bound; then it asks again. News between a question and the sleep
-//!    is not missed (`waiters.rs`).
+//!    the lock free, which looks at the poll bound; then it asks again. News between a
+//!    question and the sleep is not missed (`waiters.rs`).
 //! 5. One that was woken by a message and refused again has lost a race against
 //!    other processes. It ignores messages for a short, growing, jittered while and
 //!    then asks once.
@@ -176,6 +176,10 @@ impl<'a> InLine<'a> {
         }
     }
 
+    fn seat(&self) -> &'a Seat {
+        self.attempt.seat
+    }
+
     fn run(mut self) -> Result<Option<Hold>> {
         let outcome = match self.wait() {
             Ok(Some(hold)) => Ok(Some(hold)),
@@ -194,15 +198,14 @@ impl<'a> InLine<'a> {
 
     fn leave(&mut self) -> Option<Hold> {
         self.in_line = false;
-        let passed =
-            self.attempt.seat.local.leave(self.ticket).map(|lease| self.attempt.hold(lease));
+        let passed = self.seat().local.leave(self.ticket).map(|lease| self.attempt.hold(lease));
         passed.filter(Hold::is_held)
     }
 
     fn wait(&mut self) -> Result<Option<Hold>> {
         loop {
             let now = time::now();
-            let turn = self.attempt.seat.local.turn(self.ticket, now);
+            let turn = self.seat().local.turn(self.ticket, now);
             if let Turn::Handed(lease) = turn {
                 let hold = self.attempt.hold(lease);
                 self.attempt.check_wanted()?;
@@ -211,7 +214,7 @@ impl<'a> InLine<'a> {
                 }
                 // It was lost between the passing and the waking.
                 drop(hold);
-                let again = self.attempt.seat.local.line_up(self.caller.clone(), now);
+                let again = self.seat().local.line_up(self.caller.clone(), now);
                 self.ticket = again.unwrap_or(self.ticket);
                 continue;
             }
@@ -286,13 +289,13 @@ impl<'a> InLine<'a> {
 
     /// Asks the server once. `None` if it was refused or got no answer, and goes on.
     fn ask(&mut self, lane: Option<LaneId>) -> Result<Option<Hold>> {
-        let engine = &self.attempt.seat.engine;
+        let Seat { engine, local } = self.seat();
         let session = engine.waiters.session().filter(|_| self.caller.wish.waits);
         // Who tells the listener of a channel has looked there before: it may be
         // subscribed and given up again before this caller registers.
         let channel = match session {
-            Some(_) => Some(self.attempt.seat.local.channel(&engine.waiters)),
-            None => self.attempt.seat.local.known_channel(),
+            Some(_) => Some(local.channel(&engine.waiters)),
+            None => local.known_channel(),
         };
         let hearing = channel.map_or(Hearing::Nothing, |channel| channel.hearing());
         let told = session.filter(|_| hearing == Hearing::Nothing);
@@ -306,7 +309,7 @@ impl<'a> InLine<'a> {
             Err(Failure { error, written }) => {
                 // Also a script that was refused may have been so half-way.
                 self.open = self.open.or(written.then_some(lane));
-                self.attempt.seat.local.set_trouble(error.is_passing().then(|| error.clone()));
+                self.seat().local.set_trouble(error.is_passing().then(|| error.clone()));
                 self.questions.failed(time::now(), error)?;
                 Ok(None)
             }
@@ -323,12 +326,12 @@ impl<'a> InLine<'a> {
     }
 
     fn lease(&self) -> Duration {
-        self.attempt.lease.unwrap_or(self.attempt.seat.engine.watchdog_timeout)
+        self.attempt.lease.unwrap_or(self.seat().engine.watchdog_timeout)
     }
 
     fn question(&self, wake: Option<&String>) -> Call {
         self.attempt.rules.acquire(&Ask {
-            name: self.attempt.seat.local.name(),
+            name: self.seat().local.name(),
             owner: &self.owner,
             lease: self.lease(),
             wake: wake.map(String::as_str),
@@ -345,10 +348,6 @@ impl<'a> InLine<'a> {
         match verdict.inspect_err(|_| self.open = Some(lane))? {
             Verdict::Granted => self.granted(sent, lane),
             Verdict::Refused { left } => {
-                let (local, waits) = (&self.attempt.seat.local, self.caller.wish.waits);
-                if local.refused(time::now(), waits) {
-                    self.attempt.seat.engine.watchdog.poll(Arc::clone(local));
-                }
                 self.refused(left);
                 Ok(None)
             }
@@ -358,7 +357,7 @@ impl<'a> InLine<'a> {
     fn granted(&mut self, sent: Moment, lane: LaneId) -> Result<Option<Hold>> {
         let (deadline, now) = (lease::deadline(sent, self.lease()), time::now());
         if deadline <= now {
-            self.attempt.seat.local.set_trouble(None);
+            self.seat().local.set_trouble(None);
             self.open = Some(lane);
             return self.questions.granted_too_late(now).map(|()| None);
         }
@@ -373,25 +372,28 @@ impl<'a> InLine<'a> {
             at: now,
             haunted: self.open.take(),
         };
-        let (local, round_trip) = (&self.attempt.seat.local, sent.until(now));
+        let (local, round_trip) = (&self.seat().local, sent.until(now));
         let lease = local.granted(self.ticket, &self.caller, grant, round_trip);
         let hold = self.attempt.hold(lease);
-        self.attempt.seat.engine.watchdog.keep(hold.kept());
+        self.seat().engine.watchdog.keep(hold.kept());
         Ok(Some(hold))
     }
 
     fn refused(&mut self, left: Option<Duration>) {
-        let engine = &self.attempt.seat.engine;
+        let (Seat { engine, local }, waits) = (self.seat(), self.caller.wish.waits);
+        if local.refused(time::now(), waits) {
+            engine.watchdog.poll(Arc::clone(local));
+        }
         if left.is_none() && !std::mem::replace(&mut self.endless, true) {
-            let name = self.attempt.seat.local.name().given();
+            let name = local.name().given();
             log::warn!("the lock {name:?} is held without a time to live: somebody must free it");
         }
         self.questions.refused(time::now(), left);
-        if !self.caller.wish.waits {
+        if !waits {
             return;
         }
         if self.listening.is_none() {
-            let channel = self.attempt.seat.local.channel(&engine.waiters);
+            let channel = local.channel(&engine.waiters);
             let listening = Channel::wait(channel, &self.caller.mailbox);
             self.questions.listens(&listening, channel, engine.waiters.session());
             self.listening = Some(listening);
@@ -403,7 +405,7 @@ impl<'a> InLine<'a> {
     /// of who stands before it, nobody knows whether the lock was free.
     fn give_up(&mut self) -> Result<Option<Hold>> {
         let unanswered = self.questions.take_error();
-        let trouble = || self.attempt.seat.local.trouble(time::now());
+        let trouble = || self.seat().local.trouble(time::now());
         unanswered.or_else(trouble).map_or(Ok(None), Err)
     }
 
@@ -418,8 +420,8 @@ impl<'a> InLine<'a> {
     }
 
     fn tell(&self, acquired: bool) {
-        let (events, waited) = (&self.attempt.seat.engine.events, self.started.until(time::now()));
-        let name = || Arc::clone(self.attempt.seat.local.name().given());
+        let (events, waited) = (&self.seat().engine.events, self.started.until(time::now()));
+        let name = || Arc::clone(self.seat().local.name().given());
         if acquired {
             events.tell(|| Event::Acquired(Acquired { name: name(), waited }));
         }

@@ -34,8 +34,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::hold::{HoldId, Holder, Owner};
+use crate::name::Name;
 use crate::protocol::Rules;
-use crate::script::LaneId;
+use crate::script::{Call, LaneId};
 use crate::sync::{AtomicU64, Condvar, Mutex};
 use crate::time::Moment;
 use crate::wheel;
@@ -176,6 +177,11 @@ impl Lease {
     /// Of which kind of lock it is a hold.
     pub(crate) fn rules(&self) -> &'static dyn Rules {
         self.rules
+    }
+
+    /// What ends the hold at the server; `name` is that of its lock.
+    pub(crate) fn release_call(&self, name: &Name) -> Call {
+        self.rules.release(name, &self.owner)
     }
 
     /// How long the lease is that was first asked for.

@@ -229,11 +229,10 @@ impl Shared {
 
     /// What the reaper of a lane does.
     fn reap(&self, lane: LaneId) {
+        let bell = &self.desk.reapers[lane.0].bell;
         while !self.desk.ends_reaper(lane) {
             let next = thread::survive("seeing to what is owed", || self.see_to(lane));
-            self.desk.reapers[lane.0]
-                .bell
-                .sleep(next.unwrap_or_else(|| time::now() + thread::PAUSE));
+            bell.sleep(next.unwrap_or_else(|| time::now() + thread::PAUSE));
         }
     }
 

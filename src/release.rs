@@ -166,7 +166,7 @@ impl Hold {
     }
 
     fn release(&self) -> Call {
-        self.lease.rules().release(self.seat.local.name(), self.lease.owner())
+        self.lease.release_call(self.seat.local.name())
     }
 
     fn owed(&self) -> Request {

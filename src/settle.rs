@@ -52,12 +52,10 @@ impl Local {
             let name = self.name().given();
             thread::say(|| log::warn!("the release of the lock {name:?} failed: {error}"));
         }
-        let name = || Arc::clone(self.name().given());
-        self.tell(|| match told {
-            Ok(heard_by) => Event::Released(Released { name: name(), heard_by, error: None }),
-            Err(error) => {
-                Event::Released(Released { name: name(), heard_by: None, error: Some(error) })
-            }
+        self.tell(|| {
+            let name = Arc::clone(self.name().given());
+            let (heard_by, error) = told.map_or_else(|e| (None, Some(e)), |heard| (heard, None));
+            Event::Released(Released { name, heard_by, error })
         });
     }
 }

@@ -33,7 +33,7 @@ use crate::lease::{Lease, Look, Renewal};
 use crate::local::Local;
 use crate::pool::{OnReconnect, Pool};
 use crate::request::{Answer, Debt, Failure, Request, Slot};
-use crate::script::{self, Call, Digits};
+use crate::script::{self, Call, Digits, Script};
 use crate::sync::{Mailbox, Mutex};
 use crate::thread;
 use crate::time::{self, Moment, jittered, millis};
@@ -186,7 +186,7 @@ impl Watchdog {
         let lease = Arc::clone(&kept.lease);
         let mut timers = self.timers.lock();
         let timer = timers.wheel.insert(at, kept);
-        let too_late = timers.is_too_late(at);
+        let too_late = timers.hurry(at);
         // Before the wheel is let go: the watchdog may fire this timer at once and set
         // the next, which must not be taken for the one before.
         let superseded = lease.set_timer(timer);
@@ -205,7 +205,7 @@ impl Watchdog {
         let at = (time::now() + (bound - 2 * grain)).rounded_up(grain);
         let mut timers = self.timers.lock();
         timers.polls.insert(at, local);
-        let too_late = timers.is_too_late(at);
+        let too_late = timers.hurry(at);
         drop(timers);
         if too_late {
             self.bell.ring();
@@ -279,10 +279,8 @@ impl Watchdog {
 
     /// Renews holds, in batches that are written together and answered one by one.
     fn renew(&self, mut due: Vec<Kept>) {
-        due.sort_by_key(|kept| kept.lease.rules().renewal().digest);
-        let same_script = |a: &Kept, b: &Kept| {
-            a.lease.rules().renewal().digest == b.lease.rules().renewal().digest
-        };
+        due.sort_by_key(|kept| kept.renewal().digest);
+        let same_script = |a: &Kept, b: &Kept| a.renewal().digest == b.renewal().digest;
         let batches = due.chunk_by(same_script).flat_map(|chunk| chunk.chunks(KEYS));
         let batches: Vec<_> = batches.map(|batch| (batch, self.ask(batch))).collect();
         for (batch, slot) in batches {
@@ -301,7 +299,12 @@ impl Watchdog {
     /// Queues the question for one batch.
     fn ask(&self, batch: &[Kept]) -> Arc<Slot> {
         let lease = Digits::new(millis(self.settings.timeout).unsigned_abs());
-        let (request, slot) = Request::awaited(renewal(batch, &lease));
+        self.queue(renewal(batch, &lease))
+    }
+
+    /// Queues a command on the watchdog's own connection.
+    fn queue(&self, call: Call) -> Arc<Slot> {
+        let (request, slot) = Request::awaited(call);
         self.lane.queue(request);
         slot
     }
@@ -336,9 +339,7 @@ impl Watchdog {
         polled.retain(|local| local.is_polled());
         let ask = |batch: &[Arc<Local>]| {
             let keys = batch.iter().map(|local| local.name().key().as_bytes());
-            let (request, slot) = Request::awaited(Call::script(&script::ANY_POLL, keys, []));
-            self.lane.queue(request);
-            slot
+            self.queue(Call::script(&script::ANY_POLL, keys, []))
         };
         let batches: Vec<_> = polled.chunks(KEYS).map(|batch| (batch, ask(batch))).collect();
         for (batch, slot) in batches {
@@ -383,9 +384,7 @@ impl Watchdog {
 
     fn beat(&self) {
         let beat = Call::command(&[b"PUBLISH", self.settings.control.as_bytes(), b""]);
-        let (request, slot) = Request::awaited(beat);
-        self.lane.queue(request);
-        if let Err(Failure { error, .. }) = self.lane.wait(&slot, Moment::END) {
+        if let Err(Failure { error, .. }) = self.lane.wait(&self.queue(beat), Moment::END) {
             log::debug!("the listener's heartbeat could not be sent: {error}");
         }
     }
@@ -407,8 +406,8 @@ impl Timers {
         next.into_iter().flatten().min().unwrap_or(Moment::END)
     }
 
-    /// Whether the thread would look too late for that moment; now it is to be rung.
-    fn is_too_late(&mut self, at: Moment) -> bool {
+    /// Has the thread look at that moment, if it would look later; then it is to be rung.
+    fn hurry(&mut self, at: Moment) -> bool {
         let too_late = self.planned > at;
         self.planned = self.planned.min(at);
         too_late
@@ -416,6 +415,10 @@ impl Timers {
 }
 
 impl Kept {
+    fn renewal(&self) -> &'static Script {
+        self.lease.rules().renewal()
+    }
+
     /// The hold is over here: tells of it, if that is news, and ends it there.
     pub(crate) fn over(&self, noticed: bool, pool: &Pool) {
         self.local.tell_lost(usize::from(noticed), LostReason::Expired);
@@ -427,7 +430,7 @@ impl Kept {
         if !self.lease.take_kept_there(time::now()) {
             return;
         }
-        let release = self.lease.rules().release(self.local.name(), self.lease.owner());
+        let release = self.lease.release_call(self.local.name());
         let owed = Request::owed(release, Debt::new(None, self.lease.reach()));
         pool.dispatch(pool.owe(owed, self.lease.haunted()));
     }
@@ -448,7 +451,7 @@ impl Renewals {
 }
 
 fn renewal(batch: &[Kept], lease: &Digits) -> Call {
-    let script = batch.first().map(|kept| kept.lease.rules().renewal());
+    let script = batch.first().map(Kept::renewal);
     let keys = batch.iter().map(|kept| kept.local.name().key().as_bytes());
     let owners = batch.iter().map(|kept| kept.lease.owner().as_bytes());
     let args = std::iter::once(lease.as_bytes()).chain(owners);
