@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `wait.rs` | conditions to wait for; this process's threads and descriptors |
 //! | `spawned.rs` | a child process that never outlives this one |
+//! | `watcher.rs` | what sees to that |
 //! | `listener.rs` | a TCP listener served by a thread |
 //! | `resp.rs` | requests, parsed |
 //! | `config.rs`, `server.rs`, `inspect.rs` | a redis-server, and what a test asks it |
@@ -29,6 +30,7 @@ pub mod resp;
 pub mod server;
 pub mod spawned;
 pub mod wait;
+mod watcher;
 
 pub use config::Config;
 pub use impostor::Impostor;

@@ -1,22 +1,15 @@
 //! A child process that never outlives this one.
 //!
 //! `Drop` kills the child, but runs neither when this process is killed nor for
-//! statics. So each child has a watcher: a shell that blocks in a read of a pipe
-//! whose only other end is here. However this process ends, the kernel closes
-//! that end, and the shell kills the child and removes its folder. (The
-//! kernel's own parent-death signal will not do: it is sent when the *thread*
-//! that started the child ends.) The watcher is ended before the child is
-//! reaped or as soon as that is seen, so it never kills a stranger who was
-//! given the same process id.
+//! statics. So each child has a watcher (`watcher.rs`). It is ended before the child
+//! is reaped or as soon as that is seen, so it never kills a stranger who was given
+//! the same process id.
 
 use super::wait::{eventually, eventually_some};
+use super::watcher;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
-
-/// What a watcher runs: `$1` is the child, `$2` its folder or nothing.
-const WATCH: &str = r#"read -r _; kill -KILL "$1"; [ -z "$2" ] || rm -rf -- "$2""#;
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus};
 
 /// A running child process. Dropping it kills it and waits for its end.
 #[derive(Debug)]
@@ -32,7 +25,7 @@ impl Spawned {
     pub fn start(command: &mut Command, folder: Option<&Path>) -> Self {
         let child =
             command.spawn().unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
-        let watcher = watch(child.id(), folder);
+        let watcher = watcher::watch(child.id(), folder).expect("a shell starts");
         Self { child, watcher, status: None }
     }
 
@@ -66,7 +59,7 @@ impl Spawned {
     /// that has ended.
     pub fn kill(&mut self) {
         if self.status.is_none() {
-            self.end_watcher();
+            watcher::end(&mut self.watcher);
             self.child.kill().expect("our own child can be killed");
             self.status = Some(self.child.wait().expect("our own child can be awaited"));
         }
@@ -77,7 +70,7 @@ impl Spawned {
         if self.status.is_none() {
             self.status = self.child.try_wait().expect("our own child can be awaited");
             if self.status.is_some() {
-                self.end_watcher();
+                watcher::end(&mut self.watcher);
             }
         }
         self.status
@@ -99,30 +92,10 @@ impl Spawned {
         let report = waitid(WaitId::Pid(Pid::from_child(&self.child)), options);
         report.expect("our own child can be awaited").is_some()
     }
-
-    fn end_watcher(&mut self) {
-        // Both fail only if it has ended, which is what is wanted.
-        let _ = self.watcher.kill();
-        let _ = self.watcher.wait();
-    }
 }
 
 impl Drop for Spawned {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-/// Starts the watcher of process `pid`. It has a process group of its own, so
-/// that a Ctrl-C at the terminal does not end it before its work is done.
-fn watch(pid: u32, folder: Option<&Path>) -> Child {
-    Command::new("sh")
-        .args(["-c", WATCH, "watcher", &pid.to_string()])
-        .arg(folder.unwrap_or(Path::new("")))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .process_group(0)
-        .spawn()
-        .expect("a shell starts")
 }

@@ -8,6 +8,10 @@ pub mod packing;
 pub mod reentry;
 pub mod wheels;
 
+#[allow(dead_code, reason = "the side-by-side benchmark uses the rest")]
+#[path = "../../side_by_side/src/spawned.rs"]
+mod spawned;
+
 #[allow(dead_code, unreachable_pub, reason = "leasehold uses and publishes the rest")]
 #[path = "../../../src"]
 mod private {

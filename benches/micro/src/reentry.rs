@@ -2,16 +2,18 @@
 //! round trip. A server is needed for the outer hold only.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use criterion::Criterion;
 use leasehold::Client;
 
+use crate::spawned::Spawned;
+
 pub fn nested_pair(criterion: &mut Criterion) {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
-    let server = Server::start(folder.path());
+    let server = start_server(folder.path());
     let client = connect(&folder.path().join("redis.sock"));
     let lock = client.lock("reentry");
     let outer = lock.lock().expect("a free lock can be had");
@@ -36,25 +38,11 @@ fn connect(socket: &Path) -> Client {
     }
 }
 
-/// A redis-server without a port, killed in the end.
-struct Server(Child);
-
-impl Server {
-    fn start(folder: &Path) -> Server {
-        let binary = std::env::var("LEASEHOLD_REDIS_SERVER");
-        let child = Command::new(binary.as_deref().unwrap_or("redis-server"))
-            .args(["--save", "", "--port", "0", "--unixsocket", "redis.sock", "--dir"])
-            .arg(folder)
-            .stdout(Stdio::null())
-            .spawn();
-        Server(child.expect("redis-server is installed"))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Both fail only if it has ended, which is what is wanted.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// A redis-server without a port.
+fn start_server(folder: &Path) -> Spawned {
+    let binary = std::env::var("LEASEHOLD_REDIS_SERVER");
+    let mut command = Command::new(binary.as_deref().unwrap_or("redis-server"));
+    command.args(["--save", "", "--port", "0", "--unixsocket", "redis.sock", "--dir"]);
+    command.arg(folder).stdout(Stdio::null());
+    Spawned::start(&mut command, Some(folder)).expect("redis-server is installed")
 }
