@@ -111,6 +111,10 @@ pub(crate) struct Request {
     pub(crate) doubtful: bool,
     /// How often its script was loaded for it.
     pub(crate) loads: u8,
+    /// How many, with this one as the first, were written as one command.
+    pub(crate) joined: usize,
+    /// It is to be written by itself.
+    pub(crate) alone: bool,
 }
 
 /// Who gets the outcome.
@@ -140,7 +144,7 @@ impl Request {
     }
 
     pub(crate) fn new(call: Call, to: To) -> Request {
-        Request { call, to, written: None, doubtful: false, loads: 0 }
+        Request { call, to, written: None, doubtful: false, loads: 0, joined: 1, alone: false }
     }
 
     /// The connection was given up: what was written there may have run.

@@ -1,5 +1,6 @@
 //! The scripts in `lua/`, the commands that call them, and what comes back.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::LazyLock;
@@ -14,24 +15,27 @@ use crate::error::{Error, ErrorKind, Refusal, Result};
 #[derive(Debug)]
 pub(crate) struct Script {
     pub(crate) name: &'static str,
-    pub(crate) source: &'static str,
+    text: &'static str,
     pub(crate) digest: &'static str,
+    /// By what [`ANY_JOIN`] knows it, if its calls can be joined with others.
+    pub(crate) mark: Option<u8>,
 }
 
 macro_rules! script {
     ($name:literal, $digest:literal) => {
         Script {
             name: $name,
-            source: include_str!(concat!("../lua/", $name, ".lua")),
+            text: include_str!(concat!("../lua/", $name, ".lua")),
             digest: $digest,
+            mark: None,
         }
     };
 }
 
 pub(crate) static PLAIN_ACQUIRE: Script =
-    script!("plain_acquire", "b7794fdb63ce10d5f08c7fd435632cb1ab5e2a8b");
+    script!("plain_acquire", "b7794fdb63ce10d5f08c7fd435632cb1ab5e2a8b").joined_as(b'a');
 pub(crate) static PLAIN_RELEASE: Script =
-    script!("plain_release", "fc4ec1e01c705223e326db2917f5da7482fa0df0");
+    script!("plain_release", "fc4ec1e01c705223e326db2917f5da7482fa0df0").joined_as(b'r');
 pub(crate) static PLAIN_RENEW: Script =
     script!("plain_renew", "180b0446a0dde9cca217662a0ac4b42405ddaee6");
 pub(crate) static PLAIN_FORCE: Script =
@@ -39,6 +43,39 @@ pub(crate) static PLAIN_FORCE: Script =
 
 pub(crate) static ANY_POLL: Script =
     script!("any_poll", "a10072cfecbf2227e14c9713ce69c142ace3b400");
+
+/// Makes many calls of the scripts that have a mark, as one command: a call costs the
+/// server more than what it does. The digest is that of [`Script::source`].
+pub(crate) static ANY_JOIN: Script =
+    script!("any_join", "8b56a07c795f216dbefbf56a37988115d1d9324e");
+static JOINED: [&Script; 2] = [&PLAIN_ACQUIRE, &PLAIN_RELEASE];
+
+impl Script {
+    const fn joined_as(self, mark: u8) -> Script {
+        Script { mark: Some(mark), ..self }
+    }
+
+    /// What the server has to load.
+    pub(crate) fn source(&self) -> Cow<'static, str> {
+        match self.name == ANY_JOIN.name {
+            true => {
+                let functions: String = JOINED.into_iter().map(Script::function).collect();
+                format!("local scripts = {{}}\n{functions}{}", self.text).into()
+            }
+            false => self.text.into(),
+        }
+    }
+
+    /// A function that does the same. The first line of every script gives names to its
+    /// key and its arguments, in order; they are the function's parameters.
+    fn function(&self) -> String {
+        let (_, code) = self.text.split_once("\nlocal ").unwrap_or_default();
+        let (names, code) = code.split_once(" = ").unwrap_or_default();
+        let (_, body) = code.split_once('\n').unwrap_or_default();
+        let mark = self.mark.unwrap_or_default();
+        format!("scripts[{mark}] = function({names})\n{body}end\n")
+    }
+}
 
 /// Makes sure that late copies are prevented, where that is possible. There is nothing
 /// that could be done about their effects.
@@ -51,11 +88,23 @@ pub(crate) struct Call {
     pub(crate) bytes: Bytes,
     /// The script that it calls, which the server may not know yet.
     pub(crate) script: Option<&'static Script>,
+    /// How it can be joined with others, if it can be.
+    part: Option<Part>,
     /// How long its effect would last if it ran once more, after everything else.
     pub(crate) lasting: Duration,
     /// A second copy would do more than the first: it must not be sent again if the
     /// first may have run.
     pub(crate) once: bool,
+}
+
+/// Where the parts of a call stand that can be joined with others: one key, few
+/// arguments.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    mark: u8,
+    key: usize,
+    args: usize,
+    count: usize,
 }
 
 impl Call {
@@ -68,12 +117,14 @@ impl Call {
         let count = keys.clone().into_iter().count();
         let parts = count + args.clone().into_iter().count();
         let mut bytes = Bytes::with_capacity(128 + 48 * parts);
-        open(&mut bytes, 3 + parts);
-        part(&mut bytes, b"EVALSHA");
-        part(&mut bytes, script.digest.as_bytes());
-        part(&mut bytes, Digits::new(count as u64).as_bytes());
-        keys.into_iter().chain(args).for_each(|value| part(&mut bytes, value));
-        Call { bytes, script: Some(script), lasting: Duration::ZERO, once: false }
+        open_script(&mut bytes, script, count, parts - count);
+        let key = bytes.len();
+        keys.into_iter().for_each(|value| part(&mut bytes, value));
+        let rest = bytes.len();
+        args.into_iter().for_each(|value| part(&mut bytes, value));
+        let mark = script.mark.filter(|_| count == 1);
+        let part = mark.map(|mark| Part { mark, key, args: rest, count: parts - count });
+        Call { bytes, script: Some(script), part, lasting: Duration::ZERO, once: false }
     }
 
     /// A plain command.
@@ -81,12 +132,30 @@ impl Call {
         let mut bytes = Bytes::with_capacity(64);
         open(&mut bytes, parts.len());
         parts.iter().for_each(|value| part(&mut bytes, value));
-        Call { bytes, script: None, lasting: Duration::ZERO, once: false }
+        Call { bytes, script: None, part: None, lasting: Duration::ZERO, once: false }
+    }
+
+    /// Whether it can be joined with others.
+    pub(crate) fn joins(&self) -> bool {
+        self.part.is_some() && !self.once
+    }
+
+    /// Packs one command behind `bytes` that makes those calls, all of which can be joined.
+    pub(crate) fn join<'a>(calls: impl Iterator<Item = &'a Call> + Clone, bytes: &mut Vec<u8>) {
+        let parts = calls.filter_map(|call| call.part.as_ref().map(|part| (part, &**call.bytes)));
+        let count = parts.clone().count();
+        let args: usize = parts.clone().map(|(part, _)| part.count).sum();
+        open_script(bytes, &ANY_JOIN, count, 1 + args);
+        parts.clone().for_each(|(part, text)| bytes.extend_from_slice(&text[part.key..part.args]));
+        open_part(bytes, 2 * count);
+        parts.clone().for_each(|(part, _)| bytes.extend([part.mark, b'0' + part.count as u8]));
+        bytes.extend_from_slice(b"\r\n");
+        parts.for_each(|(part, text)| bytes.extend_from_slice(&text[part.args..]));
     }
 
     /// What makes `script` known to the server.
     pub(crate) fn load(script: &Script) -> Call {
-        Call::command(&[b"SCRIPT", b"LOAD", script.source.as_bytes()])
+        Call::command(&[b"SCRIPT", b"LOAD", script.source().as_bytes()])
     }
 
     /// Says that the call takes something for so long.
@@ -106,10 +175,21 @@ fn open(bytes: &mut Vec<u8>, parts: usize) {
     bytes.extend_from_slice(b"\r\n");
 }
 
-fn part(bytes: &mut Vec<u8>, value: &[u8]) {
+fn open_script(bytes: &mut Vec<u8>, script: &Script, keys: usize, args: usize) {
+    open(bytes, 3 + keys + args);
+    part(bytes, b"EVALSHA");
+    part(bytes, script.digest.as_bytes());
+    part(bytes, Digits::new(keys as u64).as_bytes());
+}
+
+fn open_part(bytes: &mut Vec<u8>, length: usize) {
     bytes.push(b'$');
-    bytes.extend_from_slice(Digits::new(value.len() as u64).as_bytes());
+    bytes.extend_from_slice(Digits::new(length as u64).as_bytes());
     bytes.extend_from_slice(b"\r\n");
+}
+
+fn part(bytes: &mut Vec<u8>, value: &[u8]) {
+    open_part(bytes, value.len());
     bytes.extend_from_slice(value);
     bytes.extend_from_slice(b"\r\n");
 }

@@ -33,7 +33,7 @@ use crate::conn::model::Conn;
 use crate::conn::{Fault, Ghosts, Identity, Timeouts};
 use crate::error::{Error, Refusal, Result};
 use crate::request::{Answer, Failure, Link, Request, Slot, To, panicked};
-use crate::script::{Call, LaneId, Reply, Script};
+use crate::script::{self, Call, LaneId, Reply, Script};
 use crate::thread;
 use crate::time::{self, Moment};
 
@@ -45,6 +45,11 @@ const LOADS: u8 = 3;
 /// does not wait.
 const UNREAD: usize = if cfg!(all(test, leasehold_model)) { 2 } else { 8 };
 const POSTED: usize = 64;
+
+/// From how many calls on it pays to join them, and how many are joined at most: the
+/// server does nothing else meanwhile.
+const PAYS: usize = if cfg!(all(test, leasehold_model)) { 2 } else { 5 };
+const JOINED: usize = 32;
 
 /// The connection of a lane, what was written to it, and what is known of those
 /// before it.
@@ -86,6 +91,10 @@ struct Notes {
     misled: bool,
     /// A script that could not be loaded in this round, and why.
     not_loaded: Option<(&'static str, Refusal)>,
+    /// Calls can be joined on this connection, as far as is known.
+    joins: bool,
+    /// The script that does it has to be loaded.
+    join_unknown: bool,
 }
 
 /// A connection that was given up with questions under way.
@@ -222,6 +231,7 @@ impl Wire {
         let opened = Conn::open(&link.address, *timeouts, name, &unknown)?;
         self.notes.judge(&opened.ghosts, now);
         self.conn = Some(opened.conn);
+        self.notes.joins = true;
         self.serial += 1;
         if self.serial > 1 {
             link.observer.reconnected(link.address.shown());
@@ -274,13 +284,20 @@ impl Wire {
 
     /// Writes what has not been written.
     fn write(&mut self) -> Round {
-        let Wire { conn: Some(conn), buffer, batch, .. } = self else { return Ok(()) };
+        let Wire { conn: Some(conn), buffer, batch, notes, .. } = self else { return Ok(()) };
         buffer.clear();
         let now = time::now();
-        let fresh = batch.left.iter_mut().skip_while(|request| request.written.is_some());
-        for request in fresh {
-            request.written = Some(now);
-            buffer.extend_from_slice(&request.call.bytes);
+        let mut at = batch.left.partition_point(|request| request.written.is_some());
+        while at < batch.left.len() {
+            let joined = if notes.joins { batch.joins_from(at) } else { 1 };
+            let together = at..at + joined;
+            match joined {
+                1 => buffer.extend_from_slice(&batch.left[at].call.bytes),
+                _ => Call::join(batch.left.range(together.clone()).map(|r| &r.call), buffer),
+            }
+            batch.left.range_mut(together).for_each(|request| request.written = Some(now));
+            batch.left[at].joined = joined;
+            at += joined;
         }
         if !buffer.is_empty() {
             self.due = conn.send(buffer)?;
@@ -316,10 +333,28 @@ impl Place {
 }
 
 impl Batch {
+    /// How many from there on are written as one command.
+    fn joins_from(&self, at: usize) -> usize {
+        let fit = |request: &&Request| request.call.joins() && !request.alone;
+        match self.left.range(at..).take(JOINED).take_while(fit).count() {
+            few if few < PAYS => 1,
+            many => many,
+        }
+    }
+
     /// What has to be sent once more comes before what has no answer.
     fn requeue(&mut self) {
         self.again.append(&mut self.left);
         std::mem::swap(&mut self.left, &mut self.again);
+    }
+
+    /// Has the next ones sent again, each by itself: they did not run.
+    fn set_apart(&mut self, count: usize) {
+        for mut request in self.left.drain(..count) {
+            request.alone = true;
+            request.written = None;
+            self.again.push_back(request);
+        }
     }
 
     fn take(&mut self, which: impl Fn(&Request) -> bool) -> VecDeque<Request> {
@@ -348,24 +383,50 @@ impl Notes {
 
     /// Reads the replies to a batch and completes what they answer.
     fn read(&mut self, at: &Place, conn: &mut Conn, batch: &mut Batch, due: Moment) -> Round {
-        while !batch.left.is_empty() {
-            let reply = conn.answer(due)?;
-            let Some(mut request) = batch.left.pop_front() else { break };
-            let sent = request.written.unwrap_or(due);
-            let reply = self.why_unknown(&request, reply);
-            if reply.is_refused("NOSCRIPT") && request.loads < LOADS {
-                request.loads += 1;
-                request.written = None;
-                batch.again.push_back(request);
-            } else if batch.again.is_empty() || request.call.once {
-                self.answer(at, request, reply, sent);
-            } else {
-                // It was answered too early: it stands behind one that did not run.
-                request.take_back();
-                batch.again.push_back(request);
+        while let Some(joined) = batch.left.front().map(|request| request.joined) {
+            match (joined, conn.answer(due)?) {
+                (1, reply) => self.take_in(at, batch, reply),
+                (_, Reply::List(replies)) if replies.len() == joined => {
+                    for reply in replies {
+                        match reply {
+                            Reply::Nil => batch.set_apart(1),
+                            reply => self.take_in(at, batch, reply),
+                        }
+                    }
+                }
+                (_, reply) => {
+                    self.not_joined(&reply);
+                    batch.set_apart(joined);
+                }
             }
         }
         Ok(())
+    }
+
+    /// Completes what is answered by the next reply, or has it sent again.
+    fn take_in(&mut self, at: &Place, batch: &mut Batch, reply: Reply) {
+        let Some(mut request) = batch.left.pop_front() else { return };
+        let reply = self.why_unknown(&request, reply);
+        if reply.is_refused("NOSCRIPT") && request.loads < LOADS {
+            request.loads += 1;
+            request.written = None;
+            batch.again.push_back(request);
+        } else if batch.again.is_empty() || request.call.once {
+            self.answer(at, request, reply);
+        } else {
+            // It was answered too early: it stands behind one that did not run.
+            request.take_back();
+            batch.again.push_back(request);
+        }
+    }
+
+    /// The server would not run calls that were joined: perhaps it does not know how, or
+    /// one of them is forbidden, or their keys are at home on different servers.
+    fn not_joined(&mut self, reply: &Reply) {
+        match reply.is_refused("NOSCRIPT") {
+            true => self.join_unknown = true,
+            false => self.joins = false,
+        }
     }
 
     /// A script that is unknown because it could not be loaded: the reason for that is
@@ -381,15 +442,17 @@ impl Notes {
         }
     }
 
-    fn answer(&mut self, at: &Place, request: Request, reply: Reply, sent: Moment) {
+    fn answer(&mut self, at: &Place, request: Request, reply: Reply) {
         match &request.to {
             To::Ghost(identity) => self.killed(identity, &reply),
             To::Script(script) => {
                 if let Reply::Refused(refusal) = reply {
+                    self.joins &= script.digest != script::ANY_JOIN.digest;
                     self.not_loaded = Some((script.digest, refusal));
                 }
             }
             To::Waiter(_) | To::Debt(_) => {
+                let sent = request.written.unwrap_or(Moment::START);
                 let haunted = self.ghosts.iter().any(|ghost| ghost.haunts(sent));
                 let (doubtful, lane) = (request.doubtful, at.lane);
                 self.misled |= reply.is_refused("READONLY");
@@ -414,10 +477,11 @@ impl Notes {
     }
 
     /// Ghosts are killed and missing scripts loaded before anything else is sent.
-    fn put_own_requests_first(&self, left: &mut VecDeque<Request>) {
+    fn put_own_requests_first(&mut self, left: &mut VecDeque<Request>) {
         left.retain(|request| matches!(request.to, To::Waiter(_) | To::Debt(_)));
         let first = left.partition_point(|request| request.written.is_some());
-        for script in missing_scripts(left) {
+        let join = std::mem::take(&mut self.join_unknown).then_some(&script::ANY_JOIN);
+        for script in missing_scripts(left).into_iter().chain(join) {
             thread::say(|| {
                 log::debug!("the server does not know the script {}: loading it", script.name);
             });

@@ -9,6 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use leasehold::{Builder, CancelToken, Client, Events, Renewed};
@@ -92,13 +93,18 @@ fn documented(list: &str) -> Positions {
 }
 
 /// Finds the entries of `table` (KEYS or ARGV) that code uses, in the forms that
-/// scripts may use: `KEYS[1]`, `ipairs(KEYS)`, and `ARGV[position + 1]` in its loop.
+/// scripts may use: `KEYS[1]`, `ipairs(KEYS)`, `ARGV[position + 1]` in its loop, and
+/// `unpack(ARGV, first, ...)` of all that come behind those that have names.
 fn used(code: &str, table: &str) -> Result<Positions, String> {
     let mut positions = Positions::default();
     for (at, _) in code.match_indices(table) {
         let rest = &code[at + table.len()..];
         if code[..at].ends_with("ipairs(") && rest.starts_with(')') {
             positions.from = Some(1);
+            continue;
+        }
+        if code[..at].ends_with("unpack(") && rest.starts_with(", first, ") {
+            positions.from = Some(1 + code.matches(&format!("{table}[")).count());
             continue;
         }
         let index = rest.strip_prefix('[').and_then(|rest| rest.split_once(']'));
@@ -277,10 +283,38 @@ fn the_table_holds_the_files_of_the_folder_and_no_others() {
     }
 }
 
+/// What is loaded: before the text of `any_join` stand the scripts that it calls.
+fn whole(name: &str) -> String {
+    let text = script(name).text;
+    match name {
+        "any_join" => format!("local scripts = {{}}\n{}{text}", functions()),
+        _ => text,
+    }
+}
+
+fn functions() -> String {
+    let function = |(mark, name): (char, &str)| {
+        let text = script(name).text;
+        let (_, code) = text.split_once("\nlocal ").expect("a line that gives names");
+        let (binding, body) = code.split_once('\n').expect("more lines");
+        let (names, values) = binding.split_once(" = ").expect("a line that gives names");
+        // As parameters, the names mean the same only in this order.
+        let in_order = (1..).map(|number| format!("ARGV[{number}]"));
+        let in_order: Vec<String> = ["KEYS[1]".to_owned()]
+            .into_iter()
+            .chain(in_order)
+            .take(names.split(", ").count())
+            .collect();
+        assert_eq!(values, in_order.join(", "), "lua/{name}.lua");
+        format!("scripts[{}] = function({names})\n{body}end\n", u32::from(mark))
+    };
+    [('a', "plain_acquire"), ('r', "plain_release")].into_iter().map(function).collect()
+}
+
 #[test]
 fn the_digests_are_those_that_a_server_computes() {
     let server = Server::start();
-    let right = |name: &str| server.ask::<String>(&["SCRIPT", "LOAD", &script(name).text]);
+    let right = |name: &str| server.ask::<String>(&["SCRIPT", "LOAD", &whole(name)]);
     let wrong: Vec<String> = table()
         .into_iter()
         .filter(|(_, script, digest)| *digest != right(script))
@@ -307,8 +341,8 @@ struct Bare {
 impl Bare {
     fn start() -> Bare {
         let server = Server::start();
-        for Script { text, .. } in scripts() {
-            server.ask::<String>(&["SCRIPT", "LOAD", &text]);
+        for Script { name, .. } in scripts() {
+            server.ask::<String>(&["SCRIPT", "LOAD", &whole(&name)]);
         }
         let connection = server.connection();
         Bare { server, connection }
@@ -581,6 +615,28 @@ fn force_answers_as_documented() {
     bare.is_refused_for_a_text("plain_force", &args);
 }
 
+#[test]
+fn join_answers_as_documented() {
+    let mut bare = Bare::start();
+    bare.server.ask::<()>(&["SET", "text", "no lock"]);
+    hold(&bare.server, "held", OTHER, "60000");
+    let keys = ["a", "held", "text", "a", "b", "held", "text"];
+    let taking = ["60000", MINE];
+    let freeing = [MINE, CHANNEL, "0"];
+    let waiting = ["60000", MINE, "wake", CHANNEL];
+    let args = [&taking[..], &waiting, &taking, &freeing, &taking, &freeing, &freeing].concat();
+    let mut ear = Ear::on(&bare.server, "wake");
+    let args = [&["a2a4a2r3a2r3r3"][..], &args].concat();
+    let answers = bare.try_call::<Vec<Option<i64>>>("any_join", &keys, &args);
+    let answers = answers.expect("no call that fails makes it fail");
+    let left = answers[1].expect("held by another");
+    assert!((1..=60_000).contains(&left), "{left}");
+    let wanted = [Some(-2), Some(left), None, Some(0), Some(-2), Some(-1), None];
+    assert_eq!(answers, wanted);
+    assert_eq!(ear.hear(), ("wake".to_owned(), CHANNEL.to_owned()));
+    assert_eq!(bare.server.keys(), ["b", "held", "text"]);
+}
+
 /// A user who may touch the keys in KEYS and no other key can run every script.
 #[test]
 fn scripts_touch_no_key_beside_those_in_keys() {
@@ -689,6 +745,82 @@ fn a_release_whose_script_was_unknown_still_comes_first() {
     }
 }
 
+/// Many threads, each with a lock of its own, and two whose attempts fail. Whatever goes
+/// to the server in one command, everybody gets an answer of his own. Says how many
+/// calls there were, and how many locks were taken.
+fn crowd(client: &Client, fails: impl Fn() + Sync) -> usize {
+    const THREADS: usize = 32;
+    const PAIRS: usize = 200;
+    let take = |number: usize| {
+        let lock = client.lock(format!("lock:{number}"));
+        for _ in 0..PAIRS {
+            drop(lock.lock().expect("nobody else wants it"));
+        }
+    };
+    let fail = || (0..PAIRS).for_each(|_| fails());
+    thread::scope(|scope| {
+        (0..THREADS).for_each(|number| drop(scope.spawn(move || take(number))));
+        (0..2).for_each(|_| drop(scope.spawn(fail)));
+    });
+    THREADS * PAIRS
+}
+
+fn assert_joined(server: &Server, taken: usize) {
+    let stats = server.commandstats();
+    assert_eq!(stats["hset"], taken as u64, "every lock was taken once");
+    let calls = stats["evalsha"];
+    assert!(calls < 2 * taken as u64, "{calls} calls for {taken} locks: none was joined");
+}
+
+#[test]
+fn calls_that_are_joined_get_their_own_answers() {
+    let server = Server::start();
+    let client = builder(&server).pool_size(1).build().expect("the server is there");
+    server.ask::<()>(&["SET", "no lock", "but a text"]);
+    let taken = crowd(&client, || {
+        let error = client.lock("no lock").lock().expect_err("it is a text");
+        assert!(error.is_server() && error.to_string().contains("WRONGTYPE"), "{error}");
+    });
+    eventually("all locks are free", || server.keys() == ["no lock"]);
+    assert_joined(&server, taken);
+}
+
+/// A name that is forbidden spoils nothing for the others, also where the server refuses
+/// all that was joined with it.
+#[test]
+fn calls_that_are_joined_with_a_forbidden_one_are_made_by_themselves() {
+    let server = Server::start();
+    let rule = ["ACL", "SETUSER", "narrow", "on", ">secret", "~lock:*", "&*", "+@all"];
+    server.ask::<()>(&rule);
+    let url = server.login_url("narrow", "secret");
+    let client = Client::builder().single(url).pool_size(1).build().expect("it may log in");
+    let taken = crowd(&client, || {
+        let error = client.lock("forbidden").lock().expect_err("it is forbidden");
+        assert!(error.is_server() && error.to_string().contains("NOPERM"), "{error}");
+    });
+    eventually("all locks are free", || server.keys().is_empty());
+    assert_eq!(server.commandstats()["hset"], taken as u64, "every lock was taken once");
+}
+
+/// A server that does not let scripts be loaded that it does not know.
+#[test]
+fn where_calls_cannot_be_joined_they_are_made_by_themselves() {
+    let server = Server::start();
+    for name in ["plain_acquire", "plain_release"] {
+        server.ask::<String>(&["SCRIPT", "LOAD", &script(name).text]);
+    }
+    let rule = ["ACL", "SETUSER", "narrow", "on", ">secret", "~*", "&*", "+@all", "-script|load"];
+    server.ask::<()>(&rule);
+    let url = server.login_url("narrow", "secret");
+    let client = Client::builder().single(url).pool_size(1).build().expect("it may log in");
+    let taken = crowd(&client, || ());
+    eventually("all locks are free", || server.keys().is_empty());
+    let stats = server.commandstats();
+    // Only what went unknown to be joined once was sent twice.
+    let most = 2 * taken as u64 + 64;
+    assert!(stats["evalsha"] <= most, "{} calls for {taken} locks", stats["evalsha"]);
+}
+
 /// What the pair costs the server, as DESIGN says: idea 4.
 #[test]
 fn a_pair_is_seven_commands() {
@@ -735,7 +867,7 @@ fn only_acquire_calls_commands_that_grow_memory() {
         let (_, code) = head_and_code(&text);
         let called = code.split("call('").skip(1).filter_map(|rest| rest.split('\'').next());
         let called: Vec<&str> = called.collect();
-        assert!(!called.is_empty(), "lua/{name}.lua calls nothing");
+        assert!(!called.is_empty() || name == "any_join", "lua/{name}.lua calls nothing");
         let growing: Vec<&&str> = called.iter().filter(|command| grows(command)).collect();
         let may_grow = name.ends_with("_acquire");
         assert!(growing.is_empty() || may_grow, "lua/{name}.lua calls {growing:?}");

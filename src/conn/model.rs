@@ -47,6 +47,8 @@ struct State {
     /// The first argument of every ECHO, in the order in which they ran.
     echoed: Vec<Bytes>,
     loaded: BTreeSet<Bytes>,
+    /// Keys that hold something else than a lock.
+    spoiled: BTreeSet<Bytes>,
     /// All there ever were; their place is their number.
     clients: Vec<Client>,
     mishaps: VecDeque<Mishap>,
@@ -133,6 +135,11 @@ impl Server {
         !self.state.lock().locks.is_empty()
     }
 
+    /// Has a key hold something else than a lock.
+    pub(crate) fn spoil(&self, key: &str) {
+        self.state.lock().spoiled.insert(key.into());
+    }
+
     /// Forgets the scripts that it knows.
     pub(crate) fn flush_scripts(&self) {
         self.state.lock().loaded.clear();
@@ -199,7 +206,8 @@ impl State {
                 Reply::Text(text.to_vec())
             }
             [b"SCRIPT", b"LOAD", source] => self.load(source),
-            [b"EVALSHA", digest, _, lock, ref args @ ..] => self.call(digest, lock, args),
+            [b"EVALSHA", digest, b"1", lock, ref args @ ..] => self.call(digest, lock, args),
+            [b"EVALSHA", digest, count, ref rest @ ..] => self.call_all(digest, count, rest),
             [b"CLIENT", b"KILL", b"ID", number] => self.kill(number),
             [b"PUBLISH", channel, payload] => self.publish(channel, payload),
             [b"SUBSCRIBE", ref channels @ ..] => return self.subscribe(id, channels),
@@ -209,16 +217,45 @@ impl State {
     }
 
     fn load(&mut self, source: &[u8]) -> Reply {
-        let digest = known(|script| script.source.as_bytes() == source).digest;
+        let digest = known(|script| script.source().as_bytes() == source).digest;
         self.loaded.insert(digest.into());
         Reply::Text(digest.into())
     }
 
+    /// Calls that were joined.
+    fn call_all(&mut self, digest: &[u8], count: &[u8], rest: &[&[u8]]) -> Reply {
+        assert_eq!(digest, script::ANY_JOIN.digest.as_bytes(), "a script with many keys");
+        if !self.loaded.contains(digest) {
+            return refused("NOSCRIPT");
+        }
+        let count: usize = String::from_utf8_lossy(count).parse().expect("a number");
+        let (locks, args) = rest.split_at(count);
+        let (calls, mut args) = args.split_first().expect("what to call");
+        assert_eq!(calls.len(), 2 * count);
+        let one = |(lock, call): (&&[u8], &[u8])| {
+            let (own, others) = args.split_at(usize::from(call[1] - b'0'));
+            args = others;
+            match self.run_script(known(|script| script.mark == Some(call[0])).name, lock, own) {
+                Reply::Refused(_) => Reply::Nil,
+                reply => reply,
+            }
+        };
+        let replies = locks.iter().zip(calls.chunks(2)).map(one).collect();
+        assert!(args.is_empty(), "arguments of no call");
+        Reply::List(replies)
+    }
+
     fn call(&mut self, digest: &[u8], lock: &[u8], args: &[&[u8]]) -> Reply {
         let name = known(|script| script.digest.as_bytes() == digest).name;
-        if !self.loaded.contains(digest) {
-            let (code, detail) = ("NOSCRIPT".to_owned(), String::new());
-            return Reply::Refused(Refusal { code, detail });
+        match self.loaded.contains(digest) {
+            true => self.run_script(name, lock, args),
+            false => refused("NOSCRIPT"),
+        }
+    }
+
+    fn run_script(&mut self, name: &str, lock: &[u8], args: &[&[u8]]) -> Reply {
+        if self.spoiled.contains(lock) {
+            return refused("WRONGTYPE");
         }
         match (name, args) {
             ("plain_acquire", [_, owner, wake @ ..]) => self.acquire(lock, owner, wake),
@@ -304,8 +341,13 @@ impl State {
 
 /// The script of this crate for which that is so.
 fn known(wanted: impl Fn(&Script) -> bool) -> &'static Script {
-    let all = [&script::PLAIN_ACQUIRE, &script::PLAIN_RELEASE, &script::PLAIN_FORCE];
+    let plain = [&script::PLAIN_ACQUIRE, &script::PLAIN_RELEASE, &script::PLAIN_FORCE];
+    let all = plain.into_iter().chain([&script::ANY_JOIN]);
     all.into_iter().find(|script| wanted(script)).expect("a script of this crate")
+}
+
+fn refused(code: &str) -> Reply {
+    Reply::Refused(Refusal { code: code.to_owned(), detail: String::new() })
 }
 
 /// Splits what was written into commands.

@@ -21,7 +21,9 @@
 //! * ghosts are not killed;
 //! * what was posted and could not be written is not put back in line, or those whose
 //!   requests it was are not woken;
-//! * nobody is offered the lead when only such wait whose requests were posted.
+//! * nobody is offered the lead when only such wait whose requests were posted;
+//! * of calls that were joined, one that fails is answered by nothing or joined again, or
+//!   the answers go to each other's callers.
 
 use super::*;
 use crate::conn::Address;
@@ -341,7 +343,11 @@ struct Locking {
 
 impl Locking {
     fn new() -> Locking {
-        let name = Name::new("", "model".into()).expect("a good name");
+        Locking::of("model")
+    }
+
+    fn of(name: &'static str) -> Locking {
+        let name = Name::new("", name.into()).expect("a good name");
         Locking { name, owner: Owner::new(Uuid::nil(), HoldId::next()) }
     }
 
@@ -360,6 +366,18 @@ impl World {
         let (request, slot) = Request::awaited(call);
         self.lane.queue(request);
         self.lane.wait(&slot, PATIENT)
+    }
+}
+
+impl World {
+    /// Takes a lock that nobody else wants and frees it again.
+    fn lock_alone(&self, name: &'static str) {
+        let locking = Locking::of(name);
+        let taken = self.call(locking.take()).expect("sent again if it breaks");
+        assert_eq!(Plain.verdict(taken.reply).expect("a number"), Verdict::Granted);
+        let freed = self.call(locking.free()).expect("sent again if it breaks");
+        let left = freed.reply == Reply::Int(0) || freed.doubtful;
+        assert!(left, "it had nothing to free: {freed:?}");
     }
 }
 
@@ -397,4 +415,30 @@ fn scripts_that_the_server_forgets_are_loaded_again() {
         ]);
         assert!(!world.server.is_locked());
     });
+}
+
+/// What is joined is answered each for itself, whatever becomes of the others.
+#[test]
+fn calls_that_are_joined_get_their_own_answers() {
+    for mishap in [None, Some(Mishap::Broken { ran: 1, answered: 0 })] {
+        check(move || {
+            let world = World::new(0);
+            world.server.spoil("spoiled");
+            let meddle = move |world: &World| {
+                mishap.into_iter().for_each(|mishap| world.server.plan(mishap));
+                world.flush_scripts();
+            };
+            join([
+                world.start(|world| world.lock_alone("one")),
+                world.start(|world| world.lock_alone("two")),
+                world.start(|world| {
+                    let spoiled = Locking::of("spoiled");
+                    assert!(world.call(spoiled.take()).is_err(), "it is no lock");
+                    assert!(world.call(spoiled.free()).is_err(), "it is no lock");
+                }),
+                world.start(meddle),
+            ]);
+            assert!(!world.server.is_locked());
+        });
+    }
 }
