@@ -135,7 +135,9 @@ impl Lane {
     pub(crate) fn wait(&self, slot: &Arc<Slot>, give_up: Moment) -> Outcome {
         let mut give_up = give_up;
         loop {
-            if let Some(lead) = Lead::take(self) {
+            if !slot.is_done()
+                && let Some(lead) = Lead::take(self)
+            {
                 lead.serve(Some(slot));
             }
             if let Some(outcome) = slot.take() {
@@ -209,7 +211,8 @@ impl<'a> Lead<'a> {
     /// Serves the line: a caller until its own request is done, the reaper until nothing
     /// is left, or somebody else can go on, or the connection is gone.
     fn serve(mut self, own: Option<&Slot>) {
-        loop {
+        // It may have been answered just before the lead was taken.
+        while own.is_none_or(|own| !own.is_done()) {
             let lane = self.lane;
             let Some(wire) = self.wire.as_deref_mut() else { return };
             if lane.take_batch(wire) == 0 && wire.unread_since().is_none() {
@@ -223,11 +226,7 @@ impl<'a> Lead<'a> {
                 }
             });
             self.busy = false;
-            let relieved = match own {
-                Some(slot) => slot.is_done(),
-                None => !wire.is_connected() || lane.somebody_waits(),
-            };
-            if relieved {
+            if own.is_none() && (!wire.is_connected() || lane.somebody_waits()) {
                 return;
             }
         }
@@ -318,7 +317,7 @@ impl State {
         // One crowd that was posted is enough: who leads next will be there soon.
         let full = posted.is_some() && queued.is_some();
         match posted.or(queued) {
-            _ if !full && !self.queue.is_empty() && wire.can_post(self.queue.len()) => Left::Post,
+            _ if !full && !self.queue.is_empty() && wire.can_post(&self.queue) => Left::Post,
             Some(_) => Left::Waiters([posted, queued]),
             None if !self.queue.is_empty() => Left::Deserted,
             None if wire.unread_since().is_some() => Left::Unread,

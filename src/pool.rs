@@ -417,6 +417,20 @@ impl Desk {
         }
     }
 
+    /// Has what failed tried again at once: there is a connection.
+    fn pause_no_more(&self, lane: LaneId) {
+        let mut state = self.state.lock();
+        let Some(state) = state.lanes.get_mut(lane.0) else { return };
+        let paused = std::mem::replace(&mut state.retry, Moment::START);
+        let later = state.delayed.split_off(&(paused + Duration::from_nanos(1), 0));
+        let due = std::mem::replace(&mut state.delayed, later);
+        if !due.is_empty() {
+            let at_once = |((_, number), request)| ((Moment::START, number), request);
+            state.delayed.extend(due.into_iter().map(at_once));
+            self.ring(lane);
+        }
+    }
+
     /// What is due at `now`, when the next will be, and whether the lane pauses.
     fn due(&self, lane: LaneId, now: Moment) -> (Vec<Request>, Moment, bool) {
         let mut state = self.state.lock();
@@ -456,7 +470,8 @@ impl LaneState {
 }
 
 impl Observer for Desk {
-    fn reconnected(&self, address: &Arc<str>) {
+    fn reconnected(&self, lane: LaneId, address: &Arc<str>) {
+        self.pause_no_more(lane);
         let address = Arc::clone(address);
         thread::survive("telling of a new connection", || {
             log::info!("connected to {address} again");

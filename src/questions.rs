@@ -42,7 +42,7 @@ pub(crate) struct Questions {
     asked: bool,
     /// The server has refused it, so it waits through outages.
     refused: bool,
-    /// A thread of this process held the lock at the last look.
+    /// A thread of this process held the lock at the last look, or may have since.
     held_here: bool,
     /// When it asks at the latest.
     next: Moment,
@@ -95,8 +95,10 @@ impl Questions {
         self.asked
     }
 
-    /// It is not the front: whoever is asks.
+    /// It is not the front: whoever is asks, and may be granted the lock and let go of it
+    /// before this one looks again.
     pub(crate) fn stand_behind(&mut self) {
+        self.held_here = true;
         self.next = Moment::END;
     }
 
@@ -323,6 +325,15 @@ mod tests {
         assert!(!questions.is_due(START, None), "once");
         assert!(!questions.is_due_beside_a_holder(START + POLL), "the watchdog polls");
         assert!(questions.is_due_beside_a_holder(START + UNAIDED * POLL));
+    }
+
+    #[test]
+    fn who_has_stood_behind_asks_once_at_the_front() {
+        let mut questions = asked(questions());
+        questions.refused(START, None);
+        questions.stand_behind();
+        assert!(questions.is_due(START, None), "who stood before it may have let go");
+        assert!(!questions.is_due(START, None), "once");
     }
 
     #[test]

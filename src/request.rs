@@ -273,7 +273,7 @@ impl Link {
 /// Is told of what happens to connections. Must not block, nor panic.
 pub(crate) trait Observer: Send + Sync {
     /// A connection was made again after one that broke.
-    fn reconnected(&self, address: &Arc<str>);
+    fn reconnected(&self, lane: LaneId, address: &Arc<str>);
     /// A request that nobody waits for was answered.
     fn answered(&self, lane: LaneId, request: Request, answer: Answer);
     /// A request that nobody waits for got no answer, or was refused.

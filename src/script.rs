@@ -42,7 +42,7 @@ pub(crate) static PLAIN_FORCE: Script =
     script!("plain_force", "098bb0d0e37afac8a07c6edce80f395837cd9759");
 
 pub(crate) static ANY_POLL: Script =
-    script!("any_poll", "a10072cfecbf2227e14c9713ce69c142ace3b400");
+    script!("any_poll", "8a94e41c61b5c4fd3b1eb3fa99706d8c3ca62bda");
 
 /// Makes many calls of the scripts that have a mark, as one command: a call costs the
 /// server more than what it does. The digest is that of [`Script::source`].

@@ -385,7 +385,7 @@ impl Watchdog {
     fn beat(&self) {
         let beat = Call::command(&[b"PUBLISH", self.settings.control.as_bytes(), b""]);
         if let Err(Failure { error, .. }) = self.lane.wait(&self.queue(beat), Moment::END) {
-            log::debug!("the listener's heartbeat could not be sent: {error}");
+            thread::say(|| log::debug!("the listener's heartbeat could not be sent: {error}"));
         }
     }
 }

@@ -40,15 +40,16 @@ use crate::time::{self, Moment};
 /// How often a script is loaded for one request before that is an error.
 const LOADS: u8 = 3;
 
-/// No more is posted if so many replies are unread, and never so many requests at once:
-/// so little fits into a socket's buffer even if nothing has left it, and who writes it
-/// does not wait.
+/// No more is posted if so many replies are unread, and never more requests at once than
+/// that, nor more bytes without a reply: so little fits into a socket's buffer even if
+/// nothing has left it, and who writes it does not wait.
 const UNREAD: usize = if cfg!(all(test, leasehold_model)) { 2 } else { 8 };
 const POSTED: usize = 64;
+const POSTED_BYTES: usize = 16 << 10;
 
 /// From how many calls on it pays to join them, and how many are joined at most: the
 /// server does nothing else meanwhile.
-const PAYS: usize = if cfg!(all(test, leasehold_model)) { 2 } else { 5 };
+const PAYS: usize = if cfg!(all(test, leasehold_model)) { 2 } else { 8 };
 const JOINED: usize = 32;
 
 /// The connection of a lane, what was written to it, and what is known of those
@@ -162,11 +163,16 @@ impl Wire {
         self.batch.left.iter().filter_map(Request::slot).map(Arc::as_ref)
     }
 
-    /// Whether so many more requests can be written without waiting for anything.
-    pub(crate) fn can_post(&self, more: usize) -> bool {
+    /// Whether those can be written too without waiting for anything.
+    pub(crate) fn can_post(&self, more: &VecDeque<Request>) -> bool {
+        let unread = &self.batch.left;
+        let size = |requests: &VecDeque<Request>| -> usize {
+            requests.iter().map(|request| request.call.bytes.len()).sum()
+        };
         self.conn.is_some()
-            && self.batch.left.len() < UNREAD
-            && more <= POSTED
+            && unread.len() < UNREAD
+            && more.len() <= POSTED
+            && size(unread) + size(more) <= POSTED_BYTES
             && self.at.link.check_process().is_ok()
             && !self.notes.ghosts.iter().any(|ghost| ghost.fate == Fate::Alive)
     }
@@ -234,7 +240,7 @@ impl Wire {
         self.notes.joins = true;
         self.serial += 1;
         if self.serial > 1 {
-            link.observer.reconnected(link.address.shown());
+            link.observer.reconnected(*lane, link.address.shown());
         }
         Ok(())
     }

@@ -6,10 +6,11 @@ mod support;
 
 use faults::*;
 use leasehold::{Client, Error, Released};
+use std::sync::mpsc;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use support::wait::{BOUND, holds_within};
-use support::{Direction, Flow, Proxy, Server, eventually};
+use support::{Direction, Flow, Proxy, Server, eventually, join};
 
 /// How many ways to one server are cut at a time: every one at other bytes.
 const WAYS: usize = 4;
@@ -365,6 +366,32 @@ fn a_drop_does_not_wait_for_the_way_to_open() {
     way.proxy.release_held();
     assert!(way.heard.released().error.is_none());
     assert!(!exists(&server, "a"));
+}
+
+/// A name that fits into no socket's buffer: the release is left to the reaper.
+#[test]
+fn a_drop_does_not_wait_for_a_server_that_does_not_read() {
+    let server = Server::start();
+    let forever = Duration::from_secs(3600);
+    let builder = Client::builder().single(server.url()).response_timeout(forever);
+    let client = builder.build().expect("the server answers");
+    let (held, is_held) = mpsc::channel();
+    let (drops, is_to_drop) = mpsc::channel::<()>();
+    let name = "long".repeat(4 << 20);
+    let holder = thread::spawn(move || {
+        let guard = client.lock(name).lock().expect("all is well");
+        held.send(()).expect("the test waits");
+        is_to_drop.recv().expect("the test goes on");
+        drop(guard);
+        client
+    });
+    is_held.recv().expect("it gets the lock");
+    server.stop();
+    drops.send(()).expect("it waits");
+    let client = join(holder);
+    server.resume();
+    drop(client); // waits for what is owed
+    assert!(server.keys().is_empty());
 }
 
 #[test]

@@ -43,8 +43,8 @@ fn polls_of_many_locks_go_together_and_find_those_that_are_free() -> Result<()> 
     let client = client(&server);
     let waiters = wait_for_many(&server, &client);
     server.reset_stats();
-    eventually("each has been looked at some times", || server.calls("exists") >= 10 * LOCKS);
-    let (looks, calls) = (server.calls("exists"), server.calls("evalsha"));
+    eventually("each has been looked at some times", || server.calls("hlen") >= 10 * LOCKS);
+    let (looks, calls) = (server.calls("hlen"), server.calls("evalsha"));
     assert!(calls * 10 <= looks, "{calls} script calls for {looks} looks");
     free_in_silence(&server);
     waiters.into_iter().try_for_each(join)
@@ -59,7 +59,7 @@ fn nothing_is_polled_when_nobody_waits_any_more() -> Result<()> {
     waiters.into_iter().try_for_each(join)?;
     let (mut last, mut looks) = (0, 0);
     eventually("there are no polls for three poll bounds", || {
-        let polls = server.calls("exists");
+        let polls = server.calls("hlen");
         looks = if polls == last { looks + 1 } else { 0 };
         last = polls;
         looks == 3 * SOON.as_millis()
@@ -74,9 +74,28 @@ fn a_lock_that_vanishes_under_its_holder_is_found_free_by_a_thread_behind_it() -
     let lock = client.lock("a");
     let guard = lock.lock()?;
     let waiter = thread::spawn(move || lock.lock()?.unlock());
-    eventually("the thread behind it is polled for", || server.calls("exists") > 2);
+    eventually("the thread behind it is polled for", || server.calls("hlen") > 2);
     assert_eq!(server.ask::<u32>(&["DEL", "a"]), 1);
     join(waiter)?;
     assert!(!guard.is_held());
+    Ok(())
+}
+
+#[test]
+fn who_waits_for_what_is_no_lock_any_more_is_told_at_the_next_poll() -> Result<()> {
+    let server = Server::start();
+    // Without the poll the waiter would ask again when the lease ends that it was told of,
+    // or after many poll bounds.
+    let builder = Client::builder().single(server.url()).poll_bound(Duration::from_secs(2));
+    let client = builder.build()?;
+    server.ask::<()>(&["HSET", "a", "another", "1"]);
+    server.ask::<()>(&["PEXPIRE", "a", "600000"]);
+    let lock = client.lock("a");
+    let waiter = thread::spawn(move || lock.lock().map(drop));
+    eventually("it waits", || server.channels().len() > 1);
+    server.ask::<()>(&["SET", "a", "no lock"]);
+    eventually("it is told", || waiter.is_finished());
+    let error = join(waiter).expect_err("a text is no lock");
+    assert!(error.is_server() && error.to_string().contains("WRONGTYPE"), "{error}");
     Ok(())
 }

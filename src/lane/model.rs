@@ -66,7 +66,7 @@ struct Reaper {
 }
 
 impl Observer for Reaper {
-    fn reconnected(&self, _address: &Arc<str>) {}
+    fn reconnected(&self, _lane: LaneId, _address: &Arc<str>) {}
 
     fn answered(&self, _lane: LaneId, request: Request, answer: Answer) {
         self.settle(request, Ok(answer));

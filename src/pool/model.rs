@@ -10,6 +10,7 @@
 //!
 //! Faults that it was seen to catch:
 //! * a reaper ends while something is owed, or without saying so;
+//! * what failed stays delayed when somebody else has made a connection;
 //! * the last debt wakes neither who waits for it nor the reapers that are to finish.
 
 use super::*;
@@ -64,11 +65,15 @@ impl World {
 
     /// Owes something, worth trying until then.
     fn owe(&self, text: &str, until: Moment) {
+        self.owe_on(None, text, until);
+    }
+
+    fn owe_on(&self, lane: Option<LaneId>, text: &str, until: Moment) {
         let creditor = Arc::<Creditor>::default();
         self.creditors.lock().push(Arc::clone(&creditor));
         let hold = Arc::new(Lease::new(Grant::owned(Moment::START, Moment::END)));
         let debt = Debt::new(Some((creditor, hold)), until);
-        let lane = self.pool.owe(Request::owed(echo(text), debt), None);
+        let lane = self.pool.owe(Request::owed(echo(text), debt), lane);
         self.dispatch(lane);
     }
 
@@ -179,6 +184,26 @@ fn who_waits_until_all_is_settled_hears_of_it() {
             world.start(World::finish),
         ]);
         world.check_rest(2);
+    });
+}
+
+#[test]
+fn what_failed_is_tried_again_as_soon_as_there_is_a_connection() {
+    check(|| {
+        let world = World::new();
+        world.server.plan(Mishap::Broken { ran: 0, answered: 0 });
+        world.server.plan(Mishap::Unreachable);
+        let call = |world: &World| {
+            while world.pool.call(echo("b"), Some(LaneId(0))).is_err() {
+                model::yield_now();
+            }
+        };
+        join([
+            world.start(|world| world.owe_on(Some(LaneId(0)), "a", Moment::END)),
+            world.start(call),
+        ]);
+        world.check_rest(1);
+        assert!(world.server.echoed().contains(&"a".to_owned()));
     });
 }
 

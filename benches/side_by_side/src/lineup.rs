@@ -4,6 +4,8 @@
 //! report with the reason, has no row in that table, and starts anew for the next. Only a
 //! server that is gone ends the run.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use crate::Result;
 use crate::driver::{Driver, Recipe};
 use crate::run::{Run, say};
@@ -105,7 +107,14 @@ impl Entry {
     }
 }
 
-/// Another order every round, so that none always follows the same one.
-fn turns(contenders: usize, round: usize) -> impl Iterator<Item = usize> {
-    (0..contenders).map(move |at| (at + round) % contenders)
+/// Another order every round, so that none always follows the same one; the same orders
+/// in every run.
+fn turns(contenders: usize, round: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..contenders).collect();
+    order.sort_by_cached_key(|contender| {
+        let mut hasher = DefaultHasher::new();
+        (round, contender).hash(&mut hasher);
+        hasher.finish()
+    });
+    order
 }

@@ -5,7 +5,7 @@ use crate::error::{Error, ErrorKind};
 use crate::gate::Ticket;
 use crate::held::Wish;
 use crate::hold::{HoldId, Owner, ThreadId};
-use crate::lease::{self, Grant, Lease};
+use crate::lease::{self, Grant, Lease, Look};
 use crate::local::{Caller, Local, Turn};
 use crate::protocol::plain::Plain;
 use crate::questions::Questions;
@@ -95,6 +95,7 @@ pub(super) struct Visitor<'a, S> {
     around: &'a S,
     manners: &'a Manners,
     caller: Caller,
+    ticket: Ticket,
     hold: HoldId,
     questions: Questions,
     open: Option<LaneId>,
@@ -118,17 +119,18 @@ pub(super) fn acquire<S: Surroundings>(
     let caller = Caller::new(wish);
     match around.local().line_up(caller.clone(), now) {
         None => Ok(None),
-        Some(ticket) => Visitor::new(around, manners, caller).run(ticket),
+        Some(ticket) => Visitor::new(around, manners, caller, ticket).run(),
     }
 }
 
 impl<'a, S: Surroundings> Visitor<'a, S> {
-    fn new(around: &'a S, manners: &'a Manners, caller: Caller) -> Visitor<'a, S> {
+    fn new(around: &'a S, manners: &'a Manners, caller: Caller, ticket: Ticket) -> Visitor<'a, S> {
         let hold = HoldId::next();
         Visitor {
             around,
             manners,
             caller,
+            ticket,
             hold,
             questions: Questions::new(around.now(), LEASE, hold.seed()),
             open: None,
@@ -138,12 +140,12 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
         }
     }
 
-    fn run(mut self, ticket: Ticket) -> Result<Option<Arc<Lease>>, Left> {
-        let outcome = match self.wait(ticket) {
+    fn run(mut self) -> Result<Option<Arc<Lease>>, Left> {
+        let outcome = match self.wait() {
             Ok(Some(lease)) => Ok(Some(lease)),
-            Ok(None) => Ok(self.around.local().leave(ticket)),
+            Ok(None) => Ok(self.around.local().leave(self.ticket)),
             Err(left) => {
-                let passed = self.around.local().leave(ticket);
+                let passed = self.around.local().leave(self.ticket);
                 passed.iter().for_each(|lease| self.around.end(lease));
                 Err(left)
             }
@@ -154,11 +156,20 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
         outcome
     }
 
-    fn wait(&mut self, ticket: Ticket) -> Result<Option<Arc<Lease>>, Left> {
+    fn wait(&mut self) -> Result<Option<Arc<Lease>>, Left> {
         loop {
-            let turn = self.around.local().turn(ticket, self.around.now());
+            let now = self.around.now();
+            let turn = self.around.local().turn(self.ticket, now);
             if let Turn::Handed(lease) = turn {
-                return self.take(lease).map(Some);
+                let lease = self.take(lease)?;
+                if lease.look(now) == Look::Held {
+                    return Ok(Some(lease));
+                }
+                // It was lost between the passing and the waking.
+                self.around.end(&lease);
+                let again = self.around.local().line_up(self.caller.clone(), now);
+                self.ticket = again.unwrap_or(self.ticket);
+                continue;
             }
             self.check_wanted()?;
             let wants = self.wants_to_ask(&turn);
@@ -168,7 +179,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
             match wants {
                 false => self.sleep(),
                 true => {
-                    if let Some(lease) = self.ask(ticket, &turn)? {
+                    if let Some(lease) = self.ask(&turn)? {
                         return Ok(Some(lease));
                     }
                 }
@@ -239,7 +250,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
         mailbox.sleep(Moment::END);
     }
 
-    fn ask(&mut self, ticket: Ticket, turn: &Turn) -> Result<Option<Arc<Lease>>, Left> {
+    fn ask(&mut self, turn: &Turn) -> Result<Option<Arc<Lease>>, Left> {
         self.polls = self.around.polls();
         let session = self.around.session().filter(|_| self.manners.waits);
         let channel = match session {
@@ -258,7 +269,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
         let (tells, unheard) = (told.is_some(), self.manners.unheard);
         let question = Question { lane, free_here, tells, unheard };
         match self.around.ask(self.hold, question) {
-            Answered::Granted(lane) => self.granted(ticket, sent, lane).map(Some),
+            Answered::Granted(lane) => self.granted(sent, lane).map(Some),
             Answered::Nothing(lane) => {
                 self.open = self.open.or(Some(lane));
                 self.around.local().set_trouble(Some(no_answer()));
@@ -272,7 +283,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
         }
     }
 
-    fn granted(&mut self, ticket: Ticket, sent: Moment, lane: LaneId) -> Result<Arc<Lease>, Left> {
+    fn granted(&mut self, sent: Moment, lane: LaneId) -> Result<Arc<Lease>, Left> {
         let (deadline, now) = (lease::deadline(sent, LEASE), self.around.now());
         if deadline <= now {
             self.open = Some(lane);
@@ -289,7 +300,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
             at: now,
             haunted: None,
         };
-        let lease = self.around.local().granted(ticket, &self.caller, grant, Duration::ZERO);
+        let lease = self.around.local().granted(self.ticket, &self.caller, grant, Duration::ZERO);
         self.around.keep(&lease);
         Ok(lease)
     }
