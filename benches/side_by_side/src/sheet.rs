@@ -87,6 +87,9 @@ impl Table {
     pub(crate) fn round(&mut self, contender: &str, figures: &[f64]) {
         if !self.contenders.iter().any(|known| known == contender) {
             self.contenders.push(contender.to_owned());
+            // Whoever was measured first: the rows stand in the order of the line-up.
+            let place = |name: &String| self.entered.iter().position(|entered| entered == name);
+            self.contenders.sort_by_key(place);
         }
         for (metric, figure) in self.metrics.iter().zip(figures) {
             self.figures.entry((contender.to_owned(), metric.name)).or_default().push(*figure);

@@ -354,8 +354,8 @@ fn start_waiters(
     while asked.load(Ordering::Relaxed) < count {
         thread::sleep(Duration::from_millis(1));
     }
-    // All are at the door; give them the time to sit down before the bytes are counted.
-    thread::sleep(Duration::from_secs(1));
+    // All are at the door; give them the time to sit down before anything is counted.
+    thread::sleep(Duration::from_secs(1) + Duration::from_micros(500) * u32::try_from(count)?);
     Ok((waiters, heap::counted()))
 }
 
