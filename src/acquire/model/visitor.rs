@@ -5,7 +5,7 @@ use crate::error::{Error, ErrorKind};
 use crate::gate::Ticket;
 use crate::held::Wish;
 use crate::hold::{HoldId, Owner, ThreadId};
-use crate::lease::{self, Grant, Lease, Look};
+use crate::lease::{self, Grant, Lease};
 use crate::local::{Caller, Local, Turn};
 use crate::protocol::plain::Plain;
 use crate::questions::Questions;
@@ -162,7 +162,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
             let turn = self.around.local().turn(self.ticket, now);
             if let Turn::Handed(lease) = turn {
                 let lease = self.take(lease)?;
-                if lease.look(now) == Look::Held {
+                if self.around.local().is_valid(&lease, now) {
                     return Ok(Some(lease));
                 }
                 // It was lost between the passing and the waking.
