@@ -61,7 +61,7 @@ fn draw(panel: &DrawingArea<SVGBackend<'_>, Shift>, table: &Table) -> Result {
 
 fn color(contender: &str) -> RGBColor {
     match contender {
-        "floor" | "park" | "parking_lot" => BASE,
+        "floor" | "floor-posted" | "park" | "parking_lot" => BASE,
         name if name.starts_with("leasehold") => OWN,
         _ => PEER,
     }

@@ -111,7 +111,7 @@ fn sizes(options: &HashMap<String, String>) -> Result<Sizes> {
     let [rounds, millis, lease, waiters, handles] = match size {
         "small" => [1, 100, 2, 100, 1_000],
         "medium" => [2, 300, 6, 1_000, 100_000],
-        "full" => [5, 1_000, 12, 10_000, 1_000_000],
+        "full" => [7, 500, 12, 10_000, 1_000_000],
         _ => return Err(format!("{size}: not a size").into()),
     };
     let (processes, held): (&[usize], &[usize]) = match size {

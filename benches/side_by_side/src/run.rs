@@ -16,11 +16,14 @@ const WARM_UP_OF_A_JVM: Duration = Duration::from_secs(5);
 /// What a process can do without a server.
 pub(crate) const LOCAL: [&str; 2] = ["park", "parking_lot"];
 
-/// Those, and the floor, which does not wait, renew or re-enter.
-pub(crate) const NO_LIBRARIES: [&str; 3] = ["floor", "park", "parking_lot"];
+/// The bare redis crate, which does not wait, renew or re-enter.
+pub(crate) const FLOORS: [&str; 2] = ["floor", "floor-posted"];
+
+/// Both.
+pub(crate) const NO_LIBRARIES: [&str; 4] = ["floor", "floor-posted", "park", "parking_lot"];
 
 /// A round on one lock is so many times as long as others: more of it is chance.
-pub(crate) const LONG_ROUND: u32 = 2;
+pub(crate) const LONG_ROUND: u32 = 4;
 
 /// How much is done.
 #[derive(Clone, Debug)]

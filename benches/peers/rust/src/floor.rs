@@ -1,22 +1,27 @@
 //! The floor: the bare redis crate sending leasehold's two scripts, one connection
 //! with no delay per thread. No gate, no renewal, no waiting.
+//!
+//! The posted floor reads the answer to a release only with that to the next acquire:
+//! what a release that nobody waits for can save at best.
 
 use redis::io::tcp::TcpSettings;
-use redis::{Connection, ConnectionInfo, IntoConnectionInfo};
+use redis::{Cmd, Connection, ConnectionInfo, IntoConnectionInfo};
 
 use crate::contender::{Blocking, Contender, Result, Worker};
 
 const ACQUIRE: &str = include_str!("../../../../lua/plain_acquire.lua");
 const RELEASE: &str = include_str!("../../../../lua/plain_release.lua");
 
+#[derive(Clone)]
 struct Floor {
     info: ConnectionInfo,
+    posts: bool,
 }
 
-pub(crate) fn open(url: &str) -> Result<Contender> {
+pub(crate) fn open(url: &str, posts: bool) -> Result<Contender> {
     let settings = TcpSettings::default().set_nodelay(true);
     let info = url.into_connection_info()?.set_tcp_settings(settings);
-    Ok(Contender::Blocking(Box::new(Floor { info })))
+    Ok(Contender::Blocking(Box::new(Floor { info, posts })))
 }
 
 impl Blocking for Floor {
@@ -29,7 +34,7 @@ impl Blocking for Floor {
     }
 
     fn another(&self) -> Result<Box<dyn Blocking>> {
-        Ok(Box::new(Floor { info: self.info.clone() }))
+        Ok(Box::new(self.clone()))
     }
 
     fn worker(&self, name: &str) -> Result<Box<dyn Worker>> {
@@ -39,7 +44,17 @@ impl Blocking for Floor {
         };
         let (acquire, release) = (load(ACQUIRE)?, load(RELEASE)?);
         let channel = format!("redisson_lock__channel:{{{name}}}");
-        Ok(Box::new(Pairs { connection, acquire, release, name: name.into(), channel, count: 0 }))
+        let (name, posts) = (name.to_owned(), self.posts);
+        Ok(Box::new(Pairs {
+            connection,
+            acquire,
+            release,
+            name,
+            channel,
+            count: 0,
+            posts,
+            owed: false,
+        }))
     }
 }
 
@@ -50,6 +65,9 @@ struct Pairs {
     name: String,
     channel: String,
     count: u64,
+    posts: bool,
+    /// Whether the answer to a release is still to be read.
+    owed: bool,
 }
 
 impl Pairs {
@@ -58,7 +76,9 @@ impl Pairs {
         let owner = format!("00000000-0000-4000-8000-000000000000:{}", self.count);
         let mut acquire = redis::cmd("EVALSHA");
         acquire.arg(&self.acquire).arg(1).arg(&self.name).arg(30_000).arg(&owner);
-        match acquire.query::<i64>(&mut self.connection)? {
+        self.send(&acquire)?;
+        self.settle()?;
+        match self.answer()? {
             -2 => Ok(owner),
             other => Err(format!("the floor was refused: {other}").into()),
         }
@@ -67,10 +87,28 @@ impl Pairs {
     fn release(&mut self, owner: &str) -> Result {
         let mut release = redis::cmd("EVALSHA");
         release.arg(&self.release).arg(1).arg(&self.name).arg(owner).arg(&self.channel).arg("0");
-        match release.query::<i64>(&mut self.connection)? {
+        self.send(&release)?;
+        self.owed = true;
+        if self.posts { Ok(()) } else { self.settle() }
+    }
+
+    /// Reads the answer to a release, if there is one to come.
+    fn settle(&mut self) -> Result {
+        if !std::mem::take(&mut self.owed) {
+            return Ok(());
+        }
+        match self.answer()? {
             0.. => Ok(()),
             other => Err(format!("the floor did not release: {other}").into()),
         }
+    }
+
+    fn send(&mut self, command: &Cmd) -> Result {
+        Ok(self.connection.send_packed_command(&command.get_packed_command())?)
+    }
+
+    fn answer(&mut self) -> Result<i64> {
+        Ok(redis::from_redis_value(self.connection.recv_response()?)?)
     }
 }
 

@@ -48,7 +48,8 @@ fn open(name: &str, url: &str) -> Result<Contender, Failure> {
     match name {
         "leasehold-drop" => leasehold::open(url, leasehold::Release::Drop, pool),
         "leasehold-unlock" => leasehold::open(url, leasehold::Release::Unlock, pool),
-        "floor" => floor::open(url),
+        "floor" => floor::open(url, false),
+        "floor-posted" => floor::open(url, true),
         "park" => Ok(local::park()),
         "parking_lot" => Ok(local::parking_lot()),
         "rslock" => rslock::open(url),

@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::lineup::Lineup;
 use crate::records;
-use crate::run::{LONG_ROUND, Run, say};
+use crate::run::{FLOORS, LONG_ROUND, Run, say};
 use crate::server::Path;
 use crate::sheet::{Metric, Table, metric};
 
@@ -17,7 +17,7 @@ const METRICS: [Metric; 6] = [
 ];
 
 pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
-    let mut lineup = Lineup::new(run, Path::Tcp, &["floor"]);
+    let mut lineup = Lineup::new(run, Path::Tcp, &FLOORS);
     let mut tables = Vec::new();
     for threads in run.sizes.threads.clone() {
         let title = format!("One lock, {threads} thread(s) of one process, TCP");
