@@ -54,7 +54,7 @@ impl Default for Builder {
             url: None,
             watchdog_timeout: Duration::from_secs(30),
             poll_bound: Duration::from_secs(1),
-            pool_size: 2,
+            pool_size: 8,
             pool_timeout: Duration::from_secs(3),
             connect_timeout: Duration::from_secs(3),
             response_timeout: Duration::from_secs(3),
@@ -100,10 +100,11 @@ impl Builder {
         self
     }
 
-    /// Sets how many connections commands share. Default: 2. At least 1.
+    /// Sets how many connections commands share. Default: 8. At least 1.
     ///
-    /// They are made when they are needed. The watchdog and the listener have one
-    /// more each. From 1 to 1,024.
+    /// They are made when they are needed: as many as there are threads that want to
+    /// speak with the server at the same time. If those are more than that, they share two.
+    /// The watchdog and the listener have one more each. From 1 to 1,024.
     pub fn pool_size(mut self, connections: usize) -> Builder {
         self.pool_size = connections;
         self

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -35,6 +35,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How long a reply is left unread for the next caller. Shorter costs wake-ups of the
 /// reaper while there is traffic; longer delays what follows from a release that failed.
 const LINGER: Duration = if TIME_PASSES { Duration::from_millis(5) } else { Duration::ZERO };
+
+/// As long as there is a connection for each caller that is the fastest. A crowd of more
+/// keeps to so many: what goes out together costs less.
+const FOR_A_CROWD: usize = 2;
 
 /// Not in a model, where nothing ends a sleep but a ring.
 const TIME_PASSES: bool = !cfg!(all(test, leasehold_model));
@@ -64,6 +68,8 @@ pub(crate) struct Pool {
 /// What the reapers need.
 struct Shared {
     lanes: Vec<Lane>,
+    /// How many callers wait for an answer.
+    callers: AtomicUsize,
     desk: Arc<Desk>,
     /// By the number of the lane.
     threads: Mutex<BTreeMap<usize, JoinHandle<()>>>,
@@ -101,7 +107,12 @@ impl Pool {
         let lane = |id| Lane::new(LaneId(id), Arc::clone(&link), settings.timeouts);
         let lanes: Vec<_> = (0..settings.size).map(lane).collect();
         lanes.first().map_or(Ok(()), Lane::connect)?;
-        let shared = Arc::new(Shared { lanes, desk, threads: Mutex::default() });
+        let shared = Arc::new(Shared {
+            lanes,
+            callers: AtomicUsize::new(0),
+            desk,
+            threads: Mutex::default(),
+        });
         Ok(Pool { shared, link, wait: settings.wait })
     }
 
@@ -138,6 +149,7 @@ impl Pool {
     /// pool time-out, but sends if it can do so at once.
     pub(crate) fn wait(&self, pending: Pending, patience: Moment) -> Outcome {
         let give_up = patience.min(time::now() + self.wait);
+        let _counted = Counted::new(&self.shared.callers);
         let outcome = self.shared.lane(pending.lane).wait(&pending.slot, give_up);
         pending.slot.give_back();
         outcome
@@ -191,19 +203,25 @@ impl Shared {
     /// one with the shortest line.
     fn queue(&self, request: Request, lane: Option<LaneId>) -> LaneId {
         let mut request = Some(request);
+        let lanes = self.in_use();
         let lane = match lane {
             Some(lane) => lane,
-            None => match self.lanes.iter().find(|lane| lane.queue_if_free(&mut request)) {
+            None => match lanes.iter().find(|lane| lane.queue_if_free(&mut request)) {
                 Some(lane) => lane.id(),
-                None => self.shortest(),
+                None => lanes.iter().min_by_key(|lane| lane.load()).map_or(LaneId(0), Lane::id),
             },
         };
         request.into_iter().for_each(|request| self.lane(lane).queue(request));
         lane
     }
 
-    fn shortest(&self) -> LaneId {
-        self.lanes.iter().min_by_key(|lane| lane.load()).map_or(LaneId(0), Lane::id)
+    /// Those for what may go anywhere.
+    fn in_use(&self) -> &[Lane] {
+        let all = self.lanes.len();
+        match self.callers.load(Ordering::Relaxed) > all {
+            true => &self.lanes[..all.min(FOR_A_CROWD)],
+            false => &self.lanes,
+        }
     }
 
     /// Sends what is owed on that lane, or leaves it to who leads there or to the
@@ -269,6 +287,22 @@ impl Shared {
             }
             lane.serve();
         }
+    }
+}
+
+/// One more, for as long as it lives.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl Counted<'_> {
+    fn new(counter: &AtomicUsize) -> Counted<'_> {
+        counter.fetch_add(1, Ordering::Relaxed);
+        Counted(counter)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
