@@ -3,7 +3,9 @@
 //!
 //! What happens to a request here, step by step:
 //! 1. It is written, together with all that came with it. One deadline for what is
-//!    waited for.
+//!    waited for. Many acquires and releases that stand next to each other are *joined*:
+//!    made by one call of a script, with a list of replies. What fails there, or cannot be
+//!    joined, is sent again by itself.
 //! 2. Its reply completes it. Requests that nobody waits for may be left *unread*:
 //!    written, their replies to be read by whoever comes next, before its own.
 //! 3. A reply of `NOSCRIPT` loads the script and sends it again, and with it what was
