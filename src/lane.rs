@@ -97,10 +97,14 @@ impl Lane {
         self.state.lock().queue(request);
     }
 
-    /// Takes the request and queues it if nobody leads here; whether it did.
+    /// Takes the request and queues it if nobody leads here; whether it did. One that
+    /// nobody waits for does not come to a lane that would have to be connected first: that
+    /// may fail, and nobody would ask elsewhere.
     pub(crate) fn queue_if_free(&self, request: &mut Option<Request>) -> bool {
         let mut state = self.state.lock();
-        let free = state.wire.is_some() && state.queue.is_empty();
+        let waits = request.as_ref().is_some_and(|request| request.slot().is_some());
+        let fits = state.wire.as_ref().is_some_and(|wire| waits || wire.is_connected());
+        let free = fits && state.queue.is_empty();
         if free {
             request.take().into_iter().for_each(|request| state.queue(request));
         }
@@ -116,10 +120,12 @@ impl Lane {
         self.state.lock().queue.len()
     }
 
-    /// How many requests would come before another.
-    pub(crate) fn load(&self) -> usize {
+    /// How many requests would come before another, and first of all whether it would
+    /// have to be connected for it.
+    pub(crate) fn load(&self) -> (bool, usize) {
         let state = self.state.lock();
-        state.queue.len() + state.taken
+        let closed = state.wire.as_ref().is_some_and(|wire| !wire.is_connected());
+        (closed, state.queue.len() + state.taken)
     }
 
     /// Whether replies have been left unread.

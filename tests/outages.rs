@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use support::wait::holds_within;
-use support::{Direction, Flow, Proxy, Server, eventually};
+use support::{Direction, Flow, Proxy, Server, eventually, exists, in_time};
 
 /// A poll bound that is soon over.
 const SOON: Duration = Duration::from_millis(200);
@@ -404,4 +404,25 @@ fn forgotten_scripts_cost_no_error_and_no_increment() {
 #[test]
 fn short_pauses_cost_no_error_and_no_increment() {
     increments_survive(|server| pause(server, Duration::from_millis(50)));
+}
+
+/// While the only connection is busy, and another cannot be made, a release stands in line
+/// for the one that there is.
+#[test]
+fn a_dropped_guard_does_not_count_on_a_new_connection() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.addr());
+    let client = build(patient(proxy.url()).pool_size(2));
+    let guard = client.lock("dropped").lock().expect("all is well");
+    proxy.refuse();
+    proxy.hold_replies();
+    thread::scope(|scope| {
+        let asking = scope.spawn(|| client.lock("asked").try_lock().map(|guard| guard.is_some()));
+        eventually("it is asked for", || exists(&server, "asked"));
+        drop(guard);
+        assert!(exists(&server, "dropped"), "the connection is busy");
+        proxy.pass();
+        assert!(in_time("it is answered", asking).expect("the connection stands"));
+    });
+    eventually("both are free", || server.keys().is_empty());
 }
