@@ -149,7 +149,7 @@ impl Pool {
     /// pool time-out, but sends if it can do so at once.
     pub(crate) fn wait(&self, pending: Pending, patience: Moment) -> Outcome {
         let give_up = patience.min(time::now() + self.wait);
-        let _counted = Counted::new(&self.shared.callers);
+        let _present = Present::new(&self.shared.callers);
         let outcome = self.shared.lane(pending.lane).wait(&pending.slot, give_up);
         pending.slot.give_back();
         outcome
@@ -199,8 +199,8 @@ impl Shared {
         &self.lanes[lane.0.min(self.lanes.len() - 1)]
     }
 
-    /// Stands a request in line: on the given lane, on one that is free, or on the
-    /// one with the shortest line.
+    /// Stands a request in line: on the given lane; or, of those in use, on one that is
+    /// free, or on the one with the shortest line.
     fn queue(&self, request: Request, lane: Option<LaneId>) -> LaneId {
         let mut request = Some(request);
         let lanes = self.in_use();
@@ -215,7 +215,7 @@ impl Shared {
         lane
     }
 
-    /// Those for what may go anywhere.
+    /// The lanes for what may go anywhere: few if there is a crowd.
     fn in_use(&self) -> &[Lane] {
         let all = self.lanes.len();
         match self.callers.load(Ordering::Relaxed) > all {
@@ -290,17 +290,17 @@ impl Shared {
     }
 }
 
-/// One more, for as long as it lives.
-struct Counted<'a>(&'a AtomicUsize);
+/// A caller that waits, for as long as this lives.
+struct Present<'a>(&'a AtomicUsize);
 
-impl Counted<'_> {
-    fn new(counter: &AtomicUsize) -> Counted<'_> {
-        counter.fetch_add(1, Ordering::Relaxed);
-        Counted(counter)
+impl Present<'_> {
+    fn new(callers: &AtomicUsize) -> Present<'_> {
+        callers.fetch_add(1, Ordering::Relaxed);
+        Present(callers)
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for Present<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

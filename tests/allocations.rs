@@ -78,7 +78,7 @@ fn a_nested_pair_allocates_nothing() -> Result<()> {
 fn threads_that_share_connections_allocate_no_more() -> Result<()> {
     const THREADS: u64 = 8;
     let server = Server::start();
-    let client = Client::open(server.url())?;
+    let client = Client::builder().single(server.url()).pool_size(2).build()?;
     let begin = Arc::new(Barrier::new(usize::try_from(THREADS).expect("small")));
     let threads: Vec<_> = (0..THREADS)
         .map(|number| {

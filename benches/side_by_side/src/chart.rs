@@ -7,6 +7,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::Result;
+use crate::run::NO_LIBRARIES;
 use crate::sheet::{Spread, Table};
 
 const OWN: RGBColor = RGBColor(0x1f, 0x6f, 0xb4);
@@ -61,7 +62,7 @@ fn draw(panel: &DrawingArea<SVGBackend<'_>, Shift>, table: &Table) -> Result {
 
 fn color(contender: &str) -> RGBColor {
     match contender {
-        "floor" | "floor-posted" | "park" | "parking_lot" => BASE,
+        name if NO_LIBRARIES.contains(&name) => BASE,
         name if name.starts_with("leasehold") => OWN,
         _ => PEER,
     }

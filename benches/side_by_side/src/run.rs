@@ -19,8 +19,8 @@ pub(crate) const LOCAL: [&str; 2] = ["park", "parking_lot"];
 /// The bare redis crate, which does not wait, renew or re-enter.
 pub(crate) const FLOORS: [&str; 2] = ["floor", "floor-posted"];
 
-/// Both.
-pub(crate) const NO_LIBRARIES: [&str; 4] = ["floor", "floor-posted", "park", "parking_lot"];
+/// All of these: whoever is no lock library.
+pub(crate) const NO_LIBRARIES: [&str; 4] = [FLOORS[0], FLOORS[1], LOCAL[0], LOCAL[1]];
 
 /// A round on one lock is so many times as long as others: more of it is chance.
 pub(crate) const LONG_ROUND: u32 = 4;
