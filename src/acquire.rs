@@ -34,7 +34,7 @@ use crate::local::{Caller, Turn};
 use crate::protocol::{Ask, Rules, Verdict};
 use crate::questions::Questions;
 use crate::release::{Hold, Seat};
-use crate::request::{Answer, Debt, Failure, Request};
+use crate::request::{Answer, Debt, Request};
 use crate::script::{Call, LaneId};
 use crate::time::{self, Moment, Patience};
 use crate::waiters::{Channel, Hearing, Waiting};
@@ -306,9 +306,10 @@ impl<'a> InLine<'a> {
         let lane = pending.lane;
         match engine.pool.wait(pending, self.patience_in_line()) {
             Ok(answer) => self.answered(answer),
-            Err(Failure { error, written }) => {
+            Err(failure) => {
                 // Also a script that was refused may have been so half-way.
-                self.open = self.open.or(written.then_some(lane));
+                self.open = self.open.or(failure.is_written().then_some(lane));
+                let error = failure.into_error();
                 self.seat().local.set_trouble(error.is_passing().then(|| error.clone()));
                 self.questions.failed(time::now(), error)?;
                 Ok(None)

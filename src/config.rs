@@ -103,8 +103,9 @@ impl Builder {
     /// Sets how many connections commands share. Default: 8. At least 1.
     ///
     /// They are made when they are needed: as many as there are threads that want to
-    /// speak with the server at the same time. If there are more such threads than
-    /// connections, they share two.
+    /// speak with the server at the same time. While there are more such threads than
+    /// connections they share two, also if these two are slow to answer; where the server
+    /// takes no more connections, those that stand.
     /// The watchdog and the listener have one more each. From 1 to 1,024.
     pub fn pool_size(mut self, connections: usize) -> Builder {
         self.pool_size = connections;

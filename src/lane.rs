@@ -23,13 +23,14 @@ use std::fmt;
 use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::conn::Timeouts;
 use crate::error::{Error, ErrorKind, Result};
-use crate::request::{Failure, Link, Outcome, Request, Slot};
+use crate::request::{Link, Outcome, Request, Slot};
 use crate::script::LaneId;
 use crate::sync::{Crowd, Mutex};
-use crate::time::Moment;
+use crate::time::{self, Moment};
 use crate::wire::Wire;
 
 #[cfg(all(test, leasehold_model))]
@@ -40,6 +41,9 @@ const BATCH: usize = if cfg!(all(test, leasehold_model)) { 2 } else { 128 };
 
 /// One that is served, one that was posted, one that queues.
 const CROWDS: usize = 3;
+
+/// How long no caller tries to connect a lane, after that failed, while others stand.
+const NO_MORE_FOR: Duration = Duration::from_secs(10);
 
 /// One connection and its line.
 pub(crate) struct Lane {
@@ -60,6 +64,8 @@ struct State {
     taken: usize,
     /// What the leader needs; absent while somebody leads.
     wire: Option<Box<Wire>>,
+    /// Without a connection when it was last led.
+    closed: bool,
 }
 
 /// What is known of replies that nobody has come for.
@@ -80,7 +86,14 @@ impl fmt::Debug for Lane {
 impl Lane {
     pub(crate) fn new(id: LaneId, link: Arc<Link>, timeouts: Timeouts) -> Lane {
         let wire = Some(Box::new(Wire::new(id, Arc::clone(&link), timeouts)));
-        let state = State { queue: VecDeque::new(), queuing: 0, asleep: 0..0, taken: 0, wire };
+        let state = State {
+            queue: VecDeque::new(),
+            queuing: 0,
+            asleep: 0..0,
+            taken: 0,
+            wire,
+            closed: true,
+        };
         Lane { id, link, state: Mutex::new(state), crowds: Default::default() }
     }
 
@@ -99,11 +112,13 @@ impl Lane {
 
     /// Takes the request and queues it if nobody leads here; whether it did. One that
     /// nobody waits for does not come to a lane that would have to be connected first: that
-    /// may fail, and nobody would ask elsewhere.
+    /// may fail, and nobody would ask elsewhere. No caller does either while that is known
+    /// to have failed.
     pub(crate) fn queue_if_free(&self, request: &mut Option<Request>) -> bool {
         let mut state = self.state.lock();
         let waits = request.as_ref().is_some_and(|request| request.slot().is_some());
-        let fits = state.wire.as_ref().is_some_and(|wire| waits || wire.is_connected());
+        let fits = |wire: &Wire| wire.is_connected() || waits && may_connect(wire);
+        let fits = state.wire.as_deref().is_some_and(fits);
         let free = fits && state.queue.is_empty();
         if free {
             request.take().into_iter().for_each(|request| state.queue(request));
@@ -124,8 +139,7 @@ impl Lane {
     /// have to be connected for it.
     pub(crate) fn load(&self) -> (bool, usize) {
         let state = self.state.lock();
-        let closed = state.wire.as_ref().is_some_and(|wire| !wire.is_connected());
-        (closed, state.queue.len() + state.taken)
+        (state.closed, state.queue.len() + state.taken)
     }
 
     /// Whether replies have been left unread.
@@ -156,7 +170,7 @@ impl Lane {
             if let Some(request) = self.take_back(slot) {
                 // The lead may have been offered to it in this very moment.
                 self.post();
-                return Err(Failure { error: all_busy(), written: request.doubtful });
+                request.fail(&all_busy());
             }
             // It was taken, and will be completed.
             give_up = Moment::END;
@@ -182,6 +196,11 @@ impl Lane {
         let at = state.queue.iter().position(mine)?;
         state.queue.remove(at)
     }
+}
+
+/// Whether it is worth trying to make one more connection.
+fn may_connect(wire: &Wire) -> bool {
+    wire.unreachable_since().is_none_or(|since| since + NO_MORE_FOR <= time::now())
 }
 
 fn all_busy() -> Error {
@@ -245,6 +264,7 @@ impl<'a> Lead<'a> {
         state.taken = 0;
         let Some(mut wire) = self.wire.take() else { return Left::Nothing };
         let left = state.left(&wire);
+        state.closed = !wire.is_connected();
         match left {
             Left::Post => {
                 state.hand_over(&mut wire, usize::MAX);

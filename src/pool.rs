@@ -5,40 +5,45 @@
 //! *reaper* thread sees to the rest: it reads the answers that nobody comes for, has
 //! sent what could not be written, repeats it until it is answered or not worth it any
 //! more. Each connection has a reaper of its own, so that one that does not answer holds
-//! up no other; it is started at the first debt there. What failed on one connection is
-//! tried again together, after a pause.
+//! up no other; it is started at the first debt there. What failed is tried again
+//! (`pool/desk.rs`).
+//!
+//! Connections are made when they are needed, as many as there are callers at the same
+//! time. Callers that are more than that share two of them. Where the server takes no
+//! more, the callers share those that stand.
+
+mod desk;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::conn::{Address, Timeouts};
-use crate::error::{Error, Result};
-use crate::event::{Event, Reconnected, Sink};
+use crate::error::Result;
+use crate::event::Sink;
 use crate::lane::{Lane, Unread};
-use crate::request::{Answer, Debt, Failure, Link, Observer, Outcome, Request, Slot};
+use crate::request::{Answer, Failure, Link, Observer, Outcome, Request, Slot};
 use crate::script::{Call, LaneId};
-use crate::sync::{Condvar, Mailbox, Mutex};
+use crate::sync::Mutex;
 use crate::thread;
-use crate::time::{self, Moment, jittered};
+use crate::time::{self, Moment};
+use desk::{Desk, LONGEST_PAUSE};
+
+pub(crate) use desk::OnReconnect;
 
 #[cfg(all(test, leasehold_model))]
 mod model;
-
-/// The first and the longest pause before an owed request is tried again.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long a reply is left unread for the next caller. Shorter costs wake-ups of the
 /// reaper while there is traffic; longer delays what follows from a release that failed.
 const LINGER: Duration = if TIME_PASSES { Duration::from_millis(5) } else { Duration::ZERO };
 
-/// As long as there is a connection for each caller that is the fastest. A crowd of more
-/// keeps to so many: what goes out together costs less.
-const FOR_A_CROWD: usize = 2;
+/// As long as there is a connection for each caller that is the fastest. Callers that are
+/// more than that keep to so many: what goes out together costs less.
+const SHARED: usize = 2;
 
 /// Not in a model, where nothing ends a sleep but a ring.
 const TIME_PASSES: bool = !cfg!(all(test, leasehold_model));
@@ -75,17 +80,14 @@ struct Shared {
     threads: Mutex<BTreeMap<usize, JoinHandle<()>>>,
 }
 
-/// Is told when a connection was made again after one that broke. Must not block.
-pub(crate) trait OnReconnect: Send + Sync {
-    fn reconnected(&self);
-}
-
 /// A command in the line of a lane, whose sender has yet to wait for it.
 #[derive(Debug)]
 #[must_use = "a command is served only if somebody waits for it"]
 pub(crate) struct Pending {
     pub(crate) lane: LaneId,
     slot: Arc<Slot>,
+    /// It might have gone to any lane.
+    anywhere: bool,
 }
 
 impl fmt::Debug for Pool {
@@ -123,7 +125,7 @@ impl Pool {
 
     /// Whom to tell of new connections.
     pub(crate) fn set_on_reconnect(&self, whom: Weak<dyn OnReconnect>) {
-        *self.shared.desk.on_reconnect.lock() = Some(whom);
+        self.shared.desk.set_on_reconnect(whom);
     }
 
     /// An error in a forked child.
@@ -141,18 +143,34 @@ impl Pool {
     /// The first half of [`Pool::call`]: takes a place in line and does no I/O.
     pub(crate) fn queue(&self, call: Call, lane: Option<LaneId>) -> Pending {
         let (request, slot) = Request::awaited(call);
-        let lane = self.shared.queue(request, lane);
-        Pending { lane, slot }
+        let anywhere = lane.is_none();
+        Pending { lane: self.shared.queue(request, lane), slot, anywhere }
     }
 
     /// The second half of [`Pool::call`]. Stands in line until `patience` ends or the
     /// pool time-out, but sends if it can do so at once.
     pub(crate) fn wait(&self, pending: Pending, patience: Moment) -> Outcome {
         let give_up = patience.min(time::now() + self.wait);
-        let _present = Present::new(&self.shared.callers);
+        let present = Present::new(&self.shared.callers);
         let outcome = self.shared.lane(pending.lane).wait(&pending.slot, give_up);
         pending.slot.give_back();
-        outcome
+        drop(present);
+        match outcome {
+            Err(failure) if pending.anywhere => self.wait_elsewhere(failure, patience),
+            outcome => outcome,
+        }
+    }
+
+    /// Waits on a connection that stands, if the command found none to be written to.
+    fn wait_elsewhere(&self, failure: Failure, patience: Moment) -> Outcome {
+        // Who has stood in line for as long as it may stands in no other.
+        let waits = failure.error.is_passing() && !failure.error.is_timeout();
+        match (self.shared.connected().filter(|_| waits), failure) {
+            (Some(lane), Failure { unsent: Some(call), .. }) => {
+                self.wait(self.queue(*call, Some(lane)), patience)
+            }
+            (_, failure) => Err(failure),
+        }
     }
 
     /// Has a request sent, by and by, until it is answered or not worth it any more. Does
@@ -215,13 +233,19 @@ impl Shared {
         lane
     }
 
-    /// The lanes for what may go anywhere: few if there is a crowd.
+    /// The lanes for what may go anywhere: few if there is none for one caller more.
     fn in_use(&self) -> &[Lane] {
         let all = self.lanes.len();
-        match self.callers.load(Ordering::Relaxed) > all {
-            true => &self.lanes[..all.min(FOR_A_CROWD)],
+        match self.callers.load(Ordering::Relaxed) >= all {
+            true => &self.lanes[..all.min(SHARED)],
             false => &self.lanes,
         }
+    }
+
+    /// The lane with the shortest line of those that have a connection.
+    fn connected(&self) -> Option<LaneId> {
+        let loads = self.lanes.iter().map(|lane| (lane.load(), lane.id()));
+        loads.filter(|((closed, _), _)| !closed).min_by_key(|(load, _)| *load).map(|(_, id)| id)
     }
 
     /// Sends what is owed on that lane, or leaves it to who leads there or to the
@@ -241,13 +265,13 @@ impl Shared {
         thread::say(|| {
             log::error!("no thread for what is owed, so this one has to wait: {error}");
         });
-        self.desk.state.lock().lane(lane).reaping = false;
+        self.desk.has_no_reaper(lane);
         self.lane(lane).serve();
     }
 
     /// What the reaper of a lane does.
     fn reap(&self, lane: LaneId) {
-        let bell = &self.desk.reapers[lane.0].bell;
+        let bell = &self.desk.reaper(lane).bell;
         while !self.desk.ends_reaper(lane) {
             let next = thread::survive("seeing to what is owed", || self.see_to(lane));
             bell.sleep(next.unwrap_or_else(|| time::now() + thread::PAUSE));
@@ -273,7 +297,7 @@ impl Shared {
 
     /// Reads replies that nobody came for. When those are due that are younger.
     fn read_unread(&self, id: LaneId) -> Moment {
-        let (lane, looks_again) = (self.lane(id), &self.desk.reapers[id.0].looks_again);
+        let (lane, looks_again) = (self.lane(id), &self.desk.reaper(id).looks_again);
         looks_again.store(false, Ordering::Release);
         loop {
             let due = match lane.unread() {
@@ -306,240 +330,43 @@ impl Drop for Present<'_> {
     }
 }
 
-/// Where debts are counted, and where those that failed wait to be tried again.
-struct Desk {
-    state: Mutex<DeskState>,
-    settled: Condvar,
-    /// By the number of the lane.
-    reapers: Box<[Reaper]>,
-    events: Sink,
-    repeat: Duration,
-    on_reconnect: Mutex<Option<Weak<dyn OnReconnect>>>,
-}
+#[cfg(all(test, not(leasehold_model)))]
+mod tests {
+    use super::*;
 
-/// Where the reaper of one lane sleeps.
-#[derive(Default)]
-struct Reaper {
-    bell: Mailbox,
-    /// It will look for unread replies without being rung.
-    looks_again: AtomicBool,
-}
-
-#[derive(Debug)]
-struct DeskState {
-    /// Debts that are neither settled nor given up.
-    open: usize,
-    finish: bool,
-    lanes: Box<[LaneState]>,
-}
-
-/// What is owed on one lane, later.
-#[derive(Debug, Default)]
-struct LaneState {
-    /// By the moment at which it is due, and a number.
-    delayed: BTreeMap<(Moment, u64), Request>,
-    serial: u64,
-    /// When what failed is tried again. The reaper sends nothing before; a caller that
-    /// leads takes along what is queued.
-    retry: Moment,
-    /// How often that was put off since the last answer.
-    failures: u32,
-    /// There is a reaper, and it will look again.
-    reaping: bool,
-}
-
-impl Desk {
-    fn new(lanes: usize, events: Sink, repeat: Duration) -> Desk {
-        let state = DeskState {
-            open: 0,
-            finish: false,
-            lanes: (0..lanes).map(|_| LaneState::default()).collect(),
-        };
-        Desk {
-            state: Mutex::new(state),
-            settled: Condvar::default(),
-            reapers: (0..lanes).map(|_| Reaper::default()).collect(),
-            events,
-            repeat,
-            on_reconnect: Mutex::new(None),
-        }
-    }
-
-    fn ring(&self, lane: LaneId) {
-        if let Some(reaper) = self.reapers.get(lane.0) {
-            reaper.bell.ring();
-        }
-    }
-
-    fn opened(&self) {
-        self.state.lock().open += 1;
-    }
-
-    /// A debt has found its end.
-    fn settle(&self, lane: LaneId, call: Call, debt: Debt, outcome: Result<Answer>) {
-        let haunted = outcome.as_ref().ok().filter(|answer| answer.haunted);
-        let haunted = haunted.map_or(Moment::START, |answer| answer.sent + debt.lasting);
-        let again_until = debt.again_until.max(haunted);
-        let answered = outcome.is_ok();
-        thread::survive("settling what was owed", || debt.settle(outcome));
-        self.repeat(lane, call, again_until);
-        self.closed(lane, debt.counts, answered);
-    }
-
-    /// Has a command sent once more, if that is before `until`, and so on.
-    fn repeat(&self, lane: LaneId, call: Call, until: Moment) {
-        let at = time::now() + self.repeat;
-        if at < until {
-            let again = Debt { again_until: until, counts: false, ..Debt::new(None, until) };
-            self.delay(lane, Request::owed(call, again), |_| at);
-        }
-    }
-
-    fn closed(&self, lane: LaneId, counted: bool, answered: bool) {
-        let mut state = self.state.lock();
-        state.open -= usize::from(counted);
-        if answered {
-            state.lane(lane).failures = 0;
-        }
-        if state.open == 0 {
-            self.settled.notify_all();
-            if state.finish {
-                self.reapers.iter().for_each(|reaper| reaper.bell.ring());
-            }
-        }
-    }
-
-    fn wait_until_settled(&self, end: Moment) -> bool {
-        let mut state = self.state.lock();
-        while state.open > 0 && time::now() < end {
-            self.settled.wait_until(&mut state, end);
-        }
-        state.open == 0
-    }
-
-    fn finish(&self) {
-        self.state.lock().finish = true;
-        self.reapers.iter().for_each(|reaper| reaper.bell.ring());
-    }
-
-    /// Whether a reaper has to be started by the caller.
-    fn starts_reaper(&self, lane: LaneId) -> bool {
-        !std::mem::replace(&mut self.state.lock().lane(lane).reaping, true)
-    }
-
-    /// Whether the reaper has to end; one step with looking for debts, so that a new
-    /// one either is seen here or starts a new reaper.
-    fn ends_reaper(&self, lane: LaneId) -> bool {
-        let mut state = self.state.lock();
-        let ends = state.finish && state.open == 0;
-        if ends {
-            state.lane(lane).reaping = false;
-        }
-        ends
-    }
-
-    /// Keeps a request until `at` says.
-    fn delay(&self, lane: LaneId, request: Request, at: impl FnOnce(&mut LaneState) -> Moment) {
-        let mut state = self.state.lock();
-        let state = state.lane(lane);
-        let at = at(state);
-        let before = state.next();
-        state.serial += 1;
-        state.delayed.insert((at, state.serial), request);
-        if at < before {
-            self.ring(lane);
-        }
-    }
-
-    /// Has what failed tried again at once: there is a connection.
-    fn pause_no_more(&self, lane: LaneId) {
-        let mut state = self.state.lock();
-        let Some(state) = state.lanes.get_mut(lane.0) else { return };
-        let paused = std::mem::replace(&mut state.retry, Moment::START);
-        let later = state.delayed.split_off(&(paused + Duration::from_nanos(1), 0));
-        let due = std::mem::replace(&mut state.delayed, later);
-        if !due.is_empty() {
-            let at_once = |((_, number), request)| ((Moment::START, number), request);
-            state.delayed.extend(due.into_iter().map(at_once));
-            self.ring(lane);
-        }
-    }
-
-    /// What is due at `now`, when the next will be, and whether the lane pauses.
-    fn due(&self, lane: LaneId, now: Moment) -> (Vec<Request>, Moment, bool) {
-        let mut state = self.state.lock();
-        let state = state.lane(lane);
-        let later = state.delayed.split_off(&(now + Duration::from_nanos(1), 0));
-        let due = std::mem::replace(&mut state.delayed, later).into_values().collect();
-        let next = state.next();
-        match now < state.retry {
-            true => (due, next.min(state.retry), true),
-            false => (due, next, false),
-        }
-    }
-}
-
-impl DeskState {
-    fn lane(&mut self, lane: LaneId) -> &mut LaneState {
-        &mut self.lanes[lane.0]
-    }
-}
-
-impl LaneState {
-    /// When the next of what is delayed is due.
-    fn next(&self) -> Moment {
-        self.delayed.first_key_value().map_or(Moment::END, |((at, _), _)| *at)
-    }
-
-    /// When something that failed now is tried again: together with all that fails
-    /// until then.
-    fn retry(&mut self, now: Moment) -> Moment {
-        if self.retry <= now {
-            let pause = FIRST_PAUSE * 2_u32.saturating_pow(self.failures.min(8));
-            self.retry = now + jittered(pause.min(LONGEST_PAUSE), now.nanos());
-            self.failures += 1;
-        }
-        self.retry
-    }
-}
-
-impl Observer for Desk {
-    fn reconnected(&self, lane: LaneId, address: &Arc<str>) {
-        self.pause_no_more(lane);
-        let address = Arc::clone(address);
-        thread::survive("telling of a new connection", || {
-            log::info!("connected to {address} again");
-            self.events.tell(|| Event::Reconnected(Reconnected { address }));
+    /// A pool of lanes that nobody connects.
+    fn lanes(size: usize) -> Shared {
+        let desk = Arc::new(Desk::new(size, Sink::default(), Duration::ZERO));
+        let link = Arc::new(Link {
+            address: Address::parse("redis://127.0.0.1/").expect("a good URL"),
+            name: String::new(),
+            process: std::process::id(),
+            observer: Arc::clone(&desk) as Arc<dyn Observer>,
         });
-        let whom = self.on_reconnect.lock().clone();
-        if let Some(whom) = whom.and_then(|whom| whom.upgrade()) {
-            whom.reconnected();
-        }
+        let timeouts = Timeouts { connect: Duration::ZERO, response: Duration::ZERO };
+        let lane = |id| Lane::new(LaneId(id), Arc::clone(&link), timeouts);
+        let lanes = (0..size).map(lane).collect();
+        Shared { lanes, callers: AtomicUsize::new(0), desk, threads: Mutex::default() }
     }
 
-    fn answered(&self, lane: LaneId, request: Request, answer: Answer) {
-        if let Some((call, debt)) = request.into_debt() {
-            self.settle(lane, call, debt, Ok(answer));
-        }
+    fn queue(shared: &Shared) -> usize {
+        shared.queue(Request::awaited(Call::command(&[b"PING"])).0, None).0
     }
 
-    fn failed(&self, lane: LaneId, request: Request, error: Error) {
-        let (now, until) = (time::now(), request.until());
-        if !error.is_final() && now < until {
-            self.delay(lane, request, |state| state.retry(now));
-        } else if let Some((call, debt)) = request.into_debt() {
-            self.settle(lane, call, debt, Err(error));
-        }
-    }
-
-    fn deserted(&self, lane: LaneId) {
-        self.ring(lane);
-    }
-
-    fn unread(&self, lane: LaneId) {
-        let reaper = self.reapers.get(lane.0);
-        if let Some(reaper) = reaper.filter(|r| !r.looks_again.swap(true, Ordering::AcqRel)) {
-            reaper.bell.ring();
-        }
+    #[test]
+    fn callers_have_a_lane_each_until_they_are_more_and_then_share_two() {
+        let shared = lanes(4);
+        let mut present = Vec::new();
+        let mut come = |shared| {
+            let lane = queue(shared);
+            present.push(Present::new(&shared.callers));
+            lane
+        };
+        let first: Vec<_> = (0..4).map(|_| come(&shared)).collect();
+        assert_eq!(first, [0, 1, 2, 3]);
+        let more: Vec<_> = (0..4).map(|_| come(&shared)).collect();
+        assert_eq!(more, [0, 1, 0, 1]);
+        present.truncate(3);
+        assert_eq!(queue(&shared), 2, "there is one for each again");
     }
 }

@@ -141,7 +141,7 @@ impl Hold {
         let outcome = pool.wait(pending, Moment::END);
         match &outcome {
             Err(failure) if !failure.error.is_final() => {
-                pool.dispatch(pool.owe(self.owed().doubtful(failure.written), Some(lane)));
+                pool.dispatch(pool.owe(self.owed().doubtful(failure.is_written()), Some(lane)));
                 return Err(failure.error.clone());
             }
             Ok(answer) if answer.haunted => {

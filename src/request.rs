@@ -27,14 +27,23 @@ pub(crate) struct Answer {
 }
 
 /// Why there is no answer that says anything.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) error: Error,
-    /// The command may have run, or run yet: it was written.
-    pub(crate) written: bool,
+    /// The command, if it was never written: else it may have run, or run yet.
+    pub(crate) unsent: Option<Box<Call>>,
 }
 
 impl Failure {
+    /// Why there is none to what was, or may have been, written.
+    pub(crate) fn sent(error: Error) -> Failure {
+        Failure { error, unsent: None }
+    }
+
+    pub(crate) fn is_written(&self) -> bool {
+        self.unsent.is_none()
+    }
+
     pub(crate) fn into_error(self) -> Error {
         self.error
     }
@@ -159,6 +168,14 @@ impl Request {
         }
     }
 
+    /// Tells its sender, if one waits, why there is no answer, and gives the rest back.
+    pub(crate) fn fail(mut self, error: &Error) -> Option<Request> {
+        let To::Waiter(promise) = &mut self.to else { return Some(self) };
+        let unsent = (!self.doubtful).then(|| Box::new(self.call));
+        promise.keep(Err(Failure { error: error.clone(), unsent }));
+        None
+    }
+
     /// How long it is worth sending, if nobody waits for it.
     pub(crate) fn until(&self) -> Moment {
         match &self.to {
@@ -192,7 +209,7 @@ impl Promise {
 impl Drop for Promise {
     fn drop(&mut self) {
         if self.0.is_some() {
-            self.keep(Err(Failure { error: panicked(), written: true }));
+            self.keep(Err(Failure::sent(panicked())));
         }
     }
 }

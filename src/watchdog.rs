@@ -285,7 +285,7 @@ impl Watchdog {
         let batches: Vec<_> = batches.map(|batch| (batch, self.ask(batch))).collect();
         for (batch, slot) in batches {
             let answer = self.lane.wait(&slot, Moment::END).inspect_err(|failure| {
-                if failure.written {
+                if failure.is_written() {
                     self.may_be_renewed(batch);
                 }
             });

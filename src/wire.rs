@@ -67,6 +67,8 @@ pub(crate) struct Wire {
     notes: Notes,
     /// When the last answer to what was written is due.
     due: Moment,
+    /// When it could not be connected, if the last attempt failed.
+    unreachable: Option<Moment>,
 }
 
 /// Which lane it is, and how it is to connect.
@@ -142,11 +144,17 @@ impl Wire {
             batch: Batch::default(),
             notes: Notes::default(),
             due: Moment::START,
+            unreachable: None,
         }
     }
 
     pub(crate) fn is_connected(&self) -> bool {
         self.conn.is_some()
+    }
+
+    /// When the last attempt to connect it was made, if that failed.
+    pub(crate) fn unreachable_since(&self) -> Option<Moment> {
+        self.unreachable
     }
 
     /// Takes a request over, behind those that it has.
@@ -232,6 +240,12 @@ impl Wire {
         if self.conn.is_some() {
             return Ok(());
         }
+        let opened = self.open();
+        self.unreachable = opened.is_err().then(time::now);
+        opened
+    }
+
+    fn open(&mut self) -> Result<()> {
         let Place { lane, link, timeouts } = &self.at;
         let now = time::now();
         let unknown = self.notes.ghosts_that_haunt(now);
@@ -320,7 +334,7 @@ impl Place {
         request.written = None;
         match (&mut request.to, answer) {
             (To::Waiter(promise), answer) => {
-                promise.keep(answer.map_err(|error| Failure { error, written: true }));
+                promise.keep(answer.map_err(Failure::sent));
             }
             (To::Debt(_), Err(error)) => self.link.observer.failed(self.lane, request, error),
             (To::Debt(_), Ok(answer)) => self.link.observer.answered(self.lane, request, answer),
@@ -329,12 +343,9 @@ impl Place {
     }
 
     fn fail(&self, requests: impl IntoIterator<Item = Request>, error: &Error) {
-        for mut request in requests {
-            let (error, written) = (error.clone(), request.doubtful);
-            match &mut request.to {
-                To::Waiter(promise) => promise.keep(Err(Failure { error, written })),
-                To::Debt(_) => self.link.observer.failed(self.lane, request, error),
-                To::Script(_) | To::Ghost(_) => {}
+        for request in requests.into_iter().filter_map(|request| request.fail(error)) {
+            if let To::Debt(_) = request.to {
+                self.link.observer.failed(self.lane, request, error.clone());
             }
         }
     }

@@ -5,7 +5,7 @@ mod faults;
 mod support;
 
 use faults::*;
-use leasehold::{Client, Error};
+use leasehold::{Client, Error, Guard};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -425,4 +425,51 @@ fn a_dropped_guard_does_not_count_on_a_new_connection() {
         assert!(in_time("it is answered", asking).expect("the connection stands"));
     });
     eventually("both are free", || server.keys().is_empty());
+}
+
+#[test]
+fn a_caller_shares_a_connection_if_another_cannot_be_made() {
+    shares_the_only_connection(|_, proxy| proxy.refuse(), |_, proxy| proxy.stats().refused);
+}
+
+#[test]
+fn a_caller_shares_a_connection_if_the_server_takes_no_more() {
+    let rejected = |admin: &mut redis::Connection, _: &Proxy| {
+        let stats: redis::InfoDict = redis::cmd("INFO").arg("stats").query(admin).expect("INFO");
+        stats.get("rejected_connections").expect("a number")
+    };
+    let fill = |admin: &mut redis::Connection, _: &Proxy| {
+        let list: String = redis::cmd("CLIENT").arg("LIST").query(admin).expect("CLIENT LIST");
+        let most =
+            redis::cmd("CONFIG").arg(&["SET", "maxclients"]).arg(list.lines().count()).query(admin);
+        most.expect("CONFIG SET")
+    };
+    shares_the_only_connection(fill, rejected);
+}
+
+fn shares_the_only_connection(
+    forbid: impl Fn(&mut redis::Connection, &Proxy),
+    rejected: impl Fn(&mut redis::Connection, &Proxy) -> usize,
+) {
+    let server = Server::start();
+    let proxy = Proxy::start(server.addr());
+    let client = build(patient(proxy.url()).pool_size(3));
+    client.lock("a").lock().and_then(Guard::unlock).expect("all is well");
+    let mut admin = server.connection();
+    forbid(&mut admin, &proxy);
+    proxy.hold_replies();
+    let ask = &|name| client.lock(name).try_lock().map(|guard| guard.is_some());
+    thread::scope(|scope| {
+        let first = scope.spawn(|| ask("a"));
+        eventually("the one connection is busy", || {
+            redis::cmd("EXISTS").arg("a").query(&mut admin).expect("EXISTS")
+        });
+        let others = ["b", "c"].map(|name| (name, scope.spawn(move || ask(name))));
+        eventually("one wants another connection", || rejected(&mut admin, &proxy) > 0);
+        proxy.pass();
+        assert!(in_time("it is answered", first).expect("the connection stands"));
+        for (name, other) in others {
+            assert!(in_time(name, other).expect("it shares the connection"), "{name}");
+        }
+    });
 }

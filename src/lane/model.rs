@@ -34,7 +34,7 @@ use crate::model::check;
 use crate::name::Name;
 use crate::protocol::plain::Plain;
 use crate::protocol::{Ask, Rules as _, Verdict};
-use crate::request::{Answer, Debt, Observer, Settle};
+use crate::request::{Answer, Debt, Failure, Observer, Settle};
 use crate::script::{Call, Reply};
 use crate::sync::Mailbox;
 use shuttle::thread::{self, JoinHandle};
@@ -172,7 +172,7 @@ impl World {
         match outcome {
             Ok(answer) if answer.doubtful => assert!((1..=most).contains(&copies)),
             Ok(_) => assert_eq!(copies, 1, "{text} ran once"),
-            Err(Failure { written: false, .. }) => assert_eq!(copies, 0, "{text} was not sent"),
+            Err(failure) if !failure.is_written() => assert_eq!(copies, 0, "{text} was not sent"),
             Err(Failure { error, .. }) => assert!(copies <= most, "{error}"),
         }
     }
@@ -264,7 +264,7 @@ fn what_breaks_is_sent_again_once_and_said_to_be_doubtful() {
                 let creditor = world.owe("a");
                 ask("b", PATIENT)(world);
                 let outcome = creditor.0.lock().clone().expect("settled before what came after");
-                let outcome = outcome.map_err(|error| Failure { error, written: true });
+                let outcome = outcome.map_err(Failure::sent);
                 world.check_outcome("a", &outcome);
             };
             join([

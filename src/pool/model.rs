@@ -17,7 +17,7 @@ use super::*;
 use crate::conn::model::{Mishap, Server};
 use crate::lease::{Grant, Lease};
 use crate::model::check;
-use crate::request::Settle;
+use crate::request::{Debt, Settle};
 use shuttle::thread::{self as model, JoinHandle};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};

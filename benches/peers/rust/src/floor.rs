@@ -77,8 +77,9 @@ impl Pairs {
         let mut acquire = redis::cmd("EVALSHA");
         acquire.arg(&self.acquire).arg(1).arg(&self.name).arg(30_000).arg(&owner);
         self.send(&acquire)?;
-        self.settle()?;
-        match self.answer()? {
+        let (settled, answer) = (self.settle(), self.answer()?);
+        settled?;
+        match answer {
             -2 => Ok(owner),
             other => Err(format!("the floor was refused: {other}").into()),
         }
