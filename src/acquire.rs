@@ -3,13 +3,15 @@
 //! What a caller goes through:
 //! 1. It holds the lock already: a count, and perhaps a longer lease.
 //! 2. It stands in line at the gate (`local.rs`) and sleeps until it is the front,
-//!    or a hold was passed to it.
+//!    or a hold was passed to it. (Not for a kind without a gate, such as the fair lock:
+//!    there each caller asks by itself.)
 //! 3. As the front it asks the server. Granted: done, if the lease is not over by
 //!    the time the answer is read.
 //! 4. Refused: it registers with the lock's channel, has it subscribed, and sleeps
 //!    until there is news there, the holder's lease is over, or the watchdog has found
 //!    the lock free, which looks at the poll bound; then it asks again. News between a
-//!    question and the sleep is not missed (`waiters.rs`).
+//!    question and the sleep is not missed (`waiters.rs`). Without a gate it asks itself at
+//!    the poll bound; without a channel (the spin lock) after a pause that grows.
 //! 5. One that was woken by a message and refused again has lost a race against
 //!    other processes. It ignores messages for a short, growing, jittered while and
 //!    then asks once.
@@ -20,6 +22,7 @@
 //! without harm. Whoever leaves without the lock and has a question open has its
 //! hold released, in the same line to the server: behind whatever may still run.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,12 +30,12 @@ use crate::cancel::{CancelToken, Watching};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Acquired, Event, Waited};
 use crate::gate::Ticket;
-use crate::held::Wish;
+use crate::held::{Entry, Wish};
 use crate::hold::{HoldId, Owner, ThreadId};
 use crate::lease::{self, Grant, Lease};
 use crate::local::{Caller, Turn};
-use crate::protocol::{Ask, Rules, Verdict};
-use crate::questions::Questions;
+use crate::protocol::{Ask, Line, Listens, Rules, Verdict, Wake};
+use crate::questions::{Pace, Questions};
 use crate::release::{Hold, Seat};
 use crate::request::{Answer, Debt, Request};
 use crate::script::{Call, LaneId};
@@ -54,6 +57,8 @@ pub(crate) struct Attempt<'a> {
     /// A fixed lease, or `None` for one that is renewed.
     pub(crate) lease: Option<Duration>,
     pub(crate) owned: bool,
+    /// The name of the holder, if it is not the hold.
+    pub(crate) holder: Option<&'a Arc<str>>,
     pub(crate) patience: Patience,
     pub(crate) cancel: Option<&'a CancelToken>,
 }
@@ -65,13 +70,27 @@ impl Attempt<'_> {
         self.check_wanted()?;
         let (rules, owned, renewed) = (self.rules, self.owned, self.lease.is_none());
         let wish = Wish { rules, owned, waits: self.patience != Patience::None, renewed };
-        if let Some(lease) = self.seat.local.re_enter(&wish, ThreadId::current(), now)? {
-            return self.enter_again(self.hold(lease)).map(Some);
-        }
+        let hold = match self.seat.local.enter(&wish, ThreadId::current(), now)? {
+            Entry::Again(lease) => return self.enter_again(self.hold(lease)).map(Some),
+            Entry::Under(hold) => hold,
+            Entry::Anew => HoldId::next(),
+        };
         let caller = Caller::new(wish);
+        if self.rules.line() == Line::None {
+            return Asking::new(self, caller, None, hold, now).run();
+        }
         match self.seat.local.line_up(caller.clone(), now) {
-            Some(ticket) => InLine::new(self, caller, ticket, now).run(),
+            Some(ticket) => Asking::new(self, caller, Some(ticket), hold, now).run(),
             None => self.seat.engine.pool.check_process().map(|()| None),
+        }
+    }
+
+    /// How soon one that was refused asks again.
+    fn pace(&self) -> Pace {
+        match (self.rules.listens(), self.rules.line()) {
+            (Listens::Nothing, _) => Pace::BackOff(self.seat.engine.back_off),
+            (_, Line::None) => Pace::Unaided,
+            (_, Line::Gate) => Pace::Polled,
         }
     }
 
@@ -116,13 +135,16 @@ impl Attempt<'_> {
     }
 }
 
-/// A caller in line.
-struct InLine<'a> {
+/// A caller that wants the lock.
+struct Asking<'a> {
     attempt: &'a Attempt<'a>,
     caller: Caller,
-    ticket: Ticket,
+    /// Its place in line, if the kind has one.
+    ticket: Option<Ticket>,
     hold: HoldId,
     owner: Owner,
+    /// To how many threads the hold may go, itself included.
+    threads: u32,
     started: Moment,
     /// The line to the server on which a question has no answer yet.
     open: Option<LaneId>,
@@ -131,19 +153,24 @@ struct InLine<'a> {
     watching: Option<[Option<Watching>; 2]>,
     /// The channel that it listens to, once it was refused.
     listening: Option<Waiting>,
+    /// The channel that it alone hears, where the kind has such.
+    own_channel: OnceCell<Arc<Channel>>,
+    /// Its questions have left something behind that must be undone.
+    queued: bool,
     /// It slept because others hold the lock, or stand before it.
     waited: bool,
-    in_line: bool,
+    /// It has not left.
+    here: bool,
     /// It was said that the lock has no end.
     endless: bool,
 }
 
-impl Drop for InLine<'_> {
+impl Drop for Asking<'_> {
     /// Also if a logger or an allocation panics: the line must move on.
     fn drop(&mut self) {
-        if self.in_line {
+        if self.here {
             drop(self.leave());
-            self.clean_up();
+            self.clean_up(false);
         }
     }
 }
@@ -156,22 +183,32 @@ enum Next {
     Yield(Moment),
 }
 
-impl<'a> InLine<'a> {
-    fn new(attempt: &'a Attempt<'a>, caller: Caller, ticket: Ticket, now: Moment) -> InLine<'a> {
-        let hold = HoldId::next();
-        InLine {
+impl<'a> Asking<'a> {
+    fn new(
+        attempt: &'a Attempt<'a>,
+        caller: Caller,
+        ticket: Option<Ticket>,
+        hold: HoldId,
+        now: Moment,
+    ) -> Asking<'a> {
+        let (engine, rules) = (&attempt.seat.engine, attempt.rules);
+        let owner = Owner::new(engine.id, hold, rules.suffix());
+        Asking {
             attempt,
             caller,
             ticket,
             hold,
-            owner: Owner::new(attempt.seat.engine.id, hold),
+            owner: owner.named(attempt.holder.cloned()),
+            threads: 0,
             started: now,
             open: None,
-            questions: Questions::new(now, attempt.seat.engine.poll_bound, hold.seed()),
+            questions: Questions::new(now, engine.poll_bound, hold.seed(), attempt.pace()),
             watching: None,
             listening: None,
+            own_channel: OnceCell::new(),
+            queued: false,
             waited: false,
-            in_line: true,
+            here: true,
             endless: false,
         }
     }
@@ -190,22 +227,23 @@ impl<'a> InLine<'a> {
                 other.map(|_| passed)
             }
         };
-        self.in_line = false;
-        self.clean_up();
+        self.here = false;
+        self.clean_up(matches!(outcome, Ok(Some(_))));
         self.tell(matches!(outcome, Ok(Some(_))));
         outcome
     }
 
     fn leave(&mut self) -> Option<Hold> {
-        self.in_line = false;
-        let passed = self.seat().local.leave(self.ticket).map(|lease| self.attempt.hold(lease));
-        passed.filter(Hold::is_held)
+        self.here = false;
+        let passed = self.seat().local.leave(self.ticket?);
+        passed.map(|lease| self.attempt.hold(lease)).filter(Hold::is_held)
     }
 
     fn wait(&mut self) -> Result<Option<Hold>> {
         loop {
             let now = time::now();
-            let turn = self.seat().local.turn(self.ticket, now);
+            let local = &self.seat().local;
+            let turn = self.ticket.map_or_else(|| local.alone(now), |it| local.turn(it, now));
             if let Turn::Handed(lease) = turn {
                 let hold = self.attempt.hold(lease);
                 self.attempt.check_wanted()?;
@@ -214,8 +252,7 @@ impl<'a> InLine<'a> {
                 }
                 // It was lost between the passing and the waking.
                 drop(hold);
-                let again = self.seat().local.line_up(self.caller.clone(), now);
-                self.ticket = again.unwrap_or(self.ticket);
+                self.ticket = local.line_up(self.caller.clone(), now).or(self.ticket);
                 continue;
             }
             self.attempt.check_wanted()?;
@@ -294,14 +331,21 @@ impl<'a> InLine<'a> {
         // Who tells the listener of a channel has looked there before: it may be
         // subscribed and given up again before this caller registers.
         let channel = match session {
-            Some(_) => Some(local.channel(&engine.waiters)),
-            None => local.known_channel(),
+            Some(_) => self.channel(),
+            None => local.known_channel(self.attempt.rules.listens()).or(self.own_channel.get()),
         };
         let hearing = channel.map_or(Hearing::Nothing, |channel| channel.hearing());
-        let told = session.filter(|_| hearing == Hearing::Nothing);
-        self.questions.before(channel.map(|channel| channel.news()), hearing, told);
+        let told = session.filter(|_| channel.is_some() && hearing == Hearing::Nothing);
+        let news = channel.map(|channel| channel.news());
+        let wanted = channel.filter(|_| told.is_some()).cloned();
+        self.questions.before(news, hearing, told);
+        if self.threads == 0 {
+            self.threads = self.wants_threads();
+        }
+        // From now on until it is answered it may stand in a queue there.
+        self.queued = self.attempt.rules.queues() && self.caller.wish.waits;
 
-        let question = self.question(told.map(|_| &engine.control));
+        let question = self.question(wanted.as_deref());
         let pending = engine.pool.queue(question, lane);
         let lane = pending.lane;
         match engine.pool.wait(pending, self.patience_in_line()) {
@@ -330,13 +374,48 @@ impl<'a> InLine<'a> {
         self.attempt.lease.unwrap_or(self.seat().engine.watchdog_timeout)
     }
 
-    fn question(&self, wake: Option<&String>) -> Call {
+    fn question(&self, wanted: Option<&Channel>) -> Call {
+        let Seat { engine, local } = self.seat();
         self.attempt.rules.acquire(&Ask {
-            name: self.seat().local.name(),
+            name: local.name(),
             owner: &self.owner,
             lease: self.lease(),
-            wake: wake.map(String::as_str),
+            patience: self.patience(),
+            threads: self.threads,
+            wake: wanted.map(|channel| Wake { control: &engine.control, wanted: channel.name() }),
         })
+    }
+
+    /// The channel on which it hears that the lock is free.
+    fn channel(&self) -> Option<&Arc<Channel>> {
+        let (Seat { engine, local }, rules) = (self.seat(), self.attempt.rules);
+        match rules.listens() {
+            Listens::Itself => {
+                Some(self.own_channel.get_or_init(|| {
+                    engine.waiters.channel(&rules.channel(local.name(), &self.owner))
+                }))
+            }
+            listens => local.channel(listens, &engine.waiters),
+        }
+    }
+
+    /// For how long nobody need think that it is dead; `None` if it does not wait.
+    fn patience(&self) -> Option<Duration> {
+        let engine = &self.seat().engine;
+        let least = engine.poll_bound.saturating_mul(2);
+        match self.attempt.patience {
+            Patience::None => None,
+            Patience::Forever => Some(engine.fair_wait.max(least)),
+            Patience::Until(end) => Some(self.started.until(end).min(engine.fair_wait).max(least)),
+        }
+    }
+
+    /// How many threads would have the hold one after the other, if it is not lost.
+    fn wants_threads(&self) -> u32 {
+        let Seat { engine, local } = self.seat();
+        let passed = self.ticket.map_or(0, |_| local.line().saturating_sub(1));
+        let most = if self.attempt.lease.is_none() { engine.bounds.passes } else { 0 };
+        1 + u32::try_from(passed).unwrap_or(u32::MAX).min(most)
     }
 
     fn answered(&mut self, answer: Answer) -> Result<Option<Hold>> {
@@ -347,7 +426,7 @@ impl<'a> InLine<'a> {
         self.open = (answer.haunted && copies).then_some(lane);
         let verdict = self.attempt.rules.verdict(answer.reply);
         match verdict.inspect_err(|_| self.open = Some(lane))? {
-            Verdict::Granted => self.granted(sent, lane),
+            Verdict::Granted(token) => self.granted(sent, lane, token),
             Verdict::Refused { left } => {
                 self.refused(left);
                 Ok(None)
@@ -355,7 +434,7 @@ impl<'a> InLine<'a> {
         }
     }
 
-    fn granted(&mut self, sent: Moment, lane: LaneId) -> Result<Option<Hold>> {
+    fn granted(&mut self, sent: Moment, lane: LaneId, token: u64) -> Result<Option<Hold>> {
         let (deadline, now) = (lease::deadline(sent, self.lease()), time::now());
         if deadline <= now {
             self.seat().local.set_trouble(None);
@@ -364,7 +443,7 @@ impl<'a> InLine<'a> {
         }
         let grant = Grant {
             hold: self.hold,
-            owner: self.owner,
+            owner: self.owner.clone(),
             rules: self.attempt.rules,
             deadline,
             term: self.lease(),
@@ -372,6 +451,7 @@ impl<'a> InLine<'a> {
             holder: self.caller.holder.clone(),
             at: now,
             haunted: self.open.take(),
+            tokens: token..=if token == 0 { 0 } else { token + u64::from(self.threads - 1) },
         };
         let (local, round_trip) = (&self.seat().local, sent.until(now));
         let lease = local.granted(self.ticket, &self.caller, grant, round_trip);
@@ -382,7 +462,8 @@ impl<'a> InLine<'a> {
 
     fn refused(&mut self, left: Option<Duration>) {
         let (Seat { engine, local }, waits) = (self.seat(), self.caller.wish.waits);
-        if local.refused(time::now(), waits) {
+        let polled = waits && matches!(self.attempt.pace(), Pace::Polled);
+        if local.refused(time::now(), polled) {
             engine.watchdog.poll(Arc::clone(local));
         }
         if left.is_none() && !std::mem::replace(&mut self.endless, true) {
@@ -390,13 +471,10 @@ impl<'a> InLine<'a> {
             log::warn!("the lock {name:?} is held without a time to live: somebody must free it");
         }
         self.questions.refused(time::now(), left);
-        if !waits {
-            return;
-        }
+        let Some(channel) = self.channel().filter(|_| waits).cloned() else { return };
         if self.listening.is_none() {
-            let channel = local.channel(&engine.waiters);
-            let listening = Channel::wait(channel, &self.caller.mailbox);
-            self.questions.listens(&listening, channel, engine.waiters.session());
+            let listening = channel.wait(&self.caller.mailbox);
+            self.questions.listens(&listening, &channel, engine.waiters.session());
             self.listening = Some(listening);
         }
         engine.listener.call();
@@ -410,14 +488,20 @@ impl<'a> InLine<'a> {
         unanswered.or_else(trouble).map_or(Ok(None), Err)
     }
 
-    /// Releases what an open question may take.
-    fn clean_up(&mut self) {
-        let Some(lane) = self.open.take() else { return };
+    /// Undoes what an open question may do yet, and what those have left behind that were
+    /// answered.
+    fn clean_up(&mut self, acquired: bool) {
+        let lane = self.open.take();
+        if lane.is_none() && (acquired || !self.queued) {
+            return;
+        }
         let attempt = self.attempt;
-        let release = attempt.rules.release(attempt.seat.local.name(), &self.owner);
+        let name = attempt.seat.local.name();
+        let undo = attempt.rules.undo(name, &self.owner, self.patience());
         let (pool, lasting) = (&attempt.seat.engine.pool, self.lease());
-        let debt = Debt::new(None, time::now() + lasting).haunted(lasting);
-        pool.dispatch(pool.owe(Request::owed(release, debt), Some(lane)));
+        let worth = lasting.max(self.patience().filter(|_| self.queued).unwrap_or_default());
+        let debt = Debt::new(None, time::now() + worth).haunted(lasting);
+        pool.dispatch(pool.owe(Request::owed(undo, debt), lane));
     }
 
     fn tell(&self, acquired: bool) {

@@ -8,7 +8,8 @@ use uuid::Uuid;
 use crate::config::Builder;
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::lock::Lock;
+use crate::lock::{FairLock, FencedLock, Lock, SpinLock};
+use crate::rw_lock::RwLock;
 
 /// A connection to the server that keeps the locks, and where locks are made.
 ///
@@ -62,6 +63,30 @@ impl Client {
     /// [prefix](Builder::name_prefix), and shared with Redisson's `getLock(name)`. It
     /// must not be empty; braces in it must be a hash tag, as in `"a{b}c"`.
     pub fn lock(&self, name: impl Into<String>) -> Lock {
+        Lock::new(Arc::clone(&self.engine), name.into())
+    }
+
+    /// Returns the lock of that name that is granted in the order in which it was asked
+    /// for, by threads, processes and languages: no round trip. Redisson's `getFairLock`.
+    pub fn fair_lock(&self, name: impl Into<String>) -> FairLock {
+        Lock::new(Arc::clone(&self.engine), name.into())
+    }
+
+    /// Returns the lock of that name whose guards have a [fencing token](crate::Guard::token): no
+    /// round trip. Redisson's `getFencedLock`.
+    pub fn fenced_lock(&self, name: impl Into<String>) -> FencedLock {
+        Lock::new(Arc::clone(&self.engine), name.into())
+    }
+
+    /// Returns the lock of that name that many may hold for reading, or one for writing: no
+    /// round trip. Redisson's `getReadWriteLock`.
+    pub fn rw_lock(&self, name: impl Into<String>) -> RwLock {
+        RwLock::new(&self.engine, name.into())
+    }
+
+    /// Returns the lock of that name for which callers wait by asking again and again: no
+    /// round trip. Redisson's `getSpinLock`.
+    pub fn spin_lock(&self, name: impl Into<String>) -> SpinLock {
         Lock::new(Arc::clone(&self.engine), name.into())
     }
 

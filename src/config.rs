@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::conn::Address;
 use crate::error::{Error, Result};
 use crate::event::Events;
+use crate::time::jittered;
 
 /// The shortest lease.
 pub(crate) const SHORTEST_LEASE: Duration = Duration::from_millis(10);
@@ -46,6 +47,8 @@ pub struct Builder {
     pub(crate) max_passes: u32,
     pub(crate) max_pass_time: Duration,
     pub(crate) events: Option<Arc<dyn Events>>,
+    pub(crate) fair_wait: Duration,
+    pub(crate) back_off: BackOff,
 }
 
 impl Default for Builder {
@@ -62,6 +65,8 @@ impl Default for Builder {
             max_passes: 512,
             max_pass_time: Duration::from_millis(5),
             events: None,
+            fair_wait: Duration::from_secs(300),
+            back_off: BackOff::default(),
         }
     }
 }
@@ -166,6 +171,24 @@ impl Builder {
         self
     }
 
+    /// Sets after how long without a word from it a caller that is first in the queue of a
+    /// fair lock is taken for dead. Default: 300 s, Redisson's.
+    ///
+    /// Who waits gives a word at every poll bound; where a process dies, those behind it
+    /// wait so long for each of its threads in the queue. A caller with a time-out is taken
+    /// for dead after that, if it is shorter, but no sooner than after two poll bounds. At least 10 ms.
+    pub fn fair_wait(mut self, span: Duration) -> Builder {
+        self.fair_wait = span;
+        self
+    }
+
+    /// Sets how long a caller that spins pauses between two questions. Default:
+    /// Exponential { first: 1ms, longest: 128ms }, Redisson's.
+    pub fn spin_back_off(mut self, back_off: BackOff) -> Builder {
+        self.back_off = back_off;
+        self
+    }
+
     /// Checks what can be checked without a server.
     pub(crate) fn check(&self) -> Result<Address> {
         let millis = Duration::from_millis;
@@ -174,6 +197,7 @@ impl Builder {
             ("the poll bound", self.poll_bound, millis(10)),
             ("the connect time-out", self.connect_timeout, millis(1)),
             ("the response time-out", self.response_timeout, millis(1)),
+            ("the fair wait", self.fair_wait, millis(10)),
         ];
         for (what, given, least) in limits {
             if given < least {
@@ -187,8 +211,58 @@ impl Builder {
             let message = format!("the pool size is not between 1 and {MOST_CONNECTIONS}");
             return Err(Error::configuration(message));
         }
+        self.back_off.check()?;
         let url = self.url.as_deref();
         Address::parse(url.ok_or_else(|| Error::configuration("no server is named"))?)
+    }
+}
+
+/// How long a caller that [spins](crate::Client::spin_lock) pauses before it asks again.
+/// Every pause is jittered: between half of what is said here and all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BackOff {
+    /// Twice as long after each refusal.
+    Exponential {
+        /// The pause after the first refusal. At least 50 us.
+        first: Duration,
+        /// No pause is longer.
+        longest: Duration,
+    },
+    /// Always the same. At least 50 us.
+    Constant(Duration),
+}
+
+impl Default for BackOff {
+    fn default() -> BackOff {
+        let millis = Duration::from_millis;
+        BackOff::Exponential { first: millis(1), longest: millis(128) }
+    }
+}
+
+impl BackOff {
+    const LEAST: Duration = Duration::from_micros(50);
+
+    /// The pause after so many refusals before the last.
+    pub(crate) fn pause(self, refusals: u32, seed: u64) -> Duration {
+        let pause = match self {
+            BackOff::Exponential { first, longest } => {
+                first.saturating_mul(2_u32.saturating_pow(refusals)).min(longest)
+            }
+            BackOff::Constant(pause) => pause,
+        };
+        jittered(pause, seed)
+    }
+
+    fn check(self) -> Result<()> {
+        let (BackOff::Exponential { first, .. } | BackOff::Constant(first)) = self;
+        let longest = if let BackOff::Exponential { longest, .. } = self { longest } else { first };
+        match first < BackOff::LEAST || longest < first || longest > LONGEST_LEASE {
+            true => {
+                Err(Error::configuration("the back-off is below 50 us, or ends before it begins"))
+            }
+            false => Ok(()),
+        }
     }
 }
 
@@ -206,6 +280,8 @@ impl fmt::Debug for Builder {
             .field("name_prefix", &self.name_prefix)
             .field("local_handoff", &(self.max_passes, self.max_pass_time))
             .field("events", &self.events.is_some())
+            .field("fair_wait", &self.fair_wait)
+            .field("spin_back_off", &self.back_off)
             .finish()
     }
 }

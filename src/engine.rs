@@ -9,7 +9,7 @@ use crossbeam_channel::Receiver;
 use uuid::Uuid;
 
 use crate::cancel::CancelToken;
-use crate::config::Builder;
+use crate::config::{BackOff, Builder};
 use crate::conn::Timeouts;
 use crate::error::{Error, Result};
 use crate::event::{Event, Events, Sink};
@@ -46,9 +46,12 @@ pub(crate) struct Engine {
     pub(crate) control: String,
     pub(crate) watchdog_timeout: Duration,
     pub(crate) poll_bound: Duration,
+    /// How long a fair lock's queue waits for a caller that says nothing.
+    pub(crate) fair_wait: Duration,
+    pub(crate) back_off: BackOff,
     response_timeout: Duration,
     name_prefix: String,
-    bounds: PassBounds,
+    pub(crate) bounds: PassBounds,
     locals: Interned<Local>,
     /// So that what a process knows of a lock outlives handles made for one call.
     recent: Recent<Local>,
@@ -122,6 +125,8 @@ impl Engine {
             control,
             watchdog_timeout: settings.watchdog_timeout,
             poll_bound: settings.poll_bound,
+            fair_wait: settings.fair_wait,
+            back_off: settings.back_off,
             response_timeout: settings.response_timeout,
             name_prefix: settings.name_prefix,
             bounds: PassBounds {

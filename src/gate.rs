@@ -61,6 +61,10 @@ impl<W> Gate<W> {
         self.front().is_some_and(|(front, _)| front == ticket)
     }
 
+    pub(crate) fn len(&self) -> usize {
+        usize::from(self.front.is_some()) + self.behind.len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.front.is_none()
     }
@@ -107,7 +111,7 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(gate.front().map(|(t, n)| (t, *n)), line.first().copied());
-                prop_assert_eq!(gate.is_empty(), line.is_empty());
+                prop_assert_eq!((gate.is_empty(), gate.len()), (line.is_empty(), line.len()));
                 prop_assert!(line.iter().skip(1).all(|(t, _)| !gate.is_front(*t)));
             }
         }

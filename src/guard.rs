@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::error::Result;
 use crate::protocol::Protocol;
+use crate::protocol::fenced::Fenced;
 use crate::protocol::plain::Plain;
 use crate::release::Hold;
 
@@ -143,3 +144,22 @@ macro_rules! guard_methods {
 
 guard_methods!(Guard);
 guard_methods!(OwnedGuard);
+
+macro_rules! token_method {
+    ($guard:ident) => {
+        impl $guard<Fenced> {
+            /// Returns the fencing token of this hold: no round trip.
+            ///
+            /// It is larger than that of every hold on the lock before. Hand it to what the
+            /// lock protects, which is to refuse who comes with a smaller one than it has
+            /// seen: so a holder that has lost its lease and does not know it does no harm.
+            /// Guards of nested calls have the same token.
+            pub fn token(&self) -> u64 {
+                self.hold.token()
+            }
+        }
+    };
+}
+
+token_method!(Guard);
+token_method!(OwnedGuard);

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::hold::Holder;
+use crate::hold::{HoldId, Holder};
 use crate::lease::{Lease, Look};
-use crate::protocol::Rules;
+use crate::protocol::{Beside, Rules};
 use crate::time::Moment;
 
 /// What a caller wants.
@@ -29,6 +29,31 @@ pub(crate) struct Held {
     pub(crate) leaked: usize,
 }
 
+/// How a caller comes to a hold.
+#[derive(Debug)]
+pub(crate) enum Entry {
+    /// It has it already.
+    Again(Arc<Lease>),
+    /// It asks for one beside the hold with this number, and under the same.
+    Under(HoldId),
+    /// It asks for one of its own.
+    Anew,
+}
+
+impl Entry {
+    /// What the holds of a thread mean for what it wants.
+    pub(crate) fn of<'a>(
+        mut own: impl Iterator<Item = &'a Held>,
+        wish: &Wish,
+        now: Moment,
+    ) -> Result<Entry> {
+        own.try_fold(Entry::Anew, |entry, held| match held.beside(wish, now)? {
+            Entry::Anew => Ok(entry),
+            other => Ok(other),
+        })
+    }
+}
+
 /// What ends of that which counts a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counted {
@@ -43,23 +68,31 @@ impl Held {
         Held { lease, holder, guards: 1, leaked: 0 }
     }
 
-    /// `None` if the caller may stand in line beside its own hold.
-    pub(crate) fn re_enter(&mut self, wish: &Wish, now: Moment) -> Result<Option<Arc<Lease>>> {
-        let valid = self.lease.look(now) == Look::Held;
-        if wish.owned && !(valid && wish.waits) {
-            return Ok(None);
-        }
-        if wish.owned {
-            return Err(deadlock("this thread holds the lock, and would wait for itself"));
-        }
-        if self.lease.rules().kind() != wish.rules.kind() {
-            return Err(deadlock("this thread holds the lock as one of another kind"));
-        }
-        if !valid {
+    /// Counts one guard more of this hold, which is of the kind that is wanted.
+    pub(crate) fn again(&mut self, now: Moment) -> Result<Entry> {
+        if self.lease.look(now) != Look::Held {
             return Err(Error::lost("this thread held the lock and has lost it"));
         }
         self.guards += 1;
-        Ok(Some(Arc::clone(&self.lease)))
+        Ok(Entry::Again(Arc::clone(&self.lease)))
+    }
+
+    /// What the thread's own hold means for a caller that wants another beside it.
+    fn beside(&self, wish: &Wish, now: Moment) -> Result<Entry> {
+        let valid = self.lease.look(now) == Look::Held;
+        let other = Beside {
+            kind: self.lease.rules().kind(),
+            owner: self.lease.owner(),
+            same_thread: !wish.owned,
+        };
+        match wish.rules.shares_with(self.lease.owner(), &other) {
+            true if valid && other.same_thread && other.kind != wish.rules.kind() => {
+                Ok(Entry::Under(self.lease.hold()))
+            }
+            true => Ok(Entry::Anew),
+            false if wish.owned && !(valid && wish.waits) => Ok(Entry::Anew),
+            false => Err(deadlock(other.kind)),
+        }
     }
 
     /// Whether it has what is to be ended: of two that end the same leak one is late,
@@ -91,6 +124,7 @@ impl Held {
     }
 }
 
-fn deadlock(message: &'static str) -> Error {
+fn deadlock(kind: &str) -> Error {
+    let message = format!("this thread has a {kind} of that name, and would wait for itself");
     Error::new(ErrorKind::Deadlock, message)
 }

@@ -27,42 +27,66 @@ impl HoldId {
 }
 
 /// The owner field of a hold in Redis: `<client uuid>:<hold number>`, the form of
-/// Redisson's `<uuid>:<thread id>`.
-#[derive(Clone, Copy)]
+/// Redisson's `<uuid>:<thread id>`, with what a kind of lock puts behind it; or the name
+/// that the caller gave to the holder.
+#[derive(Clone)]
 pub(crate) struct Owner {
     text: [u8; Owner::LONGEST],
-    length: usize,
+    length: u8,
+    holder: Option<Arc<str>>,
 }
 
 impl Owner {
-    /// A hyphenated UUID, a colon, the digits of a `u64`.
-    const LONGEST: usize = 36 + 1 + 20;
+    /// A hyphenated UUID, a colon, the digits of a `u64`, `:write`.
+    const LONGEST: usize = 36 + 1 + 20 + 6;
 
-    pub(crate) fn new(client: Uuid, hold: HoldId) -> Owner {
-        let mut owner = Owner { text: [0; Owner::LONGEST], length: 0 };
+    pub(crate) fn new(client: Uuid, hold: HoldId, suffix: &str) -> Owner {
+        let mut owner = Owner { text: [0; Owner::LONGEST], length: 0, holder: None };
         // It fits, by the length above: the writer below has nothing to refuse.
-        let _ = write!(owner, "{client}:{}", hold.0);
+        let _ = write!(owner, "{client}:{}{suffix}", hold.0);
         owner
     }
 
+    /// Gives the hold to a named holder, if there is one.
+    pub(crate) fn named(self, holder: Option<Arc<str>>) -> Owner {
+        Owner { holder, ..self }
+    }
+
     pub(crate) fn as_bytes(&self) -> &[u8] {
-        &self.text[..self.length]
+        match &self.holder {
+            Some(holder) => holder.as_bytes(),
+            None => &self.text[..usize::from(self.length)],
+        }
+    }
+
+    /// The hold itself, also where its holder has a name.
+    pub(crate) fn hold(&self) -> &str {
+        // Only text was written into it.
+        std::str::from_utf8(&self.text[..usize::from(self.length)]).unwrap_or_default()
     }
 }
 
 impl fmt::Write for Owner {
     fn write_str(&mut self, part: &str) -> fmt::Result {
-        let end = self.length + part.len();
-        let room = self.text.get_mut(self.length..end).ok_or(fmt::Error)?;
+        let start = usize::from(self.length);
+        let end = start + part.len();
+        let room = self.text.get_mut(start..end).ok_or(fmt::Error)?;
         room.copy_from_slice(part.as_bytes());
-        self.length = end;
+        // It is no longer than the text, which is short.
+        self.length = end as u8;
         Ok(())
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.holder.as_deref().unwrap_or_else(|| self.hold()))
     }
 }
 
 impl fmt::Debug for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&String::from_utf8_lossy(self.as_bytes()))
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -104,6 +128,10 @@ impl Holder {
         matches!(self, Holder::Thread { id, .. } if *id == thread)
     }
 
+    pub(crate) fn is_same_thread(&self, other: &Holder) -> bool {
+        matches!(other, Holder::Thread { id, .. } if self.is_thread(*id))
+    }
+
     pub(crate) fn is_owned(&self) -> bool {
         matches!(self, Holder::Owned)
     }
@@ -121,10 +149,14 @@ mod tests {
     #[test]
     fn an_owner_has_redissons_form() {
         let client = Uuid::new_v4();
-        let owner = Owner::new(client, HoldId(u64::MAX));
-        let text = format!("{client}:18446744073709551615");
+        let owner = Owner::new(client, HoldId(u64::MAX), ":write");
+        let text = format!("{client}:18446744073709551615:write");
         assert_eq!(owner.as_bytes(), text.as_bytes());
-        assert_eq!(format!("{:?}", Owner::new(client, HoldId(7))), format!("{client}:7"));
+        let owner = Owner::new(client, HoldId(7), "");
+        assert_eq!(format!("{owner:?}"), format!("{client}:7"));
+        let named = owner.named(Some("tx-42".into()));
+        assert_eq!((named.as_bytes(), named.to_string()), (&b"tx-42"[..], "tx-42".to_owned()));
+        assert_eq!(named.hold(), format!("{client}:7"));
     }
 
     #[test]

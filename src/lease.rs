@@ -30,6 +30,7 @@
 //! Pure: it reads no clock and does no I/O. `lease/model.rs` runs it under the model
 //! checker, `local/model.rs` runs it together with the gate.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -48,6 +49,8 @@ pub(crate) struct Lease {
     owner: Owner,
     rules: &'static dyn Rules,
     term: Duration,
+    /// The last of its fencing tokens; zero if it has none.
+    last_token: u64,
     /// Nanoseconds of the deadline; zero once the hold is over.
     deadline: AtomicU64,
     life: Mutex<Life>,
@@ -65,6 +68,8 @@ struct Life {
     holder: Holder,
     granted: Moment,
     passes: u32,
+    /// The fencing token of its present holder.
+    token: u64,
     haunted: Option<LaneId>,
     timer: Option<wheel::Key>,
 }
@@ -93,6 +98,8 @@ pub(crate) struct Grant {
     /// The line to the server in which a late copy of the question may still come:
     /// the release has to follow it there.
     pub(crate) haunted: Option<LaneId>,
+    /// Its fencing tokens, one for each thread to which it may go; zeros if it has none.
+    pub(crate) tokens: RangeInclusive<u64>,
 }
 
 /// Whether a hold is still one.
@@ -144,6 +151,7 @@ impl Lease {
             owner: grant.owner,
             rules: grant.rules,
             term: grant.term,
+            last_token: *grant.tokens.end(),
             deadline: AtomicU64::new(grant.deadline.nanos()),
             life: Mutex::new(Life {
                 phase: Phase::Held,
@@ -154,6 +162,7 @@ impl Lease {
                 holder: grant.holder,
                 granted: grant.at,
                 passes: 0,
+                token: *grant.tokens.start(),
                 haunted: grant.haunted,
                 timer: None,
             }),
@@ -182,6 +191,11 @@ impl Lease {
     /// What ends the hold at the server; `name` is that of its lock.
     pub(crate) fn release_call(&self, name: &Name) -> Call {
         self.rules.release(name, &self.owner)
+    }
+
+    /// The fencing token of its present holder; zero if it has none.
+    pub(crate) fn token(&self) -> u64 {
+        if self.last_token == 0 { 0 } else { self.life.lock().token }
     }
 
     /// How long the lease is that was first asked for.
@@ -305,9 +319,12 @@ impl Lease {
     /// at the bounds, for a fixed lease, and for one that has too little left.
     pub(crate) fn pass(&self, now: Moment, bounds: &PassBounds, to: &Holder) -> bool {
         let mut life = self.life.lock();
-        let allowed = life.may_pass(now, bounds);
+        // The next holder needs a token of its own.
+        let has_token = self.last_token == 0 || life.token < self.last_token;
+        let allowed = has_token && life.may_pass(now, bounds);
         if allowed {
             life.passes += 1;
+            life.token += u64::from(self.last_token > 0);
             life.holder = to.clone();
         }
         allowed
@@ -386,7 +403,7 @@ impl Grant {
         let hold = HoldId::next();
         Grant {
             hold,
-            owner: Owner::new(uuid::Uuid::nil(), hold),
+            owner: Owner::new(uuid::Uuid::nil(), hold, ""),
             rules: &crate::protocol::plain::Plain,
             deadline,
             term: at.until(deadline),
@@ -394,6 +411,7 @@ impl Grant {
             holder: Holder::Owned,
             at,
             haunted: None,
+            tokens: 0..=0,
         }
     }
 }
@@ -488,6 +506,17 @@ mod tests {
         lost.lose();
         assert!(!lost.pass(at(1), &bounds(), &to));
         assert!(!lease(true, 10).pass(at(1), &PassBounds::default(), &to), "switched off");
+    }
+
+    #[test]
+    fn a_fenced_hold_passes_while_it_has_tokens_and_each_holder_has_its_own() {
+        let tokens = 7..=8;
+        let fenced = Lease::new(Grant { tokens, ..Grant::owned(at(0), at(10)) });
+        assert_eq!(fenced.token(), 7);
+        assert!(fenced.pass(at(1), &PassBounds { passes: 9, ..bounds() }, &Holder::Owned));
+        assert_eq!(fenced.token(), 8);
+        assert!(!fenced.pass(at(1), &PassBounds { passes: 9, ..bounds() }, &Holder::Owned));
+        assert_eq!(lease(true, 10).token(), 0);
     }
 
     #[test]

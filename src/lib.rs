@@ -96,6 +96,7 @@ mod questions;
 mod release;
 mod request;
 mod runs;
+mod rw_lock;
 mod script;
 mod settle;
 mod sync;
@@ -108,16 +109,21 @@ mod wire;
 
 pub use cancel::CancelToken;
 pub use client::Client;
-pub use config::Builder;
+pub use config::{BackOff, Builder};
 pub use error::{Error, ErrorKind, Result};
 pub use event::{
     Acquired, Audit, Events, Lost, LostReason, Reconnected, Released, RenewalFailed, Renewed,
     Waited,
 };
 pub use guard::{Guard, OwnedGuard};
-pub use lock::Lock;
+pub use lock::{FairLock, FencedLock, Lock, SpinLock};
 pub use protocol::Protocol;
+pub use protocol::fair::Fair;
+pub use protocol::fenced::Fenced;
 pub use protocol::plain::Plain;
+pub use protocol::read_write::{Read, Write};
+pub use protocol::spin::Spin;
+pub use rw_lock::RwLock;
 pub use uuid::Uuid;
 
 /// The README's example compiles.

@@ -22,10 +22,11 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::event::{Event, Lost, LostReason, Sink};
 use crate::gate::{Gate, Ticket};
-use crate::held::{Counted, Held, Wish};
+use crate::held::{Counted, Entry, Held, Wish};
 use crate::hold::{HoldId, Holder, ThreadId};
 use crate::lease::{Grant, Lease, Look, PassBounds};
 use crate::name::Name;
+use crate::protocol::{Beside, Listens, Rules};
 use crate::runs::Runs;
 use crate::script::LaneId;
 use crate::sync::{Mailbox, Mutex};
@@ -42,6 +43,7 @@ pub(crate) struct Local {
     events: Sink,
     bounds: PassBounds,
     channel: OnceLock<Arc<Channel>>,
+    rw_channel: OnceLock<Arc<Channel>>,
     state: Mutex<State>,
 }
 
@@ -52,7 +54,7 @@ struct State {
     handed: Vec<(Ticket, Arc<Lease>)>,
     holds: Vec<Held>,
     /// The last release that has no answer yet, and the line in which it stands.
-    owed: Option<(HoldId, LaneId)>,
+    owed: Option<Owed>,
     /// Why the last question of this process got no answer.
     trouble: Option<Error>,
     runs: Runs,
@@ -62,6 +64,14 @@ struct State {
     may_be_free: bool,
     /// That of a hold that is gone, to be used again.
     spare: Option<Arc<Lease>>,
+}
+
+/// A release without an answer.
+#[derive(Debug)]
+struct Owed {
+    hold: HoldId,
+    kind: &'static str,
+    lane: LaneId,
 }
 
 /// A caller in line.
@@ -120,38 +130,47 @@ impl fmt::Debug for Local {
 
 impl Local {
     pub(crate) fn new(name: Name, events: Sink, bounds: PassBounds) -> Local {
-        let (channel, state) = (OnceLock::new(), Mutex::default());
-        Local { name, events, bounds, channel, state }
+        let [channel, rw_channel] = [OnceLock::new(), OnceLock::new()];
+        Local { name, events, bounds, channel, rw_channel, state: Mutex::default() }
     }
 
     pub(crate) fn name(&self) -> &Name {
         &self.name
     }
 
-    /// The channel on which releases of this lock are heard.
-    pub(crate) fn channel(&self, waiters: &Waiters) -> &Arc<Channel> {
-        self.channel.get_or_init(|| waiters.channel(self.name.channel()))
+    /// The channel on which releases of this lock are heard; `None` if there is none that
+    /// its callers share.
+    pub(crate) fn channel(&self, listens: Listens, waiters: &Waiters) -> Option<&Arc<Channel>> {
+        let name = match listens {
+            Listens::Lock => self.name.channel(),
+            Listens::ReadWrite => self.name.rw_channel(),
+            Listens::Itself | Listens::Nothing => return None,
+        };
+        Some(self.cell(listens)?.get_or_init(|| waiters.channel(name)))
     }
 
     /// The same, if anybody here has ever waited.
-    pub(crate) fn known_channel(&self) -> Option<&Arc<Channel>> {
-        self.channel.get()
+    pub(crate) fn known_channel(&self, listens: Listens) -> Option<&Arc<Channel>> {
+        self.cell(listens)?.get()
     }
 
-    /// Counts one more guard of the hold that this thread has, if it has one. An error if
-    /// it has lost it, or would wait for itself.
-    pub(crate) fn re_enter(
-        &self,
-        wish: &Wish,
-        thread: ThreadId,
-        now: Moment,
-    ) -> Result<Option<Arc<Lease>>> {
+    fn cell(&self, listens: Listens) -> Option<&OnceLock<Arc<Channel>>> {
+        match listens {
+            Listens::Lock => Some(&self.channel),
+            Listens::ReadWrite => Some(&self.rw_channel),
+            Listens::Itself | Listens::Nothing => None,
+        }
+    }
+
+    /// How the calling thread comes to what it wants: counts one more guard of the hold that
+    /// it has, if it has one. An error if it has lost that, or would wait for itself.
+    pub(crate) fn enter(&self, wish: &Wish, thread: ThreadId, now: Moment) -> Result<Entry> {
         let mut state = self.state.lock();
         let noticed = state.look_at_all(now);
-        let again = state.own(thread).map_or(Ok(None), |own| own.re_enter(wish, now));
+        let entry = state.enter(wish, thread, now);
         drop(state);
         self.tell_lost(noticed, LostReason::Expired);
-        again
+        entry
     }
 
     /// Stands in line; not a caller that would have to wait and does not.
@@ -159,6 +178,21 @@ impl Local {
         let mut state = self.state.lock();
         let free = state.gate.is_empty() && !state.is_held(now);
         (free || caller.wish.waits).then(|| state.gate.enter(caller))
+    }
+
+    /// How many stand in line.
+    pub(crate) fn line(&self) -> usize {
+        self.state.lock().gate.len()
+    }
+
+    /// What a caller has to do now that stands in no line.
+    pub(crate) fn alone(&self, now: Moment) -> Turn {
+        let mut state = self.state.lock();
+        let noticed = state.look_at_all(now);
+        let turn = Turn::Ask(state.lane());
+        drop(state);
+        self.tell_lost(noticed, LostReason::Expired);
+        turn
     }
 
     /// What the caller with that ticket has to do now.
@@ -182,11 +216,11 @@ impl Local {
         turn
     }
 
-    /// The server granted the lock to the caller with that ticket: it leaves the
-    /// line and holds. Whoever held it here does not any more.
+    /// The server granted the lock to a caller: it leaves the line, where it stands in one,
+    /// and holds. Whoever held it here does not any more, unless they share.
     pub(crate) fn granted(
         &self,
-        ticket: Ticket,
+        ticket: Option<Ticket>,
         caller: &Caller,
         grant: Grant,
         round_trip: Duration,
@@ -195,11 +229,13 @@ impl Local {
         let lease = state.lease(grant);
         state.trouble = None;
         state.runs.granted(lease.granted(), round_trip);
-        let noticed = state.lose_all();
-        if let Some(stale) = state.take_handed(ticket) {
-            state.remove(&stale);
+        let noticed = state.lose_others(&lease, &caller.holder);
+        if let Some(ticket) = ticket {
+            if let Some(stale) = state.take_handed(ticket) {
+                state.remove(&stale);
+            }
+            state.gate.leave(ticket);
         }
-        state.gate.leave(ticket);
         state.holds.push(Held::new(Arc::clone(&lease), caller.holder.clone()));
         state.ring_front();
         drop(state);
@@ -244,9 +280,9 @@ impl Local {
     }
 
     /// A release was heard by so many subscribers, this process perhaps among them.
-    pub(crate) fn told_to(&self, subscribers: u64) {
-        let listens = |channel: &Arc<Channel>| channel.hearing() == Hearing::Everything;
-        let own = self.known_channel().is_some_and(listens);
+    pub(crate) fn told_to(&self, rules: &dyn Rules, subscribers: u64) {
+        let hears = |channel: &Arc<Channel>| channel.hearing() == Hearing::Everything;
+        let own = self.known_channel(rules.listens()).is_some_and(hears);
         self.state.lock().runs.heard(subscribers > u64::from(own));
     }
 
@@ -293,7 +329,8 @@ impl Local {
         let look = lease.release(now);
         state.runs.released(now);
         if look == Look::Held {
-            state.owed = Some((lease.hold(), send()));
+            let (hold, kind) = (lease.hold(), lease.rules().kind());
+            state.owed = Some(Owed { hold, kind, lane: send() });
         }
         state.ring_front();
         drop(state);
@@ -316,7 +353,8 @@ impl Local {
     pub(crate) fn settled(&self, lease: &Arc<Lease>) {
         lease.gone();
         let mut state = self.state.lock();
-        state.owed.take_if(|(owed, _)| *owed == lease.hold());
+        let (hold, kind) = (lease.hold(), lease.rules().kind());
+        state.owed.take_if(|owed| owed.hold == hold && owed.kind == kind);
         state.spare = Some(Arc::clone(lease));
     }
 
@@ -332,29 +370,37 @@ impl Local {
     /// whose thread has ended.
     pub(crate) fn leaked(
         &self,
-        kind: &'static str,
+        mine: impl Fn(&Lease) -> bool,
         thread: ThreadId,
         now: Moment,
     ) -> Option<(Arc<Lease>, Counted)> {
         let state = self.state.lock();
         let own = |held: &&Held| held.holder.is_thread(thread) && held.leaked > 0;
-        let holds = state.holds.iter().filter(|held| held.lease.rules().kind() == kind);
-        let nobodys = || holds.clone().filter(|held| held.is_nobodys());
+        let holds: Vec<_> = state.holds.iter().filter(|held| mine(&held.lease)).collect();
+        let holds = || holds.iter().copied();
+        let nobodys = || holds().filter(|held| held.is_nobodys());
         let valid = |held: &&Held| !held.lease.remaining(now).is_zero();
-        let found = holds.clone().find(own);
+        let found = holds().find(own);
         let found = found.or_else(|| nobodys().find(valid)).or_else(|| nobodys().next())?;
         let ended = found.holder.has_ended();
         let counted = if ended { Counted::Everything } else { Counted::Leak };
         Some((Arc::clone(&found.lease), counted))
     }
 
-    /// How many guards and leaks of a valid hold this thread has.
-    pub(crate) fn count(&self, thread: ThreadId, now: Moment) -> usize {
-        let mut state = self.state.lock();
-        let Some(own) = state.own(thread) else { return 0 };
-        let (lease, count) = (Arc::clone(&own.lease), own.guards + own.leaked);
+    /// How many guards and leaks this thread has of those valid holds.
+    pub(crate) fn count(
+        &self,
+        mine: impl Fn(&Lease) -> bool,
+        thread: ThreadId,
+        now: Moment,
+    ) -> usize {
+        let state = self.state.lock();
+        let own = state.own(thread).filter(|held| mine(&held.lease));
+        let own: Vec<_> =
+            own.map(|held| (Arc::clone(&held.lease), held.guards + held.leaked)).collect();
         drop(state);
-        if self.is_valid(&lease, now) { count } else { 0 }
+        let valid = own.iter().filter(|(lease, _)| self.is_valid(lease, now));
+        valid.map(|(_, count)| count).sum()
     }
 
     /// Whether the hold is valid. Tells of its loss if this look finds it out.
@@ -414,12 +460,31 @@ impl State {
         noticed
     }
 
-    fn lose_all(&mut self) -> usize {
-        self.holds.iter().filter(|held| held.lease.lose()).count()
+    /// Ends all holds beside which that one cannot be.
+    fn lose_others(&mut self, lease: &Lease, holder: &Holder) -> usize {
+        let lost = |held: &&Held| {
+            let other = Beside {
+                kind: held.lease.rules().kind(),
+                owner: held.lease.owner(),
+                same_thread: held.holder.is_same_thread(holder),
+            };
+            !lease.rules().shares_with(lease.owner(), &other) && held.lease.lose()
+        };
+        self.holds.iter().filter(lost).count()
     }
 
-    fn own(&mut self, thread: ThreadId) -> Option<&mut Held> {
-        self.holds.iter_mut().find(|held| held.holder.is_thread(thread))
+    fn enter(&mut self, wish: &Wish, thread: ThreadId, now: Moment) -> Result<Entry> {
+        let same = |held: &&mut Held| {
+            held.holder.is_thread(thread) && held.lease.rules().kind() == wish.rules.kind()
+        };
+        match self.holds.iter_mut().find(same) {
+            Some(held) if !wish.owned && wish.rules.re_enters() => held.again(now),
+            _ => Entry::of(self.own(thread), wish, now),
+        }
+    }
+
+    fn own(&self, thread: ThreadId) -> impl Iterator<Item = &Held> {
+        self.holds.iter().filter(move |held| held.holder.is_thread(thread))
     }
 
     fn held(&mut self, lease: &Arc<Lease>) -> Option<&mut Held> {
@@ -437,7 +502,7 @@ impl State {
 
     /// The line in which a release stands that has no answer yet.
     fn lane(&self) -> Option<LaneId> {
-        self.owed.map(|(_, lane)| lane)
+        self.owed.as_ref().map(|owed| owed.lane)
     }
 
     fn take_handed(&mut self, ticket: Ticket) -> Option<Arc<Lease>> {
@@ -459,8 +524,12 @@ impl State {
     fn pass(&mut self, lease: &Arc<Lease>, now: Moment, bounds: &PassBounds) -> bool {
         let Some((ticket, front)) = self.gate.front() else { return false };
         let (holder, wish) = (front.holder.clone(), front.wish);
+        // What its thread has beside it would stay behind.
+        let beside =
+            |other: &Held| !Arc::ptr_eq(&other.lease, lease) && other.lease.hold() == lease.hold();
+        let alone = !self.holds.iter().any(beside);
         let Some(held) = self.held(lease) else { return false };
-        let fits = wish.renewed && held.lease.rules().kind() == wish.rules.kind();
+        let fits = alone && wish.renewed && held.lease.rules().kind() == wish.rules.kind();
         if !fits || !held.lease.pass(now, bounds, &holder) {
             return false;
         }
@@ -524,7 +593,8 @@ mod tests {
 
         /// The server grants the lock to who has that ticket.
         fn grant(&self, ticket: Ticket, now: Moment, round_trip: Duration) -> Arc<Lease> {
-            self.granted(ticket, &caller(true), Grant::owned(now, now + SECOND), round_trip)
+            let grant = Grant::owned(now, now + SECOND);
+            self.granted(Some(ticket), &caller(true), grant, round_trip)
         }
 
         /// And it is released at once.
@@ -550,7 +620,7 @@ mod tests {
     #[test]
     fn a_caller_that_would_not_wait_need_not_yield() {
         let local = local(0);
-        local.told_to(1);
+        local.told_to(&Plain, 1);
         assert_eq!(local.take(true, at(0)), None);
         assert_eq!(local.take(true, at(400)), None);
         assert_eq!(local.take(false, at(500)), None);
@@ -560,7 +630,7 @@ mod tests {
     #[test]
     fn a_refusal_ends_a_run() {
         let local = local(0);
-        local.told_to(1);
+        local.told_to(&Plain, 1);
         assert_eq!(local.take(true, at(0)), None);
         local.refused(at(50), true);
         assert_eq!(local.take(true, at(400)), None);
@@ -571,7 +641,7 @@ mod tests {
     #[test]
     fn a_hold_of_its_own_neither_ends_a_run_nor_uses_it_up() {
         let local = local(0);
-        local.told_to(1);
+        local.told_to(&Plain, 1);
         let first = local.come(true, at(0));
         let lease = local.grant(first, at(0), Duration::ZERO);
         let next = local.come(true, at(0));
@@ -584,10 +654,11 @@ mod tests {
     #[test]
     fn its_own_subscription_is_nobody_elses() {
         let (local, waiters) = (local(0), Waiters::default());
-        local.channel(&waiters).set_hearing(Hearing::Everything);
+        let channel = local.channel(Listens::Lock, &waiters).expect("it has one");
+        channel.set_hearing(Hearing::Everything);
         for (subscribers, yields) in [(1, None), (2, Some(at(900)))] {
             local.refused(at(0), true);
-            local.told_to(subscribers);
+            local.told_to(&Plain, subscribers);
             assert_eq!(local.take(true, at(0)), None);
             assert_eq!(local.take(true, at(400)), None);
             assert_eq!(local.take(true, at(500)), yields);

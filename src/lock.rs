@@ -10,9 +10,14 @@ use crate::cancel::CancelToken;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, OwnedGuard};
-use crate::hold::ThreadId;
+use crate::hold::{HoldId, Owner, ThreadId};
+use crate::lease::Lease;
+use crate::protocol::fair::Fair;
+use crate::protocol::fenced::Fenced;
+use crate::protocol::named::Named;
 use crate::protocol::plain::Plain;
-use crate::protocol::{self, Freed, Protocol};
+use crate::protocol::spin::Spin;
+use crate::protocol::{self, Freed, Protocol, Rules};
 use crate::release::{self, Hold, Seat};
 use crate::script::{Call, Reply};
 use crate::time::{self, Patience};
@@ -47,7 +52,64 @@ pub struct Lock<P: Protocol = Plain> {
     seat: Result<Arc<Seat>>,
     lease: Option<Duration>,
     cancel: Option<CancelToken>,
+    /// The name of the holder, if it is to be another than the hold.
+    holder: Option<Arc<str>>,
     protocol: PhantomData<P>,
+}
+
+/// A lock that is granted in the order in which it was asked for, by all who share it:
+/// Redisson's fair lock.
+///
+/// First come, first served across threads, processes and languages. Who waits stands in a
+/// queue in Redis, once per call; a waiter whose process has died is passed over after the
+/// [fair wait](crate::Builder::fair_wait). [`try_lock`](Lock::try_lock) does not queue, and
+/// does not overtake those who do. Costs as much as a plain lock, and for a release one
+/// message to the next alone; no passing inside the process, which would overtake others.
+///
+/// Where it differs from Redisson's: a waiter that gives up, is cancelled or fails leaves the
+/// queue at once; a poll keeps a waiter's place however long the lock is held; nobody asks
+/// without pause for a lock that is free but another's turn; unlocking a lock that is
+/// gone is an error, as it is for every other kind.
+pub type FairLock = Lock<Fair>;
+
+/// A lock whose guards have a fencing token ([`Guard::token`]): Redisson's fenced lock.
+///
+/// A token is larger than all before it, also after the counter was deleted or lost: it is
+/// then taken from the server's clock, in microseconds. The counter is a key of its own,
+/// without a time to live, as Redisson's is.
+///
+/// Where it differs from Redisson's: nested calls have the token of their hold; a lease is
+/// kept to; a lock without a time to live is never taken for acquired.
+pub type FencedLock = Lock<Fenced>;
+
+/// A lock for which callers wait by asking again and again: Redisson's spin lock.
+///
+/// No subscription, no message: a release costs the server less, a wait more. For very
+/// many locks that are held for a very short time, or users without the right to subscribe. The
+/// pauses are a setting ([`spin_back_off`](crate::Builder::spin_back_off)). Callers of one
+/// process take turns, and pass the lock on as they do a plain one's.
+///
+/// A plain lock of the same name excludes it, but its waiters are not told of a spin lock's
+/// end: use one kind for one name.
+pub type SpinLock = Lock<Spin>;
+
+impl Lock<Plain> {
+    /// Takes the lock under a name that the caller gives, instead of a hold of its own: that
+    /// of a job or a transaction.
+    ///
+    /// `holder` is the whole owner field in Redis. Whoever presents the same, in any
+    /// thread, process or language, enters again; each guard counts in Redis, and each
+    /// release takes one off. [`unlock`](Lock::unlock) takes one off for a guard that was
+    /// leaked, or that another process left. Each verb costs its round trip, and a waiter asks
+    /// by itself.
+    ///
+    /// A guard looks after the lease as any other does. One that is told that its lock is
+    /// lost may have been released by another who presented the name.
+    #[must_use = "the holder belongs to the lock that is returned"]
+    pub fn with_holder(mut self, holder: impl Into<String>) -> Lock {
+        self.holder = Some(holder.into().into());
+        self
+    }
 }
 
 impl<P: Protocol> Clone for Lock<P> {
@@ -57,6 +119,7 @@ impl<P: Protocol> Clone for Lock<P> {
             seat: self.seat.clone(),
             lease: self.lease,
             cancel: self.cancel.clone(),
+            holder: self.holder.clone(),
             protocol: PhantomData,
         }
     }
@@ -65,7 +128,7 @@ impl<P: Protocol> Clone for Lock<P> {
 impl<P: Protocol> fmt::Debug for Lock<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lock")
-            .field("kind", &P::rules())
+            .field("kind", &self.rules())
             .field("name", &self.given)
             .field("lease", &self.lease)
             .finish_non_exhaustive()
@@ -76,7 +139,11 @@ impl<P: Protocol> Lock<P> {
     pub(crate) fn new(engine: Arc<Engine>, name: String) -> Lock<P> {
         let given: Arc<str> = name.into();
         let seat = engine.local(&given).map(|local| Arc::new(Seat { engine, local }));
-        Lock { given, seat, lease: None, cancel: None, protocol: PhantomData }
+        Lock { given, seat, lease: None, cancel: None, holder: None, protocol: PhantomData }
+    }
+
+    fn rules(&self) -> &'static dyn Rules {
+        if self.holder.is_some() { &Named } else { P::rules() }
     }
 
     /// Gives the lock a fixed lease: it is not renewed, and over after `lease` at the
@@ -198,9 +265,23 @@ impl<P: Protocol> Lock<P> {
     /// [`Guard::unlock`].
     pub fn unlock(&self) -> Result<()> {
         let seat = self.seat()?;
-        let leaked = seat.local.leaked(P::rules().kind(), ThreadId::current(), time::now());
-        let (lease, counted) = leaked.ok_or_else(release::not_held)?;
-        Hold::new(Arc::clone(seat), lease).unlock_leaked(counted)
+        let mine = |lease: &Lease| self.is_mine(lease);
+        let leaked = seat.local.leaked(mine, ThreadId::current(), time::now());
+        match (leaked, &self.holder) {
+            (Some((lease, counted)), _) => {
+                Hold::new(Arc::clone(seat), lease).unlock_leaked(counted)
+            }
+            (None, Some(_)) => self.take_one_off(),
+            (None, None) => Err(release::not_held()),
+        }
+    }
+
+    /// Takes one off the count of a named holder, whoever counted it.
+    fn take_one_off(&self) -> Result<()> {
+        let Seat { engine, local } = &**self.seat()?;
+        let owner = Owner::new(engine.id, HoldId::next(), "").named(self.holder.clone());
+        let freed = protocol::freed(self.ask(Named.release(local.name(), &owner))?)?;
+        if freed == Freed::NotHeld { Err(release::not_held()) } else { Ok(()) }
     }
 
     /// Returns whether anybody holds the lock: one round trip.
@@ -209,11 +290,7 @@ impl<P: Protocol> Lock<P> {
     /// [`is_connection`](Error::is_connection), [`is_timeout`](Error::is_timeout), and
     /// those of [every verb](Lock#errors-that-every-verb-can-give).
     pub fn is_locked(&self) -> Result<bool> {
-        Ok(self.ask(self.exists()?)?.into_int()? > 0)
-    }
-
-    fn exists(&self) -> Result<Call> {
-        Ok(Call::command(&[b"EXISTS", self.key()?]))
+        Ok(self.remaining()?.is_some())
     }
 
     /// Returns whether this thread holds the lock: no round trip.
@@ -224,8 +301,15 @@ impl<P: Protocol> Lock<P> {
     /// Returns how many times this thread holds the lock, leaked guards included: no
     /// round trip.
     pub fn hold_count(&self) -> usize {
-        let count = |seat: &Arc<Seat>| seat.local.count(ThreadId::current(), time::now());
-        self.seat.as_ref().map_or(0, count)
+        let (thread, now) = (ThreadId::current(), time::now());
+        let mine = |lease: &Lease| self.is_mine(lease);
+        self.seat.as_ref().map_or(0, |seat| seat.local.count(mine, thread, now))
+    }
+
+    /// Whether that is a hold of this kind, and of this holder if it has a name.
+    fn is_mine(&self, lease: &Lease) -> bool {
+        let names_it = |name: &Arc<str>| lease.owner().as_bytes() == name.as_bytes();
+        lease.rules().kind() == self.rules().kind() && self.holder.as_ref().is_none_or(names_it)
     }
 
     /// Returns what is left of the lease of whoever holds the lock, `None` if nobody
@@ -234,10 +318,8 @@ impl<P: Protocol> Lock<P> {
     /// # Errors
     /// Those of [`is_locked`](Lock::is_locked).
     pub fn remaining(&self) -> Result<Option<Duration>> {
-        const FREE: i64 = -2;
-        let left = self.ask(Call::command(&[b"PTTL", self.key()?]))?.into_int()?;
-        let span = u64::try_from(left).map_or(Duration::MAX, Duration::from_millis);
-        Ok((left != FREE).then_some(span))
+        let left = self.ask(self.rules().left(self.seat()?.local.name()))?;
+        remaining(left)
     }
 
     /// Frees the lock, whoever holds it, and wakes who waits: two round trips, one if
@@ -256,14 +338,14 @@ impl<P: Protocol> Lock<P> {
         let Seat { engine, local } = &**self.seat()?;
         engine.check_open()?;
         // That question may be sent again, over a new connection if the old one is dead.
-        let exists = engine.pool.call(self.exists()?, local.owed())?;
-        if exists.reply.into_int()? == 0 {
+        let left = engine.pool.call(self.rules().left(local.name()), local.owed())?;
+        if remaining(left.reply)?.is_none() {
             return Ok(false);
         }
         // A thread that gets the lock once it is free does not lose it again.
         let held = local.leases();
-        let force = P::rules().force(local.name());
-        let answer = engine.pool.call(force, Some(exists.lane))?;
+        let force = self.rules().force(local.name());
+        let answer = engine.pool.call(force, Some(left.lane))?;
         let freed = protocol::freed(answer.reply)? != Freed::NotHeld;
         if freed {
             held.iter().for_each(|lease| local.lose(lease));
@@ -278,10 +360,6 @@ impl<P: Protocol> Lock<P> {
 
     fn seat(&self) -> Result<&Arc<Seat>> {
         self.seat.as_ref().map_err(Error::clone)
-    }
-
-    fn key(&self) -> Result<&[u8]> {
-        self.seat().map(|seat| seat.local.name().key().as_bytes())
     }
 
     fn ask(&self, call: Call) -> Result<Reply> {
@@ -299,14 +377,22 @@ impl<P: Protocol> Lock<P> {
     ) -> Result<G> {
         let attempt = Attempt {
             seat: self.seat()?,
-            rules: P::rules(),
+            rules: self.rules(),
             lease: self.lease.map(release::checked_lease).transpose()?,
             owned,
+            holder: self.holder.as_ref(),
             patience,
             cancel: self.cancel.as_ref(),
         };
         attempt.acquire().and_then(guard)
     }
+}
+
+/// Reads what is left of a lease: `None` if nobody has one.
+fn remaining(left: Reply) -> Result<Option<Duration>> {
+    const FREE: i64 = -2;
+    let left = left.into_int()?;
+    Ok((left != FREE).then_some(protocol::left(left).unwrap_or(Duration::MAX)))
 }
 
 #[allow(clippy::unnecessary_wraps, reason = "the shape that attempt() wants")]

@@ -5,15 +5,30 @@
 //! hashed, if it is not empty; otherwise the whole key is. Redisson writes the
 //! name as it is where it has a `{`, and in braces where it has none.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::hold::Owner;
 
 /// The longest key that Redis takes by default (`proto-max-bulk-len`).
 const LONGEST: usize = 512 * 1024 * 1024;
 
-/// What Redisson puts before the name to make the channel of a lock.
+/// What Redisson puts before the name to make the channel of a lock, and of one that is
+/// read and written.
 const CHANNEL: &str = "redisson_lock__channel";
+const RW_CHANNEL: &str = "redisson_rwlock";
+
+/// What Redisson puts before the name of a fenced lock to make the key of its tokens, and
+/// before that of a fair one to make those of its queue.
+const TOKEN: &str = "redisson_lock_token";
+const QUEUE: &str = "redisson_lock_queue";
+const DEATHS: &str = "redisson_lock_timeout";
+
+/// What stands before the name in the keys that remember requests; ours alone.
+const REQUEST: &str = "leasehold_request";
+
+/// The longest of what stands around a name: a time-out key's hold and ending.
+const AROUND: usize = 128;
 
 /// The name of a lock that can be used, with its key and its channel.
 #[derive(Debug)]
@@ -21,6 +36,17 @@ pub(crate) struct Name {
     given: Arc<str>,
     key: Box<str>,
     channel: Box<str>,
+    /// Made when the first of them is asked for: most locks are plain.
+    others: OnceLock<Box<Others>>,
+}
+
+/// What other kinds than the plain lock have beside the key.
+#[derive(Debug)]
+struct Others {
+    rw_channel: String,
+    token: String,
+    queue: String,
+    deaths: String,
 }
 
 impl Name {
@@ -30,10 +56,10 @@ impl Name {
             return Err(invalid("the name of a lock is empty"));
         }
         let key = [prefix, &given].concat().into_boxed_str();
-        check_length(CHANNEL.len() + key.len() + ":{}".len())?;
+        check_length(key.len() + AROUND)?;
         check_braces(&key)?;
         let channel = prefixed(CHANNEL, &key).into_boxed_str();
-        Ok(Name { given, key, channel })
+        Ok(Name { given, key, channel, others: OnceLock::new() })
     }
 
     /// The name as the user gave it, without the client's prefix.
@@ -49,6 +75,66 @@ impl Name {
     /// The channel on which a release is announced.
     pub(crate) fn channel(&self) -> &str {
         &self.channel
+    }
+
+    fn others(&self) -> &Others {
+        let make = |prefix| prefixed(prefix, &self.key);
+        self.others.get_or_init(|| {
+            Box::new(Others {
+                rw_channel: make(RW_CHANNEL),
+                token: make(TOKEN),
+                queue: make(QUEUE),
+                deaths: make(DEATHS),
+            })
+        })
+    }
+
+    /// The channel on which the end of reading and writing is announced.
+    pub(crate) fn rw_channel(&self) -> &str {
+        &self.others().rw_channel
+    }
+
+    /// The key of the last fencing token that was given out.
+    pub(crate) fn token_key(&self) -> &str {
+        &self.others().token
+    }
+
+    /// The key of the list of those who wait for a fair lock.
+    pub(crate) fn queue_key(&self) -> &str {
+        &self.others().queue
+    }
+
+    /// The key of the sorted set that says when each of them is taken for dead.
+    pub(crate) fn deaths_key(&self) -> &str {
+        &self.others().deaths
+    }
+
+    /// What stands before an owner in the name of the channel that it alone hears.
+    pub(crate) fn own_channel_prefix(&self) -> String {
+        format!("{}:", self.channel)
+    }
+
+    /// The channel on which one that waits for a fair lock is told.
+    pub(crate) fn own_channel(&self, owner: &Owner) -> String {
+        format!("{}:{owner}", self.channel)
+    }
+
+    /// What stands before an owner in the name of a read hold's time-out key.
+    pub(crate) fn timeout_prefix(&self) -> String {
+        match self.key.contains('{') {
+            true => format!("{}:", self.key),
+            false => format!("{{{}}}:", self.key),
+        }
+    }
+
+    /// The key that lives as long as the lease of that read hold.
+    pub(crate) fn timeout_key(&self, owner: &Owner) -> String {
+        format!("{}{owner}:rwlock_timeout:1", self.timeout_prefix())
+    }
+
+    /// The key that says what became of the request behind that hold.
+    pub(crate) fn request_key(&self, owner: &Owner) -> String {
+        format!("{}:{}", prefixed(REQUEST, &self.key), owner.hold())
     }
 }
 
@@ -89,6 +175,7 @@ fn prefixed(prefix: &str, key: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hold::HoldId;
     use proptest::prelude::*;
 
     fn name(given: &str) -> Result<Name> {
@@ -126,11 +213,33 @@ mod tests {
         assert!(Name::new("{", "x}".into()).is_ok(), "the prefix is part of the key");
     }
 
+    #[test]
+    fn keys_and_channels_of_the_other_kinds_are_redissons() {
+        let owner = Owner::new(uuid::Uuid::nil(), HoldId::next(), "");
+        let (plain, tagged) = (name("x").expect("good"), name("a{b}c").expect("good"));
+        assert_eq!(plain.rw_channel(), "redisson_rwlock:{x}");
+        assert_eq!(tagged.token_key(), "redisson_lock_token:a{b}c");
+        assert_eq!(plain.queue_key(), "redisson_lock_queue:{x}");
+        assert_eq!(plain.deaths_key(), "redisson_lock_timeout:{x}");
+        assert_eq!(plain.own_channel(&owner), format!("redisson_lock__channel:{{x}}:{owner}"));
+        assert_eq!(plain.timeout_key(&owner), format!("{{x}}:{owner}:rwlock_timeout:1"));
+        assert_eq!(tagged.timeout_key(&owner), format!("a{{b}}c:{owner}:rwlock_timeout:1"));
+        assert_eq!(plain.request_key(&owner), format!("leasehold_request:{{x}}:{owner}"));
+    }
+
     proptest! {
         #[test]
-        fn key_and_channel_of_an_accepted_name_share_a_slot(given in "[ab:{}é]{1,8}") {
+        fn all_keys_and_channels_of_an_accepted_name_share_a_slot(given in "[ab:{}é]{1,8}") {
             if let Ok(name) = name(&given) {
-                prop_assert_eq!(hashed(name.key()), hashed(name.channel()));
+                let owner = Owner::new(uuid::Uuid::nil(), HoldId::next(), "");
+                let (own, timeout) = (name.own_channel(&owner), name.timeout_key(&owner));
+                let request = name.request_key(&owner);
+                let [channel, rw_channel] = [name.channel(), name.rw_channel()];
+                let [token, queue, deaths] = [name.token_key(), name.queue_key(), name.deaths_key()];
+                let all = [channel, rw_channel, token, queue, deaths, &own, &timeout, &request];
+                for other in all {
+                    prop_assert_eq!(hashed(name.key()), hashed(other));
+                }
             }
         }
     }

@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use crate::config::BackOff;
 use crate::error::{Error, Result};
 use crate::time::{Moment, jittered};
 use crate::waiters::{Channel, Hearing, News, Session, Waiting};
@@ -33,10 +34,23 @@ const LEAST_LEFT: Duration = Duration::from_millis(1);
 /// How often one call is granted a lease that is over by the time it knows.
 const TOO_LATE: u32 = 3;
 
+/// How soon a caller asks again that has heard nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Pace {
+    /// Late: the watchdog polls for it.
+    Polled,
+    /// At the poll bound.
+    Unaided,
+    /// After a while that grows with every refusal.
+    BackOff(BackOff),
+}
+
 /// What one call knows from its questions so far.
 #[derive(Debug)]
 pub(crate) struct Questions {
     poll_bound: Duration,
+    pace: Pace,
+    refusals: u32,
     /// Differs from call to call.
     seed: u64,
     asked: bool,
@@ -75,9 +89,11 @@ struct Ear {
 }
 
 impl Questions {
-    pub(crate) fn new(now: Moment, poll_bound: Duration, seed: u64) -> Questions {
+    pub(crate) fn new(now: Moment, poll_bound: Duration, seed: u64, pace: Pace) -> Questions {
         Questions {
             poll_bound,
+            pace,
+            refusals: 0,
             seed,
             asked: false,
             refused: false,
@@ -155,7 +171,11 @@ impl Questions {
         self.refused = true;
         self.error = None;
         self.failures = 0;
-        let poll = jittered(self.bound(), self.seed ^ now.nanos());
+        let poll = match self.pace {
+            Pace::BackOff(back_off) => back_off.pause(self.refusals, self.seed ^ now.nanos()),
+            Pace::Polled | Pace::Unaided => jittered(self.bound(), self.seed ^ now.nanos()),
+        };
+        self.refusals = self.refusals.saturating_add(1);
         self.next = now + left.map_or(poll, |left| left.max(LEAST_LEFT).min(poll));
         self.ear.refused(now, self.seed);
     }
@@ -176,7 +196,10 @@ impl Questions {
     /// How long it waits for others to tell it something. Nobody polls for a caller that
     /// has not been refused.
     fn bound(&self) -> Duration {
-        if self.refused { self.poll_bound * UNAIDED } else { self.poll_bound }
+        match self.pace {
+            Pace::Polled if self.refused => self.poll_bound * UNAIDED,
+            Pace::Polled | Pace::Unaided | Pace::BackOff(_) => self.poll_bound,
+        }
     }
 
     /// Why the last question got no answer, or none of use, if so.
@@ -264,7 +287,7 @@ mod tests {
     const START: Moment = Moment::from_nanos(1_000_000_000_000);
 
     fn questions() -> Questions {
-        Questions::new(START, POLL, 7)
+        Questions::new(START, POLL, 7, Pace::Polled)
     }
 
     fn asked(mut questions: Questions) -> Questions {
@@ -374,6 +397,26 @@ mod tests {
         assert!(!listens(Hearing::Nothing, None), "the listener will look who waits");
         waiters.set_listening(true);
         assert!(listens(Hearing::Nothing, waiters.session()), "it has to be told");
+    }
+
+    #[test]
+    fn who_polls_for_itself_asks_at_the_poll_bound_and_who_backs_off_less_and_less_often() {
+        let next = |questions: &mut Questions| {
+            questions.before(None, Hearing::Nothing, None);
+            questions.refused(START, None);
+            START.until(questions.next())
+        };
+        let mut unaided = Questions::new(START, POLL, 7, Pace::Unaided);
+        assert!((POLL / 2..=POLL).contains(&next(&mut unaided)));
+        let back_off = BackOff::Exponential {
+            first: Duration::from_millis(1),
+            longest: Duration::from_millis(128),
+        };
+        let mut spinning = Questions::new(START, POLL, 7, Pace::BackOff(back_off));
+        let pauses: Vec<_> = (0..12).map(|_| next(&mut spinning)).collect();
+        assert!(pauses[0] <= Duration::from_millis(1), "{pauses:?}");
+        assert!(pauses[11] <= Duration::from_millis(128), "{pauses:?}");
+        assert!(pauses[11] >= Duration::from_millis(64), "{pauses:?}");
     }
 
     #[test]

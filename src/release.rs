@@ -33,12 +33,19 @@ pub(crate) struct Seat {
 pub(crate) struct Hold {
     seat: Arc<Seat>,
     lease: Arc<Lease>,
+    token: u64,
     ended: bool,
 }
 
 impl Hold {
     pub(crate) fn new(seat: Arc<Seat>, lease: Arc<Lease>) -> Hold {
-        Hold { seat, lease, ended: false }
+        let token = lease.token();
+        Hold { seat, lease, token, ended: false }
+    }
+
+    /// Its fencing token; zero if the kind has none.
+    pub(crate) fn token(&self) -> u64 {
+        self.token
     }
 
     pub(crate) fn lease(&self) -> &Lease {

@@ -41,6 +41,43 @@ pub(crate) static PLAIN_RENEW: Script =
 pub(crate) static PLAIN_FORCE: Script =
     script!("plain_force", "098bb0d0e37afac8a07c6edce80f395837cd9759");
 
+pub(crate) static FAIR_ACQUIRE: Script =
+    script!("fair_acquire", "cc521148ad1684afecda2d27e71186794bfc07d7");
+pub(crate) static FAIR_RELEASE: Script =
+    script!("fair_release", "bb10a979143cfc55798d28daa0c3081dd39d11ab");
+pub(crate) static FAIR_LEAVE: Script =
+    script!("fair_leave", "fc6d0345d9304d3dc222b0ad40af0639ce2ce688");
+pub(crate) static FAIR_FORCE: Script =
+    script!("fair_force", "857be72e71d4635efcd2b48362e2951ca44ad8d0");
+pub(crate) static FENCED_ACQUIRE: Script =
+    script!("fenced_acquire", "9fadda8d39da8a8ff8100af3984baa99bf93dd47");
+pub(crate) static SPIN_RELEASE: Script =
+    script!("spin_release", "8aa4fd10eda49c5172c3b15c1f504f15525299f8");
+pub(crate) static SPIN_FORCE: Script =
+    script!("spin_force", "8036614d3c63034048e3773073d421526c9fd734");
+pub(crate) static READ_ACQUIRE: Script =
+    script!("read_acquire", "84feedaac9d6a234a2fb8ce5bc88d55be13eaf0d");
+pub(crate) static READ_RELEASE: Script =
+    script!("read_release", "b1d6328f49b4aba6d4c7b87535521f81b28897e3");
+pub(crate) static READ_RENEW: Script =
+    script!("read_renew", "75e6f8f6f7f96a8143763a31d4b267aec65f2d11");
+pub(crate) static READ_FORCE: Script =
+    script!("read_force", "794851f176f7af420fd9992e650ac002652029a9");
+pub(crate) static READ_LEFT: Script =
+    script!("read_left", "4ce4d4c6c3ef14fd08bef0174801a38dffb152c6");
+pub(crate) static WRITE_ACQUIRE: Script =
+    script!("write_acquire", "4a5595dba4f00d06c1814913f2f48790edfcfa49");
+pub(crate) static WRITE_RELEASE: Script =
+    script!("write_release", "2c7ebb051b50e152bb2184639e30af416e6f017f");
+pub(crate) static WRITE_FORCE: Script =
+    script!("write_force", "5213ba85b22308655019eeb7ff54e924960f9e04");
+pub(crate) static WRITE_LEFT: Script =
+    script!("write_left", "19e7ddcfd41cd744ffec44bfa977c9ce265fcf40");
+pub(crate) static NAMED_ACQUIRE: Script =
+    script!("named_acquire", "bb7535a1505a4dac3db043802cf9ee5f4ec8e7ad");
+pub(crate) static NAMED_RELEASE: Script =
+    script!("named_release", "2ff3ecfc99860de49f5db1692f9f859bc49aa218");
+
 pub(crate) static ANY_POLL: Script =
     script!("any_poll", "8a94e41c61b5c4fd3b1eb3fa99706d8c3ca62bda");
 

@@ -36,7 +36,7 @@ impl Local {
     fn read(&self, hold: &Lease, answer: Answer) -> Result<Option<u64>> {
         match protocol::freed(answer.reply)? {
             Freed::Told(told) => {
-                self.told_to(told);
+                self.told_to(hold.rules(), told);
                 Ok(Some(told))
             }
             Freed::NotHeld if answer.doubtful && time::now() < hold.held_until() => Ok(None),

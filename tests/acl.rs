@@ -288,7 +288,7 @@ const USES: [&str; 12] = [
 ];
 
 /// Which uses fail without which permission. One with a question mark may fail.
-const NEEDED: [(&str, &[&str]); 20] = [
+const NEEDED: [(&str, &[&str]); 19] = [
     (
         "+evalsha",
         &[
@@ -311,14 +311,15 @@ const NEEDED: [(&str, &[&str]); 20] = [
             "ask for a held lock",
             "take it after a flush",
             "extend",
+            "is_locked",
             "remaining",
+            "force_unlock",
             "wait",
         ],
     ),
     ("+hexists", &["ask for a held lock", "extend", "wait"]),
     ("+hdel", &["unlock"]),
     ("+publish", &["unlock", "force_unlock", "wait?", "listen?"]),
-    ("+exists", &["force_unlock", "is_locked"]),
     ("+hlen", &["force_unlock"]),
     ("+del", &["force_unlock"]),
     ("+subscribe", &["listen"]),

@@ -20,7 +20,7 @@ const OFTEN: Duration = Duration::from_millis(100);
 
 /// The README's user, without the two permissions that may be left out.
 const MEEK: &str = "user meek on >secret resetchannels ~* &redisson_lock__channel:* \
-    &leasehold:wake:* -@all +evalsha +script|load +hset +hdel +hexists +hlen +del +exists \
+    &leasehold:wake:* -@all +evalsha +script|load +hset +hdel +hexists +hlen +del \
     +pttl +pexpire +publish +subscribe +unsubscribe +select";
 
 /// A server, a way to it that can hold things back, and a client there that gives

@@ -54,7 +54,7 @@ fn defaults() -> BTreeMap<String, String> {
     let fields = fields.unwrap_or_else(|| panic!("{shown}"));
     let mut depth = 0;
     let at_top = |sign: char| {
-        depth += i32::from(sign == '(') - i32::from(sign == ')');
+        depth += i32::from("({".contains(sign)) - i32::from(")}".contains(sign));
         sign == ',' && depth == 0
     };
     let fields = fields.split(at_top).map(|field| field.split_once(": "));

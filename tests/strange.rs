@@ -587,8 +587,7 @@ fn an_answer_of_the_wrong_shape_is_the_servers_fault() {
         fake.next(ACQUIRE, &[shape, shape]);
         wrong(lock.try_lock().map(drop), "try_lock");
         wrong(lock.lock().map(drop), "lock");
-        fake.next("EXISTS", &[shape, shape, ":1\r\n"]).next("PTTL", &[shape]);
-        fake.next(FORCE, &[shape]);
+        fake.next("PTTL", &[shape, shape, shape, ":1\r\n"]).next(FORCE, &[shape]);
         wrong(lock.is_locked().map(drop), "is_locked");
         wrong(lock.remaining().map(drop), "remaining");
         wrong(lock.force_unlock().map(drop), "force_unlock");
@@ -667,7 +666,7 @@ fn odd_numbers_do_no_harm() {
         let client = fake.client();
         let lock = limited(&client, "a");
         let answer = format!(":{number}\r\n");
-        fake.next(ACQUIRE, &[&answer, &answer]).next("PTTL", &[&answer]).next("EXISTS", &[&answer]);
+        fake.next(ACQUIRE, &[&answer, &answer]).next("PTTL", &[&answer, &answer]);
         assert!(lock.try_lock().expect("a number is an answer").is_none(), "{number}");
         // Waits for a while, asks again at the poll bound, and is granted.
         let guard = lock.lock().unwrap_or_else(|error| panic!("{number}: {error}"));
@@ -846,7 +845,7 @@ fn a_refusal_fails_the_first_question() {
     for (refusal, advice) in PASSING.into_iter().chain(LASTING) {
         let fake = Fake::start();
         let line = line(refusal);
-        fake.always(ACQUIRE, &line).always("EXISTS", &line).always(FORCE, &line);
+        fake.always(ACQUIRE, &line).always("PTTL", &line).always(FORCE, &line);
         let client = fake.client();
         let lock = limited(&client, "a");
         let refused = |outcome: Result<(), Error>| {

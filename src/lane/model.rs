@@ -289,12 +289,12 @@ fn a_question_stays_behind_the_release_before_it() {
             let world = World::new(1);
             let (first, second) = (Locking::new(), Locking::new());
             let granted = world.call(first.take()).expect("nothing is wrong yet");
-            assert_eq!(Plain.verdict(granted.reply).expect("a number"), Verdict::Granted);
+            assert_eq!(Plain.verdict(granted.reply).expect("a number"), Verdict::Granted(0));
             let next = move |world: &World| {
                 world.owe_call(first.free());
                 if let Ok(answer) = world.call(second.take()) {
                     let verdict = Plain.verdict(answer.reply).expect("a number");
-                    assert_eq!(verdict, Verdict::Granted, "the release came too late");
+                    assert_eq!(verdict, Verdict::Granted(0), "the release came too late");
                 }
             };
             join([
@@ -348,12 +348,12 @@ impl Locking {
 
     fn of(name: &'static str) -> Locking {
         let name = Name::new("", name.into()).expect("a good name");
-        Locking { name, owner: Owner::new(Uuid::nil(), HoldId::next()) }
+        Locking { name, owner: Owner::new(Uuid::nil(), HoldId::next(), "") }
     }
 
     fn take(&self) -> Call {
         let (name, owner, lease) = (&self.name, &self.owner, Duration::MAX);
-        Plain.acquire(&Ask { name, owner, lease, wake: None })
+        Plain.acquire(&Ask { name, owner, lease, patience: None, threads: 1, wake: None })
     }
 
     fn free(&self) -> Call {
@@ -374,7 +374,7 @@ impl World {
     fn lock_alone(&self, name: &'static str) {
         let locking = Locking::of(name);
         let taken = self.call(locking.take()).expect("sent again if it breaks");
-        assert_eq!(Plain.verdict(taken.reply).expect("a number"), Verdict::Granted);
+        assert_eq!(Plain.verdict(taken.reply).expect("a number"), Verdict::Granted(0));
         let freed = self.call(locking.free()).expect("sent again if it breaks");
         let left = freed.reply == Reply::Int(0) || freed.doubtful;
         assert!(left, "it had nothing to free: {freed:?}");

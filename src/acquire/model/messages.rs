@@ -25,7 +25,7 @@ use crate::local::Local;
 use crate::model::check;
 use crate::name::Name;
 use crate::protocol::plain::Plain;
-use crate::protocol::{Ask, Rules as _, Verdict};
+use crate::protocol::{Ask, Rules as _, Verdict, Wake};
 use crate::script::{Call, LaneId};
 use crate::time::Moment;
 use crate::waiters::{Channel, Session, Waiters};
@@ -98,11 +98,11 @@ impl Surroundings for Process {
     }
 
     fn known_channel(&self) -> Option<&Arc<Channel>> {
-        self.local.known_channel()
+        self.local.known_channel(Plain.listens())
     }
 
     fn channel(&self) -> &Arc<Channel> {
-        self.local.channel(&self.waiters)
+        self.local.channel(Plain.listens(), &self.waiters).expect("it has one")
     }
 
     fn session(&self) -> Option<Session> {
@@ -120,12 +120,17 @@ impl Surroundings for Process {
     fn ask(&self, hold: HoldId, question: Question) -> Answered {
         let call = Plain.acquire(&Ask {
             name: self.local.name(),
-            owner: &Owner::new(Uuid::nil(), hold),
+            owner: &Owner::new(Uuid::nil(), hold, ""),
             lease: Duration::from_secs(10),
-            wake: question.tells.then_some(&self.listener.control),
+            patience: None,
+            threads: 1,
+            wake: question.tells.then_some(Wake {
+                control: &self.listener.control,
+                wanted: self.local.name().channel(),
+            }),
         });
         match Plain.verdict(self.server.execute(&call)).expect("a number") {
-            Verdict::Granted => Answered::Granted(LaneId(0)),
+            Verdict::Granted(_) => Answered::Granted(LaneId(0)),
             Verdict::Refused { .. } => Answered::Refused,
         }
     }

@@ -3,12 +3,12 @@
 use crate::cancel::{CancelToken, Watching};
 use crate::error::{Error, ErrorKind};
 use crate::gate::Ticket;
-use crate::held::Wish;
+use crate::held::{Entry, Wish};
 use crate::hold::{HoldId, Owner, ThreadId};
 use crate::lease::{self, Grant, Lease};
 use crate::local::{Caller, Local, Turn};
 use crate::protocol::plain::Plain;
-use crate::questions::Questions;
+use crate::questions::{Pace, Questions};
 use crate::script::LaneId;
 use crate::time::Moment;
 use crate::waiters::{Channel, Hearing, Session, Waiting};
@@ -112,9 +112,9 @@ pub(super) fn acquire<S: Surroundings>(
 ) -> Result<Option<Arc<Lease>>, Left> {
     let Manners { owned, waits, renewed, .. } = *manners;
     let (wish, now) = (Wish { rules: &Plain, owned, waits, renewed }, around.now());
-    let again = around.local().re_enter(&wish, ThreadId::current(), now).map_err(|_| Left)?;
-    if again.is_some() {
-        return Ok(again);
+    let entry = around.local().enter(&wish, ThreadId::current(), now).map_err(|_| Left)?;
+    if let Entry::Again(lease) = entry {
+        return Ok(Some(lease));
     }
     let caller = Caller::new(wish);
     match around.local().line_up(caller.clone(), now) {
@@ -132,7 +132,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
             caller,
             ticket,
             hold,
-            questions: Questions::new(around.now(), LEASE, hold.seed()),
+            questions: Questions::new(around.now(), LEASE, hold.seed(), Pace::Polled),
             open: None,
             polls: around.polls(),
             watching: None,
@@ -291,7 +291,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
         }
         let grant = Grant {
             hold: self.hold,
-            owner: Owner::new(Uuid::nil(), self.hold),
+            owner: Owner::new(Uuid::nil(), self.hold, ""),
             rules: &Plain,
             deadline,
             term: LEASE,
@@ -299,8 +299,10 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
             holder: self.caller.holder.clone(),
             at: now,
             haunted: None,
+            tokens: 0..=0,
         };
-        let lease = self.around.local().granted(self.ticket, &self.caller, grant, Duration::ZERO);
+        let (local, ticket) = (self.around.local(), Some(self.ticket));
+        let lease = local.granted(ticket, &self.caller, grant, Duration::ZERO);
         self.around.keep(&lease);
         Ok(lease)
     }

@@ -1,0 +1,130 @@
+//! What every kind of lock can do, whatever its type.
+
+#![allow(unreachable_pub, reason = "a room of its own in a test binary")]
+
+use leasehold::{CancelToken, Guard, Lock, OwnedGuard, Protocol, Result};
+use std::time::{Duration, Instant};
+
+/// A guard of any kind.
+pub trait Held {
+    fn unlock(self) -> Result<()>;
+    fn check(&self) -> Result<()>;
+    fn is_held(&self) -> bool;
+    fn remaining(&self) -> Duration;
+    fn wait_lost(&self, timeout: Duration) -> bool;
+    fn extend(&self, lease: Duration) -> Result<()>;
+    fn leak(self);
+}
+
+/// A lock of any kind.
+pub trait Subject: Clone + Send + Sync + 'static {
+    type Guard: Held;
+    type Owned: Held + Send + 'static;
+
+    fn lock(&self) -> Result<Self::Guard>;
+    fn try_lock(&self) -> Result<Option<Self::Guard>>;
+    fn try_lock_for(&self, timeout: Duration) -> Result<Option<Self::Guard>>;
+    fn try_lock_until(&self, deadline: Instant) -> Result<Option<Self::Guard>>;
+    fn lock_owned(&self) -> Result<Self::Owned>;
+    fn try_lock_owned(&self) -> Result<Option<Self::Owned>>;
+    fn try_lock_for_owned(&self, timeout: Duration) -> Result<Option<Self::Owned>>;
+    fn try_lock_until_owned(&self, deadline: Instant) -> Result<Option<Self::Owned>>;
+    fn with_lease(self, lease: Duration) -> Self;
+    fn with_cancel(self, token: &CancelToken) -> Self;
+    fn unlock(&self) -> Result<()>;
+    fn is_locked(&self) -> Result<bool>;
+    fn is_held(&self) -> bool;
+    fn hold_count(&self) -> usize;
+    fn remaining(&self) -> Result<Option<Duration>>;
+    fn force_unlock(&self) -> Result<bool>;
+}
+
+macro_rules! held {
+    ([$($generics:tt)*] $guard:ty) => {
+        impl<$($generics)*> Held for $guard {
+            fn unlock(self) -> Result<()> {
+                self.unlock()
+            }
+            fn check(&self) -> Result<()> {
+                self.check()
+            }
+            fn is_held(&self) -> bool {
+                self.is_held()
+            }
+            fn remaining(&self) -> Duration {
+                self.remaining()
+            }
+            fn wait_lost(&self, timeout: Duration) -> bool {
+                self.wait_lost(timeout)
+            }
+            fn extend(&self, lease: Duration) -> Result<()> {
+                self.extend(lease)
+            }
+            fn leak(self) {
+                self.leak();
+            }
+        }
+    };
+}
+
+macro_rules! subject {
+    ([$($generics:tt)*] $lock:ty, $guard:ty, $owned:ty) => {
+        impl<$($generics)*> Subject for $lock {
+            type Guard = $guard;
+            type Owned = $owned;
+
+            fn lock(&self) -> Result<$guard> {
+                self.lock()
+            }
+            fn try_lock(&self) -> Result<Option<$guard>> {
+                self.try_lock()
+            }
+            fn try_lock_for(&self, timeout: Duration) -> Result<Option<$guard>> {
+                self.try_lock_for(timeout)
+            }
+            fn try_lock_until(&self, deadline: Instant) -> Result<Option<$guard>> {
+                self.try_lock_until(deadline)
+            }
+            fn lock_owned(&self) -> Result<$owned> {
+                self.lock_owned()
+            }
+            fn try_lock_owned(&self) -> Result<Option<$owned>> {
+                self.try_lock_owned()
+            }
+            fn try_lock_for_owned(&self, timeout: Duration) -> Result<Option<$owned>> {
+                self.try_lock_for_owned(timeout)
+            }
+            fn try_lock_until_owned(&self, deadline: Instant) -> Result<Option<$owned>> {
+                self.try_lock_until_owned(deadline)
+            }
+            fn with_lease(self, lease: Duration) -> Self {
+                self.with_lease(lease)
+            }
+            fn with_cancel(self, token: &CancelToken) -> Self {
+                self.with_cancel(token)
+            }
+            fn unlock(&self) -> Result<()> {
+                self.unlock()
+            }
+            fn is_locked(&self) -> Result<bool> {
+                self.is_locked()
+            }
+            fn is_held(&self) -> bool {
+                self.is_held()
+            }
+            fn hold_count(&self) -> usize {
+                self.hold_count()
+            }
+            fn remaining(&self) -> Result<Option<Duration>> {
+                self.remaining()
+            }
+            fn force_unlock(&self) -> Result<bool> {
+                self.force_unlock()
+            }
+        }
+    };
+}
+
+held!([P: Protocol] Guard<P>);
+held!([P: Protocol] OwnedGuard<P>);
+subject!([P: Protocol] Lock<P>, Guard<P>, OwnedGuard<P>);

@@ -1,0 +1,212 @@
+//! The read-write lock: readers share, writers exclude, and a writer may go on reading.
+
+mod faults;
+mod support;
+
+use faults::{NEVER, build, patient};
+use leasehold::{Client, Guard, RwLock};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+use support::{Server, eventually, in_time, join, sleeping};
+
+const CHANNEL: &str = "redisson_rwlock:{a}";
+
+fn two(server: &Server) -> [RwLock; 2] {
+    [build(patient(server.url())), build(patient(server.url()))].map(|it| it.rw_lock("a"))
+}
+
+fn fields(server: &Server) -> BTreeMap<String, String> {
+    server.ask(&["HGETALL", "a"])
+}
+
+fn keys_of_readers(server: &Server) -> usize {
+    server.keys().iter().filter(|key| key.contains("rwlock_timeout:1")).count()
+}
+
+#[test]
+fn readers_share_and_each_has_a_hold_of_its_own() {
+    let server = Server::start();
+    let [mine, theirs] = two(&server);
+    let (first, second) = (mine.read().expect("free"), theirs.read().expect("shared"));
+    let again = mine.read().expect("it has it");
+    let elsewhere = thread::scope(|scope| {
+        let read = scope.spawn(|| mine.read_owned().expect("another thread shares"));
+        in_time("a reader", read)
+    });
+    assert_eq!(fields(&server).len(), 1 + 3, "{:?}", fields(&server));
+    assert_eq!(keys_of_readers(&server), 3);
+    assert!(theirs.try_write_owned().expect("an answer").is_none());
+    let error = mine.try_write().map(drop).expect_err("it reads itself");
+    assert!(error.is_deadlock(), "{error}");
+    let error = mine.write().map(drop).expect_err("it would wait for itself");
+    assert!(error.is_deadlock() && error.to_string().contains("read lock"), "{error}");
+
+    first.unlock().expect("it was held");
+    again.unlock().expect("it was held");
+    elsewhere.unlock().expect("it was held");
+    assert!(mine.try_write().expect("an answer").is_none(), "the other one reads");
+    second.unlock().expect("it was held");
+    drop(mine.try_write().expect("an answer").expect("nobody reads"));
+    eventually("nothing is left", || server.keys().is_empty());
+}
+
+#[test]
+fn a_writer_waits_for_the_last_reader_and_readers_for_the_writer() {
+    const READERS: usize = 6;
+    let server = Server::start();
+    let [mine, theirs] = two(&server);
+    let readers: Vec<_> = (0..2).map(|_| mine.read_owned().expect("shared")).collect();
+    let reading = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| theirs.write_owned());
+        eventually("it waits", || server.numsub(CHANNEL) == 1);
+        for reader in readers {
+            assert!(!writer.is_finished());
+            reader.unlock().expect("it was held");
+        }
+        let writing = in_time("the writer", writer).expect("nobody reads");
+        let waiting: Vec<_> = (0..READERS)
+            .map(|number| {
+                let lock = if number % 2 == 0 { &mine } else { &theirs };
+                scope.spawn(|| {
+                    let guard = lock.read().expect("it comes round");
+                    reading.fetch_add(1, Ordering::SeqCst);
+                    eventually("all read at once", || reading.load(Ordering::SeqCst) == READERS);
+                    guard.unlock().expect("it was held");
+                })
+            })
+            .collect();
+        eventually("both processes wait", || server.numsub(CHANNEL) == 2);
+        assert!(!mine.read_lock().is_locked().expect("an answer"));
+        assert!(mine.write_lock().is_locked().expect("an answer"));
+        writing.unlock().expect("it was held");
+        waiting.into_iter().for_each(|reader| in_time("a reader", reader));
+    });
+    eventually("nothing is left", || server.keys().is_empty());
+}
+
+/// With Redisson, those who wait to read are not told when a writer goes on reading.
+#[test]
+fn a_writer_may_read_and_goes_on_reading_and_others_are_told() {
+    let server = Server::start();
+    let [mine, theirs] = two(&server);
+    let writing = mine.write().expect("it is free");
+    let reading = mine.read().expect("under its own write hold");
+    let numbers: Vec<_> = fields(&server).into_keys().filter(|field| field != "mode").collect();
+    let [reader, writer] = &numbers[..] else { panic!("{numbers:?}") };
+    assert_eq!(*writer, format!("{reader}:write"), "one hold reads and writes");
+    thread::scope(|scope| {
+        let other = scope.spawn(|| theirs.read_owned());
+        eventually("it waits", || server.numsub(CHANNEL) == 1);
+        writing.unlock().expect("it was held");
+        let other = in_time("the other reader", other).expect("they share");
+        assert!(reading.is_held() && other.is_held());
+        other.unlock().expect("it was held");
+    });
+    let error = mine.write().map(drop).expect_err("it only reads now");
+    assert!(error.is_deadlock(), "{error}");
+    assert!(theirs.try_write().expect("an answer").is_none());
+    reading.unlock().expect("it was held");
+    drop(theirs.try_write().expect("an answer").expect("nobody reads"));
+    eventually("nothing is left", || server.keys().is_empty());
+}
+
+/// With Redisson, a read release shortens the lease of the same owner's write hold.
+#[test]
+fn a_read_release_changes_nothing_for_the_writer() {
+    let server = Server::start();
+    let brief = Duration::from_millis(600);
+    let client = build(patient(server.url()).watchdog_timeout(brief));
+    let lock = client.rw_lock("a");
+    let writing = lock.write_lock().with_lease(NEVER).lock().expect("it is free");
+    let reading = lock.read_lock().with_lease(Duration::from_secs(5)).lock().expect("its own");
+    reading.unlock().expect("it was held");
+    assert!(server.ask::<i64>(&["PTTL", "a"]) > 60_000);
+    assert!(writing.remaining() > NEVER / 2);
+    writing.unlock().expect("it was held");
+
+    // Nor does it end the renewal of a write hold.
+    let writing = lock.write().expect("it is free");
+    drop(lock.read().expect("its own"));
+    assert!(!writing.wait_lost(3 * brief), "it is renewed on and on");
+    writing.unlock().expect("it was held");
+}
+
+#[test]
+fn read_holds_are_renewed_with_their_time_out_keys() {
+    let server = Server::start();
+    let brief = Duration::from_millis(600);
+    let client = build(patient(server.url()).watchdog_timeout(brief));
+    let lock = client.rw_lock("a");
+    let (mine, other) = (lock.read().expect("free"), lock.read_owned().expect("shared"));
+    assert!(!mine.wait_lost(3 * brief) && other.is_held());
+    assert_eq!(keys_of_readers(&server), 2);
+    mine.unlock().expect("it was held");
+    assert!(!other.wait_lost(2 * brief), "the one that is left is renewed");
+    other.unlock().expect("it was held");
+    eventually("nothing is left", || server.keys().is_empty());
+}
+
+/// The write hold of a thread that reads too does not go to another thread of its process:
+/// its reading would stay behind.
+#[test]
+fn a_write_hold_is_not_passed_on_while_its_thread_reads() {
+    let server = Server::start();
+    let client = build(patient(server.url()).local_handoff(100, NEVER));
+    let lock = client.rw_lock("a");
+    let writing = lock.write().expect("it is free");
+    let reading = lock.read().expect("under its own write hold");
+    let next = sleeping("next writer", move || lock.write().and_then(Guard::unlock));
+    writing.unlock().expect("it was held");
+    let mode: String = server.ask(&["HGET", "a", "mode"]);
+    assert!(mode == "read" && !next.is_finished() && reading.is_held());
+    reading.unlock().expect("it was held");
+    join(next).expect("nobody reads");
+    eventually("nothing is left", || server.keys().is_empty());
+}
+
+#[test]
+fn what_would_wait_for_itself_is_an_error() {
+    let server = Server::start();
+    let [lock, _] = two(&server);
+    let writing = lock.write().expect("it is free");
+    for outcome in [lock.read_owned().map(drop), lock.write_owned().map(drop)] {
+        let error = outcome.expect_err("it would wait for itself");
+        assert!(error.is_deadlock(), "{error}");
+    }
+    drop(writing);
+    let reading = lock.read().expect("it is free");
+    lock.read_owned().expect("readers share").unlock().expect("it was held");
+    assert!(lock.write_owned().is_err_and(|error| error.is_deadlock()));
+    drop(reading);
+    eventually("nothing is left", || server.keys().is_empty());
+}
+
+/// A reader that dies leaves its field; it keeps nobody out for longer than its lease.
+#[test]
+fn a_dead_reader_keeps_writers_out_for_its_lease() {
+    let server = Server::start();
+    let [mine, theirs] = two(&server);
+    mine.read_lock().with_lease(Duration::from_millis(300)).lock_owned().expect("free").leak();
+    let writing = theirs.write().expect("the lease is over");
+    writing.unlock().expect("it was held");
+}
+
+#[test]
+fn sides_are_locks_of_their_own_with_everything_that_locks_can() {
+    let server = Server::start();
+    let client = build(patient(server.url()));
+    let lock = client.rw_lock("a").with_lease(NEVER / 2);
+    assert_eq!((lock.name(), lock.read_lock().name()), ("a", "a"));
+    let read = lock.read_lock();
+    let guard = read.lock().expect("it is free");
+    assert!(read.is_held() && !lock.write_lock().is_held());
+    assert_eq!((read.hold_count(), lock.write_lock().hold_count()), (1, 0));
+    assert!(!lock.write_lock().force_unlock().expect("an answer"), "nobody writes");
+    assert!(read.force_unlock().expect("an answer"));
+    assert!(guard.check().is_err_and(|error| error.is_lost()));
+    let other: Client = build(patient(server.url()));
+    drop(other.rw_lock("a").try_write().expect("an answer").expect("it is free"));
+}

@@ -1,0 +1,560 @@
+//! Every documented answer of the scripts of the kinds other than the plain lock, against
+//! a real server.
+
+mod bare;
+mod support;
+
+use std::collections::BTreeMap;
+
+use bare::*;
+use support::{Server, eventually};
+
+const WRITER: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:1:write";
+const OTHER_WRITER: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:2:write";
+const RW_CHANNEL: &str = "redisson_rwlock:{the-lock}";
+const COUNTER: &str = "redisson_lock_token:{the-lock}";
+const QUEUE: [&str; 3] =
+    [LOCK, "redisson_lock_queue:{the-lock}", "redisson_lock_timeout:{the-lock}"];
+const NO_END: &str = "-1 held without a time to live";
+const TOLD: &str = "else how many subscribers were told";
+
+fn fields(server: &Server) -> BTreeMap<String, String> {
+    server.ask(&["HGETALL", LOCK])
+}
+
+fn map<const N: usize>(fields: [(&str, &str); N]) -> BTreeMap<String, String> {
+    fields.into_iter().map(|(field, value)| (field.to_owned(), value.to_owned())).collect()
+}
+
+fn timeout(owner: &str) -> String {
+    format!("{{the-lock}}:{owner}:rwlock_timeout:1")
+}
+
+fn micros(server: &Server) -> i64 {
+    let (seconds, micros): (i64, i64) = server.ask(&["TIME"]);
+    seconds * 1_000_000 + micros
+}
+
+#[track_caller]
+fn documents(script: &str, answers: &[&str]) {
+    assert_eq!(documented_answers(script), answers, "each is tried below");
+}
+
+/// What a caller that is refused publishes reaches the channel; nothing else is published.
+#[track_caller]
+fn wakes_only_if_refused(bare: &mut Bare, script: &str, keys: &[&str], args: &[&str]) {
+    let wanting = [args, &["wake", "the channel"]].concat();
+    let mut ear = Ear::on(&bare.server, "wake");
+    bare.server.reset_stats();
+    assert!(bare.call(script, keys, &wanting) > -2, "it is refused");
+    assert_eq!(ear.hear(), ("wake".to_owned(), "the channel".to_owned()));
+    bare.call(script, keys, args);
+    assert_eq!(bare.server.calls("publish"), 1, "{script}");
+}
+
+// ---------------------------------------------------------------------------------
+// Fenced.
+
+#[test]
+fn fenced_acquire_answers_as_documented_and_its_tokens_grow() {
+    let left = "else ms that the holder has left, or acquired: the first token of the block, \
+                below zero";
+    documents("fenced_acquire", &[NO_END, left]);
+    let mut bare = Bare::start();
+    let keys = [LOCK, COUNTER];
+    let counter = |bare: &Bare| bare.server.ask::<i64>(&["GET", COUNTER]);
+
+    // Free, and no counter: the server's time.
+    let before = micros(&bare.server);
+    let first = -bare.call("fenced_acquire", &keys, &["60000", MINE, "3"]);
+    assert!((before..=micros(&bare.server)).contains(&first), "{first}");
+    assert_eq!(counter(&bare), first + 2, "a block of three");
+    assert_eq!(left_of(&bare, COUNTER), -1, "the counter has no end");
+    bare.is_held_by(MINE);
+    assert_left(&bare.server, LOCK, 30_000..=60_000);
+
+    // One's own field again: the same tokens.
+    assert_eq!(bare.call("fenced_acquire", &keys, &["600000", MINE, "3"]), -first);
+    assert_left(&bare.server, LOCK, 300_000..=600_000);
+    assert_eq!(counter(&bare), first + 2);
+    // Unless the counter was lost in between.
+    bare.server.ask::<()>(&["DEL", COUNTER]);
+    let again = -bare.call("fenced_acquire", &keys, &["60000", MINE, "3"]);
+    assert!(again > first, "{again}");
+    bare.is_held_by(MINE);
+
+    // Held by another, with an end and without.
+    let left = bare.call("fenced_acquire", &keys, &["60000", OTHER, "1"]);
+    assert!((30_000..=60_000).contains(&left), "{left}");
+    wakes_only_if_refused(&mut bare, "fenced_acquire", &keys, &["60000", OTHER, "1"]);
+    bare.server.ask::<()>(&["PERSIST", LOCK]);
+    assert_eq!(bare.call("fenced_acquire", &keys, &["60000", OTHER, "1"]), -1);
+    assert_eq!(counter(&bare), again + 2, "who is refused takes none");
+
+    // A counter ahead of the clock counts on, in decimal.
+    let ahead = "4000000000000000";
+    bare.server.ask::<()>(&["SET", COUNTER, ahead, "PX", "60000"]);
+    bare.server.ask::<()>(&["DEL", LOCK]);
+    assert_eq!(bare.call("fenced_acquire", &keys, &["60000", OTHER, "1"]), -4_000_000_000_000_001);
+    assert_eq!(bare.server.ask::<String>(&["GET", COUNTER]), "4000000000000001");
+    assert_eq!(left_of(&bare, COUNTER), -1, "it is never lost by an end");
+
+    // One that is behind the clock is overtaken.
+    bare.server.ask::<()>(&["SET", COUNTER, "7"]);
+    bare.server.ask::<()>(&["DEL", LOCK]);
+    assert!(-bare.call("fenced_acquire", &keys, &["60000", OTHER, "1"]) > before);
+}
+
+fn left_of(bare: &Bare, key: &str) -> i64 {
+    left(&bare.server, key)
+}
+
+// ---------------------------------------------------------------------------------
+// Spin.
+
+#[test]
+fn spin_release_and_force_answer_as_documented() {
+    documents("spin_release", &["-1 not held by this owner", "0 released"]);
+    documents("spin_force", &["-1 it was free", "0 freed"]);
+    let mut bare = Bare::start();
+    bare.server.reset_stats();
+    assert_eq!(bare.call("spin_release", &[LOCK], &[MINE]), -1);
+    assert_eq!(bare.call("spin_force", &[LOCK], &[]), -1);
+    hold(&bare.server, LOCK, OTHER, "60000");
+    assert_eq!(bare.call("spin_release", &[LOCK], &[MINE]), -1);
+    bare.is_held_by(OTHER);
+    assert_eq!(bare.call("spin_release", &[LOCK], &[OTHER]), 0);
+    hold(&bare.server, LOCK, OTHER, "60000");
+    assert_eq!(bare.call("spin_force", &[LOCK], &[]), 0);
+    assert_eq!(bare.server.keys(), Vec::<String>::new());
+    assert_eq!(bare.server.calls("publish"), 0);
+    bare.is_refused_for_a_text("spin_release", &[MINE]);
+    bare.is_refused_for_a_text("spin_force", &[]);
+}
+
+// ---------------------------------------------------------------------------------
+// Reading and writing.
+
+fn read(bare: &mut Bare, lease: &str, owner: &str) -> i64 {
+    let writer = format!("{owner}:write");
+    bare.call("read_acquire", &[LOCK, &timeout(owner)], &[lease, owner, &writer])
+}
+
+fn end_read(bare: &mut Bare, owner: &str) -> i64 {
+    let args = [owner, RW_CHANNEL, "0", "{the-lock}:"];
+    bare.call("read_release", &[LOCK, &timeout(owner)], &args)
+}
+
+fn write(bare: &mut Bare, lease: &str, owner: &str) -> i64 {
+    bare.call("write_acquire", &[LOCK], &[lease, owner])
+}
+
+fn end_write(bare: &mut Bare, owner: &str) -> i64 {
+    bare.call("write_release", &[LOCK], &[owner, RW_CHANNEL, "1", "{the-lock}:"])
+}
+
+#[test]
+fn write_acquire_and_release_answer_as_documented() {
+    documents("write_acquire", &["-2 acquired", NO_END, "else ms that the holders have left"]);
+    documents("write_release", &["-1 not held by this owner", TOLD]);
+    let mut bare = Bare::start();
+    assert_eq!(end_write(&mut bare, WRITER), -1);
+    assert_eq!(write(&mut bare, "60000", WRITER), -2);
+    assert_eq!(fields(&bare.server), map([("mode", "write"), (WRITER, "1")]));
+    assert_left(&bare.server, LOCK, 30_000..=60_000);
+    assert_eq!(write(&mut bare, "600000", WRITER), -2, "again: the full lease anew");
+    assert_left(&bare.server, LOCK, 300_000..=600_000);
+    assert!(write(&mut bare, "60000", OTHER_WRITER) >= 300_000);
+    wakes_only_if_refused(&mut bare, "write_acquire", &[LOCK], &["60000", OTHER_WRITER]);
+    bare.server.ask::<()>(&["PERSIST", LOCK]);
+    assert_eq!(write(&mut bare, "60000", OTHER_WRITER), -1);
+    assert_eq!(end_write(&mut bare, OTHER_WRITER), -1);
+
+    let mut ear = Ear::on(&bare.server, RW_CHANNEL);
+    assert_eq!(end_write(&mut bare, WRITER), 1);
+    assert_eq!(ear.hear(), (RW_CHANNEL.to_owned(), "1".to_owned()));
+    assert_eq!(bare.server.keys(), Vec::<String>::new());
+    bare.is_refused_for_a_text("write_acquire", &["60000", WRITER]);
+    bare.is_refused_for_a_text("write_release", &[WRITER, RW_CHANNEL, "1", "{the-lock}:"]);
+}
+
+#[test]
+fn read_acquire_and_release_answer_as_documented() {
+    documents("read_acquire", &["-2 acquired", NO_END, "else ms that the holder has left"]);
+    let kept = "0 released, and others hold it";
+    documents("read_release", &["-1 not held by this owner", kept, TOLD]);
+    let mut bare = Bare::start();
+    assert_eq!(end_read(&mut bare, MINE), -1);
+    assert_eq!(read(&mut bare, "60000", MINE), -2);
+    assert_eq!(fields(&bare.server), map([("mode", "read"), (MINE, "1")]));
+    assert_eq!(bare.server.ask::<String>(&["GET", &timeout(MINE)]), "1");
+    assert_left(&bare.server, &timeout(MINE), 30_000..=60_000);
+
+    // A shorter lease beside it shortens nothing; a longer one does not stay behind.
+    assert_eq!(read(&mut bare, "10000", OTHER), -2);
+    assert_left(&bare.server, LOCK, 30_000..=60_000);
+    assert_left(&bare.server, &timeout(OTHER), 5_000..=10_000);
+    assert!(write(&mut bare, "60000", WRITER) > 30_000, "readers keep a writer out");
+    assert_eq!(end_read(&mut bare, MINE), 0);
+    assert_left(&bare.server, LOCK, 5_000..=10_000);
+    assert_eq!(bare.server.keys(), [LOCK, &timeout(OTHER)].map(str::to_owned).to_vec().sorted());
+
+    // Again: the full lease anew, the count stays.
+    assert_eq!(read(&mut bare, "60000", OTHER), -2);
+    assert_eq!(fields(&bare.server), map([("mode", "read"), (OTHER, "1")]));
+    assert_left(&bare.server, LOCK, 30_000..=60_000);
+    let mut ear = Ear::on(&bare.server, RW_CHANNEL);
+    assert_eq!(end_read(&mut bare, OTHER), 1);
+    assert_eq!(ear.hear(), (RW_CHANNEL.to_owned(), "0".to_owned()));
+    assert_eq!(bare.server.keys(), Vec::<String>::new());
+
+    // Another writes: with an end, and without. A plain lock of that name too.
+    assert_eq!(write(&mut bare, "60000", OTHER_WRITER), -2);
+    assert!(read(&mut bare, "60000", MINE) > 30_000);
+    let keys = [LOCK, &timeout(MINE)];
+    wakes_only_if_refused(&mut bare, "read_acquire", &keys, &["60000", MINE, WRITER]);
+    bare.server.ask::<()>(&["PERSIST", LOCK]);
+    assert_eq!(read(&mut bare, "60000", MINE), -1);
+    bare.server.ask::<()>(&["DEL", LOCK]);
+    hold(&bare.server, LOCK, OTHER, "60000");
+    assert!(read(&mut bare, "60000", MINE) > 30_000, "a hash without a mode is no free lock");
+    assert!(write(&mut bare, "60000", WRITER) > 30_000);
+}
+
+trait Sorted {
+    fn sorted(self) -> Self;
+}
+
+impl Sorted for Vec<String> {
+    fn sorted(mut self) -> Vec<String> {
+        self.sort();
+        self
+    }
+}
+
+/// Traps of Redisson's: a read release shortens the lease of its own writer, and nobody
+/// is told when a writer goes on reading.
+#[test]
+fn who_writes_may_read_and_goes_on_reading() {
+    let mut bare = Bare::start();
+    assert_eq!(write(&mut bare, "60000", WRITER), -2);
+    assert_eq!(read(&mut bare, "5000", MINE), -2, "under its own write hold");
+    assert_left(&bare.server, LOCK, 30_000..=60_000);
+    assert_eq!(fields(&bare.server), map([("mode", "write"), (WRITER, "1"), (MINE, "1")]));
+    assert_eq!(end_read(&mut bare, MINE), 0);
+    assert_left(&bare.server, LOCK, 30_000..=60_000);
+    assert!(read(&mut bare, "60000", OTHER) > 0, "another may not");
+
+    assert_eq!(read(&mut bare, "5000", MINE), -2);
+    let mut ear = Ear::on(&bare.server, RW_CHANNEL);
+    assert_eq!(end_write(&mut bare, WRITER), 1);
+    assert_eq!(ear.hear(), (RW_CHANNEL.to_owned(), "1".to_owned()));
+    assert_eq!(fields(&bare.server), map([("mode", "read"), (MINE, "1")]));
+    assert_left(&bare.server, LOCK, 1..=5_000);
+    assert_eq!(read(&mut bare, "60000", OTHER), -2, "others may read now");
+}
+
+#[test]
+fn a_reader_whose_lease_is_over_keeps_nobody_out_when_the_last_one_goes() {
+    let mut bare = Bare::start();
+    assert_eq!(read(&mut bare, "60000", MINE), -2);
+    assert_eq!(read(&mut bare, "60000", OTHER), -2);
+    bare.server.ask::<()>(&["DEL", &timeout(OTHER)]);
+    assert_eq!(end_read(&mut bare, MINE), 0);
+    assert_eq!(bare.server.keys(), Vec::<String>::new());
+}
+
+#[test]
+fn read_renew_answers_as_documented_and_never_shortens() {
+    let told = "the positions (from 1) of the locks that are not held by their owners any more";
+    documents("read_renew", &[told]);
+    let mut bare = Bare::start();
+    let renew = |bare: &mut Bare, lease: &str| -> Vec<i64> {
+        bare.try_call("read_renew", &[LOCK, "text", "gone"], &[lease, MINE, MINE, MINE])
+            .expect("a list")
+    };
+    bare.server.ask::<()>(&["SET", "text", "no lock"]);
+    assert_eq!(renew(&mut bare, "60000"), [1, 2, 3]);
+    assert_eq!(read(&mut bare, "60000", MINE), -2);
+    assert_eq!(renew(&mut bare, "600000"), [2, 3]);
+    assert_left(&bare.server, LOCK, 300_000..=600_000);
+    assert_left(&bare.server, &timeout(MINE), 300_000..=600_000);
+    assert_eq!(renew(&mut bare, "60000"), [2, 3]);
+    assert_left(&bare.server, LOCK, 300_000..=600_000);
+    assert_left(&bare.server, &timeout(MINE), 300_000..=600_000);
+    // A time-out key that is gone is set again.
+    bare.server.ask::<()>(&["DEL", &timeout(MINE)]);
+    assert_eq!(renew(&mut bare, "60000"), [2, 3]);
+    assert_left(&bare.server, &timeout(MINE), 30_000..=60_000);
+}
+
+#[test]
+fn read_and_write_force_and_left_answer_as_documented() {
+    documents("write_force", &["-1 nobody held it for writing", TOLD]);
+    documents("read_force", &["-1 nobody held it for reading", TOLD]);
+    documents("write_left", &["-2 nobody writes", NO_END, "else ms that the holder has left"]);
+    documents("read_left", &["-2 nobody reads", NO_END, "else ms that the holders have left"]);
+    let mut bare = Bare::start();
+    let left =
+        |bare: &mut Bare| ["read_left", "write_left"].map(|name| bare.call(name, &[LOCK], &[]));
+    let force = |bare: &mut Bare, name, message| bare.call(name, &[LOCK], &[RW_CHANNEL, message]);
+    assert_eq!(left(&mut bare), [-2, -2]);
+    assert_eq!(force(&mut bare, "read_force", "0"), -1);
+    assert_eq!(force(&mut bare, "write_force", "1"), -1);
+
+    assert_eq!(write(&mut bare, "60000", WRITER), -2);
+    let [reads, writes] = left(&mut bare);
+    assert!(reads == -2 && writes > 30_000, "{reads} {writes}");
+    assert_eq!(force(&mut bare, "read_force", "0"), -1);
+    assert_eq!(read(&mut bare, "60000", MINE), -2);
+    assert!(left(&mut bare)[0] > 30_000, "its writer reads");
+    let mut ear = Ear::on(&bare.server, RW_CHANNEL);
+    assert_eq!(force(&mut bare, "write_force", "1"), 1);
+    assert_eq!(ear.hear().1, "1");
+    assert_eq!(left(&mut bare), [-2, -2]);
+
+    assert_eq!(read(&mut bare, "60000", MINE), -2);
+    bare.server.ask::<()>(&["PERSIST", LOCK]);
+    assert_eq!(left(&mut bare), [-1, -2]);
+    assert_eq!(force(&mut bare, "write_force", "1"), -1);
+    assert_eq!(force(&mut bare, "read_force", "0"), 1);
+    assert_eq!(ear.hear().1, "0");
+    assert_eq!(write(&mut bare, "60000", WRITER), -2);
+    bare.server.ask::<()>(&["PERSIST", LOCK]);
+    assert_eq!(left(&mut bare), [-2, -1]);
+}
+
+// ---------------------------------------------------------------------------------
+// Fair.
+
+fn take(bare: &mut Bare, owner: &str, patience: &str) -> i64 {
+    bare.call("fair_acquire", &QUEUE, &["60000", owner, patience])
+}
+
+fn end_fair(bare: &mut Bare, owner: &str) -> i64 {
+    bare.call("fair_release", &QUEUE, &[owner, "own:", "0"])
+}
+
+fn leave(bare: &mut Bare, owner: &str, patience: &str) -> i64 {
+    bare.call("fair_leave", &QUEUE, &[owner, "own:", "0", patience])
+}
+
+fn queue(bare: &Bare) -> Vec<String> {
+    bare.server.ask(&["LRANGE", QUEUE[1], "0", "-1"])
+}
+
+/// In how many seconds each that waits is taken for dead.
+fn deaths(bare: &Bare) -> BTreeMap<String, i64> {
+    let now = micros(&bare.server) / 1000;
+    let all: Vec<(String, i64)> = bare.server.ask(&["ZRANGE", QUEUE[2], "0", "-1", "WITHSCORES"]);
+    all.into_iter().map(|(owner, at)| (owner, (at - now + 500) / 1000)).collect()
+}
+
+#[track_caller]
+fn dies_in(bare: &Bare, owner: &str, seconds: i64) {
+    let deaths = deaths(bare);
+    let found = deaths.get(owner).copied().unwrap_or(i64::MIN);
+    assert!((seconds - 20..=seconds + 1).contains(&found), "{owner} in {found} s, not {seconds}");
+}
+
+#[test]
+fn fair_acquire_answers_as_documented() {
+    let left = "else ms that the holder has left, or who is first in the queue";
+    documents("fair_acquire", &["-2 acquired", NO_END, left]);
+    let mut bare = Bare::start();
+    assert_eq!(take(&mut bare, "a", "300000"), -2);
+    assert_eq!(take(&mut bare, "a", "300000"), -2, "again: the full lease anew");
+    assert_left(&bare.server, LOCK, 30_000..=60_000);
+    assert!(take(&mut bare, "b", "0") > 30_000, "it does not wait");
+    assert_eq!(bare.server.keys(), [LOCK]);
+
+    // Who waits stands in the queue once, and is told what the holder has left, or the first.
+    let left = take(&mut bare, "b", "300000");
+    assert!((30_000..=60_000).contains(&left), "{left}");
+    dies_in(&bare, "b", 360);
+    assert!(take(&mut bare, "c", "300000") > 300_000, "it waits for b");
+    dies_in(&bare, "c", 660);
+    take(&mut bare, "b", "300000");
+    assert_eq!(queue(&bare), ["b", "c"]);
+    assert_left(&bare.server, QUEUE[1], 3_600_000..=4_300_000);
+    assert_left(&bare.server, QUEUE[2], 3_600_000..=4_300_000);
+    wakes_only_if_refused(&mut bare, "fair_acquire", &QUEUE, &["60000", "b", "300000"]);
+
+    // A lock without an end.
+    bare.server.ask::<()>(&["PERSIST", LOCK]);
+    assert_eq!(take(&mut bare, "b", "300000"), -1);
+    assert_eq!(take(&mut bare, "d", "0"), -1);
+
+    // Free: only the first gets it, whoever asks; the others move up.
+    bare.server.ask::<()>(&["DEL", LOCK]);
+    let told = take(&mut bare, "c", "300000");
+    assert!(told > 100_000, "c is not to ask without pause: {told} ms");
+    assert!(take(&mut bare, "d", "0") > 100_000, "and nobody overtakes");
+    assert_eq!(take(&mut bare, "b", "300000"), -2);
+    assert_eq!(queue(&bare), ["c"]);
+    dies_in(&bare, "c", 360);
+}
+
+/// However long the lock is held: who asks in time keeps its place, behind whoever stands
+/// before it.
+#[test]
+fn a_poll_keeps_a_place_in_the_fair_queue() {
+    let mut bare = Bare::start();
+    assert_eq!(take(&mut bare, "a", "300000"), -2);
+    take(&mut bare, "b", "300000");
+    take(&mut bare, "c", "300000");
+    let now = micros(&bare.server) / 1000;
+    let soon = |seconds: i64| (now + seconds * 1000).to_string();
+    bare.server.ask::<()>(&["ZADD", QUEUE[2], &soon(100), "b", &soon(100), "c"]);
+    take(&mut bare, "b", "300000");
+    dies_in(&bare, "b", 360);
+    take(&mut bare, "c", "300000");
+    dies_in(&bare, "c", 660);
+    // Who has half of its time left changes nothing.
+    bare.server.ask::<()>(&["ZADD", QUEUE[2], &soon(200), "b"]);
+    take(&mut bare, "b", "300000");
+    dies_in(&bare, "b", 200);
+    assert_eq!(queue(&bare), ["b", "c"]);
+}
+
+#[test]
+fn the_dead_at_the_head_of_the_fair_queue_are_passed_over() {
+    let mut bare = Bare::start();
+    let die = |bare: &Bare, owner: &str| bare.server.ask::<()>(&["ZADD", QUEUE[2], "1", owner]);
+    assert_eq!(take(&mut bare, "a", "300000"), -2);
+    ["b", "c", "d", "e"].iter().for_each(|owner| {
+        take(&mut bare, owner, "300000");
+    });
+    ["b", "c", "e"].iter().for_each(|owner| die(&bare, owner));
+    let mut ear = Ear::on(&bare.server, "own:d");
+    assert_eq!(end_fair(&mut bare, "a"), 1, "d is told");
+    assert_eq!(ear.hear(), ("own:d".to_owned(), "0".to_owned()));
+    assert_eq!(queue(&bare), ["d", "e"]);
+    die(&bare, "d");
+    assert_eq!(take(&mut bare, "f", "0"), -2, "all are dead");
+    assert_eq!(bare.server.keys(), [LOCK]);
+}
+
+#[test]
+fn fair_release_force_and_leave_answer_as_documented() {
+    documents("fair_release", &["-1 not held by this owner", TOLD]);
+    documents("fair_force", &["-1 it was free", TOLD]);
+    let nobody = "0 nobody had to be told";
+    documents("fair_leave", &["-1 it neither held nor waited", nobody, TOLD]);
+    let mut bare = Bare::start();
+    let force = |bare: &mut Bare| bare.call("fair_force", &QUEUE[..2], &["own:", "0"]);
+    assert_eq!(end_fair(&mut bare, "a"), -1, "a lock that is gone is not released");
+    assert_eq!(force(&mut bare), -1);
+    assert_eq!(leave(&mut bare, "a", "300000"), -1);
+
+    assert_eq!(take(&mut bare, "a", "300000"), -2);
+    assert_eq!(end_fair(&mut bare, "a"), 0, "nobody waits");
+    assert_eq!(take(&mut bare, "a", "300000"), -2);
+    ["b", "c", "d"].iter().for_each(|owner| {
+        take(&mut bare, owner, "300000");
+    });
+    assert_eq!(end_fair(&mut bare, "b"), -1);
+
+    // From the middle: those behind move up. The lock is held: nobody is told.
+    assert_eq!(leave(&mut bare, "c", "300000"), 0);
+    assert_eq!(queue(&bare), ["b", "d"]);
+    dies_in(&bare, "b", 360);
+    dies_in(&bare, "d", 660);
+    // The first, when the lock is free: it may have had the message.
+    let mut ear = Ear::on(&bare.server, "own:d");
+    assert_eq!(end_fair(&mut bare, "a"), 0, "b does not listen");
+    assert_eq!(leave(&mut bare, "b", "300000"), 1);
+    assert_eq!(ear.hear(), ("own:d".to_owned(), "0".to_owned()));
+    // One that had got the lock by then.
+    assert_eq!(take(&mut bare, "d", "300000"), -2);
+    take(&mut bare, "e", "300000");
+    assert_eq!(leave(&mut bare, "d", "300000"), 0, "e does not listen");
+    assert_eq!(take(&mut bare, "e", "300000"), -2);
+    assert_eq!(force(&mut bare), 0);
+    assert_eq!(bare.server.keys(), Vec::<String>::new());
+    let text = ["a", "own:", "0"];
+    bare.is_refused_for_a_text("fair_release", &text);
+}
+
+// ---------------------------------------------------------------------------------
+// Named holders.
+
+const REQUEST: &str = "leasehold_request:{the-lock}:1";
+const AGAIN: &str = "leasehold_request:{the-lock}:2";
+
+fn enter(bare: &mut Bare, request: &str, lease: &str, owner: &str) -> i64 {
+    bare.call("named_acquire", &[LOCK, request], &[lease, owner, "600000"])
+}
+
+fn end_named(bare: &mut Bare, request: &str, unknown: &str) -> i64 {
+    let args = ["tx-42", CHANNEL, "0", "600000", unknown];
+    bare.call("named_release", &[LOCK, request], &args)
+}
+
+#[test]
+fn named_acquire_counts_each_request_once() {
+    documents("named_acquire", &["-2 acquired", NO_END, "else ms that the holder has left"]);
+    let mut bare = Bare::start();
+    let count = |bare: &Bare| bare.server.ask::<i64>(&["HGET", LOCK, "tx-42"]);
+    assert_eq!(enter(&mut bare, REQUEST, "60000", "tx-42"), -2);
+    assert_eq!(enter(&mut bare, REQUEST, "60000", "tx-42"), -2, "the same request");
+    assert_eq!(count(&bare), 1);
+    assert_eq!(enter(&mut bare, AGAIN, "10000", "tx-42"), -2);
+    assert_eq!(count(&bare), 2);
+    assert_left(&bare.server, LOCK, 30_000..=60_000);
+    assert_left(&bare.server, REQUEST, 300_000..=600_000);
+    let other = "leasehold_request:{the-lock}:3";
+    assert!(enter(&mut bare, other, "60000", "tx-43") > 30_000);
+    let keys = [LOCK, other];
+    wakes_only_if_refused(&mut bare, "named_acquire", &keys, &["60000", "tx-43", "600000"]);
+    bare.server.ask::<()>(&["PERSIST", LOCK]);
+    assert_eq!(enter(&mut bare, other, "60000", "tx-43"), -1);
+    assert!(!bare.server.ask::<bool>(&["EXISTS", other]), "who is refused leaves nothing");
+}
+
+#[test]
+fn named_release_takes_off_each_request_once() {
+    let held = "0 released before, or holds are left";
+    documents("named_release", &["-1 not held by this owner", held, TOLD]);
+    let mut bare = Bare::start();
+    let mut ear = Ear::on(&bare.server, CHANNEL);
+    assert_eq!(enter(&mut bare, REQUEST, "60000", "tx-42"), -2);
+    assert_eq!(enter(&mut bare, AGAIN, "60000", "tx-42"), -2);
+    assert_eq!(end_named(&mut bare, REQUEST, "1"), 0);
+    assert_eq!(end_named(&mut bare, REQUEST, "1"), 0, "the same request");
+    assert_eq!(fields(&bare.server), map([("tx-42", "1")]));
+    // A copy of the acquire that comes late takes nothing.
+    assert!(enter(&mut bare, REQUEST, "60000", "tx-42") > 0);
+    assert_eq!(fields(&bare.server), map([("tx-42", "1")]));
+    assert_eq!(end_named(&mut bare, AGAIN, "1"), 1);
+    assert_eq!(ear.hear(), (CHANNEL.to_owned(), "0".to_owned()));
+    assert!(!bare.server.ask::<bool>(&["EXISTS", LOCK]));
+    assert_eq!(enter(&mut bare, AGAIN, "60000", "tx-42"), -1, "nor of a lock that is free");
+    assert!(!bare.server.ask::<bool>(&["EXISTS", LOCK]));
+
+    // Gone before: not held, and again.
+    let third = "leasehold_request:{the-lock}:3";
+    assert_eq!(enter(&mut bare, third, "60000", "tx-42"), -2);
+    bare.server.ask::<()>(&["DEL", LOCK]);
+    assert_eq!(end_named(&mut bare, third, "1"), -1);
+    assert_eq!(end_named(&mut bare, third, "1"), -1);
+
+    // A request of which nothing is known: its memory is over, or it never came.
+    hold(&bare.server, LOCK, "tx-42", "60000");
+    assert_eq!(end_named(&mut bare, "leasehold_request:{the-lock}:4", "0"), -1);
+    assert_eq!(fields(&bare.server), map([("tx-42", "1")]));
+    assert!(enter(&mut bare, "leasehold_request:{the-lock}:4", "60000", "tx-42") > 0, "too late");
+    assert_eq!(end_named(&mut bare, "leasehold_request:{the-lock}:5", "1"), 1);
+    assert_eq!(ear.hear().1, "0");
+    assert!(!bare.server.ask::<bool>(&["EXISTS", LOCK]));
+}
+
+#[test]
+fn a_lock_that_ended_meanwhile_is_counted_anew() {
+    let mut bare = Bare::start();
+    assert_eq!(enter(&mut bare, REQUEST, "60000", "tx-42"), -2);
+    bare.server.ask::<()>(&["PEXPIRE", LOCK, "1"]);
+    eventually("the lease is over", || !bare.server.ask::<bool>(&["EXISTS", LOCK]));
+    assert_eq!(enter(&mut bare, REQUEST, "60000", "tx-42"), -2);
+    assert_eq!(fields(&bare.server), map([("tx-42", "1")]));
+}
