@@ -1,0 +1,126 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
+import org.redisson.Redisson;
+import org.redisson.api.RBucket;
+import org.redisson.api.RFencedLock;
+import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
+import org.redisson.client.codec.StringCodec;
+import org.redisson.config.Config;
+
+/**
+ * Obeys orders on standard input, one per line: {@code THREAD VERB KIND NAME [ARGUMENT]}.
+ * Each thread carries out its orders one after the other, and is one holder. The answer is
+ * {@code THREAD ok VALUE} or {@code THREAD error CLASS: MESSAGE}.
+ *
+ * <p>Arguments: the addresses of the servers, separated by commas, and the watchdog's
+ * time-out in milliseconds. Locks are on the first server; a red lock is on all of them.
+ */
+public final class Driver {
+    private final RedissonClient[] clients;
+    private final Map<String, ExecutorService> threads = new HashMap<>();
+
+    private Driver(String[] addresses, long watchdog) {
+        clients = new RedissonClient[addresses.length];
+        for (int i = 0; i < addresses.length; i++) {
+            Config config = new Config();
+            config.setLockWatchdogTimeout(watchdog);
+            config.useSingleServer().setAddress(addresses[i]).setConnectionMinimumIdleSize(2)
+                .setConnectionPoolSize(16);
+            clients[i] = Redisson.create(config);
+        }
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        Driver driver = new Driver(arguments[0].split(","), Long.parseLong(arguments[1]));
+        say("driver ok ready");
+        BufferedReader orders = new BufferedReader(new InputStreamReader(System.in));
+        for (String order = orders.readLine(); order != null; order = orders.readLine()) {
+            String[] words = order.split(" ");
+            ExecutorService thread = driver.threads.computeIfAbsent(words[0],
+                label -> Executors.newSingleThreadExecutor());
+            thread.execute(() -> driver.obey(words));
+        }
+        System.exit(0);
+    }
+
+    private static synchronized void say(String line) {
+        System.out.println(line);
+        System.out.flush();
+    }
+
+    private void obey(String[] words) {
+        try {
+            Object value = carryOut(words[1], words[2], words[3], words.length > 4 ? words[4] : "");
+            say(words[0] + " ok " + value);
+        } catch (Throwable thrown) {
+            String message = String.valueOf(thrown.getMessage()).replace('\n', ' ');
+            say(words[0] + " error " + thrown.getClass().getSimpleName() + ": " + message);
+        }
+    }
+
+    private RLock lock(String kind, String name) {
+        RedissonClient client = clients[0];
+        switch (kind) {
+            case "plain": return client.getLock(name);
+            case "fair": return client.getFairLock(name);
+            case "fenced": return client.getFencedLock(name);
+            case "spin": return client.getSpinLock(name);
+            case "read": return client.getReadWriteLock(name).readLock();
+            case "write": return client.getReadWriteLock(name).writeLock();
+            case "multi":
+                String[] names = name.split(",");
+                RLock[] locks = new RLock[names.length];
+                for (int i = 0; i < names.length; i++) {
+                    locks[i] = client.getLock(names[i]);
+                }
+                return client.getMultiLock(locks);
+            case "red":
+                RLock[] members = new RLock[clients.length];
+                for (int i = 0; i < clients.length; i++) {
+                    members[i] = clients[i].getLock(name);
+                }
+                return client.getRedLock(members);
+            default: throw new IllegalArgumentException(kind);
+        }
+    }
+
+    private Object carryOut(String verb, String kind, String name, String argument) throws Exception {
+        RLock lock = lock(kind, name);
+        switch (verb) {
+            case "lock": lock.lock(); return "locked";
+            case "lease": lock.lock(Long.parseLong(argument), TimeUnit.MILLISECONDS); return "locked";
+            case "try": return lock.tryLock();
+            case "wait": return lock.tryLock(Long.parseLong(argument), TimeUnit.MILLISECONDS);
+            case "unlock": lock.unlock(); return "unlocked";
+            case "force": return lock.forceUnlock();
+            case "held": return lock.isHeldByCurrentThread();
+            case "count": return lock.getHoldCount();
+            case "locked": return lock.isLocked();
+            case "token": return ((RFencedLock) lock).lockAndGetToken();
+            case "owner": return clients[0].getId() + ":" + Thread.currentThread().getId();
+            case "add": return add(lock, Integer.parseInt(argument));
+            default: throw new IllegalArgumentException(verb);
+        }
+    }
+
+    /** Raises the counter under the lock, by a read and a write that are two commands. */
+    private String add(RLock lock, int times) {
+        RBucket<String> counter = clients[0].getBucket("counter", StringCodec.INSTANCE);
+        for (int i = 0; i < times; i++) {
+            lock.lock();
+            try {
+                String before = counter.get();
+                counter.set(String.valueOf(before == null ? 1 : Integer.parseInt(before) + 1));
+            } finally {
+                lock.unlock();
+            }
+        }
+        return "added";
+    }
+}
