@@ -85,6 +85,11 @@ impl Attempt<'_> {
         }
     }
 
+    /// How long the lease is that it asks for.
+    pub(crate) fn term(&self) -> Duration {
+        self.lease.unwrap_or(self.seat.engine.watchdog_timeout)
+    }
+
     /// How soon one that was refused asks again.
     fn pace(&self) -> Pace {
         match (self.rules.listens(), self.rules.line()) {
@@ -95,7 +100,7 @@ impl Attempt<'_> {
     }
 
     /// An error if the client was closed or the wait cancelled.
-    fn check_wanted(&self) -> Result<()> {
+    pub(crate) fn check_wanted(&self) -> Result<()> {
         self.seat.engine.check_open()?;
         match self.cancel.is_some_and(CancelToken::is_cancelled) {
             true => Err(Error::new(ErrorKind::Cancelled, "the wait for the lock was cancelled")),
@@ -103,35 +108,20 @@ impl Attempt<'_> {
         }
     }
 
-    fn hold(&self, lease: Arc<Lease>) -> Hold {
+    pub(crate) fn hold(&self, lease: Arc<Lease>) -> Hold {
         Hold::new(Arc::clone(self.seat), lease)
     }
 
     /// A nested guard: sees to the lease that it wants. The hold that is given is
     /// ended again if that fails.
-    fn enter_again(&self, hold: Hold) -> Result<Hold> {
+    pub(crate) fn enter_again(&self, hold: Hold) -> Result<Hold> {
         match self.lease {
-            None => self.keep_renewed(&hold),
-            Some(lease) => self.ensure_lease(&hold, lease)?,
+            None => hold.keep_renewed(),
+            // A fixed lease inside a hold that is renewed needs nothing.
+            Some(lease) if hold.needs(lease) => hold.extend(lease)?,
+            Some(_) => {}
         }
         Ok(hold)
-    }
-
-    fn keep_renewed(&self, hold: &Hold) {
-        if hold.lease().keep_renewed() {
-            self.seat.engine.watchdog.forget(hold.lease());
-            self.seat.engine.watchdog.keep(hold.kept());
-        }
-    }
-
-    /// A fixed lease inside a hold that is renewed needs nothing.
-    fn ensure_lease(&self, hold: &Hold, lease: Duration) -> Result<()> {
-        let now = time::now();
-        let lasts = now + hold.lease().remaining(now);
-        match hold.lease().is_renewed() || lease::deadline(now, lease) <= lasts {
-            true => Ok(()),
-            false => hold.extend(lease),
-        }
     }
 }
 
@@ -370,16 +360,12 @@ impl<'a> Asking<'a> {
         }
     }
 
-    fn lease(&self) -> Duration {
-        self.attempt.lease.unwrap_or(self.seat().engine.watchdog_timeout)
-    }
-
     fn question(&self, wanted: Option<&Channel>) -> Call {
         let Seat { engine, local } = self.seat();
         self.attempt.rules.acquire(&Ask {
             name: local.name(),
             owner: &self.owner,
-            lease: self.lease(),
+            lease: self.attempt.term(),
             patience: self.patience(),
             threads: self.threads,
             wake: wanted.map(|channel| Wake { control: &engine.control, wanted: channel.name() }),
@@ -435,7 +421,7 @@ impl<'a> Asking<'a> {
     }
 
     fn granted(&mut self, sent: Moment, lane: LaneId, token: u64) -> Result<Option<Hold>> {
-        let (deadline, now) = (lease::deadline(sent, self.lease()), time::now());
+        let (deadline, now) = (lease::deadline(sent, self.attempt.term()), time::now());
         if deadline <= now {
             self.seat().local.set_trouble(None);
             self.open = Some(lane);
@@ -446,7 +432,7 @@ impl<'a> Asking<'a> {
             owner: self.owner.clone(),
             rules: self.attempt.rules,
             deadline,
-            term: self.lease(),
+            term: self.attempt.term(),
             renewed: self.attempt.lease.is_none(),
             holder: self.caller.holder.clone(),
             at: now,
@@ -498,7 +484,7 @@ impl<'a> Asking<'a> {
         let attempt = self.attempt;
         let name = attempt.seat.local.name();
         let undo = attempt.rules.undo(name, &self.owner, self.patience());
-        let (pool, lasting) = (&attempt.seat.engine.pool, self.lease());
+        let (pool, lasting) = (&attempt.seat.engine.pool, self.attempt.term());
         let worth = lasting.max(self.patience().filter(|_| self.queued).unwrap_or_default());
         let debt = Debt::new(None, time::now() + worth).haunted(lasting);
         pool.dispatch(pool.owe(Request::owed(undo, debt), lane));

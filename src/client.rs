@@ -9,6 +9,7 @@ use crate::config::Builder;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::lock::{FairLock, FencedLock, Lock, SpinLock};
+use crate::red_lock::RedLock;
 use crate::rw_lock::RwLock;
 
 /// A connection to the server that keeps the locks, and where locks are made.
@@ -113,6 +114,15 @@ impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let clones = Arc::strong_count(&self.door);
         f.debug_struct("Client").field("id", &self.id()).field("clones", &clones).finish()
+    }
+}
+
+impl RedLock {
+    /// Makes the lock of that name on the servers of these clients, which are independent of
+    /// each other: no round trip. An odd number of them, three or five, is best.
+    pub fn new(clients: impl IntoIterator<Item = Client>, name: impl Into<String>) -> RedLock {
+        let engines = clients.into_iter().map(|client| Arc::clone(&client.engine)).collect();
+        RedLock::over(engines, name.into())
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crossbeam_channel::Receiver;
 use uuid::Uuid;
 
+use crate::aside::Aside;
 use crate::cancel::CancelToken;
 use crate::config::{BackOff, Builder};
 use crate::conn::Timeouts;
@@ -43,13 +44,14 @@ pub(crate) struct Engine {
     pub(crate) events: Sink,
     /// Cancelled when the client is closed.
     pub(crate) closing: CancelToken,
+    pub(crate) aside: Arc<Aside>,
     pub(crate) control: String,
     pub(crate) watchdog_timeout: Duration,
     pub(crate) poll_bound: Duration,
     /// How long a fair lock's queue waits for a caller that says nothing.
     pub(crate) fair_wait: Duration,
     pub(crate) back_off: BackOff,
-    response_timeout: Duration,
+    pub(crate) response_timeout: Duration,
     name_prefix: String,
     pub(crate) bounds: PassBounds,
     locals: Interned<Local>,
@@ -122,6 +124,7 @@ impl Engine {
             watchdog,
             events,
             closing: CancelToken::new(),
+            aside: Arc::default(),
             control,
             watchdog_timeout: settings.watchdog_timeout,
             poll_bound: settings.poll_bound,
@@ -174,6 +177,7 @@ impl Engine {
 
     /// Tells the threads to end.
     fn stop(&self) -> Vec<JoinHandle<()>> {
+        self.aside.close();
         self.watchdog.stop();
         let listener = self.listener.stop();
         if self.waiters.session().is_some() {

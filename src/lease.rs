@@ -31,6 +31,7 @@
 //! checker, `local/model.rs` runs it together with the gate.
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ use crate::hold::{HoldId, Holder, Owner};
 use crate::name::Name;
 use crate::protocol::Rules;
 use crate::script::{Call, LaneId};
-use crate::sync::{AtomicU64, Condvar, Mutex};
+use crate::sync::{AtomicU64, Condvar, Mailbox, Mutex};
 use crate::time::Moment;
 use crate::wheel;
 
@@ -72,6 +73,8 @@ struct Life {
     token: u64,
     haunted: Option<LaneId>,
     timer: Option<wheel::Key>,
+    /// Who waits for its end beside others.
+    watched: Vec<Arc<Mailbox>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,6 +168,7 @@ impl Lease {
                 token: *grant.tokens.start(),
                 haunted: grant.haunted,
                 timer: None,
+                watched: Vec::new(),
             }),
             over: Condvar::default(),
         }
@@ -227,6 +231,7 @@ impl Lease {
         life.phase = phase;
         self.deadline.store(0, Ordering::Release);
         self.over.notify_all();
+        life.watched.drain(..).for_each(|mailbox| mailbox.ring());
     }
 
     /// The line to the server in which its release has to stand, if it matters.
@@ -353,6 +358,15 @@ impl Lease {
 
     pub(crate) fn take_timer(&self) -> Option<wheel::Key> {
         self.life.lock().timer.take()
+    }
+
+    /// Has the mailbox rung when the hold is over, if it is not.
+    pub(crate) fn watch(&self, mailbox: &Arc<Mailbox>) {
+        let mut life = self.life.lock();
+        let known = life.watched.iter().any(|other| Arc::ptr_eq(other, mailbox));
+        if life.phase == Phase::Held && !known {
+            life.watched.push(Arc::clone(mailbox));
+        }
     }
 
     /// Sleeps until the hold is over, its deadline has come, or `end`; may also

@@ -70,6 +70,7 @@
 #![forbid(unsafe_code)]
 
 mod acquire;
+mod aside;
 mod cancel;
 mod client;
 mod config;
@@ -87,12 +88,16 @@ mod lease;
 mod listener;
 mod local;
 mod lock;
+mod majority;
 #[cfg(all(test, leasehold_model))]
 mod model;
+mod multi;
+mod multi_guard;
 mod name;
 mod pool;
 mod protocol;
 mod questions;
+mod red_lock;
 mod release;
 mod request;
 mod runs;
@@ -102,6 +107,7 @@ mod settle;
 mod sync;
 mod thread;
 mod time;
+mod together;
 mod waiters;
 mod watchdog;
 mod wheel;
@@ -117,12 +123,15 @@ pub use event::{
 };
 pub use guard::{Guard, OwnedGuard};
 pub use lock::{FairLock, FencedLock, Lock, SpinLock};
+pub use multi::{AnyLock, MultiLock};
+pub use multi_guard::{MultiGuard, OwnedMultiGuard};
 pub use protocol::Protocol;
 pub use protocol::fair::Fair;
 pub use protocol::fenced::Fenced;
 pub use protocol::plain::Plain;
 pub use protocol::read_write::{Read, Write};
 pub use protocol::spin::Spin;
+pub use red_lock::RedLock;
 pub use rw_lock::RwLock;
 pub use uuid::Uuid;
 

@@ -21,6 +21,7 @@ use crate::protocol::{self, Freed, Protocol, Rules};
 use crate::release::{self, Hold, Seat};
 use crate::script::{Call, Reply};
 use crate::time::{self, Patience};
+use crate::waiters::Channel;
 
 /// A lock of one name, for as many threads, processes and machines as there are.
 ///
@@ -110,6 +111,15 @@ impl Lock<Plain> {
         self.holder = Some(holder.into().into());
         self
     }
+}
+
+/// On what terms a lock is asked for; what is not said here is the lock's own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms<'a> {
+    pub(crate) patience: Patience,
+    pub(crate) owned: bool,
+    pub(crate) lease: Option<Duration>,
+    pub(crate) cancel: Option<&'a CancelToken>,
 }
 
 impl<P: Protocol> Clone for Lock<P> {
@@ -358,6 +368,12 @@ impl<P: Protocol> Lock<P> {
         &self.given
     }
 
+    /// What a caller that was refused listens to, if callers share it.
+    pub(crate) fn channel(&self) -> Option<Arc<Channel>> {
+        let Seat { engine, local } = &**self.seat.as_ref().ok()?;
+        local.channel(self.rules().listens(), &engine.waiters).cloned()
+    }
+
     fn seat(&self) -> Result<&Arc<Seat>> {
         self.seat.as_ref().map_err(Error::clone)
     }
@@ -375,16 +391,21 @@ impl<P: Protocol> Lock<P> {
         owned: bool,
         guard: impl FnOnce(Option<Hold>) -> Result<G>,
     ) -> Result<G> {
-        let attempt = Attempt {
+        let terms = Terms { patience, owned, lease: None, cancel: None };
+        self.ask_on(&terms)?.acquire().and_then(guard)
+    }
+
+    /// What it asks for on these terms.
+    pub(crate) fn ask_on<'a>(&'a self, terms: &Terms<'a>) -> Result<Attempt<'a>> {
+        Ok(Attempt {
             seat: self.seat()?,
             rules: self.rules(),
-            lease: self.lease.map(release::checked_lease).transpose()?,
-            owned,
+            lease: terms.lease.or(self.lease).map(release::checked_lease).transpose()?,
+            owned: terms.owned,
             holder: self.holder.as_ref(),
-            patience,
-            cancel: self.cancel.as_ref(),
-        };
-        attempt.acquire().and_then(guard)
+            patience: terms.patience,
+            cancel: terms.cancel.or(self.cancel.as_ref()),
+        })
     }
 }
 

@@ -9,11 +9,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::aside::Aside;
 use crate::config::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::held::Counted;
-use crate::lease::{Lease, Look};
+use crate::lease::{self, Lease, Look};
 use crate::local::{Ended, Local};
 use crate::pool::Pending;
 use crate::request::{Debt, Failure, Request, Settle};
@@ -109,6 +110,26 @@ impl Hold {
         }
     }
 
+    /// Where what may block is done for its client.
+    pub(crate) fn aside(&self) -> Arc<Aside> {
+        Arc::clone(&self.seat.engine.aside)
+    }
+
+    /// Has the hold renewed from now on.
+    pub(crate) fn keep_renewed(&self) {
+        if self.lease.keep_renewed() {
+            self.seat.engine.watchdog.forget(&self.lease);
+            self.seat.engine.watchdog.keep(self.kept());
+        }
+    }
+
+    /// Whether it is not renewed and would be over before such a lease.
+    pub(crate) fn needs(&self, lease: Duration) -> bool {
+        let now = time::now();
+        let lasts = now + self.lease.remaining(now);
+        !self.lease.is_renewed() && lasts < lease::deadline(now, lease)
+    }
+
     /// Lets it count on without a guard.
     pub(crate) fn leak(mut self) {
         self.ended = true;
@@ -116,31 +137,29 @@ impl Hold {
     }
 
     /// Ends the guard's share and waits for what the server says.
-    pub(crate) fn unlock(mut self) -> Result<()> {
-        self.ended = true;
-        self.end_and_wait(Counted::Guard)
+    pub(crate) fn unlock(self) -> Result<()> {
+        self.begin_unlock().finish()
     }
 
     /// The end of a share that has no guard any more.
-    pub(crate) fn unlock_leaked(mut self, counted: Counted) -> Result<()> {
-        self.ended = true;
-        self.end_and_wait(counted)
+    pub(crate) fn unlock_leaked(self, counted: Counted) -> Result<()> {
+        self.begin(counted).finish()
     }
 
-    fn end_and_wait(&self, counted: Counted) -> Result<()> {
+    /// Ends the guard's share; its release, if it is the last, stands in line.
+    pub(crate) fn begin_unlock(self) -> Ending {
+        self.begin(Counted::Guard)
+    }
+
+    fn begin(mut self, counted: Counted) -> Ending {
+        self.ended = true;
         let pool = &self.seat.engine.pool;
         let mut queued = None;
         let ended = self.seat.local.end(&self.lease, counted, time::now, || {
             queued.insert(pool.queue(self.release(), self.lease.haunted())).lane
         });
         self.after(&ended);
-        match (ended, queued) {
-            (Ended::Nested, _) => self.check(),
-            (Ended::Passed, _) => Ok(()),
-            (Ended::Queued, Some(pending)) => self.wait_for(pending),
-            (Ended::Lost | Ended::Queued, _) => Err(lost()),
-            (Ended::NotHeld, _) => Err(not_held()),
-        }
+        Ending { hold: self, ended, queued }
     }
 
     fn wait_for(&self, pending: Pending) -> Result<()> {
@@ -203,6 +222,28 @@ impl Drop for Hold {
     fn drop(&mut self) {
         if !self.ended {
             self.end_quietly();
+        }
+    }
+}
+
+/// A share that has ended here, and whose release perhaps stands in line.
+#[derive(Debug)]
+#[must_use = "a release is sent only if somebody waits for it"]
+pub(crate) struct Ending {
+    hold: Hold,
+    ended: Ended,
+    queued: Option<Pending>,
+}
+
+impl Ending {
+    /// Waits for what the server says.
+    pub(crate) fn finish(self) -> Result<()> {
+        match (self.ended, self.queued) {
+            (Ended::Nested, _) => self.hold.check(),
+            (Ended::Passed, _) => Ok(()),
+            (Ended::Queued, Some(pending)) => self.hold.wait_for(pending),
+            (Ended::Lost | Ended::Queued, _) => Err(lost()),
+            (Ended::NotHeld, _) => Err(not_held()),
         }
     }
 }

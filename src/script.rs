@@ -77,6 +77,8 @@ pub(crate) static NAMED_ACQUIRE: Script =
     script!("named_acquire", "bb7535a1505a4dac3db043802cf9ee5f4ec8e7ad");
 pub(crate) static NAMED_RELEASE: Script =
     script!("named_release", "2ff3ecfc99860de49f5db1692f9f859bc49aa218");
+pub(crate) static MULTI_ACQUIRE: Script =
+    script!("multi_acquire", "f0442abdd104c75716229f5bcdc6b992480f5144");
 
 pub(crate) static ANY_POLL: Script =
     script!("any_poll", "8a94e41c61b5c4fd3b1eb3fa99706d8c3ca62bda");

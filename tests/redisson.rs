@@ -10,7 +10,10 @@ mod support;
 
 use faults::{NEVER, build, owners, patient};
 use interop::Java;
-use leasehold::{Client, Fair, Fenced, Guard, Lock, Plain, Protocol, Result, Spin, Write};
+use leasehold::{
+    Client, Fair, Fenced, Guard, Lock, MultiGuard, MultiLock, Plain, Protocol, RedLock, Result,
+    Spin, Write,
+};
 use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
@@ -380,6 +383,60 @@ fn the_owner_of_a_java_thread_can_be_presented() {
     both.java.does("t", "lock plain a");
     lock.unlock().expect("it presents the owner");
     assert!(both.java.order("t", "unlock plain a").answer().is_err());
+}
+
+// ---------------------------------------------------------------------------------
+// Several locks, several servers.
+
+#[test]
+fn locks_of_several_exclude_each_other() {
+    let both = with_java!(both());
+    let lock = MultiLock::new(["a", "b"].map(|name| both.rust.lock(name)));
+    both.java.does("t", "lock multi a,b");
+    assert!(lock.try_lock().expect("an answer").is_none());
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| lock.lock().and_then(MultiGuard::unlock));
+        both.waits("plain", 0);
+        both.java.does("t", "unlock multi a,b");
+        in_time("the Rust waiter", waiter).expect("it got both");
+    });
+    let guard = lock.lock().expect("free");
+    assert_eq!(both.java.does("t", "try multi b,a"), "false");
+    assert_eq!(both.java.does("t", "try plain b"), "false");
+    let waiting = both.java.order("t", "lock multi b,a");
+    assert!(waiting.is_open());
+    guard.unlock().expect("held");
+    assert_eq!(waiting.answer(), Ok("locked".to_owned()));
+    assert!(lock.try_lock().expect("an answer").is_none());
+    both.java.does("t", "unlock multi b,a");
+    eventually("nothing is left", || both.server.keys().is_empty());
+}
+
+#[test]
+fn locks_on_most_servers_exclude_each_other() {
+    let servers = [Server::start(), Server::start(), Server::start()];
+    let all: Vec<_> = servers.iter().collect();
+    let java = with_java!(Java::start(&all, NEVER));
+    let clients = servers.each_ref().map(|server| build(patient(server.url())));
+    let lock = RedLock::new(clients, "a");
+    java.does("t", "lock red a");
+    assert!(lock.try_lock().expect("an answer").is_none());
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| lock.lock().and_then(MultiGuard::unlock));
+        eventually("it waits", || {
+            all.iter().all(|server| server.numsub("redisson_lock__channel:{a}") > 0)
+        });
+        java.does("t", "unlock red a");
+        in_time("the Rust waiter", waiter).expect("it got most");
+    });
+    let guard = lock.lock().expect("free");
+    eventually("all have granted it", || all.iter().all(|server| exists(server, "a")));
+    assert_eq!(java.does("t", "try red a"), "false");
+    let waiting = java.order("t", "lock red a");
+    guard.unlock().expect("held");
+    assert_eq!(waiting.answer(), Ok("locked".to_owned()));
+    java.does("t", "unlock red a");
+    eventually("nothing is left", || all.iter().all(|server| server.keys().is_empty()));
 }
 
 // ---------------------------------------------------------------------------------

@@ -2,7 +2,10 @@
 
 #![allow(unreachable_pub, reason = "a room of its own in a test binary")]
 
-use leasehold::{CancelToken, Guard, Lock, OwnedGuard, Protocol, Result};
+use leasehold::{
+    CancelToken, Guard, Lock, MultiGuard, MultiLock, OwnedGuard, OwnedMultiGuard, Protocol,
+    RedLock, Result,
+};
 use std::time::{Duration, Instant};
 
 /// A guard of any kind.
@@ -128,3 +131,7 @@ macro_rules! subject {
 held!([P: Protocol] Guard<P>);
 held!([P: Protocol] OwnedGuard<P>);
 subject!([P: Protocol] Lock<P>, Guard<P>, OwnedGuard<P>);
+held!([] MultiGuard);
+held!([] OwnedMultiGuard);
+subject!([] MultiLock, MultiGuard, OwnedMultiGuard);
+subject!([] RedLock, MultiGuard, OwnedMultiGuard);

@@ -1,0 +1,385 @@
+//! Several locks as one: all of them, or none.
+//!
+//! Nobody waits for one lock while it holds another, so two callers that name the same
+//! locks in different order do not wait for each other for ever:
+//! 1. All are asked for without waiting, in one order (client, key): plain locks of one
+//!    client by one script call (`together.rs`), others one by one.
+//! 2. One is refused: those that were taken are released, and that one is waited for.
+//! 3. It is granted: the others are asked for as in 1, and so on.
+//!
+//! Callers that take from each other what each has waited for pause, longer each time.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::acquire::Attempt;
+use crate::cancel::CancelToken;
+use crate::engine::Engine;
+use crate::error::{Error, ErrorKind, Result};
+use crate::hold::HoldId;
+use crate::lock::{Lock, Terms};
+use crate::multi_guard::{All, Many, MultiGuard, OwnedMultiGuard};
+use crate::protocol::plain::Plain;
+use crate::protocol::{Protocol, Rules as _};
+use crate::release::Hold;
+use crate::sync::Mailbox;
+use crate::time::{self, Patience, jittered};
+use crate::together::{self, Taken};
+
+/// The first and the longest pause of a caller whose locks were taken by others meanwhile.
+const FIRST_PAUSE: Duration = Duration::from_micros(500);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// A lock of whatever kind, as a member of several.
+#[derive(Clone, Debug)]
+pub struct AnyLock(Arc<dyn Member>);
+
+impl<P: Protocol> From<Lock<P>> for AnyLock {
+    fn from(lock: Lock<P>) -> AnyLock {
+        AnyLock(Arc::new(lock))
+    }
+}
+
+/// What a lock of any kind has to be able to do as one of several.
+pub(crate) trait Member: fmt::Debug + Send + Sync {
+    fn ask<'a>(&'a self, terms: &Terms<'a>) -> Result<Attempt<'a>>;
+    fn unlock(&self) -> Result<()>;
+    fn count(&self) -> usize;
+    fn left(&self) -> Result<Option<Duration>>;
+    fn force(&self) -> Result<bool>;
+}
+
+impl<P: Protocol> Member for Lock<P> {
+    fn ask<'a>(&'a self, terms: &Terms<'a>) -> Result<Attempt<'a>> {
+        self.ask_on(terms)
+    }
+    fn unlock(&self) -> Result<()> {
+        self.unlock()
+    }
+    fn count(&self) -> usize {
+        self.hold_count()
+    }
+    fn left(&self) -> Result<Option<Duration>> {
+        self.remaining()
+    }
+    fn force(&self) -> Result<bool> {
+        self.force_unlock()
+    }
+}
+
+/// Several locks that are held all at once or not at all: Redisson's `RedissonMultiLock`.
+///
+/// Its members may be of any kind and of any clients. Nobody holds some of them while it
+/// waits for another, so callers may name them in any order. Plain locks of one client are
+/// taken in one round trip. It has no key of its own: its members exclude, one by one, all
+/// others who want them.
+///
+/// ```no_run
+/// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+/// use leasehold::MultiLock;
+///
+/// let transfer = MultiLock::new([client.lock("account:1"), client.lock("account:2")]);
+/// let guard = transfer.lock()?;       // both
+/// // ...
+/// guard.unlock()?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct MultiLock {
+    members: Vec<AnyLock>,
+    lease: Option<Duration>,
+    cancel: Option<CancelToken>,
+}
+
+impl fmt::Debug for MultiLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let MultiLock { members, lease, .. } = self;
+        f.debug_struct("MultiLock")
+            .field("members", members)
+            .field("lease", lease)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What one round brought.
+enum Round {
+    All(Vec<Hold>),
+    Refused(usize),
+    /// The caller's patience ended.
+    Over,
+}
+
+impl MultiLock {
+    /// Makes one of these locks. One that is named twice counts once. A lock's own lease and
+    /// token are kept, unless this one is given others.
+    pub fn new(members: impl IntoIterator<Item = impl Into<AnyLock>>) -> MultiLock {
+        let members = members.into_iter().map(Into::into).collect();
+        MultiLock { members, lease: None, cancel: None }
+    }
+
+    /// Gives all members this fixed lease; see [`Lock::with_lease`].
+    #[must_use = "the lease belongs to the lock that is returned"]
+    pub fn with_lease(mut self, lease: Duration) -> MultiLock {
+        self.lease = Some(lease);
+        self
+    }
+
+    /// Lets `token` end the waits of this lock's verbs.
+    #[must_use = "the token belongs to the lock that is returned"]
+    pub fn with_cancel(mut self, token: &CancelToken) -> MultiLock {
+        self.cancel = Some(token.clone());
+        self
+    }
+
+    /// Ends a hold whose guard was [leaked](MultiGuard::leak): [`Lock::unlock`] of all members.
+    ///
+    /// # Errors
+    /// The first of those of [`Lock::unlock`]; the other members are unlocked all the same.
+    pub fn unlock(&self) -> Result<()> {
+        let ended: Vec<_> = self.distinct()?.iter().map(|member| member.0.unlock()).collect();
+        ended.into_iter().collect()
+    }
+
+    /// Returns whether anybody holds any of the members: a round trip each.
+    ///
+    /// # Errors
+    /// Those of [`Lock::is_locked`].
+    pub fn is_locked(&self) -> Result<bool> {
+        Ok(self.remaining()?.is_some())
+    }
+
+    /// Returns whether this thread holds all members: no round trip.
+    pub fn is_held(&self) -> bool {
+        self.hold_count() > 0
+    }
+
+    /// Returns how many times this thread holds all members: no round trip.
+    pub fn hold_count(&self) -> usize {
+        self.members.iter().map(|member| member.0.count()).min().unwrap_or_default()
+    }
+
+    /// Returns what is left of the longest lease that anybody has on a member, `None` if all
+    /// are free: a round trip each.
+    ///
+    /// # Errors
+    /// Those of [`Lock::remaining`].
+    pub fn remaining(&self) -> Result<Option<Duration>> {
+        let left: Result<Vec<_>> = self.members.iter().map(|member| member.0.left()).collect();
+        Ok(left?.into_iter().max().flatten())
+    }
+
+    /// Frees all members, whoever holds them; whether any was held. See
+    /// [`Lock::force_unlock`].
+    ///
+    /// # Errors
+    /// Those of [`Lock::force_unlock`]; some members may then have been freed.
+    pub fn force_unlock(&self) -> Result<bool> {
+        let freed: Result<Vec<_>> = self.members.iter().map(|member| member.0.force()).collect();
+        Ok(freed?.contains(&true))
+    }
+
+    /// The members, each once, in the order in which all callers ask for them.
+    fn distinct(&self) -> Result<Vec<&AnyLock>> {
+        let terms = Terms { patience: Patience::None, owned: false, lease: None, cancel: None };
+        let mut placed = Vec::with_capacity(self.members.len());
+        for member in &self.members {
+            placed.push((place(&member.0.ask(&terms)?), member));
+        }
+        if placed.is_empty() {
+            return Err(Error::configuration("a lock of no members"));
+        }
+        placed.sort_by(|(a, _), (b, _)| a.cmp(b));
+        placed.dedup_by(|(a, _), (b, _)| a == b);
+        Ok(placed.into_iter().map(|(_, member)| member).collect())
+    }
+
+    fn acquire(&self, patience: Patience, owned: bool) -> Result<Option<Box<dyn Many>>> {
+        let members = self.distinct()?;
+        let terms = Terms { patience, owned, lease: self.lease, cancel: self.cancel.as_ref() };
+        let waiting: Result<Vec<_>> = members.iter().map(|member| member.0.ask(&terms)).collect();
+        let terms = Terms { patience: Patience::None, ..terms };
+        let at_once: Result<Vec<_>> = members.iter().map(|member| member.0.ask(&terms)).collect();
+        let all = Attempts { waiting: waiting?, at_once: at_once? };
+        Ok(all.acquire(patience)?.map(|holds| Box::new(All(holds)) as Box<dyn Many>))
+    }
+}
+
+/// By what a lock is told from others, and stands before them.
+fn place(attempt: &Attempt<'_>) -> (uuid::Uuid, String, &'static str, Option<Arc<str>>) {
+    let (engine, name) = (&attempt.seat.engine, attempt.seat.local.name());
+    (engine.id, name.key().to_owned(), attempt.rules.kind(), attempt.holder.cloned())
+}
+
+/// All members, as asked for with the caller's patience, and with none.
+struct Attempts<'a> {
+    waiting: Vec<Attempt<'a>>,
+    at_once: Vec<Attempt<'a>>,
+}
+
+impl Attempts<'_> {
+    fn acquire(&self, patience: Patience) -> Result<Option<Vec<Hold>>> {
+        let (mut first, mut lost) = (None, 0);
+        loop {
+            match self.round(first)? {
+                Round::All(holds) => return Ok(Some(holds)),
+                Round::Over => return Ok(None),
+                Round::Refused(_) if patience.is_over(time::now()) => return Ok(None),
+                Round::Refused(position) => {
+                    if first.is_some() {
+                        pause(lost, patience);
+                        lost += 1;
+                    }
+                    first = Some(position);
+                }
+            }
+        }
+    }
+
+    /// Waits for one, if it was refused before, and asks for the others.
+    fn round(&self, first: Option<usize>) -> Result<Round> {
+        let mut holds: Vec<Option<Hold>> = self.at_once.iter().map(|_| None).collect();
+        if let Some(first) = first {
+            holds[first] = self.waiting[first].acquire()?;
+            if holds[first].is_none() {
+                return Ok(Round::Over);
+            }
+        }
+        while let Some(next) = holds.iter().position(Option::is_none) {
+            let group = self.group(next, &holds);
+            match self.take(&group)? {
+                Taken::Refused(position) => return Ok(Round::Refused(group[position])),
+                Taken::All(taken) => {
+                    group.into_iter().zip(taken).for_each(|(at, hold)| holds[at] = Some(hold));
+                }
+            }
+        }
+        Ok(Round::All(holds.into_iter().flatten().collect()))
+    }
+
+    /// Those that are asked for together with that one.
+    fn group(&self, next: usize, holds: &[Option<Hold>]) -> Vec<usize> {
+        let open = (next..holds.len()).filter(|at| holds[*at].is_none());
+        open.filter(|at| *at == next || self.go_together(next, *at)).collect()
+    }
+
+    fn go_together(&self, a: usize, b: usize) -> bool {
+        let [a, b] = [&self.at_once[a], &self.at_once[b]];
+        let plain = |attempt: &Attempt<'_>| attempt.rules.kind() == Plain.kind();
+        let same = |a: &Arc<Engine>, b: &Arc<Engine>| Arc::ptr_eq(a, b);
+        plain(a) && plain(b) && a.lease == b.lease && same(&a.seat.engine, &b.seat.engine)
+    }
+
+    fn take(&self, group: &[usize]) -> Result<Taken> {
+        let attempts: Vec<_> = group.iter().map(|at| &self.at_once[*at]).collect();
+        match attempts[..] {
+            [single] => Ok(match single.acquire()? {
+                Some(hold) => Taken::All(vec![hold]),
+                None => Taken::Refused(0),
+            }),
+            _ => together::take(&attempts),
+        }
+    }
+}
+
+/// Lets others finish who take what this caller has waited for.
+fn pause(lost: u32, patience: Patience) {
+    let now = time::now();
+    let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(lost)).min(LONGEST_PAUSE);
+    let end = now + jittered(pause, HoldId::next().seed() ^ now.nanos());
+    let mailbox = Mailbox::mine();
+    while time::now() < end.min(patience.end()) {
+        mailbox.sleep(end.min(patience.end()));
+    }
+}
+
+/// What a wait without end says if it ends for no reason, which it does not.
+pub(crate) fn never() -> Error {
+    Error::new(ErrorKind::Timeout, "the wait for the locks ended")
+}
+
+/// The verbs of a lock whose `acquire` gives several holds as one.
+macro_rules! many_verbs {
+    ($lock:ident) => {
+        impl $lock {
+            /// Blocks until this thread holds it: see [`Lock::lock`](crate::Lock::lock).
+            ///
+            /// # Errors
+            /// Those of [`Lock::lock`](crate::Lock::lock).
+            pub fn lock(&self) -> Result<MultiGuard> {
+                self.acquire(Patience::Forever, false)?
+                    .map(MultiGuard::new)
+                    .ok_or_else($crate::multi::never)
+            }
+
+            /// Takes it if that is possible without waiting: `None` if it is not.
+            ///
+            /// # Errors
+            /// Those of [`Lock::lock`](crate::Lock::lock).
+            pub fn try_lock(&self) -> Result<Option<MultiGuard>> {
+                Ok(self.acquire(Patience::None, false)?.map(MultiGuard::new))
+            }
+
+            /// Blocks until this thread holds it, or for `timeout`: then `None`.
+            /// `Duration::MAX` waits for ever.
+            ///
+            /// # Errors
+            /// Those of [`Lock::try_lock_for`](crate::Lock::try_lock_for).
+            pub fn try_lock_for(&self, timeout: Duration) -> Result<Option<MultiGuard>> {
+                let patience = Patience::span(time::now(), timeout);
+                Ok(self.acquire(patience, false)?.map(MultiGuard::new))
+            }
+
+            /// Blocks until this thread holds it, or until `deadline`: then `None`.
+            ///
+            /// # Errors
+            /// Those of [`Lock::try_lock_for`](crate::Lock::try_lock_for).
+            pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<MultiGuard>> {
+                let patience = Patience::instant(time::now(), deadline);
+                Ok(self.acquire(patience, false)?.map(MultiGuard::new))
+            }
+
+            /// Like `lock`, but the guard is no thread's and can be sent.
+            ///
+            /// # Errors
+            /// Those of [`Lock::lock_owned`](crate::Lock::lock_owned).
+            pub fn lock_owned(&self) -> Result<OwnedMultiGuard> {
+                self.acquire(Patience::Forever, true)?
+                    .map(OwnedMultiGuard::new)
+                    .ok_or_else($crate::multi::never)
+            }
+
+            /// Like `try_lock`, but the guard is no thread's and can be sent.
+            ///
+            /// # Errors
+            /// Those of [`Lock::lock`](crate::Lock::lock).
+            pub fn try_lock_owned(&self) -> Result<Option<OwnedMultiGuard>> {
+                Ok(self.acquire(Patience::None, true)?.map(OwnedMultiGuard::new))
+            }
+
+            /// Like `try_lock_for`, but the guard is no thread's and can be sent.
+            ///
+            /// # Errors
+            /// Those of [`Lock::try_lock_for_owned`](crate::Lock::try_lock_for_owned).
+            pub fn try_lock_for_owned(&self, timeout: Duration) -> Result<Option<OwnedMultiGuard>> {
+                let patience = Patience::span(time::now(), timeout);
+                Ok(self.acquire(patience, true)?.map(OwnedMultiGuard::new))
+            }
+
+            /// Like `try_lock_until`, but the guard is no thread's and can be sent.
+            ///
+            /// # Errors
+            /// Those of [`Lock::try_lock_for_owned`](crate::Lock::try_lock_for_owned).
+            pub fn try_lock_until_owned(
+                &self,
+                deadline: Instant,
+            ) -> Result<Option<OwnedMultiGuard>> {
+                let patience = Patience::instant(time::now(), deadline);
+                Ok(self.acquire(patience, true)?.map(OwnedMultiGuard::new))
+            }
+        }
+    };
+}
+pub(crate) use many_verbs;
+
+many_verbs!(MultiLock);

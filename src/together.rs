@@ -1,0 +1,218 @@
+//! Plain locks of one server, taken by one script call: all or none.
+//!
+//! Each passes its gate as if it were asked for alone, but none of them waits there: where
+//! somebody stands before one, nothing is asked. A release of one that is still owed may be
+//! overtaken if that of another is owed on another line: then the lock counts as held,
+//! and is waited for.
+
+use std::sync::Arc;
+
+use crate::acquire::Attempt;
+use crate::error::{Error, Result};
+use crate::event::{Acquired, Event};
+use crate::gate::Ticket;
+use crate::held::{Entry, Wish};
+use crate::hold::{HoldId, Owner, ThreadId};
+use crate::lease::{self, Grant};
+use crate::local::Caller;
+use crate::protocol;
+use crate::release::Hold;
+use crate::request::{Answer, Debt, Request};
+use crate::script::{self, Call, LaneId, Reply};
+use crate::time::{self, Moment};
+
+/// What became of the question for all.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    /// In the order of the attempts.
+    All(Vec<Hold>),
+    /// Somebody else has, or wants, the one with that position.
+    Refused(usize),
+}
+
+/// A place in line; left when dropped, unless the lock was granted.
+struct Standing<'a> {
+    attempt: &'a Attempt<'a>,
+    caller: Caller,
+    ticket: Option<Ticket>,
+    hold: HoldId,
+    owner: Owner,
+}
+
+impl Drop for Standing<'_> {
+    fn drop(&mut self) {
+        let passed = self.ticket.and_then(|ticket| self.attempt.seat.local.leave(ticket));
+        drop(passed.map(|lease| self.attempt.hold(lease)));
+    }
+}
+
+/// One that is held already, or is to be asked for.
+enum Step<'a> {
+    Held(Hold),
+    Asked(Standing<'a>),
+}
+
+/// Takes plain locks of one client, with one lease for all and without waiting.
+pub(crate) fn take(attempts: &[&Attempt<'_>]) -> Result<Taken> {
+    let mut steps = Vec::with_capacity(attempts.len());
+    for (position, attempt) in attempts.iter().enumerate() {
+        match step(attempt)? {
+            Some(step) => steps.push(step),
+            None => return Ok(Taken::Refused(position)),
+        }
+    }
+    let asked: Vec<_> = steps.iter().filter_map(Step::asked).collect();
+    if let Some(question) = Question::new(&asked) {
+        let answer = question.ask()?;
+        if let Some(refused) = question.refused(&answer)? {
+            let positions = steps.iter().enumerate().filter(|(_, step)| step.asked().is_some());
+            let position = positions.map(|(position, _)| position).nth(refused);
+            return Ok(Taken::Refused(position.unwrap_or_default()));
+        }
+        question.check_time(&answer)?;
+        return Ok(Taken::All(steps.into_iter().map(|step| step.granted(&answer)).collect()));
+    }
+    Ok(Taken::All(steps.into_iter().filter_map(Step::held).collect()))
+}
+
+fn step<'a>(attempt: &'a Attempt<'a>) -> Result<Option<Step<'a>>> {
+    attempt.check_wanted()?;
+    let (now, renewed) = (time::now(), attempt.lease.is_none());
+    let wish = Wish { rules: attempt.rules, owned: attempt.owned, waits: false, renewed };
+    let (local, hold) = (&attempt.seat.local, HoldId::next());
+    if let Entry::Again(lease) = local.enter(&wish, ThreadId::current(), now)? {
+        return attempt.enter_again(attempt.hold(lease)).map(Step::Held).map(Some);
+    }
+    let caller = Caller::new(wish);
+    let Some(ticket) = local.line_up(caller.clone(), now) else { return Ok(None) };
+    let owner = Owner::new(attempt.seat.engine.id, hold, attempt.rules.suffix());
+    Ok(Some(Step::Asked(Standing { attempt, caller, ticket: Some(ticket), hold, owner })))
+}
+
+impl<'a> Step<'a> {
+    fn asked(&self) -> Option<&Standing<'a>> {
+        match self {
+            Step::Asked(standing) => Some(standing),
+            Step::Held(_) => None,
+        }
+    }
+
+    fn held(self) -> Option<Hold> {
+        match self {
+            Step::Held(hold) => Some(hold),
+            Step::Asked(_) => None,
+        }
+    }
+
+    /// The hold that it has, or has now.
+    fn granted(self, answer: &Answer) -> Hold {
+        match self {
+            Step::Held(hold) => hold,
+            Step::Asked(standing) => standing.granted(answer),
+        }
+    }
+}
+
+impl Standing<'_> {
+    fn granted(mut self, answer: &Answer) -> Hold {
+        let (attempt, now) = (self.attempt, time::now());
+        let term = attempt.term();
+        let grant = Grant {
+            hold: self.hold,
+            owner: self.owner.clone(),
+            rules: attempt.rules,
+            deadline: lease::deadline(answer.sent, term),
+            term,
+            renewed: attempt.lease.is_none(),
+            holder: self.caller.holder.clone(),
+            at: now,
+            haunted: (answer.haunted && answer.doubtful).then_some(answer.lane),
+            tokens: 0..=0,
+        };
+        let (local, round_trip) = (&attempt.seat.local, answer.sent.until(now));
+        let lease = local.granted(self.ticket.take(), &self.caller, grant, round_trip);
+        let hold = attempt.hold(lease);
+        attempt.seat.engine.watchdog.keep(hold.kept());
+        let name = || Arc::clone(local.name().given());
+        attempt
+            .seat
+            .engine
+            .events
+            .tell(|| Event::Acquired(Acquired { name: name(), waited: round_trip }));
+        hold
+    }
+}
+
+/// One question for several locks.
+struct Question<'a> {
+    asked: &'a [&'a Standing<'a>],
+    first: &'a Standing<'a>,
+}
+
+impl<'a> Question<'a> {
+    fn new(asked: &'a [&'a Standing<'a>]) -> Option<Question<'a>> {
+        Some(Question { asked, first: asked.first()? })
+    }
+
+    fn ask(&self) -> Result<Answer> {
+        let pool = &self.first.attempt.seat.engine.pool;
+        let owed = self.asked.iter().find_map(|one| one.attempt.seat.local.owed());
+        let pending = pool.queue(self.call(), owed);
+        let lane = pending.lane;
+        pool.wait(pending, Moment::END).map_err(|failure| {
+            if failure.is_written() {
+                self.undo(lane);
+            }
+            failure.into_error()
+        })
+    }
+
+    fn call(&self) -> Call {
+        let term = self.first.attempt.term();
+        let lease = protocol::digits(term);
+        let keys = self.asked.iter().map(|one| one.attempt.seat.local.name().key().as_bytes());
+        let owners = self.asked.iter().map(|one| one.owner.as_bytes());
+        let args = std::iter::once(lease.as_bytes()).chain(owners);
+        Call::script(&script::MULTI_ACQUIRE, keys, args).lasting(term)
+    }
+
+    /// Which of them was refused, if that was why none was taken.
+    fn refused(&self, answer: &Answer) -> Result<Option<usize>> {
+        let numbers = read(&answer.reply).inspect_err(|_| self.undo(answer.lane))?;
+        let Some(position) = numbers.first() else { return Ok(None) };
+        if answer.haunted && answer.doubtful {
+            self.undo(answer.lane);
+        }
+        let position = usize::try_from(*position).unwrap_or_default().saturating_sub(1);
+        if let Some(one) = self.asked.get(position) {
+            one.attempt.seat.local.refused(time::now(), false);
+        }
+        Ok(Some(position))
+    }
+
+    /// An error if the leases were over before the answer came.
+    fn check_time(&self, answer: &Answer) -> Result<()> {
+        match lease::deadline(answer.sent, self.first.attempt.term()) <= time::now() {
+            true => {
+                self.undo(answer.lane);
+                Err(Error::lost("the leases were over before the server's answer came"))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Releases whatever the question took, or takes yet.
+    fn undo(&self, lane: LaneId) {
+        for one in self.asked {
+            let (attempt, lasting) = (one.attempt, one.attempt.term());
+            let release = attempt.rules.release(attempt.seat.local.name(), &one.owner);
+            let debt = Debt::new(None, time::now() + lasting).haunted(lasting);
+            let pool = &attempt.seat.engine.pool;
+            pool.dispatch(pool.owe(Request::owed(release, debt), Some(lane)));
+        }
+    }
+}
+
+fn read(reply: &Reply) -> Result<Vec<i64>> {
+    reply.clone().into_ints()
+}

@@ -1,0 +1,206 @@
+//! A lock on most of several servers, some of which are dead, silent, or have forgotten.
+
+mod faults;
+mod support;
+
+use faults::{BRIEF, NEVER, build, patient};
+use leasehold::{Client, MultiGuard, RedLock};
+use std::thread;
+use std::time::{Duration, Instant};
+use support::wait::BOUND;
+use support::{Proxy, Server, eventually, exists, in_time};
+
+struct Stage {
+    servers: Vec<Server>,
+    proxies: Vec<Proxy>,
+    mine: RedLock,
+    theirs: RedLock,
+    clients: Vec<Client>,
+}
+
+/// Two holders; the way of one to the servers leads over proxies.
+fn stage(servers: usize) -> Stage {
+    stage_with(servers, NEVER)
+}
+
+fn stage_with(servers: usize, watchdog: Duration) -> Stage {
+    let servers: Vec<_> = (0..servers).map(|_| Server::start()).collect();
+    let proxies: Vec<_> = servers.iter().map(|server| Proxy::start(server.addr())).collect();
+    let client =
+        |url: String| build(patient(url).watchdog_timeout(watchdog).response_timeout(BRIEF));
+    let clients: Vec<_> = proxies.iter().map(|proxy| client(proxy.url())).collect();
+    let others: Vec<_> = servers.iter().map(|server| client(server.url())).collect();
+    let (mine, theirs) = (RedLock::new(clients.clone(), "a"), RedLock::new(others, "a"));
+    Stage { servers, proxies, mine, theirs, clients }
+}
+
+impl Stage {
+    fn holders(&self) -> usize {
+        self.servers.iter().filter(|server| exists(server, "a")).count()
+    }
+}
+
+#[test]
+fn all_servers_keep_it_and_most_are_enough() {
+    let stage = stage(5);
+    let guard = stage.mine.lock().expect("free");
+    eventually("the last grants are taken in", || stage.holders() == 5);
+    // Two forget it: others get no majority there.
+    stage.servers[..2].iter().for_each(|server| server.ask::<()>(&["FLUSHALL"]));
+    assert!(stage.theirs.try_lock().expect("an answer").is_none());
+    eventually("what they were granted is given back", || stage.holders() == 3);
+    assert!(guard.is_held());
+    guard.unlock().expect("three of five");
+    eventually("all is released", || stage.holders() == 0);
+    drop(stage.theirs.try_lock().expect("an answer").expect("free"));
+}
+
+#[test]
+fn a_dead_server_costs_nothing() {
+    let stage = stage_with(3, Duration::from_millis(1500));
+    stage.servers[1].kill();
+    let guard = stage.mine.lock().expect("two of three");
+    assert!(stage.theirs.try_lock().expect("an answer").is_none());
+    // The watchdog keeps a majority.
+    assert!(!guard.wait_lost(Duration::from_secs(3)));
+    guard.unlock().expect("two of three");
+    stage.servers[1].restart();
+    let guard = stage.theirs.lock().expect("three of three");
+    eventually("it is asked again", || exists(&stage.servers[1], "a"));
+    drop(guard);
+}
+
+/// A server that stands still is not waited for, neither by who locks nor by who unlocks.
+#[test]
+fn a_silent_server_is_not_waited_for() {
+    // Its answers are waited for longer than the test lasts.
+    let servers: Vec<_> = (0..3).map(|_| Server::start()).collect();
+    let client = |server: &Server| build(patient(server.url()).response_timeout(NEVER));
+    let lock = RedLock::new(servers.iter().map(client), "a");
+    lock.lock().and_then(MultiGuard::unlock).expect("all is well");
+    servers[2].stop();
+    thread::scope(|scope| {
+        let pairs = scope.spawn(|| {
+            (0..3).try_for_each(|_| lock.lock().and_then(MultiGuard::unlock)).map_err(drop)
+        });
+        assert_eq!(in_time("three pairs", pairs), Ok(()), "two of three");
+    });
+    servers[2].resume();
+    eventually("nothing is left", || servers.iter().all(|server| server.keys().is_empty()));
+}
+
+#[test]
+fn where_most_are_dead_or_silent_the_first_question_is_an_error() {
+    let stage = stage(3);
+    stage.servers[0].kill();
+    stage.servers[1].stop();
+    let began = Instant::now();
+    let error = stage.mine.lock().map(drop).expect_err("one of three");
+    assert!(error.is_connection(), "{error}");
+    assert!(began.elapsed() < BOUND, "one time-out, and not for ever");
+    let error = stage.theirs.is_locked().expect_err("one of three");
+    assert!(error.is_connection(), "{error}");
+    stage.servers[1].resume();
+    stage.servers[0].restart();
+    eventually("what the third granted is given back", || stage.holders() == 0);
+    drop(stage.mine.lock().expect("three of three"));
+}
+
+/// Who waits already waits through it.
+#[test]
+fn a_waiter_goes_through_an_outage_of_most() {
+    let stage = stage(3);
+    let guard = stage.theirs.lock().expect("free");
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| stage.mine.lock().map(drop));
+        let waits = |server: &Server| server.numsub("redisson_lock__channel:{a}") > 0;
+        eventually("it waits", || stage.servers.iter().all(waits));
+        stage.proxies[..2].iter().for_each(Proxy::refuse);
+        stage.proxies[..2].iter().for_each(Proxy::kill_all);
+        guard.unlock().expect("held");
+        assert!(!waiter.is_finished());
+        stage.proxies.iter().for_each(Proxy::heal);
+        in_time("the waiter", waiter).expect("three of three");
+    });
+    eventually("nothing is left", || stage.holders() == 0);
+}
+
+#[test]
+fn the_loss_of_most_is_the_loss_of_all_and_final() {
+    let stage = stage_with(3, Duration::from_millis(900));
+    let guard = stage.mine.lock_owned().expect("free");
+    eventually("all have granted it", || stage.holders() == 3);
+    stage.servers[0].ask::<()>(&["DEL", "a"]);
+    assert!(!guard.wait_lost(Duration::from_millis(1500)), "two of three");
+    stage.servers[1].ask::<()>(&["DEL", "a"]);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| guard.wait_lost(NEVER));
+        assert!(in_time("who waits for the loss", waiting));
+    });
+    assert!(guard.check().is_err_and(|error| error.is_lost()));
+    assert!(guard.remaining().is_zero());
+    assert!(guard.unlock().is_err_and(|error| error.is_lost()));
+    eventually("the third is released", || stage.holders() == 0);
+}
+
+/// An answer that comes after the decision belongs to the hold while it counts, and is given
+/// back when it does not.
+#[test]
+fn late_grants_are_taken_in_or_given_back() {
+    let stage = stage(3);
+    stage.mine.lock().and_then(MultiGuard::unlock).expect("all is well");
+    eventually("nothing is left", || stage.holders() == 0);
+    stage.proxies[2].hold_replies();
+    let guard = stage.mine.lock().expect("two of three");
+    eventually("the third has granted it", || stage.holders() == 3);
+    stage.proxies[2].pass();
+    // It counts from then on: another may go.
+    let three = || guard.extend(NEVER).is_ok() && left(&stage.servers[2]) > 60_000;
+    eventually("it is taken in", three);
+    guard.unlock().expect("held");
+
+    stage.proxies[2].hold_replies();
+    let guard = stage.mine.lock().expect("two of three");
+    eventually("the third has granted it", || stage.holders() == 3);
+    drop(guard);
+    stage.proxies[2].pass();
+    eventually("it is given back", || stage.holders() == 0);
+}
+
+fn left(server: &Server) -> i64 {
+    server.ask(&["PTTL", "a"])
+}
+
+/// Two that ask at the same moment may split the servers between them; one gets through.
+#[test]
+fn a_split_vote_is_no_end() {
+    const EACH: usize = 25;
+    let stage = stage(3);
+    let inside = std::sync::Mutex::new(());
+    let work = |lock: &RedLock| {
+        for _ in 0..EACH {
+            let guard = lock.lock().expect("it comes round");
+            drop(inside.try_lock().expect("nobody else is in there"));
+            guard.unlock().expect("held");
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| work(&stage.mine));
+        scope.spawn(|| work(&stage.theirs));
+    });
+    eventually("nothing is left", || stage.holders() == 0);
+}
+
+/// Handles of the same clients and name share their line, whatever the order.
+#[test]
+fn the_same_clients_and_name_are_one_lock_for_a_thread() {
+    let stage = stage(3);
+    let reversed = RedLock::new(stage.clients.iter().rev().cloned(), "a");
+    let twice = RedLock::new(stage.clients.iter().chain(&stage.clients).cloned(), "a");
+    let guard = stage.mine.lock().expect("free");
+    let (second, third) = (reversed.lock().expect("again"), twice.try_lock().expect("an answer"));
+    assert_eq!((twice.hold_count(), twice.name()), (3, "a"));
+    drop((guard, second));
+    assert!(third.expect("again").is_held());
+    assert!(RedLock::new([], "a").lock().is_err_and(|error| error.is_configuration()));
+}
