@@ -95,13 +95,14 @@ pub(crate) struct Round<T> {
 
 enum State<T> {
     Open(Answers<T>),
-    /// Late answers go there.
-    Handed(Late<T>),
+    /// Late answers go there, as long as they are wanted.
+    Handed(Late<T>, Wanted),
     /// Nobody wants them any more.
     Closed,
 }
 
 type Late<T> = Arc<dyn Fn(T) + Send + Sync>;
+type Wanted = Box<dyn Fn() -> bool + Send>;
 
 /// What the servers have said.
 struct Answers<T> {
@@ -118,9 +119,13 @@ impl<T> Round<T> {
         Arc::new(Round { size, quorum, mailbox: Arc::clone(mailbox), state: Mutex::new(open) })
     }
 
-    /// Whether anybody waits for answers.
-    pub(crate) fn is_open(&self) -> bool {
-        matches!(*self.state.lock(), State::Open(_))
+    /// Whether it is of any use to ask yet.
+    pub(crate) fn is_wanted(&self) -> bool {
+        match &*self.state.lock() {
+            State::Open(_) => true,
+            State::Handed(_, wanted) => wanted(),
+            State::Closed => false,
+        }
     }
 
     /// A server has answered: with something, with no, or not at all.
@@ -136,7 +141,7 @@ impl<T> Round<T> {
                 drop(state);
                 return self.mailbox.ring();
             }
-            State::Handed(late) => Some(Arc::clone(late)),
+            State::Handed(late, _) => Some(Arc::clone(late)),
             State::Closed => None,
         };
         drop(state);
@@ -184,14 +189,19 @@ impl<T> Round<T> {
     pub(crate) fn take(&self) -> Vec<T> {
         match &mut *self.state.lock() {
             State::Open(answers) => std::mem::take(&mut answers.yes),
-            State::Handed(_) | State::Closed => Vec::new(),
+            State::Handed(..) | State::Closed => Vec::new(),
         }
     }
 
     /// Hands whatever comes from now on to `late`, and what has come since it was decided.
-    pub(crate) fn hand_over(&self, late: impl Fn(T) + Send + Sync + 'static) {
+    /// Who has not been asked yet is asked only while that is `wanted`.
+    pub(crate) fn hand_over(
+        &self,
+        wanted: impl Fn() -> bool + Send + 'static,
+        late: impl Fn(T) + Send + Sync + 'static,
+    ) {
         let late: Late<T> = Arc::new(late);
-        let handed = State::Handed(Arc::clone(&late));
+        let handed = State::Handed(Arc::clone(&late), Box::new(wanted));
         let before = std::mem::replace(&mut *self.state.lock(), handed);
         if let State::Open(answers) = before {
             answers.yes.into_iter().for_each(|yes| late(yes));
@@ -245,12 +255,12 @@ mod tests {
         assert_eq!(won.take(), [0, 1, 2]);
         won.answered(Ok(Some(3)));
         let (sender, receiver) = crossbeam_channel::unbounded();
-        won.hand_over(move |late| sender.send(late).expect("it is received"));
+        won.hand_over(|| false, move |late| sender.send(late).expect("it is received"));
         won.answered(Ok(Some(4)));
         assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [3, 4]);
         let closed = round(&[NO, NO, NO]);
         assert!(!closed.decide(LONG, LONG).expect("decided"));
-        assert!(!closed.is_open());
+        assert!(won.is_wanted() != round(&[YES]).is_wanted() && !closed.is_wanted());
         closed.answered(Ok(Some(3)));
         assert!(closed.take().is_empty());
     }

@@ -487,8 +487,8 @@ impl<'a> Asking<'a> {
         for Member { engine, lock: member } in lock.members.iter().cloned() {
             let (round, lease) = (Arc::clone(&round), lock.lease);
             engine.aside.run(move || {
-                // Who comes to it only now need not begin.
-                if round.is_open() {
+                // Who comes to it too late need not begin.
+                if round.is_wanted() {
                     round.answered(take(&member, lease));
                 }
             });
@@ -497,8 +497,9 @@ impl<'a> Asking<'a> {
             return Ok(None);
         }
         let majority = Arc::new(Majority::new(lock.quorum(), round.take()));
-        let weak = Arc::downgrade(&majority);
-        round.hand_over(move |late| match weak.upgrade() {
+        let (weak, alive) = (Arc::downgrade(&majority), Arc::downgrade(&majority));
+        let wanted = move || alive.strong_count() > 0;
+        round.hand_over(wanted, move |late| match weak.upgrade() {
             Some(majority) => drop(majority.adopt(late)),
             None => drop(late),
         });
