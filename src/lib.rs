@@ -56,6 +56,12 @@
 //! its last check; what must not be harmed even then has to refuse stale writers
 //! itself.
 //!
+//! **More kinds.** [`FencedLock`] gives tokens that stale holders can be told by, [`FairLock`] keeps
+//! the order, [`RwLock`] lets readers share, [`SpinLock`] subscribes to nothing, [`MultiLock`] takes
+//! several or none, [`RedLock`] lives on most of several servers, and
+//! [`with_holder`](Lock::with_holder) gives a lock to a name instead of a thread. All have the same verbs
+//! and guards.
+//!
 //! **Guards of threads and guards that travel.** A [`Guard`] belongs to its thread, which
 //! may lock again: that is counted in memory. An [`OwnedGuard`]
 //! ([`Lock::lock_owned`]) can be sent to another thread and dropped there.

@@ -3,7 +3,6 @@
 //! A kind is what two clients see under one name: `mine`, `theirs`. Each case starts a
 //! server of its own, and what a case leaves behind in Redis is a failure.
 
-#[path = "conformance/subject.rs"]
 mod subject;
 mod support;
 

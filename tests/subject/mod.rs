@@ -1,6 +1,6 @@
 //! What every kind of lock can do, whatever its type.
 
-#![allow(unreachable_pub, reason = "a room of its own in a test binary")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part of it")]
 
 use leasehold::{
     CancelToken, Guard, Lock, MultiGuard, MultiLock, OwnedGuard, OwnedMultiGuard, Protocol,

@@ -1,0 +1,45 @@
+//! How do I have a lock granted in the order in which it was asked for?
+//!
+//! `cargo run --example fair_queue` starts a Redis of its own (or uses `REDIS_URL`).
+
+mod support;
+
+use std::error::Error;
+use std::sync::Mutex;
+use std::thread;
+
+use leasehold::Client;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let server = support::Server::start()?;
+    // As good as three machines.
+    let clients = [(); 3].map(|()| Client::open(server.url()));
+    let clients: Vec<Client> = clients.into_iter().collect::<Result<_, _>>()?;
+    let mut redis = redis::Client::open(server.url())?.get_connection()?;
+    let mut queued = || -> redis::RedisResult<usize> {
+        redis::cmd("LLEN").arg("redisson_lock_queue:{example:fair_queue}").query(&mut redis)
+    };
+
+    let order = Mutex::new(Vec::new());
+    let guard = clients[0].fair_lock("example:fair_queue").lock()?;
+    println!("the counter is closed; customers come");
+    thread::scope(|scope| -> Result<(), Box<dyn Error>> {
+        for customer in 0..6 {
+            let (lock, order) = (clients[customer % 3].fair_lock("example:fair_queue"), &order);
+            scope.spawn(move || {
+                let _turn = lock.lock().expect("its turn comes");
+                order.lock().expect("nobody panics").push(customer);
+            });
+            while queued()? <= customer {
+                thread::yield_now(); // so that the next one comes after this one
+            }
+        }
+        println!("it opens");
+        guard.unlock()?;
+        Ok(())
+    })?;
+    let order = order.into_inner()?;
+    println!("served: {order:?}");
+    assert!(order.is_sorted());
+    Ok(())
+}
