@@ -11,8 +11,11 @@ local function death_of(waiter)
   return waiter and tonumber(redis.call('zscore', deaths, waiter))
 end
 
+local left = redis.call('pttl', lock)
 if redis.call('hexists', lock, owner) == 1 then
-  redis.call('pexpire', lock, lease)
+  if left < tonumber(lease) then
+    redis.call('pexpire', lock, lease)
+  end
   return -2
 end
 -- Who is first and dead leaves the queue.
@@ -22,7 +25,6 @@ while head and (death_of(head) or 0) <= now do
   redis.call('zrem', deaths, head)
   head = redis.call('lindex', queue, 0)
 end
-local left = redis.call('pttl', lock)
 if left == -2 and (not head or head == owner) then
   if head then
     redis.call('lpop', queue)

@@ -6,11 +6,11 @@
 local lock, queue, deaths, owner, channel, message, patience = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 
 local held = redis.call('hdel', lock, owner) == 1
-local waited = redis.call('zrem', deaths, owner) == 1
+local place = redis.call('lpos', queue, owner)
+local waited = redis.call('zrem', deaths, owner) == 1 or place
+local time = redis.call('time')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if waited then
-  local time = redis.call('time')
-  local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  local place = redis.call('lpos', queue, owner)
   redis.call('lrem', queue, 0, owner)
   -- Those behind it have one less before them; none is given less time than from now on.
   for _, waiter in ipairs(place and redis.call('lrange', queue, place, -1) or {}) do
@@ -25,6 +25,11 @@ if not held and not waited then
   return -1
 end
 local head = redis.call('lindex', queue, 0)
+while head and (tonumber(redis.call('zscore', deaths, head)) or 0) <= now do
+  redis.call('lpop', queue)
+  redis.call('zrem', deaths, head)
+  head = redis.call('lindex', queue, 0)
+end
 if head and redis.call('exists', lock) == 0 then
   return redis.call('publish', channel .. head, message)
 end

@@ -1,4 +1,4 @@
--- Takes a lock that is free with a block of fencing tokens, or sets the full lease anew if this hold has it.
+-- Takes a lock that is free with a block of fencing tokens, or sees to the full lease if this hold has it.
 -- KEYS: 1 the lock's hash, 2 the last token that was given out
 -- ARGV: 1 lease in ms, 2 owner, 3 how many tokens, 4 and 5, only from a caller that will wait: wake channel of its client, and what to publish there if refused
 -- RETURNS: -1 held without a time to live; else ms that the holder has left, or acquired: the first token of the block, below zero
@@ -21,5 +21,7 @@ if not again or not last then
   redis.call('set', counter, string.format('%.0f', last))
 end
 redis.call('hset', lock, owner, 1)
-redis.call('pexpire', lock, lease)
+if left < tonumber(lease) then
+  redis.call('pexpire', lock, lease)
+end
 return size - 1 - last

@@ -1,6 +1,6 @@
--- Takes a read-write lock for reading if nobody else writes, or sets the full lease anew if this hold has it.
+-- Takes a read-write lock for reading if nobody else writes, or sees to the full lease if this hold has it.
 -- KEYS: 1 the lock's hash, 2 the time-out key of this hold
--- ARGV: 1 lease in ms, 2 owner, 3 the same owner as a writer, 4 and 5, only from a caller that will wait: wake channel of its client, and what to publish there if refused
+-- ARGV: 1 lease in ms, 2 owner, 3 the owner of the write hold under which it may read, 4 and 5, only from a caller that will wait: wake channel of its client, and what to publish there if refused
 -- RETURNS: -2 acquired; -1 held without a time to live; else ms that the holder has left
 -- Atomic: between the look and the write nobody may take the lock for writing.
 local lock, timeout, lease, owner, writer, wake, wanted = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
@@ -15,7 +15,9 @@ elseif redis.call('hget', lock, 'mode') ~= 'read' and redis.call('hexists', lock
   return left
 end
 redis.call('hset', lock, owner, 1)
-redis.call('set', timeout, 1, 'px', lease)
+if redis.call('pttl', timeout) < tonumber(lease) then
+  redis.call('set', timeout, 1, 'px', lease)
+end
 -- Never sooner than the end of another's lease.
 if left < tonumber(lease) then
   redis.call('pexpire', lock, lease)

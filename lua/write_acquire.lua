@@ -1,4 +1,4 @@
--- Takes a read-write lock that is free for writing, or sets the full lease anew if this hold has it.
+-- Takes a read-write lock that is free for writing, or sees to the full lease if this hold has it.
 -- KEYS: 1 the lock's hash
 -- ARGV: 1 lease in ms, 2 owner, 3 and 4, only from a caller that will wait: wake channel of its client, and what to publish there if refused
 -- RETURNS: -2 acquired; -1 held without a time to live; else ms that the holders have left
@@ -12,7 +12,9 @@ if left == -2 then
   return -2
 end
 if redis.call('hexists', lock, owner) == 1 then
-  redis.call('pexpire', lock, lease)
+  if left < tonumber(lease) then
+    redis.call('pexpire', lock, lease)
+  end
   return -2
 end
 if wake then

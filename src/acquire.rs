@@ -31,9 +31,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Acquired, Event, Waited};
 use crate::gate::Ticket;
 use crate::held::{Entry, Wish};
-use crate::hold::{HoldId, Owner, ThreadId};
+use crate::hold::{HoldId, Holder, Owner, ThreadId};
 use crate::lease::{self, Grant, Lease};
 use crate::local::{Caller, Turn};
+use crate::pool::At;
 use crate::protocol::{Ask, Line, Listens, Rules, Verdict, Wake};
 use crate::questions::{Pace, Questions};
 use crate::release::{Hold, Seat};
@@ -59,6 +60,8 @@ pub(crate) struct Attempt<'a> {
     pub(crate) owned: bool,
     /// The name of the holder, if it is not the hold.
     pub(crate) holder: Option<&'a Arc<str>>,
+    /// For whom it is asked, if not for the calling thread.
+    pub(crate) on_behalf: Option<&'a Holder>,
     pub(crate) patience: Patience,
     pub(crate) cancel: Option<&'a CancelToken>,
 }
@@ -70,19 +73,23 @@ impl Attempt<'_> {
         self.check_wanted()?;
         let (rules, owned, renewed) = (self.rules, self.owned, self.lease.is_none());
         let wish = Wish { rules, owned, waits: self.patience != Patience::None, renewed };
-        let hold = match self.seat.local.enter(&wish, ThreadId::current(), now)? {
+        let beside = match self.seat.local.enter(&wish, self.holder, self.thread(), now)? {
             Entry::Again(lease) => return self.enter_again(self.hold(lease)).map(Some),
-            Entry::Under(hold) => hold,
-            Entry::Anew => HoldId::next(),
+            Entry::Beside(owner) => Some(owner),
+            Entry::Anew => None,
         };
-        let caller = Caller::new(wish);
+        let caller = Caller::of(wish, self.on_behalf);
         if self.rules.line() == Line::None {
-            return Asking::new(self, caller, None, hold, now).run();
+            return Asking::new(self, caller, None, beside, now).run();
         }
         match self.seat.local.line_up(caller.clone(), now) {
-            Some(ticket) => Asking::new(self, caller, Some(ticket), hold, now).run(),
+            Some(ticket) => Asking::new(self, caller, Some(ticket), beside, now).run(),
             None => self.seat.engine.pool.check_process().map(|()| None),
         }
+    }
+
+    fn thread(&self) -> ThreadId {
+        self.on_behalf.and_then(Holder::thread).unwrap_or_else(ThreadId::current)
     }
 
     /// How long the lease is that it asks for.
@@ -133,6 +140,8 @@ struct Asking<'a> {
     ticket: Option<Ticket>,
     hold: HoldId,
     owner: Owner,
+    /// The hold of its thread beside which it is to stand.
+    beside: Option<Owner>,
     /// To how many threads the hold may go, itself included.
     threads: u32,
     started: Moment,
@@ -178,10 +187,10 @@ impl<'a> Asking<'a> {
         attempt: &'a Attempt<'a>,
         caller: Caller,
         ticket: Option<Ticket>,
-        hold: HoldId,
+        beside: Option<Owner>,
         now: Moment,
     ) -> Asking<'a> {
-        let (engine, rules) = (&attempt.seat.engine, attempt.rules);
+        let (engine, rules, hold) = (&attempt.seat.engine, attempt.rules, HoldId::next());
         let owner = Owner::new(engine.id, hold, rules.suffix());
         Asking {
             attempt,
@@ -189,6 +198,7 @@ impl<'a> Asking<'a> {
             ticket,
             hold,
             owner: owner.named(attempt.holder.cloned()),
+            beside,
             threads: 0,
             started: now,
             open: None,
@@ -281,13 +291,13 @@ impl<'a> Asking<'a> {
             }
             Turn::AskAtOnce(lane, held_here) => {
                 self.questions.found_free(*held_here);
-                Next::Ask(self.open.or(*lane))
+                Next::Ask(*lane)
             }
-            Turn::HeldHere if self.questions.is_due_beside_a_holder(now) => Next::Ask(self.open),
+            Turn::HeldHere if self.questions.is_due_beside_a_holder(now) => Next::Ask(None),
             Turn::HeldHere => Next::Sleep(self.questions.next_poll()),
             Turn::Yield(end, _) if self.may_yield(*end) => Next::Yield(*end),
             Turn::Yield(_, lane) | Turn::Ask(lane) if self.questions.is_due(now, news) => {
-                Next::Ask(self.open.or(*lane))
+                Next::Ask(*lane)
             }
             Turn::Yield(..) | Turn::Ask(_) => Next::Sleep(self.questions.next()),
         }
@@ -332,15 +342,16 @@ impl<'a> Asking<'a> {
         if self.threads == 0 {
             self.threads = self.wants_threads();
         }
-        // From now on until it is answered it may stand in a queue there.
-        self.queued = self.attempt.rules.queues() && self.caller.wish.waits;
-
         let question = self.question(wanted.as_deref());
-        let pending = engine.pool.queue(question, lane);
-        let lane = pending.lane;
+        let at = self.open.map_or(At::near(lane), At::Behind);
+        let pending = engine.pool.queue(question, at);
         match engine.pool.wait(pending, self.patience_in_line()) {
-            Ok(answer) => self.answered(answer),
-            Err(failure) => {
+            (_, Ok(answer)) => {
+                self.queued |= self.queues();
+                self.answered(answer)
+            }
+            (lane, Err(failure)) => {
+                self.queued |= self.queues() && failure.is_written();
                 // Also a script that was refused may have been so half-way.
                 self.open = self.open.or(failure.is_written().then_some(lane));
                 let error = failure.into_error();
@@ -349,6 +360,11 @@ impl<'a> Asking<'a> {
                 Ok(None)
             }
         }
+    }
+
+    /// Whether a question that was not granted is a place in a queue there.
+    fn queues(&self) -> bool {
+        self.attempt.rules.queues() && self.caller.wish.waits
     }
 
     /// How long a question stands in line at most: if it can still be answered in time,
@@ -366,6 +382,7 @@ impl<'a> Asking<'a> {
             name: local.name(),
             owner: &self.owner,
             lease: self.attempt.term(),
+            beside: self.beside.as_ref(),
             patience: self.patience(),
             threads: self.threads,
             wake: wanted.map(|channel| Wake { control: &engine.control, wanted: channel.name() }),
@@ -486,7 +503,7 @@ impl<'a> Asking<'a> {
         let undo = attempt.rules.undo(name, &self.owner, self.patience());
         let (pool, lasting) = (&attempt.seat.engine.pool, self.attempt.term());
         let worth = lasting.max(self.patience().filter(|_| self.queued).unwrap_or_default());
-        let debt = Debt::new(None, time::now() + worth).haunted(lasting);
+        let debt = Debt::new(None, time::now() + worth).haunted(worth);
         pool.dispatch(pool.owe(Request::owed(undo, debt), lane));
     }
 

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender};
 
@@ -24,6 +25,7 @@ pub(crate) struct Aside(Mutex<Desk>);
 struct Desk {
     jobs: Option<(Sender<Job>, Receiver<Job>)>,
     threads: usize,
+    handles: Vec<JoinHandle<()>>,
     /// Jobs that were handed in and are not done.
     open: usize,
     closed: bool,
@@ -36,13 +38,14 @@ impl fmt::Debug for Aside {
 }
 
 impl Aside {
-    /// Has a job done by and by; at once, by the caller itself, if no thread can be started.
-    /// Drops it if the client is closed.
+    /// Has a job done by and by; at once, by the caller itself, if the client is closed or no
+    /// thread can be started.
     pub(crate) fn run(self: &Arc<Aside>, job: impl FnOnce() + Send + 'static) {
         let (sender, starts) = {
             let mut desk = self.0.lock();
             if desk.closed {
-                return;
+                drop(desk);
+                return job();
             }
             let (sender, receiver) = desk.jobs.get_or_insert_with(crossbeam_channel::unbounded);
             let (sender, receiver) = (sender.clone(), receiver.clone());
@@ -57,27 +60,32 @@ impl Aside {
             desk.0.lock().open -= 1;
         });
         let Some(receiver) = starts else { return drop(sender.send(job)) };
+        let rest = receiver.clone();
         let work = move || receiver.into_iter().for_each(|job| job());
-        if let Err(error) = thread::start("leasehold-aside", work) {
-            let mut desk = self.0.lock();
-            desk.threads -= 1;
-            let alone = desk.threads == 0;
-            drop(desk);
-            thread::say(|| log::error!("no thread for what is done aside: {error}"));
-            if alone {
-                return job();
+        drop(sender.send(job));
+        match thread::start("leasehold-aside", work) {
+            Ok(thread) => self.0.lock().handles.push(thread),
+            Err(error) => {
+                let mut desk = self.0.lock();
+                desk.threads -= 1;
+                let alone = desk.threads == 0;
+                drop(desk);
+                thread::say(|| log::error!("no thread for what is done aside: {error}"));
+                if alone {
+                    rest.try_iter().for_each(|job| job());
+                }
             }
         }
-        drop(sender.send(job));
     }
 
     /// Lets the threads end when they have done what was handed in.
-    pub(crate) fn close(&self) {
+    pub(crate) fn close(&self) -> Vec<JoinHandle<()>> {
         let mut desk = self.0.lock();
         desk.closed = true;
-        let jobs = desk.jobs.take();
+        let (jobs, handles) = (desk.jobs.take(), std::mem::take(&mut desk.handles));
         drop(desk);
         drop(jobs);
+        handles
     }
 }
 
@@ -102,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_handed_in_is_done_after_closing_and_no_more() {
+    fn what_is_handed_in_is_done_after_closing_too() {
         let aside = Arc::<Aside>::default();
         let (sender, receiver) = crossbeam_channel::unbounded();
         let hand_in = |number| {
@@ -110,11 +118,12 @@ mod tests {
             aside.run(move || sender.send(number).expect("it is received"));
         };
         (0..3).for_each(hand_in);
-        aside.close();
+        let threads = aside.close();
         hand_in(3);
         drop(sender);
         let mut done: Vec<i32> = receiver.into_iter().collect();
         done.sort_unstable();
-        assert_eq!(done, [0, 1, 2]);
+        assert_eq!(done, [0, 1, 2, 3]);
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
     }
 }

@@ -176,7 +176,7 @@ impl Builder {
     ///
     /// Who waits gives a word at every poll bound; where a process dies, those behind it
     /// wait so long for each of its threads in the queue. A caller with a time-out is taken
-    /// for dead after that, if it is shorter, but no sooner than after two poll bounds. At least 10 ms.
+    /// for dead after that, if it is shorter. Never less than two poll bounds; at least 10 ms.
     pub fn fair_wait(mut self, span: Duration) -> Builder {
         self.fair_wait = span;
         self

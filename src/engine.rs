@@ -25,7 +25,7 @@ use crate::script::Call;
 use crate::sync::Mutex;
 use crate::thread;
 use crate::time::{self, Moment};
-use crate::waiters::Waiters;
+use crate::waiters::{Channel, Hearing, Waiters};
 use crate::watchdog::{Watchdog, WatchdogSettings};
 
 /// The watchdog's heartbeat for the listener comes at least this often.
@@ -152,6 +152,17 @@ impl Engine {
         Ok(local)
     }
 
+    /// Has the listener subscribe to a channel that somebody waits on.
+    pub(crate) fn listen_to(&self, channel: &Channel) {
+        if self.waiters.session().is_some() && channel.hearing() == Hearing::Nothing {
+            let name = channel.name().as_bytes();
+            let call = Call::command(&[b"PUBLISH", self.control.as_bytes(), name]);
+            let owed = Request::owed(call, Debt::new(None, Moment::START));
+            self.pool.dispatch(self.pool.owe(owed, None));
+        }
+        self.listener.call();
+    }
+
     /// An error once the client is closed.
     pub(crate) fn check_open(&self) -> Result<()> {
         match self.closing.is_cancelled() {
@@ -177,7 +188,7 @@ impl Engine {
 
     /// Tells the threads to end.
     fn stop(&self) -> Vec<JoinHandle<()>> {
-        self.aside.close();
+        let asides = self.aside.close();
         self.watchdog.stop();
         let listener = self.listener.stop();
         if self.waiters.session().is_some() {
@@ -186,7 +197,7 @@ impl Engine {
             self.pool.dispatch(self.pool.owe(owed, None));
         }
         let watchdog = self.watchdog_thread.lock().take();
-        [listener, watchdog].into_iter().flatten().collect()
+        asides.into_iter().chain([listener, watchdog].into_iter().flatten()).collect()
     }
 }
 

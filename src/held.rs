@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::hold::{HoldId, Holder};
+use crate::hold::{Holder, Owner};
 use crate::lease::{Lease, Look};
 use crate::protocol::{Beside, Rules};
 use crate::time::Moment;
@@ -34,8 +34,8 @@ pub(crate) struct Held {
 pub(crate) enum Entry {
     /// It has it already.
     Again(Arc<Lease>),
-    /// It asks for one beside the hold with this number, and under the same.
-    Under(HoldId),
+    /// It asks for one beside this hold of its thread.
+    Beside(Owner),
     /// It asks for one of its own.
     Anew,
 }
@@ -45,9 +45,10 @@ impl Entry {
     pub(crate) fn of<'a>(
         mut own: impl Iterator<Item = &'a Held>,
         wish: &Wish,
+        owner: &[u8],
         now: Moment,
     ) -> Result<Entry> {
-        own.try_fold(Entry::Anew, |entry, held| match held.beside(wish, now)? {
+        own.try_fold(Entry::Anew, |entry, held| match held.beside(wish, owner, now)? {
             Entry::Anew => Ok(entry),
             other => Ok(other),
         })
@@ -78,19 +79,20 @@ impl Held {
     }
 
     /// What the thread's own hold means for a caller that wants another beside it.
-    fn beside(&self, wish: &Wish, now: Moment) -> Result<Entry> {
+    fn beside(&self, wish: &Wish, owner: &[u8], now: Moment) -> Result<Entry> {
         let valid = self.lease.look(now) == Look::Held;
         let other = Beside {
             kind: self.lease.rules().kind(),
             owner: self.lease.owner(),
             same_thread: !wish.owned,
         };
-        match wish.rules.shares_with(self.lease.owner(), &other) {
+        match wish.rules.shares_with(owner, &other) {
             true if valid && other.same_thread && other.kind != wish.rules.kind() => {
-                Ok(Entry::Under(self.lease.hold()))
+                Ok(Entry::Beside(self.lease.owner().clone()))
             }
             true => Ok(Entry::Anew),
             false if wish.owned && !(valid && wish.waits) => Ok(Entry::Anew),
+            false if !valid => Err(Error::lost("this thread held the lock and has lost it")),
             false => Err(deadlock(other.kind)),
         }
     }

@@ -128,6 +128,13 @@ impl Holder {
         matches!(self, Holder::Thread { id, .. } if *id == thread)
     }
 
+    pub(crate) fn thread(&self) -> Option<ThreadId> {
+        match self {
+            Holder::Thread { id, .. } => Some(*id),
+            Holder::Owned => None,
+        }
+    }
+
     pub(crate) fn is_same_thread(&self, other: &Holder) -> bool {
         matches!(other, Holder::Thread { id, .. } if self.is_thread(*id))
     }

@@ -23,6 +23,7 @@ use std::fmt;
 use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::conn::Timeouts;
@@ -51,6 +52,8 @@ pub(crate) struct Lane {
     link: Arc<Link>,
     state: Mutex<State>,
     crowds: [Crowd; CROWDS],
+    /// Without a connection when it was last led.
+    closed: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -64,8 +67,6 @@ struct State {
     taken: usize,
     /// What the leader needs; absent while somebody leads.
     wire: Option<Box<Wire>>,
-    /// Without a connection when it was last led.
-    closed: bool,
 }
 
 /// What is known of replies that nobody has come for.
@@ -86,15 +87,9 @@ impl fmt::Debug for Lane {
 impl Lane {
     pub(crate) fn new(id: LaneId, link: Arc<Link>, timeouts: Timeouts) -> Lane {
         let wire = Some(Box::new(Wire::new(id, Arc::clone(&link), timeouts)));
-        let state = State {
-            queue: VecDeque::new(),
-            queuing: 0,
-            asleep: 0..0,
-            taken: 0,
-            wire,
-            closed: true,
-        };
-        Lane { id, link, state: Mutex::new(state), crowds: Default::default() }
+        let state = State { queue: VecDeque::new(), queuing: 0, asleep: 0..0, taken: 0, wire };
+        let closed = AtomicBool::new(true);
+        Lane { id, link, state: Mutex::new(state), crowds: Default::default(), closed }
     }
 
     /// Connects, if it is not connected.
@@ -139,7 +134,12 @@ impl Lane {
     /// have to be connected for it.
     pub(crate) fn load(&self) -> (bool, usize) {
         let state = self.state.lock();
-        (state.closed, state.queue.len() + state.taken)
+        (self.is_closed(), state.queue.len() + state.taken)
+    }
+
+    /// Whether it would have to be connected first.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
     }
 
     /// Whether replies have been left unread.
@@ -264,7 +264,7 @@ impl<'a> Lead<'a> {
         state.taken = 0;
         let Some(mut wire) = self.wire.take() else { return Left::Nothing };
         let left = state.left(&wire);
-        state.closed = !wire.is_connected();
+        self.lane.closed.store(!wire.is_connected(), Ordering::Relaxed);
         match left {
             Left::Post => {
                 state.hand_over(&mut wire, usize::MAX);

@@ -19,7 +19,8 @@
 //! this hold. It is reckoned from the moment just before the command was sent, less
 //! a margin for clocks that run apart. Its counterpart is the *reach*: until then the
 //! server may keep it, reckoned from the moment at which an answer was read, or was
-//! given up. What is over here and still within reach there has to be released. Every step below is one look and one change
+//! given up. What is over here and still within reach there has to be released; so has what
+//! others may keep there beyond its lease. Every step below is one look and one change
 //! under the lease's mutex, so of two that race one comes first:
 //! * losing beats passing and extending: both look at the clock before they act;
 //! * passing beats time-out and cancellation of the waiter, which finds the hold its
@@ -160,7 +161,7 @@ impl Lease {
                 phase: Phase::Held,
                 deadline: grant.deadline,
                 reach: grant.at + grant.term,
-                kept_there: false,
+                kept_there: grant.rules.outlives_its_lease(),
                 renewed: grant.renewed,
                 holder: grant.holder,
                 granted: grant.at,
@@ -195,6 +196,11 @@ impl Lease {
     /// What ends the hold at the server; `name` is that of its lock.
     pub(crate) fn release_call(&self, name: &Name) -> Call {
         self.rules.release(name, &self.owner)
+    }
+
+    /// What undoes it at the server, if it is there.
+    pub(crate) fn undo_call(&self, name: &Name) -> Call {
+        self.rules.undo(name, &self.owner, None)
     }
 
     /// The fencing token of its present holder; zero if it has none.
@@ -273,8 +279,10 @@ impl Lease {
     /// that simply ran out is over there too.)
     pub(crate) fn take_kept_there(&self, now: Moment) -> bool {
         let mut life = self.life.lock();
-        let lost = life.phase == Phase::Lost && now < life.reach;
-        lost && std::mem::take(&mut life.kept_there)
+        // One that was found gone has no reach.
+        let outlives = self.rules.outlives_its_lease() && Moment::START < life.reach;
+        let there = life.phase == Phase::Lost && (now < life.reach || outlives);
+        there && std::mem::take(&mut life.kept_there)
     }
 
     /// Until when the server may keep the hold, if nobody releases it.
@@ -363,6 +371,8 @@ impl Lease {
     /// Has the mailbox rung when the hold is over, if it is not.
     pub(crate) fn watch(&self, mailbox: &Arc<Mailbox>) {
         let mut life = self.life.lock();
+        // Those of threads that have ended are nobody's any more.
+        life.watched.retain(|other| Arc::strong_count(other) > 1);
         let known = life.watched.iter().any(|other| Arc::ptr_eq(other, mailbox));
         if life.phase == Phase::Held && !known {
             life.watched.push(Arc::clone(mailbox));

@@ -53,8 +53,9 @@ struct State {
     /// Holds that were passed to callers who have not woken up yet.
     handed: Vec<(Ticket, Arc<Lease>)>,
     holds: Vec<Held>,
-    /// The last release that has no answer yet, and the line in which it stands.
-    owed: Option<Owed>,
+    /// The releases that have no answer yet, and the lines in which they stand: one at most,
+    /// but of a kind that is shared.
+    owed: Vec<Owed>,
     /// Why the last question of this process got no answer.
     trouble: Option<Error>,
     runs: Runs,
@@ -70,7 +71,6 @@ struct State {
 #[derive(Debug)]
 struct Owed {
     hold: HoldId,
-    kind: &'static str,
     lane: LaneId,
 }
 
@@ -85,7 +85,16 @@ pub(crate) struct Caller {
 impl Caller {
     /// The calling thread.
     pub(crate) fn new(wish: Wish) -> Caller {
-        let holder = if wish.owned { Holder::Owned } else { Holder::this_thread() };
+        Caller::of(wish, None)
+    }
+
+    /// The calling thread, for itself or on behalf of another.
+    pub(crate) fn of(wish: Wish, other: Option<&Holder>) -> Caller {
+        let holder = match other {
+            Some(other) => other.clone(),
+            None if wish.owned => Holder::Owned,
+            None => Holder::this_thread(),
+        };
         Caller { wish, holder, mailbox: Mailbox::mine() }
     }
 }
@@ -164,10 +173,17 @@ impl Local {
 
     /// How the calling thread comes to what it wants: counts one more guard of the hold that
     /// it has, if it has one. An error if it has lost that, or would wait for itself.
-    pub(crate) fn enter(&self, wish: &Wish, thread: ThreadId, now: Moment) -> Result<Entry> {
+    /// `holder` is the name that the hold is to have, if it has one.
+    pub(crate) fn enter(
+        &self,
+        wish: &Wish,
+        holder: Option<&Arc<str>>,
+        thread: ThreadId,
+        now: Moment,
+    ) -> Result<Entry> {
         let mut state = self.state.lock();
         let noticed = state.look_at_all(now);
-        let entry = state.enter(wish, thread, now);
+        let entry = state.enter(wish, holder, thread, now);
         drop(state);
         self.tell_lost(noticed, LostReason::Expired);
         entry
@@ -281,9 +297,18 @@ impl Local {
 
     /// A release was heard by so many subscribers, this process perhaps among them.
     pub(crate) fn told_to(&self, rules: &dyn Rules, subscribers: u64) {
-        let hears = |channel: &Arc<Channel>| channel.hearing() == Hearing::Everything;
-        let own = self.known_channel(rules.listens()).is_some_and(hears);
-        self.state.lock().runs.heard(subscribers > u64::from(own));
+        let listens = rules.listens();
+        // Readers of this process listen by themselves, and are others for who writes.
+        let own = |channel: &Arc<Channel>| {
+            let others = listens == Listens::ReadWrite && channel.is_waited_for();
+            channel.hearing() == Hearing::Everything && !others
+        };
+        let own = self.known_channel(listens).is_some_and(own);
+        let mut state = self.state.lock();
+        match listens {
+            Listens::Nothing => state.runs.unheard(),
+            _ => state.runs.heard(subscribers > u64::from(own)),
+        }
     }
 
     /// Why nobody here knows whether the lock is free, if so.
@@ -329,8 +354,7 @@ impl Local {
         let look = lease.release(now);
         state.runs.released(now);
         if look == Look::Held {
-            let (hold, kind) = (lease.hold(), lease.rules().kind());
-            state.owed = Some(Owed { hold, kind, lane: send() });
+            state.owed.push(Owed { hold: lease.hold(), lane: send() });
         }
         state.ring_front();
         drop(state);
@@ -353,8 +377,7 @@ impl Local {
     pub(crate) fn settled(&self, lease: &Arc<Lease>) {
         lease.gone();
         let mut state = self.state.lock();
-        let (hold, kind) = (lease.hold(), lease.rules().kind());
-        state.owed.take_if(|owed| owed.hold == hold && owed.kind == kind);
+        state.owed.retain(|owed| owed.hold != lease.hold());
         state.spare = Some(Arc::clone(lease));
     }
 
@@ -468,18 +491,24 @@ impl State {
                 owner: held.lease.owner(),
                 same_thread: held.holder.is_same_thread(holder),
             };
-            !lease.rules().shares_with(lease.owner(), &other) && held.lease.lose()
+            !lease.rules().shares_with(lease.owner().as_bytes(), &other) && held.lease.lose()
         };
         self.holds.iter().filter(lost).count()
     }
 
-    fn enter(&mut self, wish: &Wish, thread: ThreadId, now: Moment) -> Result<Entry> {
+    fn enter(
+        &mut self,
+        wish: &Wish,
+        holder: Option<&Arc<str>>,
+        thread: ThreadId,
+        now: Moment,
+    ) -> Result<Entry> {
         let same = |held: &&mut Held| {
             held.holder.is_thread(thread) && held.lease.rules().kind() == wish.rules.kind()
         };
         match self.holds.iter_mut().find(same) {
             Some(held) if !wish.owned && wish.rules.re_enters() => held.again(now),
-            _ => Entry::of(self.own(thread), wish, now),
+            _ => Entry::of(self.own(thread), wish, holder.map_or(&[][..], |it| it.as_bytes()), now),
         }
     }
 
@@ -502,7 +531,7 @@ impl State {
 
     /// The line in which a release stands that has no answer yet.
     fn lane(&self) -> Option<LaneId> {
-        self.owed.as_ref().map(|owed| owed.lane)
+        self.owed.last().map(|owed| owed.lane)
     }
 
     fn take_handed(&mut self, ticket: Ticket) -> Option<Arc<Lease>> {
@@ -525,8 +554,9 @@ impl State {
         let Some((ticket, front)) = self.gate.front() else { return false };
         let (holder, wish) = (front.holder.clone(), front.wish);
         // What its thread has beside it would stay behind.
-        let beside =
-            |other: &Held| !Arc::ptr_eq(&other.lease, lease) && other.lease.hold() == lease.hold();
+        let same = |held: &&Held| Arc::ptr_eq(&held.lease, lease);
+        let Some(own) = self.holds.iter().find(same).map(|held| &held.holder) else { return false };
+        let beside = |other: &Held| !same(&other) && other.holder.is_same_thread(own);
         let alone = !self.holds.iter().any(beside);
         let Some(held) = self.held(lease) else { return false };
         let fits = alone && wish.renewed && held.lease.rules().kind() == wish.rules.kind();

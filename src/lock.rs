@@ -10,8 +10,9 @@ use crate::cancel::CancelToken;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, OwnedGuard};
-use crate::hold::{HoldId, Owner, ThreadId};
+use crate::hold::{HoldId, Holder, Owner, ThreadId};
 use crate::lease::Lease;
+use crate::pool::At;
 use crate::protocol::fair::Fair;
 use crate::protocol::fenced::Fenced;
 use crate::protocol::named::Named;
@@ -88,7 +89,9 @@ pub type FencedLock = Lock<Fenced>;
 /// No subscription, no message: a release costs the server less, a wait more. For very
 /// many locks that are held for a very short time, or users without the right to subscribe. The
 /// pauses are a setting ([`spin_back_off`](crate::Builder::spin_back_off)). Callers of one
-/// process take turns, and pass the lock on as they do a plain one's.
+/// process take turns, and pass the lock on as they do a plain one's; since nobody can say whether
+/// others want it, they leave it alone for 2 ms after every 20 ms. Another process that waits then
+/// finds it in one of about ten looks.
 ///
 /// A plain lock of the same name excludes it, but its waiters are not told of a spin lock's
 /// end: use one kind for one name.
@@ -104,8 +107,10 @@ impl Lock<Plain> {
     /// leaked, or that another process left. Each verb costs its round trip, and a waiter asks
     /// by itself.
     ///
-    /// A guard looks after the lease as any other does. One that is told that its lock is
-    /// lost may have been released by another who presented the name.
+    /// A guard looks after the lease as any other does. Another who presents the name may end
+    /// what this one counted: it finds out when its lease is renewed, and not before. A thread
+    /// that has a guard under one name and wants the lock under another would wait for itself:
+    /// [`is_deadlock`](Error::is_deadlock).
     #[must_use = "the holder belongs to the lock that is returned"]
     pub fn with_holder(mut self, holder: impl Into<String>) -> Lock {
         self.holder = Some(holder.into().into());
@@ -120,6 +125,7 @@ pub(crate) struct Terms<'a> {
     pub(crate) owned: bool,
     pub(crate) lease: Option<Duration>,
     pub(crate) cancel: Option<&'a CancelToken>,
+    pub(crate) on_behalf: Option<&'a Holder>,
 }
 
 impl<P: Protocol> Clone for Lock<P> {
@@ -199,7 +205,8 @@ impl<P: Protocol> Lock<P> {
     /// Takes the lock if it is free, without waiting: `None` if it is not.
     ///
     /// One round trip; none if this thread holds it already, or if another thread of
-    /// this process holds it or waits for it.
+    /// this process holds it or waits for it. (Fair locks, readers and named holders stand in no
+    /// line of their process: they always ask.)
     ///
     /// # Errors
     /// Those of [`lock`](Lock::lock).
@@ -339,6 +346,9 @@ impl<P: Protocol> Lock<P> {
     /// once, others, and one that got it at this very moment, when they renew it. For
     /// repairs by hand.
     ///
+    /// Of a read-write lock each side frees only what is held in its mode: while somebody writes,
+    /// and reads too, only the writing side does, and ends both.
+    ///
     /// The command that frees is never sent twice, since the second copy might free what
     /// somebody else got in between: without an answer it may or may not have been done.
     ///
@@ -348,14 +358,14 @@ impl<P: Protocol> Lock<P> {
         let Seat { engine, local } = &**self.seat()?;
         engine.check_open()?;
         // That question may be sent again, over a new connection if the old one is dead.
-        let left = engine.pool.call(self.rules().left(local.name()), local.owed())?;
+        let left = engine.pool.call(self.rules().left(local.name()), At::near(local.owed()))?;
         if remaining(left.reply)?.is_none() {
             return Ok(false);
         }
         // A thread that gets the lock once it is free does not lose it again.
         let held = local.leases();
         let force = self.rules().force(local.name());
-        let answer = engine.pool.call(force, Some(left.lane))?;
+        let answer = engine.pool.call(force, At::Behind(left.lane))?;
         let freed = protocol::freed(answer.reply)? != Freed::NotHeld;
         if freed {
             held.iter().for_each(|lease| local.lose(lease));
@@ -381,7 +391,7 @@ impl<P: Protocol> Lock<P> {
     fn ask(&self, call: Call) -> Result<Reply> {
         let Seat { engine, local } = &**self.seat()?;
         engine.check_open()?;
-        engine.pool.call(call, local.owed()).map(|answer| answer.reply)
+        engine.pool.call(call, At::near(local.owed())).map(|answer| answer.reply)
     }
 
     /// The one way in: every verb is this with another patience and another guard.
@@ -391,7 +401,7 @@ impl<P: Protocol> Lock<P> {
         owned: bool,
         guard: impl FnOnce(Option<Hold>) -> Result<G>,
     ) -> Result<G> {
-        let terms = Terms { patience, owned, lease: None, cancel: None };
+        let terms = Terms { patience, owned, lease: None, cancel: None, on_behalf: None };
         self.ask_on(&terms)?.acquire().and_then(guard)
     }
 
@@ -404,6 +414,7 @@ impl<P: Protocol> Lock<P> {
             owned: terms.owned,
             holder: self.holder.as_ref(),
             patience: terms.patience,
+            on_behalf: terms.on_behalf,
             cancel: terms.cancel.or(self.cancel.as_ref()),
         })
     }

@@ -11,11 +11,15 @@
 //! released.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::aside::Aside;
 use crate::error::{Error, ErrorKind, Result};
 use crate::release::Hold;
+use crate::request::panicked;
 use crate::sync::{Mailbox, Mutex};
+use crate::thread;
 use crate::time;
 
 /// How long a round goes on that most have answered and that is not decided: the others'
@@ -29,12 +33,15 @@ const PART: u32 = 10;
 #[derive(Debug)]
 pub(crate) struct Majority {
     quorum: usize,
+    /// It was seen not to count any more, which is final.
+    lost: AtomicBool,
     holds: Mutex<Vec<Arc<Hold>>>,
 }
 
 impl Majority {
     pub(crate) fn new(quorum: usize, holds: Vec<Hold>) -> Majority {
-        Majority { quorum, holds: Mutex::new(holds.into_iter().map(Arc::new).collect()) }
+        let holds = Mutex::new(holds.into_iter().map(Arc::new).collect());
+        Majority { quorum, lost: AtomicBool::new(false), holds }
     }
 
     pub(crate) fn quorum(&self) -> usize {
@@ -48,16 +55,33 @@ impl Majority {
         }
     }
 
-    /// How long as many as have to be are valid.
+    /// How long as many as have to be are valid. Once they are not the rest is of no use, and
+    /// given back.
     pub(crate) fn remaining(&self) -> Duration {
-        remaining(&self.holds.lock(), self.quorum)
+        if self.lost.load(Ordering::Acquire) {
+            return Duration::ZERO;
+        }
+        let left = remaining(&self.holds.lock(), self.quorum);
+        if left.is_zero() {
+            self.lose();
+        }
+        left
+    }
+
+    /// It does not count any more.
+    pub(crate) fn lose(&self) {
+        self.lost.store(true, Ordering::Release);
+        let rest = self.take();
+        if let Some(aside) = rest.first().map(|hold| hold.aside()) {
+            aside.run(move || drop(rest));
+        }
     }
 
     /// Takes in a hold that was granted late, if the others still count. One that does not
     /// is given back: to be dropped with no lock held.
     pub(crate) fn adopt(&self, hold: Hold) -> Option<Hold> {
         let mut holds = self.holds.lock();
-        if remaining(&holds, self.quorum).is_zero() {
+        if self.lost.load(Ordering::Acquire) || remaining(&holds, self.quorum).is_zero() {
             return Some(hold);
         }
         holds.push(Arc::new(hold));
@@ -154,11 +178,11 @@ impl<T> Round<T> {
     /// Waits until it is decided whether enough say yes: for `silence` at most, and shorter
     /// once most have answered. After a no, or an error, it is closed.
     pub(crate) fn decide(&self, lease: Duration, silence: Duration) -> Result<bool> {
-        let (begun, short) = (time::now(), SHORT.min(lease / PART));
+        let (begun, short) = (time::now(), SHORT.min(lease / PART).min(silence));
         loop {
             if let Some(decided) = self.look(begun.until(time::now()), short, silence) {
                 if !matches!(decided, Ok(true)) {
-                    drop(std::mem::replace(&mut *self.state.lock(), State::Closed));
+                    self.close();
                 }
                 return decided;
             }
@@ -183,6 +207,28 @@ impl<T> Round<T> {
         } else {
             (passed >= silence).then(silent)
         }
+    }
+
+    /// Has whoever answers from now on keep it.
+    pub(crate) fn close(&self) {
+        let before = std::mem::replace(&mut *self.state.lock(), State::Closed);
+        // Holds are released with no lock held.
+        drop(before);
+    }
+
+    /// Has a server asked aside, and takes in its answer.
+    pub(crate) fn ask(
+        self: &Arc<Round<T>>,
+        aside: &Arc<Aside>,
+        question: impl FnOnce() -> Result<Option<T>> + Send + 'static,
+    ) where
+        T: Send + 'static,
+    {
+        let round = Arc::clone(self);
+        aside.run(move || {
+            let answer = thread::survive("asking one of several servers", question);
+            round.answered(answer.unwrap_or_else(|| Err(panicked())));
+        });
     }
 
     /// What was answered with yes so far.
@@ -236,7 +282,7 @@ mod tests {
         assert!(round(&[YES, NO, YES, NO, YES]).decide(LONG, LONG).expect("decided"));
         assert!(round(&[None, YES, YES, None, YES]).decide(LONG, LONG).expect("decided"));
         assert!(!round(&[NO, YES, NO, NO]).decide(LONG, LONG).expect("decided"));
-        assert!(!round(&[None, NO, None, YES]).decide(LONG, LONG).is_ok_and(|yes| yes));
+        assert!(!round(&[None, NO, None, YES]).decide(LONG, LONG).expect("no majority is left"));
         assert!(round(&[None, YES, None, YES, None]).decide(LONG, LONG).is_err());
     }
 

@@ -7,7 +7,10 @@
 //! 2. One is refused: those that were taken are released, and that one is waited for.
 //! 3. It is granted: the others are asked for as in 1, and so on.
 //!
-//! Callers that take from each other what each has waited for pause, longer each time.
+//! Callers that take from each other what each has waited for pause, longer each time. One
+//! that has lost twice stands in line for each in turn, in the order of 1, and holds those
+//! before it meanwhile: for a short while each, so that nobody waits for ever whatever others
+//! do. Else it would never get several that are always wanted.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,6 +33,12 @@ use crate::together::{self, Taken};
 /// The first and the longest pause of a caller whose locks were taken by others meanwhile.
 const FIRST_PAUSE: Duration = Duration::from_micros(500);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// After so many lost rounds a caller holds some while it waits for others, and how long it
+/// does at first and at most.
+const LOSSES: u32 = 2;
+const FIRST_WAIT: Duration = Duration::from_millis(50);
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// A lock of whatever kind, as a member of several.
 #[derive(Clone, Debug)]
@@ -181,7 +190,13 @@ impl MultiLock {
 
     /// The members, each once, in the order in which all callers ask for them.
     fn distinct(&self) -> Result<Vec<&AnyLock>> {
-        let terms = Terms { patience: Patience::None, owned: false, lease: None, cancel: None };
+        let terms = Terms {
+            patience: Patience::None,
+            owned: false,
+            lease: None,
+            cancel: None,
+            on_behalf: None,
+        };
         let mut placed = Vec::with_capacity(self.members.len());
         for member in &self.members {
             placed.push((place(&member.0.ask(&terms)?), member));
@@ -191,56 +206,90 @@ impl MultiLock {
         }
         placed.sort_by(|(a, _), (b, _)| a.cmp(b));
         placed.dedup_by(|(a, _), (b, _)| a == b);
+        let at_odds = |(a, b): (&Place, &Place)| (a.key == b.key) && (a.client == b.client);
+        let mut places = placed.iter().map(|(place, _)| place);
+        if placed.len() > 1 && places.clone().zip(places.by_ref().skip(1)).any(at_odds) {
+            let message = "two of the locks are one key, and would wait for each other";
+            return Err(Error::new(ErrorKind::Deadlock, message));
+        }
         Ok(placed.into_iter().map(|(_, member)| member).collect())
     }
 
     fn acquire(&self, patience: Patience, owned: bool) -> Result<Option<Box<dyn Many>>> {
         let members = self.distinct()?;
-        let terms = Terms { patience, owned, lease: self.lease, cancel: self.cancel.as_ref() };
-        let waiting: Result<Vec<_>> = members.iter().map(|member| member.0.ask(&terms)).collect();
-        let terms = Terms { patience: Patience::None, ..terms };
-        let at_once: Result<Vec<_>> = members.iter().map(|member| member.0.ask(&terms)).collect();
-        let all = Attempts { waiting: waiting?, at_once: at_once? };
-        Ok(all.acquire(patience)?.map(|holds| Box::new(All(holds)) as Box<dyn Many>))
+        let (lease, cancel) = (self.lease, self.cancel.as_ref());
+        let terms = Terms { patience, owned, lease, cancel, on_behalf: None };
+        let all: Result<Vec<_>> = members.iter().map(|member| member.0.ask(&terms)).collect();
+        let all = Attempts { all: all?, patience };
+        Ok(all.acquire()?.map(|holds| Box::new(All(holds)) as Box<dyn Many>))
     }
 }
 
 /// By what a lock is told from others, and stands before them.
-fn place(attempt: &Attempt<'_>) -> (uuid::Uuid, String, &'static str, Option<Arc<str>>) {
-    let (engine, name) = (&attempt.seat.engine, attempt.seat.local.name());
-    (engine.id, name.key().to_owned(), attempt.rules.kind(), attempt.holder.cloned())
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    key: String,
+    client: uuid::Uuid,
+    kind: &'static str,
+    holder: Option<Arc<str>>,
 }
 
-/// All members, as asked for with the caller's patience, and with none.
+fn place(attempt: &Attempt<'_>) -> Place {
+    let (engine, name) = (&attempt.seat.engine, attempt.seat.local.name());
+    let (kind, holder) = (attempt.rules.kind(), attempt.holder.cloned());
+    Place { key: name.key().to_owned(), client: engine.id, kind, holder }
+}
+
+/// What is asked for, as with the caller's patience.
 struct Attempts<'a> {
-    waiting: Vec<Attempt<'a>>,
-    at_once: Vec<Attempt<'a>>,
+    all: Vec<Attempt<'a>>,
+    patience: Patience,
 }
 
 impl Attempts<'_> {
-    fn acquire(&self, patience: Patience) -> Result<Option<Vec<Hold>>> {
+    fn acquire(&self) -> Result<Option<Vec<Hold>>> {
         let (mut first, mut lost) = (None, 0);
         loop {
-            match self.round(first)? {
-                Round::All(holds) => return Ok(Some(holds)),
-                Round::Over => return Ok(None),
-                Round::Refused(_) if patience.is_over(time::now()) => return Ok(None),
-                Round::Refused(position) => {
-                    if first.is_some() {
-                        pause(lost, patience);
-                        lost += 1;
-                    }
-                    first = Some(position);
-                }
+            let round = if lost < LOSSES { self.round(first) } else { self.in_turn(lost - LOSSES) };
+            let (refused, trouble) = match (round, first) {
+                (Ok(Round::All(holds)), _) => return Ok(Some(holds)),
+                (Ok(Round::Over), _) => return Ok(None),
+                (Ok(Round::Refused(position)), _) => (position, None),
+                // It was refused before, and waits through outages.
+                (Err(error), Some(first)) if error.is_passing() => (first, Some(error)),
+                (Err(error), _) => return Err(error),
+            };
+            if self.patience.is_over(time::now()) {
+                return trouble.map_or(Ok(None), Err);
+            }
+            if first.is_some() {
+                pause(lost, self.patience);
+                lost += 1;
+            }
+            first = Some(refused);
+        }
+    }
+
+    /// Stands in line for one after the other, for a short while each.
+    fn in_turn(&self, lost: u32) -> Result<Round> {
+        let wait = FIRST_WAIT.saturating_mul(2_u32.saturating_pow(lost)).min(LONGEST_WAIT);
+        let mut holds = Vec::with_capacity(self.all.len());
+        for (position, attempt) in self.all.iter().enumerate() {
+            let wait = jittered(wait, HoldId::next().seed());
+            let end = (time::now() + wait).min(self.patience.end());
+            match (Attempt { patience: Patience::Until(end), ..*attempt }).acquire()? {
+                Some(hold) => holds.push(hold),
+                None => return Ok(Round::Refused(position)),
             }
         }
+        Ok(Round::All(holds))
     }
 
     /// Waits for one, if it was refused before, and asks for the others.
     fn round(&self, first: Option<usize>) -> Result<Round> {
-        let mut holds: Vec<Option<Hold>> = self.at_once.iter().map(|_| None).collect();
+        let mut holds: Vec<Option<Hold>> = self.all.iter().map(|_| None).collect();
         if let Some(first) = first {
-            holds[first] = self.waiting[first].acquire()?;
+            holds[first] = self.all[first].acquire()?;
             if holds[first].is_none() {
                 return Ok(Round::Over);
             }
@@ -264,15 +313,16 @@ impl Attempts<'_> {
     }
 
     fn go_together(&self, a: usize, b: usize) -> bool {
-        let [a, b] = [&self.at_once[a], &self.at_once[b]];
+        let [a, b] = [&self.all[a], &self.all[b]];
         let plain = |attempt: &Attempt<'_>| attempt.rules.kind() == Plain.kind();
         let same = |a: &Arc<Engine>, b: &Arc<Engine>| Arc::ptr_eq(a, b);
         plain(a) && plain(b) && a.lease == b.lease && same(&a.seat.engine, &b.seat.engine)
     }
 
     fn take(&self, group: &[usize]) -> Result<Taken> {
-        let attempts: Vec<_> = group.iter().map(|at| &self.at_once[*at]).collect();
-        match attempts[..] {
+        let at_once = |at: &usize| Attempt { patience: Patience::None, ..self.all[*at] };
+        let attempts: Vec<_> = group.iter().map(at_once).collect();
+        match &attempts[..] {
             [single] => Ok(match single.acquire()? {
                 Some(hold) => Taken::All(vec![hold]),
                 None => Taken::Refused(0),

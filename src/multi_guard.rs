@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::release::Hold;
+use crate::release::{Ending, Hold};
 use crate::sync::Mailbox;
 use crate::time::{self, Moment};
 
@@ -52,7 +52,12 @@ impl Many for All {
 
     /// All releases go out before any answer is waited for. The first error, if any.
     fn unlock(self: Box<Self>) -> Result<()> {
-        let endings: Vec<_> = self.0.into_iter().map(Hold::begin_unlock).collect();
+        let mut endings: Vec<Ending> = Vec::with_capacity(self.0.len());
+        for hold in self.0 {
+            let ending = hold.begin_unlock(endings.last());
+            endings.push(ending);
+        }
+        endings.iter().for_each(Ending::post);
         let ended: Vec<_> = endings.into_iter().map(|ending| ending.finish()).collect();
         ended.into_iter().collect()
     }

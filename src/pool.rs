@@ -86,8 +86,30 @@ struct Shared {
 pub(crate) struct Pending {
     pub(crate) lane: LaneId,
     slot: Arc<Slot>,
-    /// It might have gone to any lane.
-    anywhere: bool,
+    /// It may go to another lane, if this one has no connection and gets none.
+    moves: bool,
+}
+
+/// On which lane a command is to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum At {
+    Any,
+    /// On that one if it can be, behind all that is queued there.
+    Near(LaneId),
+    /// On that one and no other.
+    Behind(LaneId),
+}
+
+impl At {
+    /// Near that lane, if there is one.
+    pub(crate) fn near(lane: Option<LaneId>) -> At {
+        lane.map_or(At::Any, At::Near)
+    }
+
+    /// Behind what went there, if something did.
+    pub(crate) fn behind(lane: Option<LaneId>) -> At {
+        lane.map_or(At::Any, At::Behind)
+    }
 }
 
 impl fmt::Debug for Pool {
@@ -133,43 +155,56 @@ impl Pool {
         self.link.check_process()
     }
 
-    /// Sends a command and waits for its answer: on `lane`, behind all that is
-    /// queued there, or on any.
-    pub(crate) fn call(&self, call: Call, lane: Option<LaneId>) -> Result<Answer> {
-        let pending = self.queue(call, lane);
-        self.wait(pending, Moment::END).map_err(Failure::into_error)
+    /// Sends a command and waits for its answer.
+    pub(crate) fn call(&self, call: Call, at: At) -> Result<Answer> {
+        let pending = self.queue(call, at);
+        self.wait(pending, Moment::END).1.map_err(Failure::into_error)
     }
 
     /// The first half of [`Pool::call`]: takes a place in line and does no I/O.
-    pub(crate) fn queue(&self, call: Call, lane: Option<LaneId>) -> Pending {
+    pub(crate) fn queue(&self, call: Call, at: At) -> Pending {
         let (request, slot) = Request::awaited(call);
-        let anywhere = lane.is_none();
-        Pending { lane: self.shared.queue(request, lane), slot, anywhere }
+        let (lane, moves) = match at {
+            At::Any => (None, true),
+            At::Near(lane) => (Some(lane), true),
+            At::Behind(lane) => (Some(lane), false),
+        };
+        Pending { lane: self.shared.queue(request, lane), slot, moves }
     }
 
-    /// The second half of [`Pool::call`]. Stands in line until `patience` ends or the
-    /// pool time-out, but sends if it can do so at once.
-    pub(crate) fn wait(&self, pending: Pending, patience: Moment) -> Outcome {
+    /// Writes what is queued on that lane, if that needs no waiting.
+    pub(crate) fn post(&self, lane: LaneId) {
+        self.shared.lane(lane).post();
+    }
+
+    /// The second half of [`Pool::call`]; on which lane it was served in the end. Stands in
+    /// line until `patience` ends or the pool time-out, but sends if it can do so at once.
+    pub(crate) fn wait(&self, pending: Pending, patience: Moment) -> (LaneId, Outcome) {
         let give_up = patience.min(time::now() + self.wait);
         let present = Present::new(&self.shared.callers);
         let outcome = self.shared.lane(pending.lane).wait(&pending.slot, give_up);
         pending.slot.give_back();
         drop(present);
         match outcome {
-            Err(failure) if pending.anywhere => self.wait_elsewhere(failure, patience),
-            outcome => outcome,
+            Err(failure) if pending.moves => self.wait_elsewhere(pending.lane, failure, patience),
+            outcome => (pending.lane, outcome),
         }
     }
 
     /// Waits on a connection that stands, if the command found none to be written to.
-    fn wait_elsewhere(&self, failure: Failure, patience: Moment) -> Outcome {
+    fn wait_elsewhere(
+        &self,
+        lane: LaneId,
+        failure: Failure,
+        patience: Moment,
+    ) -> (LaneId, Outcome) {
         // Who has stood in line for as long as it may stands in no other.
         let waits = failure.error.is_passing() && !failure.error.is_timeout();
         match (self.shared.connected().filter(|_| waits), failure) {
-            (Some(lane), Failure { unsent: Some(call), .. }) => {
-                self.wait(self.queue(*call, Some(lane)), patience)
+            (Some(other), Failure { unsent: Some(call), .. }) => {
+                self.wait(self.queue(*call, At::Behind(other)), patience)
             }
-            (_, failure) => Err(failure),
+            (_, failure) => (lane, Err(failure)),
         }
     }
 
@@ -221,25 +256,23 @@ impl Shared {
     /// free, or on the one with the shortest line.
     fn queue(&self, request: Request, lane: Option<LaneId>) -> LaneId {
         let mut request = Some(request);
-        let lanes = self.in_use();
-        let lane = match lane {
-            Some(lane) => lane,
-            None => match lanes.iter().find(|lane| lane.queue_if_free(&mut request)) {
-                Some(lane) => lane.id(),
-                None => lanes.iter().min_by_key(|lane| lane.load()).map_or(LaneId(0), Lane::id),
-            },
-        };
+        let lane = lane.unwrap_or_else(|| {
+            let free = self.in_use().find(|lane| lane.queue_if_free(&mut request));
+            let shortest = || self.in_use().min_by_key(|lane| lane.load());
+            free.or_else(shortest).map_or(LaneId(0), Lane::id)
+        });
         request.into_iter().for_each(|request| self.lane(lane).queue(request));
         lane
     }
 
-    /// The lanes for what may go anywhere: few if there is none for one caller more.
-    fn in_use(&self) -> &[Lane] {
+    /// The lanes for what may go anywhere: few if there is none for one caller more, and
+    /// then such as have a connection, if any has.
+    fn in_use(&self) -> impl Iterator<Item = &Lane> {
         let all = self.lanes.len();
-        match self.callers.load(Ordering::Relaxed) >= all {
-            true => &self.lanes[..all.min(SHARED)],
-            false => &self.lanes,
-        }
+        let shared = self.callers.load(Ordering::Relaxed) >= all;
+        let few = if shared { SHARED } else { all };
+        let open = shared && self.lanes.iter().any(|lane| !lane.is_closed());
+        self.lanes.iter().filter(move |lane| !open || !lane.is_closed()).take(few)
     }
 
     /// The lane with the shortest line of those that have a connection.

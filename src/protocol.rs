@@ -55,6 +55,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) name: &'a Name,
     pub(crate) owner: &'a Owner,
     pub(crate) lease: Duration,
+    /// The hold beside which it is to stand.
+    pub(crate) beside: Option<&'a Owner>,
     /// From a caller that will wait: after how long without a word from it others need
     /// not wait for it any more.
     pub(crate) patience: Option<Duration>,
@@ -164,7 +166,7 @@ pub(crate) trait Rules: Send + Sync {
     }
 
     /// Whether a hold of this kind may be valid beside that other one, of any kind.
-    fn shares_with(&self, owner: &Owner, other: &Beside<'_>) -> bool {
+    fn shares_with(&self, owner: &[u8], other: &Beside<'_>) -> bool {
         let _ = (owner, other);
         false
     }
@@ -182,6 +184,11 @@ pub(crate) trait Rules: Send + Sync {
     fn undo(&self, name: &Name, owner: &Owner, patience: Option<Duration>) -> Call {
         let _ = patience;
         self.release(name, owner)
+    }
+
+    /// Whether what a hold has taken may stay when its lease is over, kept there by others.
+    fn outlives_its_lease(&self) -> bool {
+        false
     }
 
     /// Whether a caller that was refused has left something behind that must be undone.

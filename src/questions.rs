@@ -137,6 +137,9 @@ impl Questions {
     /// Whether to ask now, with nobody of this process in the way.
     pub(crate) fn is_due(&mut self, now: Moment, news: Option<News>) -> bool {
         let let_go = std::mem::take(&mut self.held_here);
+        if let_go {
+            self.refusals = 0;
+        }
         !self.asked || let_go || self.next <= now || self.ear.is_due(now, news)
     }
 
@@ -172,8 +175,10 @@ impl Questions {
         self.error = None;
         self.failures = 0;
         let poll = match self.pace {
-            Pace::BackOff(back_off) => back_off.pause(self.refusals, self.seed ^ now.nanos()),
-            Pace::Polled | Pace::Unaided => jittered(self.bound(), self.seed ^ now.nanos()),
+            Pace::BackOff(back_off) if !self.held_here => {
+                back_off.pause(self.refusals, self.seed ^ now.nanos())
+            }
+            _ => jittered(self.bound(), self.seed ^ now.nanos()),
         };
         self.refusals = self.refusals.saturating_add(1);
         self.next = now + left.map_or(poll, |left| left.max(LEAST_LEFT).min(poll));

@@ -29,6 +29,11 @@ use crate::waiters::{Channel, News, Waiting};
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
+/// For how long a caller that was woken and refused hears nothing, at first and at most: what
+/// it is given by few servers it gives back, and hears that itself.
+const FIRST_QUIET: Duration = Duration::from_millis(1);
+const LONGEST_QUIET: Duration = Duration::from_millis(128);
+
 /// How often one call is granted leases that are over by the time it knows.
 const TOO_LATE: u32 = 3;
 
@@ -45,9 +50,15 @@ static LINES: LazyLock<Interned<Line>> = LazyLock::new(Interned::default);
 /// first question of a call is [`is_connection`](crate::Error::is_connection), after one response
 /// time-out.
 ///
-/// What it adds to one server: a server may die and come back without its data. What it does not:
-/// a process that is paused after its last check can still do harm (see
-/// [`FencedLock`](crate::FencedLock)), and clocks that step can overlap two holds.
+/// What it adds to one server: any minority may be gone, and the lock is held and can be taken. What
+/// it does not: a server that comes back *without its data* may give to another what it had given
+/// before, while another server is gone; keep it away for one lease, or let it write every change to
+/// its disk (`appendfsync always`). Clocks that step can overlap two holds. A process that is paused after its last
+/// check can still do harm (see [`FencedLock`](crate::FencedLock)).
+///
+/// A thread that holds the plain lock of that name on one of the servers takes that along, as it
+/// would by a nested call. Events are those of each client: `acquired` and `released` for what its server
+/// granted and got back, also in vain.
 ///
 /// Clients are told apart by their identity: a clone of one counts once.
 ///
@@ -95,6 +106,8 @@ struct Line(Mutex<LineState>);
 struct LineState {
     gate: Gate<Arc<Mailbox>>,
     holds: Vec<Held>,
+    /// Why the last question of this process got no answer.
+    trouble: Option<Error>,
 }
 
 #[derive(Debug)]
@@ -125,27 +138,14 @@ enum Turn {
 impl Line {
     fn enter(&self, owned: bool, waits: bool, mailbox: &Arc<Mailbox>) -> Result<Entry> {
         let mut state = self.0.lock();
-        state.holds.retain(|held| !held.is_left_behind());
-        let thread = ThreadId::current();
-        if let Some(own) = state.holds.iter_mut().find(|held| held.holder.is_thread(thread)) {
-            let valid = own.majority.check().is_ok();
-            match (owned, valid) {
-                (false, true) => {
-                    own.guards += 1;
-                    return Ok(Entry::Again(Arc::clone(&own.majority)));
-                }
-                (false, false) => {
-                    return Err(Error::lost("this thread held the lock and has lost it"));
-                }
-                (true, true) if waits => return Err(deadlock()),
-                (true, _) => {}
-            }
-        }
-        let free = state.gate.is_empty() && !state.is_held();
-        match free || waits {
-            true => Ok(Entry::InLine(state.gate.enter(Arc::clone(mailbox)))),
-            false => Ok(Entry::Busy),
-        }
+        let (left_behind, holds) =
+            state.holds.drain(..).partition::<Vec<_>, _>(Held::is_left_behind);
+        state.holds = holds;
+        let entry = state.enter(owned, waits, mailbox);
+        drop(state);
+        // With no lock held: what is left of it is released.
+        drop(left_behind);
+        entry
     }
 
     /// What the caller with that ticket has to do.
@@ -164,23 +164,35 @@ impl Line {
         state.ring_front();
     }
 
-    fn granted(&self, majority: &Arc<Majority>, owned: bool) {
-        let holder = if owned { Holder::Owned } else { Holder::this_thread() };
+    /// Why the last question got no answer, if it did not: what those behind it know.
+    fn set_trouble(&self, trouble: Option<Error>) {
+        let before = std::mem::replace(&mut self.0.lock().trouble, trouble);
+        drop(before);
+    }
+
+    fn trouble(&self) -> Option<Error> {
+        self.0.lock().trouble.clone()
+    }
+
+    fn granted(&self, majority: &Arc<Majority>, holder: Holder) {
         let held = Held { majority: Arc::clone(majority), holder, guards: 1, leaked: 0 };
         self.0.lock().holds.push(held);
     }
 
-    /// Ends one guard of a hold; whether it was the last.
+    /// Ends one guard of a hold; whether it was the last. Then the hold has to be released and
+    /// [removed](Line::remove).
     fn end(&self, majority: &Arc<Majority>) -> bool {
         let mut state = self.0.lock();
         let Some(held) = state.held(majority) else { return true };
         held.guards = held.guards.saturating_sub(1);
-        let last = held.guards + held.leaked == 0;
-        if last {
-            state.holds.retain(|held| !Arc::ptr_eq(&held.majority, majority));
-            state.ring_front();
-        }
-        last
+        held.guards + held.leaked == 0
+    }
+
+    /// The hold is released, or lost: the next may ask.
+    fn remove(&self, majority: &Arc<Majority>) {
+        let mut state = self.0.lock();
+        state.holds.retain(|held| !Arc::ptr_eq(&held.majority, majority));
+        state.ring_front();
     }
 
     fn leak(&self, majority: &Arc<Majority>) {
@@ -193,15 +205,19 @@ impl Line {
     /// The leaked hold that this thread may end: its own, or nobody's. It has a guard again.
     fn take_leaked(&self) -> Option<Arc<Majority>> {
         let (thread, mut state) = (ThreadId::current(), self.0.lock());
-        let leaked = |held: &Held| held.leaked > 0;
-        let own = |held: &Held| leaked(held) && held.holder.is_thread(thread);
+        let own = |held: &Held| held.leaked > 0 && held.holder.is_thread(thread);
         let nobodys =
-            |held: &Held| leaked(held) && (held.holder.is_owned() || held.holder.has_ended());
+            |held: &Held| held.holder.has_ended() || held.holder.is_owned() && held.leaked > 0;
+        let valid = |held: &Held| nobodys(held) && held.majority.check().is_ok();
         let at = state.holds.iter().position(own);
+        let at = at.or_else(|| state.holds.iter().position(valid));
         let at = at.or_else(|| state.holds.iter().position(nobodys))?;
         let held = &mut state.holds[at];
-        held.leaked -= 1;
-        held.guards += 1;
+        match held.holder.has_ended() {
+            // All that a thread left behind is ended at once.
+            true => (held.guards, held.leaked) = (1, 0),
+            false => (held.guards, held.leaked) = (held.guards + 1, held.leaked - 1),
+        }
         Some(Arc::clone(&held.majority))
     }
 
@@ -214,6 +230,29 @@ impl Line {
 }
 
 impl LineState {
+    fn enter(&mut self, owned: bool, waits: bool, mailbox: &Arc<Mailbox>) -> Result<Entry> {
+        let thread = ThreadId::current();
+        if let Some(own) = self.holds.iter_mut().find(|held| held.holder.is_thread(thread)) {
+            let valid = own.majority.check().is_ok();
+            match (owned, valid) {
+                (false, true) => {
+                    own.guards += 1;
+                    return Ok(Entry::Again(Arc::clone(&own.majority)));
+                }
+                (false, false) => {
+                    return Err(Error::lost("this thread held the lock and has lost it"));
+                }
+                (true, true) if waits => return Err(deadlock()),
+                (true, _) => {}
+            }
+        }
+        let free = self.gate.is_empty() && !self.is_held();
+        match free || waits {
+            true => Ok(Entry::InLine(self.gate.enter(Arc::clone(mailbox)))),
+            false => Ok(Entry::Busy),
+        }
+    }
+
     fn held(&mut self, majority: &Arc<Majority>) -> Option<&mut Held> {
         self.holds.iter_mut().find(|held| Arc::ptr_eq(&held.majority, majority))
     }
@@ -232,7 +271,7 @@ impl LineState {
 impl Held {
     /// It was lost, and there is nobody to be told.
     fn is_left_behind(&self) -> bool {
-        self.guards == 0 && self.majority.check().is_err()
+        (self.guards == 0 || self.holder.has_ended()) && self.majority.check().is_err()
     }
 }
 
@@ -245,7 +284,7 @@ impl RedLock {
         engines.sort_by_key(|engine| engine.id);
         engines.dedup_by_key(|engine| engine.id);
         let ids: String = engines.iter().map(|engine| format!("{} ", engine.id)).collect();
-        let line = LINES.get(&(ids + &name), Line::default);
+        let line = LINES.get(&format!("{} {ids}{name}", engines.len()), Line::default);
         let member = |engine: Arc<Engine>| {
             let lock = Lock::new(Arc::clone(&engine), name.clone());
             Member { engine, lock }
@@ -273,8 +312,8 @@ impl RedLock {
         &self.name
     }
 
-    /// Ends a hold whose guard was [leaked](MultiGuard::leak): one that this thread leaked, or one
-    /// that was owned.
+    /// Ends a hold whose guard was [leaked](MultiGuard::leak): one that this thread leaked; else
+    /// one that was owned, or left behind by a thread that has ended.
     ///
     /// # Errors
     /// [`is_not_held`](Error::is_not_held) if there is none; and those of
@@ -308,37 +347,39 @@ impl RedLock {
     /// # Errors
     /// Those of [`is_locked`](RedLock::is_locked).
     pub fn remaining(&self) -> Result<Option<Duration>> {
-        let mut left = self.ask_all(Lock::remaining)?;
+        let mut left = self.ask_all(Lock::remaining, false)?;
         left.sort_unstable_by(|a, b| b.cmp(a));
         Ok(left.get(self.quorum() - 1).copied())
     }
 
-    /// Frees it on all servers, whoever holds it; whether it was held on most. See
-    /// [`Lock::force_unlock`].
+    /// Frees it on all servers, whoever holds it; whether it was held on most. Returns when most
+    /// have answered. See [`Lock::force_unlock`].
     ///
     /// # Errors
     /// Those of [`is_locked`](RedLock::is_locked); some servers may then have freed it.
     pub fn force_unlock(&self) -> Result<bool> {
-        let freed = self.ask_all(|lock| Ok(lock.force_unlock()?.then_some(())))?;
+        let freed = self.ask_all(|lock| Ok(lock.force_unlock()?.then_some(())), true)?;
         Ok(freed.len() >= self.quorum())
     }
 
     /// Asks all servers; what those said that said something, if they are the most, or else
-    /// nothing.
+    /// nothing. One that is not needed any more when its turn comes is asked only if it `must`.
     fn ask_all<T: Send + 'static>(
         &self,
         question: impl Fn(&Lock<Plain>) -> Result<Option<T>> + Clone + Send + 'static,
+        must: bool,
     ) -> Result<Vec<T>> {
         self.check_wanted()?;
         let round = Round::new(self.members.len(), self.quorum(), &Mailbox::mine());
         for Member { engine, lock } in self.members.iter().cloned() {
-            let (round, question) = (Arc::clone(&round), question.clone());
-            engine.aside.run(move || round.answered(question(&lock)));
+            let (needed, question) = (Arc::clone(&round), question.clone());
+            let asks = move || if must || needed.is_wanted() { question(&lock) } else { Ok(None) };
+            round.ask(&engine.aside, asks);
         }
-        match round.decide(Duration::MAX, self.silence())? {
-            true => Ok(round.take()),
-            false => Ok(Vec::new()),
-        }
+        let most = round.decide(Duration::MAX, self.silence())?;
+        let said = round.take();
+        round.close();
+        Ok(if most { said } else { Vec::new() })
     }
 
     fn quorum(&self) -> usize {
@@ -349,6 +390,11 @@ impl RedLock {
     fn silence(&self) -> Duration {
         let timeouts = self.members.iter().map(|member| member.engine.response_timeout);
         timeouts.max().unwrap_or_default()
+    }
+
+    fn poll_bound(&self) -> Duration {
+        let bounds = self.members.iter().map(|member| member.engine.poll_bound);
+        bounds.min().unwrap_or_default()
     }
 
     fn term(&self) -> Duration {
@@ -383,7 +429,8 @@ impl RedLock {
             }
             Entry::Busy => Ok(None),
             Entry::InLine(ticket) => {
-                let granted = Asking::new(self, patience, owned, mailbox, ticket).run()?;
+                let holder = if owned { Holder::Owned } else { Holder::this_thread() };
+                let granted = Asking::new(self, patience, holder, mailbox, ticket).run()?;
                 Ok(granted.map(|majority| Box::new(self.red(majority)) as Box<dyn Many>))
             }
         }
@@ -396,7 +443,7 @@ many_verbs!(RedLock);
 struct Asking<'a> {
     lock: &'a RedLock,
     patience: Patience,
-    owned: bool,
+    holder: Holder,
     mailbox: Arc<Mailbox>,
     ticket: Ticket,
     /// What wakes it.
@@ -404,6 +451,10 @@ struct Asking<'a> {
     /// The channels that it listens to, once it was refused.
     listening: Vec<Waiting>,
     refusals: u32,
+    /// How often it was woken and refused since it was last refused without having been woken.
+    vain: u32,
+    /// What it had heard before its last question.
+    news: Vec<News>,
     too_late: u32,
     /// Why the last question got no answer.
     error: Option<Error>,
@@ -419,25 +470,25 @@ impl<'a> Asking<'a> {
     fn new(
         lock: &'a RedLock,
         patience: Patience,
-        owned: bool,
+        holder: Holder,
         mailbox: Arc<Mailbox>,
         ticket: Ticket,
     ) -> Asking<'a> {
         let closing = lock.members.iter().map(|member| &member.engine.closing);
         let _watching = closing.chain(&lock.cancel).map(|token| token.watch(&mailbox)).collect();
-        let listening = Vec::new();
-        let (refusals, too_late, error) = (0, 0, None);
         Asking {
             lock,
             patience,
-            owned,
+            holder,
             mailbox,
             ticket,
             _watching,
-            listening,
-            refusals,
-            too_late,
-            error,
+            listening: Vec::new(),
+            news: Vec::new(),
+            refusals: 0,
+            vain: 0,
+            too_late: 0,
+            error: None,
         }
     }
 
@@ -445,38 +496,54 @@ impl<'a> Asking<'a> {
         loop {
             self.lock.check_wanted()?;
             let turn = self.lock.line.turn(self.ticket);
-            let (news, asks) = (self.news(), matches!(turn, Turn::Ask));
-            if asks && let Some(majority) = self.ask()? {
+            if matches!(turn, Turn::Ask)
+                && let Some(majority) = self.ask()?
+            {
                 return Ok(Some(majority));
             }
+            self.lock.check_wanted()?;
             if self.patience.is_over(time::now()) {
-                return self.error.take().map_or(Ok(None), Err);
+                let trouble = self.error.take().or_else(|| self.lock.line.trouble());
+                return trouble.map_or(Ok(None), Err);
             }
             match turn {
                 Turn::Behind => self.mailbox.sleep(self.patience.end()),
-                Turn::HeldHere(majority) => {
-                    majority.watch(&self.mailbox);
-                    let end = time::now() + majority.remaining();
-                    self.mailbox.sleep(end.min(self.patience.end()));
-                }
+                Turn::HeldHere(majority) => self.wait_for(&majority),
                 // What came before it listened it has not heard.
                 Turn::Ask if self.listening.is_empty() => self.listen(),
-                Turn::Ask => self.sleep(&news),
+                Turn::Ask => self.sleep(),
             }
+        }
+    }
+
+    /// Waits for the end of a hold of this process, but looks at the poll bound whether the
+    /// servers know of it.
+    fn wait_for(&self, majority: &Majority) {
+        let (now, bound) = (time::now(), self.lock.poll_bound());
+        majority.watch(&self.mailbox);
+        let end = (now + majority.remaining()).min(self.patience.end());
+        self.mailbox.sleep(end.min(now + bound));
+        if now + bound <= time::now() && matches!(self.lock.remaining(), Ok(None)) {
+            majority.lose();
         }
     }
 
     /// Asks once. `None` if it was refused, or got no answer and goes on.
     fn ask(&mut self) -> Result<Option<Arc<Majority>>> {
+        let news = self.news();
+        let woken = std::mem::replace(&mut self.news, news) != self.news;
         let outcome = self.ask_all();
-        self.error = None;
+        let trouble = outcome.as_ref().err().filter(|error| error.is_passing()).cloned();
+        self.lock.line.set_trouble(trouble.clone());
         match outcome {
             Ok(Some(majority)) => return Ok(Some(majority)),
             Ok(None) => {}
-            Err(error) if self.refusals > 0 && error.is_passing() => self.error = Some(error),
-            Err(error) => return Err(error),
+            Err(error) if self.refusals == 0 || trouble.is_none() => return Err(error),
+            Err(_) => {}
         }
+        self.error = trouble;
         self.refusals = self.refusals.saturating_add(1);
+        self.vain = if woken { self.vain.saturating_add(1) } else { 0 };
         Ok(None)
     }
 
@@ -485,13 +552,11 @@ impl<'a> Asking<'a> {
         let (lock, term) = (self.lock, self.lock.term());
         let round = Round::new(lock.members.len(), lock.quorum(), &self.mailbox);
         for Member { engine, lock: member } in lock.members.iter().cloned() {
-            let (round, lease) = (Arc::clone(&round), lock.lease);
-            engine.aside.run(move || {
-                // Who comes to it too late need not begin.
-                if round.is_wanted() {
-                    round.answered(take(&member, lease));
-                }
-            });
+            let (wanted, holder, lease) = (Arc::clone(&round), self.holder.clone(), lock.lease);
+            // Who comes to it too late need not begin.
+            let asks =
+                move || if wanted.is_wanted() { take(&member, &holder, lease) } else { Ok(None) };
+            round.ask(&engine.aside, asks);
         }
         if !round.decide(term, lock.silence())? {
             return Ok(None);
@@ -506,7 +571,7 @@ impl<'a> Asking<'a> {
         if majority.check().is_err() {
             return self.granted_too_late();
         }
-        lock.line.granted(&majority, self.owned);
+        lock.line.granted(&majority, self.holder.clone());
         Ok(Some(majority))
     }
 
@@ -523,29 +588,46 @@ impl<'a> Asking<'a> {
         for Member { engine, lock } in &self.lock.members {
             if let Some(channel) = lock.channel() {
                 self.listening.push(Channel::wait(&channel, &self.mailbox));
-                engine.listener.call();
+                engine.listen_to(&channel);
             }
         }
+        self.news = self.news();
     }
 
     fn news(&self) -> Vec<News> {
         self.listening.iter().map(Waiting::news).collect()
     }
 
-    /// Sleeps until there is news, or for a pause that grows.
-    fn sleep(&self, news: &[News]) {
-        let now = time::now();
-        let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(self.refusals));
-        let pause = jittered(pause.min(LONGEST_PAUSE), HoldId::next().seed() ^ now.nanos());
-        if self.news() == news {
-            self.mailbox.sleep((now + pause).min(self.patience.end()));
+    /// Sleeps until there is news, or for a pause that grows. One that was woken in vain hears
+    /// nothing for a while, which grows too.
+    fn sleep(&self) {
+        let (now, seed) = (time::now(), HoldId::next().seed());
+        let grown = |first: Duration, times: u32, longest: Duration| {
+            let span = first.saturating_mul(2_u32.saturating_pow(times)).min(longest);
+            jittered(span, seed ^ now.nanos())
+        };
+        let end = (now + grown(FIRST_PAUSE, self.refusals, LONGEST_PAUSE)).min(self.patience.end());
+        if self.vain > 0 {
+            let quiet = now + grown(FIRST_QUIET, self.vain, LONGEST_QUIET);
+            while time::now() < quiet.min(self.patience.end()) && self.lock.check_wanted().is_ok() {
+                self.mailbox.sleep(quiet.min(self.patience.end()));
+            }
+        }
+        if self.news() == self.news {
+            self.mailbox.sleep(end);
         }
     }
 }
 
-fn take(lock: &Lock<Plain>, lease: Option<Duration>) -> Result<Option<Hold>> {
-    let terms = Terms { patience: Patience::None, owned: true, lease, cancel: None };
-    lock.ask_on(&terms)?.acquire()
+/// Takes the lock on one server, on behalf of whoever asked for all.
+fn take(lock: &Lock<Plain>, holder: &Holder, lease: Option<Duration>) -> Result<Option<Hold>> {
+    let (patience, owned, cancel) = (Patience::None, holder.is_owned(), None);
+    let terms = Terms { patience, owned, lease, cancel, on_behalf: Some(holder) };
+    match lock.ask_on(&terms)?.acquire() {
+        // What is left there of a hold that was lost with its majority goes soon.
+        Err(error) if error.is_lost() => Ok(None),
+        outcome => outcome,
+    }
 }
 
 /// A guard's share of a hold on most of the servers.
@@ -564,10 +646,13 @@ impl Red {
         act: impl Fn(Arc<Hold>) -> Result<()> + Clone + Send + 'static,
     ) -> Result<()> {
         let quorum = self.majority.quorum();
-        let round = Round::new(holds.len().max(quorum), quorum, &Mailbox::mine());
+        if holds.len() < quorum {
+            return self.check();
+        }
+        let round = Round::new(holds.len(), quorum, &Mailbox::mine());
         for hold in holds {
-            let (round, act, aside) = (Arc::clone(&round), act.clone(), hold.aside());
-            aside.run(move || round.answered(act(hold).map(Some)));
+            let (act, aside) = (act.clone(), hold.aside());
+            round.ask(&aside, move || act(hold).map(Some));
         }
         round.decide(Duration::MAX, self.silence).map(drop)
     }
@@ -615,11 +700,15 @@ impl Many for Red {
         if !self.line.end(&self.majority) {
             return valid;
         }
-        let released = self.with_all(self.majority.take(), |hold| {
-            // One that is being extended is released when that is through.
-            Arc::into_inner(hold).map_or(Ok(()), Hold::unlock)
+        let released = valid.and_then(|()| {
+            self.with_all(self.majority.take(), |hold| {
+                // One that is being extended is released when that is through.
+                Arc::into_inner(hold).map_or(Ok(()), Hold::unlock)
+            })
         });
-        valid.and(released)
+        drop(self.majority.take());
+        self.line.remove(&self.majority);
+        released
     }
 }
 
@@ -627,6 +716,7 @@ impl Drop for Red {
     fn drop(&mut self) {
         if !self.ended && self.line.end(&self.majority) {
             drop(self.majority.take());
+            self.line.remove(&self.majority);
         }
     }
 }

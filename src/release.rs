@@ -16,9 +16,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::held::Counted;
 use crate::lease::{self, Lease, Look};
 use crate::local::{Ended, Local};
-use crate::pool::Pending;
+use crate::pool::{At, Pending};
 use crate::request::{Debt, Failure, Request, Settle};
-use crate::script::Call;
+use crate::script::{Call, LaneId};
 use crate::time::{self, Moment};
 use crate::watchdog::{self, Kept};
 
@@ -94,7 +94,7 @@ impl Hold {
         let lease = checked_lease(lease)?;
         self.check()?;
         let extension = watchdog::extension(&self.kept(), lease);
-        let answer = self.seat.engine.pool.call(extension, self.lease.haunted());
+        let answer = self.seat.engine.pool.call(extension, At::behind(self.lease.haunted()));
         let answer = answer.inspect_err(|_| self.lease.may_be_extended(time::now(), lease))?;
         let sent = answer.sent;
         if !watchdog::is_extended(answer)? {
@@ -138,33 +138,37 @@ impl Hold {
 
     /// Ends the guard's share and waits for what the server says.
     pub(crate) fn unlock(self) -> Result<()> {
-        self.begin_unlock().finish()
+        self.begin_unlock(None).finish()
     }
 
     /// The end of a share that has no guard any more.
     pub(crate) fn unlock_leaked(self, counted: Counted) -> Result<()> {
-        self.begin(counted).finish()
+        self.begin(counted, None).finish()
     }
 
-    /// Ends the guard's share; its release, if it is the last, stands in line.
-    pub(crate) fn begin_unlock(self) -> Ending {
-        self.begin(Counted::Guard)
+    /// Ends the guard's share; its release, if it is the last, stands in line: behind that
+    /// of `other`, if they belong to one client.
+    pub(crate) fn begin_unlock(self, other: Option<&Ending>) -> Ending {
+        let same = other.filter(|other| Arc::ptr_eq(&other.hold.seat.engine, &self.seat.engine));
+        let near = same.and_then(|other| other.queued.as_ref()).map(|queued| queued.lane);
+        self.begin(Counted::Guard, near)
     }
 
-    fn begin(mut self, counted: Counted) -> Ending {
+    fn begin(mut self, counted: Counted, near: Option<LaneId>) -> Ending {
         self.ended = true;
         let pool = &self.seat.engine.pool;
         let mut queued = None;
         let ended = self.seat.local.end(&self.lease, counted, time::now, || {
-            queued.insert(pool.queue(self.release(), self.lease.haunted())).lane
+            let at = self.lease.haunted().map_or(At::near(near), At::Behind);
+            queued.insert(pool.queue(self.release(), at)).lane
         });
         self.after(&ended);
         Ending { hold: self, ended, queued }
     }
 
     fn wait_for(&self, pending: Pending) -> Result<()> {
-        let (lane, pool) = (pending.lane, &self.seat.engine.pool);
-        let outcome = pool.wait(pending, Moment::END);
+        let pool = &self.seat.engine.pool;
+        let (lane, outcome) = pool.wait(pending, Moment::END);
         match &outcome {
             Err(failure) if !failure.error.is_final() => {
                 pool.dispatch(pool.owe(self.owed().doubtful(failure.is_written()), Some(lane)));
@@ -192,7 +196,14 @@ impl Hold {
     }
 
     fn release(&self) -> Call {
-        self.lease.release_call(self.seat.local.name())
+        let (rules, name) = (self.lease.rules(), self.seat.local.name());
+        match self.lease.haunted() {
+            // A late question would stand in the queue, where a release does not look.
+            Some(_) if rules.queues() => {
+                rules.undo(name, self.lease.owner(), Some(self.seat.engine.fair_wait))
+            }
+            _ => self.lease.release_call(name),
+        }
     }
 
     fn owed(&self) -> Request {
@@ -204,7 +215,9 @@ impl Hold {
     /// For how long a late copy of the question may undo the release. One of another
     /// hold's is its own caller's to see to.
     fn haunted_for(&self) -> Duration {
-        self.lease.haunted().map_or(Duration::ZERO, |_| self.lease.term())
+        let queued = self.lease.rules().queues().then_some(self.seat.engine.fair_wait);
+        let lasting = self.lease.term().max(queued.unwrap_or_default());
+        self.lease.haunted().map_or(Duration::ZERO, |_| lasting)
     }
 
     /// What is left to do when the hold is over here.
@@ -236,6 +249,13 @@ pub(crate) struct Ending {
 }
 
 impl Ending {
+    /// Writes the release, if that needs no waiting.
+    pub(crate) fn post(&self) {
+        if let Some(queued) = &self.queued {
+            self.hold.seat.engine.pool.post(queued.lane);
+        }
+    }
+
     /// Waits for what the server says.
     pub(crate) fn finish(self) -> Result<()> {
         match (self.ended, self.queued) {

@@ -16,12 +16,19 @@ use crate::time::Moment;
 const LEAST_YIELD: Duration = Duration::from_micros(500);
 const LONGEST_YIELD: Duration = Duration::from_millis(20);
 
+/// The same where nobody knows whether anybody else wants the lock, and those who do look only
+/// now and then: a tenth of the time is for them.
+const UNHEARD_YIELD: Duration = Duration::from_millis(2);
+const UNHEARD_RUN: Duration = Duration::from_millis(20);
+
 /// The runs of one lock in this process.
 #[derive(Debug, Default)]
 pub(crate) struct Runs {
     run: Option<Run>,
     /// The last release that was answered was heard by others too.
     others_listen: bool,
+    /// Nobody can say who else wants the lock: those who spin do not listen.
+    unheard: bool,
     /// The front does not ask before that.
     yields_until: Moment,
 }
@@ -64,6 +71,11 @@ impl Runs {
         self.others_listen = by_others;
     }
 
+    /// A release of a kind that nobody hears.
+    pub(crate) fn unheard(&mut self) {
+        (self.others_listen, self.unheard) = (true, true);
+    }
+
     /// Another process holds the lock.
     pub(crate) fn end(&mut self) {
         self.run = None;
@@ -72,9 +84,10 @@ impl Runs {
     /// Until when the front is not to ask, if it has to yield.
     pub(crate) fn yields(&mut self, now: Moment, bounds: &PassBounds) -> Option<Moment> {
         if self.others_listen
-            && let Some(run) = self.run.take_if(|run| run.is_long(now, bounds))
+            && let Some(run) = self.run.take_if(|run| run.is_long(now, bounds, self.unheard))
         {
-            self.yields_until = run.ended + run.yields_for();
+            let unheard = self.unheard.then_some(UNHEARD_YIELD);
+            self.yields_until = run.ended + unheard.unwrap_or_else(|| run.yields_for());
             self.others_listen = false;
         }
         (now < self.yields_until).then_some(self.yields_until)
@@ -82,7 +95,10 @@ impl Runs {
 }
 
 impl Run {
-    fn is_long(&self, now: Moment, bounds: &PassBounds) -> bool {
+    fn is_long(&self, now: Moment, bounds: &PassBounds, unheard: bool) -> bool {
+        if unheard {
+            return self.since + UNHEARD_RUN <= now;
+        }
         let passed_on = bounds.passes > 0 && self.holds > bounds.passes;
         passed_on || self.since + self.yields_for() <= now
     }
@@ -144,6 +160,15 @@ mod tests {
         assert_eq!(runs.take(at(1400), ROUND_TRIP), None);
         runs.heard(false);
         assert_eq!(runs.take(at(9000), ROUND_TRIP), None, "nobody else listens");
+    }
+
+    #[test]
+    fn where_nobody_listens_a_tenth_of_the_time_is_for_others() {
+        let mut runs = Runs::default();
+        runs.unheard();
+        assert_eq!(runs.take(at(0), ROUND_TRIP), None);
+        assert_eq!(runs.take(at(19_000), ROUND_TRIP), None);
+        assert_eq!(runs.yields(at(20_000), &bounds(0)), Some(at(21_000)));
     }
 
     #[test]

@@ -33,7 +33,7 @@ macro_rules! script {
 }
 
 pub(crate) static PLAIN_ACQUIRE: Script =
-    script!("plain_acquire", "b7794fdb63ce10d5f08c7fd435632cb1ab5e2a8b").joined_as(b'a');
+    script!("plain_acquire", "175079c8c93e934e2954777aedb40fe34787c58c").joined_as(b'a');
 pub(crate) static PLAIN_RELEASE: Script =
     script!("plain_release", "fc4ec1e01c705223e326db2917f5da7482fa0df0").joined_as(b'r');
 pub(crate) static PLAIN_RENEW: Script =
@@ -42,21 +42,21 @@ pub(crate) static PLAIN_FORCE: Script =
     script!("plain_force", "098bb0d0e37afac8a07c6edce80f395837cd9759");
 
 pub(crate) static FAIR_ACQUIRE: Script =
-    script!("fair_acquire", "cc521148ad1684afecda2d27e71186794bfc07d7");
+    script!("fair_acquire", "fdda722e8936fcb43025c9b762c81cda7e8e7811");
 pub(crate) static FAIR_RELEASE: Script =
     script!("fair_release", "bb10a979143cfc55798d28daa0c3081dd39d11ab");
 pub(crate) static FAIR_LEAVE: Script =
-    script!("fair_leave", "fc6d0345d9304d3dc222b0ad40af0639ce2ce688");
+    script!("fair_leave", "373cf6b7581b0637e130c3b0181c33f784b76168");
 pub(crate) static FAIR_FORCE: Script =
-    script!("fair_force", "857be72e71d4635efcd2b48362e2951ca44ad8d0");
+    script!("fair_force", "3e86b23fc58b126a743aacd782cfc78734b68530");
 pub(crate) static FENCED_ACQUIRE: Script =
-    script!("fenced_acquire", "9fadda8d39da8a8ff8100af3984baa99bf93dd47");
+    script!("fenced_acquire", "aa3524bc0350ad745740b3e54258031fccabf3d9");
 pub(crate) static SPIN_RELEASE: Script =
     script!("spin_release", "8aa4fd10eda49c5172c3b15c1f504f15525299f8");
 pub(crate) static SPIN_FORCE: Script =
     script!("spin_force", "8036614d3c63034048e3773073d421526c9fd734");
 pub(crate) static READ_ACQUIRE: Script =
-    script!("read_acquire", "84feedaac9d6a234a2fb8ce5bc88d55be13eaf0d");
+    script!("read_acquire", "08fe9abdfdce0fcd8f17ca82516780c9b01ecc0f");
 pub(crate) static READ_RELEASE: Script =
     script!("read_release", "b1d6328f49b4aba6d4c7b87535521f81b28897e3");
 pub(crate) static READ_RENEW: Script =
@@ -66,7 +66,7 @@ pub(crate) static READ_FORCE: Script =
 pub(crate) static READ_LEFT: Script =
     script!("read_left", "4ce4d4c6c3ef14fd08bef0174801a38dffb152c6");
 pub(crate) static WRITE_ACQUIRE: Script =
-    script!("write_acquire", "4a5595dba4f00d06c1814913f2f48790edfcfa49");
+    script!("write_acquire", "79e663bf135db014be1ae24be4dbb956a7aa342d");
 pub(crate) static WRITE_RELEASE: Script =
     script!("write_release", "2c7ebb051b50e152bb2184639e30af416e6f017f");
 pub(crate) static WRITE_FORCE: Script =
@@ -86,7 +86,7 @@ pub(crate) static ANY_POLL: Script =
 /// Makes many calls of the scripts that have a mark, as one command: a call costs the
 /// server more than what it does. The digest is that of [`Script::source`].
 pub(crate) static ANY_JOIN: Script =
-    script!("any_join", "8b56a07c795f216dbefbf56a37988115d1d9324e");
+    script!("any_join", "8d9ffa7b63d265b1d44764beaf410daccc63cba6");
 static JOINED: [&Script; 2] = [&PLAIN_ACQUIRE, &PLAIN_RELEASE];
 
 impl Script {

@@ -15,6 +15,7 @@ use crate::held::{Entry, Wish};
 use crate::hold::{HoldId, Owner, ThreadId};
 use crate::lease::{self, Grant};
 use crate::local::Caller;
+use crate::pool::At;
 use crate::protocol;
 use crate::release::Hold;
 use crate::request::{Answer, Debt, Request};
@@ -53,7 +54,7 @@ enum Step<'a> {
 }
 
 /// Takes plain locks of one client, with one lease for all and without waiting.
-pub(crate) fn take(attempts: &[&Attempt<'_>]) -> Result<Taken> {
+pub(crate) fn take(attempts: &[Attempt<'_>]) -> Result<Taken> {
     let mut steps = Vec::with_capacity(attempts.len());
     for (position, attempt) in attempts.iter().enumerate() {
         match step(attempt)? {
@@ -80,11 +81,13 @@ fn step<'a>(attempt: &'a Attempt<'a>) -> Result<Option<Step<'a>>> {
     let (now, renewed) = (time::now(), attempt.lease.is_none());
     let wish = Wish { rules: attempt.rules, owned: attempt.owned, waits: false, renewed };
     let (local, hold) = (&attempt.seat.local, HoldId::next());
-    if let Entry::Again(lease) = local.enter(&wish, ThreadId::current(), now)? {
+    if let Entry::Again(lease) = local.enter(&wish, None, ThreadId::current(), now)? {
         return attempt.enter_again(attempt.hold(lease)).map(Step::Held).map(Some);
     }
     let caller = Caller::new(wish);
-    let Some(ticket) = local.line_up(caller.clone(), now) else { return Ok(None) };
+    let Some(ticket) = local.line_up(caller.clone(), now) else {
+        return attempt.seat.engine.pool.check_process().map(|()| None);
+    };
     let owner = Owner::new(attempt.seat.engine.id, hold, attempt.rules.suffix());
     Ok(Some(Step::Asked(Standing { attempt, caller, ticket: Some(ticket), hold, owner })))
 }
@@ -157,9 +160,8 @@ impl<'a> Question<'a> {
     fn ask(&self) -> Result<Answer> {
         let pool = &self.first.attempt.seat.engine.pool;
         let owed = self.asked.iter().find_map(|one| one.attempt.seat.local.owed());
-        let pending = pool.queue(self.call(), owed);
-        let lane = pending.lane;
-        pool.wait(pending, Moment::END).map_err(|failure| {
+        let (lane, outcome) = pool.wait(pool.queue(self.call(), At::near(owed)), Moment::END);
+        outcome.map_err(|failure| {
             if failure.is_written() {
                 self.undo(lane);
             }
@@ -180,7 +182,8 @@ impl<'a> Question<'a> {
     fn refused(&self, answer: &Answer) -> Result<Option<usize>> {
         let numbers = read(&answer.reply).inspect_err(|_| self.undo(answer.lane))?;
         let Some(position) = numbers.first() else { return Ok(None) };
-        if answer.haunted && answer.doubtful {
+        // An earlier copy may have taken them, and one of them been lost since.
+        if answer.doubtful {
             self.undo(answer.lane);
         }
         let position = usize::try_from(*position).unwrap_or_default().saturating_sub(1);

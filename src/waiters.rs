@@ -122,7 +122,7 @@ impl Channel {
         idle
     }
 
-    fn is_waited_for(&self) -> bool {
+    pub(crate) fn is_waited_for(&self) -> bool {
         !self.state.lock().waiting.is_empty()
     }
 }

@@ -430,8 +430,9 @@ impl Kept {
         if !self.lease.take_kept_there(time::now()) {
             return;
         }
-        let release = self.lease.release_call(self.local.name());
-        let owed = Request::owed(release, Debt::new(None, self.lease.reach()));
+        let undo = self.lease.undo_call(self.local.name());
+        let worth = self.lease.reach().max(time::now() + self.lease.term());
+        let owed = Request::owed(undo, Debt::new(None, worth));
         pool.dispatch(pool.owe(owed, self.lease.haunted()));
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 use support::process::{self, ChildProcess};
-use support::{Server, eventually, in_time};
+use support::{Proxy, Server, eventually, in_time};
 
 const QUEUE: &str = "redisson_lock_queue:{a}";
 const DEATHS: &str = "redisson_lock_timeout:{a}";
@@ -17,7 +17,8 @@ const DEATHS: &str = "redisson_lock_timeout:{a}";
 #[test]
 fn child_entry() {
     let Some(role) = process::role() else { return };
-    let client = Client::open(role.arg(0)).expect("the server is there");
+    let client = Client::builder().single(role.arg(0)).fair_wait(Duration::from_secs(1)).build();
+    let client = client.expect("the server is there");
     let lock = client.fair_lock("a");
     let _ = lock.lock();
     role.say("got it");
@@ -143,19 +144,18 @@ fn the_lock_of_a_dead_holder_goes_to_the_first() {
 #[test]
 fn a_waiter_whose_process_died_is_passed_over() {
     let server = Server::start();
-    let settings = || patient(server.url()).fair_wait(Duration::from_secs(1));
-    let settings = || settings().poll_bound(Duration::from_millis(100));
-    let client = build(settings());
+    let settings = patient(server.url()).fair_wait(Duration::from_secs(1));
+    // Its lease is short, though it is renewed: the dead one's time begins at its end.
+    let settings = settings.watchdog_timeout(Duration::from_secs(1));
+    let client = build(settings.poll_bound(Duration::from_millis(100)));
     let guard = client.fair_lock("a").lock().expect("it is free");
     let dying = ChildProcess::start("child_entry", "waiter", &[&server.url()]);
     eventually("it stands in the queue", || length(&server) == 1);
-    // Its own fair wait is the default: five minutes, which are over now.
     drop(dying);
     let dead: Vec<String> = server.ask(&["LRANGE", QUEUE, "0", "-1"]);
     for key in [QUEUE, DEATHS] {
         assert!(server.ask::<i64>(&["PTTL", key]) > 0, "{key} has an end");
     }
-    server.ask::<()>(&["ZADD", DEATHS, "1", &dead[0]]);
     thread::scope(|scope| {
         let waiter = scope.spawn(|| client.fair_lock("a").lock().map(drop));
         eventually("another queues", || {
@@ -165,6 +165,26 @@ fn a_waiter_whose_process_died_is_passed_over() {
         in_time("the waiter", waiter).expect("the dead one is passed over");
     });
     eventually("nothing is left", || server.keys().is_empty());
+}
+
+/// A server that is away is not flooded, when it is back, by who never reached it.
+#[test]
+fn calls_that_were_never_written_leave_nothing_to_undo() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.addr());
+    let client = build(patient(proxy.url()));
+    let lock = client.fair_lock("a");
+    lock.lock().and_then(leasehold::Guard::unlock).expect("all is well");
+    proxy.refuse();
+    proxy.kill_all();
+    for _ in 0..20 {
+        assert!(lock.try_lock_for(Duration::from_secs(1)).is_err_and(|it| it.is_connection()));
+    }
+    proxy.heal();
+    let before = server.calls("evalsha");
+    lock.lock().and_then(leasehold::Guard::unlock).expect("all is well again");
+    let asked = server.calls("evalsha") - before;
+    assert!(asked <= 10, "that, and not one more for each of the others: {asked}");
 }
 
 /// Redisson says "released".

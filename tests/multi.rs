@@ -7,10 +7,11 @@ mod support;
 use bare::{Bare, MINE, OTHER, documented_answers, hold};
 use faults::{NEVER, build, owners, patient};
 use leasehold::{AnyLock, Client, MultiGuard, MultiLock};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
-use support::{Server, eventually, exists, in_time};
+use support::wait::{BOUND, holds_within};
+use support::{Proxy, Server, eventually, exists, in_time};
 
 fn of(client: &Client, names: &[&str]) -> MultiLock {
     MultiLock::new(names.iter().map(|name| client.lock(*name)))
@@ -111,6 +112,7 @@ fn callers_that_name_them_in_different_order_all_get_them() {
                 for _ in 0..EACH {
                     let guard = lock.lock().expect("it comes round");
                     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                    thread::yield_now();
                     inside.fetch_sub(1, Ordering::SeqCst);
                     guard.unlock().expect("held");
                 }
@@ -120,6 +122,88 @@ fn callers_that_name_them_in_different_order_all_get_them() {
     for name in ["a", "b", "c"] {
         assert!(!exists(&server, name), "{name}");
     }
+}
+
+/// Each of its members is always wanted by others of the same process: it gets them all the same.
+#[test]
+fn it_is_not_starved_beside_lines_that_never_end() {
+    let server = Server::start();
+    let client = build(patient(server.url()));
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for name in ["a", "a", "a", "b", "b", "b"] {
+            let (lock, stop) = (client.lock(name), &stop);
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let guard = lock.lock().expect("it comes round");
+                    thread::yield_now();
+                    drop(guard);
+                }
+            });
+        }
+        let both = of(&client, &["a", "b"]);
+        let waiter = scope.spawn(move || both.lock().and_then(MultiGuard::unlock));
+        let got = holds_within(BOUND, || waiter.is_finished());
+        stop.store(true, Ordering::Relaxed);
+        waiter.join().expect("no panic").expect("both come round");
+        assert!(got, "only when the others had ended");
+    });
+}
+
+/// A server that stands still keeps no other from being released.
+#[test]
+fn releases_go_out_before_any_answer_is_waited_for() {
+    let servers = [Server::start(), Server::start()];
+    let clients = servers.each_ref().map(|server| build(patient(server.url())));
+    let lock = MultiLock::new(clients.iter().map(|client| client.lock("a")));
+    lock.lock().and_then(MultiGuard::unlock).expect("free");
+    for (stopped, other) in [(0, 1), (1, 0)] {
+        let guard = lock.lock_owned().expect("free");
+        servers[stopped].stop();
+        thread::scope(|scope| {
+            let unlocking = scope.spawn(|| guard.unlock());
+            eventually("the other is released", || !exists(&servers[other], "a"));
+            servers[stopped].resume();
+            in_time("the unlock", unlocking).expect("both were held");
+        });
+    }
+}
+
+#[test]
+fn members_at_odds_with_each_other_are_refused() {
+    let server = Server::start();
+    let client = build(patient(server.url()));
+    let sides = client.rw_lock("a");
+    let sides = [AnyLock::from(sides.read_lock()), sides.write_lock().into()];
+    let kinds = [AnyLock::from(client.lock("a")), client.fenced_lock("a").into()];
+    for members in [sides, kinds] {
+        let lock = MultiLock::new(members);
+        assert!(lock.lock_owned().is_err_and(|error| error.is_deadlock()));
+        assert!(lock.try_lock().is_err_and(|error| error.is_deadlock()));
+    }
+    assert!(server.keys().is_empty());
+}
+
+/// It was refused, and waits: a server that is away then is waited for too.
+#[test]
+fn who_was_refused_waits_through_outages() {
+    let servers = [Server::start(), Server::start()];
+    let proxy = Proxy::start(servers[0].addr());
+    let clients = [build(patient(proxy.url())), build(patient(servers[1].url()))];
+    let held = build(patient(servers[1].url())).lock("b").lock_owned().expect("free");
+    let lock = MultiLock::new([clients[0].lock("a"), clients[1].lock("b")]);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| lock.lock().and_then(MultiGuard::unlock));
+        eventually("it waits", || servers[1].numsub("redisson_lock__channel:{b}") == 1);
+        eventually("and has nothing", || servers[0].keys().is_empty());
+        let refused = proxy.stats().refused;
+        proxy.refuse();
+        proxy.kill_all();
+        held.unlock().expect("held");
+        proxy.wait_until("it tries", |stats| stats.refused > refused + 1);
+        proxy.heal();
+        in_time("the waiter", waiter).expect("both are free");
+    });
 }
 
 #[test]

@@ -79,6 +79,31 @@ fn what_one_name_leaked_another_does_not_end() {
     lock(&client).unlock().expect("it was leaked");
 }
 
+/// The lease of one hold runs out while another under the name is renewed: it counts no more.
+#[test]
+fn a_hold_whose_lease_is_over_is_taken_off_the_count() {
+    let server = Server::start();
+    let client = build(patient(server.url()));
+    let outer = lock(&client).lock().expect("free");
+    let inner = lock(&client).with_lease(Duration::from_millis(100)).lock().expect("its own");
+    assert!(inner.wait_lost(NEVER));
+    eventually("it is taken off", || count(&server) == 1);
+    assert!(inner.unlock().is_err_and(|error| error.is_lost()));
+    assert!(outer.is_held() && count(&server) == 1);
+    outer.unlock().expect("it was held");
+    assert!(!server.ask::<bool>(&["EXISTS", "a"]));
+}
+
+#[test]
+fn a_thread_under_two_names_would_wait_for_itself() {
+    let server = Server::start();
+    let client = build(patient(server.url()));
+    let guard = lock(&client).lock().expect("free");
+    let error = client.lock("a").with_holder("tx-43").lock().map(drop).expect_err("it waits");
+    assert!(error.is_deadlock(), "{error}");
+    drop(guard);
+}
+
 /// The answer is cut off on its way, so the request is sent again: it counts once.
 #[test]
 fn a_request_that_is_sent_again_counts_once() {

@@ -182,7 +182,9 @@ fn a_split_vote_is_no_end() {
     let work = |lock: &RedLock| {
         for _ in 0..EACH {
             let guard = lock.lock().expect("it comes round");
-            drop(inside.try_lock().expect("nobody else is in there"));
+            let alone = inside.try_lock().expect("nobody else is in there");
+            thread::yield_now();
+            drop(alone);
             guard.unlock().expect("held");
         }
     };
@@ -191,6 +193,120 @@ fn a_split_vote_is_no_end() {
         scope.spawn(|| work(&stage.theirs));
     });
     eventually("nothing is left", || stage.holders() == 0);
+}
+
+/// A waiter is given what a minority has to give, gives it back, and hears that itself: it
+/// must not take that for news each time.
+#[test]
+fn a_waiter_does_not_wake_itself() {
+    let stage = stage(3);
+    let guard = stage.theirs.lock().expect("free");
+    eventually("all have granted it", || stage.holders() == 3);
+    stage.servers[2].ask::<()>(&["DEL", "a"]);
+    let asked = |stage: &Stage| stage.servers[2].calls("publish");
+    assert!(stage.mine.try_lock_for(Duration::from_secs(2)).expect("an answer").is_none());
+    let asked = asked(&stage);
+    assert!(asked < 150, "{asked} messages in two seconds");
+    drop(guard);
+}
+
+/// While the listener stands its channels are told to it, however often somebody waits.
+#[test]
+fn every_wait_subscribes() {
+    let servers: Vec<_> = (0..3).map(|_| Server::start()).collect();
+    let brief = Duration::from_millis(200);
+    let client = |server: &Server| build(patient(server.url()).poll_bound(brief));
+    let mine = RedLock::new(servers.iter().map(client), "a");
+    let theirs = RedLock::new(servers.iter().map(client), "a");
+    let listening = |count: usize| {
+        servers.iter().all(|server| server.numsub("redisson_lock__channel:{a}") == count)
+    };
+    for _ in 0..3 {
+        let guard = theirs.lock().expect("free");
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| mine.lock().and_then(MultiGuard::unlock));
+            eventually("it listens to all", || listening(1));
+            guard.unlock().expect("held");
+            in_time("the waiter", waiter).expect("free");
+        });
+        eventually("it listens no more", || listening(0));
+    }
+}
+
+#[test]
+fn what_a_thread_left_behind_is_renewed_no_more_and_can_be_ended() {
+    let stage = stage_with(3, Duration::from_millis(900));
+    let forget = |lock: &RedLock| {
+        let lock = lock.clone();
+        thread::spawn(move || std::mem::forget(lock.lock().expect("free")))
+            .join()
+            .expect("no panic");
+    };
+    forget(&stage.mine);
+    eventually("its leases run out", || stage.holders() == 0);
+    forget(&stage.mine);
+    stage.mine.unlock().expect("it was left behind");
+    eventually("it is ended", || stage.holders() == 0);
+    assert!(stage.mine.unlock().is_err_and(|error| error.is_not_held()));
+}
+
+#[test]
+fn an_unlock_after_close_is_one() {
+    let stage = stage(3);
+    let guard = stage.mine.lock().expect("free");
+    stage.clients.iter().for_each(Client::close);
+    guard.unlock().expect("it was held");
+    assert_eq!(stage.holders(), 0);
+}
+
+/// Somebody takes it away by hand: who waits in the holder's own process finds out at the poll
+/// bound, not at the end of the lease.
+#[test]
+fn a_local_waiter_finds_out_that_the_lock_was_taken_away() {
+    let servers: Vec<_> = (0..3).map(|_| Server::start()).collect();
+    let client =
+        |server: &Server| build(patient(server.url()).poll_bound(Duration::from_millis(200)));
+    let lock = RedLock::new(servers.iter().map(client), "a").with_lease(NEVER);
+    let guard = lock.lock_owned().expect("free");
+    eventually("all have granted it", || servers.iter().all(|server| exists(server, "a")));
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| lock.lock().and_then(MultiGuard::unlock));
+        servers.iter().for_each(|server| server.ask::<()>(&["DEL", "a"]));
+        in_time("the waiter", waiter).expect("it is free");
+    });
+    assert!(guard.unlock().is_err_and(|error| error.is_lost()));
+}
+
+/// Who stands behind one that gets no answer does not know more than that one.
+#[test]
+fn a_deadline_in_an_outage_is_an_error_also_behind_others() {
+    let stage = stage(3);
+    let guard = stage.theirs.lock().expect("free");
+    thread::scope(|scope| {
+        let front = scope.spawn(|| stage.mine.try_lock_for(Duration::from_secs(6)).map(drop));
+        let waits = |server: &Server| server.numsub("redisson_lock__channel:{a}") > 0;
+        eventually("it waits", || stage.servers.iter().all(waits));
+        stage.proxies.iter().for_each(Proxy::refuse);
+        stage.proxies.iter().for_each(Proxy::kill_all);
+        let behind = stage.mine.try_lock_for(Duration::from_secs(4)).map(drop);
+        assert!(behind.is_err_and(|error| error.is_connection()));
+        assert!(in_time("the front", front).is_err_and(|error| error.is_connection()));
+        stage.proxies.iter().for_each(Proxy::heal);
+    });
+    drop(guard);
+}
+
+/// A thread that has the plain lock of that name on the servers does not wait for itself.
+#[test]
+fn a_thread_that_has_the_plain_locks_has_them_again() {
+    let stage = stage(3);
+    let plain = stage.clients.iter().map(|client| client.lock("a").lock().expect("free"));
+    let plain: Vec<_> = plain.collect();
+    let guard = stage.mine.try_lock().expect("an answer").expect("its own");
+    drop(plain);
+    assert!(guard.is_held() && stage.holders() == 3);
+    guard.unlock().expect("held");
+    eventually("all is released", || stage.holders() == 0);
 }
 
 /// Handles of the same clients and name share their line, whatever the order.

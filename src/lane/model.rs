@@ -353,7 +353,15 @@ impl Locking {
 
     fn take(&self) -> Call {
         let (name, owner, lease) = (&self.name, &self.owner, Duration::MAX);
-        Plain.acquire(&Ask { name, owner, lease, patience: None, threads: 1, wake: None })
+        Plain.acquire(&Ask {
+            name,
+            owner,
+            lease,
+            beside: None,
+            patience: None,
+            threads: 1,
+            wake: None,
+        })
     }
 
     fn free(&self) -> Call {

@@ -14,6 +14,6 @@ impl Local {
         assert!(state.gate.is_empty(), "somebody is left in line");
         assert!(state.handed.is_empty(), "a hold was passed to somebody who left");
         assert!(state.holds.is_empty(), "a hold is left without an owner");
-        assert!(state.owed.is_none(), "a release that has run is still owed");
+        assert!(state.owed.is_empty(), "a release that has run is still owed");
     }
 }

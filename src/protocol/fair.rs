@@ -49,7 +49,8 @@ impl Rules for Fair {
         let lease = ask.millis();
         let taking = [lease.as_bytes(), ask.owner.as_bytes(), patience.as_bytes()];
         let args = taking.into_iter().chain(ask.waking());
-        Call::script(&script::FAIR_ACQUIRE, keys(ask.name), args).lasting(ask.lease)
+        let lasting = ask.lease.max(ask.patience.unwrap_or_default());
+        Call::script(&script::FAIR_ACQUIRE, keys(ask.name), args).lasting(lasting)
     }
 
     fn release(&self, name: &Name, owner: &Owner) -> Call {
@@ -70,9 +71,8 @@ impl Rules for Fair {
     }
 
     fn force(&self, name: &Name) -> Call {
-        let [lock, queue, _] = keys(name);
         let channel = name.own_channel_prefix();
-        Call::script(&script::FAIR_FORCE, [lock, queue], [channel.as_bytes(), UNLOCKED]).once()
+        Call::script(&script::FAIR_FORCE, keys(name), [channel.as_bytes(), UNLOCKED]).once()
     }
 
     fn renewal(&self) -> &'static Script {

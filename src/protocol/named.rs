@@ -45,8 +45,13 @@ impl Rules for Named {
         false
     }
 
-    fn shares_with(&self, owner: &Owner, other: &Beside<'_>) -> bool {
-        other.kind == Named.kind() && other.owner.as_bytes() == owner.as_bytes()
+    fn shares_with(&self, owner: &[u8], other: &Beside<'_>) -> bool {
+        other.kind == Named.kind() && other.owner.as_bytes() == owner
+    }
+
+    /// Others who present the name keep it there.
+    fn outlives_its_lease(&self) -> bool {
+        true
     }
 
     fn acquire(&self, ask: &Ask<'_>) -> Call {

@@ -5,9 +5,9 @@
 //! long as its lease; the hash lives as long as the longest of them.
 //!
 //! Readers share. Each has a hold of its own, never passed on, and asks by itself. Who
-//! writes may read too, under the number of its write hold, and goes on reading when that
-//! ends; the other way round is refused, since two readers that want to write would wait
-//! for each other.
+//! writes may read too, by naming its write hold, and goes on reading when that ends; the
+//! other way round is refused, since two readers that want to write would wait for each
+//! other.
 //!
 //! Where this differs from Redisson: the end of a write hold under which its owner reads
 //! is told to those who wait, and the lock then lasts as long as its readers' leases; a
@@ -30,7 +30,7 @@ pub struct Write;
 kind_of_lock!(Read, Read);
 kind_of_lock!(Write, Write);
 
-/// What makes a reader's owner field that of the same hold as a writer.
+/// What stands behind the owner of a writer.
 const WRITER: &str = ":write";
 
 /// What is published when readers may come, many at a time.
@@ -49,15 +49,15 @@ impl Rules for Read {
         Listens::ReadWrite
     }
 
-    fn shares_with(&self, _owner: &Owner, other: &Beside<'_>) -> bool {
+    fn shares_with(&self, _owner: &[u8], other: &Beside<'_>) -> bool {
         other.kind == Read.kind() || other.kind == Write.kind() && other.same_thread
     }
 
     fn acquire(&self, ask: &Ask<'_>) -> Call {
         let (lease, timeout) = (ask.millis(), ask.name.timeout_key(ask.owner));
-        let writer = [ask.owner.as_bytes(), WRITER.as_bytes()].concat();
+        let writer = ask.beside.map_or(&b"nobody"[..], Owner::as_bytes);
         let keys = [ask.name.key().as_bytes(), timeout.as_bytes()];
-        let taking = [lease.as_bytes(), ask.owner.as_bytes(), &writer];
+        let taking = [lease.as_bytes(), ask.owner.as_bytes(), writer];
         let args = taking.into_iter().chain(ask.waking());
         Call::script(&script::READ_ACQUIRE, keys, args).lasting(ask.lease)
     }
@@ -95,6 +95,11 @@ impl Rules for Write {
 
     fn suffix(&self) -> &'static str {
         WRITER
+    }
+
+    /// Its own reading keeps it there.
+    fn outlives_its_lease(&self) -> bool {
+        true
     }
 
     fn acquire(&self, ask: &Ask<'_>) -> Call {

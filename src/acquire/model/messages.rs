@@ -122,6 +122,7 @@ impl Surroundings for Process {
             name: self.local.name(),
             owner: &Owner::new(Uuid::nil(), hold, ""),
             lease: Duration::from_secs(10),
+            beside: None,
             patience: None,
             threads: 1,
             wake: question.tells.then_some(Wake {

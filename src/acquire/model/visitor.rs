@@ -112,7 +112,7 @@ pub(super) fn acquire<S: Surroundings>(
 ) -> Result<Option<Arc<Lease>>, Left> {
     let Manners { owned, waits, renewed, .. } = *manners;
     let (wish, now) = (Wish { rules: &Plain, owned, waits, renewed }, around.now());
-    let entry = around.local().enter(&wish, ThreadId::current(), now).map_err(|_| Left)?;
+    let entry = around.local().enter(&wish, None, ThreadId::current(), now).map_err(|_| Left)?;
     if let Entry::Again(lease) = entry {
         return Ok(Some(lease));
     }
