@@ -62,7 +62,7 @@ pub(crate) static READ_RELEASE: Script =
 pub(crate) static READ_RENEW: Script =
     script!("read_renew", "75e6f8f6f7f96a8143763a31d4b267aec65f2d11");
 pub(crate) static READ_FORCE: Script =
-    script!("read_force", "794851f176f7af420fd9992e650ac002652029a9");
+    script!("read_force", "3f0c965db0f1ccb4cc91aaaf3a2d4a30db298cc6");
 pub(crate) static READ_LEFT: Script =
     script!("read_left", "4ce4d4c6c3ef14fd08bef0174801a38dffb152c6");
 pub(crate) static WRITE_ACQUIRE: Script =
@@ -70,7 +70,7 @@ pub(crate) static WRITE_ACQUIRE: Script =
 pub(crate) static WRITE_RELEASE: Script =
     script!("write_release", "2c7ebb051b50e152bb2184639e30af416e6f017f");
 pub(crate) static WRITE_FORCE: Script =
-    script!("write_force", "5213ba85b22308655019eeb7ff54e924960f9e04");
+    script!("write_force", "faba9dfddc579e9207142c07ed7944fd4bb03afd");
 pub(crate) static WRITE_LEFT: Script =
     script!("write_left", "19e7ddcfd41cd744ffec44bfa977c9ce265fcf40");
 pub(crate) static NAMED_ACQUIRE: Script =

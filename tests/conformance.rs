@@ -7,13 +7,14 @@ mod subject;
 mod support;
 
 use leasehold::{
-    AnyLock, Builder, CancelToken, Client, Events, Lost, MultiLock, RedLock, Released, Renewed,
+    AnyLock, Builder, CancelToken, Client, Events, Lock, Lost, MultiLock, Read, RedLock, Released,
+    Renewed, Write,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use subject::{Held, Subject};
+use subject::{Held, Side, Subject};
 use support::{Server, eventually, in_time};
 
 /// No case lives to see the end of it.
@@ -63,6 +64,11 @@ impl<S: Subject> Stage<S> {
         eventually("nothing is left", || self.servers.iter().map(left).sum::<usize>() == 0);
     }
 
+    /// The same lock, from the other client if that sees the same.
+    fn seen_by_others(&self, kind: &Kind<S>) -> &S {
+        if kind.other.is_some() { &self.mine } else { &self.theirs }
+    }
+
     /// All that is kept for the lock is gone, as if its server had lost it.
     fn wipe(&self) {
         self.servers.iter().for_each(|server| server.ask::<()>(&["FLUSHALL"]));
@@ -73,8 +79,15 @@ impl<S: Subject> Stage<S> {
 struct Kind<S> {
     servers: usize,
     make: fn(&[Client]) -> S,
+    /// What the other client sees, if it is another side of the lock.
+    other: Option<fn(&[Client]) -> S>,
     /// The same thread gets it again without asking.
     re_enters: bool,
+}
+
+/// A kind on one server, of which both clients see the same.
+fn one<S>(make: fn(&[Client]) -> S) -> Kind<S> {
+    Kind { servers: 1, make, other: None, re_enters: true }
 }
 
 impl<S: Subject> Kind<S> {
@@ -100,7 +113,7 @@ impl<S: Subject> Kind<S> {
         let theirs: Vec<_> = servers.iter().map(|server| client(server, None)).collect();
         Stage {
             mine: (self.make)(&mine),
-            theirs: (self.make)(&theirs),
+            theirs: self.other.unwrap_or(self.make)(&theirs),
             clients: [mine[0].clone(), theirs[0].clone()],
             servers,
             heard,
@@ -144,15 +157,26 @@ macro_rules! conformance {
 }
 
 conformance! {
-    plain: Kind { servers: 1, make: |c| c[0].lock("a"), re_enters: true };
-    fenced: Kind { servers: 1, make: |c| c[0].fenced_lock("a"), re_enters: true };
-    fair: Kind { servers: 1, make: |c| c[0].fair_lock("a"), re_enters: true };
-    write: Kind { servers: 1, make: |c| c[0].rw_lock("a").write_lock(), re_enters: true };
-    spin: Kind { servers: 1, make: |c| c[0].spin_lock("a"), re_enters: true };
-    named: Kind { servers: 1, make: by_name, re_enters: false };
-    multi: Kind { servers: 1, make: of_one_server, re_enters: true };
-    mixed: Kind { servers: 2, make: of_two_servers, re_enters: true };
-    majority: Kind { servers: 3, make: |c| RedLock::new(c.to_vec(), "a"), re_enters: true };
+    plain: one(|c| c[0].lock("a"));
+    fenced: one(|c| c[0].fenced_lock("a"));
+    fair: one(|c| c[0].fair_lock("a"));
+    write: one(|c| c[0].rw_lock("a").write_lock());
+    spin: one(|c| c[0].spin_lock("a"));
+    named: Kind { re_enters: false, ..one(by_name) };
+    multi: one(of_one_server);
+    mixed: Kind { servers: 2, ..one(of_two_servers) };
+    read: Kind { other: Some(write_side), ..one(read_side) };
+    majority: Kind { servers: 3, ..one(|c| RedLock::new(c.to_vec(), "a")) };
+}
+
+type Sides = Side<Lock<Read>, Lock<Write>>;
+
+fn read_side(clients: &[Client]) -> Sides {
+    Side::Read(clients[0].rw_lock("a").read_lock())
+}
+
+fn write_side(clients: &[Client]) -> Sides {
+    Side::Write(clients[0].rw_lock("a").write_lock())
 }
 
 fn of_one_server(clients: &[Client]) -> MultiLock {
@@ -166,7 +190,7 @@ fn of_two_servers(clients: &[Client]) -> MultiLock {
 }
 
 /// Each client presents another name.
-fn by_name(clients: &[Client]) -> leasehold::Lock {
+fn by_name(clients: &[Client]) -> Lock {
     clients[0].lock("a").with_holder(format!("job of {}", clients[0].id()))
 }
 
@@ -271,7 +295,7 @@ fn an_owned_guard_travels<S: Subject>(kind: &Kind<S>) {
     thread::spawn(move || owned.unlock()).join().expect("no panic").expect("it was held");
 
     let guard = stage.mine.lock().expect("it is free");
-    if kind.re_enters {
+    if kind.re_enters && kind.other.is_none() {
         let error = stage.mine.lock_owned().map(drop).expect_err("it would wait for itself");
         assert!(error.is_deadlock(), "{error}");
         assert!(stage.mine.try_lock_owned().expect("an answer").is_none());
@@ -343,10 +367,11 @@ fn queries_say_how_it_stands<S: Subject>(kind: &Kind<S>) {
     assert!(!stage.mine.is_locked().expect("an answer") && !stage.mine.is_held());
     assert_eq!(stage.theirs.remaining().expect("an answer"), None);
     let guard = stage.mine.lock().expect("it is free");
-    assert!(stage.theirs.is_locked().expect("an answer") && !stage.theirs.is_held());
+    let other = stage.seen_by_others(kind);
+    assert!(other.is_locked().expect("an answer") && !stage.theirs.is_held());
     assert!(stage.mine.is_held() && stage.mine.hold_count() == 1);
     assert_eq!(thread::scope(|s| s.spawn(|| stage.mine.hold_count()).join().expect("0")), 0);
-    let left = stage.theirs.remaining().expect("an answer").expect("it is held");
+    let left = other.remaining().expect("an answer").expect("it is held");
     assert!(left <= NEVER && guard.remaining() <= left, "{left:?}");
     guard.unlock().expect("it was held");
     assert!(!stage.theirs.is_locked().expect("an answer"));
@@ -360,7 +385,7 @@ fn an_extension_never_shortens<S: Subject>(kind: &Kind<S>) {
     assert!(guard.remaining() > NEVER / 2);
     guard.extend(2 * NEVER).expect("it is held");
     assert!(guard.remaining() > NEVER);
-    let left = stage.theirs.remaining().expect("an answer").expect("it is held");
+    let left = stage.seen_by_others(kind).remaining().expect("an answer").expect("it is held");
     assert!(left > NEVER && guard.remaining() <= left, "{left:?}");
     assert!(guard.extend(Duration::ZERO).is_err_and(|error| error.is_configuration()));
     guard.unlock().expect("it was held");
@@ -425,8 +450,8 @@ fn no_increment_is_lost<S: Subject>(kind: &Kind<S>) {
             drop(guard);
         }
     };
-    // The same name presented by several threads is one holder.
-    let threads = if kind.re_enters { THREADS } else { 1 };
+    // The same name presented by several threads is one holder, and readers share.
+    let threads = if kind.re_enters && kind.other.is_none() { THREADS } else { 1 };
     thread::scope(|scope| {
         for lock in [&stage.mine, &stage.theirs] {
             (0..threads).for_each(|_| drop(scope.spawn(|| work(lock))));

@@ -54,9 +54,19 @@ fn child_entry() {
     let lease = Duration::from_millis(1500);
     let client = Client::builder().single(role.arg(0)).watchdog_timeout(lease).build();
     let client = client.expect("the server is there");
-    let _guard = client.lock("a").lock().expect("it is free");
-    role.say("locked");
-    thread::park();
+    let hold = |locked: bool| {
+        assert!(locked, "it is free");
+        role.say("locked");
+        thread::park();
+    };
+    match role.name() {
+        "plain" => hold(client.lock("a").lock().map(Guard::leak).is_ok()),
+        "fenced" => hold(client.fenced_lock("a").lock().map(Guard::leak).is_ok()),
+        "fair" => hold(client.fair_lock("a").lock().map(Guard::leak).is_ok()),
+        "spin" => hold(client.spin_lock("a").lock().map(Guard::leak).is_ok()),
+        "write" => hold(client.rw_lock("a").write().map(Guard::leak).is_ok()),
+        other => panic!("nobody plays {other}"),
+    }
 }
 
 impl Both {
@@ -174,37 +184,71 @@ fn write_locks_exclude_and_wake_each_other() {
 
 const BRIEF: Duration = Duration::from_millis(1500);
 
-#[test]
-fn each_side_renews_and_its_lock_is_free_when_its_process_dies() {
+/// Each side renews, and its lock is free when its process dies: Rust's, then Java's.
+fn renews_and_dies<P: Protocol>(kind: &str, make: fn(&Client, &str) -> Lock<P>) {
     let both = with_java!(both_with(BRIEF));
-    let lock = both.rust.lock("a");
-    // Rust's hold is renewed over several leases, beside Java's.
-    let guard = lock.lock().expect("it is free");
-    both.java.does("t", "lock plain b");
-    assert!(!guard.wait_lost(3 * BRIEF));
-    assert_eq!(both.java.does("t", "try plain a"), "false");
-    assert!(both.rust.lock("b").try_lock().expect("an answer").is_none(), "Java renews too");
-    guard.unlock().expect("it was held");
+    let mut child = ChildProcess::start("child_entry", kind, &[&both.server.url()]);
+    child.expect_line("locked");
+    both.java.does("u", &format!("lock {kind} b"));
+    // Over several leases of both.
+    let own = both.rust.lock("c").lock().expect("it is free");
+    assert!(!own.wait_lost(3 * BRIEF));
+    assert_eq!(both.java.does("t", &format!("try {kind} a")), "false");
+    assert!(make(&both.rust, "b").try_lock().expect("an answer").is_none(), "Java renews too");
 
-    both.java.does("t", "lock plain a");
+    let asks = both.asks();
+    let waiting = both.java.order("t", &format!("lock {kind} a"));
+    both.waits(kind, asks);
+    child.kill();
+    assert_eq!(waiting.answer(), Ok("locked".to_owned()), "Rust's lease is over");
+    let lock = make(&both.rust, "a");
     thread::scope(|scope| {
+        let asks = both.asks();
         let waiter = scope.spawn(|| lock.lock().and_then(Guard::unlock));
-        both.waits("plain", 0);
+        both.waits(kind, asks);
         both.java.kill();
         in_time("the Rust waiter", waiter).expect("Java's lease is over");
     });
 }
 
 #[test]
-fn the_lock_of_a_killed_rust_process_goes_to_java() {
-    let both = with_java!(both());
-    let mut child = ChildProcess::start("child_entry", "holder", &[&both.server.url()]);
-    child.expect_line("locked");
-    assert_eq!(both.java.does("t", "try plain a"), "false");
-    let waiting = both.java.order("t", "lock plain a");
-    both.waits("plain", 0);
-    child.kill();
-    assert_eq!(waiting.answer(), Ok("locked".to_owned()), "its lease is over");
+fn plain_locks_are_renewed_and_end_with_their_process() {
+    renews_and_dies::<Plain>("plain", |client, name| client.lock(name));
+}
+
+#[test]
+fn fenced_locks_are_renewed_and_end_with_their_process() {
+    renews_and_dies::<Fenced>("fenced", |client, name| client.fenced_lock(name));
+}
+
+#[test]
+fn fair_locks_are_renewed_and_end_with_their_process() {
+    renews_and_dies::<Fair>("fair", |client, name| client.fair_lock(name));
+}
+
+#[test]
+fn spin_locks_are_renewed_and_end_with_their_process() {
+    renews_and_dies::<Spin>("spin", |client, name| client.spin_lock(name));
+}
+
+#[test]
+fn write_locks_are_renewed_and_end_with_their_process() {
+    renews_and_dies::<Write>("write", |client, name| client.rw_lock(name).write_lock());
+}
+
+/// Readers of both sides are renewed by both; those of a dead process keep writers out no longer.
+#[test]
+fn readers_are_renewed_and_end_with_their_process() {
+    let both = with_java!(both_with(BRIEF));
+    let lock = both.rust.rw_lock("a");
+    both.java.does("t", "lock read a");
+    let reading = lock.read_owned().expect("they share");
+    assert!(!reading.wait_lost(3 * BRIEF));
+    assert_eq!(both.java.does("w", "try write a"), "false");
+    reading.unlock().expect("it was held");
+    assert!(lock.try_write().expect("an answer").is_none(), "Java renews too");
+    both.java.kill();
+    lock.write().expect("Java's lease is over").unlock().expect("it was held");
 }
 
 #[test]

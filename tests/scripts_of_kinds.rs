@@ -298,7 +298,9 @@ fn read_and_write_force_and_left_answer_as_documented() {
     let mut bare = Bare::start();
     let left =
         |bare: &mut Bare| ["read_left", "write_left"].map(|name| bare.call(name, &[LOCK], &[]));
-    let force = |bare: &mut Bare, name, message| bare.call(name, &[LOCK], &[RW_CHANNEL, message]);
+    let force = |bare: &mut Bare, name, message| {
+        bare.call(name, &[LOCK], &[RW_CHANNEL, message, "{the-lock}:"])
+    };
     assert_eq!(left(&mut bare), [-2, -2]);
     assert_eq!(force(&mut bare, "read_force", "0"), -1);
     assert_eq!(force(&mut bare, "write_force", "1"), -1);

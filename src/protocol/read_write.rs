@@ -71,7 +71,8 @@ impl Rules for Read {
     }
 
     fn force(&self, name: &Name) -> Call {
-        let args = [name.rw_channel().as_bytes(), UNLOCKED];
+        let prefix = name.timeout_prefix();
+        let args = [name.rw_channel().as_bytes(), UNLOCKED, prefix.as_bytes()];
         Call::script(&script::READ_FORCE, [name.key().as_bytes()], args).once()
     }
 
@@ -116,7 +117,8 @@ impl Rules for Write {
     }
 
     fn force(&self, name: &Name) -> Call {
-        let args = [name.rw_channel().as_bytes(), READ_UNLOCKED];
+        let prefix = name.timeout_prefix();
+        let args = [name.rw_channel().as_bytes(), READ_UNLOCKED, prefix.as_bytes()];
         Call::script(&script::WRITE_FORCE, [name.key().as_bytes()], args).once()
     }
 

@@ -135,3 +135,121 @@ held!([] MultiGuard);
 held!([] OwnedMultiGuard);
 subject!([] MultiLock, MultiGuard, OwnedMultiGuard);
 subject!([] RedLock, MultiGuard, OwnedMultiGuard);
+
+/// One of the two sides of a read-write lock.
+#[derive(Clone)]
+pub enum Side<R, W> {
+    Read(R),
+    Write(W),
+}
+
+macro_rules! either {
+    ($side:expr, $it:ident => $do:expr) => {
+        match $side {
+            Side::Read($it) => $do,
+            Side::Write($it) => $do,
+        }
+    };
+}
+
+impl<R: Held, W: Held> Held for Side<R, W> {
+    fn unlock(self) -> Result<()> {
+        either!(self, it => it.unlock())
+    }
+    fn check(&self) -> Result<()> {
+        either!(self, it => it.check())
+    }
+    fn is_held(&self) -> bool {
+        either!(self, it => it.is_held())
+    }
+    fn remaining(&self) -> Duration {
+        either!(self, it => it.remaining())
+    }
+    fn wait_lost(&self, timeout: Duration) -> bool {
+        either!(self, it => it.wait_lost(timeout))
+    }
+    fn extend(&self, lease: Duration) -> Result<()> {
+        either!(self, it => it.extend(lease))
+    }
+    fn leak(self) {
+        either!(self, it => it.leak());
+    }
+}
+
+macro_rules! of_side {
+    ($side:expr, $it:ident => $do:expr) => {
+        match $side {
+            Side::Read($it) => $do.map(Side::Read),
+            Side::Write($it) => $do.map(Side::Write),
+        }
+    };
+}
+
+macro_rules! perhaps_of_side {
+    ($side:expr, $it:ident => $do:expr) => {
+        match $side {
+            Side::Read($it) => $do.map(|guard| guard.map(Side::Read)),
+            Side::Write($it) => $do.map(|guard| guard.map(Side::Write)),
+        }
+    };
+}
+
+impl<R: Subject, W: Subject> Subject for Side<R, W> {
+    type Guard = Side<R::Guard, W::Guard>;
+    type Owned = Side<R::Owned, W::Owned>;
+
+    fn lock(&self) -> Result<Self::Guard> {
+        of_side!(self, it => it.lock())
+    }
+    fn try_lock(&self) -> Result<Option<Self::Guard>> {
+        perhaps_of_side!(self, it => it.try_lock())
+    }
+    fn try_lock_for(&self, timeout: Duration) -> Result<Option<Self::Guard>> {
+        perhaps_of_side!(self, it => it.try_lock_for(timeout))
+    }
+    fn try_lock_until(&self, deadline: Instant) -> Result<Option<Self::Guard>> {
+        perhaps_of_side!(self, it => it.try_lock_until(deadline))
+    }
+    fn lock_owned(&self) -> Result<Self::Owned> {
+        of_side!(self, it => it.lock_owned())
+    }
+    fn try_lock_owned(&self) -> Result<Option<Self::Owned>> {
+        perhaps_of_side!(self, it => it.try_lock_owned())
+    }
+    fn try_lock_for_owned(&self, timeout: Duration) -> Result<Option<Self::Owned>> {
+        perhaps_of_side!(self, it => it.try_lock_for_owned(timeout))
+    }
+    fn try_lock_until_owned(&self, deadline: Instant) -> Result<Option<Self::Owned>> {
+        perhaps_of_side!(self, it => it.try_lock_until_owned(deadline))
+    }
+    fn with_lease(self, lease: Duration) -> Self {
+        match self {
+            Side::Read(it) => Side::Read(it.with_lease(lease)),
+            Side::Write(it) => Side::Write(it.with_lease(lease)),
+        }
+    }
+    fn with_cancel(self, token: &CancelToken) -> Self {
+        match self {
+            Side::Read(it) => Side::Read(it.with_cancel(token)),
+            Side::Write(it) => Side::Write(it.with_cancel(token)),
+        }
+    }
+    fn unlock(&self) -> Result<()> {
+        either!(self, it => it.unlock())
+    }
+    fn is_locked(&self) -> Result<bool> {
+        either!(self, it => it.is_locked())
+    }
+    fn is_held(&self) -> bool {
+        either!(self, it => it.is_held())
+    }
+    fn hold_count(&self) -> usize {
+        either!(self, it => it.hold_count())
+    }
+    fn remaining(&self) -> Result<Option<Duration>> {
+        either!(self, it => it.remaining())
+    }
+    fn force_unlock(&self) -> Result<bool> {
+        either!(self, it => it.force_unlock())
+    }
+}
