@@ -9,8 +9,8 @@
 //!
 //! Callers that take from each other what each has waited for pause, longer each time. One
 //! that has lost twice stands in line for each in turn, in the order of 1, and holds those
-//! before it meanwhile: for a short while each, so that nobody waits for ever whatever others
-//! do. Else it would never get several that are always wanted.
+//! before it meanwhile: once, and for a short while each, so that nobody waits for ever
+//! whatever others do. Else it would never get several that are always wanted.
 
 use std::fmt;
 use std::sync::Arc;
@@ -34,8 +34,8 @@ use crate::together::{self, Taken};
 const FIRST_PAUSE: Duration = Duration::from_micros(500);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// After so many lost rounds a caller holds some while it waits for others, and how long it
-/// does at first and at most.
+/// After so many lost rounds a caller holds some while it waits for others, in one round, and
+/// how long it does at first and at most.
 const LOSSES: u32 = 2;
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
@@ -248,9 +248,10 @@ struct Attempts<'a> {
 
 impl Attempts<'_> {
     fn acquire(&self) -> Result<Option<Vec<Hold>>> {
-        let (mut first, mut lost) = (None, 0);
+        let (mut first, mut lost, mut turns) = (None, 0, 0);
         loop {
-            let round = if lost < LOSSES { self.round(first) } else { self.in_turn(lost - LOSSES) };
+            let in_turn = lost == LOSSES;
+            let round = if in_turn { self.in_turn(turns) } else { self.round(first) };
             let (refused, trouble) = match (round, first) {
                 (Ok(Round::All(holds)), _) => return Ok(Some(holds)),
                 (Ok(Round::Over), _) => return Ok(None),
@@ -262,17 +263,22 @@ impl Attempts<'_> {
             if self.patience.is_over(time::now()) {
                 return trouble.map_or(Ok(None), Err);
             }
-            if first.is_some() {
-                pause(lost, self.patience);
-                lost += 1;
+            match first {
+                // Whoever has that one may keep it for long: it is waited for with empty hands.
+                _ if in_turn => (lost, turns) = (LOSSES - 1, turns + 1),
+                Some(_) => {
+                    pause(lost, self.patience);
+                    lost += 1;
+                }
+                None => {}
             }
             first = Some(refused);
         }
     }
 
     /// Stands in line for one after the other, for a short while each.
-    fn in_turn(&self, lost: u32) -> Result<Round> {
-        let wait = FIRST_WAIT.saturating_mul(2_u32.saturating_pow(lost)).min(LONGEST_WAIT);
+    fn in_turn(&self, turns: u32) -> Result<Round> {
+        let wait = FIRST_WAIT.saturating_mul(2_u32.saturating_pow(turns)).min(LONGEST_WAIT);
         let mut holds = Vec::with_capacity(self.all.len());
         for (position, attempt) in self.all.iter().enumerate() {
             let wait = jittered(wait, HoldId::next().seed());

@@ -5,6 +5,8 @@
 //! gives back what it was granted, listens to the channels of all servers, and asks again
 //! when it hears something, or after a pause that grows. Re-entry is counted in the line.
 
+mod line;
+
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -12,8 +14,9 @@ use std::time::{Duration, Instant};
 use crate::cancel::{CancelToken, Watching};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
-use crate::gate::{Gate, Ticket};
-use crate::hold::{HoldId, Holder, ThreadId};
+use crate::event::{Event, Waited};
+use crate::gate::Ticket;
+use crate::hold::{HoldId, Holder};
 use crate::intern::Interned;
 use crate::lock::{Lock, Terms};
 use crate::majority::{Majority, Round};
@@ -21,9 +24,10 @@ use crate::multi::many_verbs;
 use crate::multi_guard::{Many, MultiGuard, OwnedMultiGuard};
 use crate::protocol::plain::Plain;
 use crate::release::{self, Hold};
-use crate::sync::{Mailbox, Mutex};
+use crate::sync::Mailbox;
 use crate::time::{self, Patience, jittered};
 use crate::waiters::{Channel, News, Waiting};
+use line::{Entry, Line, Turn};
 
 /// The first and the longest pause between two questions of a caller that hears nothing.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -58,7 +62,7 @@ static LINES: LazyLock<Interned<Line>> = LazyLock::new(Interned::default);
 ///
 /// A thread that holds the plain lock of that name on one of the servers takes that along, as it
 /// would by a nested call. Events are those of each client: `acquired` and `released` for what its server
-/// granted and got back, also in vain.
+/// granted and got back, also in vain; `waited` once for the whole.
 ///
 /// Clients are told apart by their identity: a clone of one counts once.
 ///
@@ -96,187 +100,6 @@ impl fmt::Debug for RedLock {
             .field("servers", &servers)
             .finish_non_exhaustive()
     }
-}
-
-/// Who of this process holds one of these locks, and who waits for it.
-#[derive(Debug, Default)]
-struct Line(Mutex<LineState>);
-
-#[derive(Debug, Default)]
-struct LineState {
-    gate: Gate<Arc<Mailbox>>,
-    holds: Vec<Held>,
-    /// Why the last question of this process got no answer.
-    trouble: Option<Error>,
-}
-
-#[derive(Debug)]
-struct Held {
-    majority: Arc<Majority>,
-    holder: Holder,
-    guards: usize,
-    leaked: usize,
-}
-
-/// How a caller comes to a hold.
-enum Entry {
-    Again(Arc<Majority>),
-    InLine(Ticket),
-    /// It would have to wait, and does not.
-    Busy,
-}
-
-/// What a caller in line has to do.
-enum Turn {
-    /// Wait until the mailbox rings.
-    Behind,
-    /// Wait for the end of a hold of this process.
-    HeldHere(Arc<Majority>),
-    Ask,
-}
-
-impl Line {
-    fn enter(&self, owned: bool, waits: bool, mailbox: &Arc<Mailbox>) -> Result<Entry> {
-        let mut state = self.0.lock();
-        let (left_behind, holds) =
-            state.holds.drain(..).partition::<Vec<_>, _>(Held::is_left_behind);
-        state.holds = holds;
-        let entry = state.enter(owned, waits, mailbox);
-        drop(state);
-        // With no lock held: what is left of it is released.
-        drop(left_behind);
-        entry
-    }
-
-    /// What the caller with that ticket has to do.
-    fn turn(&self, ticket: Ticket) -> Turn {
-        let state = self.0.lock();
-        match state.holds.iter().find(|held| held.majority.check().is_ok()) {
-            _ if !state.gate.is_front(ticket) => Turn::Behind,
-            Some(held) => Turn::HeldHere(Arc::clone(&held.majority)),
-            None => Turn::Ask,
-        }
-    }
-
-    fn leave(&self, ticket: Ticket) {
-        let mut state = self.0.lock();
-        state.gate.leave(ticket);
-        state.ring_front();
-    }
-
-    /// Why the last question got no answer, if it did not: what those behind it know.
-    fn set_trouble(&self, trouble: Option<Error>) {
-        let before = std::mem::replace(&mut self.0.lock().trouble, trouble);
-        drop(before);
-    }
-
-    fn trouble(&self) -> Option<Error> {
-        self.0.lock().trouble.clone()
-    }
-
-    fn granted(&self, majority: &Arc<Majority>, holder: Holder) {
-        let held = Held { majority: Arc::clone(majority), holder, guards: 1, leaked: 0 };
-        self.0.lock().holds.push(held);
-    }
-
-    /// Ends one guard of a hold; whether it was the last. Then the hold has to be released and
-    /// [removed](Line::remove).
-    fn end(&self, majority: &Arc<Majority>) -> bool {
-        let mut state = self.0.lock();
-        let Some(held) = state.held(majority) else { return true };
-        held.guards = held.guards.saturating_sub(1);
-        held.guards + held.leaked == 0
-    }
-
-    /// The hold is released, or lost: the next may ask.
-    fn remove(&self, majority: &Arc<Majority>) {
-        let mut state = self.0.lock();
-        state.holds.retain(|held| !Arc::ptr_eq(&held.majority, majority));
-        state.ring_front();
-    }
-
-    fn leak(&self, majority: &Arc<Majority>) {
-        if let Some(held) = self.0.lock().held(majority) {
-            held.guards = held.guards.saturating_sub(1);
-            held.leaked += 1;
-        }
-    }
-
-    /// The leaked hold that this thread may end: its own, or nobody's. It has a guard again.
-    fn take_leaked(&self) -> Option<Arc<Majority>> {
-        let (thread, mut state) = (ThreadId::current(), self.0.lock());
-        let own = |held: &Held| held.leaked > 0 && held.holder.is_thread(thread);
-        let nobodys =
-            |held: &Held| held.holder.has_ended() || held.holder.is_owned() && held.leaked > 0;
-        let valid = |held: &Held| nobodys(held) && held.majority.check().is_ok();
-        let at = state.holds.iter().position(own);
-        let at = at.or_else(|| state.holds.iter().position(valid));
-        let at = at.or_else(|| state.holds.iter().position(nobodys))?;
-        let held = &mut state.holds[at];
-        match held.holder.has_ended() {
-            // All that a thread left behind is ended at once.
-            true => (held.guards, held.leaked) = (1, 0),
-            false => (held.guards, held.leaked) = (held.guards + 1, held.leaked - 1),
-        }
-        Some(Arc::clone(&held.majority))
-    }
-
-    fn count(&self) -> usize {
-        let (thread, state) = (ThreadId::current(), self.0.lock());
-        let own = state.holds.iter().find(|held| held.holder.is_thread(thread));
-        let valid = own.filter(|held| held.majority.check().is_ok());
-        valid.map_or(0, |held| held.guards + held.leaked)
-    }
-}
-
-impl LineState {
-    fn enter(&mut self, owned: bool, waits: bool, mailbox: &Arc<Mailbox>) -> Result<Entry> {
-        let thread = ThreadId::current();
-        if let Some(own) = self.holds.iter_mut().find(|held| held.holder.is_thread(thread)) {
-            let valid = own.majority.check().is_ok();
-            match (owned, valid) {
-                (false, true) => {
-                    own.guards += 1;
-                    return Ok(Entry::Again(Arc::clone(&own.majority)));
-                }
-                (false, false) => {
-                    return Err(Error::lost("this thread held the lock and has lost it"));
-                }
-                (true, true) if waits => return Err(deadlock()),
-                (true, _) => {}
-            }
-        }
-        let free = self.gate.is_empty() && !self.is_held();
-        match free || waits {
-            true => Ok(Entry::InLine(self.gate.enter(Arc::clone(mailbox)))),
-            false => Ok(Entry::Busy),
-        }
-    }
-
-    fn held(&mut self, majority: &Arc<Majority>) -> Option<&mut Held> {
-        self.holds.iter_mut().find(|held| Arc::ptr_eq(&held.majority, majority))
-    }
-
-    fn is_held(&self) -> bool {
-        self.holds.iter().any(|held| held.majority.check().is_ok())
-    }
-
-    fn ring_front(&self) {
-        if let Some((_, front)) = self.gate.front() {
-            front.ring();
-        }
-    }
-}
-
-impl Held {
-    /// It was lost, and there is nobody to be told.
-    fn is_left_behind(&self) -> bool {
-        (self.guards == 0 || self.holder.has_ended()) && self.majority.check().is_err()
-    }
-}
-
-fn deadlock() -> Error {
-    Error::new(ErrorKind::Deadlock, "this thread holds the lock, and would wait for itself")
 }
 
 impl RedLock {
@@ -456,6 +279,7 @@ struct Asking<'a> {
     /// What it had heard before its last question.
     news: Vec<News>,
     too_late: u32,
+    waited: bool,
     /// Why the last question got no answer.
     error: Option<Error>,
 }
@@ -488,11 +312,24 @@ impl<'a> Asking<'a> {
             refusals: 0,
             vain: 0,
             too_late: 0,
+            waited: false,
             error: None,
         }
     }
 
     fn run(mut self) -> Result<Option<Arc<Majority>>> {
+        let started = time::now();
+        let outcome = self.wait();
+        if self.waited {
+            let (waited, acquired) = (started.until(time::now()), matches!(outcome, Ok(Some(_))));
+            let event = || Waited { name: Arc::clone(&self.lock.name), waited, acquired };
+            let members = self.lock.members.iter();
+            members.for_each(|member| member.engine.events.tell(|| Event::Waited(event())));
+        }
+        outcome
+    }
+
+    fn wait(&mut self) -> Result<Option<Arc<Majority>>> {
         loop {
             self.lock.check_wanted()?;
             let turn = self.lock.line.turn(self.ticket);
@@ -506,6 +343,7 @@ impl<'a> Asking<'a> {
                 let trouble = self.error.take().or_else(|| self.lock.line.trouble());
                 return trouble.map_or(Ok(None), Err);
             }
+            self.waited = true;
             match turn {
                 Turn::Behind => self.mailbox.sleep(self.patience.end()),
                 Turn::HeldHere(majority) => self.wait_for(&majority),

@@ -8,7 +8,7 @@ mod support;
 
 use leasehold::{
     AnyLock, Builder, CancelToken, Client, Events, Lock, Lost, MultiLock, Read, RedLock, Released,
-    Renewed, Write,
+    Renewed, Waited, Write,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,11 +29,15 @@ struct Heard {
     lost: Arc<AtomicUsize>,
     released: Arc<AtomicUsize>,
     renewed: Arc<AtomicUsize>,
+    waited: Arc<AtomicUsize>,
 }
 
 impl Events for Heard {
     fn lost(&self, _: &Lost) {
         self.lost.fetch_add(1, Ordering::SeqCst);
+    }
+    fn waited(&self, _: &Waited) {
+        self.waited.fetch_add(1, Ordering::SeqCst);
     }
     fn released(&self, _: &Released) {
         self.released.fetch_add(1, Ordering::SeqCst);
@@ -130,6 +134,7 @@ macro_rules! conformance {
             conformance!(@cases $expr;
                 excludes_and_is_released_by_unlock_and_by_drop
                 a_waiter_gets_it_after_the_release
+                a_wait_is_told
                 a_wait_ends_in_time_and_leaves_nothing
                 a_cancelled_wait_ends_and_leaves_nothing
                 a_thread_gets_it_again
@@ -216,6 +221,15 @@ fn a_waiter_gets_it_after_the_release<S: Subject>(kind: &Kind<S>) {
         guard.unlock().expect("it was held");
         in_time("the waiter", waiter).expect("it got the lock");
     });
+    stage.is_clean();
+}
+
+fn a_wait_is_told<S: Subject>(kind: &Kind<S>) {
+    let stage = kind.stage();
+    let guard = stage.theirs.lock().expect("it is free");
+    assert!(stage.mine.try_lock_for(SHORT).expect("an answer").is_none());
+    eventually("it is told", || stage.heard.waited.load(Ordering::SeqCst) > 0);
+    guard.unlock().expect("it was held");
     stage.is_clean();
 }
 
