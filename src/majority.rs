@@ -202,7 +202,7 @@ impl<T> Round<T> {
             Some(Ok(true))
         } else if failed > self.size - self.quorum {
             Some(silent())
-        } else if impossible || most && passed >= short {
+        } else if most && (impossible || passed >= short) {
             Some(Ok(false))
         } else {
             (passed >= silence).then(silent)
@@ -282,7 +282,7 @@ mod tests {
         assert!(round(&[YES, NO, YES, NO, YES]).decide(LONG, LONG).expect("decided"));
         assert!(round(&[None, YES, YES, None, YES]).decide(LONG, LONG).expect("decided"));
         assert!(!round(&[NO, YES, NO, NO]).decide(LONG, LONG).expect("decided"));
-        assert!(!round(&[None, NO, None, YES]).decide(LONG, LONG).expect("no majority is left"));
+        assert!(!round(&[None, NO, None, YES, NO]).decide(LONG, LONG).expect("decided"));
         assert!(round(&[None, YES, None, YES, None]).decide(LONG, LONG).is_err());
     }
 
@@ -292,6 +292,8 @@ mod tests {
         assert!(!round(&[YES, YES, NO]).decide(brief, LONG).expect("most have answered"));
         let silent = round(&[YES, YES]).decide(LONG, brief);
         assert!(silent.is_err_and(|error| error.is_connection()));
+        // A yes is impossible, but too few have answered for a no.
+        assert!(round(&[None, NO, None, YES]).decide(LONG, brief).is_err());
     }
 
     #[test]
