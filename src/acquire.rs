@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cancel::{CancelToken, Watching};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::event::{Acquired, Event, Waited};
 use crate::gate::Ticket;
 use crate::held::{Entry, Wish};
@@ -109,10 +109,7 @@ impl Attempt<'_> {
     /// An error if the client was closed or the wait cancelled.
     pub(crate) fn check_wanted(&self) -> Result<()> {
         self.seat.engine.check_open()?;
-        match self.cancel.is_some_and(CancelToken::is_cancelled) {
-            true => Err(Error::new(ErrorKind::Cancelled, "the wait for the lock was cancelled")),
-            false => Ok(()),
-        }
+        self.cancel.map_or(Ok(()), CancelToken::check)
     }
 
     pub(crate) fn hold(&self, lease: Arc<Lease>) -> Hold {
@@ -393,11 +390,10 @@ impl<'a> Asking<'a> {
     fn channel(&self) -> Option<&Arc<Channel>> {
         let (Seat { engine, local }, rules) = (self.seat(), self.attempt.rules);
         match rules.listens() {
-            Listens::Itself => {
-                Some(self.own_channel.get_or_init(|| {
-                    engine.waiters.channel(&rules.channel(local.name(), &self.owner))
-                }))
-            }
+            Listens::Itself => Some(
+                self.own_channel
+                    .get_or_init(|| engine.waiters.channel(&local.name().own_channel(&self.owner))),
+            ),
             listens => local.channel(listens, &engine.waiters),
         }
     }
@@ -415,6 +411,9 @@ impl<'a> Asking<'a> {
 
     /// How many threads would have the hold one after the other, if it is not lost.
     fn wants_threads(&self) -> u32 {
+        if !self.attempt.rules.fences() {
+            return 1;
+        }
         let Seat { engine, local } = self.seat();
         let passed = self.ticket.map_or(0, |_| local.line().saturating_sub(1));
         let most = if self.attempt.lease.is_none() { engine.bounds.passes } else { 0 };

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{Mailbox, Mutex};
 
 /// Ends waits from another thread.
@@ -45,6 +46,14 @@ impl CancelToken {
     /// Returns whether [`cancel`](CancelToken::cancel) was called.
     pub fn is_cancelled(&self) -> bool {
         self.0.cancelled.load(Ordering::Acquire)
+    }
+
+    /// An error once it is cancelled.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.is_cancelled() {
+            true => Err(Error::new(ErrorKind::Cancelled, "the wait for the lock was cancelled")),
+            false => Ok(()),
+        }
     }
 
     /// Has the mailbox rung at cancellation, until the answer is dropped. To be

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::conn::Address;
 use crate::error::{Error, Result};
 use crate::event::Events;
-use crate::time::jittered;
+use crate::time::{doubled, jittered};
 
 /// The shortest lease.
 pub(crate) const SHORTEST_LEASE: Duration = Duration::from_millis(10);
@@ -246,9 +246,7 @@ impl BackOff {
     /// The pause after so many refusals before the last.
     pub(crate) fn pause(self, refusals: u32, seed: u64) -> Duration {
         let pause = match self {
-            BackOff::Exponential { first, longest } => {
-                first.saturating_mul(2_u32.saturating_pow(refusals)).min(longest)
-            }
+            BackOff::Exponential { first, longest } => doubled(first, refusals, longest),
             BackOff::Constant(pause) => pause,
         };
         jittered(pause, seed)

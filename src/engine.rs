@@ -152,13 +152,19 @@ impl Engine {
         Ok(local)
     }
 
+    /// Publishes that on the listener's own channel, if it listens.
+    fn tell_listener(&self, payload: &str) {
+        if self.waiters.session().is_some() {
+            let parts = [b"PUBLISH", self.control.as_bytes(), payload.as_bytes()];
+            let owed = Request::owed(Call::command(&parts), Debt::new(None, Moment::START));
+            self.pool.dispatch(self.pool.owe(owed, None));
+        }
+    }
+
     /// Has the listener subscribe to a channel that somebody waits on.
     pub(crate) fn listen_to(&self, channel: &Channel) {
-        if self.waiters.session().is_some() && channel.hearing() == Hearing::Nothing {
-            let name = channel.name().as_bytes();
-            let call = Call::command(&[b"PUBLISH", self.control.as_bytes(), name]);
-            let owed = Request::owed(call, Debt::new(None, Moment::START));
-            self.pool.dispatch(self.pool.owe(owed, None));
+        if channel.hearing() == Hearing::Nothing {
+            self.tell_listener(channel.name());
         }
         self.listener.call();
     }
@@ -191,11 +197,7 @@ impl Engine {
         let asides = self.aside.close();
         self.watchdog.stop();
         let listener = self.listener.stop();
-        if self.waiters.session().is_some() {
-            let beat = Call::command(&[b"PUBLISH", self.control.as_bytes(), b""]);
-            let owed = Request::owed(beat, Debt::new(None, Moment::START));
-            self.pool.dispatch(self.pool.owe(owed, None));
-        }
+        self.tell_listener("");
         let watchdog = self.watchdog_thread.lock().take();
         asides.into_iter().chain([listener, watchdog].into_iter().flatten()).collect()
     }

@@ -72,7 +72,7 @@ impl Held {
     /// Counts one guard more of this hold, which is of the kind that is wanted.
     pub(crate) fn again(&mut self, now: Moment) -> Result<Entry> {
         if self.lease.look(now) != Look::Held {
-            return Err(Error::lost("this thread held the lock and has lost it"));
+            return Err(lost());
         }
         self.guards += 1;
         Ok(Entry::Again(Arc::clone(&self.lease)))
@@ -92,7 +92,7 @@ impl Held {
             }
             true => Ok(Entry::Anew),
             false if wish.owned && !(valid && wish.waits) => Ok(Entry::Anew),
-            false if !valid => Err(Error::lost("this thread held the lock and has lost it")),
+            false if !valid => Err(lost()),
             false => Err(deadlock(other.kind)),
         }
     }
@@ -124,6 +124,11 @@ impl Held {
     pub(crate) fn is_nobodys(&self) -> bool {
         self.holder.has_ended() || self.holder.is_owned() && self.leaked > 0
     }
+}
+
+/// What a thread is told that has lost a hold and counts on it still.
+pub(crate) fn lost() -> Error {
+    Error::lost("this thread held the lock and has lost it")
 }
 
 fn deadlock(kind: &str) -> Error {

@@ -438,6 +438,6 @@ fn owned_guard<P: Protocol>(hold: Option<Hold>) -> Result<Option<OwnedGuard<P>>>
 }
 
 /// What a wait without end says if it ends for no reason, which it does not.
-fn never() -> Error {
+pub(crate) fn never() -> Error {
     Error::new(ErrorKind::Timeout, "the wait for the lock ended")
 }

@@ -27,7 +27,7 @@ use crate::protocol::plain::Plain;
 use crate::protocol::{Protocol, Rules as _};
 use crate::release::Hold;
 use crate::sync::Mailbox;
-use crate::time::{self, Patience, jittered};
+use crate::time::{self, Patience, doubled, jittered};
 use crate::together::{self, Taken};
 
 /// The first and the longest pause of a caller whose locks were taken by others meanwhile.
@@ -278,7 +278,7 @@ impl Attempts<'_> {
 
     /// Stands in line for one after the other, for a short while each.
     fn in_turn(&self, turns: u32) -> Result<Round> {
-        let wait = FIRST_WAIT.saturating_mul(2_u32.saturating_pow(turns)).min(LONGEST_WAIT);
+        let wait = doubled(FIRST_WAIT, turns, LONGEST_WAIT);
         let mut holds = Vec::with_capacity(self.all.len());
         for (position, attempt) in self.all.iter().enumerate() {
             let wait = jittered(wait, HoldId::next().seed());
@@ -341,17 +341,12 @@ impl Attempts<'_> {
 /// Lets others finish who take what this caller has waited for.
 fn pause(lost: u32, patience: Patience) {
     let now = time::now();
-    let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(lost)).min(LONGEST_PAUSE);
+    let pause = doubled(FIRST_PAUSE, lost, LONGEST_PAUSE);
     let end = now + jittered(pause, HoldId::next().seed() ^ now.nanos());
     let mailbox = Mailbox::mine();
     while time::now() < end.min(patience.end()) {
         mailbox.sleep(end.min(patience.end()));
     }
-}
-
-/// What a wait without end says if it ends for no reason, which it does not.
-pub(crate) fn never() -> Error {
-    Error::new(ErrorKind::Timeout, "the wait for the locks ended")
 }
 
 /// The verbs of a lock whose `acquire` gives several holds as one.
@@ -365,7 +360,7 @@ macro_rules! many_verbs {
             pub fn lock(&self) -> Result<MultiGuard> {
                 self.acquire(Patience::Forever, false)?
                     .map(MultiGuard::new)
-                    .ok_or_else($crate::multi::never)
+                    .ok_or_else($crate::lock::never)
             }
 
             /// Takes it if that is possible without waiting: `None` if it is not.
@@ -402,7 +397,7 @@ macro_rules! many_verbs {
             pub fn lock_owned(&self) -> Result<OwnedMultiGuard> {
                 self.acquire(Patience::Forever, true)?
                     .map(OwnedMultiGuard::new)
-                    .ok_or_else($crate::multi::never)
+                    .ok_or_else($crate::lock::never)
             }
 
             /// Like `try_lock`, but the guard is no thread's and can be sent.

@@ -11,7 +11,6 @@ pub(crate) mod plain;
 pub(crate) mod read_write;
 pub(crate) mod spin;
 
-use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
@@ -191,6 +190,11 @@ pub(crate) trait Rules: Send + Sync {
         false
     }
 
+    /// Whether its holds have fencing tokens.
+    fn fences(&self) -> bool {
+        false
+    }
+
     /// Whether a caller that was refused has left something behind that must be undone.
     fn queues(&self) -> bool {
         false
@@ -208,15 +212,6 @@ pub(crate) trait Rules: Send + Sync {
     /// arguments the lease and the owners; it answers with the positions that are
     /// lost.
     fn renewal(&self) -> &'static Script;
-
-    /// What a caller that was refused hears.
-    fn channel<'a>(&self, name: &'a Name, owner: &Owner) -> Cow<'a, str> {
-        match self.listens() {
-            Listens::Lock | Listens::Nothing => name.channel().into(),
-            Listens::ReadWrite => name.rw_channel().into(),
-            Listens::Itself => name.own_channel(owner).into(),
-        }
-    }
 }
 
 impl fmt::Debug for dyn Rules {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::config::BackOff;
 use crate::error::{Error, Result};
-use crate::time::{Moment, jittered};
+use crate::time::{Moment, doubled, jittered};
 use crate::waiters::{Channel, Hearing, News, Session, Waiting};
 
 /// How long a caller that lost a race ignores messages, at first and at most.
@@ -191,8 +191,8 @@ impl Questions {
         if !self.refused || !error.is_passing() {
             return Err(error);
         }
-        let pause = FIRST_PAUSE * 2_u32.saturating_pow(self.failures.min(8));
-        self.next = now + jittered(pause.min(self.poll_bound), self.seed ^ now.nanos());
+        let pause = doubled(FIRST_PAUSE, self.failures.min(8), self.poll_bound);
+        self.next = now + jittered(pause, self.seed ^ now.nanos());
         self.failures += 1;
         self.error = Some(error);
         Ok(())
@@ -273,8 +273,8 @@ impl Ear {
     /// next message. Who has lost for long comes back at each.
     fn refused(&mut self, now: Moment, seed: u64) {
         if self.woken && now < *self.losing_since.get_or_insert(now) + LONG_LOSS {
-            let quiet = FIRST_QUIET * 2_u32.saturating_pow(self.lost_races.min(8));
-            self.quiet_until = Some(now + jittered(quiet.min(LONGEST_QUIET), seed ^ now.nanos()));
+            let quiet = doubled(FIRST_QUIET, self.lost_races, LONGEST_QUIET);
+            self.quiet_until = Some(now + jittered(quiet, seed ^ now.nanos()));
             self.lost_races += 1;
         }
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::cancel::{CancelToken, Watching};
 use crate::engine::Engine;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::event::{Event, Waited};
 use crate::gate::Ticket;
 use crate::hold::{HoldId, Holder};
@@ -25,7 +25,7 @@ use crate::multi_guard::{Many, MultiGuard, OwnedMultiGuard};
 use crate::protocol::plain::Plain;
 use crate::release::{self, Hold};
 use crate::sync::Mailbox;
-use crate::time::{self, Patience, jittered};
+use crate::time::{self, Patience, doubled, jittered};
 use crate::waiters::{Channel, News, Waiting};
 use line::{Entry, Line, Turn};
 
@@ -234,10 +234,7 @@ impl RedLock {
             return Err(Error::configuration("a lock on no server"));
         }
         self.members.iter().try_for_each(|member| member.engine.check_open())?;
-        match self.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
-            true => Err(Error::new(ErrorKind::Cancelled, "the wait for the lock was cancelled")),
-            false => Ok(()),
-        }
+        self.cancel.as_ref().map_or(Ok(()), CancelToken::check)
     }
 
     fn acquire(&self, patience: Patience, owned: bool) -> Result<Option<Box<dyn Many>>> {
@@ -441,8 +438,7 @@ impl<'a> Asking<'a> {
     fn sleep(&self) {
         let (now, seed) = (time::now(), HoldId::next().seed());
         let grown = |first: Duration, times: u32, longest: Duration| {
-            let span = first.saturating_mul(2_u32.saturating_pow(times)).min(longest);
-            jittered(span, seed ^ now.nanos())
+            jittered(doubled(first, times, longest), seed ^ now.nanos())
         };
         let end = (now + grown(FIRST_PAUSE, self.refusals, LONGEST_PAUSE)).min(self.patience.end());
         if self.vain > 0 {

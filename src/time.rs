@@ -118,6 +118,11 @@ pub(crate) fn millis(span: Duration) -> i64 {
     i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }
 
+/// Twice as long as `first` for each of so many `times`, but never longer than `longest`.
+pub(crate) fn doubled(first: Duration, times: u32, longest: Duration) -> Duration {
+    first.saturating_mul(2_u32.saturating_pow(times)).min(longest)
+}
+
 /// A span between half of `span` and all of it, so that those who wait for the
 /// same thing do not all come back at once. `seed` is any number that differs
 /// between callers and between calls.

@@ -16,7 +16,7 @@ use crate::request::{Answer, Debt, Observer, Request};
 use crate::script::{Call, LaneId};
 use crate::sync::{Condvar, Mailbox, Mutex};
 use crate::thread;
-use crate::time::{self, Moment, jittered};
+use crate::time::{self, Moment, doubled, jittered};
 
 /// The first and the longest pause before an owed request is tried again.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -229,8 +229,8 @@ impl LaneState {
     /// until then.
     fn retry(&mut self, now: Moment) -> Moment {
         if self.retry <= now {
-            let pause = FIRST_PAUSE * 2_u32.saturating_pow(self.failures.min(8));
-            self.retry = now + jittered(pause.min(LONGEST_PAUSE), now.nanos());
+            let pause = doubled(FIRST_PAUSE, self.failures, LONGEST_PAUSE);
+            self.retry = now + jittered(pause, now.nanos());
             self.failures += 1;
         }
         self.retry

@@ -28,6 +28,10 @@ impl Rules for Fenced {
         "fenced lock"
     }
 
+    fn fences(&self) -> bool {
+        true
+    }
+
     fn acquire(&self, ask: &Ask<'_>) -> Call {
         let (lease, threads) = (ask.millis(), Digits::new(ask.threads.into()));
         let counter = ask.name.token_key();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::gate::{Gate, Ticket};
+use crate::held;
 use crate::hold::{Holder, ThreadId};
 use crate::majority::Majority;
 use crate::sync::{Mailbox, Mutex};
@@ -149,9 +150,7 @@ impl LineState {
                     own.guards += 1;
                     return Ok(Entry::Again(Arc::clone(&own.majority)));
                 }
-                (false, false) => {
-                    return Err(Error::lost("this thread held the lock and has lost it"));
-                }
+                (false, false) => return Err(held::lost()),
                 (true, true) if waits => return Err(deadlock()),
                 (true, _) => {}
             }
