@@ -4,9 +4,21 @@
 /// and the credentials that the harness itself needs.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
+    pub(super) kind: Kind,
     pub(super) lines: Vec<String>,
     pub(super) files: Vec<(String, String)>,
     pub(super) credentials: Option<Credentials>,
+    pub(super) greeting: &'static [&'static str],
+}
+
+/// What a redis-server is started as.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) enum Kind {
+    #[default]
+    Plain,
+    Sentinel,
+    /// A node of a cluster, which needs a second port for the other nodes.
+    Node,
 }
 
 /// A user name, `None` for the default user, and a password.
@@ -42,5 +54,40 @@ impl Config {
         self.credentials =
             Some(Credentials { user: Some(user.to_owned()), password: password.to_owned() });
         self
+    }
+
+    /// Starts a sentinel instead of a server with data.
+    pub(super) fn sentinel(mut self) -> Self {
+        self.kind = Kind::Sentinel;
+        self
+    }
+
+    /// Runs a command whenever the server has started. It may refuse.
+    pub(super) fn greeting(mut self, words: &'static [&'static str]) -> Self {
+        self.greeting = words;
+        self
+    }
+
+    /// Starts a node of a cluster.
+    pub(super) fn node(mut self) -> Self {
+        self.kind = Kind::Node;
+        self.line("cluster-enabled yes").line("cluster-announce-ip 127.0.0.1")
+    }
+
+    /// Makes the server follow a master soon.
+    pub(super) fn follower(self) -> Self {
+        self.line("replica-announce-ip 127.0.0.1")
+            .line("repl-diskless-sync yes")
+            .line("repl-diskless-sync-delay 0")
+            .line("repl-ping-replica-period 1")
+    }
+
+    /// Makes the server log in at its master as the harness does.
+    pub(super) fn login_at_master(self) -> Self {
+        let Some(Credentials { user, password }) = self.credentials.clone() else {
+            return self;
+        };
+        let known = self.line(format!("masterauth {password}"));
+        user.iter().fold(known, |known, user| known.line(format!("masteruser {user}")))
     }
 }

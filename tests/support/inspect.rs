@@ -31,6 +31,21 @@ impl Server {
             .unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
+    /// Runs one command as the administrator, and gives nothing where the server
+    /// does not run, stands still, refuses, or answers something else than a `T`.
+    pub fn tells<T: FromRedisValue>(&self, words: &[&str]) -> Option<T> {
+        let (name, rest) = words.split_first().expect("a command has a name");
+        let mut connection = self.runs().then(|| self.try_connection().ok())??;
+        redis::cmd(name).arg(rest).query(&mut connection).ok()
+    }
+
+    /// Whether this is a line of the server's `INFO replication`, for instance
+    /// `role:master`.
+    pub fn says(&self, line: &str) -> bool {
+        let text: Option<String> = self.tells(&["INFO", "replication"]);
+        text.is_some_and(|text| text.lines().any(|told| told == line))
+    }
+
     /// The fields of a section of INFO.
     pub fn info(&self, section: &str) -> HashMap<String, String> {
         let text: String = self.ask(&["INFO", section]);

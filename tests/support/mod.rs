@@ -9,6 +9,9 @@
 //! | `listener.rs` | a TCP listener served by a thread |
 //! | `resp.rs` | requests, parsed |
 //! | `config.rs`, `server.rs`, `inspect.rs` | a redis-server, and what a test asks it |
+//! | `ports.rs` | ports for servers |
+//! | `replicated.rs` | a master with replicas and sentinels |
+//! | `cluster.rs`, `nodes.rs` | a cluster, and what its nodes say of each other |
 //! | `proxy.rs`, `proxy/` | a TCP proxy with faults that a test switches |
 //! | `process.rs` | the test binary again, as another process |
 //! | `impostor.rs` | answers that no real server can be made to give |
@@ -20,22 +23,28 @@
     reason = "each test binary includes the whole harness and uses a part of it"
 )]
 
+pub mod cluster;
 pub mod config;
 pub mod impostor;
 pub mod inspect;
 pub mod listener;
+pub mod nodes;
+pub mod ports;
 pub mod process;
 pub mod proxy;
+pub mod replicated;
 pub mod resp;
 pub mod server;
 pub mod spawned;
 pub mod wait;
 mod watcher;
 
+pub use cluster::Cluster;
 pub use config::Config;
 pub use impostor::Impostor;
 pub use inspect::{Peer, exists, owner, pttl};
 pub use process::ChildProcess;
 pub use proxy::{Direction, Flow, Proxy};
+pub use replicated::Replicated;
 pub use server::Server;
 pub use wait::{eventually, eventually_some, in_time, join, sleeping};

@@ -1,12 +1,13 @@
 //! A real redis-server of a test's own.
 
-use super::config::Config;
+use super::config::{Config, Kind};
+pub use super::ports::free_port;
+use super::ports::free_port_with_bus;
 use super::spawned::Spawned;
 use super::wait::{BOUND, eventually};
 use redis::{Connection, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisResult};
 use std::fs;
-use std::hash::{BuildHasher, RandomState};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -47,7 +48,7 @@ impl Server {
     pub fn with(configure: impl FnOnce(Config) -> Config) -> Self {
         let config = configure(Config::default());
         (0..PORTS_TRIED)
-            .map(|_| Self::on_port(free_port(), config.clone()))
+            .map(|_| Self::on_port(port_for(config.kind), config.clone()))
             .find(|server| server.launch() == Launch::Ready)
             .expect("a free port stays free for a moment")
     }
@@ -107,6 +108,11 @@ impl Server {
     /// Lets a stopped process run again (SIGCONT).
     pub fn resume(&self) {
         self.running(|process| process.resume());
+    }
+
+    /// Whether the process is there and does not stand still.
+    pub fn runs(&self) -> bool {
+        self.process().as_ref().is_some_and(|process| !process.is_stopped())
     }
 
     /// Kills the process (SIGKILL) and waits for its end. Does nothing to one
@@ -171,7 +177,7 @@ impl Server {
     fn launch(&self) -> Launch {
         // Or the message of an older start might be taken for this one's.
         let _ = fs::remove_file(self.path("redis.log"));
-        let mut process = spawn(self.folder.path());
+        let mut process = spawn(self.folder.path(), self.config.kind);
         let mut ended = false;
         eventually("the server answers", || {
             ended = process.try_wait().is_some();
@@ -183,6 +189,9 @@ impl Server {
             return Launch::PortTaken;
         }
         *self.process() = Some(process);
+        if !self.config.greeting.is_empty() {
+            let _ = self.tells::<()>(self.config.greeting);
+        }
         Launch::Ready
     }
 
@@ -195,7 +204,7 @@ impl Server {
         pong.is_ok()
     }
 
-    fn try_connection(&self) -> RedisResult<Connection> {
+    pub(super) fn try_connection(&self) -> RedisResult<Connection> {
         let address = ConnectionAddr::Unix(self.path("redis.sock")).into_connection_info()?;
         let client = redis::Client::open(address.set_redis_settings(self.login()))?;
         let mut connection = client.get_connection()?;
@@ -235,39 +244,19 @@ impl Server {
     }
 }
 
-/// Finds a port of 127.0.0.1 that nobody listens on at the moment. It lies below
-/// the range from which the kernel takes the ports of outgoing connections:
-/// while a server is down, none of its clients is given the server's port, nor
-/// can one that connects to it in a loop end up connected to itself.
-pub fn free_port() -> u16 {
-    let ports = 10_000..outgoing_ports_start();
-    (0..1000)
-        .map(|attempt| random_of(&ports, attempt))
-        .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
-        .expect("some port is free")
+fn port_for(kind: Kind) -> u16 {
+    match kind {
+        Kind::Node => free_port_with_bus(),
+        Kind::Plain | Kind::Sentinel => free_port(),
+    }
 }
 
-/// 32768 unless the machine is set up otherwise.
-fn outgoing_ports_start() -> u16 {
-    fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")
-        .ok()
-        .and_then(|range| range.split_whitespace().next()?.parse().ok())
-        .filter(|start| *start > 11_000)
-        .unwrap_or(32_768)
-}
-
-fn random_of(ports: &std::ops::Range<u16>, attempt: u64) -> u16 {
-    // The standard library's random keys differ in every thread of every process.
-    let random = RandomState::new().hash_one(attempt);
-    let offset = random % u64::try_from(ports.len()).expect("a length fits");
-    ports.start + u16::try_from(offset).expect("an offset into ports is one")
-}
-
-fn spawn(folder: &Path) -> Spawned {
+fn spawn(folder: &Path, kind: Kind) -> Spawned {
     let program = std::env::var_os("LEASEHOLD_REDIS_SERVER");
     let mut command = Command::new(program.unwrap_or("redis-server".into()));
     command
         .arg(folder.join("redis.conf"))
+        .args((kind == Kind::Sentinel).then_some("--sentinel"))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null());

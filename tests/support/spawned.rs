@@ -8,6 +8,7 @@
 use super::wait::{eventually, eventually_some};
 use super::watcher;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use std::fs;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus};
 
@@ -53,6 +54,12 @@ impl Spawned {
     /// Lets a stopped process run again (SIGCONT).
     pub fn resume(&self) {
         self.signal(Signal::CONT);
+    }
+
+    /// Whether the process stands still now.
+    pub fn is_stopped(&self) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid()));
+        status.is_ok_and(|status| status.contains("\nState:\tT"))
     }
 
     /// Kills the process (SIGKILL) and waits for its end. Does nothing to one

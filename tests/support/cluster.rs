@@ -1,0 +1,241 @@
+//! A cluster of servers that share the keys by slots.
+
+use super::config::{Config, Credentials};
+use super::nodes::{Node, is_well, view};
+use super::server::Server;
+use super::wait::{eventually, eventually_some, holds_within};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How many slots there are.
+pub const SLOTS: u16 = 16_384;
+
+/// After how long a silence a node is taken for dead, if a majority of the masters
+/// says so. A little later one of its replicas takes its place.
+pub const NODE_TIMEOUT: Duration = Duration::from_millis(1500);
+
+/// How long a replica tries to take its master's place before it gives that up.
+const FAILOVER_TRIED: Duration = Duration::from_secs(5);
+
+/// How many keys move at once.
+const BATCH: &str = "100";
+
+/// How long such a move may take, in milliseconds.
+const MOVED_WITHIN: u16 = 5000;
+
+/// The nodes of a cluster on loopback, the slots divided evenly among the masters.
+/// Any of them may be stopped, killed and restarted by itself.
+#[derive(Debug)]
+pub struct Cluster {
+    nodes: Vec<Server>,
+    config: Config,
+}
+
+impl Cluster {
+    /// Starts `masters`, each with `replicas_each`; blocks until they have settled.
+    pub fn start(masters: usize, replicas_each: usize) -> Self {
+        Self::with(masters, replicas_each, |config| config)
+    }
+
+    /// The same with more configuration for every node.
+    pub fn with(
+        masters: usize,
+        replicas_each: usize,
+        configure: impl Fn(Config) -> Config,
+    ) -> Self {
+        let config = configure(node_config()).login_at_master();
+        let start = |_| Server::with(|_| config.clone());
+        let nodes = (0..masters * (1 + replicas_each)).map(start).collect();
+        let cluster = Self { nodes, config };
+        cluster.share_slots(masters);
+        cluster.introduce();
+        cluster.settle();
+        for (index, replica) in cluster.nodes.iter().enumerate().skip(masters) {
+            let master = id(&cluster.nodes[index % masters]);
+            replica.ask::<()>(&["CLUSTER", "REPLICATE", &master]);
+        }
+        cluster.settle();
+        cluster
+    }
+
+    /// All nodes, whatever they are now. The first ones started as masters.
+    pub fn nodes(&self) -> &[Server] {
+        &self.nodes
+    }
+
+    /// Where all nodes listen, as clients want it.
+    pub fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(Server::url).collect()
+    }
+
+    /// The node on this port.
+    pub fn node_at(&self, port: u16) -> &Server {
+        self.nodes.iter().find(|node| node.port() == port).expect("a node of ours")
+    }
+
+    /// The slot of a key, as the nodes calculate it.
+    pub fn slot_of(&self, key: &str) -> u16 {
+        let slot = || self.nodes.iter().find_map(|node| node.tells(&["CLUSTER", "KEYSLOT", key]));
+        eventually_some("a node calculates a slot", slot)
+    }
+
+    /// The node that serves the slot of this key.
+    pub fn owner_of(&self, key: &str) -> &Server {
+        self.owner_of_slot(self.slot_of(key))
+    }
+
+    /// The node that serves this slot: of those that run and say that they do, the
+    /// one with the highest epoch. Blocks until there is one.
+    pub fn owner_of_slot(&self, slot: u16) -> &Server {
+        let owner = || {
+            let all = self.nodes.iter().filter_map(Node::itself);
+            let owners = all.filter(|node| node.has("master") && node.serves(slot));
+            owners.max_by_key(|node| node.epoch)
+        };
+        self.node_at(eventually_some("a node serves the slot", owner).port)
+    }
+
+    /// A replica of this node that runs. Blocks until there is one.
+    pub fn replica_of(&self, master: &Server) -> &Server {
+        let id = id(master);
+        let is_replica = |node: &&Server| Node::itself(node).is_some_and(|node| node.master == id);
+        eventually_some("there is a replica", || self.nodes.iter().find(is_replica))
+    }
+
+    /// A key with this prefix that this node serves. The prefix has no braces: they
+    /// would decide on the slot alone.
+    pub fn key_on(&self, node: &Server, prefix: &str) -> String {
+        let mut keys = (0..1000).map(|count| format!("{prefix}-{count}"));
+        keys.find(|key| self.owner_of(key).port() == node.port()).expect("a master has slots")
+    }
+
+    /// Moves a slot with all its keys to another master. Blocks until all nodes
+    /// that run know.
+    pub fn migrate(&self, slot: u16, to: &Server) {
+        self.begin_migration(slot, to);
+        self.move_keys(slot, to);
+        self.end_migration(slot, to);
+    }
+
+    /// Declares the slot to be on the move: from now on its owner says `ASK` for keys
+    /// that it does not have, and `to` serves them to those that say `ASKING`.
+    pub fn begin_migration(&self, slot: u16, to: &Server) {
+        let (from, slot) = (self.owner_of_slot(slot), slot.to_string());
+        to.ask::<()>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(from)]);
+        from.ask::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(to)]);
+    }
+
+    /// Moves all keys that the slot's owner has of it.
+    pub fn move_keys(&self, slot: u16, to: &Server) {
+        let (from, slot) = (self.owner_of_slot(slot), slot.to_string());
+        eventually("the slot is empty", || {
+            let keys: Vec<String> = from.ask(&["CLUSTER", "GETKEYSINSLOT", &slot, BATCH]);
+            if !keys.is_empty() {
+                self.send(&keys, from, to);
+            }
+            keys.is_empty()
+        });
+    }
+
+    /// Gives the slot to `to`, which has its keys. Blocks until all nodes that run
+    /// know.
+    pub fn end_migration(&self, slot: u16, to: &Server) {
+        let (slot, target) = (slot.to_string(), id(to));
+        let others = self.nodes.iter().filter(|node| node.port() != to.port());
+        let masters = others.filter(|node| node.says("role:master"));
+        // The target first: if all ended after the owner's word nobody would have it.
+        for node in [to].into_iter().chain(masters) {
+            node.ask::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &target]);
+        }
+        self.settle();
+    }
+
+    /// Puts a replica in its master's place, which is well. Blocks until all nodes
+    /// that run know.
+    pub fn fail_over(&self, replica: &Server) {
+        eventually("the replica becomes the master", || {
+            let _ = replica.tells::<()>(&["CLUSTER", "FAILOVER"]);
+            holds_within(FAILOVER_TRIED, || replica.says("role:master"))
+        });
+        self.settle();
+    }
+
+    /// Blocks until the nodes that run say that all slots are served, see the same
+    /// masters, replicas and slots, know which nodes do not run, and the replicas
+    /// are in sync.
+    pub fn settle(&self) {
+        eventually("the nodes settle", || {
+            let mut running = self.nodes.iter().filter(|node| node.runs());
+            self.is_agreed() && running.all(is_well)
+        });
+    }
+
+    fn is_agreed(&self) -> bool {
+        let running = self.nodes.iter().filter(|node| node.runs());
+        let views: Option<Vec<_>> = running.map(view).collect();
+        views.is_some_and(|views| {
+            views.windows(2).all(|pair| pair[0] == pair[1])
+                && views.first().is_some_and(|view| self.is_complete(view))
+        })
+    }
+
+    fn is_complete(&self, view: &BTreeMap<u16, Node>) -> bool {
+        let is_right = |node: &Server| {
+            view.get(&node.port()).is_some_and(|seen| {
+                !seen.has("handshake") && !seen.has("fail?") && seen.has("fail") != node.runs()
+            })
+        };
+        view.len() == self.nodes.len() && self.nodes.iter().all(is_right)
+    }
+
+    fn share_slots(&self, masters: usize) {
+        let first = |index: usize| index * usize::from(SLOTS) / masters;
+        for (index, node) in self.nodes.iter().enumerate() {
+            node.ask::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]);
+        }
+        for (index, master) in self.nodes[..masters].iter().enumerate() {
+            let slots: Vec<usize> = (first(index)..first(index + 1)).collect();
+            let mut words = redis::cmd("CLUSTER");
+            let added = words.arg("ADDSLOTS").arg(slots).exec(&mut master.connection());
+            added.expect("nobody has the slots");
+        }
+    }
+
+    /// Makes every two nodes meet, which is sooner done than said on by hearsay.
+    fn introduce(&self) {
+        for (index, node) in self.nodes.iter().enumerate() {
+            for other in &self.nodes[index + 1..] {
+                let port = other.port().to_string();
+                node.ask::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port]);
+            }
+        }
+    }
+
+    fn send(&self, keys: &[String], from: &Server, to: &Server) {
+        let mut words = redis::cmd("MIGRATE");
+        words.arg("127.0.0.1").arg(to.port()).arg("").arg(0).arg(MOVED_WITHIN);
+        match &self.config.credentials {
+            Some(Credentials { user: Some(user), password }) => {
+                words.arg("AUTH2").arg(user).arg(password)
+            }
+            Some(Credentials { user: None, password }) => words.arg("AUTH").arg(password),
+            None => &mut words,
+        };
+        words.arg("KEYS").arg(keys).exec(&mut from.connection()).expect("the target takes keys");
+    }
+}
+
+/// Without moves of replicas from one master to another, and with replicas that
+/// take their master's place however long they have not heard from it.
+fn node_config() -> Config {
+    Config::default()
+        .node()
+        .follower()
+        .line(format!("cluster-node-timeout {}", NODE_TIMEOUT.as_millis()))
+        .line("cluster-allow-replica-migration no")
+        .line("cluster-replica-validity-factor 0")
+}
+
+fn id(node: &Server) -> String {
+    node.ask(&["CLUSTER", "MYID"])
+}
