@@ -375,7 +375,7 @@ impl<'a> Asking<'a> {
 
     fn question(&self, wanted: Option<&Channel>) -> Call {
         let Seat { engine, local } = self.seat();
-        self.attempt.rules.acquire(&Ask {
+        let call = self.attempt.rules.acquire(&Ask {
             name: local.name(),
             owner: &self.owner,
             lease: self.attempt.term(),
@@ -383,7 +383,8 @@ impl<'a> Asking<'a> {
             patience: self.patience(),
             threads: self.threads,
             wake: wanted.map(|channel| Wake { control: &engine.control, wanted: channel.name() }),
-        })
+        });
+        call.replicated()
     }
 
     /// The channel on which it hears that the lock is free.
@@ -421,13 +422,17 @@ impl<'a> Asking<'a> {
     }
 
     fn answered(&mut self, answer: Answer) -> Result<Option<Hold>> {
-        let (sent, lane) = (answer.sent, answer.lane);
+        let (sent, lane, too_few) = (answer.sent, answer.lane, answer.too_few);
         // A copy of a question of this call that runs late can still take the lock,
         // whatever this answer says.
         let copies = answer.doubtful || self.open.is_some();
         self.open = (answer.haunted && copies).then_some(lane);
         let verdict = self.attempt.rules.verdict(answer.reply);
         match verdict.inspect_err(|_| self.open = Some(lane))? {
+            Verdict::Granted(_) if too_few.is_some() => {
+                self.open = Some(lane);
+                too_few.map_or(Ok(None), |too_few| Err(too_few.into_error()))
+            }
             Verdict::Granted(token) => self.granted(sent, lane, token),
             Verdict::Refused { left } => {
                 self.refused(left);

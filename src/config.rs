@@ -1,13 +1,19 @@
 //! The settings of a client, their defaults and their bounds.
 
+mod place;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::conn::Address;
+use crate::audit::OnFinding;
+use crate::conn::{Certificates, Login};
 use crate::error::{Error, Result};
 use crate::event::Events;
 use crate::time::{doubled, jittered};
+use place::Place;
+
+pub(crate) use place::Servers;
 
 /// The shortest lease.
 pub(crate) const SHORTEST_LEASE: Duration = Duration::from_millis(10);
@@ -36,7 +42,9 @@ const MOST_CONNECTIONS: usize = 1024;
 /// ```
 #[must_use = "a builder does nothing until build() is called"]
 pub struct Builder {
-    pub(crate) url: Option<String>,
+    pub(crate) place: Option<Place>,
+    login: Option<Login>,
+    certificates: Certificates,
     pub(crate) watchdog_timeout: Duration,
     pub(crate) poll_bound: Duration,
     pub(crate) pool_size: usize,
@@ -47,6 +55,8 @@ pub struct Builder {
     pub(crate) max_passes: u32,
     pub(crate) max_pass_time: Duration,
     pub(crate) events: Option<Arc<dyn Events>>,
+    pub(crate) min_replicas: (u32, Duration),
+    pub(crate) on_finding: OnFinding,
     pub(crate) fair_wait: Duration,
     pub(crate) back_off: BackOff,
 }
@@ -54,7 +64,9 @@ pub struct Builder {
 impl Default for Builder {
     fn default() -> Builder {
         Builder {
-            url: None,
+            place: None,
+            login: None,
+            certificates: Certificates::default(),
             watchdog_timeout: Duration::from_secs(30),
             poll_bound: Duration::from_secs(1),
             pool_size: 8,
@@ -65,6 +77,8 @@ impl Default for Builder {
             max_passes: 512,
             max_pass_time: Duration::from_millis(5),
             events: None,
+            min_replicas: (0, Duration::from_secs(1)),
+            on_finding: OnFinding::Report,
             fair_wait: Duration::from_secs(300),
             back_off: BackOff::default(),
         }
@@ -79,7 +93,61 @@ impl Builder {
     /// `redis+unix:///path/to/socket[?db=database&user=user&pass=password]`. User and
     /// password are percent-encoded. Redis 6.2 or newer, or Valkey.
     pub fn single(mut self, url: impl Into<String>) -> Builder {
-        self.url = Some(url.into());
+        self.place = Some(Place::Single(url.into()));
+        self
+    }
+
+    /// Sets the servers to use by the name of their master and the URLs of the sentinels that
+    /// look after it. No default.
+    ///
+    /// The URLs are those of [`single`](Builder::single); a user and a password in them are
+    /// the sentinels', for the servers there is [`login`](Builder::login). The database of
+    /// the first URL is the master's; with `rediss://` there the servers have TLS, too.
+    ///
+    /// Whenever a connection is made the sentinels are asked for the master, one after the
+    /// other until one names a server that says itself that it is; each that is silent costs
+    /// a connect and a response time-out. One more thread (`leasehold-scout`) listens for
+    /// fail-overs: then connections to the old master are used no more, every lease is
+    /// renewed on the new one or found lost, and who waits asks there. (A listener that the old
+    /// master leaves without a word notices after 3 s; who waits is polled for meanwhile.)
+    pub fn sentinel(
+        mut self,
+        master: impl Into<String>,
+        urls: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Builder {
+        let urls = urls.into_iter().map(Into::into).collect();
+        self.place = Some(Place::Sentinel { master: master.into(), urls });
+        self
+    }
+
+    /// Sets as whom the servers are spoken to. Default: the user and the password in the
+    /// URL; with Sentinel, nobody.
+    ///
+    /// The user of a server that has only a password (`requirepass`) is `default`.
+    pub fn login(mut self, user: impl Into<String>, password: impl Into<String>) -> Builder {
+        self.login = Some(Login { user: Some(user.into()), password: Some(password.into()) });
+        self
+    }
+
+    /// Sets the only authorities to trust where a URL says `rediss://`: certificates in PEM.
+    /// Default: those of the system.
+    ///
+    /// Holds for every server and every sentinel. Needs the feature `tls`.
+    pub fn tls_authority(mut self, pem: impl Into<Vec<u8>>) -> Builder {
+        self.certificates.authority = Some(pem.into());
+        self
+    }
+
+    /// Sets the certificate that is shown to servers that ask for one, and its key, both in
+    /// PEM. Default: none.
+    ///
+    /// Holds for every server and every sentinel. Needs the feature `tls`.
+    pub fn tls_identity(
+        mut self,
+        certificate: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Builder {
+        self.certificates.identity = Some((certificate.into(), key.into()));
         self
     }
 
@@ -163,6 +231,38 @@ impl Builder {
         self
     }
 
+    /// Sets how many replicas have to acknowledge that a lock was taken, or its lease
+    /// prolonged, and how long that may take. Default: none, for up to 1 s; 0 replicas
+    /// turns it off.
+    ///
+    /// `WAIT` is sent in the same write, so it costs no round trip of its own, but the time
+    /// until the replicas have it; meanwhile its connection does nothing else. An acquire that
+    /// too few acknowledge is released, and fails with
+    /// [`Error::is_not_replicated`]; a renewal that too few acknowledge does not count
+    /// ([`Events::renewal_failed`]): the lease is valid until it ends as it would have. A
+    /// renewal waits for a sixth of [`watchdog_timeout`](Builder::watchdog_timeout) at most.
+    ///
+    /// It makes the window smaller in which a fail-over loses a lock that somebody holds, and
+    /// closes it not: a replica that has not acknowledged it may become the master. Needs the
+    /// right to call `WAIT`. At least 1 ms.
+    pub fn min_replicas(mut self, replicas: u32, timeout: Duration) -> Builder {
+        self.min_replicas = (replicas, timeout);
+        self
+    }
+
+    /// Sets what is done about a server that is set up in a way that endangers locks.
+    /// Default: Report.
+    ///
+    /// Looked at, in one round trip when a client has connected to a server for the first
+    /// time: whether it removes keys when it is full, keeps nothing on disk, grants locks
+    /// when it is cut off from its replicas, is older than 6.2, or has a clock that is 5 s off
+    /// from ours. That takes the right to `INFO`, `CONFIG GET` and `TIME`; what may not be
+    /// read counts as good.
+    pub fn audit(mut self, on_finding: OnFinding) -> Builder {
+        self.on_finding = on_finding;
+        self
+    }
+
     /// Sets who is told of what happens to the locks. Default: nobody.
     ///
     /// Starts one more thread; see [`Events`].
@@ -190,7 +290,7 @@ impl Builder {
     }
 
     /// Checks what can be checked without a server.
-    pub(crate) fn check(&self) -> Result<Address> {
+    pub(crate) fn check(&self) -> Result<Servers> {
         let millis = Duration::from_millis;
         let limits = [
             ("the watchdog time-out", self.watchdog_timeout, millis(100)),
@@ -198,6 +298,7 @@ impl Builder {
             ("the connect time-out", self.connect_timeout, millis(1)),
             ("the response time-out", self.response_timeout, millis(1)),
             ("the fair wait", self.fair_wait, millis(10)),
+            ("the time for replicas", self.min_replicas.1, millis(1)),
         ];
         for (what, given, least) in limits {
             if given < least {
@@ -212,8 +313,9 @@ impl Builder {
             return Err(Error::configuration(message));
         }
         self.back_off.check()?;
-        let url = self.url.as_deref();
-        Address::parse(url.ok_or_else(|| Error::configuration("no server is named"))?)
+        let place = self.place.as_ref();
+        let place = place.ok_or_else(|| Error::configuration("no server is named"))?;
+        place.read(&self.certificates, self.login.as_ref())
     }
 }
 
@@ -266,9 +368,8 @@ impl BackOff {
 
 impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let server = self.url.as_deref().map(Address::parse).and_then(Result::ok);
         f.debug_struct("Builder")
-            .field("server", &server)
+            .field("server", &self.place)
             .field("watchdog_timeout", &self.watchdog_timeout)
             .field("poll_bound", &self.poll_bound)
             .field("pool_size", &self.pool_size)
@@ -278,6 +379,8 @@ impl fmt::Debug for Builder {
             .field("name_prefix", &self.name_prefix)
             .field("local_handoff", &(self.max_passes, self.max_pass_time))
             .field("events", &self.events.is_some())
+            .field("min_replicas", &self.min_replicas)
+            .field("audit", &self.on_finding)
             .field("fair_wait", &self.fair_wait)
             .field("spin_back_off", &self.back_off)
             .finish()

@@ -12,41 +12,40 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::io::tcp::TcpSettings;
-use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{ConnectionInfo, IntoConnectionInfo, PushKind, Value};
+use redis::{PushKind, Value};
 
 use crate::error::{Error, ErrorKind, Refusal, Result};
 use crate::script::{Call, Digits, Push, Reply, unexpected};
 use crate::time::{self, Moment};
 
+mod address;
 #[cfg(all(test, leasehold_model))]
 pub(crate) mod model;
+mod tls;
 
-/// After such a silence the system looks whether the other end is still there: a
-/// connection that died while it was idle is better found broken than silent.
-const KEEPALIVE: Duration = Duration::from_secs(15);
-
-/// Where a server is, and as whom to speak to it.
-#[derive(Clone)]
-pub(crate) struct Address {
-    info: ConnectionInfo,
-    shown: Arc<str>,
-    user: Option<String>,
-    password: Option<String>,
-    database: i64,
-}
+pub(crate) use address::{Address, Login};
+pub(crate) use tls::Certificates;
 
 /// How long a connection waits, for itself and for answers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timeouts {
     pub(crate) connect: Duration,
     pub(crate) response: Duration,
+    /// How much longer an answer may take that waits for replicas; zero if none does.
+    pub(crate) replicas: Duration,
+}
+
+impl Timeouts {
+    /// For a connection on which nothing waits for replicas.
+    pub(crate) fn without_replicas(self) -> Timeouts {
+        Timeouts { replicas: Duration::ZERO, ..self }
+    }
 }
 
 /// By what the server knows one connection, now and after it has broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
+    server: Arc<str>,
     id: i64,
     name: String,
 }
@@ -68,10 +67,11 @@ pub(crate) struct Fault {
     pub(crate) timed_out: bool,
 }
 
-/// A fresh connection, and which of the asked-for old ones the server still has.
+/// A fresh connection, and what the server said of itself and of old ones.
 pub(crate) struct Opened {
     pub(crate) conn: Conn,
     pub(crate) ghosts: Ghosts,
+    pub(crate) is_replica: bool,
 }
 
 /// What has become of connections that were given up with questions under way.
@@ -83,62 +83,6 @@ pub(crate) enum Ghosts {
     Unknown,
 }
 
-impl Address {
-    /// Reads a URL. The error never repeats it: there may be a password in it.
-    pub(crate) fn parse(url: &str) -> Result<Address> {
-        let info = url.into_connection_info().map_err(|error| bad_url(&error))?;
-        let settings = info.redis_settings();
-        let user = settings.username().map(str::to_owned);
-        let password = settings.password().map(str::to_owned);
-        let database = settings.db();
-        let shown = info.addr().to_string().into();
-        // The handshake is ours, with one deadline: the crate's would wait its
-        // time-out once per command.
-        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 3);
-        let silent = redis::RedisConnectionInfo::default().set_skip_set_lib_name();
-        let info = info
-            .set_redis_settings(silent)
-            .set_tcp_settings(TcpSettings::default().set_nodelay(true).set_keepalive(keepalive));
-        Ok(Address { info, shown, user, password, database })
-    }
-
-    /// The address without user and password.
-    pub(crate) fn shown(&self) -> &Arc<str> {
-        &self.shown
-    }
-
-    /// The first command on a connection; RESP3 tells its client id.
-    fn hello(&self, name: &str) -> Call {
-        let mut parts: Vec<&[u8]> = vec![b"HELLO", b"3"];
-        if self.user.is_some() || self.password.is_some() {
-            let user = self.user.as_deref().unwrap_or("default");
-            let password = self.password.as_deref().unwrap_or_default();
-            parts.extend([b"AUTH", user.as_bytes(), password.as_bytes()]);
-        }
-        parts.extend([b"SETNAME", name.as_bytes()]);
-        Call::command(&parts)
-    }
-
-    fn select(&self) -> Option<Call> {
-        let database = u64::try_from(self.database).ok().filter(|database| *database > 0)?;
-        Some(Call::command(&[b"SELECT", Digits::new(database).as_bytes()]))
-    }
-}
-
-fn bad_url(error: &redis::RedisError) -> Error {
-    let reason = match cfg!(feature = "tls") {
-        false if error.to_string().contains("TLS") => "TLS needs the feature \"tls\" of leasehold",
-        _ => "it must be redis://, rediss:// or redis+unix://, with a host or a path",
-    };
-    Error::configuration(format!("the URL of the server cannot be used: {reason}"))
-}
-
-impl fmt::Debug for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Address").field(&self.shown).finish()
-    }
-}
-
 impl fmt::Debug for Conn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Conn").field(&self.identity).finish()
@@ -147,41 +91,50 @@ impl fmt::Debug for Conn {
 
 impl Conn {
     /// Connects and introduces itself as `name`, in one round trip, and asks what
-    /// became of `ghosts` in the same write.
+    /// became of those `ghosts` that are connections to this server in the same write.
     pub(crate) fn open(
         address: &Address,
         timeouts: Timeouts,
         name: String,
         ghosts: &[Identity],
     ) -> Result<Opened> {
-        let inner = redis::Client::open(address.info.clone())
+        let inner = redis::Client::open(address.info())
             .and_then(|client| client.get_connection_with_timeout(timeouts.connect))
             .map_err(|error| unreachable_server(address, error))?;
-        let identity = Identity { id: 0, name };
-        let mut conn = Conn { inner, identity, timeouts, patience: Duration::ZERO };
-        let ghosts = conn.shake_hands(address, ghosts).map_err(|error| refused(address, error))?;
-        Ok(Opened { conn, ghosts })
+        let identity = Identity { server: Arc::clone(address.shown()), id: 0, name };
+        let conn = Conn { inner, identity, timeouts, patience: Duration::ZERO };
+        conn.shake_hands(address, ghosts).map_err(|error| refused(address, error))
     }
 
-    fn shake_hands(&mut self, address: &Address, ghosts: &[Identity]) -> Result<Ghosts> {
+    fn shake_hands(mut self, address: &Address, ghosts: &[Identity]) -> Result<Opened> {
+        let ghosts: Vec<_> = ghosts.iter().filter(|ghost| ghost.is_at(address)).cloned().collect();
         let select = address.select();
-        let list = (!ghosts.is_empty()).then(|| list_clients(ghosts));
+        let list = (!ghosts.is_empty()).then(|| list_clients(&ghosts));
         let mut bytes = address.hello(&self.identity.name).bytes;
         let more = [&select, &list].into_iter().flatten();
         more.for_each(|call| bytes.extend_from_slice(&call.bytes));
 
         let deadline = self.send(&bytes).map_err(|fault| fault.error)?;
         let mut answer = || self.answer(deadline).map_err(|fault| fault.error);
-        let id = client_id(answer()?)?;
+        let Greeting { id, is_replica } = greeting(answer()?)?;
         if select.is_some() {
             accepted(answer()?)?;
         }
-        let alive = match list {
-            Some(_) => still_alive(answer()?, ghosts),
+        let ghosts = match list {
+            Some(_) => still_alive(answer()?, &ghosts),
             None => Ghosts::Alive(Vec::new()),
         };
         self.identity.id = id;
-        Ok(alive)
+        Ok(Opened { conn: self, ghosts, is_replica })
+    }
+
+    /// Sends one command and reads its answer; a refusal is an error.
+    pub(crate) fn ask(&mut self, call: &Call) -> Result<Reply> {
+        let asked = self.send(&call.bytes).and_then(|deadline| self.answer(deadline));
+        match asked.map_err(|fault| fault.error)? {
+            Reply::Refused(refusal) => Err(Error::server(&refusal)),
+            reply => Ok(reply),
+        }
     }
 
     pub(crate) fn identity(&self) -> &Identity {
@@ -190,9 +143,10 @@ impl Conn {
 
     /// Writes `bytes` and says until when their answers are waited for.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> std::result::Result<Moment, Fault> {
-        self.be_patient(self.timeouts.response)?;
+        let patience = self.timeouts.response + self.timeouts.replicas;
+        self.be_patient(patience)?;
         self.inner.send_packed_command(bytes).map_err(Fault::new)?;
-        Ok(time::now() + self.timeouts.response)
+        Ok(time::now() + patience)
     }
 
     /// Reads one reply, of a deadline that many may share.
@@ -229,6 +183,10 @@ impl Conn {
 }
 
 impl Identity {
+    fn is_at(&self, address: &Address) -> bool {
+        self.server == *address.shown()
+    }
+
     /// The command that makes sure that this connection does nothing any more.
     pub(crate) fn kill(&self) -> Call {
         Call::command(&[b"CLIENT", b"KILL", b"ID", Digits::new(self.id.unsigned_abs()).as_bytes()])
@@ -258,18 +216,19 @@ fn still_alive(reply: Reply, ghosts: &[Identity]) -> Ghosts {
     Ghosts::Alive(ghosts.iter().filter(is_in).cloned().collect())
 }
 
-fn client_id(hello: Reply) -> Result<i64> {
-    match hello {
-        Reply::Refused(refusal) => Err(hello_refused(&refusal)),
-        Reply::List(parts) => parts
-            .chunks_exact(2)
-            .find_map(|pair| match pair {
-                [Reply::Text(key), Reply::Int(id)] if key == b"id" => Some(*id),
-                _ => None,
-            })
-            .ok_or_else(|| unexpected(&Reply::Nil)),
-        other => Err(unexpected(&other)),
+/// What a server says of itself and of the connection.
+struct Greeting {
+    id: i64,
+    is_replica: bool,
+}
+
+fn greeting(hello: Reply) -> Result<Greeting> {
+    if let Reply::Refused(refusal) = hello {
+        return Err(hello_refused(&refusal));
     }
+    let Some(&Reply::Int(id)) = hello.field("id") else { return Err(unexpected(&hello)) };
+    let role = hello.field("role").and_then(Reply::text);
+    Ok(Greeting { id, is_replica: role.is_some_and(|role| role != b"master") })
 }
 
 /// Redis before 6 does not know HELLO, some proxies do not know version 3.
@@ -293,7 +252,7 @@ fn accepted(reply: Reply) -> Result<()> {
 }
 
 fn unreachable_server(address: &Address, error: redis::RedisError) -> Error {
-    let message = format!("the server at {} cannot be reached", address.shown);
+    let message = format!("the server at {} cannot be reached", address.shown());
     Error::caused(ErrorKind::Connection, message, error)
 }
 
@@ -301,7 +260,7 @@ fn unreachable_server(address: &Address, error: redis::RedisError) -> Error {
 fn refused(address: &Address, error: Error) -> Error {
     match error.is_connection() {
         true => {
-            let message = format!("the server at {} gave no proper answer", address.shown);
+            let message = format!("the server at {} gave no proper answer", address.shown());
             Error::caused(ErrorKind::Connection, message, error)
         }
         false => error,
@@ -371,35 +330,10 @@ fn push(kind: &PushKind, data: Vec<Value>) -> Push {
 mod tests {
     use super::*;
 
-    fn shown(url: &str) -> String {
-        format!("{:?}", Address::parse(url).expect("a good URL"))
-    }
-
-    #[test]
-    fn urls_are_read_and_passwords_never_shown() {
-        assert_eq!(shown("redis://u:secret@host:7000/3"), "Address(\"host:7000\")");
-        assert_eq!(
-            shown("redis+unix:///run/r.sock?user=u&pass=secret"),
-            "Address(\"/run/r.sock\")"
-        );
-        let address = Address::parse("redis://u:s%20x@host/3").expect("a good URL");
-        let hello = String::from_utf8(address.hello("n").bytes.to_vec()).expect("ASCII");
-        assert!(hello.contains("AUTH\r\n$1\r\nu\r\n$3\r\ns x\r\n"), "{hello}");
-        assert!(address.select().is_some_and(|call| call.bytes.ends_with(b"3\r\n")));
-    }
-
-    #[test]
-    fn bad_urls_are_refused_without_being_repeated() {
-        for url in ["", "secret", "http://secret/", "redis://:secret@", "redis://h/secret"] {
-            let error = Address::parse(url).expect_err(url);
-            assert!(error.is_configuration(), "{url}: {error}");
-            assert!(!format!("{error} {error:?}").contains("secret"), "{url}: {error:?}");
-        }
-    }
-
     #[test]
     fn a_ghost_is_alive_only_under_its_own_name() {
-        let ghost = |id: i64, name: &str| Identity { id, name: name.to_owned() };
+        let ghost =
+            |id: i64, name: &str| Identity { server: "s".into(), id, name: name.to_owned() };
         let ghosts = [ghost(3, "a"), ghost(4, "b"), ghost(5, "c")];
         let list = b"id=3 addr=1 name=a age=1\nid=4 addr=2 name=other age=1\n".to_vec();
         let alive = still_alive(Reply::Text(list), &ghosts);

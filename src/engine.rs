@@ -9,8 +9,9 @@ use crossbeam_channel::Receiver;
 use uuid::Uuid;
 
 use crate::aside::Aside;
+use crate::audit::Auditor;
 use crate::cancel::CancelToken;
-use crate::config::{BackOff, Builder};
+use crate::config::{BackOff, Builder, Servers};
 use crate::conn::Timeouts;
 use crate::error::{Error, Result};
 use crate::event::{Event, Events, Sink};
@@ -21,10 +22,13 @@ use crate::local::Local;
 use crate::name::Name;
 use crate::pool::{OnReconnect, Pool, PoolSettings};
 use crate::request::{Debt, Request};
+use crate::scout::Scout;
 use crate::script::Call;
 use crate::sync::Mutex;
 use crate::thread;
 use crate::time::{self, Moment};
+use crate::topology::Route;
+use crate::topology::sentinel::Sentinels;
 use crate::waiters::{Channel, Hearing, Waiters};
 use crate::watchdog::{Watchdog, WatchdogSettings};
 
@@ -57,7 +61,9 @@ pub(crate) struct Engine {
     locals: Interned<Local>,
     /// So that what a process knows of a lock outlives handles made for one call.
     recent: Recent<Local>,
-    watchdog_thread: Mutex<Option<JoinHandle<()>>>,
+    scout: Arc<Scout>,
+    /// The watchdog's and the scout's.
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl fmt::Debug for Engine {
@@ -69,28 +75,36 @@ impl fmt::Debug for Engine {
 impl Engine {
     /// Connects, and starts the threads that a client has from the start.
     pub(crate) fn start(settings: Builder) -> Result<Arc<Engine>> {
-        let address = settings.check()?;
+        let servers = settings.check()?;
         let id = Uuid::new_v4();
         let name = format!("leasehold:{id}");
         let control = format!("leasehold:wake:{{{id}}}");
-        let timeouts =
-            Timeouts { connect: settings.connect_timeout, response: settings.response_timeout };
+        let (replicas, replicas_timeout) = settings.min_replicas;
+        let timeouts = Timeouts {
+            connect: settings.connect_timeout,
+            response: settings.response_timeout,
+            replicas: if replicas == 0 { Duration::ZERO } else { replicas_timeout },
+        };
         let (events, told) = sink(settings.events.is_some());
+        let route = route(servers, &name, timeouts.without_replicas());
 
         let pool = Arc::new(Pool::open(PoolSettings {
-            address: address.clone(),
+            route: route.clone(),
             timeouts,
+            replicas,
             name: name.clone(),
             size: settings.pool_size,
             wait: settings.pool_timeout,
             repeat: settings.poll_bound,
             events: events.clone(),
         })?);
+        let auditor = Arc::new(Auditor::new(settings.on_finding, events.clone()));
+        auditor.look(pool.server(), |questions| pool.ask_all(questions))?;
         let waiters = Arc::new(Waiters::default());
         let beat = SLOWEST_BEAT.min(settings.poll_bound / 2);
         let listener = Arc::new(Listener::new(
             ListenerSettings {
-                address,
+                route: route.clone(),
                 timeouts,
                 name: format!("{name}:listener"),
                 control: control.clone(),
@@ -109,13 +123,16 @@ impl Engine {
             },
             Arc::clone(&pool),
             Arc::clone(&waiters),
+            Arc::clone(&auditor),
         ));
         let weak: Weak<Watchdog> = Arc::downgrade(&watchdog);
-        pool.set_on_reconnect(weak as Weak<dyn OnReconnect>);
+        pool.set_on_reconnect(weak.clone() as Weak<dyn OnReconnect>);
+        let scout = Arc::new(Scout::new(route));
         if let (Some(events), Some(told)) = (settings.events, told) {
             start_events(events, told)?;
         }
-        let watchdog_thread = Mutex::new(Some(watchdog.start()?));
+        let mut threads = vec![watchdog.start()?];
+        threads.extend(scout.start(weak)?);
         Ok(Arc::new(Engine {
             id,
             pool,
@@ -139,7 +156,8 @@ impl Engine {
             },
             locals: Interned::default(),
             recent: Recent::default(),
-            watchdog_thread,
+            scout,
+            threads: Mutex::new(threads),
         }))
     }
 
@@ -198,8 +216,9 @@ impl Engine {
         self.watchdog.stop();
         let listener = self.listener.stop();
         self.tell_listener("");
-        let watchdog = self.watchdog_thread.lock().take();
-        asides.into_iter().chain([listener, watchdog].into_iter().flatten()).collect()
+        self.scout.stop();
+        let threads = std::mem::take(&mut *self.threads.lock());
+        asides.into_iter().chain(listener).chain(threads).collect()
     }
 }
 
@@ -208,6 +227,16 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.closing.cancel();
         self.stop();
+    }
+}
+
+fn route(servers: Servers, name: &str, timeouts: Timeouts) -> Route {
+    match servers {
+        Servers::One(address) => Route::To(Arc::new(address)),
+        Servers::Named { master, sentinels, like } => {
+            let name = format!("{name}:scout");
+            Route::Master(Arc::new(Sentinels::new(master, sentinels, like, name, timeouts)))
+        }
     }
 }
 

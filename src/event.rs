@@ -50,7 +50,8 @@ pub trait Events: Send + Sync {
     fn reconnected(&self, event: &Reconnected) {
         let _ = event;
     }
-    /// The server is set up in a way that endangers locks.
+    /// A server is set up in a way that endangers locks; see
+    /// [`Builder::audit`](crate::Builder::audit).
     fn audit(&self, event: &Audit) {
         let _ = event;
     }
@@ -157,6 +158,7 @@ pub(crate) enum Event {
     RenewalFailed(RenewalFailed),
     Lost(Lost),
     Reconnected(Reconnected),
+    Audit(Audit),
 }
 
 impl Event {
@@ -169,6 +171,7 @@ impl Event {
             Event::RenewalFailed(event) => to.renewal_failed(event),
             Event::Lost(event) => to.lost(event),
             Event::Reconnected(event) => to.reconnected(event),
+            Event::Audit(event) => to.audit(event),
         }
     }
 }

@@ -112,7 +112,9 @@ impl Lane {
     pub(crate) fn queue_if_free(&self, request: &mut Option<Request>) -> bool {
         let mut state = self.state.lock();
         let waits = request.as_ref().is_some_and(|request| request.slot().is_some());
-        let fits = |wire: &Wire| wire.is_connected() || waits && may_connect(wire);
+        let fits = |wire: &Wire| {
+            (wire.is_connected() || waits && may_connect(wire)) && !wire.waits_for_replicas()
+        };
         let fits = state.wire.as_deref().is_some_and(fits);
         let free = fits && state.queue.is_empty();
         if free {
@@ -181,6 +183,17 @@ impl Lane {
     pub(crate) fn serve(&self) {
         if let Some(lead) = Lead::take(self) {
             lead.serve(None);
+        }
+    }
+
+    /// If nobody leads, gives up a connection to what is no more the server. (Who leads
+    /// will find that out.)
+    pub(crate) fn leave_old_server(&self) {
+        if let Some(mut lead) = Lead::take(self)
+            && let Some(wire) = lead.wire.as_deref_mut()
+        {
+            let back = wire.leave_old_server();
+            lead.put_back(back);
         }
     }
 
@@ -279,13 +292,18 @@ impl<'a> Lead<'a> {
 
     /// Posts what was taken from the line; what cannot be posted goes back there.
     fn post(&mut self) {
-        let lane = self.lane;
-        let Some(mut back) = self.wire.as_deref_mut().and_then(Wire::post) else { return };
-        let mut state = lane.state.lock();
+        if let Some(back) = self.wire.as_deref_mut().and_then(Wire::post) {
+            self.put_back(back);
+        }
+    }
+
+    /// Stands at the head of the line what has been taken from there.
+    fn put_back(&mut self, mut back: VecDeque<Request>) {
+        let mut state = self.lane.state.lock();
         back.append(&mut state.queue);
         state.queue = back;
         drop(state);
-        lane.wake();
+        self.lane.wake();
     }
 }
 

@@ -77,6 +77,7 @@
 
 mod acquire;
 mod aside;
+mod audit;
 mod cancel;
 mod client;
 mod config;
@@ -108,17 +109,20 @@ mod release;
 mod request;
 mod runs;
 mod rw_lock;
+mod scout;
 mod script;
 mod settle;
 mod sync;
 mod thread;
 mod time;
 mod together;
+mod topology;
 mod waiters;
 mod watchdog;
 mod wheel;
 mod wire;
 
+pub use audit::OnFinding;
 pub use cancel::CancelToken;
 pub use client::Client;
 pub use config::{BackOff, Builder};

@@ -27,14 +27,15 @@ use crossbeam_channel::{Receiver, Sender};
 
 #[cfg(not(all(test, leasehold_model)))]
 use crate::conn::Conn;
+use crate::conn::Timeouts;
 #[cfg(all(test, leasehold_model))]
 use crate::conn::model::Conn;
-use crate::conn::{Address, Timeouts};
 use crate::error::{Error, ErrorKind, Result};
 use crate::script::{Call, Push, Reply};
 use crate::sync::Mutex;
 use crate::thread;
 use crate::time::{self, Moment, jittered};
+use crate::topology::{Moves, Reached, Route};
 use crate::waiters::{Channel, Hearing, Waiters};
 
 #[cfg(all(test, leasehold_model))]
@@ -59,7 +60,7 @@ const MANY: usize = 128;
 /// How the listener is set up.
 #[derive(Clone, Debug)]
 pub(crate) struct ListenerSettings {
-    pub(crate) address: Address,
+    pub(crate) route: Route,
     pub(crate) timeouts: Timeouts,
     /// The name of its connection, on the server.
     pub(crate) name: String,
@@ -181,6 +182,8 @@ struct Subscriber<'a> {
     settings: &'a ListenerSettings,
     waiters: &'a Waiters,
     conn: Conn,
+    /// What the connection is good for.
+    moves: Moves,
     channels: HashMap<Box<str>, Subscribed>,
     opened: Moment,
     idle_since: Moment,
@@ -200,11 +203,12 @@ impl Drop for Subscriber<'_> {
 
 impl<'a> Subscriber<'a> {
     fn open(settings: &'a ListenerSettings, waiters: &'a Waiters) -> Result<Subscriber<'a>> {
-        let timeouts = Timeouts { response: SILENCE, ..settings.timeouts };
-        let opened = Conn::open(&settings.address, timeouts, settings.name.clone(), &[])?;
-        let (conn, channels, opened) = (opened.conn, HashMap::new(), time::now());
-        let idle_since = time::now();
-        let mut subscriber = Subscriber { settings, waiters, conn, channels, opened, idle_since };
+        let timeouts = Timeouts { response: SILENCE, ..settings.timeouts.without_replicas() };
+        let Reached { conn, moves, .. } = settings.route.open(timeouts, &settings.name, &[])?;
+        let (channels, now) = (HashMap::new(), time::now());
+        let (opened, idle_since) = (now, now);
+        let mut subscriber =
+            Subscriber { settings, waiters, conn, moves, channels, opened, idle_since };
         subscriber.send(&[b"SUBSCRIBE", settings.control.as_bytes()])?;
         subscriber.subscribe_waited_for()?;
         Ok(subscriber)
@@ -222,6 +226,9 @@ impl<'a> Subscriber<'a> {
                 Reply::Push(Push::Subscribed { channel }) => self.confirmed(&channel)?,
                 Reply::Refused(refusal) => return Err(Error::server(&refusal)),
                 _ => {}
+            }
+            if self.moves != self.settings.route.moves() {
+                return Err(Error::new(ErrorKind::Connection, "the server is another one now"));
             }
             if self.is_idle() {
                 break;

@@ -21,15 +21,16 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::conn::{Address, Timeouts};
+use crate::conn::Timeouts;
 use crate::error::Result;
 use crate::event::Sink;
 use crate::lane::{Lane, Unread};
 use crate::request::{Answer, Failure, Link, Observer, Outcome, Request, Slot};
-use crate::script::{Call, LaneId};
+use crate::script::{Call, LaneId, Reply};
 use crate::sync::Mutex;
 use crate::thread;
 use crate::time::{self, Moment};
+use crate::topology::{Moves, Route};
 use desk::{Desk, LONGEST_PAUSE};
 
 pub(crate) use desk::OnReconnect;
@@ -51,8 +52,10 @@ const TIME_PASSES: bool = !cfg!(all(test, leasehold_model));
 /// How the pool is set up.
 #[derive(Debug)]
 pub(crate) struct PoolSettings {
-    pub(crate) address: Address,
+    pub(crate) route: Route,
     pub(crate) timeouts: Timeouts,
+    /// How many replicas have to acknowledge what takes or prolongs a lock.
+    pub(crate) replicas: u32,
     /// The name of the client's connections, on the server.
     pub(crate) name: String,
     pub(crate) size: usize,
@@ -123,7 +126,8 @@ impl Pool {
     pub(crate) fn open(settings: PoolSettings) -> Result<Pool> {
         let desk = Arc::new(Desk::new(settings.size, settings.events, settings.repeat));
         let link = Arc::new(Link {
-            address: settings.address,
+            route: settings.route,
+            replicas: settings.replicas,
             name: settings.name,
             process: std::process::id(),
             observer: Arc::clone(&desk) as Arc<dyn Observer>,
@@ -145,6 +149,21 @@ impl Pool {
         Lane::new(LaneId(self.shared.lanes.len()), Arc::clone(&self.link), timeouts)
     }
 
+    /// The address of the server, if one has been found.
+    pub(crate) fn server(&self) -> Option<Arc<str>> {
+        self.link.route.server()
+    }
+
+    /// How often the server has been another than before.
+    pub(crate) fn moves(&self) -> Moves {
+        self.link.route.moves()
+    }
+
+    /// Gives up the connections to what is no more the server.
+    pub(crate) fn leave_old_servers(&self) {
+        self.shared.lanes.iter().for_each(Lane::leave_old_server);
+    }
+
     /// Whom to tell of new connections.
     pub(crate) fn set_on_reconnect(&self, whom: Weak<dyn OnReconnect>) {
         self.shared.desk.set_on_reconnect(whom);
@@ -159,6 +178,19 @@ impl Pool {
     pub(crate) fn call(&self, call: Call, at: At) -> Result<Answer> {
         let pending = self.queue(call, at);
         self.wait(pending, Moment::END).1.map_err(Failure::into_error)
+    }
+
+    /// Sends commands in one write; the replies of those that were not refused.
+    pub(crate) fn ask_all(&self, calls: Vec<Call>) -> Vec<Reply> {
+        let mut lane = At::Any;
+        let queue = |call| {
+            let pending = self.queue(call, lane);
+            lane = At::Behind(pending.lane);
+            pending
+        };
+        let pending: Vec<_> = calls.into_iter().map(queue).collect();
+        let answers = pending.into_iter().map(|pending| self.wait(pending, Moment::END).1);
+        answers.filter_map(|outcome| outcome.ok().map(|answer| answer.reply)).collect()
     }
 
     /// The first half of [`Pool::call`]: takes a place in line and does no I/O.
@@ -366,17 +398,27 @@ impl Drop for Present<'_> {
 #[cfg(all(test, not(leasehold_model)))]
 mod tests {
     use super::*;
+    use crate::conn::{Address, Certificates};
+
+    fn address() -> Address {
+        Address::parse("redis://127.0.0.1/", &Certificates::default()).expect("a good URL")
+    }
 
     /// A pool of lanes that nobody connects.
     fn lanes(size: usize) -> Shared {
         let desk = Arc::new(Desk::new(size, Sink::default(), Duration::ZERO));
         let link = Arc::new(Link {
-            address: Address::parse("redis://127.0.0.1/").expect("a good URL"),
+            route: Route::To(Arc::new(address())),
+            replicas: 0,
             name: String::new(),
             process: std::process::id(),
             observer: Arc::clone(&desk) as Arc<dyn Observer>,
         });
-        let timeouts = Timeouts { connect: Duration::ZERO, response: Duration::ZERO };
+        let timeouts = Timeouts {
+            connect: Duration::ZERO,
+            response: Duration::ZERO,
+            replicas: Duration::ZERO,
+        };
         let lane = |id| Lane::new(LaneId(id), Arc::clone(&link), timeouts);
         let lanes = (0..size).map(lane).collect();
         Shared { lanes, callers: AtomicUsize::new(0), desk, threads: Mutex::default() }

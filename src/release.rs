@@ -97,7 +97,8 @@ impl Hold {
         let answer = self.seat.engine.pool.call(extension, At::behind(self.lease.haunted()));
         let answer = answer.inspect_err(|_| self.lease.may_be_extended(time::now(), lease))?;
         let sent = answer.sent;
-        if !watchdog::is_extended(answer)? {
+        let extended = watchdog::is_extended(answer);
+        if !extended.inspect_err(|_| self.lease.may_be_extended(time::now(), lease))? {
             self.seat.local.lose(&self.lease);
             return Err(lost());
         }

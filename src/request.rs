@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::conn::{Address, Identity};
+use crate::conn::Identity;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::Lease;
 use crate::script::{Call, LaneId, Reply, Script};
 use crate::sync::{Mutex, thread_local};
 use crate::time::Moment;
+use crate::topology::Route;
 
 /// An answer, and how it came about.
 #[derive(Clone, Debug)]
@@ -23,7 +24,24 @@ pub(crate) struct Answer {
     pub(crate) doubtful: bool,
     /// A copy of this or of an earlier command may still run, later.
     pub(crate) haunted: bool,
+    /// Too few replicas have acknowledged what it wrote, of a command that they should.
+    pub(crate) too_few: Option<TooFew>,
     pub(crate) lane: LaneId,
+}
+
+/// How many replicas have acknowledged a write, and how many should have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TooFew {
+    pub(crate) acknowledged: u64,
+    pub(crate) wanted: u32,
+}
+
+impl TooFew {
+    pub(crate) fn into_error(self) -> Error {
+        let TooFew { acknowledged, wanted } = self;
+        let message = format!("replicas that acknowledged it in time: {acknowledged} of {wanted}");
+        Error::new(ErrorKind::NotReplicated, message)
+    }
 }
 
 /// Why there is no answer that says anything.
@@ -120,6 +138,8 @@ pub(crate) struct Request {
     pub(crate) doubtful: bool,
     /// How often its script was loaded for it.
     pub(crate) loads: u8,
+    /// It has been refused by a server that is a replica.
+    pub(crate) misled: bool,
     /// How many, with this one as the first, were written as one command.
     pub(crate) joined: usize,
     /// It is to be written by itself.
@@ -133,6 +153,8 @@ pub(crate) enum To {
     Debt(Debt),
     Script(&'static Script),
     Ghost(Identity),
+    /// Those whose answers are good only if enough replicas have what they wrote.
+    Replicated,
 }
 
 impl Request {
@@ -153,7 +175,13 @@ impl Request {
     }
 
     pub(crate) fn new(call: Call, to: To) -> Request {
-        Request { call, to, written: None, doubtful: false, loads: 0, joined: 1, alone: false }
+        let (written, doubtful, misled, alone) = (None, false, false, false);
+        Request { call, to, written, doubtful, loads: 0, misled, joined: 1, alone }
+    }
+
+    /// Whether it is there for others and not for a caller or a debt.
+    pub(crate) fn is_help(&self) -> bool {
+        matches!(self.to, To::Script(_) | To::Ghost(_) | To::Replicated)
     }
 
     /// The connection was given up: what was written there may have run.
@@ -164,7 +192,7 @@ impl Request {
     pub(crate) fn slot(&self) -> Option<&Arc<Slot>> {
         match &self.to {
             To::Waiter(promise) => promise.0.as_ref(),
-            To::Debt(_) | To::Script(_) | To::Ghost(_) => None,
+            To::Debt(_) | To::Script(_) | To::Ghost(_) | To::Replicated => None,
         }
     }
 
@@ -180,7 +208,7 @@ impl Request {
     pub(crate) fn until(&self) -> Moment {
         match &self.to {
             To::Debt(debt) => debt.until,
-            To::Waiter(_) | To::Script(_) | To::Ghost(_) => Moment::START,
+            To::Waiter(_) | To::Script(_) | To::Ghost(_) | To::Replicated => Moment::START,
         }
     }
 
@@ -188,7 +216,7 @@ impl Request {
     pub(crate) fn into_debt(self) -> Option<(Call, Debt)> {
         match self.to {
             To::Debt(debt) => Some((self.call, debt)),
-            To::Waiter(_) | To::Script(_) | To::Ghost(_) => None,
+            To::Waiter(_) | To::Script(_) | To::Ghost(_) | To::Replicated => None,
         }
     }
 }
@@ -260,7 +288,9 @@ impl Slot {
 
 /// What all lanes of one client share.
 pub(crate) struct Link {
-    pub(crate) address: Address,
+    pub(crate) route: Route,
+    /// How many replicas have to acknowledge what takes or prolongs a lock.
+    pub(crate) replicas: u32,
     /// The client's name, which its connections carry with a number each.
     pub(crate) name: String,
     /// The process that may use them.
@@ -270,7 +300,7 @@ pub(crate) struct Link {
 
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("Link").field("route", &self.route).finish_non_exhaustive()
     }
 }
 

@@ -134,6 +134,9 @@ pub(crate) struct Call {
     /// A second copy would do more than the first: it must not be sent again if the
     /// first may have run.
     pub(crate) once: bool,
+    /// Its answer is good only if enough replicas have what it wrote, where the client was
+    /// told to see to that.
+    pub(crate) replicated: bool,
 }
 
 /// Where the parts of a call stand that can be joined with others: one key, few
@@ -163,7 +166,7 @@ impl Call {
         args.into_iter().for_each(|value| part(&mut bytes, value));
         let mark = script.mark.filter(|_| count == 1);
         let part = mark.map(|mark| Part { mark, key, args: rest, count: parts - count });
-        Call { bytes, script: Some(script), part, lasting: Duration::ZERO, once: false }
+        Call { script: Some(script), part, ..Call::of(bytes) }
     }
 
     /// A plain command.
@@ -171,7 +174,12 @@ impl Call {
         let mut bytes = Bytes::with_capacity(64);
         open(&mut bytes, parts.len());
         parts.iter().for_each(|value| part(&mut bytes, value));
-        Call { bytes, script: None, part: None, lasting: Duration::ZERO, once: false }
+        Call::of(bytes)
+    }
+
+    fn of(bytes: Bytes) -> Call {
+        let (lasting, once, replicated) = (Duration::ZERO, false, false);
+        Call { bytes, script: None, part: None, lasting, once, replicated }
     }
 
     /// Whether it can be joined with others.
@@ -200,6 +208,11 @@ impl Call {
     /// Says that the call takes something for so long.
     pub(crate) fn lasting(self, lease: Duration) -> Call {
         Call { lasting: lease, ..self }
+    }
+
+    /// Says that replicas have to acknowledge it, where the client was told so.
+    pub(crate) fn replicated(self) -> Call {
+        Call { replicated: true, ..self }
     }
 
     /// Says that no second copy may be sent, nor a late one run.
@@ -349,6 +362,22 @@ impl Reply {
             Reply::List(parts) => parts.into_iter().map(Reply::into_int).collect(),
             Reply::Refused(refusal) => Err(Error::server(&refusal)),
             other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The value of that name, in a list of names and values.
+    pub(crate) fn field(&self, name: &str) -> Option<&Reply> {
+        let Reply::List(parts) = self else { return None };
+        parts.chunks_exact(2).find_map(|pair| match pair {
+            [Reply::Text(key), value] if key == name.as_bytes() => Some(value),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn text(&self) -> Option<&[u8]> {
+        match self {
+            Reply::Text(text) => Some(text),
+            _ => None,
         }
     }
 

@@ -5,7 +5,7 @@
 //! state machines never read it: they are told what time it is.
 
 use std::ops::Add;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// A point in time, in nanoseconds since the machine was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,6 +61,11 @@ pub(crate) fn now() -> Moment {
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
     Moment(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+}
+
+/// The time since 1970 as this machine knows it, which may jump: to compare clocks.
+pub(crate) fn wall_clock() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]

@@ -70,7 +70,7 @@ pub(crate) fn take(attempts: &[Attempt<'_>]) -> Result<Taken> {
             let position = positions.map(|(position, _)| position).nth(refused);
             return Ok(Taken::Refused(position.unwrap_or_default()));
         }
-        question.check_time(&answer)?;
+        question.check_grant(&answer)?;
         return Ok(Taken::All(steps.into_iter().map(|step| step.granted(&answer)).collect()));
     }
     Ok(Taken::All(steps.into_iter().filter_map(Step::held).collect()))
@@ -175,7 +175,7 @@ impl<'a> Question<'a> {
         let keys = self.asked.iter().map(|one| one.attempt.seat.local.name().key().as_bytes());
         let owners = self.asked.iter().map(|one| one.owner.as_bytes());
         let args = std::iter::once(lease.as_bytes()).chain(owners);
-        Call::script(&script::MULTI_ACQUIRE, keys, args).lasting(term)
+        Call::script(&script::MULTI_ACQUIRE, keys, args).lasting(term).replicated()
     }
 
     /// Which of them was refused, if that was why none was taken.
@@ -193,15 +193,16 @@ impl<'a> Question<'a> {
         Ok(Some(position))
     }
 
-    /// An error if the leases were over before the answer came.
-    fn check_time(&self, answer: &Answer) -> Result<()> {
-        match lease::deadline(answer.sent, self.first.attempt.term()) <= time::now() {
-            true => {
-                self.undo(answer.lane);
-                Err(Error::lost("the leases were over before the server's answer came"))
-            }
-            false => Ok(()),
-        }
+    /// An error if too few replicas have them, or the leases were over before the answer came.
+    fn check_grant(&self, answer: &Answer) -> Result<()> {
+        let over = lease::deadline(answer.sent, self.first.attempt.term()) <= time::now();
+        let error = match answer.too_few {
+            Some(too_few) => too_few.into_error(),
+            None if over => Error::lost("the leases were over before the server's answer came"),
+            None => return Ok(()),
+        };
+        self.undo(answer.lane);
+        Err(error)
     }
 
     /// Releases whatever the question took, or takes yet.

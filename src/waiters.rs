@@ -175,6 +175,11 @@ impl Waiters {
         channels
     }
 
+    /// Has all who wait ask again: what they know is of another server.
+    pub(crate) fn shake(&self) {
+        self.waited_for().iter().for_each(|channel| channel.message());
+    }
+
     /// The listener's connection, while it can be told what to subscribe to.
     pub(crate) fn session(&self) -> Option<Session> {
         let turns = self.turns.load(Ordering::Acquire);

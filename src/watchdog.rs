@@ -9,7 +9,8 @@
 //! calls per write, over a connection of its own. "Not yours" ends a hold at once.
 //! No answer (`renewal_failed`) leaves it valid to its deadline, and is tried again
 //! until then. When a connection of the client, its listener's excepted, was made
-//! anew, every lease is renewed at once: a server that came back empty is noticed.
+//! anew, every lease is renewed at once: a server that came back empty is noticed. The same
+//! if the server is another one by now (`topology.rs`), and all who wait are told to ask.
 //!
 //! The same thread polls for those who wait. A message that says that a lock is free
 //! may be lost, so the server is asked at the poll bound in any case: not by each waiting
@@ -25,6 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::audit::Auditor;
 use crate::conn::Timeouts;
 use crate::error::{Error, Result};
 use crate::event::{Event, LostReason, RenewalFailed, Renewed, Sink};
@@ -32,11 +34,12 @@ use crate::lane::Lane;
 use crate::lease::{Lease, Look, Renewal};
 use crate::local::Local;
 use crate::pool::{OnReconnect, Pool};
-use crate::request::{Answer, Debt, Failure, Request, Slot};
+use crate::request::{Answer, Debt, Failure, Request, Slot, TooFew};
 use crate::script::{self, Call, Digits, Script};
 use crate::sync::{Mailbox, Mutex};
 use crate::thread;
 use crate::time::{self, Moment, jittered, millis};
+use crate::topology::Moves;
 use crate::waiters::Waiters;
 use crate::wheel::Wheel;
 
@@ -90,9 +93,11 @@ pub(crate) struct Watchdog {
     lane: Lane,
     pool: Arc<Pool>,
     waiters: Arc<Waiters>,
+    auditor: Arc<Auditor>,
     timers: Mutex<Timers>,
     bell: Mailbox,
     renew_all: AtomicBool,
+    moves: Mutex<Moves>,
     stop: AtomicBool,
 }
 
@@ -123,19 +128,23 @@ impl Watchdog {
         mut settings: WatchdogSettings,
         pool: Arc<Pool>,
         waiters: Arc<Waiters>,
+        auditor: Arc<Auditor>,
     ) -> Watchdog {
         let (timeouts, longest) = (&mut settings.timeouts, settings.timeout / PATIENCE);
         timeouts.connect = timeouts.connect.min(longest);
         timeouts.response = timeouts.response.min(longest);
+        timeouts.replicas = timeouts.replicas.min(longest);
         let now = time::now();
         Watchdog {
             lane: pool.private_lane(settings.timeouts),
             settings,
             pool,
             waiters,
+            auditor,
             timers: Mutex::new(Timers::new(now)),
             bell: Mailbox::default(),
             renew_all: AtomicBool::new(false),
+            moves: Mutex::default(),
             stop: AtomicBool::new(false),
         }
     }
@@ -226,12 +235,16 @@ impl Watchdog {
         let now = time::now();
         let (mut fired, mut polled) = (Vec::new(), Vec::new());
         self.timers.lock().advance(now, &mut fired, &mut polled);
+        let moved = self.follow();
         let mut due = self.look_at(fired, now);
         if self.renew_all.swap(false, Ordering::AcqRel) {
             due.extend(self.all_renewed());
         }
         self.renew(due);
         self.look_for_free(polled);
+        if moved {
+            self.audit();
+        }
         if self.waiters.session().is_none() {
             return self.plan(Moment::END);
         }
@@ -240,6 +253,29 @@ impl Watchdog {
             self.beat();
         }
         self.plan(*next_beat)
+    }
+
+    /// Looks at a server that is new how it is set up.
+    fn audit(&self) {
+        let ask = |calls: Vec<Call>| {
+            let slots: Vec<_> = calls.into_iter().map(|call| self.queue(call)).collect();
+            let answers = slots.iter().map(|slot| self.lane.wait(slot, Moment::END));
+            answers.filter_map(|outcome| outcome.ok().map(|answer| answer.reply)).collect()
+        };
+        // It was reported; the client is built, so there is nothing to refuse any more.
+        let _ = self.auditor.look(self.pool.server(), ask);
+    }
+
+    /// Leaves a server that is not the one any more, and has those who wait ask the other.
+    fn follow(&self) -> bool {
+        let moves = self.pool.moves();
+        let before = std::mem::replace(&mut *self.moves.lock(), moves);
+        if before != moves {
+            self.renew_all.store(true, Ordering::Release);
+            self.pool.leave_old_servers();
+            self.waiters.shake();
+        }
+        before != moves
     }
 
     fn plan(&self, next_beat: Moment) -> Moment {
@@ -311,17 +347,17 @@ impl Watchdog {
 
     fn renewed(&self, batch: &[Kept], answer: &Renewals) {
         let now = time::now();
-        let mut leases = 0;
-        for (position, kept) in (1..).zip(batch) {
-            match answer.lost.contains(&position) {
-                true => kept.local.lose(&kept.lease),
-                false => {
-                    leases += 1;
-                    self.extend(kept, answer.sent, now);
-                }
-            }
+        let positions = (1..).zip(batch);
+        let (lost, kept): (Vec<_>, Vec<_>) =
+            positions.partition(|(position, _)| answer.lost.contains(position));
+        lost.iter().for_each(|(_, kept)| kept.local.lose(&kept.lease));
+        let kept: Vec<_> = kept.into_iter().map(|(_, kept)| kept.clone()).collect();
+        if let Some(too_few) = answer.too_few {
+            self.may_be_renewed(&kept);
+            return self.failed(&kept, &too_few.into_error());
         }
-        self.settings.events.tell(|| Event::Renewed(Renewed { leases }));
+        kept.iter().for_each(|kept| self.extend(kept, answer.sent, now));
+        self.settings.events.tell(|| Event::Renewed(Renewed { leases: kept.len() }));
     }
 
     fn extend(&self, kept: &Kept, sent: Moment, now: Moment) {
@@ -443,11 +479,14 @@ struct Renewals {
     sent: Moment,
     /// Which holds are lost, by their positions, which Lua counts from 1.
     lost: Vec<i64>,
+    /// The others count as not renewed.
+    too_few: Option<TooFew>,
 }
 
 impl Renewals {
     fn read(answer: Answer) -> Result<Renewals> {
-        Ok(Renewals { sent: answer.sent, lost: answer.reply.into_ints()? })
+        let (sent, too_few) = (answer.sent, answer.too_few);
+        Ok(Renewals { sent, lost: answer.reply.into_ints()?, too_few })
     }
 }
 
@@ -457,7 +496,7 @@ fn renewal(batch: &[Kept], lease: &Digits) -> Call {
     let owners = batch.iter().map(|kept| kept.lease.owner().as_bytes());
     let args = std::iter::once(lease.as_bytes()).chain(owners);
     match script {
-        Some(script) => Call::script(script, keys, args),
+        Some(script) => Call::script(script, keys, args).replicated(),
         None => Call::command(&[b"PING"]),
     }
 }
@@ -467,7 +506,12 @@ pub(crate) fn extension(kept: &Kept, lease: Duration) -> Call {
     renewal(std::slice::from_ref(kept), &Digits::new(millis(lease).unsigned_abs()))
 }
 
-/// Whether the answer to [`extension`] says that the hold is still there.
+/// Whether the answer to [`extension`] says that the hold is still there. An error if it was
+/// not extended for want of replicas.
 pub(crate) fn is_extended(answer: Answer) -> Result<bool> {
-    Ok(Renewals::read(answer)?.lost.is_empty())
+    let Renewals { lost, too_few, .. } = Renewals::read(answer)?;
+    match too_few.filter(|_| lost.is_empty()) {
+        Some(too_few) => Err(too_few.into_error()),
+        None => Ok(lost.is_empty()),
+    }
 }

@@ -8,8 +8,13 @@
 //!    joined, is sent again by itself.
 //! 2. Its reply completes it. Requests that nobody waits for may be left *unread*:
 //!    written, their replies to be read by whoever comes next, before its own.
+//!    Where replicas have to acknowledge what takes or prolongs a lock, `WAIT` comes last in
+//!    the write, and the answers are held until it is answered. Nothing is posted behind it,
+//!    where it would not be looked at before.
 //! 3. A reply of `NOSCRIPT` loads the script and sends it again, and with it what was
 //!    written behind it: order holds.
+//!    One of `READONLY` has it sent again, once, over a new connection: the server was a
+//!    master, or has taken its address, and the master may be elsewhere by now.
 //! 4. If the connection breaks before, a new one is made at once, and what has no
 //!    answer is sent again, once; its answer is then marked *doubtful*, since the
 //!    first copy may have run. If no answer comes in time nothing is sent again, and
@@ -34,10 +39,11 @@ use crate::conn::Conn;
 use crate::conn::model::Conn;
 use crate::conn::{Fault, Ghosts, Identity, Timeouts};
 use crate::error::{Error, Refusal, Result};
-use crate::request::{Answer, Failure, Link, Request, Slot, To, panicked};
-use crate::script::{self, Call, LaneId, Reply, Script};
+use crate::request::{Answer, Failure, Link, Request, Slot, To, TooFew, panicked};
+use crate::script::{self, Call, Digits, LaneId, Reply, Script};
 use crate::thread;
-use crate::time::{self, Moment};
+use crate::time::{self, Moment, millis};
+use crate::topology::Moves;
 
 /// How often a script is loaded for one request before that is an error.
 const LOADS: u8 = 3;
@@ -60,6 +66,8 @@ const JOINED: usize = 32;
 pub(crate) struct Wire {
     at: Place,
     conn: Option<Conn>,
+    /// What the connection is good for.
+    moves: Moves,
     /// How many connections there have been.
     serial: u64,
     buffer: Vec<u8>,
@@ -86,6 +94,8 @@ struct Batch {
     left: VecDeque<Request>,
     /// What has to be sent once more in the same order, before it.
     again: VecDeque<Request>,
+    /// What was answered, and waits for replicas to acknowledge it.
+    held: VecDeque<(Request, Reply)>,
 }
 
 /// What the replies said that is of use for what follows.
@@ -139,6 +149,7 @@ impl Wire {
         Wire {
             at: Place { lane, link, timeouts },
             conn: None,
+            moves: Moves::default(),
             serial: 0,
             buffer: Vec::new(),
             batch: Batch::default(),
@@ -180,11 +191,19 @@ impl Wire {
             requests.iter().map(|request| request.call.bytes.len()).sum()
         };
         self.conn.is_some()
+            && !self.has_been_left()
+            && !self.waits_for_replicas()
             && unread.len() < UNREAD
             && more.len() <= POSTED
             && size(unread) + size(more) <= POSTED_BYTES
             && self.at.link.check_process().is_ok()
             && !self.notes.ghosts.iter().any(|ghost| ghost.fate == Fate::Alive)
+    }
+
+    /// Whether the server has been asked to wait for replicas: what is written now is not
+    /// looked at before that.
+    pub(crate) fn waits_for_replicas(&self) -> bool {
+        matches!(self.batch.left.back(), Some(Request { to: To::Replicated, .. }))
     }
 
     /// Writes what was taken over and leaves the replies unread. If that fails, what
@@ -197,7 +216,14 @@ impl Wire {
         };
         self.condemn();
         self.give_up(&error, |request| request.call.once && request.doubtful);
-        Some(std::mem::take(&mut self.batch.left))
+        Some(self.give_back())
+    }
+
+    /// All that has no answer.
+    fn give_back(&mut self) -> VecDeque<Request> {
+        let mut back = std::mem::take(&mut self.batch.left);
+        back.retain(|request| !request.is_help());
+        back
     }
 
     /// Has every request that was taken over completed. `some_done` is called when some
@@ -235,8 +261,11 @@ impl Wire {
         self.at.fail(given_up, error);
     }
 
-    /// Connects if there is no connection.
+    /// Connects if there is no connection, or one to what is no more the server.
     pub(crate) fn connect(&mut self) -> Result<()> {
+        if self.has_been_left() {
+            self.condemn();
+        }
         if self.conn.is_some() {
             return Ok(());
         }
@@ -250,15 +279,31 @@ impl Wire {
         let now = time::now();
         let unknown = self.notes.ghosts_that_haunt(now);
         let name = format!("{}:{}.{}", link.name, lane.0, self.serial);
-        let opened = Conn::open(&link.address, *timeouts, name, &unknown)?;
-        self.notes.judge(&opened.ghosts, now);
-        self.conn = Some(opened.conn);
+        let reached = link.route.open(*timeouts, &name, &unknown)?;
+        self.notes.judge(&reached.ghosts, now);
+        self.conn = Some(reached.conn);
+        self.moves = reached.moves;
         self.notes.joins = true;
         self.serial += 1;
         if self.serial > 1 {
-            link.observer.reconnected(*lane, link.address.shown());
+            link.observer.reconnected(*lane, &reached.server);
         }
         Ok(())
+    }
+
+    /// Whether it has a connection that leads to what is no more the server.
+    fn has_been_left(&self) -> bool {
+        self.conn.is_some() && self.moves != self.at.link.route.moves()
+    }
+
+    /// Gives up a connection that leads to what is no more the server. What has no answer
+    /// there comes back.
+    pub(crate) fn leave_old_server(&mut self) -> VecDeque<Request> {
+        if !self.has_been_left() {
+            return VecDeque::new();
+        }
+        self.condemn();
+        self.give_back()
     }
 
     /// Its leader has panicked in the middle: nobody knows what it has read.
@@ -276,6 +321,7 @@ impl Wire {
     /// again.
     fn condemn(&mut self) {
         self.batch.requeue();
+        self.batch.take_back_held();
         let unanswered = &mut self.batch.left;
         let written = unanswered.iter().filter(|request| request.written.is_some());
         let lasting = written.map(|request| request.call.lasting).max().unwrap_or_default();
@@ -297,7 +343,6 @@ impl Wire {
         let Wire { conn: Some(conn), notes, batch, .. } = self else { return Ok(()) };
         notes.read(&self.at, conn, batch, self.due)?;
         batch.requeue();
-        // A replica that was a master, or took its address: look again where it is.
         if std::mem::take(&mut notes.misled) {
             self.conn = None;
         }
@@ -321,6 +366,13 @@ impl Wire {
             batch.left[at].joined = joined;
             at += joined;
         }
+        let fresh = batch.left.iter().rev().take_while(|request| request.written == Some(now));
+        if self.at.link.replicas > 0 && fresh.into_iter().any(|request| request.call.replicated) {
+            let wait = self.at.wait_for_replicas();
+            buffer.extend_from_slice(&wait.bytes);
+            let written = Some(now);
+            batch.left.push_back(Request { written, ..Request::new(wait, To::Replicated) });
+        }
         if !buffer.is_empty() {
             self.due = conn.send(buffer)?;
         }
@@ -338,8 +390,21 @@ impl Place {
             }
             (To::Debt(_), Err(error)) => self.link.observer.failed(self.lane, request, error),
             (To::Debt(_), Ok(answer)) => self.link.observer.answered(self.lane, request, answer),
-            (To::Script(_) | To::Ghost(_), _) => {}
+            (To::Script(_) | To::Ghost(_) | To::Replicated, _) => {}
         }
+    }
+
+    /// Waits until enough replicas have all that was written before on that connection.
+    fn wait_for_replicas(&self) -> Call {
+        let (wanted, span) = (self.link.replicas.into(), millis(self.timeouts.replicas));
+        let (wanted, span) = (Digits::new(wanted), Digits::new(span.unsigned_abs()));
+        Call::command(&[b"WAIT", wanted.as_bytes(), span.as_bytes()])
+    }
+
+    /// How many too few have it, by the answer to that.
+    fn too_few(&self, reply: Reply) -> Result<Option<TooFew>> {
+        let (acknowledged, wanted) = (reply.into_int()?.unsigned_abs(), self.link.replicas);
+        Ok((acknowledged < wanted.into()).then_some(TooFew { acknowledged, wanted }))
     }
 
     fn fail(&self, requests: impl IntoIterator<Item = Request>, error: &Error) {
@@ -365,6 +430,13 @@ impl Batch {
     fn requeue(&mut self) {
         self.again.append(&mut self.left);
         std::mem::swap(&mut self.left, &mut self.again);
+    }
+
+    /// What waits for replicas comes before all else that has no answer.
+    fn take_back_held(&mut self) {
+        for (request, _) in self.held.drain(..).rev() {
+            self.left.push_front(request);
+        }
     }
 
     /// Has the next ones sent again, each by itself: they did not run.
@@ -425,17 +497,40 @@ impl Notes {
     /// Completes what is answered by the next reply, or has it sent again.
     fn take_in(&mut self, at: &Place, batch: &mut Batch, reply: Reply) {
         let Some(mut request) = batch.left.pop_front() else { return };
+        if let To::Replicated = request.to {
+            return self.acknowledged(at, batch, at.too_few(reply));
+        }
         let reply = self.why_unknown(&request, reply);
         if reply.is_refused("NOSCRIPT") && request.loads < LOADS {
             request.loads += 1;
             request.written = None;
             batch.again.push_back(request);
+        } else if reply.is_refused("READONLY") && !request.misled {
+            self.misled = true;
+            request.misled = true;
+            request.written = None;
+            batch.again.push_back(request);
         } else if batch.again.is_empty() || request.call.once {
-            self.answer(at, request, reply);
+            match (at.link.replicas, &reply) {
+                (1.., reply) if request.call.replicated && !matches!(reply, Reply::Refused(_)) => {
+                    batch.held.push_back((request, reply.clone()));
+                }
+                _ => self.answer(at, request, reply, None),
+            }
         } else {
             // It was answered too early: it stands behind one that did not run.
             request.take_back();
             batch.again.push_back(request);
+        }
+    }
+
+    /// So many replicas have what was written up to here.
+    fn acknowledged(&mut self, at: &Place, batch: &mut Batch, too_few: Result<Option<TooFew>>) {
+        for (request, reply) in batch.held.drain(..) {
+            match &too_few {
+                Ok(too_few) => self.answer(at, request, reply, *too_few),
+                Err(error) => at.answer(request, Err(error.clone())),
+            }
         }
     }
 
@@ -461,7 +556,7 @@ impl Notes {
         }
     }
 
-    fn answer(&mut self, at: &Place, request: Request, reply: Reply) {
+    fn answer(&mut self, at: &Place, request: Request, reply: Reply, too_few: Option<TooFew>) {
         match &request.to {
             To::Ghost(identity) => self.killed(identity, &reply),
             To::Script(script) => {
@@ -474,13 +569,13 @@ impl Notes {
                 let sent = request.written.unwrap_or(Moment::START);
                 let haunted = self.ghosts.iter().any(|ghost| ghost.haunts(sent));
                 let (doubtful, lane) = (request.doubtful, at.lane);
-                self.misled |= reply.is_refused("READONLY");
                 let answer = match reply {
                     Reply::Refused(refusal) => Err(Error::server(&refusal)),
-                    reply => Ok(Answer { reply, sent, doubtful, haunted, lane }),
+                    reply => Ok(Answer { reply, sent, doubtful, haunted, too_few, lane }),
                 };
                 at.answer(request, answer);
             }
+            To::Replicated => {}
         }
     }
 
@@ -497,7 +592,7 @@ impl Notes {
 
     /// Ghosts are killed and missing scripts loaded before anything else is sent.
     fn put_own_requests_first(&mut self, left: &mut VecDeque<Request>) {
-        left.retain(|request| matches!(request.to, To::Waiter(_) | To::Debt(_)));
+        left.retain(|request| !request.is_help());
         let first = left.partition_point(|request| request.written.is_some());
         let join = std::mem::take(&mut self.join_unknown).then_some(&script::ANY_JOIN);
         for script in missing_scripts(left).into_iter().chain(join) {

@@ -87,6 +87,7 @@ fn every_setter_states_its_default() {
     for (setter, default) in settings() {
         let stated = match default.as_str() {
             "\"\"" => "Default: nothing".to_owned(),
+            "(0, 1s)" => "Default: none, for up to 1 s".to_owned(),
             "(512, 5ms)" => "Default: 512 times, for 5 ms".to_owned(),
             span if span.ends_with('s') => format!("Default: {}", spaced(span)),
             count => format!("Default: {count}"),

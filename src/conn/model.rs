@@ -387,6 +387,7 @@ pub(crate) struct Conn {
 pub(crate) struct Opened {
     pub(crate) conn: Conn,
     pub(crate) ghosts: Ghosts,
+    pub(crate) is_replica: bool,
 }
 
 impl fmt::Debug for Conn {
@@ -421,8 +422,8 @@ impl Conn {
         let ghosts = Ghosts::Alive(state.alive(ghosts));
         drop(state);
         let number = i64::try_from(id).expect("a small number");
-        let identity = Identity { id: number, name };
-        Ok(Opened { conn: Conn { server, id, identity }, ghosts })
+        let identity = Identity { server: "model".into(), id: number, name };
+        Ok(Opened { conn: Conn { server, id, identity }, ghosts, is_replica: false })
     }
 
     pub(crate) fn identity(&self) -> &Identity {

@@ -26,8 +26,8 @@
 //!   the answers go to each other's callers.
 
 use super::*;
-use crate::conn::Address;
 use crate::conn::model::{Mishap, Server};
+use crate::conn::{Address, Certificates};
 use crate::hold::{HoldId, Owner};
 use crate::lease::{Grant, Lease};
 use crate::model::check;
@@ -37,6 +37,7 @@ use crate::protocol::{Ask, Rules as _, Verdict};
 use crate::request::{Answer, Debt, Failure, Observer, Settle};
 use crate::script::{Call, Reply};
 use crate::sync::Mailbox;
+use crate::topology::Route;
 use shuttle::thread::{self, JoinHandle};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -119,14 +120,18 @@ impl World {
     fn new(debts: usize) -> Arc<World> {
         let reaper = Arc::new(Reaper { bell: Mailbox::default(), open: Mutex::new(debts) });
         static ADDRESS: OnceLock<Address> = OnceLock::new();
-        let address = ADDRESS.get_or_init(|| Address::parse("redis://model/").expect("a URL"));
+        let address = ADDRESS.get_or_init(|| {
+            Address::parse("redis://model/", &Certificates::default()).expect("a URL")
+        });
         let link = Link {
-            address: address.clone(),
+            route: Route::To(Arc::new(address.clone())),
+            replicas: 0,
             name: "model".to_owned(),
             process: std::process::id(),
             observer: Arc::clone(&reaper) as Arc<dyn Observer>,
         };
-        let timeouts = Timeouts { connect: Duration::MAX, response: Duration::MAX };
+        let timeouts =
+            Timeouts { connect: Duration::MAX, response: Duration::MAX, replicas: Duration::ZERO };
         let lane = Lane::new(LaneId(0), Arc::new(link), timeouts);
         let (server, queued) = (Server::start(), Mutex::default());
         let most_copies = AtomicUsize::new(2);

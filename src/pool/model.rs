@@ -15,6 +15,7 @@
 
 use super::*;
 use crate::conn::model::{Mishap, Server};
+use crate::conn::{Address, Certificates};
 use crate::lease::{Grant, Lease};
 use crate::model::check;
 use crate::request::{Debt, Settle};
@@ -43,10 +44,17 @@ impl Settle for Creditor {
 
 fn settings() -> PoolSettings {
     static ADDRESS: OnceLock<Address> = OnceLock::new();
-    let address = ADDRESS.get_or_init(|| Address::parse("redis://model/").expect("a good URL"));
+    let address = ADDRESS.get_or_init(|| {
+        Address::parse("redis://model/", &Certificates::default()).expect("a good URL")
+    });
     PoolSettings {
-        address: address.clone(),
-        timeouts: Timeouts { connect: Duration::MAX, response: Duration::MAX },
+        route: Route::To(Arc::new(address.clone())),
+        replicas: 0,
+        timeouts: Timeouts {
+            connect: Duration::MAX,
+            response: Duration::MAX,
+            replicas: Duration::ZERO,
+        },
         name: "model".to_owned(),
         size: 2,
         wait: Duration::MAX,

@@ -57,7 +57,7 @@ impl Config {
     }
 
     /// Starts a sentinel instead of a server with data.
-    pub(super) fn sentinel(mut self) -> Self {
+    pub fn sentinel(mut self) -> Self {
         self.kind = Kind::Sentinel;
         self
     }

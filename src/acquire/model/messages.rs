@@ -14,7 +14,7 @@
 
 use super::visitor::{Answered, Manners, Question, Surroundings, acquire};
 use crate::conn::model::Server;
-use crate::conn::{Address, Timeouts};
+use crate::conn::{Address, Certificates, Timeouts};
 use crate::event::Sink;
 use crate::held::Counted;
 use crate::hold::{HoldId, Owner};
@@ -28,6 +28,7 @@ use crate::protocol::plain::Plain;
 use crate::protocol::{Ask, Rules as _, Verdict, Wake};
 use crate::script::{Call, LaneId};
 use crate::time::Moment;
+use crate::topology::Route;
 use crate::waiters::{Channel, Session, Waiters};
 use shuttle::thread::{self, JoinHandle};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,10 +49,16 @@ struct Process {
 impl Process {
     fn new(server: &Arc<Server>, number: usize) -> Arc<Process> {
         static ADDRESS: OnceLock<Address> = OnceLock::new();
-        let address = ADDRESS.get_or_init(|| Address::parse("redis://model/").expect("a URL"));
+        let address = ADDRESS.get_or_init(|| {
+            Address::parse("redis://model/", &Certificates::default()).expect("a URL")
+        });
         let listener = ListenerSettings {
-            address: address.clone(),
-            timeouts: Timeouts { connect: Duration::MAX, response: Duration::MAX },
+            route: Route::To(Arc::new(address.clone())),
+            timeouts: Timeouts {
+                connect: Duration::MAX,
+                response: Duration::MAX,
+                replicas: Duration::ZERO,
+            },
             name: format!("{number}:listener"),
             control: format!("{number}:control"),
             linger: Duration::ZERO,

@@ -1,0 +1,66 @@
+//! Where the servers of a client are.
+
+use std::fmt;
+
+use crate::conn::{Address, Certificates, Login};
+use crate::error::{Error, Result};
+
+/// What a builder was told.
+pub(crate) enum Place {
+    Single(String),
+    Sentinel { master: String, urls: Vec<String> },
+}
+
+/// The same, read and checked.
+#[derive(Debug)]
+pub(crate) enum Servers {
+    One(Address),
+    /// Those that tell where the master of that name is, and how it is spoken to.
+    Named {
+        master: String,
+        sentinels: Vec<Address>,
+        like: Address,
+    },
+}
+
+impl Place {
+    pub(crate) fn read(
+        &self,
+        certificates: &Certificates,
+        login: Option<&Login>,
+    ) -> Result<Servers> {
+        let parse = |url: &String| Address::parse(url, certificates);
+        let with_login = |address: Address| match login {
+            Some(login) => address.with_login(login.clone()),
+            None => address,
+        };
+        match self {
+            Place::Single(url) => parse(url).map(with_login).map(Servers::One),
+            Place::Sentinel { master, urls } => {
+                let given = urls.iter().map(parse).collect::<Result<Vec<_>>>()?;
+                let first = given.first().ok_or_else(|| none("sentinel"))?.clone();
+                if master.is_empty() {
+                    return Err(Error::configuration("the name of the master is empty"));
+                }
+                // The user in a sentinel's URL is one of the sentinel's.
+                let like = first.with_login(login.cloned().unwrap_or_default());
+                let sentinels = given.into_iter().map(Address::without_database).collect();
+                Ok(Servers::Named { master: master.clone(), sentinels, like })
+            }
+        }
+    }
+}
+
+fn none(what: &str) -> Error {
+    Error::configuration(format!("no {what} is named"))
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.read(&Certificates::default(), None) {
+            Ok(Servers::One(address)) => address.fmt(f),
+            Ok(servers) => servers.fmt(f),
+            Err(_) => f.write_str("unreadable"),
+        }
+    }
+}

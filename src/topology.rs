@@ -1,0 +1,102 @@
+//! Where connections lead.
+//!
+//! To a server whose address stays, or to one that is looked for whenever a connection is
+//! made, because it may be another by then: see [`sentinel`]. What is looked for is *moved*
+//! when another server is found in its place; each move is counted, and connections made
+//! before it are not used any more.
+
+pub(crate) mod sentinel;
+
+use std::sync::Arc;
+
+#[cfg(not(all(test, leasehold_model)))]
+use crate::conn::Conn;
+#[cfg(all(test, leasehold_model))]
+use crate::conn::model::Conn;
+use crate::conn::{Address, Ghosts, Identity, Timeouts};
+use crate::error::{Error, ErrorKind, Result};
+use sentinel::Sentinels;
+
+/// Where the connections of one pool lead.
+#[derive(Clone, Debug)]
+pub(crate) enum Route {
+    To(Arc<Address>),
+    /// To the master that the sentinels name.
+    Master(Arc<Sentinels>),
+}
+
+/// How often what a route leads to has been another server than before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Moves(u64);
+
+/// A connection, and what its server said of older ones.
+pub(crate) struct Reached {
+    pub(crate) conn: Conn,
+    pub(crate) ghosts: Ghosts,
+    /// It is good until there are more.
+    pub(crate) moves: Moves,
+    pub(crate) server: Arc<str>,
+}
+
+impl Route {
+    /// Connects to the server of this moment. May speak with several for that, each of which
+    /// has both time-outs for itself.
+    pub(crate) fn open(
+        &self,
+        timeouts: Timeouts,
+        name: &str,
+        ghosts: &[Identity],
+    ) -> Result<Reached> {
+        let open = |address: &Address| {
+            let opened = Conn::open(address, timeouts, name.to_owned(), ghosts)?;
+            Ok((opened, Arc::clone(address.shown())))
+        };
+        let ((opened, server), moves) = match self {
+            Route::To(address) => (open(address)?, 0),
+            Route::Master(sentinels) => sentinels.reach(timeouts, |address| {
+                let (opened, server) = open(address)?;
+                match opened.is_replica {
+                    true => Err(no_master(address)),
+                    false => Ok((opened, server)),
+                }
+            })?,
+        };
+        let (conn, ghosts) = (opened.conn, opened.ghosts);
+        Ok(Reached { conn, ghosts, moves: Moves(moves), server })
+    }
+
+    /// The address of the server, if one has been found.
+    pub(crate) fn server(&self) -> Option<Arc<str>> {
+        match self {
+            Route::To(address) => Some(Arc::clone(address.shown())),
+            Route::Master(sentinels) => sentinels.server(),
+        }
+    }
+
+    /// Whether it always leads to the same address.
+    pub(crate) fn is_fixed(&self) -> bool {
+        matches!(self, Route::To(_))
+    }
+
+    /// Listens for a while, the turn counted by the caller; whether the server is another
+    /// one now than it was before.
+    pub(crate) fn listen(&self, turn: usize) -> Result<bool> {
+        match self {
+            Route::To(_) => Ok(false),
+            Route::Master(sentinels) => sentinels.listen(turn),
+        }
+    }
+
+    /// A connection that was made with fewer leads to what is no more the server.
+    pub(crate) fn moves(&self) -> Moves {
+        match self {
+            Route::To(_) => Moves::default(),
+            Route::Master(sentinels) => Moves(sentinels.moves()),
+        }
+    }
+}
+
+fn no_master(address: &Address) -> Error {
+    let message = format!("the server at {} is not the master", address.shown());
+    Error::new(ErrorKind::Connection, message)
+}

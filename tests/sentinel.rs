@@ -1,0 +1,281 @@
+//! Redis Sentinel: the master is found, and found again after every fail-over; sentinels
+//! that are silent, outdated or wrong cost time and nothing else.
+
+mod support;
+
+use leasehold::{Builder, Client, Events, Lost, LostReason};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+use std::time::Duration;
+use support::replicated::MASTER;
+use support::{Impostor, Replicated, Server, eventually, exists, in_time, owner, pttl};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn builder(servers: &Replicated) -> Builder {
+    Client::builder().sentinel(MASTER, servers.sentinel_urls())
+}
+
+fn client(servers: &Replicated) -> Client {
+    builder(servers).build().expect("there is a master")
+}
+
+/// How many connections of ours there are at a server.
+fn ours(server: &Server) -> usize {
+    server.clients().iter().filter(|peer| peer.name.starts_with("leasehold:")).count()
+}
+
+/// Puts a lock of somebody else there, for long.
+fn hold_for_another(server: &Server, name: &str) {
+    server.ask::<()>(&["HSET", name, "another", "1"]);
+    server.ask::<()>(&["PEXPIRE", name, "600000"]);
+}
+
+/// Takes a key away from a replica only: a write that the fail-over loses, or a release that
+/// nobody was told of.
+fn forget(replica: &Server, name: &str) {
+    has(replica, name);
+    replica.ask::<()>(&["CONFIG", "SET", "replica-read-only", "no"]);
+    replica.ask::<()>(&["DEL", name]);
+}
+
+/// Blocks until the replica has it. One that has just been connected is told a little later.
+fn has(replica: &Server, name: &str) {
+    eventually("the replica has it", || exists(replica, name));
+}
+
+struct Losses(Sender<Lost>);
+
+impl Events for Losses {
+    fn lost(&self, event: &Lost) {
+        // Nobody hears it when the test is over.
+        let _ = self.0.send(event.clone());
+    }
+}
+
+fn losses() -> (Losses, Receiver<Lost>) {
+    let (sender, losses) = mpsc::channel();
+    (Losses(sender), losses)
+}
+
+#[test]
+fn locks_are_the_masters_and_waiters_are_told() {
+    let servers = Replicated::start(1, 3);
+    let quiet = || builder(&servers).poll_bound(MINUTE).build().expect("there is a master");
+    let (holder, waiter) = (quiet(), quiet());
+    let guard = holder.lock("a").lock().expect("free");
+    assert!(owner(servers.master(), "a").starts_with(&holder.id().to_string()));
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| waiter.lock("a").lock().and_then(|guard| guard.unlock()));
+        let channel = "redisson_lock__channel:{a}";
+        eventually("it listens", || servers.master().numsub(channel) == 1);
+        guard.unlock().expect("held");
+        in_time("it is told", waits).expect("a lock");
+    });
+    let replica = servers.replicas()[0];
+    assert_eq!(ours(replica), 0);
+    drop((holder, waiter));
+    let gone = |server: &Server| ours(server) == 0;
+    eventually("nothing is left", || {
+        gone(servers.master()) && servers.sentinels().iter().all(gone)
+    });
+}
+
+#[test]
+fn a_hold_outlives_a_planned_fail_over_and_is_renewed_at_once() {
+    let servers = Replicated::start(1, 3);
+    let client = client(&servers);
+    let guard = client.lock("a").lock().expect("free");
+    let (old, field) = (servers.master().port(), owner(servers.master(), "a"));
+    // So that a renewal shows: none is due for a long time.
+    servers.master().ask::<()>(&["PEXPIRE", "a", "20000"]);
+    has(servers.replicas()[0], "a");
+    let new = servers.fail_over();
+    eventually("it is renewed there", || pttl(new, "a") > 25_000);
+    assert_eq!(owner(new, "a"), field);
+    guard.unlock().expect("still held");
+    assert!(!exists(new, "a"));
+    eventually("no connection is left to the old", || ours(servers.server_at(old)) == 0);
+    client.lock("b").lock().expect("free").unlock().expect("held");
+    assert_eq!(ours(servers.server_at(old)), 0, "none is made there");
+}
+
+#[test]
+fn a_hold_that_the_new_master_has_not_is_lost_at_once() {
+    let servers = Replicated::start(1, 3);
+    let (events, losses) = losses();
+    let client = builder(&servers).events(events).build().expect("there is a master");
+    let guard = client.lock("a").lock().expect("free");
+    forget(servers.replicas()[0], "a");
+    let old = servers.master();
+    old.kill();
+    servers.await_master_other_than(old.port());
+    let lost = losses.recv_timeout(SECOND * 20).expect("it is told before the lease is over");
+    assert_eq!((&*lost.name, lost.reason), ("a", LostReason::Gone));
+    assert!(guard.check().is_err_and(|error| error.is_lost()));
+}
+
+#[test]
+fn who_waits_asks_the_new_master_at_once() {
+    let servers = Replicated::start(1, 3);
+    hold_for_another(servers.master(), "a");
+    // Neither a message nor a poll would have it ask.
+    let client = builder(&servers).poll_bound(MINUTE * 10).build().expect("there is a master");
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| client.lock("a").lock().and_then(|guard| guard.unlock()));
+        let channel = "redisson_lock__channel:{a}";
+        eventually("it listens", || servers.master().numsub(channel) == 1);
+        forget(servers.replicas()[0], "a");
+        let old = servers.master();
+        old.kill();
+        servers.await_master_other_than(old.port());
+        in_time("it gets the lock", waits).expect("a lock");
+    });
+}
+
+#[test]
+fn a_master_that_was_cut_off_is_left_although_its_connections_stand() {
+    let servers = Replicated::start(1, 3);
+    let client = builder(&servers).response_timeout(SECOND * 2).build().expect("a master");
+    let guard = client.lock("held").lock().expect("free");
+    thread::scope(|scope| {
+        hold_for_another(servers.master(), "a");
+        has(servers.replicas()[0], "a");
+        let lock = client.lock("a");
+        let waits = scope.spawn(move || lock.lock().and_then(|guard| guard.unlock()));
+        let channel = "redisson_lock__channel:{a}";
+        eventually("it listens", || servers.master().numsub(channel) == 1);
+        let old = servers.master();
+        old.stop();
+        let new = servers.await_master_other_than(old.port());
+        eventually("the other lock is taken there", || {
+            client.lock("b").try_lock().is_ok_and(|guard| guard.is_some())
+        });
+        eventually("the listener is there", || new.numsub(channel) == 1);
+        new.ask::<()>(&["DEL", "a"]);
+        new.ask::<()>(&["PUBLISH", channel, "0"]);
+        in_time("who waits is told there", waits).expect("a lock");
+        guard.unlock().expect("still held");
+        old.resume();
+        eventually("the old one follows", || old.says("role:slave"));
+        eventually("no connection is left there", || ours(old) == 0);
+    });
+}
+
+#[test]
+fn a_sentinel_that_stands_still_costs_its_time_outs() {
+    let servers = Replicated::start(1, 3);
+    servers.sentinels()[0].stop();
+    let brief = SECOND / 2;
+    let client = builder(&servers).response_timeout(brief).build().expect("there is a master");
+    client.lock("a").lock().expect("free").unlock().expect("held");
+    servers.sentinels()[1].kill();
+    servers.master().client_kill_type("normal");
+    client.lock("a").lock().expect("the third knows it").unlock().expect("held");
+    servers.sentinels()[2].kill();
+    let error = builder(&servers).response_timeout(brief).build().expect_err("nobody knows it");
+    assert!(error.is_connection(), "{error:?}");
+}
+
+/// What a sentinel says that names that master.
+fn naming(port: u16, epoch: u64) -> impl Fn(&[String]) -> Option<Vec<u8>> {
+    let hello = b"%2\r\n$5\r\nproto\r\n:3\r\n$2\r\nid\r\n:1\r\n".to_vec();
+    let port = port.to_string();
+    let fields = ["ip", "127.0.0.1", "port", &port, "config-epoch", &epoch.to_string()];
+    let mut named = b"%3\r\n".to_vec();
+    for field in fields {
+        named.extend(format!("${}\r\n{field}\r\n", field.len()).into_bytes());
+    }
+    move |words| match words[0].as_str() {
+        "HELLO" => Some(hello.clone()),
+        "SENTINEL" => Some(named.clone()),
+        _ => Some(Vec::new()),
+    }
+}
+
+#[test]
+fn a_sentinel_that_lies_is_not_believed() {
+    let servers = Replicated::start(1, 1);
+    let replica = servers.replicas()[0].port();
+    let dead = support::ports::free_port();
+    let rubbish = Impostor::always("*1\r\n$1\r\nx\r\n");
+    let liars = [
+        Impostor::answering(naming(replica, 0)),
+        Impostor::answering(naming(dead, 7)),
+        Impostor::answering(naming(replica, u64::MAX)),
+        rubbish,
+    ];
+    let mut urls: Vec<_> = liars.iter().map(|liar| format!("redis://{}/", liar.addr())).collect();
+    urls.extend(servers.sentinel_urls());
+    let client = Client::builder().sentinel(MASTER, urls).build().expect("one tells the truth");
+    let guard = client.lock("a").lock().expect("free");
+    assert!(exists(servers.master(), "a"));
+    for _ in 0..3 {
+        servers.master().client_kill_type("normal");
+        client.lock("b").lock().expect("free").unlock().expect("held");
+    }
+    guard.unlock().expect("still held");
+}
+
+#[test]
+fn an_outdated_sentinel_does_not_bring_the_old_master_back() {
+    let servers = Replicated::start(1, 3);
+    let client = builder(&servers).response_timeout(SECOND / 2).build().expect("a master");
+    client.lock("a").lock().expect("free").unlock().expect("held");
+    let (behind, rest) = servers.sentinels().split_first().expect("three");
+    behind.stop();
+    let old = servers.master();
+    old.kill();
+    let new = servers.await_master_other_than(old.port());
+    eventually("the client has gone there", || {
+        client.lock("b").try_lock().is_ok_and(|guard| guard.is_some())
+    });
+    // From here on one sentinel answers, which knows the old master only; and that is a
+    // master, for all that it knows.
+    rest.iter().for_each(Server::stop);
+    old.restart();
+    behind.resume();
+    assert!(old.says("role:master"));
+    new.client_kill_type("normal");
+    new.stop();
+    let asked = client.lock("c").try_lock();
+    assert!(asked.as_ref().is_err_and(|error| error.is_connection()), "{asked:?}");
+    assert_eq!((old.keys(), ours(old)), (Vec::new(), 0));
+    new.resume();
+    rest.iter().for_each(Server::resume);
+    eventually("it is asked for again", || {
+        client.lock("c").try_lock().is_ok_and(|guard| guard.is_some())
+    });
+}
+
+#[test]
+fn servers_and_sentinels_have_users_of_their_own() {
+    let servers = Replicated::with(1, 1, |config| config.password("pass-word"));
+    let error = builder(&servers).build().expect_err("the master wants a password");
+    assert!(error.is_server() && error.to_string().contains("NOAUTH"), "{error}");
+    let urls = servers.sentinel_urls().into_iter().map(|url| format!("{url}2"));
+    let built = Client::builder().sentinel(MASTER, urls).login("default", "pass-word").build();
+    let client = built.expect("it is the right one");
+    let guard = client.lock("a").lock().expect("free");
+    let mut admin = servers.master().connection();
+    redis::cmd("SELECT").arg(2).exec(&mut admin).expect("a database");
+    let there: bool = redis::cmd("EXISTS").arg("a").query(&mut admin).expect("an answer");
+    assert!(there, "in the database of the URL");
+    guard.unlock().expect("held");
+}
+
+#[test]
+fn what_cannot_be_is_an_error_at_once() {
+    let none = Client::builder().sentinel(MASTER, [""; 0]).build();
+    assert!(none.is_err_and(|error| error.is_configuration()));
+    let nameless = Client::builder().sentinel("", ["redis://127.0.0.1:1/"]).build();
+    assert!(nameless.is_err_and(|error| error.is_configuration()));
+    let absent = format!("redis://127.0.0.1:{}/", support::ports::free_port());
+    let absent = Client::builder().sentinel(MASTER, [absent]).build();
+    assert!(absent.is_err_and(|error| error.is_connection()));
+    let servers = Replicated::start(0, 1);
+    let unknown = Client::builder().sentinel("unknown", servers.sentinel_urls()).build();
+    let error = unknown.expect_err("nobody has heard of it");
+    assert!(error.to_string().contains("No such master"), "{error}");
+}
