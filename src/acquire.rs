@@ -84,7 +84,7 @@ impl Attempt<'_> {
         }
         match self.seat.local.line_up(caller.clone(), now) {
             Some(ticket) => Asking::new(self, caller, Some(ticket), beside, now).run(),
-            None => self.seat.engine.pool.check_process().map(|()| None),
+            None => self.seat.engine.fleet.check_process().map(|()| None),
         }
     }
 
@@ -311,7 +311,7 @@ impl<'a> Asking<'a> {
         let (attempt, mailbox) = (self.attempt, &self.caller.mailbox);
         if self.watching.is_none() {
             // In a forked child those who stand before it are not there.
-            attempt.seat.engine.pool.check_process()?;
+            attempt.seat.engine.fleet.check_process()?;
             let closing = Some(attempt.seat.engine.closing.watch(mailbox));
             let cancel = attempt.cancel.map(|cancel| cancel.watch(mailbox));
             self.watching = Some([closing, cancel]);
@@ -324,7 +324,7 @@ impl<'a> Asking<'a> {
     /// Asks the server once. `None` if it was refused or got no answer, and goes on.
     fn ask(&mut self, lane: Option<LaneId>) -> Result<Option<Hold>> {
         let Seat { engine, local } = self.seat();
-        let session = engine.waiters.session().filter(|_| self.caller.wish.waits);
+        let session = engine.ears.session().filter(|_| self.caller.wish.waits);
         // Who tells the listener of a channel has looked there before: it may be
         // subscribed and given up again before this caller registers.
         let channel = match session {
@@ -341,8 +341,8 @@ impl<'a> Asking<'a> {
         }
         let question = self.question(wanted.as_deref());
         let at = self.open.map_or(At::near(lane), At::Behind);
-        let pending = engine.pool.queue(question, at);
-        match engine.pool.wait(pending, self.patience_in_line()) {
+        let pending = engine.fleet.queue(question, at);
+        match engine.fleet.wait(pending, self.patience_in_line()) {
             (_, Ok(answer)) => {
                 self.queued |= self.queues();
                 self.answered(answer)
@@ -481,10 +481,10 @@ impl<'a> Asking<'a> {
         let Some(channel) = self.channel().filter(|_| waits).cloned() else { return };
         if self.listening.is_none() {
             let listening = channel.wait(&self.caller.mailbox);
-            self.questions.listens(&listening, &channel, engine.waiters.session());
+            self.questions.listens(&listening, &channel, engine.ears.session());
             self.listening = Some(listening);
         }
-        engine.listener.call();
+        engine.hear(&channel);
     }
 
     /// The deadline has passed: without an answer to the last question, its own or that
@@ -505,10 +505,10 @@ impl<'a> Asking<'a> {
         let attempt = self.attempt;
         let name = attempt.seat.local.name();
         let undo = attempt.rules.undo(name, &self.owner, self.patience());
-        let (pool, lasting) = (&attempt.seat.engine.pool, self.attempt.term());
+        let (fleet, lasting) = (&attempt.seat.engine.fleet, self.attempt.term());
         let worth = lasting.max(self.patience().filter(|_| self.queued).unwrap_or_default());
         let debt = Debt::new(None, time::now() + worth).haunted(worth);
-        pool.dispatch(pool.owe(Request::owed(undo, debt), lane));
+        fleet.dispatch(fleet.owe(Request::owed(undo, debt), lane));
     }
 
     fn tell(&self, acquired: bool) {

@@ -65,10 +65,12 @@ impl Auditor {
     /// An error if there is a finding and that is wanted.
     pub(crate) fn look(
         &self,
-        server: Option<Arc<str>>,
+        server: Arc<str>,
         ask: impl FnOnce(Vec<Call>) -> Vec<Reply>,
     ) -> Result<()> {
-        let Some(server) = server.filter(|server| self.wants(server)) else { return Ok(()) };
+        if !self.wants(&server) {
+            return Ok(());
+        }
         let before = time::wall_clock();
         let replies = ask(questions());
         self.judge(&server, &Found::read(replies, before, time::wall_clock()))

@@ -57,6 +57,7 @@ pub struct Builder {
     pub(crate) events: Option<Arc<dyn Events>>,
     pub(crate) min_replicas: (u32, Duration),
     pub(crate) on_finding: OnFinding,
+    pub(crate) sharding: Sharding,
     pub(crate) fair_wait: Duration,
     pub(crate) back_off: BackOff,
 }
@@ -79,6 +80,7 @@ impl Default for Builder {
             events: None,
             min_replicas: (0, Duration::from_secs(1)),
             on_finding: OnFinding::Report,
+            sharding: Sharding::Auto,
             fair_wait: Duration::from_secs(300),
             back_off: BackOff::default(),
         }
@@ -117,6 +119,33 @@ impl Builder {
     ) -> Builder {
         let urls = urls.into_iter().map(Into::into).collect();
         self.place = Some(Place::Sentinel { master: master.into(), urls });
+        self
+    }
+
+    /// Sets the servers to use by the URLs of some nodes of a Redis Cluster. No default.
+    ///
+    /// The URLs are those of [`single`](Builder::single); the other nodes are learnt of, and
+    /// spoken to as the user, and with TLS, of the node that named them. One that answers is
+    /// enough to begin with. [`pool_size`](Builder::pool_size) connections are made to each node
+    /// that serves locks, when they are needed.
+    ///
+    /// All that belongs to a lock lies in one slot. One more thread (`leasehold-scout`) asks
+    /// every 5 s, and when something points to it, who serves which; when that has changed every
+    /// lease is renewed, or found lost, and who waits asks again. A command for which it is too
+    /// early (`TRYAGAIN`, `CLUSTERDOWN`) is sent again for a response time-out.
+    pub fn cluster(mut self, urls: impl IntoIterator<Item = impl Into<String>>) -> Builder {
+        self.place = Some(Place::Cluster { urls: urls.into_iter().map(Into::into).collect() });
+        self
+    }
+
+    /// Sets how releases are told in a cluster, which must be the same for all who use its
+    /// locks. Default: Auto, Redisson's.
+    ///
+    /// With [`Sharding::On`] a message goes to the node of the lock's slot only, and there is a
+    /// connection, and a thread (`leasehold-listener`), for each node with locks that are waited
+    /// for.
+    pub fn sharding(mut self, sharding: Sharding) -> Builder {
+        self.sharding = sharding;
         self
     }
 
@@ -319,6 +348,19 @@ impl Builder {
     }
 }
 
+/// How the release of a lock is told in a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Sharding {
+    /// As [`On`](Sharding::On) if the servers can do that (Redis 7, Valkey), and else as
+    /// [`Off`](Sharding::Off).
+    Auto,
+    /// To the node that serves the lock's slot (`SPUBLISH`).
+    On,
+    /// To all nodes (`PUBLISH`).
+    Off,
+}
+
 /// How long a caller that [spins](crate::Client::spin_lock) pauses before it asks again.
 /// Every pause is jittered: between half of what is said here and all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -381,6 +423,7 @@ impl fmt::Debug for Builder {
             .field("events", &self.events.is_some())
             .field("min_replicas", &self.min_replicas)
             .field("audit", &self.on_finding)
+            .field("sharding", &self.sharding)
             .field("fair_wait", &self.fair_wait)
             .field("spin_back_off", &self.back_off)
             .finish()

@@ -9,28 +9,29 @@ use crossbeam_channel::Receiver;
 use uuid::Uuid;
 
 use crate::aside::Aside;
-use crate::audit::Auditor;
+use crate::audit::{Auditor, OnFinding};
 use crate::cancel::CancelToken;
-use crate::config::{BackOff, Builder, Servers};
+use crate::config::{BackOff, Builder};
 use crate::conn::Timeouts;
+use crate::ears::Ears;
 use crate::error::{Error, Result};
 use crate::event::{Event, Events, Sink};
+use crate::fleet::Fleet;
+use crate::ground::Ground;
 use crate::intern::{Interned, Recent};
 use crate::lease::PassBounds;
-use crate::listener::{Listener, ListenerSettings};
+use crate::listener::ListenerSettings;
 use crate::local::Local;
 use crate::name::Name;
-use crate::pool::{OnReconnect, Pool, PoolSettings};
+use crate::pool::{OnReconnect, PoolSettings};
 use crate::request::{Debt, Request};
 use crate::scout::Scout;
 use crate::script::Call;
 use crate::sync::Mutex;
 use crate::thread;
 use crate::time::{self, Moment};
-use crate::topology::Route;
-use crate::topology::sentinel::Sentinels;
-use crate::waiters::{Channel, Hearing, Waiters};
-use crate::watchdog::{Watchdog, WatchdogSettings};
+use crate::waiters::{Channel, Waiters};
+use crate::watchdog::{self, Watchdog, WatchdogSettings};
 
 /// The watchdog's heartbeat for the listener comes at least this often.
 const SLOWEST_BEAT: Duration = Duration::from_secs(1);
@@ -41,9 +42,9 @@ const JOIN_STEP: Duration = Duration::from_millis(1);
 /// One client.
 pub(crate) struct Engine {
     pub(crate) id: Uuid,
-    pub(crate) pool: Arc<Pool>,
+    pub(crate) fleet: Arc<Fleet>,
     pub(crate) waiters: Arc<Waiters>,
-    pub(crate) listener: Arc<Listener>,
+    pub(crate) ears: Ears,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) events: Sink,
     /// Cancelled when the client is closed.
@@ -86,11 +87,13 @@ impl Engine {
             replicas: if replicas == 0 { Duration::ZERO } else { replicas_timeout },
         };
         let (events, told) = sink(settings.events.is_some());
-        let route = route(servers, &name, timeouts.without_replicas());
-
-        let pool = Arc::new(Pool::open(PoolSettings {
-            route: route.clone(),
+        let ground = Ground::find(servers, &name, timeouts.without_replicas(), settings.sharding)?;
+        let fleet = Arc::new(ground.fleet(PoolSettings {
+            node: 0,
+            is_node: false,
+            route: ground.route.clone(),
             timeouts,
+            private: watchdog::timeouts(timeouts, settings.watchdog_timeout),
             replicas,
             name: name.clone(),
             size: settings.pool_size,
@@ -99,35 +102,34 @@ impl Engine {
             events: events.clone(),
         })?);
         let auditor = Arc::new(Auditor::new(settings.on_finding, events.clone()));
-        auditor.look(pool.server(), |questions| pool.ask_all(questions))?;
+        audit(&fleet, &auditor, settings.on_finding)?;
         let waiters = Arc::new(Waiters::default());
         let beat = SLOWEST_BEAT.min(settings.poll_bound / 2);
-        let listener = Arc::new(Listener::new(
+        let ears = ground.ears(
             ListenerSettings {
-                route: route.clone(),
+                route: ground.route.clone(),
+                shard: None,
                 timeouts,
                 name: format!("{name}:listener"),
-                control: control.clone(),
+                control: control.as_str().into(),
                 linger: settings.poll_bound / 2,
             },
             Arc::clone(&waiters),
-        ));
+        );
         let watchdog = Arc::new(Watchdog::new(
             WatchdogSettings {
                 timeout: settings.watchdog_timeout,
-                timeouts,
-                control: control.clone(),
                 beat,
                 poll_bound: settings.poll_bound,
                 events: events.clone(),
             },
-            Arc::clone(&pool),
+            Arc::clone(&fleet),
             Arc::clone(&waiters),
-            Arc::clone(&auditor),
+            auditor,
         ));
         let weak: Weak<Watchdog> = Arc::downgrade(&watchdog);
-        pool.set_on_reconnect(weak.clone() as Weak<dyn OnReconnect>);
-        let scout = Arc::new(Scout::new(route));
+        fleet.set_on_reconnect(weak.clone() as Weak<dyn OnReconnect>);
+        let scout = Arc::new(Scout::new(ground.route));
         if let (Some(events), Some(told)) = (settings.events, told) {
             start_events(events, told)?;
         }
@@ -135,9 +137,9 @@ impl Engine {
         threads.extend(scout.start(weak)?);
         Ok(Arc::new(Engine {
             id,
-            pool,
+            fleet,
             waiters,
-            listener,
+            ears,
             watchdog,
             events,
             closing: CancelToken::new(),
@@ -170,21 +172,24 @@ impl Engine {
         Ok(local)
     }
 
-    /// Publishes that on the listener's own channel, if it listens.
-    fn tell_listener(&self, payload: &str) {
-        if self.waiters.session().is_some() {
-            let parts = [b"PUBLISH", self.control.as_bytes(), payload.as_bytes()];
-            let owed = Request::owed(Call::command(&parts), Debt::new(None, Moment::START));
-            self.pool.dispatch(self.pool.owe(owed, None));
-        }
+    /// Has a listener hear the channel, on which a caller has registered that was refused and
+    /// has told the listener, if a script could.
+    pub(crate) fn hear(&self, channel: &Channel) {
+        self.send(self.ears.call(channel));
     }
 
-    /// Has the listener subscribe to a channel that somebody waits on.
+    /// Has a listener subscribe to a channel that somebody waits on.
     pub(crate) fn listen_to(&self, channel: &Channel) {
-        if channel.hearing() == Hearing::Nothing {
-            self.tell_listener(channel.name());
+        self.send(self.ears.tell(channel));
+        self.hear(channel);
+    }
+
+    /// Sends what nobody waits for, once.
+    fn send(&self, calls: impl IntoIterator<Item = Call>) {
+        for call in calls {
+            let owed = Request::owed(call, Debt::new(None, Moment::START));
+            self.fleet.dispatch(self.fleet.owe(owed, None));
         }
-        self.listener.call();
     }
 
     /// An error once the client is closed.
@@ -197,7 +202,7 @@ impl Engine {
 
     /// Waits until what is owed is sent, at most for one response time-out.
     pub(crate) fn flush(&self) {
-        self.pool.wait_until_settled(time::now() + self.response_timeout);
+        self.fleet.wait_until_settled(time::now() + self.response_timeout);
     }
 
     /// Ends waits and renewals, sends what is owed, and ends the threads.
@@ -205,7 +210,7 @@ impl Engine {
         self.closing.cancel();
         let threads = self.stop();
         self.flush();
-        let reapers = self.pool.finish();
+        let reapers = self.fleet.finish();
         let end = time::now() + self.response_timeout;
         threads.into_iter().chain(reapers).for_each(|thread| join(thread, end));
     }
@@ -214,11 +219,12 @@ impl Engine {
     fn stop(&self) -> Vec<JoinHandle<()>> {
         let asides = self.aside.close();
         self.watchdog.stop();
-        let listener = self.listener.stop();
-        self.tell_listener("");
+        let listeners = self.ears.stop();
+        // So that they look.
+        self.send(self.waiters.beats());
         self.scout.stop();
         let threads = std::mem::take(&mut *self.threads.lock());
-        asides.into_iter().chain(listener).chain(threads).collect()
+        asides.into_iter().chain(listeners).chain(threads).collect()
     }
 }
 
@@ -230,14 +236,15 @@ impl Drop for Engine {
     }
 }
 
-fn route(servers: Servers, name: &str, timeouts: Timeouts) -> Route {
-    match servers {
-        Servers::One(address) => Route::To(Arc::new(address)),
-        Servers::Named { master, sentinels, like } => {
-            let name = format!("{name}:scout");
-            Route::Master(Arc::new(Sentinels::new(master, sentinels, like, name, timeouts)))
-        }
-    }
+/// Looks how the servers are set up: all that there are, where a finding is to be an error;
+/// else the watchdog looks at those of a cluster when there are connections to them.
+fn audit(fleet: &Fleet, auditor: &Auditor, on_finding: OnFinding) -> Result<()> {
+    let servers = match on_finding {
+        OnFinding::Refuse => fleet.all(),
+        OnFinding::Report | OnFinding::Ignore => fleet.connected(),
+    };
+    let mut servers = servers.into_iter();
+    servers.try_for_each(|(server, lane)| auditor.look(server, |asked| fleet.ask_all(asked, lane)))
 }
 
 /// Joins a thread, unless it is this one or takes too long.

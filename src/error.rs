@@ -216,6 +216,25 @@ pub(crate) struct Refusal {
     pub(crate) detail: String,
 }
 
+/// Where a node of a cluster sends a command that it has not run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// That slot is served there from now on.
+    Moved(u16, Place),
+    /// This command is served there, if it is announced.
+    Ask(Place),
+    /// It can be run here or elsewhere soon.
+    Later,
+}
+
+/// Where a node says that another is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Where the one is that says so, if not known.
+    pub(crate) host: Option<String>,
+    pub(crate) port: u16,
+}
+
 const PERMISSIONS: &str = "the README lists the permissions that are needed";
 
 impl Refusal {
@@ -246,6 +265,7 @@ impl Refusal {
             "WRONGPASS" => (Mendable, "check the user and the password in the URL"),
             "WRONGTYPE" => (Final, "the key holds something that is no lock"),
             "NOPERM" => (Final, PERMISSIONS),
+            "MOVED" | "ASK" => (Final, "it is a node of a cluster; see Builder::cluster"),
             "CROSSSLOT" => (Final, "the keys of one lock lie in different slots"),
             "NOSCRIPT" => (Mendable, "it forgets scripts as fast as they are loaded"),
             _ if self.detail.starts_with("max number of clients") => {
@@ -258,6 +278,25 @@ impl Refusal {
                 (Final, PERMISSIONS)
             }
             _ => (Final, ""),
+        }
+    }
+
+    /// Where a node of a cluster sends the command, or that it is too early for it.
+    pub(crate) fn direction(&self) -> Option<Direction> {
+        let place = || {
+            let (slot, place) = self.detail.split_once(' ')?;
+            // Newer servers say more behind the address.
+            let (host, port) = place.split(' ').next()?.rsplit_once(':')?;
+            let host = (!host.is_empty() && host != "?").then(|| host.to_owned());
+            Some((slot.parse().ok()?, Place { host, port: port.parse().ok()? }))
+        };
+        match self.code.as_str() {
+            "MOVED" => place().map(|(slot, place)| Direction::Moved(slot, place)),
+            "ASK" => place().map(|(_, place)| Direction::Ask(place)),
+            "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" | "LOADING" => Some(Direction::Later),
+            // A script met a key that has moved, while its slot is moving.
+            _ if self.detail.contains("non local key") => Some(Direction::Later),
+            _ => None,
         }
     }
 
@@ -309,6 +348,24 @@ mod tests {
         assert_eq!(refusal.code, "OOM");
         assert_eq!(refusal.detail, "command not allowed when used memory > 'maxmemory'.");
         assert_eq!(Refusal::new("ERR", "a: -b c").detail, "a: -b c");
+    }
+
+    #[test]
+    fn directions_are_read() {
+        let direction = |code, detail| Refusal::new(code, detail).direction();
+        let place = |host: Option<&str>| Place { host: host.map(str::to_owned), port: 6381 };
+        let moved = Some(Direction::Moved(3999, place(Some("127.0.0.1"))));
+        assert_eq!(direction("MOVED", "3999 127.0.0.1:6381"), moved);
+        assert_eq!(
+            direction("MOVED", "3999 ::1:6381"),
+            Some(Direction::Moved(3999, place(Some("::1"))))
+        );
+        assert_eq!(direction("ASK", "1 :6381"), Some(Direction::Ask(place(None))));
+        assert_eq!(direction("ASK", "1 ?:6381 more"), Some(Direction::Ask(place(None))));
+        assert_eq!(direction("CLUSTERDOWN", "Hash slot not served"), Some(Direction::Later));
+        for (code, detail) in [("MOVED", "nothing"), ("MOVED", "1 host"), ("ERR", "unknown")] {
+            assert_eq!(direction(code, detail), None, "{code} {detail}");
+        }
     }
 
     #[test]

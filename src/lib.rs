@@ -82,10 +82,13 @@ mod cancel;
 mod client;
 mod config;
 mod conn;
+mod ears;
 mod engine;
 mod error;
 mod event;
+mod fleet;
 mod gate;
+mod ground;
 mod guard;
 mod held;
 mod hold;
@@ -125,7 +128,7 @@ mod wire;
 pub use audit::OnFinding;
 pub use cancel::CancelToken;
 pub use client::Client;
-pub use config::{BackOff, Builder};
+pub use config::{BackOff, Builder, Sharding};
 pub use error::{Error, ErrorKind, Result};
 pub use event::{
     Acquired, Audit, Events, Lost, LostReason, Reconnected, Released, RenewalFailed, Renewed,

@@ -1,4 +1,5 @@
-//! The thread that hears messages.
+//! The thread that hears messages: one, or in a cluster whose messages go to shards one for
+//! each node with channels that somebody waits on (`ears.rs`).
 //!
 //! It owns one connection, blocks in its reads, and knows nothing of locks: it
 //! subscribes to channels and tells [`Channel`]s what it heard. Nobody can wake it
@@ -13,10 +14,11 @@
 //! Confirmations are matched by the channel's name; each is news to the waiters,
 //! which then ask the server once more. A broken connection is made again with
 //! growing, jittered pauses; its channels are subscribed again, and their
-//! confirmations wake every waiter. The thread connects when somebody waits, and
+//! confirmations wake every waiter. A channel whose slot moves to another node is given up: its
+//! waiters ask again, and have the listener there subscribe to it. The thread connects when somebody waits, and
 //! disconnects when nobody has for [`IDLE`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,11 +32,13 @@ use crate::conn::Conn;
 use crate::conn::Timeouts;
 #[cfg(all(test, leasehold_model))]
 use crate::conn::model::Conn;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Direction, Error, ErrorKind, Refusal, Result};
+use crate::name::slot;
 use crate::script::{Call, Push, Reply};
 use crate::sync::Mutex;
 use crate::thread;
 use crate::time::{self, Moment, jittered};
+use crate::topology::cluster::Cluster;
 use crate::topology::{Moves, Reached, Route};
 use crate::waiters::{Channel, Hearing, Waiters};
 
@@ -61,12 +65,54 @@ const MANY: usize = 128;
 #[derive(Clone, Debug)]
 pub(crate) struct ListenerSettings {
     pub(crate) route: Route,
+    /// The node of a cluster whose shard it hears, if it hears one.
+    pub(crate) shard: Option<Shard>,
     pub(crate) timeouts: Timeouts,
     /// The name of its connection, on the server.
     pub(crate) name: String,
-    pub(crate) control: String,
+    pub(crate) control: Arc<str>,
     /// How long a subscription is kept when nobody uses it.
     pub(crate) linger: Duration,
+}
+
+/// The node of a cluster whose channels are heard.
+#[derive(Clone, Debug)]
+pub(crate) struct Shard {
+    pub(crate) node: u32,
+    pub(crate) cluster: Arc<Cluster>,
+}
+
+impl ListenerSettings {
+    fn node(&self) -> Option<u32> {
+        self.shard.as_ref().map(|shard| shard.node)
+    }
+
+    /// Whether that channel is heard here, if anybody waits there.
+    fn covers(&self, channel: &str) -> bool {
+        self.shard.as_ref().is_none_or(|Shard { node, cluster }| {
+            cluster.owner(slot(channel.as_bytes())) == Some(*node)
+        })
+    }
+
+    /// The channel of its own, on its node.
+    fn own_channel(&self) -> Result<Arc<str>> {
+        let Some(Shard { node, cluster }) = &self.shard else {
+            return Ok(Arc::clone(&self.control));
+        };
+        let prefix = self.control.replace(['{', '}'], "");
+        let channel = cluster.channel_on(*node, &prefix).map(Arc::from);
+        let none = || Error::new(ErrorKind::Connection, "the node serves nothing any more");
+        channel.ok_or_else(none)
+    }
+
+    fn command(&self, classic: &'static str) -> String {
+        format!("{}{classic}", if self.shard.is_some() { "S" } else { "" })
+    }
+
+    /// How many channels one command subscribes to: those of a shard differ in their slots.
+    fn many(&self) -> usize {
+        if self.shard.is_some() { 1 } else { MANY }
+    }
 }
 
 /// The listener of one client.
@@ -96,7 +142,7 @@ impl Listener {
     /// Sees to it that the thread runs and connects. To be called by a waiter after
     /// it has registered with its channel.
     pub(crate) fn call(self: &Arc<Listener>) {
-        if self.waiters.session().is_some() {
+        if self.listens() {
             return;
         }
         // A full channel: it was called and has not looked yet.
@@ -104,6 +150,15 @@ impl Listener {
         if !self.started.swap(true, Ordering::AcqRel) {
             self.start();
         }
+    }
+
+    fn listens(&self) -> bool {
+        self.waiters.message(self.settings.node(), "").is_some()
+    }
+
+    fn is_wanted(&self) -> bool {
+        let waited_for = self.waiters.waited_for();
+        waited_for.iter().any(|channel| self.settings.covers(channel.name()))
     }
 
     fn start(self: &Arc<Listener>) {
@@ -143,7 +198,7 @@ impl Listener {
     /// comes after that look calls.)
     fn listen_while_wanted(&self) {
         let mut pause = FIRST_PAUSE;
-        while !self.is_stopped() && !self.waiters.waited_for().is_empty() {
+        while !self.is_stopped() && self.is_wanted() {
             let mut subscriber = match Subscriber::open(&self.settings, &self.waiters) {
                 Ok(subscriber) => subscriber,
                 Err(error) => {
@@ -184,7 +239,11 @@ struct Subscriber<'a> {
     conn: Conn,
     /// What the connection is good for.
     moves: Moves,
+    /// By which it is told what to subscribe to.
+    control: Arc<str>,
     channels: HashMap<Box<str>, Subscribed>,
+    /// Those of a shard whose subscription has no answer, in order.
+    asked: VecDeque<Box<str>>,
     opened: Moment,
     idle_since: Moment,
 }
@@ -196,7 +255,7 @@ struct Subscribed {
 
 impl Drop for Subscriber<'_> {
     fn drop(&mut self) {
-        self.waiters.set_listening(false);
+        self.waiters.set_control(self.settings.node(), None);
         self.channels.values().for_each(|one| one.channel.set_hearing(Hearing::Nothing));
     }
 }
@@ -205,11 +264,21 @@ impl<'a> Subscriber<'a> {
     fn open(settings: &'a ListenerSettings, waiters: &'a Waiters) -> Result<Subscriber<'a>> {
         let timeouts = Timeouts { response: SILENCE, ..settings.timeouts.without_replicas() };
         let Reached { conn, moves, .. } = settings.route.open(timeouts, &settings.name, &[])?;
-        let (channels, now) = (HashMap::new(), time::now());
-        let (opened, idle_since) = (now, now);
-        let mut subscriber =
-            Subscriber { settings, waiters, conn, moves, channels, opened, idle_since };
-        subscriber.send(&[b"SUBSCRIBE", settings.control.as_bytes()])?;
+        let (channels, asked, control) = (HashMap::new(), VecDeque::new(), settings.own_channel()?);
+        let now = time::now();
+        let mut subscriber = Subscriber {
+            settings,
+            waiters,
+            conn,
+            moves,
+            control,
+            channels,
+            asked,
+            opened: now,
+            idle_since: now,
+        };
+        let control = Arc::clone(&subscriber.control);
+        subscriber.send("SUBSCRIBE", &[control.as_bytes()])?;
         subscriber.subscribe_waited_for()?;
         Ok(subscriber)
     }
@@ -224,7 +293,8 @@ impl<'a> Subscriber<'a> {
                     self.heard(&channel, &payload)?
                 }
                 Reply::Push(Push::Subscribed { channel }) => self.confirmed(&channel)?,
-                Reply::Refused(refusal) => return Err(Error::server(&refusal)),
+                Reply::Push(Push::Unsubscribed { channel }) => self.moved_away(&channel)?,
+                Reply::Refused(refusal) => self.refused(&refusal)?,
                 _ => {}
             }
             if self.moves != self.settings.route.moves() {
@@ -239,7 +309,7 @@ impl<'a> Subscriber<'a> {
 
     fn heard(&mut self, channel: &[u8], payload: &[u8]) -> Result<()> {
         let channel = String::from_utf8_lossy(channel);
-        if *channel != *self.settings.control {
+        if *channel != *self.control {
             if let Some(one) = self.channels.get(&*channel) {
                 one.channel.message();
             }
@@ -256,10 +326,13 @@ impl<'a> Subscriber<'a> {
 
     fn confirmed(&mut self, channel: &[u8]) -> Result<()> {
         let channel = String::from_utf8_lossy(channel);
-        if *channel == *self.settings.control {
-            self.waiters.set_listening(true);
+        if *channel == *self.control {
+            self.waiters.set_control(self.settings.node(), Some(&self.control));
             // Who came while this channel was not heard could not make itself known.
             return self.subscribe_waited_for();
+        }
+        if let Some(at) = self.asked.iter().position(|asked| **asked == *channel) {
+            self.asked.remove(at);
         }
         if let Some(one) = self.channels.get(&*channel) {
             one.channel.set_hearing(Hearing::Everything);
@@ -267,19 +340,61 @@ impl<'a> Subscriber<'a> {
         Ok(())
     }
 
+    /// The server has ended a subscription: another node serves its slot now.
+    fn moved_away(&mut self, channel: &[u8]) -> Result<()> {
+        let channel = String::from_utf8_lossy(channel);
+        if *channel == *self.control {
+            return Err(Error::new(ErrorKind::Connection, "another node serves its channel now"));
+        }
+        if let Some(Shard { cluster, .. }) = &self.settings.shard {
+            cluster.doubt();
+        }
+        self.give_up(&channel);
+        Ok(())
+    }
+
+    /// The server has refused a subscription: of a shard, the first without an answer.
+    fn refused(&mut self, refusal: &Refusal) -> Result<()> {
+        match (&self.settings.shard, refusal.direction(), self.asked.pop_front()) {
+            (Some(Shard { node, cluster }), Some(direction), Some(channel)) => {
+                if let Direction::Moved(slot, place) = direction
+                    && let Some(owner) = cluster.node_at(&place, *node)
+                {
+                    cluster.set_owner(slot, owner);
+                }
+                cluster.doubt();
+                self.give_up(&channel);
+                Ok(())
+            }
+            _ => Err(Error::server(refusal)),
+        }
+    }
+
+    /// Who waits there asks again, and has it subscribed to where it is.
+    fn give_up(&mut self, channel: &str) {
+        if let Some(one) = self.channels.remove(channel) {
+            one.channel.set_hearing(Hearing::Nothing);
+        }
+    }
+
     fn subscribe_waited_for(&mut self) -> Result<()> {
         self.subscribe(self.waiters.waited_for())
     }
 
     fn subscribe(&mut self, mut wanted: Vec<Arc<Channel>>) -> Result<()> {
-        wanted.retain(|channel| !self.channels.contains_key(channel.name()));
-        for many in wanted.chunks(MANY) {
-            let mut parts: Vec<&[u8]> = vec![b"SUBSCRIBE"];
-            parts.extend(many.iter().map(|channel| channel.name().as_bytes()));
-            self.send(&parts)?;
+        let settings = self.settings;
+        wanted.retain(|channel| {
+            !self.channels.contains_key(channel.name()) && settings.covers(channel.name())
+        });
+        for many in wanted.chunks(settings.many()) {
+            let names: Vec<_> = many.iter().map(|channel| channel.name().as_bytes()).collect();
+            self.send("SUBSCRIBE", &names)?;
         }
         let asked = time::now();
         for channel in wanted {
+            if settings.shard.is_some() {
+                self.asked.push_back(channel.name().into());
+            }
             channel.set_hearing(Hearing::Asked);
             self.channels.insert(channel.name().into(), Subscribed { channel, asked });
         }
@@ -291,10 +406,9 @@ impl<'a> Subscriber<'a> {
         let unused = |one: &Subscribed| one.channel.retire(now, self.settings.linger);
         let retired: Vec<_> =
             self.channels.extract_if(|_, one| unused(one)).map(|(name, _)| name).collect();
-        for many in retired.chunks(MANY) {
-            let mut parts: Vec<&[u8]> = vec![b"UNSUBSCRIBE"];
-            parts.extend(many.iter().map(|name| name.as_bytes()));
-            self.send(&parts)?;
+        for many in retired.chunks(self.settings.many()) {
+            let names: Vec<_> = many.iter().map(|name| name.as_bytes()).collect();
+            self.send("UNSUBSCRIBE", &names)?;
         }
         Ok(())
     }
@@ -321,8 +435,10 @@ impl<'a> Subscriber<'a> {
         self.idle_since + IDLE <= now
     }
 
-    fn send(&mut self, parts: &[&[u8]]) -> Result<()> {
-        let sent = self.conn.send(&Call::command(parts).bytes);
+    fn send(&mut self, command: &'static str, channels: &[&[u8]]) -> Result<()> {
+        let command = self.settings.command(command);
+        let parts = [&[command.as_bytes()], channels].concat();
+        let sent = self.conn.send(&Call::command(&parts).bytes);
         sent.map(drop).map_err(|fault| fault.error)
     }
 }

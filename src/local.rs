@@ -630,7 +630,10 @@ mod tests {
         /// And it is released at once.
         fn hold(&self, ticket: Ticket, now: Moment, round_trip: Duration) {
             let lease = self.grant(ticket, now, round_trip);
-            assert_eq!(self.end(&lease, Counted::Guard, || now, || LaneId(0)), Ended::Queued);
+            assert_eq!(
+                self.end(&lease, Counted::Guard, || now, || LaneId::at(0, 0)),
+                Ended::Queued
+            );
             self.settled(&lease);
         }
 
@@ -677,7 +680,10 @@ mod tests {
         let next = local.come(true, at(0));
         assert!(matches!(local.turn(next, at(50_000)), Turn::HeldHere));
         local.refused(at(50_000), true);
-        assert_eq!(local.end(&lease, Counted::Guard, || at(60_000), || LaneId(0)), Ended::Queued);
+        assert_eq!(
+            local.end(&lease, Counted::Guard, || at(60_000), || LaneId::at(0, 0)),
+            Ended::Queued
+        );
         assert!(matches!(local.turn(next, at(60_000)), Turn::Yield(..)));
     }
 

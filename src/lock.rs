@@ -358,14 +358,14 @@ impl<P: Protocol> Lock<P> {
         let Seat { engine, local } = &**self.seat()?;
         engine.check_open()?;
         // That question may be sent again, over a new connection if the old one is dead.
-        let left = engine.pool.call(self.rules().left(local.name()), At::near(local.owed()))?;
+        let left = engine.fleet.call(self.rules().left(local.name()), At::near(local.owed()))?;
         if remaining(left.reply)?.is_none() {
             return Ok(false);
         }
         // A thread that gets the lock once it is free does not lose it again.
         let held = local.leases();
         let force = self.rules().force(local.name());
-        let answer = engine.pool.call(force, At::Behind(left.lane))?;
+        let answer = engine.fleet.call(force, At::Behind(left.lane))?;
         let freed = protocol::freed(answer.reply)? != Freed::NotHeld;
         if freed {
             held.iter().for_each(|lease| local.lose(lease));
@@ -391,7 +391,7 @@ impl<P: Protocol> Lock<P> {
     fn ask(&self, call: Call) -> Result<Reply> {
         let Seat { engine, local } = &**self.seat()?;
         engine.check_open()?;
-        engine.pool.call(call, At::near(local.owed())).map(|answer| answer.reply)
+        engine.fleet.call(call, At::near(local.owed())).map(|answer| answer.reply)
     }
 
     /// The one way in: every verb is this with another patience and another guard.

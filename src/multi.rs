@@ -322,7 +322,14 @@ impl Attempts<'_> {
         let [a, b] = [&self.all[a], &self.all[b]];
         let plain = |attempt: &Attempt<'_>| attempt.rules.kind() == Plain.kind();
         let same = |a: &Arc<Engine>, b: &Arc<Engine>| Arc::ptr_eq(a, b);
-        plain(a) && plain(b) && a.lease == b.lease && same(&a.seat.engine, &b.seat.engine)
+        let slot = |attempt: &Attempt<'_>| {
+            attempt.seat.engine.fleet.slot_of(attempt.seat.local.name().key())
+        };
+        plain(a)
+            && plain(b)
+            && a.lease == b.lease
+            && same(&a.seat.engine, &b.seat.engine)
+            && slot(a) == slot(b)
     }
 
     fn take(&self, group: &[usize]) -> Result<Taken> {

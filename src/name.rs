@@ -7,6 +7,8 @@
 
 use std::sync::{Arc, OnceLock};
 
+use crc::{CRC_16_XMODEM, Crc};
+
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::Owner;
 
@@ -138,6 +140,26 @@ impl Name {
     }
 }
 
+static CHECKSUM: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
+
+/// How many slots a cluster has.
+pub(crate) const SLOTS: u16 = 16_384;
+
+/// The slot of a cluster in which a key lies.
+pub(crate) fn slot(key: &[u8]) -> u16 {
+    CHECKSUM.checksum(hashed(key)) % SLOTS
+}
+
+/// What of a key decides on its slot.
+fn hashed(key: &[u8]) -> &[u8] {
+    let at = |sign: u8, from: usize| key[from..].iter().position(|byte| *byte == sign);
+    let Some(open) = at(b'{', 0) else { return key };
+    match at(b'}', open + 1) {
+        None | Some(0) => key,
+        Some(length) => &key[open + 1..open + 1 + length],
+    }
+}
+
 fn invalid(message: &'static str) -> Error {
     Error::new(ErrorKind::InvalidName, message)
 }
@@ -183,14 +205,6 @@ mod tests {
     }
 
     /// What Redis hashes of a key, by its documentation.
-    fn hashed(key: &str) -> &str {
-        let Some(open) = key.find('{') else { return key };
-        match key[open + 1..].find('}') {
-            None | Some(0) => key,
-            Some(length) => &key[open + 1..open + 1 + length],
-        }
-    }
-
     #[test]
     fn keys_and_channels_are_redissons() {
         let plain = name("orders:42").expect("a plain name");
@@ -227,6 +241,16 @@ mod tests {
         assert_eq!(plain.request_key(&owner), format!("leasehold_request:{{x}}:{owner}"));
     }
 
+    #[test]
+    fn slots_are_those_of_redis() {
+        // As `CLUSTER KEYSLOT` says.
+        for (key, wanted) in
+            [("123456789", 12739), ("foo", 12182), ("a{foo}b", 12182), ("{}foo", 9500)]
+        {
+            assert_eq!(slot(key.as_bytes()), wanted, "{key}");
+        }
+    }
+
     proptest! {
         #[test]
         fn all_keys_and_channels_of_an_accepted_name_share_a_slot(given in "[ab:{}é]{1,8}") {
@@ -238,7 +262,7 @@ mod tests {
                 let [token, queue, deaths] = [name.token_key(), name.queue_key(), name.deaths_key()];
                 let all = [channel, rw_channel, token, queue, deaths, &own, &timeout, &request];
                 for other in all {
-                    prop_assert_eq!(hashed(name.key()), hashed(other));
+                    prop_assert_eq!(slot(name.key().as_bytes()), slot(other.as_bytes()));
                 }
             }
         }

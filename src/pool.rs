@@ -22,18 +22,18 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::conn::Timeouts;
-use crate::error::Result;
+use crate::error::{Direction, Result};
 use crate::event::Sink;
 use crate::lane::{Lane, Unread};
-use crate::request::{Answer, Failure, Link, Observer, Outcome, Request, Slot};
-use crate::script::{Call, LaneId, Reply};
+use crate::request::{Astray, Failure, Link, Observer, Outcome, Request, Slot};
+use crate::script::{Call, LaneId};
 use crate::sync::Mutex;
 use crate::thread;
 use crate::time::{self, Moment};
 use crate::topology::{Moves, Route};
 use desk::{Desk, LONGEST_PAUSE};
 
-pub(crate) use desk::OnReconnect;
+pub(crate) use desk::{OnReconnect, Router};
 
 #[cfg(all(test, leasehold_model))]
 mod model;
@@ -50,10 +50,16 @@ const SHARED: usize = 2;
 const TIME_PASSES: bool = !cfg!(all(test, leasehold_model));
 
 /// How the pool is set up.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PoolSettings {
+    /// The number of the server, where there are several.
+    pub(crate) node: u32,
+    /// It is one of the nodes of a cluster.
+    pub(crate) is_node: bool,
     pub(crate) route: Route,
     pub(crate) timeouts: Timeouts,
+    /// Those of the private lane.
+    pub(crate) private: Timeouts,
     /// How many replicas have to acknowledge what takes or prolongs a lock.
     pub(crate) replicas: u32,
     /// The name of the client's connections, on the server.
@@ -75,7 +81,10 @@ pub(crate) struct Pool {
 
 /// What the reapers need.
 struct Shared {
+    node: u32,
     lanes: Vec<Lane>,
+    /// Beside those, for who must not stand behind others.
+    private: Lane,
     /// How many callers wait for an answer.
     callers: AtomicUsize,
     desk: Arc<Desk>,
@@ -109,6 +118,23 @@ impl At {
         lane.map_or(At::Any, At::Near)
     }
 
+    /// The lane that was named.
+    pub(crate) fn lane(self) -> Option<LaneId> {
+        match self {
+            At::Any => None,
+            At::Near(lane) | At::Behind(lane) => Some(lane),
+        }
+    }
+
+    /// The same on another server.
+    pub(crate) fn on(self, node: u32) -> At {
+        match self {
+            At::Any => At::Any,
+            At::Near(lane) => At::Near(LaneId { node, ..lane }),
+            At::Behind(lane) => At::Behind(LaneId { node, ..lane }),
+        }
+    }
+
     /// Behind what went there, if something did.
     pub(crate) fn behind(lane: Option<LaneId>) -> At {
         lane.map_or(At::Any, At::Behind)
@@ -124,29 +150,60 @@ impl fmt::Debug for Pool {
 impl Pool {
     /// Makes the pool and its first connection.
     pub(crate) fn open(settings: PoolSettings) -> Result<Pool> {
+        let pool = Pool::new(settings);
+        pool.shared.lanes.first().map_or(Ok(()), Lane::connect)?;
+        Ok(pool)
+    }
+
+    /// Makes the pool and no connection.
+    pub(crate) fn new(settings: PoolSettings) -> Pool {
         let desk = Arc::new(Desk::new(settings.size, settings.events, settings.repeat));
         let link = Arc::new(Link {
             route: settings.route,
+            is_node: settings.is_node,
             replicas: settings.replicas,
             name: settings.name,
             process: std::process::id(),
             observer: Arc::clone(&desk) as Arc<dyn Observer>,
         });
-        let lane = |id| Lane::new(LaneId(id), Arc::clone(&link), settings.timeouts);
-        let lanes: Vec<_> = (0..settings.size).map(lane).collect();
-        lanes.first().map_or(Ok(()), Lane::connect)?;
+        let node = settings.node;
+        let lane = |id, timeouts| Lane::new(LaneId::at(node, id), Arc::clone(&link), timeouts);
+        let lanes: Vec<_> = (0..settings.size).map(|id| lane(id, settings.timeouts)).collect();
+        let private = lane(settings.size, settings.private);
         let shared = Arc::new(Shared {
+            node,
             lanes,
+            private,
             callers: AtomicUsize::new(0),
             desk,
             threads: Mutex::default(),
         });
-        Ok(Pool { shared, link, wait: settings.wait })
+        Pool { shared, link, wait: settings.wait }
     }
 
-    /// A lane of one's own, beside those of the pool.
-    pub(crate) fn private_lane(&self, timeouts: Timeouts) -> Lane {
-        Lane::new(LaneId(self.shared.lanes.len()), Arc::clone(&self.link), timeouts)
+    /// The lane beside the others, for one thread only.
+    pub(crate) fn private_lane(&self) -> LaneId {
+        self.shared.private.id()
+    }
+
+    /// Whether it has a connection.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.shared.connected().is_some()
+    }
+
+    pub(crate) fn set_router(&self, router: Weak<dyn Router>) {
+        self.shared.desk.set_router(router);
+    }
+
+    /// Sees to a request that another pool has handed on, on the lane of that number.
+    pub(crate) fn take_over(&self, request: Request, lane: usize) {
+        if request.counts() {
+            self.shared.desk.opened();
+        }
+        let lane = lane % self.shared.lanes.len();
+        let lane = self.shared.queue(request, Some(LaneId::at(self.shared.node, lane)));
+        self.shared.have_reaped(lane);
+        self.shared.desk.ring(lane);
     }
 
     /// The address of the server, if one has been found.
@@ -162,6 +219,7 @@ impl Pool {
     /// Gives up the connections to what is no more the server.
     pub(crate) fn leave_old_servers(&self) {
         self.shared.lanes.iter().for_each(Lane::leave_old_server);
+        self.shared.private.leave_old_server();
     }
 
     /// Whom to tell of new connections.
@@ -175,27 +233,27 @@ impl Pool {
     }
 
     /// Sends a command and waits for its answer.
-    pub(crate) fn call(&self, call: Call, at: At) -> Result<Answer> {
+    #[cfg(all(test, leasehold_model))]
+    pub(crate) fn call(&self, call: Call, at: At) -> Result<crate::request::Answer> {
         let pending = self.queue(call, at);
         self.wait(pending, Moment::END).1.map_err(Failure::into_error)
-    }
-
-    /// Sends commands in one write; the replies of those that were not refused.
-    pub(crate) fn ask_all(&self, calls: Vec<Call>) -> Vec<Reply> {
-        let mut lane = At::Any;
-        let queue = |call| {
-            let pending = self.queue(call, lane);
-            lane = At::Behind(pending.lane);
-            pending
-        };
-        let pending: Vec<_> = calls.into_iter().map(queue).collect();
-        let answers = pending.into_iter().map(|pending| self.wait(pending, Moment::END).1);
-        answers.filter_map(|outcome| outcome.ok().map(|answer| answer.reply)).collect()
     }
 
     /// The first half of [`Pool::call`]: takes a place in line and does no I/O.
     pub(crate) fn queue(&self, call: Call, at: At) -> Pending {
         let (request, slot) = Request::awaited(call);
+        self.queue_request(request, slot, at)
+    }
+
+    /// The same for a command that another server has sent here.
+    pub(crate) fn queue_astray(&self, astray: Astray, lane: usize) -> Pending {
+        let asking = matches!(astray.direction, Direction::Ask(_));
+        let (request, slot) = Request::awaited(astray.call);
+        let request = Request { asking, alone: asking, ..request.doubtful(astray.doubtful) };
+        self.queue_request(request, slot, At::Behind(LaneId::at(self.shared.node, lane)))
+    }
+
+    fn queue_request(&self, request: Request, slot: Arc<Slot>, at: At) -> Pending {
         let (lane, moves) = match at {
             At::Any => (None, true),
             At::Near(lane) => (Some(lane), true),
@@ -213,8 +271,14 @@ impl Pool {
     /// line until `patience` ends or the pool time-out, but sends if it can do so at once.
     pub(crate) fn wait(&self, pending: Pending, patience: Moment) -> (LaneId, Outcome) {
         let give_up = patience.min(time::now() + self.wait);
+        let lane = self.shared.lane(pending.lane);
+        if lane.id() == self.private_lane() {
+            let outcome = lane.wait(&pending.slot, Moment::END);
+            pending.slot.give_back();
+            return (pending.lane, outcome);
+        }
         let present = Present::new(&self.shared.callers);
-        let outcome = self.shared.lane(pending.lane).wait(&pending.slot, give_up);
+        let outcome = lane.wait(&pending.slot, give_up);
         pending.slot.give_back();
         drop(present);
         match outcome {
@@ -260,6 +324,11 @@ impl Pool {
         self.shared.dispatch(lane);
     }
 
+    /// Whether nothing is owed.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.wait_until_settled(Moment::START)
+    }
+
     /// Waits until nothing is owed any more, or until `end`; whether that came.
     pub(crate) fn wait_until_settled(&self, end: Moment) -> bool {
         self.shared.desk.wait_until_settled(end)
@@ -280,8 +349,8 @@ impl Drop for Pool {
 
 impl Shared {
     fn lane(&self, lane: LaneId) -> &Lane {
-        // Lanes are handed out by this pool alone, and never taken away.
-        &self.lanes[lane.0.min(self.lanes.len() - 1)]
+        // Lanes are handed out by pools alone, all of the same size, and never taken away.
+        self.lanes.get(lane.lane).unwrap_or(&self.private)
     }
 
     /// Stands a request in line: on the given lane; or, of those in use, on one that is
@@ -291,7 +360,7 @@ impl Shared {
         let lane = lane.unwrap_or_else(|| {
             let free = self.in_use().find(|lane| lane.queue_if_free(&mut request));
             let shortest = || self.in_use().min_by_key(|lane| lane.load());
-            free.or_else(shortest).map_or(LaneId(0), Lane::id)
+            free.or_else(shortest).unwrap_or(&self.private).id()
         });
         request.into_iter().for_each(|request| self.lane(lane).queue(request));
         lane
@@ -316,14 +385,19 @@ impl Shared {
     /// Sends what is owed on that lane, or leaves it to who leads there or to the
     /// reaper, which is started if there is none.
     fn dispatch(self: &Arc<Shared>, lane: LaneId) {
+        self.have_reaped(lane);
+        self.lane(lane).post();
+    }
+
+    /// Starts the reaper of that lane, if there is none.
+    fn have_reaped(self: &Arc<Shared>, lane: LaneId) {
         if self.desk.starts_reaper(lane) {
             let shared = Arc::clone(self);
             match thread::start("leasehold-reaper", move || shared.reap(lane)) {
-                Ok(thread) => drop(self.threads.lock().insert(lane.0, thread)),
+                Ok(thread) => drop(self.threads.lock().insert(lane.lane, thread)),
                 Err(error) => self.do_without_reaper(lane, &error),
             }
         }
-        self.lane(lane).post();
     }
 
     fn do_without_reaper(&self, lane: LaneId, error: &std::io::Error) {
@@ -348,7 +422,8 @@ impl Shared {
     fn see_to(&self, id: LaneId) -> Moment {
         let (due, next, pauses) = self.desk.due(id, time::now());
         let lane = self.lane(id);
-        due.into_iter().for_each(|request| lane.queue(request));
+        let due = due.into_iter().filter_map(|request| self.desk.reroute(id, request, None));
+        due.for_each(|request| lane.queue(request));
         if !pauses && lane.queued() > 0 {
             lane.serve();
         }
@@ -409,6 +484,7 @@ mod tests {
         let desk = Arc::new(Desk::new(size, Sink::default(), Duration::ZERO));
         let link = Arc::new(Link {
             route: Route::To(Arc::new(address())),
+            is_node: false,
             replicas: 0,
             name: String::new(),
             process: std::process::id(),
@@ -419,13 +495,20 @@ mod tests {
             response: Duration::ZERO,
             replicas: Duration::ZERO,
         };
-        let lane = |id| Lane::new(LaneId(id), Arc::clone(&link), timeouts);
-        let lanes = (0..size).map(lane).collect();
-        Shared { lanes, callers: AtomicUsize::new(0), desk, threads: Mutex::default() }
+        let lane = |id| Lane::new(LaneId::at(0, id), Arc::clone(&link), timeouts);
+        let (lanes, private) = ((0..size).map(lane).collect(), lane(size));
+        Shared {
+            node: 0,
+            lanes,
+            private,
+            callers: AtomicUsize::new(0),
+            desk,
+            threads: Mutex::default(),
+        }
     }
 
     fn queue(shared: &Shared) -> usize {
-        shared.queue(Request::awaited(Call::command(&[b"PING"])).0, None).0
+        shared.queue(Request::awaited(Call::command(&[b"PING"])).0, None).lane
     }
 
     #[test]

@@ -205,7 +205,7 @@ pub(crate) trait Rules: Send + Sync {
 
     /// Asks what is left of the lease: answered as by `PTTL`.
     fn left(&self, name: &Name) -> Call {
-        Call::command(&[b"PTTL", name.key().as_bytes()])
+        Call::on_key(b"PTTL", name.key().as_bytes(), &[])
     }
 
     /// The script that renews many holds of this kind: keys are the locks' hashes,

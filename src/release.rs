@@ -94,7 +94,7 @@ impl Hold {
         let lease = checked_lease(lease)?;
         self.check()?;
         let extension = watchdog::extension(&self.kept(), lease);
-        let answer = self.seat.engine.pool.call(extension, At::behind(self.lease.haunted()));
+        let answer = self.seat.engine.fleet.call(extension, At::behind(self.lease.haunted()));
         let answer = answer.inspect_err(|_| self.lease.may_be_extended(time::now(), lease))?;
         let sent = answer.sent;
         let extended = watchdog::is_extended(answer);
@@ -105,7 +105,7 @@ impl Hold {
         match self.lease.extend(sent, time::now(), lease) {
             Look::Held => Ok(()),
             Look::Over { noticed } => {
-                self.kept().over(noticed, &self.seat.engine.pool);
+                self.kept().over(noticed, &self.seat.engine.fleet);
                 Err(lost())
             }
         }
@@ -157,7 +157,7 @@ impl Hold {
 
     fn begin(mut self, counted: Counted, near: Option<LaneId>) -> Ending {
         self.ended = true;
-        let pool = &self.seat.engine.pool;
+        let pool = &self.seat.engine.fleet;
         let mut queued = None;
         let ended = self.seat.local.end(&self.lease, counted, time::now, || {
             let at = self.lease.haunted().map_or(At::near(near), At::Behind);
@@ -168,7 +168,7 @@ impl Hold {
     }
 
     fn wait_for(&self, pending: Pending) -> Result<()> {
-        let pool = &self.seat.engine.pool;
+        let pool = &self.seat.engine.fleet;
         let (lane, outcome) = pool.wait(pending, Moment::END);
         match &outcome {
             Err(failure) if !failure.error.is_final() => {
@@ -185,7 +185,7 @@ impl Hold {
     }
 
     fn end_quietly(&self) {
-        let pool = &self.seat.engine.pool;
+        let pool = &self.seat.engine.fleet;
         let mut queued = None;
         let ended = self.seat.local.end(&self.lease, Counted::Guard, time::now, || {
             *queued.insert(pool.owe(self.owed(), self.lease.haunted()))
@@ -227,7 +227,7 @@ impl Hold {
             self.seat.engine.watchdog.forget(&self.lease);
         }
         if matches!(ended, Ended::Lost) {
-            self.kept().undo(&self.seat.engine.pool);
+            self.kept().undo(&self.seat.engine.fleet);
         }
     }
 }
@@ -253,7 +253,7 @@ impl Ending {
     /// Writes the release, if that needs no waiting.
     pub(crate) fn post(&self) {
         if let Some(queued) = &self.queued {
-            self.hold.seat.engine.pool.post(queued.lane);
+            self.hold.seat.engine.fleet.post(queued.lane);
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::conn::Identity;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Direction, Error, ErrorKind, Result};
 use crate::lease::Lease;
 use crate::script::{Call, LaneId, Reply, Script};
 use crate::sync::{Mutex, thread_local};
@@ -50,12 +50,29 @@ pub(crate) struct Failure {
     pub(crate) error: Error,
     /// The command, if it was never written: else it may have run, or run yet.
     pub(crate) unsent: Option<Box<Call>>,
+    /// The command, if a node of a cluster has sent it elsewhere.
+    pub(crate) astray: Option<Box<Astray>>,
+}
+
+/// A command that a node of a cluster has not run.
+#[derive(Debug)]
+pub(crate) struct Astray {
+    pub(crate) call: Call,
+    /// A copy may have run before.
+    pub(crate) doubtful: bool,
+    pub(crate) direction: Direction,
 }
 
 impl Failure {
     /// Why there is none to what was, or may have been, written.
     pub(crate) fn sent(error: Error) -> Failure {
-        Failure { error, unsent: None }
+        Failure { error, unsent: None, astray: None }
+    }
+
+    /// It was sent elsewhere, and goes nowhere any more.
+    pub(crate) fn lost_on_its_way(astray: Astray, error: Error) -> Failure {
+        let unsent = (!astray.doubtful).then(|| Box::new(astray.call));
+        Failure { error, unsent, astray: None }
     }
 
     pub(crate) fn is_written(&self) -> bool {
@@ -144,6 +161,8 @@ pub(crate) struct Request {
     pub(crate) joined: usize,
     /// It is to be written by itself.
     pub(crate) alone: bool,
+    /// It has to be announced: its slot is only about to be served there.
+    pub(crate) asking: bool,
 }
 
 /// Who gets the outcome.
@@ -155,6 +174,8 @@ pub(crate) enum To {
     Ghost(Identity),
     /// Those whose answers are good only if enough replicas have what they wrote.
     Replicated,
+    /// The one behind it, which it announces.
+    Asking,
 }
 
 impl Request {
@@ -176,12 +197,13 @@ impl Request {
 
     pub(crate) fn new(call: Call, to: To) -> Request {
         let (written, doubtful, misled, alone) = (None, false, false, false);
-        Request { call, to, written, doubtful, loads: 0, misled, joined: 1, alone }
+        let asking = false;
+        Request { call, to, written, doubtful, loads: 0, misled, joined: 1, alone, asking }
     }
 
     /// Whether it is there for others and not for a caller or a debt.
     pub(crate) fn is_help(&self) -> bool {
-        matches!(self.to, To::Script(_) | To::Ghost(_) | To::Replicated)
+        !matches!(self.to, To::Waiter(_) | To::Debt(_))
     }
 
     /// The connection was given up: what was written there may have run.
@@ -192,15 +214,32 @@ impl Request {
     pub(crate) fn slot(&self) -> Option<&Arc<Slot>> {
         match &self.to {
             To::Waiter(promise) => promise.0.as_ref(),
-            To::Debt(_) | To::Script(_) | To::Ghost(_) | To::Replicated => None,
+            _ => None,
         }
+    }
+
+    /// Whether a client that is closed waits for it.
+    pub(crate) fn counts(&self) -> bool {
+        matches!(&self.to, To::Debt(debt) if debt.counts)
+    }
+
+    /// Tells its sender, if one waits, where it was sent, and gives the rest back.
+    pub(crate) fn lead_astray(
+        mut self,
+        direction: Direction,
+        error: Error,
+    ) -> Option<(Request, Direction, Error)> {
+        let To::Waiter(promise) = &mut self.to else { return Some((self, direction, error)) };
+        let astray = Astray { call: self.call, doubtful: self.doubtful, direction };
+        promise.keep(Err(Failure { error, unsent: None, astray: Some(Box::new(astray)) }));
+        None
     }
 
     /// Tells its sender, if one waits, why there is no answer, and gives the rest back.
     pub(crate) fn fail(mut self, error: &Error) -> Option<Request> {
         let To::Waiter(promise) = &mut self.to else { return Some(self) };
         let unsent = (!self.doubtful).then(|| Box::new(self.call));
-        promise.keep(Err(Failure { error: error.clone(), unsent }));
+        promise.keep(Err(Failure { error: error.clone(), unsent, astray: None }));
         None
     }
 
@@ -208,7 +247,7 @@ impl Request {
     pub(crate) fn until(&self) -> Moment {
         match &self.to {
             To::Debt(debt) => debt.until,
-            To::Waiter(_) | To::Script(_) | To::Ghost(_) | To::Replicated => Moment::START,
+            _ => Moment::START,
         }
     }
 
@@ -216,7 +255,7 @@ impl Request {
     pub(crate) fn into_debt(self) -> Option<(Call, Debt)> {
         match self.to {
             To::Debt(debt) => Some((self.call, debt)),
-            To::Waiter(_) | To::Script(_) | To::Ghost(_) | To::Replicated => None,
+            _ => None,
         }
     }
 }
@@ -289,6 +328,8 @@ impl Slot {
 /// What all lanes of one client share.
 pub(crate) struct Link {
     pub(crate) route: Route,
+    /// It is one of the nodes of a cluster.
+    pub(crate) is_node: bool,
     /// How many replicas have to acknowledge what takes or prolongs a lock.
     pub(crate) replicas: u32,
     /// The client's name, which its connections carry with a number each.
@@ -325,6 +366,8 @@ pub(crate) trait Observer: Send + Sync {
     fn answered(&self, lane: LaneId, request: Request, answer: Answer);
     /// A request that nobody waits for got no answer, or was refused.
     fn failed(&self, lane: LaneId, request: Request, error: Error);
+    /// A request that nobody waits for was sent elsewhere by a node of a cluster.
+    fn astray(&self, lane: LaneId, request: Request, direction: Direction, error: Error);
     /// There are requests in the line that nobody waits for, and nobody leads.
     fn deserted(&self, lane: LaneId);
     /// There are answers to come that nobody waits for, and nobody leads.

@@ -46,6 +46,7 @@ impl Scout {
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.bell.ring();
+        self.route.wake();
     }
 
     fn run(&self, whom: &Weak<dyn OnReconnect>) {

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -19,6 +19,9 @@ pub(crate) struct Script {
     pub(crate) digest: &'static str,
     /// By what [`ANY_JOIN`] knows it, if its calls can be joined with others.
     pub(crate) mark: Option<u8>,
+    /// The same with messages to the shards of a cluster, if it sends any.
+    sharded: Option<&'static Script>,
+    to_shards: bool,
 }
 
 macro_rules! script {
@@ -28,6 +31,8 @@ macro_rules! script {
             text: include_str!(concat!("../lua/", $name, ".lua")),
             digest: $digest,
             mark: None,
+            sharded: None,
+            to_shards: false,
         }
     };
 }
@@ -35,20 +40,36 @@ macro_rules! script {
 pub(crate) static PLAIN_ACQUIRE: Script =
     script!("plain_acquire", "175079c8c93e934e2954777aedb40fe34787c58c").joined_as(b'a');
 pub(crate) static PLAIN_RELEASE: Script =
-    script!("plain_release", "fc4ec1e01c705223e326db2917f5da7482fa0df0").joined_as(b'r');
+    script!("plain_release", "fc4ec1e01c705223e326db2917f5da7482fa0df0")
+        .joined_as(b'r')
+        .sharded_as(&PLAIN_RELEASE_SHARDED);
+static PLAIN_RELEASE_SHARDED: Script =
+    script!("plain_release", "3e449a184db30da930ea202b55bbbe1866e4a244").for_shards();
 pub(crate) static PLAIN_RENEW: Script =
     script!("plain_renew", "180b0446a0dde9cca217662a0ac4b42405ddaee6");
 pub(crate) static PLAIN_FORCE: Script =
-    script!("plain_force", "098bb0d0e37afac8a07c6edce80f395837cd9759");
+    script!("plain_force", "098bb0d0e37afac8a07c6edce80f395837cd9759")
+        .sharded_as(&PLAIN_FORCE_SHARDED);
+static PLAIN_FORCE_SHARDED: Script =
+    script!("plain_force", "879bb7dbe0440bf8342ac2208283f216d06a5073").for_shards();
 
 pub(crate) static FAIR_ACQUIRE: Script =
     script!("fair_acquire", "fdda722e8936fcb43025c9b762c81cda7e8e7811");
 pub(crate) static FAIR_RELEASE: Script =
-    script!("fair_release", "bb10a979143cfc55798d28daa0c3081dd39d11ab");
+    script!("fair_release", "bb10a979143cfc55798d28daa0c3081dd39d11ab")
+        .sharded_as(&FAIR_RELEASE_SHARDED);
+static FAIR_RELEASE_SHARDED: Script =
+    script!("fair_release", "f4b71f274cc02d19c2ce805e67f05e2add857c88").for_shards();
 pub(crate) static FAIR_LEAVE: Script =
-    script!("fair_leave", "373cf6b7581b0637e130c3b0181c33f784b76168");
+    script!("fair_leave", "373cf6b7581b0637e130c3b0181c33f784b76168")
+        .sharded_as(&FAIR_LEAVE_SHARDED);
+static FAIR_LEAVE_SHARDED: Script =
+    script!("fair_leave", "874091d8a5cc98f3a8da1f58530014925b17183a").for_shards();
 pub(crate) static FAIR_FORCE: Script =
-    script!("fair_force", "3e86b23fc58b126a743aacd782cfc78734b68530");
+    script!("fair_force", "3e86b23fc58b126a743aacd782cfc78734b68530")
+        .sharded_as(&FAIR_FORCE_SHARDED);
+static FAIR_FORCE_SHARDED: Script =
+    script!("fair_force", "a1c269de20f69f782293a7d4cf6cdc54d9a95953").for_shards();
 pub(crate) static FENCED_ACQUIRE: Script =
     script!("fenced_acquire", "aa3524bc0350ad745740b3e54258031fccabf3d9");
 pub(crate) static SPIN_RELEASE: Script =
@@ -58,25 +79,40 @@ pub(crate) static SPIN_FORCE: Script =
 pub(crate) static READ_ACQUIRE: Script =
     script!("read_acquire", "08fe9abdfdce0fcd8f17ca82516780c9b01ecc0f");
 pub(crate) static READ_RELEASE: Script =
-    script!("read_release", "b1d6328f49b4aba6d4c7b87535521f81b28897e3");
+    script!("read_release", "b1d6328f49b4aba6d4c7b87535521f81b28897e3")
+        .sharded_as(&READ_RELEASE_SHARDED);
+static READ_RELEASE_SHARDED: Script =
+    script!("read_release", "ffe3299c3e93e6bc15c21787dde3b9283070a35a").for_shards();
 pub(crate) static READ_RENEW: Script =
     script!("read_renew", "75e6f8f6f7f96a8143763a31d4b267aec65f2d11");
 pub(crate) static READ_FORCE: Script =
-    script!("read_force", "3f0c965db0f1ccb4cc91aaaf3a2d4a30db298cc6");
+    script!("read_force", "3f0c965db0f1ccb4cc91aaaf3a2d4a30db298cc6")
+        .sharded_as(&READ_FORCE_SHARDED);
+static READ_FORCE_SHARDED: Script =
+    script!("read_force", "d73af4614bfc0d64853275baa65249bde1b3b322").for_shards();
 pub(crate) static READ_LEFT: Script =
     script!("read_left", "4ce4d4c6c3ef14fd08bef0174801a38dffb152c6");
 pub(crate) static WRITE_ACQUIRE: Script =
     script!("write_acquire", "79e663bf135db014be1ae24be4dbb956a7aa342d");
 pub(crate) static WRITE_RELEASE: Script =
-    script!("write_release", "2c7ebb051b50e152bb2184639e30af416e6f017f");
+    script!("write_release", "2c7ebb051b50e152bb2184639e30af416e6f017f")
+        .sharded_as(&WRITE_RELEASE_SHARDED);
+static WRITE_RELEASE_SHARDED: Script =
+    script!("write_release", "ea4f6f9acddf47fb07e543455e9e63cf83005bda").for_shards();
 pub(crate) static WRITE_FORCE: Script =
-    script!("write_force", "faba9dfddc579e9207142c07ed7944fd4bb03afd");
+    script!("write_force", "faba9dfddc579e9207142c07ed7944fd4bb03afd")
+        .sharded_as(&WRITE_FORCE_SHARDED);
+static WRITE_FORCE_SHARDED: Script =
+    script!("write_force", "832dbf2b685d66f8535ef9befe4ddeed1b730359").for_shards();
 pub(crate) static WRITE_LEFT: Script =
     script!("write_left", "19e7ddcfd41cd744ffec44bfa977c9ce265fcf40");
 pub(crate) static NAMED_ACQUIRE: Script =
     script!("named_acquire", "bb7535a1505a4dac3db043802cf9ee5f4ec8e7ad");
 pub(crate) static NAMED_RELEASE: Script =
-    script!("named_release", "2ff3ecfc99860de49f5db1692f9f859bc49aa218");
+    script!("named_release", "2ff3ecfc99860de49f5db1692f9f859bc49aa218")
+        .sharded_as(&NAMED_RELEASE_SHARDED);
+static NAMED_RELEASE_SHARDED: Script =
+    script!("named_release", "985813fb4f95e22c6bd231a684f9dd52537c06fc").for_shards();
 pub(crate) static MULTI_ACQUIRE: Script =
     script!("multi_acquire", "f0442abdd104c75716229f5bcdc6b992480f5144");
 
@@ -94,6 +130,14 @@ impl Script {
         Script { mark: Some(mark), ..self }
     }
 
+    const fn sharded_as(self, sharded: &'static Script) -> Script {
+        Script { sharded: Some(sharded), ..self }
+    }
+
+    const fn for_shards(self) -> Script {
+        Script { to_shards: true, ..self }
+    }
+
     /// What the server has to load.
     pub(crate) fn source(&self) -> Cow<'static, str> {
         match self.name == ANY_JOIN.name {
@@ -101,6 +145,7 @@ impl Script {
                 let functions: String = JOINED.into_iter().map(Script::function).collect();
                 format!("local scripts = {{}}\n{functions}{}", self.text).into()
             }
+            false if self.to_shards => self.text.replace(PUBLISH.0, PUBLISH.1).into(),
             false => self.text.into(),
         }
     }
@@ -116,6 +161,9 @@ impl Script {
     }
 }
 
+/// How a script sends a message, and how it sends one to a shard.
+const PUBLISH: (&str, &str) = ("redis.call('publish'", "redis.call('spublish'");
+
 /// Makes sure that late copies are prevented, where that is possible. There is nothing
 /// that could be done about their effects.
 const NOT_LATE: Duration = Duration::from_millis(1);
@@ -129,6 +177,8 @@ pub(crate) struct Call {
     pub(crate) script: Option<&'static Script>,
     /// How it can be joined with others, if it can be.
     part: Option<Part>,
+    /// Where the name of its first key stands, if it has one.
+    key: Option<Range<usize>>,
     /// How long its effect would last if it ran once more, after everything else.
     pub(crate) lasting: Duration,
     /// A second copy would do more than the first: it must not be sent again if the
@@ -161,12 +211,14 @@ impl Call {
         let mut bytes = Bytes::with_capacity(128 + 48 * parts);
         open_script(&mut bytes, script, count, parts - count);
         let key = bytes.len();
+        let first = keys.clone().into_iter().next().map(<[u8]>::len);
         keys.into_iter().for_each(|value| part(&mut bytes, value));
+        let first = first.map(|length| content(key, length));
         let rest = bytes.len();
         args.into_iter().for_each(|value| part(&mut bytes, value));
         let mark = script.mark.filter(|_| count == 1);
         let part = mark.map(|mark| Part { mark, key, args: rest, count: parts - count });
-        Call { script: Some(script), part, ..Call::of(bytes) }
+        Call { script: Some(script), part, key: first, ..Call::of(bytes) }
     }
 
     /// A plain command.
@@ -179,7 +231,32 @@ impl Call {
 
     fn of(bytes: Bytes) -> Call {
         let (lasting, once, replicated) = (Duration::ZERO, false, false);
-        Call { bytes, script: None, part: None, lasting, once, replicated }
+        Call { bytes, script: None, part: None, key: None, lasting, once, replicated }
+    }
+
+    /// A plain command whose first argument is a key, or the channel of a shard.
+    pub(crate) fn on_key(name: &[u8], key: &[u8], rest: &[&[u8]]) -> Call {
+        let call = Call::command(&[&[name, key], rest].concat());
+        let before = Call::command(&[name]).bytes.len() - 1 + digits(2 + rest.len());
+        Call { key: Some(content(before, key.len())), ..call }
+    }
+
+    /// Its first key, if it has one.
+    pub(crate) fn key(&self) -> Option<&[u8]> {
+        self.bytes.get(self.key.clone()?)
+    }
+
+    /// The same, but its messages go to shards.
+    pub(crate) fn for_shards(mut self) -> Call {
+        if let Some(script) = self.script
+            && let Some(sharded) = script.sharded
+            && let Some(at) =
+                self.bytes.windows(40).position(|text| text == script.digest.as_bytes())
+        {
+            self.bytes[at..at + 40].copy_from_slice(sharded.digest.as_bytes());
+            self.script = Some(sharded);
+        }
+        self
     }
 
     /// Whether it can be joined with others.
@@ -232,6 +309,16 @@ fn open_script(bytes: &mut Vec<u8>, script: &Script, keys: usize, args: usize) {
     part(bytes, b"EVALSHA");
     part(bytes, script.digest.as_bytes());
     part(bytes, Digits::new(keys as u64).as_bytes());
+}
+
+/// Where the content of a part stands that begins at `start` and has that length.
+fn content(start: usize, length: usize) -> Range<usize> {
+    let from = start + 1 + digits(length) + 2;
+    from..from + length
+}
+
+fn digits(number: usize) -> usize {
+    Digits::new(number as u64).as_bytes().len()
 }
 
 fn open_part(bytes: &mut Vec<u8>, length: usize) {
@@ -326,7 +413,17 @@ impl Digits {
 /// One of the lines in which commands of a client go to the server. What stands in
 /// one line gets there in order; see `lane.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LaneId(pub(crate) usize);
+pub(crate) struct LaneId {
+    /// The number of the server, where there are several.
+    pub(crate) node: u32,
+    pub(crate) lane: usize,
+}
+
+impl LaneId {
+    pub(crate) const fn at(node: u32, lane: usize) -> LaneId {
+        LaneId { node, lane }
+    }
+}
 
 /// What a server answered to one command.
 #[derive(Clone, Debug, PartialEq)]
@@ -423,6 +520,31 @@ mod tests {
         assert_eq!(text, wanted);
         let ping = Call::command(&[b"PING"]);
         assert_eq!(**ping.bytes, *b"*1\r\n$4\r\nPING\r\n");
+        assert_eq!((call.key(), ping.key()), (Some(&b"k"[..]), None));
+        for key in [&b"k"[..], b"0123456789", &[b'k'; 1234]] {
+            let asked = Call::on_key(b"PTTL", key, &[]);
+            assert_eq!(**asked.bytes, **Call::command(&[b"PTTL", key]).bytes);
+            assert_eq!(asked.key(), Some(key));
+            let rest = [&b"1"[..]; 12];
+            assert_eq!(Call::on_key(b"SPUBLISH", key, &rest).key(), Some(key));
+        }
+    }
+
+    #[test]
+    fn the_messages_of_a_script_can_go_to_shards() {
+        let keys: [&[u8]; 1] = [b"k"];
+        let release = || Call::script(&PLAIN_RELEASE, keys, []);
+        let (classic, sharded) = (release(), release().for_shards());
+        assert_eq!(sharded.bytes.len(), classic.bytes.len());
+        assert_eq!(sharded.script.map(|script| script.digest), Some(PLAIN_RELEASE_SHARDED.digest));
+        let text = String::from_utf8(sharded.bytes.to_vec()).expect("ASCII");
+        assert!(
+            text.contains(PLAIN_RELEASE_SHARDED.digest) && !text.contains(PLAIN_RELEASE.digest)
+        );
+        assert!(PLAIN_RELEASE_SHARDED.source().contains("'spublish'"));
+        assert!(!PLAIN_RELEASE_SHARDED.source().contains("'publish'"));
+        let acquire = Call::script(&PLAIN_ACQUIRE, keys, []).for_shards();
+        assert_eq!(acquire.script.map(|script| script.digest), Some(PLAIN_ACQUIRE.digest));
     }
 
     #[test]

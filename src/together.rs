@@ -86,7 +86,7 @@ fn step<'a>(attempt: &'a Attempt<'a>) -> Result<Option<Step<'a>>> {
     }
     let caller = Caller::new(wish);
     let Some(ticket) = local.line_up(caller.clone(), now) else {
-        return attempt.seat.engine.pool.check_process().map(|()| None);
+        return attempt.seat.engine.fleet.check_process().map(|()| None);
     };
     let owner = Owner::new(attempt.seat.engine.id, hold, attempt.rules.suffix());
     Ok(Some(Step::Asked(Standing { attempt, caller, ticket: Some(ticket), hold, owner })))
@@ -158,7 +158,7 @@ impl<'a> Question<'a> {
     }
 
     fn ask(&self) -> Result<Answer> {
-        let pool = &self.first.attempt.seat.engine.pool;
+        let pool = &self.first.attempt.seat.engine.fleet;
         let owed = self.asked.iter().find_map(|one| one.attempt.seat.local.owed());
         let (lane, outcome) = pool.wait(pool.queue(self.call(), At::near(owed)), Moment::END);
         outcome.map_err(|failure| {
@@ -211,7 +211,7 @@ impl<'a> Question<'a> {
             let (attempt, lasting) = (one.attempt, one.attempt.term());
             let release = attempt.rules.release(attempt.seat.local.name(), &one.owner);
             let debt = Debt::new(None, time::now() + lasting).haunted(lasting);
-            let pool = &attempt.seat.engine.pool;
+            let pool = &attempt.seat.engine.fleet;
             pool.dispatch(pool.owe(Request::owed(release, debt), Some(lane)));
         }
     }

@@ -1,10 +1,12 @@
 //! Where connections lead.
 //!
 //! To a server whose address stays, or to one that is looked for whenever a connection is
-//! made, because it may be another by then: see [`sentinel`]. What is looked for is *moved*
+//! made, because it may be another by then: see [`sentinel`]. (Where the keys are is another
+//! matter: [`cluster`].) What is looked for is *moved*
 //! when another server is found in its place; each move is counted, and connections made
 //! before it are not used any more.
 
+pub(crate) mod cluster;
 pub(crate) mod sentinel;
 
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use crate::conn::Conn;
 use crate::conn::model::Conn;
 use crate::conn::{Address, Ghosts, Identity, Timeouts};
 use crate::error::{Error, ErrorKind, Result};
+use cluster::Cluster;
 use sentinel::Sentinels;
 
 /// Where the connections of one pool lead.
@@ -23,11 +26,19 @@ pub(crate) enum Route {
     To(Arc<Address>),
     /// To the master that the sentinels name.
     Master(Arc<Sentinels>),
+    /// To any node of a cluster.
+    Node(Arc<Cluster>),
 }
 
 /// How often what a route leads to has been another server than before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moves(u64);
+
+impl Moves {
+    pub(crate) fn of(count: u64) -> Moves {
+        Moves(count)
+    }
+}
 
 /// A connection, and what its server said of older ones.
 pub(crate) struct Reached {
@@ -60,6 +71,7 @@ impl Route {
                     false => Ok((opened, server)),
                 }
             })?,
+            Route::Node(cluster) => (cluster.reach(open)?, 0),
         };
         let (conn, ghosts) = (opened.conn, opened.ghosts);
         Ok(Reached { conn, ghosts, moves: Moves(moves), server })
@@ -70,6 +82,7 @@ impl Route {
         match self {
             Route::To(address) => Some(Arc::clone(address.shown())),
             Route::Master(sentinels) => sentinels.server(),
+            Route::Node(_) => None,
         }
     }
 
@@ -78,19 +91,28 @@ impl Route {
         matches!(self, Route::To(_))
     }
 
+    /// Ends such a wait, where it can be ended.
+    pub(crate) fn wake(&self) {
+        if let Route::Node(cluster) = self {
+            cluster.doubt();
+        }
+    }
+
     /// Listens for a while, the turn counted by the caller; whether the server is another
     /// one now than it was before.
     pub(crate) fn listen(&self, turn: usize) -> Result<bool> {
         match self {
             Route::To(_) => Ok(false),
             Route::Master(sentinels) => sentinels.listen(turn),
+            Route::Node(cluster) => cluster.listen(),
         }
     }
 
     /// A connection that was made with fewer leads to what is no more the server.
     pub(crate) fn moves(&self) -> Moves {
         match self {
-            Route::To(_) => Moves::default(),
+            // One node is as good as another.
+            Route::To(_) | Route::Node(_) => Moves::default(),
             Route::Master(sentinels) => Moves(sentinels.moves()),
         }
     }

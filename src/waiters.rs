@@ -8,11 +8,13 @@
 //!
 //! The listener thread finds here what to subscribe to, and tells what it heard.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::intern::Interned;
+use crate::script::Call;
 use crate::sync::{AtomicU64, Mailbox, Mutex};
 use crate::time::{self, Moment};
 
@@ -155,6 +157,8 @@ pub(crate) struct Waiters {
     channels: Interned<Channel>,
     /// How often the listener began and ceased to listen: it does while this is odd.
     turns: AtomicU64,
+    /// The control channels of the listeners that listen, by the number of their node.
+    controls: Mutex<BTreeMap<Option<u32>, Arc<str>>>,
 }
 
 /// One connection of the listener, from the moment it can be told what to subscribe
@@ -186,12 +190,53 @@ impl Waiters {
         (turns % 2 == 1).then_some(Session(turns))
     }
 
+    /// A listener can be told what to subscribe to from now on, over that channel, or cannot
+    /// any more. To be called by it alone, before it looks who waits.
+    pub(crate) fn set_control(&self, node: Option<u32>, control: Option<&Arc<str>>) {
+        let mut controls = self.controls.lock();
+        match control {
+            Some(control) => drop(controls.insert(node, Arc::clone(control))),
+            None => drop(controls.remove(&node)),
+        }
+        drop(controls);
+        if node.is_none() {
+            self.set_listening(control.is_some());
+        }
+    }
+
+    /// Whether any listener listens.
+    pub(crate) fn is_listening(&self) -> bool {
+        !self.controls.lock().is_empty()
+    }
+
+    /// What tells the listener of a node, or the only one, something; `None` if it does not
+    /// listen.
+    pub(crate) fn message(&self, node: Option<u32>, payload: &str) -> Option<Call> {
+        let controls = self.controls.lock();
+        Some(message(node, controls.get(&node)?, payload))
+    }
+
+    /// A heartbeat for every listener that listens.
+    pub(crate) fn beats(&self) -> Vec<Call> {
+        let controls = self.controls.lock();
+        controls.iter().map(|(node, control)| message(*node, control, "")).collect()
+    }
+
     /// To be called by the listener alone, before it looks who waits: a waiter that
     /// registers too late for that look finds the session.
     pub(crate) fn set_listening(&self, listening: bool) {
         if self.session().is_some() != listening {
             self.turns.fetch_add(1, Ordering::AcqRel);
         }
+    }
+}
+
+/// What says something on a control channel.
+fn message(node: Option<u32>, control: &str, payload: &str) -> Call {
+    let name: &[u8] = if node.is_some() { b"SPUBLISH" } else { b"PUBLISH" };
+    match node {
+        Some(_) => Call::on_key(name, control.as_bytes(), &[payload.as_bytes()]),
+        None => Call::command(&[name, control.as_bytes(), payload.as_bytes()]),
     }
 }
 

@@ -30,11 +30,11 @@ use crate::audit::Auditor;
 use crate::conn::Timeouts;
 use crate::error::{Error, Result};
 use crate::event::{Event, LostReason, RenewalFailed, Renewed, Sink};
-use crate::lane::Lane;
+use crate::fleet::Fleet;
 use crate::lease::{Lease, Look, Renewal};
 use crate::local::Local;
-use crate::pool::{OnReconnect, Pool};
-use crate::request::{Answer, Debt, Failure, Request, Slot, TooFew};
+use crate::pool::{OnReconnect, Pending};
+use crate::request::{Answer, Debt, Failure, Request, TooFew};
 use crate::script::{self, Call, Digits, Script};
 use crate::sync::{Mailbox, Mutex};
 use crate::thread;
@@ -79,9 +79,7 @@ pub(crate) struct Kept {
 pub(crate) struct WatchdogSettings {
     /// The lease that it renews.
     pub(crate) timeout: Duration,
-    pub(crate) timeouts: Timeouts,
-    /// The listener's own channel, and how often it is to be beaten.
-    pub(crate) control: String,
+    /// How often the listeners are to be beaten.
     pub(crate) beat: Duration,
     pub(crate) poll_bound: Duration,
     pub(crate) events: Sink,
@@ -90,8 +88,7 @@ pub(crate) struct WatchdogSettings {
 /// The watchdog of one client.
 pub(crate) struct Watchdog {
     settings: WatchdogSettings,
-    lane: Lane,
-    pool: Arc<Pool>,
+    fleet: Arc<Fleet>,
     waiters: Arc<Waiters>,
     auditor: Arc<Auditor>,
     timers: Mutex<Timers>,
@@ -107,6 +104,16 @@ struct Timers {
     polls: Wheel<Arc<Local>>,
     /// When the thread will look next.
     planned: Moment,
+}
+
+/// How long the watchdog waits for connections and answers: while it does, it renews nothing.
+pub(crate) fn timeouts(of: Timeouts, renewed: Duration) -> Timeouts {
+    let longest = renewed / PATIENCE;
+    Timeouts {
+        connect: of.connect.min(longest),
+        response: of.response.min(longest),
+        replicas: of.replicas.min(longest),
+    }
 }
 
 impl fmt::Debug for Watchdog {
@@ -125,20 +132,15 @@ impl OnReconnect for Watchdog {
 
 impl Watchdog {
     pub(crate) fn new(
-        mut settings: WatchdogSettings,
-        pool: Arc<Pool>,
+        settings: WatchdogSettings,
+        fleet: Arc<Fleet>,
         waiters: Arc<Waiters>,
         auditor: Arc<Auditor>,
     ) -> Watchdog {
-        let (timeouts, longest) = (&mut settings.timeouts, settings.timeout / PATIENCE);
-        timeouts.connect = timeouts.connect.min(longest);
-        timeouts.response = timeouts.response.min(longest);
-        timeouts.replicas = timeouts.replicas.min(longest);
         let now = time::now();
         Watchdog {
-            lane: pool.private_lane(settings.timeouts),
             settings,
-            pool,
+            fleet,
             waiters,
             auditor,
             timers: Mutex::new(Timers::new(now)),
@@ -167,7 +169,7 @@ impl Watchdog {
         match kept.lease.renewal(now, self.due_below()) {
             Renewal::Later(at) | Renewal::Orphaned(at) => self.look_later(kept, at),
             Renewal::Ask => self.set_timer(kept, now),
-            Renewal::Over { noticed } => kept.over(noticed, &self.pool),
+            Renewal::Over { noticed } => kept.over(noticed, &self.fleet),
         }
     }
 
@@ -235,17 +237,15 @@ impl Watchdog {
         let now = time::now();
         let (mut fired, mut polled) = (Vec::new(), Vec::new());
         self.timers.lock().advance(now, &mut fired, &mut polled);
-        let moved = self.follow();
+        self.follow();
         let mut due = self.look_at(fired, now);
         if self.renew_all.swap(false, Ordering::AcqRel) {
             due.extend(self.all_renewed());
         }
         self.renew(due);
         self.look_for_free(polled);
-        if moved {
-            self.audit();
-        }
-        if self.waiters.session().is_none() {
+        self.audit();
+        if !self.waiters.is_listening() {
             return self.plan(Moment::END);
         }
         if *next_beat <= now {
@@ -255,27 +255,24 @@ impl Watchdog {
         self.plan(*next_beat)
     }
 
-    /// Looks at a server that is new how it is set up.
+    /// Looks at servers that are new how they are set up.
     fn audit(&self) {
-        let ask = |calls: Vec<Call>| {
-            let slots: Vec<_> = calls.into_iter().map(|call| self.queue(call)).collect();
-            let answers = slots.iter().map(|slot| self.lane.wait(slot, Moment::END));
-            answers.filter_map(|outcome| outcome.ok().map(|answer| answer.reply)).collect()
-        };
-        // It was reported; the client is built, so there is nothing to refuse any more.
-        let _ = self.auditor.look(self.pool.server(), ask);
+        for (server, lane) in self.fleet.connected() {
+            let ask = |questions| self.fleet.ask_all(questions, lane);
+            // It was reported; the client is built, so there is nothing to refuse any more.
+            let _ = self.auditor.look(server, ask);
+        }
     }
 
     /// Leaves a server that is not the one any more, and has those who wait ask the other.
-    fn follow(&self) -> bool {
-        let moves = self.pool.moves();
+    fn follow(&self) {
+        let moves = self.fleet.moves();
         let before = std::mem::replace(&mut *self.moves.lock(), moves);
         if before != moves {
             self.renew_all.store(true, Ordering::Release);
-            self.pool.leave_old_servers();
+            self.fleet.leave_old_servers();
             self.waiters.shake();
         }
-        before != moves
     }
 
     fn plan(&self, next_beat: Moment) -> Moment {
@@ -294,7 +291,7 @@ impl Watchdog {
                 Renewal::Ask => due.push(kept),
                 Renewal::Later(at) => self.look_later(kept, at),
                 Renewal::Orphaned(at) => self.orphaned(kept, at),
-                Renewal::Over { noticed } => kept.over(noticed, &self.pool),
+                Renewal::Over { noticed } => kept.over(noticed, &self.fleet),
             }
         }
         due
@@ -315,12 +312,12 @@ impl Watchdog {
 
     /// Renews holds, in batches that are written together and answered one by one.
     fn renew(&self, mut due: Vec<Kept>) {
-        due.sort_by_key(|kept| kept.renewal().digest);
-        let same_script = |a: &Kept, b: &Kept| a.renewal().digest == b.renewal().digest;
-        let batches = due.chunk_by(same_script).flat_map(|chunk| chunk.chunks(KEYS));
+        let kind = |kept: &Kept| (kept.renewal().digest, self.slot_of(&kept.local));
+        due.sort_by_key(kind);
+        let batches = due.chunk_by(|a, b| kind(a) == kind(b)).flat_map(|chunk| chunk.chunks(KEYS));
         let batches: Vec<_> = batches.map(|batch| (batch, self.ask(batch))).collect();
         for (batch, slot) in batches {
-            let answer = self.lane.wait(&slot, Moment::END).inspect_err(|failure| {
+            let answer = self.fleet.wait_private(slot).inspect_err(|failure| {
                 if failure.is_written() {
                     self.may_be_renewed(batch);
                 }
@@ -333,16 +330,9 @@ impl Watchdog {
     }
 
     /// Queues the question for one batch.
-    fn ask(&self, batch: &[Kept]) -> Arc<Slot> {
+    fn ask(&self, batch: &[Kept]) -> Pending {
         let lease = Digits::new(millis(self.settings.timeout).unsigned_abs());
-        self.queue(renewal(batch, &lease))
-    }
-
-    /// Queues a command on the watchdog's own connection.
-    fn queue(&self, call: Call) -> Arc<Slot> {
-        let (request, slot) = Request::awaited(call);
-        self.lane.queue(request);
-        slot
+        self.fleet.queue_private(renewal(batch, &lease))
     }
 
     fn renewed(&self, batch: &[Kept], answer: &Renewals) {
@@ -366,7 +356,7 @@ impl Watchdog {
                 let deadline = now + kept.lease.remaining(now);
                 self.look_later(kept.clone(), deadline.before(self.due_below()));
             }
-            Look::Over { noticed } => kept.over(noticed, &self.pool),
+            Look::Over { noticed } => kept.over(noticed, &self.fleet),
         }
     }
 
@@ -375,11 +365,14 @@ impl Watchdog {
         polled.retain(|local| local.is_polled());
         let ask = |batch: &[Arc<Local>]| {
             let keys = batch.iter().map(|local| local.name().key().as_bytes());
-            self.queue(Call::script(&script::ANY_POLL, keys, []))
+            self.fleet.queue_private(Call::script(&script::ANY_POLL, keys, []))
         };
-        let batches: Vec<_> = polled.chunks(KEYS).map(|batch| (batch, ask(batch))).collect();
+        polled.sort_by_key(|local| self.slot_of(local));
+        let batches = polled.chunk_by(|a, b| self.slot_of(a) == self.slot_of(b));
+        let batches = batches.flat_map(|chunk| chunk.chunks(KEYS));
+        let batches: Vec<_> = batches.map(|batch| (batch, ask(batch))).collect();
         for (batch, slot) in batches {
-            let answer = self.lane.wait(&slot, Moment::END).map_err(Failure::into_error);
+            let answer = self.fleet.wait_private(slot).map_err(Failure::into_error);
             match answer.and_then(|answer| answer.reply.into_ints()) {
                 Ok(free) => {
                     let free = (1..).zip(batch).filter(|(position, _)| free.contains(position));
@@ -395,6 +388,11 @@ impl Watchdog {
         polled.into_iter().for_each(|local| self.poll(local));
     }
 
+    /// What may go into one script call has the same.
+    fn slot_of(&self, local: &Local) -> u16 {
+        self.fleet.slot_of(local.name().key())
+    }
+
     fn may_be_renewed(&self, batch: &[Kept]) {
         let now = time::now();
         batch.iter().for_each(|kept| kept.lease.may_be_extended(now, self.settings.timeout));
@@ -406,7 +404,7 @@ impl Watchdog {
         thread::say(|| log::warn!("{} leases could not be renewed: {error}", batch.len()));
         for kept in batch {
             if !kept.local.is_valid(&kept.lease, now) {
-                kept.undo(&self.pool);
+                kept.undo(&self.fleet);
                 continue;
             }
             let (name, error) = (Arc::clone(kept.local.name().given()), error.clone());
@@ -419,9 +417,12 @@ impl Watchdog {
     }
 
     fn beat(&self) {
-        let beat = Call::command(&[b"PUBLISH", self.settings.control.as_bytes(), b""]);
-        if let Err(Failure { error, .. }) = self.lane.wait(&self.queue(beat), Moment::END) {
-            thread::say(|| log::debug!("the listener's heartbeat could not be sent: {error}"));
+        let beats = self.waiters.beats().into_iter();
+        let beats: Vec<_> = beats.map(|beat| self.fleet.queue_private(beat)).collect();
+        for beat in beats {
+            if let Err(Failure { error, .. }) = self.fleet.wait_private(beat) {
+                thread::say(|| log::debug!("a listener's heartbeat could not be sent: {error}"));
+            }
         }
     }
 }
@@ -456,20 +457,20 @@ impl Kept {
     }
 
     /// The hold is over here: tells of it, if that is news, and ends it there.
-    pub(crate) fn over(&self, noticed: bool, pool: &Pool) {
+    pub(crate) fn over(&self, noticed: bool, fleet: &Fleet) {
         self.local.tell_lost(usize::from(noticed), LostReason::Expired);
-        self.undo(pool);
+        self.undo(fleet);
     }
 
     /// Releases what was lost here and may be kept by the server for a whole lease more.
-    pub(crate) fn undo(&self, pool: &Pool) {
+    pub(crate) fn undo(&self, fleet: &Fleet) {
         if !self.lease.take_kept_there(time::now()) {
             return;
         }
         let undo = self.lease.undo_call(self.local.name());
         let worth = self.lease.reach().max(time::now() + self.lease.term());
         let owed = Request::owed(undo, Debt::new(None, worth));
-        pool.dispatch(pool.owe(owed, self.lease.haunted()));
+        fleet.dispatch(fleet.owe(owed, self.lease.haunted()));
     }
 }
 

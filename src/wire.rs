@@ -15,6 +15,8 @@
 //!    written behind it: order holds.
 //!    One of `READONLY` has it sent again, once, over a new connection: the server was a
 //!    master, or has taken its address, and the master may be elsewhere by now.
+//!    A node of a cluster may send it elsewhere: then its sender is told where, or whoever
+//!    sees to what is owed. What has to be announced there has `ASKING` before it.
 //! 4. If the connection breaks before, a new one is made at once, and what has no
 //!    answer is sent again, once; its answer is then marked *doubtful*, since the
 //!    first copy may have run. If no answer comes in time nothing is sent again, and
@@ -38,7 +40,7 @@ use crate::conn::Conn;
 #[cfg(all(test, leasehold_model))]
 use crate::conn::model::Conn;
 use crate::conn::{Fault, Ghosts, Identity, Timeouts};
-use crate::error::{Error, Refusal, Result};
+use crate::error::{Direction, Error, Refusal, Result};
 use crate::request::{Answer, Failure, Link, Request, Slot, To, TooFew, panicked};
 use crate::script::{self, Call, Digits, LaneId, Reply, Script};
 use crate::thread;
@@ -278,12 +280,13 @@ impl Wire {
         let Place { lane, link, timeouts } = &self.at;
         let now = time::now();
         let unknown = self.notes.ghosts_that_haunt(now);
-        let name = format!("{}:{}.{}", link.name, lane.0, self.serial);
+        let name = format!("{}:{}.{}", link.name, lane.lane, self.serial);
         let reached = link.route.open(*timeouts, &name, &unknown)?;
         self.notes.judge(&reached.ghosts, now);
         self.conn = Some(reached.conn);
         self.moves = reached.moves;
-        self.notes.joins = true;
+        // What stands together there is seldom of one slot.
+        self.notes.joins = !link.is_node;
         self.serial += 1;
         if self.serial > 1 {
             link.observer.reconnected(*lane, &reached.server);
@@ -356,6 +359,13 @@ impl Wire {
         let now = time::now();
         let mut at = batch.left.partition_point(|request| request.written.is_some());
         while at < batch.left.len() {
+            if batch.left[at].asking {
+                let asking = Call::command(&[b"ASKING"]);
+                buffer.extend_from_slice(&asking.bytes);
+                let asking = Request { written: Some(now), ..Request::new(asking, To::Asking) };
+                batch.left.insert(at, asking);
+                at += 1;
+            }
             let joined = if notes.joins { batch.joins_from(at) } else { 1 };
             let together = at..at + joined;
             match joined {
@@ -390,7 +400,21 @@ impl Place {
             }
             (To::Debt(_), Err(error)) => self.link.observer.failed(self.lane, request, error),
             (To::Debt(_), Ok(answer)) => self.link.observer.answered(self.lane, request, answer),
-            (To::Script(_) | To::Ghost(_) | To::Replicated, _) => {}
+            _ => {}
+        }
+    }
+
+    /// Where the server, a node of a cluster, has sent a command, if so.
+    fn direction(&self, reply: &Reply) -> Option<(Direction, Error)> {
+        let Reply::Refused(refusal) = reply else { return None };
+        let direction = refusal.direction().filter(|_| self.link.is_node)?;
+        Some((direction, Error::server(refusal)))
+    }
+
+    fn lead_astray(&self, mut request: Request, direction: Direction, error: Error) {
+        (request.written, request.asking) = (None, false);
+        if let Some((request, direction, error)) = request.lead_astray(direction, error) {
+            self.link.observer.astray(self.lane, request, direction, error);
         }
     }
 
@@ -511,6 +535,9 @@ impl Notes {
             request.written = None;
             batch.again.push_back(request);
         } else if batch.again.is_empty() || request.call.once {
+            if let Some((direction, error)) = at.direction(&reply) {
+                return at.lead_astray(request, direction, error);
+            }
             match (at.link.replicas, &reply) {
                 (1.., reply) if request.call.replicated && !matches!(reply, Reply::Refused(_)) => {
                     batch.held.push_back((request, reply.clone()));
@@ -575,7 +602,7 @@ impl Notes {
                 };
                 at.answer(request, answer);
             }
-            To::Replicated => {}
+            To::Replicated | To::Asking => {}
         }
     }
 
@@ -592,7 +619,8 @@ impl Notes {
 
     /// Ghosts are killed and missing scripts loaded before anything else is sent.
     fn put_own_requests_first(&mut self, left: &mut VecDeque<Request>) {
-        left.retain(|request| !request.is_help());
+        // What was posted has answers to come.
+        left.retain(|request| !request.is_help() || request.written.is_some());
         let first = left.partition_point(|request| request.written.is_some());
         let join = std::mem::take(&mut self.join_unknown).then_some(&script::ANY_JOIN);
         for script in missing_scripts(left).into_iter().chain(join) {

@@ -186,6 +186,30 @@ fn nobody_waits_for_the_replicas_of_others() {
 }
 
 #[test]
+fn many_threads_share_connections_and_waits() {
+    let pair = Pair::start();
+    let client = pair.builder(1, PATIENT).pool_size(2).build().expect("the master is there");
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..16)
+            .map(|number| {
+                let lock = client.lock(format!("lock:{number}"));
+                scope.spawn(move || {
+                    for turn in 0..50 {
+                        let guard = lock.lock().expect("acknowledged");
+                        match turn % 2 {
+                            0 => drop(guard),
+                            _ => guard.unlock().expect("held"),
+                        }
+                    }
+                })
+            })
+            .collect();
+        workers.into_iter().for_each(|worker| in_time("the worker ends", worker));
+    });
+    eventually("nothing is held", || pair.master().keys().is_empty());
+}
+
+#[test]
 fn where_one_may_not_wait_for_replicas_nothing_is_taken() {
     let pair = Pair::start();
     let client = pair.client(1, PATIENT);

@@ -238,6 +238,26 @@ fn the_digests_are_those_that_a_server_computes() {
     assert!(wrong.is_empty(), "in src/script.rs:\n{}", wrong.join("\n"));
 }
 
+#[test]
+fn every_script_that_tells_of_a_release_can_tell_a_shard() {
+    let server = Server::start();
+    let mut sharded = Vec::new();
+    for (item, script, digest) in sharded_table() {
+        assert_eq!(item, format!("{}_SHARDED", script.to_uppercase()));
+        let text = whole(&script).replace("redis.call('publish'", "redis.call('spublish'");
+        assert_eq!(server.ask::<String>(&["SCRIPT", "LOAD", &text]), digest, "{item}");
+        sharded.push(script);
+    }
+    // Those that acquire tell the listener only, which they do not where there are shards.
+    let mut tell: Vec<_> =
+        scripts().into_iter().filter(|it| it.text.contains("'publish'")).collect();
+    tell.retain(|script| !script.text.contains("'publish', wake, wanted"));
+    let mut tell: Vec<_> = tell.into_iter().map(|script| script.name).collect();
+    tell.sort();
+    sharded.sort();
+    assert_eq!(sharded, tell);
+}
+
 // ---------------------------------------------------------------------------------
 // What the scripts answer.
 

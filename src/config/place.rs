@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 pub(crate) enum Place {
     Single(String),
     Sentinel { master: String, urls: Vec<String> },
+    Cluster { urls: Vec<String> },
 }
 
 /// The same, read and checked.
@@ -21,6 +22,8 @@ pub(crate) enum Servers {
         sentinels: Vec<Address>,
         like: Address,
     },
+    /// Nodes of a cluster.
+    Nodes(Vec<Address>),
 }
 
 impl Place {
@@ -46,6 +49,14 @@ impl Place {
                 let like = first.with_login(login.cloned().unwrap_or_default());
                 let sentinels = given.into_iter().map(Address::without_database).collect();
                 Ok(Servers::Named { master: master.clone(), sentinels, like })
+            }
+            Place::Cluster { urls } => {
+                let nodes = urls.iter().map(parse).collect::<Result<Vec<_>>>()?;
+                let first = nodes.first().ok_or_else(|| none("node"))?;
+                if first.has_database() {
+                    return Err(Error::configuration("a cluster has but one database, 0"));
+                }
+                Ok(Servers::Nodes(nodes.into_iter().map(with_login).collect()))
             }
         }
     }

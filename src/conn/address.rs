@@ -65,6 +65,22 @@ impl Address {
         Address { info: self.info.clone().set_addr(place), shown, ..self.clone() }
     }
 
+    /// The server at a place that this one has named, which may leave the host out.
+    pub(crate) fn beside(&self, host: Option<&str>, port: u16) -> Address {
+        match (host, self.info.addr()) {
+            (Some(host), _) => self.at(host, port),
+            (None, ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. }) => {
+                self.at(host, port)
+            }
+            (None, _) => self.at("127.0.0.1", port),
+        }
+    }
+
+    /// Whether it names another database than the first.
+    pub(crate) fn has_database(&self) -> bool {
+        self.database > 0
+    }
+
     /// The same place for another user.
     pub(crate) fn with_login(self, login: Login) -> Address {
         Address { login, ..self }

@@ -77,6 +77,16 @@ impl Observer for Reaper {
         self.settle(request, Err(error));
     }
 
+    fn astray(
+        &self,
+        _lane: LaneId,
+        request: Request,
+        _direction: crate::error::Direction,
+        error: Error,
+    ) {
+        self.settle(request, Err(error));
+    }
+
     fn deserted(&self, _lane: LaneId) {
         self.bell.ring();
     }
@@ -126,13 +136,14 @@ impl World {
         let link = Link {
             route: Route::To(Arc::new(address.clone())),
             replicas: 0,
+            is_node: false,
             name: "model".to_owned(),
             process: std::process::id(),
             observer: Arc::clone(&reaper) as Arc<dyn Observer>,
         };
         let timeouts =
             Timeouts { connect: Duration::MAX, response: Duration::MAX, replicas: Duration::ZERO };
-        let lane = Lane::new(LaneId(0), Arc::new(link), timeouts);
+        let lane = Lane::new(LaneId::at(0, 0), Arc::new(link), timeouts);
         let (server, queued) = (Server::start(), Mutex::default());
         let most_copies = AtomicUsize::new(2);
         Arc::new(World { server, lane, reaper, queued, most_copies })

@@ -7,10 +7,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use crate::error::{Error, Result};
+use crate::error::{Direction, Error, Result};
 use crate::event::{Event, Reconnected, Sink};
 use crate::request::{Answer, Debt, Observer, Request};
 use crate::script::{Call, LaneId};
@@ -27,6 +27,18 @@ pub(crate) trait OnReconnect: Send + Sync {
     fn reconnected(&self);
 }
 
+/// Knows on which server a request is to be sent, where there are several.
+pub(crate) trait Router: Send + Sync {
+    /// Hands on a request that stands on that lane, and belongs elsewhere by what the server
+    /// has answered, or by what is known now. Must not block.
+    fn reroute(
+        &self,
+        lane: LaneId,
+        request: Request,
+        direction: Option<&Direction>,
+    ) -> Option<Request>;
+}
+
 /// Where debts are counted, and where those that failed wait to be tried again.
 pub(super) struct Desk {
     pub(super) state: Mutex<DeskState>,
@@ -36,6 +48,7 @@ pub(super) struct Desk {
     events: Sink,
     repeat: Duration,
     on_reconnect: Mutex<Option<Weak<dyn OnReconnect>>>,
+    router: OnceLock<Weak<dyn Router>>,
 }
 
 /// Where the reaper of one lane sleeps.
@@ -83,11 +96,12 @@ impl Desk {
             events,
             repeat,
             on_reconnect: Mutex::new(None),
+            router: OnceLock::new(),
         }
     }
 
     pub(super) fn ring(&self, lane: LaneId) {
-        if let Some(reaper) = self.reapers.get(lane.0) {
+        if let Some(reaper) = self.reapers.get(lane.lane) {
             reaper.bell.ring();
         }
     }
@@ -154,11 +168,32 @@ impl Desk {
     }
 
     pub(super) fn reaper(&self, lane: LaneId) -> &Reaper {
-        &self.reapers[lane.0]
+        &self.reapers[lane.lane]
     }
 
     pub(super) fn set_on_reconnect(&self, whom: Weak<dyn OnReconnect>) {
         *self.on_reconnect.lock() = Some(whom);
+    }
+
+    pub(super) fn set_router(&self, router: Weak<dyn Router>) {
+        // There is but one.
+        let _ = self.router.set(router);
+    }
+
+    /// Hands a request on that belongs elsewhere; it is not owed here any more then.
+    pub(super) fn reroute(
+        &self,
+        lane: LaneId,
+        request: Request,
+        direction: Option<&Direction>,
+    ) -> Option<Request> {
+        let Some(router) = self.router.get().and_then(Weak::upgrade) else { return Some(request) };
+        let counts = request.counts();
+        let back = router.reroute(lane, request, direction);
+        if back.is_none() {
+            self.closed(lane, counts, true);
+        }
+        back
     }
 
     /// Whether the reaper has to end; one step with looking for debts, so that a new
@@ -188,7 +223,7 @@ impl Desk {
     /// Has what failed tried again at once: there is a connection.
     fn pause_no_more(&self, lane: LaneId) {
         let mut state = self.state.lock();
-        let Some(state) = state.lanes.get_mut(lane.0) else { return };
+        let Some(state) = state.lanes.get_mut(lane.lane) else { return };
         let paused = std::mem::replace(&mut state.retry, Moment::START);
         let later = state.delayed.split_off(&(paused + Duration::from_nanos(1), 0));
         let due = std::mem::replace(&mut state.delayed, later);
@@ -215,7 +250,7 @@ impl Desk {
 
 impl DeskState {
     pub(super) fn lane(&mut self, lane: LaneId) -> &mut LaneState {
-        &mut self.lanes[lane.0]
+        &mut self.lanes[lane.lane]
     }
 }
 
@@ -266,12 +301,18 @@ impl Observer for Desk {
         }
     }
 
+    fn astray(&self, lane: LaneId, request: Request, direction: Direction, error: Error) {
+        if let Some(request) = self.reroute(lane, request, Some(&direction)) {
+            self.failed(lane, request, error);
+        }
+    }
+
     fn deserted(&self, lane: LaneId) {
         self.ring(lane);
     }
 
     fn unread(&self, lane: LaneId) {
-        let reaper = self.reapers.get(lane.0);
+        let reaper = self.reapers.get(lane.lane);
         if let Some(reaper) = reaper.filter(|r| !r.looks_again.swap(true, Ordering::AcqRel)) {
             reaper.bell.ring();
         }

@@ -18,7 +18,7 @@ use crate::conn::model::{Mishap, Server};
 use crate::conn::{Address, Certificates};
 use crate::lease::{Grant, Lease};
 use crate::model::check;
-use crate::request::{Debt, Settle};
+use crate::request::{Answer, Debt, Settle};
 use shuttle::thread::{self as model, JoinHandle};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -50,11 +50,18 @@ fn settings() -> PoolSettings {
     PoolSettings {
         route: Route::To(Arc::new(address.clone())),
         replicas: 0,
+        is_node: false,
         timeouts: Timeouts {
             connect: Duration::MAX,
             response: Duration::MAX,
             replicas: Duration::ZERO,
         },
+        private: Timeouts {
+            connect: Duration::MAX,
+            response: Duration::MAX,
+            replicas: Duration::ZERO,
+        },
+        node: 0,
         name: "model".to_owned(),
         size: 2,
         wait: Duration::MAX,
@@ -107,7 +114,7 @@ impl World {
     /// The pauses of all that was delayed are over.
     fn let_time_pass(&self) {
         let desk = &self.pool.shared.desk;
-        for lane in (0..self.pool.shared.lanes.len()).map(LaneId) {
+        for lane in (0..self.pool.shared.lanes.len()).map(|lane| LaneId::at(0, lane)) {
             let mut state = desk.state.lock();
             let state = state.lane(lane);
             let delayed = std::mem::take(&mut state.delayed);
@@ -202,12 +209,12 @@ fn what_failed_is_tried_again_as_soon_as_there_is_a_connection() {
         world.server.plan(Mishap::Broken { ran: 0, answered: 0 });
         world.server.plan(Mishap::Unreachable);
         let call = |world: &World| {
-            while world.pool.call(echo("b"), At::Behind(LaneId(0))).is_err() {
+            while world.pool.call(echo("b"), At::Behind(LaneId::at(0, 0))).is_err() {
                 model::yield_now();
             }
         };
         join([
-            world.start(|world| world.owe_on(Some(LaneId(0)), "a", Moment::END)),
+            world.start(|world| world.owe_on(Some(LaneId::at(0, 0)), "a", Moment::END)),
             world.start(call),
         ]);
         world.check_rest(1);

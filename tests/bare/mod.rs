@@ -45,6 +45,17 @@ pub fn tagged<'a>(text: &'a str, tag: &str) -> &'a str {
 
 /// Static item, script, digest.
 pub fn table() -> Vec<(String, String, String)> {
+    all_statics().into_iter().filter(|(item, ..)| !item.ends_with(SHARDED)).collect()
+}
+
+/// The same for the forms of scripts whose messages go to the shards of a cluster.
+pub fn sharded_table() -> Vec<(String, String, String)> {
+    all_statics().into_iter().filter(|(item, ..)| item.ends_with(SHARDED)).collect()
+}
+
+const SHARDED: &str = "_SHARDED";
+
+fn all_statics() -> Vec<(String, String, String)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/script.rs");
     let source = fs::read_to_string(path).expect("src/script.rs is there");
     let mut entries = Vec::new();

@@ -95,6 +95,15 @@ impl Server {
         self.try_connection().expect("the server takes connections")
     }
 
+    /// The same as another user than the one that the configuration names.
+    pub fn connection_as(&self, user: &str, password: &str) -> Connection {
+        let address = ConnectionAddr::Unix(self.path("redis.sock")).into_connection_info();
+        let login = self.login().set_username(user).set_password(password);
+        let address = address.expect("a path").set_redis_settings(login);
+        let client = redis::Client::open(address).expect("a good address");
+        client.get_connection().expect("the server takes connections")
+    }
+
     /// The server's process id.
     pub fn pid(&self) -> u32 {
         self.running(|process| process.pid())

@@ -60,7 +60,8 @@ impl Process {
                 replicas: Duration::ZERO,
             },
             name: format!("{number}:listener"),
-            control: format!("{number}:control"),
+            control: format!("{number}:control").into(),
+            shard: None,
             linger: Duration::ZERO,
         };
         let name = Name::new("", "model".into()).expect("a good name");
@@ -138,7 +139,7 @@ impl Surroundings for Process {
             }),
         });
         match Plain.verdict(self.server.execute(&call)).expect("a number") {
-            Verdict::Granted(_) => Answered::Granted(LaneId(0)),
+            Verdict::Granted(_) => Answered::Granted(LaneId::at(0, 0)),
             Verdict::Refused { .. } => Answered::Refused,
         }
     }
@@ -157,7 +158,7 @@ impl Surroundings for Process {
             || {
                 let release = Plain.release(self.local.name(), lease.owner());
                 self.server.execute(&release);
-                LaneId(0)
+                LaneId::at(0, 0)
             },
         );
         self.local.settled(lease);

@@ -106,10 +106,10 @@ enum Ran {
 
 impl Server {
     fn queue(&mut self, command: Command, lane: Option<LaneId>) -> LaneId {
-        let LaneId(lane) = lane.unwrap_or(LaneId(self.next_lane));
+        let LaneId { lane, .. } = lane.unwrap_or(LaneId::at(0, self.next_lane));
         self.next_lane = (self.next_lane + 1) % self.lanes.len();
         self.lanes[lane].push_back(command);
-        LaneId(lane)
+        LaneId::at(0, lane)
     }
 
     /// Nobody may be sent to ask past the release of the one who holds the lock.
@@ -117,12 +117,12 @@ impl Server {
         let Some((owner, _)) = self.owner else { return };
         let release = Command::Release(owner);
         let passed =
-            |(lane, queue): (usize, &VecDeque<_>)| lane != asked.0 && queue.contains(&release);
+            |(lane, queue): (usize, &VecDeque<_>)| lane != asked.lane && queue.contains(&release);
         assert!(!self.lanes.iter().enumerate().any(passed), "a question overtakes a release");
     }
 
     fn run(&mut self, lane: LaneId, now: Moment) -> Option<Ran> {
-        let command = self.lanes[lane.0].pop_front()?;
+        let command = self.lanes[lane.lane].pop_front()?;
         self.owner = self.owner.take_if(|(_, until)| now < *until);
         Some(match command {
             Command::Ask(hold) => {
@@ -278,7 +278,7 @@ impl World {
 
     /// All is over: nothing may be left.
     fn check_rest(&self) {
-        (0..2).for_each(|lane| self.run_all(LaneId(lane)));
+        (0..2).for_each(|lane| self.run_all(LaneId::at(0, lane)));
         self.local.assert_at_rest();
         let owner = self.server.lock().owner;
         assert!(owner.is_none_or(|(_, until)| until <= self.now()), "the key is free: {owner:?}");

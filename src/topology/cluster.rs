@@ -1,0 +1,290 @@
+//! Which node of a Redis Cluster serves which slot.
+//!
+//! Nodes are known by numbers, given in the order in which they were first heard of. The map is
+//! read from a node that says that the cluster is well (`CLUSTER SLOTS`) and corrected by every
+//! `MOVED`. It is read again at the latest every [`REFRESH`], and soon after a node could not
+//! be reached or has sent a command elsewhere; when slots are found to be served by others
+//! than before that is a *move*, as a fail-over is one for Sentinel.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::conn::{Address, Conn, Timeouts};
+use crate::error::{Error, ErrorKind, Place, Result};
+use crate::name::{SLOTS, slot};
+use crate::script::{Call, Reply, unexpected};
+use crate::sync::{Mailbox, Mutex};
+use crate::time::{self, Moment};
+
+/// How old the map becomes.
+const REFRESH: Duration = Duration::from_secs(5);
+
+/// It is not read more often.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// No node: a slot that nobody is known to serve.
+const NOBODY: u32 = u32::MAX;
+
+/// How many names are tried for a channel that is to lie on a certain node.
+const TRIALS: u32 = 1 << 20;
+
+/// The nodes of a cluster.
+pub(crate) struct Cluster {
+    /// By their numbers; the first are those that were given.
+    nodes: Mutex<Vec<Address>>,
+    /// By slot, the number of the node that serves it.
+    owners: Box<[AtomicU32]>,
+    /// The name of the connections over which the map is read.
+    name: String,
+    timeouts: Timeouts,
+    /// A slot has another owner since the map was last read.
+    changed: AtomicBool,
+    moves: AtomicU64,
+    bell: Mailbox,
+    last_read: Mutex<Moment>,
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster").field("nodes", &*self.nodes.lock()).finish_non_exhaustive()
+    }
+}
+
+impl Cluster {
+    /// The cluster to which these nodes belong.
+    pub(crate) fn new(seeds: Vec<Address>, name: String, timeouts: Timeouts) -> Cluster {
+        Cluster {
+            nodes: Mutex::new(seeds),
+            owners: (0..SLOTS).map(|_| AtomicU32::new(NOBODY)).collect(),
+            name,
+            timeouts,
+            changed: AtomicBool::new(false),
+            moves: AtomicU64::new(0),
+            bell: Mailbox::default(),
+            last_read: Mutex::new(Moment::START),
+        }
+    }
+
+    /// The number of the node that serves a slot, as far as is known.
+    pub(crate) fn owner(&self, slot: u16) -> Option<u32> {
+        let owner = self.owners.get(usize::from(slot))?.load(Ordering::Relaxed);
+        (owner != NOBODY).then_some(owner)
+    }
+
+    /// Where the node of that number is.
+    pub(crate) fn address(&self, node: u32) -> Option<Address> {
+        self.nodes.lock().get(usize::try_from(node).ok()?).cloned()
+    }
+
+    /// The numbers of all nodes that serve slots.
+    pub(crate) fn owners(&self) -> BTreeSet<u32> {
+        let owners = self.owners.iter().map(|owner| owner.load(Ordering::Relaxed));
+        owners.filter(|owner| *owner != NOBODY).collect()
+    }
+
+    /// How often slots were found to be served by others than before.
+    pub(crate) fn moves(&self) -> u64 {
+        self.moves.load(Ordering::Acquire)
+    }
+
+    /// The number of the node at a place that another has named.
+    pub(crate) fn node_at(&self, place: &Place, named_by: u32) -> Option<u32> {
+        let named_by = self.address(named_by)?;
+        Some(self.number(named_by.beside(place.host.as_deref(), place.port)))
+    }
+
+    fn number(&self, address: Address) -> u32 {
+        let mut nodes = self.nodes.lock();
+        let known = nodes.iter().position(|node| node.shown() == address.shown());
+        let number = known.unwrap_or_else(|| {
+            nodes.push(address);
+            nodes.len() - 1
+        });
+        u32::try_from(number).unwrap_or(NOBODY)
+    }
+
+    /// A node has said that a slot is served by that one.
+    pub(crate) fn set_owner(&self, slot: u16, node: u32) {
+        if let Some(owner) = self.owners.get(usize::from(slot))
+            && owner.swap(node, Ordering::Relaxed) != node
+        {
+            self.changed.store(true, Ordering::Release);
+        }
+    }
+
+    /// Has the map read again soon.
+    pub(crate) fn doubt(&self) {
+        self.bell.ring();
+    }
+
+    /// Waits until the map is to be read again, and reads it; whether slots are served by
+    /// others than before.
+    pub(crate) fn listen(&self) -> Result<bool> {
+        let last_read = *self.last_read.lock();
+        self.bell.sleep(last_read + REFRESH);
+        Mailbox::default().sleep(last_read + PAUSE);
+        self.refresh()
+    }
+
+    /// Reads the map.
+    pub(crate) fn refresh(&self) -> Result<bool> {
+        *self.last_read.lock() = time::now();
+        self.reach(|address| self.read_from(address))?;
+        let changed = self.changed.swap(false, Ordering::AcqRel);
+        self.moves.fetch_add(changed.into(), Ordering::AcqRel);
+        Ok(changed)
+    }
+
+    /// Has `open` tried with one node after the other, those that serve slots first.
+    pub(crate) fn reach<T>(&self, mut open: impl FnMut(&Address) -> Result<T>) -> Result<T> {
+        let mut last = None;
+        for address in self.addresses() {
+            match open(&address) {
+                Ok(opened) => return Ok(opened),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| Error::new(ErrorKind::Connection, "no node is known")))
+    }
+
+    fn addresses(&self) -> Vec<Address> {
+        let (owners, nodes) = (self.owners(), self.nodes.lock());
+        let serves = |number: usize| u32::try_from(number).is_ok_and(|it| owners.contains(&it));
+        let (first, rest): (Vec<_>, Vec<_>) =
+            nodes.iter().enumerate().partition(|(number, _)| serves(*number));
+        // A node that was given may be called otherwise by the others, and comes last.
+        first.into_iter().chain(rest).map(|(_, address)| address.clone()).collect()
+    }
+
+    fn read_from(&self, address: &Address) -> Result<()> {
+        let mut conn = Conn::open(address, self.timeouts, self.name.clone(), &[])?.conn;
+        let slots = conn.ask(&Call::command(&[b"CLUSTER", b"SLOTS"]))?;
+        // One that was cut off from the others goes on saying what it knew.
+        let info = conn.ask(&Call::command(&[b"CLUSTER", b"INFO"]));
+        let is_well = |text: &[u8]| text.windows(16).any(|part| part == b"cluster_state:ok");
+        match info {
+            Ok(info) if self.has_map() && !info.text().is_some_and(is_well) => {
+                Err(Error::new(ErrorKind::Connection, "the cluster is not well"))
+            }
+            _ => self.take_in(address, &slots),
+        }
+    }
+
+    fn has_map(&self) -> bool {
+        self.owners.iter().any(|owner| owner.load(Ordering::Relaxed) != NOBODY)
+    }
+
+    fn take_in(&self, asked: &Address, slots: &Reply) -> Result<()> {
+        let Reply::List(ranges) = slots else { return Err(unexpected(slots)) };
+        for range in ranges {
+            let (slots, address) = read_range(asked, range).ok_or_else(|| unexpected(range))?;
+            let node = self.number(address);
+            slots.into_iter().for_each(|slot| self.set_owner(slot, node));
+        }
+        Ok(())
+    }
+
+    /// A channel of the node of that number, if it serves anything, whose name begins with
+    /// `prefix`, in which there are no braces.
+    pub(crate) fn channel_on(&self, node: u32, prefix: &str) -> Option<String> {
+        if !self.owners().contains(&node) {
+            return None;
+        }
+        let mut names = (0..TRIALS).map(|trial| format!("{prefix}:{{{trial}}}"));
+        names.find(|name| self.owner(slot(name.as_bytes())) == Some(node))
+    }
+}
+
+/// `[first, last, [host, port, ...], replicas ...]`.
+fn read_range(asked: &Address, range: &Reply) -> Option<(std::ops::RangeInclusive<u16>, Address)> {
+    let Reply::List(parts) = range else { return None };
+    let [Reply::Int(first), Reply::Int(last), Reply::List(master), ..] = &parts[..] else {
+        return None;
+    };
+    let (host, port) = match &master[..] {
+        [host, Reply::Int(port), ..] => (host.text(), u16::try_from(*port).ok()?),
+        _ => return None,
+    };
+    let host = host.map(String::from_utf8_lossy).filter(|host| !host.is_empty() && host != "?");
+    let last = u16::try_from(*last).ok().filter(|last| *last < SLOTS)?;
+    Some((u16::try_from(*first).ok()?..=last, asked.beside(host.as_deref(), port)))
+}
+
+#[cfg(all(test, not(leasehold_model)))]
+mod tests {
+    use super::*;
+    use crate::conn::Certificates;
+
+    fn address(port: u16) -> Address {
+        let url = format!("redis://seed:{port}/");
+        Address::parse(&url, &Certificates::default()).expect("a good URL")
+    }
+
+    fn cluster() -> Cluster {
+        let second = Duration::from_secs(1);
+        let timeouts = Timeouts { connect: second, response: second, replicas: Duration::ZERO };
+        Cluster::new(vec![address(7000)], "test".to_owned(), timeouts)
+    }
+
+    fn text(text: &str) -> Reply {
+        Reply::Text(text.as_bytes().to_vec())
+    }
+
+    fn range(first: i64, last: i64, host: Reply, port: i64) -> Reply {
+        let node = |host, port| Reply::List(vec![host, Reply::Int(port), text("id")]);
+        let replica = node(text("replica"), 1);
+        Reply::List(vec![Reply::Int(first), Reply::Int(last), node(host, port), replica])
+    }
+
+    #[test]
+    fn the_map_is_read_and_corrected() {
+        let cluster = cluster();
+        let ranges = [
+            range(0, 100, text(""), 7000),
+            range(101, 200, text("other"), 7001),
+            range(201, 16_383, Reply::Nil, 7002),
+        ];
+        cluster.take_in(&address(7000), &Reply::List(ranges.to_vec())).expect("a good map");
+        let shown = |slot| {
+            let owner = cluster.owner(slot).and_then(|node| cluster.address(node));
+            owner.expect("it is served").shown().to_string()
+        };
+        assert_eq!([shown(0), shown(101), shown(16_383)], ["seed:7000", "other:7001", "seed:7002"]);
+        assert_eq!(cluster.owners().into_iter().collect::<Vec<_>>(), [0, 1, 2]);
+        assert!(cluster.changed.swap(false, Ordering::AcqRel));
+        cluster.set_owner(5, 0);
+        assert!(!cluster.changed.load(Ordering::Acquire), "it was known");
+        let place = Place { host: Some("other".to_owned()), port: 7001 };
+        let node = cluster.node_at(&place, 0).expect("a node");
+        cluster.set_owner(5, node);
+        assert_eq!((shown(5), node), ("other:7001".to_owned(), 1));
+        assert!(cluster.changed.load(Ordering::Acquire));
+    }
+
+    #[test]
+    fn a_map_of_a_wrong_shape_is_an_error() {
+        for wrong in [
+            Reply::Nil,
+            Reply::List(vec![Reply::Int(1)]),
+            Reply::List(vec![range(0, 16_384, text("h"), 1)]),
+            Reply::List(vec![range(-1, 5, text("h"), 1)]),
+            Reply::List(vec![range(0, 5, text("h"), 70_000)]),
+        ] {
+            assert!(cluster().take_in(&address(1), &wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn every_node_has_a_channel_of_its_own() {
+        let cluster = cluster();
+        cluster.set_owner(7, 1);
+        (8..SLOTS).for_each(|slot| cluster.set_owner(slot, 0));
+        for node in [0, 1] {
+            let channel = cluster.channel_on(node, "leasehold:wake:x").expect("it serves slots");
+            assert_eq!(cluster.owner(slot(channel.as_bytes())), Some(node), "{channel}");
+        }
+        assert_eq!(cluster.channel_on(2, "x"), None);
+    }
+}
