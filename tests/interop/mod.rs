@@ -1,6 +1,10 @@
 //! Redisson itself, in a Java process that obeys orders: `tests/interop/redisson`.
 
-#![allow(unreachable_pub, reason = "a room of its own in a test binary")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "a room of its own in two test binaries, each of which uses a part of it"
+)]
 
 use crate::support::Server;
 use crate::support::spawned::Spawned;
@@ -49,15 +53,21 @@ impl Java {
     /// Starts it, and waits until it is connected. `None`, and a word on standard error,
     /// where there is no Java.
     pub fn start(servers: &[&Server], watchdog: Duration) -> Option<Java> {
+        let urls: Vec<_> = servers.iter().map(|server| server.url()).collect();
+        Java::start_at(&urls.join(","), watchdog)
+    }
+
+    /// The same for a cluster, `cluster=<url>,...`, or for the master of that name,
+    /// `<name>=<url of a sentinel>,...`.
+    pub fn start_at(place: &str, watchdog: Duration) -> Option<Java> {
         let Some(path) = class_path() else {
             eprintln!("skipped: no JDK or no Maven here");
             return None;
         };
-        let urls: Vec<_> = servers.iter().map(|server| server.url()).collect();
         let mut command = Command::new("java");
         command
             .args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-cp", path])
-            .args(["Driver", &urls.join(","), &watchdog.as_millis().to_string()])
+            .args(["Driver", place, &watchdog.as_millis().to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut process = Spawned::start(&mut command, None);

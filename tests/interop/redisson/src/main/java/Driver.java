@@ -19,7 +19,9 @@ import org.redisson.config.Config;
  * {@code THREAD ok VALUE} or {@code THREAD error CLASS: MESSAGE}.
  *
  * <p>Arguments: the addresses of the servers, separated by commas, and the watchdog's
- * time-out in milliseconds. Locks are on the first server; a red lock is on all of them.
+ * time-out in milliseconds. Locks are on the first server; a red lock is on all of them. Behind
+ * {@code cluster=} the addresses are those of a cluster's nodes; behind the name of a master and
+ * {@code =} those of its sentinels.
  */
 public final class Driver {
     private final RedissonClient[] clients;
@@ -36,8 +38,30 @@ public final class Driver {
         }
     }
 
+    /** One client of a cluster's nodes, or of the master that sentinels name. */
+    private Driver(String topology, String[] addresses, long watchdog) {
+        Config config = new Config();
+        config.setLockWatchdogTimeout(watchdog);
+        if (topology.equals("cluster")) {
+            config.useClusterServers().addNodeAddress(addresses).setScanInterval(500)
+                .setMasterConnectionMinimumIdleSize(2).setSlaveConnectionMinimumIdleSize(1);
+        } else {
+            config.useSentinelServers().setMasterName(topology).addSentinelAddress(addresses)
+                .setCheckSentinelsList(false).setScanInterval(500)
+                .setMasterConnectionMinimumIdleSize(2).setSlaveConnectionMinimumIdleSize(1);
+        }
+        clients = new RedissonClient[] {Redisson.create(config)};
+    }
+
+    private static Driver start(String where, long watchdog) {
+        String[] parts = where.split("=");
+        return parts.length == 1
+            ? new Driver(where.split(","), watchdog)
+            : new Driver(parts[0], parts[1].split(","), watchdog);
+    }
+
     public static void main(String[] arguments) throws Exception {
-        Driver driver = new Driver(arguments[0].split(","), Long.parseLong(arguments[1]));
+        Driver driver = start(arguments[0], Long.parseLong(arguments[1]));
         say("driver ok ready");
         BufferedReader orders = new BufferedReader(new InputStreamReader(System.in));
         for (String order = orders.readLine(); order != null; order = orders.readLine()) {
