@@ -240,8 +240,8 @@ impl Drop for Engine {
 /// else the watchdog looks at those of a cluster when there are connections to them.
 fn audit(fleet: &Fleet, auditor: &Auditor, on_finding: OnFinding) -> Result<()> {
     let servers = match on_finding {
-        OnFinding::Refuse => fleet.all(),
-        OnFinding::Report | OnFinding::Ignore => fleet.connected(),
+        OnFinding::Refuse => fleet.all(true),
+        OnFinding::Report | OnFinding::Ignore => fleet.all(false),
     };
     let mut servers = servers.into_iter();
     servers.try_for_each(|(server, lane)| auditor.look(server, |asked| fleet.ask_all(asked, lane)))

@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::error::{Direction, Error, ErrorKind, Result};
+use crate::error::{self, Direction, Error, ErrorKind};
 use crate::name::slot;
 use crate::pool::{At, OnReconnect, Pending, Pool, PoolSettings, Router};
 use crate::request::{Answer, Failure, Outcome, Request};
@@ -62,7 +62,7 @@ impl fmt::Debug for Fleet {
 
 impl Fleet {
     /// One server, or what takes its place by and by. Connects to it.
-    pub(crate) fn one(settings: PoolSettings) -> Result<Fleet> {
+    pub(crate) fn one(settings: PoolSettings) -> error::Result<Fleet> {
         Pool::open(settings).map(|pool| Fleet::One(Arc::new(pool)))
     }
 
@@ -106,7 +106,7 @@ impl Fleet {
     }
 
     /// An error in a forked child.
-    pub(crate) fn check_process(&self) -> Result<()> {
+    pub(crate) fn check_process(&self) -> error::Result<()> {
         match self {
             Fleet::One(pool) => pool.check_process(),
             Fleet::Nodes(nodes) => {
@@ -125,18 +125,30 @@ impl Fleet {
         }
     }
 
-    /// The servers there are connections to, with a lane of each for who must not stand
-    /// behind others.
+    /// The servers whose private lane has a connection, with that lane.
     pub(crate) fn connected(&self) -> Vec<(Arc<str>, LaneId)> {
-        self.pools().iter().filter(|pool| pool.is_connected()).filter_map(with_server).collect()
+        let pools = self.pools();
+        let connected = pools.iter().filter(|pool| pool.is_private_lane_connected());
+        connected.filter_map(|pool| Some((pool.server()?, pool.private_lane()))).collect()
     }
 
-    /// All servers that are known to serve something.
-    pub(crate) fn all(&self) -> Vec<(Arc<str>, LaneId)> {
-        if let Fleet::Nodes(nodes) = self {
-            nodes.cluster.owners().into_iter().for_each(|node| drop(nodes.pool(node)));
+    /// All servers that are known to serve something, with a lane of each. Of a cluster only
+    /// if `nodes` says so: it may take long to connect to them.
+    pub(crate) fn all(&self, nodes: bool) -> Vec<(Arc<str>, LaneId)> {
+        match self {
+            Fleet::One(pool) => pool.server().map(|server| (server, LaneId::at(0, 0))),
+            Fleet::Nodes(_) => None,
         }
-        self.pools().iter().filter_map(with_server).collect()
+        .into_iter()
+        .chain(self.nodes_to_connect(nodes))
+        .collect()
+    }
+
+    fn nodes_to_connect(&self, wanted: bool) -> Vec<(Arc<str>, LaneId)> {
+        let Fleet::Nodes(nodes) = self else { return Vec::new() };
+        let owners = nodes.cluster.owners().into_iter().filter(|_| wanted);
+        let lane = |node| Some((nodes.pool(node).server()?, LaneId::at(node, 0)));
+        owners.filter_map(lane).collect()
     }
 
     fn pools(&self) -> Vec<Arc<Pool>> {
@@ -147,7 +159,7 @@ impl Fleet {
     }
 
     /// Sends a command and waits for its answer.
-    pub(crate) fn call(&self, call: Call, at: At) -> Result<Answer> {
+    pub(crate) fn call(&self, call: Call, at: At) -> error::Result<Answer> {
         let pending = self.queue(call, at);
         self.wait(pending, Moment::END).1.map_err(Failure::into_error)
     }
@@ -172,13 +184,20 @@ impl Fleet {
         }
     }
 
-    /// The same on the lane for who must not stand behind others.
-    pub(crate) fn queue_private(&self, call: Call) -> Pending {
+    /// The same for who must not stand behind others, nor wait for one server while there is
+    /// something to do at another: on a lane of its own, which in a cluster is connected aside
+    /// (`None`: that is under way). It is written at once, where that can be.
+    pub(crate) fn queue_private(&self, call: Call) -> Result<Pending, Option<Error>> {
         match self {
-            Fleet::One(pool) => pool.queue(call, At::Behind(pool.private_lane())),
+            Fleet::One(pool) => Ok(pool.queue(call, At::Behind(pool.private_lane()))),
             Fleet::Nodes(nodes) => {
                 let (pool, _) = nodes.place(call.key(), At::Any);
-                pool.queue(nodes.translated(call), At::Behind(pool.private_lane()))
+                pool.connect_private_lane()
+                    .inspect_err(|error| error.iter().for_each(|_| nodes.cluster.doubt()))?;
+                let lane = pool.private_lane();
+                let pending = pool.queue(nodes.translated(call), At::Behind(lane));
+                pool.post(lane);
+                Ok(pending)
             }
         }
     }
@@ -258,10 +277,6 @@ impl Fleet {
     }
 }
 
-fn with_server(pool: &Arc<Pool>) -> Option<(Arc<str>, LaneId)> {
-    Some((pool.server()?, pool.private_lane()))
-}
-
 impl Nodes {
     /// The pool of the node of that number.
     fn pool(&self, node: u32) -> Arc<Pool> {
@@ -333,7 +348,7 @@ impl Nodes {
         failure: Failure,
         tries: u32,
         end: Moment,
-    ) -> std::result::Result<Pending, Failure> {
+    ) -> Result<Pending, Failure> {
         if failure.error.is_connection() {
             self.cluster.doubt();
         }

@@ -22,10 +22,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::conn::Timeouts;
-use crate::error::{Direction, Result};
+use crate::error::{Direction, Error, Result};
 use crate::event::Sink;
 use crate::lane::{Lane, Unread};
-use crate::request::{Astray, Failure, Link, Observer, Outcome, Request, Slot};
+use crate::request::{Astray, Failure, Link, Observer, Outcome, Request, Slot, panicked};
 use crate::script::{Call, LaneId};
 use crate::sync::Mutex;
 use crate::thread;
@@ -85,11 +85,19 @@ struct Shared {
     lanes: Vec<Lane>,
     /// Beside those, for who must not stand behind others.
     private: Lane,
+    connecting: Mutex<Connecting>,
     /// How many callers wait for an answer.
     callers: AtomicUsize,
     desk: Arc<Desk>,
     /// By the number of the lane.
     threads: Mutex<BTreeMap<usize, JoinHandle<()>>>,
+}
+
+/// What is known of the attempts to connect the private lane aside.
+#[derive(Debug, Default)]
+struct Connecting {
+    under_way: bool,
+    error: Option<Error>,
 }
 
 /// A command in the line of a lane, whose sender has yet to wait for it.
@@ -174,6 +182,7 @@ impl Pool {
             node,
             lanes,
             private,
+            connecting: Mutex::default(),
             callers: AtomicUsize::new(0),
             desk,
             threads: Mutex::default(),
@@ -186,9 +195,24 @@ impl Pool {
         self.shared.private.id()
     }
 
-    /// Whether it has a connection.
-    pub(crate) fn is_connected(&self) -> bool {
-        self.shared.connected().is_some()
+    /// Whether that has a connection.
+    pub(crate) fn is_private_lane_connected(&self) -> bool {
+        !self.shared.private.is_closed()
+    }
+
+    /// Has the private lane connected by a thread of its own, if it is not. An error while that
+    /// is under way: that of the last attempt, if there was one.
+    pub(crate) fn connect_private_lane(&self) -> std::result::Result<(), Option<Error>> {
+        if self.is_private_lane_connected() {
+            return Ok(());
+        }
+        let mut connecting = self.shared.connecting.lock();
+        if !connecting.under_way {
+            let shared = Arc::clone(&self.shared);
+            let started = thread::start("leasehold-connect", move || shared.connect_private());
+            connecting.under_way = started.is_ok();
+        }
+        Err(connecting.error.clone())
     }
 
     pub(crate) fn set_router(&self, router: Weak<dyn Router>) {
@@ -353,6 +377,12 @@ impl Shared {
         self.lanes.get(lane.lane).unwrap_or(&self.private)
     }
 
+    fn connect_private(&self) {
+        let connected = thread::survive("connecting", || self.private.connect());
+        let error = connected.map_or_else(|| Some(panicked()), std::result::Result::err);
+        *self.connecting.lock() = Connecting { under_way: false, error };
+    }
+
     /// Stands a request in line: on the given lane; or, of those in use, on one that is
     /// free, or on the one with the shortest line.
     fn queue(&self, request: Request, lane: Option<LaneId>) -> LaneId {
@@ -501,6 +531,7 @@ mod tests {
             node: 0,
             lanes,
             private,
+            connecting: Mutex::default(),
             callers: AtomicUsize::new(0),
             desk,
             threads: Mutex::default(),

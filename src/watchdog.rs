@@ -8,7 +8,8 @@
 //! What is due goes out in batches, up to [`KEYS`] per script call and many
 //! calls per write, over a connection of its own. "Not yours" ends a hold at once.
 //! No answer (`renewal_failed`) leaves it valid to its deadline, and is tried again
-//! until then. When a connection of the client, its listener's excepted, was made
+//! until then. In a cluster nobody at one node waits for another: all is written before any answer is
+//! read, with one deadline, and connections are made aside. When a connection of the client, its listener's excepted, was made
 //! anew, every lease is renewed at once: a server that came back empty is noticed. The same
 //! if the server is another one by now (`topology.rs`), and all who wait are told to ask.
 //!
@@ -28,7 +29,7 @@ use std::time::Duration;
 
 use crate::audit::Auditor;
 use crate::conn::Timeouts;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, LostReason, RenewalFailed, Renewed, Sink};
 use crate::fleet::Fleet;
 use crate::lease::{Lease, Look, Renewal};
@@ -60,6 +61,9 @@ const GRAIN: u32 = 120;
 /// How many leases one script call renews, and how many locks one looks at.
 const KEYS: usize = 128;
 
+/// How long a connection is waited for that is being made.
+const CONNECTED: Duration = Duration::from_millis(250);
+
 /// Polls that fall into this part of the poll bound go together. They are planned for the
 /// last part but one, so that the front can ask within the bound.
 const POLL_GRAIN: u32 = 8;
@@ -73,6 +77,9 @@ pub(crate) struct Kept {
     pub(crate) local: Arc<Local>,
     pub(crate) lease: Arc<Lease>,
 }
+
+/// A question that was queued, or why it was not.
+type Asked = std::result::Result<Pending, Option<Error>>;
 
 /// How the watchdog is set up.
 #[derive(Debug)]
@@ -316,8 +323,19 @@ impl Watchdog {
         due.sort_by_key(kind);
         let batches = due.chunk_by(|a, b| kind(a) == kind(b)).flat_map(|chunk| chunk.chunks(KEYS));
         let batches: Vec<_> = batches.map(|batch| (batch, self.ask(batch))).collect();
-        for (batch, slot) in batches {
-            let answer = self.fleet.wait_private(slot).inspect_err(|failure| {
+        for (batch, asked) in batches {
+            let pending = match asked {
+                Ok(pending) => pending,
+                Err(Some(error)) => {
+                    self.failed(batch, &error);
+                    continue;
+                }
+                Err(None) => {
+                    self.try_again(batch, CONNECTED);
+                    continue;
+                }
+            };
+            let answer = self.fleet.wait_private(pending).inspect_err(|failure| {
                 if failure.is_written() {
                     self.may_be_renewed(batch);
                 }
@@ -330,7 +348,7 @@ impl Watchdog {
     }
 
     /// Queues the question for one batch.
-    fn ask(&self, batch: &[Kept]) -> Pending {
+    fn ask(&self, batch: &[Kept]) -> Asked {
         let lease = Digits::new(millis(self.settings.timeout).unsigned_abs());
         self.fleet.queue_private(renewal(batch, &lease))
     }
@@ -371,8 +389,9 @@ impl Watchdog {
         let batches = polled.chunk_by(|a, b| self.slot_of(a) == self.slot_of(b));
         let batches = batches.flat_map(|chunk| chunk.chunks(KEYS));
         let batches: Vec<_> = batches.map(|batch| (batch, ask(batch))).collect();
-        for (batch, slot) in batches {
-            let answer = self.fleet.wait_private(slot).map_err(Failure::into_error);
+        for (batch, asked) in batches {
+            let wait = |pending| self.fleet.wait_private(pending).map_err(Failure::into_error);
+            let answer = asked.map_err(|error| error.unwrap_or_else(not_connected)).and_then(wait);
             match answer.and_then(|answer| answer.reply.into_ints()) {
                 Ok(free) => {
                     let free = (1..).zip(batch).filter(|(position, _)| free.contains(position));
@@ -411,14 +430,22 @@ impl Watchdog {
             let remaining = kept.lease.remaining(now);
             let failed = RenewalFailed { name, remaining, error };
             self.settings.events.tell(|| Event::RenewalFailed(failed));
-            let pause = (remaining / 8).min(LONGEST_SLEEP).max(TICK);
+        }
+        self.try_again(batch, LONGEST_SLEEP);
+    }
+
+    /// Has these asked for again after a while, those that have little time sooner.
+    fn try_again(&self, batch: &[Kept], longest: Duration) {
+        let now = time::now();
+        for kept in batch.iter().filter(|kept| kept.local.is_valid(&kept.lease, now)) {
+            let pause = (kept.lease.remaining(now) / 8).min(longest).max(TICK);
             self.set_timer(kept.clone(), now + jittered(pause, kept.lease.hold().seed()));
         }
     }
 
     fn beat(&self) {
         let beats = self.waiters.beats().into_iter();
-        let beats: Vec<_> = beats.map(|beat| self.fleet.queue_private(beat)).collect();
+        let beats: Vec<_> = beats.flat_map(|beat| self.fleet.queue_private(beat)).collect();
         for beat in beats {
             if let Err(Failure { error, .. }) = self.fleet.wait_private(beat) {
                 thread::say(|| log::debug!("a listener's heartbeat could not be sent: {error}"));
@@ -472,6 +499,10 @@ impl Kept {
         let owed = Request::owed(undo, Debt::new(None, worth));
         fleet.dispatch(fleet.owe(owed, self.lease.haunted()));
     }
+}
+
+fn not_connected() -> Error {
+    Error::new(ErrorKind::Connection, "the connection is being made")
 }
 
 /// The answer to one batch.

@@ -361,3 +361,23 @@ fn replicas_of_the_right_node_acknowledge_a_lock() {
     let error = too_many.lock(name_on(&cluster, 1)).lock().expect_err("there is but one");
     assert!(error.is_not_replicated(), "{error:?}");
 }
+
+#[test]
+fn nodes_that_stand_still_delay_no_renewal_at_others() {
+    let cluster = Cluster::with(5, 0, |config| config.line("cluster-require-full-coverage no"));
+    let lease = SECOND * 3;
+    let client = builder(&cluster).watchdog_timeout(lease).build().expect("the cluster is well");
+    let guards: Vec<_> = (0..5)
+        .map(|node| client.lock(name_on(&cluster, node)).lock_owned().expect("free"))
+        .collect();
+    let (still, others) = guards.split_at(2);
+    let other = client.lock(cluster.key_on(&cluster.nodes()[3], "other"));
+    cluster.nodes()[..2].iter().for_each(Server::stop);
+    assert!(still.iter().all(|guard| guard.wait_lost(MINUTE)), "nobody renews these");
+    for guard in others {
+        assert!(!guard.wait_lost(lease), "it was lost for want of renewals");
+    }
+    other.lock().expect("who lives answers").unlock().expect("held");
+    cluster.nodes()[..2].iter().for_each(Server::resume);
+    drop(guards);
+}
