@@ -31,18 +31,42 @@ fn channel(name: &str) -> String {
     format!("redisson_lock__channel:{{{name}}}")
 }
 
-/// How many listen to a channel there, of the shard or of the whole cluster.
-fn listeners(node: &Server, name: &str, sharding: Sharding) -> usize {
-    let how = if sharding == Sharding::Off { "NUMSUB" } else { "SHARDNUMSUB" };
-    let (_, count): (String, usize) = node.ask(&["PUBSUB", how, &channel(name)]);
-    count
+/// How releases are told where nothing else was said: to shards from Redis 7 on.
+fn automatic(cluster: &Cluster) -> Sharding {
+    let node = cluster.nodes().iter().find(|node| node.runs()).expect("one of them runs");
+    let answer: Option<Vec<String>> = node.tells(&["PUBSUB", "SHARDNUMSUB"]);
+    if answer.is_some() { Sharding::On } else { Sharding::Off }
+}
+
+/// How many listen to a channel there, in any way.
+fn listeners(node: &Server, name: &str) -> usize {
+    let count = |how: &str| -> usize {
+        let heard: Option<(String, usize)> = node.tells(&["PUBSUB", how, &channel(name)]);
+        heard.map_or(0, |(_, count)| count)
+    };
+    count("NUMSUB") + count("SHARDNUMSUB")
+}
+
+/// Whether one listens to the releases of that lock: at this node, if that one tells of them.
+fn is_heard_at(cluster: &Cluster, node: &Server, name: &str) -> bool {
+    let running = cluster.nodes().iter().filter(|node| node.runs());
+    match automatic(cluster) {
+        Sharding::On => listeners(node, name) == 1,
+        _ => running.map(|node| listeners(node, name)).sum::<usize>() == 1,
+    }
+}
+
+/// The channels there that somebody listens to, in any way.
+fn heard(node: &Server) -> Vec<String> {
+    let channels = |how: &str| node.tells::<Vec<String>>(&["PUBSUB", how]).unwrap_or_default();
+    [channels("CHANNELS"), channels("SHARDCHANNELS")].concat()
 }
 
 /// Blocks until somebody listens to the channel of that lock, at any node.
-fn is_heard(cluster: &Cluster, name: &str, sharding: Sharding) {
+fn is_heard(cluster: &Cluster, name: &str) {
     eventually("the waiter listens", || {
         let running = cluster.nodes().iter().filter(|node| node.runs());
-        running.map(|node| listeners(node, name, sharding)).sum::<usize>() == 1
+        running.map(|node| listeners(node, name)).sum::<usize>() == 1
     });
 }
 
@@ -75,14 +99,16 @@ fn locks_of_all_kinds_are_kept_by_the_nodes_of_their_slots() {
     let guard = all.lock().expect("free");
     assert!(names.iter().zip(cluster.nodes()).all(|(name, node)| exists(node, name)));
     guard.unlock().expect("held");
-    assert!(cluster.nodes().iter().all(|node| node.calls("spublish") > 0));
-    assert!(cluster.nodes().iter().all(|node| node.calls("publish") == 0));
+    let told = |how: &str| cluster.nodes().iter().filter(|node| node.calls(how) > 0).count();
+    let counts = (told("spublish"), told("publish"));
+    assert_eq!(counts, if automatic(&cluster) == Sharding::On { (3, 0) } else { (0, 3) });
 }
 
 #[test]
 fn waiters_on_every_node_are_told_by_its_shard_or_by_all() {
     let cluster = Cluster::start(3, 0);
-    for sharding in [Sharding::On, Sharding::Off] {
+    let shards = Some(Sharding::On).filter(|_| automatic(&cluster) == Sharding::On);
+    for sharding in [Sharding::Auto, Sharding::Off].into_iter().chain(shards) {
         // Only a message can end such a wait.
         let quiet = || builder(&cluster).sharding(sharding).poll_bound(MINUTE * 10);
         let [holder, waiter] = [quiet(), quiet()].map(|it| it.build().expect("it is well"));
@@ -93,13 +119,13 @@ fn waiters_on_every_node_are_told_by_its_shard_or_by_all() {
                 thread::scope(|scope| {
                     let waits =
                         scope.spawn(|| waiter.lock(&name).lock().and_then(|it| it.unlock()));
-                    is_heard(&cluster, &name, sharding);
+                    is_heard(&cluster, &name);
                     guard.unlock().expect("held");
                     in_time("it is told", waits).expect("a lock");
                 });
             }
             if sharding == Sharding::On {
-                assert_eq!(listeners(&cluster.nodes()[node], &name, sharding), 1, "it lingers");
+                assert_eq!(listeners(&cluster.nodes()[node], &name), 1, "it lingers");
             }
         }
         // Both sides of a lock, and the line of a fair one, have channels of their own.
@@ -109,14 +135,8 @@ fn waiters_on_every_node_are_told_by_its_shard_or_by_all() {
             thread::scope(|scope| {
                 let waits = scope.spawn(|| waiter.rw_lock(&name).read().map(drop));
                 eventually("it waits", || {
-                    cluster.nodes().iter().any(|node| {
-                        let heard = if sharding == Sharding::Off {
-                            node.ask::<Vec<String>>(&["PUBSUB", "CHANNELS"])
-                        } else {
-                            node.ask::<Vec<String>>(&["PUBSUB", "SHARDCHANNELS"])
-                        };
-                        heard.contains(&format!("redisson_rwlock:{{{name}}}"))
-                    })
+                    let channel = format!("redisson_rwlock:{{{name}}}");
+                    cluster.nodes().iter().any(|node| heard(node).contains(&channel))
                 });
                 guard.unlock().expect("held");
                 in_time("it is told", waits).expect("a lock");
@@ -137,8 +157,9 @@ fn listeners_hear_heartbeats_and_leave_when_nobody_waits() {
     assert!(lock.try_lock_for(SECOND * 4).expect("an answer").is_none());
     // Four seconds without a heartbeat would have ended the connection, and that its name.
     let listening = |peer: &support::Peer| peer.name.contains(":listener");
-    assert!(node.clients().iter().any(listening));
-    eventually("the subscription ends", || listeners(node, &name, Sharding::On) == 0);
+    assert!(cluster.nodes().iter().any(|node| node.clients().iter().any(listening)));
+    let heard = |node: &Server| listeners(node, &name) > 0;
+    eventually("the subscription ends", || !cluster.nodes().iter().any(heard));
     drop((lock, client));
     let ours = |peer: &support::Peer| peer.name.starts_with("leasehold:");
     let left = |node: &Server| node.clients().iter().any(ours);
@@ -182,7 +203,7 @@ fn a_hold_goes_with_its_slot_and_so_does_who_waits() {
     let guard = holder.lock(&name).lock().expect("free");
     thread::scope(|scope| {
         let waits = scope.spawn(|| waiter.lock(&name).lock().and_then(|guard| guard.unlock()));
-        is_heard(&cluster, &name, Sharding::On);
+        is_heard(&cluster, &name);
         cluster.begin_migration(slot, target);
         guard.extend(MINUTE).expect("still where it was");
         cluster.move_keys(slot, target);
@@ -190,7 +211,7 @@ fn a_hold_goes_with_its_slot_and_so_does_who_waits() {
         guard.extend(MINUTE * 2).expect("found there");
         assert!(!holder.lock(&name).try_lock_for(Duration::ZERO).is_ok_and(|got| got.is_none()));
         cluster.end_migration(slot, target);
-        eventually("the waiter listens there", || listeners(target, &name, Sharding::On) == 1);
+        eventually("the waiter listens there", || is_heard_at(&cluster, target, &name));
         guard.unlock().expect("held");
         in_time("it is told there", waits).expect("a lock");
     });
@@ -288,11 +309,11 @@ fn who_waits_asks_the_new_master() {
     eventually("the replica has it", || master.ask::<u64>(&["WAIT", "1", "1000"]) == 1);
     thread::scope(|scope| {
         let waits = scope.spawn(|| client.lock(&name).lock().and_then(|guard| guard.unlock()));
-        is_heard(&cluster, &name, Sharding::On);
+        is_heard(&cluster, &name);
         master.kill();
         client.lock(&other).lock().expect("another node lives").unlock().expect("held");
         let new = cluster.owner_of(&name);
-        eventually("it listens there", || listeners(new, &name, Sharding::On) == 1);
+        eventually("it listens there", || is_heard_at(&cluster, new, &name));
         new.ask::<()>(&["DEL", &name]);
         in_time("it gets the lock", waits).expect("a lock");
     });
