@@ -385,20 +385,22 @@ fn replicas_of_the_right_node_acknowledge_a_lock() {
 
 #[test]
 fn nodes_that_stand_still_delay_no_renewal_at_others() {
-    let cluster = Cluster::with(5, 0, |config| config.line("cluster-require-full-coverage no"));
+    let cluster = Cluster::with(9, 0, |config| config.line("cluster-require-full-coverage no"));
+    // One after the other, those that stand still would take as long as is left of a lease
+    // when its renewal is due.
     let lease = SECOND * 3;
     let client = builder(&cluster).watchdog_timeout(lease).build().expect("the cluster is well");
-    let guards: Vec<_> = (0..5)
+    let guards: Vec<_> = (0..9)
         .map(|node| client.lock(name_on(&cluster, node)).lock_owned().expect("free"))
         .collect();
-    let (still, others) = guards.split_at(2);
-    let other = client.lock(cluster.key_on(&cluster.nodes()[3], "other"));
-    cluster.nodes()[..2].iter().for_each(Server::stop);
+    let (still, others) = guards.split_at(4);
+    let other = client.lock(cluster.key_on(&cluster.nodes()[5], "other"));
+    cluster.nodes()[..4].iter().for_each(Server::stop);
     assert!(still.iter().all(|guard| guard.wait_lost(MINUTE)), "nobody renews these");
     for guard in others {
         assert!(!guard.wait_lost(lease), "it was lost for want of renewals");
     }
     other.lock().expect("who lives answers").unlock().expect("held");
-    cluster.nodes()[..2].iter().for_each(Server::resume);
+    cluster.nodes()[..4].iter().for_each(Server::resume);
     drop(guards);
 }
