@@ -91,6 +91,7 @@ impl Engine {
         let fleet = Arc::new(ground.fleet(PoolSettings {
             node: 0,
             is_node: false,
+            process: std::process::id(),
             route: ground.route.clone(),
             timeouts,
             private: watchdog::timeouts(timeouts, settings.watchdog_timeout),

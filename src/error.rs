@@ -268,6 +268,9 @@ impl Refusal {
             "MOVED" | "ASK" => (Final, "it is a node of a cluster; see Builder::cluster"),
             "CROSSSLOT" => (Final, "the keys of one lock lie in different slots"),
             "NOSCRIPT" => (Mendable, "it forgets scripts as fast as they are loaded"),
+            // The master became a replica while others waited for it.
+            "UNBLOCKED" => (Passing, "it is a replica now"),
+            _ if self.is_half_way() => (Passing, "a slot is moving; try again later"),
             _ if self.detail.starts_with("max number of clients") => {
                 (Passing, "raise maxclients, or close connections")
             }
@@ -279,6 +282,12 @@ impl Refusal {
             }
             _ => (Final, ""),
         }
+    }
+
+    /// A script met a key that has moved, while its slot is moving: what it did before that
+    /// stays done.
+    pub(crate) fn is_half_way(&self) -> bool {
+        self.detail.contains("non local key")
     }
 
     /// Where a node of a cluster sends the command, or that it is too early for it.
@@ -294,8 +303,7 @@ impl Refusal {
             "MOVED" => place().map(|(slot, place)| Direction::Moved(slot, place)),
             "ASK" => place().map(|(_, place)| Direction::Ask(place)),
             "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" | "LOADING" => Some(Direction::Later),
-            // A script met a key that has moved, while its slot is moving.
-            _ if self.detail.contains("non local key") => Some(Direction::Later),
+            _ if self.is_half_way() => Some(Direction::Later),
             _ => None,
         }
     }

@@ -14,10 +14,10 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::error::{self, Direction, Error, ErrorKind};
+use crate::error::{self, Direction, Error};
 use crate::name::slot;
-use crate::pool::{At, OnReconnect, Pending, Pool, PoolSettings, Router};
-use crate::request::{Answer, Failure, Outcome, Request};
+use crate::pool::{self, At, OnReconnect, Pool, PoolSettings, Router, no_agreement};
+use crate::request::{self, Answer, Failure, Outcome, Request};
 use crate::script::{Call, LaneId, Reply};
 use crate::sync::{Mailbox, Mutex};
 use crate::time::{self, Moment, doubled, jittered};
@@ -49,6 +49,33 @@ pub(crate) struct Nodes {
     pools: Mutex<BTreeMap<u32, Arc<Pool>>>,
     on_reconnect: OnceLock<Weak<dyn OnReconnect>>,
     itself: Weak<Nodes>,
+}
+
+/// A command in the line of a lane, whose sender has yet to wait for it.
+#[derive(Debug)]
+#[must_use = "a command is served only if somebody waits for it"]
+pub(crate) struct Pending {
+    pub(crate) lane: LaneId,
+    queued: pool::Pending,
+    /// Where it is queued, where there are several; not forgotten before it is done.
+    pool: Option<Arc<Pool>>,
+}
+
+impl Pending {
+    fn of(queued: pool::Pending) -> Pending {
+        Pending { lane: queued.lane, queued, pool: None }
+    }
+
+    fn at(pool: Arc<Pool>, queued: pool::Pending) -> Pending {
+        Pending { pool: Some(pool), ..Pending::of(queued) }
+    }
+}
+
+/// How often a command was sent elsewhere, and how often it was too early for it.
+#[derive(Debug, Default)]
+struct Tries {
+    sent: u32,
+    pauses: u32,
 }
 
 impl fmt::Debug for Fleet {
@@ -109,10 +136,7 @@ impl Fleet {
     pub(crate) fn check_process(&self) -> error::Result<()> {
         match self {
             Fleet::One(pool) => pool.check_process(),
-            Fleet::Nodes(nodes) => {
-                let pool = nodes.pools.lock().values().next().cloned();
-                pool.map_or(Ok(()), |pool| pool.check_process())
-            }
+            Fleet::Nodes(nodes) => request::check_process(nodes.settings.process),
         }
     }
 
@@ -176,10 +200,11 @@ impl Fleet {
     /// The first half of [`Fleet::call`]: takes a place in line and does no I/O.
     pub(crate) fn queue(&self, call: Call, at: At) -> Pending {
         match self {
-            Fleet::One(pool) => pool.queue(call, at),
+            Fleet::One(pool) => Pending::of(pool.queue(call, at)),
             Fleet::Nodes(nodes) => {
                 let (pool, at) = nodes.place(call.key(), at);
-                pool.queue(nodes.translated(call), at)
+                let queued = pool.queue(nodes.translated(call), at);
+                Pending::at(pool, queued)
             }
         }
     }
@@ -189,15 +214,15 @@ impl Fleet {
     /// (`None`: that is under way). It is written at once, where that can be.
     pub(crate) fn queue_private(&self, call: Call) -> Result<Pending, Option<Error>> {
         match self {
-            Fleet::One(pool) => Ok(pool.queue(call, At::Behind(pool.private_lane()))),
+            Fleet::One(pool) => Ok(Pending::of(pool.queue(call, At::Behind(pool.private_lane())))),
             Fleet::Nodes(nodes) => {
                 let (pool, _) = nodes.place(call.key(), At::Any);
                 pool.connect_private_lane()
                     .inspect_err(|error| error.iter().for_each(|_| nodes.cluster.doubt()))?;
                 let lane = pool.private_lane();
-                let pending = pool.queue(nodes.translated(call), At::Behind(lane));
+                let queued = pool.queue(nodes.translated(call), At::Behind(lane));
                 pool.post(lane);
-                Ok(pending)
+                Ok(Pending::at(pool, queued))
             }
         }
     }
@@ -211,7 +236,7 @@ impl Fleet {
     /// command, it is sent again for a response time-out at most.
     pub(crate) fn wait(&self, pending: Pending, patience: Moment) -> (LaneId, Outcome) {
         match self {
-            Fleet::One(pool) => pool.wait(pending, patience),
+            Fleet::One(pool) => pool.wait(pending.queued, patience),
             Fleet::Nodes(nodes) => {
                 nodes.wait(pending, patience, patience.min(time::now() + nodes.patience))
             }
@@ -221,7 +246,7 @@ impl Fleet {
     /// The same for who must not pause.
     pub(crate) fn wait_private(&self, pending: Pending) -> Outcome {
         match self {
-            Fleet::One(pool) => pool.wait(pending, Moment::END).1,
+            Fleet::One(pool) => pool.wait(pending.queued, Moment::END).1,
             Fleet::Nodes(nodes) => nodes.wait(pending, Moment::END, Moment::START).1,
         }
     }
@@ -302,7 +327,9 @@ impl Nodes {
         let owners = self.cluster.owners();
         let mut dismissed = Vec::new();
         self.pools.lock().retain(|node, pool| {
-            let stays = owners.contains(node) || !pool.is_settled();
+            // Who has it now may be about to owe something there.
+            let used = Arc::strong_count(pool) > 1;
+            let stays = owners.contains(node) || used || !pool.is_settled();
             if !stays {
                 dismissed.push(Arc::clone(pool));
             }
@@ -316,8 +343,17 @@ impl Nodes {
     fn place(&self, key: Option<&[u8]>, at: At) -> (Arc<Pool>, At) {
         let owner = key.and_then(|key| self.cluster.owner(slot(key)));
         let node = owner.or(at.lane().map(|lane| lane.node));
-        let node = node.or_else(|| self.cluster.owners().first().copied()).unwrap_or_default();
+        let node = node.or_else(|| self.any_node()).unwrap_or_default();
         (self.pool(node), at.on(node))
+    }
+
+    /// A node for what any can do: one that can be reached, if that is known of any.
+    fn any_node(&self) -> Option<u32> {
+        let owners = self.cluster.owners();
+        let pools = self.pools.lock();
+        let connected =
+            |node: &&u32| pools.get(*node).is_some_and(|pool| pool.is_private_lane_connected());
+        owners.iter().find(connected).or(owners.first()).copied()
     }
 
     fn translated(&self, call: Call) -> Call {
@@ -328,17 +364,16 @@ impl Nodes {
     }
 
     fn wait(&self, pending: Pending, patience: Moment, end: Moment) -> (LaneId, Outcome) {
-        let mut pending = pending;
-        for tries in 0.. {
-            let pool = self.pool(pending.lane.node);
-            let (lane, outcome) = pool.wait(pending, patience);
+        let (mut pending, mut tries) = (pending, Tries::default());
+        loop {
+            let pool = pending.pool.unwrap_or_else(|| self.pool(pending.lane.node));
+            let (lane, outcome) = pool.wait(pending.queued, patience);
             let Err(failure) = outcome else { return (lane, outcome) };
-            match self.again(lane, failure, tries, end) {
+            match self.again(lane, failure, &mut tries, end) {
                 Ok(again) => pending = again,
                 Err(failure) => return (lane, Err(failure)),
             }
         }
-        unreachable!("it is given up after some tries")
     }
 
     /// Stands a command in another line that could not be run in the first.
@@ -346,7 +381,7 @@ impl Nodes {
         &self,
         lane: LaneId,
         failure: Failure,
-        tries: u32,
+        tries: &mut Tries,
         end: Moment,
     ) -> Result<Pending, Failure> {
         if failure.error.is_connection() {
@@ -357,25 +392,37 @@ impl Nodes {
                 let node = match &astray.direction {
                     Direction::Later if end <= time::now() => None,
                     Direction::Later => {
-                        self.pause(tries);
+                        self.pause(tries.pauses);
+                        tries.pauses += 1;
                         let owner = astray.call.key().and_then(|key| self.cluster.owner(slot(key)));
                         owner.or(Some(lane.node))
                     }
-                    _ if tries >= TRIES => {
+                    _ if tries.sent == TRIES => {
                         return Err(Failure::lost_on_its_way(*astray, no_agreement()));
                     }
-                    direction => self.follow(direction, lane.node),
+                    direction => {
+                        tries.sent += 1;
+                        self.follow(direction, lane.node)
+                    }
                 };
                 match node {
-                    Some(node) => Ok(self.pool(node).queue_astray(*astray, lane.lane)),
+                    Some(node) => {
+                        let pool = self.pool(node);
+                        let queued = pool.queue_astray(*astray, lane.lane);
+                        Ok(Pending::at(pool, queued))
+                    }
                     None => Err(Failure::lost_on_its_way(*astray, error)),
                 }
             }
             Failure { unsent: Some(call), error, .. }
-                if error.is_connection() && self.is_elsewhere(&call, lane) && tries < TRIES =>
+                if error.is_connection()
+                    && self.is_elsewhere(&call, lane)
+                    && tries.sent < TRIES =>
             {
+                tries.sent += 1;
                 let (pool, at) = self.place(call.key(), At::Behind(lane));
-                Ok(pool.queue(*call, at))
+                let queued = pool.queue(*call, at);
+                Ok(Pending::at(pool, queued))
             }
             failure => Err(failure),
         }
@@ -411,13 +458,6 @@ impl Nodes {
     }
 }
 
-fn no_agreement() -> Error {
-    Error::new(
-        ErrorKind::Connection,
-        "the nodes of the cluster do not agree where a slot is served",
-    )
-}
-
 impl Router for Nodes {
     fn reroute(
         &self,
@@ -436,5 +476,9 @@ impl Router for Nodes {
             }
             _ => Some(request),
         }
+    }
+
+    fn doubt(&self) {
+        self.cluster.doubt();
     }
 }

@@ -86,7 +86,17 @@ impl fmt::Debug for Lane {
 
 impl Lane {
     pub(crate) fn new(id: LaneId, link: Arc<Link>, timeouts: Timeouts) -> Lane {
-        let wire = Some(Box::new(Wire::new(id, Arc::clone(&link), timeouts)));
+        Lane::made(id, link, timeouts, false)
+    }
+
+    /// One that is connected by [`Lane::connect`] alone: who waits there while it is not,
+    /// fails at once.
+    pub(crate) fn connected_aside(id: LaneId, link: Arc<Link>, timeouts: Timeouts) -> Lane {
+        Lane::made(id, link, timeouts, true)
+    }
+
+    fn made(id: LaneId, link: Arc<Link>, timeouts: Timeouts, aside: bool) -> Lane {
+        let wire = Some(Box::new(Wire::new(id, Arc::clone(&link), timeouts, aside)));
         let state = State { queue: VecDeque::new(), queuing: 0, asleep: 0..0, taken: 0, wire };
         let closed = AtomicBool::new(true);
         Lane { id, link, state: Mutex::new(state), crowds: Default::default(), closed }

@@ -244,6 +244,8 @@ struct Subscriber<'a> {
     channels: HashMap<Box<str>, Subscribed>,
     /// Those of a shard whose subscription has no answer, in order.
     asked: VecDeque<Box<str>>,
+    /// Those that were given up, without an answer yet.
+    leaving: Vec<Box<str>>,
     opened: Moment,
     idle_since: Moment,
 }
@@ -255,7 +257,7 @@ struct Subscribed {
 
 impl Drop for Subscriber<'_> {
     fn drop(&mut self) {
-        self.waiters.set_control(self.settings.node(), None);
+        self.waiters.end_control(self.settings.node(), &self.control);
         self.channels.values().for_each(|one| one.channel.set_hearing(Hearing::Nothing));
     }
 }
@@ -274,6 +276,7 @@ impl<'a> Subscriber<'a> {
             control,
             channels,
             asked,
+            leaving: Vec::new(),
             opened: now,
             idle_since: now,
         };
@@ -327,7 +330,7 @@ impl<'a> Subscriber<'a> {
     fn confirmed(&mut self, channel: &[u8]) -> Result<()> {
         let channel = String::from_utf8_lossy(channel);
         if *channel == *self.control {
-            self.waiters.set_control(self.settings.node(), Some(&self.control));
+            self.waiters.set_control(self.settings.node(), &self.control);
             // Who came while this channel was not heard could not make itself known.
             return self.subscribe_waited_for();
         }
@@ -343,6 +346,10 @@ impl<'a> Subscriber<'a> {
     /// The server has ended a subscription: another node serves its slot now.
     fn moved_away(&mut self, channel: &[u8]) -> Result<()> {
         let channel = String::from_utf8_lossy(channel);
+        if let Some(at) = self.leaving.iter().position(|left| **left == *channel) {
+            self.leaving.swap_remove(at);
+            return Ok(());
+        }
         if *channel == *self.control {
             return Err(Error::new(ErrorKind::Connection, "another node serves its channel now"));
         }
@@ -356,14 +363,15 @@ impl<'a> Subscriber<'a> {
     /// The server has refused a subscription: of a shard, the first without an answer.
     fn refused(&mut self, refusal: &Refusal) -> Result<()> {
         match (&self.settings.shard, refusal.direction(), self.asked.pop_front()) {
-            (Some(Shard { node, cluster }), Some(direction), Some(channel)) => {
+            (Some(Shard { node, cluster }), Some(direction), channel) => {
                 if let Direction::Moved(slot, place) = direction
                     && let Some(owner) = cluster.node_at(&place, *node)
                 {
                     cluster.set_owner(slot, owner);
                 }
                 cluster.doubt();
-                self.give_up(&channel);
+                // Else it was one that is given up anyway.
+                channel.into_iter().for_each(|channel| self.give_up(&channel));
                 Ok(())
             }
             _ => Err(Error::server(refusal)),
@@ -410,6 +418,7 @@ impl<'a> Subscriber<'a> {
             let names: Vec<_> = many.iter().map(|name| name.as_bytes()).collect();
             self.send("UNSUBSCRIBE", &names)?;
         }
+        self.leaving.extend(retired);
         Ok(())
     }
 

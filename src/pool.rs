@@ -33,7 +33,7 @@ use crate::time::{self, Moment};
 use crate::topology::{Moves, Route};
 use desk::{Desk, LONGEST_PAUSE};
 
-pub(crate) use desk::{OnReconnect, Router};
+pub(crate) use desk::{OnReconnect, Router, no_agreement};
 
 #[cfg(all(test, leasehold_model))]
 mod model;
@@ -56,6 +56,8 @@ pub(crate) struct PoolSettings {
     pub(crate) node: u32,
     /// It is one of the nodes of a cluster.
     pub(crate) is_node: bool,
+    /// The process that made the client.
+    pub(crate) process: u32,
     pub(crate) route: Route,
     pub(crate) timeouts: Timeouts,
     /// Those of the private lane.
@@ -171,13 +173,15 @@ impl Pool {
             is_node: settings.is_node,
             replicas: settings.replicas,
             name: settings.name,
-            process: std::process::id(),
+            process: settings.process,
             observer: Arc::clone(&desk) as Arc<dyn Observer>,
         });
         let node = settings.node;
         let lane = |id, timeouts| Lane::new(LaneId::at(node, id), Arc::clone(&link), timeouts);
         let lanes: Vec<_> = (0..settings.size).map(|id| lane(id, settings.timeouts)).collect();
-        let private = lane(settings.size, settings.private);
+        let make = if settings.is_node { Lane::connected_aside } else { Lane::new };
+        let private = LaneId::at(node, settings.size);
+        let private = make(private, Arc::clone(&link), settings.private);
         let shared = Arc::new(Shared {
             node,
             lanes,

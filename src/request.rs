@@ -161,6 +161,8 @@ pub(crate) struct Request {
     pub(crate) joined: usize,
     /// It is to be written by itself.
     pub(crate) alone: bool,
+    /// How often a node of a cluster has sent it elsewhere.
+    pub(crate) hops: u8,
     /// It has to be announced: its slot is only about to be served there.
     pub(crate) asking: bool,
 }
@@ -197,8 +199,8 @@ impl Request {
 
     pub(crate) fn new(call: Call, to: To) -> Request {
         let (written, doubtful, misled, alone) = (None, false, false, false);
-        let asking = false;
-        Request { call, to, written, doubtful, loads: 0, misled, joined: 1, alone, asking }
+        let (hops, asking) = (0, false);
+        Request { call, to, written, doubtful, loads: 0, misled, joined: 1, alone, hops, asking }
     }
 
     /// Whether it is there for others and not for a caller or a debt.
@@ -349,12 +351,17 @@ impl Link {
     /// An error in a forked child: what is written there, or read, is taken from its
     /// parent; its threads are gone, and its hold numbers are those of its parent.
     pub(crate) fn check_process(&self) -> Result<()> {
-        match std::process::id() == self.process {
-            true => Ok(()),
-            false => Err(Error::configuration(
-                "the client was made before a fork and cannot be used in the child",
-            )),
-        }
+        check_process(self.process)
+    }
+}
+
+/// An error in another process than that one, which made the client.
+pub(crate) fn check_process(process: u32) -> Result<()> {
+    match std::process::id() == process {
+        true => Ok(()),
+        false => Err(Error::configuration(
+            "the client was made before a fork and cannot be used in the child",
+        )),
     }
 }
 

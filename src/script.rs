@@ -79,10 +79,10 @@ pub(crate) static SPIN_FORCE: Script =
 pub(crate) static READ_ACQUIRE: Script =
     script!("read_acquire", "08fe9abdfdce0fcd8f17ca82516780c9b01ecc0f");
 pub(crate) static READ_RELEASE: Script =
-    script!("read_release", "b1d6328f49b4aba6d4c7b87535521f81b28897e3")
+    script!("read_release", "2544af7c79775569db4d62df1bfaf9113d446646")
         .sharded_as(&READ_RELEASE_SHARDED);
 static READ_RELEASE_SHARDED: Script =
-    script!("read_release", "ffe3299c3e93e6bc15c21787dde3b9283070a35a").for_shards();
+    script!("read_release", "c2caa474592390a805231f483ab98c8f1073c99d").for_shards();
 pub(crate) static READ_RENEW: Script =
     script!("read_renew", "75e6f8f6f7f96a8143763a31d4b267aec65f2d11");
 pub(crate) static READ_FORCE: Script =
@@ -95,10 +95,10 @@ pub(crate) static READ_LEFT: Script =
 pub(crate) static WRITE_ACQUIRE: Script =
     script!("write_acquire", "79e663bf135db014be1ae24be4dbb956a7aa342d");
 pub(crate) static WRITE_RELEASE: Script =
-    script!("write_release", "2c7ebb051b50e152bb2184639e30af416e6f017f")
+    script!("write_release", "c692e884f48e572008363a93ece9ebeb95c5898b")
         .sharded_as(&WRITE_RELEASE_SHARDED);
 static WRITE_RELEASE_SHARDED: Script =
-    script!("write_release", "ea4f6f9acddf47fb07e543455e9e63cf83005bda").for_shards();
+    script!("write_release", "d3e8e51de74251fda862783aed3ac2334ea47fba").for_shards();
 pub(crate) static WRITE_FORCE: Script =
     script!("write_force", "faba9dfddc579e9207142c07ed7944fd4bb03afd")
         .sharded_as(&WRITE_FORCE_SHARDED);

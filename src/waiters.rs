@@ -190,17 +190,25 @@ impl Waiters {
         (turns % 2 == 1).then_some(Session(turns))
     }
 
-    /// A listener can be told what to subscribe to from now on, over that channel, or cannot
-    /// any more. To be called by it alone, before it looks who waits.
-    pub(crate) fn set_control(&self, node: Option<u32>, control: Option<&Arc<str>>) {
+    /// A listener can be told what to subscribe to from now on, over that channel. To be called
+    /// by it alone, before it looks who waits.
+    pub(crate) fn set_control(&self, node: Option<u32>, control: &Arc<str>) {
+        self.controls.lock().insert(node, Arc::clone(control));
+        if node.is_none() {
+            self.set_listening(true);
+        }
+    }
+
+    /// It cannot be told any more over that channel.
+    pub(crate) fn end_control(&self, node: Option<u32>, control: &Arc<str>) {
         let mut controls = self.controls.lock();
-        match control {
-            Some(control) => drop(controls.insert(node, Arc::clone(control))),
-            None => drop(controls.remove(&node)),
+        // Its successor may have come already.
+        if controls.get(&node).is_some_and(|now| Arc::ptr_eq(now, control)) {
+            controls.remove(&node);
         }
         drop(controls);
         if node.is_none() {
-            self.set_listening(control.is_some());
+            self.set_listening(false);
         }
     }
 

@@ -40,7 +40,7 @@ use crate::conn::Conn;
 #[cfg(all(test, leasehold_model))]
 use crate::conn::model::Conn;
 use crate::conn::{Fault, Ghosts, Identity, Timeouts};
-use crate::error::{Direction, Error, Refusal, Result};
+use crate::error::{Direction, Error, ErrorKind, Refusal, Result};
 use crate::request::{Answer, Failure, Link, Request, Slot, To, TooFew, panicked};
 use crate::script::{self, Call, Digits, LaneId, Reply, Script};
 use crate::thread;
@@ -87,6 +87,8 @@ struct Place {
     lane: LaneId,
     link: Arc<Link>,
     timeouts: Timeouts,
+    /// It is connected by [`Wire::connect`] alone, and never by who writes.
+    aside: bool,
 }
 
 /// What has been taken from the line and has no answer.
@@ -106,6 +108,8 @@ struct Notes {
     ghosts: Vec<Ghost>,
     /// The server said that it is a replica.
     misled: bool,
+    /// That is why the connection was made anew, which is no news.
+    led_back: bool,
     /// A script that could not be loaded in this round, and why.
     not_loaded: Option<(&'static str, Refusal)>,
     /// Calls can be joined on this connection, as far as is known.
@@ -147,9 +151,9 @@ impl Ghost {
 type Round = std::result::Result<(), Fault>;
 
 impl Wire {
-    pub(crate) fn new(lane: LaneId, link: Arc<Link>, timeouts: Timeouts) -> Wire {
+    pub(crate) fn new(lane: LaneId, link: Arc<Link>, timeouts: Timeouts, aside: bool) -> Wire {
         Wire {
-            at: Place { lane, link, timeouts },
+            at: Place { lane, link, timeouts, aside },
             conn: None,
             moves: Moves::default(),
             serial: 0,
@@ -241,7 +245,7 @@ impl Wire {
         }
         let mut faults = 0;
         while !self.batch.left.is_empty() {
-            if let Err(error) = self.connect() {
+            if let Err(error) = self.stay_connected() {
                 return self.fail_all(&error);
             }
             // Loggers are foreign code. What they break must not stay unanswered.
@@ -277,7 +281,7 @@ impl Wire {
     }
 
     fn open(&mut self) -> Result<()> {
-        let Place { lane, link, timeouts } = &self.at;
+        let Place { lane, link, timeouts, .. } = &self.at;
         let now = time::now();
         let unknown = self.notes.ghosts_that_haunt(now);
         let name = format!("{}:{}.{}", link.name, lane.lane, self.serial);
@@ -288,10 +292,19 @@ impl Wire {
         // What stands together there is seldom of one slot.
         self.notes.joins = !link.is_node;
         self.serial += 1;
-        if self.serial > 1 {
+        // The same server again would have every lease renewed, and so refused, without end.
+        if self.serial > 1 && !std::mem::take(&mut self.notes.led_back) {
             link.observer.reconnected(*lane, &reached.server);
         }
         Ok(())
+    }
+
+    /// Connects if there is no connection, where that is not somebody else's business.
+    fn stay_connected(&mut self) -> Result<()> {
+        match self.conn.is_some() || !self.at.aside {
+            true => self.connect(),
+            false => Err(Error::new(ErrorKind::Connection, "there is no connection")),
+        }
     }
 
     /// Whether it has a connection that leads to what is no more the server.
@@ -347,6 +360,7 @@ impl Wire {
         notes.read(&self.at, conn, batch, self.due)?;
         batch.requeue();
         if std::mem::take(&mut notes.misled) {
+            notes.led_back = true;
             self.conn = None;
         }
         Ok(())
@@ -405,9 +419,10 @@ impl Place {
     }
 
     /// Where the server, a node of a cluster, has sent a command, if so.
-    fn direction(&self, reply: &Reply) -> Option<(Direction, Error)> {
+    fn direction(&self, reply: &Reply, request: &mut Request) -> Option<(Direction, Error)> {
         let Reply::Refused(refusal) = reply else { return None };
         let direction = refusal.direction().filter(|_| self.link.is_node)?;
+        request.doubtful |= refusal.is_half_way();
         Some((direction, Error::server(refusal)))
     }
 
@@ -535,7 +550,7 @@ impl Notes {
             request.written = None;
             batch.again.push_back(request);
         } else if batch.again.is_empty() || request.call.once {
-            if let Some((direction, error)) = at.direction(&reply) {
+            if let Some((direction, error)) = at.direction(&reply, &mut request) {
                 return at.lead_astray(request, direction, error);
             }
             match (at.link.replicas, &reply) {

@@ -182,14 +182,16 @@ fn a_sentinel_that_stands_still_costs_its_time_outs() {
 fn naming(port: u16, epoch: u64) -> impl Fn(&[String]) -> Option<Vec<u8>> {
     let hello = b"%2\r\n$5\r\nproto\r\n:3\r\n$2\r\nid\r\n:1\r\n".to_vec();
     let port = port.to_string();
-    let fields = ["ip", "127.0.0.1", "port", &port, "config-epoch", &epoch.to_string()];
-    let mut named = b"%3\r\n".to_vec();
-    for field in fields {
-        named.extend(format!("${}\r\n{field}\r\n", field.len()).into_bytes());
-    }
+    let text = |head: &str, texts: &[&str]| {
+        let texts = texts.iter().map(|text| format!("${}\r\n{text}\r\n", text.len()));
+        format!("{head}\r\n{}", texts.collect::<String>()).into_bytes()
+    };
+    let named = text("%1", &["config-epoch", &epoch.to_string()]);
+    let address = text("*2", &["127.0.0.1", &port]);
     move |words| match words[0].as_str() {
         "HELLO" => Some(hello.clone()),
-        "SENTINEL" => Some(named.clone()),
+        "SENTINEL" if words[1] == "MASTER" => Some(named.clone()),
+        "SENTINEL" => Some(address.clone()),
         _ => Some(Vec::new()),
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use crate::error::{Direction, Error, Result};
+use crate::error::{Direction, Error, ErrorKind, Result};
 use crate::event::{Event, Reconnected, Sink};
 use crate::request::{Answer, Debt, Observer, Request};
 use crate::script::{Call, LaneId};
@@ -21,6 +21,9 @@ use crate::time::{self, Moment, doubled, jittered};
 /// The first and the longest pause before an owed request is tried again.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How often a request that is owed is sent elsewhere without a pause.
+const HOPS: u8 = 4;
 
 /// Is told when a connection was made again after one that broke. Must not block.
 pub(crate) trait OnReconnect: Send + Sync {
@@ -37,6 +40,15 @@ pub(crate) trait Router: Send + Sync {
         request: Request,
         direction: Option<&Direction>,
     ) -> Option<Request>;
+
+    /// A server could not be reached: another may serve by now what it served.
+    fn doubt(&self);
+}
+
+/// Why nobody runs a command that the nodes of a cluster send to each other.
+pub(crate) fn no_agreement() -> Error {
+    let message = "the nodes of the cluster do not agree where a slot is served";
+    Error::new(ErrorKind::Connection, message)
 }
 
 /// Where debts are counted, and where those that failed wait to be tried again.
@@ -175,6 +187,13 @@ impl Desk {
         *self.on_reconnect.lock() = Some(whom);
     }
 
+    /// Who serves what may have changed.
+    fn doubt(&self) {
+        if let Some(router) = self.router.get().and_then(Weak::upgrade) {
+            router.doubt();
+        }
+    }
+
     pub(super) fn set_router(&self, router: Weak<dyn Router>) {
         // There is but one.
         let _ = self.router.set(router);
@@ -294,6 +313,9 @@ impl Observer for Desk {
 
     fn failed(&self, lane: LaneId, request: Request, error: Error) {
         let (now, until) = (time::now(), request.until());
+        if error.is_connection() {
+            self.doubt();
+        }
         if !error.is_final() && now < until {
             self.delay(lane, request, |state| state.retry(now));
         } else if let Some((call, debt)) = request.into_debt() {
@@ -301,8 +323,17 @@ impl Observer for Desk {
         }
     }
 
-    fn astray(&self, lane: LaneId, request: Request, direction: Direction, error: Error) {
-        if let Some(request) = self.reroute(lane, request, Some(&direction)) {
+    fn astray(&self, lane: LaneId, mut request: Request, direction: Direction, error: Error) {
+        request.hops = request.hops.saturating_add(1);
+        // Nodes that send it to and fro do not agree yet.
+        let follows = request.hops <= HOPS && direction != Direction::Later;
+        let back = match follows {
+            true => self.reroute(lane, request, Some(&direction)),
+            false => Some(request),
+        };
+        if let Some(request) = back {
+            self.doubt();
+            let error = if error.is_passing() { error } else { no_agreement() };
             self.failed(lane, request, error);
         }
     }

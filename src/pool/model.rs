@@ -62,6 +62,7 @@ fn settings() -> PoolSettings {
             replicas: Duration::ZERO,
         },
         node: 0,
+        process: std::process::id(),
         name: "model".to_owned(),
         size: 2,
         wait: Duration::MAX,

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -44,6 +45,8 @@ pub(crate) struct Cluster {
     moves: AtomicU64,
     bell: Mailbox,
     last_read: Mutex<Moment>,
+    /// The node that answered last, and is asked first.
+    answered: Mutex<Option<Arc<str>>>,
 }
 
 impl fmt::Debug for Cluster {
@@ -64,6 +67,7 @@ impl Cluster {
             moves: AtomicU64::new(0),
             bell: Mailbox::default(),
             last_read: Mutex::new(Moment::START),
+            answered: Mutex::default(),
         }
     }
 
@@ -137,12 +141,16 @@ impl Cluster {
         Ok(changed)
     }
 
-    /// Has `open` tried with one node after the other, those that serve slots first.
+    /// Has `open` tried with one node after the other: the one that answered last, then those that
+    /// serve slots.
     pub(crate) fn reach<T>(&self, mut open: impl FnMut(&Address) -> Result<T>) -> Result<T> {
         let mut last = None;
         for address in self.addresses() {
             match open(&address) {
-                Ok(opened) => return Ok(opened),
+                Ok(opened) => {
+                    *self.answered.lock() = Some(Arc::clone(address.shown()));
+                    return Ok(opened);
+                }
                 Err(error) => last = Some(error),
             }
         }
@@ -155,7 +163,12 @@ impl Cluster {
         let (first, rest): (Vec<_>, Vec<_>) =
             nodes.iter().enumerate().partition(|(number, _)| serves(*number));
         // A node that was given may be called otherwise by the others, and comes last.
-        first.into_iter().chain(rest).map(|(_, address)| address.clone()).collect()
+        let all = first.into_iter().chain(rest).map(|(_, address)| address.clone());
+        let mut all: Vec<_> = all.collect();
+        drop(nodes);
+        let answered = self.answered.lock().clone();
+        all.sort_by_key(|address| answered.as_ref() != Some(address.shown()));
+        all
     }
 
     fn read_from(&self, address: &Address) -> Result<()> {

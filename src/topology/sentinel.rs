@@ -10,10 +10,15 @@
 //!
 //! One sentinel at a time is listened to as well ([`Sentinels::listen`]), each for a second:
 //! it tells of fail-overs by itself (`+switch-master`) and is asked at the beginning, so that
-//! one that is cut off delays the news by a second.
+//! one that is cut off delays the news by a connect time-out at most.
+//!
+//! `SENTINEL MASTER` tells the epoch. The address in it is the old one, with the new epoch, until all
+//! replicas follow the new master, which may take minutes; `GET-MASTER-ADDR-BY-NAME` tells the
+//! new one at once. And what has been left in an epoch is not gone back to in the same.
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::str;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -51,6 +56,15 @@ pub(crate) struct Sentinels {
 struct Found {
     address: Option<Arc<str>>,
     epoch: u64,
+    /// Masters that were found before, up to this epoch.
+    left: Vec<Arc<str>>,
+}
+
+impl Found {
+    fn is_before(&self, named: &Named) -> bool {
+        let left = self.left.contains(named.address.shown());
+        self.epoch < named.epoch || self.epoch == named.epoch && !left
+    }
 }
 
 /// What a sentinel names.
@@ -135,37 +149,42 @@ impl Sentinels {
     }
 
     fn ask(&self, sentinel: &Address, timeouts: Timeouts) -> Result<Named> {
-        self.read(
-            Conn::open(sentinel, timeouts, self.name.clone(), &[])?.conn.ask(&self.question())?,
-        )
+        let mut conn = Conn::open(sentinel, timeouts, self.name.clone(), &[])?.conn;
+        let epoch = epoch(&conn.ask(&self.question("MASTER"))?)?;
+        let address = conn.ask(&self.question("GET-MASTER-ADDR-BY-NAME"))?;
+        self.named(&address, epoch)
     }
 
-    fn question(&self) -> Call {
-        Call::command(&[b"SENTINEL", b"MASTER", self.master.as_bytes()])
+    fn question(&self, what: &str) -> Call {
+        Call::command(&[b"SENTINEL", what.as_bytes(), self.master.as_bytes()])
     }
 
-    fn read(&self, reply: Reply) -> Result<Named> {
-        let text =
-            |field| reply.field(field)?.text().and_then(|text| std::str::from_utf8(text).ok());
-        let port = text("port").and_then(|port| port.parse().ok());
-        let epoch = text("config-epoch").and_then(|epoch| epoch.parse().ok());
-        match (text("ip"), port, epoch) {
-            (Some(host), Some(port), Some(epoch)) => {
-                Ok(Named { address: self.servers.at(host, port), epoch })
-            }
-            _ => Err(unexpected(&reply)),
+    /// Asks for both, without waiting.
+    fn send_questions(&self, conn: &mut Conn) -> Result<()> {
+        let both = ["MASTER", "GET-MASTER-ADDR-BY-NAME"].map(|what| self.question(what));
+        let bytes = [&both[0].bytes[..], &both[1].bytes[..]].concat();
+        conn.send(&bytes).map(drop).map_err(|fault| fault.error)
+    }
+
+    fn named(&self, address: &Reply, epoch: u64) -> Result<Named> {
+        let Reply::List(parts) = address else { return Err(unexpected(address)) };
+        let mut texts = parts.iter().map(|part| part.text().and_then(|it| str::from_utf8(it).ok()));
+        let mut next = || texts.next().flatten();
+        match (next(), next().and_then(|port| port.parse().ok())) {
+            (Some(host), Some(port)) => Ok(Named { address: self.servers.at(host, port), epoch }),
+            _ => Err(unexpected(address)),
         }
     }
 
     fn is_outdated(&self, named: &Named) -> bool {
-        named.epoch < self.found.lock().epoch
+        !self.found.lock().is_before(named)
     }
 
     /// That was found to be the master. How often it has moved, unless another of a later
     /// fail-over was found meanwhile.
     fn found(&self, named: &Named) -> Option<u64> {
         let mut found = self.found.lock();
-        (named.epoch >= found.epoch).then(|| self.note(&mut found, named))
+        found.is_before(named).then(|| self.note(&mut found, named))
     }
 
     /// The same, whatever was found before.
@@ -174,10 +193,16 @@ impl Sentinels {
     }
 
     fn note(&self, found: &mut Found, named: &Named) -> u64 {
+        let address = named.address.shown();
+        let before = found.address.replace(Arc::clone(address));
+        let before = before.filter(|before| before != address);
+        if found.epoch != named.epoch {
+            found.left.clear();
+        }
         found.epoch = named.epoch;
-        let before = found.address.replace(Arc::clone(named.address.shown()));
-        let moved = before.is_some_and(|before| before != *named.address.shown());
-        let moved = u64::from(moved);
+        let moved = u64::from(before.is_some());
+        found.left.extend(before);
+        found.left.retain(|left| left != address);
         self.moves.fetch_add(moved, Ordering::AcqRel) + moved
     }
 
@@ -203,11 +228,12 @@ impl Sentinels {
         let subscribe = Call::command(&[b"SUBSCRIBE", SWITCHED]);
         conn.send(&subscribe.bytes).map_err(|fault| fault.error)?;
         // From here on it tells of every fail-over; what was before, it answers.
-        conn.send(&self.question().bytes).map_err(|fault| fault.error)?;
+        self.send_questions(&mut conn)?;
         self.hear(&mut conn, end)
     }
 
     fn hear(&self, conn: &mut Conn, end: Moment) -> Result<bool> {
+        let mut known_epoch = None;
         while time::now() < end {
             let reply = match conn.receive(end) {
                 Ok(reply) => reply,
@@ -216,15 +242,15 @@ impl Sentinels {
             };
             match reply {
                 Reply::Push(Push::Message { payload, .. }) if self.is_ours(&payload) => {
-                    conn.send(&self.question().bytes).map_err(|fault| fault.error)?;
+                    self.send_questions(conn)?;
                 }
                 Reply::Push(_) => {}
                 Reply::Refused(refusal) => return Err(Error::server(&refusal)),
-                reply => {
-                    if self.read(reply).is_ok_and(|named| self.is_news(&named)) {
-                        return Ok(true);
-                    }
-                }
+                reply => match known_epoch.take() {
+                    None => known_epoch = Some(epoch(&reply)?),
+                    Some(epoch) if self.is_news(&self.named(&reply, epoch)?) => return Ok(true),
+                    Some(_) => {}
+                },
             }
         }
         Ok(false)
@@ -235,13 +261,11 @@ impl Sentinels {
         payload.strip_prefix(self.master.as_bytes()).is_some_and(|rest| rest.starts_with(b" "))
     }
 
-    /// Whether a fail-over is known by now that was not before, and its master is one. (For a
-    /// moment before its end a sentinel names the old master with the new epoch, so it may
-    /// have been found with that.)
+    /// Whether a fail-over is known by now that was not before, and its master is one.
     fn is_news(&self, named: &Named) -> bool {
         let known = {
             let found = self.found.lock();
-            named.epoch < found.epoch || found.address.as_ref() == Some(named.address.shown())
+            !found.is_before(named) || found.address.as_ref() == Some(named.address.shown())
         };
         if known {
             return false;
@@ -251,6 +275,13 @@ impl Sentinels {
         let is_master = opened.is_ok_and(|opened| !opened.is_replica);
         is_master && self.found(named).is_some_and(|moves| moves != before)
     }
+}
+
+/// How many fail-overs there have been, by the answer to `SENTINEL MASTER`.
+fn epoch(master: &Reply) -> Result<u64> {
+    let text = master.field("config-epoch").and_then(Reply::text);
+    let epoch = text.and_then(|text| str::from_utf8(text).ok()?.parse().ok());
+    epoch.ok_or_else(|| unexpected(master))
 }
 
 /// What one attempt to reach the master has met.
