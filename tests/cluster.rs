@@ -404,3 +404,89 @@ fn nodes_that_stand_still_delay_no_renewal_at_others() {
     cluster.nodes()[..4].iter().for_each(Server::resume);
     drop(guards);
 }
+
+#[test]
+fn who_dies_at_one_node_is_renewed_in_many_slots_at_others() {
+    let cluster = Cluster::with(3, 0, |config| {
+        config.line("cluster-node-timeout 60000").line("cluster-require-full-coverage no")
+    });
+    let lease = SECOND * 6;
+    let client = builder(&cluster).watchdog_timeout(lease).build().expect("the cluster is well");
+    let [silent, well] = [&cluster.nodes()[0], &cluster.nodes()[1]];
+    let is_there = |node: &Server, name: &String| cluster.owner_of(name).port() == node.port();
+    let names = (0..1500).map(|number| format!("lock:{number}"));
+    let names: Vec<_> = names.filter(|name| is_there(silent, name)).collect();
+    let take = |name: &String| client.lock(name).lock_owned().expect("free");
+    let lost: Vec<_> = names.iter().map(take).collect();
+    let kept = take(&cluster.key_on(well, "kept"));
+    silent.stop();
+    assert!(lost.iter().all(|guard| guard.wait_lost(MINUTE)), "nobody renews these");
+    assert!(!kept.wait_lost(lease), "it was lost for want of renewals");
+    silent.resume();
+    kept.unlock().expect("held");
+}
+
+#[test]
+fn nodes_that_send_a_release_to_and_fro_are_not_asked_without_pause() {
+    let cluster = Cluster::start(3, 0);
+    let [a, b] = [&cluster.nodes()[0], &cluster.nodes()[1]];
+    let name = cluster.key_on(a, "lock");
+    let client = client(&cluster);
+    let guard = client.lock(&name).with_lease(SECOND * 2).lock_owned().expect("free");
+    a.ask::<()>(&["DEL", &name]);
+    let slot = cluster.slot_of(&name).to_string();
+    a.ask::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &b.ask::<String>(&["CLUSTER", "MYID"])]);
+    drop(guard);
+    let sent_away = || a.info("errorstats").get("errorstat_MOVED").cloned();
+    eventually("it is sent away", || sent_away().is_some());
+    // At the end of its lease it is given up.
+    let mut last = sent_away();
+    let calm = || {
+        thread::sleep(SECOND);
+        let before = std::mem::replace(&mut last, sent_away());
+        before == last
+    };
+    eventually("nobody sends it any more", calm);
+    let count: u64 = last.and_then(|it| it.trim_start_matches("count=").parse().ok()).expect("one");
+    assert!(count < 1000, "{count} times in two seconds");
+}
+
+#[test]
+fn a_forked_child_is_refused_also_at_nodes_that_its_parent_has_not_used() {
+    use fork::{Fork, fork, waitpid};
+    let cluster = Cluster::start(3, 0);
+    let client = client(&cluster);
+    let lock = client.lock(name_on(&cluster, 0));
+    match fork().expect("a child") {
+        Fork::Child => {
+            let refused = lock.try_lock_owned().is_err_and(|error| error.is_configuration());
+            std::process::exit(i32::from(!refused));
+        }
+        Fork::Parent(child) => assert_eq!(waitpid(child).expect("it ends") >> 8, 0),
+    }
+    assert!(lock.try_lock_owned().expect("an answer").is_some());
+}
+
+#[test]
+fn a_release_is_whole_while_keys_of_its_slot_are_at_two_nodes() {
+    let cluster = Cluster::start(3, 0);
+    let [a, b] = [&cluster.nodes()[0], &cluster.nodes()[1]];
+    let [client, other] = [client(&cluster), client(&cluster)];
+    let name = cluster.key_on(a, "lock");
+    let slot = cluster.slot_of(&name);
+    let lock = client.rw_lock(&name);
+    let writing = lock.write().expect("free");
+    let reading = lock.read().expect("one's own");
+    cluster.begin_migration(slot, b);
+    let key = a.keys().into_iter().find(|key| key.contains("rwlock_timeout")).expect("a reader's");
+    a.ask::<String>(&["MIGRATE", "127.0.0.1", &b.port().to_string(), &key, "0", "5000"]);
+    let before = a.calls("evalsha");
+    drop(writing);
+    eventually("the release is tried", || a.calls("evalsha") > before);
+    cluster.move_keys(slot, b);
+    cluster.end_migration(slot, b);
+    let also = other.rw_lock(&name).read().expect("readers are let in");
+    also.unlock().expect("held");
+    reading.unlock().expect("held");
+    eventually("nothing is held", || !exists(b, &name));
+}

@@ -473,3 +473,23 @@ fn shares_the_only_connection(
         }
     });
 }
+
+#[test]
+fn a_master_that_was_demoted_is_not_stormed() {
+    let server = Server::start();
+    let client = build(Client::builder().single(server.url()));
+    let guard = client.lock("a").lock_owned().expect("a free lock");
+    server.ask::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
+    server.client_kill_type("normal");
+    assert!(client.lock("b").try_lock().is_err(), "it is a replica");
+    let made = || -> u64 {
+        let made = server.info("stats").remove("total_connections_received");
+        made.and_then(|made| made.parse().ok()).expect("a number")
+    };
+    let before = made();
+    // Without a pause it would be more than a thousand in a second.
+    thread::sleep(Duration::from_secs(2));
+    let made = made() - before;
+    assert!(made < 200, "{made} connections in two seconds");
+    drop(guard);
+}

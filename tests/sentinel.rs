@@ -281,3 +281,39 @@ fn what_cannot_be_is_an_error_at_once() {
     let error = unknown.expect_err("nobody has heard of it");
     assert!(error.to_string().contains("No such master"), "{error}");
 }
+
+#[test]
+fn nobody_goes_back_to_the_old_master_while_a_replica_is_slow_to_follow_the_new() {
+    let servers = Replicated::start(2, 3);
+    for sentinel in servers.sentinels() {
+        sentinel.ask::<()>(&["SENTINEL", "SET", MASTER, "failover-timeout", "60000"]);
+    }
+    // Until it follows, the sentinel that leads the fail-over calls the old master the master.
+    let late = servers.replicas()[1];
+    late.ask::<()>(&["CONFIG", "SET", "replica-priority", "200"]);
+    late.ask::<()>(&["CONFIG", "SET", "masterauth", "wrong"]);
+    let urls = servers.sentinel_urls();
+    let first = client(&servers);
+    let second = Client::builder().sentinel(MASTER, urls.into_iter().rev()).build();
+    let second = second.expect("there is a master");
+    let leader = &servers.sentinels()[0];
+    let old = servers.master().port();
+    eventually("the leader knows of the priority", || {
+        leader.tells::<()>(&["SENTINEL", "FAILOVER", MASTER]).is_some()
+    });
+    servers.await_master_other_than(old);
+    eventually("both are there", || {
+        [&first, &second].iter().all(|client| {
+            let taken = client.lock("x").lock().and_then(|guard| guard.unlock());
+            taken.is_ok() && ours(servers.server_at(old)) == 0
+        })
+    });
+    for _ in 0..3 {
+        for server in servers.servers() {
+            server.client_kill_type("normal");
+        }
+        let held = first.lock("y").lock_owned().expect("free");
+        assert!(second.lock("y").try_lock().expect("an answer").is_none(), "two would hold it");
+        held.unlock().expect("held");
+    }
+}
