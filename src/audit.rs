@@ -58,7 +58,7 @@ impl Auditor {
 
     /// Whether that server is to be looked at; `true` once.
     fn wants(&self, server: &Arc<str>) -> bool {
-        self.on_finding != OnFinding::Ignore && !self.looked_at.lock().contains(server)
+        self.on_finding != OnFinding::Ignore && self.looked_at.lock().insert(Arc::clone(server))
     }
 
     /// Looks at a server, if it has not been looked at; `ask` asks it many questions at once.
@@ -73,7 +73,6 @@ impl Auditor {
         }
         let before = time::wall_clock();
         let replies = ask(questions());
-        self.looked_at.lock().insert(Arc::clone(&server));
         self.judge(&server, &Found::read(replies, before, time::wall_clock()))
     }
 

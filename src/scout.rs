@@ -42,7 +42,7 @@ impl Scout {
         })
     }
 
-    /// Has the thread end, which may take it a second.
+    /// Has the thread end, which may take it a second, or a connect and a response time-out.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.bell.ring();
