@@ -237,15 +237,15 @@ impl Drop for Engine {
     }
 }
 
-/// Looks how the servers are set up: all that there are, where a finding is to be an error;
-/// else the watchdog looks at those of a cluster when there are connections to them.
+/// Looks how the servers are set up. The watchdog looks at those of a cluster when there are
+/// connections to them, unless a finding is to be an error.
 fn audit(fleet: &Fleet, auditor: &Auditor, on_finding: OnFinding) -> Result<()> {
-    let servers = match on_finding {
-        OnFinding::Refuse => fleet.all(true),
-        OnFinding::Report | OnFinding::Ignore => fleet.all(false),
-    };
-    let mut servers = servers.into_iter();
-    servers.try_for_each(|(server, lane)| auditor.look(server, |asked| fleet.ask_all(asked, lane)))
+    match (fleet, on_finding) {
+        (Fleet::Nodes(_), OnFinding::Report | OnFinding::Ignore) => Ok(()),
+        _ => fleet.all().into_iter().try_for_each(|(server, lane)| {
+            auditor.look(server, |questions| fleet.ask_all(questions, lane))
+        }),
+    }
 }
 
 /// Joins a thread, unless it is this one or takes too long.

@@ -156,23 +156,16 @@ impl Fleet {
         connected.filter_map(|pool| Some((pool.server()?, pool.private_lane()))).collect()
     }
 
-    /// All servers that are known to serve something, with a lane of each. Of a cluster only
-    /// if `nodes` says so: it may take long to connect to them.
-    pub(crate) fn all(&self, nodes: bool) -> Vec<(Arc<str>, LaneId)> {
-        match self {
-            Fleet::One(pool) => pool.server().map(|server| (server, LaneId::at(0, 0))),
-            Fleet::Nodes(_) => None,
-        }
-        .into_iter()
-        .chain(self.nodes_to_connect(nodes))
-        .collect()
-    }
-
-    fn nodes_to_connect(&self, wanted: bool) -> Vec<(Arc<str>, LaneId)> {
-        let Fleet::Nodes(nodes) = self else { return Vec::new() };
-        let owners = nodes.cluster.owners().into_iter().filter(|_| wanted);
-        let lane = |node| Some((nodes.pool(node).server()?, LaneId::at(node, 0)));
-        owners.filter_map(lane).collect()
+    /// All servers that are known to serve something, with a lane of each that may have to be
+    /// connected first.
+    pub(crate) fn all(&self) -> Vec<(Arc<str>, LaneId)> {
+        let pools = match self {
+            Fleet::One(_) => self.pools(),
+            Fleet::Nodes(nodes) => {
+                nodes.cluster.owners().into_iter().map(|node| nodes.pool(node)).collect()
+            }
+        };
+        pools.iter().filter_map(|pool| Some((pool.server()?, pool.first_lane()))).collect()
     }
 
     fn pools(&self) -> Vec<Arc<Pool>> {
@@ -229,7 +222,10 @@ impl Fleet {
 
     /// Writes what is queued on that lane, if that needs no waiting.
     pub(crate) fn post(&self, lane: LaneId) {
-        self.pool_of(lane).post(lane);
+        match self {
+            Fleet::One(pool) => pool.post(lane),
+            Fleet::Nodes(nodes) => nodes.pool(lane.node).post(lane),
+        }
     }
 
     /// The second half of [`Fleet::call`], as [`Pool::wait`]. Where it is too early for a
@@ -266,7 +262,10 @@ impl Fleet {
 
     /// Sees to it that what is owed on that lane is sent: at once, if that needs no waiting.
     pub(crate) fn dispatch(&self, lane: LaneId) {
-        self.pool_of(lane).dispatch(lane);
+        match self {
+            Fleet::One(pool) => pool.dispatch(lane),
+            Fleet::Nodes(nodes) => nodes.pool(lane.node).dispatch(lane),
+        }
     }
 
     /// Has a command sent again and again until `until`, as [`Pool::repeat`].
@@ -274,15 +273,8 @@ impl Fleet {
         match self {
             Fleet::One(pool) => pool.repeat(call, lane, until),
             Fleet::Nodes(nodes) => {
-                self.pool_of(lane).repeat(nodes.translated(call), lane, until);
+                nodes.pool(lane.node).repeat(nodes.translated(call), lane, until);
             }
-        }
-    }
-
-    fn pool_of(&self, lane: LaneId) -> Arc<Pool> {
-        match self {
-            Fleet::One(pool) => Arc::clone(pool),
-            Fleet::Nodes(nodes) => nodes.pool(lane.node),
         }
     }
 

@@ -194,6 +194,11 @@ impl Pool {
         Pool { shared, link, wait: settings.wait }
     }
 
+    /// The lane that is connected first.
+    pub(crate) fn first_lane(&self) -> LaneId {
+        LaneId::at(self.shared.node, 0)
+    }
+
     /// The lane beside the others, for one thread only.
     pub(crate) fn private_lane(&self) -> LaneId {
         self.shared.private.id()
