@@ -130,8 +130,13 @@ impl Conn {
 
     /// Sends one command and reads its answer; a refusal is an error.
     pub(crate) fn ask(&mut self, call: &Call) -> Result<Reply> {
-        let asked = self.send(&call.bytes).and_then(|deadline| self.answer(deadline));
-        match asked.map_err(|fault| fault.error)? {
+        let deadline = self.send(&call.bytes).map_err(|fault| fault.error)?;
+        self.told(deadline)
+    }
+
+    /// Reads the answer to a command; a refusal is an error.
+    pub(crate) fn told(&mut self, deadline: Moment) -> Result<Reply> {
+        match self.answer(deadline).map_err(|fault| fault.error)? {
             Reply::Refused(refusal) => Err(Error::server(&refusal)),
             reply => Ok(reply),
         }

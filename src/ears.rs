@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crate::listener::{Listener, ListenerSettings, Shard};
-use crate::name::slot;
 use crate::script::Call;
 use crate::sync::Mutex;
 use crate::topology::Route;
@@ -23,11 +22,19 @@ pub(crate) struct Ears {
 #[derive(Debug)]
 enum Kind {
     One(Arc<Listener>),
-    Shards { cluster: Arc<Cluster>, settings: ListenerSettings, of: Mutex<Listeners> },
+    Many(Shards),
 }
 
-/// By the numbers of their nodes.
-type Listeners = BTreeMap<u32, Arc<Listener>>;
+/// Those of a cluster.
+#[derive(Debug)]
+struct Shards {
+    cluster: Arc<Cluster>,
+    /// Of each, but for its route.
+    settings: ListenerSettings,
+    waiters: Arc<Waiters>,
+    /// By the numbers of their nodes.
+    listeners: Mutex<BTreeMap<u32, Arc<Listener>>>,
+}
 
 impl Ears {
     /// One listener for all channels.
@@ -42,8 +49,13 @@ impl Ears {
         settings: ListenerSettings,
         waiters: Arc<Waiters>,
     ) -> Ears {
-        let kind = Kind::Shards { cluster, settings, of: Mutex::default() };
-        Ears { waiters, kind }
+        let shards = Shards {
+            cluster,
+            settings,
+            waiters: Arc::clone(&waiters),
+            listeners: Mutex::default(),
+        };
+        Ears { waiters, kind: Kind::Many(shards) }
     }
 
     /// The listener's connection, if the script that refuses a caller can tell it what to
@@ -51,7 +63,7 @@ impl Ears {
     pub(crate) fn session(&self) -> Option<Session> {
         match &self.kind {
             Kind::One(_) => self.waiters.session(),
-            Kind::Shards { .. } => None,
+            Kind::Many(_) => None,
         }
     }
 
@@ -64,10 +76,10 @@ impl Ears {
                 listener.call();
                 None
             }
-            Kind::Shards { cluster, settings, of } => {
-                let node = cluster.owner(slot(channel.name().as_bytes()))?;
-                let listener = self.listener(cluster, settings, of, node)?;
-                let told = self.tell(channel);
+            Kind::Many(shards) => {
+                let node = shards.node_of(channel)?;
+                let listener = shards.listener(node)?;
+                let told = self.message(Some(node), channel);
                 listener.call();
                 told
             }
@@ -77,22 +89,39 @@ impl Ears {
     /// What is to be sent to have a channel subscribed to that is not, if the listener can be
     /// told so.
     pub(crate) fn tell(&self, channel: &Channel) -> Option<Call> {
-        let node = match &self.kind {
-            Kind::One(_) => None,
-            Kind::Shards { cluster, .. } => Some(cluster.owner(slot(channel.name().as_bytes()))?),
-        };
+        match &self.kind {
+            Kind::One(_) => self.message(None, channel),
+            Kind::Many(shards) => self.message(Some(shards.node_of(channel)?), channel),
+        }
+    }
+
+    fn message(&self, node: Option<u32>, channel: &Channel) -> Option<Call> {
         let deaf = channel.hearing() == Hearing::Nothing;
         deaf.then(|| self.waiters.message(node, channel.name())).flatten()
     }
 
-    fn listener(
-        &self,
-        cluster: &Arc<Cluster>,
-        settings: &ListenerSettings,
-        of: &Mutex<Listeners>,
-        node: u32,
-    ) -> Option<Arc<Listener>> {
-        let mut listeners = of.lock();
+    /// Has the threads end, each at the next message on its control channel, or at the end of a
+    /// silence.
+    pub(crate) fn stop(&self) -> Vec<JoinHandle<()>> {
+        match &self.kind {
+            Kind::One(listener) => listener.stop().into_iter().collect(),
+            Kind::Many(shards) => {
+                let listeners = std::mem::take(&mut *shards.listeners.lock());
+                listeners.into_values().filter_map(|listener| listener.stop()).collect()
+            }
+        }
+    }
+}
+
+impl Shards {
+    fn node_of(&self, channel: &Channel) -> Option<u32> {
+        self.cluster.owner_of(channel.name().as_bytes())
+    }
+
+    /// That of a node, which is made if there is none.
+    fn listener(&self, node: u32) -> Option<Arc<Listener>> {
+        let Shards { cluster, settings, .. } = self;
+        let mut listeners = self.listeners.lock();
         if let Some(listener) = listeners.get(&node) {
             return Some(Arc::clone(listener));
         }
@@ -112,17 +141,5 @@ impl Ears {
             stays
         });
         Some(listener)
-    }
-
-    /// Has the threads end, each at the next message on its control channel, or at the end of a
-    /// silence.
-    pub(crate) fn stop(&self) -> Vec<JoinHandle<()>> {
-        match &self.kind {
-            Kind::One(listener) => listener.stop().into_iter().collect(),
-            Kind::Shards { of, .. } => {
-                let listeners = std::mem::take(&mut *of.lock());
-                listeners.into_values().filter_map(|listener| listener.stop()).collect()
-            }
-        }
     }
 }

@@ -80,11 +80,11 @@ impl Engine {
         let id = Uuid::new_v4();
         let name = format!("leasehold:{id}");
         let control = format!("leasehold:wake:{{{id}}}");
-        let (replicas, replicas_timeout) = settings.min_replicas;
-        let timeouts = Timeouts {
-            connect: settings.connect_timeout,
-            response: settings.response_timeout,
-            replicas: if replicas == 0 { Duration::ZERO } else { replicas_timeout },
+        let timeouts = timeouts(&settings);
+        let bounds = PassBounds {
+            passes: settings.max_passes,
+            time: settings.max_pass_time,
+            least_left: settings.watchdog_timeout / 2,
         };
         let (events, told) = sink(settings.events.is_some());
         let ground = Ground::find(servers, &name, timeouts.without_replicas(), settings.sharding)?;
@@ -95,7 +95,7 @@ impl Engine {
             route: ground.route.clone(),
             timeouts,
             private: watchdog::timeouts(timeouts, settings.watchdog_timeout),
-            replicas,
+            replicas: settings.min_replicas.0,
             name: name.clone(),
             size: settings.pool_size,
             wait: settings.pool_timeout,
@@ -151,12 +151,8 @@ impl Engine {
             fair_wait: settings.fair_wait,
             back_off: settings.back_off,
             response_timeout: settings.response_timeout,
+            bounds,
             name_prefix: settings.name_prefix,
-            bounds: PassBounds {
-                passes: settings.max_passes,
-                time: settings.max_pass_time,
-                least_left: settings.watchdog_timeout / 2,
-            },
             locals: Interned::default(),
             recent: Recent::default(),
             scout,
@@ -234,6 +230,15 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.closing.cancel();
         self.stop();
+    }
+}
+
+fn timeouts(settings: &Builder) -> Timeouts {
+    let (replicas, span) = settings.min_replicas;
+    Timeouts {
+        connect: settings.connect_timeout,
+        response: settings.response_timeout,
+        replicas: if replicas == 0 { Duration::ZERO } else { span },
     }
 }
 

@@ -333,7 +333,7 @@ impl Nodes {
 
     /// Where a command with that key is to be sent that was to go there.
     fn place(&self, key: Option<&[u8]>, at: At) -> (Arc<Pool>, At) {
-        let owner = key.and_then(|key| self.cluster.owner(slot(key)));
+        let owner = key.and_then(|key| self.cluster.owner_of(key));
         let node = owner.or(at.lane().map(|lane| lane.node));
         let node = node.or_else(|| self.any_node()).unwrap_or_default();
         (self.pool(node), at.on(node))
@@ -386,7 +386,7 @@ impl Nodes {
                     Direction::Later => {
                         self.pause(tries.pauses);
                         tries.pauses += 1;
-                        let owner = astray.call.key().and_then(|key| self.cluster.owner(slot(key)));
+                        let owner = astray.call.key().and_then(|key| self.cluster.owner_of(key));
                         owner.or(Some(lane.node))
                     }
                     _ if tries.sent == TRIES => {
@@ -421,7 +421,7 @@ impl Nodes {
     }
 
     fn is_elsewhere(&self, call: &Call, lane: LaneId) -> bool {
-        let owner = call.key().and_then(|key| self.cluster.owner(slot(key)));
+        let owner = call.key().and_then(|key| self.cluster.owner_of(key));
         owner.is_some_and(|owner| owner != lane.node)
     }
 
@@ -457,7 +457,7 @@ impl Router for Nodes {
         request: Request,
         direction: Option<&Direction>,
     ) -> Option<Request> {
-        let owner = request.call.key().and_then(|key| self.cluster.owner(slot(key)));
+        let owner = request.call.key().and_then(|key| self.cluster.owner_of(key));
         let node = direction.map_or(owner, |direction| self.follow(direction, lane.node));
         let asking = matches!(direction, Some(Direction::Ask(_)));
         match node {

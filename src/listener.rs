@@ -33,7 +33,6 @@ use crate::conn::Timeouts;
 #[cfg(all(test, leasehold_model))]
 use crate::conn::model::Conn;
 use crate::error::{Direction, Error, ErrorKind, Refusal, Result};
-use crate::name::slot;
 use crate::script::{Call, Push, Reply};
 use crate::sync::Mutex;
 use crate::thread;
@@ -90,7 +89,7 @@ impl ListenerSettings {
     /// Whether that channel is heard here, if anybody waits there.
     fn covers(&self, channel: &str) -> bool {
         self.shard.as_ref().is_none_or(|Shard { node, cluster }| {
-            cluster.owner(slot(channel.as_bytes())) == Some(*node)
+            cluster.owner_of(channel.as_bytes()) == Some(*node)
         })
     }
 

@@ -519,32 +519,24 @@ mod tests {
     }
 
     /// A pool of lanes that nobody connects.
-    fn lanes(size: usize) -> Shared {
-        let desk = Arc::new(Desk::new(size, Sink::default(), Duration::ZERO));
-        let link = Arc::new(Link {
-            route: Route::To(Arc::new(address())),
+    fn lanes(size: usize) -> Arc<Shared> {
+        let none = Duration::ZERO;
+        let timeouts = Timeouts { connect: none, response: none, replicas: none };
+        let pool = Pool::new(PoolSettings {
+            node: 0,
             is_node: false,
+            process: std::process::id(),
+            route: Route::To(Arc::new(address())),
+            timeouts,
+            private: timeouts,
             replicas: 0,
             name: String::new(),
-            process: std::process::id(),
-            observer: Arc::clone(&desk) as Arc<dyn Observer>,
+            size,
+            wait: none,
+            repeat: none,
+            events: Sink::default(),
         });
-        let timeouts = Timeouts {
-            connect: Duration::ZERO,
-            response: Duration::ZERO,
-            replicas: Duration::ZERO,
-        };
-        let lane = |id| Lane::new(LaneId::at(0, id), Arc::clone(&link), timeouts);
-        let (lanes, private) = ((0..size).map(lane).collect(), lane(size));
-        Shared {
-            node: 0,
-            lanes,
-            private,
-            connecting: Mutex::default(),
-            callers: AtomicUsize::new(0),
-            desk,
-            threads: Mutex::default(),
-        }
+        Arc::clone(&pool.shared)
     }
 
     fn queue(shared: &Shared) -> usize {

@@ -391,7 +391,7 @@ impl Wire {
             at += joined;
         }
         let fresh = batch.left.iter().rev().take_while(|request| request.written == Some(now));
-        if self.at.link.replicas > 0 && fresh.into_iter().any(|request| request.call.replicated) {
+        if fresh.into_iter().any(|request| self.at.wants_replicas(request)) {
             let wait = self.at.wait_for_replicas();
             buffer.extend_from_slice(&wait.bytes);
             let written = Some(now);
@@ -431,6 +431,11 @@ impl Place {
         if let Some((request, direction, error)) = request.lead_astray(direction, error) {
             self.link.observer.astray(self.lane, request, direction, error);
         }
+    }
+
+    /// Whether replicas have to acknowledge it.
+    fn wants_replicas(&self, request: &Request) -> bool {
+        self.link.replicas > 0 && request.call.replicated
     }
 
     /// Waits until enough replicas have all that was written before on that connection.
@@ -553,11 +558,9 @@ impl Notes {
             if let Some((direction, error)) = at.direction(&reply, &mut request) {
                 return at.lead_astray(request, direction, error);
             }
-            match (at.link.replicas, &reply) {
-                (1.., reply) if request.call.replicated && !matches!(reply, Reply::Refused(_)) => {
-                    batch.held.push_back((request, reply.clone()));
-                }
-                _ => self.answer(at, request, reply, None),
+            match at.wants_replicas(&request) && !matches!(reply, Reply::Refused(_)) {
+                true => batch.held.push_back((request, reply)),
+                false => self.answer(at, request, reply, None),
             }
         } else {
             // It was answered too early: it stands behind one that did not run.

@@ -72,9 +72,14 @@ impl Cluster {
     }
 
     /// The number of the node that serves a slot, as far as is known.
-    pub(crate) fn owner(&self, slot: u16) -> Option<u32> {
+    fn owner(&self, slot: u16) -> Option<u32> {
         let owner = self.owners.get(usize::from(slot))?.load(Ordering::Relaxed);
         (owner != NOBODY).then_some(owner)
+    }
+
+    /// The number of the node that serves a key, or the channel of a shard.
+    pub(crate) fn owner_of(&self, key: &[u8]) -> Option<u32> {
+        self.owner(slot(key))
     }
 
     /// Where the node of that number is.
@@ -206,7 +211,7 @@ impl Cluster {
             return None;
         }
         let mut names = (0..TRIALS).map(|trial| format!("{prefix}:{{{trial}}}"));
-        names.find(|name| self.owner(slot(name.as_bytes())) == Some(node))
+        names.find(|name| self.owner_of(name.as_bytes()) == Some(node))
     }
 }
 
@@ -296,7 +301,7 @@ mod tests {
         (8..SLOTS).for_each(|slot| cluster.set_owner(slot, 0));
         for node in [0, 1] {
             let channel = cluster.channel_on(node, "leasehold:wake:x").expect("it serves slots");
-            assert_eq!(cluster.owner(slot(channel.as_bytes())), Some(node), "{channel}");
+            assert_eq!(cluster.owner_of(channel.as_bytes()), Some(node), "{channel}");
         }
         assert_eq!(cluster.channel_on(2, "x"), None);
     }

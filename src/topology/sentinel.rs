@@ -150,20 +150,18 @@ impl Sentinels {
 
     fn ask(&self, sentinel: &Address, timeouts: Timeouts) -> Result<Named> {
         let mut conn = Conn::open(sentinel, timeouts, self.name.clone(), &[])?.conn;
-        let epoch = epoch(&conn.ask(&self.question("MASTER"))?)?;
-        let address = conn.ask(&self.question("GET-MASTER-ADDR-BY-NAME"))?;
-        self.named(&address, epoch)
+        let deadline = self.send_questions(&mut conn)?;
+        let epoch = epoch(&conn.told(deadline)?)?;
+        self.named(&conn.told(deadline)?, epoch)
     }
 
-    fn question(&self, what: &str) -> Call {
-        Call::command(&[b"SENTINEL", what.as_bytes(), self.master.as_bytes()])
-    }
-
-    /// Asks for both, without waiting.
-    fn send_questions(&self, conn: &mut Conn) -> Result<()> {
-        let both = ["MASTER", "GET-MASTER-ADDR-BY-NAME"].map(|what| self.question(what));
-        let bytes = [&both[0].bytes[..], &both[1].bytes[..]].concat();
-        conn.send(&bytes).map(drop).map_err(|fault| fault.error)
+    /// Asks for the epoch and then the address, in one write; until when the answers are due.
+    fn send_questions(&self, conn: &mut Conn) -> Result<Moment> {
+        let question =
+            |what: &str| Call::command(&[b"SENTINEL", what.as_bytes(), self.master.as_bytes()]);
+        let mut bytes = question("MASTER").bytes;
+        bytes.extend_from_slice(&question("GET-MASTER-ADDR-BY-NAME").bytes);
+        conn.send(&bytes).map_err(|fault| fault.error)
     }
 
     fn named(&self, address: &Reply, epoch: u64) -> Result<Named> {
