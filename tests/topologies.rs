@@ -4,7 +4,7 @@
 mod support;
 
 use redis::{RedisError, RedisResult};
-use support::{Cluster, Replicated, Server, eventually, exists};
+use support::{Cluster, Members, Replicated, Server, Whose, eventually, exists};
 
 #[test]
 fn a_replica_takes_the_masters_place_as_planned_and_it_goes_on_with_the_data() {
@@ -146,6 +146,59 @@ fn a_cluster_survives_the_kill_of_a_master_which_comes_back_as_a_replica() {
     old.restart();
     cluster.settle();
     assert_eq!(cluster.replica_of(new).port(), old.port());
+}
+
+#[test]
+fn a_master_that_is_cut_off_from_the_others_is_replaced_and_follows_when_they_meet_again() {
+    let members = Members::default();
+    let replicated = Replicated::with(1, 3, |config| config.gated(&members));
+    let old = replicated.master();
+    put(old, "kept", 1);
+    cut_off(old, replicated.servers().iter().chain(replicated.sentinels()));
+    let new = replicated.await_master_other_than(old.port());
+    assert!(old.says("role:master") && exists(new, "kept"), "both serve");
+    replicated.servers().iter().for_each(|server| server.gate().heal());
+    replicated.settle();
+    assert!(old.says("role:slave"));
+}
+
+#[test]
+fn a_node_that_is_cut_off_from_the_others_is_replaced_and_follows_when_they_meet_again() {
+    let members = Members::default();
+    let cluster = Cluster::with(3, 1, |config| config.gated(&members));
+    let old = &cluster.nodes()[0];
+    let (new, key) = (cluster.replica_of(old), cluster.key_on(old, "kept"));
+    put(old, &key, 1);
+    cut_off(old, cluster.nodes().iter());
+    eventually("the replica takes its place", || new.says("role:master"));
+    cluster.nodes().iter().for_each(|node| node.gate().heal());
+    cluster.settle();
+    assert_eq!(cluster.replica_of(new).port(), old.port());
+}
+
+/// Keeps one server apart from others, whoever connects to whom.
+fn cut_off<'a>(one: &Server, others: impl Iterator<Item = &'a Server>) {
+    let others: Vec<_> = others.filter(|other| other.port() != one.port()).collect();
+    for other in others {
+        one.gate().keep_apart(&Whose::Member(other.member().into()));
+        other.gate().keep_apart(&Whose::Member(one.member().into()));
+    }
+}
+
+#[test]
+fn the_clock_of_a_server_can_be_moved() {
+    let server = Server::with(|config| config.movable_clock());
+    let seconds = || server.ask::<(i64, i64)>(&["TIME"]).0;
+    let before = seconds();
+    put(&server, "volatile", 0);
+    server.ask::<()>(&["PEXPIRE", "volatile", "1000000"]);
+    server.set_clock(500_000);
+    assert!((before + 500..before + 600).contains(&seconds()));
+    assert!(exists(&server, "volatile"));
+    server.set_clock(2_000_000);
+    assert!(!exists(&server, "volatile"), "its time is over there");
+    server.set_clock(-500_000);
+    assert!(seconds() < before);
 }
 
 /// Sets a key, and blocks until as many replicas have it.

@@ -206,7 +206,8 @@ impl Cluster {
         for (index, node) in self.nodes.iter().enumerate() {
             for other in &self.nodes[index + 1..] {
                 let port = other.port().to_string();
-                node.ask::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port]);
+                let bus = other.bus_port().to_string();
+                node.ask::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
             }
         }
     }

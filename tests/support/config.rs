@@ -1,5 +1,7 @@
 //! What a test wants of its server.
 
+use super::members::Members;
+
 /// The configuration of a `Server`: settings for redis.conf, files beside it,
 /// and the credentials that the harness itself needs.
 #[derive(Clone, Debug, Default)]
@@ -9,6 +11,8 @@ pub struct Config {
     pub(super) files: Vec<(String, String)>,
     pub(super) credentials: Option<Credentials>,
     pub(super) greeting: &'static [&'static str],
+    pub(super) members: Option<Members>,
+    pub(super) movable_clock: bool,
 }
 
 /// What a redis-server is started as.
@@ -59,6 +63,19 @@ impl Config {
     /// Starts a sentinel instead of a server with data.
     pub fn sentinel(mut self) -> Self {
         self.kind = Kind::Sentinel;
+        self
+    }
+
+    /// Puts a proxy before every port of the server that knows which of these members
+    /// connects; others are told the proxy's port.
+    pub fn gated(mut self, members: &Members) -> Self {
+        self.members = Some(members.clone());
+        self
+    }
+
+    /// Lets the test move the server's clock (`Server::set_clock`).
+    pub fn movable_clock(mut self) -> Self {
+        self.movable_clock = true;
         self
     }
 

@@ -7,9 +7,12 @@
 //! | `spawned.rs` | a child process that never outlives this one |
 //! | `watcher.rs` | what sees to that |
 //! | `listener.rs` | a TCP listener served by a thread |
+//! | `members.rs` | whose connection it is |
 //! | `resp.rs` | requests, parsed |
 //! | `config.rs`, `server.rs`, `inspect.rs` | a redis-server, and what a test asks it |
 //! | `ports.rs` | ports for servers |
+//! | `gate.rs` | the proxies through which a server is reached, if it has such |
+//! | `clock.rs`, `clock.c` | a server's clock that a test moves |
 //! | `replicated.rs` | a master with replicas and sentinels |
 //! | `cluster.rs`, `nodes.rs` | a cluster, and what its nodes say of each other |
 //! | `proxy.rs`, `proxy/` | a TCP proxy with faults that a test switches |
@@ -23,11 +26,14 @@
     reason = "each test binary includes the whole harness and uses a part of it"
 )]
 
+mod clock;
 pub mod cluster;
 pub mod config;
+pub mod gate;
 pub mod impostor;
 pub mod inspect;
 pub mod listener;
+pub mod members;
 pub mod nodes;
 pub mod ports;
 pub mod process;
@@ -43,8 +49,9 @@ pub use cluster::Cluster;
 pub use config::Config;
 pub use impostor::Impostor;
 pub use inspect::{Peer, exists, owner, pttl};
+pub use members::Members;
 pub use process::ChildProcess;
-pub use proxy::{Direction, Flow, Proxy};
+pub use proxy::{Direction, Flow, Proxy, Whose};
 pub use replicated::Replicated;
 pub use server::Server;
 pub use wait::{eventually, eventually_some, in_time, join, sleeping};

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
 
 /// How far above its port a node of a cluster listens for the others.
-const TO_THE_BUS: u16 = 10_000;
+pub(super) const TO_THE_BUS: u16 = 10_000;
 
 /// Finds a port of 127.0.0.1 that nobody listens on at the moment. It lies below
 /// the range from which the kernel takes the ports of outgoing connections:

@@ -12,8 +12,9 @@
 //! | `CutAfter(n)` | forwarded up to the n-th, the rest dropped | closes on both sides after them; others pass |
 //!
 //! A flow is set either for all connections, those that exist and those to come
-//! (`set`, and the methods named after faults), or for one connection, by a
-//! command that comes by on it (`on_request`). The latter goes before the former.
+//! (`set`, and the methods named after faults), for a part of them (`set_for`), or for one
+//! connection, by a command that comes by on it (`on_request`). What is set for fewer goes
+//! before.
 //!
 //! While bytes are held, whatever follows them in their direction is held too. A
 //! client that closes its connection then changes nothing for the server: the
@@ -24,10 +25,11 @@
 mod carry;
 mod rules;
 
-pub use rules::{Direction, Flow, Stats, Traffic};
+pub use rules::{Direction, Flow, Stats, Traffic, Whose};
 
 use self::carry::Wires;
 use super::listener::Listener;
+use super::members::Members;
 use super::wait::{BOUND, holds_within};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -44,7 +46,12 @@ pub struct Proxy {
 impl Proxy {
     /// Starts a proxy that lets everything pass to `upstream`.
     pub fn start(upstream: SocketAddr) -> Self {
-        let wires = Arc::new(Wires::to(upstream));
+        Self::knowing(Members::default(), upstream)
+    }
+
+    /// The same, for a proxy that knows by which of these members a connection is made.
+    pub fn knowing(members: Members, upstream: SocketAddr) -> Self {
+        let wires = Arc::new(Wires::to(upstream, members));
         let listener = Listener::start("proxy", {
             let wires = Arc::clone(&wires);
             move |client| wires.connect(client)
@@ -66,6 +73,12 @@ impl Proxy {
     /// `on_request` has set another.
     pub fn set(&self, direction: Direction, flow: Flow) {
         self.wires.rules().set(direction, flow);
+    }
+
+    /// Sets the flow of one direction for a part of the connections, but for those on which
+    /// `on_request` has set another.
+    pub fn set_for(&self, whose: Whose, direction: Direction, flow: Flow) {
+        self.wires.rules().set_for(whose, direction, flow);
     }
 
     /// Lets everything pass: takes back flows, delays and `on_request`, then

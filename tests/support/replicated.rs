@@ -50,7 +50,7 @@ impl Replicated {
         let mut replicated = Self { servers, sentinels: Vec::new() };
         // What is there when a sentinel looks first it need not discover later.
         replicated.settle();
-        replicated.add_sentinels(sentinels, config.credentials.as_ref());
+        replicated.add_sentinels(sentinels, &config);
         replicated.settle();
         replicated
     }
@@ -116,12 +116,12 @@ impl Replicated {
         });
     }
 
-    fn add_sentinels(&mut self, count: usize, credentials: Option<&Credentials>) {
+    fn add_sentinels(&mut self, count: usize, config: &Config) {
+        let credentials = config.credentials.as_ref();
         let lines = sentinel_lines(self.servers[0].port(), count / 2 + 1, credentials);
-        let start = |_| {
-            let hasty = |config: Config| config.sentinel().greeting(HURRY);
-            Server::with(|config| lines.iter().fold(hasty(config), Config::line))
-        };
+        let hasty = Config { members: config.members.clone(), ..Config::default() };
+        let hasty = hasty.sentinel().greeting(HURRY);
+        let start = |_| Server::with(|_| lines.iter().fold(hasty.clone(), Config::line));
         self.sentinels = (0..count).map(start).collect();
     }
 

@@ -1,8 +1,10 @@
 //! A real redis-server of a test's own.
 
+use super::clock;
 use super::config::{Config, Kind};
+use super::gate::Gate;
 pub use super::ports::free_port;
-use super::ports::free_port_with_bus;
+use super::ports::{TO_THE_BUS, free_port_with_bus};
 use super::spawned::Spawned;
 use super::wait::{BOUND, eventually};
 use redis::{Connection, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisResult};
@@ -28,6 +30,7 @@ pub struct Server {
     process: Mutex<Option<Spawned>>,
     folder: TempDir,
     port: u16,
+    gate: Option<Gate>,
     config: Config,
 }
 
@@ -69,14 +72,35 @@ impl Server {
         format!("redis+unix://{}", self.path("redis.sock").display())
     }
 
-    /// The TCP port, the same after a restart.
+    /// The TCP port at which others reach it, the same after a restart.
     pub fn port(&self) -> u16 {
-        self.port
+        self.gate.as_ref().map_or(self.port, |gate| gate.front().addr().port())
     }
 
-    /// The TCP address.
+    /// The port at which the other nodes of a cluster reach it.
+    pub fn bus_port(&self) -> u16 {
+        let bus = self.gate.as_ref().and_then(Gate::bus);
+        bus.map_or(self.port + TO_THE_BUS, |bus| bus.addr().port())
+    }
+
+    /// The TCP address at which others reach it.
     pub fn addr(&self) -> SocketAddr {
-        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port()))
+    }
+
+    /// The proxies through which others reach it; it was configured to have them.
+    pub fn gate(&self) -> &Gate {
+        self.gate.as_ref().expect("a server that is gated")
+    }
+
+    /// Under which name the server is one of the members that its gate knows.
+    pub fn member(&self) -> String {
+        format!("server {}", self.port)
+    }
+
+    /// Moves its clock to so many milliseconds ahead of this machine's, or behind.
+    pub fn set_clock(&self, ahead: i64) {
+        clock::set(self.folder.path(), ahead * 1000);
     }
 
     /// The path of a file in the server's folder.
@@ -156,6 +180,7 @@ impl Server {
                 .tempdir()
                 .expect("a temporary folder can be made"),
             port,
+            gate: config.members.as_ref().map(|members| Gate::before(port, config.kind, members)),
             config,
         };
         server.write_files();
@@ -166,7 +191,9 @@ impl Server {
         for (name, content) in &self.config.files {
             fs::write(self.path(name), content).expect("our own folder is writable");
         }
-        let text = self.own_settings() + &self.config.lines.join("\n") + "\n";
+        let gate = self.gate.as_ref().map(|gate| gate.lines(self.config.kind));
+        let lines = [gate.unwrap_or_default(), self.config.lines.clone()].concat();
+        let text = self.own_settings() + &lines.join("\n") + "\n";
         fs::write(self.path("redis.conf"), text).expect("our own folder is writable");
     }
 
@@ -186,7 +213,11 @@ impl Server {
     fn launch(&self) -> Launch {
         // Or the message of an older start might be taken for this one's.
         let _ = fs::remove_file(self.path("redis.log"));
-        let mut process = spawn(self.folder.path(), self.config.kind);
+        let mut process = spawn(self.folder.path(), &self.config);
+        // Before it connects to others.
+        if let Some(members) = &self.config.members {
+            members.join(&self.member(), process.pid());
+        }
         let mut ended = false;
         eventually("the server answers", || {
             ended = process.try_wait().is_some();
@@ -260,14 +291,17 @@ fn port_for(kind: Kind) -> u16 {
     }
 }
 
-fn spawn(folder: &Path, kind: Kind) -> Spawned {
+fn spawn(folder: &Path, config: &Config) -> Spawned {
     let program = std::env::var_os("LEASEHOLD_REDIS_SERVER");
     let mut command = Command::new(program.unwrap_or("redis-server".into()));
     command
         .arg(folder.join("redis.conf"))
-        .args((kind == Kind::Sentinel).then_some("--sentinel"))
+        .args((config.kind == Kind::Sentinel).then_some("--sentinel"))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null());
+    if config.movable_clock {
+        clock::prepare(&mut command, folder);
+    }
     Spawned::start(&mut command, Some(folder))
 }

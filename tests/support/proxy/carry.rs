@@ -1,7 +1,8 @@
 //! The connections and the threads that carry their bytes.
 
+use super::super::members::Members;
 use super::super::wait::holds_within;
-use super::rules::{Direction, Rules, Stats, Verdict};
+use super::rules::{Direction, Known, Rules, Stats, Verdict};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +16,7 @@ const CHUNK: usize = 64 * 1024;
 #[derive(Debug)]
 pub(super) struct Wires {
     upstream: SocketAddr,
+    members: Members,
     rules: Mutex<Rules>,
     links: Mutex<Vec<Arc<Link>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -24,6 +26,8 @@ pub(super) struct Wires {
 #[derive(Debug)]
 pub(super) struct Link {
     number: usize,
+    member: Option<Arc<str>>,
+    subscribes: AtomicBool,
     client: TcpStream,
     server: TcpStream,
     requests: Mutex<Lane>,
@@ -43,9 +47,10 @@ struct Lane {
 }
 
 impl Wires {
-    pub(super) fn to(upstream: SocketAddr) -> Self {
+    pub(super) fn to(upstream: SocketAddr, members: Members) -> Self {
         Self {
             upstream,
+            members,
             rules: Mutex::default(),
             links: Mutex::default(),
             threads: Mutex::default(),
@@ -101,7 +106,9 @@ impl Wires {
 
     fn carry(self: &Arc<Self>, client: TcpStream, server: TcpStream) {
         let number = self.count_connection();
-        let link = Arc::new(Link::between(client, server, number));
+        let address = client.peer_addr().ok();
+        let member = address.and_then(|address| self.members.who_connects_from(address));
+        let link = Arc::new(Link::between(client, server, number, member));
         lock(&self.links).push(Arc::clone(&link));
         let mut threads = lock(&self.threads);
         threads.retain(|thread| !thread.is_finished());
@@ -146,6 +153,7 @@ impl Wires {
 
     /// Delivers a chunk in pieces: a command that sets off a trigger starts one.
     fn deliver_requests(&self, link: &Link, mut chunk: &[u8]) {
+        link.look_for_subscriptions(chunk);
         loop {
             // Not in the loop's condition, where the rules would stay locked.
             let hit = self.rules().take_trigger(chunk);
@@ -168,7 +176,7 @@ impl Wires {
             return;
         }
         let verdict = if lane.held.is_empty() {
-            self.rules().judge(link.number, direction, bytes.len())
+            self.rules().judge(&link.known(), direction, bytes.len())
         } else {
             Verdict::Hold
         };
@@ -250,19 +258,42 @@ impl Wires {
 }
 
 impl Link {
-    fn between(client: TcpStream, server: TcpStream, number: usize) -> Self {
+    fn between(
+        client: TcpStream,
+        server: TcpStream,
+        number: usize,
+        member: Option<Arc<str>>,
+    ) -> Self {
         for stream in [&client, &server] {
             // A client that has gone already is noticed when it is read.
             let _ = stream.set_nodelay(true);
         }
         Self {
             number,
+            member,
+            subscribes: AtomicBool::new(false),
             client,
             server,
             requests: Mutex::default(),
             replies: Mutex::default(),
             closed: AtomicBool::new(false),
             server_told: AtomicBool::new(false),
+        }
+    }
+
+    fn known(&self) -> Known {
+        Known {
+            number: self.number,
+            member: self.member.clone(),
+            subscribes: self.subscribes.load(Ordering::SeqCst),
+        }
+    }
+
+    /// Also finds `SSUBSCRIBE` and `PSUBSCRIBE`.
+    fn look_for_subscriptions(&self, chunk: &[u8]) {
+        const WORD: &[u8] = b"SUBSCRIBE";
+        if !self.subscribes.load(Ordering::SeqCst) && chunk.windows(WORD.len()).any(|w| w == WORD) {
+            self.subscribes.store(true, Ordering::SeqCst);
         }
     }
 

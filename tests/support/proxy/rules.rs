@@ -1,6 +1,7 @@
 //! What happens to the bytes, decided chunk by chunk, and the counters.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Which way bytes go.
@@ -93,10 +94,38 @@ pub(super) enum Verdict {
     Cut(usize),
 }
 
+/// A part of the connections.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Whose {
+    /// Those that this member has made (`Proxy::knowing`).
+    Member(Arc<str>),
+    /// Those on which a subscription has come by.
+    Subscribers,
+}
+
+/// What is known of a connection, by which it is judged.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Known {
+    pub(super) number: usize,
+    pub(super) member: Option<Arc<str>>,
+    pub(super) subscribes: bool,
+}
+
+impl Known {
+    fn is(&self, whose: &Whose) -> bool {
+        match whose {
+            Whose::Member(name) => self.member.as_ref() == Some(name),
+            Whose::Subscribers => self.subscribes,
+        }
+    }
+}
+
 /// All that the test has set, and the counters.
 #[derive(Debug, Default)]
 pub(super) struct Rules {
     flows: HashMap<Direction, Flow>,
+    /// Flows of parts of the connections, which go before those of all.
+    flows_of: HashMap<(Whose, Direction), Flow>,
     /// Flows of single connections, which go first.
     own_flows: HashMap<(usize, Direction), Flow>,
     delays: HashMap<Direction, Duration>,
@@ -118,6 +147,10 @@ impl Rules {
         self.flows.insert(direction, flow);
     }
 
+    pub(super) fn set_for(&mut self, whose: Whose, direction: Direction, flow: Flow) {
+        self.flows_of.insert((whose, direction), flow);
+    }
+
     pub(super) fn set_delay(&mut self, direction: Direction, delay: Duration) {
         self.delays.insert(direction, delay);
     }
@@ -134,6 +167,7 @@ impl Rules {
     /// Lets everything pass from now on.
     pub(super) fn reset(&mut self) {
         self.flows.clear();
+        self.flows_of.clear();
         self.own_flows.clear();
         self.delays.clear();
         self.triggers.clear();
@@ -142,16 +176,13 @@ impl Rules {
     /// Ends every `Hold`.
     pub(super) fn hold_no_more(&mut self) {
         self.flows.retain(|_, flow| *flow != Flow::Hold);
+        self.flows_of.retain(|_, flow| *flow != Flow::Hold);
         self.own_flows.retain(|_, flow| *flow != Flow::Hold);
     }
 
-    /// Decides about a chunk that comes by on connection `link`, and counts it
-    /// towards a cut.
-    pub(super) fn judge(&mut self, link: usize, direction: Direction, length: usize) -> Verdict {
-        let flow = match self.own_flows.get_mut(&(link, direction)) {
-            Some(own) => own,
-            None => self.flows.entry(direction).or_insert(Flow::Pass),
-        };
+    /// Decides about a chunk that comes by on a connection, and counts it towards a cut.
+    pub(super) fn judge(&mut self, link: &Known, direction: Direction, length: usize) -> Verdict {
+        let flow = self.flow(link, direction);
         match flow {
             Flow::Pass => Verdict::Forward,
             Flow::Swallow => Verdict::Swallow,
@@ -166,6 +197,15 @@ impl Rules {
                 Verdict::Cut(bytes)
             }
         }
+    }
+
+    fn flow(&mut self, link: &Known, direction: Direction) -> &mut Flow {
+        if let Some(own) = self.own_flows.get_mut(&(link.number, direction)) {
+            return own;
+        }
+        let mut parts = self.flows_of.iter_mut();
+        let part = parts.find(|((whose, way), _)| *way == direction && link.is(whose));
+        part.map_or_else(|| self.flows.entry(direction).or_insert(Flow::Pass), |(_, flow)| flow)
     }
 
     /// Takes the first trigger that this chunk of requests sets off, with the
