@@ -2,47 +2,74 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The processes of a test by name. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub struct Members(Arc<Mutex<HashMap<u32, Arc<str>>>>);
+pub struct Members(Arc<Mutex<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
+    by_pid: HashMap<u32, Arc<str>>,
+    /// Whose connections there were at the last look, by their end there. To look takes
+    /// some 20 ms.
+    by_address: HashMap<SocketAddr, Arc<str>>,
+}
 
 impl Members {
     /// Names a process. One that has the name already has ended, and is forgotten.
     pub fn join(&self, name: &str, pid: u32) {
-        let mut members = self.members();
-        members.retain(|_, other| **other != *name);
-        members.insert(pid, name.into());
+        let by_pid = &mut self.known().by_pid;
+        by_pid.retain(|_, other| **other != *name);
+        by_pid.insert(pid, name.into());
     }
 
     /// The member that has connected from `client`, a TCP port of this machine; `None`
     /// if that is nobody's, or has been closed already.
     pub fn who_connects_from(&self, client: SocketAddr) -> Option<Arc<str>> {
-        let socket = format!("socket:[{}]", inode(client)?);
-        let members = self.members().clone();
-        members.into_iter().find(|(pid, _)| has_open(*pid, &socket)).map(|(_, name)| name)
+        let mut known = self.known();
+        if !known.by_address.contains_key(&client) {
+            known.by_address = look(&known.by_pid);
+        }
+        known.by_address.get(&client).cloned()
     }
 
-    fn members(&self) -> MutexGuard<'_, HashMap<u32, Arc<str>>> {
+    fn known(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The number of the socket that is bound to this address, from the kernel's table.
-fn inode(address: SocketAddr) -> Option<String> {
-    let SocketAddr::V4(address) = address else { return None };
-    let ip = u32::from_ne_bytes(address.ip().octets());
-    let local = format!("{ip:08X}:{:04X}", address.port());
-    let table = fs::read_to_string("/proc/net/tcp").ok()?;
-    let mut rows = table.lines().map(|row| row.split_whitespace().collect::<Vec<_>>());
-    let row = rows.find(|row| row.get(1) == Some(&&*local))?;
-    row.get(9).map(|inode| (*inode).to_owned())
+/// Whose the connections are, by their end there.
+fn look(by_pid: &HashMap<u32, Arc<str>>) -> HashMap<SocketAddr, Arc<str>> {
+    let sockets = |(pid, name): (&u32, &Arc<str>)| {
+        sockets(*pid).into_iter().map(|inode| (inode, Arc::clone(name))).collect::<Vec<_>>()
+    };
+    let members: HashMap<String, Arc<str>> = by_pid.iter().flat_map(sockets).collect();
+    let table = fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+    let rows = table.lines().filter_map(|row| {
+        let fields: Vec<_> = row.split_ascii_whitespace().collect();
+        let name = members.get(*fields.get(9)?)?;
+        Some((address(fields[1])?, Arc::clone(name)))
+    });
+    rows.collect()
 }
 
-fn has_open(pid: u32, target: &str) -> bool {
-    let Ok(files) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
-    let mut links = files.flatten().filter_map(|file| fs::read_link(file.path()).ok());
-    links.any(|link| link.as_os_str() == target)
+/// An address as the kernel's table has it: the bytes of the first part in reverse.
+fn address(text: &str) -> Option<SocketAddr> {
+    let (ip, port) = text.split_once(':')?;
+    let ip = u32::from_str_radix(ip, 16).ok()?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    Some(SocketAddr::from((Ipv4Addr::from(ip.to_ne_bytes()), port)))
+}
+
+/// The numbers of the sockets that a process has open.
+fn sockets(pid: u32) -> Vec<String> {
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let links = files.filter_map(|file| fs::read_link(file.path()).ok());
+    let numbers = links.filter_map(|link| {
+        let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
+        Some(inode.to_owned())
+    });
+    numbers.collect()
 }

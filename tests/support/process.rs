@@ -48,12 +48,18 @@ impl ChildProcess {
     /// Starts this test binary again, to run only the test `entry` (with its
     /// module path, if it has one) in this role.
     pub fn start(entry: &str, role: &str, args: &[&str]) -> Self {
+        Self::start_with(entry, role, args, &[])
+    }
+
+    /// The same with more variables in its environment.
+    pub fn start_with(entry: &str, role: &str, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let program = env::current_exe().expect("a running program has a path");
         let mut command = Command::new(program);
         command
             .args(["--exact", entry, "--include-ignored", "--nocapture"])
             .env(ROLE, role)
             .env(ARGS, args.join(SEPARATOR))
+            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut process = Spawned::start(&mut command, None);
@@ -91,6 +97,13 @@ impl ChildProcess {
     /// not block.
     pub fn said_already(&mut self) -> Vec<String> {
         let lines: Vec<String> = self.lines.try_iter().collect();
+        lines.into_iter().filter_map(|line| self.keep_or_take(line)).collect()
+    }
+
+    /// Blocks until the child's output has ended, which it does with the child, and returns
+    /// what it has said that nobody has read.
+    pub fn said_to_the_end(&mut self) -> Vec<String> {
+        let lines: Vec<String> = self.lines.iter().collect();
         lines.into_iter().filter_map(|line| self.keep_or_take(line)).collect()
     }
 

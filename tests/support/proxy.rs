@@ -94,6 +94,11 @@ impl Proxy {
         self.wires.rules().set_delay(direction, delay);
     }
 
+    /// The same for a part of the connections.
+    pub fn delay_for(&self, whose: Whose, direction: Direction, delay: Duration) {
+        self.wires.rules().set_delay_for(whose, direction, delay);
+    }
+
     /// Closes the connection on which the `bytes`-th byte of requests from now
     /// on goes to the server, right after it, counted over all connections. No
     /// reply to these bytes comes back. With 0, the next chunk closes it.

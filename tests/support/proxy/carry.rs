@@ -6,7 +6,7 @@ use super::rules::{Direction, Known, Rules, Stats, Verdict};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
 const CHUNK: usize = 64 * 1024;
@@ -26,7 +26,8 @@ pub(super) struct Wires {
 #[derive(Debug)]
 pub(super) struct Link {
     number: usize,
-    member: Option<Arc<str>>,
+    /// Who has made it, once that was asked.
+    member: OnceLock<Arc<str>>,
     subscribes: AtomicBool,
     client: TcpStream,
     server: TcpStream,
@@ -106,9 +107,7 @@ impl Wires {
 
     fn carry(self: &Arc<Self>, client: TcpStream, server: TcpStream) {
         let number = self.count_connection();
-        let address = client.peer_addr().ok();
-        let member = address.and_then(|address| self.members.who_connects_from(address));
-        let link = Arc::new(Link::between(client, server, number, member));
+        let link = Arc::new(Link::between(client, server, number));
         lock(&self.links).push(Arc::clone(&link));
         let mut threads = lock(&self.threads);
         threads.retain(|thread| !thread.is_finished());
@@ -119,6 +118,22 @@ impl Wires {
                 .spawn(move || wires.pump(&link, direction))
                 .expect("a thread starts");
             threads.push(thread);
+        }
+    }
+
+    /// What is known of a link. Whose it is is looked for only if a rule asks: that takes
+    /// time.
+    fn known(&self, link: &Link) -> Known {
+        let asked = link.member.get().is_none() && self.rules().tell_members_apart();
+        let address = asked.then(|| link.client.peer_addr().ok()).flatten();
+        if let Some(name) = address.and_then(|from| self.members.who_connects_from(from)) {
+            // Another thread may have found the same.
+            let _ = link.member.set(name);
+        }
+        Known {
+            number: link.number,
+            member: link.member.get().cloned(),
+            subscribes: link.subscribes.load(Ordering::SeqCst),
         }
     }
 
@@ -133,10 +148,11 @@ impl Wires {
         let mut buffer = vec![0; CHUNK];
         while let Some(length) = read(link.source(direction), &mut buffer) {
             let chunk = &buffer[..length];
+            let known = self.known(link);
             let delay = {
                 let mut rules = self.rules();
                 rules.stats.traffic_mut(direction).received += length;
-                rules.delay(direction)
+                rules.delay(&known, direction)
             };
             // A wait that ends early when the link does.
             holds_within(delay, || link.is_closed());
@@ -176,7 +192,8 @@ impl Wires {
             return;
         }
         let verdict = if lane.held.is_empty() {
-            self.rules().judge(&link.known(), direction, bytes.len())
+            let known = self.known(link);
+            self.rules().judge(&known, direction, bytes.len())
         } else {
             Verdict::Hold
         };
@@ -258,19 +275,14 @@ impl Wires {
 }
 
 impl Link {
-    fn between(
-        client: TcpStream,
-        server: TcpStream,
-        number: usize,
-        member: Option<Arc<str>>,
-    ) -> Self {
+    fn between(client: TcpStream, server: TcpStream, number: usize) -> Self {
         for stream in [&client, &server] {
             // A client that has gone already is noticed when it is read.
             let _ = stream.set_nodelay(true);
         }
         Self {
             number,
-            member,
+            member: OnceLock::new(),
             subscribes: AtomicBool::new(false),
             client,
             server,
@@ -278,14 +290,6 @@ impl Link {
             replies: Mutex::default(),
             closed: AtomicBool::new(false),
             server_told: AtomicBool::new(false),
-        }
-    }
-
-    fn known(&self) -> Known {
-        Known {
-            number: self.number,
-            member: self.member.clone(),
-            subscribes: self.subscribes.load(Ordering::SeqCst),
         }
     }
 

@@ -129,6 +129,7 @@ pub(super) struct Rules {
     /// Flows of single connections, which go first.
     own_flows: HashMap<(usize, Direction), Flow>,
     delays: HashMap<Direction, Duration>,
+    delays_of: HashMap<(Whose, Direction), Duration>,
     triggers: Vec<Trigger>,
     pub(super) refusing: bool,
     pub(super) stats: Stats,
@@ -151,12 +152,26 @@ impl Rules {
         self.flows_of.insert((whose, direction), flow);
     }
 
+    /// Whether it matters whose a connection is.
+    pub(super) fn tell_members_apart(&self) -> bool {
+        let flows = self.flows_of.keys().map(|(whose, _)| whose);
+        let delays = self.delays_of.keys().map(|(whose, _)| whose);
+        flows.chain(delays).any(|whose| matches!(whose, Whose::Member(_)))
+    }
+
     pub(super) fn set_delay(&mut self, direction: Direction, delay: Duration) {
         self.delays.insert(direction, delay);
     }
 
-    pub(super) fn delay(&self, direction: Direction) -> Duration {
-        self.delays.get(&direction).copied().unwrap_or_default()
+    pub(super) fn set_delay_for(&mut self, whose: Whose, direction: Direction, delay: Duration) {
+        self.delays_of.insert((whose, direction), delay);
+    }
+
+    pub(super) fn delay(&self, link: &Known, direction: Direction) -> Duration {
+        let mut parts = self.delays_of.iter();
+        let part = parts.find(|((whose, way), _)| *way == direction && link.is(whose));
+        let delay = part.map(|(_, delay)| delay).or(self.delays.get(&direction));
+        delay.copied().unwrap_or_default()
     }
 
     pub(super) fn on_request(&mut self, pattern: &[u8], direction: Direction, flow: Flow) {
@@ -170,6 +185,7 @@ impl Rules {
         self.flows_of.clear();
         self.own_flows.clear();
         self.delays.clear();
+        self.delays_of.clear();
         self.triggers.clear();
     }
 

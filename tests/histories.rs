@@ -1,0 +1,55 @@
+//! What several processes do with locks while servers, clients and the ways between them
+//! fail, held against what is promised.
+
+mod history;
+mod support;
+
+use history::plan::{Layout, Plan};
+use history::run::run;
+use history::worker::{WORKER, play};
+use std::time::Duration;
+use support::process;
+
+#[test]
+fn child_entry() {
+    match process::role() {
+        None => {}
+        Some(role) if role.name() == WORKER => play(&role),
+        Some(role) => panic!("nobody plays {role:?}"),
+    }
+}
+
+/// The seed of all faults: `LEASEHOLD_SEED`, or one that is always the same.
+fn seed() -> u64 {
+    number("LEASEHOLD_SEED", 20_261_122)
+}
+
+/// How many seconds of faults a run has: `LEASEHOLD_FAULTS`.
+fn span() -> Duration {
+    Duration::from_secs(number("LEASEHOLD_FAULTS", 45))
+}
+
+fn number(variable: &str, otherwise: u64) -> u64 {
+    let value = std::env::var(variable);
+    value.map_or(otherwise, |value| value.parse().expect("a number"))
+}
+
+#[test]
+fn promises_are_kept_with_one_server() {
+    run(&Plan::everything(Layout::One, seed(), span())).assert_well();
+}
+
+#[test]
+fn promises_are_kept_with_sentinels() {
+    run(&Plan::everything(Layout::Sentinel, seed(), span())).assert_well();
+}
+
+#[test]
+fn promises_are_kept_in_a_cluster() {
+    run(&Plan::everything(Layout::Cluster, seed(), span())).assert_well();
+}
+
+#[test]
+fn promises_are_kept_with_five_servers() {
+    run(&Plan::everything(Layout::Five, seed(), span())).assert_well();
+}

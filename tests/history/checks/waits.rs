@@ -1,0 +1,188 @@
+//! No wait outlasts the freeing of its lock by more than the poll bound and one response
+//! time-out.
+//!
+//! When a server had a lock free is not written down, but when it cannot have been held is:
+//! when no attempt was between its asking and its end.
+
+use super::super::record::End;
+use super::{Attempt, History, Outcome, Promise, Violation};
+use crate::history::Nanos;
+
+pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> {
+    let mut taken: Vec<Span<'_>> = attempts.iter().filter_map(|a| taken(history, a)).collect();
+    taken.sort_by_key(|span| span.from);
+    let taken = Taken::new(taken);
+    let waits = attempts.iter().filter(|attempt| attempt.wish.patience > 0);
+    waits.filter_map(|attempt| idle(history, attempt, &taken)).collect()
+}
+
+/// When a server may have kept the lock for an attempt.
+struct Span<'a> {
+    from: Nanos,
+    to: Nanos,
+    whose: &'a Attempt,
+}
+
+/// All of them, by their start; and how far those up to each place reach.
+struct Taken<'a> {
+    spans: Vec<Span<'a>>,
+    reach: Vec<Nanos>,
+}
+
+impl<'a> Taken<'a> {
+    fn new(spans: Vec<Span<'a>>) -> Taken<'a> {
+        let mut furthest = 0;
+        let reach = spans.iter().map(|span| {
+            furthest = span.to.max(furthest);
+            furthest
+        });
+        Taken { reach: reach.collect(), spans }
+    }
+
+    /// Those of others than this one that lie between the two.
+    fn between(&self, but: &Attempt, from: Nanos, to: Nanos) -> impl Iterator<Item = &Span<'a>> {
+        let end = self.spans.partition_point(|span| span.from <= to);
+        let start = self.reach.partition_point(|reach| *reach < from).min(end);
+        let others = move |span: &&Span<'_>| !std::ptr::eq(span.whose, but);
+        self.spans[start..end].iter().filter(others)
+    }
+}
+
+fn taken<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
+    let (lease, bounds) = (history.lease(attempt), &history.bounds);
+    let killed = history.workers[attempt.worker].killed;
+    // What it had sent may arrive when a disturbance is over.
+    let settled = |at: Nanos| {
+        let disturbed = history.disturbances_of(attempt.worker, attempt.asked, at);
+        disturbed.map(|d| d.over).max().map(|over| over.max(at))
+    };
+    // A fair waiter that is dead keeps its place for two poll bounds.
+    let kept = lease.max(2 * bounds.poll);
+    let long = bounds.response + bounds.slack;
+    let (granted, to) = match &attempt.outcome {
+        Outcome::Unknown => {
+            let end = killed.unwrap_or(Nanos::MAX - kept);
+            (end.saturating_sub(long), settled(end).unwrap_or(end) + kept)
+        }
+        Outcome::Refused(at) => (attempt.asked, settled(*at)? + kept),
+        Outcome::Failed(at) => (attempt.asked, settled(*at).unwrap_or(*at) + kept),
+        Outcome::Held(hold) => {
+            let (at, how) = hold
+                .ended
+                .unwrap_or_else(|| (killed.unwrap_or(Nanos::MAX - 2 * kept), End::Unknown));
+            let to = match (settled(at + bounds.response), how, hold.lost) {
+                (_, End::Unlocked, None) => at,
+                (None, End::Dropped, None) => at + bounds.response,
+                (settled, _, _) => settled.unwrap_or(at) + lease,
+            };
+            (hold.got.saturating_sub(long), to)
+        }
+    };
+    Some(Span { from: granted.max(attempt.asked), to, whose: attempt })
+}
+
+/// The attempt has waited for too long while nobody can have held the lock and nothing was in
+/// the way.
+fn idle(history: &History, attempt: &Attempt, taken: &Taken<'_>) -> Option<Violation> {
+    let end = match &attempt.outcome {
+        Outcome::Unknown => history.workers[attempt.worker].killed?,
+        Outcome::Refused(at) | Outcome::Failed(at) => *at,
+        Outcome::Held(hold) => hold.got,
+    };
+    let (from, bounds) = (attempt.asked, &history.bounds);
+    let bound = bounds.poll + bounds.response + bounds.slack;
+    if end - from <= bound {
+        return None;
+    }
+    let busy = taken.between(attempt, from, end).map(|span| (span.from, span.to));
+    let disturbed = history.disturbances_of(attempt.worker, from, end).map(|d| (d.from, d.to));
+    let gap = longest_gap(from, end, busy.chain(disturbed).collect());
+    let text = |gap| format!("{:.0} ms beside a free lock: {attempt}", gap as f64 / 1e6);
+    (gap > bound).then(|| Promise::Wait.broken(text(gap)))
+}
+
+/// The longest time between the two that none of these covers.
+fn longest_gap(from: Nanos, to: Nanos, mut spans: Vec<(Nanos, Nanos)>) -> Nanos {
+    spans.push((to, to));
+    spans.sort_unstable();
+    let (mut covered, mut longest) = (from, 0);
+    for (start, end) in spans {
+        longest = longest.max(start.min(to).saturating_sub(covered));
+        covered = covered.max(end);
+    }
+    longest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::examples::{asking, broken, disturbance, held, history};
+    use super::super::{Attempt, Effect, Outcome, Promise, Whom};
+    use crate::history::millis;
+    use crate::history::record::End;
+
+    /// The poll bound, the response time-out and the slack of the examples.
+    const BOUND: u64 = 200;
+
+    #[test]
+    fn a_wait_beside_a_lock_that_is_held_is_well() {
+        assert_eq!(broken(&history(vec![held(0, 0, 0, 900), held(1, 10, 900 + BOUND, 2000)])), []);
+        let late = history(vec![held(0, 0, 0, 900), held(1, 10, 901 + BOUND, 2000)]);
+        assert_eq!(broken(&late), [Promise::Wait]);
+        let first = history(vec![held(0, 0, BOUND + 1, 900)]);
+        assert_eq!(broken(&first), [Promise::Wait], "nobody ever held it");
+    }
+
+    #[test]
+    fn who_gives_up_or_fails_has_waited_too() {
+        let holder = || held(0, 0, 0, 100);
+        let refused = |at| asking(1, 50, Outcome::Refused(millis(at)));
+        assert_eq!(broken(&history(vec![holder(), refused(100 + BOUND)])), []);
+        assert_eq!(broken(&history(vec![holder(), refused(101 + BOUND)])), [Promise::Wait]);
+        let failed = asking(1, 50, Outcome::Failed(millis(101 + BOUND)));
+        assert_eq!(broken(&history(vec![holder(), failed])), [Promise::Wait]);
+    }
+
+    #[test]
+    fn a_disturbance_counts_for_those_whom_it_meets() {
+        let waiting = |from, to, whom| {
+            let mut history = history(vec![held(0, 0, 0, 100), held(1, 50, 600, 700)]);
+            history.disturbances.push(disturbance(from, to, whom, Effect::Delays));
+            broken(&history)
+        };
+        assert_eq!(waiting(150, 450, Whom::All), []);
+        assert_eq!(waiting(150, 450, Whom::Worker(1)), []);
+        assert_eq!(waiting(150, 450, Whom::Worker(0)), [Promise::Wait]);
+        assert_eq!(waiting(150, 450, Whom::Nobody), [Promise::Wait]);
+        assert_eq!(waiting(150, 350, Whom::All), [Promise::Wait], "it was over");
+    }
+
+    #[test]
+    fn what_a_dead_or_failed_one_may_have_left_ends_with_its_lease() {
+        let after = |earlier: Attempt, got, killed: Option<u64>| {
+            let mut history = history(vec![earlier, held(1, 50, got, got)]);
+            history.workers[0].killed = killed.map(millis);
+            broken(&history)
+        };
+        let mut killed = held(0, 0, 0, 100);
+        if let Outcome::Held(hold) = &mut killed.outcome {
+            hold.ended = None;
+        }
+        assert_eq!(after(killed.clone(), 1150 + BOUND, Some(150)), []);
+        assert_eq!(after(killed, 1151 + BOUND, Some(150)), [Promise::Wait]);
+        let failed = asking(0, 0, Outcome::Failed(millis(80)));
+        assert_eq!(after(failed.clone(), 1080 + BOUND, None), []);
+        assert_eq!(after(failed, 1081 + BOUND, None), [Promise::Wait]);
+        let mut dropped = held(0, 0, 0, 100);
+        if let Outcome::Held(hold) = &mut dropped.outcome {
+            hold.ended = Some((millis(100), End::Dropped));
+        }
+        assert_eq!(after(dropped.clone(), 150 + BOUND, None), []);
+        assert_eq!(after(dropped, 151 + BOUND, None), [Promise::Wait]);
+    }
+
+    #[test]
+    fn two_that_both_wait_beside_a_free_lock_do_not_excuse_each_other() {
+        let both = vec![held(0, 0, 0, 100), held(0, 101, 900, 950), held(1, 50, 960, 990)];
+        assert_eq!(broken(&history(both)), [Promise::Wait, Promise::Wait]);
+    }
+}

@@ -1,0 +1,445 @@
+//! The faults, from a seed.
+
+use super::checks::{Disturbance, Effect, Whom};
+use super::crew::Crew;
+use super::plan::{Layout, Plan};
+use super::site::{Site, whose, wipe};
+use super::{Nanos, millis, now};
+use crate::support::{Direction, Flow, Proxy, Server, Whose};
+use std::thread;
+use std::time::Duration;
+
+/// After the end of a fault: a client's question may stand for a response time-out, its
+/// connection takes as long at most, and it pauses for a poll bound at most.
+const RECOVERY: Nanos = millis(2000);
+
+/// How far a clock steps, in milliseconds.
+const STEP: u64 = 3000;
+
+/// How often connections are cut while that is the fault.
+const CUTS: usize = 8;
+
+/// One kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing: how all is when it is well belongs to a history too.
+    Quiet,
+    /// A worker is killed; another comes in its place.
+    KillWorker,
+    /// A worker stands still.
+    StopWorker,
+    /// Nothing passes between a worker and the servers; it passes later.
+    CutOffWorker,
+    /// What a worker sends arrives when its leases are over.
+    LateRequests,
+    /// Nothing passes to those that listen.
+    CutOffSubscribers,
+    /// Connections stay open, and nothing passes any more.
+    HalfOpen,
+    DelayReplies,
+    /// Connections close in the middle of a reply, or of a request.
+    CutReplies,
+    CutRequests,
+    /// `CLIENT KILL`.
+    KillConnections,
+    KillSubscribers,
+    /// `SCRIPT FLUSH`.
+    FlushScripts,
+    /// No command that takes memory is executed.
+    FullServer,
+    /// One server, or several of five, stands still for a while.
+    StopServers,
+    /// It is killed and comes back with all that it has acknowledged.
+    KillServers,
+    /// It comes back empty.
+    EmptyServer,
+    /// Its clock steps, and later steps back.
+    MoveClock,
+    /// Another takes a master's place: as planned; because the master was killed, stands
+    /// still, or is cut off with a worker and a minority.
+    FailOver,
+    KillMaster,
+    StopMaster,
+    CutOffMaster,
+    StopReplica,
+    KillReplica,
+    StopSentinel,
+    KillSentinel,
+    /// A slot moves to another node.
+    MoveSlot,
+}
+
+impl Fault {
+    const CLIENTS: [Fault; 4] =
+        [Fault::KillWorker, Fault::StopWorker, Fault::CutOffWorker, Fault::LateRequests];
+
+    /// Those that make sense in a layout. (Those of workers come beside another.)
+    pub fn of(layout: Layout) -> &'static [Fault] {
+        use Fault::*;
+        match layout {
+            Layout::One => &[
+                Quiet,
+                CutOffSubscribers,
+                HalfOpen,
+                DelayReplies,
+                CutReplies,
+                CutRequests,
+                KillConnections,
+                KillSubscribers,
+                FlushScripts,
+                FullServer,
+                StopServers,
+                KillServers,
+                EmptyServer,
+                MoveClock,
+                KillWorker,
+                StopWorker,
+                CutOffWorker,
+                LateRequests,
+            ],
+            Layout::Sentinel => &[
+                Quiet,
+                CutOffSubscribers,
+                HalfOpen,
+                DelayReplies,
+                CutReplies,
+                FlushScripts,
+                FailOver,
+                KillMaster,
+                StopMaster,
+                CutOffMaster,
+                StopReplica,
+                KillReplica,
+                StopSentinel,
+                KillSentinel,
+                KillWorker,
+                StopWorker,
+                CutOffWorker,
+                LateRequests,
+            ],
+            Layout::Cluster => &[
+                Quiet,
+                CutOffSubscribers,
+                HalfOpen,
+                DelayReplies,
+                CutReplies,
+                FlushScripts,
+                FailOver,
+                KillMaster,
+                StopMaster,
+                CutOffMaster,
+                KillReplica,
+                MoveSlot,
+                KillWorker,
+                StopWorker,
+                CutOffWorker,
+                LateRequests,
+            ],
+            Layout::Five => &[
+                Quiet,
+                CutOffSubscribers,
+                HalfOpen,
+                DelayReplies,
+                CutReplies,
+                CutRequests,
+                KillSubscribers,
+                FlushScripts,
+                FullServer,
+                StopServers,
+                KillServers,
+                KillWorker,
+                StopWorker,
+                CutOffWorker,
+                LateRequests,
+            ],
+        }
+    }
+
+    fn is_of_clients(self) -> bool {
+        Fault::CLIENTS.contains(&self)
+    }
+}
+
+/// Who injects them.
+pub struct Nemesis<'a> {
+    plan: &'a Plan,
+    site: &'a Site,
+    dice: fastrand::Rng,
+    /// The faults that are still to come before any comes again.
+    deck: Vec<Fault>,
+    pub disturbances: Vec<Disturbance>,
+    pub injected: usize,
+}
+
+/// What a fault meets, and what it may do.
+type Harm = (Whom, Effect);
+
+impl<'a> Nemesis<'a> {
+    pub fn new(plan: &'a Plan, site: &'a Site) -> Nemesis<'a> {
+        let dice = fastrand::Rng::with_seed(plan.seed);
+        let (deck, disturbances) = (Vec::new(), Vec::new());
+        Nemesis { plan, site, dice, deck, disturbances, injected: 0 }
+    }
+
+    /// One fault, and often one of a client beside it, for a while; then their end, and a
+    /// while without any.
+    pub fn strike(&mut self, crew: &mut Crew) {
+        let fault = self.draw();
+        let beside = (!fault.is_of_clients() && self.dice.u8(0..100) < 40)
+            .then(|| self.client_fault())
+            .flatten();
+        let from = now();
+        let begun: Vec<_> = [Some(fault), beside]
+            .into_iter()
+            .flatten()
+            .map(|fault| (fault, self.begin(fault, crew)))
+            .collect();
+        self.pause(300, 2500);
+        self.end(crew, begun.iter().any(|(fault, _)| *fault == Fault::HalfOpen));
+        let over = now();
+        for (fault, (whom, effect)) in begun {
+            self.injected += usize::from(fault != Fault::Quiet);
+            let to = over + RECOVERY + self.lasts(fault);
+            let name = format!("{fault:?}");
+            self.disturbances.push(Disturbance { name, from, over, to, whom, effect });
+        }
+        self.pause(500, 2500);
+    }
+
+    fn draw(&mut self) -> Fault {
+        if self.deck.is_empty() {
+            self.deck = self.plan.faults.to_vec();
+            self.dice.shuffle(&mut self.deck);
+        }
+        self.deck.pop().expect("a plan has faults")
+    }
+
+    fn client_fault(&mut self) -> Option<Fault> {
+        let fault = self.dice.choice(Fault::CLIENTS).expect("there are some");
+        self.plan.faults.contains(&fault).then_some(fault)
+    }
+
+    fn pause(&mut self, least: u64, most: u64) {
+        thread::sleep(Duration::from_millis(self.dice.u64(least..=most)));
+    }
+
+    /// For how long it goes on after its end.
+    fn lasts(&self, fault: Fault) -> Nanos {
+        let lease = self.plan.work.leases.into_iter().max().unwrap_or_default();
+        match fault {
+            // What was locked by a clock that was ahead lives so much longer.
+            Fault::MoveClock => millis(STEP) + lease.as_nanos() as Nanos,
+            _ => 0,
+        }
+    }
+
+    fn begin(&mut self, fault: Fault, crew: &mut Crew) -> Harm {
+        match fault {
+            Fault::Quiet => (Whom::Nobody, Effect::Delays),
+            Fault::KillWorker | Fault::StopWorker | Fault::CutOffWorker | Fault::LateRequests => {
+                let worker = self.dice.usize(..crew.len());
+                self.begin_at(fault, worker, crew)
+            }
+            Fault::CutOffSubscribers
+            | Fault::KillConnections
+            | Fault::KillSubscribers
+            | Fault::FlushScripts => self.begin_unfelt(fault),
+            Fault::HalfOpen | Fault::DelayReplies | Fault::CutReplies | Fault::CutRequests => {
+                self.begin_on_the_way(fault, crew);
+                (Whom::All, Effect::Delays)
+            }
+            Fault::FullServer
+            | Fault::StopServers
+            | Fault::KillServers
+            | Fault::EmptyServer
+            | Fault::MoveClock => (Whom::All, self.begin_at_servers(fault)),
+            Fault::FailOver | Fault::KillMaster | Fault::StopMaster | Fault::CutOffMaster => {
+                (Whom::All, self.begin_at_a_master(fault, crew))
+            }
+            Fault::StopReplica | Fault::KillReplica | Fault::StopSentinel | Fault::KillSentinel => {
+                self.begin_at_a_bystander(fault);
+                (Whom::Nobody, Effect::Delays)
+            }
+            Fault::MoveSlot => {
+                self.move_slot();
+                (Whom::All, Effect::Delays)
+            }
+        }
+    }
+
+    /// A fault of one worker.
+    fn begin_at(&self, fault: Fault, worker: usize, crew: &mut Crew) -> Harm {
+        let member = crew.member(worker);
+        match fault {
+            Fault::KillWorker => crew.kill(worker),
+            Fault::StopWorker => crew.stop(worker),
+            Fault::CutOffWorker => self.site.cut_off_client(&member, |_| true),
+            _ => self.site.fronts().for_each(|front| {
+                front.set_for(whose(member.clone()), Direction::Requests, Flow::Hold);
+            }),
+        }
+        (Whom::Worker(crew.index(worker)), Effect::Delays)
+    }
+
+    /// Faults that nobody's wait is to suffer from for longer than the bounds.
+    fn begin_unfelt(&mut self, fault: Fault) -> Harm {
+        for server in self.site.masters() {
+            match fault {
+                Fault::CutOffSubscribers => server.gate().keep_apart(&Whose::Subscribers),
+                Fault::KillConnections => {
+                    server.client_kill_type("normal");
+                }
+                Fault::KillSubscribers => {
+                    server.client_kill_type("pubsub");
+                }
+                _ => server.ask::<()>(&["SCRIPT", "FLUSH"]),
+            }
+        }
+        (Whom::Nobody, Effect::Delays)
+    }
+
+    /// Faults between workers and servers; servers reach each other.
+    fn begin_on_the_way(&mut self, fault: Fault, crew: &Crew) {
+        let delay = Duration::from_millis(self.dice.u64(20..900));
+        match fault {
+            Fault::HalfOpen => {
+                self.set_for_all(crew, Direction::Requests, Flow::Swallow);
+                self.set_for_all(crew, Direction::Replies, Flow::Swallow);
+            }
+            Fault::DelayReplies => self.each_way(crew, |front, worker| {
+                front.delay_for(worker, Direction::Replies, delay);
+            }),
+            _ => {
+                let replies = fault == Fault::CutReplies;
+                let way = if replies { Direction::Replies } else { Direction::Requests };
+                for _ in 0..CUTS {
+                    let cut = Flow::CutAfter(self.dice.usize(0..200));
+                    self.set_for_all(crew, way, cut);
+                    self.pause(0, 50);
+                }
+            }
+        }
+    }
+
+    fn set_for_all(&self, crew: &Crew, way: Direction, flow: Flow) {
+        self.each_way(crew, |front, worker| front.set_for(worker, way, flow));
+    }
+
+    fn each_way(&self, crew: &Crew, act: impl Fn(&Proxy, Whose)) {
+        for front in self.site.fronts() {
+            (0..crew.len()).for_each(|worker| act(front, whose(crew.member(worker))));
+        }
+    }
+
+    fn begin_at_servers(&mut self, fault: Fault) -> Effect {
+        let mut servers: Vec<&Server> = self.site.servers().iter().collect();
+        self.dice.shuffle(&mut servers);
+        // A minority, a majority or all.
+        let some = self.dice.usize(1..=servers.len());
+        for server in &servers[..some] {
+            match fault {
+                Fault::FullServer => server.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]),
+                Fault::StopServers => self.site.stop(server),
+                Fault::KillServers => self.site.kill(server),
+                Fault::EmptyServer => {
+                    self.site.kill(server);
+                    wipe(server);
+                }
+                _ => server.set_clock(self.step()),
+            }
+        }
+        match fault {
+            Fault::EmptyServer => Effect::Empties,
+            Fault::MoveClock => Effect::Forgets,
+            _ => Effect::Delays,
+        }
+    }
+
+    fn step(&mut self) -> i64 {
+        let step = i64::try_from(STEP).expect("a few seconds");
+        if self.dice.bool() { step } else { -step }
+    }
+
+    fn begin_at_a_master(&mut self, fault: Fault, crew: &mut Crew) -> Effect {
+        let masters = self.site.masters();
+        let master = *self.dice.choice(&masters).expect("there is a master");
+        let replica = self.replica_of(master);
+        match fault {
+            Fault::FailOver if self.site.fail_over(master) => return Effect::Forgets,
+            Fault::FailOver => return Effect::Delays,
+            Fault::KillMaster => self.site.kill(master),
+            Fault::StopMaster => self.site.stop(master),
+            _ => self.cut_off_with_a_minority(master, crew),
+        }
+        self.site.await_another(master, replica);
+        Effect::Forgets
+    }
+
+    /// The master, one sentinel and one worker on one side, all others on the other.
+    fn cut_off_with_a_minority(&mut self, master: &Server, crew: &Crew) {
+        let sentinel = self.site.sentinels().first();
+        let minority: Vec<_> = [Some(master), sentinel].into_iter().flatten().collect();
+        self.site.cut_off(&minority);
+        let inside = |server: &Server| minority.iter().any(|one| one.port() == server.port());
+        let chosen = self.dice.usize(..crew.len());
+        for worker in 0..crew.len() {
+            self.site.cut_off_client(&crew.member(worker), |server| {
+                inside(server) != (worker == chosen)
+            });
+        }
+    }
+
+    fn replica_of(&self, master: &Server) -> &'a Server {
+        match self.plan.layout {
+            Layout::Cluster => self.site.cluster().replica_of(master),
+            _ => self.site.replicas().first().copied().expect("there is a replica"),
+        }
+    }
+
+    fn begin_at_a_bystander(&mut self, fault: Fault) {
+        let sentinels = self.site.sentinels().iter().collect();
+        let replicas = self.site.replicas();
+        let sentinel = matches!(fault, Fault::StopSentinel | Fault::KillSentinel);
+        let bystanders: Vec<_> = if sentinel { sentinels } else { replicas };
+        let one = *self.dice.choice(&bystanders).expect("there are some");
+        match fault {
+            Fault::StopReplica | Fault::StopSentinel => self.site.stop(one),
+            _ => self.site.kill(one),
+        }
+    }
+
+    /// Moves the slot of a lock that is in use.
+    fn move_slot(&mut self) {
+        let (cluster, work) = (self.site.cluster(), &self.plan.work);
+        let kind = *self.dice.choice(&work.kinds).expect("there are some");
+        let slot = cluster.slot_of(&format!("{{{}}}", kind.lock(self.dice.u64(0..work.locks))));
+        let owner = cluster.owner_of_slot(slot).port();
+        let masters = self.site.masters();
+        let others: Vec<_> = masters.into_iter().filter(|other| other.port() != owner).collect();
+        let to = *self.dice.choice(&others).expect("there are others");
+        cluster.begin_migration(slot, to);
+        self.pause(0, 500);
+        cluster.move_keys(slot, to);
+        self.pause(0, 500);
+        cluster.end_migration(slot, to);
+    }
+
+    /// Ends all faults, and waits until all is well again.
+    fn end(&self, crew: &mut Crew, half_open: bool) {
+        for front in self.site.fronts().filter(|_| half_open) {
+            // What comes after bytes that were swallowed would be nonsense.
+            front.refuse();
+            front.kill_all();
+        }
+        self.site.heal();
+        for server in self.site.servers() {
+            if self.plan.faults.contains(&Fault::MoveClock) {
+                server.set_clock(0);
+            }
+            if self.plan.faults.contains(&Fault::FullServer) {
+                server.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+            }
+        }
+        crew.heal();
+    }
+}

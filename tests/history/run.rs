@@ -1,0 +1,140 @@
+//! One run from its start to its report.
+
+use super::checks::{Bounds, History, Promise, Violation};
+use super::crew::Crew;
+use super::ledger::{self, Account};
+use super::nemesis::Nemesis;
+use super::plan::Plan;
+use super::site::Site;
+use super::worker::{Orders, sweep};
+use super::{Nanos, millis};
+use crate::support::Server;
+use crate::support::wait::holds_within;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// What a busy machine may add to a bound: its two processors serve some thirty processes.
+const SLACK: Nanos = millis(1500);
+
+/// What may stay in Redis: the counters of fencing tokens.
+const COUNTERS: &str = "redisson_lock_token:";
+
+/// How many violations of a run are printed.
+const PRINTED: usize = 10;
+
+/// What came of a run.
+pub struct Report {
+    plan: Plan,
+    faults: usize,
+    kinds_of_faults: BTreeMap<String, usize>,
+    attempts: usize,
+    holds: usize,
+    hand_offs: usize,
+    losses: usize,
+    accounts: Vec<Account>,
+    pub violations: Vec<Violation>,
+}
+
+/// Runs a plan.
+pub fn run(plan: &Plan) -> Report {
+    let (site, store) = (Site::start(plan.layout), Server::start());
+    let mut crew = Crew::start(plan, &site, store.url());
+    let mut nemesis = Nemesis::new(plan, &site);
+    let end = Instant::now() + plan.span;
+    while Instant::now() < end {
+        nemesis.strike(&mut crew);
+    }
+    let mut history =
+        History { disturbances: nemesis.disturbances, bounds: bounds(plan), ..History::default() };
+    crew.finish().for_each(|(worker, records)| history.add(worker, records));
+    let accounts = ledger::accounts(&store);
+    let mut violations = history.violations();
+    violations.extend(lost_updates(plan, &accounts));
+    let left = crew.leftovers.drain(..).chain(leftovers(plan, &site));
+    violations.extend(left.map(|text| Promise::Leftovers.broken(text)));
+    let mut kinds_of_faults = BTreeMap::new();
+    for disturbance in &history.disturbances {
+        *kinds_of_faults.entry(disturbance.name.clone()).or_default() += 1;
+    }
+    Report {
+        plan: plan.clone(),
+        faults: nemesis.injected,
+        kinds_of_faults,
+        attempts: history.attempts.len(),
+        holds: history.holds(),
+        hand_offs: history.hand_offs(),
+        losses: history.losses(),
+        accounts,
+        violations,
+    }
+}
+
+fn bounds(plan: &Plan) -> Bounds {
+    let nanos = |span: Duration| u64::try_from(span.as_nanos()).expect("a short span");
+    let Plan { work, .. } = plan;
+    Bounds { poll: nanos(work.poll_bound), response: nanos(work.response_timeout), slack: SLACK }
+}
+
+fn lost_updates(plan: &Plan, accounts: &[Account]) -> Vec<Violation> {
+    let fenced = accounts.iter().filter(|account| plan.work.fenced && account.lost() > 0);
+    fenced.map(|account| Promise::Updates.broken(format!("{account:?}"))).collect()
+}
+
+/// What is left in Redis when all workers are gone and every lock was had once more.
+fn leftovers(plan: &Plan, site: &Site) -> Vec<String> {
+    let mut orders = Orders::new(&plan.work, 0, plan.seed, String::new());
+    site.show(&mut orders);
+    let mut left = sweep(&orders);
+    let masters = site.masters();
+    let mut stay = Vec::new();
+    holds_within(Duration::from_secs(20), || {
+        stay = masters.iter().flat_map(|master| what_stays(master)).collect();
+        stay.is_empty()
+    });
+    left.append(&mut stay);
+    left
+}
+
+fn what_stays(server: &Server) -> Vec<String> {
+    let keys = server.keys().into_iter().filter(|key| !key.starts_with(COUNTERS));
+    let keys = keys.map(|key| format!("the key {key}"));
+    let channels = server.channels().into_iter().filter(|name| !name.starts_with("__"));
+    let channels = channels.map(|channel| format!("the channel {channel}"));
+    let ours = server.clients().into_iter().filter(|client| client.name.starts_with("leasehold:"));
+    keys.chain(channels).chain(ours.map(|client| format!("the client {client:?}"))).collect()
+}
+
+impl Report {
+    /// Fails unless nothing was violated, and enough happened for that to mean something.
+    #[track_caller]
+    pub fn assert_well(&self) {
+        println!("{self}");
+        assert!(self.violations.is_empty(), "{self}");
+        let seconds = usize::try_from(self.plan.span.as_secs()).expect("a short span");
+        let busy = self.hand_offs >= seconds && self.faults * 10 >= seconds;
+        assert!(busy, "too little happened: the run is void\n{self}");
+    }
+
+    /// How many updates of the store were lost, of how many.
+    pub fn lost_updates(&self) -> (u64, u64) {
+        let sum = |count: fn(&Account) -> u64| self.accounts.iter().map(count).sum();
+        (sum(Account::lost), sum(|account| account.writes))
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Report { plan, attempts, holds, hand_offs, losses, faults, violations, .. } = self;
+        let (lost, writes) = self.lost_updates();
+        write!(f, "{:?}, seed {}, {} s: ", plan.layout, plan.seed, plan.span.as_secs())?;
+        write!(f, "{attempts} attempts, {holds} holds, {hand_offs} hand-offs, {losses} lost, ")?;
+        write!(f, "{faults} faults, {writes} writes ({lost} lost), ")?;
+        writeln!(f, "{} violations", violations.len())?;
+        writeln!(f, "  {:?}", self.kinds_of_faults)?;
+        for violation in violations.iter().take(PRINTED) {
+            writeln!(f, "  {violation}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,440 @@
+//! A process that locks, uses the store and says what happened.
+
+use super::ledger::Ledger;
+use super::plan::Work;
+use super::record::{End, Record, What, Wish};
+use super::{Nanos, millis, now};
+use crate::support::process::Role;
+use crate::support::wait::{descriptors, eventually_some, holds_within, threads};
+use leasehold::{Builder, Client, Error, Fenced, Guard, Lock, MultiGuard, Protocol, RedLock};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// The role in which a worker is started.
+pub const WORKER: &str = "worker";
+
+/// What the parent says to end it.
+pub const STOP: &str = "stop";
+
+/// What it says when nothing of the library is left in it, and before what is left if not.
+pub const CLEAN: &str = "left nothing";
+pub const DIRTY: &str = "left";
+
+/// How often a holder looks at its hold.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// How often it writes down that it is valid: what it had seen is not lost with it.
+const NOTE: Nanos = millis(100);
+
+/// A kind of lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Plain,
+    Fenced,
+    Fair,
+    Rw,
+    Red,
+}
+
+impl Kind {
+    const ALL: [(Kind, &'static str); 5] = [
+        (Kind::Plain, "plain"),
+        (Kind::Fenced, "fenced"),
+        (Kind::Fair, "fair"),
+        (Kind::Rw, "rw"),
+        (Kind::Red, "red"),
+    ];
+
+    /// The name of one of its locks.
+    pub fn lock(self, number: u64) -> String {
+        format!("{self}-{number}")
+    }
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (_, name) = Kind::ALL.iter().find(|(kind, _)| kind == self).expect("one of all");
+        f.write_str(name)
+    }
+}
+
+/// What a worker is told when it starts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Orders {
+    /// What its builder is given: a way and the addresses (`site.rs`).
+    pub way: String,
+    pub urls: Vec<String>,
+    pub ledger: String,
+    pub seed: u64,
+    pub lease: Duration,
+    pub threads: usize,
+    pub kinds: Vec<Kind>,
+    pub locks: u64,
+    pub longest: Duration,
+    pub kept_to_the_end: u8,
+    pub poll_bound: Duration,
+    pub response_timeout: Duration,
+    pub fenced: bool,
+}
+
+impl Orders {
+    /// The orders for the `number`-th worker of a run.
+    pub fn new(work: &Work, number: usize, seed: u64, ledger: String) -> Orders {
+        Orders {
+            way: String::new(),
+            urls: Vec::new(),
+            ledger,
+            seed: seed.wrapping_mul(31).wrapping_add(number as u64),
+            lease: work.leases[number % 2],
+            threads: work.threads,
+            kinds: work.kinds.clone(),
+            locks: work.locks,
+            longest: work.longest,
+            kept_to_the_end: work.kept_to_the_end,
+            poll_bound: work.poll_bound,
+            response_timeout: work.response_timeout,
+            fenced: work.fenced,
+        }
+    }
+
+    pub fn words(&self) -> Vec<String> {
+        let kinds: Vec<_> = self.kinds.iter().map(Kind::to_string).collect();
+        let millis = |span: Duration| span.as_millis().to_string();
+        vec![
+            self.way.clone(),
+            self.urls.join(","),
+            self.ledger.clone(),
+            self.seed.to_string(),
+            millis(self.lease),
+            self.threads.to_string(),
+            kinds.join(","),
+            self.locks.to_string(),
+            millis(self.longest),
+            self.kept_to_the_end.to_string(),
+            millis(self.poll_bound),
+            millis(self.response_timeout),
+            self.fenced.to_string(),
+        ]
+    }
+
+    fn heard(words: &[String]) -> Orders {
+        let number = |place: usize| words[place].parse::<u64>().expect("a number");
+        let span = |place: usize| Duration::from_millis(number(place));
+        let list = |place: usize| words[place].split(',').map(str::to_owned);
+        let kind = |name: String| Kind::ALL.iter().find(|(_, other)| *other == name);
+        Orders {
+            way: words[0].clone(),
+            urls: list(1).collect(),
+            ledger: words[2].clone(),
+            seed: number(3),
+            lease: span(4),
+            threads: usize::try_from(number(5)).expect("a small number"),
+            kinds: list(6).map(|name| kind(name).expect("a kind").0).collect(),
+            locks: number(7),
+            longest: span(8),
+            kept_to_the_end: u8::try_from(number(9)).expect("of a hundred"),
+            poll_bound: span(10),
+            response_timeout: span(11),
+            fenced: words[12] == "true",
+        }
+    }
+
+    fn settings(&self) -> Builder {
+        Client::builder()
+            .watchdog_timeout(self.lease)
+            .poll_bound(self.poll_bound)
+            .response_timeout(self.response_timeout)
+            .connect_timeout(self.response_timeout)
+            .pool_timeout(self.response_timeout)
+            .pool_size(3)
+            .fair_wait(self.poll_bound * 2)
+    }
+
+    fn clients(&self) -> Vec<Client> {
+        let urls = &self.urls;
+        match self.way.as_str() {
+            "single" => urls.iter().map(|url| build(|| self.settings().single(url))).collect(),
+            "cluster" => vec![build(|| self.settings().cluster(urls))],
+            master => vec![build(|| self.settings().sentinel(master, urls))],
+        }
+    }
+}
+
+/// A client that comes when a fault is on has to wait for its end.
+fn build(builder: impl Fn() -> Builder) -> Client {
+    eventually_some("the servers are there", || builder().build().ok())
+}
+
+/// Plays a worker until it is told to end, or killed.
+pub fn play(role: &Role) {
+    let orders = Orders::heard(role.args());
+    let before = Open::now();
+    let clients = orders.clients();
+    let stop = AtomicBool::new(false);
+    let attempts = AtomicU64::new(0);
+    role.say("ready");
+    thread::scope(|scope| {
+        for thread in 0..orders.threads {
+            let (orders, clients, stop, attempts) = (&orders, &clients, &stop, &attempts);
+            scope.spawn(move || Thread::new(role, orders, clients, attempts, thread).work(stop));
+        }
+        while role.hear().is_some_and(|line| line != STOP) {}
+        stop.store(true, Ordering::SeqCst);
+    });
+    drop(clients);
+    let mut left = before.grown();
+    holds_within(Duration::from_secs(20), || {
+        left = before.grown();
+        left.is_empty()
+    });
+    role.say(&if left.is_empty() { CLEAN.to_owned() } else { format!("{DIRTY} {left:?}") });
+}
+
+/// Takes every lock once, when nobody else wants any, and says of which it does not get.
+pub fn sweep(orders: &Orders) -> Vec<String> {
+    let clients = orders.clients();
+    let all = orders.kinds.iter().flat_map(|kind| (0..orders.locks).map(|lock| (*kind, lock)));
+    let refused = all.filter_map(|(kind, number)| {
+        let lock = kind.lock(number);
+        let wish = Wish { lock, shares: false, lease: None, patience: 20_000 };
+        let taken = take_any(&clients, kind, &wish);
+        (!matches!(taken, Ok(Some(_)))).then(|| format!("{} is not to be had", wish.lock))
+    });
+    refused.collect()
+}
+
+/// What this process has open.
+struct Open {
+    threads: BTreeMap<String, usize>,
+    descriptors: usize,
+}
+
+impl Open {
+    fn now() -> Open {
+        Open { threads: threads(), descriptors: descriptors().len() }
+    }
+
+    /// What there is more of than then.
+    fn grown(&self) -> Vec<String> {
+        let now = Open::now();
+        let had = |name: &String| self.threads.get(name).copied().unwrap_or(0);
+        let threads = now.threads.iter().filter(|(name, count)| had(name) < **count);
+        let mut grown: Vec<_> = threads.map(|(name, _)| format!("thread {name}")).collect();
+        if self.descriptors < now.descriptors {
+            grown.push(format!("{} descriptors", now.descriptors - self.descriptors));
+        }
+        grown
+    }
+}
+
+/// A hold of whatever kind.
+trait Held {
+    fn is_held(&self) -> bool;
+    fn unlock(self: Box<Self>) -> leasehold::Result<()>;
+}
+
+impl<P: Protocol> Held for Guard<P> {
+    fn is_held(&self) -> bool {
+        Guard::is_held(self)
+    }
+
+    fn unlock(self: Box<Self>) -> leasehold::Result<()> {
+        Guard::unlock(*self)
+    }
+}
+
+impl Held for MultiGuard {
+    fn is_held(&self) -> bool {
+        MultiGuard::is_held(self)
+    }
+
+    fn unlock(self: Box<Self>) -> leasehold::Result<()> {
+        MultiGuard::unlock(*self)
+    }
+}
+
+/// A hold, and its fencing token, or 0.
+type Taken = (Box<dyn Held>, u64);
+
+struct Thread<'a> {
+    role: &'a Role,
+    orders: &'a Orders,
+    clients: &'a [Client],
+    attempts: &'a AtomicU64,
+    dice: fastrand::Rng,
+    ledger: Ledger,
+}
+
+impl<'a> Thread<'a> {
+    fn new(
+        role: &'a Role,
+        orders: &'a Orders,
+        clients: &'a [Client],
+        attempts: &'a AtomicU64,
+        thread: usize,
+    ) -> Thread<'a> {
+        let seed = orders.seed.wrapping_mul(31).wrapping_add(thread as u64);
+        let (dice, ledger) = (fastrand::Rng::with_seed(seed), Ledger::open(&orders.ledger));
+        Thread { role, orders, clients, attempts, dice, ledger }
+    }
+
+    fn work(mut self, stop: &AtomicBool) {
+        while !stop.load(Ordering::SeqCst) {
+            self.attempt();
+            thread::sleep(Duration::from_micros(self.dice.u64(0..5000)));
+        }
+    }
+
+    /// Asks for a lock once, and holds it for a while if it gets it.
+    fn attempt(&mut self) {
+        let attempt = self.attempts.fetch_add(1, Ordering::SeqCst);
+        let kind = self.orders.kinds[self.dice.usize(..self.orders.kinds.len())];
+        let to_the_end = self.dice.u8(0..100) < self.orders.kept_to_the_end;
+        let wish = self.wish(kind, to_the_end);
+        self.note(attempt, now(), What::Asks(wish.clone()));
+        match take_any(self.clients, kind, &wish) {
+            Ok(Some(taken)) => self.hold(attempt, kind, &wish, taken, to_the_end),
+            Ok(None) => self.note(attempt, now(), What::Refused),
+            Err(error) => self.note(attempt, now(), What::Failed(error_word(&error))),
+        }
+    }
+
+    fn wish(&mut self, kind: Kind, to_the_end: bool) -> Wish {
+        let fixed = to_the_end || self.dice.u8(0..100) < 15;
+        Wish {
+            lock: kind.lock(self.dice.u64(0..self.orders.locks)),
+            shares: kind == Kind::Rw && self.dice.bool(),
+            lease: fixed.then(|| self.dice.u64(300..1200)),
+            patience: if self.dice.u8(0..100) < 15 { 0 } else { self.dice.u64(500..6000) },
+        }
+    }
+
+    fn hold(&mut self, attempt: u64, kind: Kind, wish: &Wish, taken: Taken, to_the_end: bool) {
+        let (held, token) = taken;
+        self.note(attempt, now(), What::Got { token });
+        let account = self.orders.account(kind, wish);
+        let token = if self.orders.fenced { token } else { 0 };
+        let read = account.as_ref().and_then(|account| self.ledger.read(account, token));
+        let long = self.dice.u8(0..100) < 5;
+        let most = self.orders.longest * if long { 40 } else { 1 };
+        let span = Duration::from_micros(self.dice.u64(0..=most.as_micros() as u64));
+        let end = if to_the_end { Nanos::MAX } else { now() + span.as_nanos() as u64 };
+        let valid = self.look_until(attempt, &*held, end);
+        if let (Some(account), Some(value)) = (account, read) {
+            // Like a program that has looked, and is paused now: that the lease may be over
+            // is the store's business.
+            self.ledger.write(&account, token, value + 1);
+        }
+        self.end(attempt, held, valid);
+    }
+
+    /// Looks at the hold until that moment, or its loss. Whether it is valid.
+    fn look_until(&self, attempt: u64, held: &dyn Held, end: Nanos) -> bool {
+        let (mut seen, mut noted) = (None, 0);
+        loop {
+            let at = now();
+            if !held.is_held() {
+                // What it saw last is before what it sees now.
+                seen.into_iter().for_each(|seen| self.note(attempt, seen, What::Valid));
+                self.note(attempt, at, What::Lost);
+                return false;
+            }
+            seen = Some(at);
+            if noted + NOTE < at || end <= at {
+                noted = at;
+                self.note(attempt, at, What::Valid);
+            }
+            if end <= at {
+                return true;
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    fn end(&mut self, attempt: u64, held: Box<dyn Held>, valid: bool) {
+        self.note(attempt, now(), What::Ends);
+        let how = if self.dice.bool() || !valid {
+            drop(held);
+            End::Dropped
+        } else {
+            held.unlock().map_or(End::Unknown, |()| End::Unlocked)
+        };
+        self.note(attempt, now(), What::Ended(how));
+    }
+
+    fn note(&self, attempt: u64, at: Nanos, what: What) {
+        self.role.say(&Record { attempt, at, what }.line());
+    }
+}
+
+impl Orders {
+    /// What a lock of this kind protects; `None` for those that would lose updates beside
+    /// others that share.
+    fn account(&self, kind: Kind, wish: &Wish) -> Option<String> {
+        let open = !self.fenced && !wish.shares;
+        (kind == Kind::Fenced || open).then(|| wish.lock.clone())
+    }
+}
+
+fn take_any(clients: &[Client], kind: Kind, wish: &Wish) -> leasehold::Result<Option<Taken>> {
+    let (client, name) = (&clients[0], &*wish.lock);
+    match kind {
+        Kind::Plain => take(client.lock(name), wish, |_| 0),
+        Kind::Fenced => take(client.fenced_lock(name), wish, Guard::<Fenced>::token),
+        Kind::Fair => take(client.fair_lock(name), wish, |_| 0),
+        Kind::Rw if wish.shares => take(client.rw_lock(name).read_lock(), wish, |_| 0),
+        Kind::Rw => take(client.rw_lock(name).write_lock(), wish, |_| 0),
+        Kind::Red => take_red(RedLock::new(clients.to_vec(), name), wish),
+    }
+}
+
+fn take_red(lock: RedLock, wish: &Wish) -> leasehold::Result<Option<Taken>> {
+    let lock = match wish.lease {
+        Some(lease) => lock.with_lease(Duration::from_millis(lease)),
+        None => lock,
+    };
+    let guard = lock.try_lock_for(Duration::from_millis(wish.patience))?;
+    Ok(guard.map(|guard| (Box::new(guard) as Box<dyn Held>, 0)))
+}
+
+fn take<P: Protocol>(
+    lock: Lock<P>,
+    wish: &Wish,
+    token: impl Fn(&Guard<P>) -> u64,
+) -> leasehold::Result<Option<Taken>> {
+    let lock = match wish.lease {
+        Some(lease) => lock.with_lease(Duration::from_millis(lease)),
+        None => lock,
+    };
+    let guard = match wish.patience {
+        0 => lock.try_lock()?,
+        patience => lock.try_lock_for(Duration::from_millis(patience))?,
+    };
+    Ok(guard.map(|guard| (token(&guard), guard)).map(|(t, guard)| (Box::new(guard) as _, t)))
+}
+
+fn error_word(error: &Error) -> String {
+    format!("{:?}", error.kind()).split_whitespace().collect()
+}
+
+#[test]
+fn orders_arrive_as_they_were_given() {
+    let orders = Orders {
+        way: "main".to_owned(),
+        urls: vec!["a".to_owned(), "b".to_owned()],
+        ledger: "c".to_owned(),
+        seed: 1,
+        lease: Duration::from_millis(2),
+        threads: 3,
+        kinds: vec![Kind::Fair, Kind::Red],
+        locks: 4,
+        longest: Duration::from_millis(5),
+        kept_to_the_end: 6,
+        poll_bound: Duration::from_millis(7),
+        response_timeout: Duration::from_millis(8),
+        fenced: true,
+    };
+    assert_eq!(Orders::heard(&orders.words()), orders);
+}
