@@ -11,6 +11,7 @@
 //! | `crew.rs` | these processes, from the side of the run |
 //! | `site.rs` | the servers of a run, and what can be done to them |
 //! | `nemesis.rs` | the faults, from a seed |
+//! | `controls.rs` | runs in which something is wrong, and has to be found |
 //! | `run.rs` | one run from its start to its report |
 //!
 //! All moments are nanoseconds of the clock that counts since boot, which all processes of
@@ -22,6 +23,7 @@
 )]
 
 pub mod checks;
+pub mod controls;
 pub mod crew;
 pub mod ledger;
 pub mod nemesis;

@@ -34,6 +34,8 @@ pub enum Fault {
     LateRequests,
     /// Nothing passes to those that listen.
     CutOffSubscribers,
+    /// What a worker asks is done, and it hears of it later.
+    LateReplies,
     /// Connections stay open, and nothing passes any more.
     HalfOpen,
     DelayReplies,
@@ -70,8 +72,13 @@ pub enum Fault {
 }
 
 impl Fault {
-    const CLIENTS: [Fault; 4] =
-        [Fault::KillWorker, Fault::StopWorker, Fault::CutOffWorker, Fault::LateRequests];
+    const CLIENTS: [Fault; 5] = [
+        Fault::KillWorker,
+        Fault::StopWorker,
+        Fault::CutOffWorker,
+        Fault::LateRequests,
+        Fault::LateReplies,
+    ];
 
     /// Those that make sense in a layout. (Those of workers come beside another.)
     pub fn of(layout: Layout) -> &'static [Fault] {
@@ -96,6 +103,7 @@ impl Fault {
                 StopWorker,
                 CutOffWorker,
                 LateRequests,
+                LateReplies,
             ],
             Layout::Sentinel => &[
                 Quiet,
@@ -116,6 +124,7 @@ impl Fault {
                 StopWorker,
                 CutOffWorker,
                 LateRequests,
+                LateReplies,
             ],
             Layout::Cluster => &[
                 Quiet,
@@ -134,6 +143,7 @@ impl Fault {
                 StopWorker,
                 CutOffWorker,
                 LateRequests,
+                LateReplies,
             ],
             Layout::Five => &[
                 Quiet,
@@ -151,6 +161,7 @@ impl Fault {
                 StopWorker,
                 CutOffWorker,
                 LateRequests,
+                LateReplies,
             ],
         }
     }
@@ -236,7 +247,11 @@ impl<'a> Nemesis<'a> {
     fn begin(&mut self, fault: Fault, crew: &mut Crew) -> Harm {
         match fault {
             Fault::Quiet => (Whom::Nobody, Effect::Delays),
-            Fault::KillWorker | Fault::StopWorker | Fault::CutOffWorker | Fault::LateRequests => {
+            Fault::KillWorker
+            | Fault::StopWorker
+            | Fault::CutOffWorker
+            | Fault::LateRequests
+            | Fault::LateReplies => {
                 let worker = self.dice.usize(..crew.len());
                 self.begin_at(fault, worker, crew)
             }
@@ -274,9 +289,12 @@ impl<'a> Nemesis<'a> {
             Fault::KillWorker => crew.kill(worker),
             Fault::StopWorker => crew.stop(worker),
             Fault::CutOffWorker => self.site.cut_off_client(&member, |_| true),
-            _ => self.site.fronts().for_each(|front| {
-                front.set_for(whose(member.clone()), Direction::Requests, Flow::Hold);
-            }),
+            late => {
+                let requests = late == Fault::LateRequests;
+                let way = if requests { Direction::Requests } else { Direction::Replies };
+                let whose = whose(member);
+                self.site.fronts().for_each(|front| front.set_for(whose.clone(), way, Flow::Hold));
+            }
         }
         (Whom::Worker(crew.index(worker)), Effect::Delays)
     }
@@ -306,7 +324,8 @@ impl<'a> Nemesis<'a> {
                 self.set_for_all(crew, Direction::Requests, Flow::Swallow);
                 self.set_for_all(crew, Direction::Replies, Flow::Swallow);
             }
-            Fault::DelayReplies => self.each_way(crew, |front, worker| {
+            // Not of all: one is to be told in time what another hears late.
+            Fault::DelayReplies => self.each_way(crew.len().div_ceil(2), crew, |front, worker| {
                 front.delay_for(worker, Direction::Replies, delay);
             }),
             _ => {
@@ -322,12 +341,12 @@ impl<'a> Nemesis<'a> {
     }
 
     fn set_for_all(&self, crew: &Crew, way: Direction, flow: Flow) {
-        self.each_way(crew, |front, worker| front.set_for(worker, way, flow));
+        self.each_way(crew.len(), crew, |front, worker| front.set_for(worker, way, flow));
     }
 
-    fn each_way(&self, crew: &Crew, act: impl Fn(&Proxy, Whose)) {
+    fn each_way(&self, workers: usize, crew: &Crew, act: impl Fn(&Proxy, Whose)) {
         for front in self.site.fronts() {
-            (0..crew.len()).for_each(|worker| act(front, whose(crew.member(worker))));
+            (0..workers).for_each(|worker| act(front, whose(crew.member(worker))));
         }
     }
 

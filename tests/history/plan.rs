@@ -2,6 +2,7 @@
 
 use super::nemesis::Fault;
 use super::worker::Kind;
+use std::ops::Range;
 use std::time::Duration;
 
 /// Where the locks are.
@@ -26,6 +27,8 @@ pub struct Plan {
     /// For how long faults are injected.
     pub span: Duration,
     pub faults: &'static [Fault],
+    /// How soon a free lock is had, where that is sooner than the poll bound.
+    pub told_within: Option<Duration>,
     pub work: Work,
 }
 
@@ -38,10 +41,15 @@ pub struct Work {
     pub kinds: Vec<Kind>,
     /// How many locks there are of each kind.
     pub locks: u64,
+    /// For how long these are the locks; then there are others, for ever if zero. Who is
+    /// forgotten beside a lock that nobody uses any more is not woken by chance.
+    pub used_for: Duration,
     /// How long a hold lasts at most, but for some that are long.
     pub longest: Duration,
     /// How many of a hundred holds have a fixed lease and are kept until it is over.
     pub kept_to_the_end: u8,
+    /// How long fixed leases are, in milliseconds.
+    pub fixed: Range<u64>,
     /// How long a lease is that is renewed, of the workers one after the other.
     pub leases: [Duration; 2],
     pub poll_bound: Duration,
@@ -51,6 +59,9 @@ pub struct Work {
     /// The fault that the workers' own code is to have (`script/seeded`).
     pub seeded: Option<&'static str>,
 }
+
+/// Nothing of that length ends in a run.
+pub const LONG: Duration = Duration::from_secs(60);
 
 impl Layout {
     /// The kinds of lock that make sense there, and the way to write each down.
@@ -73,8 +84,10 @@ impl Plan {
             threads: 2,
             kinds: layout.kinds(),
             locks: 2,
+            used_for: Duration::ZERO,
             longest: Duration::from_millis(30),
             kept_to_the_end: 5,
+            fixed: 300..1200,
             // The second outlasts a fail-over.
             leases: [Duration::from_millis(1500), Duration::from_secs(6)],
             poll_bound: Duration::from_secs(1),
@@ -82,6 +95,22 @@ impl Plan {
             fenced: true,
             seeded: None,
         };
-        Plan { layout, seed, span, faults: Fault::of(layout), work }
+        Plan { layout, seed, span, faults: Fault::of(layout), told_within: None, work }
+    }
+
+    /// Nobody polls, so every message counts, and every subscription.
+    pub fn messages(seed: u64, span: Duration) -> Plan {
+        let all = Plan::everything(Layout::One, seed, span);
+        let work = Work {
+            kinds: vec![Kind::Plain, Kind::Fenced, Kind::Rw],
+            used_for: Duration::from_millis(20),
+            longest: Duration::from_millis(4),
+            kept_to_the_end: 0,
+            leases: [LONG; 2],
+            poll_bound: LONG,
+            ..all.work
+        };
+        let faults = &[Fault::Quiet, Fault::KillSubscribers];
+        Plan { faults, told_within: Some(Duration::from_secs(1)), work, ..all }
     }
 }

@@ -73,7 +73,11 @@ pub fn run(plan: &Plan) -> Report {
 fn bounds(plan: &Plan) -> Bounds {
     let nanos = |span: Duration| u64::try_from(span.as_nanos()).expect("a short span");
     let Plan { work, .. } = plan;
-    Bounds { poll: nanos(work.poll_bound), response: nanos(work.response_timeout), slack: SLACK }
+    Bounds {
+        poll: nanos(plan.told_within.unwrap_or(work.poll_bound)),
+        response: nanos(work.response_timeout),
+        slack: SLACK,
+    }
 }
 
 fn lost_updates(plan: &Plan, accounts: &[Account]) -> Vec<Violation> {

@@ -8,6 +8,7 @@ use crate::support::process::Role;
 use crate::support::wait::{descriptors, eventually_some, holds_within, threads};
 use leasehold::{Builder, Client, Error, Fenced, Guard, Lock, MultiGuard, Protocol, RedLock};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -72,8 +73,10 @@ pub struct Orders {
     pub threads: usize,
     pub kinds: Vec<Kind>,
     pub locks: u64,
+    pub used_for: Duration,
     pub longest: Duration,
     pub kept_to_the_end: u8,
+    pub fixed: Range<u64>,
     pub poll_bound: Duration,
     pub response_timeout: Duration,
     pub fenced: bool,
@@ -91,8 +94,10 @@ impl Orders {
             threads: work.threads,
             kinds: work.kinds.clone(),
             locks: work.locks,
+            used_for: work.used_for,
             longest: work.longest,
             kept_to_the_end: work.kept_to_the_end,
+            fixed: work.fixed.clone(),
             poll_bound: work.poll_bound,
             response_timeout: work.response_timeout,
             fenced: work.fenced,
@@ -116,6 +121,9 @@ impl Orders {
             millis(self.poll_bound),
             millis(self.response_timeout),
             self.fenced.to_string(),
+            millis(self.used_for),
+            self.fixed.start.to_string(),
+            self.fixed.end.to_string(),
         ]
     }
 
@@ -138,6 +146,8 @@ impl Orders {
             poll_bound: span(10),
             response_timeout: span(11),
             fenced: words[12] == "true",
+            used_for: span(13),
+            fixed: number(14)..number(15),
         }
     }
 
@@ -304,10 +314,19 @@ impl<'a> Thread<'a> {
     fn wish(&mut self, kind: Kind, to_the_end: bool) -> Wish {
         let fixed = to_the_end || self.dice.u8(0..100) < 15;
         Wish {
-            lock: kind.lock(self.dice.u64(0..self.orders.locks)),
+            lock: kind.lock(self.number()),
             shares: kind == Kind::Rw && self.dice.bool(),
-            lease: fixed.then(|| self.dice.u64(300..1200)),
+            lease: fixed.then(|| self.dice.u64(self.orders.fixed.clone())),
             patience: if self.dice.u8(0..100) < 15 { 0 } else { self.dice.u64(500..6000) },
+        }
+    }
+
+    /// Which of the locks.
+    fn number(&mut self) -> u64 {
+        let (number, used_for) = (self.dice.u64(0..self.orders.locks), self.orders.used_for);
+        match used_for.as_nanos() as Nanos {
+            0 => number,
+            used_for => number + self.orders.locks * (now() / used_for),
         }
     }
 
@@ -430,8 +449,10 @@ fn orders_arrive_as_they_were_given() {
         threads: 3,
         kinds: vec![Kind::Fair, Kind::Red],
         locks: 4,
+        used_for: Duration::from_millis(9),
         longest: Duration::from_millis(5),
         kept_to_the_end: 6,
+        fixed: 10..11,
         poll_bound: Duration::from_millis(7),
         response_timeout: Duration::from_millis(8),
         fenced: true,
