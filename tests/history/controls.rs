@@ -23,67 +23,74 @@ pub struct Control {
 
 /// All of them, in the order of the files in `tests/seeded`.
 pub const CONTROLS: [Control; 8] = [
-    Control {
-        fault: "no-second-try",
-        promise: Promise::Wait,
-        plan: |seed| Plan { faults: &[Fault::Quiet], ..Plan::messages(seed, SPAN) },
-    },
-    Control {
-        fault: "release-of-others",
-        promise: Promise::Exclusion,
-        plan: |seed| {
-            let work = |work| Work { locks: 1, ..work };
-            plain(seed, &[Fault::LateRequests], work)
-        },
-    },
+    Control { fault: "no-second-try", promise: Promise::Wait, plan: no_second_try },
+    Control { fault: "release-of-others", promise: Promise::Exclusion, plan: release_of_others },
     Control {
         fault: "deadline-from-reply",
         promise: Promise::Exclusion,
-        plan: |seed| {
-            let work = |work| Work { kept_to_the_end: 100, ..work };
-            plain(seed, &[Fault::DelayReplies], work)
-        },
+        plan: deadline_from_reply,
     },
-    Control {
-        fault: "resent-keeps-lease",
-        promise: Promise::Exclusion,
-        plan: |seed| {
-            let work = |work| Work { kept_to_the_end: 100, fixed: 2000..4000, locks: 4, ..work };
-            plain(seed, &[Fault::LateReplies], work)
-        },
-    },
-    Control {
-        fault: "no-polls",
-        promise: Promise::Wait,
-        plan: |seed| {
-            let work = |work| Work { leases: [LONG; 2], locks: 6, ..work };
-            plain(seed, &[Fault::CutOffSubscribers], work)
-        },
-    },
-    Control {
-        fault: "loss-unnoticed",
-        promise: Promise::Report,
-        plan: |seed| {
-            let long = Duration::from_secs(9);
-            let work = |work| Work { leases: [long; 2], longest: long / 2, locks: 4, ..work };
-            plain(seed, &[Fault::EmptyServer], work)
-        },
-    },
-    Control {
-        fault: "token-passed-on",
-        promise: Promise::Tokens,
-        plan: |seed| {
-            let all = Plan::everything(Layout::One, seed, SPAN);
-            let work = Work { kinds: vec![Kind::Fenced], locks: 1, threads: 4, ..all.work };
-            Plan { faults: &[Fault::Quiet], work, ..all }
-        },
-    },
-    Control {
-        fault: "deaf-after-reconnect",
-        promise: Promise::Wait,
-        plan: |seed| Plan { faults: &[Fault::KillSubscribers], ..Plan::messages(seed, SPAN) },
-    },
+    Control { fault: "resent-keeps-lease", promise: Promise::Exclusion, plan: resent_keeps_lease },
+    Control { fault: "no-polls", promise: Promise::Wait, plan: no_polls },
+    Control { fault: "loss-unnoticed", promise: Promise::Report, plan: loss_unnoticed },
+    Control { fault: "token-passed-on", promise: Promise::Tokens, plan: token_passed_on },
+    Control { fault: "deaf-after-reconnect", promise: Promise::Wait, plan: deaf_after_reconnect },
 ];
+
+/// A release between a refusal and its subscription is heard by nobody.
+fn no_second_try(seed: u64) -> Plan {
+    Plan { faults: &[Fault::Quiet], ..Plan::messages(seed, SPAN) }
+}
+
+/// A release arrives when its hold is over and another has the lock.
+fn release_of_others(seed: u64) -> Plan {
+    plain(seed, &[Fault::LateRequests], |work| Work { locks: 1, ..work })
+}
+
+/// Holders whose answers were late hold their locks for longer than the server.
+fn deadline_from_reply(seed: u64) -> Plan {
+    plain(seed, &[Fault::DelayReplies], |work| Work { kept_to_the_end: 100, ..work })
+}
+
+/// So do those whose first answer was lost.
+fn resent_keeps_lease(seed: u64) -> Plan {
+    plain(seed, &[Fault::LateReplies], |work| Work {
+        kept_to_the_end: 100,
+        fixed: 1000..2500,
+        locks: 1,
+        ..work
+    })
+}
+
+/// Messages are lost for longer than the poll bound and the time-out.
+fn no_polls(seed: u64) -> Plan {
+    let faults = &[Fault::CutOffSubscribers];
+    let plan = plain(seed, faults, |work| Work { leases: [LONG; 2], locks: 12, ..work });
+    Plan { lasting: 5000..6000, ..plan }
+}
+
+/// A server forgets holds that would last for long.
+fn loss_unnoticed(seed: u64) -> Plan {
+    let (lease, held) = (Duration::from_secs(9), Duration::from_secs(7));
+    plain(seed, &[Fault::EmptyServer], |work| Work {
+        leases: [lease; 2],
+        longest: [held; 2],
+        locks: 8,
+        ..work
+    })
+}
+
+/// Threads of one process have a lock one after the other.
+fn token_passed_on(seed: u64) -> Plan {
+    let all = Plan::everything(Layout::One, seed, SPAN);
+    let work = Work { kinds: vec![Kind::Fenced], locks: 1, threads: 4, ..all.work };
+    Plan { faults: &[Fault::Quiet], work, ..all }
+}
+
+/// Listeners lose their connections while others wait.
+fn deaf_after_reconnect(seed: u64) -> Plan {
+    Plan { faults: &[Fault::KillSubscribers], ..Plan::messages(seed, SPAN) }
+}
 
 /// Plain locks on one server, with some of the faults.
 fn plain(seed: u64, faults: &'static [Fault], change: impl Fn(Work) -> Work) -> Plan {
@@ -115,7 +122,7 @@ pub fn unfenced(seed: u64) -> Plan {
     let work = Work {
         kinds: vec![Kind::Fenced],
         locks: 4,
-        longest: Duration::from_millis(300),
+        longest: [Duration::from_millis(300); 2],
         leases: [Duration::from_millis(800); 2],
         fenced: false,
         ..all.work

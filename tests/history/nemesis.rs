@@ -6,6 +6,7 @@ use super::plan::{Layout, Plan};
 use super::site::{Site, whose, wipe};
 use super::{Nanos, millis, now};
 use crate::support::{Direction, Flow, Proxy, Server, Whose};
+use std::ops::Range;
 use std::thread;
 use std::time::Duration;
 
@@ -205,7 +206,7 @@ impl<'a> Nemesis<'a> {
             .flatten()
             .map(|fault| (fault, self.begin(fault, crew)))
             .collect();
-        self.pause(300, 2500);
+        self.pause(self.plan.lasting.clone());
         self.end(crew, begun.iter().any(|(fault, _)| *fault == Fault::HalfOpen));
         let over = now();
         for (fault, (whom, effect)) in begun {
@@ -214,7 +215,7 @@ impl<'a> Nemesis<'a> {
             let name = format!("{fault:?}");
             self.disturbances.push(Disturbance { name, from, over, to, whom, effect });
         }
-        self.pause(500, 2500);
+        self.pause(500..2500);
     }
 
     fn draw(&mut self) -> Fault {
@@ -230,8 +231,8 @@ impl<'a> Nemesis<'a> {
         self.plan.faults.contains(&fault).then_some(fault)
     }
 
-    fn pause(&mut self, least: u64, most: u64) {
-        thread::sleep(Duration::from_millis(self.dice.u64(least..=most)));
+    fn pause(&mut self, millis: Range<u64>) {
+        thread::sleep(Duration::from_millis(self.dice.u64(millis)));
     }
 
     /// For how long it goes on after its end.
@@ -304,16 +305,19 @@ impl<'a> Nemesis<'a> {
         for server in self.site.masters() {
             match fault {
                 Fault::CutOffSubscribers => server.gate().keep_apart(&Whose::Subscribers),
-                Fault::KillConnections => {
-                    server.client_kill_type("normal");
-                }
-                Fault::KillSubscribers => {
-                    server.client_kill_type("pubsub");
-                }
+                Fault::KillConnections => self.kill_again_and_again(server, "normal"),
+                Fault::KillSubscribers => self.kill_again_and_again(server, "pubsub"),
                 _ => server.ask::<()>(&["SCRIPT", "FLUSH"]),
             }
         }
         (Whom::Nobody, Effect::Delays)
+    }
+
+    fn kill_again_and_again(&mut self, server: &Server, kind: &str) {
+        for _ in 0..CUTS {
+            server.client_kill_type(kind);
+            self.pause(0..50);
+        }
     }
 
     /// Faults between workers and servers; servers reach each other.
@@ -334,7 +338,7 @@ impl<'a> Nemesis<'a> {
                 for _ in 0..CUTS {
                     let cut = Flow::CutAfter(self.dice.usize(0..200));
                     self.set_for_all(crew, way, cut);
-                    self.pause(0, 50);
+                    self.pause(0..50);
                 }
             }
         }
@@ -437,9 +441,9 @@ impl<'a> Nemesis<'a> {
         let others: Vec<_> = masters.into_iter().filter(|other| other.port() != owner).collect();
         let to = *self.dice.choice(&others).expect("there are others");
         cluster.begin_migration(slot, to);
-        self.pause(0, 500);
+        self.pause(0..500);
         cluster.move_keys(slot, to);
-        self.pause(0, 500);
+        self.pause(0..500);
         cluster.end_migration(slot, to);
     }
 

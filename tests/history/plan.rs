@@ -27,6 +27,8 @@ pub struct Plan {
     /// For how long faults are injected.
     pub span: Duration,
     pub faults: &'static [Fault],
+    /// How long a fault lasts, in milliseconds.
+    pub lasting: Range<u64>,
     /// How soon a free lock is had, where that is sooner than the poll bound.
     pub told_within: Option<Duration>,
     pub work: Work,
@@ -44,8 +46,8 @@ pub struct Work {
     /// For how long these are the locks; then there are others, for ever if zero. Who is
     /// forgotten beside a lock that nobody uses any more is not woken by chance.
     pub used_for: Duration,
-    /// How long a hold lasts at most, but for some that are long.
-    pub longest: Duration,
+    /// How long a hold lasts at most; and those that are long, which are one in twenty.
+    pub longest: [Duration; 2],
     /// How many of a hundred holds have a fixed lease and are kept until it is over.
     pub kept_to_the_end: u8,
     /// How long fixed leases are, in milliseconds.
@@ -85,7 +87,7 @@ impl Plan {
             kinds: layout.kinds(),
             locks: 2,
             used_for: Duration::ZERO,
-            longest: Duration::from_millis(30),
+            longest: [Duration::from_millis(30), Duration::from_millis(1200)],
             kept_to_the_end: 5,
             fixed: 300..1200,
             // The second outlasts a fail-over.
@@ -95,7 +97,15 @@ impl Plan {
             fenced: true,
             seeded: None,
         };
-        Plan { layout, seed, span, faults: Fault::of(layout), told_within: None, work }
+        Plan {
+            layout,
+            seed,
+            span,
+            faults: Fault::of(layout),
+            lasting: 300..2500,
+            told_within: None,
+            work,
+        }
     }
 
     /// Nobody polls, so every message counts, and every subscription.
@@ -104,7 +114,7 @@ impl Plan {
         let work = Work {
             kinds: vec![Kind::Plain, Kind::Fenced, Kind::Rw],
             used_for: Duration::from_millis(20),
-            longest: Duration::from_millis(4),
+            longest: [Duration::from_millis(4), Duration::from_millis(200)],
             kept_to_the_end: 0,
             leases: [LONG; 2],
             poll_bound: LONG,

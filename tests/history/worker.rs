@@ -74,7 +74,7 @@ pub struct Orders {
     pub kinds: Vec<Kind>,
     pub locks: u64,
     pub used_for: Duration,
-    pub longest: Duration,
+    pub longest: [Duration; 2],
     pub kept_to_the_end: u8,
     pub fixed: Range<u64>,
     pub poll_bound: Duration,
@@ -116,7 +116,7 @@ impl Orders {
             self.threads.to_string(),
             kinds.join(","),
             self.locks.to_string(),
-            millis(self.longest),
+            millis(self.longest[0]),
             self.kept_to_the_end.to_string(),
             millis(self.poll_bound),
             millis(self.response_timeout),
@@ -124,6 +124,7 @@ impl Orders {
             millis(self.used_for),
             self.fixed.start.to_string(),
             self.fixed.end.to_string(),
+            millis(self.longest[1]),
         ]
     }
 
@@ -141,7 +142,7 @@ impl Orders {
             threads: usize::try_from(number(5)).expect("a small number"),
             kinds: list(6).map(|name| kind(name).expect("a kind").0).collect(),
             locks: number(7),
-            longest: span(8),
+            longest: [span(8), span(16)],
             kept_to_the_end: u8::try_from(number(9)).expect("of a hundred"),
             poll_bound: span(10),
             response_timeout: span(11),
@@ -336,8 +337,7 @@ impl<'a> Thread<'a> {
         let account = self.orders.account(kind, wish);
         let token = if self.orders.fenced { token } else { 0 };
         let read = account.as_ref().and_then(|account| self.ledger.read(account, token));
-        let long = self.dice.u8(0..100) < 5;
-        let most = self.orders.longest * if long { 40 } else { 1 };
+        let most = self.orders.longest[usize::from(self.dice.u8(0..20) == 0)];
         let span = Duration::from_micros(self.dice.u64(0..=most.as_micros() as u64));
         let end = if to_the_end { Nanos::MAX } else { now() + span.as_nanos() as u64 };
         let valid = self.look_until(attempt, &*held, end);
@@ -450,7 +450,7 @@ fn orders_arrive_as_they_were_given() {
         kinds: vec![Kind::Fair, Kind::Red],
         locks: 4,
         used_for: Duration::from_millis(9),
-        longest: Duration::from_millis(5),
+        longest: [Duration::from_millis(5), Duration::from_millis(12)],
         kept_to_the_end: 6,
         fixed: 10..11,
         poll_bound: Duration::from_millis(7),
