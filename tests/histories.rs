@@ -6,9 +6,9 @@ mod support;
 
 use history::controls::{CONTROLS, assert_unfenced_loses_updates, unfenced};
 use history::plan::{Layout, Plan};
-use history::run::run;
+use history::run::{Counts, Report, run};
 use history::worker::{WORKER, play};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::process;
 
 #[test]
@@ -79,4 +79,44 @@ fn seeded_faults_are_found() {
             scope.spawn(|| control.assert_found(seed()));
         }
     });
+}
+
+/// Runs all plans, all layouts at once, with one seed after the other.
+#[test]
+#[ignore = "goes on for LEASEHOLD_SOAK minutes: script/soak runs it"]
+fn soak() {
+    let end = Instant::now() + Duration::from_secs(60 * number("LEASEHOLD_SOAK", 10));
+    let (mut counts, mut failed) = (Counts::default(), Vec::new());
+    let mut seed = seed();
+    while Instant::now() < end {
+        for (plan, outcome) in runs(&plans(seed)) {
+            match outcome {
+                Some(report) => {
+                    println!("{report}");
+                    counts += report.counts;
+                    failed.extend((!report.violations.is_empty()).then_some(plan));
+                }
+                None => failed.push(plan),
+            }
+        }
+        seed += 1;
+    }
+    println!("in all: {counts}");
+    let failed: Vec<_> = failed.iter().map(|plan| (plan.layout, plan.seed)).collect();
+    assert!(failed.is_empty(), "violations, or runs that broke off, with these seeds: {failed:?}");
+}
+
+fn plans(seed: u64) -> Vec<Plan> {
+    let layouts = [Layout::One, Layout::Sentinel, Layout::Cluster, Layout::Five];
+    let everything = layouts.into_iter().map(|layout| Plan::everything(layout, seed, span()));
+    everything.chain([Plan::messages(seed, span())]).collect()
+}
+
+/// Runs several plans at once: what came of each, or nothing if it broke off.
+fn runs(plans: &[Plan]) -> Vec<(Plan, Option<Report>)> {
+    std::thread::scope(|scope| {
+        let start = |plan| (plan, scope.spawn(move || run(plan)));
+        let started: Vec<_> = plans.iter().map(start).collect();
+        started.into_iter().map(|(plan, thread)| (plan.clone(), thread.join().ok())).collect()
+    })
 }

@@ -65,19 +65,22 @@ fn resent_keeps_lease(seed: u64) -> Plan {
 /// Messages are lost for longer than the poll bound and the time-out.
 fn no_polls(seed: u64) -> Plan {
     let faults = &[Fault::CutOffSubscribers];
-    let plan = plain(seed, faults, |work| Work { leases: [LONG; 2], locks: 12, ..work });
-    Plan { lasting: 5000..6000, ..plan }
+    let slices = Duration::from_millis(20);
+    let plan = plain(seed, faults, |work| Work { leases: [LONG; 2], used_for: slices, ..work });
+    Plan { quiet: 200..500, lasting: 5000..6000, ..plan }
 }
 
 /// A server forgets holds that would last for long.
 fn loss_unnoticed(seed: u64) -> Plan {
-    let (lease, held) = (Duration::from_secs(9), Duration::from_secs(7));
-    plain(seed, &[Fault::EmptyServer], |work| Work {
+    let (lease, held) = (Duration::from_secs(15), Duration::from_secs(14));
+    let plan = plain(seed, &[Fault::EmptyServer], |work| Work {
         leases: [lease; 2],
         longest: [held; 2],
         locks: 8,
         ..work
-    })
+    });
+    // Once, and then none that would make the news late.
+    Plan { span: Duration::from_secs(1), lasting: 300..500, ..plan }
 }
 
 /// Threads of one process have a lock one after the other.

@@ -193,9 +193,14 @@ impl<'a> Nemesis<'a> {
         Nemesis { plan, site, dice, deck, disturbances, injected: 0 }
     }
 
-    /// One fault, and often one of a client beside it, for a while; then their end, and a
-    /// while without any.
+    /// A while without any fault.
+    pub fn rest(&mut self) {
+        self.pause(self.plan.quiet.clone());
+    }
+
+    /// One fault, and often one of a client beside it, for a while, after one without any.
     pub fn strike(&mut self, crew: &mut Crew) {
+        self.rest();
         let fault = self.draw();
         let beside = (!fault.is_of_clients() && self.dice.u8(0..100) < 40)
             .then(|| self.client_fault())
@@ -215,7 +220,6 @@ impl<'a> Nemesis<'a> {
             let name = format!("{fault:?}");
             self.disturbances.push(Disturbance { name, from, over, to, whom, effect });
         }
-        self.pause(500..2500);
     }
 
     fn draw(&mut self) -> Fault {

@@ -27,7 +27,8 @@ pub struct Plan {
     /// For how long faults are injected.
     pub span: Duration,
     pub faults: &'static [Fault],
-    /// How long a fault lasts, in milliseconds.
+    /// How long it is quiet before a fault, and how long the fault lasts, in milliseconds.
+    pub quiet: Range<u64>,
     pub lasting: Range<u64>,
     /// How soon a free lock is had, where that is sooner than the poll bound.
     pub told_within: Option<Duration>,
@@ -43,7 +44,7 @@ pub struct Work {
     pub kinds: Vec<Kind>,
     /// How many locks there are of each kind.
     pub locks: u64,
-    /// For how long these are the locks; then there are others, for ever if zero. Who is
+    /// For how long these are the locks, but for the first; then there are others. Who is
     /// forgotten beside a lock that nobody uses any more is not woken by chance.
     pub used_for: Duration,
     /// How long a hold lasts at most; and those that are long, which are one in twenty.
@@ -86,7 +87,7 @@ impl Plan {
             threads: 2,
             kinds: layout.kinds(),
             locks: 2,
-            used_for: Duration::ZERO,
+            used_for: Duration::from_secs(2),
             longest: [Duration::from_millis(30), Duration::from_millis(1200)],
             kept_to_the_end: 5,
             fixed: 300..1200,
@@ -102,6 +103,7 @@ impl Plan {
             seed,
             span,
             faults: Fault::of(layout),
+            quiet: 500..2500,
             lasting: 300..2500,
             told_within: None,
             work,
@@ -113,6 +115,7 @@ impl Plan {
         let all = Plan::everything(Layout::One, seed, span);
         let work = Work {
             kinds: vec![Kind::Plain, Kind::Fenced, Kind::Rw],
+            locks: 3,
             used_for: Duration::from_millis(20),
             longest: [Duration::from_millis(4), Duration::from_millis(200)],
             kept_to_the_end: 0,

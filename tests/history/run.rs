@@ -12,6 +12,7 @@ use crate::support::Server;
 use crate::support::wait::holds_within;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
 /// What a busy machine may add to a bound: its two processors serve some thirty processes.
@@ -26,14 +27,32 @@ const PRINTED: usize = 10;
 /// What came of a run.
 pub struct Report {
     plan: Plan,
-    faults: usize,
+    pub counts: Counts,
     kinds_of_faults: BTreeMap<String, usize>,
-    attempts: usize,
-    holds: usize,
-    hand_offs: usize,
-    losses: usize,
     accounts: Vec<Account>,
     pub violations: Vec<Violation>,
+}
+
+/// How much happened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    pub attempts: usize,
+    pub holds: usize,
+    pub hand_offs: usize,
+    pub losses: usize,
+    pub faults: usize,
+    pub violations: usize,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Counts) {
+        self.attempts += other.attempts;
+        self.holds += other.holds;
+        self.hand_offs += other.hand_offs;
+        self.losses += other.losses;
+        self.faults += other.faults;
+        self.violations += other.violations;
+    }
 }
 
 /// Runs a plan.
@@ -45,6 +64,7 @@ pub fn run(plan: &Plan) -> Report {
     while Instant::now() < end {
         nemesis.strike(&mut crew);
     }
+    nemesis.rest();
     let mut history =
         History { disturbances: nemesis.disturbances, bounds: bounds(plan), ..History::default() };
     crew.finish().for_each(|(worker, records)| history.add(worker, records));
@@ -57,17 +77,15 @@ pub fn run(plan: &Plan) -> Report {
     for disturbance in &history.disturbances {
         *kinds_of_faults.entry(disturbance.name.clone()).or_default() += 1;
     }
-    Report {
-        plan: plan.clone(),
-        faults: nemesis.injected,
-        kinds_of_faults,
+    let counts = Counts {
         attempts: history.attempts.len(),
         holds: history.holds(),
         hand_offs: history.hand_offs(),
         losses: history.losses(),
-        accounts,
-        violations,
-    }
+        faults: nemesis.injected,
+        violations: violations.len(),
+    };
+    Report { plan: plan.clone(), counts, kinds_of_faults, accounts, violations }
 }
 
 fn bounds(plan: &Plan) -> Bounds {
@@ -116,7 +134,7 @@ impl Report {
         println!("{self}");
         assert!(self.violations.is_empty(), "{self}");
         let seconds = usize::try_from(self.plan.span.as_secs()).expect("a short span");
-        let busy = self.hand_offs >= seconds && self.faults * 10 >= seconds;
+        let busy = self.counts.hand_offs >= seconds && self.counts.faults * 10 >= seconds;
         assert!(busy, "too little happened: the run is void\n{self}");
     }
 
@@ -127,16 +145,21 @@ impl Report {
     }
 }
 
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Counts { attempts, holds, hand_offs, losses, faults, violations } = self;
+        write!(f, "{attempts} attempts, {holds} holds, {hand_offs} hand-offs, {losses} lost, ")?;
+        write!(f, "{faults} faults, {violations} violations")
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { plan, attempts, holds, hand_offs, losses, faults, violations, .. } = self;
+        let Report { plan, counts, .. } = self;
         let (lost, writes) = self.lost_updates();
-        write!(f, "{:?}, seed {}, {} s: ", plan.layout, plan.seed, plan.span.as_secs())?;
-        write!(f, "{attempts} attempts, {holds} holds, {hand_offs} hand-offs, {losses} lost, ")?;
-        write!(f, "{faults} faults, {writes} writes ({lost} lost), ")?;
-        writeln!(f, "{} violations", violations.len())?;
-        writeln!(f, "  {:?}", self.kinds_of_faults)?;
-        for violation in violations.iter().take(PRINTED) {
+        writeln!(f, "{:?}, seed {}, {} s: {counts}", plan.layout, plan.seed, plan.span.as_secs())?;
+        writeln!(f, "  {lost} of {writes} writes lost; faults: {:?}", self.kinds_of_faults)?;
+        for violation in self.violations.iter().take(PRINTED) {
             writeln!(f, "  {violation}")?;
         }
         Ok(())

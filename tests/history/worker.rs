@@ -315,7 +315,7 @@ impl<'a> Thread<'a> {
     fn wish(&mut self, kind: Kind, to_the_end: bool) -> Wish {
         let fixed = to_the_end || self.dice.u8(0..100) < 15;
         Wish {
-            lock: kind.lock(self.number()),
+            lock: kind.lock(self.number(kind)),
             shares: kind == Kind::Rw && self.dice.bool(),
             lease: fixed.then(|| self.dice.u64(self.orders.fixed.clone())),
             patience: if self.dice.u8(0..100) < 15 { 0 } else { self.dice.u64(500..6000) },
@@ -323,11 +323,12 @@ impl<'a> Thread<'a> {
     }
 
     /// Which of the locks.
-    fn number(&mut self) -> u64 {
-        let (number, used_for) = (self.dice.u64(0..self.orders.locks), self.orders.used_for);
-        match used_for.as_nanos() as Nanos {
-            0 => number,
-            used_for => number + self.orders.locks * (now() / used_for),
+    fn number(&mut self, kind: Kind) -> u64 {
+        let number = self.dice.u64(0..self.orders.locks);
+        match (kind, number) {
+            // The dead that stand in a fair queue are buried by those who come later.
+            (Kind::Fair, _) | (_, 0) => number,
+            _ => number + self.orders.locks * (now() / self.orders.used_for.as_nanos() as Nanos),
         }
     }
 

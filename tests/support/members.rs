@@ -4,17 +4,23 @@ use std::collections::HashMap;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// The processes of a test by name. Clones are the same.
 #[derive(Clone, Debug, Default)]
 pub struct Members(Arc<Mutex<Known>>);
 
+/// A look at the kernel's table takes 20 ms and more, so many who want to know share one.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+
 #[derive(Debug, Default)]
 struct Known {
     by_pid: HashMap<u32, Arc<str>>,
-    /// Whose connections there were at the last look, by their end there. To look takes
-    /// some 20 ms.
+    /// Whose connections there were at the last look, by their end there.
     by_address: HashMap<SocketAddr, Arc<str>>,
+    /// When that look began, and when it was over.
+    looked: Option<(Instant, Instant)>,
 }
 
 impl Members {
@@ -25,12 +31,18 @@ impl Members {
         by_pid.insert(pid, name.into());
     }
 
-    /// The member that has connected from `client`, a TCP port of this machine; `None`
-    /// if that is nobody's, or has been closed already.
-    pub fn who_connects_from(&self, client: SocketAddr) -> Option<Arc<str>> {
+    /// The member that has connected, before `since`, from `client`, a TCP port of this
+    /// machine; `None` if that is nobody's, or has been closed already.
+    pub fn who_connects_from(&self, client: SocketAddr, since: Instant) -> Option<Arc<str>> {
         let mut known = self.known();
-        if !known.by_address.contains_key(&client) {
+        let is_known = known.by_address.contains_key(&client);
+        if !is_known && known.looked.is_none_or(|(begun, _)| begun < since) {
+            // Those who come meanwhile wait for the same look.
+            let soon = known.looked.map(|(_, over)| BETWEEN_LOOKS.saturating_sub(over.elapsed()));
+            thread::sleep(soon.unwrap_or_default());
+            let begun = Instant::now();
             known.by_address = look(&known.by_pid);
+            known.looked = Some((begun, Instant::now()));
         }
         known.by_address.get(&client).cloned()
     }

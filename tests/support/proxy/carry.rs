@@ -8,6 +8,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 const CHUNK: usize = 64 * 1024;
 
@@ -26,8 +27,9 @@ pub(super) struct Wires {
 #[derive(Debug)]
 pub(super) struct Link {
     number: usize,
-    /// Who has made it, once that was asked.
-    member: OnceLock<Arc<str>>,
+    since: Instant,
+    /// Who has made it, if that is known, once it was asked.
+    member: OnceLock<Option<Arc<str>>>,
     subscribes: AtomicBool,
     client: TcpStream,
     server: TcpStream,
@@ -124,15 +126,15 @@ impl Wires {
     /// What is known of a link. Whose it is is looked for only if a rule asks: that takes
     /// time.
     fn known(&self, link: &Link) -> Known {
-        let asked = link.member.get().is_none() && self.rules().tell_members_apart();
-        let address = asked.then(|| link.client.peer_addr().ok()).flatten();
-        if let Some(name) = address.and_then(|from| self.members.who_connects_from(from)) {
-            // Another thread may have found the same.
-            let _ = link.member.set(name);
+        if link.member.get().is_none() && self.rules().tell_members_apart() {
+            link.member.get_or_init(|| {
+                let address = link.client.peer_addr().ok()?;
+                self.members.who_connects_from(address, link.since)
+            });
         }
         Known {
             number: link.number,
-            member: link.member.get().cloned(),
+            member: link.member.get().cloned().flatten(),
             subscribes: link.subscribes.load(Ordering::SeqCst),
         }
     }
@@ -282,6 +284,7 @@ impl Link {
         }
         Self {
             number,
+            since: Instant::now(),
             member: OnceLock::new(),
             subscribes: AtomicBool::new(false),
             client,
