@@ -40,11 +40,7 @@ fn automatic(cluster: &Cluster) -> Sharding {
 
 /// How many listen to a channel there, in any way.
 fn listeners(node: &Server, name: &str) -> usize {
-    let count = |how: &str| -> usize {
-        let heard: Option<(String, usize)> = node.tells(&["PUBSUB", how, &channel(name)]);
-        heard.map_or(0, |(_, count)| count)
-    };
-    count("NUMSUB") + count("SHARDNUMSUB")
+    node.listeners(&channel(name))
 }
 
 /// Whether one listens to the releases of that lock: at this node, if that one tells of them.

@@ -9,13 +9,15 @@ mod support;
 use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
+use std::{slice, thread};
 
-use leasehold::{Builder, Client};
+use leasehold::{Builder, Client, Sharding};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use support::server::free_port;
-use support::{Config, Server, eventually, in_time};
+use support::{Cluster, Config, Server, eventually, exists, in_time, pttl};
 
 const URL: &str = "LEASEHOLD_TLS_URL";
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// An authority that signs certificates.
 struct Authority {
@@ -109,12 +111,12 @@ fn a_lock_works_over_tls_and_is_woken_there() {
 #[ignore = "a part of the test above, which runs it with SSL_CERT_FILE set"]
 fn locks_over_tls() {
     let url = std::env::var(URL).expect("started by the test above");
-    let open = || Client::builder().single(&url).poll_bound(Duration::from_secs(60));
+    let open = || Client::builder().single(&url).poll_bound(MINUTE);
     let holder = open().build().expect("the certificate is trusted");
     let waiter = open().build().expect("the certificate is trusted");
     let guard = holder.lock("a").lock().expect("a free lock");
     let (got, gets) = mpsc::channel();
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         scope.spawn(|| {
             waiter.lock("a").lock().expect("a released lock").unlock().expect("a held lock");
             got.send(()).expect("the test waits");
@@ -153,10 +155,10 @@ fn a_certificate_that_nobody_vouches_for_is_refused_and_the_password_not_shown()
 /// The lock is taken, another waits for it and is told of the release, over as many
 /// connections as that takes.
 fn pass(open: impl Fn() -> Builder) {
-    let open = || open().poll_bound(Duration::from_secs(60)).build();
+    let open = || open().poll_bound(MINUTE).build();
     let (holder, waiter) = (open().expect("it may connect"), open().expect("it may connect"));
     let guard = holder.lock("a").lock().expect("a free lock");
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let waits = scope.spawn(|| waiter.lock("a").lock().and_then(|guard| guard.unlock()));
         eventually("it is refused", || holder.lock("a").is_locked().is_ok_and(|held| held));
         guard.unlock().expect("held");
@@ -190,24 +192,117 @@ fn who_is_asked_for_a_certificate_shows_it() {
 #[test]
 fn a_master_that_sentinels_name_is_spoken_to_over_tls() {
     let signs = Authority::new();
-    let (port, sentinel_port) = (free_port(), free_port());
-    let with = |config, lines: &[String]| {
-        let told = signs.tell(config);
-        lines.iter().fold(told, Config::line)
-    };
-    let secret = ["tls-auth-clients yes".to_owned(), format!("tls-port {port}")];
-    let _master = Server::with(|config| with(config, &secret));
-    let watch = [
-        "tls-replication yes".to_owned(),
-        format!("tls-port {sentinel_port}"),
-        format!("sentinel monitor main 127.0.0.1 {port} 1"),
-    ];
-    let _sentinel = Server::with(|config| with(config.sentinel(), &watch));
+    let with = |config| signs.tell(config).encrypted().line("tls-auth-clients yes");
+    let master = Server::with(with);
+    let watch = format!("sentinel monitor main 127.0.0.1 {} 1", master.port());
+    let sentinel = Server::with(|config| with(config.sentinel()).line(watch));
     let (certificate, key) = signs.sign();
     pass(|| {
-        let url = format!("rediss://127.0.0.1:{sentinel_port}/");
-        let builder = Client::builder().sentinel("main", [url]);
+        let builder = Client::builder().sentinel("main", [sentinel.url()]);
         builder.tls_authority(&*signs.pem).tls_identity(&*certificate, &*key)
+    });
+}
+
+/// A cluster that speaks nothing but TLS, and only with those who show a certificate.
+struct EncryptedCluster {
+    cluster: Cluster,
+    authority: String,
+    identity: (String, String),
+}
+
+impl EncryptedCluster {
+    fn start(masters: usize, replicas_each: usize) -> EncryptedCluster {
+        let signs = Authority::new();
+        let cluster = Cluster::with(masters, replicas_each, |config| {
+            signs.tell(config).encrypted().line("tls-auth-clients yes")
+        });
+        let identity = signs.sign();
+        EncryptedCluster { cluster, authority: signs.pem, identity }
+    }
+
+    /// For a client that is told of one node, and has to find the others.
+    fn untrusting(&self) -> Builder {
+        let (certificate, key) = &self.identity;
+        let first = self.cluster.nodes()[0].url();
+        Client::builder().cluster([first]).tls_identity(&**certificate, &**key)
+    }
+
+    fn builder(&self) -> Builder {
+        self.untrusting().tls_authority(&*self.authority)
+    }
+
+    /// A client whose waiters are woken by messages alone.
+    fn quiet(&self, sharding: Sharding) -> Client {
+        let builder = self.builder().sharding(sharding).poll_bound(MINUTE * 10);
+        builder.build().expect("the cluster is well")
+    }
+}
+
+/// Whether it gets the lock. It does not wait for ever, or a test would not fail.
+fn waits_for(client: &Client, name: &str) -> bool {
+    client.lock(name).try_lock_for(MINUTE * 2).expect("an answer").is_some()
+}
+
+/// Blocks until somebody listens at these nodes for the release of that lock.
+fn await_listener(nodes: &[Server], name: &str) {
+    let channel = format!("redisson_lock__channel:{{{name}}}");
+    let listeners = || nodes.iter().map(|node| node.listeners(&channel)).sum::<usize>();
+    eventually("the waiter listens", || listeners() == 1);
+}
+
+#[test]
+fn the_nodes_of_a_cluster_are_found_and_spoken_to_over_tls() {
+    let encrypted = EncryptedCluster::start(3, 0);
+    let nodes = encrypted.cluster.nodes();
+    for sharding in [Sharding::Auto, Sharding::Off] {
+        let [holder, waiter] = [(); 2].map(|()| encrypted.quiet(sharding));
+        for node in nodes {
+            let name = encrypted.cluster.key_on(node, &format!("{sharding:?}"));
+            let guard = holder.lock(&name).lock().expect("free");
+            assert!(exists(node, &name));
+            thread::scope(|scope| {
+                let waits = scope.spawn(|| waits_for(&waiter, &name));
+                await_listener(nodes, &name);
+                guard.unlock().expect("held");
+                assert!(in_time("it is told", waits));
+            });
+        }
+    }
+    let url = nodes[0].url();
+    let nameless = Client::builder().cluster([&url]).tls_authority(&*encrypted.authority);
+    let plain = Client::builder().cluster([url.replace("rediss", "redis")]);
+    for stranger in [nameless, encrypted.untrusting(), plain] {
+        let error = stranger.build().expect_err("it is not let in, or does not trust the node");
+        assert!(error.is_connection(), "{error:?}");
+    }
+}
+
+#[test]
+fn a_hold_is_found_over_tls_where_a_resharding_and_a_fail_over_have_taken_it() {
+    let encrypted = EncryptedCluster::start(3, 1);
+    let cluster = &encrypted.cluster;
+    let [holder, waiter] = [(); 2].map(|()| encrypted.quiet(Sharding::On));
+    let [old, new] = [&cluster.nodes()[0], &cluster.nodes()[1]];
+    let replica = cluster.replica_of(new);
+    let name = cluster.key_on(old, "lock");
+    let slot = cluster.slot_of(&name);
+    let guard = holder.lock(&name).lock().expect("free");
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| waits_for(&waiter, &name));
+        await_listener(slice::from_ref(old), &name);
+        cluster.begin_migration(slot, new);
+        cluster.move_keys(slot, new);
+        guard.extend(MINUTE).expect("the old node says ASK");
+        cluster.end_migration(slot, new);
+        guard.extend(MINUTE * 2).expect("the old node says MOVED");
+        await_listener(slice::from_ref(new), &name);
+        // No slots are a replica's: the client has not heard of it.
+        cluster.fail_over(replica);
+        guard.extend(MINUTE * 3).expect("found on the new master");
+        assert!(pttl(replica, &name) > 150_000);
+        await_listener(slice::from_ref(replica), &name);
+        guard.unlock().expect("held");
+        assert!(in_time("it is told there", waits));
     });
 }
 

@@ -13,6 +13,7 @@ pub struct Config {
     pub(super) greeting: &'static [&'static str],
     pub(super) members: Option<Members>,
     pub(super) movable_clock: bool,
+    pub(super) is_encrypted: bool,
 }
 
 /// What a redis-server is started as.
@@ -50,6 +51,13 @@ impl Config {
     pub fn password(mut self, password: &str) -> Self {
         self.credentials = Some(Credentials { user: None, password: password.to_owned() });
         self.line(format!("requirepass {password}"))
+    }
+
+    /// Makes the server speak nothing but TLS, on its port and to other servers. Lines
+    /// have to name its certificate. The harness goes on using the unix socket.
+    pub fn encrypted(mut self) -> Self {
+        self.is_encrypted = true;
+        self.line("tls-replication yes").line("tls-cluster yes")
     }
 
     /// Makes the harness log in as this user. Needed where lines, or a file,

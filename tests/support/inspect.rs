@@ -68,6 +68,15 @@ impl Server {
         count
     }
 
+    /// How many connections have subscribed this channel, as a sharded one or not.
+    pub fn listeners(&self, channel: &str) -> usize {
+        let count = |how: &str| -> usize {
+            let heard: Option<(String, usize)> = self.tells(&["PUBSUB", how, channel]);
+            heard.map_or(0, |(_, count)| count)
+        };
+        count("NUMSUB") + count("SHARDNUMSUB")
+    }
+
     /// All connections but the harness's own.
     pub fn clients(&self) -> Vec<Peer> {
         self.peers(&["CLIENT", "LIST"])

@@ -1,5 +1,6 @@
 //! What the nodes of a cluster say of each other: `CLUSTER NODES`.
 
+use super::ports::TO_THE_BUS;
 use super::server::Server;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -48,7 +49,7 @@ impl Node {
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.split_whitespace();
         let id = words.next()?.to_owned();
-        let port = words.next()?.split_once('@')?.0.rsplit_once(':')?.1.parse().ok()?;
+        let port = client_port(words.next()?)?;
         let flags = words.next()?.split(',').filter(|flag| *flag != "myself");
         let flags = flags.map(str::to_owned).collect();
         let master = words.next()?.to_owned();
@@ -56,6 +57,17 @@ impl Node {
         let slots = words.skip(1).filter(|word| !word.starts_with('['));
         let slots = slots.map(range).collect::<Option<_>>()?;
         Some(Self { id, port, flags, master, epoch, slots })
+    }
+}
+
+/// Reads `<ip:port@bus,...>`. Newer servers say 0 for the port to who asks without TLS, if the
+/// node serves clients with TLS alone; then it is told by that of the bus.
+fn client_port(word: &str) -> Option<u16> {
+    let (address, rest) = word.split_once('@')?;
+    let bus: u16 = rest.split(',').next()?.parse().ok()?;
+    match address.rsplit_once(':')?.1.parse().ok()? {
+        0 => bus.checked_sub(TO_THE_BUS),
+        port => Some(port),
     }
 }
 

@@ -56,9 +56,10 @@ impl Server {
             .expect("a free port stays free for a moment")
     }
 
-    /// `redis://127.0.0.1:<port>/`, without credentials.
+    /// `redis://127.0.0.1:<port>/`, or `rediss://`, without credentials.
     pub fn url(&self) -> String {
-        format!("redis://{}/", self.addr())
+        let scheme = if self.config.is_encrypted { "rediss" } else { "redis" };
+        format!("{scheme}://{}/", self.addr())
     }
 
     /// `redis://<user>:<password>@127.0.0.1:<port>/`, both taken as they are: no
@@ -199,12 +200,15 @@ impl Server {
 
     fn own_settings(&self) -> String {
         let folder = self.folder.path().display();
-        let port = self.port;
+        let port = match self.config.is_encrypted {
+            true => format!("port 0\ntls-port {}", self.port),
+            false => format!("port {}", self.port),
+        };
         format!(
             "dir \"{folder}\"\n\
              logfile redis.log\n\
              bind 127.0.0.1\n\
-             port {port}\n\
+             {port}\n\
              unixsocket \"{folder}/redis.sock\"\n\
              save \"\"\n"
         )
