@@ -241,12 +241,8 @@ impl Refusal {
     /// Reads an error reply. Redis before 7 wraps what a script met in words of its own,
     /// with the code in the middle.
     pub(crate) fn new(code: &str, detail: &str) -> Refusal {
-        let wrapped = code == "ERR" && detail.starts_with("Error running script");
-        let inner = wrapped.then(|| detail.rsplit_once(": -")).flatten();
-        let (code, detail) = match inner {
-            Some((_, inner)) => inner.split_once(' ').unwrap_or((inner, "")),
-            None => (code, detail),
-        };
+        let inner = if code == "ERR" { unwrapped(detail) } else { None };
+        let (code, detail) = inner.unwrap_or((code, detail));
         Refusal { code: code.to_owned(), detail: detail.to_owned() }
     }
 
@@ -313,6 +309,18 @@ impl Refusal {
     }
 }
 
+/// The code, if there is one, and the rest of what a script met, from
+/// `Error running script (call to <name>): @user_script:<line>: <what it met>`. What the
+/// server itself objects to stands behind its place once more, and its code behind a `-`.
+fn unwrapped(detail: &str) -> Option<(&str, &str)> {
+    let (_, inner) = detail.strip_prefix("Error running script")?.rsplit_once("@user_script:")?;
+    let (_line, inner) = inner.split_once(": ")?;
+    let (code, rest) = inner.split_once(' ').unwrap_or((inner, ""));
+    let code = code.strip_prefix('-').unwrap_or(code);
+    let is_code = !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_uppercase());
+    is_code.then_some((code, rest))
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.detail.as_str() {
@@ -355,6 +363,13 @@ mod tests {
         let refusal = Refusal::new("ERR", wrapped);
         assert_eq!(refusal.code, "OOM");
         assert_eq!(refusal.detail, "command not allowed when used memory > 'maxmemory'.");
+        let answered = "Error running script (call to f_0a): @user_script:14: \
+                        WRONGTYPE Operation against a key";
+        let refusal = Refusal::new("ERR", answered);
+        assert_eq!((&*refusal.code, &*refusal.detail), ("WRONGTYPE", "Operation against a key"));
+        let uncoded = "Error running script (call to f_0a): @user_script:9: @user_script: 9: \
+                       The user executing the script can't run this command";
+        assert_eq!(Refusal::new("ERR", uncoded).detail, uncoded);
         assert_eq!(Refusal::new("ERR", "a: -b c").detail, "a: -b c");
     }
 
