@@ -641,7 +641,7 @@ fn where_calls_cannot_be_joined_they_are_made_by_themselves() {
     for name in ["plain_acquire", "plain_release"] {
         server.ask::<String>(&["SCRIPT", "LOAD", &script(name).text]);
     }
-    let rule = ["ACL", "SETUSER", "narrow", "on", ">secret", "~*", "&*", "+@all", "-script|load"];
+    let rule = ["ACL", "SETUSER", "narrow", "on", ">secret", "~*", "&*", "+@all", "-script"];
     server.ask::<()>(&rule);
     let url = server.login_url("narrow", "secret");
     let client = Client::builder().single(url).pool_size(1).build().expect("it may log in");
@@ -666,8 +666,8 @@ fn a_pair_is_seven_commands() {
     server.reset_stats();
     (0..PAIRS).for_each(|_| pair());
     let mut stats = server.commandstats();
-    // The harness's own.
-    for own in ["info", "config|resetstat", "client|setname"] {
+    // The harness's own. Redis before 7 counts no subcommands.
+    for own in ["info", "config|resetstat", "config", "client|setname", "client"] {
         stats.remove(own);
     }
     let wanted = [
