@@ -154,13 +154,13 @@ fn a_certificate_that_nobody_vouches_for_is_refused_and_the_password_not_shown()
 
 /// The lock is taken, another waits for it and is told of the release, over as many
 /// connections as that takes.
-fn pass(open: impl Fn() -> Builder) {
+fn pass(server: &Server, open: impl Fn() -> Builder) {
     let open = || open().poll_bound(MINUTE).build();
     let (holder, waiter) = (open().expect("it may connect"), open().expect("it may connect"));
     let guard = holder.lock("a").lock().expect("a free lock");
     thread::scope(|scope| {
         let waits = scope.spawn(|| waiter.lock("a").lock().and_then(|guard| guard.unlock()));
-        eventually("it is refused", || holder.lock("a").is_locked().is_ok_and(|held| held));
+        await_listener(slice::from_ref(server), "a");
         guard.unlock().expect("held");
         in_time("it gets the lock", waits).expect("a lock");
     });
@@ -170,7 +170,7 @@ fn pass(open: impl Fn() -> Builder) {
 fn a_given_authority_is_trusted_and_no_other() {
     let encrypted = Encrypted::start();
     let open = || Client::builder().single(&encrypted.url).tls_authority(&*encrypted.signs.pem);
-    pass(open);
+    pass(&encrypted.server, open);
     let other = Authority::new().pem;
     let error = open().tls_authority(other).build().expect_err("another authority");
     assert!(error.is_connection(), "{error:?}");
@@ -183,7 +183,7 @@ fn who_is_asked_for_a_certificate_shows_it() {
     let error = nameless().build().expect_err("the server wants a certificate");
     assert!(error.is_connection(), "{error:?}");
     let (certificate, key) = encrypted.signs.sign();
-    pass(|| nameless().tls_identity(&*certificate, &*key));
+    pass(&encrypted.server, || nameless().tls_identity(&*certificate, &*key));
     let (strange, key) = Authority::new().sign();
     let error = nameless().tls_identity(strange, key).build().expect_err("who is that?");
     assert!(error.is_connection(), "{error:?}");
@@ -197,7 +197,7 @@ fn a_master_that_sentinels_name_is_spoken_to_over_tls() {
     let watch = format!("sentinel monitor main 127.0.0.1 {} 1", master.port());
     let sentinel = Server::with(|config| with(config.sentinel()).line(watch));
     let (certificate, key) = signs.sign();
-    pass(|| {
+    pass(&master, || {
         let builder = Client::builder().sentinel("main", [sentinel.url()]);
         builder.tls_authority(&*signs.pem).tls_identity(&*certificate, &*key)
     });

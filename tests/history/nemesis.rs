@@ -179,8 +179,15 @@ pub struct Nemesis<'a> {
     dice: fastrand::Rng,
     /// The faults that are still to come before any comes again.
     deck: Vec<Fault>,
+    /// Those that served locks at the last look, and when that was.
+    serving: (Vec<u16>, Nanos),
     pub disturbances: Vec<Disturbance>,
     pub injected: usize,
+}
+
+/// The ports of those that serve locks.
+fn serving(site: &Site) -> Vec<u16> {
+    site.masters().into_iter().map(Server::port).collect()
 }
 
 /// What a fault meets, and what it may do.
@@ -189,13 +196,32 @@ type Harm = (Whom, Effect);
 impl<'a> Nemesis<'a> {
     pub fn new(plan: &'a Plan, site: &'a Site) -> Nemesis<'a> {
         let dice = fastrand::Rng::with_seed(plan.seed);
+        let serving = (serving(site), now());
         let (deck, disturbances) = (Vec::new(), Vec::new());
-        Nemesis { plan, site, dice, deck, disturbances, injected: 0 }
+        Nemesis { plan, site, dice, deck, serving, disturbances, injected: 0 }
+    }
+
+    /// On a machine that is busy enough servers take each other for dead though nobody has
+    /// done anything to them. What they forget then is no surprise.
+    fn look_for_changes(&mut self) {
+        let (serving, now) = (serving(self.site), now());
+        let (before, from) = std::mem::replace(&mut self.serving, (serving, now));
+        if before != self.serving.0 {
+            self.disturbances.push(Disturbance {
+                name: "change of masters".to_owned(),
+                from,
+                over: now,
+                to: now + RECOVERY,
+                whom: Whom::All,
+                effect: Effect::Forgets,
+            });
+        }
     }
 
     /// A while without any fault.
     pub fn rest(&mut self) {
         self.pause(self.plan.quiet.clone());
+        self.look_for_changes();
     }
 
     /// One fault, and often one of a client beside it, for a while, after one without any.
@@ -214,6 +240,7 @@ impl<'a> Nemesis<'a> {
         self.pause(self.plan.lasting.clone());
         self.end(crew, begun.iter().any(|(fault, _)| *fault == Fault::HalfOpen));
         let over = now();
+        self.look_for_changes();
         for (fault, (whom, effect)) in begun {
             self.injected += usize::from(fault != Fault::Quiet);
             let to = over + RECOVERY + self.lasts(fault);

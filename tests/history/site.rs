@@ -3,9 +3,13 @@
 use super::plan::Layout;
 use super::worker::Orders;
 use crate::support::replicated::MASTER;
+use crate::support::wait::{BOUND, holds_within};
 use crate::support::{Cluster, Config, Members, Proxy, Replicated, Server, Whose, eventually};
 use std::fs;
 use std::sync::Mutex;
+
+/// How much of each server's log is shown when something does not happen.
+const LOGGED: usize = 20;
 
 /// Servers with gates before them, so that any of them can be cut off from any process.
 #[derive(Debug)]
@@ -147,7 +151,9 @@ impl Site {
                 replicated.await_master_other_than(master.port());
             }
             Servers::Cluster(_) => {
-                eventually("the replica takes its place", || replica.says("role:master"));
+                let replaced = || replica.says("role:master");
+                let ports = (master.port(), replica.port());
+                assert!(holds_within(BOUND, replaced), "{ports:?}: {}", self.describe());
             }
         }
     }
@@ -172,6 +178,18 @@ impl Site {
             Servers::Replicated(replicated) => replicated.settle(),
             Servers::Cluster(cluster) => cluster.settle(),
         }
+    }
+
+    /// What the servers say of each other, and have written down at last.
+    fn describe(&self) -> String {
+        let describe = |server: &Server| {
+            let (member, log) = (server.member(), server.log());
+            let view: Option<String> = server.tells(&["CLUSTER", "NODES"]);
+            let log: Vec<_> = log.lines().rev().take(LOGGED).collect();
+            format!("{member}, port {}: {view:?}, {log:#?}", server.port())
+        };
+        let running = self.all().filter(|server| server.runs());
+        running.map(describe).collect::<Vec<_>>().join("\n")
     }
 
     fn at(&self, port: u16) -> &Server {

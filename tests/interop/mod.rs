@@ -29,11 +29,16 @@ fn class_path() -> Option<&'static str> {
         let said = String::from_utf8_lossy(&built.stderr).into_owned();
         match built.status.code() {
             Some(0) => Some(String::from_utf8_lossy(&built.stdout).trim().to_owned()),
-            Some(3) if std::env::var_os("LEASEHOLD_INTEROP").is_none() => None,
+            Some(3) if !is_required() => None,
             _ => panic!("script/interop: {said}"),
         }
     };
     PATH.get_or_init(build).as_deref()
+}
+
+/// `LEASEHOLD_INTEROP` is set, to something.
+fn is_required() -> bool {
+    std::env::var_os("LEASEHOLD_INTEROP").is_some_and(|value| !value.is_empty())
 }
 
 /// Where an answer goes: `ok` with a value, or an error's words.

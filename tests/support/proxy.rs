@@ -78,6 +78,7 @@ impl Proxy {
     /// Sets the flow of one direction for a part of the connections, but for those on which
     /// `on_request` has set another.
     pub fn set_for(&self, whose: Whose, direction: Direction, flow: Flow) {
+        self.wires.identify_all();
         self.wires.rules().set_for(whose, direction, flow);
     }
 
@@ -96,6 +97,7 @@ impl Proxy {
 
     /// The same for a part of the connections.
     pub fn delay_for(&self, whose: Whose, direction: Direction, delay: Duration) {
+        self.wires.identify_all();
         self.wires.rules().set_delay_for(whose, direction, delay);
     }
 

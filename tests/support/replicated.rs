@@ -2,7 +2,7 @@
 
 use super::config::{Config, Credentials};
 use super::server::Server;
-use super::wait::{eventually, eventually_some};
+use super::wait::{eventually, eventually_some, holds_within};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -92,10 +92,12 @@ impl Replicated {
     /// until there is another master, and returns it.
     pub fn fail_over(&self) -> &Server {
         let old = self.master().port();
-        eventually("a sentinel starts a fail-over", || {
+        let another = || self.agreed_master().filter(|master| master.port() != old);
+        eventually("a sentinel completes a fail-over", || {
             // One that has not heard of the last fail-over would try that one again.
             let mut informed = self.sentinels.iter().filter(|one| announces(one) == Some(old));
-            informed.any(|one| one.tells::<()>(&["SENTINEL", "FAILOVER", MASTER]).is_some())
+            informed.any(|one| one.tells::<()>(&["SENTINEL", "FAILOVER", MASTER]).is_some());
+            holds_within(FAILOVER_TIMEOUT, || another().is_some())
         });
         self.await_master_other_than(old)
     }

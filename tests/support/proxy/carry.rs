@@ -80,6 +80,13 @@ impl Wires {
         }
     }
 
+    /// Finds out whose the connections are, before a rule asks: those that are then looked for
+    /// have to wait.
+    pub(super) fn identify_all(&self) {
+        let links = lock(&self.links).clone();
+        links.iter().for_each(|link| self.identify(link));
+    }
+
     /// Closes all current connections on both sides.
     pub(super) fn kill_all(&self) {
         lock(&self.links).iter().for_each(|link| link.close());
@@ -127,16 +134,20 @@ impl Wires {
     /// time.
     fn known(&self, link: &Link) -> Known {
         if link.member.get().is_none() && self.rules().tell_members_apart() {
-            link.member.get_or_init(|| {
-                let address = link.client.peer_addr().ok()?;
-                self.members.who_connects_from(address, link.since)
-            });
+            self.identify(link);
         }
         Known {
             number: link.number,
             member: link.member.get().cloned().flatten(),
             subscribes: link.subscribes.load(Ordering::SeqCst),
         }
+    }
+
+    fn identify(&self, link: &Link) {
+        link.member.get_or_init(|| {
+            let address = link.client.peer_addr().ok()?;
+            self.members.who_connects_from(address, link.since)
+        });
     }
 
     fn count_connection(&self) -> usize {
