@@ -139,6 +139,13 @@ impl Promise {
     }
 }
 
+impl Bounds {
+    /// How long anybody waits beside a free lock at most.
+    fn wait(&self) -> Nanos {
+        self.poll + self.response + self.slack
+    }
+}
+
 impl History {
     /// Adds what one process wrote down.
     pub fn add(&mut self, worker: Worker, records: impl IntoIterator<Item = Record>) {
@@ -187,6 +194,14 @@ impl History {
     pub fn losses(&self) -> usize {
         let lost = |attempt: &&Attempt| attempt.hold().is_some_and(|hold| hold.lost.is_some());
         self.attempts.iter().filter(lost).count()
+    }
+
+    /// The longest that anybody has waited beside a free lock with nothing in the way, and how
+    /// long that may be.
+    pub fn longest_wait(&self) -> (Nanos, Nanos) {
+        let locks = self.by_lock();
+        let gaps = locks.values().flat_map(|attempts| waits::gaps(self, attempts));
+        (gaps.map(|(_, gap)| gap).max().unwrap_or(0), self.bounds.wait())
     }
 
     fn by_lock(&self) -> HashMap<&str, Vec<&Attempt>> {

@@ -81,38 +81,27 @@ impl Fault {
         Fault::LateReplies,
     ];
 
-    /// Those that make sense in a layout. (Those of workers come beside another.)
-    pub fn of(layout: Layout) -> &'static [Fault] {
+    /// Those that make sense everywhere.
+    const EVERYWHERE: [Fault; 9] = [
+        Fault::Quiet,
+        Fault::CutOffSubscribers,
+        Fault::HalfOpen,
+        Fault::DelayReplies,
+        Fault::CutReplies,
+        Fault::CutRequests,
+        Fault::KillConnections,
+        Fault::KillSubscribers,
+        Fault::FlushScripts,
+    ];
+
+    /// Those that make sense in a layout. (Those of workers come by themselves and beside
+    /// others.)
+    pub fn of(layout: Layout) -> Vec<Fault> {
         use Fault::*;
-        match layout {
-            Layout::One => &[
-                Quiet,
-                CutOffSubscribers,
-                HalfOpen,
-                DelayReplies,
-                CutReplies,
-                CutRequests,
-                KillConnections,
-                KillSubscribers,
-                FlushScripts,
-                FullServer,
-                StopServers,
-                KillServers,
-                EmptyServer,
-                MoveClock,
-                KillWorker,
-                StopWorker,
-                CutOffWorker,
-                LateRequests,
-                LateReplies,
-            ],
+        let there: &[Fault] = match layout {
+            Layout::One => &[FullServer, StopServers, KillServers, EmptyServer, MoveClock],
+            Layout::Five => &[FullServer, StopServers, KillServers],
             Layout::Sentinel => &[
-                Quiet,
-                CutOffSubscribers,
-                HalfOpen,
-                DelayReplies,
-                CutReplies,
-                FlushScripts,
                 FailOver,
                 KillMaster,
                 StopMaster,
@@ -121,50 +110,12 @@ impl Fault {
                 KillReplica,
                 StopSentinel,
                 KillSentinel,
-                KillWorker,
-                StopWorker,
-                CutOffWorker,
-                LateRequests,
-                LateReplies,
             ],
-            Layout::Cluster => &[
-                Quiet,
-                CutOffSubscribers,
-                HalfOpen,
-                DelayReplies,
-                CutReplies,
-                FlushScripts,
-                FailOver,
-                KillMaster,
-                StopMaster,
-                CutOffMaster,
-                KillReplica,
-                MoveSlot,
-                KillWorker,
-                StopWorker,
-                CutOffWorker,
-                LateRequests,
-                LateReplies,
-            ],
-            Layout::Five => &[
-                Quiet,
-                CutOffSubscribers,
-                HalfOpen,
-                DelayReplies,
-                CutReplies,
-                CutRequests,
-                KillSubscribers,
-                FlushScripts,
-                FullServer,
-                StopServers,
-                KillServers,
-                KillWorker,
-                StopWorker,
-                CutOffWorker,
-                LateRequests,
-                LateReplies,
-            ],
-        }
+            Layout::Cluster => {
+                &[FailOver, KillMaster, StopMaster, CutOffMaster, KillReplica, MoveSlot]
+            }
+        };
+        [there, &Fault::EVERYWHERE, &Fault::CLIENTS].concat()
     }
 
     fn is_of_clients(self) -> bool {
@@ -251,7 +202,7 @@ impl<'a> Nemesis<'a> {
 
     fn draw(&mut self) -> Fault {
         if self.deck.is_empty() {
-            self.deck = self.plan.faults.to_vec();
+            self.deck = self.plan.faults.clone();
             self.dice.shuffle(&mut self.deck);
         }
         self.deck.pop().expect("a plan has faults")

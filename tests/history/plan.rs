@@ -26,7 +26,7 @@ pub struct Plan {
     pub seed: u64,
     /// For how long faults are injected.
     pub span: Duration,
-    pub faults: &'static [Fault],
+    pub faults: Vec<Fault>,
     /// How long it is quiet before a fault, and how long the fault lasts, in milliseconds.
     pub quiet: Range<u64>,
     pub lasting: Range<u64>,
@@ -73,7 +73,7 @@ impl Layout {
             Layout::Five => vec![Kind::Red],
             // Fenced ones twice: only they can be checked to the end.
             Layout::One | Layout::Sentinel | Layout::Cluster => {
-                vec![Kind::Fenced, Kind::Fenced, Kind::Plain, Kind::Fair, Kind::Rw]
+                vec![Kind::Fenced, Kind::Fenced, Kind::Plain, Kind::Fair, Kind::Rw, Kind::Spin]
             }
         }
     }
@@ -123,7 +123,7 @@ impl Plan {
             poll_bound: LONG,
             ..all.work
         };
-        let faults = &[Fault::Quiet, Fault::KillSubscribers];
+        let faults = vec![Fault::Quiet, Fault::KillSubscribers];
         Plan { faults, told_within: Some(Duration::from_secs(1)), work, ..all }
     }
 }

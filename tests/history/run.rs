@@ -21,6 +21,8 @@ const SLACK: Nanos = millis(1500);
 /// What may stay in Redis: the counters of fencing tokens.
 const COUNTERS: &str = "redisson_lock_token:";
 
+const MILLI: Nanos = millis(1);
+
 /// How many violations of a run are printed.
 const PRINTED: usize = 10;
 
@@ -30,6 +32,7 @@ pub struct Report {
     pub counts: Counts,
     kinds_of_faults: BTreeMap<String, usize>,
     accounts: Vec<Account>,
+    longest_wait: (Nanos, Nanos),
     pub violations: Vec<Violation>,
 }
 
@@ -85,7 +88,8 @@ pub fn run(plan: &Plan) -> Report {
         faults: nemesis.injected,
         violations: violations.len(),
     };
-    Report { plan: plan.clone(), counts, kinds_of_faults, accounts, violations }
+    let longest_wait = history.longest_wait();
+    Report { plan: plan.clone(), counts, kinds_of_faults, accounts, longest_wait, violations }
 }
 
 fn bounds(plan: &Plan) -> Bounds {
@@ -158,7 +162,10 @@ impl fmt::Display for Report {
         let Report { plan, counts, .. } = self;
         let (lost, writes) = self.lost_updates();
         writeln!(f, "{:?}, seed {}, {} s: {counts}", plan.layout, plan.seed, plan.span.as_secs())?;
-        writeln!(f, "  {lost} of {writes} writes lost; faults: {:?}", self.kinds_of_faults)?;
+        let (waited, bound) = self.longest_wait;
+        write!(f, "  {lost} of {writes} writes lost; ")?;
+        write!(f, "{} of {} ms waited beside a free lock; ", waited / MILLI, bound / MILLI)?;
+        writeln!(f, "faults: {:?}", self.kinds_of_faults)?;
         for violation in self.violations.iter().take(PRINTED) {
             writeln!(f, "  {violation}")?;
         }

@@ -36,15 +36,17 @@ pub enum Kind {
     Fenced,
     Fair,
     Rw,
+    Spin,
     Red,
 }
 
 impl Kind {
-    const ALL: [(Kind, &'static str); 5] = [
+    const ALL: [(Kind, &'static str); 6] = [
         (Kind::Plain, "plain"),
         (Kind::Fenced, "fenced"),
         (Kind::Fair, "fair"),
         (Kind::Rw, "rw"),
+        (Kind::Spin, "spin"),
         (Kind::Red, "red"),
     ];
 
@@ -406,6 +408,7 @@ fn take_any(clients: &[Client], kind: Kind, wish: &Wish) -> leasehold::Result<Op
         Kind::Fair => take(client.fair_lock(name), wish, |_| 0),
         Kind::Rw if wish.shares => take(client.rw_lock(name).read_lock(), wish, |_| 0),
         Kind::Rw => take(client.rw_lock(name).write_lock(), wish, |_| 0),
+        Kind::Spin => take(client.spin_lock(name), wish, |_| 0),
         Kind::Red => take_red(RedLock::new(clients.to_vec(), name), wish),
     }
 }

@@ -9,11 +9,20 @@ use super::{Attempt, History, Outcome, Promise, Violation};
 use crate::history::Nanos;
 
 pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> {
+    let bound = history.bounds.wait();
+    let text = |gap, attempt| format!("{:.0} ms beside a free lock: {attempt}", gap as f64 / 1e6);
+    let late = gaps(history, attempts).into_iter().filter(|(_, gap)| *gap > bound);
+    late.map(|(attempt, gap)| Promise::Wait.broken(text(gap, attempt))).collect()
+}
+
+/// How long each attempt has waited at a stretch while nobody can have held the lock and
+/// nothing was in the way.
+pub(super) fn gaps<'a>(history: &History, attempts: &[&'a Attempt]) -> Vec<(&'a Attempt, Nanos)> {
     let mut taken: Vec<Span<'_>> = attempts.iter().filter_map(|a| taken(history, a)).collect();
     taken.sort_by_key(|span| span.from);
     let taken = Taken::new(taken);
     let waits = attempts.iter().filter(|attempt| attempt.wish.patience > 0);
-    waits.filter_map(|attempt| idle(history, attempt, &taken)).collect()
+    waits.filter_map(|attempt| Some((*attempt, gap(history, attempt, &taken)?))).collect()
 }
 
 /// When a server may have kept the lock for an attempt.
@@ -81,24 +90,17 @@ fn taken<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
     Some(Span { from: granted.max(attempt.asked), to, whose: attempt })
 }
 
-/// The attempt has waited for too long while nobody can have held the lock and nothing was in
-/// the way.
-fn idle(history: &History, attempt: &Attempt, taken: &Taken<'_>) -> Option<Violation> {
+/// The longest of an attempt; `None` if its end is not known.
+fn gap(history: &History, attempt: &Attempt, taken: &Taken<'_>) -> Option<Nanos> {
     let end = match &attempt.outcome {
         Outcome::Unknown => history.workers[attempt.worker].killed?,
         Outcome::Refused(at) | Outcome::Failed(at) => *at,
         Outcome::Held(hold) => hold.got,
     };
-    let (from, bounds) = (attempt.asked, &history.bounds);
-    let bound = bounds.poll + bounds.response + bounds.slack;
-    if end - from <= bound {
-        return None;
-    }
+    let from = attempt.asked;
     let busy = taken.between(attempt, from, end).map(|span| (span.from, span.to));
     let disturbed = history.disturbances_of(attempt.worker, from, end).map(|d| (d.from, d.to));
-    let gap = longest_gap(from, end, busy.chain(disturbed).collect());
-    let text = |gap| format!("{:.0} ms beside a free lock: {attempt}", gap as f64 / 1e6);
-    (gap > bound).then(|| Promise::Wait.broken(text(gap)))
+    Some(longest_gap(from, end, busy.chain(disturbed).collect()))
 }
 
 /// The longest time between the two that none of these covers.
