@@ -123,7 +123,7 @@ impl<'a> Crew<'a> {
         let seeded = plan.work.seeded.map(|fault| (SEEDED, fault));
         let child = ChildProcess::start_with(ENTRY, WORKER, &words, seeded.as_slice());
         self.site.members.join(&self.member(place), child.pid());
-        let lease = u64::try_from(orders.lease.as_nanos()).expect("a short lease");
+        let lease = u64::try_from(orders.lease().as_nanos()).expect("a short lease");
         Place { child, index, lease, stopped: false, killed: None }
     }
 

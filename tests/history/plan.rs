@@ -36,7 +36,7 @@ pub struct Plan {
 }
 
 /// What workers do, and with which settings.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Work {
     pub workers: usize,
     /// Threads of each.

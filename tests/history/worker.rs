@@ -8,7 +8,6 @@ use crate::support::process::Role;
 use crate::support::wait::{descriptors, eventually_some, holds_within, threads};
 use leasehold::{Builder, Client, Error, Fenced, Guard, Lock, MultiGuard, Protocol, RedLock};
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -69,64 +68,49 @@ pub struct Orders {
     /// What its builder is given: a way and the addresses (`site.rs`).
     pub way: String,
     pub urls: Vec<String>,
-    pub ledger: String,
-    pub seed: u64,
-    pub lease: Duration,
-    pub threads: usize,
-    pub kinds: Vec<Kind>,
-    pub locks: u64,
-    pub used_for: Duration,
-    pub longest: [Duration; 2],
-    pub kept_to_the_end: u8,
-    pub fixed: Range<u64>,
-    pub poll_bound: Duration,
-    pub response_timeout: Duration,
-    pub fenced: bool,
+    ledger: String,
+    seed: u64,
+    /// What one worker is to do: both leases are its own.
+    work: Work,
 }
 
 impl Orders {
     /// The orders for the `number`-th worker of a run.
     pub fn new(work: &Work, number: usize, seed: u64, ledger: String) -> Orders {
-        Orders {
-            way: String::new(),
-            urls: Vec::new(),
-            ledger,
-            seed: seed.wrapping_mul(31).wrapping_add(number as u64),
-            lease: work.leases[number % 2],
-            threads: work.threads,
-            kinds: work.kinds.clone(),
-            locks: work.locks,
-            used_for: work.used_for,
-            longest: work.longest,
-            kept_to_the_end: work.kept_to_the_end,
-            fixed: work.fixed.clone(),
-            poll_bound: work.poll_bound,
-            response_timeout: work.response_timeout,
-            fenced: work.fenced,
-        }
+        let (way, urls) = (String::new(), Vec::new());
+        let seed = seed.wrapping_mul(31).wrapping_add(number as u64);
+        let leases = [work.leases[number % 2]; 2];
+        let work = Work { workers: 1, leases, seeded: None, ..work.clone() };
+        Orders { way, urls, ledger, seed, work }
+    }
+
+    /// How long its leases are that are renewed.
+    pub fn lease(&self) -> Duration {
+        self.work.leases[0]
     }
 
     pub fn words(&self) -> Vec<String> {
-        let kinds: Vec<_> = self.kinds.iter().map(Kind::to_string).collect();
+        let work = &self.work;
+        let kinds: Vec<_> = work.kinds.iter().map(Kind::to_string).collect();
         let millis = |span: Duration| span.as_millis().to_string();
         vec![
             self.way.clone(),
             self.urls.join(","),
             self.ledger.clone(),
             self.seed.to_string(),
-            millis(self.lease),
-            self.threads.to_string(),
+            work.threads.to_string(),
             kinds.join(","),
-            self.locks.to_string(),
-            millis(self.longest[0]),
-            self.kept_to_the_end.to_string(),
-            millis(self.poll_bound),
-            millis(self.response_timeout),
-            self.fenced.to_string(),
-            millis(self.used_for),
-            self.fixed.start.to_string(),
-            self.fixed.end.to_string(),
-            millis(self.longest[1]),
+            work.locks.to_string(),
+            millis(work.used_for),
+            millis(work.longest[0]),
+            millis(work.longest[1]),
+            work.kept_to_the_end.to_string(),
+            work.fixed.start.to_string(),
+            work.fixed.end.to_string(),
+            millis(self.lease()),
+            millis(work.poll_bound),
+            millis(work.response_timeout),
+            work.fenced.to_string(),
         ]
     }
 
@@ -135,34 +119,34 @@ impl Orders {
         let span = |place: usize| Duration::from_millis(number(place));
         let list = |place: usize| words[place].split(',').map(str::to_owned);
         let kind = |name: String| Kind::ALL.iter().find(|(_, other)| *other == name);
-        Orders {
-            way: words[0].clone(),
-            urls: list(1).collect(),
-            ledger: words[2].clone(),
-            seed: number(3),
-            lease: span(4),
-            threads: usize::try_from(number(5)).expect("a small number"),
-            kinds: list(6).map(|name| kind(name).expect("a kind").0).collect(),
-            locks: number(7),
-            longest: [span(8), span(16)],
-            kept_to_the_end: u8::try_from(number(9)).expect("of a hundred"),
-            poll_bound: span(10),
-            response_timeout: span(11),
-            fenced: words[12] == "true",
-            used_for: span(13),
-            fixed: number(14)..number(15),
-        }
+        let work = Work {
+            workers: 1,
+            threads: usize::try_from(number(4)).expect("a small number"),
+            kinds: list(5).map(|name| kind(name).expect("a kind").0).collect(),
+            locks: number(6),
+            used_for: span(7),
+            longest: [span(8), span(9)],
+            kept_to_the_end: u8::try_from(number(10)).expect("of a hundred"),
+            fixed: number(11)..number(12),
+            leases: [span(13); 2],
+            poll_bound: span(14),
+            response_timeout: span(15),
+            fenced: words[16] == "true",
+            seeded: None,
+        };
+        let (way, urls) = (words[0].clone(), list(1).collect());
+        Orders { way, urls, ledger: words[2].clone(), seed: number(3), work }
     }
 
     fn settings(&self) -> Builder {
         Client::builder()
-            .watchdog_timeout(self.lease)
-            .poll_bound(self.poll_bound)
-            .response_timeout(self.response_timeout)
-            .connect_timeout(self.response_timeout)
-            .pool_timeout(self.response_timeout)
+            .watchdog_timeout(self.lease())
+            .poll_bound(self.work.poll_bound)
+            .response_timeout(self.work.response_timeout)
+            .connect_timeout(self.work.response_timeout)
+            .pool_timeout(self.work.response_timeout)
             .pool_size(3)
-            .fair_wait(self.poll_bound * 2)
+            .fair_wait(self.work.poll_bound * 2)
     }
 
     fn clients(&self) -> Vec<Client> {
@@ -189,7 +173,7 @@ pub fn play(role: &Role) {
     let attempts = AtomicU64::new(0);
     role.say("ready");
     thread::scope(|scope| {
-        for thread in 0..orders.threads {
+        for thread in 0..orders.work.threads {
             let (orders, clients, stop, attempts) = (&orders, &clients, &stop, &attempts);
             scope.spawn(move || Thread::new(role, orders, clients, attempts, thread).work(stop));
         }
@@ -208,7 +192,8 @@ pub fn play(role: &Role) {
 /// Takes every lock once, when nobody else wants any, and says of which it does not get.
 pub fn sweep(orders: &Orders) -> Vec<String> {
     let clients = orders.clients();
-    let all = orders.kinds.iter().flat_map(|kind| (0..orders.locks).map(|lock| (*kind, lock)));
+    let all =
+        orders.work.kinds.iter().flat_map(|kind| (0..orders.work.locks).map(|lock| (*kind, lock)));
     let refused = all.filter_map(|(kind, number)| {
         let lock = kind.lock(number);
         let wish = Wish { lock, shares: false, lease: None, patience: 20_000 };
@@ -303,8 +288,8 @@ impl<'a> Thread<'a> {
     /// Asks for a lock once, and holds it for a while if it gets it.
     fn attempt(&mut self) {
         let attempt = self.attempts.fetch_add(1, Ordering::SeqCst);
-        let kind = self.orders.kinds[self.dice.usize(..self.orders.kinds.len())];
-        let to_the_end = self.dice.u8(0..100) < self.orders.kept_to_the_end;
+        let kind = self.orders.work.kinds[self.dice.usize(..self.orders.work.kinds.len())];
+        let to_the_end = self.dice.u8(0..100) < self.orders.work.kept_to_the_end;
         let wish = self.wish(kind, to_the_end);
         self.note(attempt, now(), What::Asks(wish.clone()));
         match take_any(self.clients, kind, &wish) {
@@ -319,18 +304,22 @@ impl<'a> Thread<'a> {
         Wish {
             lock: kind.lock(self.number(kind)),
             shares: kind == Kind::Rw && self.dice.bool(),
-            lease: fixed.then(|| self.dice.u64(self.orders.fixed.clone())),
+            lease: fixed.then(|| self.dice.u64(self.orders.work.fixed.clone())),
             patience: if self.dice.u8(0..100) < 15 { 0 } else { self.dice.u64(500..6000) },
         }
     }
 
     /// Which of the locks.
     fn number(&mut self, kind: Kind) -> u64 {
-        let number = self.dice.u64(0..self.orders.locks);
+        let number = self.dice.u64(0..self.orders.work.locks);
         match (kind, number) {
             // The dead that stand in a fair queue are buried by those who come later.
             (Kind::Fair, _) | (_, 0) => number,
-            _ => number + self.orders.locks * (now() / self.orders.used_for.as_nanos() as Nanos),
+            _ => {
+                number
+                    + self.orders.work.locks
+                        * (now() / self.orders.work.used_for.as_nanos() as Nanos)
+            }
         }
     }
 
@@ -338,9 +327,9 @@ impl<'a> Thread<'a> {
         let (held, token) = taken;
         self.note(attempt, now(), What::Got { token });
         let account = self.orders.account(kind, wish);
-        let token = if self.orders.fenced { token } else { 0 };
+        let token = if self.orders.work.fenced { token } else { 0 };
         let read = account.as_ref().and_then(|account| self.ledger.read(account, token));
-        let most = self.orders.longest[usize::from(self.dice.u8(0..20) == 0)];
+        let most = self.orders.work.longest[usize::from(self.dice.u8(0..20) == 0)];
         let span = Duration::from_micros(self.dice.u64(0..=most.as_micros() as u64));
         let end = if to_the_end { Nanos::MAX } else { now() + span.as_nanos() as u64 };
         let valid = self.look_until(attempt, &*held, end);
@@ -395,7 +384,7 @@ impl Orders {
     /// What a lock of this kind protects; `None` for those that would lose updates beside
     /// others that share.
     fn account(&self, kind: Kind, wish: &Wish) -> Option<String> {
-        let open = !self.fenced && !wish.shares;
+        let open = !self.work.fenced && !wish.shares;
         (kind == Kind::Fenced || open).then(|| wish.lock.clone())
     }
 }
@@ -444,22 +433,24 @@ fn error_word(error: &Error) -> String {
 
 #[test]
 fn orders_arrive_as_they_were_given() {
-    let orders = Orders {
-        way: "main".to_owned(),
-        urls: vec!["a".to_owned(), "b".to_owned()],
-        ledger: "c".to_owned(),
-        seed: 1,
-        lease: Duration::from_millis(2),
-        threads: 3,
+    let span = Duration::from_millis;
+    let work = Work {
+        workers: 1,
+        threads: 2,
         kinds: vec![Kind::Fair, Kind::Red],
-        locks: 4,
-        used_for: Duration::from_millis(9),
-        longest: [Duration::from_millis(5), Duration::from_millis(12)],
-        kept_to_the_end: 6,
-        fixed: 10..11,
-        poll_bound: Duration::from_millis(7),
-        response_timeout: Duration::from_millis(8),
+        locks: 3,
+        used_for: span(4),
+        longest: [span(5), span(6)],
+        kept_to_the_end: 7,
+        fixed: 8..9,
+        leases: [span(10), span(11)],
+        poll_bound: span(12),
+        response_timeout: span(13),
         fenced: true,
+        seeded: None,
     };
+    let mut orders = Orders::new(&work, 1, 14, "a".to_owned());
+    (orders.way, orders.urls) = ("main".to_owned(), vec!["b".to_owned(), "c".to_owned()]);
     assert_eq!(Orders::heard(&orders.words()), orders);
+    assert_eq!(orders.lease(), span(11), "of the second of the two");
 }
