@@ -52,14 +52,15 @@ fn deadline_from_reply(seed: u64) -> Plan {
     plain(seed, vec![Fault::DelayReplies], |work| Work { kept_to_the_end: 100, ..work })
 }
 
-/// So do those whose first answer was lost.
+/// So do those whose first answer was cut off, and who have asked again.
 fn resent_keeps_lease(seed: u64) -> Plan {
-    plain(seed, vec![Fault::LateReplies], |work| Work {
+    let plan = plain(seed, vec![Fault::CutReplies], |work| Work {
+        locks: 6,
         kept_to_the_end: 100,
-        fixed: 1000..2500,
-        locks: 1,
+        fixed: 300..800,
         ..work
-    })
+    });
+    Plan { quiet: 100..300, lasting: 100..200, ..plan }
 }
 
 /// Messages are lost for longer than the poll bound and the time-out.

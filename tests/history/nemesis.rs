@@ -18,7 +18,10 @@ const RECOVERY: Nanos = millis(2000);
 const STEP: u64 = 3000;
 
 /// How often connections are cut while that is the fault.
-const CUTS: usize = 8;
+const CUTS: usize = 12;
+
+/// How late replies come at most while connections are cut.
+const SLOW: Duration = Duration::from_millis(100);
 
 /// One kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +121,14 @@ impl Fault {
         [there, &Fault::EVERYWHERE, &Fault::CLIENTS].concat()
     }
 
+    /// Whether it has another serve in a master's place.
+    fn is_of_masters(self) -> bool {
+        matches!(
+            self,
+            Fault::FailOver | Fault::KillMaster | Fault::StopMaster | Fault::CutOffMaster
+        )
+    }
+
     fn is_of_clients(self) -> bool {
         Fault::CLIENTS.contains(&self)
     }
@@ -154,10 +165,10 @@ impl<'a> Nemesis<'a> {
 
     /// On a machine that is busy enough servers take each other for dead though nobody has
     /// done anything to them. What they forget then is no surprise.
-    fn look_for_changes(&mut self) {
+    fn look_for_changes(&mut self, expected: bool) {
         let (serving, now) = (serving(self.site), now());
         let (before, from) = std::mem::replace(&mut self.serving, (serving, now));
-        if before != self.serving.0 {
+        if before != self.serving.0 && !expected {
             self.disturbances.push(Disturbance {
                 name: "change of masters".to_owned(),
                 from,
@@ -172,7 +183,7 @@ impl<'a> Nemesis<'a> {
     /// A while without any fault.
     pub fn rest(&mut self) {
         self.pause(self.plan.quiet.clone());
-        self.look_for_changes();
+        self.look_for_changes(false);
     }
 
     /// One fault, and often one of a client beside it, for a while, after one without any.
@@ -191,7 +202,7 @@ impl<'a> Nemesis<'a> {
         self.pause(self.plan.lasting.clone());
         self.end(crew, begun.iter().any(|(fault, _)| *fault == Fault::HalfOpen));
         let over = now();
-        self.look_for_changes();
+        self.look_for_changes(fault.is_of_masters());
         for (fault, (whom, effect)) in begun {
             self.injected += usize::from(fault != Fault::Quiet);
             let to = over + RECOVERY + self.lasts(fault);
@@ -317,10 +328,17 @@ impl<'a> Nemesis<'a> {
             _ => {
                 let replies = fault == Fault::CutReplies;
                 let way = if replies { Direction::Replies } else { Direction::Requests };
+                // What is sent again after a cut comes so much later.
+                let slow = delay.min(SLOW);
+                self.each_way(crew.len(), crew, |front, worker| {
+                    front.delay_for(worker, Direction::Replies, slow);
+                });
                 for _ in 0..CUTS {
-                    let cut = Flow::CutAfter(self.dice.usize(0..200));
+                    // In the next reply, or in one of those that come soon.
+                    let most = *self.dice.choice(&[8, 200]).expect("two");
+                    let cut = Flow::CutAfter(self.dice.usize(0..most));
                     self.set_for_all(crew, way, cut);
-                    self.pause(0..50);
+                    self.pause(0..100);
                 }
             }
         }
