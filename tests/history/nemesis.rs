@@ -84,17 +84,19 @@ impl Fault {
         Fault::LateReplies,
     ];
 
-    /// Those that make sense everywhere.
-    const EVERYWHERE: [Fault; 9] = [
+    /// Those of the ways between workers and servers.
+    const WAYS: [Fault; 4] =
+        [Fault::HalfOpen, Fault::DelayReplies, Fault::CutReplies, Fault::CutRequests];
+
+    /// Those from which nobody else's wait is to suffer.
+    pub const UNFELT: [Fault; 7] = [
         Fault::Quiet,
         Fault::CutOffSubscribers,
-        Fault::HalfOpen,
-        Fault::DelayReplies,
-        Fault::CutReplies,
-        Fault::CutRequests,
         Fault::KillConnections,
         Fault::KillSubscribers,
         Fault::FlushScripts,
+        Fault::KillWorker,
+        Fault::StopWorker,
     ];
 
     /// Those that make sense in a layout. (Those of workers come by themselves and beside
@@ -102,8 +104,9 @@ impl Fault {
     pub fn of(layout: Layout) -> Vec<Fault> {
         use Fault::*;
         let there: &[Fault] = match layout {
-            Layout::One => &[FullServer, StopServers, KillServers, EmptyServer, MoveClock],
-            Layout::Five => &[FullServer, StopServers, KillServers],
+            Layout::One | Layout::Five => {
+                &[FullServer, StopServers, KillServers, EmptyServer, MoveClock]
+            }
             Layout::Sentinel => &[
                 FailOver,
                 KillMaster,
@@ -118,7 +121,8 @@ impl Fault {
                 &[FailOver, KillMaster, StopMaster, CutOffMaster, KillReplica, MoveSlot]
             }
         };
-        [there, &Fault::EVERYWHERE, &Fault::CLIENTS].concat()
+        let late = [Fault::CutOffWorker, Fault::LateRequests, Fault::LateReplies];
+        [there, &Fault::WAYS, &Fault::UNFELT, &late].concat()
     }
 
     /// Whether it has another serve in a master's place.
@@ -372,8 +376,8 @@ impl<'a> Nemesis<'a> {
             }
         }
         match fault {
-            Fault::EmptyServer => Effect::Empties,
-            Fault::MoveClock => Effect::Forgets,
+            Fault::EmptyServer if self.plan.layout == Layout::One => Effect::Empties,
+            Fault::EmptyServer | Fault::MoveClock => Effect::Forgets,
             _ => Effect::Delays,
         }
     }
@@ -433,9 +437,10 @@ impl<'a> Nemesis<'a> {
 
     /// Moves the slot of a lock that is in use.
     fn move_slot(&mut self) {
-        let (cluster, work) = (self.site.cluster(), &self.plan.work);
-        let kind = *self.dice.choice(&work.kinds).expect("there are some");
-        let slot = cluster.slot_of(&format!("{{{}}}", kind.lock(self.dice.u64(0..work.locks))));
+        let cluster = self.site.cluster();
+        let kind = *self.dice.choice(&self.plan.work.kinds).expect("there are some");
+        // The first of a kind is always in use.
+        let slot = cluster.slot_of(&kind.lock(0));
         let owner = cluster.owner_of_slot(slot).port();
         let masters = self.site.masters();
         let others: Vec<_> = masters.into_iter().filter(|other| other.port() != owner).collect();

@@ -110,15 +110,25 @@ impl Plan {
         }
     }
 
-    /// Nobody polls, so every message counts, and every subscription.
-    pub fn messages(seed: u64, span: Duration) -> Plan {
-        let all = Plan::everything(Layout::One, seed, span);
+    /// Locks that are soon used by nobody else, and faults from which no wait is to suffer: who
+    /// is forgotten is found.
+    pub fn waits(layout: Layout, seed: u64, span: Duration) -> Plan {
+        let all = Plan::everything(layout, seed, span);
         let work = Work {
-            kinds: vec![Kind::Plain, Kind::Fenced, Kind::Rw],
-            locks: 3,
             used_for: Duration::from_millis(20),
             longest: [Duration::from_millis(4), Duration::from_millis(200)],
             kept_to_the_end: 0,
+            ..all.work
+        };
+        Plan { faults: Fault::UNFELT.to_vec(), work, ..all }
+    }
+
+    /// Nobody polls, so every message counts, and every subscription.
+    pub fn messages(seed: u64, span: Duration) -> Plan {
+        let all = Plan::waits(Layout::One, seed, span);
+        let work = Work {
+            kinds: vec![Kind::Plain, Kind::Fenced, Kind::Rw],
+            locks: 3,
             leases: [LONG; 2],
             poll_bound: LONG,
             ..all.work
