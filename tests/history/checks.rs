@@ -1,6 +1,7 @@
 //! What must be true of a history. Pure: a history in, violations out; every check has tests
 //! that show it one history that is well and some that are not.
 
+mod answers;
 mod overlaps;
 mod tokens;
 mod waits;
@@ -101,6 +102,8 @@ pub struct Bounds {
     pub response: Nanos,
     /// What a busy machine may add.
     pub slack: Nanos,
+    /// How far servers' clocks step.
+    pub step: Nanos,
 }
 
 /// Which promise was broken, and how.
@@ -121,6 +124,10 @@ pub enum Promise {
     Report,
     /// A free lock is had in time.
     Wait,
+    /// Who asks is answered in time, and with a reason.
+    Answer,
+    /// What is renewed is not lost without a reason.
+    Kept,
     /// A fenced store loses no update.
     Updates,
     /// Nothing is left behind.
@@ -169,7 +176,9 @@ impl History {
         let all = locks.values().flat_map(|attempts| {
             let tokens = tokens::check(attempts);
             let overlaps = overlaps::check(self, attempts);
-            tokens.into_iter().chain(overlaps).chain(waits::check(self, attempts))
+            let answers = answers::check(self, attempts);
+            let waits = waits::check(self, attempts);
+            tokens.into_iter().chain(overlaps).chain(answers).chain(waits)
         });
         all.collect()
     }
@@ -294,7 +303,7 @@ mod examples {
     /// A history of plain attempts with leases of one second, by two workers.
     pub(super) fn history(attempts: Vec<Attempt>) -> History {
         let worker = Worker { lease: millis(1000), killed: None };
-        let bounds = Bounds { poll: millis(100), response: millis(50), slack: millis(50) };
+        let bounds = Bounds { poll: millis(100), response: millis(50), slack: millis(50), step: 0 };
         let workers = vec![worker.clone(), worker];
         History { workers, attempts, disturbances: Vec::new(), bounds }
     }
@@ -312,8 +321,13 @@ mod examples {
         asking(worker, asked, Outcome::Held(hold))
     }
 
+    /// One that was refused was so at the end of its patience.
     pub(super) fn asking(worker: usize, asked: u64, outcome: Outcome) -> Attempt {
-        let wish = Wish { lock: "a".to_owned(), shares: false, lease: None, patience: 5000 };
+        let patience = match outcome {
+            Outcome::Refused(at) => at / millis(1) - asked,
+            _ => 5000,
+        };
+        let wish = Wish { lock: "a".to_owned(), shares: false, lease: None, patience };
         Attempt { worker, wish, asked: millis(asked), outcome }
     }
 

@@ -44,7 +44,8 @@ fn no_second_try(seed: u64) -> Plan {
 
 /// A release arrives when its hold is over and another has the lock.
 fn release_of_others(seed: u64) -> Plan {
-    plain(seed, vec![Fault::LateRequests], |work| Work { locks: 1, ..work })
+    let plan = plain(seed, vec![Fault::LateRequests], |work| Work { locks: 1, ..work });
+    Plan { lasting: 1500..2500, ..plan }
 }
 
 /// Holders whose answers were late hold their locks for longer than the server.
@@ -99,8 +100,14 @@ fn deaf_after_reconnect(seed: u64) -> Plan {
 /// Plain locks on one server, with some of the faults.
 fn plain(seed: u64, faults: Vec<Fault>, change: impl Fn(Work) -> Work) -> Plan {
     let all = Plan::everything(Layout::One, seed, SPAN);
-    let work = change(Work { kinds: vec![Kind::Plain], kept_to_the_end: 0, ..all.work });
-    Plan { faults, work, ..all }
+    let work = change(Work {
+        kinds: vec![Kind::Plain],
+        kept_to_the_end: 0,
+        leases: [Duration::from_millis(1500); 2],
+        longest: [Duration::from_millis(30), Duration::from_secs(1)],
+        ..all.work
+    });
+    Plan { name: "plain locks", faults, work, ..all }
 }
 
 impl Control {
@@ -136,7 +143,15 @@ fn unfenced(seed: u64) -> Plan {
         fenced: false,
         ..all.work
     };
-    Plan { faults: vec![Fault::StopWorker], work, ..all }
+    let name = "unfenced";
+    Plan {
+        name,
+        faults: vec![Fault::StopWorker],
+        quiet: 500..1500,
+        lasting: 1000..2500,
+        work,
+        ..all
+    }
 }
 
 /// Runs that plan until an update is lost, and beside it the same with a look at tokens. Fails if

@@ -4,7 +4,7 @@ use super::checks::Worker;
 use super::plan::Plan;
 use super::record::Record;
 use super::site::Site;
-use super::worker::{CLEAN, DIRTY, Orders, STOP, WORKER};
+use super::worker::{CLEAN, DIRTY, IDLE, Orders, STOP, WORKER};
 use super::{Nanos, now};
 use crate::support::ChildProcess;
 use std::collections::BTreeMap;
@@ -35,6 +35,8 @@ struct Place {
     lease: Nanos,
     stopped: bool,
     killed: Option<Nanos>,
+    /// What it has said that was read.
+    said: Vec<String>,
 }
 
 impl<'a> Crew<'a> {
@@ -95,14 +97,25 @@ impl<'a> Crew<'a> {
         }
     }
 
-    /// Has all end after what they are doing, and gives back what all have written down, in
-    /// the order in which they were started.
+    /// Has all end what they are doing. Blocks until they do nothing any more.
+    pub fn rest(&mut self) {
+        self.places.iter_mut().for_each(|place| place.child.send_line(STOP));
+        for place in &mut self.places {
+            while place.said.last().is_none_or(|line| line != IDLE) {
+                place.said.push(place.child.next_line());
+            }
+        }
+    }
+
+    /// Has all end that do nothing any more, and gives back what all have written down, in the
+    /// order in which they were started.
     pub fn finish(&mut self) -> impl Iterator<Item = (Worker, Vec<Record>)> {
         let mut places = std::mem::take(&mut self.places);
-        places.iter_mut().for_each(|place| place.child.send_line(STOP));
+        places.iter_mut().for_each(|place| place.child.close_input());
         for place in &mut places {
             let status = place.child.wait();
-            let said = place.child.said_to_the_end();
+            let mut said = std::mem::take(&mut place.said);
+            said.append(&mut place.child.said_to_the_end());
             self.file(place, &said);
             let last = said.last().map_or("", |line| line);
             if !status.success() || last != CLEAN {
@@ -124,7 +137,7 @@ impl<'a> Crew<'a> {
         let child = ChildProcess::start_with(ENTRY, WORKER, &words, seeded.as_slice());
         self.site.members.join(&self.member(place), child.pid());
         let lease = u64::try_from(orders.lease().as_nanos()).expect("a short lease");
-        Place { child, index, lease, stopped: false, killed: None }
+        Place { child, index, lease, stopped: false, killed: None, said: Vec::new() }
     }
 
     fn file(&mut self, place: &Place, said: &[String]) {

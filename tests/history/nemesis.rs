@@ -10,12 +10,12 @@ use std::ops::Range;
 use std::thread;
 use std::time::Duration;
 
-/// After the end of a fault: a client's question may stand for a response time-out, its
-/// connection takes as long at most, and it pauses for a poll bound at most.
+/// After the end of a fault a client's question may stand for a response time-out, and its next
+/// connection takes as long at most.
 const RECOVERY: Nanos = millis(2000);
 
 /// How far a clock steps, in milliseconds.
-const STEP: u64 = 3000;
+pub const STEP: u64 = 3000;
 
 /// How often connections are cut while that is the fault.
 const CUTS: usize = 12;
@@ -147,8 +147,9 @@ pub struct Nemesis<'a> {
     deck: Vec<Fault>,
     /// Those that served locks at the last look, and when that was.
     serving: (Vec<u16>, Nanos),
+    /// How often the faults were dealt.
+    dealt: usize,
     pub disturbances: Vec<Disturbance>,
-    pub injected: usize,
 }
 
 /// The ports of those that serve locks.
@@ -164,12 +165,17 @@ impl<'a> Nemesis<'a> {
         let dice = fastrand::Rng::with_seed(plan.seed);
         let serving = (serving(site), now());
         let (deck, disturbances) = (Vec::new(), Vec::new());
-        Nemesis { plan, site, dice, deck, serving, disturbances, injected: 0 }
+        Nemesis { plan, site, dice, deck, serving, dealt: 0, disturbances }
+    }
+
+    /// Whether every fault has come once.
+    pub fn has_dealt_all(&self) -> bool {
+        self.dealt > 0 && self.deck.is_empty()
     }
 
     /// On a machine that is busy enough servers take each other for dead though nobody has
     /// done anything to them. What they forget then is no surprise.
-    fn look_for_changes(&mut self, expected: bool) {
+    pub fn look_for_changes(&mut self, expected: bool) {
         let (serving, now) = (serving(self.site), now());
         let (before, from) = std::mem::replace(&mut self.serving, (serving, now));
         if before != self.serving.0 && !expected {
@@ -208,10 +214,13 @@ impl<'a> Nemesis<'a> {
         let over = now();
         self.look_for_changes(fault.is_of_masters());
         for (fault, (whom, effect)) in begun {
-            self.injected += usize::from(fault != Fault::Quiet);
-            let to = over + RECOVERY + self.lasts(fault);
+            let to = over + RECOVERY;
             let name = format!("{fault:?}");
             self.disturbances.push(Disturbance { name, from, over, to, whom, effect });
+        }
+        if fault == Fault::MoveClock {
+            // Tokens are ahead of the clock for so long: until then no counter must be lost.
+            self.pause(STEP..STEP + 1);
         }
     }
 
@@ -219,6 +228,7 @@ impl<'a> Nemesis<'a> {
         if self.deck.is_empty() {
             self.deck = self.plan.faults.clone();
             self.dice.shuffle(&mut self.deck);
+            self.dealt += 1;
         }
         self.deck.pop().expect("a plan has faults")
     }
@@ -230,16 +240,6 @@ impl<'a> Nemesis<'a> {
 
     fn pause(&mut self, millis: Range<u64>) {
         thread::sleep(Duration::from_millis(self.dice.u64(millis)));
-    }
-
-    /// For how long it goes on after its end.
-    fn lasts(&self, fault: Fault) -> Nanos {
-        let lease = self.plan.work.leases.into_iter().max().unwrap_or_default();
-        match fault {
-            // What was locked by a clock that was ahead lives so much longer.
-            Fault::MoveClock => millis(STEP) + lease.as_nanos() as Nanos,
-            _ => 0,
-        }
     }
 
     fn begin(&mut self, fault: Fault, crew: &mut Crew) -> Harm {
@@ -302,17 +302,20 @@ impl<'a> Nemesis<'a> {
         for server in self.site.masters() {
             match fault {
                 Fault::CutOffSubscribers => server.gate().keep_apart(&Whose::Subscribers),
-                Fault::KillConnections => self.kill_again_and_again(server, "normal"),
-                Fault::KillSubscribers => self.kill_again_and_again(server, "pubsub"),
+                // Once: what is cut off twice may be an error.
+                Fault::KillConnections => {
+                    server.client_kill_type("normal");
+                }
+                Fault::KillSubscribers => self.kill_again_and_again(server),
                 _ => server.ask::<()>(&["SCRIPT", "FLUSH"]),
             }
         }
         (Whom::Nobody, Effect::Delays)
     }
 
-    fn kill_again_and_again(&mut self, server: &Server, kind: &str) {
+    fn kill_again_and_again(&mut self, server: &Server) {
         for _ in 0..CUTS {
-            server.client_kill_type(kind);
+            server.client_kill_type("pubsub");
             self.pause(0..50);
         }
     }

@@ -21,6 +21,7 @@ pub enum Layout {
 /// One run: everything that decides on it.
 #[derive(Clone, Debug)]
 pub struct Plan {
+    pub name: &'static str,
     pub layout: Layout,
     /// From which the faults, and what the workers do, follow.
     pub seed: u64,
@@ -88,23 +89,25 @@ impl Plan {
             kinds: layout.kinds(),
             locks: 2,
             used_for: Duration::from_secs(2),
-            longest: [Duration::from_millis(30), Duration::from_millis(1200)],
+            // The long ones have to be renewed.
+            longest: [Duration::from_millis(30), Duration::from_secs(4)],
             kept_to_the_end: 5,
             fixed: 300..1200,
             // The second outlasts a fail-over.
-            leases: [Duration::from_millis(1500), Duration::from_secs(6)],
+            leases: [Duration::from_secs(3), Duration::from_secs(8)],
             poll_bound: Duration::from_secs(1),
-            response_timeout: Duration::from_millis(500),
+            response_timeout: Duration::from_secs(1),
             fenced: true,
             seeded: None,
         };
         Plan {
+            name: "everything",
             layout,
             seed,
             span,
             faults: Fault::of(layout),
-            quiet: 500..2500,
-            lasting: 300..2500,
+            quiet: 300..1500,
+            lasting: 300..1500,
             told_within: None,
             work,
         }
@@ -120,7 +123,7 @@ impl Plan {
             kept_to_the_end: 0,
             ..all.work
         };
-        Plan { faults: Fault::UNFELT.to_vec(), work, ..all }
+        Plan { name: "waits", faults: Fault::UNFELT.to_vec(), work, ..all }
     }
 
     /// Nobody polls, so every message counts, and every subscription.
@@ -134,6 +137,7 @@ impl Plan {
             ..all.work
         };
         let faults = vec![Fault::Quiet, Fault::KillSubscribers];
-        Plan { faults, told_within: Some(Duration::from_secs(1)), work, ..all }
+        let told_within = Some(Duration::from_secs(1));
+        Plan { name: "messages", faults, told_within, work, ..all }
     }
 }

@@ -3,7 +3,7 @@
 use super::checks::{Bounds, History, Promise, Violation};
 use super::crew::Crew;
 use super::ledger::{self, Account};
-use super::nemesis::Nemesis;
+use super::nemesis::{Fault, Nemesis, STEP};
 use super::plan::Plan;
 use super::site::Site;
 use super::worker::{Orders, sweep};
@@ -20,6 +20,12 @@ const SLACK: Nanos = millis(1500);
 
 /// What may stay in Redis: the counters of fencing tokens.
 const COUNTERS: &str = "redisson_lock_token:";
+
+/// Fair queues, in which the dead stand until others come.
+const QUEUES: &str = "redisson_lock_";
+
+/// How soon all that is idle is gone.
+const IDLE: Duration = Duration::from_secs(8);
 
 const MILLI: Nanos = millis(1);
 
@@ -64,32 +70,19 @@ pub fn run(plan: &Plan) -> Report {
     let mut crew = Crew::start(plan, &site, store.url());
     let mut nemesis = Nemesis::new(plan, &site);
     let end = Instant::now() + plan.span;
-    while Instant::now() < end {
+    while Instant::now() < end || !nemesis.has_dealt_all() {
         nemesis.strike(&mut crew);
     }
     nemesis.rest();
+    crew.rest();
+    nemesis.look_for_changes(false);
+    let mut left = held_by_nobody(plan, &site);
     let mut history =
         History { disturbances: nemesis.disturbances, bounds: bounds(plan), ..History::default() };
     crew.finish().for_each(|(worker, records)| history.add(worker, records));
-    let accounts = ledger::accounts(&store);
-    let mut violations = history.violations();
-    violations.extend(lost_updates(plan, &accounts));
-    let left = crew.leftovers.drain(..).chain(leftovers(plan, &site));
-    violations.extend(left.map(|text| Promise::Leftovers.broken(text)));
-    let mut kinds_of_faults = BTreeMap::new();
-    for disturbance in &history.disturbances {
-        *kinds_of_faults.entry(disturbance.name.clone()).or_default() += 1;
-    }
-    let counts = Counts {
-        attempts: history.attempts.len(),
-        holds: history.holds(),
-        hand_offs: history.hand_offs(),
-        losses: history.losses(),
-        faults: nemesis.injected,
-        violations: violations.len(),
-    };
-    let longest_wait = history.longest_wait();
-    Report { plan: plan.clone(), counts, kinds_of_faults, accounts, longest_wait, violations }
+    left.append(&mut crew.leftovers);
+    left.append(&mut leftovers(plan, &site));
+    Report::of(plan, &history, ledger::accounts(&store), &left)
 }
 
 fn bounds(plan: &Plan) -> Bounds {
@@ -99,12 +92,42 @@ fn bounds(plan: &Plan) -> Bounds {
         poll: nanos(plan.told_within.unwrap_or(work.poll_bound)),
         response: nanos(work.response_timeout),
         slack: SLACK,
+        step: if plan.faults.contains(&Fault::MoveClock) { millis(STEP) } else { 0 },
     }
 }
 
 fn lost_updates(plan: &Plan, accounts: &[Account]) -> Vec<Violation> {
     let fenced = accounts.iter().filter(|account| plan.work.fenced && account.lost() > 0);
     fenced.map(|account| Promise::Updates.broken(format!("{account:?}"))).collect()
+}
+
+/// What is left in Redis when the workers do nothing any more, but still are there: subscriptions
+/// that nobody needs, and locks that nobody holds. (Those of the killed last for a lease.)
+fn held_by_nobody(plan: &Plan, site: &Site) -> Vec<String> {
+    let work = &plan.work;
+    let longest = work.leases.into_iter().max().unwrap_or_default();
+    let lasts = if plan.faults.contains(&Fault::KillWorker) { longest } else { Duration::ZERO };
+    let is_lock = |key: &String| !key.starts_with(COUNTERS) && !key.starts_with(QUEUES);
+    let mut left = Vec::new();
+    holds_within(IDLE + lasts, || {
+        let masters = site.masters();
+        let keys = masters.iter().flat_map(|master| master.keys()).filter(is_lock);
+        let channels = masters.iter().flat_map(|master| released_channels(master));
+        // Listeners keep theirs for half a poll bound.
+        let channels = channels.filter(|_| work.poll_bound < IDLE);
+        left = keys.chain(channels).map(|what| format!("idle, but there is {what}")).collect();
+        left.is_empty()
+    });
+    left
+}
+
+/// The channels on which releases are told, and to which somebody has subscribed.
+fn released_channels(server: &Server) -> Vec<String> {
+    let sharded: Option<Vec<String>> = server.tells(&["PUBSUB", "SHARDCHANNELS"]);
+    let mut channels = server.channels();
+    channels.extend(sharded.unwrap_or_default());
+    channels.retain(|name| name.starts_with("redisson_"));
+    channels
 }
 
 /// What is left in Redis when all workers are gone and every lock was had once more.
@@ -132,13 +155,33 @@ fn what_stays(server: &Server) -> Vec<String> {
 }
 
 impl Report {
+    fn of(plan: &Plan, history: &History, accounts: Vec<Account>, left: &[String]) -> Report {
+        let mut violations = history.violations();
+        violations.extend(lost_updates(plan, &accounts));
+        violations.extend(left.iter().map(|text| Promise::Leftovers.broken(text)));
+        let mut kinds_of_faults = BTreeMap::new();
+        for disturbance in &history.disturbances {
+            *kinds_of_faults.entry(disturbance.name.clone()).or_default() += 1;
+        }
+        let quiet = kinds_of_faults.get("Quiet").copied().unwrap_or(0);
+        let counts = Counts {
+            attempts: history.attempts.len(),
+            holds: history.holds(),
+            hand_offs: history.hand_offs(),
+            losses: history.losses(),
+            faults: history.disturbances.len() - quiet,
+            violations: violations.len(),
+        };
+        let (plan, longest_wait) = (plan.clone(), history.longest_wait());
+        Report { plan, counts, kinds_of_faults, accounts, longest_wait, violations }
+    }
+
     /// Fails unless nothing was violated, and enough happened for that to mean something.
     #[track_caller]
     pub fn assert_well(&self) {
         self.assert_nothing_broken();
         let seconds = usize::try_from(self.plan.span.as_secs()).expect("a short span");
-        let busy = self.counts.hand_offs >= seconds && self.counts.faults * 10 >= seconds;
-        assert!(busy, "too little happened: the run is void\n{self}");
+        assert!(self.counts.hand_offs >= seconds, "too little happened: the run is void\n{self}");
     }
 
     /// Fails if anything was violated.
@@ -167,7 +210,8 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Report { plan, counts, .. } = self;
         let (lost, writes) = self.lost_updates();
-        writeln!(f, "{:?}, seed {}, {} s: {counts}", plan.layout, plan.seed, plan.span.as_secs())?;
+        let Plan { name, layout, seed, span, .. } = plan;
+        writeln!(f, "{name}, {layout:?}, seed {seed}, {} s: {counts}", span.as_secs())?;
         let (waited, bound) = self.longest_wait;
         write!(f, "  {lost} of {writes} writes lost; ")?;
         write!(f, "{} of {} ms waited beside a free lock; ", waited / MILLI, bound / MILLI)?;

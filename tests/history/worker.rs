@@ -15,8 +15,9 @@ use std::time::Duration;
 /// The role in which a worker is started.
 pub const WORKER: &str = "worker";
 
-/// What the parent says to end it.
+/// What the parent says to have it ask for no more locks, and what it says when it does not.
 pub const STOP: &str = "stop";
+pub const IDLE: &str = "idle";
 
 /// What it says when nothing of the library is left in it, and before what is left if not.
 pub const CLEAN: &str = "left nothing";
@@ -180,6 +181,9 @@ pub fn play(role: &Role) {
         while role.hear().is_some_and(|line| line != STOP) {}
         stop.store(true, Ordering::SeqCst);
     });
+    role.say(IDLE);
+    // Until the parent has looked at the servers.
+    while role.hear().is_some() {}
     drop(clients);
     let mut left = before.grown();
     holds_within(Duration::from_secs(20), || {

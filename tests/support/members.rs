@@ -35,8 +35,8 @@ impl Members {
     /// machine; `None` if that is nobody's, or has been closed already.
     pub fn who_connects_from(&self, client: SocketAddr, since: Instant) -> Option<Arc<str>> {
         let mut known = self.known();
-        let is_known = known.by_address.contains_key(&client);
-        if !is_known && known.looked.is_none_or(|(begun, _)| begun < since) {
+        // An older look may have seen another that had the port before.
+        if known.looked.is_none_or(|(begun, _)| begun < since) {
             // Those who come meanwhile wait for the same look.
             let soon = known.looked.map(|(_, over)| BETWEEN_LOOKS.saturating_sub(over.elapsed()));
             thread::sleep(soon.unwrap_or_default());
@@ -58,7 +58,7 @@ fn look(by_pid: &HashMap<u32, Arc<str>>) -> HashMap<SocketAddr, Arc<str>> {
         sockets(*pid).into_iter().map(|inode| (inode, Arc::clone(name))).collect::<Vec<_>>()
     };
     let members: HashMap<String, Arc<str>> = by_pid.iter().flat_map(sockets).collect();
-    let table = fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+    let table = fs::read_to_string("/proc/net/tcp").expect("Linux, which says whose a socket is");
     let rows = table.lines().filter_map(|row| {
         let fields: Vec<_> = row.split_ascii_whitespace().collect();
         let name = members.get(*fields.get(9)?)?;

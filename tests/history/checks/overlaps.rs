@@ -44,11 +44,11 @@ fn told_by(history: &History, attempt: &Attempt, lost: Nanos) -> Nanos {
     let bounds = &history.bounds;
     let period = history.workers[attempt.worker].lease / 3;
     let takes = period + bounds.response + bounds.slack;
-    // From when it can reach a server: one disturbance may follow another.
+    // It needs that long without a disturbance: one may follow another.
     let mut from = lost;
     loop {
         let disturbed = history.disturbances_of(attempt.worker, lost, from + takes);
-        let end = disturbed.map(|d| d.to).max().unwrap_or(from).max(from);
+        let end = disturbed.map(|d| d.over).max().unwrap_or(from).max(from);
         if end == from {
             break;
         }

@@ -58,36 +58,30 @@ impl<'a> Taken<'a> {
 }
 
 fn taken<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
-    let (lease, bounds) = (history.lease(attempt), &history.bounds);
+    let (asked, bounds) = (attempt.asked, &history.bounds);
     let killed = history.workers[attempt.worker].killed;
-    // What it had sent may arrive when a disturbance is over.
-    let settled = |at: Nanos| {
-        let disturbed = history.disturbances_of(attempt.worker, attempt.asked, at);
-        disturbed.map(|d| d.over).max().map(|over| over.max(at))
-    };
-    // A fair waiter that is dead keeps its place for two poll bounds.
-    let kept = lease.max(2 * bounds.poll);
-    let long = bounds.response + bounds.slack;
-    let (granted, to) = match &attempt.outcome {
-        Outcome::Unknown => {
-            let end = killed.unwrap_or(Nanos::MAX - kept);
-            (end.saturating_sub(long), settled(end).unwrap_or(end) + kept)
-        }
-        Outcome::Refused(at) => (attempt.asked, settled(*at)? + kept),
-        Outcome::Failed(at) => (attempt.asked, settled(*at).unwrap_or(*at) + kept),
+    let disturbed = |at| history.disturbances_of(attempt.worker, asked, at).map(|d| d.to).max();
+    // What it has left is released when it can be again.
+    let released = |at| disturbed(at).map(|to| to.max(at) + bounds.response + bounds.slack);
+    // What nobody releases: what it had sent may arrive when a disturbance is over. (A fair
+    // waiter that is dead keeps its place for two poll bounds.)
+    let kept = history.lease(attempt).max(2 * bounds.poll) + bounds.step;
+    let runs_out = |at: Nanos| disturbed(at).unwrap_or(at).max(at).saturating_add(kept);
+    let (from, to) = match &attempt.outcome {
+        Outcome::Unknown => (asked, runs_out(killed.unwrap_or(Nanos::MAX))),
+        Outcome::Refused(at) | Outcome::Failed(at) => (asked, released(*at)?),
         Outcome::Held(hold) => {
-            let (at, how) = hold
-                .ended
-                .unwrap_or_else(|| (killed.unwrap_or(Nanos::MAX - 2 * kept), End::Unknown));
-            let to = match (settled(at + bounds.response), how, hold.lost) {
-                (_, End::Unlocked, None) => at,
-                (None, End::Dropped, None) => at + bounds.response,
-                (settled, _, _) => settled.unwrap_or(at) + lease,
+            let from = disturbed(hold.got).map_or(hold.got, |_| asked);
+            let to = match (hold.ended, hold.lost) {
+                (Some((at, End::Unlocked)), None) => at,
+                (Some((at, End::Dropped)), None) => released(at).unwrap_or(at + bounds.response),
+                (Some((at, _)), _) => runs_out(at),
+                (None, _) => runs_out(killed.unwrap_or(Nanos::MAX)),
             };
-            (hold.got.saturating_sub(long), to)
+            (from, to)
         }
     };
-    Some(Span { from: granted.max(attempt.asked), to, whose: attempt })
+    Some(Span { from, to, whose: attempt })
 }
 
 /// The longest of an attempt; `None` if its end is not known.
@@ -118,7 +112,7 @@ fn longest_gap(from: Nanos, to: Nanos, mut spans: Vec<(Nanos, Nanos)>) -> Nanos 
 #[cfg(test)]
 mod tests {
     use super::super::examples::{asking, broken, disturbance, held, history};
-    use super::super::{Attempt, Effect, Outcome, Promise, Whom};
+    use super::super::{Attempt, Effect, History, Outcome, Promise, Whom};
     use crate::history::millis;
     use crate::history::record::End;
 
@@ -135,13 +129,11 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_up_or_fails_has_waited_too() {
+    fn who_gives_up_has_waited_too() {
         let holder = || held(0, 0, 0, 100);
         let refused = |at| asking(1, 50, Outcome::Refused(millis(at)));
         assert_eq!(broken(&history(vec![holder(), refused(100 + BOUND)])), []);
         assert_eq!(broken(&history(vec![holder(), refused(101 + BOUND)])), [Promise::Wait]);
-        let failed = asking(1, 50, Outcome::Failed(millis(101 + BOUND)));
-        assert_eq!(broken(&history(vec![holder(), failed])), [Promise::Wait]);
     }
 
     #[test]
@@ -158,28 +150,45 @@ mod tests {
         assert_eq!(waiting(150, 350, Whom::All), [Promise::Wait], "it was over");
     }
 
-    #[test]
-    fn what_a_dead_or_failed_one_may_have_left_ends_with_its_lease() {
-        let after = |earlier: Attempt, got, killed: Option<u64>| {
-            let mut history = history(vec![earlier, held(1, 50, got, got)]);
-            history.workers[0].killed = killed.map(millis);
-            broken(&history)
-        };
-        let mut killed = held(0, 0, 0, 100);
-        if let Outcome::Held(hold) = &mut killed.outcome {
-            hold.ended = None;
-        }
-        assert_eq!(after(killed.clone(), 1150 + BOUND, Some(150)), []);
-        assert_eq!(after(killed, 1151 + BOUND, Some(150)), [Promise::Wait]);
-        let failed = asking(0, 0, Outcome::Failed(millis(80)));
-        assert_eq!(after(failed.clone(), 1080 + BOUND, None), []);
-        assert_eq!(after(failed, 1081 + BOUND, None), [Promise::Wait]);
+    fn after(earlier: Attempt, got: u64, change: impl Fn(&mut History)) -> Vec<Promise> {
+        let mut history = history(vec![earlier, held(1, 50, got, got)]);
+        change(&mut history);
+        broken(&history)
+    }
+
+    fn dropped() -> Attempt {
         let mut dropped = held(0, 0, 0, 100);
         if let Outcome::Held(hold) = &mut dropped.outcome {
             hold.ended = Some((millis(100), End::Dropped));
         }
-        assert_eq!(after(dropped.clone(), 150 + BOUND, None), []);
-        assert_eq!(after(dropped, 151 + BOUND, None), [Promise::Wait]);
+        dropped
+    }
+
+    #[test]
+    fn what_a_dead_one_has_left_ends_with_its_lease() {
+        let mut killed = held(0, 0, 0, 100);
+        if let Outcome::Held(hold) = &mut killed.outcome {
+            hold.ended = None;
+        }
+        let kill = |history: &mut History| history.workers[0].killed = Some(millis(150));
+        assert_eq!(after(killed.clone(), 1150 + BOUND, kill), []);
+        assert_eq!(after(killed, 1151 + BOUND, kill), [Promise::Wait]);
+    }
+
+    #[test]
+    fn what_a_live_one_has_left_is_released_when_it_can_be() {
+        assert_eq!(after(dropped(), 150 + BOUND, |_| ()), []);
+        assert_eq!(after(dropped(), 151 + BOUND, |_| ()), [Promise::Wait]);
+        let failed = || asking(0, 0, Outcome::Failed(millis(80)));
+        let disturb = |history: &mut History| {
+            let fault = disturbance(60, 300, Whom::Worker(0), Effect::Delays);
+            history.disturbances.push(fault);
+        };
+        for left in [failed(), dropped()] {
+            // The response time-out and the slack.
+            assert_eq!(after(left.clone(), 400 + BOUND, disturb), []);
+            assert_eq!(after(left, 401 + BOUND, disturb), [Promise::Wait]);
+        }
     }
 
     #[test]

@@ -1,0 +1,77 @@
+//! Who asks is answered in time and with a reason: no error, no refusal before its patience is
+//! over and none long after it, and no hold that is renewed is lost, unless something was in
+//! the way.
+
+use super::{Attempt, History, Hold, Outcome, Promise, Violation};
+use crate::history::millis;
+
+pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> {
+    attempts.iter().filter_map(|attempt| groundless(history, attempt)).collect()
+}
+
+fn groundless(history: &History, attempt: &Attempt) -> Option<Violation> {
+    let Attempt { wish, asked, worker, .. } = attempt;
+    let calm = |to| history.disturbances_of(*worker, *asked, to).next().is_none();
+    let patient = asked + millis(wish.patience);
+    let late = patient + history.bounds.response + history.bounds.slack;
+    let (promise, broken) = match &attempt.outcome {
+        Outcome::Failed(at) => (Promise::Answer, calm(*at)),
+        Outcome::Refused(at) => {
+            (Promise::Answer, (wish.patience > 0 && *at < patient) || (late < *at && calm(*at)))
+        }
+        Outcome::Held(Hold { lost: Some(at), .. }) => {
+            (Promise::Kept, wish.lease.is_none() && calm(*at))
+        }
+        Outcome::Held(_) | Outcome::Unknown => return None,
+    };
+    broken.then(|| promise.broken(format!("without a reason: {attempt}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::examples::{asking, broken, disturbance, held, history};
+    use super::super::{Attempt, Effect, Outcome, Promise, Whom};
+    use crate::history::millis;
+
+    /// What is broken by it, in calm and in a disturbance.
+    fn both(attempt: Attempt) -> [Vec<Promise>; 2] {
+        let calm = history(vec![attempt]);
+        let mut disturbed = calm.clone();
+        disturbed.disturbances.push(disturbance(0, 9000, Whom::All, Effect::Delays));
+        [broken(&calm), broken(&disturbed)]
+    }
+
+    #[test]
+    fn an_error_needs_a_reason() {
+        let failed = asking(0, 0, Outcome::Failed(millis(20)));
+        assert_eq!(both(failed), [vec![Promise::Answer], vec![]]);
+    }
+
+    #[test]
+    fn a_refusal_comes_when_patience_is_over() {
+        let refused = |at| {
+            let mut refused = asking(0, 0, Outcome::Refused(millis(at)));
+            refused.wish.patience = 40;
+            both(refused)
+        };
+        assert_eq!(refused(39), [[Promise::Answer], [Promise::Answer]]);
+        assert_eq!(refused(40), [vec![], vec![]]);
+        // The response time-out and the slack.
+        assert_eq!(refused(140), [vec![], vec![]]);
+        assert_eq!(refused(141), [vec![Promise::Answer], vec![]]);
+    }
+
+    #[test]
+    fn a_hold_that_is_renewed_is_not_lost() {
+        let lost = |lease| {
+            let mut lost = held(0, 0, 10, 20);
+            lost.wish.lease = lease;
+            if let Outcome::Held(hold) = &mut lost.outcome {
+                hold.lost = Some(millis(20));
+            }
+            both(lost)
+        };
+        assert_eq!(lost(None), [vec![Promise::Kept], vec![]]);
+        assert_eq!(lost(Some(15)), [vec![], vec![]], "a fixed lease ends");
+    }
+}
