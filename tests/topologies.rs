@@ -181,7 +181,9 @@ fn a_node_that_is_cut_off_from_the_others_is_replaced_and_follows_when_they_meet
 /// Keeps one server apart from others, whoever connects to whom.
 fn cut_off<'a>(one: &Server, others: impl Iterator<Item = &'a Server>) {
     let others: Vec<_> = others.filter(|other| other.port() != one.port()).collect();
+    one.gate().identify();
     for other in others {
+        other.gate().identify();
         one.gate().keep_apart(&Whose::Member(other.member().into()));
         other.gate().keep_apart(&Whose::Member(one.member().into()));
     }

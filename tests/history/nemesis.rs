@@ -203,6 +203,7 @@ impl<'a> Nemesis<'a> {
         let beside = (!fault.is_of_clients() && self.dice.u8(0..100) < 40)
             .then(|| self.client_fault())
             .flatten();
+        self.site.identify();
         let from = now();
         let begun: Vec<_> = [Some(fault), beside]
             .into_iter()

@@ -77,6 +77,11 @@ impl Site {
         self.servers().iter().chain(self.sentinels())
     }
 
+    /// Has all gates find out who is connected.
+    pub fn identify(&self) {
+        self.all().for_each(|server| server.gate().identify());
+    }
+
     /// The proxies before the servers with data.
     pub fn fronts(&self) -> impl Iterator<Item = &Proxy> {
         self.servers().iter().map(|server| server.gate().front())

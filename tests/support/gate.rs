@@ -35,6 +35,12 @@ impl Gate {
         self.bus.as_ref()
     }
 
+    /// Finds out who is connected; to be done before some are told apart.
+    pub fn identify(&self) {
+        self.front.identify();
+        self.bus.iter().for_each(Proxy::identify);
+    }
+
     /// Keeps back all that passes between the server and these, in both directions, until
     /// the gate is healed: what a partition does to the bytes of connections that stand.
     pub fn keep_apart(&self, whose: &Whose) {

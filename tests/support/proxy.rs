@@ -75,10 +75,15 @@ impl Proxy {
         self.wires.rules().set(direction, flow);
     }
 
+    /// Finds out by whom the connections were made: done when a rule asks, it would hold up
+    /// their bytes.
+    pub fn identify(&self) {
+        self.wires.identify_all();
+    }
+
     /// Sets the flow of one direction for a part of the connections, but for those on which
     /// `on_request` has set another.
     pub fn set_for(&self, whose: Whose, direction: Direction, flow: Flow) {
-        self.wires.identify_all();
         self.wires.rules().set_for(whose, direction, flow);
     }
 
@@ -97,7 +102,6 @@ impl Proxy {
 
     /// The same for a part of the connections.
     pub fn delay_for(&self, whose: Whose, direction: Direction, delay: Duration) {
-        self.wires.identify_all();
         self.wires.rules().set_delay_for(whose, direction, delay);
     }
 

@@ -80,8 +80,6 @@ impl Wires {
         }
     }
 
-    /// Finds out whose the connections are, before a rule asks: those that are then looked for
-    /// have to wait.
     pub(super) fn identify_all(&self) {
         let links = lock(&self.links).clone();
         links.iter().for_each(|link| self.identify(link));
