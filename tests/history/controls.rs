@@ -22,7 +22,7 @@ pub struct Control {
 }
 
 /// All of them, in the order of the files in `tests/seeded`.
-pub const CONTROLS: [Control; 8] = [
+pub const CONTROLS: [Control; 10] = [
     Control { fault: "no-second-try", promise: Promise::Wait, plan: no_second_try },
     Control { fault: "release-of-others", promise: Promise::Exclusion, plan: release_of_others },
     Control {
@@ -35,6 +35,8 @@ pub const CONTROLS: [Control; 8] = [
     Control { fault: "loss-unnoticed", promise: Promise::Report, plan: loss_unnoticed },
     Control { fault: "token-passed-on", promise: Promise::Tokens, plan: token_passed_on },
     Control { fault: "deaf-after-reconnect", promise: Promise::Wait, plan: deaf_after_reconnect },
+    Control { fault: "no-renewals", promise: Promise::Kept, plan: no_renewals },
+    Control { fault: "release-sent-once", promise: Promise::Leftovers, plan: release_sent_once },
 ];
 
 /// A release between a refusal and its subscription is heard by nobody.
@@ -95,6 +97,22 @@ fn token_passed_on(seed: u64) -> Plan {
 /// Listeners lose their connections while others wait.
 fn deaf_after_reconnect(seed: u64) -> Plan {
     Plan { faults: vec![Fault::KillSubscribers], ..Plan::messages(seed, SPAN) }
+}
+
+/// Holds last for longer than their leases.
+fn no_renewals(seed: u64) -> Plan {
+    let plan = plain(seed, vec![Fault::Quiet], |work| Work {
+        longest: [Duration::from_secs(3); 2],
+        locks: 8,
+        ..work
+    });
+    Plan { span: Duration::from_secs(6), ..plan }
+}
+
+/// Releases do not get through at first, and no lease ends in time.
+fn release_sent_once(seed: u64) -> Plan {
+    let faults = vec![Fault::HalfOpen, Fault::CutRequests];
+    plain(seed, faults, |work| Work { leases: [LONG; 2], locks: 8, ..work })
 }
 
 /// Plain locks on one server, with some of the faults.

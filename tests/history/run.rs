@@ -81,7 +81,9 @@ pub fn run(plan: &Plan) -> Report {
         History { disturbances: nemesis.disturbances, bounds: bounds(plan), ..History::default() };
     crew.finish().for_each(|(worker, records)| history.add(worker, records));
     left.append(&mut crew.leftovers);
-    left.append(&mut leftovers(plan, &site));
+    if left.is_empty() {
+        left = leftovers(plan, &site);
+    }
     Report::of(plan, &history, ledger::accounts(&store), &left)
 }
 
