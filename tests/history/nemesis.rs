@@ -34,7 +34,7 @@ pub enum Fault {
     StopWorker,
     /// Nothing passes between a worker and the servers; it passes later.
     CutOffWorker,
-    /// What a worker sends arrives when its leases are over.
+    /// What a worker sends arrives later: some of it when its hold is over, or another's.
     LateRequests,
     /// Nothing passes to those that listen.
     CutOffSubscribers,

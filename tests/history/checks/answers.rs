@@ -15,7 +15,10 @@ fn groundless(history: &History, attempt: &Attempt) -> Option<Violation> {
     let patient = asked + millis(wish.patience);
     let late = patient + history.bounds.response + history.bounds.slack;
     let (promise, broken) = match &attempt.outcome {
-        Outcome::Failed(at) => (Promise::Answer, calm(*at)),
+        // A busy machine is reason enough for a time-out, but for no other error.
+        Outcome::Failed(at) => {
+            (Promise::Answer, *at < asked + history.bounds.response && calm(*at))
+        }
         Outcome::Refused(at) => {
             (Promise::Answer, (wish.patience > 0 && *at < patient) || (late < *at && calm(*at)))
         }
@@ -43,8 +46,9 @@ mod tests {
 
     #[test]
     fn an_error_needs_a_reason() {
-        let failed = asking(0, 0, Outcome::Failed(millis(20)));
-        assert_eq!(both(failed), [vec![Promise::Answer], vec![]]);
+        let failed = |at| both(asking(0, 0, Outcome::Failed(millis(at))));
+        assert_eq!(failed(49), [vec![Promise::Answer], vec![]]);
+        assert_eq!(failed(50), [vec![], vec![]], "after the response time-out");
     }
 
     #[test]
