@@ -66,11 +66,17 @@ fn resent_keeps_lease(seed: u64) -> Plan {
     Plan { quiet: 100..300, lasting: 100..200, ..plan }
 }
 
-/// Messages are lost for longer than the poll bound and the time-out.
+/// Messages between processes are lost for longer than the poll bound and the time-out.
 fn no_polls(seed: u64) -> Plan {
-    let faults = vec![Fault::CutOffSubscribers];
-    let slices = Duration::from_millis(20);
-    let plan = plain(seed, faults, |work| Work { leases: [LONG; 2], used_for: slices, ..work });
+    let plan = plain(seed, vec![Fault::CutOffSubscribers], |work| Work {
+        workers: 8,
+        threads: 1,
+        locks: 3,
+        used_for: Duration::from_millis(30),
+        longest: [Duration::from_millis(15); 2],
+        leases: [LONG; 2],
+        ..work
+    });
     Plan { quiet: 200..500, lasting: 5000..6000, ..plan }
 }
 
