@@ -239,6 +239,14 @@ impl History {
     }
 }
 
+impl fmt::Display for Disturbance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Disturbance { name, from, over, to, whom, effect } = self;
+        let [from, over, to] = [from, over, to].map(|at| *at as f64 / 1e9);
+        write!(f, "{from:.3} to {over:.3} s, felt to {to:.3} s: {name}, {whom:?}, {effect:?}")
+    }
+}
+
 impl Disturbance {
     fn meets(&self, worker: usize) -> bool {
         match self.whom {

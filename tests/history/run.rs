@@ -1,6 +1,6 @@
 //! One run from its start to its report.
 
-use super::checks::{Bounds, History, Promise, Violation};
+use super::checks::{Bounds, Disturbance, History, Promise, Violation};
 use super::crew::Crew;
 use super::ledger::{self, Account};
 use super::nemesis::{Fault, Nemesis, STEP};
@@ -39,6 +39,7 @@ pub struct Report {
     kinds_of_faults: BTreeMap<String, usize>,
     accounts: Vec<Account>,
     longest_wait: (Nanos, Nanos),
+    disturbances: Vec<Disturbance>,
     pub violations: Vec<Violation>,
 }
 
@@ -175,7 +176,8 @@ impl Report {
             violations: violations.len(),
         };
         let (plan, longest_wait) = (plan.clone(), history.longest_wait());
-        Report { plan, counts, kinds_of_faults, accounts, longest_wait, violations }
+        let disturbances = history.disturbances.clone();
+        Report { plan, counts, kinds_of_faults, accounts, longest_wait, disturbances, violations }
     }
 
     /// Fails unless nothing was violated, and enough happened for that to mean something.
@@ -220,6 +222,9 @@ impl fmt::Display for Report {
         writeln!(f, "faults: {:?}", self.kinds_of_faults)?;
         for violation in self.violations.iter().take(PRINTED) {
             writeln!(f, "  {violation}")?;
+        }
+        for disturbance in self.disturbances.iter().filter(|_| !self.violations.is_empty()) {
+            writeln!(f, "  {disturbance}")?;
         }
         Ok(())
     }
