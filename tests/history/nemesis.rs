@@ -145,16 +145,19 @@ pub struct Nemesis<'a> {
     dice: fastrand::Rng,
     /// The faults that are still to come before any comes again.
     deck: Vec<Fault>,
-    /// Those that served locks at the last look, and when that was.
-    serving: (Vec<u16>, Nanos),
+    /// Who served locks at the last look, and when that was.
+    serving: (Serving, Nanos),
     /// How often the faults were dealt.
     dealt: usize,
     pub disturbances: Vec<Disturbance>,
 }
 
-/// The ports of those that serve locks.
-fn serving(site: &Site) -> Vec<u16> {
-    site.masters().into_iter().map(Server::port).collect()
+/// The ports of those that serve locks, and how often that has changed: one may have taken
+/// another's place, and given it back.
+type Serving = (Vec<u16>, u64);
+
+fn serving(site: &Site) -> Serving {
+    (site.masters().into_iter().map(Server::port).collect(), site.epoch())
 }
 
 /// What a fault meets, and what it may do.

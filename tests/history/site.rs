@@ -92,6 +92,15 @@ impl Site {
         self.servers().iter().filter(|server| server.says("role:master")).collect()
     }
 
+    /// How often one has taken another's place, as far as they count that.
+    pub fn epoch(&self) -> u64 {
+        match &self.servers {
+            Servers::Alone(_) => 0,
+            Servers::Replicated(replicated) => replicated.epoch(),
+            Servers::Cluster(cluster) => cluster.epoch(),
+        }
+    }
+
     pub fn replicas(&self) -> Vec<&Server> {
         self.servers().iter().filter(|server| server.says("role:slave")).collect()
     }

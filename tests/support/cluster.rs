@@ -95,6 +95,16 @@ impl Cluster {
         self.node_at(eventually_some("a node serves the slot", owner).port)
     }
 
+    /// The number of the last election of which a node knows.
+    pub fn epoch(&self) -> u64 {
+        let known = |node: &Server| -> Option<u64> {
+            let info: String = node.tells(&["CLUSTER", "INFO"])?;
+            let line = info.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:"));
+            line?.trim().parse().ok()
+        };
+        self.nodes.iter().filter_map(known).max().unwrap_or(0)
+    }
+
     /// A replica of this node that runs. Blocks until there is one.
     pub fn replica_of(&self, master: &Server) -> &Server {
         let id = id(master);

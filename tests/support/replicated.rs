@@ -88,6 +88,15 @@ impl Replicated {
         self.servers.iter().filter(|server| server.says("role:slave")).collect()
     }
 
+    /// The number of the last fail-over of which a sentinel knows.
+    pub fn epoch(&self) -> u64 {
+        let known = |sentinel: &Server| -> Option<u64> {
+            let known: Fields = sentinel.tells(&["SENTINEL", "MASTER", MASTER])?;
+            known.get("config-epoch")?.parse().ok()
+        };
+        self.sentinels.iter().filter_map(known).max().unwrap_or(0)
+    }
+
     /// Lets a sentinel put a replica in the master's place, which is well. Blocks
     /// until there is another master, and returns it.
     pub fn fail_over(&self) -> &Server {
