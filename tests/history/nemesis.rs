@@ -138,6 +138,16 @@ impl Fault {
     }
 }
 
+/// Kills the workers' connections, those that subscribe or the others. Not the sentinels': they
+/// would take a master for dead whose connections they have to make anew.
+fn kill(server: &Server, subscribers: bool) {
+    let ours = server.clients().into_iter().filter(|peer| peer.name.starts_with("leasehold:"));
+    for peer in ours.filter(|peer| peer.flags.contains('P') == subscribers) {
+        // It may have closed since.
+        server.client_kill(peer.id);
+    }
+}
+
 /// Who injects them.
 pub struct Nemesis<'a> {
     plan: &'a Plan,
@@ -307,9 +317,7 @@ impl<'a> Nemesis<'a> {
             match fault {
                 Fault::CutOffSubscribers => server.gate().keep_apart(&Whose::Subscribers),
                 // Once: what is cut off twice may be an error.
-                Fault::KillConnections => {
-                    server.client_kill_type("normal");
-                }
+                Fault::KillConnections => kill(server, false),
                 Fault::KillSubscribers => self.kill_again_and_again(server),
                 _ => server.ask::<()>(&["SCRIPT", "FLUSH"]),
             }
@@ -319,7 +327,7 @@ impl<'a> Nemesis<'a> {
 
     fn kill_again_and_again(&mut self, server: &Server) {
         for _ in 0..CUTS {
-            server.client_kill_type("pubsub");
+            kill(server, true);
             self.pause(0..50);
         }
     }
