@@ -5,12 +5,12 @@ mod faults;
 mod support;
 
 use faults::*;
-use leasehold::{Client, Error, Released};
+use leasehold::{Client, Error, OwnedGuard, Released};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 use support::wait::{BOUND, holds_within};
-use support::{Direction, Flow, Proxy, Server, eventually, join};
+use support::{Direction, Flow, Proxy, Server, eventually, in_time, join};
 
 /// How many ways to one server are cut at a time: every one at other bytes.
 const WAYS: usize = 4;
@@ -442,8 +442,7 @@ fn a_release_without_an_answer_does_not_hold_up_another() {
     let server = Server::start();
     let (proxy, digests) = (Proxy::start(server.addr()), Digests::of(&server));
     let client = build(patient(proxy.url()).pool_size(2).response_timeout(NEVER));
-    let take = |name| client.lock(name).lock_owned().expect("all is well");
-    let (first, second) = (take("first"), take("second"));
+    let [first, second] = take_on_two_connections(&client, &proxy);
     proxy.on_request(digests.release.as_bytes(), Direction::Replies, Flow::Hold);
     drop(first);
     something_is_held(&proxy);
@@ -451,4 +450,19 @@ fn a_release_without_an_answer_does_not_hold_up_another() {
     let released = holds_within(BOUND / 3, || !exists(&server, "second"));
     proxy.release_held();
     assert!(released, "it waited for a connection that was not its own");
+}
+
+/// Two callers at a time, the second of whom finds the only connection busy.
+fn take_on_two_connections(client: &Client, proxy: &Proxy) -> [OwnedGuard; 2] {
+    let take = |name| client.lock(name).lock_owned().expect("all is well");
+    let before = proxy.stats().accepted;
+    proxy.hold_replies();
+    thread::scope(|scope| {
+        let first = scope.spawn(|| take("first"));
+        something_is_held(proxy);
+        let second = scope.spawn(|| take("second"));
+        proxy.wait_until("one more connection", |stats| stats.accepted > before);
+        proxy.pass();
+        [in_time("it has the first", first), in_time("it has the second", second)]
+    })
 }

@@ -104,7 +104,8 @@ fn soak() {
     let mut seed = seed();
     while Instant::now() < end {
         let layouts = [Layout::One, Layout::Sentinel, Layout::Cluster, Layout::Five];
-        let plans: Vec<_> = layouts.iter().flat_map(|layout| plans(*layout, seed)).collect();
+        let mut plans: Vec<_> = layouts.iter().flat_map(|layout| plans(*layout, seed)).collect();
+        plans.push(Plan::messages(seed, span()));
         for (plan, outcome) in runs(&plans) {
             match outcome {
                 Some(report) => {

@@ -106,6 +106,17 @@ pub struct Bounds {
     pub step: Nanos,
 }
 
+/// What a history shows.
+#[derive(Clone, Debug)]
+pub struct Findings {
+    /// Everything that must not have happened.
+    pub violations: Vec<Violation>,
+    /// The longest that anybody has waited beside a free lock with nothing in the way, and how
+    /// long that may be.
+    pub longest_wait: Nanos,
+    pub longest_allowed: Nanos,
+}
+
 /// Which promise was broken, and how.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Violation {
@@ -170,17 +181,18 @@ impl History {
         }
     }
 
-    /// Everything that must not have happened.
-    pub fn violations(&self) -> Vec<Violation> {
-        let locks = self.by_lock();
-        let all = locks.values().flat_map(|attempts| {
-            let tokens = tokens::check(attempts);
-            let overlaps = overlaps::check(self, attempts);
-            let answers = answers::check(self, attempts);
-            let waits = waits::check(self, attempts);
-            tokens.into_iter().chain(overlaps).chain(answers).chain(waits)
-        });
-        all.collect()
+    /// What this history shows.
+    pub fn findings(&self) -> Findings {
+        let (mut violations, mut longest_wait) = (Vec::new(), 0);
+        for attempts in self.by_lock().values() {
+            let gaps = waits::gaps(self, attempts);
+            violations.extend(tokens::check(attempts));
+            violations.extend(overlaps::check(self, attempts));
+            violations.extend(answers::check(self, attempts));
+            violations.extend(waits::check(self, &gaps));
+            longest_wait = gaps.iter().map(|(_, gap)| *gap).fold(longest_wait, Nanos::max);
+        }
+        Findings { violations, longest_wait, longest_allowed: self.bounds.wait() }
     }
 
     /// How often a lock was had.
@@ -203,14 +215,6 @@ impl History {
     pub fn losses(&self) -> usize {
         let lost = |attempt: &&Attempt| attempt.hold().is_some_and(|hold| hold.lost.is_some());
         self.attempts.iter().filter(lost).count()
-    }
-
-    /// The longest that anybody has waited beside a free lock with nothing in the way, and how
-    /// long that may be.
-    pub fn longest_wait(&self) -> (Nanos, Nanos) {
-        let locks = self.by_lock();
-        let gaps = locks.values().flat_map(|attempts| waits::gaps(self, attempts));
-        (gaps.map(|(_, gap)| gap).max().unwrap_or(0), self.bounds.wait())
     }
 
     fn by_lock(&self) -> HashMap<&str, Vec<&Attempt>> {
@@ -346,7 +350,7 @@ mod examples {
     }
 
     pub(super) fn broken(history: &History) -> Vec<Promise> {
-        history.violations().iter().map(|violation| violation.promise).collect()
+        history.findings().violations.iter().map(|violation| violation.promise).collect()
     }
 
     #[test]

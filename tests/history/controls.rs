@@ -2,7 +2,7 @@
 //! harness that does not find it finds nothing.
 
 use super::checks::Promise;
-use super::nemesis::Fault;
+use super::fault::Fault;
 use super::plan::{LONG, Layout, Plan, Work};
 use super::run::run;
 use super::worker::Kind;

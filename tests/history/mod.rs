@@ -10,7 +10,8 @@
 //! | `worker.rs` | a process that locks, uses the store and says what happened |
 //! | `crew.rs` | these processes, from the side of the run |
 //! | `site.rs` | the servers of a run, and what can be done to them |
-//! | `nemesis.rs` | the faults, from a seed |
+//! | `fault.rs` | the kinds of faults |
+//! | `nemesis.rs` | who injects them, from a seed |
 //! | `controls.rs` | runs in which something is wrong, and has to be found |
 //! | `run.rs` | one run from its start to its report |
 //!
@@ -25,6 +26,7 @@
 pub mod checks;
 pub mod controls;
 pub mod crew;
+pub mod fault;
 pub mod ledger;
 pub mod nemesis;
 pub mod plan;

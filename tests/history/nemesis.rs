@@ -1,7 +1,8 @@
-//! The faults, from a seed.
+//! Who injects faults, from a seed.
 
 use super::checks::{Disturbance, Effect, Whom};
 use super::crew::Crew;
+use super::fault::Fault;
 use super::plan::{Layout, Plan};
 use super::site::{Site, whose, wipe};
 use super::{Nanos, millis, now};
@@ -22,121 +23,6 @@ const CUTS: usize = 12;
 
 /// How late replies come at most while connections are cut.
 const SLOW: Duration = Duration::from_millis(100);
-
-/// One kind of fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// Nothing: how all is when it is well belongs to a history too.
-    Quiet,
-    /// A worker is killed; another comes in its place.
-    KillWorker,
-    /// A worker stands still.
-    StopWorker,
-    /// Nothing passes between a worker and the servers; it passes later.
-    CutOffWorker,
-    /// What a worker sends arrives later: some of it when its hold is over, or another's.
-    LateRequests,
-    /// Nothing passes to those that listen.
-    CutOffSubscribers,
-    /// What a worker asks is done, and it hears of it later.
-    LateReplies,
-    /// Connections stay open, and nothing passes any more.
-    HalfOpen,
-    DelayReplies,
-    /// Connections close in the middle of a reply, or of a request.
-    CutReplies,
-    CutRequests,
-    /// `CLIENT KILL`.
-    KillConnections,
-    KillSubscribers,
-    /// `SCRIPT FLUSH`.
-    FlushScripts,
-    /// No command that takes memory is executed.
-    FullServer,
-    /// One server, or several of five, stands still for a while.
-    StopServers,
-    /// It is killed and comes back with all that it has acknowledged.
-    KillServers,
-    /// It comes back empty.
-    EmptyServer,
-    /// Its clock steps, and later steps back.
-    MoveClock,
-    /// Another takes a master's place: as planned; because the master was killed, stands
-    /// still, or is cut off with a worker and a minority.
-    FailOver,
-    KillMaster,
-    StopMaster,
-    CutOffMaster,
-    StopReplica,
-    KillReplica,
-    StopSentinel,
-    KillSentinel,
-    /// A slot moves to another node.
-    MoveSlot,
-}
-
-impl Fault {
-    const CLIENTS: [Fault; 5] = [
-        Fault::KillWorker,
-        Fault::StopWorker,
-        Fault::CutOffWorker,
-        Fault::LateRequests,
-        Fault::LateReplies,
-    ];
-
-    /// Those of the ways between workers and servers.
-    const WAYS: [Fault; 4] =
-        [Fault::HalfOpen, Fault::DelayReplies, Fault::CutReplies, Fault::CutRequests];
-
-    /// Those from which nobody else's wait is to suffer.
-    pub const UNFELT: [Fault; 7] = [
-        Fault::Quiet,
-        Fault::CutOffSubscribers,
-        Fault::KillConnections,
-        Fault::KillSubscribers,
-        Fault::FlushScripts,
-        Fault::KillWorker,
-        Fault::StopWorker,
-    ];
-
-    /// Those that make sense in a layout. (Those of workers come by themselves and beside
-    /// others.)
-    pub fn of(layout: Layout) -> Vec<Fault> {
-        use Fault::*;
-        let there: &[Fault] = match layout {
-            Layout::One | Layout::Five => {
-                &[FullServer, StopServers, KillServers, EmptyServer, MoveClock]
-            }
-            Layout::Sentinel => &[
-                FailOver,
-                KillMaster,
-                StopMaster,
-                CutOffMaster,
-                StopReplica,
-                KillReplica,
-                StopSentinel,
-                KillSentinel,
-            ],
-            Layout::Cluster => {
-                &[FailOver, KillMaster, StopMaster, CutOffMaster, KillReplica, MoveSlot]
-            }
-        };
-        let late = [Fault::CutOffWorker, Fault::LateRequests, Fault::LateReplies];
-        [there, &Fault::WAYS, &Fault::UNFELT, &late].concat()
-    }
-
-    /// Whether it has another serve in a master's place.
-    fn is_of_masters(self) -> bool {
-        matches!(
-            self,
-            Fault::FailOver | Fault::KillMaster | Fault::StopMaster | Fault::CutOffMaster
-        )
-    }
-
-    fn is_of_clients(self) -> bool {
-        Fault::CLIENTS.contains(&self)
-    }
-}
 
 /// Kills the workers' connections, those that subscribe or the others. Not the sentinels': they
 /// would take a master for dead whose connections they have to make anew.
@@ -469,10 +355,10 @@ impl<'a> Nemesis<'a> {
 
     /// Ends all faults, and waits until all is well again.
     fn end(&self, crew: &mut Crew, half_open: bool) {
-        for front in self.site.fronts().filter(|_| half_open) {
+        if half_open {
             // What comes after bytes that were swallowed would be nonsense.
-            front.refuse();
-            front.kill_all();
+            self.site.fronts().for_each(Proxy::refuse);
+            self.each_way(crew.len(), crew, |front, worker| front.kill(&worker));
         }
         self.site.heal();
         for server in self.site.servers() {

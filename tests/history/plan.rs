@@ -1,6 +1,6 @@
 //! What one run is.
 
-use super::nemesis::Fault;
+use super::fault::Fault;
 use super::worker::Kind;
 use std::ops::Range;
 use std::time::Duration;

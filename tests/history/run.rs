@@ -1,9 +1,10 @@
 //! One run from its start to its report.
 
-use super::checks::{Bounds, Disturbance, History, Promise, Violation};
+use super::checks::{Bounds, Disturbance, Findings, History, Promise, Violation};
 use super::crew::Crew;
+use super::fault::Fault;
 use super::ledger::{self, Account};
-use super::nemesis::{Fault, Nemesis, STEP};
+use super::nemesis::{Nemesis, STEP};
 use super::plan::Plan;
 use super::site::Site;
 use super::worker::{Orders, sweep};
@@ -115,22 +116,20 @@ fn held_by_nobody(plan: &Plan, site: &Site) -> Vec<String> {
     holds_within(IDLE + lasts, || {
         let masters = site.masters();
         let keys = masters.iter().flat_map(|master| master.keys()).filter(is_lock);
-        let channels = masters.iter().flat_map(|master| released_channels(master));
-        // Listeners keep theirs for half a poll bound.
-        let channels = channels.filter(|_| work.poll_bound < IDLE);
+        let channels = masters.iter().flat_map(|master| channels(master));
+        // On which releases are told. Listeners keep theirs for half a poll bound.
+        let told = |name: &String| name.starts_with("redisson_") && work.poll_bound < IDLE;
+        let channels = channels.filter(told);
         left = keys.chain(channels).map(|what| format!("idle, but there is {what}")).collect();
         left.is_empty()
     });
     left
 }
 
-/// The channels on which releases are told, and to which somebody has subscribed.
-fn released_channels(server: &Server) -> Vec<String> {
+/// The channels to which somebody has subscribed, sharded or not.
+fn channels(server: &Server) -> impl Iterator<Item = String> {
     let sharded: Option<Vec<String>> = server.tells(&["PUBSUB", "SHARDCHANNELS"]);
-    let mut channels = server.channels();
-    channels.extend(sharded.unwrap_or_default());
-    channels.retain(|name| name.starts_with("redisson_"));
-    channels
+    server.channels().into_iter().chain(sharded.unwrap_or_default())
 }
 
 /// What is left in Redis when all workers are gone and every lock was had once more.
@@ -151,7 +150,7 @@ fn leftovers(plan: &Plan, site: &Site) -> Vec<String> {
 fn what_stays(server: &Server) -> Vec<String> {
     let keys = server.keys().into_iter().filter(|key| !key.starts_with(COUNTERS));
     let keys = keys.map(|key| format!("the key {key}"));
-    let channels = server.channels().into_iter().filter(|name| !name.starts_with("__"));
+    let channels = channels(server).filter(|name| !name.starts_with("__"));
     let channels = channels.map(|channel| format!("the channel {channel}"));
     let ours = server.clients().into_iter().filter(|client| client.name.starts_with("leasehold:"));
     keys.chain(channels).chain(ours.map(|client| format!("the client {client:?}"))).collect()
@@ -159,7 +158,7 @@ fn what_stays(server: &Server) -> Vec<String> {
 
 impl Report {
     fn of(plan: &Plan, history: &History, accounts: Vec<Account>, left: &[String]) -> Report {
-        let mut violations = history.violations();
+        let Findings { mut violations, longest_wait, longest_allowed } = history.findings();
         violations.extend(lost_updates(plan, &accounts));
         violations.extend(left.iter().map(|text| Promise::Leftovers.broken(text)));
         let mut kinds_of_faults = BTreeMap::new();
@@ -175,8 +174,8 @@ impl Report {
             faults: history.disturbances.len() - quiet,
             violations: violations.len(),
         };
-        let (plan, longest_wait) = (plan.clone(), history.longest_wait());
-        let disturbances = history.disturbances.clone();
+        let (plan, disturbances) = (plan.clone(), history.disturbances.clone());
+        let longest_wait = (longest_wait, longest_allowed);
         Report { plan, counts, kinds_of_faults, accounts, longest_wait, disturbances, violations }
     }
 

@@ -5,8 +5,8 @@ use super::worker::Orders;
 use crate::support::replicated::MASTER;
 use crate::support::wait::{BOUND, holds_within};
 use crate::support::{Cluster, Config, Members, Proxy, Replicated, Server, Whose, eventually};
+use std::cell::RefCell;
 use std::fs;
-use std::sync::Mutex;
 
 /// How much of each server's log is shown when something does not happen.
 const LOGGED: usize = 20;
@@ -17,8 +17,8 @@ pub struct Site {
     pub members: Members,
     servers: Servers,
     /// The ports of those that stand still, and of those that were killed.
-    stopped: Mutex<Vec<u16>>,
-    killed: Mutex<Vec<u16>>,
+    stopped: RefCell<Vec<u16>>,
+    killed: RefCell<Vec<u16>>,
 }
 
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Site {
             Layout::Sentinel => Servers::Replicated(Replicated::with(2, 3, gated)),
             Layout::Cluster => Servers::Cluster(Cluster::with(3, 1, gated)),
         };
-        Site { members, servers, stopped: Mutex::default(), killed: Mutex::default() }
+        Site { members, servers, stopped: RefCell::default(), killed: RefCell::default() }
     }
 
     /// Tells a worker where the servers are.
@@ -115,13 +115,13 @@ impl Site {
     /// Lets a server stand still until `heal`.
     pub fn stop(&self, server: &Server) {
         server.stop();
-        self.stopped.lock().expect("one thread").push(server.port());
+        self.stopped.borrow_mut().push(server.port());
     }
 
     /// Kills a server; `heal` starts it again.
     pub fn kill(&self, server: &Server) {
         server.kill();
-        self.killed.lock().expect("one thread").push(server.port());
+        self.killed.borrow_mut().push(server.port());
     }
 
     /// Keeps these apart from all other servers, whoever connects to whom.
@@ -174,10 +174,10 @@ impl Site {
 
     /// Undoes all that was done. Blocks until all servers are well again.
     pub fn heal(&self) {
-        for port in self.stopped.lock().expect("one thread").drain(..) {
+        for port in self.stopped.borrow_mut().drain(..) {
             self.at(port).resume();
         }
-        for port in self.killed.lock().expect("one thread").drain(..) {
+        for port in self.killed.borrow_mut().drain(..) {
             self.at(port).restart();
         }
         self.all().for_each(|server| server.gate().heal());

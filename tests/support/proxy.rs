@@ -12,9 +12,8 @@
 //! | `CutAfter(n)` | forwarded up to the n-th, the rest dropped | closes on both sides after them; others pass |
 //!
 //! A flow is set either for all connections, those that exist and those to come
-//! (`set`, and the methods named after faults), for a part of them (`set_for`), or for one
-//! connection, by a command that comes by on it (`on_request`). What is set for fewer goes
-//! before.
+//! (`set`, and the methods named after faults), for some of them (`set_for`), or for one,
+//! by a command that comes by on it (`on_request`). What is set for fewer goes before.
 //!
 //! While bytes are held, whatever follows them in their direction is held too. A
 //! client that closes its connection then changes nothing for the server: the
@@ -69,10 +68,9 @@ impl Proxy {
         self.listener.addr()
     }
 
-    /// Sets the flow of one direction, for all connections but those on which
-    /// `on_request` has set another.
+    /// Sets the flow of one direction, for all connections for which nothing else is set.
     pub fn set(&self, direction: Direction, flow: Flow) {
-        self.wires.rules().set(direction, flow);
+        self.set_for(Whose::All, direction, flow);
     }
 
     /// Finds out by whom the connections were made: done when a rule asks, it would hold up
@@ -81,10 +79,9 @@ impl Proxy {
         self.wires.identify_all();
     }
 
-    /// Sets the flow of one direction for a part of the connections, but for those on which
-    /// `on_request` has set another.
+    /// The same for some of the connections.
     pub fn set_for(&self, whose: Whose, direction: Direction, flow: Flow) {
-        self.wires.rules().set_for(whose, direction, flow);
+        self.wires.rules().set(whose, direction, flow);
     }
 
     /// Lets everything pass: takes back flows, delays and `on_request`, then
@@ -97,12 +94,12 @@ impl Proxy {
     /// Keeps every chunk of this direction for this long before it goes on, on
     /// all connections. The next chunk of a connection is read after that.
     pub fn delay(&self, direction: Direction, delay: Duration) {
-        self.wires.rules().set_delay(direction, delay);
+        self.delay_for(Whose::All, direction, delay);
     }
 
-    /// The same for a part of the connections.
+    /// The same for some of the connections.
     pub fn delay_for(&self, whose: Whose, direction: Direction, delay: Duration) {
-        self.wires.rules().set_delay_for(whose, direction, delay);
+        self.wires.rules().set_delay(whose, direction, delay);
     }
 
     /// Closes the connection on which the `bytes`-th byte of requests from now
@@ -168,7 +165,12 @@ impl Proxy {
 
     /// Closes all current connections on both sides; what they hold is dropped.
     pub fn kill_all(&self) {
-        self.wires.kill_all();
+        self.kill(&Whose::All);
+    }
+
+    /// The same for some of the connections.
+    pub fn kill(&self, whose: &Whose) {
+        self.wires.kill(whose);
     }
 
     /// What has passed so far.
@@ -195,7 +197,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.listener.close();
-        self.wires.kill_all();
+        self.kill_all();
         self.wires.join();
     }
 }

@@ -8,11 +8,13 @@ use super::super::record::End;
 use super::{Attempt, History, Outcome, Promise, Violation};
 use crate::history::Nanos;
 
-pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> {
-    let bound = history.bounds.wait();
-    let text = |gap, attempt| format!("{:.0} ms beside a free lock: {attempt}", gap as f64 / 1e6);
-    let late = gaps(history, attempts).into_iter().filter(|(_, gap)| *gap > bound);
-    late.map(|(attempt, gap)| Promise::Wait.broken(text(gap, attempt))).collect()
+/// `gaps` has those of all attempts at one lock.
+pub(super) fn check(history: &History, gaps: &[(&Attempt, Nanos)]) -> Vec<Violation> {
+    let late = gaps.iter().filter(|(_, gap)| *gap > history.bounds.wait());
+    let text = |(attempt, gap): &(&Attempt, Nanos)| {
+        format!("{:.0} ms beside a free lock: {attempt}", *gap as f64 / 1e6)
+    };
+    late.map(|gap| Promise::Wait.broken(text(gap))).collect()
 }
 
 /// How long each attempt has waited at a stretch while nobody can have held the lock and

@@ -2,7 +2,7 @@
 
 use super::super::members::Members;
 use super::super::wait::holds_within;
-use super::rules::{Direction, Known, Rules, Stats, Verdict};
+use super::rules::{Direction, Known, Rules, Stats, Verdict, Whose};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -85,9 +85,14 @@ impl Wires {
         links.iter().for_each(|link| self.identify(link));
     }
 
-    /// Closes all current connections on both sides.
-    pub(super) fn kill_all(&self) {
-        lock(&self.links).iter().for_each(|link| link.close());
+    /// Closes these of the current connections on both sides.
+    pub(super) fn kill(&self, whose: &Whose) {
+        if matches!(whose, Whose::Member(_)) {
+            self.identify_all();
+        }
+        let links = lock(&self.links).clone();
+        let theirs = links.iter().filter(|link| self.known(link).is(whose));
+        theirs.for_each(|link| link.close());
     }
 
     /// Waits until the connections' threads have ended.

@@ -94,13 +94,17 @@ pub(super) enum Verdict {
     Cut(usize),
 }
 
-/// A part of the connections.
+/// Some of the connections.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Whose {
+    /// All of them.
+    All,
     /// Those that this member has made (`Proxy::knowing`).
     Member(Arc<str>),
     /// Those on which a subscription has come by.
     Subscribers,
+    /// One, by its number.
+    One(usize),
 }
 
 /// What is known of a connection, by which it is judged.
@@ -112,24 +116,25 @@ pub(super) struct Known {
 }
 
 impl Known {
-    fn is(&self, whose: &Whose) -> bool {
-        match whose {
-            Whose::Member(name) => self.member.as_ref() == Some(name),
-            Whose::Subscribers => self.subscribes,
-        }
+    /// To which it belongs, the fewest first.
+    fn parts(&self) -> impl Iterator<Item = Whose> {
+        let member = self.member.clone().map(Whose::Member);
+        let subscribers = self.subscribes.then_some(Whose::Subscribers);
+        let parts = [Some(Whose::One(self.number)), member, subscribers, Some(Whose::All)];
+        parts.into_iter().flatten()
+    }
+
+    pub(super) fn is(&self, whose: &Whose) -> bool {
+        self.parts().any(|part| part == *whose)
     }
 }
 
 /// All that the test has set, and the counters.
 #[derive(Debug, Default)]
 pub(super) struct Rules {
-    flows: HashMap<Direction, Flow>,
-    /// Flows of parts of the connections, which go before those of all.
-    flows_of: HashMap<(Whose, Direction), Flow>,
-    /// Flows of single connections, which go first.
-    own_flows: HashMap<(usize, Direction), Flow>,
-    delays: HashMap<Direction, Duration>,
-    delays_of: HashMap<(Whose, Direction), Duration>,
+    /// What is set for fewer connections goes before what is set for more.
+    flows: HashMap<(Whose, Direction), Flow>,
+    delays: HashMap<(Whose, Direction), Duration>,
     triggers: Vec<Trigger>,
     pub(super) refusing: bool,
     pub(super) stats: Stats,
@@ -144,33 +149,22 @@ pub(super) struct Trigger {
 }
 
 impl Rules {
-    pub(super) fn set(&mut self, direction: Direction, flow: Flow) {
-        self.flows.insert(direction, flow);
-    }
-
-    pub(super) fn set_for(&mut self, whose: Whose, direction: Direction, flow: Flow) {
-        self.flows_of.insert((whose, direction), flow);
+    pub(super) fn set(&mut self, whose: Whose, direction: Direction, flow: Flow) {
+        self.flows.insert((whose, direction), flow);
     }
 
     /// Whether it matters whose a connection is.
     pub(super) fn tell_members_apart(&self) -> bool {
-        let flows = self.flows_of.keys().map(|(whose, _)| whose);
-        let delays = self.delays_of.keys().map(|(whose, _)| whose);
-        flows.chain(delays).any(|whose| matches!(whose, Whose::Member(_)))
+        let mut set = self.flows.keys().chain(self.delays.keys());
+        set.any(|(whose, _)| matches!(whose, Whose::Member(_)))
     }
 
-    pub(super) fn set_delay(&mut self, direction: Direction, delay: Duration) {
-        self.delays.insert(direction, delay);
-    }
-
-    pub(super) fn set_delay_for(&mut self, whose: Whose, direction: Direction, delay: Duration) {
-        self.delays_of.insert((whose, direction), delay);
+    pub(super) fn set_delay(&mut self, whose: Whose, direction: Direction, delay: Duration) {
+        self.delays.insert((whose, direction), delay);
     }
 
     pub(super) fn delay(&self, link: &Known, direction: Direction) -> Duration {
-        let mut parts = self.delays_of.iter();
-        let part = parts.find(|((whose, way), _)| *way == direction && link.is(whose));
-        let delay = part.map(|(_, delay)| delay).or(self.delays.get(&direction));
+        let delay = link.parts().find_map(|part| self.delays.get(&(part, direction)));
         delay.copied().unwrap_or_default()
     }
 
@@ -182,23 +176,20 @@ impl Rules {
     /// Lets everything pass from now on.
     pub(super) fn reset(&mut self) {
         self.flows.clear();
-        self.flows_of.clear();
-        self.own_flows.clear();
         self.delays.clear();
-        self.delays_of.clear();
         self.triggers.clear();
     }
 
     /// Ends every `Hold`.
     pub(super) fn hold_no_more(&mut self) {
         self.flows.retain(|_, flow| *flow != Flow::Hold);
-        self.flows_of.retain(|_, flow| *flow != Flow::Hold);
-        self.own_flows.retain(|_, flow| *flow != Flow::Hold);
     }
 
     /// Decides about a chunk that comes by on a connection, and counts it towards a cut.
     pub(super) fn judge(&mut self, link: &Known, direction: Direction, length: usize) -> Verdict {
-        let flow = self.flow(link, direction);
+        let Some(flow) = self.flow(link, direction) else {
+            return Verdict::Forward;
+        };
         match flow {
             Flow::Pass => Verdict::Forward,
             Flow::Swallow => Verdict::Swallow,
@@ -215,13 +206,10 @@ impl Rules {
         }
     }
 
-    fn flow(&mut self, link: &Known, direction: Direction) -> &mut Flow {
-        if let Some(own) = self.own_flows.get_mut(&(link.number, direction)) {
-            return own;
-        }
-        let mut parts = self.flows_of.iter_mut();
-        let part = parts.find(|((whose, way), _)| *way == direction && link.is(whose));
-        part.map_or_else(|| self.flows.entry(direction).or_insert(Flow::Pass), |(_, flow)| flow)
+    fn flow(&mut self, link: &Known, direction: Direction) -> Option<&mut Flow> {
+        let mut places = link.parts().map(|part| (part, direction));
+        let place = places.find(|place| self.flows.contains_key(place))?;
+        self.flows.get_mut(&place)
     }
 
     /// Takes the first trigger that this chunk of requests sets off, with the
@@ -236,13 +224,13 @@ impl Rules {
 
     /// Gives connection `link` the flow of a trigger that it set off.
     pub(super) fn set_off(&mut self, link: usize, trigger: &Trigger) {
-        self.own_flows.insert((link, trigger.direction), trigger.flow);
+        self.set(Whose::One(link), trigger.direction, trigger.flow);
         self.stats.triggered += 1;
     }
 
     /// Forgets a connection that has ended.
     pub(super) fn forget(&mut self, link: usize) {
-        self.own_flows.retain(|(owner, _), _| *owner != link);
+        self.flows.retain(|(whose, _), _| *whose != Whose::One(link));
     }
 }
 
