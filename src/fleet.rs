@@ -76,6 +76,8 @@ impl Pending {
 struct Tries {
     sent: u32,
     pauses: u32,
+    /// Where it stands now it was sent by the owner of its slot, which would do so again.
+    asks: bool,
 }
 
 impl fmt::Debug for Fleet {
@@ -381,6 +383,7 @@ impl Nodes {
         }
         match failure {
             Failure { astray: Some(astray), error, .. } => {
+                tries.asks = matches!(astray.direction, Direction::Ask(_));
                 let node = match &astray.direction {
                     Direction::Later if end <= time::now() => None,
                     Direction::Later => {
@@ -409,6 +412,7 @@ impl Nodes {
             Failure { unsent: Some(call), error, .. }
                 if error.is_connection()
                     && self.is_elsewhere(&call, lane)
+                    && !tries.asks
                     && tries.sent < TRIES =>
             {
                 tries.sent += 1;

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use leasehold::{Builder, Client, Events, Lost, LostReason, MultiLock, Sharding};
-use support::{Cluster, Server, eventually, exists, in_time, owner, pttl};
+use support::{Cluster, Members, Server, eventually, exists, in_time, owner, pttl};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
@@ -485,4 +485,23 @@ fn a_release_is_whole_while_keys_of_its_slot_are_at_two_nodes() {
     also.unlock().expect("held");
     reading.unlock().expect("held");
     eventually("nothing is held", || !exists(b, &name));
+}
+
+#[test]
+fn an_error_names_the_node_to_which_a_slot_moves_if_that_cannot_be_reached() {
+    let members = Members::default();
+    let cluster = Cluster::with(3, 0, |config| config.gated(&members));
+    let target = &cluster.nodes()[1];
+    let client = client(&cluster);
+    let name = name_on(&cluster, 0);
+    cluster.begin_migration(cluster.slot_of(&name), target);
+    let way = target.gate().front();
+    way.refuse();
+    way.kill_all();
+    let refused = way.stats().refused;
+    let error = client.lock(&name).try_lock().expect_err("the node that would have it is away");
+    assert!(error.is_connection(), "{error:?}");
+    assert!(error.to_string().contains(&way.addr().to_string()), "{error}");
+    let attempts = way.stats().refused - refused;
+    assert_eq!(attempts, 1, "it is not asked again and again");
 }
