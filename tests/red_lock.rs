@@ -4,7 +4,7 @@ mod faults;
 mod support;
 
 use faults::{BRIEF, NEVER, build, patient};
-use leasehold::{Client, MultiGuard, RedLock};
+use leasehold::{Builder, Client, MultiGuard, RedLock};
 use std::thread;
 use std::time::{Duration, Instant};
 use support::wait::BOUND;
@@ -24,10 +24,13 @@ fn stage(servers: usize) -> Stage {
 }
 
 fn stage_with(servers: usize, watchdog: Duration) -> Stage {
+    stage_of(servers, |builder| builder.watchdog_timeout(watchdog))
+}
+
+fn stage_of(servers: usize, settings: impl Fn(Builder) -> Builder) -> Stage {
     let servers: Vec<_> = (0..servers).map(|_| Server::start()).collect();
     let proxies: Vec<_> = servers.iter().map(|server| Proxy::start(server.addr())).collect();
-    let client =
-        |url: String| build(patient(url).watchdog_timeout(watchdog).response_timeout(BRIEF));
+    let client = |url: String| build(settings(patient(url).response_timeout(BRIEF)));
     let clients: Vec<_> = proxies.iter().map(|proxy| client(proxy.url())).collect();
     let others: Vec<_> = servers.iter().map(|server| client(server.url())).collect();
     let (mine, theirs) = (RedLock::new(clients.clone(), "a"), RedLock::new(others, "a"));
@@ -147,9 +150,12 @@ fn the_loss_of_most_is_the_loss_of_all_and_final() {
 /// back when it does not.
 #[test]
 fn late_grants_are_taken_in_or_given_back() {
-    let stage = stage(3);
+    let stage = stage_of(3, |builder| builder.watchdog_timeout(NEVER).pool_size(1));
+    // Has it read on its only connection what was answered there.
+    let read_all = || stage.clients[2].lock("quiet").is_locked().expect("an answer");
     stage.mine.lock().and_then(MultiGuard::unlock).expect("all is well");
     eventually("nothing is left", || stage.holders() == 0);
+    read_all();
     stage.proxies[2].hold_replies();
     let guard = stage.mine.lock().expect("two of three");
     eventually("the third has granted it", || stage.holders() == 3);
@@ -161,6 +167,7 @@ fn late_grants_are_taken_in_or_given_back() {
     // Most have released it by then, perhaps not the third.
     eventually("all have released it", || stage.holders() == 0);
 
+    read_all();
     stage.proxies[2].hold_replies();
     let guard = stage.mine.lock().expect("two of three");
     eventually("the third has granted it", || stage.holders() == 3);

@@ -8,8 +8,10 @@ mod waits;
 
 use super::Nanos;
 use super::record::{End, Record, What, Wish};
+use crate::support::nodes::slot;
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::RangeInclusive;
 
 /// All that is known of one run.
 #[derive(Clone, Debug, Default)]
@@ -70,7 +72,15 @@ pub struct Disturbance {
     pub to: Nanos,
     pub whom: Whom,
     pub effect: Effect,
+    /// Of which slots it has that effect; all, where there is no cluster.
+    pub slots: Vec<Slots>,
 }
+
+/// Some slots of a cluster.
+pub type Slots = RangeInclusive<u16>;
+
+/// Those of all keys.
+pub const ALL_SLOTS: Slots = 0..=16_383;
 
 /// Who is disturbed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -245,13 +255,20 @@ impl History {
 
 impl fmt::Display for Disturbance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Disturbance { name, from, over, to, whom, effect } = self;
+        let Disturbance { name, from, over, to, whom, effect, slots } = self;
         let [from, over, to] = [from, over, to].map(|at| *at as f64 / 1e9);
-        write!(f, "{from:.3} to {over:.3} s, felt to {to:.3} s: {name}, {whom:?}, {effect:?}")
+        write!(f, "{from:.3} to {over:.3} s, felt to {to:.3} s: {name}, {whom:?}, {effect:?}")?;
+        write!(f, " of {slots:?}")
     }
 }
 
 impl Disturbance {
+    /// Whether it has its effect on that lock.
+    fn touches(&self, lock: &str) -> bool {
+        let slot = slot(lock);
+        self.slots.iter().any(|slots| slots.contains(&slot))
+    }
+
     fn meets(&self, worker: usize) -> bool {
         match self.whom {
             Whom::All => true,
@@ -346,7 +363,7 @@ mod examples {
     pub(super) fn disturbance(from: u64, to: u64, whom: Whom, effect: Effect) -> Disturbance {
         let name = "a fault".to_owned();
         let (from, to) = (millis(from), millis(to));
-        Disturbance { name, from, over: to, to, whom, effect }
+        Disturbance { name, from, over: to, to, whom, effect, slots: vec![ALL_SLOTS] }
     }
 
     pub(super) fn broken(history: &History) -> Vec<Promise> {

@@ -1,6 +1,6 @@
 //! Who injects faults, from a seed.
 
-use super::checks::{Disturbance, Effect, Whom};
+use super::checks::{ALL_SLOTS, Disturbance, Effect, Slots, Whom};
 use super::crew::Crew;
 use super::fault::Fault;
 use super::plan::{Layout, Plan};
@@ -56,8 +56,24 @@ fn serving(site: &Site) -> Serving {
     (site.masters().into_iter().map(Server::port).collect(), site.epoch())
 }
 
+/// Whether one of those that serve has given its place to another, once, or none has.
+fn is_one_change((before, epoch): &Serving, (after, later): &Serving) -> bool {
+    before.iter().filter(|port| !after.contains(port)).count() <= 1 && *later <= epoch + 1
+}
+
 /// What a fault meets, and what it may do.
-type Harm = (Whom, Effect);
+struct Harm {
+    whom: Whom,
+    effect: Effect,
+    slots: Vec<Slots>,
+}
+
+impl Harm {
+    /// One that may be done to all locks.
+    fn to_all(whom: Whom, effect: Effect) -> Harm {
+        Harm { whom, effect, slots: vec![ALL_SLOTS] }
+    }
+}
 
 impl<'a> Nemesis<'a> {
     pub fn new(plan: &'a Plan, site: &'a Site) -> Nemesis<'a> {
@@ -73,20 +89,20 @@ impl<'a> Nemesis<'a> {
     }
 
     /// On a machine that is busy enough servers take each other for dead though nobody has
-    /// done anything to them. What they forget then is no surprise.
+    /// done anything to them. What they forget then is no surprise. One change may be expected.
     pub fn look_for_changes(&mut self, expected: bool) {
         let (serving, now) = (serving(self.site), now());
         let (before, from) = std::mem::replace(&mut self.serving, (serving, now));
-        if before != self.serving.0 && !expected {
-            self.disturbances.push(Disturbance {
-                name: "change of masters".to_owned(),
-                from,
-                over: now,
-                to: now + RECOVERY,
-                whom: Whom::All,
-                effect: Effect::Forgets,
-            });
+        let after = &self.serving.0;
+        if before != *after && !(expected && is_one_change(&before, after)) {
+            let harm = Harm::to_all(Whom::All, Effect::Forgets);
+            self.note("change of masters".to_owned(), [from, now], harm);
         }
+    }
+
+    fn note(&mut self, name: String, [from, over]: [Nanos; 2], harm: Harm) {
+        let (to, Harm { whom, effect, slots }) = (over + RECOVERY, harm);
+        self.disturbances.push(Disturbance { name, from, over, to, whom, effect, slots });
     }
 
     /// A while without any fault.
@@ -113,10 +129,8 @@ impl<'a> Nemesis<'a> {
         self.end(crew, begun.iter().any(|(fault, _)| *fault == Fault::HalfOpen));
         let over = now();
         self.look_for_changes(fault.is_of_masters());
-        for (fault, (whom, effect)) in begun {
-            let to = over + RECOVERY;
-            let name = format!("{fault:?}");
-            self.disturbances.push(Disturbance { name, from, over, to, whom, effect });
+        for (fault, harm) in begun {
+            self.note(format!("{fault:?}"), [from, over], harm);
         }
         if fault == Fault::MoveClock {
             // Tokens are ahead of the clock for so long: until then no counter must be lost.
@@ -144,7 +158,7 @@ impl<'a> Nemesis<'a> {
 
     fn begin(&mut self, fault: Fault, crew: &mut Crew) -> Harm {
         match fault {
-            Fault::Quiet => (Whom::Nobody, Effect::Delays),
+            Fault::Quiet => Harm::to_all(Whom::Nobody, Effect::Delays),
             Fault::KillWorker
             | Fault::StopWorker
             | Fault::CutOffWorker
@@ -159,23 +173,23 @@ impl<'a> Nemesis<'a> {
             | Fault::FlushScripts => self.begin_unfelt(fault),
             Fault::HalfOpen | Fault::DelayReplies | Fault::CutReplies | Fault::CutRequests => {
                 self.begin_on_the_way(fault, crew);
-                (Whom::All, Effect::Delays)
+                Harm::to_all(Whom::All, Effect::Delays)
             }
             Fault::FullServer
             | Fault::StopServers
             | Fault::KillServers
             | Fault::EmptyServer
-            | Fault::MoveClock => (Whom::All, self.begin_at_servers(fault)),
+            | Fault::MoveClock => Harm::to_all(Whom::All, self.begin_at_servers(fault)),
             Fault::FailOver | Fault::KillMaster | Fault::StopMaster | Fault::CutOffMaster => {
-                (Whom::All, self.begin_at_a_master(fault, crew))
+                self.begin_at_a_master(fault, crew)
             }
             Fault::StopReplica | Fault::KillReplica | Fault::StopSentinel | Fault::KillSentinel => {
                 self.begin_at_a_bystander(fault);
-                (Whom::Nobody, Effect::Delays)
+                Harm::to_all(Whom::Nobody, Effect::Delays)
             }
             Fault::MoveSlot => {
                 self.move_slot();
-                (Whom::All, Effect::Delays)
+                Harm::to_all(Whom::All, Effect::Delays)
             }
         }
     }
@@ -194,7 +208,7 @@ impl<'a> Nemesis<'a> {
                 self.site.fronts().for_each(|front| front.set_for(whose.clone(), way, Flow::Hold));
             }
         }
-        (Whom::Worker(crew.index(worker)), Effect::Delays)
+        Harm::to_all(Whom::Worker(crew.index(worker)), Effect::Delays)
     }
 
     /// Faults that nobody's wait is to suffer from for longer than the bounds.
@@ -208,7 +222,7 @@ impl<'a> Nemesis<'a> {
                 _ => server.ask::<()>(&["SCRIPT", "FLUSH"]),
             }
         }
-        (Whom::Nobody, Effect::Delays)
+        Harm::to_all(Whom::Nobody, Effect::Delays)
     }
 
     fn kill_again_and_again(&mut self, server: &Server) {
@@ -288,19 +302,19 @@ impl<'a> Nemesis<'a> {
         if self.dice.bool() { step } else { -step }
     }
 
-    fn begin_at_a_master(&mut self, fault: Fault, crew: &mut Crew) -> Effect {
+    fn begin_at_a_master(&mut self, fault: Fault, crew: &mut Crew) -> Harm {
         let masters = self.site.masters();
         let master = *self.dice.choice(&masters).expect("there is a master");
-        let replica = self.replica_of(master);
+        let (replica, slots) = (self.replica_of(master), self.site.slots_of(master));
+        let mut effect = Effect::Forgets;
         match fault {
-            Fault::FailOver if self.site.fail_over(master) => return Effect::Forgets,
-            Fault::FailOver => return Effect::Delays,
+            Fault::FailOver => effect = self.site.fail_over(master),
             Fault::KillMaster => self.site.kill(master),
             Fault::StopMaster => self.site.stop(master),
             _ => self.cut_off_with_a_minority(master, crew),
         }
         self.site.await_another(master, replica);
-        Effect::Forgets
+        Harm { whom: Whom::All, effect, slots }
     }
 
     /// The master, one sentinel and one worker on one side, all others on the other.

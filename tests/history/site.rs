@@ -1,7 +1,9 @@
 //! The servers of a run, and what can be done to them.
 
+use super::checks::{ALL_SLOTS, Effect, Slots};
 use super::plan::Layout;
 use super::worker::Orders;
+use crate::support::nodes::Node;
 use crate::support::replicated::MASTER;
 use crate::support::wait::{BOUND, holds_within};
 use crate::support::{Cluster, Config, Members, Proxy, Replicated, Server, Whose, eventually};
@@ -101,6 +103,14 @@ impl Site {
         }
     }
 
+    /// The slots that a server serves; all, where there is no cluster.
+    pub fn slots_of(&self, server: &Server) -> Vec<Slots> {
+        match &self.servers {
+            Servers::Cluster(_) => Node::itself(server).expect("a node that is well").slots,
+            Servers::Alone(_) | Servers::Replicated(_) => vec![ALL_SLOTS],
+        }
+    }
+
     pub fn replicas(&self) -> Vec<&Server> {
         self.servers().iter().filter(|server| server.says("role:slave")).collect()
     }
@@ -142,17 +152,17 @@ impl Site {
         }
     }
 
-    /// Puts another in the place of a master as planned. Whether that may lose anything.
-    pub fn fail_over(&self, master: &Server) -> bool {
+    /// Puts another in the place of a master as planned. What that may do.
+    pub fn fail_over(&self, master: &Server) -> Effect {
         match &self.servers {
             Servers::Alone(_) => panic!("there is no other"),
             Servers::Replicated(replicated) => {
                 replicated.fail_over();
-                true
+                Effect::Forgets
             }
             Servers::Cluster(cluster) => {
                 cluster.fail_over(cluster.replica_of(master));
-                false
+                Effect::Delays
             }
         }
     }

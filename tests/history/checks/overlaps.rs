@@ -1,7 +1,7 @@
 //! No two valid holds overlap, unless something happened for which that is documented; and
 //! then the loser is told in time.
 
-use super::{Attempt, Effect, History, Hold, Promise, Violation};
+use super::{Attempt, Disturbance, Effect, History, Hold, Promise, Violation};
 use crate::history::Nanos;
 
 pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> {
@@ -28,9 +28,9 @@ type Held<'a> = (&'a Attempt, &'a Hold);
 /// Both were valid when the later was got.
 fn overlap(history: &History, earlier: Held<'_>, later: Held<'_>) -> Option<Violation> {
     let begun = later.1.got;
-    let excused = |effect| effect != Effect::Delays;
-    let mut reasons = history.disturbances.iter();
-    let reason = reasons.any(|d| excused(d.effect) && d.from <= begun && earlier.0.asked <= d.over);
+    let excuses = |d: &&Disturbance| d.effect != Effect::Delays && d.touches(&later.0.wish.lock);
+    let mut reasons = history.disturbances.iter().filter(excuses);
+    let reason = reasons.any(|d| d.from <= begun && earlier.0.asked <= d.over);
     let text = format!("{} and\n  {}", earlier.0, later.0);
     if !reason {
         return Some(Promise::Exclusion.broken(text));
@@ -77,7 +77,7 @@ fn was_not_told(history: &History, (attempt, hold): Held<'_>) -> Option<Violatio
 #[cfg(test)]
 mod tests {
     use super::super::examples::{broken, disturbance, held, history};
-    use super::super::{Effect, Promise, Whom};
+    use super::super::{Disturbance, Effect, Promise, Whom};
 
     #[test]
     fn two_that_are_valid_at_once_are_found() {
@@ -114,6 +114,19 @@ mod tests {
         let mut before = history(vec![held(0, 300, 310, 400), held(1, 300, 350, 360)]);
         before.disturbances.push(disturbance(100, 150, Whom::All, Effect::Forgets));
         assert_eq!(broken(&before), [Promise::Exclusion], "it was over when they came");
+    }
+
+    #[test]
+    fn what_one_node_forgets_excuses_nothing_at_another() {
+        let with = |slots| {
+            let mut history = history(vec![held(0, 0, 10, 210), held(1, 0, 200, 210)]);
+            let forgets = disturbance(100, 150, Whom::All, Effect::Forgets);
+            history.disturbances.push(Disturbance { slots, ..forgets });
+            broken(&history)
+        };
+        // The lock's name is "a".
+        assert_eq!(with(vec![0..=100, 15_495..=15_495]), []);
+        assert_eq!(with(vec![0..=15_494, 15_496..=16_383]), [Promise::Exclusion]);
     }
 
     #[test]
