@@ -1,9 +1,9 @@
 -- Takes a lock that is free and has nobody waiting before this hold, or has it wait in the queue.
 -- KEYS: 1 the lock's hash, 2 the queue of those who wait, 3 when each of them is taken for dead
--- ARGV: 1 lease in ms, 2 owner, 3 ms after which it is taken for dead once it is the first and silent; 0 if it does not wait, 4 and 5, only from a caller that will wait: wake channel of its client, and what to publish there if refused
+-- ARGV: 1 lease in ms, 2 owner, 3 ms after which it is taken for dead once it is the first and silent; 0 if it does not wait, 4 ms for which another that is first may leave a free lock alone, 5 and 6, only from a caller that will wait: wake channel of its client, and what to publish there if refused
 -- RETURNS: -2 acquired; -1 held without a time to live; else ms that the holder has left, or who is first in the queue
 -- Atomic: nobody may overtake between the look and the write.
-local lock, queue, deaths, lease, owner, patience, wake, wanted = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local lock, queue, deaths, lease, owner, patience, fair_wait, wake, wanted = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], ARGV[6]
 
 local time = redis.call('time')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -44,6 +44,10 @@ if left == -2 and (not head or head == owner) then
   return -2
 end
 if patience > 0 then
+  -- When it came the lock may have been held for long to come; it is free now.
+  if left == -2 and now + fair_wait < death_of(head) then
+    redis.call('zadd', deaths, now + fair_wait, head)
+  end
   local mine = death_of(owner)
   if not mine or mine - now < patience / 2 then
     -- It comes after whoever stands before it: the last, or its neighbour.

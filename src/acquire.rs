@@ -381,6 +381,7 @@ impl<'a> Asking<'a> {
             lease: self.attempt.term(),
             beside: self.beside.as_ref(),
             patience: self.patience(),
+            fair_wait: engine.fair_wait,
             threads: self.threads,
             wake: wanted.map(|channel| Wake { control: &engine.control, wanted: channel.name() }),
         });
@@ -405,8 +406,8 @@ impl<'a> Asking<'a> {
         let least = engine.poll_bound.saturating_mul(2);
         match self.attempt.patience {
             Patience::None => None,
-            Patience::Forever => Some(engine.fair_wait.max(least)),
-            Patience::Until(end) => Some(self.started.until(end).min(engine.fair_wait).max(least)),
+            Patience::Forever => Some(engine.fair_wait),
+            Patience::Until(end) => Some(self.started.until(end).clamp(least, engine.fair_wait)),
         }
     }
 

@@ -301,11 +301,12 @@ impl Builder {
     }
 
     /// Sets after how long without a word from it a caller that is first in the queue of a
-    /// fair lock is taken for dead. Default: 300 s, Redisson's.
+    /// fair lock, and leaves the free lock alone, is taken for dead. Default: 300 s, Redisson's.
     ///
     /// Who waits gives a word at every poll bound; where a process dies, those behind it
-    /// wait so long for each of its threads in the queue. A caller with a time-out is taken
-    /// for dead after that, if it is shorter. Never less than two poll bounds; at least 10 ms.
+    /// wait so long, and a poll bound, for each of its threads in the queue. A caller with a
+    /// time-out is taken for dead after that, if it is shorter. Of clients that share a lock
+    /// the shortest fair wait counts. Never less than two poll bounds; at least 10 ms.
     pub fn fair_wait(mut self, span: Duration) -> Builder {
         self.fair_wait = span;
         self

@@ -148,7 +148,8 @@ impl Engine {
             control,
             watchdog_timeout: settings.watchdog_timeout,
             poll_bound: settings.poll_bound,
-            fair_wait: settings.fair_wait,
+            // Who waits gives a word at every poll bound.
+            fair_wait: settings.fair_wait.max(settings.poll_bound.saturating_mul(2)),
             back_off: settings.back_off,
             response_timeout: settings.response_timeout,
             bounds,

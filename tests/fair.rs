@@ -144,9 +144,8 @@ fn the_lock_of_a_dead_holder_goes_to_the_first() {
 #[test]
 fn a_waiter_whose_process_died_is_passed_over() {
     let server = Server::start();
+    // The lease has long to go when the lock is released: the dead one's time begins then.
     let settings = patient(server.url()).fair_wait(Duration::from_secs(1));
-    // Its lease is short, though it is renewed: the dead one's time begins at its end.
-    let settings = settings.watchdog_timeout(Duration::from_secs(1));
     let client = build(settings.poll_bound(Duration::from_millis(100)));
     let guard = client.fair_lock("a").lock().expect("it is free");
     let dying = ChildProcess::start("child_entry", "waiter", &[&server.url()]);

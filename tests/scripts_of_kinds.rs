@@ -331,7 +331,7 @@ fn read_and_write_force_and_left_answer_as_documented() {
 // Fair.
 
 fn take(bare: &mut Bare, owner: &str, patience: &str) -> i64 {
-    bare.call("fair_acquire", &QUEUE, &["60000", owner, patience])
+    bare.call("fair_acquire", &QUEUE, &["60000", owner, patience, "300000"])
 }
 
 fn end_fair(bare: &mut Bare, owner: &str) -> i64 {
@@ -381,7 +381,7 @@ fn fair_acquire_answers_as_documented() {
     assert_eq!(queue(&bare), ["b", "c"]);
     assert_left(&bare.server, QUEUE[1], 3_600_000..=4_300_000);
     assert_left(&bare.server, QUEUE[2], 3_600_000..=4_300_000);
-    wakes_only_if_refused(&mut bare, "fair_acquire", &QUEUE, &["60000", "b", "300000"]);
+    wakes_only_if_refused(&mut bare, "fair_acquire", &QUEUE, &["60000", "b", "300000", "300000"]);
 
     // A lock without an end.
     bare.server.ask::<()>(&["PERSIST", LOCK]);
@@ -390,9 +390,11 @@ fn fair_acquire_answers_as_documented() {
 
     // Free: only the first gets it, whoever asks; the others move up.
     bare.server.ask::<()>(&["DEL", LOCK]);
+    assert!(take(&mut bare, "d", "0") > 100_000, "nobody overtakes");
+    dies_in(&bare, "b", 360);
     let told = take(&mut bare, "c", "300000");
     assert!(told > 100_000, "c is not to ask without pause: {told} ms");
-    assert!(take(&mut bare, "d", "0") > 100_000, "and nobody overtakes");
+    dies_in(&bare, "b", 300);
     assert_eq!(take(&mut bare, "b", "300000"), -2);
     assert_eq!(queue(&bare), ["c"]);
     dies_in(&bare, "c", 360);

@@ -375,6 +375,7 @@ impl Locking {
             lease,
             beside: None,
             patience: None,
+            fair_wait: Duration::ZERO,
             threads: 1,
             wake: None,
         })

@@ -8,10 +8,13 @@
 //! Who waits asks again at the poll bound, and by that moves its own death on before half
 //! of its time is used up: however long the lock is held, its place is kept. Who leaves
 //! without the lock takes its entry along and passes on the message that it may have had.
+//! The dead leave a free lock alone: from when another finds that they wait for no longer
+//! than the fair wait, whatever the lease was when they came.
 //!
 //! Times are the server's; Redisson sends its own clock's. Where this differs from it
 //! besides: a release of a lock that is gone is an error, who waits behind others is not
-//! told to ask at once, and the list and the set have an end.
+//! told to ask at once, the time of who is first is cut short beside a free lock, and the list
+//! and the set have an end.
 
 use std::time::Duration;
 
@@ -46,8 +49,9 @@ impl Rules for Fair {
 
     fn acquire(&self, ask: &Ask<'_>) -> Call {
         let patience = protocol::digits(ask.patience.unwrap_or_default());
-        let lease = ask.millis();
-        let taking = [lease.as_bytes(), ask.owner.as_bytes(), patience.as_bytes()];
+        let (lease, fair_wait) = (ask.millis(), protocol::digits(ask.fair_wait));
+        let taking =
+            [lease.as_bytes(), ask.owner.as_bytes(), patience.as_bytes(), fair_wait.as_bytes()];
         let args = taking.into_iter().chain(ask.waking());
         let lasting = ask.lease.max(ask.patience.unwrap_or_default());
         Call::script(&script::FAIR_ACQUIRE, keys(ask.name), args).lasting(lasting)

@@ -108,6 +108,8 @@ pub enum Effect {
 pub struct Bounds {
     /// The poll bound of all clients.
     pub poll: Nanos,
+    /// How long they wait for who is first in a queue and leaves a free lock alone.
+    pub fair_wait: Nanos,
     /// Their response time-out.
     pub response: Nanos,
     /// What a busy machine may add.
@@ -199,7 +201,7 @@ impl History {
             violations.extend(tokens::check(attempts));
             violations.extend(overlaps::check(self, attempts));
             violations.extend(answers::check(self, attempts));
-            violations.extend(waits::check(self, &gaps));
+            violations.extend(waits::check(self, attempts, &gaps));
             longest_wait = gaps.iter().map(|(_, gap)| *gap).fold(longest_wait, Nanos::max);
         }
         Findings { violations, longest_wait, longest_allowed: self.bounds.wait() }
@@ -332,7 +334,13 @@ mod examples {
     /// A history of plain attempts with leases of one second, by two workers.
     pub(super) fn history(attempts: Vec<Attempt>) -> History {
         let worker = Worker { lease: millis(1000), killed: None };
-        let bounds = Bounds { poll: millis(100), response: millis(50), slack: millis(50), step: 0 };
+        let bounds = Bounds {
+            poll: millis(100),
+            fair_wait: millis(300),
+            response: millis(50),
+            slack: millis(50),
+            step: 0,
+        };
         let workers = vec![worker.clone(), worker];
         History { workers, attempts, disturbances: Vec::new(), bounds }
     }

@@ -80,6 +80,13 @@ impl Layout {
     }
 }
 
+impl Work {
+    /// The shortest that there is.
+    pub fn fair_wait(&self) -> Duration {
+        self.poll_bound * 2
+    }
+}
+
 impl Plan {
     /// All that this layout can suffer, and all kinds of locks.
     pub fn everything(layout: Layout, seed: u64, span: Duration) -> Plan {

@@ -100,6 +100,11 @@ impl Record {
 }
 
 impl Wish {
+    /// Whether it is for a lock at which all stand in a queue.
+    pub fn queues(&self) -> bool {
+        self.lock.starts_with("fair")
+    }
+
     fn parse(words: &mut SplitWhitespace<'_>) -> Option<Wish> {
         let (lock, shares) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
         let lease = match words.next()? {

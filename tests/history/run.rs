@@ -94,6 +94,7 @@ fn bounds(plan: &Plan) -> Bounds {
     let Plan { work, .. } = plan;
     Bounds {
         poll: nanos(plan.told_within.unwrap_or(work.poll_bound)),
+        fair_wait: nanos(work.fair_wait()),
         response: nanos(work.response_timeout),
         slack: SLACK,
         step: if plan.faults.contains(&Fault::MoveClock) { millis(STEP) } else { 0 },

@@ -147,7 +147,7 @@ impl Orders {
             .connect_timeout(self.work.response_timeout)
             .pool_timeout(self.work.response_timeout)
             .pool_size(3)
-            .fair_wait(self.work.poll_bound * 2)
+            .fair_wait(self.work.fair_wait())
     }
 
     fn clients(&self) -> Vec<Client> {

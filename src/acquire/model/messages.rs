@@ -132,6 +132,7 @@ impl Surroundings for Process {
             lease: Duration::from_secs(10),
             beside: None,
             patience: None,
+            fair_wait: Duration::ZERO,
             threads: 1,
             wake: question.tells.then_some(Wake {
                 control: &self.listener.control,

@@ -5,16 +5,42 @@
 //! when no attempt was between its asking and its end.
 
 use super::super::record::End;
-use super::{Attempt, History, Outcome, Promise, Violation};
+use super::{Attempt, Bounds, History, Outcome, Promise, Violation};
 use crate::history::Nanos;
 
 /// `gaps` has those of all attempts at one lock.
-pub(super) fn check(history: &History, gaps: &[(&Attempt, Nanos)]) -> Vec<Violation> {
-    let late = gaps.iter().filter(|(_, gap)| *gap > history.bounds.wait());
+pub(super) fn check(
+    history: &History,
+    attempts: &[&Attempt],
+    gaps: &[(&Attempt, Nanos)],
+) -> Vec<Violation> {
+    let bound = history.bounds.wait();
+    let late = gaps.iter().filter(|(attempt, gap)| {
+        *gap > bound && *gap > bound + for_the_dead(history, attempts, attempt)
+    });
     let text = |(attempt, gap): &(&Attempt, Nanos)| {
         format!("{:.0} ms beside a free lock: {attempt}", *gap as f64 / 1e6)
     };
     late.map(|gap| Promise::Wait.broken(text(gap))).collect()
+}
+
+/// How much longer it may take because of those who have died in the queue of a fair lock: for each
+/// its time there, which begins when somebody finds that it leaves a free lock alone.
+fn for_the_dead(history: &History, attempts: &[&Attempt], waiting: &Attempt) -> Nanos {
+    if !waiting.wish.queues() {
+        return 0;
+    }
+    let end = end(history, waiting).unwrap_or(Nanos::MAX);
+    let Bounds { poll, fair_wait, .. } = history.bounds;
+    // None has a place for longer, whoever looks: the lease that it saw, and the times of two.
+    let longest = history.workers.iter().map(|worker| worker.lease).max().unwrap_or(0);
+    let kept = longest + 2 * fair_wait;
+    let died = |attempt: &&&Attempt| {
+        let killed = history.workers[attempt.worker].killed;
+        attempt.outcome == Outcome::Unknown
+            && killed.is_some_and(|at| at < end && waiting.asked < at + kept)
+    };
+    attempts.iter().filter(died).map(|_| fair_wait + poll).sum()
 }
 
 /// How long each attempt has waited at a stretch while nobody can have held the lock and
@@ -65,9 +91,8 @@ fn taken<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
     let disturbed = |at| history.disturbances_of(attempt.worker, asked, at).map(|d| d.to).max();
     // What it has left is released when it can be again.
     let released = |at| disturbed(at).map(|to| to.max(at) + bounds.response + bounds.slack);
-    // What nobody releases: what it had sent may arrive when a disturbance is over. (A fair
-    // waiter that is dead keeps its place for two poll bounds.)
-    let kept = history.lease(attempt).max(2 * bounds.poll) + bounds.step;
+    // What nobody releases: what it had sent may arrive when a disturbance is over.
+    let kept = history.lease(attempt).max(bounds.fair_wait) + bounds.step;
     let runs_out = |at: Nanos| disturbed(at).unwrap_or(at).max(at).saturating_add(kept);
     let (from, to) = match &attempt.outcome {
         Outcome::Unknown => (asked, runs_out(killed.unwrap_or(Nanos::MAX))),
@@ -88,15 +113,19 @@ fn taken<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
 
 /// The longest of an attempt; `None` if its end is not known.
 fn gap(history: &History, attempt: &Attempt, taken: &Taken<'_>) -> Option<Nanos> {
-    let end = match &attempt.outcome {
-        Outcome::Unknown => history.workers[attempt.worker].killed?,
-        Outcome::Refused(at) | Outcome::Failed(at) => *at,
-        Outcome::Held(hold) => hold.got,
-    };
-    let from = attempt.asked;
+    let (from, end) = (attempt.asked, end(history, attempt)?);
     let busy = taken.between(attempt, from, end).map(|span| (span.from, span.to));
     let disturbed = history.disturbances_of(attempt.worker, from, end).map(|d| (d.from, d.to));
     Some(longest_gap(from, end, busy.chain(disturbed).collect()))
+}
+
+/// When it waited no more; `None` if that is not known.
+fn end(history: &History, attempt: &Attempt) -> Option<Nanos> {
+    match &attempt.outcome {
+        Outcome::Unknown => history.workers[attempt.worker].killed,
+        Outcome::Refused(at) | Outcome::Failed(at) => Some(*at),
+        Outcome::Held(hold) => Some(hold.got),
+    }
 }
 
 /// The longest time between the two that none of these covers.
@@ -175,6 +204,24 @@ mod tests {
         let kill = |history: &mut History| history.workers[0].killed = Some(millis(150));
         assert_eq!(after(killed.clone(), 1150 + BOUND, kill), []);
         assert_eq!(after(killed, 1151 + BOUND, kill), [Promise::Wait]);
+    }
+
+    #[test]
+    fn the_dead_keep_their_places_in_a_queue_for_a_while() {
+        let late = |lock: &str, gap, killed| {
+            let dead = [asking(0, 80, Outcome::Unknown), asking(0, 90, Outcome::Unknown)];
+            // A lock that was taken until 5000, long after what the dead may have had was over.
+            let waits = [held(1, 100, 100, 5000), held(1, 4000, 5000 + gap, 6000)];
+            let mut history = history([&dead[..], &waits].concat());
+            history.workers[0].killed = Some(millis(killed));
+            history.workers[1].lease = millis(8000);
+            history.attempts.iter_mut().for_each(|it| it.wish.lock = lock.to_owned());
+            broken(&history)
+        };
+        // For each the fair wait and the poll bound.
+        assert_eq!(late("fair-0", BOUND + 2 * 400, 95), []);
+        assert_eq!(late("fair-0", BOUND + 2 * 400 + 1, 95), [Promise::Wait]);
+        assert_eq!(late("plain-0", BOUND + 1, 95), [Promise::Wait]);
     }
 
     #[test]
