@@ -90,11 +90,11 @@ impl<'a> Nemesis<'a> {
 
     /// On a machine that is busy enough servers take each other for dead though nobody has
     /// done anything to them. What they forget then is no surprise. One change may be expected.
-    pub fn look_for_changes(&mut self, expected: bool) {
+    pub fn look_for_changes(&mut self, one_expected: bool) {
         let (serving, now) = (serving(self.site), now());
         let (before, from) = std::mem::replace(&mut self.serving, (serving, now));
         let after = &self.serving.0;
-        if before != *after && !(expected && is_one_change(&before, after)) {
+        if before != *after && !(one_expected && is_one_change(&before, after)) {
             let harm = Harm::to_all(Whom::All, Effect::Forgets);
             self.note("change of masters".to_owned(), [from, now], harm);
         }
@@ -128,7 +128,7 @@ impl<'a> Nemesis<'a> {
         self.pause(self.plan.lasting.clone());
         self.end(crew, begun.iter().any(|(fault, _)| *fault == Fault::HalfOpen));
         let over = now();
-        self.look_for_changes(fault.is_of_masters());
+        self.look_for_changes(fault.raises_epoch());
         for (fault, harm) in begun {
             self.note(format!("{fault:?}"), [from, over], harm);
         }
