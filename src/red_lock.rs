@@ -165,7 +165,8 @@ impl RedLock {
     }
 
     /// Returns how long most of the servers will keep it for whoever holds it, `None` if most do
-    /// not: one round trip.
+    /// not, as those say that answer first: one round trip. One that has not heard of an
+    /// extension yet may make it too little.
     ///
     /// # Errors
     /// Those of [`is_locked`](RedLock::is_locked).

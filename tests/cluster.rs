@@ -267,6 +267,15 @@ fn cut_off_replicas(master: &Server) {
     });
 }
 
+/// Blocks until the replica of a master has a lock with a time to live.
+fn await_replica(cluster: &Cluster, master: &Server, name: &str) {
+    let mut reader = cluster.replica_of(master).connection();
+    redis::cmd("READONLY").exec(&mut reader).expect("a replica");
+    eventually("the replica has it", || {
+        redis::cmd("PTTL").arg(name).query::<i64>(&mut reader).is_ok_and(|left| left > 0)
+    });
+}
+
 #[test]
 fn a_hold_outlives_the_death_of_its_master_or_is_lost_there_at_once() {
     let cluster = Cluster::start(3, 1);
@@ -277,12 +286,7 @@ fn a_hold_outlives_the_death_of_its_master_or_is_lost_there_at_once() {
     let master = &cluster.nodes()[0];
     let guard = client.lock(&kept).lock().expect("free");
     master.ask::<()>(&["PEXPIRE", &kept, "20000"]);
-    let replica = cluster.replica_of(master);
-    let mut reader = replica.connection();
-    redis::cmd("READONLY").exec(&mut reader).expect("a replica");
-    eventually("the replica has it", || {
-        redis::cmd("PTTL").arg(&kept).query::<i64>(&mut reader).is_ok_and(|left| left > 0)
-    });
+    await_replica(&cluster, master, &kept);
     cut_off_replicas(master);
     let lost = client.lock(&gone).lock().expect("free");
     master.kill();
@@ -302,7 +306,7 @@ fn who_waits_asks_the_new_master() {
     let (master, other) = (&cluster.nodes()[0], name_on(&cluster, 1));
     master.ask::<()>(&["HSET", &name, "another", "1"]);
     master.ask::<()>(&["PEXPIRE", &name, "600000"]);
-    eventually("the replica has it", || master.ask::<u64>(&["WAIT", "1", "1000"]) == 1);
+    await_replica(&cluster, master, &name);
     thread::scope(|scope| {
         let waits = scope.spawn(|| client.lock(&name).lock().and_then(|guard| guard.unlock()));
         is_heard(&cluster, &name);
