@@ -20,7 +20,7 @@ use crate::release::Hold;
 use crate::request::panicked;
 use crate::sync::{Mailbox, Mutex};
 use crate::thread;
-use crate::time;
+use crate::time::{self, Moment};
 
 /// How long a round goes on that most have answered and that is not decided: the others'
 /// answers are worth no more than another round.
@@ -35,13 +35,22 @@ pub(crate) struct Majority {
     quorum: usize,
     /// It was seen not to count any more, which is final.
     lost: AtomicBool,
-    holds: Mutex<Vec<Arc<Hold>>>,
+    members: Mutex<Members>,
+}
+
+#[derive(Debug)]
+struct Members {
+    holds: Vec<Arc<Hold>>,
+    /// What was asked of all since they were granted, those too that come late.
+    lasts: Moment,
+    renewed: bool,
 }
 
 impl Majority {
     pub(crate) fn new(quorum: usize, holds: Vec<Hold>) -> Majority {
-        let holds = Mutex::new(holds.into_iter().map(Arc::new).collect());
-        Majority { quorum, lost: AtomicBool::new(false), holds }
+        let holds = holds.into_iter().map(Arc::new).collect();
+        let members = Mutex::new(Members { holds, lasts: Moment::START, renewed: false });
+        Majority { quorum, lost: AtomicBool::new(false), members }
     }
 
     pub(crate) fn quorum(&self) -> usize {
@@ -61,7 +70,7 @@ impl Majority {
         if self.lost.load(Ordering::Acquire) {
             return Duration::ZERO;
         }
-        let left = remaining(&self.holds.lock(), self.quorum);
+        let left = remaining(&self.members.lock().holds, self.quorum);
         if left.is_zero() {
             self.lose();
         }
@@ -80,11 +89,22 @@ impl Majority {
     /// Takes in a hold that was granted late, if the others still count. One that does not
     /// is given back: to be dropped with no lock held.
     pub(crate) fn adopt(&self, hold: Hold) -> Option<Hold> {
-        let mut holds = self.holds.lock();
-        if self.lost.load(Ordering::Acquire) || remaining(&holds, self.quorum).is_zero() {
+        let mut members = self.members.lock();
+        if self.lost.load(Ordering::Acquire) || remaining(&members.holds, self.quorum).is_zero() {
             return Some(hold);
         }
-        holds.push(Arc::new(hold));
+        let hold = Arc::new(hold);
+        members.holds.push(Arc::clone(&hold));
+        let (lasts, renewed) = (members.lasts, members.renewed);
+        drop(members);
+        if renewed {
+            hold.keep_renewed();
+        }
+        let lease = time::now().until(lasts);
+        if hold.remaining() < lease {
+            // If that fails it lasts as long as it was granted for.
+            hold.aside().run(move || drop(hold.extend(lease)));
+        }
         None
     }
 
@@ -92,13 +112,31 @@ impl Majority {
         self.all().iter().for_each(|hold| hold.lease().watch(mailbox));
     }
 
-    pub(crate) fn all(&self) -> Vec<Arc<Hold>> {
-        self.holds.lock().clone()
+    fn all(&self) -> Vec<Arc<Hold>> {
+        self.members.lock().holds.clone()
+    }
+
+    /// All holds, to be extended; as those will be that come late.
+    pub(crate) fn all_for(&self, lease: Duration) -> Vec<Arc<Hold>> {
+        let mut members = self.members.lock();
+        members.lasts = members.lasts.max(time::now() + lease);
+        members.holds.clone()
+    }
+
+    /// Has all holds renewed from now on, and those that come late.
+    pub(crate) fn keep_renewed(&self) {
+        self.members.lock().renewed = true;
+        self.all().iter().for_each(|hold| hold.keep_renewed());
+    }
+
+    /// Whether any would be over before such a lease.
+    pub(crate) fn needs(&self, lease: Duration) -> bool {
+        self.all().iter().any(|hold| hold.needs(lease))
     }
 
     /// All holds, to be ended.
     pub(crate) fn take(&self) -> Vec<Arc<Hold>> {
-        std::mem::take(&mut *self.holds.lock())
+        std::mem::take(&mut self.members.lock().holds)
     }
 }
 

@@ -494,10 +494,9 @@ impl Red {
 
     /// A nested guard: sees to the lease that it wants.
     fn keep(&self, lease: Option<Duration>) -> Result<()> {
-        let holds = self.majority.all();
         match lease {
-            None => holds.iter().for_each(|hold| hold.keep_renewed()),
-            Some(lease) if holds.iter().any(|hold| hold.needs(lease)) => return self.extend(lease),
+            None => self.majority.keep_renewed(),
+            Some(lease) if self.majority.needs(lease) => return self.extend(lease),
             Some(_) => {}
         }
         Ok(())
@@ -520,7 +519,7 @@ impl Many for Red {
     fn extend(&self, lease: Duration) -> Result<()> {
         let lease = release::checked_lease(lease)?;
         self.check()?;
-        self.with_all(self.majority.all(), move |hold| hold.extend(lease))?;
+        self.with_all(self.majority.all_for(lease), move |hold| hold.extend(lease))?;
         self.check()
     }
 

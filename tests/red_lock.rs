@@ -176,6 +176,31 @@ fn late_grants_are_taken_in_or_given_back() {
     eventually("it is given back", || stage.holders() == 0);
 }
 
+/// What was asked of all before it came is asked of it, too.
+#[test]
+fn a_late_grant_lasts_as_long_as_the_others() {
+    let stage = stage_of(3, |builder| builder.watchdog_timeout(NEVER).pool_size(1));
+    let brief = stage.mine.clone().with_lease(NEVER / 4);
+    type Prolong = fn(&Stage, &MultiGuard);
+    let extend: Prolong = |_, guard| guard.extend(NEVER).expect("two of three");
+    let renew: Prolong = |stage, _| drop(stage.mine.lock().expect("it is held here"));
+    for prolong in [extend, renew] {
+        // The scripts are known then.
+        stage.mine.lock().and_then(MultiGuard::unlock).expect("all is well");
+        eventually("nothing is left", || stage.holders() == 0);
+        stage.clients[2].lock("quiet").is_locked().expect("it has read all that was answered");
+        stage.proxies[2].hold_replies();
+        let guard = brief.lock().expect("two of three");
+        eventually("the third has granted it", || stage.holders() == 3);
+        prolong(&stage, &guard);
+        stage.proxies[2].pass();
+        let quarter = (NEVER / 4).as_millis();
+        eventually("it lasts", || left(&stage.servers[2]).unsigned_abs() as u128 > quarter);
+        guard.unlock().expect("held");
+        eventually("all have released it", || stage.holders() == 0);
+    }
+}
+
 fn left(server: &Server) -> i64 {
     server.ask(&["PTTL", "a"])
 }
