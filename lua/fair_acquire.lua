@@ -44,10 +44,6 @@ if left == -2 and (not head or head == owner) then
   return -2
 end
 if patience > 0 then
-  -- When it came the lock may have been held for long to come; it is free now.
-  if left == -2 and now + fair_wait < death_of(head) then
-    redis.call('zadd', deaths, now + fair_wait, head)
-  end
   local mine = death_of(owner)
   if not mine or mine - now < patience / 2 then
     -- It comes after whoever stands before it: the last, or its neighbour.
@@ -66,6 +62,11 @@ if patience > 0 then
     local keep = latest[2] - now + 3600000
     redis.call('pexpire', queue, keep)
     redis.call('pexpire', deaths, keep)
+  end
+  -- When it came the lock may have been held for long to come; it is free now. After its own place:
+  -- Redisson will subtract from that what Redisson's waiters had added.
+  if left == -2 and now + fair_wait < death_of(head) then
+    redis.call('zadd', deaths, now + fair_wait, head)
   end
   if wake then
     redis.call('publish', wake, wanted)

@@ -304,9 +304,10 @@ impl Builder {
     /// fair lock, and leaves the free lock alone, is taken for dead. Default: 300 s, Redisson's.
     ///
     /// Who waits gives a word at every poll bound; where a process dies, those behind it
-    /// wait so long, and a poll bound, for each of its threads in the queue. A caller with a
-    /// time-out is taken for dead after that, if it is shorter. Of clients that share a lock
-    /// the shortest fair wait counts. Never less than two poll bounds; at least 10 ms.
+    /// wait so long, and a poll bound, for each of its threads in the queue; for one with a
+    /// shorter time-out so long, if the lease that it saw had run out. Of clients that share a
+    /// lock the shortest fair wait counts; beside Redisson it is best left at Redisson's, whose
+    /// clocks may be off by as much. Never less than two poll bounds; at least 10 ms.
     pub fn fair_wait(mut self, span: Duration) -> Builder {
         self.fair_wait = span;
         self

@@ -29,6 +29,9 @@ const SHORT: Duration = Duration::from_millis(200);
 /// The part of a lease that this may take at most.
 const PART: u32 = 10;
 
+/// How often it is looked whether a hold is still being extended.
+const LOOK: Duration = Duration::from_millis(1);
+
 /// Holds on servers, of which so many have to be valid.
 #[derive(Debug)]
 pub(crate) struct Majority {
@@ -102,8 +105,10 @@ impl Majority {
         }
         let lease = time::now().until(lasts);
         if hold.remaining() < lease {
-            // If that fails it lasts as long as it was granted for.
-            hold.aside().run(move || drop(hold.extend(lease)));
+            let (aside, hold) = (hold.aside(), Arc::downgrade(&hold));
+            // Who ends the whole does not wait for that to begin. If it fails, the hold lasts as
+            // long as it was granted for.
+            aside.run(move || drop(hold.upgrade().map(|hold| hold.extend(lease))));
         }
         None
     }
@@ -137,6 +142,18 @@ impl Majority {
     /// All holds, to be ended.
     pub(crate) fn take(&self) -> Vec<Arc<Hold>> {
         std::mem::take(&mut self.members.lock().holds)
+    }
+}
+
+/// A hold that was taken, once nobody is extending it any more.
+pub(crate) fn alone(hold: Arc<Hold>) -> Hold {
+    let mut hold = hold;
+    loop {
+        match Arc::try_unwrap(hold) {
+            Ok(hold) => return hold,
+            Err(shared) => hold = shared,
+        }
+        Mailbox::default().sleep(time::now() + LOOK);
     }
 }
 

@@ -19,7 +19,7 @@ use crate::gate::Ticket;
 use crate::hold::{HoldId, Holder};
 use crate::intern::Interned;
 use crate::lock::{Lock, Terms};
-use crate::majority::{Majority, Round};
+use crate::majority::{self, Majority, Round};
 use crate::multi::many_verbs;
 use crate::multi_guard::{Many, MultiGuard, OwnedMultiGuard};
 use crate::protocol::plain::Plain;
@@ -535,10 +535,7 @@ impl Many for Red {
             return valid;
         }
         let released = valid.and_then(|()| {
-            self.with_all(self.majority.take(), |hold| {
-                // One that is being extended is released when that is through.
-                Arc::into_inner(hold).map_or(Ok(()), Hold::unlock)
-            })
+            self.with_all(self.majority.take(), |hold| majority::alone(hold).unlock())
         });
         drop(self.majority.take());
         self.line.remove(&self.majority);

@@ -54,7 +54,7 @@ static PLAIN_FORCE_SHARDED: Script =
     script!("plain_force", "879bb7dbe0440bf8342ac2208283f216d06a5073").for_shards();
 
 pub(crate) static FAIR_ACQUIRE: Script =
-    script!("fair_acquire", "9736339786a59861e110bdba964b883f4ba4684e");
+    script!("fair_acquire", "1462eb5eaf9155e21e6a11b89b95983874f746cb");
 pub(crate) static FAIR_RELEASE: Script =
     script!("fair_release", "bb10a979143cfc55798d28daa0c3081dd39d11ab")
         .sharded_as(&FAIR_RELEASE_SHARDED);

@@ -8,7 +8,7 @@ use leasehold::{Builder, Client, MultiGuard, RedLock};
 use std::thread;
 use std::time::{Duration, Instant};
 use support::wait::BOUND;
-use support::{Proxy, Server, eventually, exists, in_time};
+use support::{Direction, Proxy, Server, eventually, exists, in_time};
 
 struct Stage {
     servers: Vec<Server>,
@@ -199,6 +199,28 @@ fn a_late_grant_lasts_as_long_as_the_others() {
         guard.unlock().expect("held");
         eventually("all have released it", || stage.holders() == 0);
     }
+}
+
+/// One that is being extended is not taken for released.
+#[test]
+fn what_is_unlocked_is_free_on_most_servers() {
+    const SLOW: Duration = Duration::from_millis(300);
+    let stage = stage_of(3, |builder| builder.watchdog_timeout(NEVER).pool_size(1));
+    let brief = stage.mine.clone().with_lease(NEVER / 4);
+    stage.mine.lock().and_then(MultiGuard::unlock).expect("all is well");
+    eventually("nothing is left", || stage.holders() == 0);
+    stage.clients[2].lock("quiet").is_locked().expect("it has read all that was answered");
+    stage.proxies[2].delay(Direction::Replies, SLOW);
+    let guard = brief.lock().expect("two of three");
+    guard.extend(NEVER).expect("two of three");
+    let quarter = (NEVER / 4).as_millis() as i64;
+    eventually("the third extends it, late", || left(&stage.servers[2]) > quarter);
+    stage.proxies[0].hold_requests();
+    if guard.unlock().is_ok() {
+        assert!(stage.holders() <= 1, "most keep it still");
+    }
+    stage.proxies[0].pass();
+    eventually("nothing is left", || stage.holders() == 0);
 }
 
 fn left(server: &Server) -> i64 {

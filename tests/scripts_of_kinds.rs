@@ -400,6 +400,29 @@ fn fair_acquire_answers_as_documented() {
     dies_in(&bare, "c", 360);
 }
 
+/// Redisson's waiters take from those behind them what they have added, however soon they are
+/// taken for dead beside a free lock.
+#[test]
+fn who_comes_behind_redissons_waiters_outlives_their_subtractions() {
+    let mut bare = Bare::start();
+    let short = |bare: &mut Bare, owner: &str| {
+        bare.call("fair_acquire", &QUEUE, &["60000", owner, "30000", "30000"])
+    };
+    let death = (micros(&bare.server) / 1000 + 310_000).to_string();
+    bare.server.ask::<()>(&["RPUSH", QUEUE[1], "theirs"]);
+    bare.server.ask::<()>(&["ZADD", QUEUE[2], &death, "theirs"]);
+    short(&mut bare, "ours");
+    dies_in(&bare, "theirs", 30);
+    dies_in(&bare, "ours", 340);
+    // It gets the lock.
+    bare.server.ask::<()>(&["LPOP", QUEUE[1]]);
+    bare.server.ask::<()>(&["ZREM", QUEUE[2], "theirs"]);
+    bare.server.ask::<()>(&["ZINCRBY", QUEUE[2], "-300000", "ours"]);
+    bare.server.ask::<()>(&["HSET", LOCK, "theirs", "1"]);
+    short(&mut bare, "another");
+    assert_eq!(queue(&bare), ["ours", "another"]);
+}
+
 /// However long the lock is held: who asks in time keeps its place, behind whoever stands
 /// before it.
 #[test]

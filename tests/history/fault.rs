@@ -104,10 +104,10 @@ impl Fault {
         [there, &Fault::WAYS, &Fault::UNFELT, &late].concat()
     }
 
-    /// Whether it has one serve, or a slot of it, in the place of another.
-    pub fn raises_epoch(self) -> bool {
+    /// Whether it has another serve in a master's place.
+    pub fn is_of_masters(self) -> bool {
         use Fault::*;
-        matches!(self, FailOver | KillMaster | StopMaster | CutOffMaster | MoveSlot)
+        matches!(self, FailOver | KillMaster | StopMaster | CutOffMaster)
     }
 
     pub fn is_of_clients(self) -> bool {

@@ -56,9 +56,16 @@ fn serving(site: &Site) -> Serving {
     (site.masters().into_iter().map(Server::port).collect(), site.epoch())
 }
 
-/// Whether one of those that serve has given its place to another, once, or none has.
-fn is_one_change((before, epoch): &Serving, (after, later): &Serving) -> bool {
-    before.iter().filter(|port| !after.contains(port)).count() <= 1 && *later <= epoch + 1
+/// Whether this fault alone explains what has changed: one master was replaced, once, or a slot
+/// has moved.
+fn explains(fault: Fault, (before, epoch): &Serving, (after, later): &Serving) -> bool {
+    let gone = before.iter().filter(|port| !after.contains(port)).count();
+    let (most, raised) = match fault {
+        Fault::MoveSlot => (0, 1),
+        fault if fault.is_of_masters() => (1, 1),
+        _ => (0, 0),
+    };
+    gone <= most && *later <= epoch + raised
 }
 
 /// What a fault meets, and what it may do.
@@ -89,12 +96,12 @@ impl<'a> Nemesis<'a> {
     }
 
     /// On a machine that is busy enough servers take each other for dead though nobody has
-    /// done anything to them. What they forget then is no surprise. One change may be expected.
-    pub fn look_for_changes(&mut self, one_expected: bool) {
+    /// done anything to them. What they forget then is no surprise.
+    pub fn look_for_changes(&mut self, fault: Fault) {
         let (serving, now) = (serving(self.site), now());
         let (before, from) = std::mem::replace(&mut self.serving, (serving, now));
         let after = &self.serving.0;
-        if before != *after && !(one_expected && is_one_change(&before, after)) {
+        if before != *after && !explains(fault, &before, after) {
             let harm = Harm::to_all(Whom::All, Effect::Forgets);
             self.note("change of masters".to_owned(), [from, now], harm);
         }
@@ -108,7 +115,7 @@ impl<'a> Nemesis<'a> {
     /// A while without any fault.
     pub fn rest(&mut self) {
         self.pause(self.plan.quiet.clone());
-        self.look_for_changes(false);
+        self.look_for_changes(Fault::Quiet);
     }
 
     /// One fault, and often one of a client beside it, for a while, after one without any.
@@ -128,7 +135,7 @@ impl<'a> Nemesis<'a> {
         self.pause(self.plan.lasting.clone());
         self.end(crew, begun.iter().any(|(fault, _)| *fault == Fault::HalfOpen));
         let over = now();
-        self.look_for_changes(fault.raises_epoch());
+        self.look_for_changes(fault);
         for (fault, harm) in begun {
             self.note(format!("{fault:?}"), [from, over], harm);
         }

@@ -77,7 +77,7 @@ pub fn run(plan: &Plan) -> Report {
     }
     nemesis.rest();
     crew.rest();
-    nemesis.look_for_changes(false);
+    nemesis.look_for_changes(Fault::Quiet);
     let mut left = held_by_nobody(plan, &site);
     let mut history =
         History { disturbances: nemesis.disturbances, bounds: bounds(plan), ..History::default() };

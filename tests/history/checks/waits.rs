@@ -31,16 +31,21 @@ fn for_the_dead(history: &History, attempts: &[&Attempt], waiting: &Attempt) -> 
         return 0;
     }
     let end = end(history, waiting).unwrap_or(Nanos::MAX);
-    let Bounds { poll, fair_wait, .. } = history.bounds;
-    // None has a place for longer, whoever looks: the lease that it saw, and the times of two.
+    let Bounds { poll, fair_wait, step, .. } = history.bounds;
+    let died = attempts.iter().filter(|attempt| attempt.outcome == Outcome::Unknown);
+    let died: Vec<Nanos> = died
+        .filter_map(|attempt| {
+            let at = history.workers[attempt.worker].killed.filter(|at| *at < end)?;
+            // What it had sent may arrive when a disturbance is over.
+            let disturbed = history.disturbances_of(attempt.worker, attempt.asked, at);
+            Some(disturbed.map(|d| d.to).max().unwrap_or(at).max(at))
+        })
+        .collect();
+    // None has a place for longer: the lease that it saw, its time, and those of the dead before it.
     let longest = history.workers.iter().map(|worker| worker.lease).max().unwrap_or(0);
-    let kept = longest + 2 * fair_wait;
-    let died = |attempt: &&&Attempt| {
-        let killed = history.workers[attempt.worker].killed;
-        attempt.outcome == Outcome::Unknown
-            && killed.is_some_and(|at| at < end && waiting.asked < at + kept)
-    };
-    attempts.iter().filter(died).map(|_| fair_wait + poll).sum()
+    let kept = |dead: usize| longest + (dead as u64 + 1) * fair_wait + step;
+    let dead = died.iter().filter(|at| waiting.asked < *at + kept(died.len())).count();
+    dead as u64 * (fair_wait + poll)
 }
 
 /// How long each attempt has waited at a stretch while nobody can have held the lock and
