@@ -7,8 +7,8 @@
 //!
 //! All servers are asked before any answer is awaited, each on a thread aside
 //! (`aside.rs`), so that one that is silent holds up nobody. A *round* ends as soon as it
-//! is decided. An answer that comes later belongs to the hold, if there is one, or is
-//! released.
+//! is decided. A grant that comes later belongs to the hold, if there is one, and is asked for
+//! what the others were asked for meanwhile; or it is released.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
