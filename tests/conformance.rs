@@ -407,7 +407,7 @@ fn an_extension_never_shortens<S: Subject>(kind: &Kind<S>) {
     assert!(guard.remaining() > NEVER / 2);
     guard.extend(2 * NEVER).expect("it is held");
     assert!(guard.remaining() > NEVER);
-    stage.is_agreed(kind, |server| pttl(server, "a") > 1000 * NEVER.as_secs() as i64);
+    stage.is_agreed(kind, |server| pttl(server, "a") > NEVER.as_millis() as i64);
     let left = stage.seen_by_others(kind).remaining().expect("an answer").expect("it is held");
     assert!(left > NEVER && guard.remaining() <= left, "{left:?}");
     assert!(guard.extend(Duration::ZERO).is_err_and(|error| error.is_configuration()));

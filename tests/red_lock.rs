@@ -8,7 +8,7 @@ use leasehold::{Builder, Client, MultiGuard, RedLock};
 use std::thread;
 use std::time::{Duration, Instant};
 use support::wait::BOUND;
-use support::{Direction, Proxy, Server, eventually, exists, in_time};
+use support::{Direction, Proxy, Server, eventually, exists, in_time, pttl};
 
 struct Stage {
     servers: Vec<Server>,
@@ -40,6 +40,22 @@ fn stage_of(servers: usize, settings: impl Fn(Builder) -> Builder) -> Stage {
 impl Stage {
     fn holders(&self) -> usize {
         self.servers.iter().filter(|server| exists(server, "a")).count()
+    }
+
+    /// All servers know the scripts, none keeps the lock, and the third client has nothing to read.
+    fn is_at_rest(&self) {
+        self.mine.lock().and_then(MultiGuard::unlock).expect("all is well");
+        eventually("nothing is left", || self.holders() == 0);
+        self.third_has_read_all();
+    }
+
+    /// Has the third client read on its only connection what was answered there.
+    fn third_has_read_all(&self) {
+        self.clients[2].lock("quiet").is_locked().expect("an answer");
+    }
+
+    fn third_keeps_it_for(&self) -> i64 {
+        pttl(&self.servers[2], "a")
     }
 }
 
@@ -151,23 +167,19 @@ fn the_loss_of_most_is_the_loss_of_all_and_final() {
 #[test]
 fn late_grants_are_taken_in_or_given_back() {
     let stage = stage_of(3, |builder| builder.watchdog_timeout(NEVER).pool_size(1));
-    // Has it read on its only connection what was answered there.
-    let read_all = || stage.clients[2].lock("quiet").is_locked().expect("an answer");
-    stage.mine.lock().and_then(MultiGuard::unlock).expect("all is well");
-    eventually("nothing is left", || stage.holders() == 0);
-    read_all();
+    stage.is_at_rest();
     stage.proxies[2].hold_replies();
     let guard = stage.mine.lock().expect("two of three");
     eventually("the third has granted it", || stage.holders() == 3);
     stage.proxies[2].pass();
     // It counts from then on: another may go.
-    let three = || guard.extend(NEVER).is_ok() && left(&stage.servers[2]) > 60_000;
+    let three = || guard.extend(NEVER).is_ok() && stage.third_keeps_it_for() > 60_000;
     eventually("it is taken in", three);
     guard.unlock().expect("held");
     // Most have released it by then, perhaps not the third.
     eventually("all have released it", || stage.holders() == 0);
 
-    read_all();
+    stage.third_has_read_all();
     stage.proxies[2].hold_replies();
     let guard = stage.mine.lock().expect("two of three");
     eventually("the third has granted it", || stage.holders() == 3);
@@ -185,17 +197,14 @@ fn a_late_grant_lasts_as_long_as_the_others() {
     let extend: Prolong = |_, guard| guard.extend(NEVER).expect("two of three");
     let renew: Prolong = |stage, _| drop(stage.mine.lock().expect("it is held here"));
     for prolong in [extend, renew] {
-        // The scripts are known then.
-        stage.mine.lock().and_then(MultiGuard::unlock).expect("all is well");
-        eventually("nothing is left", || stage.holders() == 0);
-        stage.clients[2].lock("quiet").is_locked().expect("it has read all that was answered");
+        stage.is_at_rest();
         stage.proxies[2].hold_replies();
         let guard = brief.lock().expect("two of three");
         eventually("the third has granted it", || stage.holders() == 3);
         prolong(&stage, &guard);
         stage.proxies[2].pass();
-        let quarter = (NEVER / 4).as_millis();
-        eventually("it lasts", || left(&stage.servers[2]).unsigned_abs() as u128 > quarter);
+        let quarter = (NEVER / 4).as_millis() as i64;
+        eventually("it lasts", || stage.third_keeps_it_for() > quarter);
         guard.unlock().expect("held");
         eventually("all have released it", || stage.holders() == 0);
     }
@@ -207,24 +216,18 @@ fn what_is_unlocked_is_free_on_most_servers() {
     const SLOW: Duration = Duration::from_millis(300);
     let stage = stage_of(3, |builder| builder.watchdog_timeout(NEVER).pool_size(1));
     let brief = stage.mine.clone().with_lease(NEVER / 4);
-    stage.mine.lock().and_then(MultiGuard::unlock).expect("all is well");
-    eventually("nothing is left", || stage.holders() == 0);
-    stage.clients[2].lock("quiet").is_locked().expect("it has read all that was answered");
+    stage.is_at_rest();
     stage.proxies[2].delay(Direction::Replies, SLOW);
     let guard = brief.lock().expect("two of three");
     guard.extend(NEVER).expect("two of three");
     let quarter = (NEVER / 4).as_millis() as i64;
-    eventually("the third extends it, late", || left(&stage.servers[2]) > quarter);
+    eventually("the third extends it, late", || stage.third_keeps_it_for() > quarter);
     stage.proxies[0].hold_requests();
     if guard.unlock().is_ok() {
         assert!(stage.holders() <= 1, "most keep it still");
     }
     stage.proxies[0].pass();
     eventually("nothing is left", || stage.holders() == 0);
-}
-
-fn left(server: &Server) -> i64 {
-    server.ask(&["PTTL", "a"])
 }
 
 /// Two that ask at the same moment may split the servers between them; one gets through.

@@ -123,10 +123,8 @@ pub struct Bounds {
 pub struct Findings {
     /// Everything that must not have happened.
     pub violations: Vec<Violation>,
-    /// The longest that anybody has waited beside a free lock with nothing in the way, and how
-    /// long that may be.
+    /// The longest that anybody has waited beside a free lock with nothing in the way.
     pub longest_wait: Nanos,
-    pub longest_allowed: Nanos,
 }
 
 /// Which promise was broken, and how.
@@ -171,7 +169,7 @@ impl Promise {
 
 impl Bounds {
     /// How long anybody waits beside a free lock at most.
-    fn wait(&self) -> Nanos {
+    pub fn wait(&self) -> Nanos {
         self.poll + self.response + self.slack
     }
 }
@@ -204,7 +202,7 @@ impl History {
             violations.extend(waits::check(self, attempts, &gaps));
             longest_wait = gaps.iter().map(|(_, gap)| *gap).fold(longest_wait, Nanos::max);
         }
-        Findings { violations, longest_wait, longest_allowed: self.bounds.wait() }
+        Findings { violations, longest_wait }
     }
 
     /// How often a lock was had.

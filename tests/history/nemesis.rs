@@ -60,12 +60,11 @@ fn serving(site: &Site) -> Serving {
 /// has moved.
 fn explains(fault: Fault, (before, epoch): &Serving, (after, later): &Serving) -> bool {
     let gone = before.iter().filter(|port| !after.contains(port)).count();
-    let (most, raised) = match fault {
-        Fault::MoveSlot => (0, 1),
-        fault if fault.is_of_masters() => (1, 1),
-        _ => (0, 0),
+    let explained = match fault {
+        Fault::MoveSlot => before == after,
+        fault => fault.is_of_masters() && gone <= 1,
     };
-    gone <= most && *later <= epoch + raised
+    explained && *later <= epoch + 1
 }
 
 /// What a fault meets, and what it may do.

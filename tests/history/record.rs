@@ -2,6 +2,7 @@
 //! but its last few microseconds.
 
 use super::Nanos;
+use super::worker::Kind;
 use std::str::SplitWhitespace;
 
 /// One thing that happened to an attempt to get a lock. Attempts are counted by each worker.
@@ -102,7 +103,7 @@ impl Record {
 impl Wish {
     /// Whether it is for a lock at which all stand in a queue.
     pub fn queues(&self) -> bool {
-        self.lock.starts_with("fair")
+        self.lock.starts_with(&Kind::Fair.to_string())
     }
 
     fn parse(words: &mut SplitWhitespace<'_>) -> Option<Wish> {

@@ -159,7 +159,7 @@ fn what_stays(server: &Server) -> Vec<String> {
 
 impl Report {
     fn of(plan: &Plan, history: &History, accounts: Vec<Account>, left: &[String]) -> Report {
-        let Findings { mut violations, longest_wait, longest_allowed } = history.findings();
+        let Findings { mut violations, longest_wait } = history.findings();
         violations.extend(lost_updates(plan, &accounts));
         violations.extend(left.iter().map(|text| Promise::Leftovers.broken(text)));
         let mut kinds_of_faults = BTreeMap::new();
@@ -176,7 +176,7 @@ impl Report {
             violations: violations.len(),
         };
         let (plan, disturbances) = (plan.clone(), history.disturbances.clone());
-        let longest_wait = (longest_wait, longest_allowed);
+        let longest_wait = (longest_wait, history.bounds.wait());
         Report { plan, counts, kinds_of_faults, accounts, longest_wait, disturbances, violations }
     }
 

@@ -73,15 +73,15 @@ impl Proxy {
         self.set_for(Whose::All, direction, flow);
     }
 
+    /// The same for some of the connections.
+    pub fn set_for(&self, whose: Whose, direction: Direction, flow: Flow) {
+        self.wires.rules().set(whose, direction, flow);
+    }
+
     /// Finds out by whom the connections were made: done when a rule asks, it would hold up
     /// their bytes.
     pub fn identify(&self) {
         self.wires.identify_all();
-    }
-
-    /// The same for some of the connections.
-    pub fn set_for(&self, whose: Whose, direction: Direction, flow: Flow) {
-        self.wires.rules().set(whose, direction, flow);
     }
 
     /// Lets everything pass: takes back flows, delays and `on_request`, then
