@@ -1,4 +1,4 @@
--- Renews the leases of many holds, and never shortens one.
+-- Renews the leases of many holds, and never shortens one. With a lease of -2 it only looks.
 -- KEYS: n locks' hashes
 -- ARGV: 1 lease in ms, 2 .. n + 1 the owners, in the order of KEYS
 -- RETURNS: the positions (from 1) of the locks that are not held by their owners any more

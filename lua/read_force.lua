@@ -10,9 +10,10 @@ if redis.call('hget', lock, 'mode') ~= 'read' then
 end
 local readers = redis.call('hgetall', lock)
 redis.call('del', lock)
+-- While the slot moves to another server, some of these keys may be there: they will expire.
 for at = 1, #readers, 2 do
   for hold = 1, tonumber(readers[at + 1]) or 0 do
-    redis.call('del', prefix .. readers[at] .. ':rwlock_timeout:' .. hold)
+    redis.pcall('del', prefix .. readers[at] .. ':rwlock_timeout:' .. hold)
   end
 end
 return redis.call('publish', channel, message)

@@ -26,8 +26,9 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cancel::{CancelToken, Watching};
-use crate::error::Result;
+use crate::cancel::{CancelToken, Limit, Watching};
+use crate::engine::UnderWay;
+use crate::error::{Error, Result};
 use crate::event::{Acquired, Event, Waited};
 use crate::gate::Ticket;
 use crate::held::{Entry, Wish};
@@ -41,14 +42,15 @@ use crate::release::{Hold, Seat};
 use crate::request::{Answer, Debt, Request};
 use crate::script::{Call, LaneId};
 use crate::time::{self, Moment, Patience};
+use crate::topology::Moves;
 use crate::waiters::{Channel, Hearing, Waiting};
 
 #[cfg(all(test, leasehold_model))]
 mod model;
 
-/// How long a question stands in line before a busy connection, also if its deadline is
-/// nearer: on a busy machine that is no sign of trouble.
-const LEAST_IN_LINE: Duration = Duration::from_millis(500);
+/// How long a question that was asked before the deadline may wait for its answer after it:
+/// so a call whose last question comes late still says whether the lock was free.
+pub(crate) const GRACE: Duration = Duration::from_millis(50);
 
 /// What a verb was called with.
 #[derive(Clone, Copy, Debug)]
@@ -63,21 +65,41 @@ pub(crate) struct Attempt<'a> {
     /// For whom it is asked, if not for the calling thread.
     pub(crate) on_behalf: Option<&'a Holder>,
     pub(crate) patience: Patience,
+    /// When the call returns whose question this is; its patience may be shorter.
+    pub(crate) by: Moment,
     pub(crate) cancel: Option<&'a CancelToken>,
 }
 
 impl Attempt<'_> {
     /// Gets the lock, or does not: `None` if the caller's patience ended.
     pub(crate) fn acquire(&self) -> Result<Option<Hold>> {
+        self.ask().map_err(|error| self.named(error))
+    }
+
+    /// The error with the name of the lock.
+    fn named(&self, error: Error) -> Error {
+        error.with_lock_name(Arc::clone(self.seat.local.name().given()))
+    }
+
+    fn ask(&self) -> Result<Option<Hold>> {
         let now = time::now();
         self.check_wanted()?;
         let (rules, owned, renewed) = (self.rules, self.owned, self.lease.is_none());
-        let wish = Wish { rules, owned, waits: self.patience != Patience::None, renewed };
-        let beside = match self.seat.local.enter(&wish, self.holder, self.thread(), now)? {
+        let waits = self.patience != Patience::None;
+        let endless = self.patience == Patience::Forever && self.cancel.is_none();
+        let wish = Wish { rules, owned, waits, endless, renewed };
+        let entry = self.seat.local.enter(&wish, self.holder, self.thread(), now);
+        if entry.as_ref().is_err_and(Error::is_deadlock) {
+            // In a forked child the one in the way is the parent's.
+            self.seat.engine.fleet.check_process()?;
+        }
+        let beside = match entry? {
             Entry::Again(lease) => return self.enter_again(self.hold(lease)).map(Some),
             Entry::Beside(owner) => Some(owner),
             Entry::Anew => None,
+            Entry::Busy => return self.seat.engine.fleet.check_process().map(|()| None),
         };
+        self.seat.engine.ready(&self.limit())?;
         let caller = Caller::of(wish, self.on_behalf);
         if self.rules.line() == Line::None {
             return Asking::new(self, caller, None, beside, now).run();
@@ -106,6 +128,15 @@ impl Attempt<'_> {
         }
     }
 
+    /// When a question has to be answered.
+    pub(crate) fn limit(&self) -> Limit<'_> {
+        let engine = &self.seat.engine;
+        let answered = engine.bound().end();
+        Limit::at(answered.min(self.by + GRACE))
+            .or_closed(&engine.closing)
+            .or_cancelled(self.cancel)
+    }
+
     /// An error if the client was closed or the wait cancelled.
     pub(crate) fn check_wanted(&self) -> Result<()> {
         self.seat.engine.check_open()?;
@@ -122,7 +153,7 @@ impl Attempt<'_> {
         match self.lease {
             None => hold.keep_renewed(),
             // A fixed lease inside a hold that is renewed needs nothing.
-            Some(lease) if hold.needs(lease) => hold.extend(lease)?,
+            Some(lease) if hold.needs(lease) => hold.extend_within(lease, &self.limit())?,
             Some(_) => {}
         }
         Ok(hold)
@@ -131,6 +162,8 @@ impl Attempt<'_> {
 
 /// A caller that wants the lock.
 struct Asking<'a> {
+    /// Dropped last, after the clean-up.
+    _call: UnderWay<'a>,
     attempt: &'a Attempt<'a>,
     caller: Caller,
     /// Its place in line, if the kind has one.
@@ -144,6 +177,8 @@ struct Asking<'a> {
     started: Moment,
     /// The line to the server on which a question has no answer yet.
     open: Option<LaneId>,
+    /// How many moves there had been before the last question.
+    moves: Moves,
     questions: Questions,
     /// What wakes it, from its first sleep on.
     watching: Option<[Option<Watching>; 2]>,
@@ -190,6 +225,7 @@ impl<'a> Asking<'a> {
         let (engine, rules, hold) = (&attempt.seat.engine, attempt.rules, HoldId::next());
         let owner = Owner::new(engine.id, hold, rules.suffix());
         Asking {
+            _call: engine.call(),
             attempt,
             caller,
             ticket,
@@ -199,6 +235,7 @@ impl<'a> Asking<'a> {
             threads: 0,
             started: now,
             open: None,
+            moves: Moves::default(),
             questions: Questions::new(now, engine.poll_bound, hold.seed(), attempt.pace()),
             watching: None,
             listening: None,
@@ -226,7 +263,7 @@ impl<'a> Asking<'a> {
         };
         self.here = false;
         self.clean_up(matches!(outcome, Ok(Some(_))));
-        self.tell(matches!(outcome, Ok(Some(_))));
+        self.tell(outcome.as_ref().ok().and_then(Option::as_ref));
         outcome
     }
 
@@ -341,8 +378,9 @@ impl<'a> Asking<'a> {
         }
         let question = self.question(wanted.as_deref());
         let at = self.open.map_or(At::near(lane), At::Behind);
+        self.moves = engine.fleet.moves();
         let pending = engine.fleet.queue(question, at);
-        match engine.fleet.wait(pending, self.patience_in_line()) {
+        match engine.fleet.wait(pending, &self.attempt.limit()) {
             (_, Ok(answer)) => {
                 self.queued |= self.queues();
                 self.answered(answer)
@@ -362,15 +400,6 @@ impl<'a> Asking<'a> {
     /// Whether a question that was not granted is a place in a queue there.
     fn queues(&self) -> bool {
         self.attempt.rules.queues() && self.caller.wish.waits
-    }
-
-    /// How long a question stands in line at most: if it can still be answered in time,
-    /// and for a while in any case.
-    fn patience_in_line(&self) -> Moment {
-        match self.attempt.patience {
-            Patience::None | Patience::Forever => Moment::END,
-            Patience::Until(end) => end.max(time::now() + LEAST_IN_LINE),
-        }
     }
 
     fn question(&self, wanted: Option<&Channel>) -> Call {
@@ -424,6 +453,12 @@ impl<'a> Asking<'a> {
 
     fn answered(&mut self, answer: Answer) -> Result<Option<Hold>> {
         let (sent, lane, too_few) = (answer.sent, answer.lane, answer.too_few);
+        if self.seat().engine.fleet.moves() != self.moves {
+            // Nor will the watchdog ask for it: it has renewed what was held at the move.
+            self.open = Some(lane);
+            self.questions.outdated()?;
+            return self.ask(Some(lane));
+        }
         // A copy of a question of this call that runs late can still take the lock,
         // whatever this answer says.
         let copies = answer.doubtful || self.open.is_some();
@@ -464,7 +499,7 @@ impl<'a> Asking<'a> {
         let (local, round_trip) = (&self.seat().local, sent.until(now));
         let lease = local.granted(self.ticket, &self.caller, grant, round_trip);
         let hold = self.attempt.hold(lease);
-        self.seat().engine.watchdog.keep(hold.kept());
+        self.seat().engine.watchdog.keep_granted(hold.kept(), self.moves);
         Ok(Some(hold))
     }
 
@@ -508,18 +543,23 @@ impl<'a> Asking<'a> {
         let undo = attempt.rules.undo(name, &self.owner, self.patience());
         let (fleet, lasting) = (&attempt.seat.engine.fleet, self.attempt.term());
         let worth = lasting.max(self.patience().filter(|_| self.queued).unwrap_or_default());
-        let debt = Debt::new(None, time::now() + worth).haunted(worth);
+        let debt = Debt::new(None, time::now() + worth).of_kind(attempt.rules).haunted(worth);
         fleet.dispatch(fleet.owe(Request::owed(undo, debt), lane));
     }
 
-    fn tell(&self, acquired: bool) {
+    fn tell(&self, acquired: Option<&Hold>) {
         let (events, waited) = (&self.seat().engine.events, self.started.until(time::now()));
+        let (at, kind) = (time::wall_time, self.attempt.rules.kind());
         let name = || Arc::clone(self.seat().local.name().given());
-        if acquired {
-            events.tell(|| Event::Acquired(Acquired { name: name(), waited }));
+        let hold = acquired.map(|hold| hold.lease().hold().number());
+        if let Some(hold) = hold {
+            events
+                .tell(|| Event::Acquired(Acquired { at: at(), name: name(), kind, hold, waited }));
         }
         if self.waited {
-            events.tell(|| Event::Waited(Waited { name: name(), waited, acquired }));
+            let acquired = hold.is_some();
+            let event = || Waited { at: at(), name: name(), kind, hold, waited, acquired };
+            events.tell(|| Event::Waited(event()));
         }
     }
 }

@@ -38,14 +38,14 @@ impl fmt::Debug for Aside {
 }
 
 impl Aside {
-    /// Has a job done by and by; at once, by the caller itself, if the client is closed or no
-    /// thread can be started.
+    /// Has a job done by and by; on a thread of its own, which nobody joins, if the client is
+    /// closed.
     pub(crate) fn run(self: &Arc<Aside>, job: impl FnOnce() + Send + 'static) {
         let (sender, starts) = {
             let mut desk = self.0.lock();
             if desk.closed {
                 drop(desk);
-                return job();
+                return thread::detach_or_run("leasehold-aside", job);
             }
             let (sender, receiver) = desk.jobs.get_or_insert_with(crossbeam_channel::unbounded);
             let (sender, receiver) = (sender.clone(), receiver.clone());

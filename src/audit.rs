@@ -26,13 +26,14 @@ const SETTINGS: [&str; 5] =
 const CLOCKS_APART: Duration = Duration::from_secs(5);
 
 /// What is done about a server that is set up in a way that endangers locks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnFinding {
     /// Servers are not looked at.
     Ignore,
     /// Each finding is a warning in the log and told to [`Events::audit`](crate::Events::audit),
     /// once.
+    #[default]
     Report,
     /// The same, and the client is not built.
     Refuse,
@@ -41,6 +42,8 @@ pub enum OnFinding {
 /// What one client has found.
 pub(crate) struct Auditor {
     on_finding: OnFinding,
+    /// The servers are the nodes of a cluster, and used as such.
+    of_cluster: bool,
     events: Sink,
     looked_at: Mutex<BTreeSet<Arc<str>>>,
 }
@@ -52,13 +55,18 @@ impl fmt::Debug for Auditor {
 }
 
 impl Auditor {
-    pub(crate) fn new(on_finding: OnFinding, events: Sink) -> Auditor {
-        Auditor { on_finding, events, looked_at: Mutex::default() }
+    pub(crate) fn new(on_finding: OnFinding, of_cluster: bool, events: Sink) -> Auditor {
+        Auditor { on_finding, of_cluster, events, looked_at: Mutex::default() }
+    }
+
+    /// Whether servers are asked how they are.
+    pub(crate) fn is_on(&self) -> bool {
+        self.on_finding != OnFinding::Ignore
     }
 
     /// Whether that server is to be looked at; `true` once.
     fn wants(&self, server: &Arc<str>) -> bool {
-        self.on_finding != OnFinding::Ignore && self.looked_at.lock().insert(Arc::clone(server))
+        self.is_on() && self.looked_at.lock().insert(Arc::clone(server))
     }
 
     /// Looks at a server, if it has not been looked at; `ask` asks it many questions at once.
@@ -80,13 +88,19 @@ impl Auditor {
     /// wanted.
     fn judge(&self, server: &Arc<str>, found: &Found) -> Result<()> {
         let findings = found.findings();
-        for finding in &findings {
+        // It costs commands and endangers no lock.
+        let harmless = found.has_slots().filter(|_| !self.of_cluster);
+        for finding in findings.iter().chain(&harmless) {
             let finding: Arc<str> = format!("the server at {server} {finding}").into();
             thread::say(|| log::warn!("{finding}"));
-            self.events.tell(|| Event::Audit(Audit { finding }));
+            let at = time::wall_time();
+            self.events.tell(|| Event::Audit(Audit { at, finding }));
         }
         match findings.first().filter(|_| self.on_finding == OnFinding::Refuse) {
-            Some(first) => Err(Error::configuration(format!("the server at {server} {first}"))),
+            Some(first) => {
+                let error = Error::configuration(format!("the server {first}"));
+                Err(error.with_server(Arc::clone(server)))
+            }
             None => Ok(()),
         }
     }
@@ -192,6 +206,15 @@ impl Found {
             .then(|| format!("is of version {version}; {major}.{minor} is the oldest supported"))
     }
 
+    /// Only a finding where nobody knows of slots.
+    fn has_slots(&self) -> Option<String> {
+        (self.fact(["redis_mode", "server_mode"])? == "cluster").then(|| {
+            "is in cluster mode: it refuses commands on keys of different slots, which are then \
+             sent one by one (Builder::cluster knows of slots)"
+                .to_owned()
+        })
+    }
+
     fn is_off(&self) -> Option<String> {
         (self.clocks_apart > CLOCKS_APART)
             .then(|| format!("has a clock that is {:?} off from ours", self.clocks_apart))
@@ -264,8 +287,8 @@ mod tests {
     #[test]
     fn a_server_is_looked_at_once() {
         let server: Arc<str> = "s".into();
-        let auditor = Auditor::new(OnFinding::Report, Sink::default());
+        let auditor = Auditor::new(OnFinding::Report, false, Sink::default());
         assert!(auditor.wants(&server) && !auditor.wants(&server));
-        assert!(!Auditor::new(OnFinding::Ignore, Sink::default()).wants(&server));
+        assert!(!Auditor::new(OnFinding::Ignore, false, Sink::default()).wants(&server));
     }
 }

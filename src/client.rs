@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
+use crate::audit::OnFinding;
 use crate::config::Builder;
 use crate::engine::Engine;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::lock::{FairLock, FencedLock, Lock, SpinLock};
 use crate::red_lock::RedLock;
 use crate::rw_lock::RwLock;
@@ -20,10 +21,11 @@ use crate::rw_lock::RwLock;
 /// releases that are still owed, one response time-out at most; locks and guards that
 /// live on go on working, and are renewed.
 ///
-/// Not for use in a forked child: with a client that was made before the fork, all that
-/// would speak with the server is an error there. A guard's looks at itself, and
-/// re-entry, are those of the parent's thread.
+/// Not for use in a forked child: with a client that was made before the fork, every call
+/// that needs the server is an error there. `is_held()` and re-entry report the parent's
+/// thread.
 #[derive(Clone)]
+#[must_use = "a client that is dropped at once ends its connections at once"]
 pub struct Client {
     engine: Arc<Engine>,
     door: Arc<Door>,
@@ -47,7 +49,8 @@ impl Client {
     /// # Errors
     /// [`is_configuration`](crate::Error::is_configuration) for a URL that cannot be
     /// used; [`is_connection`](crate::Error::is_connection) if the server cannot be
-    /// reached or gives no proper answer; [`is_server`](crate::Error::is_server) if it
+    /// reached or does not speak the protocol; [`is_timeout`](crate::Error::is_timeout) if it
+    /// does not answer in time; [`is_server`](crate::Error::is_server) if it
     /// refuses the user, the password or the protocol.
     pub fn open(url: impl AsRef<str>) -> Result<Client> {
         Client::builder().single(url.as_ref()).build()
@@ -56,6 +59,28 @@ impl Client {
     /// Returns a builder for a client with other settings.
     pub fn builder() -> Builder {
         Builder::default()
+    }
+
+    fn start(settings: Builder, lazily: bool) -> Result<Client> {
+        let engine = Engine::start(settings, lazily)?;
+        let door = Arc::new(Door(Arc::clone(&engine)));
+        Ok(Client { engine, door })
+    }
+
+    /// Does nothing while the servers answer: a readiness probe. One round trip.
+    ///
+    /// Connects if there is no connection. With Sentinel the master is asked, with a cluster all
+    /// nodes that serve slots, at the same time. A server that refuses the command for want of a
+    /// right (`+ping`) has answered.
+    ///
+    /// # Errors
+    /// [`is_connection`](crate::Error::is_connection),
+    /// [`is_timeout`](crate::Error::is_timeout) or
+    /// [`is_pool_timeout`](crate::Error::is_pool_timeout) if a server does not answer;
+    /// [`is_server`](crate::Error::is_server) if it refuses, for instance while it loads its data;
+    /// [`is_closed`](crate::Error::is_closed) after [`close`](Client::close).
+    pub fn ping(&self) -> Result<()> {
+        self.engine.ping()
     }
 
     /// Returns the re-entrant lock of that name: no round trip.
@@ -93,6 +118,7 @@ impl Client {
 
     /// Returns the identity of this client, which stands before the colon in the
     /// owner fields of its holds.
+    #[must_use = "a query changes nothing: use its answer"]
     pub fn id(&self) -> Uuid {
         self.engine.id
     }
@@ -134,8 +160,34 @@ impl Builder {
     /// [`is_configuration`](crate::Error::is_configuration) for settings out of
     /// bounds.
     pub fn build(self) -> Result<Client> {
-        let engine = Engine::start(self)?;
-        let door = Arc::new(Door(Arc::clone(&engine)));
-        Ok(Client { engine, door })
+        Client::start(self, false)
+    }
+
+    /// Starts the client's threads without a connection: the first call connects. For a service
+    /// that may start before Redis does.
+    ///
+    /// Speaks with no server. Until one can be reached every call fails as any call without an
+    /// answer does, with [`is_connection`](crate::Error::is_connection) or
+    /// [`is_timeout`](crate::Error::is_timeout), and the next call tries again.
+    /// [`Client::ping`] says whether it would succeed. With a cluster the first call that reaches
+    /// a node also learns of the others. The look at how the servers are set up
+    /// ([`audit`](Builder::audit)) comes when leases are first renewed.
+    ///
+    /// # Errors
+    /// [`is_configuration`](crate::Error::is_configuration) for a URL or settings that cannot be
+    /// used, and for [`OnFinding::Refuse`](crate::OnFinding::Refuse), which needs a server.
+    ///
+    /// ```
+    /// let client = leasehold::Client::builder().single("redis://127.0.0.1:1/").build_lazily()?;
+    /// assert!(client.ping().is_err_and(|error| error.is_retryable()));
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn build_lazily(self) -> Result<Client> {
+        match self.on_finding {
+            OnFinding::Refuse => Err(Error::configuration(
+                "a client that is built lazily cannot refuse a server: it has seen none",
+            )),
+            OnFinding::Ignore | OnFinding::Report => Client::start(self, true),
+        }
     }
 }

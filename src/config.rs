@@ -3,6 +3,7 @@
 mod place;
 
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +41,7 @@ const MOST_CONNECTIONS: usize = 1024;
 ///     .build()?;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
+#[derive(Clone)]
 #[must_use = "a builder does nothing until build() is called"]
 pub struct Builder {
     pub(crate) place: Option<Place>,
@@ -62,6 +64,10 @@ pub struct Builder {
     pub(crate) back_off: BackOff,
 }
 
+/// Its methods set fields, and nothing of it is run before a client is built.
+impl UnwindSafe for Builder {}
+impl RefUnwindSafe for Builder {}
+
 impl Default for Builder {
     fn default() -> Builder {
         Builder {
@@ -79,8 +85,8 @@ impl Default for Builder {
             max_pass_time: Duration::from_millis(5),
             events: None,
             min_replicas: (0, Duration::from_secs(1)),
-            on_finding: OnFinding::Report,
-            sharding: Sharding::Auto,
+            on_finding: OnFinding::default(),
+            sharding: Sharding::default(),
             fair_wait: Duration::from_secs(300),
             back_off: BackOff::default(),
         }
@@ -107,11 +113,13 @@ impl Builder {
     /// the first URL is the master's; with `rediss://` there the servers have TLS, too.
     ///
     /// Whenever a connection is made the sentinels are asked for the master, one after the
-    /// other until one names a server that says itself that it is; each that is silent costs
-    /// a connect and a response time-out. One more thread (`leasehold-scout`) listens for
-    /// fail-overs: then connections to the old master are used no more, every lease is
-    /// renewed on the new one or found lost, and who waits asks there. (A listener that the old
-    /// master leaves without a word notices after 3 s; who waits is polled for meanwhile.)
+    /// other until one names a server that says itself that it is. A silent sentinel costs an
+    /// eighth of the connect and the response time-out, or all of both if no other sentinel
+    /// knows a master. One more thread (`leasehold-scout`) asks one sentinel each second for
+    /// fail-overs, over connections that it keeps. After one, connections to the old master are
+    /// used no more, every lease is renewed on the new one or found lost, and who waits asks
+    /// there. (A listener that the old master leaves without a word notices after 3 s; who waits
+    /// is polled for meanwhile.)
     pub fn sentinel(
         mut self,
         master: impl Into<String>,
@@ -190,8 +198,8 @@ impl Builder {
         self
     }
 
-    /// Sets how long it takes at most until a waiting caller asks again whose lock is free,
-    /// should the message of the release be lost. Default: 1 s. At least 10 ms.
+    /// Sets how often the client looks at each lock that a caller waits for. If the message of
+    /// a release is lost, the caller asks within this time. Default: 1 s. At least 10 ms.
     ///
     /// All locks that threads of the client wait for are looked at this often, 128 per
     /// script call.
@@ -215,14 +223,14 @@ impl Builder {
     }
 
     /// Sets how long a command stands in line if all connections are busy. Default:
-    /// 3 s. Then it fails with [`Error::is_timeout`].
+    /// 3 s. Then it fails with [`Error::is_pool_timeout`].
     pub fn pool_timeout(mut self, timeout: Duration) -> Builder {
         self.pool_timeout = timeout;
         self
     }
 
     /// Sets how long making a connection may take, name look-up excepted. Default:
-    /// 3 s. At least 1 ms. (Over a unix socket it is up to the system.)
+    /// 3 s. At least 1 ms.
     pub fn connect_timeout(mut self, timeout: Duration) -> Builder {
         self.connect_timeout = timeout;
         self
@@ -230,6 +238,9 @@ impl Builder {
 
     /// Sets how long an answer may take before the connection is given up. Default:
     /// 3 s. At least 1 ms.
+    ///
+    /// Every call without a deadline of its own returns, or asks again, after this time: also
+    /// where a connection has to be made first, which then goes on in the background.
     pub fn response_timeout(mut self, timeout: Duration) -> Builder {
         self.response_timeout = timeout;
         self
@@ -251,9 +262,8 @@ impl Builder {
     /// A release passes the lock and its lease to the thread that waits first,
     /// without a round trip. At either bound, whatever other processes do, the lock is
     /// really released. Only leases that the watchdog renews are passed. With or without
-    /// it, a process that takes a lock again and again lets those come first, now and
-    /// then, that listen for its release: for two round trips whenever it has gone on
-    /// that long, 0.5 to 20 ms.
+    /// it, a process that takes a lock again and again for two round trips (0.5 to 20 ms)
+    /// then lets others go first for as long, if they listen for its release.
     pub fn local_handoff(mut self, max_passes: u32, max_time: Duration) -> Builder {
         self.max_passes = max_passes;
         self.max_pass_time = max_time;
@@ -271,8 +281,8 @@ impl Builder {
     /// ([`Events::renewal_failed`]): the lease is valid until it ends as it would have. A
     /// renewal waits for a sixth of [`watchdog_timeout`](Builder::watchdog_timeout) at most.
     ///
-    /// It makes the window smaller in which a fail-over loses a lock that somebody holds, and
-    /// closes it not: a replica that has not acknowledged it may become the master. Needs the
+    /// This makes the window smaller in which a fail-over loses a lock that somebody holds, but
+    /// does not close it: a replica that has not acknowledged it may become the master. Needs the
     /// right to call `WAIT`. At least 1 ms.
     pub fn min_replicas(mut self, replicas: u32, timeout: Duration) -> Builder {
         self.min_replicas = (replicas, timeout);
@@ -285,7 +295,8 @@ impl Builder {
     /// Looked at, in one round trip when a client has connected to a server for the first
     /// time: whether it removes keys when it is full, keeps nothing on disk, grants locks
     /// when it is cut off from its replicas, is older than 6.2, or has a clock that is 5 s off
-    /// from ours. That takes the right to `INFO`, `CONFIG GET` and `TIME`; what may not be
+    /// from ours. A server in cluster mode to which [`single`](Builder::single) leads is reported
+    /// too, and never refused. That takes the right to `INFO`, `CONFIG GET` and `TIME`; what may not be
     /// read counts as good.
     pub fn audit(mut self, on_finding: OnFinding) -> Builder {
         self.on_finding = on_finding;
@@ -294,7 +305,8 @@ impl Builder {
 
     /// Sets who is told of what happens to the locks. Default: nobody.
     ///
-    /// Starts one more thread; see [`Events`].
+    /// Starts one more thread; see [`Events`]. An `Arc<dyn Events>` is accepted too, and several
+    /// clients can share it.
     pub fn events(mut self, events: impl Events + 'static) -> Builder {
         self.events = Some(Arc::new(events));
         self
@@ -303,9 +315,9 @@ impl Builder {
     /// Sets after how long without a word from it a caller that is first in the queue of a
     /// fair lock, and leaves the free lock alone, is taken for dead. Default: 300 s, Redisson's.
     ///
-    /// Who waits gives a word at every poll bound; where a process dies, those behind it
-    /// wait so long, and a poll bound, for each of its threads in the queue; for one with a
-    /// shorter time-out so long, if the lease that it saw had run out. Of clients that share a
+    /// A waiter asks at every poll bound. After a process dies, those behind it wait this long,
+    /// plus a poll bound, for each of its queued threads. For a thread with a shorter time-out
+    /// they wait that time-out, once the lease that it saw has run out. Of clients that share a
     /// lock the shortest fair wait counts; beside Redisson it is best left at Redisson's, whose
     /// clocks may be off by as much. Never less than two poll bounds; at least 10 ms.
     pub fn fair_wait(mut self, span: Duration) -> Builder {
@@ -346,16 +358,17 @@ impl Builder {
         self.back_off.check()?;
         let place = self.place.as_ref();
         let place = place.ok_or_else(|| Error::configuration("no server is named"))?;
-        place.read(&self.certificates, self.login.as_ref())
+        place.read(self.login.as_ref())?.secured(&self.certificates)
     }
 }
 
 /// How the release of a lock is told in a cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Sharding {
     /// As [`On`](Sharding::On) if the servers can do that (Redis 7, Valkey), and else as
     /// [`Off`](Sharding::Off).
+    #[default]
     Auto,
     /// To the node that serves the lock's slot (`SPUBLISH`).
     On,
@@ -365,7 +378,7 @@ pub enum Sharding {
 
 /// How long a caller that [spins](crate::Client::spin_lock) pauses before it asks again.
 /// Every pause is jittered: between half of what is said here and all of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BackOff {
     /// Twice as long after each refusal.

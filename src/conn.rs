@@ -1,18 +1,20 @@
-//! One connection: a thin layer over the redis crate's.
+//! One connection. Sockets and waiting are our own, the protocol's parser is the redis
+//! crate's.
 //!
-//! It writes what it is given and reads reply by reply against a deadline. Any
-//! failure condemns it: what comes after a time-out or a half-read reply cannot
-//! be told from what came before.
+//! A connection writes bytes without waiting and reads reply by reply until a deadline. A
+//! reader may stop in the middle of a reply; the next one goes on there. An error or a
+//! reply that is late condemns the connection.
 #![cfg_attr(
     all(test, leasehold_model),
     allow(dead_code, reason = "in a model, connections lead to a server inside it: conn/model.rs")
 )]
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{PushKind, Value};
+use redis::{ErrorKind as Cause, Parser, PushKind, Value};
 
 use crate::error::{Error, ErrorKind, Refusal, Result};
 use crate::script::{Call, Digits, Push, Reply, unexpected};
@@ -21,10 +23,15 @@ use crate::time::{self, Moment};
 mod address;
 #[cfg(all(test, leasehold_model))]
 pub(crate) mod model;
+mod socket;
+mod stream;
 mod tls;
 
 pub(crate) use address::{Address, Login};
-pub(crate) use tls::Certificates;
+pub(crate) use tls::{Certificates, Trust};
+
+pub(crate) use stream::STEP;
+use stream::Stream;
 
 /// How long a connection waits, for itself and for answers.
 #[derive(Clone, Copy, Debug)]
@@ -52,11 +59,19 @@ pub(crate) struct Identity {
 
 /// An open connection.
 pub(crate) struct Conn {
-    inner: redis::Connection,
+    stream: Stream,
+    parser: Parser,
     identity: Identity,
     timeouts: Timeouts,
-    /// What the socket's read time-out is set to.
-    patience: Duration,
+}
+
+/// How long a thread reads.
+pub(crate) struct Until<'a> {
+    /// From then on the reply is late.
+    pub(crate) due: Moment,
+    /// The reader leaves then, or soon after it `has_to_go`.
+    pub(crate) leave: Moment,
+    pub(crate) has_to_go: Option<&'a dyn Fn() -> bool>,
 }
 
 /// Why a connection is condemned.
@@ -98,12 +113,12 @@ impl Conn {
         name: String,
         ghosts: &[Identity],
     ) -> Result<Opened> {
-        let inner = redis::Client::open(address.info())
-            .and_then(|client| client.get_connection_with_timeout(timeouts.connect))
+        let stream = Stream::connect(address, timeouts.connect)
             .map_err(|error| unreachable_server(address, error))?;
         let identity = Identity { server: Arc::clone(address.shown()), id: 0, name };
-        let conn = Conn { inner, identity, timeouts, patience: Duration::ZERO };
-        conn.shake_hands(address, ghosts).map_err(|error| refused(address, error))
+        let conn = Conn { stream, parser: Parser::new(), identity, timeouts };
+        conn.shake_hands(address, ghosts)
+            .map_err(|error| error.with_server(Arc::clone(address.shown())))
     }
 
     fn shake_hands(mut self, address: &Address, ghosts: &[Identity]) -> Result<Opened> {
@@ -137,7 +152,7 @@ impl Conn {
     /// Reads the answer to a command; a refusal is an error.
     pub(crate) fn told(&mut self, deadline: Moment) -> Result<Reply> {
         match self.answer(deadline).map_err(|fault| fault.error)? {
-            Reply::Refused(refusal) => Err(Error::server(&refusal)),
+            Reply::Refused(refusal) => Err(Error::refused(&refusal)),
             reply => Ok(reply),
         }
     }
@@ -146,44 +161,112 @@ impl Conn {
         &self.identity
     }
 
-    /// Writes `bytes` and says until when their answers are waited for.
+    /// Writes bytes and returns when their answers are due. Blocks until they are written.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> std::result::Result<Moment, Fault> {
-        let patience = self.timeouts.response + self.timeouts.replicas;
-        self.be_patient(patience)?;
-        self.inner.send_packed_command(bytes).map_err(Fault::new)?;
-        Ok(time::now() + patience)
+        let due = time::now() + self.patience();
+        self.post(bytes)?;
+        self.flush(&Until::due(due))?;
+        Ok(due)
+    }
+
+    /// Writes bytes without waiting. What the system does not take is kept for
+    /// [`Conn::flush`].
+    pub(crate) fn post(&mut self, bytes: &[u8]) -> std::result::Result<(), Fault> {
+        self.stream.write(bytes).map_err(Fault::broken)
+    }
+
+    /// Whether all that was posted has been written.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.stream.is_flushed()
+    }
+
+    /// How long an answer may take.
+    pub(crate) fn patience(&self) -> Duration {
+        self.timeouts.response + self.timeouts.replicas
+    }
+
+    /// Writes what was posted. Returns `false` if the caller left before.
+    pub(crate) fn flush(&mut self, until: &Until<'_>) -> std::result::Result<bool, Fault> {
+        while !self.stream.is_flushed() {
+            self.stream.begin_step(until.step()).map_err(Fault::broken)?;
+            match self.stream.flush() {
+                Err(error) if stream::is_pause(&error) => {}
+                flushed => flushed.map_err(Fault::broken)?,
+            }
+            if !self.stream.is_flushed() && until.is_over()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Reads one reply, of a deadline that many may share.
     pub(crate) fn receive(&mut self, deadline: Moment) -> std::result::Result<Reply, Fault> {
-        let left = time::now().until(deadline);
-        // Setting the time-out is a system call: a reply that may come an eighth
-        // too late does not pay for one.
-        if left < self.patience - self.patience / 8 {
-            self.be_patient(left.max(Duration::from_millis(1)))?;
+        // It never leaves before the reply is late.
+        self.receive_until(&Until::due(deadline))?.ok_or_else(Fault::late)
+    }
+
+    /// Reads one reply. Returns `None` if the caller left before.
+    fn receive_until(&mut self, until: &Until<'_>) -> std::result::Result<Option<Reply>, Fault> {
+        loop {
+            self.stream.begin_step(until.step()).map_err(Fault::broken)?;
+            match self.parser.parse_value(&mut self.stream) {
+                Ok(value) => return Ok(Some(reply(value))),
+                Err(error) if error.is_timeout() => {}
+                Err(error) => return Err(Fault::new(error)),
+            }
+            if until.is_over()? {
+                return Ok(None);
+            }
         }
-        self.inner.recv_response().map(reply).map_err(Fault::new)
     }
 
     /// Reads the next reply that answers a command. A server may say something else in
     /// between, but not for ever.
     pub(crate) fn answer(&mut self, deadline: Moment) -> std::result::Result<Reply, Fault> {
+        // It never leaves before the reply is late.
+        self.answer_until(&Until::due(deadline))?.ok_or_else(Fault::late)
+    }
+
+    /// Reads the next reply that answers a command. Returns `None` if the caller left before.
+    pub(crate) fn answer_until(
+        &mut self,
+        until: &Until<'_>,
+    ) -> std::result::Result<Option<Reply>, Fault> {
         loop {
-            match self.receive(deadline)? {
-                Reply::Push(_) if deadline <= time::now() => return Err(Fault::late()),
-                Reply::Push(_) => {}
+            match self.receive_until(until)? {
+                Some(Reply::Push(_)) if until.is_over()? => return Ok(None),
+                Some(Reply::Push(_)) => {}
                 reply => return Ok(reply),
             }
         }
     }
+}
 
-    fn be_patient(&mut self, span: Duration) -> std::result::Result<(), Fault> {
-        if self.patience != span {
-            self.inner.set_read_timeout(Some(span)).map_err(Fault::new)?;
-            self.inner.set_write_timeout(Some(span)).map_err(Fault::new)?;
-            self.patience = span;
+impl Until<'_> {
+    /// The reader stays until the reply is late.
+    pub(crate) fn due(due: Moment) -> Until<'static> {
+        Until { due, leave: Moment::END, has_to_go: None }
+    }
+
+    /// How long to wait before the next look.
+    fn step(&self) -> Duration {
+        let left = time::now().until(self.due.min(self.leave));
+        if self.has_to_go.is_some() { left.min(STEP) } else { left }
+    }
+
+    /// Whether the reader was told to leave.
+    pub(crate) fn has_to_go(&self) -> bool {
+        self.has_to_go.is_some_and(|has_to_go| has_to_go())
+    }
+
+    /// Whether the reader leaves now; an error if the reply is late.
+    fn is_over(&self) -> std::result::Result<bool, Fault> {
+        let now = time::now();
+        match self.due <= now {
+            true => Err(Fault::late()),
+            false => Ok(self.leave <= now || self.has_to_go()),
         }
-        Ok(())
     }
 }
 
@@ -245,47 +328,41 @@ fn hello_refused(refusal: &Refusal) -> Error {
             ErrorKind::Server,
             "the server does not speak RESP3; Redis 6.2 or newer is needed",
         ),
-        false => Error::server(refusal),
+        false => Error::refused(refusal),
     }
 }
 
 fn accepted(reply: Reply) -> Result<()> {
     match reply {
-        Reply::Refused(refusal) => Err(Error::server(&refusal)),
+        Reply::Refused(refusal) => Err(Error::refused(&refusal)),
         _ => Ok(()),
     }
 }
 
-fn unreachable_server(address: &Address, error: redis::RedisError) -> Error {
-    let message = format!("the server at {} cannot be reached", address.shown());
-    Error::caused(ErrorKind::Connection, message, error)
-}
-
-/// Says at which server a handshake failed; what the server said stays the error.
-fn refused(address: &Address, error: Error) -> Error {
-    match error.is_connection() {
-        true => {
-            let message = format!("the server at {} gave no proper answer", address.shown());
-            Error::caused(ErrorKind::Connection, message, error)
-        }
-        false => error,
-    }
+fn unreachable_server(address: &Address, error: io::Error) -> Error {
+    let unreachable = match error.kind() {
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Error::silent(),
+        _ => Error::connection("the server cannot be reached"),
+    };
+    unreachable.with_source(error).with_server(Arc::clone(address.shown()))
 }
 
 impl Fault {
     fn late() -> Fault {
-        let message = "the server did not answer in time";
-        Fault { error: Error::new(ErrorKind::Connection, message), timed_out: true }
+        Fault { error: Error::silent(), timed_out: true }
+    }
+
+    fn broken(error: io::Error) -> Fault {
+        let fault = Error::connection("the connection to the server broke");
+        Fault { error: fault.with_source(error), timed_out: false }
     }
 
     fn new(error: redis::RedisError) -> Fault {
-        let timed_out = error.is_timeout();
-        let message = match (timed_out, error.is_io_error()) {
-            (true, _) => "the server did not answer in time",
-            (false, true) => "the connection to the server broke",
-            (false, false) => "the server's answer is not Redis' protocol",
+        let fault = match error.kind() {
+            Cause::Io => Error::connection("the connection to the server broke"),
+            _ => Error::connection("the server's answer is not Redis' protocol"),
         };
-        Fault { error: Error::caused(ErrorKind::Connection, message, error), timed_out }
+        Fault { error: fault.with_source(error), timed_out: false }
     }
 }
 

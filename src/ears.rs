@@ -2,7 +2,7 @@
 //! each node that serves channels on which somebody waits.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use crate::listener::{Listener, ListenerSettings, Shard};
@@ -16,19 +16,18 @@ use crate::waiters::{Channel, Hearing, Session, Waiters};
 #[derive(Debug)]
 pub(crate) struct Ears {
     waiters: Arc<Waiters>,
-    kind: Kind,
-}
-
-#[derive(Debug)]
-enum Kind {
-    One(Arc<Listener>),
-    Many(Shards),
+    /// For all channels.
+    one: Arc<Listener>,
+    /// One for each node instead, if messages go to shards.
+    many: Option<Shards>,
 }
 
 /// Those of a cluster.
 #[derive(Debug)]
 struct Shards {
     cluster: Arc<Cluster>,
+    /// Not set before the first contact with the cluster.
+    sharded: Arc<OnceLock<bool>>,
     /// Of each, but for its route.
     settings: ListenerSettings,
     waiters: Arc<Waiters>,
@@ -37,33 +36,34 @@ struct Shards {
 }
 
 impl Ears {
-    /// One listener for all channels.
-    pub(crate) fn one(settings: ListenerSettings, waiters: Arc<Waiters>) -> Ears {
-        let kind = Kind::One(Arc::new(Listener::new(settings, Arc::clone(&waiters))));
-        Ears { waiters, kind }
-    }
-
-    /// One for each node; `settings` as for one, but for the route.
-    pub(crate) fn of_shards(
-        cluster: Arc<Cluster>,
+    /// Starts no thread. With a cluster there is a listener for each node, if that says that its
+    /// messages go to shards; `settings` as for one, but for the route.
+    pub(crate) fn new(
         settings: ListenerSettings,
         waiters: Arc<Waiters>,
+        cluster: Option<(Arc<Cluster>, Arc<OnceLock<bool>>)>,
     ) -> Ears {
-        let shards = Shards {
+        let many = cluster.map(|(cluster, sharded)| Shards {
             cluster,
-            settings,
+            sharded,
+            settings: settings.clone(),
             waiters: Arc::clone(&waiters),
             listeners: Mutex::default(),
-        };
-        Ears { waiters, kind: Kind::Many(shards) }
+        });
+        let one = Arc::new(Listener::new(settings, Arc::clone(&waiters)));
+        Ears { waiters, one, many }
+    }
+
+    fn shards(&self) -> Option<&Shards> {
+        self.many.as_ref().filter(|shards| shards.sharded.get() == Some(&true))
     }
 
     /// The listener's connection, if the script that refuses a caller can tell it what to
     /// subscribe to: a script reaches channels of its own slot only.
     pub(crate) fn session(&self) -> Option<Session> {
-        match &self.kind {
-            Kind::One(_) => self.waiters.session(),
-            Kind::Many(_) => None,
+        match self.shards() {
+            None => self.waiters.session(),
+            Some(_) => None,
         }
     }
 
@@ -71,12 +71,12 @@ impl Ears {
     /// after it has registered there. What is to be sent to tell that listener, if the script
     /// could not.
     pub(crate) fn call(&self, channel: &Channel) -> Option<Call> {
-        match &self.kind {
-            Kind::One(listener) => {
-                listener.call();
+        match self.shards() {
+            None => {
+                self.one.call();
                 None
             }
-            Kind::Many(shards) => {
+            Some(shards) => {
                 let node = shards.node_of(channel)?;
                 let listener = shards.listener(node)?;
                 let told = self.message(Some(node), channel);
@@ -89,9 +89,9 @@ impl Ears {
     /// What is to be sent to have a channel subscribed to that is not, if the listener can be
     /// told so.
     pub(crate) fn tell(&self, channel: &Channel) -> Option<Call> {
-        match &self.kind {
-            Kind::One(_) => self.message(None, channel),
-            Kind::Many(shards) => self.message(Some(shards.node_of(channel)?), channel),
+        match self.shards() {
+            None => self.message(None, channel),
+            Some(shards) => self.message(Some(shards.node_of(channel)?), channel),
         }
     }
 
@@ -103,13 +103,10 @@ impl Ears {
     /// Has the threads end, each at the next message on its control channel, or at the end of a
     /// silence.
     pub(crate) fn stop(&self) -> Vec<JoinHandle<()>> {
-        match &self.kind {
-            Kind::One(listener) => listener.stop().into_iter().collect(),
-            Kind::Many(shards) => {
-                let listeners = std::mem::take(&mut *shards.listeners.lock());
-                listeners.into_values().filter_map(|listener| listener.stop()).collect()
-            }
-        }
+        let many = self.many.iter();
+        let many = many.flat_map(|shards| std::mem::take(&mut *shards.listeners.lock()));
+        let all = many.map(|(_, listener)| listener).chain([Arc::clone(&self.one)]);
+        all.filter_map(|listener| listener.stop()).collect()
     }
 }
 

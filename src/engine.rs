@@ -1,6 +1,8 @@
 //! What the handles of one client share, and the order in which it starts and stops.
 
 use std::fmt;
+use std::panic::RefUnwindSafe;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -10,7 +12,7 @@ use uuid::Uuid;
 
 use crate::aside::Aside;
 use crate::audit::{Auditor, OnFinding};
-use crate::cancel::CancelToken;
+use crate::cancel::{Bound, CancelToken, Limit};
 use crate::config::{BackOff, Builder};
 use crate::conn::Timeouts;
 use crate::ears::Ears;
@@ -18,16 +20,17 @@ use crate::error::{Error, Result};
 use crate::event::{Event, Events, Sink};
 use crate::fleet::Fleet;
 use crate::ground::Ground;
+use crate::hold;
 use crate::intern::{Interned, Recent};
 use crate::lease::PassBounds;
-use crate::listener::ListenerSettings;
+use crate::listener::{self, ListenerSettings};
 use crate::local::Local;
 use crate::name::Name;
 use crate::pool::{OnReconnect, PoolSettings};
 use crate::request::{Debt, Request};
 use crate::scout::Scout;
 use crate::script::Call;
-use crate::sync::Mutex;
+use crate::sync::{Mailbox, Mutex};
 use crate::thread;
 use crate::time::{self, Moment};
 use crate::waiters::{Channel, Waiters};
@@ -42,11 +45,14 @@ const JOIN_STEP: Duration = Duration::from_millis(1);
 /// One client.
 pub(crate) struct Engine {
     pub(crate) id: Uuid,
+    ground: Arc<Ground>,
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) waiters: Arc<Waiters>,
     pub(crate) ears: Ears,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) events: Sink,
+    /// Calls that may leave something behind.
+    calls: AtomicUsize,
     /// Cancelled when the client is closed.
     pub(crate) closing: CancelToken,
     pub(crate) aside: Arc<Aside>,
@@ -57,6 +63,8 @@ pub(crate) struct Engine {
     pub(crate) fair_wait: Duration,
     pub(crate) back_off: BackOff,
     pub(crate) response_timeout: Duration,
+    /// How long a call waits for its answer, with the acknowledgement of replicas.
+    pub(crate) answer_span: Duration,
     name_prefix: String,
     pub(crate) bounds: PassBounds,
     locals: Interned<Local>,
@@ -73,11 +81,14 @@ impl fmt::Debug for Engine {
     }
 }
 
+/// A panic leaves it in order: loggers and callbacks run with no lock held (`tests/panics.rs`).
+impl RefUnwindSafe for Engine {}
+
 impl Engine {
-    /// Connects, and starts the threads that a client has from the start.
-    pub(crate) fn start(settings: Builder) -> Result<Arc<Engine>> {
+    /// Starts the threads that a client has from the start. Connects before, unless `lazily`.
+    pub(crate) fn start(settings: Builder, lazily: bool) -> Result<Arc<Engine>> {
         let servers = settings.check()?;
-        let id = Uuid::new_v4();
+        let id = hold::client_id();
         let name = format!("leasehold:{id}");
         let control = format!("leasehold:wake:{{{id}}}");
         let timeouts = timeouts(&settings);
@@ -87,8 +98,11 @@ impl Engine {
             least_left: settings.watchdog_timeout / 2,
         };
         let (events, told) = sink(settings.events.is_some());
-        let ground = Ground::find(servers, &name, timeouts.without_replicas(), settings.sharding)?;
-        let fleet = Arc::new(ground.fleet(PoolSettings {
+        let ground = Ground::new(servers, &name, timeouts.without_replicas(), settings.sharding);
+        if !lazily {
+            ground.meet()?;
+        }
+        let pool = PoolSettings {
             node: 0,
             is_node: false,
             process: std::process::id(),
@@ -101,9 +115,13 @@ impl Engine {
             wait: settings.pool_timeout,
             repeat: settings.poll_bound,
             events: events.clone(),
-        })?);
-        let auditor = Arc::new(Auditor::new(settings.on_finding, events.clone()));
-        audit(&fleet, &auditor, settings.on_finding)?;
+        };
+        let fleet = Arc::new(ground.fleet(pool, lazily)?);
+        let auditor =
+            Arc::new(Auditor::new(settings.on_finding, fleet.is_cluster(), events.clone()));
+        if !lazily {
+            audit(&fleet, &auditor, settings.on_finding)?;
+        }
         let waiters = Arc::new(Waiters::default());
         let beat = SLOWEST_BEAT.min(settings.poll_bound / 2);
         let ears = ground.ears(
@@ -114,6 +132,7 @@ impl Engine {
                 name: format!("{name}:listener"),
                 control: control.as_str().into(),
                 linger: settings.poll_bound / 2,
+                idle: listener::IDLE,
             },
             Arc::clone(&waiters),
         );
@@ -130,7 +149,7 @@ impl Engine {
         ));
         let weak: Weak<Watchdog> = Arc::downgrade(&watchdog);
         fleet.set_on_reconnect(weak.clone() as Weak<dyn OnReconnect>);
-        let scout = Arc::new(Scout::new(ground.route));
+        let scout = Arc::new(Scout::new(ground.route.clone()));
         if let (Some(events), Some(told)) = (settings.events, told) {
             start_events(events, told)?;
         }
@@ -138,11 +157,13 @@ impl Engine {
         threads.extend(scout.start(weak)?);
         Ok(Arc::new(Engine {
             id,
+            ground: Arc::new(ground),
             fleet,
             waiters,
             ears,
             watchdog,
             events,
+            calls: AtomicUsize::new(0),
             closing: CancelToken::new(),
             aside: Arc::default(),
             control,
@@ -152,6 +173,7 @@ impl Engine {
             fair_wait: settings.fair_wait.max(settings.poll_bound.saturating_mul(2)),
             back_off: settings.back_off,
             response_timeout: settings.response_timeout,
+            answer_span: timeouts.response + timeouts.replicas,
             bounds,
             name_prefix: settings.name_prefix,
             locals: Interned::default(),
@@ -190,6 +212,29 @@ impl Engine {
         }
     }
 
+    /// Counts a call until it is dropped: [`Engine::close`] waits for what it leaves behind.
+    pub(crate) fn call(&self) -> UnderWay<'_> {
+        self.calls.fetch_add(1, Ordering::AcqRel);
+        UnderWay(&self.calls)
+    }
+
+    /// Waits until the calls have returned that the close has ended.
+    fn wait_for_calls(&self, end: Moment) {
+        while self.calls.load(Ordering::Acquire) > 0 && time::now() < end {
+            Mailbox::default().sleep(time::now() + JOIN_STEP);
+        }
+    }
+
+    /// When a call returns that begins now and has no deadline of its own.
+    pub(crate) fn bound(&self) -> Bound {
+        Bound::new(time::now() + self.answer_span, &self.closing)
+    }
+
+    /// The limit of a call with that bound.
+    pub(crate) fn limit(&self, bound: Bound) -> Limit<'_> {
+        Limit::of(bound, &self.closing)
+    }
+
     /// An error once the client is closed.
     pub(crate) fn check_open(&self) -> Result<()> {
         match self.closing.is_cancelled() {
@@ -198,16 +243,44 @@ impl Engine {
         }
     }
 
-    /// Waits until what is owed is sent, at most for one response time-out.
+    /// Blocks until commands can be sent, if the client was built lazily: until the nodes of a
+    /// cluster are known.
+    pub(crate) fn ready(&self, limit: &Limit<'_>) -> Result<()> {
+        if self.ground.is_met() {
+            return Ok(());
+        }
+        self.fleet.check_process()?;
+        self.ground.ready(limit)
+    }
+
+    /// Asks the servers for a word.
+    pub(crate) fn ping(&self) -> Result<()> {
+        self.check_open()?;
+        let limit = self.limit(self.bound());
+        self.ready(&limit)?;
+        self.fleet.ping(&limit)
+    }
+
+    /// Waits until what is owed is sent, at most for one response time-out. A forked child
+    /// sends nothing.
     pub(crate) fn flush(&self) {
+        if self.fleet.check_process().is_err() {
+            return;
+        }
         self.fleet.wait_until_settled(time::now() + self.response_timeout);
     }
 
-    /// Ends waits and renewals, sends what is owed, and ends the threads.
+    /// Ends waits and renewals, sends what is owed, and ends the threads. In a forked child
+    /// there is nothing to send and no thread to end.
     pub(crate) fn close(&self) {
         self.closing.cancel();
+        if self.fleet.check_process().is_err() {
+            return;
+        }
         let threads = self.stop();
-        self.flush();
+        let end = time::now() + self.response_timeout;
+        self.wait_for_calls(end);
+        self.fleet.wait_until_settled(end);
         let reapers = self.fleet.finish();
         let end = time::now() + self.response_timeout;
         threads.into_iter().chain(reapers).for_each(|thread| join(thread, end));
@@ -226,9 +299,23 @@ impl Engine {
     }
 }
 
-impl Drop for Engine {
-    /// Never waits: it may run where the last guard is dropped.
+/// A call that may leave something behind.
+#[derive(Debug)]
+pub(crate) struct UnderWay<'a>(&'a AtomicUsize);
+
+impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Drop for Engine {
+    /// Never waits: it may run where the last guard is dropped. In a forked child a thread of
+    /// the parent may have left a mutex locked.
+    fn drop(&mut self) {
+        if self.fleet.check_process().is_err() {
+            return;
+        }
         self.closing.cancel();
         self.stop();
     }

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 
-use crate::error::Error;
+use crate::error::{Error, LostReason};
 use crate::thread;
+use crate::time::{EPOCH, WallTime};
 
 /// Is told what happens to the locks of one client.
 ///
@@ -20,6 +21,27 @@ use crate::thread;
 ///
 /// That thread, and the value, live as long as the client, its locks or its guards do.
 /// A value that has its own client keeps both for ever, unless it gives it back.
+///
+/// Every event says when it happened. An event of a lock names it and its [kind](Kind), and has
+/// the number of the hold, by which the events of one hold are told from those of others. All can
+/// be made by a test:
+///
+/// ```
+/// use leasehold::{Events, Lost, LostReason, Released};
+///
+/// struct Alarm;
+///
+/// impl Events for Alarm {
+///     fn lost(&self, event: &Lost) {
+///         eprintln!("{} ({}, hold {}): {}", event.name, event.kind, event.hold, event.reason);
+///     }
+/// }
+///
+/// Alarm.lost(&Lost::new("orders:42", LostReason::Expired));
+/// let mut released = Released::new("orders:42");
+/// released.heard_by = Some(2);
+/// Alarm.released(&released);
+/// ```
 pub trait Events: Send + Sync {
     /// A lock was acquired (not told for re-entries).
     fn acquired(&self, event: &Acquired) {
@@ -57,95 +79,202 @@ pub trait Events: Send + Sync {
     }
 }
 
-/// Told by [`Events::acquired`].
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Acquired {
-    /// The name of the lock, as it was given.
-    pub name: Arc<str>,
-    /// How long the caller took to get it, its questions to the server included.
-    pub waited: Duration,
+/// Gives the events of a client to a listener that others share.
+impl<E: Events + ?Sized> Events for Arc<E> {
+    fn acquired(&self, event: &Acquired) {
+        (**self).acquired(event);
+    }
+    fn waited(&self, event: &Waited) {
+        (**self).waited(event);
+    }
+    fn released(&self, event: &Released) {
+        (**self).released(event);
+    }
+    fn renewed(&self, event: &Renewed) {
+        (**self).renewed(event);
+    }
+    fn renewal_failed(&self, event: &RenewalFailed) {
+        (**self).renewal_failed(event);
+    }
+    fn lost(&self, event: &Lost) {
+        (**self).lost(event);
+    }
+    fn reconnected(&self, event: &Reconnected) {
+        (**self).reconnected(event);
+    }
+    fn audit(&self, event: &Audit) {
+        (**self).audit(event);
+    }
 }
 
-/// Told by [`Events::waited`].
-#[derive(Clone, Debug)]
+/// The kind of a lock, as events name it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
-pub struct Waited {
-    /// The name of the lock, as it was given.
-    pub name: Arc<str>,
-    /// How long the caller waited.
-    pub waited: Duration,
-    /// Whether it got the lock in the end.
-    pub acquired: bool,
+pub enum Kind {
+    /// [`Client::lock`](crate::Client::lock).
+    #[default]
+    Plain,
+    /// [`Lock::with_holder`](crate::Lock::with_holder).
+    Named,
+    /// [`Client::fair_lock`](crate::Client::fair_lock).
+    Fair,
+    /// [`Client::fenced_lock`](crate::Client::fenced_lock).
+    Fenced,
+    /// The reading side of [`Client::rw_lock`](crate::Client::rw_lock).
+    Read,
+    /// The writing side of [`Client::rw_lock`](crate::Client::rw_lock).
+    Write,
+    /// [`Client::spin_lock`](crate::Client::spin_lock).
+    Spin,
+    /// [`RedLock`](crate::RedLock).
+    Red,
 }
 
-/// Told by [`Events::released`].
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Released {
-    /// The name of the lock, as it was given.
-    pub name: Arc<str>,
-    /// How many subscribers the server told; `None` if the release failed, or if its
-    /// first answer was lost.
-    pub heard_by: Option<u64>,
-    /// Why the release failed for good; the lock is then free when its lease ends.
-    pub error: Option<Error>,
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Kind::Plain => "lock",
+            Kind::Named => "lock of a named holder",
+            Kind::Fair => "fair lock",
+            Kind::Fenced => "fenced lock",
+            Kind::Read => "read lock",
+            Kind::Write => "write lock",
+            Kind::Spin => "spin lock",
+            Kind::Red => "red lock",
+        })
+    }
 }
 
-/// Told by [`Events::renewed`].
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Renewed {
-    /// How many leases one batch renewed.
-    pub leases: usize,
+/// Makes the type of an event, with a constructor for the tests of a program: it takes the
+/// fields that have no default.
+macro_rules! event {
+    ($(#[$docs:meta])* $event:ident($($given:ident: $given_as:ty),*) {
+        $($(#[$field_docs:meta])* $field:ident: $type:ty = $default:expr,)*
+    }) => {
+        $(#[$docs])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct $event {
+            /// When it happened, by this machine's clock.
+            pub at: WallTime,
+            $($(#[$field_docs])* pub $field: $type,)*
+        }
+
+        impl $event {
+            /// Returns an event at the Unix epoch, for the tests of a program. The fields can
+            /// be set.
+            #[must_use = "the event that is returned has to be told to somebody"]
+            pub fn new($($given: $given_as),*) -> $event {
+                $event { at: EPOCH, $($field: $default),* }
+            }
+        }
+    };
 }
 
-/// Told by [`Events::renewal_failed`].
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct RenewalFailed {
-    /// The name of the lock, as it was given.
-    pub name: Arc<str>,
-    /// How much of the lease is left.
-    pub remaining: Duration,
-    /// Why the question failed.
-    pub error: Error,
+event! {
+    /// Told by [`Events::acquired`].
+    Acquired(name: impl Into<Arc<str>>) {
+        /// The name of the lock, as it was given.
+        name: Arc<str> = name.into(),
+        /// The kind of the lock.
+        kind: Kind = Kind::default(),
+        /// The number of the hold, which ends its owner field in Redis (`<client>:<number>`).
+        /// A hold keeps it when it passes to another thread of the process.
+        hold: u64 = 0,
+        /// How long the caller took to get it, its questions to the server included.
+        waited: Duration = Duration::ZERO,
+    }
 }
 
-/// Told by [`Events::lost`].
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Lost {
-    /// The name of the lock, as it was given.
-    pub name: Arc<str>,
-    /// How the loss was noticed.
-    pub reason: LostReason,
+event! {
+    /// Told by [`Events::waited`].
+    Waited(name: impl Into<Arc<str>>) {
+        /// The name of the lock, as it was given.
+        name: Arc<str> = name.into(),
+        /// The kind of the lock.
+        kind: Kind = Kind::default(),
+        /// The number of the hold; `None` if the caller did not get one, and for a
+        /// [`RedLock`](crate::RedLock), which has a hold on each server.
+        hold: Option<u64> = None,
+        /// How long the caller waited.
+        waited: Duration = Duration::ZERO,
+        /// Whether it got the lock in the end.
+        acquired: bool = false,
+    }
 }
 
-/// How a loss was noticed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LostReason {
-    /// The lease ran out before it was renewed or released.
-    Expired,
-    /// The server said that the lock is not held by this hold any more.
-    Gone,
+event! {
+    /// Told by [`Events::released`].
+    Released(name: impl Into<Arc<str>>) {
+        /// The name of the lock, as it was given.
+        name: Arc<str> = name.into(),
+        /// The kind of the lock.
+        kind: Kind = Kind::default(),
+        /// The number of the hold.
+        hold: u64 = 0,
+        /// How long the lock was held: from the grant to its last guard's end, by all threads
+        /// of the process to which the hold passed.
+        held: Duration = Duration::ZERO,
+        /// How many subscribers the server told; `None` if the release failed, or if its
+        /// first answer was lost.
+        heard_by: Option<u64> = None,
+        /// Why the release failed for good; the lock is then free when its lease ends.
+        error: Option<Error> = None,
+    }
 }
 
-/// Told by [`Events::reconnected`].
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Reconnected {
-    /// The server's address, without user and password.
-    pub address: Arc<str>,
+event! {
+    /// Told by [`Events::renewed`].
+    Renewed(holds: impl Into<Vec<u64>>) {
+        /// The numbers of the holds whose leases one batch renewed.
+        holds: Vec<u64> = holds.into(),
+    }
 }
 
-/// Told by [`Events::audit`].
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Audit {
-    /// What was found, in words.
-    pub finding: Arc<str>,
+event! {
+    /// Told by [`Events::renewal_failed`].
+    RenewalFailed(name: impl Into<Arc<str>>, error: Error) {
+        /// The name of the lock, as it was given.
+        name: Arc<str> = name.into(),
+        /// The kind of the lock.
+        kind: Kind = Kind::default(),
+        /// The number of the hold.
+        hold: u64 = 0,
+        /// How much of the lease is left.
+        remaining: Duration = Duration::ZERO,
+        /// Why the question failed.
+        error: Error = error,
+    }
+}
+
+event! {
+    /// Told by [`Events::lost`].
+    Lost(name: impl Into<Arc<str>>, reason: LostReason) {
+        /// The name of the lock, as it was given.
+        name: Arc<str> = name.into(),
+        /// The kind of the lock.
+        kind: Kind = Kind::default(),
+        /// The number of the hold.
+        hold: u64 = 0,
+        /// How the loss was noticed.
+        reason: LostReason = reason,
+    }
+}
+
+event! {
+    /// Told by [`Events::reconnected`].
+    Reconnected(address: impl Into<Arc<str>>) {
+        /// The server's address, without user and password.
+        address: Arc<str> = address.into(),
+    }
+}
+
+event! {
+    /// Told by [`Events::audit`].
+    Audit(finding: impl Into<Arc<str>>) {
+        /// What was found, in words.
+        finding: Arc<str> = finding.into(),
+    }
 }
 
 /// One call of an [`Events`] method, on its way to the events thread.
@@ -229,8 +358,8 @@ impl fmt::Debug for Sink {
 mod tests {
     use super::*;
 
-    fn renewed(leases: usize) -> Event {
-        Event::Renewed(Renewed { leases })
+    fn renewed(hold: u64) -> Event {
+        Event::Renewed(Renewed::new([hold]))
     }
 
     #[test]
@@ -241,7 +370,7 @@ mod tests {
     #[test]
     fn a_full_backlog_drops_instead_of_blocking() {
         let (sink, events) = Sink::new();
-        (0..BACKLOG + 3).for_each(|n| sink.tell(|| renewed(n)));
+        (0..BACKLOG as u64 + 3).for_each(|n| sink.tell(|| renewed(n)));
         assert_eq!(events.try_iter().count(), BACKLOG);
         let dropped = sink.0.map(|queue| queue.dropped.load(Ordering::Relaxed));
         assert_eq!(dropped, Some(3));

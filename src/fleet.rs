@@ -10,21 +10,26 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::cancel::Limit;
 use crate::error::{self, Direction, Error};
 use crate::name::slot;
 use crate::pool::{self, At, OnReconnect, Pool, PoolSettings, Router, no_agreement};
-use crate::request::{self, Answer, Failure, Outcome, Request};
+use crate::request::{self, Answer, Astray, Failure, Outcome, Request};
 use crate::script::{Call, LaneId, Reply};
-use crate::sync::{Mailbox, Mutex};
+use crate::sync::Mutex;
 use crate::time::{self, Moment, doubled, jittered};
 use crate::topology::cluster::Cluster;
 use crate::topology::{Moves, Route};
 
-/// How often a command is sent elsewhere before that is an error.
+/// How often a command is sent on between two pauses: nodes may not agree for a while.
+const HOPS: u32 = 4;
+
+/// How often a command that found no connection is sent to another owner of its slot.
 const TRIES: u32 = 16;
 
 /// The first and the longest pause before a command is sent again for which it was too early.
@@ -33,7 +38,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
 /// The pools of a client.
 pub(crate) enum Fleet {
-    One(Arc<Pool>),
+    /// And whether it is known to take only keys of one slot in one command.
+    One(Arc<Pool>, AtomicBool),
     Nodes(Arc<Nodes>),
 }
 
@@ -43,7 +49,7 @@ pub(crate) struct Nodes {
     /// The same for all but for the address.
     settings: PoolSettings,
     /// Messages go to shards.
-    sharded: bool,
+    sharded: Arc<OnceLock<bool>>,
     /// For how long a command is sent again for which it is too early.
     patience: Duration,
     pools: Mutex<BTreeMap<u32, Arc<Pool>>>,
@@ -83,20 +89,42 @@ struct Tries {
 impl fmt::Debug for Fleet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fleet::One(pool) => pool.fmt(f),
+            Fleet::One(pool, _) => pool.fmt(f),
             Fleet::Nodes(nodes) => nodes.cluster.fmt(f),
         }
     }
 }
 
 impl Fleet {
-    /// One server, or what takes its place by and by. Connects to it.
-    pub(crate) fn one(settings: PoolSettings) -> error::Result<Fleet> {
-        Pool::open(settings).map(|pool| Fleet::One(Arc::new(pool)))
+    /// One server, or what takes its place by and by. Connects to it, unless `lazily`.
+    pub(crate) fn one(settings: PoolSettings, lazily: bool) -> error::Result<Fleet> {
+        let pool = if lazily { Pool::new(settings) } else { Pool::open(settings)? };
+        Ok(Fleet::One(Arc::new(pool), AtomicBool::new(false)))
     }
 
-    /// The nodes of a cluster, whose map has been read.
-    pub(crate) fn nodes(cluster: Arc<Cluster>, settings: PoolSettings, sharded: bool) -> Fleet {
+    /// Asks all servers that serve something for a word. An error if one of them has none.
+    pub(crate) fn ping(&self, limit: &Limit<'_>) -> error::Result<()> {
+        let ping = |lane: &LaneId| self.queue(Call::command(&[b"PING"]), At::Near(*lane));
+        let lanes = match self {
+            Fleet::One(pool, _) => vec![pool.first_lane()],
+            Fleet::Nodes(_) => self.all().into_iter().map(|(_, lane)| lane).collect(),
+        };
+        let pending: Vec<_> = lanes.iter().map(ping).collect();
+        let answers = pending.into_iter().map(|it| self.wait(it, limit).1);
+        let answers: Vec<_> = answers.collect();
+        answers.into_iter().try_for_each(|outcome| match outcome.map_err(Failure::into_error) {
+            // It answers, and may have the rights that locks need.
+            Err(error) if error.code() == Some("NOPERM") => Ok(()),
+            outcome => outcome.map(drop),
+        })
+    }
+
+    /// The nodes of a cluster.
+    pub(crate) fn nodes(
+        cluster: Arc<Cluster>,
+        settings: PoolSettings,
+        sharded: Arc<OnceLock<bool>>,
+    ) -> Fleet {
         let patience = settings.timeouts.response;
         Fleet::Nodes(Arc::new_cyclic(|itself| Nodes {
             cluster,
@@ -109,10 +137,14 @@ impl Fleet {
         }))
     }
 
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self, Fleet::Nodes(_))
+    }
+
     /// Whom to tell of new connections.
     pub(crate) fn set_on_reconnect(&self, whom: Weak<dyn OnReconnect>) {
         match self {
-            Fleet::One(pool) => pool.set_on_reconnect(whom),
+            Fleet::One(pool, _) => pool.set_on_reconnect(whom),
             // There is but one.
             Fleet::Nodes(nodes) => drop(nodes.on_reconnect.set(whom)),
         }
@@ -121,7 +153,7 @@ impl Fleet {
     /// How often the servers have been others than before.
     pub(crate) fn moves(&self) -> Moves {
         match self {
-            Fleet::One(pool) => pool.moves(),
+            Fleet::One(pool, _) => pool.moves(),
             Fleet::Nodes(nodes) => Moves::of(nodes.cluster.moves()),
         }
     }
@@ -129,7 +161,7 @@ impl Fleet {
     /// Gives up what leads to what is no more the server.
     pub(crate) fn leave_old_servers(&self) {
         match self {
-            Fleet::One(pool) => pool.leave_old_servers(),
+            Fleet::One(pool, _) => pool.leave_old_servers(),
             Fleet::Nodes(nodes) => nodes.dismiss(),
         }
     }
@@ -137,17 +169,17 @@ impl Fleet {
     /// An error in a forked child.
     pub(crate) fn check_process(&self) -> error::Result<()> {
         match self {
-            Fleet::One(pool) => pool.check_process(),
+            Fleet::One(pool, _) => pool.check_process(),
             Fleet::Nodes(nodes) => request::check_process(nodes.settings.process),
         }
     }
 
     /// Those that commands of one script call have to share; always the same where there are
-    /// no slots.
+    /// no slots, as far as is known.
     pub(crate) fn slot_of(&self, key: &str) -> u16 {
         match self {
-            Fleet::One(_) => 0,
-            Fleet::Nodes(_) => slot(key.as_bytes()),
+            Fleet::One(_, has_slots) if !has_slots.load(Ordering::Relaxed) => 0,
+            Fleet::One(..) | Fleet::Nodes(_) => slot(key.as_bytes()),
         }
     }
 
@@ -162,7 +194,7 @@ impl Fleet {
     /// connected first.
     pub(crate) fn all(&self) -> Vec<(Arc<str>, LaneId)> {
         let pools = match self {
-            Fleet::One(_) => self.pools(),
+            Fleet::One(..) => self.pools(),
             Fleet::Nodes(nodes) => {
                 nodes.cluster.owners().into_iter().map(|node| nodes.pool(node)).collect()
             }
@@ -172,15 +204,15 @@ impl Fleet {
 
     fn pools(&self) -> Vec<Arc<Pool>> {
         match self {
-            Fleet::One(pool) => vec![Arc::clone(pool)],
+            Fleet::One(pool, _) => vec![Arc::clone(pool)],
             Fleet::Nodes(nodes) => nodes.pools.lock().values().cloned().collect(),
         }
     }
 
     /// Sends a command and waits for its answer.
-    pub(crate) fn call(&self, call: Call, at: At) -> error::Result<Answer> {
+    pub(crate) fn call(&self, call: Call, at: At, limit: &Limit<'_>) -> error::Result<Answer> {
         let pending = self.queue(call, at);
-        self.wait(pending, Moment::END).1.map_err(Failure::into_error)
+        self.wait(pending, limit).1.map_err(Failure::into_error)
     }
 
     /// Sends commands in one write to the server of that lane; the replies of those that were
@@ -188,14 +220,39 @@ impl Fleet {
     pub(crate) fn ask_all(&self, calls: Vec<Call>, lane: LaneId) -> Vec<Reply> {
         let pending: Vec<_> =
             calls.into_iter().map(|call| self.queue(call, At::Behind(lane))).collect();
-        let answers = pending.into_iter().map(|pending| self.wait(pending, Moment::END).1);
+        let answers = pending.into_iter().map(|pending| self.wait(pending, &Limit::none()).1);
         answers.filter_map(|outcome| outcome.ok().map(|answer| answer.reply)).collect()
+    }
+
+    /// Asks each server on its private lane, in one write to each; the numbers of the nodes,
+    /// their addresses and the outcomes. Of several only those to which that is connected.
+    pub(crate) fn ask_each(&self, call: impl Fn() -> Call) -> Vec<(u32, Arc<str>, Outcome)> {
+        let pools = self.pools().into_iter();
+        let asked = pools.filter(|pool| !self.is_cluster() || pool.is_private_lane_connected());
+        let asked = asked.filter_map(|pool| Some((pool.server()?, pool.private_lane())));
+        let asked = asked.map(|(server, lane)| {
+            let pending = self.queue(call(), At::Behind(lane));
+            self.post(lane);
+            (lane.node, server, pending)
+        });
+        let asked: Vec<_> = asked.collect();
+        let wait =
+            |(node, server, pending)| (node, server, self.wait_at_once(pending, &Limit::none()).1);
+        asked.into_iter().map(wait).collect()
+    }
+
+    /// The number of the server that has a key, as far as is known.
+    pub(crate) fn node_of(&self, key: &str) -> u32 {
+        match self {
+            Fleet::One(pool, _) => pool.private_lane().node,
+            Fleet::Nodes(nodes) => nodes.cluster.owner_of(key.as_bytes()).unwrap_or(u32::MAX),
+        }
     }
 
     /// The first half of [`Fleet::call`]: takes a place in line and does no I/O.
     pub(crate) fn queue(&self, call: Call, at: At) -> Pending {
         match self {
-            Fleet::One(pool) => Pending::of(pool.queue(call, at)),
+            Fleet::One(pool, _) => Pending::of(pool.queue(call, at)),
             Fleet::Nodes(nodes) => {
                 let (pool, at) = nodes.place(call.key(), at);
                 let queued = pool.queue(nodes.translated(call), at);
@@ -209,7 +266,9 @@ impl Fleet {
     /// (`None`: that is under way). It is written at once, where that can be.
     pub(crate) fn queue_private(&self, call: Call) -> Result<Pending, Option<Error>> {
         match self {
-            Fleet::One(pool) => Ok(Pending::of(pool.queue(call, At::Behind(pool.private_lane())))),
+            Fleet::One(pool, _) => {
+                Ok(Pending::of(pool.queue(call, At::Behind(pool.private_lane()))))
+            }
             Fleet::Nodes(nodes) => {
                 let (pool, _) = nodes.place(call.key(), At::Any);
                 pool.connect_private_lane()
@@ -225,27 +284,32 @@ impl Fleet {
     /// Writes what is queued on that lane, if that needs no waiting.
     pub(crate) fn post(&self, lane: LaneId) {
         match self {
-            Fleet::One(pool) => pool.post(lane),
+            Fleet::One(pool, _) => pool.post(lane),
             Fleet::Nodes(nodes) => nodes.pool(lane.node).post(lane),
         }
     }
 
     /// The second half of [`Fleet::call`], as [`Pool::wait`]. Where it is too early for a
     /// command, it is sent again for a response time-out at most.
-    pub(crate) fn wait(&self, pending: Pending, patience: Moment) -> (LaneId, Outcome) {
+    pub(crate) fn wait(&self, pending: Pending, limit: &Limit<'_>) -> (LaneId, Outcome) {
         match self {
-            Fleet::One(pool) => pool.wait(pending.queued, patience),
-            Fleet::Nodes(nodes) => {
-                nodes.wait(pending, patience, patience.min(time::now() + nodes.patience))
-            }
+            Fleet::One(pool, _) => pool.wait(pending.queued, limit),
+            Fleet::Nodes(nodes) => nodes.wait(pending, limit, time::now() + nodes.patience),
         }
     }
 
-    /// The same for who must not pause.
-    pub(crate) fn wait_private(&self, pending: Pending) -> Outcome {
+    /// The same for a question about several keys, or from who must not pause: nothing is sent
+    /// again because it is too early for it.
+    pub(crate) fn wait_at_once(&self, pending: Pending, limit: &Limit<'_>) -> (LaneId, Outcome) {
         match self {
-            Fleet::One(pool) => pool.wait(pending.queued, Moment::END).1,
-            Fleet::Nodes(nodes) => nodes.wait(pending, Moment::END, Moment::START).1,
+            Fleet::One(pool, has_slots) => {
+                let (lane, outcome) = pool.wait(pending.queued, limit);
+                if outcome.as_ref().is_err_and(|it| it.error.code() == Some("CROSSSLOT")) {
+                    has_slots.store(true, Ordering::Relaxed);
+                }
+                (lane, outcome)
+            }
+            Fleet::Nodes(nodes) => nodes.wait(pending, limit, Moment::START),
         }
     }
 
@@ -253,7 +317,7 @@ impl Fleet {
     /// I/O, and has to be followed by [`Fleet::dispatch`].
     pub(crate) fn owe(&self, owed: Request, lane: Option<LaneId>) -> LaneId {
         match self {
-            Fleet::One(pool) => pool.owe(owed, lane),
+            Fleet::One(pool, _) => pool.owe(owed, lane),
             Fleet::Nodes(nodes) => {
                 let (pool, at) = nodes.place(owed.call.key(), At::behind(lane));
                 let owed = Request { call: nodes.translated(owed.call), ..owed };
@@ -265,7 +329,7 @@ impl Fleet {
     /// Sees to it that what is owed on that lane is sent: at once, if that needs no waiting.
     pub(crate) fn dispatch(&self, lane: LaneId) {
         match self {
-            Fleet::One(pool) => pool.dispatch(lane),
+            Fleet::One(pool, _) => pool.dispatch(lane),
             Fleet::Nodes(nodes) => nodes.pool(lane.node).dispatch(lane),
         }
     }
@@ -273,7 +337,7 @@ impl Fleet {
     /// Has a command sent again and again until `until`, as [`Pool::repeat`].
     pub(crate) fn repeat(&self, call: Call, lane: LaneId, until: Moment) {
         match self {
-            Fleet::One(pool) => pool.repeat(call, lane, until),
+            Fleet::One(pool, _) => pool.repeat(call, lane, until),
             Fleet::Nodes(nodes) => {
                 nodes.pool(lane.node).repeat(nodes.translated(call), lane, until);
             }
@@ -351,19 +415,20 @@ impl Nodes {
     }
 
     fn translated(&self, call: Call) -> Call {
-        match self.sharded {
-            true => call.for_shards(),
-            false => call,
+        match self.sharded.get() {
+            Some(true) => call.for_shards(),
+            Some(false) | None => call,
         }
     }
 
-    fn wait(&self, pending: Pending, patience: Moment, end: Moment) -> (LaneId, Outcome) {
+    /// Waits for a command, which is sent again until `end` while it is too early for it.
+    fn wait(&self, pending: Pending, limit: &Limit<'_>, end: Moment) -> (LaneId, Outcome) {
         let (mut pending, mut tries) = (pending, Tries::default());
         loop {
             let pool = pending.pool.unwrap_or_else(|| self.pool(pending.lane.node));
-            let (lane, outcome) = pool.wait(pending.queued, patience);
+            let (lane, outcome) = pool.wait(pending.queued, limit);
             let Err(failure) = outcome else { return (lane, outcome) };
-            match self.again(lane, failure, &mut tries, end) {
+            match self.again(lane, failure, &mut tries, limit, end) {
                 Ok(again) => pending = again,
                 Err(failure) => return (lane, Err(failure)),
             }
@@ -376,41 +441,24 @@ impl Nodes {
         lane: LaneId,
         failure: Failure,
         tries: &mut Tries,
+        limit: &Limit<'_>,
         end: Moment,
     ) -> Result<Pending, Failure> {
-        if failure.error.is_connection() {
+        if failure.error.is_unanswered() {
             self.cluster.doubt();
         }
         match failure {
             Failure { astray: Some(astray), error, .. } => {
-                tries.asks = matches!(astray.direction, Direction::Ask(_));
-                let node = match &astray.direction {
-                    Direction::Later if end <= time::now() => None,
-                    Direction::Later => {
-                        self.pause(tries.pauses);
-                        tries.pauses += 1;
-                        let owner = astray.call.key().and_then(|key| self.cluster.owner_of(key));
-                        owner.or(Some(lane.node))
+                match self.wait_for_agreement(&astray.direction, tries, limit, end) {
+                    true => self.send_on(lane, *astray, error, tries),
+                    false if astray.direction == Direction::Later => {
+                        Err(Failure::lost_on_its_way(*astray, error))
                     }
-                    _ if tries.sent == TRIES => {
-                        return Err(Failure::lost_on_its_way(*astray, no_agreement()));
-                    }
-                    direction => {
-                        tries.sent += 1;
-                        self.follow(direction, lane.node)
-                    }
-                };
-                match node {
-                    Some(node) => {
-                        let pool = self.pool(node);
-                        let queued = pool.queue_astray(*astray, lane.lane);
-                        Ok(Pending::at(pool, queued))
-                    }
-                    None => Err(Failure::lost_on_its_way(*astray, error)),
+                    false => Err(Failure::lost_on_its_way(*astray, no_agreement())),
                 }
             }
             Failure { unsent: Some(call), error, .. }
-                if error.is_connection()
+                if error.is_unanswered()
                     && self.is_elsewhere(&call, lane)
                     && !tries.asks
                     && tries.sent < TRIES =>
@@ -422,6 +470,61 @@ impl Nodes {
             }
             failure => Err(failure),
         }
+    }
+
+    /// Pauses where it is too early for a command, or nodes send it to and fro. Returns
+    /// whether there is time to send it once more.
+    fn wait_for_agreement(
+        &self,
+        direction: &Direction,
+        tries: &mut Tries,
+        limit: &Limit<'_>,
+        end: Moment,
+    ) -> bool {
+        // After each pause it is sent on at once again: the slot may have moved meanwhile.
+        let follows = tries.sent == 0 || !tries.sent.is_multiple_of(HOPS);
+        if *direction != Direction::Later && follows {
+            return true;
+        }
+        let now = time::now();
+        if end <= now || limit.is_over(now) {
+            return false;
+        }
+        self.pause(tries.pauses, limit);
+        tries.pauses += 1;
+        true
+    }
+
+    /// Stands a command in the line to which a node has sent it.
+    fn send_on(
+        &self,
+        lane: LaneId,
+        astray: Astray,
+        error: Error,
+        tries: &mut Tries,
+    ) -> Result<Pending, Failure> {
+        tries.asks = matches!(astray.direction, Direction::Ask(_));
+        let node = match &astray.direction {
+            Direction::Later => {
+                let owner = astray.call.key().and_then(|key| self.cluster.owner_of(key));
+                owner.or(Some(lane.node))
+            }
+            direction => {
+                tries.sent += 1;
+                self.follow(direction, lane.node)
+            }
+        };
+        let Some(node) = node else { return Err(Failure::lost_on_its_way(astray, error)) };
+        let pool = self.pool(node);
+        // That lane is connected aside, and perhaps not yet.
+        if pool.private_lane().lane == lane.lane
+            && let Err(error) = pool.connect_private_lane()
+        {
+            let error = error.unwrap_or_else(Error::not_connected);
+            return Err(Failure::lost_on_its_way(astray, error));
+        }
+        let queued = pool.queue_astray(astray, lane.lane);
+        Ok(Pending::at(pool, queued))
     }
 
     fn is_elsewhere(&self, call: &Call, lane: LaneId) -> bool {
@@ -446,11 +549,10 @@ impl Nodes {
         }
     }
 
-    fn pause(&self, tries: u32) {
+    fn pause(&self, tries: u32, limit: &Limit<'_>) {
         self.cluster.doubt();
-        let now = time::now();
-        let pause = jittered(doubled(FIRST_PAUSE, tries, LONGEST_PAUSE), now.nanos());
-        Mailbox::default().sleep(now + pause);
+        let pause = doubled(FIRST_PAUSE, tries, LONGEST_PAUSE);
+        limit.pause(jittered(pause, time::now().nanos()));
     }
 }
 

@@ -5,9 +5,10 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::protocol::Protocol;
+use crate::protocol::LockKind;
 use crate::protocol::fenced::Fenced;
 use crate::protocol::plain::Plain;
+use crate::protocol::read_write::{Read, Write};
 use crate::release::Hold;
 
 /// Keeps a lock for the thread that took it, and releases it when dropped.
@@ -28,7 +29,7 @@ use crate::release::Hold;
 /// as long as the server keeps its word: the crate's documentation says what can
 /// break it.
 #[must_use = "a guard that is dropped at once releases the lock at once"]
-pub struct Guard<P: Protocol = Plain> {
+pub struct Guard<P: LockKind = Plain> {
     hold: Hold,
     protocol: PhantomData<P>,
     /// Of a thread: not `Send`, but `Sync`.
@@ -41,18 +42,27 @@ pub struct Guard<P: Protocol = Plain> {
 /// dropped there, and is not re-entrant. It is renewed until it is dropped or the
 /// client is closed.
 #[must_use = "a guard that is dropped at once releases the lock at once"]
-pub struct OwnedGuard<P: Protocol = Plain> {
+pub struct OwnedGuard<P: LockKind = Plain> {
     hold: Hold,
     protocol: PhantomData<P>,
 }
 
-impl<P: Protocol> Guard<P> {
+/// The guard of a [fenced lock](crate::FencedLock), which has a fencing token.
+pub type FencedGuard = Guard<Fenced>;
+
+/// The guard of the reading side of an [`RwLock`](crate::RwLock).
+pub type ReadGuard = Guard<Read>;
+
+/// The guard of the writing side of an [`RwLock`](crate::RwLock).
+pub type WriteGuard = Guard<Write>;
+
+impl<P: LockKind> Guard<P> {
     pub(crate) fn new(hold: Hold) -> Guard<P> {
         Guard { hold, protocol: PhantomData, of_thread: PhantomData }
     }
 }
 
-impl<P: Protocol> OwnedGuard<P> {
+impl<P: LockKind> OwnedGuard<P> {
     pub(crate) fn new(hold: Hold) -> OwnedGuard<P> {
         OwnedGuard { hold, protocol: PhantomData }
     }
@@ -60,7 +70,7 @@ impl<P: Protocol> OwnedGuard<P> {
 
 macro_rules! guard_methods {
     ($guard:ident) => {
-        impl<P: Protocol> $guard<P> {
+        impl<P: LockKind> $guard<P> {
             /// Releases the lock and waits for the server to say so: one round trip,
             /// none if the thread holds it more than once or it passes to another
             /// thread of this process.
@@ -68,9 +78,11 @@ macro_rules! guard_methods {
             /// # Errors
             /// [`is_lost`](crate::Error::is_lost) if the lease was lost before: what it
             /// protected may have been done by others too.
-            /// [`is_connection`](crate::Error::is_connection) or
-            /// [`is_timeout`](crate::Error::is_timeout) if nobody answered; the release
-            /// is then sent again until the lease is over anyway.
+            /// [`is_connection`](crate::Error::is_connection),
+            /// [`is_timeout`](crate::Error::is_timeout) or
+            /// [`is_pool_timeout`](crate::Error::is_pool_timeout) if nobody answered. The
+            /// release is then sent again until the lease is over; for a read, write or named
+            /// hold, whose lock others can keep alive, until the server answers.
             pub fn unlock(self) -> Result<()> {
                 self.hold.unlock()
             }
@@ -87,6 +99,7 @@ macro_rules! guard_methods {
 
             /// Returns whether the lease is valid. No round trip. Once false, always
             /// false.
+            #[must_use = "a query changes nothing: use its answer"]
             pub fn is_held(&self) -> bool {
                 self.hold.is_held()
             }
@@ -94,12 +107,14 @@ macro_rules! guard_methods {
             /// Returns how long the lease stays valid unless it is renewed, zero if it
             /// is lost. No round trip. It is a little less than what the server says,
             /// so that it is never more.
+            #[must_use = "a query changes nothing: use its answer"]
             pub fn remaining(&self) -> Duration {
                 self.hold.remaining()
             }
 
             /// Blocks until the lease is lost (`true`), or for `timeout` (`false`). No
             /// round trip; may be called from other threads.
+            #[must_use = "without the answer nobody knows whether the lease was lost: use it"]
             pub fn wait_lost(&self, timeout: Duration) -> bool {
                 self.hold.wait_lost(timeout)
             }
@@ -112,11 +127,12 @@ macro_rules! guard_methods {
             /// # Errors
             /// [`is_lost`](crate::Error::is_lost) if the lease is lost;
             /// [`is_configuration`](crate::Error::is_configuration) for less than 10 ms;
-            /// [`is_connection`](crate::Error::is_connection) or
-            /// [`is_timeout`](crate::Error::is_timeout) if nobody answered: the old
+            /// [`is_connection`](crate::Error::is_connection),
+            /// [`is_timeout`](crate::Error::is_timeout) or
+            /// [`is_pool_timeout`](crate::Error::is_pool_timeout) if nobody answered: the old
             /// lease then stands.
             pub fn extend(&self, lease: Duration) -> Result<()> {
-                self.hold.extend(lease)
+                self.hold.extend(lease, self.hold.bound())
             }
 
             /// Keeps the lock without a guard, until
@@ -130,7 +146,7 @@ macro_rules! guard_methods {
             }
         }
 
-        impl<P: Protocol> fmt::Debug for $guard<P> {
+        impl<P: LockKind> fmt::Debug for $guard<P> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.debug_struct(stringify!($guard))
                     .field("name", &self.hold.name())
@@ -154,6 +170,7 @@ macro_rules! token_method {
             /// lock protects, which is to refuse who comes with a smaller one than it has
             /// seen: so a holder that has lost its lease and does not know it does no harm.
             /// Guards of nested calls have the same token.
+            #[must_use = "a query changes nothing: use its answer"]
             pub fn token(&self) -> u64 {
                 self.hold.token()
             }

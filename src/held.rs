@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, LostReason, Result};
+use crate::event::Kind;
 use crate::hold::{Holder, Owner};
 use crate::lease::{Lease, Look};
 use crate::protocol::{Beside, Rules};
@@ -16,6 +17,8 @@ pub(crate) struct Wish {
     pub(crate) owned: bool,
     /// Whether it would wait; if not, it asks only if nobody is before it.
     pub(crate) waits: bool,
+    /// Whether neither a deadline nor a token ends its wait.
+    pub(crate) endless: bool,
     /// Whether it wants a lease that is renewed: only such holds are passed.
     pub(crate) renewed: bool,
 }
@@ -38,6 +41,8 @@ pub(crate) enum Entry {
     Beside(Owner),
     /// It asks for one of its own.
     Anew,
+    /// Its thread is in the way, and it would not wait.
+    Busy,
 }
 
 impl Entry {
@@ -48,9 +53,9 @@ impl Entry {
         owner: &[u8],
         now: Moment,
     ) -> Result<Entry> {
-        own.try_fold(Entry::Anew, |entry, held| match held.beside(wish, owner, now)? {
-            Entry::Anew => Ok(entry),
-            other => Ok(other),
+        own.try_fold(Entry::Anew, |entry, held| match (entry, held.beside(wish, owner, now)?) {
+            (entry, Entry::Anew) | (entry @ Entry::Busy, _) => Ok(entry),
+            (_, other) => Ok(other),
         })
     }
 }
@@ -72,7 +77,7 @@ impl Held {
     /// Counts one guard more of this hold, which is of the kind that is wanted.
     pub(crate) fn again(&mut self, now: Moment) -> Result<Entry> {
         if self.lease.look(now) != Look::Held {
-            return Err(lost());
+            return Err(lost(&self.lease));
         }
         self.guards += 1;
         Ok(Entry::Again(Arc::clone(&self.lease)))
@@ -92,9 +97,21 @@ impl Held {
             }
             true => Ok(Entry::Anew),
             false if wish.owned && !(valid && wish.waits) => Ok(Entry::Anew),
-            false if !valid => Err(lost()),
+            false if !valid => Err(lost(&self.lease)),
+            false if !wish.waits => Ok(Entry::Busy),
             false => Err(deadlock(other.kind)),
         }
+    }
+
+    /// Whether a caller cannot have what it wants as long as this hold, which is not its
+    /// thread's, is valid.
+    pub(crate) fn is_in_the_way(&self, wish: &Wish, owner: &[u8], now: Moment) -> bool {
+        let other = Beside {
+            kind: self.lease.rules().kind(),
+            owner: self.lease.owner(),
+            same_thread: false,
+        };
+        !self.lease.remaining(now).is_zero() && !wish.rules.shares_with(owner, &other)
     }
 
     /// Whether it has what is to be ended: of two that end the same leak one is late,
@@ -127,11 +144,22 @@ impl Held {
 }
 
 /// What a thread is told that has lost a hold and counts on it still.
-pub(crate) fn lost() -> Error {
-    Error::lost("this thread held the lock and has lost it")
+fn lost(lease: &Lease) -> Error {
+    lost_before(lease.lost_reason())
 }
 
-fn deadlock(kind: &str) -> Error {
+/// The same, where several leases count as one.
+pub(crate) fn lost_before(reason: LostReason) -> Error {
+    Error::lost(reason, "this thread has lost the lock and still has a guard, or a leak, of it")
+}
+
+pub(crate) fn deadlock_with_owned() -> Error {
+    let message =
+        "this thread took an owned guard of the lock, and would wait for its end for ever";
+    Error::new(ErrorKind::Deadlock, message)
+}
+
+fn deadlock(kind: Kind) -> Error {
     let message = format!("this thread has a {kind} of that name, and would wait for itself");
     Error::new(ErrorKind::Deadlock, message)
 }

@@ -9,6 +9,19 @@ use uuid::Uuid;
 
 use crate::sync::thread_local;
 
+/// Returns a new client id: a random UUID of version 8. Redisson's are of version 4, so an owner
+/// field tells which library wrote it.
+pub(crate) fn client_id() -> Uuid {
+    uuid::Builder::from_custom_bytes(Uuid::new_v4().into_bytes()).into_uuid()
+}
+
+/// Returns whether a name has the form of an owner field of this library. No caller may present
+/// one: the hold behind it ends all that stands under that name.
+pub(crate) fn is_owner_field(name: &str) -> bool {
+    let id = name.split_once(':').and_then(|(id, _)| Uuid::try_parse(id).ok());
+    id.is_some_and(|id| id.get_version_num() == 8)
+}
+
 /// The number of one hold: of one successful or unsuccessful attempt to get a
 /// lock, never used twice by this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,6 +31,11 @@ impl HoldId {
     pub(crate) fn next() -> HoldId {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         HoldId(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Returns the number as events show it, and the owner field in Redis.
+    pub(crate) fn number(self) -> u64 {
+        self.0
     }
 
     /// A number that differs from hold to hold: a seed for jitter.
@@ -113,8 +131,8 @@ impl ThreadId {
 pub(crate) enum Holder {
     /// To a thread, which may re-enter. Its part of `alive` is dropped when it ends.
     Thread { id: ThreadId, alive: Weak<()> },
-    /// To an owned guard, wherever it goes.
-    Owned,
+    /// To an owned guard that this thread took, wherever it is now.
+    Owned { by: ThreadId },
 }
 
 impl Holder {
@@ -124,6 +142,15 @@ impl Holder {
         Holder::Thread { id: ThreadId::current(), alive }
     }
 
+    pub(crate) fn owned() -> Holder {
+        Holder::Owned { by: ThreadId::current() }
+    }
+
+    /// Whether it is an owned guard that this thread took.
+    pub(crate) fn was_taken_by(&self, thread: ThreadId) -> bool {
+        matches!(self, Holder::Owned { by } if *by == thread)
+    }
+
     pub(crate) fn is_thread(&self, thread: ThreadId) -> bool {
         matches!(self, Holder::Thread { id, .. } if *id == thread)
     }
@@ -131,7 +158,7 @@ impl Holder {
     pub(crate) fn thread(&self) -> Option<ThreadId> {
         match self {
             Holder::Thread { id, .. } => Some(*id),
-            Holder::Owned => None,
+            Holder::Owned { .. } => None,
         }
     }
 
@@ -140,7 +167,7 @@ impl Holder {
     }
 
     pub(crate) fn is_owned(&self) -> bool {
-        matches!(self, Holder::Owned)
+        matches!(self, Holder::Owned { .. })
     }
 
     /// Whether it belongs to a thread that has ended.
@@ -167,6 +194,19 @@ mod tests {
     }
 
     #[test]
+    fn an_owner_field_of_this_library_is_known_by_its_client() {
+        let (client, redisson) = (client_id(), Uuid::new_v4());
+        assert_ne!(client, client_id());
+        assert_eq!(client.get_variant(), redisson.get_variant());
+        for ours in [format!("{client}:1"), format!("{client}:7:write")] {
+            assert!(is_owner_field(&ours), "{ours}");
+        }
+        for free in [format!("{redisson}:1"), client.to_string(), "tx-42".into(), "é:1".into()] {
+            assert!(!is_owner_field(&free), "{free}");
+        }
+    }
+
+    #[test]
     fn numbers_are_never_used_twice() {
         let many = |_| std::thread::spawn(|| (0..1000).map(|_| HoldId::next().0).collect());
         let threads: Vec<std::thread::JoinHandle<Vec<u64>>> = (0..4).map(many).collect();
@@ -183,6 +223,8 @@ mod tests {
         assert!(mine.is_thread(ThreadId::current()) && !mine.has_ended());
         let other = std::thread::spawn(Holder::this_thread).join().expect("no panic");
         assert!(!other.is_thread(ThreadId::current()) && other.has_ended());
-        assert!(Holder::Owned.is_owned() && !Holder::Owned.has_ended());
+        let owned = Holder::owned();
+        assert!(owned.is_owned() && !owned.has_ended() && !owned.is_thread(ThreadId::current()));
+        assert!(owned.was_taken_by(ThreadId::current()) && !mine.was_taken_by(ThreadId::current()));
     }
 }

@@ -5,6 +5,11 @@
 //! queues and sleeps. With its own reply the leader goes: it has what it came for, and
 //! the next answer may be slow.
 //!
+//! No caller stays longer than its [`Limit`]. A caller whose request is still in line takes
+//! it back. One whose request was written leaves it behind: the reply is read by the next
+//! leader or the reaper, and dropped. Callers never connect: a leader that finds no
+//! connection hands the lead to a thread that makes one, and sleeps like the others.
+//!
 //! Whoever leaves the lane *posts* what is queued: writes it and leaves the replies
 //! unread, so that the server has something to do until somebody comes to read them. One
 //! of those who wait is offered the lead. Where nobody waits, because all of it is
@@ -22,15 +27,17 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use crate::cancel::Limit;
 use crate::conn::Timeouts;
 use crate::error::{Error, ErrorKind, Result};
-use crate::request::{Link, Outcome, Request, Slot};
+use crate::request::{Failure, Link, Outcome, Request, Slot, panicked};
 use crate::script::LaneId;
 use crate::sync::{Crowd, Mutex};
+use crate::thread;
 use crate::time::{self, Moment};
 use crate::wire::Wire;
 
@@ -50,6 +57,8 @@ const NO_MORE_FOR: Duration = Duration::from_secs(10);
 pub(crate) struct Lane {
     id: LaneId,
     link: Arc<Link>,
+    /// For the thread that connects.
+    itself: Weak<Lane>,
     state: Mutex<State>,
     crowds: [Crowd; CROWDS],
     /// Without a connection when it was last led.
@@ -85,21 +94,27 @@ impl fmt::Debug for Lane {
 }
 
 impl Lane {
-    pub(crate) fn new(id: LaneId, link: Arc<Link>, timeouts: Timeouts) -> Lane {
+    pub(crate) fn new(id: LaneId, link: Arc<Link>, timeouts: Timeouts) -> Arc<Lane> {
         Lane::made(id, link, timeouts, false)
     }
 
     /// One that is connected by [`Lane::connect`] alone: who waits there while it is not,
     /// fails at once.
-    pub(crate) fn connected_aside(id: LaneId, link: Arc<Link>, timeouts: Timeouts) -> Lane {
+    pub(crate) fn connected_aside(id: LaneId, link: Arc<Link>, timeouts: Timeouts) -> Arc<Lane> {
         Lane::made(id, link, timeouts, true)
     }
 
-    fn made(id: LaneId, link: Arc<Link>, timeouts: Timeouts, aside: bool) -> Lane {
+    fn made(id: LaneId, link: Arc<Link>, timeouts: Timeouts, aside: bool) -> Arc<Lane> {
         let wire = Some(Box::new(Wire::new(id, Arc::clone(&link), timeouts, aside)));
         let state = State { queue: VecDeque::new(), queuing: 0, asleep: 0..0, taken: 0, wire };
-        let closed = AtomicBool::new(true);
-        Lane { id, link, state: Mutex::new(state), crowds: Default::default(), closed }
+        Arc::new_cyclic(|itself| Lane {
+            id,
+            link,
+            itself: Weak::clone(itself),
+            state: Mutex::new(state),
+            crowds: Default::default(),
+            closed: AtomicBool::new(true),
+        })
     }
 
     /// Connects, if it is not connected.
@@ -137,9 +152,10 @@ impl Lane {
         self.id
     }
 
-    /// How many requests nobody has taken yet.
+    /// How many requests have not been written, as far as nobody leads.
     pub(crate) fn queued(&self) -> usize {
-        self.state.lock().queue.len()
+        let state = self.state.lock();
+        state.queue.len() + state.wire.as_deref().map_or(0, Wire::unsent)
     }
 
     /// How many requests would come before another, and first of all whether it would
@@ -154,6 +170,11 @@ impl Lane {
         self.closed.load(Ordering::Relaxed)
     }
 
+    #[cfg(test)]
+    pub(crate) fn set_closed(&self, closed: bool) {
+        self.closed.store(closed, Ordering::Relaxed);
+    }
+
     /// Whether replies have been left unread.
     pub(crate) fn unread(&self) -> Unread {
         match &self.state.lock().wire {
@@ -162,31 +183,55 @@ impl Lane {
         }
     }
 
-    /// Waits for a queued request, and leads if nobody else does. `give_up` after
-    /// which it is taken back from the line, if it still stands there.
-    pub(crate) fn wait(&self, slot: &Arc<Slot>, give_up: Moment) -> Outcome {
-        let mut give_up = give_up;
+    /// Waits for a queued request, and leads if nobody else does. Returns at the `limit`;
+    /// after `line_end` only if the request still stands in line.
+    pub(crate) fn wait(&self, slot: &Arc<Slot>, limit: &Limit<'_>, line_end: Moment) -> Outcome {
+        let mut line_end = line_end;
         loop {
             if !slot.is_done()
                 && let Some(lead) = Lead::take(self)
             {
-                lead.serve(Some(slot));
+                lead.serve(Some(Own { slot, limit }));
             }
             if let Some(outcome) = slot.take() {
                 return outcome;
             }
+            let now = time::now();
+            if limit.is_over(now) || line_end <= now {
+                if let Some(outcome) = self.leave_line(slot, limit) {
+                    return outcome;
+                }
+                if limit.is_over(now) {
+                    return self.leave_behind(slot, limit);
+                }
+                // It was taken, and will be completed.
+                line_end = Moment::END;
+            }
             let crowd = &self.crowds[slot.crowd() % CROWDS];
-            if crowd.sleep(give_up, || slot.is_done()) {
-                continue;
-            }
-            if let Some(request) = self.take_back(slot) {
-                // The lead may have been offered to it in this very moment.
-                self.post();
-                request.fail(&all_busy());
-            }
-            // It was taken, and will be completed.
-            give_up = Moment::END;
+            crowd.sleep(limit.next_look(now).min(line_end), || slot.is_done());
         }
+    }
+
+    /// Takes a request back, if it still stands in line.
+    fn leave_line(&self, slot: &Arc<Slot>, limit: &Limit<'_>) -> Option<Outcome> {
+        let request = self.take_back(slot)?;
+        // The lead may have been offered to it in this very moment.
+        self.post();
+        let late = match (self.is_closed(), limit.is_over(time::now())) {
+            (true, _) => self.link.named(no_connection()),
+            (false, true) => self.link.named(Error::silent()),
+            (false, false) => self.link.named(all_busy()),
+        };
+        request.fail(&limit.error(late));
+        slot.take()
+    }
+
+    /// Leaves without the outcome of a request that may have been written.
+    fn leave_behind(&self, slot: &Arc<Slot>, limit: &Limit<'_>) -> Outcome {
+        slot.leave().unwrap_or_else(|| {
+            self.post();
+            Err(Failure::sent(limit.error(self.link.named(Error::silent()))))
+        })
     }
 
     /// Leads until all is answered, or somebody else does.
@@ -227,7 +272,18 @@ fn may_connect(wire: &Wire) -> bool {
 }
 
 fn all_busy() -> Error {
-    Error::new(ErrorKind::Timeout, "all connections were busy for as long as it could wait")
+    Error::new(ErrorKind::PoolTimeout, "all connections were busy for the pool time-out")
+}
+
+fn no_connection() -> Error {
+    Error::new(ErrorKind::Timeout, "no connection to the server was made in time")
+}
+
+/// The request of the caller that leads.
+#[derive(Clone, Copy)]
+struct Own<'a> {
+    slot: &'a Slot,
+    limit: &'a Limit<'a>,
 }
 
 /// The lead of a lane, given back when dropped.
@@ -256,28 +312,56 @@ impl<'a> Lead<'a> {
         Some(Lead { lane, wire: Some(wire), busy: false })
     }
 
-    /// Serves the line: a caller until its own request is done, the reaper until nothing
-    /// is left, or somebody else can go on, or the connection is gone.
-    fn serve(mut self, own: Option<&Slot>) {
+    /// Serves the line: a caller until its own request is done or its limit is reached, the
+    /// reaper until nothing is left, or somebody else can go on, or the connection is gone.
+    fn serve(mut self, own: Option<Own<'_>>) {
         // It may have been answered just before the lead was taken.
-        while own.is_none_or(|own| !own.is_done()) {
+        while own.is_none_or(|own| !own.slot.is_done()) {
             let lane = self.lane;
             let Some(wire) = self.wire.as_deref_mut() else { return };
-            if lane.take_batch(wire) == 0 && wire.unread_since().is_none() {
+            // In a forked child the exchange fails at once.
+            if own.is_some() && wire.has_to_connect() && lane.link.check_process().is_ok() {
+                return self.connect_aside();
+            }
+            if lane.take_batch(wire) == 0 && wire.is_idle() {
                 return;
             }
-            let others = wire.waiters().any(|slot| own.is_none_or(|own| !ptr::eq(slot, own)));
+            let others = wire.waiters().any(|slot| own.is_none_or(|own| !ptr::eq(slot, own.slot)));
             self.busy = true;
-            wire.exchange(|| {
+            let stayed = exchange(wire, own, || {
                 if others {
                     lane.wake()
                 }
             });
             self.busy = false;
-            if own.is_none() && (!wire.is_connected() || lane.somebody_waits()) {
+            let goes = own.is_none() && (!wire.is_connected() || lane.somebody_waits());
+            if !stayed || goes {
                 return;
             }
         }
+    }
+
+    /// Hands the lead to a thread that connects the lane.
+    fn connect_aside(mut self) {
+        let (Some(lane), Some(wire)) = (self.lane.itself.upgrade(), self.wire.take()) else {
+            return;
+        };
+        thread::detach_or_run("leasehold-connect", move || {
+            Lead { lane: &lane, wire: Some(wire), busy: false }.connect();
+        });
+    }
+
+    /// Connects. If that fails, so does all that stands in line.
+    fn connect(mut self) {
+        let lane = self.lane;
+        let Some(wire) = self.wire.as_deref_mut() else { return };
+        let connected = thread::survive("connecting", || wire.connect());
+        if let Err(error) = connected.unwrap_or_else(|| Err(panicked())) {
+            lane.state.lock().hand_over(wire, usize::MAX);
+            wire.fail_all(&error);
+        }
+        // Also what must not be sent twice may have failed.
+        lane.wake();
     }
 
     /// Gives the lead back and looks at the line in one step: a request that is
@@ -314,6 +398,17 @@ impl<'a> Lead<'a> {
         state.queue = back;
         drop(state);
         self.lane.wake();
+    }
+}
+
+/// Has requests written and answered; whether the leader stayed to the end.
+fn exchange(wire: &mut Wire, own: Option<Own<'_>>, some_done: impl Fn()) -> bool {
+    match own {
+        None => wire.exchange(None, some_done),
+        Some(Own { slot, limit }) => {
+            let has_to_go = || slot.is_done() || limit.is_stopped();
+            wire.exchange(Some((limit.end(), &has_to_go)), some_done)
+        }
     }
 }
 
@@ -371,16 +466,16 @@ impl State {
         // One crowd that was posted is enough: who leads next will be there soon.
         let full = posted.is_some() && queued.is_some();
         match posted.or(queued) {
-            _ if !full && !self.queue.is_empty() && wire.can_post(&self.queue) => Left::Post,
+            _ if !full && !self.queue.is_empty() && wire.can_post() => Left::Post,
             Some(_) => Left::Waiters([posted, queued]),
-            None if !self.queue.is_empty() => Left::Deserted,
+            None if !self.queue.is_empty() || wire.unsent() > 0 => Left::Deserted,
             None if wire.unread_since().is_some() => Left::Unread,
             None => Left::Nothing,
         }
     }
 
     fn waiters(&self) -> impl Iterator<Item = &Slot> {
-        self.queue.iter().filter_map(Request::slot).map(Arc::as_ref)
+        self.queue.iter().filter_map(Request::waiter).map(Arc::as_ref)
     }
 }
 

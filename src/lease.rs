@@ -32,10 +32,13 @@
 //! checker, `local/model.rs` runs it together with the gate.
 
 use std::ops::RangeInclusive;
+use std::panic::RefUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::error::LostReason;
+use crate::event::Kind;
 use crate::hold::{HoldId, Holder, Owner};
 use crate::name::Name;
 use crate::protocol::Rules;
@@ -69,6 +72,8 @@ struct Life {
     renewed: bool,
     holder: Holder,
     granted: Moment,
+    /// When its last guard ended.
+    released: Moment,
     passes: u32,
     /// The fencing token of its present holder.
     token: u64,
@@ -83,7 +88,7 @@ enum Phase {
     Held,
     Releasing,
     Gone,
-    Lost,
+    Lost(LostReason),
 }
 
 /// What the server granted, and to whom.
@@ -120,11 +125,12 @@ pub(crate) enum Look {
 /// What the watchdog has to do for a lease whose timer fired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renewal {
-    Ask,
-    /// Nothing before that moment.
-    Later(Moment),
-    /// Its thread has ended; from now on it is a fixed lease until that moment.
-    Orphaned(Moment),
+    /// Extend it.
+    Extend,
+    /// It is a fixed lease: only ask whether the server has it.
+    Look,
+    /// Its thread has ended: from now on it is a fixed lease.
+    Orphaned,
     Over {
         noticed: bool,
     },
@@ -148,6 +154,9 @@ pub(crate) fn deadline(sent: Moment, lease: Duration) -> Moment {
     sent + lease.saturating_sub(margin)
 }
 
+/// A panic leaves it in order: loggers and callbacks run with no lock held (`tests/panics.rs`).
+impl RefUnwindSafe for Lease {}
+
 impl Lease {
     pub(crate) fn new(grant: Grant) -> Lease {
         Lease {
@@ -165,6 +174,7 @@ impl Lease {
                 renewed: grant.renewed,
                 holder: grant.holder,
                 granted: grant.at,
+                released: Moment::START,
                 passes: 0,
                 token: *grant.tokens.start(),
                 haunted: grant.haunted,
@@ -184,8 +194,19 @@ impl Lease {
         self.life.lock().granted
     }
 
+    /// Returns the time from the grant to the release; zero for a hold that was not released.
+    pub(crate) fn held_for(&self) -> Duration {
+        let life = self.life.lock();
+        life.granted.until(life.released)
+    }
+
     pub(crate) fn owner(&self) -> &Owner {
         &self.owner
+    }
+
+    /// Returns its kind and its number, as events name it.
+    pub(crate) fn number(&self) -> (Kind, u64) {
+        (self.rules.kind(), self.hold.number())
     }
 
     /// Of which kind of lock it is a hold.
@@ -225,10 +246,10 @@ impl Lease {
         match life.phase {
             Phase::Held if now < life.deadline => Look::Held,
             Phase::Held => {
-                self.end(life, Phase::Lost);
+                self.end(life, Phase::Lost(LostReason::Expired));
                 Look::Over { noticed: true }
             }
-            Phase::Releasing | Phase::Gone | Phase::Lost => Look::Over { noticed: false },
+            Phase::Releasing | Phase::Gone | Phase::Lost(_) => Look::Over { noticed: false },
         }
     }
 
@@ -281,7 +302,7 @@ impl Lease {
         let mut life = self.life.lock();
         // One that was found gone has no reach.
         let outlives = self.rules.outlives_its_lease() && Moment::START < life.reach;
-        let there = life.phase == Phase::Lost && (now < life.reach || outlives);
+        let there = matches!(life.phase, Phase::Lost(_)) && (now < life.reach || outlives);
         there && std::mem::take(&mut life.kept_there)
     }
 
@@ -305,9 +326,17 @@ impl Lease {
         life.reach = Moment::START;
         let news = life.phase == Phase::Held;
         if news {
-            self.end(&mut life, Phase::Lost);
+            self.end(&mut life, Phase::Lost(LostReason::Gone));
         }
         news
+    }
+
+    /// Returns how the hold was lost; for one that was not, what its end would be.
+    pub(crate) fn lost_reason(&self) -> LostReason {
+        match self.life.lock().phase {
+            Phase::Lost(reason) => reason,
+            Phase::Held | Phase::Releasing | Phase::Gone => LostReason::Expired,
+        }
     }
 
     /// Ends the hold in order to release it: `Held` if there is something to send.
@@ -315,6 +344,7 @@ impl Lease {
         let mut life = self.life.lock();
         let look = self.look_closely(&mut life, now);
         if look == Look::Held {
+            life.released = now;
             self.end(&mut life, Phase::Releasing);
         }
         look
@@ -343,15 +373,22 @@ impl Lease {
         allowed
     }
 
-    /// What is to be done for the hold at `now`. A renewal is due when less than
-    /// `due_below` is left.
-    pub(crate) fn renewal(&self, now: Moment, due_below: Duration) -> Renewal {
+    /// What is to be done for the hold, whose timer has fired.
+    pub(crate) fn renewal(&self, now: Moment) -> Renewal {
         let mut life = self.life.lock();
         life.timer = None;
         if let Look::Over { noticed } = self.look_closely(&mut life, now) {
             return Renewal::Over { noticed };
         }
-        life.renewal(now, due_below)
+        life.renewal()
+    }
+
+    /// When the server is to be asked for the hold: after `period`, or when less than
+    /// `due_below` is left of a lease that is renewed.
+    pub(crate) fn ask_at(&self, now: Moment, period: Duration, due_below: Duration) -> Moment {
+        let life = self.life.lock();
+        let due = if life.renewed { life.deadline.before(due_below) } else { life.deadline };
+        due.min(now + period)
     }
 
     /// Remembers the timer that will fire for this hold, and gives back the one
@@ -360,8 +397,12 @@ impl Lease {
         let mut life = self.life.lock();
         match life.phase {
             Phase::Held => life.timer.replace(timer),
-            Phase::Releasing | Phase::Gone | Phase::Lost => Some(timer),
+            Phase::Releasing | Phase::Gone | Phase::Lost(_) => Some(timer),
         }
+    }
+
+    pub(crate) fn has_timer(&self) -> bool {
+        self.life.lock().timer.is_some()
     }
 
     pub(crate) fn take_timer(&self) -> Option<wheel::Key> {
@@ -407,16 +448,12 @@ impl Life {
             && now.until(self.deadline) >= bounds.least_left
     }
 
-    fn renewal(&mut self, now: Moment, due_below: Duration) -> Renewal {
+    fn renewal(&mut self) -> Renewal {
         if self.renewed && self.holder.has_ended() {
             self.renewed = false;
-            return Renewal::Orphaned(self.deadline);
+            return Renewal::Orphaned;
         }
-        match self.renewed {
-            false => Renewal::Later(self.deadline),
-            true if now.until(self.deadline) < due_below => Renewal::Ask,
-            true => Renewal::Later(self.deadline.before(due_below)),
-        }
+        if self.renewed { Renewal::Extend } else { Renewal::Look }
     }
 }
 
@@ -432,7 +469,7 @@ impl Grant {
             deadline,
             term: at.until(deadline),
             renewed: true,
-            holder: Holder::Owned,
+            holder: Holder::owned(),
             at,
             haunted: None,
             tokens: 0..=0,
@@ -519,7 +556,7 @@ mod tests {
 
     #[test]
     fn a_hold_passes_within_its_bounds() {
-        let to = Holder::Owned;
+        let to = Holder::owned();
         let passed = lease(true, 10);
         assert!(passed.pass(at(1), &bounds(), &to) && passed.pass(at(2), &bounds(), &to));
         assert!(!passed.pass(at(3), &bounds(), &to), "twice is the bound");
@@ -537,36 +574,38 @@ mod tests {
         let tokens = 7..=8;
         let fenced = Lease::new(Grant { tokens, ..Grant::owned(at(0), at(10)) });
         assert_eq!(fenced.token(), 7);
-        assert!(fenced.pass(at(1), &PassBounds { passes: 9, ..bounds() }, &Holder::Owned));
+        assert!(fenced.pass(at(1), &PassBounds { passes: 9, ..bounds() }, &Holder::owned()));
         assert_eq!(fenced.token(), 8);
-        assert!(!fenced.pass(at(1), &PassBounds { passes: 9, ..bounds() }, &Holder::Owned));
+        assert!(!fenced.pass(at(1), &PassBounds { passes: 9, ..bounds() }, &Holder::owned()));
         assert_eq!(lease(true, 10).token(), 0);
     }
 
     #[test]
-    fn a_renewal_is_due_when_too_little_is_left() {
+    fn a_hold_is_asked_for_when_too_little_is_left_and_once_in_a_period() {
+        let ask_at = |lease: &Lease, now| lease.ask_at(at(now), 10 * SECOND, 20 * SECOND);
         let watched = lease(true, 30);
-        assert_eq!(watched.renewal(at(9), 20 * SECOND), Renewal::Later(at(10)));
-        assert_eq!(watched.renewal(at(11), 20 * SECOND), Renewal::Ask);
+        assert_eq!([ask_at(&watched, 9), ask_at(&watched, 11)], [at(10), at(10)]);
+        assert_eq!(watched.renewal(at(9)), Renewal::Extend);
         watched.extend(at(11), at(11), 289 * SECOND);
-        let due = deadline(at(11), 289 * SECOND).before(20 * SECOND);
-        assert_eq!(watched.renewal(at(12), 20 * SECOND), Renewal::Later(due));
-        assert_eq!(watched.renewal(at(300), 20 * SECOND), Renewal::Over { noticed: true });
+        assert_eq!(ask_at(&watched, 12), at(22), "it is not left alone till its end is near");
+        assert_eq!(watched.renewal(at(300)), Renewal::Over { noticed: true });
     }
 
     #[test]
-    fn a_fixed_lease_is_looked_at_when_it_ends_unless_a_re_entry_keeps_it() {
+    fn a_fixed_lease_is_looked_at_in_each_period_and_at_its_end_unless_a_re_entry_keeps_it() {
         let fixed = lease(false, 30);
-        assert_eq!(fixed.renewal(at(29), 20 * SECOND), Renewal::Later(at(30)));
+        let ask_at = |now| fixed.ask_at(at(now), 10 * SECOND, 20 * SECOND);
+        assert_eq!([ask_at(9), ask_at(20), ask_at(29)], [at(19), at(30), at(30)]);
+        assert_eq!(fixed.renewal(at(29)), Renewal::Look);
         assert!(fixed.keep_renewed() && !fixed.keep_renewed());
-        assert_eq!(fixed.renewal(at(29), 20 * SECOND), Renewal::Ask);
+        assert_eq!((ask_at(29), fixed.renewal(at(29))), (at(10), Renewal::Extend));
     }
 
     #[test]
     fn the_hold_of_an_ended_thread_is_renewed_no_more() {
         let orphan = std::thread::spawn(|| lease(true, 30)).join().expect("no panic");
-        assert_eq!(orphan.renewal(at(25), 20 * SECOND), Renewal::Orphaned(at(30)));
-        assert_eq!(orphan.renewal(at(26), 20 * SECOND), Renewal::Later(at(30)));
+        assert_eq!(orphan.renewal(at(25)), Renewal::Orphaned);
+        assert_eq!(orphan.renewal(at(26)), Renewal::Look);
     }
 
     #[test]

@@ -48,7 +48,8 @@
 //! ```
 //!
 //! **What it promises.** While [`Guard::is_held`] is true no other hold on the lock is
-//! valid, provided that the server's clock does not step forward, no write that it
+//! valid, provided that the server's clock does not step forward, the client's clock counts
+//! all time (the pause of a virtual machine may not count), no write that the server
 //! acknowledged is lost (in a fail-over, a restart without data, an eviction), and
 //! nobody deletes the key. A guard never says held past its own deadline, which is
 //! reckoned from before its question was sent, on a clock that goes on while the
@@ -56,7 +57,7 @@
 //! its last check; what must not be harmed even then has to refuse stale writers
 //! itself.
 //!
-//! **More kinds.** [`FencedLock`] gives tokens that stale holders can be told by, [`FairLock`] keeps
+//! **More kinds.** [`FencedLock`] gives tokens by which a stale holder is recognised, [`FairLock`] keeps
 //! the order, [`RwLock`] lets readers share, [`SpinLock`] subscribes to nothing, [`MultiLock`] takes
 //! several or none, [`RedLock`] lives on most of several servers, and
 //! [`with_holder`](Lock::with_holder) gives a lock to a name instead of a thread. All have the same verbs
@@ -66,7 +67,7 @@
 //! may lock again: that is counted in memory. An [`OwnedGuard`]
 //! ([`Lock::lock_owned`]) can be sent to another thread and dropped there.
 //!
-//! **Errors** are one type with predicates, [`Error`]. The first question of a call fails
+//! **Errors** are one type with predicates, [`Error`], which has a table of what they mean. The first question of a call fails
 //! if no server answers; a caller that waits already waits through outages.
 //!
 //! **What happens** can be told to an implementation of [`Events`], and is written to the
@@ -104,6 +105,7 @@ mod model;
 mod multi;
 mod multi_guard;
 mod name;
+mod platform;
 mod pool;
 mod protocol;
 mod questions;
@@ -129,26 +131,98 @@ pub use audit::OnFinding;
 pub use cancel::CancelToken;
 pub use client::Client;
 pub use config::{BackOff, Builder, Sharding};
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Error, ErrorKind, LostReason, Result};
 pub use event::{
-    Acquired, Audit, Events, Lost, LostReason, Reconnected, Released, RenewalFailed, Renewed,
-    Waited,
+    Acquired, Audit, Events, Lost, Reconnected, Released, RenewalFailed, Renewed, Waited,
 };
-pub use guard::{Guard, OwnedGuard};
+pub use guard::{FencedGuard, Guard, OwnedGuard, ReadGuard, WriteGuard};
 pub use lock::{FairLock, FencedLock, Lock, SpinLock};
 pub use multi::{AnyLock, MultiLock};
 pub use multi_guard::{MultiGuard, OwnedMultiGuard};
-pub use protocol::Protocol;
-pub use protocol::fair::Fair;
-pub use protocol::fenced::Fenced;
-pub use protocol::plain::Plain;
-pub use protocol::read_write::{Read, Write};
-pub use protocol::spin::Spin;
 pub use red_lock::RedLock;
 pub use rw_lock::RwLock;
 pub use uuid::Uuid;
+
+/// The kinds of a [`Lock`]: types that stand in its place for a kind, as in `Guard<kind::Fair>`.
+///
+/// They are apart, so that a program can import everything from here and from `std::io`:
+///
+/// ```
+/// use leasehold::*;
+/// use std::io::prelude::*;
+///
+/// fn copy(reader: &mut impl Read, guard: &ReadGuard) -> std::io::Result<String> {
+///     guard.check()?;
+///     let mut text = String::new();
+///     reader.read_to_string(&mut text)?;
+///     Ok(text)
+/// }
+/// ```
+pub mod kind {
+    pub use crate::event::Kind;
+    pub use crate::protocol::LockKind;
+    pub use crate::protocol::fair::Fair;
+    pub use crate::protocol::fenced::Fenced;
+    pub use crate::protocol::plain::Plain;
+    pub use crate::protocol::read_write::{Read, Write};
+    pub use crate::protocol::spin::Spin;
+}
 
 /// The README's example compiles.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// Whose results are not to be dropped: each statement is an error under `unused_must_use`, and
+/// none if its value is used.
+#[cfg(doctest)]
+mod must_use {
+    macro_rules! warns {
+        ($($statement:literal)*) => { $(warns!(@each $statement);)* };
+        (@each $statement:literal) => {
+            /// ```compile_fail
+            /// #![deny(unused_must_use)]
+            #[doc = concat!("fn f(", warns!(@given), ") -> leasehold::Result<()> {")]
+            #[doc = concat!($statement, "; Ok(()) }")]
+            /// ```
+            /// ```
+            /// #![deny(unused_must_use)]
+            #[doc = concat!("fn f(", warns!(@given), ") -> leasehold::Result<()> {")]
+            #[doc = concat!("let _ = ", $statement, "; Ok(()) }")]
+            /// ```
+            const _: () = ();
+        };
+        (@given) => {
+            "client: leasehold::Client, lock: leasehold::Lock, guard: leasehold::Guard, \
+             both: leasehold::MultiGuard, error: leasehold::Error"
+        };
+    }
+
+    warns! {
+        "client.lock(\"a\")"
+        "client.fair_lock(\"a\")"
+        "client.rw_lock(\"a\")"
+        "client.clone()"
+        "leasehold::Client::builder()"
+        "leasehold::Client::open(\"redis://127.0.0.1/\")?"
+        "leasehold::MultiLock::new([lock])"
+        "leasehold::RedLock::new([client], \"a\")"
+        "leasehold::CancelToken::new()"
+        "leasehold::AnyLock::from(lock)"
+        "lock.with_lease(std::time::Duration::MAX)"
+        "lock.clone().with_holder(\"tx\")"
+        "lock.lock()?"
+        "lock.lock_owned()?"
+        "lock.try_lock()"
+        "lock.is_held()"
+        "lock.hold_count()"
+        "lock.name()"
+        "guard.is_held()"
+        "guard.remaining()"
+        "guard.wait_lost(std::time::Duration::ZERO)"
+        "both.is_held()"
+        "error.is_lost()"
+        "error.lock_name()"
+        "leasehold::Lost::new(\"a\", leasehold::LostReason::Gone)"
+    }
+}

@@ -25,8 +25,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender};
-
 #[cfg(not(all(test, leasehold_model)))]
 use crate::conn::Conn;
 use crate::conn::Timeouts;
@@ -34,7 +32,7 @@ use crate::conn::Timeouts;
 use crate::conn::model::Conn;
 use crate::error::{Direction, Error, ErrorKind, Refusal, Result};
 use crate::script::{Call, Push, Reply};
-use crate::sync::Mutex;
+use crate::sync::{Mailbox, Mutex};
 use crate::thread;
 use crate::time::{self, Moment, jittered};
 use crate::topology::cluster::Cluster;
@@ -48,7 +46,7 @@ pub(crate) mod model;
 const SILENCE: Duration = Duration::from_secs(3);
 
 /// How long the connection stays when nobody waits.
-const IDLE: Duration = Duration::from_secs(60);
+pub(crate) const IDLE: Duration = Duration::from_secs(60);
 
 /// The first and the longest pause before it is made again.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -72,6 +70,8 @@ pub(crate) struct ListenerSettings {
     pub(crate) control: Arc<str>,
     /// How long a subscription is kept when nobody uses it.
     pub(crate) linger: Duration,
+    /// How long the connection is kept without a subscription.
+    pub(crate) idle: Duration,
 }
 
 /// The node of a cluster whose channels are heard.
@@ -118,8 +118,7 @@ impl ListenerSettings {
 pub(crate) struct Listener {
     settings: ListenerSettings,
     waiters: Arc<Waiters>,
-    calls: Sender<()>,
-    called: Receiver<()>,
+    calls: Mailbox,
     started: AtomicBool,
     stop: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -133,9 +132,9 @@ impl fmt::Debug for Listener {
 
 impl Listener {
     pub(crate) fn new(settings: ListenerSettings, waiters: Arc<Waiters>) -> Listener {
-        let (calls, called) = crossbeam_channel::bounded(1);
         let (started, stop) = (AtomicBool::new(false), AtomicBool::new(false));
-        Listener { settings, waiters, calls, called, started, stop, thread: Mutex::new(None) }
+        let (calls, thread) = (Mailbox::default(), Mutex::new(None));
+        Listener { settings, waiters, calls, started, stop, thread }
     }
 
     /// Sees to it that the thread runs and connects. To be called by a waiter after
@@ -144,8 +143,7 @@ impl Listener {
         if self.listens() {
             return;
         }
-        // A full channel: it was called and has not looked yet.
-        let _ = self.calls.try_send(());
+        self.calls.ring();
         if !self.started.swap(true, Ordering::AcqRel) {
             self.start();
         }
@@ -175,7 +173,7 @@ impl Listener {
     /// of a silence.
     pub(crate) fn stop(&self) -> Option<JoinHandle<()>> {
         self.stop.store(true, Ordering::Release);
-        let _ = self.calls.try_send(());
+        self.calls.ring();
         self.thread.lock().take()
     }
 
@@ -186,15 +184,18 @@ impl Listener {
     fn run(&self) {
         // The call of `stop` may have been heard in a pause: so the flag is looked at
         // before each sleep, too.
-        while !self.is_stopped() && self.called.recv().is_ok() {
+        while !self.is_stopped() {
+            self.calls.sleep(Moment::END);
             while thread::survive("listening", || self.listen_while_wanted()).is_none() {
-                let _ = self.called.recv_timeout(thread::PAUSE);
+                self.calls.sleep(time::now() + thread::PAUSE);
             }
         }
     }
 
-    /// Listens, over as many connections as it takes, until nobody waits any more. (Who
-    /// comes after that look calls.)
+    /// Listens, over as many connections as it takes, until nobody waits any more.
+    ///
+    /// The look for waiters comes after the end of the connection. A waiter that registers
+    /// before the look is seen, and one that registers after it calls.
     fn listen_while_wanted(&self) {
         let mut pause = FIRST_PAUSE;
         while !self.is_stopped() && self.is_wanted() {
@@ -205,16 +206,13 @@ impl Listener {
                     continue;
                 }
             };
-            match subscriber.listen(&self.stop) {
-                Ok(()) => return,
-                Err(error) => {
-                    // One that was refused as soon as it worked is no better than one
-                    // that never did.
-                    let lasted = subscriber.opened + STEADY <= time::now();
-                    drop(subscriber);
-                    pause = if lasted { FIRST_PAUSE } else { pause };
-                    self.pause(&mut pause, &error);
-                }
+            if let Err(error) = subscriber.listen(&self.stop) {
+                // One that was refused as soon as it worked is no better than one
+                // that never did.
+                let lasted = subscriber.opened + STEADY <= time::now();
+                drop(subscriber);
+                pause = if lasted { FIRST_PAUSE } else { pause };
+                self.pause(&mut pause, &error);
             }
         }
     }
@@ -225,7 +223,7 @@ impl Listener {
         let end = now + jittered(*pause, now.nanos());
         // Calls of waiters do not cut it short, or they would make it a storm.
         while !self.is_stopped() && time::now() < end {
-            let _ = self.called.recv_timeout(time::now().until(end));
+            self.calls.sleep(end);
         }
         *pause = LONGEST_PAUSE.min(*pause * 2);
     }
@@ -373,7 +371,7 @@ impl<'a> Subscriber<'a> {
                 channel.into_iter().for_each(|channel| self.give_up(&channel));
                 Ok(())
             }
-            _ => Err(Error::server(refusal)),
+            _ => Err(Error::refused(refusal)),
         }
     }
 
@@ -439,8 +437,9 @@ impl<'a> Subscriber<'a> {
         let now = time::now();
         if !self.channels.is_empty() {
             self.idle_since = now;
+            return false;
         }
-        self.idle_since + IDLE <= now
+        self.idle_since + self.settings.idle <= now
     }
 
     fn send(&mut self, command: &'static str, channels: &[&[u8]]) -> Result<()> {

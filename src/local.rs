@@ -16,13 +16,15 @@
 //!   behind it in the same line to the server.
 
 use std::fmt;
+use std::ops::Deref;
+use std::panic::RefUnwindSafe;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::error::{Error, Result};
-use crate::event::{Event, Lost, LostReason, Sink};
+use crate::error::{Error, LostReason, Result};
+use crate::event::{Event, Lost, Sink};
 use crate::gate::{Gate, Ticket};
-use crate::held::{Counted, Entry, Held, Wish};
+use crate::held::{self, Counted, Entry, Held, Wish};
 use crate::hold::{HoldId, Holder, ThreadId};
 use crate::lease::{Grant, Lease, Look, PassBounds};
 use crate::name::Name;
@@ -31,7 +33,7 @@ use crate::runs::Runs;
 use crate::script::LaneId;
 use crate::sync::{Mailbox, Mutex};
 use crate::thread;
-use crate::time::Moment;
+use crate::time::{self, Moment};
 use crate::waiters::{Channel, Hearing, Waiters};
 
 #[cfg(all(test, leasehold_model))]
@@ -92,7 +94,7 @@ impl Caller {
     pub(crate) fn of(wish: Wish, other: Option<&Holder>) -> Caller {
         let holder = match other {
             Some(other) => other.clone(),
-            None if wish.owned => Holder::Owned,
+            None if wish.owned => Holder::owned(),
             None => Holder::this_thread(),
         };
         Caller { wish, holder, mailbox: Mailbox::mine() }
@@ -136,6 +138,9 @@ impl fmt::Debug for Local {
         f.debug_tuple("Local").field(&self.name.given()).finish()
     }
 }
+
+/// A panic leaves it in order: loggers and callbacks run with no lock held (`tests/panics.rs`).
+impl RefUnwindSafe for Local {}
 
 impl Local {
     pub(crate) fn new(name: Name, events: Sink, bounds: PassBounds) -> Local {
@@ -361,7 +366,7 @@ impl Local {
         match look {
             Look::Held => Ended::Queued,
             Look::Over { noticed } => {
-                self.tell_lost(usize::from(noticed), LostReason::Expired);
+                self.tell_lost(noticed.then_some(&**lease), LostReason::Expired);
                 Ended::Lost
             }
         }
@@ -431,7 +436,7 @@ impl Local {
         match lease.look(now) {
             Look::Held => true,
             Look::Over { noticed } => {
-                self.tell_lost(usize::from(noticed), LostReason::Expired);
+                self.tell_lost(noticed.then_some(lease), LostReason::Expired);
                 false
             }
         }
@@ -439,7 +444,16 @@ impl Local {
 
     /// The server said that this hold is gone.
     pub(crate) fn lose(&self, lease: &Lease) {
-        self.tell_lost(usize::from(lease.lose()), LostReason::Gone);
+        self.tell_lost(lease.lose().then_some(lease), LostReason::Gone);
+    }
+
+    /// Whether this thread has the lock, and cannot get it again: as another kind, or as an
+    /// owned guard.
+    pub(crate) fn bars_itself(&self, rules: &dyn Rules, owned: bool, now: Moment) -> bool {
+        let state = self.state.lock();
+        let other = |held: &Held| owned || held.lease.rules().kind() != rules.kind();
+        let mut own = state.own(ThreadId::current());
+        own.any(|held| other(held) && !held.lease.remaining(now).is_zero())
     }
 
     /// All holds of this process at this moment.
@@ -453,30 +467,37 @@ impl Local {
     }
 
     /// Tells of losses, and opens the gate. To be called with no lock held.
-    pub(crate) fn tell_lost(&self, losses: usize, reason: LostReason) {
-        if losses == 0 {
-            return;
-        }
-        for _ in 0..losses {
+    pub(crate) fn tell_lost<L: Deref<Target = Lease>>(
+        &self,
+        lost: impl IntoIterator<Item = L>,
+        reason: LostReason,
+    ) {
+        let mut any = false;
+        for lease in lost {
+            any = true;
             let name = Arc::clone(self.name.given());
             // A guard may be dropped here while its thread unwinds.
-            thread::say(|| log::warn!("the lock {name:?} was lost: {reason:?}"));
-            self.events.tell(|| Event::Lost(Lost { name, reason }));
+            thread::say(|| log::warn!("the lock {name:?} was lost: {reason}"));
+            let (kind, hold) = lease.number();
+            let at = time::wall_time;
+            self.events.tell(|| Event::Lost(Lost { at: at(), name, kind, hold, reason }));
         }
-        self.state.lock().ring_front();
+        if any {
+            self.state.lock().ring_front();
+        }
     }
 }
 
 impl State {
     /// Ends what is behind its deadline, and forgets it where nobody is left to be told:
     /// what a thread left when it ended, and what was leaked, unless a thread counts on
-    /// its renewal. How many losses that are news.
-    fn look_at_all(&mut self, now: Moment) -> usize {
-        let mut noticed = 0;
+    /// its renewal. The losses that are news.
+    fn look_at_all(&mut self, now: Moment) -> Vec<Arc<Lease>> {
+        let mut noticed = Vec::new();
         self.holds.retain(|held| match held.lease.look(now) {
             Look::Held => true,
             Look::Over { noticed: news } => {
-                noticed += usize::from(news);
+                noticed.extend(news.then(|| Arc::clone(&held.lease)));
                 !held.holder.has_ended() && (held.guards > 0 || held.is_counted_on())
             }
         });
@@ -484,7 +505,7 @@ impl State {
     }
 
     /// Ends all holds beside which that one cannot be.
-    fn lose_others(&mut self, lease: &Lease, holder: &Holder) -> usize {
+    fn lose_others(&mut self, lease: &Lease, holder: &Holder) -> Vec<Arc<Lease>> {
         let lost = |held: &&Held| {
             let other = Beside {
                 kind: held.lease.rules().kind(),
@@ -493,7 +514,7 @@ impl State {
             };
             !lease.rules().shares_with(lease.owner().as_bytes(), &other) && held.lease.lose()
         };
-        self.holds.iter().filter(lost).count()
+        self.holds.iter().filter(lost).map(|held| Arc::clone(&held.lease)).collect()
     }
 
     fn enter(
@@ -508,7 +529,21 @@ impl State {
         };
         match self.holds.iter_mut().find(same) {
             Some(held) if !wish.owned && wish.rules.re_enters() => held.again(now),
-            _ => Entry::of(self.own(thread), wish, holder.map_or(&[][..], |it| it.as_bytes()), now),
+            _ => {
+                let owner = holder.map_or(&[][..], |it| it.as_bytes());
+                let entry = Entry::of(self.own(thread), wish, owner, now)?;
+                self.check_owned(wish, owner, thread, now).map(|()| entry)
+            }
+        }
+    }
+
+    /// An error for a wait without end beside an owned guard that the caller's thread took.
+    fn check_owned(&self, wish: &Wish, owner: &[u8], thread: ThreadId, now: Moment) -> Result<()> {
+        let taken = |held: &&Held| held.guards > 0 && held.holder.was_taken_by(thread);
+        let bars = |held: &Held| held.is_in_the_way(wish, owner, now);
+        match wish.endless && !wish.owned && self.holds.iter().filter(taken).any(bars) {
+            true => Err(held::deadlock_with_owned()),
+            false => Ok(()),
         }
     }
 
@@ -613,7 +648,7 @@ mod tests {
     }
 
     fn caller(waits: bool) -> Caller {
-        Caller::new(Wish { rules: &Plain, owned: true, waits, renewed: true })
+        Caller::new(Wish { rules: &Plain, owned: true, waits, endless: false, renewed: true })
     }
 
     impl Local {

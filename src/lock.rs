@@ -6,19 +6,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::acquire::Attempt;
-use crate::cancel::CancelToken;
+use crate::cancel::{Bound, CancelToken};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, OwnedGuard};
-use crate::hold::{HoldId, Holder, Owner, ThreadId};
+use crate::hold::{self, Holder, ThreadId};
 use crate::lease::Lease;
+use crate::name::{self, Name};
 use crate::pool::At;
 use crate::protocol::fair::Fair;
 use crate::protocol::fenced::Fenced;
 use crate::protocol::named::Named;
 use crate::protocol::plain::Plain;
 use crate::protocol::spin::Spin;
-use crate::protocol::{self, Freed, Protocol, Rules};
+use crate::protocol::{self, Freed, LockKind, Rules};
 use crate::release::{self, Hold, Seat};
 use crate::script::{Call, Reply};
 use crate::time::{self, Patience};
@@ -49,7 +50,8 @@ use crate::waiters::Channel;
 /// [`is_closed`](Error::is_closed) after [`Client::close`](crate::Client::close);
 /// [`is_server`](Error::is_server) if the server refuses the command, with its words
 /// and what to do about it.
-pub struct Lock<P: Protocol = Plain> {
+#[must_use = "a lock is not taken until lock() or another of its verbs is called"]
+pub struct Lock<P: LockKind = Plain> {
     given: Arc<str>,
     seat: Result<Arc<Seat>>,
     lease: Option<Duration>,
@@ -101,19 +103,29 @@ impl Lock<Plain> {
     /// Takes the lock under a name that the caller gives, instead of a hold of its own: that
     /// of a job or a transaction.
     ///
-    /// `holder` is the whole owner field in Redis. Whoever presents the same, in any
-    /// thread, process or language, enters again; each guard counts in Redis, and each
-    /// release takes one off. [`unlock`](Lock::unlock) takes one off for a guard that was
-    /// leaked, or that another process left. Each verb costs its round trip, and a waiter asks
-    /// by itself.
+    /// `holder` is the whole owner field in Redis. Any caller that presents the same name, in any
+    /// thread, process or language, enters again; each guard counts in Redis, and each release
+    /// takes one off. [`unlock`](Lock::unlock) takes one off for a guard that was leaked, or that
+    /// another process left: two round trips, and the oldest hold goes first. Each verb costs
+    /// its round trip, and a waiter asks by itself.
     ///
-    /// A guard looks after the lease as any other does. Another who presents the name may end
-    /// what this one counted: it finds out when its lease is renewed, and not before. A thread
-    /// that has a guard under one name and wants the lock under another would wait for itself:
-    /// [`is_deadlock`](Error::is_deadlock).
+    /// A guard keeps its lease as any other does. If its process dies, its count stays until the
+    /// key expires: at most one lease after the last renewal by any caller with this name.
+    /// Another caller that presents the name can end this hold: the guard finds out at the next
+    /// renewal or look, at most one renewal period later. A thread that has a guard under one name and wants the lock under another
+    /// would wait for itself: [`is_deadlock`](Error::is_deadlock).
+    ///
+    /// An empty name, and the owner field of a hold of this library, are refused with
+    /// [`is_invalid_name`](Error::is_invalid_name) by every verb. The owner field of a Redisson
+    /// thread can be presented; that thread may then shorten the lease, which the guard finds out
+    /// at the next look as well.
     #[must_use = "the holder belongs to the lock that is returned"]
     pub fn with_holder(mut self, holder: impl Into<String>) -> Lock {
-        self.holder = Some(holder.into().into());
+        let holder = holder.into();
+        if let Err(error) = check_holder(&holder) {
+            self.seat = self.seat.and(Err(error));
+        }
+        self.holder = Some(holder.into());
         self
     }
 }
@@ -128,7 +140,7 @@ pub(crate) struct Terms<'a> {
     pub(crate) on_behalf: Option<&'a Holder>,
 }
 
-impl<P: Protocol> Clone for Lock<P> {
+impl<P: LockKind> Clone for Lock<P> {
     fn clone(&self) -> Lock<P> {
         Lock {
             given: Arc::clone(&self.given),
@@ -141,7 +153,7 @@ impl<P: Protocol> Clone for Lock<P> {
     }
 }
 
-impl<P: Protocol> fmt::Debug for Lock<P> {
+impl<P: LockKind> fmt::Debug for Lock<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lock")
             .field("kind", &self.rules())
@@ -151,7 +163,7 @@ impl<P: Protocol> fmt::Debug for Lock<P> {
     }
 }
 
-impl<P: Protocol> Lock<P> {
+impl<P: LockKind> Lock<P> {
     pub(crate) fn new(engine: Arc<Engine>, name: String) -> Lock<P> {
         let given: Arc<str> = name.into();
         let seat = engine.local(&given).map(|local| Arc::new(Seat { engine, local }));
@@ -190,14 +202,18 @@ impl<P: Protocol> Lock<P> {
     /// of the release; should that be lost, it asks anew within the poll bound.
     ///
     /// # Errors
-    /// [`is_connection`](Error::is_connection) or [`is_timeout`](Error::is_timeout) if
-    /// the first question gets no answer; once it was refused it waits through
-    /// outages. [`is_cancelled`](Error::is_cancelled) by its token.
+    /// [`is_connection`](Error::is_connection), [`is_timeout`](Error::is_timeout) or
+    /// [`is_pool_timeout`](Error::is_pool_timeout) if the first question gets no answer, after
+    /// one response time-out at the latest; once it was refused it waits through outages. [`is_cancelled`](Error::is_cancelled) by its token.
     /// [`is_lost`](Error::is_lost) if this thread still has a guard of a hold that was
-    /// lost, or if the lease was over before the answer came: three times, or once if its
-    /// time was over too.
-    /// [`is_deadlock`](Error::is_deadlock) if this thread holds the lock as one of
-    /// another kind. And those of [every verb](Lock#errors-that-every-verb-can-give).
+    /// lost, or if three grants in a row arrived after their lease had ended, or one after the
+    /// deadline.
+    /// [`is_deadlock`](Error::is_deadlock) if this thread holds the lock as one of another kind
+    /// or under another holder, and for a wait without deadline and token also if this thread
+    /// took an [`OwnedGuard`] of it that still exists. (A thread that has sent such a guard
+    /// elsewhere and waits for its end uses a deadline, a token or
+    /// [`lock_owned`](Lock::lock_owned).)
+    /// And those of [every verb](Lock#errors-that-every-verb-can-give).
     pub fn lock(&self) -> Result<Guard<P>> {
         self.attempt(Patience::Forever, false, |hold| hold.ok_or_else(never).map(Guard::new))
     }
@@ -208,22 +224,25 @@ impl<P: Protocol> Lock<P> {
     /// this process holds it or waits for it. (Fair locks, readers and named holders stand in no
     /// line of their process: they always ask.)
     ///
+    /// Also `None` if this thread holds it as one of another kind or under another holder: no
+    /// round trip.
+    ///
     /// # Errors
-    /// Those of [`lock`](Lock::lock).
+    /// Those of [`lock`](Lock::lock), but for [`is_deadlock`](Error::is_deadlock).
     pub fn try_lock(&self) -> Result<Option<Guard<P>>> {
         self.attempt(Patience::None, false, guard)
     }
 
     /// Blocks until the lock is held by this thread, or for `timeout`: then `None`.
     ///
-    /// `Duration::MAX` waits for ever. If the server falls silent it may take one
-    /// response time-out longer, or two and a connect time-out where a connection has to
-    /// be made first.
+    /// `Duration::MAX` waits for ever. The call returns at most 100 ms after its deadline,
+    /// whatever the server does: a question without an answer is undone in the background.
     ///
     /// # Errors
     /// Those of [`lock`](Lock::lock). If the time ends while nobody answers:
-    /// [`is_connection`](Error::is_connection), or [`is_timeout`](Error::is_timeout) if
-    /// it could not even be asked, since nobody knows then.
+    /// [`is_connection`](Error::is_connection) or [`is_timeout`](Error::is_timeout), or
+    /// [`is_pool_timeout`](Error::is_pool_timeout) if it could not even be asked, since
+    /// nobody knows then.
     pub fn try_lock_for(&self, timeout: Duration) -> Result<Option<Guard<P>>> {
         self.attempt(Patience::span(time::now(), timeout), false, guard)
     }
@@ -248,7 +267,7 @@ impl<P: Protocol> Lock<P> {
     /// Like [`try_lock`](Lock::try_lock), but the guard is no thread's and can be sent.
     ///
     /// # Errors
-    /// Those of [`lock`](Lock::lock).
+    /// Those of [`try_lock`](Lock::try_lock).
     pub fn try_lock_owned(&self) -> Result<Option<OwnedGuard<P>>> {
         self.attempt(Patience::None, true, owned_guard)
     }
@@ -277,46 +296,79 @@ impl<P: Protocol> Lock<P> {
     /// else one that was owned, or left behind by a thread that has ended. Waits for
     /// the answer: one round trip, none if the thread holds it more than once.
     ///
+    /// With a [named holder](Lock::with_holder) it also ends a hold that another process counted:
+    /// two round trips. That command is never sent twice: without an answer it may or may not have
+    /// been done.
+    ///
     /// # Errors
     /// [`is_not_held`](Error::is_not_held) if there is none; and those of
     /// [`Guard::unlock`].
     pub fn unlock(&self) -> Result<()> {
+        self.unlock_within(self.bound())
+    }
+
+    /// The moment at which a call that begins now returns.
+    pub(crate) fn bound(&self) -> Bound {
+        self.seat.as_ref().map_or_else(|_| Bound::over(), |seat| seat.engine.bound())
+    }
+
+    /// [`Lock::unlock`], within that bound.
+    pub(crate) fn unlock_within(&self, bound: Bound) -> Result<()> {
+        self.end_leaked(bound).map_err(|error| self.named(error))
+    }
+
+    fn end_leaked(&self, bound: Bound) -> Result<()> {
         let seat = self.seat()?;
         let mine = |lease: &Lease| self.is_mine(lease);
         let leaked = seat.local.leaked(mine, ThreadId::current(), time::now());
         match (leaked, &self.holder) {
             (Some((lease, counted)), _) => {
-                Hold::new(Arc::clone(seat), lease).unlock_leaked(counted)
+                Hold::new(Arc::clone(seat), lease).unlock_leaked(counted, bound)
             }
-            (None, Some(_)) => self.take_one_off(),
+            (None, Some(holder)) => {
+                match self.ask_once(|name| Named::unlock(name, holder), bound)? {
+                    Freed::Told(_) => Ok(()),
+                    Freed::NotHeld => Err(release::not_held()),
+                }
+            }
             (None, None) => Err(release::not_held()),
         }
     }
 
-    /// Takes one off the count of a named holder, whoever counted it.
-    fn take_one_off(&self) -> Result<()> {
+    /// Sends a command that must not run twice, if the lock is held. Two round trips, one if it
+    /// is free.
+    fn ask_once(&self, command: impl FnOnce(&Name) -> Call, bound: Bound) -> Result<Freed> {
         let Seat { engine, local } = &**self.seat()?;
-        let owner = Owner::new(engine.id, HoldId::next(), "").named(self.holder.clone());
-        let freed = protocol::freed(self.ask(Named.release(local.name(), &owner))?)?;
-        if freed == Freed::NotHeld { Err(release::not_held()) } else { Ok(()) }
+        engine.check_open()?;
+        let (left, limit) = (self.rules().left(local.name()), engine.limit(bound));
+        engine.ready(&limit)?;
+        // That question may be sent again, over a new connection if the old one is dead.
+        let left = engine.fleet.call(left, At::near(local.owed()), &limit)?;
+        if remaining(left.reply)?.is_none() {
+            return Ok(Freed::NotHeld);
+        }
+        let answer = engine.fleet.call(command(local.name()), At::Behind(left.lane), &limit)?;
+        protocol::freed(answer.reply)
     }
 
     /// Returns whether anybody holds the lock: one round trip.
     ///
     /// # Errors
-    /// [`is_connection`](Error::is_connection), [`is_timeout`](Error::is_timeout), and
-    /// those of [every verb](Lock#errors-that-every-verb-can-give).
+    /// [`is_connection`](Error::is_connection), [`is_timeout`](Error::is_timeout),
+    /// [`is_pool_timeout`](Error::is_pool_timeout), and those of [every verb](Lock#errors-that-every-verb-can-give).
     pub fn is_locked(&self) -> Result<bool> {
         Ok(self.remaining()?.is_some())
     }
 
     /// Returns whether this thread holds the lock: no round trip.
+    #[must_use = "a query changes nothing: use its answer"]
     pub fn is_held(&self) -> bool {
         self.hold_count() > 0
     }
 
     /// Returns how many times this thread holds the lock, leaked guards included: no
     /// round trip.
+    #[must_use = "a query changes nothing: use its answer"]
     pub fn hold_count(&self) -> usize {
         let (thread, now) = (ThreadId::current(), time::now());
         let mine = |lease: &Lease| self.is_mine(lease);
@@ -335,16 +387,28 @@ impl<P: Protocol> Lock<P> {
     /// # Errors
     /// Those of [`is_locked`](Lock::is_locked).
     pub fn remaining(&self) -> Result<Option<Duration>> {
-        let left = self.ask(self.rules().left(self.seat()?.local.name()))?;
-        remaining(left)
+        self.remaining_within(self.bound())
+    }
+
+    /// [`Lock::remaining`], within that bound.
+    pub(crate) fn remaining_within(&self, bound: Bound) -> Result<Option<Duration>> {
+        self.ask_remaining(bound).map_err(|error| self.named(error))
+    }
+
+    fn ask_remaining(&self, bound: Bound) -> Result<Option<Duration>> {
+        let Seat { engine, local } = &**self.seat()?;
+        engine.check_open()?;
+        let (left, limit) = (self.rules().left(local.name()), engine.limit(bound));
+        engine.ready(&limit)?;
+        let answer = engine.fleet.call(left, At::near(local.owed()), &limit)?;
+        remaining(answer.reply)
     }
 
     /// Frees the lock, whoever holds it, and wakes who waits: two round trips, one if
     /// nobody holds it. Whether it was held.
     ///
-    /// Whoever held it keeps running: a holder of this process finds its hold lost at
-    /// once, others, and one that got it at this very moment, when they renew it. For
-    /// repairs by hand.
+    /// A holder in this process loses its hold at once. Other holders, and one that got the
+    /// lock at the same moment, notice at their next renewal. For repairs by hand.
     ///
     /// Of a read-write lock each side frees only what is held in its mode: while somebody writes,
     /// and reads too, only the writing side does, and ends both.
@@ -355,27 +419,40 @@ impl<P: Protocol> Lock<P> {
     /// # Errors
     /// Those of [`is_locked`](Lock::is_locked).
     pub fn force_unlock(&self) -> Result<bool> {
-        let Seat { engine, local } = &**self.seat()?;
-        engine.check_open()?;
-        // That question may be sent again, over a new connection if the old one is dead.
-        let left = engine.fleet.call(self.rules().left(local.name()), At::near(local.owed()))?;
-        if remaining(left.reply)?.is_none() {
+        self.force_unlock_within(self.bound())
+    }
+
+    /// [`Lock::force_unlock`], within that bound.
+    pub(crate) fn force_unlock_within(&self, bound: Bound) -> Result<bool> {
+        self.force(bound).map_err(|error| self.named(error))
+    }
+
+    fn force(&self, bound: Bound) -> Result<bool> {
+        let local = &self.seat()?.local;
+        let mut held = Vec::new();
+        let force = |name: &Name| {
+            // A thread that gets the lock once it is free does not lose it again.
+            held = local.leases();
+            self.rules().force(name)
+        };
+        let freed = self.ask_once(force, bound)?;
+        if freed == Freed::NotHeld {
             return Ok(false);
         }
-        // A thread that gets the lock once it is free does not lose it again.
-        let held = local.leases();
-        let force = self.rules().force(local.name());
-        let answer = engine.fleet.call(force, At::Behind(left.lane))?;
-        let freed = protocol::freed(answer.reply)? != Freed::NotHeld;
-        if freed {
-            held.iter().for_each(|lease| local.lose(lease));
-        }
-        Ok(freed)
+        held.iter().for_each(|lease| local.lose(lease));
+        Ok(true)
     }
 
     /// Returns the name of the lock, without the client's prefix.
+    #[must_use = "a query changes nothing: use its answer"]
     pub fn name(&self) -> &str {
         &self.given
+    }
+
+    /// Whether this thread has the lock, and cannot get it again as this one.
+    pub(crate) fn bars_itself(&self, owned: bool) -> bool {
+        let bars = |seat: &Arc<Seat>| seat.local.bars_itself(self.rules(), owned, time::now());
+        self.seat.as_ref().is_ok_and(bars)
     }
 
     /// What a caller that was refused listens to, if callers share it.
@@ -388,10 +465,14 @@ impl<P: Protocol> Lock<P> {
         self.seat.as_ref().map_err(Error::clone)
     }
 
-    fn ask(&self, call: Call) -> Result<Reply> {
-        let Seat { engine, local } = &**self.seat()?;
-        engine.check_open()?;
-        engine.fleet.call(call, At::near(local.owed())).map(|answer| answer.reply)
+    /// The error with the name of the lock.
+    fn named(&self, error: Error) -> Error {
+        error.with_lock_name(Arc::clone(&self.given))
+    }
+
+    /// Asks the servers of its client for a word.
+    pub(crate) fn ping(&self) -> Result<()> {
+        self.seat()?.engine.ping()
     }
 
     /// The one way in: every verb is this with another patience and another guard.
@@ -407,16 +488,30 @@ impl<P: Protocol> Lock<P> {
 
     /// What it asks for on these terms.
     pub(crate) fn ask_on<'a>(&'a self, terms: &Terms<'a>) -> Result<Attempt<'a>> {
+        let lease = terms.lease.or(self.lease).map(release::checked_lease).transpose();
+        let named = |error| self.named(error);
         Ok(Attempt {
-            seat: self.seat()?,
+            seat: self.seat().map_err(named)?,
             rules: self.rules(),
-            lease: terms.lease.or(self.lease).map(release::checked_lease).transpose()?,
+            lease: lease.map_err(named)?,
             owned: terms.owned,
             holder: self.holder.as_ref(),
             patience: terms.patience,
+            by: terms.patience.deadline(),
             on_behalf: terms.on_behalf,
             cancel: terms.cancel.or(self.cancel.as_ref()),
         })
+    }
+}
+
+/// An error for a holder that nobody can be.
+fn check_holder(holder: &str) -> Result<()> {
+    match holder {
+        "" => Err(name::invalid("the name of a holder is empty")),
+        _ if hold::is_owner_field(holder) => {
+            Err(name::invalid("the name of a holder is that of a hold of this library"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -428,16 +523,16 @@ fn remaining(left: Reply) -> Result<Option<Duration>> {
 }
 
 #[allow(clippy::unnecessary_wraps, reason = "the shape that attempt() wants")]
-fn guard<P: Protocol>(hold: Option<Hold>) -> Result<Option<Guard<P>>> {
+fn guard<P: LockKind>(hold: Option<Hold>) -> Result<Option<Guard<P>>> {
     Ok(hold.map(Guard::new))
 }
 
 #[allow(clippy::unnecessary_wraps, reason = "the shape that attempt() wants")]
-fn owned_guard<P: Protocol>(hold: Option<Hold>) -> Result<Option<OwnedGuard<P>>> {
+fn owned_guard<P: LockKind>(hold: Option<Hold>) -> Result<Option<OwnedGuard<P>>> {
     Ok(hold.map(OwnedGuard::new))
 }
 
 /// What a wait without end says if it ends for no reason, which it does not.
 pub(crate) fn never() -> Error {
-    Error::new(ErrorKind::Timeout, "the wait for the lock ended")
+    Error::new(ErrorKind::Timeout, "a wait without end has ended")
 }

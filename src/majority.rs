@@ -10,14 +10,15 @@
 //! is decided. A grant that comes later belongs to the hold, if there is one, and is asked for
 //! what the others were asked for meanwhile; or it is released.
 
+use std::panic::RefUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::aside::Aside;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::release::Hold;
-use crate::request::panicked;
+use crate::request::{self, panicked};
 use crate::sync::{Mailbox, Mutex};
 use crate::thread;
 use crate::time::{self, Moment};
@@ -38,22 +39,35 @@ pub(crate) struct Majority {
     quorum: usize,
     /// It was seen not to count any more, which is final.
     lost: AtomicBool,
+    /// The process that holds it.
+    process: u32,
     members: Mutex<Members>,
 }
 
 #[derive(Debug)]
 struct Members {
     holds: Vec<Arc<Hold>>,
+    /// Set once, by the first look that finds the majority lost.
+    lost: Option<LostReason>,
     /// What was asked of all since they were granted, those too that come late.
     lasts: Moment,
     renewed: bool,
 }
 
+/// A panic leaves it in order: loggers and callbacks run with no lock held (`tests/panics.rs`).
+impl RefUnwindSafe for Majority {}
+
 impl Majority {
     pub(crate) fn new(quorum: usize, holds: Vec<Hold>) -> Majority {
         let holds = holds.into_iter().map(Arc::new).collect();
-        let members = Mutex::new(Members { holds, lasts: Moment::START, renewed: false });
-        Majority { quorum, lost: AtomicBool::new(false), members }
+        let members =
+            Mutex::new(Members { holds, lost: None, lasts: Moment::START, renewed: false });
+        Majority { quorum, lost: AtomicBool::new(false), process: std::process::id(), members }
+    }
+
+    /// An error in a forked child, where a thread of the parent may have left a mutex locked.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        request::check_process(self.process)
     }
 
     pub(crate) fn quorum(&self) -> usize {
@@ -62,7 +76,7 @@ impl Majority {
 
     pub(crate) fn check(&self) -> Result<()> {
         match self.remaining().is_zero() {
-            true => Err(Error::lost("the leases on too many servers were lost")),
+            true => Err(Error::lost(self.lost_reason(), "the majority was lost")),
             false => Ok(()),
         }
     }
@@ -75,15 +89,20 @@ impl Majority {
         }
         let left = remaining(&self.members.lock().holds, self.quorum);
         if left.is_zero() {
-            self.lose();
+            self.lose(LostReason::Expired);
         }
         left
     }
 
+    /// Returns how the majority was lost; for one that was not, what its end would be.
+    pub(crate) fn lost_reason(&self) -> LostReason {
+        self.members.lock().lost.unwrap_or(LostReason::Expired)
+    }
+
     /// It does not count any more.
-    pub(crate) fn lose(&self) {
+    pub(crate) fn lose(&self, reason: LostReason) {
+        let rest = self.take_lost(reason);
         self.lost.store(true, Ordering::Release);
-        let rest = self.take();
         if let Some(aside) = rest.first().map(|hold| hold.aside()) {
             aside.run(move || drop(rest));
         }
@@ -108,7 +127,7 @@ impl Majority {
             let (aside, hold) = (hold.aside(), Arc::downgrade(&hold));
             // Who ends the whole does not wait for that to begin. If it fails, the hold lasts as
             // long as it was granted for.
-            aside.run(move || drop(hold.upgrade().map(|hold| hold.extend(lease))));
+            aside.run(move || drop(hold.upgrade().map(|hold| hold.extend(lease, hold.bound()))));
         }
         None
     }
@@ -139,9 +158,29 @@ impl Majority {
         self.all().iter().any(|hold| hold.needs(lease))
     }
 
+    /// All holds of a majority that was lost. A server that no longer has one of them is the
+    /// reason then.
+    fn take_lost(&self, reason: LostReason) -> Vec<Arc<Hold>> {
+        let mut members = self.members.lock();
+        let holds = std::mem::take(&mut members.holds);
+        let gone = holds.iter().any(|hold| hold.lease().lost_reason() == LostReason::Gone);
+        members.lost.get_or_insert(if gone { LostReason::Gone } else { reason });
+        holds
+    }
+
     /// All holds, to be ended.
     pub(crate) fn take(&self) -> Vec<Arc<Hold>> {
         std::mem::take(&mut self.members.lock().holds)
+    }
+}
+
+impl Drop for Majority {
+    /// In a forked child the holds are left alone: their drop waits for mutexes that a thread of
+    /// the parent may have left locked.
+    fn drop(&mut self) {
+        if self.check_process().is_err() {
+            std::mem::forget(std::mem::take(&mut self.members.get_mut().holds));
+        }
     }
 }
 
@@ -168,8 +207,32 @@ fn remaining(holds: &[Arc<Hold>], quorum: usize) -> Duration {
 pub(crate) struct Round<T> {
     size: usize,
     quorum: usize,
+    begun: Moment,
+    limits: Limits,
     mailbox: Arc<Mailbox>,
     state: Mutex<State<T>>,
+}
+
+/// When a round ends that the answers do not decide.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// A majority has answered, but the missing answers could still make a yes: after this
+    /// span the answer is no. `None`: a no needs so many servers that no majority can say yes.
+    brief: Option<Duration>,
+    /// The round fails after this span.
+    silence: Duration,
+}
+
+impl Limits {
+    /// A refused acquire is repeated, so a minority of missing answers does not delay it.
+    pub(crate) fn of_acquire(lease: Duration, silence: Duration) -> Limits {
+        Limits { brief: Some(SHORT.min(lease / PART).min(silence)), silence }
+    }
+
+    /// A query reports the answer of a majority, or an error.
+    pub(crate) fn of_query(silence: Duration) -> Limits {
+        Limits { brief: None, silence }
+    }
 }
 
 enum State<T> {
@@ -193,9 +256,15 @@ struct Answers<T> {
 impl<T> Round<T> {
     /// A round of so many servers, of which so many have to say yes. The caller's mailbox is
     /// rung at each answer.
-    pub(crate) fn new(size: usize, quorum: usize, mailbox: &Arc<Mailbox>) -> Arc<Round<T>> {
+    pub(crate) fn new(
+        size: usize,
+        quorum: usize,
+        limits: Limits,
+        mailbox: &Arc<Mailbox>,
+    ) -> Arc<Round<T>> {
         let open = State::Open(Answers { yes: Vec::new(), no: 0, errors: Vec::new() });
-        Arc::new(Round { size, quorum, mailbox: Arc::clone(mailbox), state: Mutex::new(open) })
+        let (mailbox, state) = (Arc::clone(mailbox), Mutex::new(open));
+        Arc::new(Round { size, quorum, begun: time::now(), limits, mailbox, state })
     }
 
     /// Whether it is of any use to ask yet.
@@ -230,37 +299,58 @@ impl<T> Round<T> {
         }
     }
 
-    /// Waits until it is decided whether enough say yes: for `silence` at most, and shorter
-    /// once most have answered. After a no, or an error, it is closed.
-    pub(crate) fn decide(&self, lease: Duration, silence: Duration) -> Result<bool> {
-        let (begun, short) = (time::now(), SHORT.min(lease / PART).min(silence));
+    /// Blocks until the round is decided. See [`decided`](Round::decided).
+    pub(crate) fn decide(&self) -> Result<bool> {
+        self.decide_while(|| Ok(()))
+    }
+
+    /// Blocks until the round is decided, or the caller does not want it any more: it rings
+    /// the mailbox then.
+    pub(crate) fn decide_while(&self, wanted: impl Fn() -> Result<()>) -> Result<bool> {
         loop {
-            if let Some(decided) = self.look(begun.until(time::now()), short, silence) {
-                if !matches!(decided, Ok(true)) {
-                    self.close();
-                }
+            if let Some(decided) = self.decided() {
                 return decided;
             }
-            let next = if begun + short <= time::now() { silence } else { short };
-            self.mailbox.sleep(begun + next);
+            wanted().inspect_err(|_| self.close())?;
+            self.mailbox.sleep(self.next_look());
         }
     }
 
-    /// What it has come to after so long, if it is decided.
-    fn look(&self, passed: Duration, short: Duration, silence: Duration) -> Option<Result<bool>> {
+    /// Returns whether a quorum says yes, `None` while that is open, an error if too few
+    /// servers answer. Closes the round unless the answer is yes.
+    pub(crate) fn decided(&self) -> Option<Result<bool>> {
+        let decided = self.look(self.begun.until(time::now()))?;
+        if !matches!(decided, Ok(true)) {
+            self.close();
+        }
+        Some(decided)
+    }
+
+    /// The moment at which time decides, if no answer does before.
+    pub(crate) fn next_look(&self) -> Moment {
+        let brief = self.limits.brief.map(|brief| self.begun + brief);
+        let brief = brief.filter(|brief| *brief > time::now());
+        brief.unwrap_or(self.begun + self.limits.silence)
+    }
+
+    fn look(&self, passed: Duration) -> Option<Result<bool>> {
         let state = self.state.lock();
         let State::Open(answers) = &*state else { return Some(Ok(false)) };
         let (yes, no, failed) = (answers.yes.len(), answers.no, answers.errors.len());
-        let silent = || Err(answers.errors.first().cloned().unwrap_or_else(silent));
-        let (impossible, most) = (self.size - no - failed < self.quorum, yes + no >= self.quorum);
+        let spare = self.size - self.quorum;
+        let (answered, open) = (yes + no >= self.quorum, self.size - yes - no - failed);
+        let is_brief_over = self
+            .limits
+            .brief
+            .is_some_and(|brief| answered && (yes + open < self.quorum || passed >= brief));
         if yes >= self.quorum {
             Some(Ok(true))
-        } else if failed > self.size - self.quorum {
-            Some(silent())
-        } else if most && (impossible || passed >= short) {
+        } else if no > spare || is_brief_over {
             Some(Ok(false))
+        } else if failed > spare || open == 0 || passed >= self.limits.silence {
+            Some(Err(answers.errors.first().cloned().unwrap_or_else(silent)))
         } else {
-            (passed >= silence).then(silent)
+            None
         }
     }
 
@@ -311,7 +401,7 @@ impl<T> Round<T> {
 }
 
 fn silent() -> Error {
-    Error::new(ErrorKind::Connection, "too few of the servers have answered in time")
+    Error::new(ErrorKind::Timeout, "too few of the servers have answered in time")
 }
 
 #[cfg(all(test, not(leasehold_model)))]
@@ -320,13 +410,20 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    fn round(answers: &[Option<bool>]) -> Arc<Round<usize>> {
-        let round = Round::new(5, 3, &Arc::default());
+    const ACQUIRE: Limits = Limits { brief: Some(LONG), silence: LONG };
+    const QUERY: Limits = Limits { brief: None, silence: LONG };
+
+    fn round_of(size: usize, limits: Limits, answers: &[Option<bool>]) -> Arc<Round<usize>> {
+        let round = Round::new(size, size / 2 + 1, limits, &Arc::default());
         for (number, answer) in answers.iter().enumerate() {
-            let yes = || Error::lost("any");
+            let yes = || Error::lost(LostReason::Gone, "any");
             round.answered(answer.map_or(Err(yes()), |yes| Ok(yes.then_some(number))));
         }
         round
+    }
+
+    fn round(answers: &[Option<bool>]) -> Arc<Round<usize>> {
+        round_of(5, ACQUIRE, answers)
     }
 
     const YES: Option<bool> = Some(true);
@@ -334,27 +431,50 @@ mod tests {
 
     #[test]
     fn most_decide_and_nobody_waits_for_the_rest() {
-        assert!(round(&[YES, NO, YES, NO, YES]).decide(LONG, LONG).expect("decided"));
-        assert!(round(&[None, YES, YES, None, YES]).decide(LONG, LONG).expect("decided"));
-        assert!(!round(&[NO, YES, NO, NO]).decide(LONG, LONG).expect("decided"));
-        assert!(!round(&[None, NO, None, YES, NO]).decide(LONG, LONG).expect("decided"));
-        assert!(round(&[None, YES, None, YES, None]).decide(LONG, LONG).is_err());
+        for limits in [ACQUIRE, QUERY] {
+            let decide = |answers: &[_]| round_of(5, limits, answers).decide();
+            assert!(decide(&[YES, NO, YES, NO, YES]).expect("decided"));
+            assert!(decide(&[None, YES, YES, None, YES]).expect("decided"));
+            assert!(!decide(&[NO, YES, NO, NO]).expect("decided"));
+            assert!(!decide(&[None, NO, None, NO, NO]).expect("decided"));
+            assert!(decide(&[None, YES, None, YES, None]).is_err());
+        }
+        assert!(!round(&[None, NO, None, YES, NO]).decide().expect("decided"));
     }
 
     #[test]
     fn a_round_of_which_most_is_known_ends_soon_and_a_silent_one_is_an_error() {
         let brief = Duration::from_millis(20);
-        assert!(!round(&[YES, YES, NO]).decide(brief, LONG).expect("most have answered"));
-        let silent = round(&[YES, YES]).decide(LONG, brief);
-        assert!(silent.is_err_and(|error| error.is_connection()));
+        let soon = Limits { brief: Some(brief), silence: LONG };
+        let round = |answers: &[_]| round_of(5, soon, answers);
+        assert!(!round(&[YES, YES, NO]).decide().expect("most have answered"));
+        let silence = Limits { brief: Some(brief), silence: brief };
+        let round = |answers: &[_]| round_of(5, silence, answers);
+        assert!(round(&[YES, YES]).decide().is_err_and(|error| error.is_timeout()));
         // A yes is impossible, but too few have answered for a no.
-        assert!(round(&[None, NO, None, YES]).decide(LONG, brief).is_err());
+        assert!(round(&[None, NO, None, YES]).decide().is_err());
+    }
+
+    #[test]
+    fn a_query_is_denied_only_by_so_many_that_no_majority_can_affirm_it() {
+        let decided = |size, answers: &[_]| round_of(size, QUERY, answers).decided();
+        assert!(decided(3, &[NO]).is_none() && decided(3, &[NO, YES]).is_none());
+        assert!(decided(3, &[NO, None]).is_none() && decided(5, &[NO, NO, YES, YES]).is_none());
+        assert!(matches!(decided(3, &[NO, NO]), Some(Ok(false))));
+        // Two of four can never become three.
+        assert!(matches!(decided(4, &[NO, NO]), Some(Ok(false))));
+        // Nobody else answers, and neither side has enough.
+        assert!(matches!(decided(3, &[NO, YES, None]), Some(Err(_))));
+        let brief = Duration::from_millis(20);
+        let hasty = Limits { silence: brief, ..QUERY };
+        let silent = round_of(3, hasty, &[NO, YES]).decide();
+        assert!(silent.is_err_and(|error| error.is_timeout()));
     }
 
     #[test]
     fn what_comes_late_is_handed_over_or_dropped() {
         let won = round(&[YES, YES, YES]);
-        assert!(won.decide(LONG, LONG).expect("decided"));
+        assert!(won.decide().expect("decided"));
         assert_eq!(won.take(), [0, 1, 2]);
         won.answered(Ok(Some(3)));
         let (sender, receiver) = crossbeam_channel::unbounded();
@@ -362,7 +482,7 @@ mod tests {
         won.answered(Ok(Some(4)));
         assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [3, 4]);
         let closed = round(&[NO, NO, NO]);
-        assert!(!closed.decide(LONG, LONG).expect("decided"));
+        assert!(!closed.decide().expect("decided"));
         assert!(won.is_wanted() != round(&[YES]).is_wanted() && !closed.is_wanted());
         closed.answered(Ok(Some(3)));
         assert!(closed.take().is_empty());

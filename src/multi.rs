@@ -13,18 +13,20 @@
 //! whatever others do. Else it would never get several that are always wanted.
 
 use std::fmt;
+use std::panic::RefUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::acquire::Attempt;
-use crate::cancel::CancelToken;
+use crate::cancel::{Bound, CancelToken};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
+use crate::event::Kind;
 use crate::hold::HoldId;
 use crate::lock::{Lock, Terms};
 use crate::multi_guard::{All, Many, MultiGuard, OwnedMultiGuard};
 use crate::protocol::plain::Plain;
-use crate::protocol::{Protocol, Rules as _};
+use crate::protocol::{LockKind, Rules as _};
 use crate::release::Hold;
 use crate::sync::Mailbox;
 use crate::time::{self, Patience, doubled, jittered};
@@ -42,38 +44,49 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// A lock of whatever kind, as a member of several.
 #[derive(Clone, Debug)]
+#[must_use = "a member does nothing until it is given to a MultiLock"]
 pub struct AnyLock(Arc<dyn Member>);
 
-impl<P: Protocol> From<Lock<P>> for AnyLock {
+impl<P: LockKind> From<Lock<P>> for AnyLock {
     fn from(lock: Lock<P>) -> AnyLock {
         AnyLock(Arc::new(lock))
     }
 }
 
 /// What a lock of any kind has to be able to do as one of several.
-pub(crate) trait Member: fmt::Debug + Send + Sync {
+pub(crate) trait Member: fmt::Debug + Send + Sync + RefUnwindSafe {
     fn ask<'a>(&'a self, terms: &Terms<'a>) -> Result<Attempt<'a>>;
-    fn unlock(&self) -> Result<()>;
     fn count(&self) -> usize;
-    fn left(&self) -> Result<Option<Duration>>;
-    fn force(&self) -> Result<bool>;
+    fn name(&self) -> &str;
+    /// The moment at which a call that begins now returns.
+    fn bound(&self) -> Bound;
+    // These return within the bound.
+    fn unlock(&self, bound: Bound) -> Result<()>;
+    fn left(&self, bound: Bound) -> Result<Option<Duration>>;
+    fn force(&self, bound: Bound) -> Result<bool>;
 }
 
-impl<P: Protocol> Member for Lock<P> {
+impl<P: LockKind> Member for Lock<P> {
     fn ask<'a>(&'a self, terms: &Terms<'a>) -> Result<Attempt<'a>> {
         self.ask_on(terms)
-    }
-    fn unlock(&self) -> Result<()> {
-        self.unlock()
     }
     fn count(&self) -> usize {
         self.hold_count()
     }
-    fn left(&self) -> Result<Option<Duration>> {
-        self.remaining()
+    fn bound(&self) -> Bound {
+        self.bound()
     }
-    fn force(&self) -> Result<bool> {
-        self.force_unlock()
+    fn unlock(&self, bound: Bound) -> Result<()> {
+        self.unlock_within(bound)
+    }
+    fn left(&self, bound: Bound) -> Result<Option<Duration>> {
+        self.remaining_within(bound)
+    }
+    fn force(&self, bound: Bound) -> Result<bool> {
+        self.force_unlock_within(bound)
+    }
+    fn name(&self) -> &str {
+        self.name()
     }
 }
 
@@ -95,6 +108,7 @@ impl<P: Protocol> Member for Lock<P> {
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Clone)]
+#[must_use = "a lock is not taken until lock() or another of its verbs is called"]
 pub struct MultiLock {
     members: Vec<AnyLock>,
     lease: Option<Duration>,
@@ -146,7 +160,9 @@ impl MultiLock {
     /// # Errors
     /// The first of those of [`Lock::unlock`]; the other members are unlocked all the same.
     pub fn unlock(&self) -> Result<()> {
-        let ended: Vec<_> = self.distinct()?.iter().map(|member| member.0.unlock()).collect();
+        let bound = self.bound();
+        let members = self.distinct().map_err(|error| self.named(error))?;
+        let ended: Vec<_> = members.iter().map(|member| member.0.unlock(bound)).collect();
         ended.into_iter().collect()
     }
 
@@ -159,11 +175,13 @@ impl MultiLock {
     }
 
     /// Returns whether this thread holds all members: no round trip.
+    #[must_use = "a query changes nothing: use its answer"]
     pub fn is_held(&self) -> bool {
         self.hold_count() > 0
     }
 
     /// Returns how many times this thread holds all members: no round trip.
+    #[must_use = "a query changes nothing: use its answer"]
     pub fn hold_count(&self) -> usize {
         self.members.iter().map(|member| member.0.count()).min().unwrap_or_default()
     }
@@ -174,7 +192,8 @@ impl MultiLock {
     /// # Errors
     /// Those of [`Lock::remaining`].
     pub fn remaining(&self) -> Result<Option<Duration>> {
-        let left: Result<Vec<_>> = self.members.iter().map(|member| member.0.left()).collect();
+        let bound = self.bound();
+        let left: Result<Vec<_>> = self.members.iter().map(|member| member.0.left(bound)).collect();
         Ok(left?.into_iter().max().flatten())
     }
 
@@ -184,8 +203,16 @@ impl MultiLock {
     /// # Errors
     /// Those of [`Lock::force_unlock`]; some members may then have been freed.
     pub fn force_unlock(&self) -> Result<bool> {
-        let freed: Result<Vec<_>> = self.members.iter().map(|member| member.0.force()).collect();
+        let bound = self.bound();
+        let freed: Result<Vec<_>> =
+            self.members.iter().map(|member| member.0.force(bound)).collect();
         Ok(freed?.contains(&true))
+    }
+
+    /// The moment at which a call that begins now and has no deadline of its own returns.
+    fn bound(&self) -> Bound {
+        let all = self.members.iter().map(|member| member.0.bound());
+        all.reduce(Bound::and).unwrap_or_else(Bound::over)
     }
 
     /// The members, each once, in the order in which all callers ask for them.
@@ -215,12 +242,25 @@ impl MultiLock {
         Ok(placed.into_iter().map(|(_, member)| member).collect())
     }
 
+    /// The error with the names of all members, unless it names one.
+    fn named(&self, error: Error) -> Error {
+        let names: Vec<_> = self.members.iter().map(|member| member.0.name()).collect();
+        if names.is_empty() { error } else { error.with_lock_name(names.join(", ")) }
+    }
+
     fn acquire(&self, patience: Patience, owned: bool) -> Result<Option<Box<dyn Many>>> {
+        self.take_all(patience, owned).map_err(|error| self.named(error))
+    }
+
+    fn take_all(&self, patience: Patience, owned: bool) -> Result<Option<Box<dyn Many>>> {
         let members = self.distinct()?;
         let (lease, cancel) = (self.lease, self.cancel.as_ref());
         let terms = Terms { patience, owned, lease, cancel, on_behalf: None };
         let all: Result<Vec<_>> = members.iter().map(|member| member.0.ask(&terms)).collect();
-        let all = Attempts { all: all?, patience };
+        // A call that waits for ever fails with the first question that gets no answer.
+        let by = if patience == Patience::None { self.bound().end() } else { patience.deadline() };
+        let all = all?.into_iter().map(|attempt| Attempt { by, ..attempt }).collect();
+        let all = Attempts { all, patience };
         Ok(all.acquire()?.map(|holds| Box::new(All(holds)) as Box<dyn Many>))
     }
 }
@@ -230,7 +270,7 @@ impl MultiLock {
 struct Place {
     key: String,
     client: uuid::Uuid,
-    kind: &'static str,
+    kind: Kind,
     holder: Option<Arc<str>>,
 }
 
@@ -332,17 +372,27 @@ impl Attempts<'_> {
             && slot(a) == slot(b)
     }
 
+    /// Takes all of them, or the first.
     fn take(&self, group: &[usize]) -> Result<Taken> {
         let at_once = |at: &usize| Attempt { patience: Patience::None, ..self.all[*at] };
         let attempts: Vec<_> = group.iter().map(at_once).collect();
         match &attempts[..] {
-            [single] => Ok(match single.acquire()? {
-                Some(hold) => Taken::All(vec![hold]),
-                None => Taken::Refused(0),
-            }),
-            _ => together::take(&attempts),
+            [single] => take_alone(single),
+            [first, ..] => match together::take(&attempts) {
+                // Their slot may be on the move, or there are slots and nobody knew.
+                Err(error) if error.is_server() => take_alone(first),
+                taken => taken,
+            },
+            [] => Ok(Taken::All(Vec::new())),
         }
     }
+}
+
+fn take_alone(attempt: &Attempt<'_>) -> Result<Taken> {
+    Ok(match attempt.acquire()? {
+        Some(hold) => Taken::All(vec![hold]),
+        None => Taken::Refused(0),
+    })
 }
 
 /// Lets others finish who take what this caller has waited for.

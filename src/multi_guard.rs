@@ -2,16 +2,18 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::cancel::Bound;
 use crate::error::Result;
 use crate::release::{Ending, Hold};
 use crate::sync::Mailbox;
 use crate::time::{self, Moment};
 
 /// Several holds that count as one.
-pub(crate) trait Many: Send + Sync {
+pub(crate) trait Many: Send + Sync + UnwindSafe + RefUnwindSafe {
     fn check(&self) -> Result<()>;
 
     fn remaining(&self) -> Duration;
@@ -43,7 +45,8 @@ impl Many for All {
     }
 
     fn extend(&self, lease: Duration) -> Result<()> {
-        self.0.iter().try_for_each(|hold| hold.extend(lease))
+        let bound = bound(&self.0);
+        self.0.iter().try_for_each(|hold| hold.extend(lease, bound))
     }
 
     fn leak(self: Box<Self>) {
@@ -52,15 +55,21 @@ impl Many for All {
 
     /// All releases go out before any answer is waited for. The first error, if any.
     fn unlock(self: Box<Self>) -> Result<()> {
+        let bound = bound(&self.0);
         let mut endings: Vec<Ending> = Vec::with_capacity(self.0.len());
         for hold in self.0 {
             let ending = hold.begin_unlock(endings.last());
             endings.push(ending);
         }
         endings.iter().for_each(Ending::post);
-        let ended: Vec<_> = endings.into_iter().map(|ending| ending.finish()).collect();
+        let ended: Vec<_> = endings.into_iter().map(|ending| ending.finish(bound)).collect();
         ended.into_iter().collect()
     }
+}
+
+/// The moment at which a call for all these holds returns.
+fn bound(holds: &[Hold]) -> Bound {
+    holds.iter().map(Hold::bound).reduce(Bound::and).unwrap_or_else(Bound::over)
 }
 
 /// Keeps several locks as one for the thread that took them, and releases them when dropped.
@@ -115,8 +124,9 @@ macro_rules! multi_guard_methods {
             ///
             /// # Errors
             /// [`is_lost`](crate::Error::is_lost) if a lease was lost before, of as many locks
-            /// as were needed. [`is_connection`](crate::Error::is_connection) or
-            /// [`is_timeout`](crate::Error::is_timeout) if nobody answered; the releases are
+            /// as were needed. [`is_connection`](crate::Error::is_connection),
+            /// [`is_timeout`](crate::Error::is_timeout) or
+            /// [`is_pool_timeout`](crate::Error::is_pool_timeout) if nobody answered; the releases are
             /// then sent again until the leases are over anyway.
             pub fn unlock(self) -> Result<()> {
                 self.many.unlock()
@@ -132,17 +142,20 @@ macro_rules! multi_guard_methods {
 
             /// Returns whether the leases are valid that are needed. No round trip. Once
             /// false, always false.
+            #[must_use = "a query changes nothing: use its answer"]
             pub fn is_held(&self) -> bool {
                 self.many.check().is_ok()
             }
 
             /// Returns how long they stay valid unless they are renewed. No round trip.
+            #[must_use = "a query changes nothing: use its answer"]
             pub fn remaining(&self) -> Duration {
                 self.many.remaining()
             }
 
             /// Blocks until a lease is lost that is needed (`true`), or for `timeout`
             /// (`false`). No round trip; may be called from other threads.
+            #[must_use = "without the answer nobody knows whether the lease was lost: use it"]
             pub fn wait_lost(&self, timeout: Duration) -> bool {
                 wait_lost(&*self.many, time::now() + timeout)
             }

@@ -26,9 +26,6 @@ const TOKEN: &str = "redisson_lock_token";
 const QUEUE: &str = "redisson_lock_queue";
 const DEATHS: &str = "redisson_lock_timeout";
 
-/// What stands before the name in the keys that remember requests; ours alone.
-const REQUEST: &str = "leasehold_request";
-
 /// The longest of what stands around a name: a time-out key's hold and ending.
 const AROUND: usize = 128;
 
@@ -133,11 +130,6 @@ impl Name {
     pub(crate) fn timeout_key(&self, owner: &Owner) -> String {
         format!("{}{owner}:rwlock_timeout:1", self.timeout_prefix())
     }
-
-    /// The key that says what became of the request behind that hold.
-    pub(crate) fn request_key(&self, owner: &Owner) -> String {
-        format!("{}:{}", prefixed(REQUEST, &self.key), owner.hold())
-    }
 }
 
 static CHECKSUM: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
@@ -160,7 +152,7 @@ fn hashed(key: &[u8]) -> &[u8] {
     }
 }
 
-fn invalid(message: &'static str) -> Error {
+pub(crate) fn invalid(message: &'static str) -> Error {
     Error::new(ErrorKind::InvalidName, message)
 }
 
@@ -238,7 +230,6 @@ mod tests {
         assert_eq!(plain.own_channel(&owner), format!("redisson_lock__channel:{{x}}:{owner}"));
         assert_eq!(plain.timeout_key(&owner), format!("{{x}}:{owner}:rwlock_timeout:1"));
         assert_eq!(tagged.timeout_key(&owner), format!("a{{b}}c:{owner}:rwlock_timeout:1"));
-        assert_eq!(plain.request_key(&owner), format!("leasehold_request:{{x}}:{owner}"));
     }
 
     #[test]
@@ -257,10 +248,9 @@ mod tests {
             if let Ok(name) = name(&given) {
                 let owner = Owner::new(uuid::Uuid::nil(), HoldId::next(), "");
                 let (own, timeout) = (name.own_channel(&owner), name.timeout_key(&owner));
-                let request = name.request_key(&owner);
                 let [channel, rw_channel] = [name.channel(), name.rw_channel()];
                 let [token, queue, deaths] = [name.token_key(), name.queue_key(), name.deaths_key()];
-                let all = [channel, rw_channel, token, queue, deaths, &own, &timeout, &request];
+                let all = [channel, rw_channel, token, queue, deaths, &own, &timeout];
                 for other in all {
                     prop_assert_eq!(slot(name.key().as_bytes()), slot(other.as_bytes()));
                 }

@@ -21,13 +21,14 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::cancel::Limit;
 use crate::conn::Timeouts;
 use crate::error::{Direction, Error, Result};
 use crate::event::Sink;
 use crate::lane::{Lane, Unread};
 use crate::request::{Astray, Failure, Link, Observer, Outcome, Request, Slot, panicked};
 use crate::script::{Call, LaneId};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, TIME_PASSES};
 use crate::thread;
 use crate::time::{self, Moment};
 use crate::topology::{Moves, Route};
@@ -45,9 +46,6 @@ const LINGER: Duration = if TIME_PASSES { Duration::from_millis(5) } else { Dura
 /// As long as there is a connection for each caller that is the fastest. Callers that are
 /// more than that keep to so many: what goes out together costs less.
 const SHARED: usize = 2;
-
-/// Not in a model, where nothing ends a sleep but a ring.
-const TIME_PASSES: bool = !cfg!(all(test, leasehold_model));
 
 /// How the pool is set up.
 #[derive(Clone, Debug)]
@@ -84,9 +82,9 @@ pub(crate) struct Pool {
 /// What the reapers need.
 struct Shared {
     node: u32,
-    lanes: Vec<Lane>,
+    lanes: Vec<Arc<Lane>>,
     /// Beside those, for who must not stand behind others.
-    private: Lane,
+    private: Arc<Lane>,
     connecting: Mutex<Connecting>,
     /// How many callers wait for an answer.
     callers: AtomicUsize,
@@ -161,7 +159,7 @@ impl Pool {
     /// Makes the pool and its first connection.
     pub(crate) fn open(settings: PoolSettings) -> Result<Pool> {
         let pool = Pool::new(settings);
-        pool.shared.lanes.first().map_or(Ok(()), Lane::connect)?;
+        pool.shared.lanes.first().map_or(Ok(()), |lane| lane.connect())?;
         Ok(pool)
     }
 
@@ -251,7 +249,7 @@ impl Pool {
 
     /// Gives up the connections to what is no more the server.
     pub(crate) fn leave_old_servers(&self) {
-        self.shared.lanes.iter().for_each(Lane::leave_old_server);
+        self.shared.lanes.iter().for_each(|lane| lane.leave_old_server());
         self.shared.private.leave_old_server();
     }
 
@@ -269,7 +267,7 @@ impl Pool {
     #[cfg(all(test, leasehold_model))]
     pub(crate) fn call(&self, call: Call, at: At) -> Result<crate::request::Answer> {
         let pending = self.queue(call, at);
-        self.wait(pending, Moment::END).1.map_err(Failure::into_error)
+        self.wait(pending, &Limit::none()).1.map_err(Failure::into_error)
     }
 
     /// The first half of [`Pool::call`]: takes a place in line and does no I/O.
@@ -300,22 +298,24 @@ impl Pool {
         self.shared.lane(lane).post();
     }
 
-    /// The second half of [`Pool::call`]; on which lane it was served in the end. Stands in
-    /// line until `patience` ends or the pool time-out, but sends if it can do so at once.
-    pub(crate) fn wait(&self, pending: Pending, patience: Moment) -> (LaneId, Outcome) {
-        let give_up = patience.min(time::now() + self.wait);
+    /// The second half of [`Pool::call`]; on which lane it was served in the end. Returns at
+    /// the `limit`, or after the pool time-out if the command still stands in line.
+    pub(crate) fn wait(&self, pending: Pending, limit: &Limit<'_>) -> (LaneId, Outcome) {
         let lane = self.shared.lane(pending.lane);
         if lane.id() == self.private_lane() {
-            let outcome = lane.wait(&pending.slot, Moment::END);
+            let outcome = lane.wait(&pending.slot, limit, Moment::END);
             pending.slot.give_back();
             return (pending.lane, outcome);
         }
         let present = Present::new(&self.shared.callers);
-        let outcome = lane.wait(&pending.slot, give_up);
-        pending.slot.give_back();
+        let outcome = lane.wait(&pending.slot, limit, time::now() + self.wait);
         drop(present);
+        if pending.slot.is_left() {
+            self.shared.read_soon(pending.lane);
+        }
+        pending.slot.give_back();
         match outcome {
-            Err(failure) if pending.moves => self.wait_elsewhere(pending.lane, failure, patience),
+            Err(failure) if pending.moves => self.wait_elsewhere(pending.lane, failure, limit),
             outcome => (pending.lane, outcome),
         }
     }
@@ -325,13 +325,15 @@ impl Pool {
         &self,
         lane: LaneId,
         failure: Failure,
-        patience: Moment,
+        limit: &Limit<'_>,
     ) -> (LaneId, Outcome) {
         // Who has stood in line for as long as it may stands in no other.
-        let waits = failure.error.is_passing() && !failure.error.is_timeout();
+        let waits = !limit.is_over(time::now())
+            && failure.error.is_passing()
+            && !failure.error.is_pool_timeout();
         match (self.shared.connected().filter(|_| waits), failure) {
             (Some(other), Failure { unsent: Some(call), .. }) => {
-                self.wait(self.queue(*call, At::Behind(other)), patience)
+                self.wait(self.queue(*call, At::Behind(other)), limit)
             }
             (_, failure) => (lane, Err(failure)),
         }
@@ -399,20 +401,25 @@ impl Shared {
         let lane = lane.unwrap_or_else(|| {
             let free = self.in_use().find(|lane| lane.queue_if_free(&mut request));
             let shortest = || self.in_use().min_by_key(|lane| lane.load());
-            free.or_else(shortest).unwrap_or(&self.private).id()
+            // The private lane has no reaper, so it is no place for what may go anywhere.
+            free.or_else(shortest).map_or(LaneId::at(self.node, 0), |lane| lane.id())
         });
         request.into_iter().for_each(|request| self.lane(lane).queue(request));
         lane
     }
 
-    /// The lanes for what may go anywhere: few if there is none for one caller more, and
-    /// then such as have a connection, if any has.
-    fn in_use(&self) -> impl Iterator<Item = &Lane> {
+    /// The lanes for what may go anywhere, at least one: few if there is none for one caller
+    /// more, and then such as have a connection, if any has.
+    fn in_use(&self) -> impl Iterator<Item = &Arc<Lane>> {
         let all = self.lanes.len();
         let shared = self.callers.load(Ordering::Relaxed) >= all;
         let few = if shared { SHARED } else { all };
-        let open = shared && self.lanes.iter().any(|lane| !lane.is_closed());
-        self.lanes.iter().filter(move |lane| !open || !lane.is_closed()).take(few)
+        // It stays among them if it closes meanwhile.
+        let open = self.lanes.iter().position(|lane| shared && !lane.is_closed());
+        let is_used =
+            move |number, lane: &Lane| open.is_none_or(|open| open == number || !lane.is_closed());
+        let lanes = self.lanes.iter().enumerate();
+        lanes.filter(move |(number, lane)| is_used(*number, lane)).map(|(_, lane)| lane).take(few)
     }
 
     /// The lane with the shortest line of those that have a connection.
@@ -437,6 +444,12 @@ impl Shared {
                 Err(error) => self.do_without_reaper(lane, &error),
             }
         }
+    }
+
+    /// Has the reaper read the reply that a caller has left behind.
+    fn read_soon(self: &Arc<Shared>, lane: LaneId) {
+        self.have_reaped(lane);
+        self.desk.ring(lane);
     }
 
     fn do_without_reaper(&self, lane: LaneId, error: &std::io::Error) {
@@ -512,10 +525,10 @@ impl Drop for Present<'_> {
 #[cfg(all(test, not(leasehold_model)))]
 mod tests {
     use super::*;
-    use crate::conn::{Address, Certificates};
+    use crate::conn::Address;
 
     fn address() -> Address {
-        Address::parse("redis://127.0.0.1/", &Certificates::default()).expect("a good URL")
+        Address::parse("redis://127.0.0.1/").expect("a good URL")
     }
 
     /// A pool of lanes that nobody connects.
@@ -558,5 +571,24 @@ mod tests {
         assert_eq!(more, [0, 1, 0, 1]);
         present.truncate(3);
         assert_eq!(queue(&shared), 2, "there is one for each again");
+    }
+
+    #[test]
+    fn a_lane_that_closes_meanwhile_sends_nobody_to_the_private_lane() {
+        let shared = lanes(2);
+        let _present = [Present::new(&shared.callers), Present::new(&shared.callers)];
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let lane = &shared.lanes[0];
+                while !stop.load(Ordering::Relaxed) {
+                    lane.set_closed(false);
+                    lane.set_closed(true);
+                }
+            });
+            let always = (0..2_000_000).all(|_| shared.in_use().next().is_some());
+            stop.store(true, Ordering::Relaxed);
+            assert!(always, "the fallback was the private lane, which has no reaper");
+        });
     }
 }

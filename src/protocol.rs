@@ -12,19 +12,21 @@ pub(crate) mod read_write;
 pub(crate) mod spin;
 
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 
 use crate::error::Result;
+use crate::event::Kind;
 use crate::hold::Owner;
 use crate::name::Name;
 use crate::script::{Call, Digits, Reply, Script};
 use crate::time;
 
 /// The kind of a [`Lock`](crate::Lock). Sealed: the kinds are those of this crate.
-pub trait Protocol: sealed::Sealed + Send + Sync + 'static {}
+pub trait LockKind: sealed::Sealed + Send + Sync + UnwindSafe + RefUnwindSafe + 'static {}
 
 pub(crate) mod sealed {
-    /// Keeps [`Protocol`](super::Protocol) from being implemented elsewhere.
+    /// Keeps [`LockKind`](super::LockKind) from being implemented elsewhere.
     #[allow(unreachable_pub, reason = "a sealed trait is public and cannot be named")]
     pub trait Sealed {
         #[doc(hidden)]
@@ -36,7 +38,7 @@ pub(crate) mod sealed {
 /// Makes a type without values the kind of lock that `$rules` describes.
 macro_rules! kind_of_lock {
     ($kind:ty, $rules:expr) => {
-        impl crate::protocol::Protocol for $kind {}
+        impl crate::protocol::LockKind for $kind {}
 
         impl crate::protocol::sealed::Sealed for $kind {
             #[allow(private_interfaces, reason = "only this crate can call it")]
@@ -137,7 +139,7 @@ pub(crate) enum Listens {
 /// A hold beside which another is to be, or that is asked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Beside<'a> {
-    pub(crate) kind: &'static str,
+    pub(crate) kind: Kind,
     pub(crate) owner: &'a Owner,
     /// They are of the same thread.
     pub(crate) same_thread: bool,
@@ -145,8 +147,8 @@ pub(crate) struct Beside<'a> {
 
 /// How one kind of lock is spoken of with the server.
 pub(crate) trait Rules: Send + Sync {
-    /// The kind, as it stands in messages. Two kinds never have the same.
-    fn kind(&self) -> &'static str;
+    /// Returns the kind.
+    fn kind(&self) -> Kind;
 
     fn line(&self) -> Line {
         Line::Gate
@@ -218,7 +220,7 @@ pub(crate) trait Rules: Send + Sync {
 
 impl fmt::Debug for dyn Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.kind())
+        fmt::Display::fmt(&self.kind(), f)
     }
 }
 

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use crate::config::BackOff;
-use crate::error::{Error, Result};
+use crate::error::{Error, LostReason, Result};
 use crate::time::{Moment, doubled, jittered};
 use crate::waiters::{Channel, Hearing, News, Session, Waiting};
 
@@ -30,6 +30,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 /// The least time between two questions because a lease was said to be over.
 const LEAST_LEFT: Duration = Duration::from_millis(1);
+
+/// How often one call is answered by servers that have been left: each move costs a question.
+pub(crate) const ANEW: u32 = 16;
 
 /// How often one call is granted a lease that is over by the time it knows.
 const TOO_LATE: u32 = 3;
@@ -65,6 +68,8 @@ pub(crate) struct Questions {
     error: Option<Error>,
     /// How often it was granted a lease that was over by then.
     too_late: u32,
+    /// How often its answer came from a server that had been left.
+    outdated: u32,
     ear: Ear,
 }
 
@@ -102,6 +107,7 @@ impl Questions {
             failures: 0,
             error: None,
             too_late: 0,
+            outdated: 0,
             ear: Ear::default(),
         }
     }
@@ -215,7 +221,7 @@ impl Questions {
     /// The lease was over before the server's answer was read. Asking once more has it
     /// set anew, but not for ever: it may be shorter than any round trip.
     pub(crate) fn granted_too_late(&mut self, now: Moment) -> Result<()> {
-        let error = Error::lost("the lease was over before the server's answer came");
+        let error = Error::lost(LostReason::Expired, "the grant arrived too late");
         self.too_late += 1;
         if self.too_late == TOO_LATE {
             return Err(error);
@@ -223,6 +229,13 @@ impl Questions {
         self.next = now;
         self.error = Some(error);
         Ok(())
+    }
+
+    /// The servers have been others than before since it asked, so the answer says nothing. It
+    /// asks again, but not for ever.
+    pub(crate) fn outdated(&mut self) -> Result<()> {
+        self.outdated += 1;
+        if self.outdated < ANEW { Ok(()) } else { Err(Error::outdated()) }
     }
 
     /// What would come by and by has come: time stands still in models.
@@ -328,7 +341,7 @@ mod tests {
         assert!(asked(questions()).failed(START, no_answer()).is_err());
         let mut refused = asked(questions());
         refused.refused(START, None);
-        assert!(refused.failed(START, Error::lost("for good")).is_err());
+        assert!(refused.failed(START, Error::lost(LostReason::Gone, "for good")).is_err());
         let mut pauses = Vec::new();
         for _ in 0..9 {
             refused.failed(START, no_answer()).expect("it waits through an outage");

@@ -11,23 +11,24 @@ use std::fmt;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
+use crate::acquire::{Attempt, GRACE};
 use crate::cancel::{CancelToken, Watching};
 use crate::engine::Engine;
-use crate::error::{Error, Result};
-use crate::event::{Event, Waited};
+use crate::error::{Error, LostReason, Result};
+use crate::event::{Event, Kind, Waited};
 use crate::gate::Ticket;
 use crate::hold::{HoldId, Holder};
 use crate::intern::Interned;
 use crate::lock::{Lock, Terms};
-use crate::majority::{self, Majority, Round};
+use crate::majority::{self, Limits, Majority, Round};
 use crate::multi::many_verbs;
 use crate::multi_guard::{Many, MultiGuard, OwnedMultiGuard};
 use crate::protocol::plain::Plain;
 use crate::release::{self, Hold};
 use crate::sync::Mailbox;
-use crate::time::{self, Patience, doubled, jittered};
+use crate::time::{self, Moment, Patience, doubled, jittered};
 use crate::waiters::{Channel, News, Waiting};
-use line::{Entry, Line, Turn};
+use line::{Entry, Line, Turn, Wish};
 
 /// The first and the longest pause between two questions of a caller that hears nothing.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -51,8 +52,8 @@ static LINES: LazyLock<Interned<Line>> = LazyLock::new(Interned::default);
 /// of the servers are valid, each reckoned from before its question was sent, less a margin for
 /// clocks that run apart. All servers are asked at the same time: one round trip of the slowest
 /// of those that are needed. One that is silent or slow holds up nothing; where too many are, the
-/// first question of a call is [`is_connection`](crate::Error::is_connection), after one response
-/// time-out.
+/// first question of a call is [`is_timeout`](crate::Error::is_timeout), after one response
+/// time-out, or [`is_connection`](crate::Error::is_connection).
 ///
 /// What it adds to one server: any minority may be gone, and the lock is held and can be taken. What
 /// it does not: a server that comes back *without its data* may give to another what it had given
@@ -77,6 +78,7 @@ static LINES: LazyLock<Interned<Line>> = LazyLock::new(Interned::default);
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Clone)]
+#[must_use = "a lock is not taken until lock() or another of its verbs is called"]
 pub struct RedLock {
     name: Arc<str>,
     members: Vec<Member>,
@@ -131,6 +133,7 @@ impl RedLock {
     }
 
     /// Returns the name of the lock, without the clients' prefixes.
+    #[must_use = "a query changes nothing: use its answer"]
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -142,31 +145,44 @@ impl RedLock {
     /// [`is_not_held`](Error::is_not_held) if there is none; and those of
     /// [`MultiGuard::unlock`].
     pub fn unlock(&self) -> Result<()> {
-        let majority = self.line.take_leaked().ok_or_else(release::not_held)?;
+        self.check_process().map_err(|error| self.named(error))?;
+        let majority = self.line.take_leaked().ok_or_else(|| self.named(release::not_held()))?;
         Box::new(self.red(majority)).unlock()
+    }
+
+    /// Does nothing while most of the servers answer: a readiness probe, as
+    /// [`Client::ping`](crate::Client::ping). One round trip to all at the same time.
+    ///
+    /// # Errors
+    /// Those of [`Client::ping`](crate::Client::ping), if too few servers answer.
+    pub fn ping(&self) -> Result<()> {
+        self.ask_all(|lock| lock.ping().map(Some), false).map(drop)
     }
 
     /// Returns whether most of the servers say that somebody holds it: one round trip.
     ///
     /// # Errors
-    /// [`is_connection`](Error::is_connection) if too few answer, and those of [`Lock::is_locked`].
+    /// [`is_timeout`](Error::is_timeout) or [`is_connection`](Error::is_connection) if too few
+    /// servers answer to tell, within one response time-out; and those of [`Lock::is_locked`].
     pub fn is_locked(&self) -> Result<bool> {
         Ok(self.remaining()?.is_some())
     }
 
     /// Returns whether this thread holds it: no round trip.
+    #[must_use = "a query changes nothing: use its answer"]
     pub fn is_held(&self) -> bool {
         self.hold_count() > 0
     }
 
     /// Returns how many times this thread holds it: no round trip.
+    #[must_use = "a query changes nothing: use its answer"]
     pub fn hold_count(&self) -> usize {
         self.line.count()
     }
 
-    /// Returns how long most of the servers will keep it for whoever holds it, `None` if most do
-    /// not, as those say that answer first: one round trip. One that has not heard of an
-    /// extension yet may make it too little.
+    /// Returns the remaining lease on a majority of servers, `None` if so many report the lock
+    /// free that no majority can hold it: one round trip. May understate a lease that is being
+    /// extended.
     ///
     /// # Errors
     /// Those of [`is_locked`](RedLock::is_locked).
@@ -186,24 +202,35 @@ impl RedLock {
         Ok(freed.len() >= self.quorum())
     }
 
-    /// Asks all servers; what those said that said something, if they are the most, or else
-    /// nothing. One that is not needed any more when its turn comes is asked only if it `must`.
+    /// Asks all servers. Returns the positive answers of a majority, or nothing if a majority
+    /// cannot be positive any more. One that is not needed any more when its turn comes is asked only if it `must`.
     fn ask_all<T: Send + 'static>(
         &self,
         question: impl Fn(&Lock<Plain>) -> Result<Option<T>> + Clone + Send + 'static,
         must: bool,
     ) -> Result<Vec<T>> {
-        self.check_wanted()?;
-        let round = Round::new(self.members.len(), self.quorum(), &Mailbox::mine());
+        self.check_wanted().map_err(|error| self.named(error))?;
+        let round = self.query(question, must);
+        let most = round.decide().map_err(|error| self.named(error))?;
+        let said = round.take();
+        round.close();
+        Ok(if most { said } else { Vec::new() })
+    }
+
+    /// Begins a query of all servers.
+    fn query<T: Send + 'static>(
+        &self,
+        question: impl Fn(&Lock<Plain>) -> Result<Option<T>> + Clone + Send + 'static,
+        must: bool,
+    ) -> Arc<Round<T>> {
+        let limits = Limits::of_query(self.silence());
+        let round = Round::new(self.members.len(), self.quorum(), limits, &Mailbox::mine());
         for Member { engine, lock } in self.members.iter().cloned() {
             let (needed, question) = (Arc::clone(&round), question.clone());
             let asks = move || if must || needed.is_wanted() { question(&lock) } else { Ok(None) };
             round.ask(&engine.aside, asks);
         }
-        let most = round.decide(Duration::MAX, self.silence())?;
-        let said = round.take();
-        round.close();
-        Ok(if most { said } else { Vec::new() })
+        round
     }
 
     fn quorum(&self) -> usize {
@@ -227,7 +254,8 @@ impl RedLock {
     }
 
     fn red(&self, majority: Arc<Majority>) -> Red {
-        Red { line: Arc::clone(&self.line), majority, silence: self.silence(), ended: false }
+        let (name, line, silence) = (self.name.clone(), Arc::clone(&self.line), self.silence());
+        Red { name, line, majority, silence, ended: false }
     }
 
     fn check_wanted(&self) -> Result<()> {
@@ -235,22 +263,59 @@ impl RedLock {
             return Err(Error::configuration("a lock on no server"));
         }
         self.members.iter().try_for_each(|member| member.engine.check_open())?;
+        self.check_process()?;
         self.cancel.as_ref().map_or(Ok(()), CancelToken::check)
     }
 
+    /// An error in a forked child.
+    fn check_process(&self) -> Result<()> {
+        self.members.iter().try_for_each(|member| member.engine.fleet.check_process())
+    }
+
+    /// The error with the name of the lock.
+    fn named(&self, error: Error) -> Error {
+        error.with_lock_name(Arc::clone(&self.name))
+    }
+
+    /// Has the mailbox rung when a call is cancelled, or a client is closed.
+    fn watch(&self, mailbox: &Arc<Mailbox>) -> Vec<Watching> {
+        let closing = self.members.iter().map(|member| &member.engine.closing);
+        closing.chain(&self.cancel).map(|token| token.watch(mailbox)).collect()
+    }
+
     fn acquire(&self, patience: Patience, owned: bool) -> Result<Option<Box<dyn Many>>> {
+        self.take_most(patience, owned).map_err(|error| self.named(error))
+    }
+
+    /// An error if this thread holds the plain locks of so many servers otherwise that it would
+    /// wait for itself.
+    fn check_own_way(&self, owned: bool) -> Result<()> {
+        let barred = self.members.iter().filter(|member| member.lock.bars_itself(owned)).count();
+        let held_here = self.line.count() > 0;
+        match !held_here && barred > self.members.len() - self.quorum() {
+            true => Err(line::deadlock()),
+            false => Ok(()),
+        }
+    }
+
+    fn take_most(&self, patience: Patience, owned: bool) -> Result<Option<Box<dyn Many>>> {
         self.check_wanted()?;
         self.lease.map(release::checked_lease).transpose()?;
+        if patience != Patience::None {
+            self.check_own_way(owned)?;
+        }
         let mailbox = Mailbox::mine();
-        match self.line.enter(owned, patience != Patience::None, &mailbox)? {
+        let waits = patience != Patience::None;
+        let endless = patience == Patience::Forever && self.cancel.is_none();
+        match self.line.enter(Wish { owned, waits, endless }, &mailbox)? {
             Entry::Again(majority) => {
                 let red = self.red(majority);
-                red.keep(self.lease)?;
+                red.keep(self, patience)?;
                 Ok(Some(Box::new(red)))
             }
             Entry::Busy => Ok(None),
             Entry::InLine(ticket) => {
-                let holder = if owned { Holder::Owned } else { Holder::this_thread() };
+                let holder = if owned { Holder::owned() } else { Holder::this_thread() };
                 let granted = Asking::new(self, patience, holder, mailbox, ticket).run()?;
                 Ok(granted.map(|majority| Box::new(self.red(majority)) as Box<dyn Many>))
             }
@@ -278,6 +343,8 @@ struct Asking<'a> {
     news: Vec<News>,
     too_late: u32,
     waited: bool,
+    /// The hold of this process that it waits for.
+    beside: Option<Beside>,
     /// Why the last question got no answer.
     error: Option<Error>,
 }
@@ -296,8 +363,7 @@ impl<'a> Asking<'a> {
         mailbox: Arc<Mailbox>,
         ticket: Ticket,
     ) -> Asking<'a> {
-        let closing = lock.members.iter().map(|member| &member.engine.closing);
-        let _watching = closing.chain(&lock.cancel).map(|token| token.watch(&mailbox)).collect();
+        let _watching = lock.watch(&mailbox);
         Asking {
             lock,
             patience,
@@ -311,6 +377,7 @@ impl<'a> Asking<'a> {
             vain: 0,
             too_late: 0,
             waited: false,
+            beside: None,
             error: None,
         }
     }
@@ -320,7 +387,9 @@ impl<'a> Asking<'a> {
         let outcome = self.wait();
         if self.waited {
             let (waited, acquired) = (started.until(time::now()), matches!(outcome, Ok(Some(_))));
-            let event = || Waited { name: Arc::clone(&self.lock.name), waited, acquired };
+            let (at, kind, hold) = (time::wall_time(), Kind::Red, None);
+            let name = || Arc::clone(&self.lock.name);
+            let event = || Waited { at, name: name(), kind, hold, waited, acquired };
             let members = self.lock.members.iter();
             members.for_each(|member| member.engine.events.tell(|| Event::Waited(event())));
         }
@@ -352,16 +421,18 @@ impl<'a> Asking<'a> {
         }
     }
 
-    /// Waits for the end of a hold of this process, but looks at the poll bound whether the
-    /// servers know of it.
-    fn wait_for(&self, majority: &Majority) {
-        let (now, bound) = (time::now(), self.lock.poll_bound());
+    /// Waits for the end of a hold of this process. Queries the servers at each poll bound, and
+    /// declares the hold lost if they report the lock free.
+    fn wait_for(&mut self, majority: &Arc<Majority>) {
+        let lock = self.lock;
         majority.watch(&self.mailbox);
-        let end = (now + majority.remaining()).min(self.patience.end());
-        self.mailbox.sleep(end.min(now + bound));
-        if now + bound <= time::now() && matches!(self.lock.remaining(), Ok(None)) {
-            majority.lose();
+        let known = self.beside.take().filter(|beside| beside.is_beside(majority));
+        let beside = self.beside.insert(known.unwrap_or_else(|| Beside::new(lock, majority)));
+        if beside.is_taken_away(lock) {
+            return majority.lose(LostReason::Gone);
         }
+        let end = (time::now() + majority.remaining()).min(self.patience.end());
+        self.mailbox.sleep(end.min(beside.next_look()));
     }
 
     /// Asks once. `None` if it was refused, or got no answer and goes on.
@@ -386,15 +457,19 @@ impl<'a> Asking<'a> {
     /// Asks all servers at once.
     fn ask_all(&mut self) -> Result<Option<Arc<Majority>>> {
         let (lock, term) = (self.lock, self.lock.term());
-        let round = Round::new(lock.members.len(), lock.quorum(), &self.mailbox);
+        let left = time::now().until(self.patience.deadline() + GRACE);
+        let limits = Limits::of_acquire(term, lock.silence().min(left));
+        let round = Round::new(lock.members.len(), lock.quorum(), limits, &self.mailbox);
         for Member { engine, lock: member } in lock.members.iter().cloned() {
-            let (wanted, holder, lease) = (Arc::clone(&round), self.holder.clone(), lock.lease);
-            // Who comes to it too late need not begin.
-            let asks =
-                move || if wanted.is_wanted() { take(&member, &holder, lease) } else { Ok(None) };
-            round.ask(&engine.aside, asks);
+            let (wanted, holder) = (Arc::clone(&round), self.holder.clone());
+            let (lease, by, cancel) = (lock.lease, self.patience.deadline(), lock.cancel.clone());
+            round.ask(&engine.aside, move || match wanted.is_wanted() {
+                true => take(&member, &holder, lease, (by, cancel.as_ref())),
+                // Who comes to it too late need not begin.
+                false => Ok(None),
+            });
         }
-        if !round.decide(term, lock.silence())? {
+        if !round.decide_while(|| lock.check_wanted())? {
             return Ok(None);
         }
         let majority = Arc::new(Majority::new(lock.quorum(), round.take()));
@@ -414,7 +489,9 @@ impl<'a> Asking<'a> {
     fn granted_too_late(&mut self) -> Result<Option<Arc<Majority>>> {
         self.too_late += 1;
         match self.too_late == TOO_LATE {
-            true => Err(Error::lost("the leases were over before enough servers had answered")),
+            true => {
+                Err(Error::lost(LostReason::Expired, "a majority of the grants arrived too late"))
+            }
             false => Ok(None),
         }
     }
@@ -454,11 +531,66 @@ impl<'a> Asking<'a> {
     }
 }
 
+/// What a waiter knows of a hold of its own process.
+struct Beside {
+    majority: Arc<Majority>,
+    /// When the servers are queried next.
+    due: Moment,
+    /// A query under way. The waiter sleeps meanwhile, since the hold may end first.
+    query: Option<Arc<Round<Duration>>>,
+}
+
+impl Beside {
+    fn new(lock: &RedLock, majority: &Arc<Majority>) -> Beside {
+        let due = time::now() + lock.poll_bound();
+        Beside { majority: Arc::clone(majority), due, query: None }
+    }
+
+    fn is_beside(&self, majority: &Arc<Majority>) -> bool {
+        Arc::ptr_eq(&self.majority, majority)
+    }
+
+    /// Returns whether the servers report the lock free. Does not block.
+    fn is_taken_away(&mut self, lock: &RedLock) -> bool {
+        let now = time::now();
+        if self.query.is_none() && self.due <= now {
+            self.due = now + lock.poll_bound();
+            self.query = Some(lock.query(Lock::remaining, false));
+        }
+        let decided = self.query.as_ref().and_then(|query| query.decided());
+        if decided.is_some() {
+            self.end_query();
+        }
+        matches!(decided, Some(Ok(false)))
+    }
+
+    fn end_query(&mut self) {
+        if let Some(query) = self.query.take() {
+            query.close();
+        }
+    }
+
+    fn next_look(&self) -> Moment {
+        self.query.as_ref().map_or(self.due, |query| query.next_look())
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        self.end_query();
+    }
+}
+
 /// Takes the lock on one server, on behalf of whoever asked for all.
-fn take(lock: &Lock<Plain>, holder: &Holder, lease: Option<Duration>) -> Result<Option<Hold>> {
-    let (patience, owned, cancel) = (Patience::None, holder.is_owned(), None);
+fn take(
+    lock: &Lock<Plain>,
+    holder: &Holder,
+    lease: Option<Duration>,
+    (by, cancel): (Moment, Option<&CancelToken>),
+) -> Result<Option<Hold>> {
+    let (patience, owned) = (Patience::None, holder.is_owned());
     let terms = Terms { patience, owned, lease, cancel, on_behalf: Some(holder) };
-    match lock.ask_on(&terms)?.acquire() {
+    match (Attempt { by, ..lock.ask_on(&terms)? }).acquire() {
         // What is left there of a hold that was lost with its majority goes soon.
         Err(error) if error.is_lost() => Ok(None),
         outcome => outcome,
@@ -467,6 +599,7 @@ fn take(lock: &Lock<Plain>, holder: &Holder, lease: Option<Duration>) -> Result<
 
 /// A guard's share of a hold on most of the servers.
 struct Red {
+    name: Arc<str>,
     line: Arc<Line>,
     majority: Arc<Majority>,
     silence: Duration,
@@ -474,38 +607,65 @@ struct Red {
 }
 
 impl Red {
-    /// Has something done with all holds at the same time; whether it was with enough of them.
+    /// Has something done with all holds at the same time, until `end` and while it is
+    /// `wanted`; whether it was with enough of them.
     fn with_all(
         &self,
         holds: Vec<Arc<Hold>>,
+        (end, wanted): (Moment, impl Fn() -> Result<()>),
         act: impl Fn(Arc<Hold>) -> Result<()> + Clone + Send + 'static,
     ) -> Result<()> {
         let quorum = self.majority.quorum();
         if holds.len() < quorum {
             return self.check();
         }
-        let round = Round::new(holds.len(), quorum, &Mailbox::mine());
+        let limits = Limits::of_query(self.silence.min(time::now().until(end)));
+        let round = Round::new(holds.len(), quorum, limits, &Mailbox::mine());
         for hold in holds {
             let (act, aside) = (act.clone(), hold.aside());
             round.ask(&aside, move || act(hold).map(Some));
         }
-        round.decide(Duration::MAX, self.silence).map(drop)
+        round.decide_while(wanted).map(drop).map_err(|error| self.named(error))
+    }
+
+    fn named(&self, error: Error) -> Error {
+        error.with_lock_name(Arc::clone(&self.name))
     }
 
     /// A nested guard: sees to the lease that it wants.
-    fn keep(&self, lease: Option<Duration>) -> Result<()> {
-        match lease {
+    fn keep(&self, lock: &RedLock, patience: Patience) -> Result<()> {
+        let end = patience.deadline() + GRACE;
+        match lock.lease {
             None => self.majority.keep_renewed(),
-            Some(lease) if self.majority.needs(lease) => return self.extend(lease),
+            Some(lease) if self.majority.needs(lease) => {
+                let mailbox = Mailbox::mine();
+                let _watching = lock.watch(&mailbox);
+                return self.extend_while(lease, (end, || lock.check_wanted()));
+            }
             Some(_) => {}
         }
         Ok(())
     }
 }
 
+impl Red {
+    fn extend_while(
+        &self,
+        lease: Duration,
+        until: (Moment, impl Fn() -> Result<()>),
+    ) -> Result<()> {
+        let lease = release::checked_lease(lease).map_err(|error| self.named(error))?;
+        self.majority.check_process().map_err(|error| self.named(error))?;
+        self.check()?;
+        let extend = move |hold: Arc<Hold>| hold.extend(lease, hold.bound());
+        self.with_all(self.majority.all_for(lease), until, extend)?;
+        self.check()
+    }
+}
+
 impl Many for Red {
     fn check(&self) -> Result<()> {
-        self.majority.check()
+        self.majority.check().map_err(|error| self.named(error))
     }
 
     fn remaining(&self) -> Duration {
@@ -517,10 +677,7 @@ impl Many for Red {
     }
 
     fn extend(&self, lease: Duration) -> Result<()> {
-        let lease = release::checked_lease(lease)?;
-        self.check()?;
-        self.with_all(self.majority.all_for(lease), move |hold| hold.extend(lease))?;
-        self.check()
+        self.extend_while(lease, (Moment::END, || Ok(())))
     }
 
     fn leak(mut self: Box<Self>) {
@@ -530,12 +687,14 @@ impl Many for Red {
 
     fn unlock(mut self: Box<Self>) -> Result<()> {
         self.ended = true;
+        self.majority.check_process().map_err(|error| self.named(error))?;
         let valid = self.check();
         if !self.line.end(&self.majority) {
             return valid;
         }
         let released = valid.and_then(|()| {
-            self.with_all(self.majority.take(), |hold| majority::alone(hold).unlock())
+            let unlock = |hold| majority::alone(hold).unlock();
+            self.with_all(self.majority.take(), (Moment::END, || Ok(())), unlock)
         });
         drop(self.majority.take());
         self.line.remove(&self.majority);
@@ -545,7 +704,8 @@ impl Many for Red {
 
 impl Drop for Red {
     fn drop(&mut self) {
-        if !self.ended && self.line.end(&self.majority) {
+        let ends = !self.ended && self.majority.check_process().is_ok();
+        if ends && self.line.end(&self.majority) {
             drop(self.majority.take());
             self.line.remove(&self.majority);
         }

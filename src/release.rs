@@ -4,12 +4,13 @@
 //! caller waits for the answer (`unlock`), or has it written and goes on; then the
 //! answer is read by whoever speaks with the server next (`drop`). What it means is the
 //! same for both (`settle.rs`). Without one the release is sent again until the lease is
-//! over anyway.
+//! over anyway; until there is one, if others keep alive what the hold took.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::aside::Aside;
+use crate::cancel::{Bound, Limit};
 use crate::config::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
@@ -18,9 +19,10 @@ use crate::held::Counted;
 use crate::lease::{self, Lease, Look};
 use crate::local::{Ended, Local};
 use crate::pool::At;
-use crate::request::{Debt, Failure, Request, Settle};
+use crate::questions::ANEW;
+use crate::request::{Answer, Debt, Failure, Request, Settle};
 use crate::script::{Call, LaneId};
-use crate::time::{self, Moment};
+use crate::time;
 use crate::watchdog::{self, Kept};
 
 /// What the guards of one handle share: a lock, and the client to which it belongs.
@@ -70,7 +72,7 @@ impl Hold {
     pub(crate) fn check(&self) -> Result<()> {
         match self.is_held() {
             true => Ok(()),
-            false => Err(lost()),
+            false => Err(self.lost()),
         }
     }
 
@@ -90,26 +92,61 @@ impl Hold {
         true
     }
 
-    /// Sets the lease anew, unless the one it has lasts longer.
-    pub(crate) fn extend(&self, lease: Duration) -> Result<()> {
+    fn lost(&self) -> Error {
+        self.named(Error::lost(self.lease.lost_reason(), "the lock was lost"))
+    }
+
+    /// The error with the name of the lock.
+    fn named(&self, error: Error) -> Error {
+        error.with_lock_name(Arc::clone(self.seat.local.name().given()))
+    }
+
+    /// The moment at which a call that begins now returns.
+    pub(crate) fn bound(&self) -> Bound {
+        self.seat.engine.bound()
+    }
+
+    /// Sets the lease anew, unless the one it has lasts longer. Returns within the bound.
+    pub(crate) fn extend(&self, lease: Duration, bound: Bound) -> Result<()> {
+        self.extend_within(lease, &self.seat.engine.limit(bound))
+    }
+
+    /// The same for a call with limits of its own.
+    pub(crate) fn extend_within(&self, lease: Duration, limit: &Limit<'_>) -> Result<()> {
+        self.ask_for(lease, limit).map_err(|error| self.named(error))
+    }
+
+    fn ask_for(&self, lease: Duration, limit: &Limit<'_>) -> Result<()> {
         let lease = checked_lease(lease)?;
         self.check()?;
-        let extension = watchdog::extension(&self.kept(), lease);
-        let answer = self.seat.engine.fleet.call(extension, At::behind(self.lease.haunted()));
+        let answer = self.ask_to_extend(lease, limit);
         let answer = answer.inspect_err(|_| self.lease.may_be_extended(time::now(), lease))?;
         let sent = answer.sent;
         let extended = watchdog::is_extended(answer);
         if !extended.inspect_err(|_| self.lease.may_be_extended(time::now(), lease))? {
             self.seat.local.lose(&self.lease);
-            return Err(lost());
+            return Err(self.lost());
         }
         match self.lease.extend(sent, time::now(), lease) {
             Look::Held => Ok(()),
             Look::Over { noticed } => {
                 self.kept().over(noticed, &self.seat.engine.fleet);
-                Err(lost())
+                Err(self.lost())
             }
         }
+    }
+
+    /// Neither a yes nor a no is believed of a server that was left meanwhile.
+    fn ask_to_extend(&self, lease: Duration, limit: &Limit<'_>) -> Result<Answer> {
+        let fleet = &self.seat.engine.fleet;
+        for _ in 0..ANEW {
+            let (moves, extension) = (fleet.moves(), watchdog::extension(&self.kept(), lease));
+            let answer = fleet.call(extension, At::behind(self.lease.haunted()), limit)?;
+            if fleet.moves() == moves {
+                return Ok(answer);
+            }
+        }
+        Err(Error::outdated())
     }
 
     /// Where what may block is done for its client.
@@ -140,12 +177,13 @@ impl Hold {
 
     /// Ends the guard's share and waits for what the server says.
     pub(crate) fn unlock(self) -> Result<()> {
-        self.begin_unlock(None).finish()
+        let bound = self.bound();
+        self.begin_unlock(None).finish(bound)
     }
 
     /// The end of a share that has no guard any more.
-    pub(crate) fn unlock_leaked(self, counted: Counted) -> Result<()> {
-        self.begin(counted, None).finish()
+    pub(crate) fn unlock_leaked(self, counted: Counted, bound: Bound) -> Result<()> {
+        self.begin(counted, None).finish(bound)
     }
 
     /// Ends the guard's share; its release, if it is the last, stands in line: behind that
@@ -168,13 +206,14 @@ impl Hold {
         Ending { hold: self, ended, queued }
     }
 
-    fn wait_for(&self, pending: Pending) -> Result<()> {
+    fn wait_for(&self, pending: Pending, bound: Bound) -> Result<()> {
+        let _call = self.seat.engine.call();
         let pool = &self.seat.engine.fleet;
-        let (lane, outcome) = pool.wait(pending, Moment::END);
+        let (lane, outcome) = pool.wait(pending, &self.seat.engine.limit(bound));
         match &outcome {
-            Err(failure) if !failure.error.is_final() => {
+            Err(failure) if !failure.error.is_final() || failure.error.is_closed() => {
                 pool.dispatch(pool.owe(self.owed().doubtful(failure.is_written()), Some(lane)));
-                return Err(failure.error.clone());
+                return Err(self.named(failure.error.clone()));
             }
             Ok(answer) if answer.haunted => {
                 let until = answer.sent + self.haunted_for();
@@ -211,7 +250,8 @@ impl Hold {
     fn owed(&self) -> Request {
         let settle = Arc::clone(&self.seat.local) as Arc<dyn Settle>;
         let debt = Debt::new(Some((settle, Arc::clone(&self.lease))), self.lease.reach());
-        Request::owed(self.release(), debt.haunted(self.haunted_for()))
+        let debt = debt.of_kind(self.lease.rules()).haunted(self.haunted_for());
+        Request::owed(self.release(), debt)
     }
 
     /// For how long a late copy of the question may undo the release. One of another
@@ -258,20 +298,16 @@ impl Ending {
         }
     }
 
-    /// Waits for what the server says.
-    pub(crate) fn finish(self) -> Result<()> {
+    /// Waits for what the server says. Returns within the bound.
+    pub(crate) fn finish(self, bound: Bound) -> Result<()> {
         match (self.ended, self.queued) {
             (Ended::Nested, _) => self.hold.check(),
             (Ended::Passed, _) => Ok(()),
-            (Ended::Queued, Some(pending)) => self.hold.wait_for(pending),
-            (Ended::Lost | Ended::Queued, _) => Err(lost()),
-            (Ended::NotHeld, _) => Err(not_held()),
+            (Ended::Queued, Some(pending)) => self.hold.wait_for(pending, bound),
+            (Ended::Lost | Ended::Queued, _) => Err(self.hold.lost()),
+            (Ended::NotHeld, _) => Err(self.hold.named(not_held())),
         }
     }
-}
-
-fn lost() -> Error {
-    Error::lost("the lease was lost")
 }
 
 pub(crate) fn not_held() -> Error {

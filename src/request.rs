@@ -3,12 +3,13 @@
 use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::conn::Identity;
 use crate::error::{Direction, Error, ErrorKind, Result};
 use crate::lease::Lease;
+use crate::protocol::Rules;
 use crate::script::{Call, LaneId, Reply, Script};
 use crate::sync::{Mutex, thread_local};
 use crate::time::Moment;
@@ -109,13 +110,27 @@ pub(crate) struct Debt {
     pub(crate) again_until: Moment,
     /// Whether a client that is closed waits for it.
     pub(crate) counts: bool,
+    /// What it ends may live on after `until`, kept by others: it is then sent until it is
+    /// answered, but nobody is told, and a client that is closed does not wait.
+    pub(crate) lives_on: bool,
 }
 
 impl Debt {
     /// One that is settled by its answer.
     pub(crate) fn new(release: Option<Release>, until: Moment) -> Debt {
         let lasting = Duration::ZERO;
-        Debt { release, until, lasting, again_until: Moment::START, counts: true }
+        let again_until = Moment::START;
+        Debt { release, until, lasting, again_until, counts: true, lives_on: false }
+    }
+
+    /// Says that it ends a hold of that kind, or a question for one.
+    pub(crate) fn of_kind(self, rules: &dyn Rules) -> Debt {
+        Debt { lives_on: rules.outlives_its_lease(), ..self }
+    }
+
+    /// What is left of it after `until`: its outcome has been told.
+    pub(crate) fn beyond(self) -> Debt {
+        Debt { release: None, until: Moment::END, counts: false, ..self }
     }
 
     /// Says that a late copy of another command may undo it for so long.
@@ -153,6 +168,8 @@ pub(crate) struct Request {
     pub(crate) written: Option<Moment>,
     /// A copy was written to an earlier one.
     pub(crate) doubtful: bool,
+    /// How many connections broke while it had no answer.
+    pub(crate) breaks: u8,
     /// How often its script was loaded for it.
     pub(crate) loads: u8,
     /// It has been refused by a server that is a replica.
@@ -200,7 +217,8 @@ impl Request {
     pub(crate) fn new(call: Call, to: To) -> Request {
         let (written, doubtful, misled, alone) = (None, false, false, false);
         let (hops, asking) = (0, false);
-        Request { call, to, written, doubtful, loads: 0, misled, joined: 1, alone, hops, asking }
+        let (breaks, loads, joined) = (0, 0, 1);
+        Request { call, to, written, doubtful, breaks, loads, misled, joined, alone, hops, asking }
     }
 
     /// Whether it is there for others and not for a caller or a debt.
@@ -208,9 +226,15 @@ impl Request {
         !matches!(self.to, To::Waiter(_) | To::Debt(_))
     }
 
-    /// The connection was given up: what was written there may have run.
+    /// It is to be sent again: what was written may have run.
     pub(crate) fn take_back(&mut self) {
         self.doubtful |= self.written.take().is_some();
+    }
+
+    /// The same, since its connection was given up.
+    pub(crate) fn outlive_connection(&mut self) {
+        self.breaks = self.breaks.saturating_add(u8::from(self.written.is_some()));
+        self.take_back();
     }
 
     pub(crate) fn slot(&self) -> Option<&Arc<Slot>> {
@@ -218,6 +242,16 @@ impl Request {
             To::Waiter(promise) => promise.0.as_ref(),
             _ => None,
         }
+    }
+
+    /// The slot of its sender, while that waits.
+    pub(crate) fn waiter(&self) -> Option<&Arc<Slot>> {
+        self.slot().filter(|slot| !slot.is_left())
+    }
+
+    /// Whether its sender has left without the outcome.
+    pub(crate) fn is_left(&self) -> bool {
+        self.slot().is_some_and(|slot| slot.is_left())
     }
 
     /// Whether a client that is closed waits for it.
@@ -289,6 +323,8 @@ pub(crate) struct Slot {
     outcome: Mutex<Option<Outcome>>,
     /// With whom the sender sleeps; see `lane.rs`.
     crowd: AtomicUsize,
+    /// The sender has left without the outcome.
+    left: AtomicBool,
 }
 
 thread_local! {
@@ -302,9 +338,11 @@ impl Slot {
         SPARE.try_with(Cell::take).ok().flatten().unwrap_or_default()
     }
 
-    /// Keeps a slot for the thread's next request. Its own has been completed, or taken
-    /// back and dropped: nobody will complete it again.
+    /// Keeps a slot for the thread's next request, unless its own may still be completed.
     pub(crate) fn give_back(self: Arc<Slot>) {
+        if self.is_left() {
+            return;
+        }
         drop(self.take());
         // While the thread ends there is no next request.
         let _ = SPARE.try_with(|spare| spare.set(Some(self)));
@@ -316,6 +354,17 @@ impl Slot {
 
     pub(crate) fn take(&self) -> Option<Outcome> {
         self.outcome.lock().take()
+    }
+
+    /// The sender leaves, unless the outcome is there.
+    pub(crate) fn leave(&self) -> Option<Outcome> {
+        let mut outcome = self.outcome.lock();
+        self.left.store(outcome.is_none(), Ordering::Release);
+        outcome.take()
+    }
+
+    pub(crate) fn is_left(&self) -> bool {
+        self.left.load(Ordering::Acquire)
     }
 
     pub(crate) fn set_crowd(&self, crowd: usize) {
@@ -348,6 +397,15 @@ impl fmt::Debug for Link {
 }
 
 impl Link {
+    /// Names the server in an error that it gave, or that a connection to it met.
+    pub(crate) fn named(&self, error: Error) -> Error {
+        let concerned = error.is_unanswered() || error.is_server() || error.is_pool_timeout();
+        match self.route.server().filter(|_| concerned) {
+            Some(server) => error.with_server(server),
+            None => error,
+        }
+    }
+
     /// An error in a forked child: what is written there, or read, is taken from its
     /// parent; its threads are gone, and its hold numbers are those of its parent.
     pub(crate) fn check_process(&self) -> Result<()> {

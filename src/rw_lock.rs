@@ -33,6 +33,7 @@ use crate::protocol::read_write::{Read, Write};
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Clone, Debug)]
+#[must_use = "a lock is not taken until read(), write() or another of its verbs is called"]
 pub struct RwLock {
     read: Lock<Read>,
     write: Lock<Write>,
@@ -67,6 +68,7 @@ impl RwLock {
     }
 
     /// Returns the name of the lock, without the client's prefix.
+    #[must_use = "a query changes nothing: use its answer"]
     pub fn name(&self) -> &str {
         self.read.name()
     }

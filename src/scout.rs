@@ -1,7 +1,7 @@
-//! The thread that hears that the server is another one now, where that can be.
+//! The thread that looks for fail-overs.
 //!
-//! Whoever connects finds that out, too; this thread is for those whose connections still
-//! stand, to a master that was cut off, and for those that have none.
+//! Every new connection finds them, too. This thread finds them for connections that still
+//! stand, to a master that was cut off, and for clients without connections.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -12,7 +12,7 @@ use crate::pool::OnReconnect;
 use crate::sync::Mailbox;
 use crate::thread;
 use crate::time;
-use crate::topology::Route;
+use crate::topology::{Route, Watch};
 
 /// The scout of one client.
 #[derive(Debug)]
@@ -32,37 +32,38 @@ impl Scout {
         self: &Arc<Scout>,
         whom: Weak<dyn OnReconnect>,
     ) -> Result<Option<JoinHandle<()>>> {
-        if self.route.is_fixed() {
-            return Ok(None);
-        }
+        let Some(watch) = self.route.watch() else { return Ok(None) };
         let scout = Arc::clone(self);
-        let run = move || scout.run(&whom);
+        let run = move || scout.run(watch, &whom);
         thread::start("leasehold-scout", run).map(Some).map_err(|error| {
             Error::configuration(format!("the scout thread cannot be started: {error}"))
         })
     }
 
-    /// Has the thread end, which may take it a second, or a connect and a response time-out.
+    /// Has the thread end, which may take it a connect and a response time-out.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.bell.ring();
         self.route.wake();
     }
 
-    fn run(&self, whom: &Weak<dyn OnReconnect>) {
-        for turn in 0.. {
-            let moved = thread::survive("listening for fail-overs", || self.route.listen(turn));
-            if self.stop.load(Ordering::Acquire) {
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    fn run(&self, mut watch: Watch, whom: &Weak<dyn OnReconnect>) {
+        while !self.is_stopped() {
+            watch.wait(&self.bell);
+            if self.is_stopped() {
                 return;
             }
-            match moved {
+            match thread::survive("looking for fail-overs", || watch.look()) {
                 Some(Ok(true)) => {
                     whom.upgrade().inspect(|whom| whom.reconnected());
                 }
                 Some(Ok(false)) => {}
                 Some(Err(error)) => {
-                    thread::say(|| log::debug!("not listening for fail-overs: {error}"));
-                    self.bell.sleep(time::now() + thread::PAUSE);
+                    thread::say(|| log::debug!("no news of fail-overs: {error}"));
                 }
                 None => self.bell.sleep(time::now() + thread::PAUSE),
             }

@@ -2,11 +2,8 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::ops::{Deref, DerefMut, Range};
-use std::sync::LazyLock;
+use std::ops::Range;
 use std::time::Duration;
-
-use crossbeam_channel::{Receiver, Sender};
 
 use crate::error::{Error, ErrorKind, Refusal, Result};
 
@@ -46,7 +43,7 @@ pub(crate) static PLAIN_RELEASE: Script =
 static PLAIN_RELEASE_SHARDED: Script =
     script!("plain_release", "3e449a184db30da930ea202b55bbbe1866e4a244").for_shards();
 pub(crate) static PLAIN_RENEW: Script =
-    script!("plain_renew", "180b0446a0dde9cca217662a0ac4b42405ddaee6");
+    script!("plain_renew", "f04d58553e3bdc38e13faff1c6e8aa250b80d069");
 pub(crate) static PLAIN_FORCE: Script =
     script!("plain_force", "098bb0d0e37afac8a07c6edce80f395837cd9759")
         .sharded_as(&PLAIN_FORCE_SHARDED);
@@ -77,19 +74,19 @@ pub(crate) static SPIN_RELEASE: Script =
 pub(crate) static SPIN_FORCE: Script =
     script!("spin_force", "8036614d3c63034048e3773073d421526c9fd734");
 pub(crate) static READ_ACQUIRE: Script =
-    script!("read_acquire", "08fe9abdfdce0fcd8f17ca82516780c9b01ecc0f");
+    script!("read_acquire", "0469146a498f2de90a800b359595d77561a2d177");
 pub(crate) static READ_RELEASE: Script =
     script!("read_release", "2544af7c79775569db4d62df1bfaf9113d446646")
         .sharded_as(&READ_RELEASE_SHARDED);
 static READ_RELEASE_SHARDED: Script =
     script!("read_release", "c2caa474592390a805231f483ab98c8f1073c99d").for_shards();
 pub(crate) static READ_RENEW: Script =
-    script!("read_renew", "75e6f8f6f7f96a8143763a31d4b267aec65f2d11");
+    script!("read_renew", "b3546e550c85c7244cb4268d7440094ca5e92c82");
 pub(crate) static READ_FORCE: Script =
-    script!("read_force", "3f0c965db0f1ccb4cc91aaaf3a2d4a30db298cc6")
+    script!("read_force", "6aa01a7d8fd3949aece70a651776c539545a6a17")
         .sharded_as(&READ_FORCE_SHARDED);
 static READ_FORCE_SHARDED: Script =
-    script!("read_force", "d73af4614bfc0d64853275baa65249bde1b3b322").for_shards();
+    script!("read_force", "c418622e46bb044ccd4172cd63c66c9da5e1bd13").for_shards();
 pub(crate) static READ_LEFT: Script =
     script!("read_left", "4ce4d4c6c3ef14fd08bef0174801a38dffb152c6");
 pub(crate) static WRITE_ACQUIRE: Script =
@@ -100,21 +97,26 @@ pub(crate) static WRITE_RELEASE: Script =
 static WRITE_RELEASE_SHARDED: Script =
     script!("write_release", "d3e8e51de74251fda862783aed3ac2334ea47fba").for_shards();
 pub(crate) static WRITE_FORCE: Script =
-    script!("write_force", "faba9dfddc579e9207142c07ed7944fd4bb03afd")
+    script!("write_force", "63d519c6cef0e37e932b5c0552a5b8a2c852bc7e")
         .sharded_as(&WRITE_FORCE_SHARDED);
 static WRITE_FORCE_SHARDED: Script =
-    script!("write_force", "832dbf2b685d66f8535ef9befe4ddeed1b730359").for_shards();
+    script!("write_force", "e1cd9904a150112b932688573388ea308b115370").for_shards();
 pub(crate) static WRITE_LEFT: Script =
     script!("write_left", "19e7ddcfd41cd744ffec44bfa977c9ce265fcf40");
 pub(crate) static NAMED_ACQUIRE: Script =
-    script!("named_acquire", "bb7535a1505a4dac3db043802cf9ee5f4ec8e7ad");
+    script!("named_acquire", "751ac6eef1e50014074e58be179d2fa2eca3912a");
 pub(crate) static NAMED_RELEASE: Script =
-    script!("named_release", "2ff3ecfc99860de49f5db1692f9f859bc49aa218")
+    script!("named_release", "6909d37b92ced2c77d9f41394e191a97c2d4bcd2")
         .sharded_as(&NAMED_RELEASE_SHARDED);
 static NAMED_RELEASE_SHARDED: Script =
-    script!("named_release", "985813fb4f95e22c6bd231a684f9dd52537c06fc").for_shards();
+    script!("named_release", "bdf2f59cfb98e25282d7b047607e3d8623c45f92").for_shards();
+pub(crate) static NAMED_UNLOCK: Script =
+    script!("named_unlock", "29a26a575365281b82d03438ace12931abc828c1")
+        .sharded_as(&NAMED_UNLOCK_SHARDED);
+static NAMED_UNLOCK_SHARDED: Script =
+    script!("named_unlock", "eb77883857c8ebb08de975d55e493c00837a85e2").for_shards();
 pub(crate) static MULTI_ACQUIRE: Script =
-    script!("multi_acquire", "f0442abdd104c75716229f5bcdc6b992480f5144");
+    script!("multi_acquire", "0dd9589547b69e579de98b78bf58efa7d0e7812a");
 
 pub(crate) static ANY_POLL: Script =
     script!("any_poll", "8a94e41c61b5c4fd3b1eb3fa99706d8c3ca62bda");
@@ -169,10 +171,9 @@ const PUBLISH: (&str, &str) = ("redis.call('publish'", "redis.call('spublish'");
 const NOT_LATE: Duration = Duration::from_millis(1);
 
 /// One command as it goes over the wire.
-#[derive(Debug)]
 pub(crate) struct Call {
     /// The packed command.
-    pub(crate) bytes: Bytes,
+    pub(crate) bytes: Vec<u8>,
     /// The script that it calls, which the server may not know yet.
     pub(crate) script: Option<&'static Script>,
     /// How it can be joined with others, if it can be.
@@ -199,6 +200,14 @@ struct Part {
     count: usize,
 }
 
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.script.map(|script| script.name);
+        // Not the bytes: there may be a password in them.
+        f.debug_struct("Call").field("script", &name).field("length", &self.bytes.len()).finish()
+    }
+}
+
 impl Call {
     /// A call of `script` with its keys and arguments.
     pub(crate) fn script<'a>(
@@ -208,7 +217,7 @@ impl Call {
     ) -> Call {
         let count = keys.clone().into_iter().count();
         let parts = count + args.clone().into_iter().count();
-        let mut bytes = Bytes::with_capacity(128 + 48 * parts);
+        let mut bytes = Vec::with_capacity(128 + 48 * parts);
         open_script(&mut bytes, script, count, parts - count);
         let key = bytes.len();
         let first = keys.clone().into_iter().next().map(<[u8]>::len);
@@ -223,13 +232,13 @@ impl Call {
 
     /// A plain command.
     pub(crate) fn command(parts: &[&[u8]]) -> Call {
-        let mut bytes = Bytes::with_capacity(64);
+        let mut bytes = Vec::with_capacity(64);
         open(&mut bytes, parts.len());
         parts.iter().for_each(|value| part(&mut bytes, value));
         Call::of(bytes)
     }
 
-    fn of(bytes: Bytes) -> Call {
+    fn of(bytes: Vec<u8>) -> Call {
         let (lasting, once, replicated) = (Duration::ZERO, false, false);
         Call { bytes, script: None, part: None, key: None, lasting, once, replicated }
     }
@@ -266,7 +275,7 @@ impl Call {
 
     /// Packs one command behind `bytes` that makes those calls, all of which can be joined.
     pub(crate) fn join<'a>(calls: impl Iterator<Item = &'a Call> + Clone, bytes: &mut Vec<u8>) {
-        let parts = calls.filter_map(|call| call.part.as_ref().map(|part| (part, &**call.bytes)));
+        let parts = calls.filter_map(|call| call.part.as_ref().map(|part| (part, &*call.bytes)));
         let count = parts.clone().count();
         let args: usize = parts.clone().map(|(part, _)| part.count).sum();
         open_script(bytes, &ANY_JOIN, count, 1 + args);
@@ -331,57 +340,6 @@ fn part(bytes: &mut Vec<u8>, value: &[u8]) {
     open_part(bytes, value.len());
     bytes.extend_from_slice(value);
     bytes.extend_from_slice(b"\r\n");
-}
-
-/// What a command is packed into. Commands are made by one thread and often ended by
-/// another, so their buffers go round through a store that all share.
-pub(crate) struct Bytes(Vec<u8>);
-
-impl Bytes {
-    /// How many are kept, and how large they are at most.
-    const KEPT: usize = 128;
-    const LARGEST: usize = 1024;
-
-    fn with_capacity(capacity: usize) -> Bytes {
-        let mut bytes = SPARE.1.try_recv().unwrap_or_default();
-        bytes.reserve(capacity);
-        Bytes(bytes)
-    }
-}
-
-type Store<T> = (Sender<T>, Receiver<T>);
-
-static SPARE: LazyLock<Store<Vec<u8>>> = LazyLock::new(|| crossbeam_channel::bounded(Bytes::KEPT));
-
-impl Drop for Bytes {
-    fn drop(&mut self) {
-        let mut bytes = std::mem::take(&mut self.0);
-        if bytes.capacity() <= Bytes::LARGEST {
-            bytes.clear();
-            // There are enough if it does not fit in.
-            let _ = SPARE.0.try_send(bytes);
-        }
-    }
-}
-
-impl Deref for Bytes {
-    type Target = Vec<u8>;
-    fn deref(&self) -> &Vec<u8> {
-        &self.0
-    }
-}
-
-impl DerefMut for Bytes {
-    fn deref_mut(&mut self) -> &mut Vec<u8> {
-        &mut self.0
-    }
-}
-
-impl fmt::Debug for Bytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // There may be a password in it.
-        write!(f, "{} bytes", self.len())
-    }
 }
 
 /// A number in decimal, without an allocation.
@@ -449,7 +407,7 @@ impl Reply {
     pub(crate) fn into_int(self) -> Result<i64> {
         match self {
             Reply::Int(number) => Ok(number),
-            Reply::Refused(refusal) => Err(Error::server(&refusal)),
+            Reply::Refused(refusal) => Err(Error::refused(&refusal)),
             other => Err(unexpected(&other)),
         }
     }
@@ -457,7 +415,7 @@ impl Reply {
     pub(crate) fn into_ints(self) -> Result<Vec<i64>> {
         match self {
             Reply::List(parts) => parts.into_iter().map(Reply::into_int).collect(),
-            Reply::Refused(refusal) => Err(Error::server(&refusal)),
+            Reply::Refused(refusal) => Err(Error::refused(&refusal)),
             other => Err(unexpected(&other)),
         }
     }
@@ -519,11 +477,11 @@ mod tests {
         );
         assert_eq!(text, wanted);
         let ping = Call::command(&[b"PING"]);
-        assert_eq!(**ping.bytes, *b"*1\r\n$4\r\nPING\r\n");
+        assert_eq!(*ping.bytes, *b"*1\r\n$4\r\nPING\r\n");
         assert_eq!((call.key(), ping.key()), (Some(&b"k"[..]), None));
         for key in [&b"k"[..], b"0123456789", &[b'k'; 1234]] {
             let asked = Call::on_key(b"PTTL", key, &[]);
-            assert_eq!(**asked.bytes, **Call::command(&[b"PTTL", key]).bytes);
+            assert_eq!(*asked.bytes, *Call::command(&[b"PTTL", key]).bytes);
             assert_eq!(asked.key(), Some(key));
             let rest = [&b"1"[..]; 12];
             assert_eq!(Call::on_key(b"SPUBLISH", key, &rest).key(), Some(key));

@@ -3,12 +3,13 @@
 //! * "not held", and an earlier copy of the release may have run: that one released
 //!   it, if the deadline still lay ahead; else nobody knows, and it counts as lost;
 //! * "not held" without such doubt: somebody took the lock away; it was lost;
-//! * no answer, and it is not worth sending any more: the end of the lease will do.
+//! * no answer before the end of the lease: that will do, or the release is sent on for a
+//!   hold whose lease others keep alive (`Debt::beyond`).
 
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
-use crate::event::{Event, LostReason, Released};
+use crate::error::{Error, LostReason, Result};
+use crate::event::{Event, Released};
 use crate::lease::Lease;
 use crate::local::Local;
 use crate::protocol::{self, Freed};
@@ -28,7 +29,8 @@ impl Local {
     pub(crate) fn conclude(&self, hold: &Arc<Lease>, outcome: Result<Answer>) -> Result<()> {
         self.settled(hold);
         let told = outcome.and_then(|answer| self.read(hold, answer));
-        self.tell_released(told.clone());
+        let told = told.map_err(|error| error.with_lock_name(Arc::clone(self.name().given())));
+        self.tell_released(hold, told.clone());
         told.map(drop)
     }
 
@@ -41,21 +43,21 @@ impl Local {
             }
             Freed::NotHeld if answer.doubtful && time::now() < hold.held_until() => Ok(None),
             Freed::NotHeld => {
-                self.tell_lost(1, LostReason::Gone);
-                Err(Error::lost("the lock was not held any more when it was released"))
+                self.tell_lost([hold], LostReason::Gone);
+                Err(Error::lost(LostReason::Gone, "the lock was lost before its release"))
             }
         }
     }
 
-    fn tell_released(&self, told: Result<Option<u64>>) {
+    fn tell_released(&self, hold: &Lease, told: Result<Option<u64>>) {
         if let Err(error) = &told {
-            let name = self.name().given();
-            thread::say(|| log::warn!("the release of the lock {name:?} failed: {error}"));
+            thread::say(|| log::warn!("a release failed: {error}"));
         }
         self.tell(|| {
             let name = Arc::clone(self.name().given());
             let (heard_by, error) = told.map_or_else(|e| (None, Some(e)), |heard| (heard, None));
-            Event::Released(Released { name, heard_by, error })
+            let ((kind, hold), held, at) = (hold.number(), hold.held_for(), time::wall_time());
+            Event::Released(Released { at, name, kind, hold, held, heard_by, error })
         });
     }
 }

@@ -7,6 +7,9 @@ pub(crate) use real::{AtomicU64, Condvar, Mutex, thread_local};
 #[cfg(all(test, leasehold_model))]
 pub(crate) use model::{AtomicU64, Condvar, Mutex, thread_local};
 
+/// Whether time passes. In a model it stands still.
+pub(crate) const TIME_PASSES: bool = !cfg!(all(test, leasehold_model));
+
 pub(crate) use crowd::Crowd;
 pub(crate) use mailbox::Mailbox;
 
@@ -61,10 +64,21 @@ mod real {
         use crossbeam_channel::{Receiver, Sender};
         use std::time::Duration;
 
-        /// A waiting caller looks at the clock at least this often. Longer than
-        /// the sleeps above: there may be thousands of them, and all that a
-        /// suspended machine can do to them is to let a wait last longer.
-        const LONGEST_WAIT: Duration = Duration::from_secs(60);
+        /// A waiting caller with a deadline looks at the clock at least this often. Channels are
+        /// timed by a clock that stands still while the machine is suspended, deadlines by one
+        /// that goes on: a deadline that passes during suspend is noticed so long after the
+        /// resume. Longer than the sleeps above, because there may be thousands of callers: each
+        /// look costs about 17 us of processor time.
+        pub(super) const LONGEST_NAP: Duration = Duration::from_secs(5);
+
+        /// How long a caller sleeps before it looks at the clock again.
+        pub(super) fn nap(now: Moment, end: Moment) -> Duration {
+            match end {
+                // No clock ends this sleep.
+                Moment::END => Duration::MAX,
+                end => now.until(end).min(LONGEST_NAP),
+            }
+        }
 
         /// A bell that is rung at most once until somebody has heard it.
         #[derive(Debug)]
@@ -87,8 +101,27 @@ mod real {
             }
 
             pub(crate) fn hear(&self, end: Moment) {
-                let _ = self.heard.recv_timeout(time::now().until(end).min(LONGEST_WAIT));
+                let _ = self.heard.recv_timeout(nap(time::now(), end));
             }
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::signal::{LONGEST_NAP, nap};
+        use super::*;
+
+        /// The machine is suspended at any moment of the sleep: the clock of deadlines goes on,
+        /// that of sleeps does not.
+        #[test]
+        fn a_deadline_that_passes_during_suspend_is_noticed_within_the_longest_nap() {
+            let deadline = Moment::START + Duration::from_secs(100);
+            for left in (0..100_000).step_by(7).map(Duration::from_millis) {
+                let rest_after_resume = nap(deadline.before(left), deadline);
+                assert!(rest_after_resume <= LONGEST_NAP && rest_after_resume <= left);
+                assert!(rest_after_resume == left || rest_after_resume == LONGEST_NAP);
+            }
+            assert_eq!(nap(deadline, Moment::END), Duration::MAX, "another thread ends it");
         }
     }
 }
@@ -114,6 +147,10 @@ mod model {
         pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
             // A model that panics has failed; what it leaves behind is of no interest.
             MutexGuard(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
+        }
+
+        pub(crate) fn get_mut(&mut self) -> &mut T {
+            self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
         }
     }
 

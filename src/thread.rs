@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
@@ -14,6 +15,35 @@ pub(crate) fn start(
     run: impl FnOnce() + Send + 'static,
 ) -> std::io::Result<JoinHandle<()>> {
     Builder::new().name(name.to_owned()).spawn(run)
+}
+
+/// Starts a thread that nobody joins; in a model one that the model schedules.
+#[cfg(not(all(test, leasehold_model)))]
+fn detach(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    start(name, run).map(drop)
+}
+
+#[cfg(all(test, leasehold_model))]
+fn detach(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    shuttle::thread::Builder::new().name(name.to_owned()).spawn(run).map(drop)
+}
+
+/// Runs a job on a thread of its own, which nobody joins; by the caller if none can be started.
+pub(crate) fn detach_or_run(name: &str, job: impl FnOnce() + Send + 'static) {
+    let job = Arc::new(Mutex::new(Some(job)));
+    let take = |job: &Mutex<Option<_>>| job.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let handed = Arc::clone(&job);
+    let run = move || {
+        if let Some(job) = take(&handed) {
+            job();
+        }
+    };
+    if let Err(error) = detach(name, run) {
+        say(|| log::error!("no thread {name}, so the caller has to wait: {error}"));
+        if let Some(job) = take(&job) {
+            job();
+        }
+    }
 }
 
 /// Takes one step of a thread that must go on: foreign code in it, a logger or a

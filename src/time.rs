@@ -7,6 +7,8 @@
 use std::ops::Add;
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::platform;
+
 /// A point in time, in nanoseconds since the machine was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Moment(u64);
@@ -57,26 +59,26 @@ fn nanos(span: Duration) -> u64 {
 
 /// Reads the clock. No system call on Linux: the kernel maps it into the process.
 pub(crate) fn now() -> Moment {
-    let time = rustix::time::clock_gettime(clock::BOOT);
+    let time = rustix::time::clock_gettime(platform::CLOCK);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
     Moment(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
 }
 
+/// A time of day, as events have it.
+pub(crate) type WallTime = SystemTime;
+
+/// The beginning of 1970.
+pub(crate) const EPOCH: WallTime = SystemTime::UNIX_EPOCH;
+
+/// The time of day as this machine knows it, which may jump.
+pub(crate) fn wall_time() -> WallTime {
+    SystemTime::now()
+}
+
 /// The time since 1970 as this machine knows it, which may jump: to compare clocks.
 pub(crate) fn wall_clock() -> Duration {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
-}
-
-#[cfg(any(target_os = "linux", target_os = "android"))]
-mod clock {
-    pub(super) const BOOT: rustix::time::ClockId = rustix::time::ClockId::Boottime;
-}
-
-/// Elsewhere the monotonic clock has to do; on macOS it goes on during sleep.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-mod clock {
-    pub(super) const BOOT: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
+    wall_time().duration_since(EPOCH).unwrap_or_default()
 }
 
 /// Until when a caller is willing to wait.
@@ -110,6 +112,14 @@ impl Patience {
             Patience::None => Moment::START,
             Patience::Until(end) => end,
             Patience::Forever => Moment::END,
+        }
+    }
+
+    /// The deadline of the caller, if it named one.
+    pub(crate) fn deadline(self) -> Moment {
+        match self {
+            Patience::Until(end) => end,
+            Patience::None | Patience::Forever => Moment::END,
         }
     }
 

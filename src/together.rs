@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use crate::acquire::Attempt;
-use crate::error::{Error, Result};
+use crate::error::{Error, LostReason, Result};
 use crate::event::{Acquired, Event};
 use crate::gate::Ticket;
 use crate::held::{Entry, Wish};
@@ -17,10 +17,12 @@ use crate::lease::{self, Grant};
 use crate::local::Caller;
 use crate::pool::At;
 use crate::protocol;
+use crate::questions::ANEW;
 use crate::release::Hold;
-use crate::request::{Answer, Debt, Request};
+use crate::request::{Answer, Debt, Failure, Request};
 use crate::script::{self, Call, LaneId, Reply};
-use crate::time::{self, Moment};
+use crate::time;
+use crate::topology::Moves;
 
 /// What became of the question for all.
 #[derive(Debug)]
@@ -64,25 +66,32 @@ pub(crate) fn take(attempts: &[Attempt<'_>]) -> Result<Taken> {
     }
     let asked: Vec<_> = steps.iter().filter_map(Step::asked).collect();
     if let Some(question) = Question::new(&asked) {
-        let answer = question.ask()?;
+        let (answer, moves) = question.ask()?;
         if let Some(refused) = question.refused(&answer)? {
             let positions = steps.iter().enumerate().filter(|(_, step)| step.asked().is_some());
             let position = positions.map(|(position, _)| position).nth(refused);
             return Ok(Taken::Refused(position.unwrap_or_default()));
         }
         question.check_grant(&answer)?;
-        return Ok(Taken::All(steps.into_iter().map(|step| step.granted(&answer)).collect()));
+        let granted = |step: Step<'_>| step.granted(&answer, moves);
+        return Ok(Taken::All(steps.into_iter().map(granted).collect()));
     }
     Ok(Taken::All(steps.into_iter().filter_map(Step::held).collect()))
 }
 
 fn step<'a>(attempt: &'a Attempt<'a>) -> Result<Option<Step<'a>>> {
     attempt.check_wanted()?;
+    attempt.seat.engine.ready(&attempt.limit())?;
     let (now, renewed) = (time::now(), attempt.lease.is_none());
-    let wish = Wish { rules: attempt.rules, owned: attempt.owned, waits: false, renewed };
+    let wish =
+        Wish { rules: attempt.rules, owned: attempt.owned, waits: false, endless: false, renewed };
     let (local, hold) = (&attempt.seat.local, HoldId::next());
-    if let Entry::Again(lease) = local.enter(&wish, None, ThreadId::current(), now)? {
-        return attempt.enter_again(attempt.hold(lease)).map(Step::Held).map(Some);
+    match local.enter(&wish, None, ThreadId::current(), now)? {
+        Entry::Again(lease) => {
+            return attempt.enter_again(attempt.hold(lease)).map(Step::Held).map(Some);
+        }
+        Entry::Busy => return attempt.seat.engine.fleet.check_process().map(|()| None),
+        Entry::Beside(_) | Entry::Anew => {}
     }
     let caller = Caller::new(wish);
     let Some(ticket) = local.line_up(caller.clone(), now) else {
@@ -108,16 +117,16 @@ impl<'a> Step<'a> {
     }
 
     /// The hold that it has, or has now.
-    fn granted(self, answer: &Answer) -> Hold {
+    fn granted(self, answer: &Answer, moves: Moves) -> Hold {
         match self {
             Step::Held(hold) => hold,
-            Step::Asked(standing) => standing.granted(answer),
+            Step::Asked(standing) => standing.granted(answer, moves),
         }
     }
 }
 
 impl Standing<'_> {
-    fn granted(mut self, answer: &Answer) -> Hold {
+    fn granted(mut self, answer: &Answer, moves: Moves) -> Hold {
         let (attempt, now) = (self.attempt, time::now());
         let term = attempt.term();
         let grant = Grant {
@@ -135,13 +144,12 @@ impl Standing<'_> {
         let (local, round_trip) = (&attempt.seat.local, answer.sent.until(now));
         let lease = local.granted(self.ticket.take(), &self.caller, grant, round_trip);
         let hold = attempt.hold(lease);
-        attempt.seat.engine.watchdog.keep(hold.kept());
-        let name = || Arc::clone(local.name().given());
-        attempt
-            .seat
-            .engine
-            .events
-            .tell(|| Event::Acquired(Acquired { name: name(), waited: round_trip }));
+        attempt.seat.engine.watchdog.keep_granted(hold.kept(), moves);
+        let (kind, number) = hold.lease().number();
+        attempt.seat.engine.events.tell(|| {
+            let (at, name) = (time::wall_time(), Arc::clone(local.name().given()));
+            Event::Acquired(Acquired { at, name, kind, hold: number, waited: round_trip })
+        });
         hold
     }
 }
@@ -157,16 +165,30 @@ impl<'a> Question<'a> {
         Some(Question { asked, first: asked.first()? })
     }
 
-    fn ask(&self) -> Result<Answer> {
-        let pool = &self.first.attempt.seat.engine.fleet;
-        let owed = self.asked.iter().find_map(|one| one.attempt.seat.local.owed());
-        let (lane, outcome) = pool.wait(pool.queue(self.call(), At::near(owed)), Moment::END);
-        outcome.map_err(|failure| {
-            if failure.is_written() {
-                self.undo(lane);
+    /// The answer, and how many moves there had been before it was asked for. What came from
+    /// a server that was left meanwhile says nothing.
+    fn ask(&self) -> Result<(Answer, Moves)> {
+        let _call = self.first.attempt.seat.engine.call();
+        let fleet = &self.first.attempt.seat.engine.fleet;
+        let mut near = self.asked.iter().find_map(|one| one.attempt.seat.local.owed());
+        let limit = self.first.attempt.limit();
+        for _ in 0..ANEW {
+            let moves = fleet.moves();
+            let pending = fleet.queue(self.call(), At::near(near));
+            let (lane, outcome) = fleet.wait_at_once(pending, &limit);
+            let unanswered = |failure: &Failure| {
+                if failure.is_written() {
+                    self.undo(lane);
+                }
+            };
+            let answer = outcome.inspect_err(unanswered).map_err(Failure::into_error)?;
+            if fleet.moves() == moves {
+                return Ok((answer, moves));
             }
-            failure.into_error()
-        })
+            near = Some(lane);
+        }
+        near.into_iter().for_each(|lane| self.undo(lane));
+        Err(Error::outdated())
     }
 
     fn call(&self) -> Call {
@@ -198,7 +220,7 @@ impl<'a> Question<'a> {
         let over = lease::deadline(answer.sent, self.first.attempt.term()) <= time::now();
         let error = match answer.too_few {
             Some(too_few) => too_few.into_error(),
-            None if over => Error::lost("the leases were over before the server's answer came"),
+            None if over => Error::lost(LostReason::Expired, "the grant arrived too late"),
             None => return Ok(()),
         };
         self.undo(answer.lane);

@@ -16,9 +16,10 @@ use crate::conn::Conn;
 #[cfg(all(test, leasehold_model))]
 use crate::conn::model::Conn;
 use crate::conn::{Address, Ghosts, Identity, Timeouts};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
+use crate::sync::Mailbox;
 use cluster::Cluster;
-use sentinel::Sentinels;
+use sentinel::{Sentinels, no_master};
 
 /// Where the connections of one pool lead.
 #[derive(Clone, Debug)]
@@ -86,25 +87,23 @@ impl Route {
         }
     }
 
-    /// Whether it always leads to the same address.
-    pub(crate) fn is_fixed(&self) -> bool {
-        matches!(self, Route::To(_))
-    }
-
-    /// Ends such a wait, where it can be ended.
+    /// Ends a wait of [`Watch::wait`] that waits for a reason to look.
     pub(crate) fn wake(&self) {
         if let Route::Node(cluster) = self {
             cluster.doubt();
         }
     }
 
-    /// Listens for a while, the turn counted by the caller; whether the server is another
-    /// one now than it was before.
-    pub(crate) fn listen(&self, turn: usize) -> Result<bool> {
+    /// What looks for another server, where there can be one.
+    pub(crate) fn watch(&self) -> Option<Watch> {
         match self {
-            Route::To(_) => Ok(false),
-            Route::Master(sentinels) => sentinels.listen(turn),
-            Route::Node(cluster) => cluster.listen(),
+            Route::To(_) => None,
+            Route::Master(sentinels) => {
+                Some(Watch::Master(sentinel::Watch::new(Arc::clone(sentinels))))
+            }
+            Route::Node(cluster) => {
+                Some(Watch::Nodes(Box::new(cluster::Watch::new(Arc::clone(cluster)))))
+            }
         }
     }
 
@@ -118,7 +117,26 @@ impl Route {
     }
 }
 
-fn no_master(address: &Address) -> Error {
-    let message = format!("the server at {} is not the master", address.shown());
-    Error::new(ErrorKind::Connection, message)
+/// Looks again and again whether the server is another one, over connections that it keeps.
+pub(crate) enum Watch {
+    Master(sentinel::Watch),
+    Nodes(Box<cluster::Watch>),
+}
+
+impl Watch {
+    /// Blocks until it is time to look. `stop` ends the wait, together with [`Route::wake`].
+    pub(crate) fn wait(&mut self, stop: &Mailbox) {
+        match self {
+            Watch::Master(watch) => watch.wait(stop),
+            Watch::Nodes(watch) => watch.wait(stop),
+        }
+    }
+
+    /// Looks. Returns whether the server is another one than before.
+    pub(crate) fn look(&mut self) -> Result<bool> {
+        match self {
+            Watch::Master(watch) => watch.look(),
+            Watch::Nodes(watch) => watch.look(),
+        }
+    }
 }

@@ -2,15 +2,17 @@
 //!
 //! Every hold has a timer on one wheel: a hold that is renewed fires when two
 //! thirds of its lease are left (a little later, spread, so that locks taken
-//! together are not renewed together), a fixed one at its deadline. Taking and
+//! together are not renewed together). A fixed lease fires after the same period, or at its
+//! deadline: the server is asked whether it has the hold, and extends nothing. Taking and
 //! dropping a lock costs one insert and one cancel, and no system call.
 //!
-//! What is due goes out in batches, up to [`KEYS`] per script call and many
-//! calls per write, over a connection of its own. "Not yours" ends a hold at once.
+//! What is due goes out in batches ([`batches`]), many calls per write, over a connection of
+//! its own. "Not yours" ends a hold at once.
 //! No answer (`renewal_failed`) leaves it valid to its deadline, and is tried again
 //! until then. In a cluster nobody at one node waits for another: all is written before any answer is
 //! read, with one deadline, and connections are made aside. When a connection of the client, its listener's excepted, was made
-//! anew, every lease is renewed at once: a server that came back empty is noticed. The same
+//! anew, every lease is renewed, or asked for, at once: a server that came back empty is noticed. (Not if
+//! it names the same history of its data: [`histories`].) The same
 //! if the server is another one by now (`topology.rs`), and all who wait are told to ask.
 //!
 //! The same thread polls for those who wait. A message that says that a lock is free
@@ -21,6 +23,9 @@
 //! The same thread beats the drum for the listener: while that is connected, a
 //! message on the client's own channel, at most a second apart, proves the path.
 
+mod batches;
+mod histories;
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,10 +33,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::audit::Auditor;
+use crate::cancel::Limit;
 use crate::conn::Timeouts;
-use crate::error::{Error, ErrorKind, Result};
-use crate::event::{Event, LostReason, RenewalFailed, Renewed, Sink};
-use crate::fleet::{Fleet, Pending};
+use crate::error::{Error, LostReason, Result};
+use crate::event::{Event, RenewalFailed, Renewed, Sink};
+use crate::fleet::Fleet;
 use crate::lease::{Lease, Look, Renewal};
 use crate::local::Local;
 use crate::pool::OnReconnect;
@@ -43,6 +49,8 @@ use crate::time::{self, Moment, jittered, millis};
 use crate::topology::Moves;
 use crate::waiters::Waiters;
 use crate::wheel::Wheel;
+use batches::NoAnswer;
+use histories::Histories;
 
 /// The grain of the timers.
 const TICK: Duration = Duration::from_millis(5);
@@ -58,11 +66,8 @@ const DUE: (u32, u32) = (2, 3);
 const SPREAD: u32 = 12;
 const GRAIN: u32 = 120;
 
-/// How many leases one script call renews, and how many locks one looks at.
-const KEYS: usize = 128;
-
-/// How long a connection is waited for that is being made.
-const CONNECTED: Duration = Duration::from_millis(250);
+/// How long a connection is waited for that is being made, or another server.
+const SOON: Duration = Duration::from_millis(250);
 
 /// Polls that fall into this part of the poll bound go together. They are planned for the
 /// last part but one, so that the front can ask within the bound.
@@ -78,8 +83,16 @@ pub(crate) struct Kept {
     pub(crate) lease: Arc<Lease>,
 }
 
-/// A question that was queued, or why it was not.
-type Asked = std::result::Result<Pending, Option<Error>>;
+/// The lease with which a script that renews only looks: no key has less left.
+const LOOK: &[u8] = b"-2";
+
+/// A hold that the server is to be asked for now.
+#[derive(Debug)]
+struct Due {
+    kept: Kept,
+    /// Its lease is to be extended.
+    renewed: bool,
+}
 
 /// How the watchdog is set up.
 #[derive(Debug)]
@@ -101,6 +114,9 @@ pub(crate) struct Watchdog {
     timers: Mutex<Timers>,
     bell: Mailbox,
     renew_all: AtomicBool,
+    /// A connection was made anew.
+    reconnected: AtomicBool,
+    histories: Histories,
     moves: Mutex<Moves>,
     stop: AtomicBool,
 }
@@ -109,6 +125,9 @@ pub(crate) struct Watchdog {
 struct Timers {
     wheel: Wheel<Kept>,
     polls: Wheel<Arc<Local>>,
+    /// What has fired and is being seen to. A round that panics leaves it to the next.
+    fired: Vec<Kept>,
+    polled: Vec<Arc<Local>>,
     /// When the thread will look next.
     planned: Moment,
 }
@@ -132,7 +151,7 @@ impl fmt::Debug for Watchdog {
 
 impl OnReconnect for Watchdog {
     fn reconnected(&self) {
-        self.renew_all.store(true, Ordering::Release);
+        self.reconnected.store(true, Ordering::Release);
         self.bell.ring();
     }
 }
@@ -153,6 +172,8 @@ impl Watchdog {
             timers: Mutex::new(Timers::new(now)),
             bell: Mailbox::default(),
             renew_all: AtomicBool::new(false),
+            reconnected: AtomicBool::new(false),
+            histories: Histories::default(),
             moves: Mutex::default(),
             stop: AtomicBool::new(false),
         }
@@ -172,21 +193,35 @@ impl Watchdog {
 
     /// Looks after a hold until [`Watchdog::forget`].
     pub(crate) fn keep(&self, kept: Kept) {
-        let now = time::now();
-        match kept.lease.renewal(now, self.due_below()) {
-            Renewal::Later(at) | Renewal::Orphaned(at) => self.look_later(kept, at),
-            Renewal::Ask => self.set_timer(kept, now),
-            Renewal::Over { noticed } => kept.over(noticed, &self.fleet),
+        match kept.lease.look(time::now()) {
+            Look::Held => self.ask_in_time(kept),
+            Look::Over { noticed } => kept.over(noticed, &self.fleet),
         }
     }
 
-    /// Sets the timer of a hold for `at`, or a little later if it is renewed then.
-    fn look_later(&self, kept: Kept, at: Moment) {
-        if !kept.lease.is_renewed() {
-            return self.set_timer(kept, at);
+    /// The same for a hold that was granted to a question which was sent when there were so
+    /// many moves: after one more, all that are kept have been renewed already.
+    pub(crate) fn keep_granted(&self, kept: Kept, moves: Moves) {
+        self.keep(kept);
+        if self.fleet.moves() != moves {
+            self.renew_all.store(true, Ordering::Release);
+            self.bell.ring();
         }
-        let spread = jittered(self.settings.timeout / SPREAD, kept.lease.hold().seed());
-        self.set_timer(kept, (at + spread).rounded_up(self.settings.timeout / GRAIN));
+    }
+
+    /// Sets the timer of a hold: a little later than it might be asked for, lest many are asked
+    /// for in small batches, but not after the end of a fixed lease.
+    fn ask_in_time(&self, kept: Kept) {
+        let (now, timeout) = (time::now(), self.settings.timeout);
+        let at = kept.lease.ask_at(now, timeout - self.due_below(), self.due_below());
+        let spread = jittered(timeout / SPREAD, kept.lease.hold().seed());
+        let later = (at + spread).rounded_up(timeout / GRAIN);
+        let at = match kept.lease.is_renewed() {
+            _ if at <= now => now,
+            true => later,
+            false => later.min(now + kept.lease.remaining(now)),
+        };
+        self.set_timer(kept, at);
     }
 
     /// Drops the timer of a hold.
@@ -235,22 +270,34 @@ impl Watchdog {
         while !self.stop.load(Ordering::Acquire) {
             let round = || self.round(&mut next_beat);
             let planned = thread::survive("renewing leases", round);
-            self.bell.sleep(planned.unwrap_or_else(|| time::now() + thread::PAUSE));
+            self.bell.sleep(planned.unwrap_or_else(|| self.after_a_panic()));
         }
+    }
+
+    /// Nobody knows how far the round has come; when the next is to be.
+    fn after_a_panic(&self) -> Moment {
+        self.renew_all.store(true, Ordering::Release);
+        time::now() + thread::PAUSE
     }
 
     /// Sees to all that is due; when it has to look again.
     fn round(&self, next_beat: &mut Moment) -> Moment {
         let now = time::now();
-        let (mut fired, mut polled) = (Vec::new(), Vec::new());
-        self.timers.lock().advance(now, &mut fired, &mut polled);
+        let (fired, polled) = self.timers.lock().advance(now);
         self.follow();
         let mut due = self.look_at(fired, now);
-        if self.renew_all.swap(false, Ordering::AcqRel) {
-            due.extend(self.all_renewed());
+        let reconnected = self.reconnected.swap(false, Ordering::AcqRel);
+        let renew_all = self.renew_all.swap(false, Ordering::AcqRel);
+        if renew_all {
+            due.extend(self.all());
         }
         self.renew(due);
+        if reconnected && !renew_all {
+            self.renew(self.all_that_may_be_gone());
+        }
         self.look_for_free(polled);
+        let seen_to = self.timers.lock().take_fired();
+        drop(seen_to);
         self.audit();
         if !self.waiters.is_listening() {
             return self.plan(Moment::END);
@@ -290,90 +337,104 @@ impl Watchdog {
         timers.planned
     }
 
-    /// Sees to the timers that fired; the holds whose renewal is due.
-    fn look_at(&self, fired: Vec<Kept>, now: Moment) -> Vec<Kept> {
+    /// Sees to the timers that fired; the holds that are to be asked for.
+    fn look_at(&self, fired: Vec<Kept>, now: Moment) -> Vec<Due> {
         let mut due = Vec::new();
         for kept in fired {
-            match kept.lease.renewal(now, self.due_below()) {
-                Renewal::Ask => due.push(kept),
-                Renewal::Later(at) => self.look_later(kept, at),
-                Renewal::Orphaned(at) => self.orphaned(kept, at),
+            match kept.lease.renewal(now) {
+                Renewal::Extend => due.push(Due { kept, renewed: true }),
+                Renewal::Look => due.push(Due { kept, renewed: false }),
+                Renewal::Orphaned => self.orphaned(kept),
                 Renewal::Over { noticed } => kept.over(noticed, &self.fleet),
             }
         }
         due
     }
 
-    fn orphaned(&self, kept: Kept, at: Moment) {
+    fn orphaned(&self, kept: Kept) {
         let name = Arc::clone(kept.local.name().given());
-        self.set_timer(kept, at);
+        self.ask_in_time(kept);
         thread::say(|| {
             log::warn!("the thread that held the lock {name:?} has ended: it is renewed no more");
         });
     }
 
-    fn all_renewed(&self) -> Vec<Kept> {
+    fn all(&self) -> Vec<Due> {
         let timers = self.timers.lock();
-        timers.wheel.iter().filter(|kept| kept.lease.is_renewed()).cloned().collect()
+        let due = |kept: &Kept| Due { kept: kept.clone(), renewed: kept.lease.is_renewed() };
+        timers.wheel.iter().map(due).collect()
     }
 
-    /// Renews holds, in batches that are written together and answered one by one.
-    fn renew(&self, mut due: Vec<Kept>) {
-        let kind = |kept: &Kept| (kept.renewal().digest, self.slot_of(&kept.local));
-        due.sort_by_key(kind);
-        let batches = due.chunk_by(|a, b| kind(a) == kind(b)).flat_map(|chunk| chunk.chunks(KEYS));
-        let batches: Vec<_> = batches.map(|batch| (batch, self.ask(batch))).collect();
-        for (batch, asked) in batches {
-            let pending = match asked {
-                Ok(pending) => pending,
-                Err(Some(error)) => {
-                    self.failed(batch, &error);
-                    continue;
-                }
-                Err(None) => {
-                    self.try_again(batch, CONNECTED);
-                    continue;
-                }
-            };
-            let answer = self.fleet.wait_private(pending).inspect_err(|failure| {
-                if failure.is_written() {
+    /// All holds but those of servers that have kept their data. Asks the servers.
+    fn all_that_may_be_gone(&self) -> Vec<Due> {
+        let mut all = self.all();
+        if all.is_empty() || !self.auditor.is_on() {
+            return all;
+        }
+        let unchanged = self.histories.unchanged(&self.fleet);
+        let node = |due: &Due| self.fleet.node_of(due.kept.local.name().key());
+        all.retain(|due| !unchanged.contains(&node(due)));
+        all
+    }
+
+    /// Asks for holds.
+    fn renew(&self, mut due: Vec<Due>) {
+        let kind =
+            |due: &Due| (due.renewed, due.kept.renewal().digest, self.slot_of(&due.kept.local));
+        let question = |batch: &[Due]| self.question(batch);
+        batches::ask(&self.fleet, &mut due, kind, question, |batch, outcome| {
+            match outcome.map(Renewals::read) {
+                Ok(Ok(renewals)) => self.renewed(batch, &renewals),
+                Ok(Err(error)) => self.failed(batch, &error),
+                Err(NoAnswer::Connecting) => self.try_again(batch, SOON),
+                Err(NoAnswer::Outdated) => {
                     self.may_be_renewed(batch);
+                    self.try_again(batch, SOON);
                 }
-            });
-            match answer.map_err(Failure::into_error).and_then(Renewals::read) {
-                Ok(renewals) => self.renewed(batch, &renewals),
-                Err(error) => self.failed(batch, &error),
+                Err(NoAnswer::Failed { error, written }) => {
+                    if written {
+                        self.may_be_renewed(batch);
+                    }
+                    self.failed(batch, &error);
+                }
             }
+        });
+    }
+
+    fn question(&self, batch: &[Due]) -> Call {
+        let lease = Digits::new(millis(self.settings.timeout).unsigned_abs());
+        let holds = batch.iter().map(|due| &due.kept);
+        match batch.first() {
+            Some(Due { renewed: true, .. }) => renewal(holds, lease.as_bytes()).replicated(),
+            _ => renewal(holds, LOOK),
         }
     }
 
-    /// Queues the question for one batch.
-    fn ask(&self, batch: &[Kept]) -> Asked {
-        let lease = Digits::new(millis(self.settings.timeout).unsigned_abs());
-        self.fleet.queue_private(renewal(batch, &lease))
-    }
-
-    fn renewed(&self, batch: &[Kept], answer: &Renewals) {
+    fn renewed(&self, batch: &[Due], answer: &Renewals) {
         let now = time::now();
         let positions = (1..).zip(batch);
         let (lost, kept): (Vec<_>, Vec<_>) =
             positions.partition(|(position, _)| answer.lost.contains(position));
-        lost.iter().for_each(|(_, kept)| kept.local.lose(&kept.lease));
-        let kept: Vec<_> = kept.into_iter().map(|(_, kept)| kept.clone()).collect();
-        if let Some(too_few) = answer.too_few {
-            self.may_be_renewed(&kept);
-            return self.failed(&kept, &too_few.into_error());
+        lost.iter().for_each(|(_, due)| due.kept.local.lose(&due.kept.lease));
+        let (renewed, fixed): (Vec<_>, Vec<_>) =
+            kept.into_iter().map(|(_, due)| due).partition(|due| due.renewed);
+        fixed.iter().for_each(|due| self.keep(due.kept.clone()));
+        if renewed.is_empty() {
+            return;
         }
-        kept.iter().for_each(|kept| self.extend(kept, answer.sent, now));
-        self.settings.events.tell(|| Event::Renewed(Renewed { leases: kept.len() }));
+        if let Some(too_few) = answer.too_few {
+            self.may_be_renewed(renewed.iter().copied());
+            return self.failed(renewed, &too_few.into_error());
+        }
+        renewed.iter().for_each(|due| self.extend(&due.kept, answer.sent, now));
+        let holds = || renewed.iter().map(|due| due.kept.lease.hold().number()).collect();
+        let at = time::wall_time;
+        self.settings.events.tell(|| Event::Renewed(Renewed { at: at(), holds: holds() }));
     }
 
     fn extend(&self, kept: &Kept, sent: Moment, now: Moment) {
         match kept.lease.extend(sent, now, self.settings.timeout) {
-            Look::Held => {
-                let deadline = now + kept.lease.remaining(now);
-                self.look_later(kept.clone(), deadline.before(self.due_below()));
-            }
+            Look::Held => self.ask_in_time(kept.clone()),
             Look::Over { noticed } => kept.over(noticed, &self.fleet),
         }
     }
@@ -381,18 +442,10 @@ impl Watchdog {
     /// Polls the server for those who wait for these locks.
     fn look_for_free(&self, mut polled: Vec<Arc<Local>>) {
         polled.retain(|local| local.is_polled());
-        let ask = |batch: &[Arc<Local>]| {
-            let keys = batch.iter().map(|local| local.name().key().as_bytes());
-            self.fleet.queue_private(Call::script(&script::ANY_POLL, keys, []))
-        };
-        polled.sort_by_key(|local| self.slot_of(local));
-        let batches = polled.chunk_by(|a, b| self.slot_of(a) == self.slot_of(b));
-        let batches = batches.flat_map(|chunk| chunk.chunks(KEYS));
-        let batches: Vec<_> = batches.map(|batch| (batch, ask(batch))).collect();
-        for (batch, asked) in batches {
-            let wait = |pending| self.fleet.wait_private(pending).map_err(Failure::into_error);
-            let answer = asked.map_err(|error| error.unwrap_or_else(not_connected)).and_then(wait);
-            match answer.and_then(|answer| answer.reply.into_ints()) {
+        let slot = |local: &Arc<Local>| self.slot_of(local);
+        batches::ask(&self.fleet, &mut polled, slot, poll, |batch, outcome| {
+            let free = outcome.map_err(NoAnswer::into_error);
+            match free.and_then(|answer| answer.reply.into_ints()) {
                 Ok(free) => {
                     let free = (1..).zip(batch).filter(|(position, _)| free.contains(position));
                     free.for_each(|(_, local)| local.may_be_free());
@@ -403,7 +456,7 @@ impl Watchdog {
                     batch.iter().for_each(|local| local.may_be_free());
                 }
             }
-        }
+        });
         polled.into_iter().for_each(|local| self.poll(local));
     }
 
@@ -412,32 +465,36 @@ impl Watchdog {
         self.fleet.slot_of(local.name().key())
     }
 
-    fn may_be_renewed(&self, batch: &[Kept]) {
+    fn may_be_renewed<'a>(&self, batch: impl IntoIterator<Item = &'a Due>) {
         let now = time::now();
-        batch.iter().for_each(|kept| kept.lease.may_be_extended(now, self.settings.timeout));
+        let renewed = batch.into_iter().filter(|due| due.renewed);
+        renewed.for_each(|due| due.kept.lease.may_be_extended(now, self.settings.timeout));
     }
 
     /// The question got no answer, or not the kind that says anything of a hold.
-    fn failed(&self, batch: &[Kept], error: &Error) {
-        let now = time::now();
-        thread::say(|| log::warn!("{} leases could not be renewed: {error}", batch.len()));
-        for kept in batch {
+    fn failed<'a>(&self, batch: impl IntoIterator<Item = &'a Due>, error: &Error) {
+        let (now, batch) = (time::now(), Vec::from_iter(batch));
+        thread::say(|| log::warn!("{} leases could not be asked for: {error}", batch.len()));
+        for Due { kept, renewed } in &batch {
             if !kept.local.is_valid(&kept.lease, now) {
                 kept.undo(&self.fleet);
-                continue;
+            } else if *renewed {
+                let name = Arc::clone(kept.local.name().given());
+                let error = error.clone().with_lock_name(Arc::clone(&name));
+                let remaining = kept.lease.remaining(now);
+                let ((kind, hold), at) = (kept.lease.number(), time::wall_time());
+                let failed = RenewalFailed { at, name, kind, hold, remaining, error };
+                self.settings.events.tell(|| Event::RenewalFailed(failed));
             }
-            let (name, error) = (Arc::clone(kept.local.name().given()), error.clone());
-            let remaining = kept.lease.remaining(now);
-            let failed = RenewalFailed { name, remaining, error };
-            self.settings.events.tell(|| Event::RenewalFailed(failed));
         }
         self.try_again(batch, LONGEST_SLEEP);
     }
 
     /// Has these asked for again after a while, those that have little time sooner.
-    fn try_again(&self, batch: &[Kept], longest: Duration) {
+    fn try_again<'a>(&self, batch: impl IntoIterator<Item = &'a Due>, longest: Duration) {
         let now = time::now();
-        for kept in batch.iter().filter(|kept| kept.local.is_valid(&kept.lease, now)) {
+        let kept = batch.into_iter().map(|due| &due.kept);
+        for kept in kept.filter(|kept| kept.local.is_valid(&kept.lease, now)) {
             let pause = (kept.lease.remaining(now) / 8).min(longest).max(TICK);
             self.set_timer(kept.clone(), now + jittered(pause, kept.lease.hold().seed()));
         }
@@ -447,7 +504,7 @@ impl Watchdog {
         let beats = self.waiters.beats().into_iter();
         let beats: Vec<_> = beats.flat_map(|beat| self.fleet.queue_private(beat)).collect();
         for beat in beats {
-            if let Err(Failure { error, .. }) = self.fleet.wait_private(beat) {
+            if let Err(Failure { error, .. }) = self.fleet.wait_at_once(beat, &Limit::none()).1 {
                 thread::say(|| log::debug!("a listener's heartbeat could not be sent: {error}"));
             }
         }
@@ -457,12 +514,20 @@ impl Watchdog {
 impl Timers {
     fn new(now: Moment) -> Timers {
         let (wheel, polls) = (Wheel::new(TICK, now), Wheel::new(TICK, now));
-        Timers { wheel, polls, planned: Moment::START }
+        let (fired, polled) = (Vec::new(), Vec::new());
+        Timers { wheel, polls, fired, polled, planned: Moment::START }
     }
 
-    fn advance(&mut self, now: Moment, fired: &mut Vec<Kept>, polled: &mut Vec<Arc<Local>>) {
-        self.wheel.advance(now, fired);
-        self.polls.advance(now, polled);
+    /// What is due, and what a round has left behind that panicked.
+    fn advance(&mut self, now: Moment) -> (Vec<Kept>, Vec<Arc<Local>>) {
+        self.fired.retain(|kept| !kept.lease.has_timer());
+        self.wheel.advance(now, &mut self.fired);
+        self.polls.advance(now, &mut self.polled);
+        (self.fired.clone(), self.polled.clone())
+    }
+
+    fn take_fired(&mut self) -> (Vec<Kept>, Vec<Arc<Local>>) {
+        (std::mem::take(&mut self.fired), std::mem::take(&mut self.polled))
     }
 
     fn next_due(&self) -> Moment {
@@ -485,7 +550,7 @@ impl Kept {
 
     /// The hold is over here: tells of it, if that is news, and ends it there.
     pub(crate) fn over(&self, noticed: bool, fleet: &Fleet) {
-        self.local.tell_lost(usize::from(noticed), LostReason::Expired);
+        self.local.tell_lost(noticed.then_some(&*self.lease), LostReason::Expired);
         self.undo(fleet);
     }
 
@@ -496,13 +561,16 @@ impl Kept {
         }
         let undo = self.lease.undo_call(self.local.name());
         let worth = self.lease.reach().max(time::now() + self.lease.term());
-        let owed = Request::owed(undo, Debt::new(None, worth));
+        let debt = Debt::new(None, worth).of_kind(self.lease.rules());
+        let owed = Request::owed(undo, debt);
         fleet.dispatch(fleet.owe(owed, self.lease.haunted()));
     }
 }
 
-fn not_connected() -> Error {
-    Error::new(ErrorKind::Connection, "the connection is being made")
+/// Asks which of these locks are free.
+fn poll(batch: &[Arc<Local>]) -> Call {
+    let keys = batch.iter().map(|local| local.name().key().as_bytes());
+    Call::script(&script::ANY_POLL, keys, [])
 }
 
 /// The answer to one batch.
@@ -522,20 +590,22 @@ impl Renewals {
     }
 }
 
-fn renewal(batch: &[Kept], lease: &Digits) -> Call {
-    let script = batch.first().map(Kept::renewal);
-    let keys = batch.iter().map(|kept| kept.local.name().key().as_bytes());
-    let owners = batch.iter().map(|kept| kept.lease.owner().as_bytes());
-    let args = std::iter::once(lease.as_bytes()).chain(owners);
+/// Asks for holds that one script renews.
+fn renewal<'a>(holds: impl ExactSizeIterator<Item = &'a Kept> + Clone, lease: &[u8]) -> Call {
+    let script = holds.clone().next().map(Kept::renewal);
+    let keys = holds.clone().map(|kept| kept.local.name().key().as_bytes());
+    let owners = holds.map(|kept| kept.lease.owner().hold().as_bytes());
+    let args = std::iter::once(lease).chain(owners);
     match script {
-        Some(script) => Call::script(script, keys, args).replicated(),
+        Some(script) => Call::script(script, keys, args),
         None => Call::command(&[b"PING"]),
     }
 }
 
 /// Extends one hold, now: what `extend` and a longer fixed re-entry send.
 pub(crate) fn extension(kept: &Kept, lease: Duration) -> Call {
-    renewal(std::slice::from_ref(kept), &Digits::new(millis(lease).unsigned_abs()))
+    let lease = Digits::new(millis(lease).unsigned_abs());
+    renewal(std::slice::from_ref(kept).iter(), lease.as_bytes()).replicated()
 }
 
 /// Whether the answer to [`extension`] says that the hold is still there. An error if it was
@@ -545,5 +615,106 @@ pub(crate) fn is_extended(answer: Answer) -> Result<bool> {
     match too_few.filter(|_| lost.is_empty()) {
         Some(too_few) => Err(too_few.into_error()),
         None => Ok(lost.is_empty()),
+    }
+}
+
+#[cfg(all(test, not(leasehold_model)))]
+mod tests {
+    use super::*;
+    use crate::audit::OnFinding;
+    use crate::conn::Address;
+    use crate::event::Kind;
+    use crate::hold::Owner;
+    use crate::lease::Grant;
+    use crate::name::Name;
+    use crate::pool::PoolSettings;
+    use crate::protocol::plain::Plain;
+    use crate::protocol::{Ask, Rules};
+    use crate::topology::Route;
+    use crate::topology::cluster::Cluster;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A kind whose first renewal panics.
+    struct Panics(AtomicBool);
+
+    impl Rules for Panics {
+        fn kind(&self) -> Kind {
+            Plain.kind()
+        }
+
+        fn acquire(&self, ask: &Ask<'_>) -> Call {
+            Plain.acquire(ask)
+        }
+
+        fn release(&self, name: &Name, owner: &Owner) -> Call {
+            Plain.release(name, owner)
+        }
+
+        fn force(&self, name: &Name) -> Call {
+            Plain.force(name)
+        }
+
+        fn renewal(&self) -> &'static Script {
+            assert!(self.0.swap(true, Ordering::Relaxed), "this is expected");
+            Plain.renewal()
+        }
+    }
+
+    static PANICS: Panics = Panics(AtomicBool::new(false));
+
+    /// The nodes of a cluster at which nobody listens.
+    fn nobody() -> Fleet {
+        let address = Address::parse("redis://127.0.0.1:1/");
+        let timeouts = Timeouts { connect: SECOND, response: SECOND, replicas: Duration::ZERO };
+        let seeds = vec![address.expect("a good URL")];
+        let cluster = Arc::new(Cluster::new(seeds, "test".to_owned(), timeouts));
+        let settings = PoolSettings {
+            node: 0,
+            is_node: true,
+            process: std::process::id(),
+            route: Route::Node(Arc::clone(&cluster)),
+            timeouts,
+            private: timeouts,
+            replicas: 0,
+            name: "test".to_owned(),
+            size: 1,
+            wait: SECOND,
+            repeat: SECOND,
+            events: Sink::default(),
+        };
+        Fleet::nodes(cluster, settings, Arc::default())
+    }
+
+    fn watchdog() -> Watchdog {
+        let settings = WatchdogSettings {
+            timeout: 30 * SECOND,
+            beat: SECOND,
+            poll_bound: SECOND,
+            events: Sink::default(),
+        };
+        let auditor = Auditor::new(OnFinding::Ignore, true, Sink::default());
+        Watchdog::new(settings, Arc::new(nobody()), Arc::default(), Arc::new(auditor))
+    }
+
+    #[test]
+    fn a_round_that_panics_loses_no_hold() {
+        let (watchdog, now) = (watchdog(), time::now());
+        let name = Name::new("", "a".into()).expect("a good name");
+        let local = Arc::new(Local::new(name, Sink::default(), Default::default()));
+        // Less than two thirds of a lease are left, so both are asked for at once.
+        let keep = |rules: &'static dyn Rules| {
+            let grant = Grant { rules, ..Grant::owned(now, now + 10 * SECOND) };
+            let lease = Arc::new(Lease::new(grant));
+            watchdog.keep(Kept { local: Arc::clone(&local), lease });
+        };
+        keep(&PANICS);
+        keep(&Plain);
+        let round = || watchdog.round(&mut Moment::START.clone());
+        assert_eq!(thread::survive("testing", round), None);
+        let holds = || watchdog.timers.lock().wheel.len();
+        assert_eq!(holds(), 0, "they had fired");
+        thread::survive("testing", round).expect("it panics once");
+        assert_eq!(holds(), 2);
     }
 }

@@ -39,7 +39,7 @@ use std::time::Duration;
 use crate::conn::Conn;
 #[cfg(all(test, leasehold_model))]
 use crate::conn::model::Conn;
-use crate::conn::{Fault, Ghosts, Identity, Timeouts};
+use crate::conn::{Fault, Ghosts, Identity, STEP, Timeouts, Until};
 use crate::error::{Direction, Error, ErrorKind, Refusal, Result};
 use crate::request::{Answer, Failure, Link, Request, Slot, To, TooFew, panicked};
 use crate::script::{self, Call, Digits, LaneId, Reply, Script};
@@ -50,12 +50,8 @@ use crate::topology::Moves;
 /// How often a script is loaded for one request before that is an error.
 const LOADS: u8 = 3;
 
-/// No more is posted if so many replies are unread, and never more requests at once than
-/// that, nor more bytes without a reply: so little fits into a socket's buffer even if
-/// nothing has left it, and who writes it does not wait.
+/// No more is posted if so many replies are unread: what waits in line meanwhile is joined.
 const UNREAD: usize = if cfg!(all(test, leasehold_model)) { 2 } else { 8 };
-const POSTED: usize = 64;
-const POSTED_BYTES: usize = 16 << 10;
 
 /// From how many calls on it pays to join them, and how many are joined at most: the
 /// server does nothing else meanwhile.
@@ -75,8 +71,6 @@ pub(crate) struct Wire {
     buffer: Vec<u8>,
     batch: Batch,
     notes: Notes,
-    /// When the last answer to what was written is due.
-    due: Moment,
     /// When it could not be connected, if the last attempt failed.
     unreachable: Option<Moment>,
 }
@@ -148,7 +142,10 @@ impl Ghost {
     }
 }
 
-type Round = std::result::Result<(), Fault>;
+type Round<T> = std::result::Result<T, Fault>;
+
+/// When the leader has to go before all is answered: at that moment, or when that is true.
+pub(crate) type Leaves<'a> = Option<(Moment, &'a dyn Fn() -> bool)>;
 
 impl Wire {
     pub(crate) fn new(lane: LaneId, link: Arc<Link>, timeouts: Timeouts, aside: bool) -> Wire {
@@ -160,7 +157,6 @@ impl Wire {
             buffer: Vec::new(),
             batch: Batch::default(),
             notes: Notes::default(),
-            due: Moment::START,
             unreachable: None,
         }
     }
@@ -187,21 +183,31 @@ impl Wire {
 
     /// Those who wait for what was taken over and has no answer.
     pub(crate) fn waiters(&self) -> impl Iterator<Item = &Slot> {
-        self.batch.left.iter().filter_map(Request::slot).map(Arc::as_ref)
+        self.batch.all().filter_map(Request::waiter).map(Arc::as_ref)
     }
 
-    /// Whether those can be written too without waiting for anything.
-    pub(crate) fn can_post(&self, more: &VecDeque<Request>) -> bool {
-        let unread = &self.batch.left;
-        let size = |requests: &VecDeque<Request>| -> usize {
-            requests.iter().map(|request| request.call.bytes.len()).sum()
-        };
-        self.conn.is_some()
+    /// Whether it has no requests.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.batch.is_empty()
+    }
+
+    /// How many requests it has that are not written, or have to be written again.
+    pub(crate) fn unsent(&self) -> usize {
+        self.batch.all().filter(|request| request.written.is_none()).count()
+    }
+
+    /// Whether nothing can be written before it is connected, by whoever leads.
+    pub(crate) fn has_to_connect(&self) -> bool {
+        !self.at.aside && (self.conn.is_none() || self.has_been_left())
+    }
+
+    /// Whether more can be written without waiting for anything.
+    pub(crate) fn can_post(&self) -> bool {
+        self.conn.as_ref().is_some_and(Conn::is_flushed)
             && !self.has_been_left()
             && !self.waits_for_replicas()
-            && unread.len() < UNREAD
-            && more.len() <= POSTED
-            && size(unread) + size(more) <= POSTED_BYTES
+            && self.batch.again.is_empty()
+            && self.batch.left.len() < UNREAD
             && self.at.link.check_process().is_ok()
             && !self.notes.ghosts.iter().any(|ghost| ghost.fate == Fate::Alive)
     }
@@ -225,41 +231,48 @@ impl Wire {
         Some(self.give_back())
     }
 
-    /// All that has no answer.
+    /// All that has no answer, to be queued again.
     fn give_back(&mut self) -> VecDeque<Request> {
         let mut back = std::mem::take(&mut self.batch.left);
         back.retain(|request| !request.is_help());
         back
     }
 
-    /// Has every request that was taken over completed. `some_done` is called when some
-    /// may have been.
-    pub(crate) fn exchange(&mut self, some_done: impl Fn()) {
-        self.complete(&some_done);
+    /// Has every request that was taken over completed, unless the leader has to go before;
+    /// whether it stayed. A leader that may have to go does not connect. `some_done` is
+    /// called when some may have been completed.
+    pub(crate) fn exchange(&mut self, leaves: Leaves<'_>, some_done: impl Fn()) -> bool {
+        let stayed = self.complete(leaves, &some_done);
         some_done();
+        stayed
     }
 
-    fn complete(&mut self, some_done: &impl Fn()) {
+    fn complete(&mut self, leaves: Leaves<'_>, some_done: &impl Fn()) -> bool {
         if let Err(error) = self.at.link.check_process() {
-            return self.fail_all(&error);
+            self.fail_all(&error);
+            return true;
         }
-        let mut faults = 0;
-        while !self.batch.left.is_empty() {
+        while !self.batch.is_empty() {
+            if leaves.is_some() && self.has_to_connect() {
+                return true;
+            }
             if let Err(error) = self.stay_connected() {
-                return self.fail_all(&error);
+                self.fail_all(&error);
+                break;
             }
             // Loggers are foreign code. What they break must not stay unanswered.
-            let round = || self.round();
+            let round = || self.round(leaves);
             let (error, hopeless) = match thread::survive("speaking with the server", round) {
-                Some(Ok(())) => continue,
-                Some(Err(fault)) => (fault.error, fault.timed_out || faults > 0),
+                Some(Ok(true)) => continue,
+                Some(Ok(false)) => return false,
+                Some(Err(fault)) => (fault.error, fault.timed_out),
                 None => (panicked(), true),
             };
-            faults += 1;
             self.condemn();
-            self.give_up(&error, |request| hopeless || request.call.once);
+            self.give_up(&error, |request| hopeless || request.breaks > 1 || request.call.once);
             some_done();
         }
+        true
     }
 
     fn give_up(&mut self, error: &Error, which: impl Fn(&Request) -> bool) {
@@ -270,7 +283,7 @@ impl Wire {
     /// Connects if there is no connection, or one to what is no more the server.
     pub(crate) fn connect(&mut self) -> Result<()> {
         if self.has_been_left() {
-            self.condemn();
+            self.condemn_left();
         }
         if self.conn.is_some() {
             return Ok(());
@@ -318,8 +331,15 @@ impl Wire {
         if !self.has_been_left() {
             return VecDeque::new();
         }
-        self.condemn();
+        self.condemn_left();
         self.give_back()
+    }
+
+    /// Gives up a connection to a former server. A command that must not run twice does not go
+    /// to the new one.
+    fn condemn_left(&mut self) {
+        self.condemn();
+        self.give_up(&Error::outdated(), |request| request.call.once && request.doubtful);
     }
 
     /// Its leader has panicked in the middle: nobody knows what it has read.
@@ -328,7 +348,9 @@ impl Wire {
         self.fail_all(&panicked());
     }
 
-    fn fail_all(&mut self, error: &Error) {
+    /// Fails all that has no answer.
+    pub(crate) fn fail_all(&mut self, error: &Error) {
+        self.batch.requeue();
         let all = std::mem::take(&mut self.batch.left);
         self.at.fail(all, error);
     }
@@ -341,7 +363,7 @@ impl Wire {
         let unanswered = &mut self.batch.left;
         let written = unanswered.iter().filter(|request| request.written.is_some());
         let lasting = written.map(|request| request.call.lasting).max().unwrap_or_default();
-        unanswered.iter_mut().for_each(Request::take_back);
+        unanswered.iter_mut().for_each(Request::outlive_connection);
         if let Some(conn) = self.conn.take()
             && !lasting.is_zero()
         {
@@ -351,26 +373,37 @@ impl Wire {
     }
 
     /// One write and all replies. What is answered leaves the batch; what needs its
-    /// script loaded stays there for the next round.
-    fn round(&mut self) -> Round {
-        self.notes.put_own_requests_first(&mut self.batch.left);
-        self.notes.not_loaded = None;
-        self.write()?;
-        let Wire { conn: Some(conn), notes, batch, .. } = self else { return Ok(()) };
-        notes.read(&self.at, conn, batch, self.due)?;
+    /// script loaded stays there for the next round. Returns `false` if the leader had to go
+    /// before: the next round then goes on in the middle.
+    fn round(&mut self, leaves: Leaves<'_>) -> Round<bool> {
+        // What has to be sent again comes first, and not before all replies are there.
+        if self.batch.again.is_empty() {
+            self.notes.put_own_requests_first(&mut self.batch.left);
+            self.notes.not_loaded = None;
+            self.write()?;
+        }
+        let Wire { conn: Some(conn), notes, batch, .. } = self else { return Ok(true) };
+        let until = |due| match leaves {
+            None => Until::due(due),
+            Some((leave, has_to_go)) => Until { due, leave, has_to_go: Some(has_to_go) },
+        };
+        if !notes.read(&self.at, conn, batch, until)? {
+            return Ok(false);
+        }
         batch.requeue();
         if std::mem::take(&mut notes.misled) {
             notes.led_back = true;
             self.conn = None;
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// Writes what has not been written.
-    fn write(&mut self) -> Round {
+    /// Writes what has not been written, but for requests whose senders have left.
+    fn write(&mut self) -> Round<()> {
         let Wire { conn: Some(conn), buffer, batch, notes, .. } = self else { return Ok(()) };
         buffer.clear();
         let now = time::now();
+        batch.left.retain(|request| request.written.is_some() || !request.is_left());
         let mut at = batch.left.partition_point(|request| request.written.is_some());
         while at < batch.left.len() {
             if batch.left[at].asking {
@@ -398,7 +431,7 @@ impl Wire {
             batch.left.push_back(Request { written, ..Request::new(wait, To::Replicated) });
         }
         if !buffer.is_empty() {
-            self.due = conn.send(buffer)?;
+            conn.post(buffer)?;
         }
         Ok(())
     }
@@ -408,6 +441,7 @@ impl Place {
     fn answer(&self, mut request: Request, answer: Result<Answer>) {
         // It may be sent anew.
         request.written = None;
+        let answer = answer.map_err(|error| self.link.named(error));
         match (&mut request.to, answer) {
             (To::Waiter(promise), answer) => {
                 promise.keep(answer.map_err(Failure::sent));
@@ -423,7 +457,7 @@ impl Place {
         let Reply::Refused(refusal) = reply else { return None };
         let direction = refusal.direction().filter(|_| self.link.is_node)?;
         request.doubtful |= refusal.is_half_way();
-        Some((direction, Error::server(refusal)))
+        Some((direction, self.link.named(Error::refused(refusal))))
     }
 
     fn lead_astray(&self, mut request: Request, direction: Direction, error: Error) {
@@ -452,6 +486,7 @@ impl Place {
     }
 
     fn fail(&self, requests: impl IntoIterator<Item = Request>, error: &Error) {
+        let error = &self.link.named(error.clone());
         for request in requests.into_iter().filter_map(|request| request.fail(error)) {
             if let To::Debt(_) = request.to {
                 self.link.observer.failed(self.lane, request, error.clone());
@@ -461,6 +496,12 @@ impl Place {
 }
 
 impl Batch {
+    /// To how many requests the next reply belongs, and when they were written.
+    fn next_reply(&self) -> Option<(usize, Moment)> {
+        let first = self.left.front()?;
+        Some((first.joined, first.written?))
+    }
+
     /// How many from there on are written as one command.
     fn joins_from(&self, at: usize) -> usize {
         let fit = |request: &&Request| request.call.joins() && !request.alone;
@@ -468,6 +509,15 @@ impl Batch {
             few if few < PAYS => 1,
             many => many,
         }
+    }
+
+    /// In the order in which it was taken over.
+    fn all(&self) -> impl Iterator<Item = &Request> {
+        self.held.iter().map(|(request, _)| request).chain(&self.again).chain(&self.left)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.left.is_empty() && self.again.is_empty()
     }
 
     /// What has to be sent once more comes before what has no answer.
@@ -516,10 +566,27 @@ impl Notes {
         }
     }
 
-    /// Reads the replies to a batch and completes what they answer.
-    fn read(&mut self, at: &Place, conn: &mut Conn, batch: &mut Batch, due: Moment) -> Round {
-        while let Some(joined) = batch.left.front().map(|request| request.joined) {
-            match (joined, conn.answer(due)?) {
+    /// Reads the replies to what was written and completes what they answer, each `until` it
+    /// is late. Returns `false` if the leader had to go before.
+    fn read<'a>(
+        &mut self,
+        at: &Place,
+        conn: &mut Conn,
+        batch: &mut Batch,
+        until: impl Fn(Moment) -> Until<'a>,
+    ) -> Round<bool> {
+        let mut leave = Moment::END;
+        while let Some((joined, written)) = batch.next_reply() {
+            let until = until(written + conn.patience());
+            // The replies of others may come for long.
+            if until.has_to_go() {
+                leave = leave.min(time::now() + STEP);
+            }
+            if leave <= time::now() || !conn.flush(&until)? {
+                return Ok(false);
+            }
+            let Some(reply) = conn.answer_until(&until)? else { return Ok(false) };
+            match (joined, reply) {
                 (1, reply) => self.take_in(at, batch, reply),
                 (_, Reply::List(replies)) if replies.len() == joined => {
                     for reply in replies {
@@ -535,7 +602,7 @@ impl Notes {
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Completes what is answered by the next reply, or has it sent again.
@@ -615,7 +682,7 @@ impl Notes {
                 let haunted = self.ghosts.iter().any(|ghost| ghost.haunts(sent));
                 let (doubtful, lane) = (request.doubtful, at.lane);
                 let answer = match reply {
-                    Reply::Refused(refusal) => Err(Error::server(&refusal)),
+                    Reply::Refused(refusal) => Err(Error::refused(&refusal)),
                     reply => Ok(Answer { reply, sent, doubtful, haunted, too_few, lane }),
                 };
                 at.answer(request, answer);

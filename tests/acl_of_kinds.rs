@@ -40,7 +40,7 @@ struct Renewals(Arc<AtomicUsize>);
 
 impl Events for Renewals {
     fn renewed(&self, event: &Renewed) {
-        self.0.fetch_add(event.leases, Ordering::SeqCst);
+        self.0.fetch_add(event.holds.len(), Ordering::SeqCst);
     }
 }
 
@@ -101,7 +101,12 @@ impl Stage {
         match kind {
             "fenced" => self.live(|client| client.fenced_lock("orders:1")),
             "fair" => self.live(|client| client.fair_lock("orders:1")),
-            "named holder" => self.live(named),
+            "named holder" => {
+                self.live(named);
+                let job = |client: &Client| client.lock("orders:1").with_holder("a job");
+                job(&self.clients[0]).lock_owned().expect("free").leak();
+                job(&self.clients[1]).unlock().expect("it presents the name");
+            }
             "read and write" => {
                 self.live(|client| client.rw_lock("orders:1").write_lock());
                 let lock = self.clients[0].rw_lock("orders:1");
@@ -160,7 +165,7 @@ fn keys_and_channels_of_the_table_are_needed() {
                         let lock = client.rw_lock("orders:1");
                         lock.read().and_then(|guard| guard.unlock())
                     }
-                    _ => client.lock("orders:1").with_holder("a").try_lock_for(wait).map(drop),
+                    other => panic!("nobody knows what {other} needs {missing} for"),
                 }
             };
             let error = take(&stage.clients[0]).err();

@@ -294,7 +294,7 @@ fn an_acquire_on_a_half_open_connection_fails_in_time_and_leaves_nothing() {
         brief.half_open(&brief.digests.acquire, direction);
         let started = Instant::now();
         let error = brief.client.lock("half").try_lock().expect_err("no answer can come");
-        assert!(error.is_connection(), "{error}");
+        assert!(error.is_timeout(), "{error}");
         assert!(started.elapsed() >= BRIEF, "it did not wait for the answer");
         assert!(started.elapsed() < BRIEF * 20, "it took {:?}", started.elapsed());
         eventually("what it took is freed", || !exists(&brief.server, "half"));
@@ -312,7 +312,7 @@ fn an_acquire_is_cleaned_up_as_soon_as_the_way_is_open_again() {
     brief.client.lock("quiet").is_locked().expect("all is well");
     brief.proxy.swallow_replies();
     let error = brief.client.lock("blind").try_lock().expect_err("no answer can come");
-    assert!(error.is_connection(), "{error}");
+    assert!(error.is_timeout(), "{error}");
     assert!(exists(&brief.server, "blind"), "the request went through");
     assert_others_cannot_take(&brief.other, "blind");
     let tries = brief.proxy.stats().accepted;
@@ -331,7 +331,7 @@ fn an_unlock_on_a_half_open_connection_fails_in_time_and_is_sent_again() {
         let guard = brief.client.lock("half").lock().expect("all is well");
         brief.half_open(&brief.digests.release, direction);
         let error = guard.unlock().expect_err("no answer can come");
-        assert!(error.is_connection(), "{error}");
+        assert!(error.is_timeout(), "{error}");
         assert!(brief.heard.released().error.is_none(), "{direction:?}");
         assert!(!exists(&brief.server, "half"), "{direction:?}");
         assert_others_can_take(&brief.other, "half");
@@ -429,7 +429,7 @@ fn a_question_under_way_when_its_client_closes_leaves_nothing() {
             brief.client.close();
             assert!(started.elapsed() < BRIEF * 20, "it took {:?}", started.elapsed());
             let error = caller.join().expect("no panic").expect_err("no answer can come");
-            assert!(error.is_connection() || error.is_closed(), "{error}");
+            assert!(error.is_timeout() || error.is_closed(), "{error}");
         });
         eventually("what it took is freed", || !exists(&brief.server, "a"));
         assert_others_can_take(&brief.other, "a");

@@ -6,7 +6,7 @@ mod support;
 use leasehold::{Audit, Client, Events, OnFinding};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
-use support::{Config, Replicated, Server, eventually};
+use support::{Cluster, Config, Replicated, Server, eventually};
 
 struct Recorder(Sender<String>);
 
@@ -79,6 +79,22 @@ fn a_master_that_needs_no_replica_is_found_if_it_has_one() {
 }
 
 #[test]
+fn a_single_server_in_cluster_mode_is_found() {
+    let cluster = Cluster::with(1, 0, |config| config.line("appendonly yes"));
+    let (client, told) = told_of(&cluster.nodes()[0]);
+    drop(client);
+    let found: Vec<_> = told.iter().collect();
+    assert!(found.len() == 1 && found[0].contains("Builder::cluster"), "{found:?}");
+    let single = Client::builder().single(cluster.nodes()[0].url());
+    drop(single.audit(OnFinding::Refuse).build().expect("it endangers no lock"));
+    let (sender, told) = mpsc::channel();
+    let builder = Client::builder().cluster(cluster.urls()).events(Recorder(sender));
+    let client = builder.audit(OnFinding::Refuse).build().expect("nothing is found");
+    drop(client);
+    assert_eq!(told.iter().collect::<Vec<_>>(), [""; 0]);
+}
+
+#[test]
 fn a_finding_may_be_an_error_or_not_be_looked_for() {
     let server = Server::start();
     let with = |audit| Client::builder().single(server.url()).audit(audit).build();
@@ -90,7 +106,7 @@ fn a_finding_may_be_an_error_or_not_be_looked_for() {
     assert_eq!(server.calls("time"), before);
     let kept = Server::with(|config| config.line("appendonly yes"));
     let built = Client::builder().single(kept.url()).audit(OnFinding::Refuse).build();
-    built.expect("nothing is found");
+    drop(built.expect("nothing is found"));
 }
 
 #[test]

@@ -211,7 +211,9 @@ fn who_finds_all_connections_busy_is_told_so_after_the_pool_time_out() -> Result
     }
     // One of them has the connection, and waits for its answer.
     let first = ended.recv_timeout(MINUTE).expect("one ends").expect_err("all are busy");
-    assert!(first.is_timeout(), "{first:?}");
+    assert!(first.is_pool_timeout() && first.is_retryable(), "{first:?}");
+    let addr = server.addr().to_string();
+    assert!(first.lock_name().is_some() && first.server() == Some(&addr), "{first:?}");
     server.resume();
     ended.recv_timeout(MINUTE).expect("the other ends")
 }
@@ -399,4 +401,61 @@ fn come_and_go(role: &Role) -> Result<()> {
         eventually("all descriptors are closed", || open_descriptors() == before);
     }
     Ok(())
+}
+
+/// Compiles if the public types have the traits that a program expects of them.
+#[test]
+fn the_public_types_have_the_traits_that_are_expected() {
+    use leasehold::kind::Kind;
+    use leasehold::*;
+    use std::fmt::{Debug, Display};
+    use std::panic::{RefUnwindSafe, UnwindSafe};
+
+    fn unwinds<T: Debug + UnwindSafe + RefUnwindSafe>() {}
+    fn handle<T: Debug + Clone + Send + Sync + UnwindSafe + RefUnwindSafe + 'static>() {}
+    fn value<T: Debug + Clone + PartialEq + Send + Sync + UnwindSafe + 'static>() {}
+    fn setting<T: Debug + Copy + Default + Eq + Send + Sync + 'static>() {}
+    fn shown<T: Display + Debug + Copy + Eq + std::hash::Hash + Send + Sync + 'static>() {}
+
+    handle::<Client>();
+    handle::<Builder>();
+    handle::<CancelToken>();
+    handle::<Lock>();
+    handle::<FairLock>();
+    handle::<RwLock>();
+    handle::<AnyLock>();
+    handle::<MultiLock>();
+    handle::<RedLock>();
+    unwinds::<Guard>();
+    unwinds::<OwnedGuard>();
+    unwinds::<MultiGuard>();
+    unwinds::<OwnedMultiGuard>();
+    value::<Error>();
+    value::<Acquired>();
+    value::<Waited>();
+    value::<Released>();
+    value::<Renewed>();
+    value::<RenewalFailed>();
+    value::<Lost>();
+    value::<Reconnected>();
+    value::<Audit>();
+    setting::<OnFinding>();
+    setting::<Sharding>();
+    setting::<BackOff>();
+    shown::<ErrorKind>();
+    shown::<LostReason>();
+    shown::<Kind>();
+    let into_io: std::io::Error = Error::new(ErrorKind::Timeout, "no answer").into();
+    assert_eq!(into_io.kind(), std::io::ErrorKind::TimedOut);
+}
+
+#[test]
+fn a_builder_can_be_used_again() -> Result<()> {
+    let server = Server::start();
+    let builder = Client::builder().single(server.url()).name_prefix("app:");
+    let [first, second] = [builder.clone().build()?, builder.build()?];
+    assert_ne!(first.id(), second.id());
+    let guard = first.lock("a").lock()?;
+    assert!(second.lock("a").try_lock()?.is_none(), "the prefix is the same");
+    guard.unlock()
 }

@@ -3,13 +3,18 @@
 
 mod support;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use leasehold::{Builder, Client, Events, Lost, LostReason, MultiLock, Sharding};
-use support::{Cluster, Members, Server, eventually, exists, in_time, owner, pttl};
+use leasehold::{Builder, Client, Events, Lost, LostReason, MultiLock, ReadGuard, Sharding};
+use support::wait::holds_within;
+use support::{
+    Cluster, Direction, Flow, Impostor, Members, Proxy, Server, eventually, exists, in_time, join,
+    owner, pttl, sleeping,
+};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
@@ -215,6 +220,25 @@ fn a_hold_goes_with_its_slot_and_so_does_who_waits() {
 }
 
 #[test]
+fn nodes_that_do_not_agree_for_a_while_are_waited_for() {
+    let cluster = Cluster::start(3, 0);
+    let client = client(&cluster);
+    let (name, [owner, other]) = (name_on(&cluster, 0), [0, 1].map(|at| &cluster.nodes()[at]));
+    let slot = cluster.slot_of(&name).to_string();
+    let give_to = |node: &Server| {
+        let id: String = node.ask(&["CLUSTER", "MYID"]);
+        owner.ask::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &id]);
+    };
+    // Each of the two says that the other serves it.
+    give_to(other);
+    let lock = client.lock(&name);
+    let call = sleeping("in between", move || lock.lock_owned());
+    assert!(!call.is_finished(), "the nodes do not agree yet");
+    give_to(owner);
+    join(call).expect("they agree").unlock().expect("it is held");
+}
+
+#[test]
 fn locks_are_taken_and_released_all_through_a_resharding() {
     let cluster = Cluster::start(3, 0);
     let client = client(&cluster);
@@ -288,13 +312,45 @@ fn a_hold_outlives_the_death_of_its_master_or_is_lost_there_at_once() {
     master.ask::<()>(&["PEXPIRE", &kept, "20000"]);
     await_replica(&cluster, master, &kept);
     cut_off_replicas(master);
-    let lost = client.lock(&gone).lock().expect("free");
+    let fixed = format!("{{{kept}}}:fixed");
+    let lost = [client.lock(&gone), client.lock(&fixed).with_lease(MINUTE * 10)]
+        .map(|lock| lock.lock_owned().expect("free"));
     master.kill();
     let new = cluster.owner_of(&kept);
     eventually("it is renewed there", || pttl(new, &kept) > 25_000);
-    let told = losses.recv_timeout(SECOND * 20).expect("it is told before the lease is over");
-    assert_eq!((&*told.name, told.reason), (&*gone, LostReason::Gone));
-    assert!(lost.unlock().is_err_and(|error| error.is_lost()));
+    let told = || losses.recv_timeout(SECOND * 20).expect("it is told before the lease is over");
+    let told = [told(), told()].map(|lost| (lost.name.to_string(), lost.reason));
+    assert!([gone, fixed].iter().all(|it| told.contains(&(it.clone(), LostReason::Gone))));
+    assert!(lost.into_iter().all(|it| it.unlock().is_err_and(|error| error.is_lost())));
+    guard.unlock().expect("still held");
+}
+
+#[test]
+fn a_grant_of_the_old_master_is_not_accepted_after_the_new_was_asked_for_all_holds() {
+    let members = Members::default();
+    let cluster = Cluster::with(3, 1, |config| config.gated(&members));
+    let client = builder(&cluster).response_timeout(MINUTE).watchdog_timeout(MINUTE * 10);
+    let client = client.build().expect("the cluster is well");
+    let (kept, old) = (name_on(&cluster, 0), &cluster.nodes()[0]);
+    let name = format!("{{{kept}}}");
+    let guard = client.lock(&kept).lock().expect("free");
+    old.ask::<()>(&["PEXPIRE", &kept, "300000"]);
+    await_replica(&cluster, old, &kept);
+    let acquire: String = old.ask(&["SCRIPT", "LOAD", include_str!("../lua/plain_acquire.lua")]);
+    let way = old.gate().front();
+    way.on_request(acquire.as_bytes(), Direction::Replies, Flow::Hold);
+    thread::scope(|scope| {
+        let asks = scope.spawn(|| client.lock(&name).try_lock().map(|guard| guard.is_some()));
+        way.wait_until("its answer", |stats| stats.replies.held > 0);
+        let new = cluster.replica_of(old);
+        cluster.fail_over(new);
+        eventually("it is renewed there", || pttl(new, &kept) > 500_000);
+        new.ask::<()>(&["DEL", &name]);
+        new.ask::<()>(&["HSET", &name, "another", "1"]);
+        way.release_held();
+        let granted = in_time("it ends", asks).expect("the new master answers");
+        assert!(!granted, "two have it");
+    });
     guard.unlock().expect("still held");
 }
 
@@ -491,6 +547,59 @@ fn a_release_is_whole_while_keys_of_its_slot_are_at_two_nodes() {
     eventually("nothing is held", || !exists(b, &name));
 }
 
+/// A lock that is read, whose slot is on the move. The time-out key of the reader has moved.
+struct HalfMoved<'a> {
+    cluster: &'a Cluster,
+    from: &'a Server,
+    to: &'a Server,
+    name: String,
+    reading: ReadGuard,
+}
+
+impl HalfMoved<'_> {
+    fn on<'a>(cluster: &'a Cluster, client: &Client) -> HalfMoved<'a> {
+        let [from, to] = [&cluster.nodes()[0], &cluster.nodes()[1]];
+        let name = cluster.key_on(from, "lock");
+        let reading = client.rw_lock(&name).read_lock().with_lease(MINUTE).lock().expect("free");
+        cluster.begin_migration(cluster.slot_of(&name), to);
+        let key = from.keys().into_iter().find(|key| key.contains("rwlock_timeout"));
+        let (port, key) = (to.port().to_string(), key.expect("a reader's"));
+        from.ask::<String>(&["MIGRATE", "127.0.0.1", &port, &key, "0", "5000"]);
+        HalfMoved { cluster, from, to, name, reading }
+    }
+
+    fn move_the_rest(&self) {
+        let slot = self.cluster.slot_of(&self.name);
+        self.cluster.move_keys(slot, self.to);
+        self.cluster.end_migration(slot, self.to);
+    }
+}
+
+#[test]
+fn a_reader_is_renewed_whole_or_not_at_all_while_keys_of_its_slot_are_at_two_nodes() {
+    let cluster = Cluster::start(3, 0);
+    let lock = HalfMoved::on(&cluster, &client(&cluster));
+    lock.reading.extend(10 * MINUTE).expect_err("one of its keys is elsewhere");
+    assert!(pttl(lock.from, &lock.name) <= 60_000, "{}", pttl(lock.from, &lock.name));
+    lock.move_the_rest();
+    lock.reading.extend(10 * MINUTE).expect("held");
+    assert!(pttl(lock.to, &lock.name) > 60_000);
+    lock.reading.unlock().expect("held");
+}
+
+/// Redisson leaves time-out keys to their end.
+#[test]
+fn a_lock_is_freed_by_force_while_keys_of_its_slot_are_at_two_nodes() {
+    let cluster = Cluster::start(3, 0);
+    let other = client(&cluster);
+    let lock = HalfMoved::on(&cluster, &client(&cluster));
+    let freed = other.rw_lock(&lock.name).read_lock().force_unlock();
+    assert!(freed.expect("the time-out key does not matter"));
+    assert!(!lock.from.keys().contains(&lock.name));
+    lock.move_the_rest();
+    other.rw_lock(&lock.name).write().expect("free").unlock().expect("held");
+}
+
 #[test]
 fn an_error_names_the_node_to_which_a_slot_moves_if_that_cannot_be_reached() {
     let members = Members::default();
@@ -508,4 +617,202 @@ fn an_error_names_the_node_to_which_a_slot_moves_if_that_cannot_be_reached() {
     assert!(error.to_string().contains(&way.addr().to_string()), "{error}");
     let attempts = way.stats().refused - refused;
     assert_eq!(attempts, 1, "it is not asked again and again");
+}
+
+/// A client of a cluster's only node that takes it for a single server, by way of a proxy.
+fn single(cluster: &Cluster, lease: Duration) -> (Client, Proxy) {
+    let proxy = Proxy::start(cluster.nodes()[0].addr());
+    let client = Client::builder().single(proxy.url()).watchdog_timeout(lease);
+    (client.build().expect("it is a server"), proxy)
+}
+
+#[test]
+fn leases_in_many_slots_of_a_single_server_are_renewed() {
+    let (cluster, lease) = (Cluster::start(1, 0), SECOND * 4);
+    let (client, proxy) = single(&cluster, lease);
+    let mut guards = Vec::new();
+    // Of each two one is renewed, and one is fixed.
+    for number in 0..500 {
+        let name = format!("lock:{number}");
+        guards.push(client.lock(&name).lock_owned().expect("free"));
+        let fixed = client.lock(format!("fixed:{number}")).with_lease(MINUTE);
+        guards.push(fixed.lock_owned().expect("free"));
+    }
+    proxy.delay(Direction::Replies, Duration::from_millis(5));
+    let lost = || guards.iter().filter(|guard| !guard.is_held()).count();
+    assert!(!holds_within(lease * 2, || lost() > 0), "{} were lost", lost());
+}
+
+#[test]
+fn members_in_many_slots_of_a_single_server_are_taken_together_and_polled_for() {
+    let cluster = Cluster::start(1, 0);
+    let (client, _proxy) = single(&cluster, MINUTE);
+    let node = &cluster.nodes()[0];
+    let names = ["a", "b", "c"];
+    let all = MultiLock::new(names.map(|name| client.lock(name)));
+    for _ in 0..2 {
+        let guard = all.lock().expect("free");
+        assert!(names.iter().all(|name| exists(node, name)));
+        guard.unlock().expect("held");
+    }
+    names.iter().for_each(|name| node.ask::<()>(&["HSET", name, "another", "1"]));
+    thread::scope(|scope| {
+        let waits: Vec<_> =
+            names.iter().map(|name| scope.spawn(|| client.lock(*name).lock().map(drop))).collect();
+        for (name, waits) in names.iter().zip(waits) {
+            eventually("it listens", || listeners(node, name) == 1);
+            node.ask::<()>(&["DEL", name]);
+            in_time("the poll finds it free", waits).expect("a lock");
+        }
+    });
+}
+
+#[test]
+fn leases_in_a_slot_that_stays_half_migrated_are_renewed() {
+    let (cluster, lease) = (Cluster::start(3, 0), SECOND * 4);
+    let client = builder(&cluster).watchdog_timeout(lease).build().expect("the cluster is well");
+    let tag = name_on(&cluster, 0);
+    let (slot, target) = (cluster.slot_of(&tag), &cluster.nodes()[1]);
+    let names: Vec<_> = (0..20).map(|number| format!("{{{tag}}}:{number}")).collect();
+    let guards: Vec<_> =
+        names.iter().map(|name| client.lock(name).lock_owned().expect("free")).collect();
+    let fixed = client.lock(format!("{{{tag}}}:fixed")).with_lease(MINUTE);
+    let fixed = fixed.lock_owned().expect("free");
+    cluster.begin_migration(slot, target);
+    cluster.send(&names[..10], &cluster.nodes()[0], target);
+    let lost = || guards.iter().filter(|guard| !guard.is_held()).count();
+    assert!(!holds_within(lease * 2, || lost() > 0), "{} were lost", lost());
+    assert!(fixed.is_held());
+    // Members of both nodes, and new ones.
+    drop(guards);
+    eventually("all are released", || {
+        names.iter().all(|name| cluster.nodes().iter().all(|node| !has_key(node, name)))
+    });
+    let all = MultiLock::new(names[8..12].iter().map(|name| client.lock(name)));
+    all.lock().expect("free").unlock().expect("held");
+}
+
+/// Whether the node itself has that key, of whatever slot.
+fn has_key(node: &Server, name: &str) -> bool {
+    node.keys().iter().any(|key| key == name)
+}
+
+/// A node that says what it is told to, and counts how often its map is read.
+struct MadeUp {
+    node: Impostor,
+    reads: Arc<AtomicUsize>,
+}
+
+/// What a made-up node says: of the slots, of the cluster, and to every other command.
+struct Says {
+    /// The first slot, the last, and the port of the node that serves them.
+    ranges: Vec<(u16, u16, u16)>,
+    state: &'static str,
+    /// To `PUBSUB SHARDNUMSUB`.
+    shards: &'static str,
+}
+
+impl MadeUp {
+    fn start(says: Says) -> MadeUp {
+        let reads = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&reads);
+        let ranges: String = says.ranges.iter().map(range).collect();
+        let slots = format!("*{}\r\n{ranges}", says.ranges.len()).into_bytes();
+        let info = format!("cluster_state:{}\r\n", says.state);
+        let node = Impostor::answering(move |words| match words[0].as_str() {
+            "HELLO" => Some(b"%2\r\n$5\r\nproto\r\n:3\r\n$2\r\nid\r\n:1\r\n".to_vec()),
+            "CLUSTER" if words[1] == "SLOTS" => {
+                counted.fetch_add(1, Ordering::Relaxed);
+                Some(slots.clone())
+            }
+            "CLUSTER" => Some(format!("${}\r\n{info}\r\n", info.len()).into_bytes()),
+            "PUBSUB" => Some(says.shards.into()),
+            _ => Some(b"-CLUSTERDOWN The cluster is down\r\n".to_vec()),
+        });
+        MadeUp { node, reads }
+    }
+
+    fn url(&self) -> String {
+        format!("redis://{}/", self.node.addr())
+    }
+
+    fn reads(&self) -> usize {
+        self.reads.load(Ordering::Relaxed)
+    }
+}
+
+fn range((first, last, port): &(u16, u16, u16)) -> String {
+    format!("*3\r\n:{first}\r\n:{last}\r\n*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n")
+}
+
+/// A lock that no node serves is asked for all the while `done` says no.
+fn keep_asking(client: &Client, name: &str, mut done: impl FnMut() -> bool) {
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let ask = || {
+            while !stop.load(Ordering::Relaxed) {
+                assert!(client.lock(name).try_lock().is_err(), "nobody serves it");
+            }
+        };
+        let asks = scope.spawn(ask);
+        eventually("enough has happened", &mut done);
+        stop.store(true, Ordering::Relaxed);
+        in_time("the last question ends", asks);
+    });
+}
+
+#[test]
+fn a_map_that_is_read_again_and_again_is_read_over_one_connection() {
+    let dead = support::ports::free_port();
+    // It is well, and names a node that is not there: so every question has the map read.
+    let says = Says { ranges: vec![(0, 16_383, dead)], state: "ok", shards: "*0\r\n" };
+    let known = MadeUp::start(says);
+    let builder = Client::builder().cluster([known.url()]).connect_timeout(SECOND / 10);
+    let client = builder.build().expect("it is well");
+    let at_first = (known.reads(), known.node.accepted());
+    keep_asking(&client, "a", || known.reads() >= at_first.0 + 8);
+    let more = known.node.accepted() - at_first.1;
+    assert!(more <= 3, "{more} connections");
+}
+
+#[test]
+fn a_cluster_that_is_not_well_is_connected_to_with_growing_pauses() {
+    let dead = support::ports::free_port();
+    let says = Says { ranges: vec![(0, 16_383, dead)], state: "fail", shards: "*0\r\n" };
+    let ill = MadeUp::start(says);
+    let builder = Client::builder().cluster([ill.url()]).connect_timeout(SECOND / 10);
+    let client = builder.build().expect("its first word is believed");
+    let at_first = ill.node.accepted();
+    let start = Instant::now();
+    keep_asking(&client, "a", || start.elapsed() > SECOND * 6);
+    let more = ill.node.accepted() - at_first;
+    assert!((2..=25).contains(&more), "{more} connections");
+}
+
+/// A node that is reading its data says so to every question.
+const LOADING: &str = "-LOADING Redis is loading the dataset in memory\r\n";
+
+#[test]
+fn a_node_that_cannot_say_yet_whether_it_has_shards_is_not_taken_for_one_without() {
+    let cluster = Cluster::start(1, 0);
+    let served = cluster.nodes()[0].port();
+    let loading = |port| Says { ranges: vec![(0, 16_383, port)], state: "ok", shards: LOADING };
+    let first = MadeUp::start(loading(served));
+    let name = name_on(&cluster, 0);
+    let builder = || Client::builder().cluster([first.url()]).poll_bound(MINUTE * 10);
+    let [holder, waiter] = [(); 2].map(|()| builder().build().expect("the other node says it"));
+    let guard = holder.lock(&name).lock().expect("free");
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| waiter.lock(&name).lock().and_then(|it| it.unlock()));
+        is_heard(&cluster, &name);
+        let node = &cluster.nodes()[0];
+        let shards: Vec<String> = node.tells(&["PUBSUB", "SHARDCHANNELS"]).unwrap_or_default();
+        let sharded = automatic(&cluster) == Sharding::On;
+        assert_eq!(shards.contains(&channel(&name)), sharded, "{shards:?}");
+        guard.unlock().expect("held");
+        in_time("it is told", waits).expect("a lock");
+    });
+    let alone = MadeUp::start(loading(support::ports::free_port()));
+    let nobody_says = Client::builder().cluster([alone.url()]).connect_timeout(SECOND / 10).build();
+    assert!(nobody_says.is_err(), "it would be deaf for ever: {nobody_says:?}");
 }

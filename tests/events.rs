@@ -3,15 +3,17 @@
 
 mod support;
 
+use leasehold::kind::{Kind, LockKind};
 use leasehold::{
-    Acquired, Client, Events, Lost, LostReason, Reconnected, Released, RenewalFailed, Renewed,
-    Result, Waited,
+    Acquired, Audit, Client, Events, Lost, LostReason, Reconnected, Released, RenewalFailed,
+    Renewed, Result, Waited,
 };
+use leasehold::{CancelToken, Error, ErrorKind, Guard, Lock, RedLock};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Mutex, Once};
+use std::sync::{Arc, Mutex, Once};
 use std::thread;
-use std::time::{Duration, Instant};
-use support::{Server, eventually};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use support::{Server, eventually, join, owner, sleeping};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// A watchdog time-out of which some pass in a test, and of which no stall of a slow
@@ -208,7 +210,7 @@ fn renewals_and_losses_are_told() -> Result<()> {
     let mut leases = 0;
     while leases < 2 {
         leases += tidings.find(|told| match told {
-            Told::Renewed(event) => Some(event.leases),
+            Told::Renewed(event) => Some(event.holds.len()),
             _ => None,
         });
     }
@@ -250,7 +252,7 @@ fn failed_renewals_and_reconnects_are_told() -> Result<()> {
     server.resume();
     assert_eq!(&*failed.name, "a");
     assert!(failed.remaining > Duration::ZERO && failed.remaining < BRISK);
-    assert!(failed.error.is_connection());
+    assert!(failed.error.is_timeout());
     drop(guard);
 
     server.client_kill_type("normal");
@@ -383,7 +385,9 @@ fn the_log_says_that_a_thread_ended_with_a_lock_and_that_the_lock_was_lost() -> 
     }
     let said = |name| logged(&["WARN", name, "has ended: it is renewed no more"]);
     eventually("the log says so", || said("orphan of a thread") == 1);
-    eventually("it is lost", || logged(&["WARN", "orphan of a thread", "lost: Expired"]) == 1);
+    eventually("it is lost", || {
+        logged(&["WARN", "orphan of a thread", "lost: the lease expired"]) == 1
+    });
     assert_eq!(said("orphan of nobody"), 0);
     client.lock("orphan of nobody").unlock()
 }
@@ -400,4 +404,168 @@ fn the_thread_of_the_events_ends_with_the_last_handle() -> Result<()> {
     let told: Vec<_> = told.iter().map(|(_, told)| told).collect();
     assert!(matches!(told.last(), Some(Told::Released(_))), "{told:?}");
     Ok(())
+}
+
+/// The number in the owner field of a lock that is held.
+fn number(server: &Server, key: &str) -> u64 {
+    let owner = owner(server, key);
+    let number = owner.split(':').nth(1).and_then(|number| number.parse().ok());
+    number.unwrap_or_else(|| panic!("{owner} has a number"))
+}
+
+/// Takes a lock and releases it, and checks what the events of that hold say.
+fn one_hold<P: LockKind>(server: &Server, tidings: &Tidings, lock: &Lock<P>, kind: Kind) -> u64 {
+    let (before, began) = (SystemTime::now(), Instant::now());
+    let guard: Guard<P> = lock.lock().expect("it is free");
+    let granted = Instant::now();
+    let acquired = tidings.acquired();
+    // That of a named holder has no number in it, and that of readers stands beside the mode.
+    if !matches!(kind, Kind::Named | Kind::Read | Kind::Write) {
+        assert_eq!(number(server, "app:a"), acquired.hold, "{acquired:?}");
+    }
+    let held = granted.elapsed();
+    guard.unlock().expect("it is held");
+    let released = tidings.released();
+    let (ended, after) = (began.elapsed(), SystemTime::now());
+    assert_eq!((acquired.kind, released.kind), (kind, kind));
+    assert_eq!((&*acquired.name, &*released.name), ("a", "a"));
+    assert_eq!(released.hold, acquired.hold, "{kind}");
+    assert!(held <= released.held && released.held <= ended, "{released:?}");
+    assert!(before <= acquired.at && acquired.at <= released.at && released.at <= after);
+    acquired.hold
+}
+
+#[test]
+fn the_events_of_a_hold_name_its_kind_its_number_and_their_moments() -> Result<()> {
+    let server = Server::start();
+    let (client, tidings) = client(&server, MINUTE);
+    let rw = client.rw_lock("a");
+    let holds = [
+        one_hold(&server, &tidings, &client.lock("a"), Kind::Plain),
+        one_hold(&server, &tidings, &client.lock("a").with_holder("tx"), Kind::Named),
+        one_hold(&server, &tidings, &client.fair_lock("a"), Kind::Fair),
+        one_hold(&server, &tidings, &client.fenced_lock("a"), Kind::Fenced),
+        one_hold(&server, &tidings, &client.spin_lock("a"), Kind::Spin),
+        one_hold(&server, &tidings, &rw.read_lock(), Kind::Read),
+        one_hold(&server, &tidings, &rw.write_lock(), Kind::Write),
+    ];
+    assert!(holds.is_sorted_by(|a, b| a < b), "each has a number of its own: {holds:?}");
+    Ok(())
+}
+
+#[test]
+fn renewals_losses_and_waits_name_the_hold() -> Result<()> {
+    let server = Server::start();
+    let (client, tidings) = client(&server, BRISK);
+    let guard = client.lock("a").lock()?;
+    let hold = tidings.acquired().hold;
+    let renewed = |told| if let Told::Renewed(event) = told { Some(event) } else { None };
+    assert_eq!(tidings.find(renewed).holds, [hold]);
+    server.stop();
+    let failed =
+        tidings.find(|told| if let Told::Failed(event) = told { Some(event) } else { None });
+    server.resume();
+    assert_eq!(
+        (failed.hold, failed.kind, failed.error.lock_name()),
+        (hold, Kind::Plain, Some("a"))
+    );
+    client.lock("a").force_unlock()?;
+    let lost = tidings.find(|told| if let Told::Lost(event) = told { Some(event) } else { None });
+    assert_eq!((lost.hold, lost.kind), (hold, Kind::Plain));
+    drop(guard);
+    let holder = client.fair_lock("b").lock_owned()?;
+    let (lock, token) = (client.fair_lock("b"), CancelToken::new());
+    let cancelled = lock.clone().with_cancel(&token);
+    let waiter = sleeping("cancelled", move || cancelled.lock().map(drop));
+    token.cancel();
+    assert!(join(waiter).is_err_and(|error| error.is_cancelled()));
+    let waited = tidings.waited();
+    assert_eq!((waited.hold, waited.kind, waited.acquired), (None, Kind::Fair, false));
+    let waiter = sleeping("granted", move || lock.lock().and_then(|guard| guard.unlock()));
+    drop(holder);
+    join(waiter)?;
+    let waited = tidings.waited();
+    assert!(waited.acquired && waited.hold.is_some(), "{waited:?}");
+    Ok(())
+}
+
+#[test]
+fn a_hold_that_is_passed_keeps_its_number_and_is_released_once() -> Result<()> {
+    let server = Server::start();
+    let (sender, told) = mpsc::channel();
+    let builder = Client::builder().single(server.url()).events(Recorder(sender));
+    let (client, tidings) = (builder.local_handoff(512, MINUTE).build()?, Tidings(told));
+    let lock = client.lock("a");
+    let guard = lock.lock()?;
+    let waiter = sleeping("next", move || lock.lock().and_then(|guard| guard.unlock()));
+    guard.unlock()?;
+    join(waiter)?;
+    let (first, second, released) = (tidings.acquired(), tidings.acquired(), tidings.released());
+    assert_eq!((first.hold, second.hold), (released.hold, released.hold));
+    Ok(())
+}
+
+#[test]
+fn the_wait_for_a_majority_is_of_no_single_hold() -> Result<()> {
+    let server = Server::start();
+    let (client, tidings) = client(&server, MINUTE);
+    let lock = RedLock::new([client], "a");
+    let guard = lock.lock_owned()?;
+    let waiter = sleeping("red", move || lock.lock().and_then(|guard| guard.unlock()));
+    guard.unlock()?;
+    join(waiter)?;
+    let waited = tidings.waited();
+    assert_eq!((waited.kind, waited.hold, waited.acquired), (Kind::Red, None, true));
+    Ok(())
+}
+
+#[test]
+fn a_listener_may_be_shared() -> Result<()> {
+    let server = Server::start();
+    let (sender, told) = mpsc::channel();
+    let recorder: Arc<dyn Events> = Arc::new(Recorder(sender));
+    let make = || Client::builder().single(server.url()).events(Arc::clone(&recorder)).build();
+    let clients = [make()?, make()?];
+    let tidings = Tidings(told);
+    for client in &clients {
+        client.lock("a").lock()?.unlock()?;
+        let (acquired, released) = (tidings.acquired(), tidings.released());
+        assert_eq!(acquired.hold, released.hold);
+    }
+    Ok(())
+}
+
+/// Every method of a shared listener is that of the listener.
+#[test]
+fn a_program_can_make_events_and_tell_them_itself() {
+    let (sender, told) = mpsc::channel();
+    let events: Arc<dyn Events> = Arc::new(Recorder(sender));
+    let error = Error::new(ErrorKind::Timeout, "no answer");
+    let mut acquired = Acquired::new("a");
+    (acquired.kind, acquired.hold) = (Kind::Fair, 7);
+    events.acquired(&acquired);
+    events.waited(&Waited::new("a"));
+    events.released(&Released::new("a"));
+    events.renewed(&Renewed::new([7]));
+    events.renewal_failed(&RenewalFailed::new("a", error.clone()));
+    events.lost(&Lost::new("a", LostReason::Gone));
+    events.reconnected(&Reconnected::new("127.0.0.1:6379"));
+    events.audit(&Audit::new("it evicts"));
+    let told: Vec<_> = told.try_iter().map(|(_, told)| told).collect();
+    let [
+        Told::Acquired(first),
+        Told::Waited(_),
+        Told::Released(released),
+        Told::Renewed(renewed),
+        Told::Failed(failed),
+        Told::Lost(lost),
+        Told::Reconnected(again),
+    ] = &told[..]
+    else {
+        panic!("{told:?}")
+    };
+    assert_eq!((first, failed), (&acquired, &RenewalFailed::new("a", error)));
+    assert_ne!(first, &Acquired::new("a"));
+    assert_eq!((released.at, renewed.holds.as_slice()), (UNIX_EPOCH, &[7][..]));
+    assert_eq!((lost.reason, &*again.address), (LostReason::Gone, "127.0.0.1:6379"));
 }

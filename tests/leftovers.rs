@@ -106,7 +106,7 @@ fn fail_to_build(role: &Role) {
         assert!(refused(&babbling.url()).is_connection());
         assert!(refused("redis:///nowhere at all").is_configuration());
     }
-    assert!(refused(&silent.url()).is_connection());
+    assert!(refused(&silent.url()).is_timeout());
 }
 
 #[test]

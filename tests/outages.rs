@@ -5,7 +5,7 @@ mod faults;
 mod support;
 
 use faults::*;
-use leasehold::{Client, Error, Guard};
+use leasehold::{Client, Error, Guard, MultiLock};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -33,6 +33,93 @@ fn a_holder_finds_its_lock_lost_when_the_server_comes_back_without_it() {
     assert!(guard.unlock().is_err_and(|error| error.is_lost()));
     assert_eq!(owners(&server, "gone").len(), 1, "the waiter's hold is untouched");
     waiter.releases();
+}
+
+/// A question whether a hold counts as valid.
+type IsHeld<'a> = (&'static str, Box<dyn Fn() -> bool + 'a>);
+
+/// One hold of each kind with a fixed lease that outlives the test.
+fn fixed_holds(client: &Client) -> Vec<IsHeld<'_>> {
+    let lock = |name| client.lock(name).with_lease(NEVER);
+    let guard = lock("plain").lock().expect("free");
+    let owned = lock("owned").lock_owned().expect("free");
+    let named = lock("named").with_holder("a job").lock().expect("free");
+    let fenced = client.fenced_lock("fenced").with_lease(NEVER).lock().expect("free");
+    let fair = client.fair_lock("fair").with_lease(NEVER).lock().expect("free");
+    let spin = client.spin_lock("spin").with_lease(NEVER).lock().expect("free");
+    let read = client.rw_lock("read").with_lease(NEVER).read().expect("free");
+    let write = client.rw_lock("write").with_lease(NEVER).write().expect("free");
+    let members = ["one", "two"].map(|name| client.lock(name));
+    let members = MultiLock::new(members).with_lease(NEVER).lock().expect("free");
+    lock("leaked").lock().expect("free").leak();
+    vec![
+        ("plain", Box::new(move || guard.is_held())),
+        ("owned", Box::new(move || owned.is_held())),
+        ("named", Box::new(move || named.is_held())),
+        ("fenced", Box::new(move || fenced.is_held())),
+        ("fair", Box::new(move || fair.is_held())),
+        ("spin", Box::new(move || spin.is_held())),
+        ("read", Box::new(move || read.is_held())),
+        ("write", Box::new(move || write.is_held())),
+        ("members", Box::new(move || members.is_held())),
+        ("leaked", Box::new(|| client.lock("leaked").is_held())),
+    ]
+}
+
+/// The holds that count as valid.
+fn valid(holds: &[IsHeld<'_>]) -> Vec<&'static str> {
+    holds.iter().filter(|(_, is_held)| is_held()).map(|(kind, _)| *kind).collect()
+}
+
+#[test]
+fn fixed_leases_of_all_kinds_are_lost_when_the_server_comes_back_without_them() {
+    let server = Server::start();
+    let client = build(patient(server.url()));
+    let holds = fixed_holds(&client);
+    assert_eq!(valid(&holds).len(), holds.len());
+    server.kill();
+    server.restart();
+    client.lock("another").is_locked().expect("it connects again");
+    let lost = || valid(&holds).is_empty();
+    assert!(holds_within(NEVER / 4, lost), "still held: {:?}", valid(&holds));
+}
+
+#[test]
+fn fixed_leases_of_all_kinds_are_kept_as_they_are_by_a_server_that_comes_back_with_them() {
+    let server = Server::with(|config| config.line("appendonly yes").line("appendfsync always"));
+    let client = build(patient(server.url()));
+    let holds = fixed_holds(&client);
+    let ends = |name: &str| server.ask::<i64>(&["PEXPIRETIME", name]);
+    let before: Vec<_> = server.keys().iter().map(|name| (name.clone(), ends(name))).collect();
+    server.kill();
+    server.restart();
+    client.lock("another").is_locked().expect("it connects again");
+    // One command for reading, one for all others, and what loads their scripts.
+    eventually("they are asked for", || server.calls("hexists") >= holds.len() as u64);
+    let after: Vec<_> = before.iter().map(|(name, _)| (name.clone(), ends(name))).collect();
+    assert_eq!(after, before, "a lease was changed");
+    assert_eq!(valid(&holds).len(), holds.len());
+}
+
+/// Each call finds its connection closed, and the watchdog its own.
+#[test]
+fn connections_that_a_server_closes_because_they_are_idle_have_leases_renewed_once() {
+    const LOCKS: u64 = 100;
+    let server = Server::with(|config| config.line("timeout 1"));
+    let client = build(patient(server.url()));
+    let take = |number| client.lock(format!("kept {number}")).lock_owned().expect("free");
+    let guards: Vec<_> = (0..LOCKS).map(take).collect();
+    let taken = server.calls("pexpire");
+    let ours = || server.clients().iter().filter(|peer| peer.name.starts_with("leasehold")).count();
+    for _ in 0..4 {
+        eventually("all connections are closed", || ours() == 0);
+        let before = server.calls("hello");
+        client.lock("another").is_locked().expect("it connects again");
+        eventually("the watchdog asks", || server.calls("hello") >= before + 2);
+    }
+    let renewed = server.calls("pexpire") - taken;
+    assert!(renewed <= LOCKS, "{renewed} renewals of {LOCKS} leases");
+    drop(guards);
 }
 
 #[test]
@@ -163,7 +250,7 @@ fn a_first_question_to_a_server_that_stands_still_fails() {
     });
     server.resume();
     for error in errors {
-        assert!(error.is_connection(), "{error}");
+        assert!(error.is_timeout(), "{error}");
     }
     eventually("what was taken late is freed", || !exists(&server, "unasked"));
     for client in clients {
@@ -194,7 +281,7 @@ fn a_first_question_does_not_wait_for_what_others_owe() {
         drop(guards);
         assert!(in_time, "far more than a connect and a response time-out");
         let error = asking.join().expect("no panic").expect_err("nobody answers");
-        assert!(error.is_connection(), "{error}");
+        assert!(error.is_timeout(), "{error}");
     });
     eventually("all that is owed is sent", || server.keys().is_empty());
 }
@@ -287,7 +374,7 @@ fn a_pause_longer_than_the_response_time_out_fails_and_leaves_nothing() {
     let waiter = Waiter::start(&server, &client, "taken");
     pause(&server, BRIEF * 4);
     let error = client.lock("paused").try_lock().expect_err("it does not answer in time");
-    assert!(error.is_connection(), "{error}");
+    assert!(error.is_timeout(), "{error}");
     guard.unlock().expect("it waits for the end of the pause");
     waiter.gets_it();
     waiter.releases();

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use leasehold::Client;
@@ -136,7 +137,7 @@ fn the_shortest_lease_is_the_one_that_is_named() {
 #[test]
 fn the_oldest_rust_is_the_manifests() {
     let (_, rest) = prose()
-        .split_once(". Rust ")
+        .split_once("\nRust ")
         .map(|(a, b)| (a.to_owned(), b.to_owned()))
         .expect("the README says which Rust");
     let version = rest.split(' ').next().unwrap_or_default();
@@ -151,7 +152,7 @@ fn files_that_are_named_exist() {
     let folders = ["script/", "src/", "tests/", "examples/", "lua/", "benches/", "docs/", ".ci/"];
     let named = words.filter(|word| folders.iter().any(|folder| word.starts_with(folder)));
     let named: BTreeSet<String> = links.chain(named.map(str::to_owned)).collect();
-    assert!(named.contains("DESIGN.md") && named.contains("script/test"), "found only {named:?}");
+    assert!(named.contains("docs/bench/README.md") && named.contains("script/test"), "{named:?}");
     for name in named {
         let file = fs::metadata(path(&name)).unwrap_or_else(|error| panic!("{name}: {error}"));
         let runs = file.permissions().mode() & 0o111 != 0;
@@ -226,4 +227,98 @@ fn the_example_is_compiled() {
     assert!(!opened.contains(&"```rust,ignore"), "the example is compiled: {opened:?}");
     // Compiled, but not run: there may be no server at that address.
     assert!(opened.iter().all(|line| *line == "```rust,no_run"), "{opened:?} would be run");
+}
+
+/// The files of the package.
+fn packaged() -> BTreeSet<String> {
+    let mut list = Command::new(env!("CARGO"));
+    list.args(["package", "--list", "--allow-dirty", "--offline"]).current_dir(path(""));
+    let output = list.output().expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn the_package_has_what_a_user_needs_and_no_tests() {
+    let packaged = packaged();
+    for name in ["src/lib.rs", "lua/plain_acquire.lua", "examples/try_for.rs", "LICENSE"] {
+        assert!(packaged.contains(name), "{name} is not in {packaged:?}");
+    }
+    let folders = ["tests/", "script/", "benches/", "docs/", ".ci/"];
+    let shipped = |name: &&String| folders.iter().any(|folder| name.starts_with(folder));
+    assert_eq!(packaged.iter().find(shipped), None);
+    let sources = || files_in("src").into_iter().chain(files_in("lua")).chain(files_in("examples"));
+    let missing: Vec<_> = sources().filter(|name| !packaged.contains(name)).collect();
+    assert!(missing.is_empty(), "not in the package: {missing:?}");
+}
+
+/// All files below a folder, by their paths from the root.
+fn files_in(folder: &str) -> Vec<String> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(path(folder)).expect("a folder") {
+        let name = format!("{folder}/{}", entry.expect("an entry").file_name().to_string_lossy());
+        match path(&name).is_dir() {
+            true => files.extend(files_in(&name)),
+            false => files.push(name),
+        }
+    }
+    files
+}
+
+/// The registry shows the README by itself: a relative link would lead nowhere.
+#[test]
+fn links_and_images_survive_on_the_registry_page() {
+    let packaged = packaged();
+    let links: Vec<_> = README.split("](").skip(1).filter_map(|it| it.split(')').next()).collect();
+    assert!(links.len() > 3, "found only {links:?}");
+    for link in links {
+        assert!(link.starts_with("https://"), "{link} is relative");
+        if let Some((_, file)) = link.split_once("/leasehold/latest/source/") {
+            assert!(packaged.contains(file), "{file} is not in the package");
+        }
+    }
+    assert!(!README.contains("<img") && !README.contains("!["), "an image needs an address");
+}
+
+#[test]
+fn the_readme_says_where_its_commands_are() {
+    let (before, _) =
+        README.split_once("```sh\nscript/demo").expect("the README shows script/demo");
+    let paragraph = before.trim_end().rsplit("\n\n").next().unwrap_or_default();
+    assert!(paragraph.contains("clone of the repository"), "{paragraph}");
+    assert!(paragraph.contains("not in the package"), "{paragraph}");
+}
+
+#[test]
+fn code_for_single_platforms_stands_in_one_file() {
+    let marks = ["target_os", "cfg(unix", "cfg(windows", "cfg(not(unix", "cfg(not(windows"];
+    let special = |name: &String| marks.iter().any(|mark| source(name).contains(mark));
+    let files: Vec<_> = files_in("src").into_iter().filter(special).collect();
+    assert_eq!(files.len(), 1, "{files:?}");
+}
+
+/// Runs a job on three replicas at the same time of the day; how often it ran.
+fn runs_on_three_replicas(server: &Server, run: impl Fn(&Client) -> bool) -> usize {
+    let replicas = [(); 3].map(|()| Client::open(server.url()).expect("the server is there"));
+    replicas.iter().filter(|replica| run(replica)).count()
+}
+
+#[test]
+fn once_per_minute_is_what_the_recipe_gives_and_a_drop_does_not() {
+    let server = Server::start();
+    let dropped = |client: &Client| {
+        let guard = client.lock("dropped").try_lock().expect("an answer");
+        guard.is_some_and(|guard| guard.unlock().is_ok())
+    };
+    assert_eq!(runs_on_three_replicas(&server, dropped), 3);
+    let leaked = |client: &Client| {
+        let minute = client.lock("kept").with_lease(Duration::from_secs(55));
+        let guard = minute.try_lock_owned().expect("an answer");
+        guard.map(|guard| guard.leak()).is_some()
+    };
+    assert_eq!(runs_on_three_replicas(&server, leaked), 1);
+    assert_eq!(runs_on_three_replicas(&server, leaked), 0, "in the same minute");
+    server.ask::<()>(&["PEXPIRE", "kept", "1"]);
+    support::eventually("the minute is over", || !support::exists(&server, "kept"));
+    assert_eq!(runs_on_three_replicas(&server, leaked), 1);
 }

@@ -334,6 +334,68 @@ fn a_local_waiter_finds_out_that_the_lock_was_taken_away() {
     assert!(guard.unlock().is_err_and(|error| error.is_lost()));
 }
 
+/// One server has forgotten the lock and another is slow to confirm it.
+fn one_forgets_and_one_is_slow(stage: &Stage) {
+    eventually("all have granted it", || stage.holders() == 3);
+    stage.servers[2].ask::<()>(&["DEL", "a"]);
+    stage.proxies[0].delay(Direction::Replies, Duration::from_secs(1));
+}
+
+/// A minority that does not keep a lock says nothing about the others.
+#[test]
+fn a_lock_is_reported_free_only_by_a_majority() {
+    let stage = stage_of(3, |builder| builder.response_timeout(BOUND));
+    let guard = stage.mine.lock().expect("free");
+    one_forgets_and_one_is_slow(&stage);
+    assert!(stage.mine.is_locked().expect("an answer"), "two of three keep it");
+    assert!(stage.mine.remaining().expect("an answer").is_some());
+    // A second server has forgotten it: the slow one decides nothing.
+    stage.servers[1].ask::<()>(&["DEL", "a"]);
+    assert!(!stage.mine.is_locked().expect("an answer"), "one of three keeps it");
+    assert!(!stage.mine.force_unlock().expect("an answer"), "it was not held on most");
+    stage.proxies[0].pass();
+    drop(guard);
+    eventually("nothing is left", || stage.holders() == 0);
+    stage.clients.iter().for_each(Client::close);
+}
+
+/// One server keeps the lock, one does not, and one is dead: nobody knows.
+#[test]
+fn a_query_that_no_majority_answers_is_an_error() {
+    let stage = stage(3);
+    let guard = stage.theirs.lock().expect("free");
+    eventually("all have granted it", || stage.holders() == 3);
+    stage.servers[2].ask::<()>(&["DEL", "a"]);
+    stage.servers[0].kill();
+    assert!(stage.mine.is_locked().is_err_and(|error| error.is_connection()));
+    assert!(stage.mine.remaining().is_err_and(|error| error.is_connection()));
+    assert!(stage.mine.force_unlock().is_err_and(|error| error.is_connection()));
+    drop(guard);
+}
+
+#[test]
+fn a_local_waiter_leaves_a_hold_alone_that_a_minority_has_forgotten() {
+    let brief = Duration::from_millis(100);
+    let stage = stage_of(3, |builder| builder.poll_bound(brief).response_timeout(BOUND));
+    let lock = stage.mine.clone().with_lease(NEVER);
+    let guard = lock.lock_owned().expect("free");
+    one_forgets_and_one_is_slow(&stage);
+    let waited = lock.try_lock_for(Duration::from_secs(3)).expect("an answer");
+    assert!(waited.is_none() && guard.is_held(), "two of three keep it");
+    // The waiter does not wait for the query when the lock becomes free.
+    stage.proxies[0].hold_replies();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| lock.lock().and_then(MultiGuard::unlock));
+        let asked = stage.servers[1].calls("pttl");
+        eventually("the waiter queries the servers", || stage.servers[1].calls("pttl") > asked);
+        drop(guard);
+        in_time("the waiter", waiter).expect("two of three");
+    });
+    stage.proxies[0].pass();
+    eventually("nothing is left", || stage.holders() == 0);
+    stage.clients.iter().for_each(Client::close);
+}
+
 /// Who stands behind one that gets no answer does not know more than that one.
 #[test]
 fn a_deadline_in_an_outage_is_an_error_also_behind_others() {

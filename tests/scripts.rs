@@ -15,7 +15,7 @@ use leasehold::{Builder, CancelToken, Client, Events, Renewed};
 use redis::Value;
 
 use bare::*;
-use support::{Server, eventually};
+use support::{Server, eventually, pttl};
 
 // ---------------------------------------------------------------------------------
 // What stands in the files.
@@ -387,10 +387,14 @@ fn renew_answers_as_documented_and_never_shortens() {
     assert_eq!(renew(&mut bare, "60000", &keys), NONE);
     keys.iter().for_each(|key| assert_left(&bare.server, key, 300_000..=600_000));
 
-    // One has a new owner, one is gone, one has no end: the rest is renewed.
+    // One has a new owner, one is gone, one has no end: a look changes nothing, then the rest
+    // is renewed.
     bare.server.ask::<()>(&["DEL", "b", "d"]);
     hold(&bare.server, "b", OTHER, "60000");
     bare.server.ask::<()>(&["PERSIST", "c"]);
+    assert_eq!(renew(&mut bare, "-2", &keys), [2, 4]);
+    assert_left(&bare.server, "a", 300_000..=600_000);
+    assert_eq!(pttl(&bare.server, "c"), -1);
     assert_eq!(renew(&mut bare, "1200000", &keys), [2, 4]);
     assert_left(&bare.server, "a", 900_000..=1_200_000);
     assert_left(&bare.server, "b", 30_000..=60_000);
@@ -515,7 +519,7 @@ struct Renewals(Arc<AtomicUsize>);
 
 impl Events for Renewals {
     fn renewed(&self, event: &Renewed) {
-        self.0.fetch_add(event.leases, Ordering::SeqCst);
+        self.0.fetch_add(event.holds.len(), Ordering::SeqCst);
     }
 }
 

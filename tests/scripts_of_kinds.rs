@@ -7,7 +7,7 @@ mod support;
 use std::collections::BTreeMap;
 
 use bare::*;
-use support::{Server, eventually};
+use support::{Server, exists};
 
 const WRITER: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:1:write";
 const OTHER_WRITER: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:2:write";
@@ -50,6 +50,39 @@ fn wakes_only_if_refused(bare: &mut Bare, script: &str, keys: &[&str], args: &[&
     assert_eq!(ear.hear(), ("wake".to_owned(), "the channel".to_owned()));
     bare.call(script, keys, args);
     assert_eq!(bare.server.calls("publish"), 1, "{script}");
+}
+
+// ---------------------------------------------------------------------------------
+// All kinds.
+
+/// A late copy of an acquire must not undo an `extend`.
+#[test]
+fn no_repeated_acquire_shortens_a_lease() {
+    let mut bare = Bare::start();
+    let reads = timeout(MINE);
+    let scripts: [(&str, &[&str], &[&str]); 7] = [
+        ("plain_acquire", &[LOCK], &["60000", MINE]),
+        ("fenced_acquire", &[LOCK, COUNTER], &["60000", MINE, "1"]),
+        ("fair_acquire", &QUEUE, &["60000", MINE, "300000", "300000"]),
+        ("read_acquire", &[LOCK, &reads], &["60000", MINE, ""]),
+        ("write_acquire", &[LOCK], &["60000", WRITER]),
+        ("named_acquire", &[LOCK], &["60000", "tx-42", MINE]),
+        ("multi_acquire", &[LOCK, "another"], &["60000", MINE, MINE]),
+    ];
+    let acquires = bare::scripts().into_iter().filter(|script| script.name.ends_with("_acquire"));
+    assert_eq!(acquires.count(), scripts.len(), "all of them");
+    for (script, keys, args) in scripts {
+        for _ in 0..2 {
+            bare.try_call::<redis::Value>(script, keys, args).expect("it is free, or its own");
+            for key in bare.server.keys() {
+                bare.ask::<()>(&["PEXPIRE", &key, "600000"]);
+            }
+        }
+        bare.try_call::<redis::Value>(script, keys, args).expect("its own");
+        let keys = bare.server.keys();
+        keys.iter().for_each(|key| assert_left(&bare.server, key, 300_000..=600_000));
+        bare.ask::<()>(&["FLUSHALL"]);
+    }
 }
 
 // ---------------------------------------------------------------------------------
@@ -283,8 +316,11 @@ fn read_renew_answers_as_documented_and_never_shortens() {
     assert_eq!(renew(&mut bare, "60000"), [2, 3]);
     assert_left(&bare.server, LOCK, 300_000..=600_000);
     assert_left(&bare.server, &timeout(MINE), 300_000..=600_000);
-    // A time-out key that is gone is set again.
+    // A time-out key that is gone is set again, but not by a look.
     bare.server.ask::<()>(&["DEL", &timeout(MINE)]);
+    assert_eq!(renew(&mut bare, "-2"), [2, 3]);
+    assert!(!exists(&bare.server, &timeout(MINE)));
+    assert_left(&bare.server, LOCK, 300_000..=600_000);
     assert_eq!(renew(&mut bare, "60000"), [2, 3]);
     assert_left(&bare.server, &timeout(MINE), 30_000..=60_000);
 }
@@ -507,82 +543,292 @@ fn fair_release_force_and_leave_answer_as_documented() {
 // ---------------------------------------------------------------------------------
 // Named holders.
 
-const REQUEST: &str = "leasehold_request:{the-lock}:1";
-const AGAIN: &str = "leasehold_request:{the-lock}:2";
+const AGAIN: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:3";
 
-fn enter(bare: &mut Bare, request: &str, lease: &str, owner: &str) -> i64 {
-    bare.call("named_acquire", &[LOCK, request], &[lease, owner, "600000"])
+fn enter(bare: &mut Bare, hold: &str, lease: &str, holder: &str) -> i64 {
+    bare.call("named_acquire", &[LOCK], &[lease, holder, hold])
 }
 
-fn end_named(bare: &mut Bare, request: &str, unknown: &str) -> i64 {
-    let args = ["tx-42", CHANNEL, "0", "600000", unknown];
-    bare.call("named_release", &[LOCK, request], &args)
+fn end_named(bare: &mut Bare, hold: &str) -> i64 {
+    bare.call("named_release", &[LOCK], &["tx-42", hold, CHANNEL, "0"])
+}
+
+fn end_any(bare: &mut Bare, holder: &str) -> i64 {
+    bare.call("named_unlock", &[LOCK], &[holder, CHANNEL, "0"])
 }
 
 #[test]
-fn named_acquire_counts_each_request_once() {
+fn named_acquire_counts_each_hold_once() {
     documents("named_acquire", &["-2 acquired", NO_END, "else ms that the holder has left"]);
     let mut bare = Bare::start();
-    let count = |bare: &Bare| bare.server.ask::<i64>(&["HGET", LOCK, "tx-42"]);
-    assert_eq!(enter(&mut bare, REQUEST, "60000", "tx-42"), -2);
-    assert_eq!(enter(&mut bare, REQUEST, "60000", "tx-42"), -2, "the same request");
-    assert_eq!(count(&bare), 1);
+    assert_eq!(enter(&mut bare, MINE, "60000", "tx-42"), -2);
+    assert_eq!(enter(&mut bare, MINE, "60000", "tx-42"), -2, "the same hold");
+    assert_eq!(fields(&bare.server), map([("tx-42", "1"), (MINE, "0")]));
     assert_eq!(enter(&mut bare, AGAIN, "10000", "tx-42"), -2);
-    assert_eq!(count(&bare), 2);
+    assert_eq!(fields(&bare.server), map([("tx-42", "2"), (MINE, "0"), (AGAIN, "0")]));
     assert_left(&bare.server, LOCK, 30_000..=60_000);
-    assert_left(&bare.server, REQUEST, 300_000..=600_000);
-    let other = "leasehold_request:{the-lock}:3";
-    assert!(enter(&mut bare, other, "60000", "tx-43") > 30_000);
-    let keys = [LOCK, other];
-    wakes_only_if_refused(&mut bare, "named_acquire", &keys, &["60000", "tx-43", "600000"]);
+    assert!(enter(&mut bare, OTHER, "60000", "tx-43") > 30_000);
+    wakes_only_if_refused(&mut bare, "named_acquire", &[LOCK], &["60000", "tx-43", OTHER]);
     bare.server.ask::<()>(&["PERSIST", LOCK]);
-    assert_eq!(enter(&mut bare, other, "60000", "tx-43"), -1);
-    assert!(!bare.server.ask::<bool>(&["EXISTS", other]), "who is refused leaves nothing");
+    assert_eq!(enter(&mut bare, OTHER, "60000", "tx-43"), -1);
+    assert_eq!(fields(&bare.server).len(), 3, "a refused caller leaves nothing");
+    bare.is_refused_for_a_text("named_acquire", &["60000", "tx-42", MINE]);
 }
 
 #[test]
-fn named_release_takes_off_each_request_once() {
-    let held = "0 released before, or holds are left";
-    documents("named_release", &["-1 not held by this owner", held, TOLD]);
+fn named_release_takes_off_each_hold_once() {
+    let left = "0 other holds are left";
+    documents("named_release", &["-1 the hold is not counted", left, TOLD]);
     let mut bare = Bare::start();
     let mut ear = Ear::on(&bare.server, CHANNEL);
-    assert_eq!(enter(&mut bare, REQUEST, "60000", "tx-42"), -2);
+    assert_eq!(enter(&mut bare, MINE, "60000", "tx-42"), -2);
     assert_eq!(enter(&mut bare, AGAIN, "60000", "tx-42"), -2);
-    assert_eq!(end_named(&mut bare, REQUEST, "1"), 0);
-    assert_eq!(end_named(&mut bare, REQUEST, "1"), 0, "the same request");
-    assert_eq!(fields(&bare.server), map([("tx-42", "1")]));
-    // A copy of the acquire that comes late takes nothing.
-    assert!(enter(&mut bare, REQUEST, "60000", "tx-42") > 0);
-    assert_eq!(fields(&bare.server), map([("tx-42", "1")]));
-    assert_eq!(end_named(&mut bare, AGAIN, "1"), 1);
+    assert_eq!(end_named(&mut bare, MINE), 0);
+    assert_eq!(end_named(&mut bare, MINE), -1, "the same hold");
+    assert_eq!(fields(&bare.server), map([("tx-42", "1"), (AGAIN, "0")]));
+    assert_eq!(end_named(&mut bare, AGAIN), 1);
     assert_eq!(ear.hear(), (CHANNEL.to_owned(), "0".to_owned()));
     assert!(!bare.server.ask::<bool>(&["EXISTS", LOCK]));
-    assert_eq!(enter(&mut bare, AGAIN, "60000", "tx-42"), -1, "nor of a lock that is free");
-    assert!(!bare.server.ask::<bool>(&["EXISTS", LOCK]));
-
-    // Gone before: not held, and again.
-    let third = "leasehold_request:{the-lock}:3";
-    assert_eq!(enter(&mut bare, third, "60000", "tx-42"), -2);
-    bare.server.ask::<()>(&["DEL", LOCK]);
-    assert_eq!(end_named(&mut bare, third, "1"), -1);
-    assert_eq!(end_named(&mut bare, third, "1"), -1);
-
-    // A request of which nothing is known: its memory is over, or it never came.
-    hold(&bare.server, LOCK, "tx-42", "60000");
-    assert_eq!(end_named(&mut bare, "leasehold_request:{the-lock}:4", "0"), -1);
-    assert_eq!(fields(&bare.server), map([("tx-42", "1")]));
-    assert!(enter(&mut bare, "leasehold_request:{the-lock}:4", "60000", "tx-42") > 0, "too late");
-    assert_eq!(end_named(&mut bare, "leasehold_request:{the-lock}:5", "1"), 1);
-    assert_eq!(ear.hear().1, "0");
-    assert!(!bare.server.ask::<bool>(&["EXISTS", LOCK]));
+    assert_eq!(end_named(&mut bare, AGAIN), -1);
+    bare.is_refused_for_a_text("named_release", &["tx-42", MINE, CHANNEL, "0"]);
 }
 
 #[test]
-fn a_lock_that_ended_meanwhile_is_counted_anew() {
+fn named_unlock_takes_off_the_oldest_hold_or_a_count_without_one() {
+    let left = "0 other holds are left";
+    documents("named_unlock", &["-1 not held by this holder", left, TOLD]);
     let mut bare = Bare::start();
-    assert_eq!(enter(&mut bare, REQUEST, "60000", "tx-42"), -2);
-    bare.server.ask::<()>(&["PEXPIRE", LOCK, "1"]);
-    eventually("the lease is over", || !bare.server.ask::<bool>(&["EXISTS", LOCK]));
-    assert_eq!(enter(&mut bare, REQUEST, "60000", "tx-42"), -2);
-    assert_eq!(fields(&bare.server), map([("tx-42", "1")]));
+    let mut ear = Ear::on(&bare.server, CHANNEL);
+    assert_eq!(end_any(&mut bare, "tx-42"), -1);
+    for hold in [AGAIN, MINE] {
+        assert_eq!(enter(&mut bare, hold, "60000", "tx-42"), -2);
+    }
+    assert_eq!(end_any(&mut bare, "tx-43"), -1);
+    assert_eq!(end_any(&mut bare, MINE), -1, "a hold is no holder");
+    assert_eq!(end_any(&mut bare, "tx-42"), 0);
+    assert_eq!(fields(&bare.server), map([("tx-42", "1"), (MINE, "0")]));
+    assert_eq!(end_any(&mut bare, "tx-42"), 1);
+    assert_eq!(ear.hear(), (CHANNEL.to_owned(), "0".to_owned()));
+    assert!(!bare.server.ask::<bool>(&["EXISTS", LOCK]));
+    // Another library counts without fields for its holds.
+    bare.server.ask::<()>(&["HSET", LOCK, "tx-42", "2"]);
+    assert_eq!(end_any(&mut bare, "tx-42"), 0);
+    assert_eq!(end_any(&mut bare, "tx-42"), 1);
+    bare.is_refused_for_a_text("named_unlock", &["tx-42", CHANNEL, "0"]);
+}
+
+/// Every name is only a name: no field of the hash that is something else lets its caller in.
+#[test]
+fn a_name_that_is_another_field_of_the_lock_is_no_holder() {
+    let mut bare = Bare::start();
+    let refused = |bare: &mut Bare, name: &str| {
+        let before = fields(&bare.server);
+        assert!(enter(bare, "another", "60000", name) > 0, "{name}");
+        assert_eq!(end_any(bare, name), -1, "{name}");
+        assert_eq!(fields(&bare.server), before);
+    };
+    assert_eq!(enter(&mut bare, MINE, "60000", "tx-42"), -2);
+    refused(&mut bare, MINE);
+    refused(&mut bare, "mode");
+    bare.server.ask::<()>(&["DEL", LOCK]);
+    assert_eq!(write(&mut bare, "60000", WRITER), -2);
+    assert_eq!(read(&mut bare, "60000", MINE), -2);
+    ["mode", "write", WRITER, MINE, "nobody"].iter().for_each(|name| refused(&mut bare, name));
+    bare.server.ask::<()>(&["DEL", LOCK]);
+    assert_eq!(read(&mut bare, "60000", MINE), -2);
+    ["mode", "read", MINE, "nobody"].iter().for_each(|name| refused(&mut bare, name));
+}
+
+/// The reverse: a lock that is held under any such name is not free to other kinds.
+#[test]
+fn a_holder_of_any_name_excludes_readers_and_writers() {
+    let mut bare = Bare::start();
+    for name in ["nobody", "mode", "read", "write", WRITER, MINE, "1"] {
+        assert_eq!(enter(&mut bare, AGAIN, "60000", name), -2);
+        let before = fields(&bare.server);
+        assert!(read(&mut bare, "60000", OTHER) > 0, "{name}");
+        let timeout = [LOCK, "the-timeout"];
+        for writer in [name, "", WRITER] {
+            let args = ["60000", OTHER, writer];
+            assert!(bare.call("read_acquire", &timeout, &args) > 0, "{name}, {writer}");
+        }
+        assert!(write(&mut bare, "60000", "other:write") > 0, "{name}");
+        let left = ["read_left", "write_left"].map(|script| bare.call(script, &[LOCK], &[]));
+        assert_eq!(left, [-2, -2], "{name}");
+        let force = ["read_force", "write_force"]
+            .map(|script| bare.call(script, &[LOCK], &[RW_CHANNEL, "0", "{the-lock}:"]));
+        assert_eq!(force, [-1, -1], "{name}");
+        assert_eq!(fields(&bare.server), before);
+        bare.server.ask::<()>(&["DEL", LOCK]);
+    }
+}
+
+/// What a step of the sequences below does, to a hold or a holder by its number.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// For the first time, again after a lost reply, or late after the release.
+    Acquire(usize),
+    /// In time, late, or as a repetition.
+    Release(usize),
+    Renew(usize),
+    /// By name, whoever counted it.
+    Unlock(usize),
+    /// Redisson enters, or leaves.
+    Enter(usize),
+    Leave(usize),
+    /// The lease ends, or the server loses its data.
+    Lapse,
+}
+
+/// Which holds count, and how much Redisson counts, under the one name that has the lock.
+#[derive(Default)]
+struct Model {
+    holder: usize,
+    holds: Vec<usize>,
+    more: usize,
+}
+
+impl Model {
+    /// There are more holds than holders.
+    fn holder_of(hold: usize) -> usize {
+        hold % 2
+    }
+
+    fn count(&self) -> usize {
+        self.holds.len() + self.more
+    }
+
+    fn admits(&mut self, holder: usize) -> bool {
+        let admitted = self.count() == 0 || self.holder == holder;
+        self.holder = if admitted { holder } else { self.holder };
+        admitted
+    }
+
+    fn left(&self) -> i64 {
+        if self.count() > 0 { 0 } else { 1 }
+    }
+
+    /// What the server has to answer: a time to live counts as 0, a listener is told.
+    fn takes(&mut self, step: Step) -> i64 {
+        match step {
+            Step::Acquire(hold) if self.holds.contains(&hold) => -2,
+            Step::Acquire(hold) if self.admits(Model::holder_of(hold)) => {
+                self.holds.push(hold);
+                -2
+            }
+            Step::Enter(holder) if self.admits(holder) => {
+                self.more += 1;
+                -2
+            }
+            Step::Acquire(_) | Step::Enter(_) => 0,
+            Step::Release(hold) | Step::Renew(hold) if !self.holds.contains(&hold) => -1,
+            Step::Renew(_) => 0,
+            Step::Release(hold) => {
+                self.holds.retain(|other| *other != hold);
+                self.left()
+            }
+            Step::Unlock(holder) if self.count() == 0 || self.holder != holder => -1,
+            Step::Unlock(_) if self.holds.is_empty() => {
+                self.more -= 1;
+                self.left()
+            }
+            Step::Unlock(_) => {
+                self.holds.remove(0);
+                self.left()
+            }
+            Step::Leave(holder) if self.holder != holder || self.more == 0 => -1,
+            Step::Leave(_) => {
+                self.more -= 1;
+                self.left()
+            }
+            Step::Lapse => {
+                *self = Model::default();
+                0
+            }
+        }
+    }
+
+    fn fields(&self) -> BTreeMap<String, String> {
+        let holds = self.holds.iter().map(|hold| (format!("hold:{hold}"), "0".to_owned()));
+        let count = (self.count() > 0).then(|| (self.holder.to_string(), self.count().to_string()));
+        holds.chain(count).collect()
+    }
+}
+
+/// As Redisson's scripts do it. Its threads end what they have; the model says what that is.
+fn redisson(bare: &mut Bare, holder: &str, step: i64) -> i64 {
+    let mut field = |words: &[&str]| bare.ask::<i64>(words);
+    if step > 0 {
+        let entered = field(&["EXISTS", LOCK]) == 0 || field(&["HEXISTS", LOCK, holder]) == 1;
+        if entered {
+            field(&["HINCRBY", LOCK, holder, "1"]);
+            field(&["PEXPIRE", LOCK, "60000"]);
+        }
+        return if entered { -2 } else { 0 };
+    }
+    if field(&["HINCRBY", LOCK, holder, "-1"]) > 0 {
+        return 0;
+    }
+    field(&["DEL", LOCK])
+}
+
+fn take_step(bare: &mut Bare, step: Step, expected: i64) -> i64 {
+    let hold = |number: usize| format!("hold:{number}");
+    let answer = match step {
+        Step::Acquire(number) => {
+            let holder = Model::holder_of(number).to_string();
+            enter(bare, &hold(number), "60000", &holder)
+        }
+        Step::Release(number) => {
+            let holder = Model::holder_of(number).to_string();
+            bare.call("named_release", &[LOCK], &[&holder, &hold(number), CHANNEL, "0"])
+        }
+        Step::Renew(number) => {
+            let lost: Vec<i64> = bare
+                .try_call("plain_renew", &[LOCK], &["60000", &hold(number)])
+                .expect("an answer");
+            return if lost.is_empty() { 0 } else { -1 };
+        }
+        Step::Unlock(holder) => end_any(bare, &holder.to_string()),
+        Step::Enter(holder) => redisson(bare, &holder.to_string(), 1),
+        Step::Leave(_) if expected == -1 => -1,
+        Step::Leave(holder) => redisson(bare, &holder.to_string(), -1),
+        Step::Lapse => bare.ask::<i64>(&["DEL", LOCK]).min(0),
+    };
+    // A time to live.
+    if answer > 1 { 0 } else { answer }
+}
+
+/// A count is that of the holds that were granted and have not ended, in whatever order
+/// acquires, their repetitions and late copies, renewals, releases and the ends of leases come.
+#[test]
+fn the_count_of_a_holder_is_that_of_its_holds_in_every_order() {
+    use proptest::prelude::*;
+    let step = prop_oneof![
+        3 => (0..5usize).prop_map(Step::Acquire),
+        3 => (0..5usize).prop_map(Step::Release),
+        1 => (0..5usize).prop_map(Step::Renew),
+        1 => (0..2usize).prop_map(Step::Unlock),
+        1 => (0..2usize).prop_map(Step::Enter),
+        1 => (0..2usize).prop_map(Step::Leave),
+        1 => Just(Step::Lapse),
+    ];
+    let mut bare = Bare::start();
+    let _ear = Ear::on(&bare.server, CHANNEL);
+    let config = ProptestConfig { cases: 200, ..ProptestConfig::default() };
+    let mut runner = proptest::test_runner::TestRunner::new(config);
+    let bare = std::cell::RefCell::new(&mut bare);
+    let outcome = runner.run(&proptest::collection::vec(step, 1..40), |steps| {
+        let mut bare = bare.borrow_mut();
+        let mut model = Model::default();
+        bare.ask::<i64>(&["DEL", LOCK]);
+        for step in steps {
+            let expected = model.takes(step);
+            prop_assert_eq!(take_step(&mut bare, step, expected), expected, "{:?}", step);
+            let fields: BTreeMap<String, String> = bare.ask(&["HGETALL", LOCK]);
+            prop_assert_eq!(fields, model.fields(), "after {:?}", step);
+        }
+        Ok(())
+    });
+    outcome.unwrap_or_else(|error| panic!("{error}"));
 }

@@ -1,15 +1,24 @@
 //! Redis Sentinel: the master is found, and found again after every fail-over; sentinels
 //! that are silent, outdated or wrong cost time and nothing else.
 
+mod faults;
 mod support;
 
-use leasehold::{Builder, Client, Events, Lost, LostReason};
+use faults::Digests;
+use leasehold::{Builder, Client, Events, Lost, LostReason, MultiLock, OwnedGuard};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Duration;
 use support::replicated::MASTER;
-use support::{Impostor, Replicated, Server, eventually, exists, in_time, owner, pttl};
+use support::{
+    Direction, Flow, Impostor, Members, Proxy, Replicated, Server, eventually, exists, in_time,
+    owner, pttl,
+};
 
+const MULTI_ACQUIRE: &str = include_str!("../lua/multi_acquire.lua");
 const MINUTE: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -106,14 +115,19 @@ fn a_hold_that_the_new_master_has_not_is_lost_at_once() {
     let servers = Replicated::start(1, 3);
     let (events, losses) = losses();
     let client = builder(&servers).events(events).build().expect("there is a master");
-    let guard = client.lock("a").lock().expect("free");
-    forget(servers.replicas()[0], "a");
+    let guards = [client.lock("a"), client.lock("b").with_lease(MINUTE * 10)]
+        .map(|lock| lock.lock_owned().expect("free"));
+    let kept = client.lock("c").with_lease(MINUTE * 10).lock_owned().expect("free");
+    ["a", "b"].iter().for_each(|name| forget(servers.replicas()[0], name));
+    has(servers.replicas()[0], "c");
     let old = servers.master();
     old.kill();
     servers.await_master_other_than(old.port());
-    let lost = losses.recv_timeout(SECOND * 20).expect("it is told before the lease is over");
-    assert_eq!((&*lost.name, lost.reason), ("a", LostReason::Gone));
-    assert!(guard.check().is_err_and(|error| error.is_lost()));
+    let lost = || losses.recv_timeout(SECOND * 20).expect("it is told before the lease is over");
+    let lost = [lost(), lost()].map(|lost| (lost.name.to_string(), lost.reason));
+    assert!(["a", "b"].iter().all(|it| lost.contains(&(it.to_string(), LostReason::Gone))));
+    assert!(guards.iter().all(|guard| guard.check().is_err_and(|error| error.is_lost())));
+    kept.unlock().expect("the new master has it");
 }
 
 #[test]
@@ -175,7 +189,7 @@ fn a_sentinel_that_stands_still_costs_its_time_outs() {
     client.lock("a").lock().expect("the third knows it").unlock().expect("held");
     servers.sentinels()[2].kill();
     let error = builder(&servers).response_timeout(brief).build().expect_err("nobody knows it");
-    assert!(error.is_connection(), "{error:?}");
+    assert!(error.is_timeout(), "{error:?}");
 }
 
 /// What a sentinel says that names that master.
@@ -194,6 +208,68 @@ fn naming(port: u16, epoch: u64) -> impl Fn(&[String]) -> Option<Vec<u8>> {
         "SENTINEL" => Some(address.clone()),
         _ => Some(Vec::new()),
     }
+}
+
+/// A sentinel that names that master, and counts how often it is asked.
+fn counting(port: u16) -> (Impostor, Arc<AtomicUsize>) {
+    let (says, asked) = (naming(port, 0), Arc::new(AtomicUsize::new(0)));
+    let counted = Arc::clone(&asked);
+    let sentinel = Impostor::answering(move |words| {
+        counted.fetch_add(usize::from(words.get(1).is_some_and(|it| it == "MASTER")), Relaxed);
+        says(words)
+    });
+    (sentinel, asked)
+}
+
+#[test]
+fn a_sentinel_is_watched_over_one_connection() {
+    let master = Server::start();
+    let (sentinel, asked) = counting(master.port());
+    let url = format!("redis://{}/", sentinel.addr());
+    let _client = Client::builder().sentinel(MASTER, [url]).build().expect("there is a master");
+    // Connections to the master cost one question each, from a connection of its own.
+    let at_first = (asked.load(Relaxed), sentinel.accepted());
+    eventually("it is asked again and again", || asked.load(Relaxed) >= at_first.0 + 8);
+    assert!(sentinel.accepted() <= at_first.1 + 3, "{} connections", sentinel.accepted());
+}
+
+#[test]
+fn a_sentinel_that_closes_connections_is_connected_to_with_growing_pauses() {
+    let master = Server::start();
+    let (sentinel, _) = counting(master.port());
+    let closing = Impostor::answering(|_| None);
+    let urls = [&sentinel, &closing].map(|one| format!("redis://{}/", one.addr()));
+    let client = Client::builder().sentinel(MASTER, urls).build().expect("there is a master");
+    thread::sleep(SECOND * 12);
+    drop(client);
+    assert!((1..=6).contains(&closing.accepted()), "{} connections", closing.accepted());
+}
+
+#[test]
+fn a_sentinel_that_says_nothing_is_not_waited_for_alone() {
+    let master = Server::start();
+    let (sentinel, _) = counting(master.port());
+    let silent = Impostor::always("");
+    let urls = [&silent, &sentinel].map(|one| format!("redis://{}/", one.addr()));
+    thread::scope(|scope| {
+        // Longer than the test waits.
+        let open = || Client::builder().sentinel(MASTER, urls).response_timeout(MINUTE).build();
+        let client = in_time("the other sentinel is asked", scope.spawn(open)).expect("a master");
+        let locks = scope.spawn(move || client.lock("a").lock().and_then(|guard| guard.unlock()));
+        in_time("the master is found again", locks).expect("free");
+    });
+    assert!(silent.accepted() > 0, "it was asked first");
+}
+
+#[test]
+fn a_sentinel_that_is_slow_gets_the_whole_time_if_no_other_knows_the_master() {
+    let master = Server::start();
+    let (sentinel, _) = counting(master.port());
+    let slow = Proxy::start(sentinel.addr());
+    // More than an eighth of the time.
+    slow.delay(Direction::Replies, SECOND / 2);
+    let builder = Client::builder().sentinel(MASTER, [slow.url()]).response_timeout(SECOND * 3);
+    drop(builder.build().expect("it answers in time"));
 }
 
 #[test]
@@ -242,7 +318,7 @@ fn an_outdated_sentinel_does_not_bring_the_old_master_back() {
     new.client_kill_type("normal");
     new.stop();
     let asked = client.lock("c").try_lock();
-    assert!(asked.as_ref().is_err_and(|error| error.is_connection()), "{asked:?}");
+    assert!(asked.as_ref().is_err_and(|error| error.is_timeout()), "{asked:?}");
     assert_eq!((old.keys(), ours(old)), (Vec::new(), 0));
     new.resume();
     rest.iter().for_each(Server::resume);
@@ -316,4 +392,144 @@ fn nobody_goes_back_to_the_old_master_while_a_replica_is_slow_to_follow_the_new(
         assert!(second.lock("y").try_lock().expect("an answer").is_none(), "two would hold it");
         held.unlock().expect("held");
     }
+}
+
+/// A master whose answer comes late: after a fail-over that lost what it answers.
+struct Late {
+    servers: Replicated,
+    client: Client,
+    digests: Digests,
+    /// Held all the time, and renewed at the new master as soon as the client has followed.
+    kept: OwnedGuard,
+}
+
+impl Late {
+    /// Its client waits for so long for an answer.
+    fn start(response: Duration) -> Late {
+        let servers = Replicated::with(1, 3, |config| config.gated(&Members::default()));
+        let client = builder(&servers).response_timeout(response).watchdog_timeout(MINUTE * 10);
+        let client = client.build().expect("there is a master");
+        let (kept, digests) = (client.lock("kept").lock_owned(), Digests::of(servers.master()));
+        let kept = kept.expect("free");
+        servers.master().ask::<()>(&["PEXPIRE", "kept", "300000"]);
+        Late { servers, client, digests, kept }
+    }
+
+    fn replica(&self) -> &Server {
+        let replica = self.servers.replicas()[0];
+        replica.ask::<()>(&["CONFIG", "SET", "replica-read-only", "no"]);
+        replica
+    }
+
+    /// Has `ask` send that script to the old master. Calls `lose` with the replica when the
+    /// master has run it, and `change` with the new master before the answer of the old one comes.
+    fn answered<T: Send>(
+        &self,
+        script: &str,
+        ask: impl FnOnce() -> T + Send,
+        lose: impl FnOnce(&Server),
+        change: impl FnOnce(&Server),
+    ) -> T {
+        let (old, replica) = (self.servers.master(), self.replica());
+        has(replica, "kept");
+        let way = old.gate().front();
+        way.on_request(script.as_bytes(), Direction::Replies, Flow::Hold);
+        thread::scope(|scope| {
+            let asks = scope.spawn(ask);
+            way.wait_until("its answer", |stats| stats.replies.held > 0);
+            lose(replica);
+            old.stop();
+            let new = self.servers.await_master_other_than(old.port());
+            change(new);
+            way.release_held();
+            let outcome = in_time("it ends", asks);
+            old.resume();
+            outcome
+        })
+    }
+
+    fn await_renewal(&self, new: &Server) {
+        eventually("it is renewed there", || pttl(new, "kept") > 500_000);
+    }
+}
+
+#[test]
+fn a_grant_of_the_old_master_is_not_accepted_after_the_fail_over() {
+    for together in [false, true] {
+        let late = Late::start(MINUTE / 2);
+        let locks = ["a", "b"].map(|name| late.client.lock(name));
+        let digest = match together {
+            true => late.servers.master().ask(&["SCRIPT", "LOAD", MULTI_ACQUIRE]),
+            false => late.digests.acquire.clone(),
+        };
+        let ask = || match together {
+            true => MultiLock::new(locks.clone()).try_lock_owned().map(|guard| guard.is_some()),
+            false => locks[0].try_lock_owned().map(|guard| guard.is_some()),
+        };
+        let change = |new: &Server| {
+            late.await_renewal(new);
+            hold_for_another(new, "a");
+        };
+        let granted = late.answered(&digest, ask, |replica| forget(replica, "a"), change);
+        assert!(!granted.expect("the new master answers"), "two have it (together: {together})");
+        assert!(late.kept.is_held());
+    }
+}
+
+#[test]
+fn a_grant_of_the_old_master_is_asked_for_again_at_the_new() {
+    let late = Late::start(MINUTE / 2);
+    let lock = late.client.lock("a");
+    let change = |new: &Server| late.await_renewal(new);
+    let ask = || lock.try_lock_owned();
+    let acquire = &late.digests.acquire;
+    let guard = late.answered(acquire, ask, |replica| forget(replica, "a"), change);
+    let guard = guard.expect("the new master answers").expect("it is free there");
+    assert!(owner(late.servers.master(), "a").starts_with(&late.client.id().to_string()));
+    guard.unlock().expect("held");
+}
+
+#[test]
+fn an_extension_of_the_old_master_is_asked_for_again_at_the_new() {
+    let late = Late::start(MINUTE / 2);
+    let long = MINUTE * 60;
+    let lose = |replica: &Server| {
+        eventually("it is extended there", || pttl(replica, "kept") > 3_000_000);
+        replica.ask::<()>(&["PEXPIRE", "kept", "300000"]);
+    };
+    let (renew, extend) = (&late.digests.renew, || late.kept.extend(long));
+    let outcome = late.answered(renew, extend, lose, |new| late.await_renewal(new));
+    outcome.expect("the new master extends it");
+    assert!(pttl(late.servers.master(), "kept") > 3_000_000, "it has the lease of the old one");
+}
+
+#[test]
+fn a_loss_that_the_old_master_tells_of_is_not_believed_after_the_fail_over() {
+    let late = Late::start(SECOND * 12);
+    // A question to the old master may stand in the way of going to the new for as long.
+    let (old, replica) = (late.servers.master(), late.replica());
+    let lock = late.client.lock("a");
+    let field = std::sync::OnceLock::new();
+    let ask = || {
+        let brief = late.client.lock("a").with_lease(MINUTE).lock().expect("free");
+        has(replica, "a");
+        field.set(owner(old, "a")).expect("once");
+        old.ask::<()>(&["DEL", "a"]);
+        // It is to be renewed now, and at once: much less than two thirds of a lease is left.
+        let renewed = lock.lock().expect("its own");
+        eventually("it is renewed at the new master", || pttl(replica, "a") > 500_000);
+        renewed.unlock().and_then(|()| brief.unlock())
+    };
+    let restore = |replica: &Server| {
+        eventually("it is gone there", || !exists(replica, "a"));
+        let field = field.get().expect("it was taken");
+        replica.ask::<()>(&["HSET", "a", field, "1"]);
+        replica.ask::<()>(&["PEXPIRE", "a", "60000"]);
+    };
+    let follow = |_: &Server| {
+        eventually("the client goes to the new master", || {
+            late.client.lock("b").try_lock().is_ok_and(|guard| guard.is_some())
+        });
+    };
+    late.answered(&late.digests.renew, ask, restore, follow).expect("it has never been lost");
 }

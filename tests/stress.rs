@@ -363,7 +363,9 @@ fn mix(manners: Manners, seed: u64) {
     for number in 0..CLIENTS * THREADS {
         let (name, room) = (format!("lock {}", number % 2), Arc::clone(&rooms[number % 2]));
         let mut player = Player {
-            lock: clients[number % CLIENTS].lock(name),
+            // With a token, since it sends owned guards away: without one a wait beside a guard
+            // that its thread took is a deadlock.
+            lock: clients[number % CLIENTS].lock(name).with_cancel(&CancelToken::new()),
             room,
             dice: Dice(seed ^ (number as u64) << 20),
             manners,

@@ -17,6 +17,7 @@ use support::server::free_port;
 use support::{Cluster, Config, Server, eventually, exists, in_time, pttl};
 
 const URL: &str = "LEASEHOLD_TLS_URL";
+const PLAIN_URL: &str = "LEASEHOLD_PLAIN_URL";
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// An authority that signs certificates.
@@ -92,11 +93,13 @@ impl Encrypted {
         let output = Command::new(std::env::current_exe().expect("a running program"))
             .args(["--exact", test, "--ignored", "--nocapture"])
             .env(URL, &self.url)
+            .env(PLAIN_URL, self.server.login_url("default", "pass-word"))
             .env("SSL_CERT_FILE", &self.authority)
             .output()
             .expect("this binary runs again");
         let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        let passed = output.status.success() && text.contains("1 passed");
+        assert!(passed, "{text}{}", String::from_utf8_lossy(&output.stderr));
     }
 }
 
@@ -124,7 +127,7 @@ fn locks_over_tls() {
         // The listener is up as soon as somebody waits; only its message can end a
         // wait whose poll bound is a minute.
         let channel = "redisson_lock__channel:{a}";
-        let mut admin = admin(&url);
+        let mut admin = admin();
         eventually("the waiter is subscribed", || {
             let (_, heard): (String, usize) = redis::cmd("PUBSUB")
                 .arg("NUMSUB")
@@ -138,7 +141,27 @@ fn locks_over_tls() {
     });
 }
 
-fn admin(url: &str) -> redis::Connection {
+#[test]
+fn the_roots_of_the_system_are_read_once_per_client() {
+    let encrypted = Encrypted::start();
+    encrypted.run("connects_again_without_the_roots");
+}
+
+#[test]
+#[ignore = "a part of the test above, which runs it with SSL_CERT_FILE set"]
+fn connects_again_without_the_roots() {
+    let url = std::env::var(URL).expect("started by the test above");
+    let client = Client::open(&url).expect("the certificate is trusted");
+    let mut admin = admin();
+    std::fs::remove_file(std::env::var("SSL_CERT_FILE").expect("set")).expect("a file");
+    redis::cmd("CLIENT").arg("KILL").arg("SKIPME").arg("yes").exec(&mut admin).expect("killed");
+    client.lock("a").lock().expect("the roots are known").unlock().expect("held");
+    assert!(Client::open(&url).is_err(), "another client reads them again");
+}
+
+/// A connection without TLS, of a part that runs by itself.
+fn admin() -> redis::Connection {
+    let url = std::env::var(PLAIN_URL).expect("started by a test");
     redis::Client::open(url).and_then(|client| client.get_connection()).expect("an administrator")
 }
 

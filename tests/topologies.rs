@@ -4,6 +4,8 @@
 mod support;
 
 use redis::{RedisError, RedisResult};
+use std::thread;
+use std::time::Duration;
 use support::{Cluster, Members, Replicated, Server, Whose, eventually, exists};
 
 #[test]
@@ -52,6 +54,19 @@ fn a_replica_takes_the_place_of_a_master_that_stands_still_though_a_sentinel_doe
     sentinel.resume();
     replicated.settle();
     assert_eq!(replicated.master().port(), new.port());
+}
+
+/// A busy machine lets a sentinel run seldom, which then takes the clock for wrong and acts no
+/// more for a while.
+#[test]
+fn sentinels_that_could_not_run_for_a_while_fail_over_soon() {
+    let replicated = Replicated::start(1, 3);
+    let old = replicated.master();
+    replicated.sentinels().iter().for_each(Server::stop);
+    thread::sleep(Duration::from_secs(3));
+    replicated.sentinels().iter().for_each(Server::resume);
+    old.kill();
+    replicated.await_master_other_than(old.port());
 }
 
 #[test]

@@ -36,7 +36,7 @@ impl Recorder {
 
 impl Events for Recorder {
     fn renewed(&self, event: &Renewed) {
-        self.tell(Told::Renewed(event.leases));
+        self.tell(Told::Renewed(event.holds.len()));
     }
     fn renewal_failed(&self, event: &RenewalFailed) {
         self.tell(Told::Failed(event.clone()));
@@ -184,6 +184,54 @@ fn a_fixed_lease_is_extended_once_and_not_renewed() -> Result<()> {
 }
 
 #[test]
+fn a_fixed_lease_that_was_taken_away_is_lost_within_a_renewal_period() -> Result<()> {
+    let server = Server::start();
+    let (client, tidings) = client(&server, BRISK);
+    let guard = client.lock("a").with_lease(10 * MINUTE).lock()?;
+    let before = pttl(&server, "a");
+    eventually("the server is asked again and again", || server.calls("hexists") > 3);
+    assert!(guard.is_held() && pttl(&server, "a") < before, "the lease is not extended");
+    server.ask::<()>(&["DEL", "a"]);
+    server.ask::<()>(&["HSET", "a", "java:1", "1"]);
+    assert_eq!(tidings.lost().reason, LostReason::Gone);
+    assert!(guard.check().is_err_and(|e| e.is_lost()));
+    assert_eq!(pttl(&server, "a"), -1, "the lease of another is not touched");
+    Ok(())
+}
+
+#[test]
+fn an_extended_lease_that_was_taken_away_is_lost_within_a_renewal_period() -> Result<()> {
+    let server = Server::start();
+    let (client, tidings) = client(&server, BRISK);
+    let guard = client.lock("a").lock()?;
+    guard.extend(10 * MINUTE)?;
+    // The first was planned before the extension.
+    tidings.renewed(2);
+    server.ask::<()>(&["DEL", "a"]);
+    server.ask::<()>(&["HSET", "a", "java:1", "1"]);
+    assert_eq!(tidings.lost().reason, LostReason::Gone);
+    assert!(!guard.is_held());
+    Ok(())
+}
+
+#[test]
+fn a_fixed_lease_that_cannot_be_looked_at_is_kept_and_looked_at_later() -> Result<()> {
+    let server = Server::start();
+    let (client, tidings) = client(&server, BRISK);
+    let guard = client.lock("a").with_lease(10 * MINUTE).lock()?;
+    server.stop();
+    thread::sleep(2 * BRISK);
+    server.resume();
+    assert!(guard.is_held() && guard.remaining() > 5 * MINUTE);
+    let before = server.calls("hexists");
+    eventually("it is looked at again", || server.calls("hexists") > before + 1);
+    assert!(guard.is_held());
+    server.ask::<()>(&["DEL", "a"]);
+    assert_eq!(tidings.lost().reason, LostReason::Gone);
+    Ok(())
+}
+
+#[test]
 fn extending_what_was_taken_away_says_so_and_takes_nothing_back() -> Result<()> {
     let server = Server::start();
     let (client, tidings) = client(&server, MINUTE);
@@ -281,7 +329,7 @@ fn renewals_that_fail_for_a_while_lose_nothing() -> Result<()> {
     server.resume();
     assert_eq!(&*failed.name, "a");
     assert!(failed.remaining > Duration::ZERO && failed.remaining < watchdog);
-    assert!(failed.error.is_connection(), "{:?}", failed.error);
+    assert!(failed.error.is_timeout(), "{:?}", failed.error);
     tidings.renewed(1);
     assert!(guard.is_held() && exists(&server, "a"));
     guard.unlock()?;

@@ -2,10 +2,11 @@
 
 use std::fmt;
 
-use crate::conn::{Address, Certificates, Login};
+use crate::conn::{Address, Certificates, Login, Trust};
 use crate::error::{Error, Result};
 
 /// What a builder was told.
+#[derive(Clone)]
 pub(crate) enum Place {
     Single(String),
     Sentinel { master: String, urls: Vec<String> },
@@ -27,12 +28,8 @@ pub(crate) enum Servers {
 }
 
 impl Place {
-    pub(crate) fn read(
-        &self,
-        certificates: &Certificates,
-        login: Option<&Login>,
-    ) -> Result<Servers> {
-        let parse = |url: &String| Address::parse(url, certificates);
+    pub(crate) fn read(&self, login: Option<&Login>) -> Result<Servers> {
+        let parse = |url: &String| Address::parse(url);
         let with_login = |address: Address| match login {
             Some(login) => address.with_login(login.clone()),
             None => address,
@@ -62,13 +59,31 @@ impl Place {
     }
 }
 
+impl Servers {
+    /// The same servers with one set of TLS settings, built if any URL asks for TLS.
+    pub(crate) fn secured(self, certificates: &Certificates) -> Result<Servers> {
+        let trust = Trust::new(certificates)?;
+        let all = |addresses: Vec<Address>| -> Result<Vec<Address>> {
+            addresses.into_iter().map(|address| address.secured(&trust)).collect()
+        };
+        Ok(match self {
+            Servers::One(address) => Servers::One(address.secured(&trust)?),
+            Servers::Named { master, sentinels, like } => {
+                let (sentinels, like) = (all(sentinels)?, like.secured(&trust)?);
+                Servers::Named { master, sentinels, like }
+            }
+            Servers::Nodes(nodes) => Servers::Nodes(all(nodes)?),
+        })
+    }
+}
+
 fn none(what: &str) -> Error {
     Error::configuration(format!("no {what} is named"))
 }
 
 impl fmt::Debug for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.read(&Certificates::default(), None) {
+        match self.read(None) {
             Ok(Servers::One(address)) => address.fmt(f),
             Ok(servers) => servers.fmt(f),
             Err(_) => f.write_str("unreadable"),

@@ -1,28 +1,33 @@
-//! Where a server is, as whom to speak to it, and whom to trust.
+//! Server addresses: place, login, database and TLS settings.
 
+use std::borrow::Cow;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use redis::io::tcp::TcpSettings;
-use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use redis::{ConnectionAddr, IntoConnectionInfo};
 
-use super::tls::{self, Certificates};
+use super::tls::{self, Session, Trust};
 use crate::error::{Error, Result};
 use crate::script::{Call, Digits};
 
-/// After such a silence the system looks whether the other end is still there: a
-/// connection that died while it was idle is better found broken than silent.
-const KEEPALIVE: Duration = Duration::from_secs(15);
-
-/// Where a server is, and as whom to speak to it.
+/// Where a server is, how it is spoken to, and as whom.
 #[derive(Clone)]
 pub(crate) struct Address {
-    info: ConnectionInfo,
+    place: Place,
+    wants_tls: bool,
+    /// The settings of all connections of this client, if the URL asks for TLS.
+    tls: Option<tls::Settings>,
     shown: Arc<str>,
     login: Login,
     database: i64,
+}
+
+/// Where a server listens.
+#[derive(Clone, Debug)]
+pub(super) enum Place {
+    Host(String, u16),
+    Path(PathBuf),
 }
 
 /// The name and the password of a user of the server.
@@ -34,45 +39,41 @@ pub(crate) struct Login {
 
 impl Address {
     /// Reads a URL. The error never repeats it: there may be a password in it.
-    pub(crate) fn parse(url: &str, certificates: &Certificates) -> Result<Address> {
-        let info = url.into_connection_info().map_err(|error| bad_url(&error))?;
+    pub(crate) fn parse(url: &str) -> Result<Address> {
+        let (url, wants_tls) = without_tls(url)?;
+        let info = url.as_ref().into_connection_info().map_err(|_| bad_url())?;
         let settings = info.redis_settings();
         let user = settings.username().map(str::to_owned);
         let password = settings.password().map(str::to_owned);
-        let database = settings.db();
-        // The handshake is ours, with one deadline: the crate's would wait its
-        // time-out once per command.
-        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 3);
-        let silent = redis::RedisConnectionInfo::default().set_skip_set_lib_name();
-        let info = info
-            .set_redis_settings(silent)
-            .set_tcp_settings(TcpSettings::default().set_nodelay(true).set_keepalive(keepalive));
-        let info = tls::with_certificates(info, certificates)?;
         let shown = info.addr().to_string().into();
-        Ok(Address { info, shown, login: Login { user, password }, database })
+        let place = match info.addr().clone() {
+            ConnectionAddr::Tcp(host, port) => Place::Host(host, port),
+            ConnectionAddr::Unix(path) => Place::Path(path),
+            _ => return Err(bad_url()),
+        };
+        let login = Login { user, password };
+        Ok(Address { place, wants_tls, tls: None, shown, login, database: settings.db() })
+    }
+
+    /// The same address with the TLS settings of its client, if the URL asks for TLS.
+    pub(crate) fn secured(self, trust: &Trust<'_>) -> Result<Address> {
+        let tls = if self.wants_tls { Some(trust.settings()?) } else { None };
+        Ok(Address { tls, ..self })
     }
 
     /// The server at another place that is spoken to in the same way; over TCP, with TLS if
     /// this one has it.
     pub(crate) fn at(&self, host: &str, port: u16) -> Address {
-        let place = match self.info.addr().clone() {
-            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-                ConnectionAddr::TcpTls { host: host.to_owned(), port, insecure, tls_params }
-            }
-            _ => ConnectionAddr::Tcp(host.to_owned(), port),
-        };
-        let shown = place.to_string().into();
-        Address { info: self.info.clone().set_addr(place), shown, ..self.clone() }
+        let place = Place::Host(host.to_owned(), port);
+        Address { place, shown: format!("{host}:{port}").into(), ..self.clone() }
     }
 
     /// The server at a place that this one has named, which may leave the host out.
     pub(crate) fn beside(&self, host: Option<&str>, port: u16) -> Address {
-        match (host, self.info.addr()) {
+        match (host, &self.place) {
             (Some(host), _) => self.at(host, port),
-            (None, ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. }) => {
-                self.at(host, port)
-            }
-            (None, _) => self.at("127.0.0.1", port),
+            (None, Place::Host(host, _)) => self.at(host, port),
+            (None, Place::Path(_)) => self.at("127.0.0.1", port),
         }
     }
 
@@ -96,8 +97,16 @@ impl Address {
         &self.shown
     }
 
-    pub(super) fn info(&self) -> ConnectionInfo {
-        self.info.clone()
+    pub(super) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Starts a TLS session, if the connection uses TLS.
+    pub(super) fn session(&self) -> std::io::Result<Option<Session>> {
+        match (&self.tls, &self.place) {
+            (Some(tls), Place::Host(host, _)) => Session::open(tls, host).map(Some),
+            _ => Ok(None),
+        }
     }
 
     /// The first command on a connection; RESP3 tells its client id.
@@ -119,11 +128,27 @@ impl Address {
     }
 }
 
-fn bad_url(error: &redis::RedisError) -> Error {
-    let reason = match cfg!(feature = "tls") {
-        false if error.to_string().contains("TLS") => "TLS needs the feature \"tls\" of leasehold",
-        _ => "it must be redis://, rediss:// or redis+unix://, with a host or a path",
+fn insecure() -> Error {
+    Error::configuration("the URL says \"#insecure\", and certificates are always checked")
+}
+
+/// Splits the wish for TLS from a URL: what follows is read by a parser that knows no TLS.
+fn without_tls(url: &str) -> Result<(Cow<'_, str>, bool)> {
+    let (scheme, rest) = url.split_at(url.find("://").unwrap_or_default());
+    let scheme = match scheme.to_ascii_lowercase().as_str() {
+        "rediss" => "redis",
+        "valkeys" => "valkey",
+        _ => return Ok((url.into(), false)),
     };
+    match rest.split_once('#') {
+        Some((_, "insecure")) => Err(insecure()),
+        Some(_) => Err(bad_url()),
+        None => Ok((format!("{scheme}{rest}").into(), true)),
+    }
+}
+
+fn bad_url() -> Error {
+    let reason = "it must be redis://, rediss:// or redis+unix://, with a host or a path";
     Error::configuration(format!("the URL of the server cannot be used: {reason}"))
 }
 
@@ -138,7 +163,7 @@ mod tests {
     use super::*;
 
     fn parse(url: &str) -> Result<Address> {
-        Address::parse(url, &Certificates::default())
+        Address::parse(url)
     }
 
     fn shown(url: &str) -> String {
@@ -167,12 +192,28 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "tls")]
+    #[test]
+    fn addresses_with_tls_share_the_settings_of_their_client() {
+        let certificates = tls::Certificates::default();
+        let trust = Trust::new(&certificates).expect("TLS is there");
+        let secured = |url| parse(url).and_then(|address| address.secured(&trust));
+        let [first, other] = ["rediss://a/", "rediss://b:1/"]
+            .map(|url| secured(url).expect("the system has root certificates"));
+        let settings = |address: &Address| address.tls.clone().expect("it has TLS");
+        assert!(settings(&first).is(&settings(&other)));
+        assert!(settings(&first).is(&settings(&first.at("c", 2))));
+        assert!(secured("redis://a/").is_ok_and(|address| address.tls.is_none()));
+        let error = secured("rediss://a/#insecure").expect_err("certificates are checked");
+        assert!(error.is_configuration(), "{error:?}");
+    }
+
     #[test]
     fn another_place_is_spoken_to_as_the_same_user() {
         let seed = parse("redis://u:p@host:7000/3").expect("a good URL");
         let other = seed.at("::1", 7001);
         assert_eq!(&**other.shown(), "::1:7001");
-        assert_eq!(**other.hello("n").bytes, **seed.hello("n").bytes);
+        assert_eq!(*other.hello("n").bytes, *seed.hello("n").bytes);
         assert!(other.select().is_some());
         let sentinel = other.with_login(Login::default()).without_database();
         assert!(!String::from_utf8_lossy(&sentinel.hello("n").bytes).contains("AUTH"));

@@ -5,7 +5,7 @@
 //! [`Mishap`]. What it says without having been asked (messages) waits for its
 //! reader, which sleeps until there is something.
 
-use super::{Address, Fault, Ghosts, Identity, Timeouts};
+use super::{Address, Fault, Ghosts, Identity, Timeouts, Until};
 use crate::error::{Error, ErrorKind, Refusal, Result};
 use crate::script::{self, Call, Push, Reply, Script};
 use crate::sync::{Condvar, Mutex};
@@ -14,6 +14,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// What will happen to a connection that is written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -430,6 +431,23 @@ impl Conn {
         &self.identity
     }
 
+    /// A model's server takes all at once.
+    pub(crate) fn post(&mut self, bytes: &[u8]) -> std::result::Result<(), Fault> {
+        self.send(bytes).map(drop)
+    }
+
+    pub(crate) fn is_flushed(&self) -> bool {
+        true
+    }
+
+    pub(crate) fn flush(&mut self, _until: &Until<'_>) -> std::result::Result<bool, Fault> {
+        Ok(true)
+    }
+
+    pub(crate) fn patience(&self) -> Duration {
+        Duration::MAX
+    }
+
     pub(crate) fn send(&mut self, bytes: &[u8]) -> std::result::Result<Moment, Fault> {
         let mut state = self.server.state.lock();
         if state.clients[self.id].fate == Fate::Broken {
@@ -444,17 +462,26 @@ impl Conn {
         Ok(Moment::END)
     }
 
-    /// Nothing but answers comes to who has not subscribed.
-    pub(crate) fn answer(&mut self, deadline: Moment) -> std::result::Result<Reply, Fault> {
-        self.receive(deadline)
+    /// Nothing but answers comes to a connection that has not subscribed.
+    pub(crate) fn answer_until(
+        &mut self,
+        until: &Until<'_>,
+    ) -> std::result::Result<Option<Reply>, Fault> {
+        self.hear(until.leave == Moment::START)
     }
 
     pub(crate) fn receive(&mut self, _deadline: Moment) -> std::result::Result<Reply, Fault> {
+        self.hear(false).map(|reply| reply.expect("it stays until there is one"))
+    }
+
+    /// Waits for a reply; not if the reader `leaves` at once.
+    fn hear(&mut self, leaves: bool) -> std::result::Result<Option<Reply>, Fault> {
         let mut state = self.server.state.lock();
         loop {
             let client = &mut state.clients[self.id];
             match (client.said.pop_front(), client.fate) {
-                (Some(reply), _) => return Ok(reply),
+                (Some(reply), _) => return Ok(Some(reply)),
+                (None, Fate::Good) if leaves => return Ok(None),
                 (None, Fate::Good) => self.server.changed.wait_until(&mut state, Moment::END),
                 (None, Fate::Broken) => return Err(fault("the connection broke", false)),
                 (None, Fate::Silent) => return Err(fault("no answer came in time", true)),

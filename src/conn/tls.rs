@@ -1,10 +1,11 @@
-//! What the feature `tls` adds to an address.
+//! TLS: the settings of a client, and the session of one connection. Without the feature
+//! `tls` there are neither.
 
-use redis::ConnectionInfo;
+use std::cell::OnceCell;
 
 use crate::error::{Error, Result};
 
-pub(super) use arm::with_certificates;
+pub(crate) use arm::{Session, Settings};
 
 /// What TLS needs beyond the URL, in PEM.
 #[derive(Clone, Default)]
@@ -16,55 +17,384 @@ pub(crate) struct Certificates {
 }
 
 impl Certificates {
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.authority.is_none() && self.identity.is_none()
     }
 }
 
-#[cfg(feature = "tls")]
-mod arm {
-    use super::{Certificates, ConnectionInfo, Error, Result};
-    use redis::{ClientTlsConfig, ConnectionAddr, TlsCertificates};
+/// Certificates, and the settings built from them for the first address that needs TLS.
+pub(crate) struct Trust<'a> {
+    certificates: &'a Certificates,
+    settings: OnceCell<Settings>,
+}
 
-    /// Reads the certificates, for an address that has TLS; one without has no use for them.
-    pub(crate) fn with_certificates(
-        info: ConnectionInfo,
-        certificates: &Certificates,
-    ) -> Result<ConnectionInfo> {
-        if certificates.is_empty() || !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-            return Ok(info);
+impl<'a> Trust<'a> {
+    /// Certificates without the feature `tls` are an error.
+    pub(crate) fn new(certificates: &'a Certificates) -> Result<Trust<'a>> {
+        match cfg!(feature = "tls") || certificates.is_empty() {
+            true => Ok(Trust { certificates, settings: OnceCell::new() }),
+            false => Err(no_tls()),
         }
-        let identity = certificates.identity.clone();
-        let client_tls =
-            identity.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
-        let root_cert = certificates.authority.clone();
-        if root_cert.as_deref().is_some_and(|pem| !holds_a_certificate(pem)) {
-            return Err(Error::configuration("there is no certificate in the authority's PEM"));
-        }
-        redis::Client::build_with_tls(info, TlsCertificates { client_tls, root_cert })
-            .map(|client| client.get_connection_info().clone())
-            .map_err(|_| Error::configuration("a certificate or a key is not in good PEM"))
     }
 
-    /// Of a file without one the redis crate would trust nobody, which every server would
-    /// then seem to be to blame for.
-    fn holds_a_certificate(pem: &[u8]) -> bool {
-        String::from_utf8_lossy(pem).contains("-----BEGIN CERTIFICATE-----")
+    /// The settings that all connections of one client share.
+    pub(super) fn settings(&self) -> Result<Settings> {
+        if let Some(settings) = self.settings.get() {
+            return Ok(settings.clone());
+        }
+        let settings = Settings::new(self.certificates)?;
+        Ok(self.settings.get_or_init(|| settings).clone())
+    }
+}
+
+fn no_tls() -> Error {
+    Error::configuration("TLS needs the feature \"tls\" of leasehold")
+}
+
+#[cfg(feature = "tls")]
+mod arm {
+    use super::Certificates;
+    use std::io::{self, Read, Write};
+    use std::sync::Arc;
+
+    use rustls::pki_types::pem::{self, PemObject};
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+    use rustls::{ClientConfig, ClientConnection, RootCertStore};
+
+    use crate::error::{Error, Result};
+
+    /// The TLS settings of one client. A clone shares them.
+    #[derive(Clone)]
+    pub(crate) struct Settings(Arc<ClientConfig>);
+
+    impl Settings {
+        pub(crate) fn new(certificates: &Certificates) -> Result<Settings> {
+            client_config(certificates).map(Settings)
+        }
+
+        #[cfg(test)]
+        pub(crate) fn is(&self, other: &Settings) -> bool {
+            Arc::ptr_eq(&self.0, &other.0)
+        }
+    }
+
+    /// TLS on one connection: plain bytes on one side, a socket on the other.
+    pub(crate) struct Session(Box<ClientConnection>);
+
+    impl Session {
+        /// Starts a session. Nothing is sent before the handshake.
+        pub(crate) fn open(settings: &Settings, host: &str) -> io::Result<Session> {
+            let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+            let session = ClientConnection::new(Arc::clone(&settings.0), name);
+            let mut session = session.map_err(io::Error::other)?;
+            session.set_buffer_limit(None);
+            Ok(Session(Box::new(session)))
+        }
+
+        pub(crate) fn is_handshaking(&self) -> bool {
+            self.0.is_handshaking()
+        }
+
+        pub(crate) fn shake_hands(&mut self, socket: &mut (impl Read + Write)) -> io::Result<()> {
+            self.0.complete_io(socket).map(drop)
+        }
+
+        /// Takes bytes to be written.
+        pub(crate) fn take(&mut self, bytes: &[u8]) -> io::Result<()> {
+            self.0.writer().write_all(bytes)
+        }
+
+        /// Writes what was taken, until the socket takes no more.
+        pub(crate) fn flush(&mut self, socket: &mut impl Write) -> io::Result<()> {
+            while self.0.wants_write() {
+                self.0.write_tls(socket)?;
+            }
+            Ok(())
+        }
+
+        pub(crate) fn is_flushed(&self) -> bool {
+            !self.0.wants_write()
+        }
+
+        pub(crate) fn read(
+            &mut self,
+            socket: &mut (impl Read + Write),
+            buffer: &mut [u8],
+        ) -> io::Result<usize> {
+            rustls::Stream::new(&mut *self.0, socket).read(buffer)
+        }
+    }
+
+    /// Builds the TLS settings of one client. All its connections share them, and with them
+    /// the system's root certificates (read here, once) and the session tickets.
+    ///
+    /// Unusable certificates in the system's store are skipped. In given PEM they are errors.
+    pub(super) fn client_config(certificates: &Certificates) -> Result<Arc<ClientConfig>> {
+        let roots = match &certificates.authority {
+            Some(pem) => given_roots(pem)?,
+            None => system_roots()?,
+        };
+        // Named here: with several providers in the program, rustls' own choice panics.
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| unusable("the TLS provider has no usable cipher", error))?
+            .with_root_certificates(roots);
+        let config = match &certificates.identity {
+            None => builder.with_no_client_auth(),
+            Some((chain, key)) => builder
+                .with_client_auth_cert(certificates_in(chain)?, key_in(key)?)
+                .map_err(|error| unusable("the client certificate and its key fail", error))?,
+        };
+        Ok(Arc::new(config))
+    }
+
+    fn given_roots(pem: &[u8]) -> Result<RootCertStore> {
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates_in(pem)? {
+            roots
+                .add(certificate)
+                .map_err(|error| unusable("the authority's certificate is unusable", error))?;
+        }
+        Ok(roots)
+    }
+
+    fn system_roots() -> Result<RootCertStore> {
+        let found = rustls_native_certs::load_native_certs();
+        let mut roots = RootCertStore::empty();
+        let (usable, _skipped) = roots.add_parsable_certificates(found.certs);
+        match (usable, found.errors.into_iter().next()) {
+            (0, Some(error)) => Err(unusable("the system's root certificates fail to load", error)),
+            (0, None) => Err(Error::configuration("the system has no root certificates")),
+            _ => Ok(roots),
+        }
+    }
+
+    fn certificates_in(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>> {
+        let all = CertificateDer::pem_slice_iter(pem).collect::<std::result::Result<Vec<_>, _>>();
+        match all.map_err(bad_pem)? {
+            none if none.is_empty() => Err(Error::configuration("a PEM holds no certificate")),
+            all => Ok(all),
+        }
+    }
+
+    fn key_in(pem: &[u8]) -> Result<PrivateKeyDer<'static>> {
+        PrivateKeyDer::from_pem_slice(pem).map_err(bad_pem)
+    }
+
+    /// Leaves the cause out: it may quote the line it stumbled over, a part of a key.
+    fn bad_pem(_: pem::Error) -> Error {
+        Error::configuration("a certificate or a key is not in good PEM")
+    }
+
+    fn unusable(
+        message: &'static str,
+        cause: impl std::error::Error + Send + Sync + 'static,
+    ) -> Error {
+        Error::configuration(message).with_source(cause)
     }
 }
 
 #[cfg(not(feature = "tls"))]
 mod arm {
-    use super::{Certificates, ConnectionInfo, Error, Result};
+    use super::Certificates;
+    use std::io::{self, Read, Write};
 
-    /// An error if there are certificates.
-    pub(crate) fn with_certificates(
-        info: ConnectionInfo,
-        certificates: &Certificates,
-    ) -> Result<ConnectionInfo> {
-        match certificates.is_empty() {
-            true => Ok(info),
-            false => Err(Error::configuration("TLS needs the feature \"tls\" of leasehold")),
+    use crate::error::Result;
+
+    /// Never made without the feature.
+    #[derive(Clone)]
+    pub(crate) struct Settings;
+
+    impl Settings {
+        pub(crate) fn new(_certificates: &Certificates) -> Result<Settings> {
+            Err(super::no_tls())
         }
+    }
+
+    /// There is none.
+    pub(crate) enum Session {}
+
+    impl Session {
+        pub(crate) fn open(_settings: &Settings, _host: &str) -> io::Result<Session> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        pub(crate) fn is_handshaking(&self) -> bool {
+            match *self {}
+        }
+
+        pub(crate) fn shake_hands(&mut self, _socket: &mut (impl Read + Write)) -> io::Result<()> {
+            match *self {}
+        }
+
+        pub(crate) fn take(&mut self, _bytes: &[u8]) -> io::Result<()> {
+            match *self {}
+        }
+
+        pub(crate) fn flush(&mut self, _socket: &mut impl Write) -> io::Result<()> {
+            match *self {}
+        }
+
+        pub(crate) fn is_flushed(&self) -> bool {
+            match *self {}
+        }
+
+        pub(crate) fn read(
+            &mut self,
+            _socket: &mut (impl Read + Write),
+            _buffer: &mut [u8],
+        ) -> io::Result<usize> {
+            match *self {}
+        }
+    }
+}
+
+#[cfg(all(test, feature = "tls", not(leasehold_model)))]
+mod tests {
+    use super::arm::client_config;
+    use super::*;
+    use std::error::Error as _;
+    use std::sync::Arc;
+
+    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+    use rustls::pki_types::pem::PemObject;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+    use rustls::server::WebPkiClientVerifier;
+    use rustls::{ClientConnection, RootCertStore, ServerConfig, ServerConnection};
+
+    /// An authority and its certificate.
+    struct Authority {
+        issuer: Issuer<'static, KeyPair>,
+        pem: Vec<u8>,
+    }
+
+    impl Authority {
+        fn new() -> Authority {
+            let key = KeyPair::generate().expect("a key");
+            let mut params = CertificateParams::new(Vec::new()).expect("no names");
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            params.distinguished_name.push(DnType::CommonName, "an authority");
+            let pem = params.self_signed(&key).expect("an authority").pem().into_bytes();
+            Authority { issuer: Issuer::new(params, key), pem }
+        }
+
+        /// A certificate for `localhost`, and its key.
+        fn sign(&self) -> (Vec<u8>, Vec<u8>) {
+            let key = KeyPair::generate().expect("a key");
+            let params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
+            let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
+            (certificate.pem().into_bytes(), key.serialize_pem().into_bytes())
+        }
+
+        fn trusted(&self) -> Certificates {
+            Certificates { authority: Some(self.pem.clone()), identity: None }
+        }
+
+        /// A server that demands client certificates of this authority.
+        fn server(&self) -> ServerConnection {
+            let mut roots = RootCertStore::empty();
+            roots.add(CertificateDer::from_pem_slice(&self.pem).expect("PEM")).expect("a root");
+            let provider = Arc::new(rustls::crypto::ring::default_provider());
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider);
+            let verifier = verifier.build().expect("a verifier");
+            let (chain, key) = self.sign();
+            let chain = CertificateDer::pem_slice_iter(&chain).map(|der| der.expect("PEM"));
+            let key = PrivateKeyDer::from_pem_slice(&key).expect("PEM");
+            let provider = Arc::new(rustls::crypto::ring::default_provider());
+            let config = ServerConfig::builder_with_provider(provider)
+                .with_safe_default_protocol_versions()
+                .expect("versions")
+                .with_client_cert_verifier(verifier)
+                .with_single_cert(chain.collect(), key)
+                .expect("a certificate with its key");
+            ServerConnection::new(config.into()).expect("a server")
+        }
+    }
+
+    /// Runs a handshake in memory, until both sides agree or one refuses.
+    fn shake_hands(
+        config: &Arc<rustls::ClientConfig>,
+        mut server: ServerConnection,
+    ) -> std::result::Result<(), rustls::Error> {
+        let name = ServerName::try_from("localhost").expect("a name");
+        let mut client = ClientConnection::new(Arc::clone(config), name).expect("a client");
+        while client.is_handshaking() || server.is_handshaking() {
+            let mut bytes = Vec::new();
+            client.write_tls(&mut bytes).expect("a buffer takes all");
+            server.read_tls(&mut &*bytes).expect("a buffer gives all");
+            server.process_new_packets()?;
+            bytes.clear();
+            server.write_tls(&mut bytes).expect("a buffer takes all");
+            client.read_tls(&mut &*bytes).expect("a buffer gives all");
+            client.process_new_packets()?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_given_authority_is_trusted_and_the_client_certificate_is_shown() {
+        let authority = Authority::new();
+        let with_identity =
+            Certificates { identity: Some(authority.sign()), ..authority.trusted() };
+        let config = client_config(&with_identity).expect("good PEM");
+        shake_hands(&config, authority.server()).expect("both trust the authority");
+        let nameless = client_config(&authority.trusted()).expect("good PEM");
+        let refused = shake_hands(&nameless, authority.server());
+        assert!(matches!(refused, Err(rustls::Error::NoCertificatesPresented)), "{refused:?}");
+    }
+
+    #[test]
+    fn the_addresses_of_a_client_share_their_settings() {
+        let certificates = Authority::new().trusted();
+        let trust = Trust::new(&certificates).expect("TLS is there");
+        let [first, second] = [(); 2].map(|()| trust.settings().expect("good PEM"));
+        assert!(first.is(&second));
+    }
+
+    #[test]
+    fn an_unknown_authority_is_refused() {
+        let (authority, other) = (Authority::new(), Authority::new());
+        let system = Certificates { authority: None, identity: Some(authority.sign()) };
+        for certificates in [other.trusted(), system] {
+            let config = client_config(&certificates).expect("good PEM, and roots of the system");
+            let refused = shake_hands(&config, authority.server());
+            assert!(matches!(refused, Err(rustls::Error::InvalidCertificate(_))), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn bad_pem_is_a_configuration_error() {
+        let authority = Authority::new();
+        let (chain, key) = authority.sign();
+        let of = |authority: Option<&[u8]>, identity: Option<(&[u8], &[u8])>| Certificates {
+            authority: authority.map(<[u8]>::to_vec),
+            identity: identity.map(|(chain, key)| (chain.to_vec(), key.to_vec())),
+        };
+        let other_key = authority.sign().1;
+        for wrong in [
+            of(Some(b"nothing"), None),
+            of(Some(&key), None),
+            of(Some(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"), None),
+            of(Some(&authority.pem), Some((&chain, b"nothing"))),
+            of(Some(&authority.pem), Some((&chain, b""))),
+            of(Some(&authority.pem), Some((b"", &key))),
+            of(Some(&authority.pem), Some((&chain, &other_key))),
+        ] {
+            let error = client_config(&wrong).expect_err("no usable certificate");
+            assert!(error.is_configuration(), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_quotes_nothing_of_a_key() {
+        let key = b"-----BEGIN c2VjcmV0\n";
+        let quoted = PrivateKeyDer::from_pem_slice(key).expect_err("no key").to_string();
+        assert!(quoted.contains("99, 50, 86"), "this is why: {quoted}");
+        let authority = Authority::new();
+        let identity = Some((authority.sign().0, key.to_vec()));
+        let error = client_config(&Certificates { identity, ..authority.trusted() });
+        let error = error.expect_err("no key");
+        assert!(error.source().is_none(), "{:?}", error.source());
     }
 }

@@ -1,8 +1,8 @@
 //! A model of one lane and the threads that share it.
 //!
-//! Some wait for their requests, some only until nobody has taken them at once,
-//! some owe theirs, and a reaper reads what nobody comes for. Only the code under test
-//! wakes anybody.
+//! Some wait for their requests, some only until nobody has taken them at once, some leave
+//! theirs behind, some owe theirs, and a reaper reads what nobody comes for. Only the code
+//! under test wakes anybody.
 //!
 //! What must be so in every schedule:
 //! * there is one connection at a time, and requests run in the order in which they
@@ -26,8 +26,9 @@
 //!   the answers go to each other's callers.
 
 use super::*;
+use crate::conn::Address;
 use crate::conn::model::{Mishap, Server};
-use crate::conn::{Address, Certificates};
+use crate::error::Error;
 use crate::hold::{HoldId, Owner};
 use crate::lease::{Grant, Lease};
 use crate::model::check;
@@ -44,13 +45,33 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use uuid::Uuid;
 
-/// How long senders wait for somebody to take their requests.
-const PATIENT: Moment = Moment::END;
-const HASTY: Moment = Moment::START;
+/// How long a sender waits.
+#[derive(Clone, Copy)]
+enum Stay {
+    /// For the answer.
+    Patient,
+    /// Until nobody has taken its request at once.
+    Hasty,
+    /// Not at all.
+    Gone,
+}
+
+use Stay::{Gone, Hasty, Patient};
+
+impl Stay {
+    fn wait(self, lane: &Lane, slot: &Arc<Slot>) -> Outcome {
+        let (limit, line_end) = match self {
+            Patient => (Limit::none(), Moment::END),
+            Hasty => (Limit::none(), Moment::START),
+            Gone => (Limit::at(Moment::START), Moment::END),
+        };
+        lane.wait(slot, &limit, line_end)
+    }
+}
 
 struct World {
     server: Arc<Server>,
-    lane: Lane,
+    lane: Arc<Lane>,
     reaper: Arc<Reaper>,
     /// What was queued, in order.
     queued: Mutex<Vec<String>>,
@@ -130,9 +151,7 @@ impl World {
     fn new(debts: usize) -> Arc<World> {
         let reaper = Arc::new(Reaper { bell: Mailbox::default(), open: Mutex::new(debts) });
         static ADDRESS: OnceLock<Address> = OnceLock::new();
-        let address = ADDRESS.get_or_init(|| {
-            Address::parse("redis://model/", &Certificates::default()).expect("a URL")
-        });
+        let address = ADDRESS.get_or_init(|| Address::parse("redis://model/").expect("a URL"));
         let link = Link {
             route: Route::To(Arc::new(address.clone())),
             replicas: 0,
@@ -155,10 +174,10 @@ impl World {
         queued.push(text.to_owned());
     }
 
-    fn ask(&self, text: &str, give_up: Moment) -> Outcome {
+    fn ask(&self, text: &str, stay: Stay) -> Outcome {
         let (request, slot) = Request::awaited(echo(text));
         self.queue(request, text);
-        let outcome = self.lane.wait(&slot, give_up);
+        let outcome = stay.wait(&self.lane, &slot);
         if let Ok(answer) = &outcome {
             assert_eq!(answer.reply, Reply::Text(text.into()), "its own answer");
         }
@@ -223,18 +242,18 @@ fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
 }
 
 /// Asks and looks at the answer; its failure is one of those that are allowed.
-fn ask(text: &'static str, give_up: Moment) -> impl Fn(&World) {
+fn ask(text: &'static str, stay: Stay) -> impl Fn(&World) {
     move |world| {
-        let outcome = world.ask(text, give_up);
+        let outcome = world.ask(text, stay);
         world.check_outcome(text, &outcome);
     }
 }
 
 /// Owes something, and then asks on the same lane.
-fn owe_and_ask(owed: &'static str, asked: &'static str, give_up: Moment) -> impl Fn(&World) {
+fn owe_and_ask(owed: &'static str, asked: &'static str, stay: Stay) -> impl Fn(&World) {
     move |world| {
         world.owe(owed);
-        ask(asked, give_up)(world);
+        ask(asked, stay)(world);
     }
 }
 
@@ -243,9 +262,9 @@ fn everything_runs_once_and_in_order() {
     check(|| {
         let world = World::new(2);
         join([
-            world.start(owe_and_ask("a", "b", PATIENT)),
-            world.start(owe_and_ask("c", "d", PATIENT)),
-            world.start(|world| ["e", "f"].iter().for_each(|text| ask(text, PATIENT)(world))),
+            world.start(owe_and_ask("a", "b", Patient)),
+            world.start(owe_and_ask("c", "d", Patient)),
+            world.start(|world| ["e", "f"].iter().for_each(|text| ask(text, Patient)(world))),
             world.start_reaper(),
         ]);
         assert_eq!(world.server.echoed(), *world.queued.lock());
@@ -257,14 +276,45 @@ fn who_gives_up_takes_no_lead_along() {
     check(|| {
         let world = World::new(2);
         join([
-            world.start(ask("a", HASTY)),
-            world.start(owe_and_ask("b", "c", HASTY)),
-            world.start(owe_and_ask("d", "e", PATIENT)),
-            world.start(ask("f", PATIENT)),
+            world.start(ask("a", Hasty)),
+            world.start(owe_and_ask("b", "c", Hasty)),
+            world.start(owe_and_ask("d", "e", Patient)),
+            world.start(ask("f", Patient)),
             world.start_reaper(),
         ]);
         assert!(world.lane.queued() == 0, "nothing is left in line");
     });
+}
+
+/// A sender that leaves in the middle keeps nobody from an answer, and no debt from being
+/// paid, whatever happens to the connection.
+#[test]
+fn a_sender_that_leaves_holds_up_nobody() {
+    for mishap in [None, Some(Mishap::Broken { ran: 1, answered: 0 }), Some(Mishap::Unreachable)] {
+        check(move || {
+            let world = World::new(2);
+            mishap.into_iter().for_each(|mishap| world.server.plan(mishap));
+            join([
+                world.start(ask("a", Gone)),
+                world.start(owe_and_ask("b", "c", Gone)),
+                world.start(owe_and_ask("d", "e", Patient)),
+                world.start(World::flush_scripts),
+                world.start(take_and_leave),
+                world.start_reaper(),
+            ]);
+            assert!(world.lane.queued() == 0, "nothing is left in line");
+        });
+    }
+}
+
+/// Takes a lock and leaves before the answer; then frees it.
+fn take_and_leave(world: &World) {
+    let locking = Locking::new();
+    let (request, slot) = Request::awaited(locking.take());
+    world.lane.queue(request);
+    let _ = Gone.wait(&world.lane, &slot);
+    while world.call(locking.free()).is_err() {}
+    assert!(!world.server.is_locked(), "the release stands behind the acquire");
 }
 
 #[test]
@@ -278,15 +328,15 @@ fn what_breaks_is_sent_again_once_and_said_to_be_doubtful() {
             let world = World::new(1);
             let owe = |world: &World| {
                 let creditor = world.owe("a");
-                ask("b", PATIENT)(world);
+                ask("b", Patient)(world);
                 let outcome = creditor.0.lock().clone().expect("settled before what came after");
                 let outcome = outcome.map_err(Failure::sent);
                 world.check_outcome("a", &outcome);
             };
             join([
                 world.start(owe),
-                world.start(ask("c", PATIENT)),
-                world.start(ask("d", HASTY)),
+                world.start(ask("c", Patient)),
+                world.start(ask("d", Hasty)),
                 world.start(move |world| (0..2).for_each(|_| world.server.plan(mishap))),
                 world.start_reaper(),
             ]);
@@ -340,7 +390,7 @@ fn what_must_not_run_twice_does_not() {
             };
             join([
                 world.start(once),
-                world.start(ask("a", PATIENT)),
+                world.start(ask("a", Patient)),
                 world.start(|world| drop(world.owe("owed"))),
                 world.start_reaper(),
                 world.start(take_and_free),
@@ -390,7 +440,7 @@ impl World {
     fn call(&self, call: Call) -> Outcome {
         let (request, slot) = Request::awaited(call);
         self.lane.queue(request);
-        self.lane.wait(&slot, PATIENT)
+        Patient.wait(&self.lane, &slot)
     }
 }
 
@@ -420,7 +470,7 @@ fn what_fell_silent_does_not_run_after_its_clean_up() {
         let world = World::new(0);
         join([
             world.start(take_and_free),
-            world.start(ask("a", PATIENT)),
+            world.start(ask("a", Patient)),
             world.start(|world| world.server.plan(Mishap::Silent)),
             world.start(|world| world.server.run_ghosts()),
         ]);

@@ -43,7 +43,7 @@ fn releases(lease: &Lease) -> bool {
 fn loses(lease: &Lease) -> bool {
     let news = lease.lose();
     assert_eq!(lease.look(NOW), Look::Over { noticed: false }, "lost is final");
-    assert!(!lease.pass(NOW, &bounds(), &Holder::Owned), "a lost hold is not passed on");
+    assert!(!lease.pass(NOW, &bounds(), &Holder::owned()), "a lost hold is not passed on");
     news
 }
 
@@ -56,7 +56,7 @@ fn extends(lease: &Lease) -> bool {
 }
 
 fn passes(lease: &Lease) -> bool {
-    lease.pass(NOW, &bounds(), &Holder::Owned)
+    lease.pass(NOW, &bounds(), &Holder::owned())
 }
 
 fn waits(lease: &Lease) -> bool {

@@ -133,6 +133,18 @@ impl Desk {
         self.closed(lane, debt.counts, answered);
     }
 
+    /// The time of a debt is over without an answer. What may live on is sent all the same.
+    fn overdue(&self, lane: LaneId, call: Call, debt: Debt, error: Error) {
+        if error.is_final() || !debt.lives_on {
+            return self.settle(lane, call, debt, Err(error));
+        }
+        let counts = debt.counts;
+        thread::survive("settling what was owed", || debt.settle(Err(error)));
+        let beyond = Request::owed(call, debt.beyond());
+        self.delay(lane, beyond, |state| state.retry(time::now()));
+        self.closed(lane, counts, false);
+    }
+
     /// Has a command sent once more, if that is before `until`, and so on.
     pub(super) fn repeat(&self, lane: LaneId, call: Call, until: Moment) {
         let at = time::now() + self.repeat;
@@ -297,7 +309,8 @@ impl Observer for Desk {
         let address = Arc::clone(address);
         thread::survive("telling of a new connection", || {
             log::info!("connected to {address} again");
-            self.events.tell(|| Event::Reconnected(Reconnected { address }));
+            let at = time::wall_time();
+            self.events.tell(|| Event::Reconnected(Reconnected { at, address }));
         });
         let whom = self.on_reconnect.lock().clone();
         if let Some(whom) = whom.and_then(|whom| whom.upgrade()) {
@@ -313,13 +326,13 @@ impl Observer for Desk {
 
     fn failed(&self, lane: LaneId, request: Request, error: Error) {
         let (now, until) = (time::now(), request.until());
-        if error.is_connection() {
+        if error.is_unanswered() {
             self.doubt();
         }
         if !error.is_final() && now < until {
             self.delay(lane, request, |state| state.retry(now));
         } else if let Some((call, debt)) = request.into_debt() {
-            self.settle(lane, call, debt, Err(error));
+            self.overdue(lane, call, debt, error);
         }
     }
 

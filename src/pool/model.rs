@@ -14,8 +14,8 @@
 //! * the last debt wakes neither who waits for it nor the reapers that are to finish.
 
 use super::*;
+use crate::conn::Address;
 use crate::conn::model::{Mishap, Server};
-use crate::conn::{Address, Certificates};
 use crate::lease::{Grant, Lease};
 use crate::model::check;
 use crate::request::{Answer, Debt, Settle};
@@ -44,9 +44,7 @@ impl Settle for Creditor {
 
 fn settings() -> PoolSettings {
     static ADDRESS: OnceLock<Address> = OnceLock::new();
-    let address = ADDRESS.get_or_init(|| {
-        Address::parse("redis://model/", &Certificates::default()).expect("a good URL")
-    });
+    let address = ADDRESS.get_or_init(|| Address::parse("redis://model/").expect("a good URL"));
     PoolSettings {
         route: Route::To(Arc::new(address.clone())),
         replicas: 0,

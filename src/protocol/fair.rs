@@ -18,6 +18,7 @@
 
 use std::time::Duration;
 
+use crate::event::Kind;
 use crate::hold::Owner;
 use crate::name::Name;
 use crate::protocol::plain::{Plain, UNLOCKED};
@@ -35,8 +36,8 @@ fn keys(name: &Name) -> [&[u8]; 3] {
 }
 
 impl Rules for Fair {
-    fn kind(&self) -> &'static str {
-        "fair lock"
+    fn kind(&self) -> Kind {
+        Kind::Fair
     }
 
     fn line(&self) -> Line {

@@ -10,6 +10,7 @@
 //! them, with the acquire: no thread gets that of another.
 
 use crate::error::Result;
+use crate::event::Kind;
 use crate::hold::Owner;
 use crate::name::Name;
 use crate::protocol::plain::Plain;
@@ -24,8 +25,8 @@ pub struct Fenced;
 kind_of_lock!(Fenced, Fenced);
 
 impl Rules for Fenced {
-    fn kind(&self) -> &'static str {
-        "fenced lock"
+    fn kind(&self) -> Kind {
+        Kind::Fenced
     }
 
     fn fences(&self) -> bool {

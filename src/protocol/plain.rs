@@ -3,6 +3,7 @@
 //! A hash at the lock's name with one field, the owner, whose value is the count
 //! of its holds: always 1 here, since re-entry is counted in the process.
 
+use crate::event::Kind;
 use crate::hold::Owner;
 use crate::name::Name;
 use crate::protocol::{Ask, Rules, kind_of_lock};
@@ -18,8 +19,8 @@ kind_of_lock!(Plain, Plain);
 pub(crate) const UNLOCKED: &[u8] = b"0";
 
 impl Rules for Plain {
-    fn kind(&self) -> &'static str {
-        "lock"
+    fn kind(&self) -> Kind {
+        Kind::Plain
     }
 
     fn acquire(&self, ask: &Ask<'_>) -> Call {

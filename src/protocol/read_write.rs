@@ -13,6 +13,7 @@
 //! is told to those who wait, and the lock then lasts as long as its readers' leases; a
 //! read release never touches the lease of who writes.
 
+use crate::event::Kind;
 use crate::hold::Owner;
 use crate::name::Name;
 use crate::protocol::plain::{Plain, UNLOCKED};
@@ -37,8 +38,8 @@ const WRITER: &str = ":write";
 const READ_UNLOCKED: &[u8] = b"1";
 
 impl Rules for Read {
-    fn kind(&self) -> &'static str {
-        "read lock"
+    fn kind(&self) -> Kind {
+        Kind::Read
     }
 
     fn line(&self) -> Line {
@@ -53,9 +54,14 @@ impl Rules for Read {
         other.kind == Read.kind() || other.kind == Write.kind() && other.same_thread
     }
 
+    /// Other readers keep it there, and its writer.
+    fn outlives_its_lease(&self) -> bool {
+        true
+    }
+
     fn acquire(&self, ask: &Ask<'_>) -> Call {
         let (lease, timeout) = (ask.millis(), ask.name.timeout_key(ask.owner));
-        let writer = ask.beside.map_or(&b"nobody"[..], Owner::as_bytes);
+        let writer = ask.beside.map_or(&b""[..], Owner::as_bytes);
         let keys = [ask.name.key().as_bytes(), timeout.as_bytes()];
         let taking = [lease.as_bytes(), ask.owner.as_bytes(), writer];
         let args = taking.into_iter().chain(ask.waking());
@@ -86,8 +92,8 @@ impl Rules for Read {
 }
 
 impl Rules for Write {
-    fn kind(&self) -> &'static str {
-        "write lock"
+    fn kind(&self) -> Kind {
+        Kind::Write
     }
 
     fn listens(&self) -> Listens {

@@ -4,6 +4,7 @@
 //! refused asks again after a while, which grows. Threads of one process meet at the gate
 //! as before a plain lock, so only one of them asks.
 
+use crate::event::Kind;
 use crate::hold::Owner;
 use crate::name::Name;
 use crate::protocol::plain::Plain;
@@ -17,8 +18,8 @@ pub struct Spin;
 kind_of_lock!(Spin, Spin);
 
 impl Rules for Spin {
-    fn kind(&self) -> &'static str {
-        "spin lock"
+    fn kind(&self) -> Kind {
+        Kind::Spin
     }
 
     fn listens(&self) -> Listens {

@@ -1,5 +1,6 @@
 //! Who of this process holds one red lock, and who waits for it: its re-entry and its gate.
 
+use std::panic::RefUnwindSafe;
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -29,6 +30,16 @@ struct Held {
     leaked: usize,
 }
 
+/// What a caller wants.
+#[derive(Clone, Copy)]
+pub(super) struct Wish {
+    /// A hold that is no thread's.
+    pub(super) owned: bool,
+    pub(super) waits: bool,
+    /// Neither a deadline nor a token ends its wait.
+    pub(super) endless: bool,
+}
+
 /// How a caller comes to a hold.
 pub(super) enum Entry {
     Again(Arc<Majority>),
@@ -46,13 +57,16 @@ pub(super) enum Turn {
     Ask,
 }
 
+/// A panic leaves it in order: loggers and callbacks run with no lock held (`tests/panics.rs`).
+impl RefUnwindSafe for Line {}
+
 impl Line {
-    pub(super) fn enter(&self, owned: bool, waits: bool, mailbox: &Arc<Mailbox>) -> Result<Entry> {
+    pub(super) fn enter(&self, wish: Wish, mailbox: &Arc<Mailbox>) -> Result<Entry> {
         let mut state = self.0.lock();
         let (left_behind, holds) =
             state.holds.drain(..).partition::<Vec<_>, _>(Held::is_left_behind);
         state.holds = holds;
-        let entry = state.enter(owned, waits, mailbox);
+        let entry = state.enter(wish, mailbox);
         drop(state);
         // With no lock held: what is left of it is released.
         drop(left_behind);
@@ -141,8 +155,8 @@ impl Line {
 }
 
 impl LineState {
-    fn enter(&mut self, owned: bool, waits: bool, mailbox: &Arc<Mailbox>) -> Result<Entry> {
-        let thread = ThreadId::current();
+    fn enter(&mut self, wish: Wish, mailbox: &Arc<Mailbox>) -> Result<Entry> {
+        let (thread, Wish { owned, waits, endless }) = (ThreadId::current(), wish);
         if let Some(own) = self.holds.iter_mut().find(|held| held.holder.is_thread(thread)) {
             let valid = own.majority.check().is_ok();
             match (owned, valid) {
@@ -150,10 +164,13 @@ impl LineState {
                     own.guards += 1;
                     return Ok(Entry::Again(Arc::clone(&own.majority)));
                 }
-                (false, false) => return Err(held::lost()),
+                (false, false) => return Err(held::lost_before(own.majority.lost_reason())),
                 (true, true) if waits => return Err(deadlock()),
                 (true, _) => {}
             }
+        }
+        if endless && !owned && self.holds.iter().any(|held| held.bars(thread)) {
+            return Err(held::deadlock_with_owned());
         }
         let free = self.gate.is_empty() && !self.is_held();
         match free || waits {
@@ -178,12 +195,17 @@ impl LineState {
 }
 
 impl Held {
+    /// Whether it is an owned guard's that this thread took.
+    fn bars(&self, thread: ThreadId) -> bool {
+        self.guards > 0 && self.holder.was_taken_by(thread) && self.majority.check().is_ok()
+    }
+
     /// It was lost, and there is nobody to be told.
     fn is_left_behind(&self) -> bool {
         (self.guards == 0 || self.holder.has_ended()) && self.majority.check().is_err()
     }
 }
 
-fn deadlock() -> Error {
+pub(super) fn deadlock() -> Error {
     Error::new(ErrorKind::Deadlock, "this thread holds the lock, and would wait for itself")
 }

@@ -5,6 +5,9 @@
 //! `MOVED`. It is read again at the latest every [`REFRESH`], and soon after a node could not
 //! be reached or has sent a command elsewhere; when slots are found to be served by others
 //! than before that is a *move*, as a fail-over is one for Sentinel.
+//!
+//! A [`Watch`] reads the map over one connection, which it keeps. After an error it connects to
+//! the next node. Readings that find nothing new, and errors, make its pauses grow.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,13 +20,16 @@ use crate::error::{Error, ErrorKind, Place, Result};
 use crate::name::{SLOTS, slot};
 use crate::script::{Call, Reply, unexpected};
 use crate::sync::{Mailbox, Mutex};
-use crate::time::{self, Moment};
+use crate::time::{self, Moment, doubled, jittered};
 
 /// How old the map becomes.
 const REFRESH: Duration = Duration::from_secs(5);
 
-/// It is not read more often.
-const PAUSE: Duration = Duration::from_millis(100);
+/// The first pause between two readings of the map.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+/// The longest pause before the map is read again that a node has cast doubt on.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// No node: a slot that nobody is known to serve.
 const NOBODY: u32 = u32::MAX;
@@ -44,7 +50,6 @@ pub(crate) struct Cluster {
     changed: AtomicBool,
     moves: AtomicU64,
     bell: Mailbox,
-    last_read: Mutex<Moment>,
     /// The node that answered last, and is asked first.
     answered: Mutex<Option<Arc<str>>>,
 }
@@ -66,7 +71,6 @@ impl Cluster {
             changed: AtomicBool::new(false),
             moves: AtomicU64::new(0),
             bell: Mailbox::default(),
-            last_read: Mutex::new(Moment::START),
             answered: Mutex::default(),
         }
     }
@@ -128,22 +132,21 @@ impl Cluster {
         self.bell.ring();
     }
 
-    /// Waits until the map is to be read again, and reads it; whether slots are served by
-    /// others than before.
-    pub(crate) fn listen(&self) -> Result<bool> {
-        let last_read = *self.last_read.lock();
-        self.bell.sleep(last_read + REFRESH);
-        Mailbox::default().sleep(last_read + PAUSE);
-        self.refresh()
+    /// Reads the map from any node, over a connection of its own.
+    pub(crate) fn refresh(&self) -> Result<bool> {
+        self.reach(|address| self.read_over(address, &mut self.open(address)?))?;
+        Ok(self.count_move())
     }
 
-    /// Reads the map.
-    pub(crate) fn refresh(&self) -> Result<bool> {
-        *self.last_read.lock() = time::now();
-        self.reach(|address| self.read_from(address))?;
+    fn open(&self, address: &Address) -> Result<Conn> {
+        Ok(Conn::open(address, self.timeouts, self.name.clone(), &[])?.conn)
+    }
+
+    /// Returns whether a slot has another owner since the last call.
+    fn count_move(&self) -> bool {
         let changed = self.changed.swap(false, Ordering::AcqRel);
         self.moves.fetch_add(changed.into(), Ordering::AcqRel);
-        Ok(changed)
+        changed
     }
 
     /// Has `open` tried with one node after the other: the one that answered last, then those that
@@ -156,28 +159,31 @@ impl Cluster {
                     *self.answered.lock() = Some(Arc::clone(address.shown()));
                     return Ok(opened);
                 }
-                Err(error) => last = Some(error),
+                Err(error) => last = Some(error.with_server(Arc::clone(address.shown()))),
             }
         }
-        Err(last.unwrap_or_else(|| Error::new(ErrorKind::Connection, "no node is known")))
+        Err(last.unwrap_or_else(no_node))
     }
 
+    /// The node that answered last comes first.
     fn addresses(&self) -> Vec<Address> {
-        let (owners, nodes) = (self.owners(), self.nodes.lock());
-        let serves = |number: usize| u32::try_from(number).is_ok_and(|it| owners.contains(&it));
-        let (first, rest): (Vec<_>, Vec<_>) =
-            nodes.iter().enumerate().partition(|(number, _)| serves(*number));
-        // A node that was given may be called otherwise by the others, and comes last.
-        let all = first.into_iter().chain(rest).map(|(_, address)| address.clone());
-        let mut all: Vec<_> = all.collect();
-        drop(nodes);
+        let mut all = self.known();
         let answered = self.answered.lock().clone();
         all.sort_by_key(|address| answered.as_ref() != Some(address.shown()));
         all
     }
 
-    fn read_from(&self, address: &Address) -> Result<()> {
-        let mut conn = Conn::open(address, self.timeouts, self.name.clone(), &[])?.conn;
+    /// Nodes that serve slots come first.
+    fn known(&self) -> Vec<Address> {
+        let (owners, nodes) = (self.owners(), self.nodes.lock());
+        let serves = |number: usize| u32::try_from(number).is_ok_and(|it| owners.contains(&it));
+        let (first, rest): (Vec<_>, Vec<_>) =
+            nodes.iter().enumerate().partition(|(number, _)| serves(*number));
+        // A node that was given may be called otherwise by the others, and comes last.
+        first.into_iter().chain(rest).map(|(_, address)| address.clone()).collect()
+    }
+
+    fn read_over(&self, address: &Address, conn: &mut Conn) -> Result<()> {
         let slots = conn.ask(&Call::command(&[b"CLUSTER", b"SLOTS"]))?;
         // One that was cut off from the others goes on saying what it knew.
         let info = conn.ask(&Call::command(&[b"CLUSTER", b"INFO"]));
@@ -186,6 +192,8 @@ impl Cluster {
             Ok(info) if self.has_map() && !info.text().is_some_and(is_well) => {
                 Err(Error::new(ErrorKind::Connection, "the cluster is not well"))
             }
+            // The connection, not the right to ask.
+            Err(error) if error.is_unanswered() => Err(error),
             _ => self.take_in(address, &slots),
         }
     }
@@ -215,6 +223,91 @@ impl Cluster {
     }
 }
 
+/// Reads the map again and again, for one thread.
+pub(crate) struct Watch {
+    cluster: Arc<Cluster>,
+    conn: Option<(Address, Conn)>,
+    /// Which of the known nodes is connected to next, counted round.
+    next: usize,
+    last_read: Moment,
+    /// Consecutive readings that failed, or found nothing new although a node had cast doubt.
+    futile: u32,
+    failed: bool,
+    /// A node could be connected to when the map was last read.
+    reached: bool,
+}
+
+impl Watch {
+    pub(crate) fn new(cluster: Arc<Cluster>) -> Watch {
+        let last_read = time::now();
+        // Processes begin with different nodes.
+        let next = jittered(Duration::from_nanos(1 << 16), last_read.nanos()).subsec_nanos();
+        let next = usize::try_from(next).unwrap_or(0);
+        Watch { cluster, conn: None, next, last_read, futile: 0, failed: false, reached: true }
+    }
+
+    /// Blocks until the map is to be read again. `stop` ends the pause, [`Cluster::doubt`] the
+    /// wait after a good reading.
+    pub(crate) fn wait(&mut self, stop: &Mailbox) {
+        if !self.failed {
+            let refresh = self.last_read + REFRESH;
+            self.cluster.bell.sleep(refresh);
+            if refresh <= time::now() {
+                self.futile = 0;
+            }
+        }
+        stop.sleep(self.last_read + self.pause());
+    }
+
+    /// Grows to a second while nodes answer, and to [`REFRESH`] while none can be connected to.
+    fn pause(&self) -> Duration {
+        let longest = if self.reached { LONGEST_PAUSE } else { REFRESH };
+        jittered(doubled(FIRST_PAUSE, self.futile, longest), self.last_read.nanos())
+    }
+
+    /// Reads the map. Returns whether slots are served by other nodes than before.
+    pub(crate) fn look(&mut self) -> Result<bool> {
+        self.last_read = time::now();
+        let read = self.read();
+        let changed = read.as_ref().is_ok_and(|changed| *changed);
+        self.futile = if changed { 0 } else { self.futile.saturating_add(1) };
+        self.failed = read.is_err();
+        read
+    }
+
+    fn read(&mut self) -> Result<bool> {
+        let (address, mut conn) = match self.conn.take() {
+            Some(kept) => kept,
+            None => self.connect()?,
+        };
+        self.cluster.read_over(&address, &mut conn)?;
+        self.conn = Some((address, conn));
+        Ok(self.cluster.count_move())
+    }
+
+    fn connect(&mut self) -> Result<(Address, Conn)> {
+        self.reached = false;
+        let known = self.cluster.known();
+        let mut last = None;
+        for _ in 0..known.len() {
+            let address = &known[self.next % known.len()];
+            self.next = self.next.wrapping_add(1);
+            match self.cluster.open(address) {
+                Ok(conn) => {
+                    self.reached = true;
+                    return Ok((address.clone(), conn));
+                }
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(no_node))
+    }
+}
+
+fn no_node() -> Error {
+    Error::new(ErrorKind::Connection, "no node is known")
+}
+
 /// `[first, last, [host, port, ...], replicas ...]`.
 fn read_range(asked: &Address, range: &Reply) -> Option<(std::ops::RangeInclusive<u16>, Address)> {
     let Reply::List(parts) = range else { return None };
@@ -233,11 +326,10 @@ fn read_range(asked: &Address, range: &Reply) -> Option<(std::ops::RangeInclusiv
 #[cfg(all(test, not(leasehold_model)))]
 mod tests {
     use super::*;
-    use crate::conn::Certificates;
 
     fn address(port: u16) -> Address {
         let url = format!("redis://seed:{port}/");
-        Address::parse(&url, &Certificates::default()).expect("a good URL")
+        Address::parse(&url).expect("a good URL")
     }
 
     fn cluster() -> Cluster {

@@ -8,9 +8,9 @@
 //! was found before is outdated, and taken only if most sentinels name such (then they were
 //! set up anew, or one of the others has lied).
 //!
-//! One sentinel at a time is listened to as well ([`Sentinels::listen`]), each for a second:
-//! it tells of fail-overs by itself (`+switch-master`) and is asked at the beginning, so that
-//! one that is cut off delays the news by a connect time-out at most.
+//! A [`Watch`] asks the sentinels in turn, one every [`TURN`], over connections that it keeps: a
+//! sentinel that is cut off delays the news by a turn. After an error it leaves that sentinel
+//! alone for pauses that grow.
 //!
 //! `SENTINEL MASTER` tells the epoch. The address in it is the old one, with the new epoch, until all
 //! replicas follow the new master, which may take minutes; `GET-MASTER-ADDR-BY-NAME` tells the
@@ -25,15 +25,21 @@ use std::time::Duration;
 
 use crate::conn::{Address, Conn, Timeouts};
 use crate::error::{Error, ErrorKind, Result};
-use crate::script::{Call, Push, Reply, unexpected};
-use crate::sync::Mutex;
-use crate::time::{self, Moment};
+use crate::script::{Call, Reply, unexpected};
+use crate::sync::{Mailbox, Mutex};
+use crate::time::{self, Moment, doubled, jittered};
 
-/// How long one sentinel is listened to.
-const LISTEN: Duration = Duration::from_secs(1);
+/// How often a sentinel is asked, one after the other.
+const TURN: Duration = Duration::from_secs(1);
 
-/// The channel on which sentinels tell of fail-overs.
-const SWITCHED: &[u8] = b"+switch-master";
+/// The longest pause before a sentinel that has failed is asked again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+
+/// The part of the time-outs that a sentinel is first given for its answer.
+const BRIEF: u32 = 8;
+
+/// A first attempt is given no less.
+const LEAST: Duration = Duration::from_millis(100);
 
 /// The sentinels of one master.
 pub(crate) struct Sentinels {
@@ -114,43 +120,51 @@ impl Sentinels {
 
     /// Has `open` tried with what the sentinels name, until it is content: it is to see to
     /// it that this is a master. With what it gives, how often the master had moved by then.
+    ///
+    /// Each sentinel is asked briefly at first. Silent ones get their whole time-outs when no
+    /// other knows a master.
     pub(crate) fn reach<T>(
         &self,
         timeouts: Timeouts,
-        mut open: impl FnMut(&Address) -> Result<T>,
+        open: impl FnMut(&Address) -> Result<T>,
     ) -> Result<(T, u64)> {
         let sentinels: Vec<_> = self.sentinels.lock().iter().cloned().collect();
-        let mut tried = Tried::default();
-        let mut outdated = Vec::new();
+        let mut search = Search::new(self, open);
+        let mut silent = Vec::new();
         for sentinel in &sentinels {
-            match self.ask(sentinel, timeouts) {
-                Ok(named) if self.is_outdated(&named) => outdated.push(named),
-                Ok(named) => {
-                    if let Some(opened) = tried.open(&named, &mut open)
-                        && let Some(moves) = self.found(&named)
-                    {
-                        return Ok((opened, moves));
-                    }
-                }
+            match search.ask(sentinel, brief(timeouts)) {
+                Ok(Some(found)) => return Ok(found),
+                Ok(None) => {}
                 Err(error) => {
                     self.put_last(sentinel);
-                    tried.failed(error);
+                    match error.is_unanswered() {
+                        true => silent.push(sentinel),
+                        false => search.tried.failed(error),
+                    }
                 }
             }
         }
-        if outdated.len() > sentinels.len() / 2 {
-            outdated.sort_by_key(|named| std::cmp::Reverse(named.epoch));
-            let opened = |named| Some((tried.open(named, &mut open)?, self.found_anew(named)));
-            if let Some(found) = outdated.iter().find_map(opened) {
-                return Ok(found);
+        for sentinel in silent {
+            match search.ask(sentinel, timeouts) {
+                Ok(Some(found)) => return Ok(found),
+                Ok(None) => {}
+                Err(error) => search.tried.failed(error),
             }
         }
-        Err(tried.error())
+        search.settle_for_outdated(sentinels.len())
     }
 
     fn ask(&self, sentinel: &Address, timeouts: Timeouts) -> Result<Named> {
-        let mut conn = Conn::open(sentinel, timeouts, self.name.clone(), &[])?.conn;
-        let deadline = self.send_questions(&mut conn)?;
+        let named = self.ask_over(&mut self.open(sentinel, timeouts)?);
+        named.map_err(|error| error.with_server(Arc::clone(sentinel.shown())))
+    }
+
+    fn open(&self, sentinel: &Address, timeouts: Timeouts) -> Result<Conn> {
+        Ok(Conn::open(sentinel, timeouts, self.name.clone(), &[])?.conn)
+    }
+
+    fn ask_over(&self, conn: &mut Conn) -> Result<Named> {
+        let deadline = self.send_questions(conn)?;
         let epoch = epoch(&conn.told(deadline)?)?;
         self.named(&conn.told(deadline)?, epoch)
     }
@@ -213,65 +227,98 @@ impl Sentinels {
         }
     }
 
-    /// Listens to the sentinel with that number, counted round, until there is another
-    /// master than before (then `true`), or for a second.
-    pub(crate) fn listen(&self, turn: usize) -> Result<bool> {
-        let sentinel = {
-            let sentinels = self.sentinels.lock();
-            sentinels[turn % sentinels.len()].clone()
-        };
-        let end = time::now() + LISTEN;
-        let timeouts = Timeouts { response: LISTEN, ..self.timeouts };
-        let mut conn = Conn::open(&sentinel, timeouts, self.name.clone(), &[])?.conn;
-        let subscribe = Call::command(&[b"SUBSCRIBE", SWITCHED]);
-        conn.send(&subscribe.bytes).map_err(|fault| fault.error)?;
-        // From here on it tells of every fail-over; what was before, it answers.
-        self.send_questions(&mut conn)?;
-        self.hear(&mut conn, end)
-    }
-
-    fn hear(&self, conn: &mut Conn, end: Moment) -> Result<bool> {
-        let mut known_epoch = None;
-        while time::now() < end {
-            let reply = match conn.receive(end) {
-                Ok(reply) => reply,
-                Err(fault) if fault.timed_out => break,
-                Err(fault) => return Err(fault.error),
-            };
-            match reply {
-                Reply::Push(Push::Message { payload, .. }) if self.is_ours(&payload) => {
-                    self.send_questions(conn)?;
-                }
-                Reply::Push(_) => {}
-                Reply::Refused(refusal) => return Err(Error::server(&refusal)),
-                reply => match known_epoch.take() {
-                    None => known_epoch = Some(epoch(&reply)?),
-                    Some(epoch) if self.is_news(&self.named(&reply, epoch)?) => return Ok(true),
-                    Some(_) => {}
-                },
-            }
-        }
-        Ok(false)
-    }
-
-    /// `<master> <old host> <old port> <new host> <new port>`.
-    fn is_ours(&self, payload: &[u8]) -> bool {
-        payload.strip_prefix(self.master.as_bytes()).is_some_and(|rest| rest.starts_with(b" "))
-    }
-
     /// Whether a fail-over is known by now that was not before, and its master is one.
-    fn is_news(&self, named: &Named) -> bool {
+    fn is_news(&self, named: &Named) -> Result<bool> {
         let known = {
             let found = self.found.lock();
             !found.is_before(named) || found.address.as_ref() == Some(named.address.shown())
         };
         if known {
-            return false;
+            return Ok(false);
         }
         let (before, name) = (self.moves(), self.name.clone());
-        let opened = Conn::open(&named.address, self.timeouts, name, &[]);
-        let is_master = opened.is_ok_and(|opened| !opened.is_replica);
-        is_master && self.found(named).is_some_and(|moves| moves != before)
+        let opened = Conn::open(&named.address, self.timeouts, name, &[])?;
+        if opened.is_replica {
+            return Err(no_master(&named.address));
+        }
+        Ok(self.found(named).is_some_and(|moves| moves != before))
+    }
+}
+
+/// The error of a server that says that it is a replica.
+pub(super) fn no_master(address: &Address) -> Error {
+    Error::connection("the server is not the master").with_server(Arc::clone(address.shown()))
+}
+
+/// What a first attempt may take.
+fn brief(timeouts: Timeouts) -> Timeouts {
+    let part = |span: Duration| span.min(LEAST.max(span / BRIEF));
+    let Timeouts { connect, response, replicas } = timeouts;
+    Timeouts { connect: part(connect), response: part(response), replicas }
+}
+
+/// Asks the sentinels in turn for another master, for one thread.
+pub(crate) struct Watch {
+    sentinels: Arc<Sentinels>,
+    turns: Vec<Turn>,
+}
+
+/// One sentinel, and when it is asked next.
+struct Turn {
+    sentinel: Address,
+    conn: Option<Conn>,
+    due: Moment,
+    /// Consecutive failures: of the sentinel, or of the master that it names.
+    failures: u32,
+}
+
+impl Watch {
+    pub(crate) fn new(sentinels: Arc<Sentinels>) -> Watch {
+        let all: Vec<_> = sentinels.sentinels.lock().iter().cloned().collect();
+        let mut due = time::now();
+        let turns = all.into_iter().map(|sentinel| {
+            due = due + jittered(TURN, due.nanos());
+            Turn { sentinel, conn: None, due, failures: 0 }
+        });
+        Watch { turns: turns.collect(), sentinels }
+    }
+
+    /// Blocks until it is the turn of a sentinel. `stop` ends the wait.
+    pub(crate) fn wait(&mut self, stop: &Mailbox) {
+        let due = self.turns.iter().map(|turn| turn.due).min();
+        stop.sleep(due.unwrap_or(Moment::END));
+    }
+
+    /// Asks the sentinel whose turn it is. Returns whether there is another master than before.
+    pub(crate) fn look(&mut self) -> Result<bool> {
+        let round = TURN.saturating_mul(u32::try_from(self.turns.len()).unwrap_or(u32::MAX));
+        let Some(turn) = self.turns.iter_mut().min_by_key(|turn| turn.due) else {
+            return Ok(false);
+        };
+        let news = turn.ask(&self.sentinels);
+        turn.failures = if news.is_err() { turn.failures.saturating_add(1) } else { 0 };
+        let pause = doubled(round, turn.failures, LONGEST_PAUSE.max(round));
+        let now = time::now();
+        turn.due = now + jittered(pause, now.nanos());
+        news
+    }
+}
+
+impl Turn {
+    fn ask(&mut self, sentinels: &Sentinels) -> Result<bool> {
+        let named = self.named(sentinels).inspect_err(|_| sentinels.put_last(&self.sentinel))?;
+        sentinels.is_news(&named)
+    }
+
+    fn named(&mut self, sentinels: &Sentinels) -> Result<Named> {
+        let timeouts = Timeouts { response: TURN, ..sentinels.timeouts };
+        let mut conn = match self.conn.take() {
+            Some(kept) => kept,
+            None => sentinels.open(&self.sentinel, timeouts)?,
+        };
+        let named = sentinels.ask_over(&mut conn)?;
+        self.conn = Some(conn);
+        Ok(named)
     }
 }
 
@@ -280,6 +327,44 @@ fn epoch(master: &Reply) -> Result<u64> {
     let text = master.field("config-epoch").and_then(Reply::text);
     let epoch = text.and_then(|text| str::from_utf8(text).ok()?.parse().ok());
     epoch.ok_or_else(|| unexpected(master))
+}
+
+/// One attempt to reach the master.
+struct Search<'a, F> {
+    sentinels: &'a Sentinels,
+    open: F,
+    tried: Tried,
+    outdated: Vec<Named>,
+}
+
+impl<'a, T, F: FnMut(&Address) -> Result<T>> Search<'a, F> {
+    fn new(sentinels: &'a Sentinels, open: F) -> Search<'a, F> {
+        Search { sentinels, open, tried: Tried::default(), outdated: Vec::new() }
+    }
+
+    /// Asks one sentinel, and tries what it names. An error is the sentinel's.
+    fn ask(&mut self, sentinel: &Address, timeouts: Timeouts) -> Result<Option<(T, u64)>> {
+        let named = self.sentinels.ask(sentinel, timeouts)?;
+        if self.sentinels.is_outdated(&named) {
+            self.outdated.push(named);
+            return Ok(None);
+        }
+        let opened = self.tried.open(&named, &mut self.open);
+        Ok(opened.and_then(|opened| Some((opened, self.sentinels.found(&named)?))))
+    }
+
+    /// Takes what most sentinels name, although it was left before.
+    fn settle_for_outdated(mut self, sentinels: usize) -> Result<(T, u64)> {
+        if self.outdated.len() > sentinels / 2 {
+            self.outdated.sort_by_key(|named| std::cmp::Reverse(named.epoch));
+            for named in &self.outdated {
+                if let Some(opened) = self.tried.open(named, &mut self.open) {
+                    return Ok((opened, self.sentinels.found_anew(named)));
+                }
+            }
+        }
+        Err(self.tried.error())
+    }
 }
 
 /// What one attempt to reach the master has met.

@@ -127,6 +127,12 @@ impl Bare {
         Bare { server, connection }
     }
 
+    /// Runs one command on the connection of the scripts.
+    pub fn ask<T: FromRedisValue>(&mut self, words: &[&str]) -> T {
+        let answer = redis::cmd(words[0]).arg(&words[1..]).query(&mut self.connection);
+        answer.unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
     pub fn try_call<T: FromRedisValue>(
         &mut self,
         script: &str,

@@ -6,7 +6,8 @@ use super::record::{End, Record, What, Wish};
 use super::{Nanos, millis, now};
 use crate::support::process::Role;
 use crate::support::wait::{descriptors, eventually_some, holds_within, threads};
-use leasehold::{Builder, Client, Error, Fenced, Guard, Lock, MultiGuard, Protocol, RedLock};
+use leasehold::kind::{Fenced, LockKind};
+use leasehold::{Builder, Client, Error, Guard, Lock, MultiGuard, RedLock};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -237,7 +238,7 @@ trait Held {
     fn unlock(self: Box<Self>) -> leasehold::Result<()>;
 }
 
-impl<P: Protocol> Held for Guard<P> {
+impl<P: LockKind> Held for Guard<P> {
     fn is_held(&self) -> bool {
         Guard::is_held(self)
     }
@@ -415,7 +416,7 @@ fn take_red(lock: RedLock, wish: &Wish) -> leasehold::Result<Option<Taken>> {
     Ok(guard.map(|guard| (Box::new(guard) as Box<dyn Held>, 0)))
 }
 
-fn take<P: Protocol>(
+fn take<P: LockKind>(
     lock: Lock<P>,
     wish: &Wish,
     token: impl Fn(&Guard<P>) -> u64,

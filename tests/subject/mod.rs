@@ -2,9 +2,9 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part of it")]
 
+use leasehold::kind::LockKind;
 use leasehold::{
-    CancelToken, Guard, Lock, MultiGuard, MultiLock, OwnedGuard, OwnedMultiGuard, Protocol,
-    RedLock, Result,
+    CancelToken, Guard, Lock, MultiGuard, MultiLock, OwnedGuard, OwnedMultiGuard, RedLock, Result,
 };
 use std::time::{Duration, Instant};
 
@@ -128,9 +128,9 @@ macro_rules! subject {
     };
 }
 
-held!([P: Protocol] Guard<P>);
-held!([P: Protocol] OwnedGuard<P>);
-subject!([P: Protocol] Lock<P>, Guard<P>, OwnedGuard<P>);
+held!([P: LockKind] Guard<P>);
+held!([P: LockKind] OwnedGuard<P>);
+subject!([P: LockKind] Lock<P>, Guard<P>, OwnedGuard<P>);
 held!([] MultiGuard);
 held!([] OwnedMultiGuard);
 subject!([] MultiLock, MultiGuard, OwnedMultiGuard);

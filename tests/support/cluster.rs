@@ -17,6 +17,9 @@ pub const NODE_TIMEOUT: Duration = Duration::from_millis(1500);
 /// How long a replica tries to take its master's place before it gives that up.
 const FAILOVER_TRIED: Duration = Duration::from_secs(5);
 
+/// How long the nodes take to agree on the owner of a slot before they are told again.
+const AGREED_WITHIN: Duration = Duration::from_secs(1);
+
 /// How many keys move at once.
 const BATCH: &str = "100";
 
@@ -150,14 +153,27 @@ impl Cluster {
     /// Gives the slot to `to`, which has its keys. Blocks until all nodes that run
     /// know.
     pub fn end_migration(&self, slot: u16, to: &Server) {
+        self.give(slot, to);
+        eventually("the nodes settle", || {
+            let settled = holds_within(AGREED_WITHIN, || self.is_settled());
+            if !settled {
+                self.give(slot, to);
+            }
+            settled
+        });
+    }
+
+    fn give(&self, slot: u16, to: &Server) {
         let (slot, target) = (slot.to_string(), id(to));
         let others = self.nodes.iter().filter(|node| node.port() != to.port());
         let masters = others.filter(|node| node.says("role:master"));
-        // The target first: if all ended after the owner's word nobody would have it.
-        for node in [to].into_iter().chain(masters) {
+        // The target first: if all ended after the owner's word nobody would have it. Its epoch
+        // has to be the highest, or a former owner's claim that comes late would win.
+        to.ask::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &target]);
+        to.ask::<()>(&["CLUSTER", "BUMPEPOCH"]);
+        for node in masters {
             node.ask::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &target]);
         }
-        self.settle();
     }
 
     /// Puts a replica in its master's place, which is well. Blocks until all nodes
@@ -174,10 +190,12 @@ impl Cluster {
     /// masters, replicas and slots, know which nodes do not run, and the replicas
     /// are in sync.
     pub fn settle(&self) {
-        eventually("the nodes settle", || {
-            let mut running = self.nodes.iter().filter(|node| node.runs());
-            self.is_agreed() && running.all(is_well)
-        });
+        eventually("the nodes settle", || self.is_settled());
+    }
+
+    fn is_settled(&self) -> bool {
+        let mut running = self.nodes.iter().filter(|node| node.runs());
+        self.is_agreed() && running.all(is_well)
     }
 
     fn is_agreed(&self) -> bool {
@@ -222,7 +240,8 @@ impl Cluster {
         }
     }
 
-    fn send(&self, keys: &[String], from: &Server, to: &Server) {
+    /// Moves these keys of a slot that is on the move.
+    pub fn send(&self, keys: &[String], from: &Server, to: &Server) {
         let mut words = redis::cmd("MIGRATE");
         words.arg("127.0.0.1").arg(to.port()).arg("").arg(0).arg(MOVED_WITHIN);
         match &self.config.credentials {

@@ -12,7 +12,7 @@
 //! | `config.rs`, `server.rs`, `inspect.rs` | a redis-server, and what a test asks it |
 //! | `ports.rs` | ports for servers |
 //! | `gate.rs` | the proxies through which a server is reached, if it has such |
-//! | `clock.rs`, `clock.c` | a server's clock that a test moves |
+//! | `clock.rs`, `clock.c`, `boot_clock.c` | clocks of servers and clients that a test moves |
 //! | `replicated.rs` | a master with replicas and sentinels |
 //! | `cluster.rs`, `nodes.rs` | a cluster, and what its nodes say of each other |
 //! | `proxy.rs`, `proxy/` | a TCP proxy with faults that a test switches |
@@ -42,9 +42,11 @@ pub mod replicated;
 pub mod resp;
 pub mod server;
 pub mod spawned;
+pub mod trickle;
 pub mod wait;
 mod watcher;
 
+pub use clock::BootClock;
 pub use cluster::Cluster;
 pub use config::Config;
 pub use impostor::Impostor;
@@ -54,4 +56,5 @@ pub use process::ChildProcess;
 pub use proxy::{Direction, Flow, Proxy, Whose};
 pub use replicated::Replicated;
 pub use server::Server;
+pub use trickle::Trickle;
 pub use wait::{eventually, eventually_some, in_time, join, sleeping};

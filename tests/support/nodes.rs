@@ -84,10 +84,11 @@ fn range(word: &str) -> Option<RangeInclusive<u16>> {
     Some(first.parse().ok()?..=last.parse().ok()?)
 }
 
-/// What a node sees, but for the epochs: those of replicas spread late.
+/// What a node sees, but for the epochs of replicas, which spread late. Where the nodes do not
+/// know the masters' epochs, two owners of a slot can get the same one, and disagree for ever.
 pub(super) fn view(node: &Server) -> Option<BTreeMap<u16, Node>> {
     let mut view = Node::seen_by(node)?;
-    view.values_mut().for_each(|seen| seen.epoch = 0);
+    view.values_mut().filter(|seen| seen.has("slave")).for_each(|seen| seen.epoch = 0);
     Some(view)
 }
 

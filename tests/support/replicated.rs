@@ -2,7 +2,7 @@
 
 use super::config::{Config, Credentials};
 use super::server::Server;
-use super::wait::{eventually, eventually_some, holds_within};
+use super::wait::{BOUND, eventually, eventually_some, holds_within};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -16,11 +16,23 @@ pub const DOWN_AFTER: Duration = Duration::from_millis(1000);
 /// failed they wait twice as long for the next.
 pub const FAILOVER_TIMEOUT: Duration = Duration::from_millis(3000);
 
+/// How long a fail-over may take before the test fails. A starved sentinel of Redis 6.2 does
+/// nothing for 30 s (see `HURRY`), and a fail-over that fails is repeated after twice its time-out.
+const FAILOVER_BOUND: Duration = BOUND.saturating_mul(4);
+
+/// How many lines of a sentinel's log a failed wait shows.
+const LOGGED: usize = 30;
+
 /// Makes a sentinel look and tell oftener than every 10 and 2 s, as its start and the return
 /// of a dead master take several such periods. It chooses only replicas that it has heard in
-/// the last three looks, so those should not be all too short. Redis 6.2 has no such
-/// command, and takes its time.
-const HURRY: &[&str] = &["SENTINEL", "DEBUG", "INFO-PERIOD", "1000", "PUBLISH-PERIOD", "250"];
+/// the last three looks, so those should not be all too short.
+///
+/// A sentinel that has not run for 2 s suspects the clock and only watches for a while: its
+/// tilt mode. The 30 s of that are cut to one second, in which it hears from all servers once,
+/// so that a starved sentinel does not take the others for dead. Redis 6.2 has no such command,
+/// and takes its time.
+const HURRY: &[&str] =
+    &["SENTINEL", "DEBUG", "INFO-PERIOD", "1000", "PUBLISH-PERIOD", "250", "TILT-PERIOD", "1000"];
 
 /// A master, its replicas and its sentinels on loopback. Any of them may be
 /// stopped, killed and restarted by itself. A server that was the master and comes
@@ -102,21 +114,44 @@ impl Replicated {
     pub fn fail_over(&self) -> &Server {
         let old = self.master().port();
         let another = || self.agreed_master().filter(|master| master.port() != old);
-        eventually("a sentinel completes a fail-over", || {
-            // One that has not heard of the last fail-over would try that one again.
-            let mut informed = self.sentinels.iter().filter(|one| announces(one) == Some(old));
-            informed.any(|one| one.tells::<()>(&["SENTINEL", "FAILOVER", MASTER]).is_some());
+        let completed = holds_within(FAILOVER_BOUND, || {
+            self.ask_for_fail_over(old);
             holds_within(FAILOVER_TIMEOUT, || another().is_some())
         });
+        assert!(completed, "a sentinel completes a fail-over: {}", self.logs_of_sentinels());
         self.await_master_other_than(old)
+    }
+
+    /// Asks one sentinel, unless a fail-over is under way: a second one beside it would come
+    /// after it. A sentinel that has not heard of the last fail-over would try that one again.
+    fn ask_for_fail_over(&self, old: u16) {
+        if self.sentinels.iter().any(is_failing_over) {
+            return;
+        }
+        let mut informed = self.sentinels.iter().filter(|one| announces(one) == Some(old));
+        informed.any(|one| one.tells::<()>(&["SENTINEL", "FAILOVER", MASTER]).is_some());
     }
 
     /// Blocks until there is a master on another port than this one, as `master`
     /// says it, and returns it.
     pub fn await_master_other_than(&self, port: u16) -> &Server {
-        eventually_some("there is another master", || {
-            self.agreed_master().filter(|master| master.port() != port)
-        })
+        let mut found = None;
+        let in_time = holds_within(FAILOVER_BOUND, || {
+            found = self.agreed_master().filter(|master| master.port() != port);
+            found.is_some()
+        });
+        assert!(in_time, "never happened: there is another master: {}", self.logs_of_sentinels());
+        found.expect("the wait ends when a master was found")
+    }
+
+    /// What the sentinels did last.
+    fn logs_of_sentinels(&self) -> String {
+        let last = |log: String| {
+            let lines: Vec<_> = log.lines().rev().take(LOGGED).map(str::to_owned).collect();
+            lines.into_iter().rev().collect::<Vec<_>>().join("\n")
+        };
+        let told = self.sentinels.iter().map(|one| format!("\n{}\n", last(one.log())));
+        told.collect()
     }
 
     /// Blocks until all servers but one follow that one in sync, and every sentinel
@@ -187,6 +222,12 @@ fn knows_replicas(sentinel: &Server) -> bool {
     let replicas: Option<Vec<Fields>> = sentinel.tells(&["SENTINEL", "REPLICAS", MASTER]);
     let is_known = |replica: &Fields| is(replica, "flags", "slave") && !is(replica, "runid", "");
     replicas.is_some_and(|replicas| replicas.iter().all(is_known))
+}
+
+fn is_failing_over(sentinel: &Server) -> bool {
+    let known: Option<Fields> = sentinel.tells(&["SENTINEL", "MASTER", MASTER]);
+    let flags = known.and_then(|known| known.get("flags").cloned()).unwrap_or_default();
+    flags.split(',').any(|flag| flag == "failover_in_progress")
 }
 
 /// The port of the master that a sentinel announces.

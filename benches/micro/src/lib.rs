@@ -12,15 +12,16 @@ pub mod wheels;
 #[path = "../../side_by_side/src/spawned.rs"]
 mod spawned;
 
-#[allow(dead_code, unreachable_pub, reason = "leasehold uses and publishes the rest")]
+#[allow(dead_code, unreachable_pub, unused_imports, reason = "leasehold uses the rest")]
 #[path = "../../../src"]
 mod private {
     pub(crate) mod error;
     pub(crate) mod gate;
+    pub(crate) mod platform;
     pub(crate) mod script;
     pub(crate) mod time;
     pub(crate) mod wheel;
 }
 
 // As these modules know each other.
-use private::{error, time};
+use private::{error, platform, time};

@@ -10,17 +10,18 @@
 //!   channel is heard already or the listener has not been told of it;
 //! * news is no reason to ask, or is counted after those who wait were rung;
 //! * the listener does not look who waits once it can be told of channels;
-//! * a confirmed subscription, or one that is given up, is no news.
+//! * a confirmed subscription, or one that is given up, is no news;
+//! * a listener that goes idle does not look who has come meanwhile.
 
 use super::visitor::{Answered, Manners, Question, Surroundings, acquire};
 use crate::conn::model::Server;
-use crate::conn::{Address, Certificates, Timeouts};
+use crate::conn::{Address, Timeouts};
 use crate::event::Sink;
 use crate::held::Counted;
 use crate::hold::{HoldId, Owner};
 use crate::lease::{Lease, PassBounds};
-use crate::listener::ListenerSettings;
 use crate::listener::model::listen;
+use crate::listener::{Listener, ListenerSettings};
 use crate::local::Local;
 use crate::model::check;
 use crate::name::Name;
@@ -41,17 +42,17 @@ const NOW: Moment = Moment::from_nanos(1_000_000_000);
 struct Process {
     server: Arc<Server>,
     local: Local,
-    waiters: Waiters,
+    waiters: Arc<Waiters>,
     listener: ListenerSettings,
+    /// The one that goes idle and has to be called; else one listens all the time.
+    called: Option<Arc<Listener>>,
     stop: AtomicBool,
 }
 
 impl Process {
-    fn new(server: &Arc<Server>, number: usize) -> Arc<Process> {
+    fn new(server: &Arc<Server>, number: usize, goes_idle: bool) -> Arc<Process> {
         static ADDRESS: OnceLock<Address> = OnceLock::new();
-        let address = ADDRESS.get_or_init(|| {
-            Address::parse("redis://model/", &Certificates::default()).expect("a URL")
-        });
+        let address = ADDRESS.get_or_init(|| Address::parse("redis://model/").expect("a URL"));
         let listener = ListenerSettings {
             route: Route::To(Arc::new(address.clone())),
             timeouts: Timeouts {
@@ -63,13 +64,17 @@ impl Process {
             control: format!("{number}:control").into(),
             shard: None,
             linger: Duration::ZERO,
+            idle: if goes_idle { Duration::ZERO } else { Duration::MAX },
         };
+        let waiters = Arc::<Waiters>::default();
+        let called = goes_idle.then(|| Listener::in_model(&listener, &waiters));
         let name = Name::new("", "model".into()).expect("a good name");
         Arc::new(Process {
             server: Arc::clone(server),
             local: Local::new(name, Sink::default(), PassBounds::default()),
-            waiters: Waiters::default(),
+            waiters,
             listener,
+            called,
             stop: AtomicBool::new(false),
         })
     }
@@ -87,7 +92,30 @@ impl Process {
 
     fn stop(&self) {
         self.stop.store(true, Ordering::Release);
+        self.called.iter().for_each(|listener| drop(listener.stop()));
         self.beat();
+    }
+
+    /// Has a process that is not modelled take the lock.
+    fn hold_elsewhere(&self) -> Owner {
+        let owner = Owner::new(Uuid::max(), HoldId::next(), "");
+        let acquire = Plain.acquire(&Ask {
+            name: self.local.name(),
+            owner: &owner,
+            lease: Duration::from_secs(10),
+            beside: None,
+            patience: None,
+            fair_wait: Duration::ZERO,
+            threads: 1,
+            wake: None,
+        });
+        let verdict = Plain.verdict(self.server.execute(&acquire)).expect("a number");
+        assert!(matches!(verdict, Verdict::Granted(_)), "nobody holds it");
+        owner
+    }
+
+    fn release_elsewhere(&self, owner: &Owner) {
+        self.server.execute(&Plain.release(self.local.name(), owner));
     }
 
     fn start(self: &Arc<Process>, act: impl FnOnce(&Process) + Send + 'static) -> JoinHandle<()> {
@@ -96,7 +124,10 @@ impl Process {
     }
 
     fn start_listener(self: &Arc<Process>) -> JoinHandle<()> {
-        self.start(|process| listen(&process.listener, &process.waiters, &process.stop))
+        self.start(|process| match &process.called {
+            Some(listener) => listener.run_in_model(),
+            None => listen(&process.listener, &process.waiters, &process.stop),
+        })
     }
 }
 
@@ -115,6 +146,10 @@ impl Surroundings for Process {
 
     fn session(&self) -> Option<Session> {
         self.waiters.session()
+    }
+
+    fn call_listener(&self) {
+        self.called.iter().for_each(Listener::call);
     }
 
     fn now(&self) -> Moment {
@@ -169,7 +204,8 @@ impl Surroundings for Process {
 /// Runs so many processes, with two visits each, while that happens.
 fn run(number: usize, meanwhile: impl FnOnce(&[Arc<Process>]) + Send + 'static) {
     let server = Server::start();
-    let processes: Vec<_> = (0..number).map(|number| Process::new(&server, number)).collect();
+    let processes: Vec<_> =
+        (0..number).map(|number| Process::new(&server, number, false)).collect();
     let visits = |process: &Process| (0..2).for_each(|_| process.visit());
     let mut visitors: Vec<_> = processes.iter().map(|process| process.start(visits)).collect();
     let listeners: Vec<_> = processes.iter().map(Process::start_listener).collect();
@@ -180,6 +216,16 @@ fn run(number: usize, meanwhile: impl FnOnce(&[Arc<Process>]) + Send + 'static) 
     join(listeners);
     assert!(!server.is_locked());
     processes.iter().for_each(|process| process.local.assert_at_rest());
+}
+
+/// Has a process visit while another holds the lock, which releases it at some time, and does
+/// that meanwhile.
+fn visit_beside_a_holder(process: &Arc<Process>, meanwhile: impl FnOnce(&Process)) {
+    let owner = process.hold_elsewhere();
+    let visitor = process.start(Process::visit);
+    meanwhile(process);
+    process.release_elsewhere(&owner);
+    join([visitor]);
 }
 
 fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
@@ -209,5 +255,18 @@ fn releases_are_heard_although_connections_break() {
             processes[0].server.cut("1:listener");
             processes[0].server.cut("0:listener");
         });
+    });
+}
+
+#[test]
+fn a_listener_that_goes_idle_hears_of_those_who_come_meanwhile() {
+    check(|| {
+        let process = Process::new(&Server::start(), 0, true);
+        let listener = process.start_listener();
+        visit_beside_a_holder(&process, |_| {});
+        // The beat ends the subscription, and the connection after it.
+        (0..10).for_each(|_| visit_beside_a_holder(&process, Process::beat));
+        process.stop();
+        join([listener]);
     });
 }

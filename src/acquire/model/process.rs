@@ -24,7 +24,8 @@
 
 use super::visitor::{Answered, Left, Manners, Question, Surroundings, acquire};
 use crate::cancel::CancelToken;
-use crate::event::{Event, LostReason, Sink};
+use crate::error::LostReason;
+use crate::event::{Event, Sink};
 use crate::held::Counted;
 use crate::hold::{HoldId, ThreadId};
 use crate::lease::{Lease, PassBounds, Renewal};
@@ -187,10 +188,11 @@ impl World {
     fn released(&self, hold: HoldId, freed: bool) {
         self.announce(freed);
         let lease = self.given.lock().iter().find(|lease| lease.hold() == hold).cloned();
-        self.local.settled(&lease.expect("only what was given is released"));
+        let lease = lease.expect("only what was given is released");
+        self.local.settled(&lease);
         if !freed {
             self.tally.lock().too_late += 1;
-            self.local.tell_lost(1, LostReason::Gone);
+            self.local.tell_lost([&*lease], LostReason::Gone);
         }
     }
 
@@ -271,8 +273,8 @@ impl World {
 
     /// What the watchdog does when the timer of a hold fires.
     fn watch_over(&self, lease: &Lease) {
-        if let Renewal::Over { noticed } = lease.renewal(self.now(), Duration::ZERO) {
-            self.local.tell_lost(usize::from(noticed), LostReason::Expired);
+        if let Renewal::Over { noticed } = lease.renewal(self.now()) {
+            self.local.tell_lost(noticed.then_some(lease), LostReason::Expired);
         }
     }
 

@@ -27,6 +27,8 @@ pub(super) trait Surroundings {
     fn channel(&self) -> &Arc<Channel>;
     /// The listener's connection, while it can be told what to subscribe to.
     fn session(&self) -> Option<Session>;
+    /// Calls the listener, which may have gone idle.
+    fn call_listener(&self) {}
     fn now(&self) -> Moment;
     /// A number that grows when it is time to ask again, whatever has been heard.
     fn polls(&self) -> u64;
@@ -111,7 +113,7 @@ pub(super) fn acquire<S: Surroundings>(
     manners: &Manners,
 ) -> Result<Option<Arc<Lease>>, Left> {
     let Manners { owned, waits, renewed, .. } = *manners;
-    let (wish, now) = (Wish { rules: &Plain, owned, waits, renewed }, around.now());
+    let (wish, now) = (Wish { rules: &Plain, owned, waits, endless: false, renewed }, around.now());
     let entry = around.local().enter(&wish, None, ThreadId::current(), now).map_err(|_| Left)?;
     if let Entry::Again(lease) = entry {
         return Ok(Some(lease));
@@ -314,6 +316,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
             let listening = Channel::wait(channel, &self.caller.mailbox);
             self.questions.listens(&listening, channel, self.around.session());
             self.listening = Some(listening);
+            self.around.call_listener();
         }
     }
 }

@@ -1,0 +1,91 @@
+//! Questions about many locks, in batches: all are written before any answer is read.
+//!
+//! A server may refuse a whole batch because of one key, or because the keys lie in several
+//! slots. Then each item of that batch is asked for by itself, at once.
+
+use crate::cancel::Limit;
+use crate::error::Error;
+use crate::fleet::Fleet;
+use crate::request::{Answer, Failure};
+use crate::script::Call;
+
+/// The most keys of one script call.
+const KEYS: usize = 128;
+
+/// Why a batch has no answer.
+#[derive(Debug)]
+pub(super) enum NoAnswer {
+    /// The connection is being made.
+    Connecting,
+    /// There are other servers now than when it was sent.
+    Outdated,
+    Failed {
+        error: Error,
+        /// It may have run, or run yet.
+        written: bool,
+    },
+}
+
+pub(super) type Outcome = Result<Answer, NoAnswer>;
+
+/// Asks for all items, those of one `kind` together, and reports the outcome of each batch.
+pub(super) fn ask<T, K: Ord>(
+    fleet: &Fleet,
+    items: &mut [T],
+    kind: impl Fn(&T) -> K,
+    call: impl Fn(&[T]) -> Call,
+    mut report: impl FnMut(&[T], Outcome),
+) {
+    items.sort_by_key(&kind);
+    let batches = items.chunk_by(|a, b| kind(a) == kind(b)).flat_map(|chunk| chunk.chunks(KEYS));
+    let mut refused = Vec::new();
+    send(fleet, batches, &call, |batch, outcome| match outcome {
+        Err(NoAnswer::Failed { error, .. }) if batch.len() > 1 && error.is_of_keys() => {
+            refused.push(batch);
+        }
+        outcome => report(batch, outcome),
+    });
+    send(fleet, refused.iter().flat_map(|batch| batch.chunks(1)), &call, report);
+}
+
+fn send<'a, T: 'a>(
+    fleet: &Fleet,
+    batches: impl Iterator<Item = &'a [T]>,
+    call: impl Fn(&[T]) -> Call,
+    mut report: impl FnMut(&'a [T], Outcome),
+) {
+    let moves = fleet.moves();
+    let queued: Vec<_> = batches.map(|batch| (batch, fleet.queue_private(call(batch)))).collect();
+    for (batch, queued) in queued {
+        let pending = queued.map_err(NoAnswer::unsent);
+        let answer =
+            |pending| fleet.wait_at_once(pending, &Limit::none()).1.map_err(NoAnswer::after);
+        report(
+            batch,
+            match pending.and_then(answer) {
+                Ok(_) if fleet.moves() != moves => Err(NoAnswer::Outdated),
+                outcome => outcome,
+            },
+        );
+    }
+}
+
+impl NoAnswer {
+    fn unsent(error: Option<Error>) -> NoAnswer {
+        let failed = |error| NoAnswer::Failed { error, written: false };
+        error.map_or(NoAnswer::Connecting, failed)
+    }
+
+    pub(super) fn into_error(self) -> Error {
+        match self {
+            NoAnswer::Connecting => Error::not_connected(),
+            NoAnswer::Outdated => Error::outdated(),
+            NoAnswer::Failed { error, .. } => error,
+        }
+    }
+
+    fn after(failure: Failure) -> NoAnswer {
+        let written = failure.is_written();
+        NoAnswer::Failed { error: failure.into_error(), written }
+    }
+}
