@@ -328,7 +328,7 @@ impl<'a> Lead<'a> {
             }
             let others = wire.waiters().any(|slot| own.is_none_or(|own| !ptr::eq(slot, own.slot)));
             self.busy = true;
-            let stayed = exchange(wire, own, || {
+            let stayed = exchange(lane, wire, own, || {
                 if others {
                     lane.wake()
                 }
@@ -401,10 +401,12 @@ impl<'a> Lead<'a> {
     }
 }
 
-/// Has requests written and answered; whether the leader stayed to the end.
-fn exchange(wire: &mut Wire, own: Option<Own<'_>>, some_done: impl Fn()) -> bool {
+/// Has requests written and answered; whether the leader stayed to the end. The reaper leaves
+/// when a request comes: the reply that it reads may never come, and holds nobody up.
+fn exchange(lane: &Lane, wire: &mut Wire, own: Option<Own<'_>>, some_done: impl Fn()) -> bool {
     match own {
-        None => wire.exchange(None, some_done),
+        None if wire.has_to_connect() => wire.exchange(None, some_done),
+        None => wire.exchange(Some((Moment::END, &|| lane.has_line())), some_done),
         Some(Own { slot, limit }) => {
             let has_to_go = || slot.is_done() || limit.is_stopped();
             wire.exchange(Some((limit.end(), &has_to_go)), some_done)
@@ -485,6 +487,10 @@ impl Lane {
         let mut state = self.state.lock();
         state.taken = state.hand_over(wire, BATCH);
         state.taken
+    }
+
+    fn has_line(&self) -> bool {
+        !self.state.lock().queue.is_empty()
     }
 
     fn somebody_waits(&self) -> bool {

@@ -212,16 +212,19 @@ impl Watchdog {
     /// Sets the timer of a hold: a little later than it might be asked for, lest many are asked
     /// for in small batches, but not after the end of a fixed lease.
     fn ask_in_time(&self, kept: Kept) {
+        self.set_timer(kept, |kept| self.time_to_ask(kept));
+    }
+
+    fn time_to_ask(&self, kept: &Kept) -> Moment {
         let (now, timeout) = (time::now(), self.settings.timeout);
         let at = kept.lease.ask_at(now, timeout - self.due_below(), self.due_below());
         let spread = jittered(timeout / SPREAD, kept.lease.hold().seed());
         let later = (at + spread).rounded_up(timeout / GRAIN);
-        let at = match kept.lease.is_renewed() {
+        match kept.lease.is_renewed() {
             _ if at <= now => now,
             true => later,
             false => later.min(now + kept.lease.remaining(now)),
-        };
-        self.set_timer(kept, at);
+        }
     }
 
     /// Drops the timer of a hold.
@@ -235,9 +238,12 @@ impl Watchdog {
         self.settings.timeout * DUE.0 / DUE.1
     }
 
-    fn set_timer(&self, kept: Kept, at: Moment) {
+    fn set_timer(&self, kept: Kept, at: impl FnOnce(&Kept) -> Moment) {
         let lease = Arc::clone(&kept.lease);
         let mut timers = self.timers.lock();
+        // No earlier: a later timer must not replace one that was set meanwhile, of a lease
+        // that is renewed from now on.
+        let at = at(&kept);
         let timer = timers.wheel.insert(at, kept);
         let too_late = timers.hurry(at);
         // Before the wheel is let go: the watchdog may fire this timer at once and set
@@ -496,7 +502,8 @@ impl Watchdog {
         let kept = batch.into_iter().map(|due| &due.kept);
         for kept in kept.filter(|kept| kept.local.is_valid(&kept.lease, now)) {
             let pause = (kept.lease.remaining(now) / 8).min(longest).max(TICK);
-            self.set_timer(kept.clone(), now + jittered(pause, kept.lease.hold().seed()));
+            let at = now + jittered(pause, kept.lease.hold().seed());
+            self.set_timer(kept.clone(), |_| at);
         }
     }
 
@@ -697,11 +704,43 @@ mod tests {
         Watchdog::new(settings, Arc::new(nobody()), Arc::default(), Arc::new(auditor))
     }
 
+    fn local() -> Arc<Local> {
+        let name = Name::new("", "a".into()).expect("a good name");
+        Arc::new(Local::new(name, Sink::default(), Default::default()))
+    }
+
+    /// One thread has asked for a fixed lease, while another has it renewed from now on.
+    #[test]
+    fn the_timer_of_a_lease_that_is_renewed_from_now_on_is_not_put_off() {
+        let local = local();
+        for round in 0..5_000 {
+            let (watchdog, now) = (watchdog(), time::now());
+            let grant = Grant { renewed: false, ..Grant::owned(now, now + 10 * SECOND) };
+            let lease = Arc::new(Lease::new(grant));
+            let kept = Kept { local: Arc::clone(&local), lease: Arc::clone(&lease) };
+            let started = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    started.store(true, Ordering::Relaxed);
+                    watchdog.keep(kept.clone());
+                });
+                while !started.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+                // A little earlier or later each time.
+                (0..round % 200).for_each(|_| std::hint::spin_loop());
+                lease.keep_renewed();
+                watchdog.forget(&lease);
+                watchdog.keep(kept.clone());
+            });
+            let (soon, _) = watchdog.timers.lock().advance(now + 5 * SECOND);
+            assert_eq!(soon.len(), 1, "in round {round} it is renewed when it is over");
+        }
+    }
+
     #[test]
     fn a_round_that_panics_loses_no_hold() {
-        let (watchdog, now) = (watchdog(), time::now());
-        let name = Name::new("", "a".into()).expect("a good name");
-        let local = Arc::new(Local::new(name, Sink::default(), Default::default()));
+        let (watchdog, now, local) = (watchdog(), time::now(), local());
         // Less than two thirds of a lease are left, so both are asked for at once.
         let keep = |rules: &'static dyn Rules| {
             let grant = Grant { rules, ..Grant::owned(now, now + 10 * SECOND) };

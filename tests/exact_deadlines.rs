@@ -327,6 +327,25 @@ fn closing_the_client_waits_for_what_the_ended_calls_undo() {
 }
 
 #[test]
+fn a_reply_that_nobody_waits_for_holds_up_no_request() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.addr());
+    let client = build(endless(proxy.url()).pool_size(1));
+    let digests = Digests::of(&server);
+    proxy.on_request(digests.acquire.as_bytes(), Direction::Replies, Flow::Hold);
+    for name in ["a", "b", "c"] {
+        let token = CancelToken::new();
+        let lock = client.lock(name).with_cancel(&token);
+        let call = sleeping("locks", move || lock.lock().map(drop));
+        eventually("the server grants it", || exists(&server, name));
+        token.cancel();
+        assert!(join(call).expect_err("it was cancelled").is_cancelled());
+        eventually("it is given back", || !exists(&server, name));
+    }
+    proxy.release_held();
+}
+
+#[test]
 fn a_nested_red_lock_keeps_the_deadline_and_the_token() {
     let silent = [Silent::new(), Silent::new(), Silent::new()];
     silent.iter().for_each(|one| one.server.resume());

@@ -37,6 +37,11 @@ fn stage_of(servers: usize, settings: impl Fn(Builder) -> Builder) -> Stage {
     Stage { servers, proxies, mine, theirs, clients }
 }
 
+/// A server may answer as late as the test makes it.
+fn unhurried_stage(servers: usize) -> Stage {
+    stage_of(servers, |builder| builder.response_timeout(BOUND))
+}
+
 impl Stage {
     fn holders(&self) -> usize {
         self.servers.iter().filter(|server| exists(server, "a")).count()
@@ -166,7 +171,7 @@ fn the_loss_of_most_is_the_loss_of_all_and_final() {
 /// back when it does not.
 #[test]
 fn late_grants_are_taken_in_or_given_back() {
-    let stage = stage_of(3, |builder| builder.watchdog_timeout(NEVER).pool_size(1));
+    let stage = unhurried_stage(3);
     stage.is_at_rest();
     stage.proxies[2].hold_replies();
     let guard = stage.mine.lock().expect("two of three");
@@ -191,7 +196,7 @@ fn late_grants_are_taken_in_or_given_back() {
 /// What was asked of all before it came is asked of it, too.
 #[test]
 fn a_late_grant_lasts_as_long_as_the_others() {
-    let stage = stage_of(3, |builder| builder.watchdog_timeout(NEVER).pool_size(1));
+    let stage = unhurried_stage(3);
     let brief = stage.mine.clone().with_lease(NEVER / 4);
     type Prolong = fn(&Stage, &MultiGuard);
     let extend: Prolong = |_, guard| guard.extend(NEVER).expect("two of three");
