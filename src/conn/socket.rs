@@ -93,6 +93,10 @@ impl Socket {
     /// Waits until the system takes bytes, or the step is over.
     pub(super) fn wait_to_write(&self) -> io::Result<()> {
         let left = time::now().until(self.step_end);
+        if left.is_zero() {
+            // A write fails from now on, also if the system would take bytes.
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         let left = Timespec::try_from(left).map_err(io::Error::other)?;
         let mut socket = [PollFd::new(self, PollFlags::OUT)];
         match poll(&mut socket, Some(&left)) {
