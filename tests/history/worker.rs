@@ -412,7 +412,10 @@ fn take_red(lock: RedLock, wish: &Wish) -> leasehold::Result<Option<Taken>> {
         Some(lease) => lock.with_lease(Duration::from_millis(lease)),
         None => lock,
     };
-    let guard = lock.try_lock_for(Duration::from_millis(wish.patience))?;
+    let guard = match wish.patience {
+        0 => lock.try_lock()?,
+        patience => lock.try_lock_for(Duration::from_millis(patience))?,
+    };
     Ok(guard.map(|guard| (Box::new(guard) as Box<dyn Held>, 0)))
 }
 

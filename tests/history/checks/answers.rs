@@ -14,11 +14,14 @@ fn groundless(history: &History, attempt: &Attempt) -> Option<Violation> {
     let calm = |to| history.disturbances_of(*worker, *asked, to).next().is_none();
     let patient = asked + millis(wish.patience);
     let late = patient + history.bounds.response + history.bounds.slack;
+    // A call without a deadline waits for a response time-out.
+    let due = match wish.patience {
+        0 => history.bounds.response,
+        patience => millis(patience).min(history.bounds.response),
+    };
     let (promise, broken) = match &attempt.outcome {
         // A busy machine is reason enough for a time-out, but for no other error.
-        Outcome::Failed(at) => {
-            (Promise::Answer, *at < asked + history.bounds.response && calm(*at))
-        }
+        Outcome::Failed(at) => (Promise::Answer, *at < asked + due && calm(*at)),
         Outcome::Refused(at) => {
             (Promise::Answer, (wish.patience > 0 && *at < patient) || (late < *at && calm(*at)))
         }
@@ -46,9 +49,17 @@ mod tests {
 
     #[test]
     fn an_error_needs_a_reason() {
-        let failed = |at| both(asking(0, 0, Outcome::Failed(millis(at))));
-        assert_eq!(failed(49), [vec![Promise::Answer], vec![]]);
-        assert_eq!(failed(50), [vec![], vec![]], "after the response time-out");
+        let failed = |patience, at| {
+            let mut failed = asking(0, 0, Outcome::Failed(millis(at)));
+            failed.wish.patience = patience;
+            both(failed)
+        };
+        for patience in [0, 5000] {
+            assert_eq!(failed(patience, 49), [vec![Promise::Answer], vec![]]);
+            assert_eq!(failed(patience, 50), [vec![], vec![]], "after the response time-out");
+        }
+        assert_eq!(failed(40, 39), [vec![Promise::Answer], vec![]]);
+        assert_eq!(failed(40, 40), [vec![], vec![]], "at its deadline");
     }
 
     #[test]
