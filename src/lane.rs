@@ -402,10 +402,11 @@ impl<'a> Lead<'a> {
 }
 
 /// Has requests written and answered; whether the leader stayed to the end. The reaper leaves
-/// when a request comes: the reply that it reads may never come, and holds nobody up.
+/// when a request comes that can be written: the reply that it reads may never come, and holds
+/// nobody up.
 fn exchange(lane: &Lane, wire: &mut Wire, own: Option<Own<'_>>, some_done: impl Fn()) -> bool {
     match own {
-        None if wire.has_to_connect() => wire.exchange(None, some_done),
+        None if wire.has_to_connect() || !wire.takes_more() => wire.exchange(None, some_done),
         None => wire.exchange(Some((Moment::END, &|| lane.has_line())), some_done),
         Some(Own { slot, limit }) => {
             let has_to_go = || slot.is_done() || limit.is_stopped();
@@ -484,6 +485,9 @@ impl State {
 impl Lane {
     /// Moves the head of the line to the wire; how much.
     fn take_batch(&self, wire: &mut Wire) -> usize {
+        if !wire.takes_more() {
+            return 0;
+        }
         let mut state = self.state.lock();
         state.taken = state.hand_over(wire, BATCH);
         state.taken

@@ -201,6 +201,12 @@ impl Wire {
         !self.at.aside && (self.conn.is_none() || self.has_been_left())
     }
 
+    /// Whether it takes requests from the line: not while the system has not taken what was
+    /// written before. In line they can still be taken back.
+    pub(crate) fn takes_more(&self) -> bool {
+        self.conn.as_ref().is_none_or(Conn::is_flushed)
+    }
+
     /// Whether more can be written without waiting for anything.
     pub(crate) fn can_post(&self) -> bool {
         self.conn.as_ref().is_some_and(Conn::is_flushed)
