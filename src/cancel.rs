@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::{Mailbox, Mutex, TIME_PASSES};
-use crate::time::{self, Moment};
+use crate::util::clock::{self, Moment};
+use crate::util::sync::{Mailbox, Mutex, TIME_PASSES};
 
 /// Ends waits from another thread.
 ///
@@ -184,11 +184,11 @@ impl<'a> Limit<'a> {
 
     /// Sleeps for `span`, or until the call is over.
     pub(crate) fn pause(&self, span: Duration) {
-        let mut now = time::now();
+        let mut now = clock::now();
         let end = now + span;
         while now < end && !self.is_over(now) {
             Mailbox::default().sleep(end.min(self.next_look(now)));
-            now = time::now();
+            now = clock::now();
         }
     }
 
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn a_limit_tells_what_ended_the_call() {
         let (closing, cancel) = (CancelToken::new(), CancelToken::new());
-        let now = time::now();
+        let now = clock::now();
         let limit = |end| Limit::at(end).or_closed(&closing).or_cancelled(Some(&cancel));
         assert!(!limit(Moment::END).is_over(now) && limit(now).is_over(now));
         assert_eq!(limit(now).error(Error::silent()).kind(), ErrorKind::Timeout);
@@ -248,6 +248,6 @@ mod tests {
         let cancelling = std::thread::spawn(move || other.cancel());
         Limit::none().or_cancelled(Some(&cancel)).pause(Duration::from_secs(3600));
         cancelling.join().expect("no panic");
-        Limit::at(time::now()).pause(Duration::from_secs(3600));
+        Limit::at(clock::now()).pause(Duration::from_secs(3600));
     }
 }

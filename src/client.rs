@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use crate::audit::OnFinding;
 use crate::config::Builder;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::lock::{FairLock, FencedLock, Lock, SpinLock};
-use crate::red_lock::RedLock;
-use crate::rw_lock::RwLock;
+use crate::lock::handle::{FairLock, FencedLock, Lock, SpinLock};
+use crate::lock::red_lock::RedLock;
+use crate::lock::rw_lock::RwLock;
+use crate::topology::audit::OnFinding;
 
 /// A connection to the server that keeps the locks, and where locks are made.
 ///

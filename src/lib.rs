@@ -77,96 +77,38 @@
 #![forbid(unsafe_code)]
 
 mod acquire;
-mod aside;
-mod audit;
 mod cancel;
 mod client;
+mod command;
 mod config;
-mod conn;
-mod ears;
+mod connection;
 mod engine;
 mod error;
-mod event;
-mod fleet;
-mod gate;
-mod ground;
-mod guard;
-mod held;
-mod hold;
-mod intern;
-mod lane;
-mod lease;
+mod events;
+pub mod kind;
 mod listener;
 mod local;
 mod lock;
-mod majority;
-#[cfg(all(test, leasehold_model))]
-mod model;
-mod multi;
-mod multi_guard;
-mod name;
-mod platform;
 mod pool;
-mod protocol;
-mod questions;
-mod red_lock;
-mod release;
-mod request;
-mod runs;
-mod rw_lock;
-mod scout;
-mod script;
-mod settle;
-mod sync;
-mod thread;
-mod time;
-mod together;
 mod topology;
-mod waiters;
+mod util;
 mod watchdog;
-mod wheel;
-mod wire;
 
-pub use audit::OnFinding;
 pub use cancel::CancelToken;
 pub use client::Client;
 pub use config::{BackOff, Builder, Sharding};
 pub use error::{Error, ErrorKind, LostReason, Result};
-pub use event::{
+pub use events::{
     Acquired, Audit, Events, Lost, Reconnected, Released, RenewalFailed, Renewed, Waited,
 };
-pub use guard::{FencedGuard, Guard, OwnedGuard, ReadGuard, WriteGuard};
-pub use lock::{FairLock, FencedLock, Lock, SpinLock};
-pub use multi::{AnyLock, MultiLock};
-pub use multi_guard::{MultiGuard, OwnedMultiGuard};
-pub use red_lock::RedLock;
-pub use rw_lock::RwLock;
+pub use lock::guard::{FencedGuard, Guard, OwnedGuard, ReadGuard, WriteGuard};
+pub use lock::handle::{FairLock, FencedLock, Lock, SpinLock};
+pub use lock::multi_guard::{MultiGuard, OwnedMultiGuard};
+pub use lock::multi_lock::{AnyLock, MultiLock};
+pub use lock::red_lock::RedLock;
+pub use lock::rw_lock::RwLock;
+pub use topology::audit::OnFinding;
 pub use uuid::Uuid;
-
-/// The kinds of a [`Lock`]: types that stand in its place for a kind, as in `Guard<kind::Fair>`.
-///
-/// They are apart, so that a program can import everything from here and from `std::io`:
-///
-/// ```
-/// use leasehold::*;
-/// use std::io::prelude::*;
-///
-/// fn copy(reader: &mut impl Read, guard: &ReadGuard) -> std::io::Result<String> {
-///     guard.check()?;
-///     let mut text = String::new();
-///     reader.read_to_string(&mut text)?;
-///     Ok(text)
-/// }
-/// ```
-pub mod kind {
-    pub use crate::event::Kind;
-    pub use crate::protocol::LockKind;
-    pub use crate::protocol::fair::Fair;
-    pub use crate::protocol::fenced::Fenced;
-    pub use crate::protocol::plain::Plain;
-    pub use crate::protocol::read_write::{Read, Write};
-    pub use crate::protocol::spin::Spin;
-}
 
 /// The README's example compiles.
 #[cfg(doctest)]

@@ -74,7 +74,7 @@ fn the_table_of_settings_has_the_defaults() {
 
 /// The docs of a setter.
 fn docs_of(setter: &str) -> String {
-    let config = source("src/config.rs");
+    let config = source("src/config/mod.rs");
     let (before, _) = config
         .split_once(&format!("    pub fn {setter}("))
         .unwrap_or_else(|| panic!("there is no setter {setter}"));

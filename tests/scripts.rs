@@ -1,5 +1,5 @@
 //! The scripts in `lua/`: their headers are parsed and held against their bodies, the
-//! table in `src/script.rs` against the folder and a server's digests, and every
+//! table in `src/command/script.rs` against the folder and a server's digests, and every
 //! documented answer against a real server, a full one included.
 
 mod bare;
@@ -213,14 +213,14 @@ fn wrong_headers_are_found() {
 }
 
 // ---------------------------------------------------------------------------------
-// The table in src/script.rs.
+// The table in src/command/script.rs.
 
 #[test]
 fn the_table_holds_the_files_of_the_folder_and_no_others() {
     let mut listed: Vec<String> = table().into_iter().map(|(_, script, _)| script).collect();
     listed.sort();
     let files: Vec<String> = scripts().into_iter().map(|script| script.name).collect();
-    assert_eq!(listed, files, "src/script.rs against lua/");
+    assert_eq!(listed, files, "src/command/script.rs against lua/");
     for (item, script, _) in table() {
         assert_eq!(item, script.to_uppercase(), "the static of lua/{script}.lua");
     }
@@ -235,7 +235,7 @@ fn the_digests_are_those_that_a_server_computes() {
         .filter(|(_, script, digest)| *digest != right(script))
         .map(|(item, script, digest)| format!("{item}: {digest} must be {}", right(&script)))
         .collect();
-    assert!(wrong.is_empty(), "in src/script.rs:\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "in src/command/script.rs:\n{}", wrong.join("\n"));
 }
 
 #[test]

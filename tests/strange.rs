@@ -269,7 +269,7 @@ impl Play {
 
 /// The name of the script that is called, or else of the command.
 fn what(request: &[String]) -> String {
-    let table = include_str!("../src/script.rs");
+    let table = include_str!("../src/command/script.rs");
     let command = request[0].to_uppercase();
     match command.as_str() {
         "EVALSHA" => {

@@ -2,7 +2,7 @@
 //! inside the model. `acquire/model/messages.rs` is where it is looked at.
 
 use super::{Listener, ListenerSettings, Subscriber};
-use crate::waiters::Waiters;
+use crate::listener::channels::Waiters;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

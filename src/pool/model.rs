@@ -14,11 +14,11 @@
 //! * the last debt wakes neither who waits for it nor the reapers that are to finish.
 
 use super::*;
-use crate::conn::Address;
-use crate::conn::model::{Mishap, Server};
-use crate::lease::{Grant, Lease};
-use crate::model::check;
-use crate::request::{Answer, Debt, Settle};
+use crate::connection::Address;
+use crate::connection::model::{Mishap, Server};
+use crate::local::hold::{Grant, Lease};
+use crate::pool::request::{Answer, Debt, Settle};
+use crate::util::model::check;
 use shuttle::thread::{self as model, JoinHandle};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,7 +37,7 @@ struct Creditor {
 }
 
 impl Settle for Creditor {
-    fn settle(&self, _hold: &Arc<Lease>, _outcome: Result<Answer>) {
+    fn settle(&self, _outcome: Result<Answer>) {
         self.settled.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -85,8 +85,7 @@ impl World {
     fn owe_on(&self, lane: Option<LaneId>, text: &str, until: Moment) {
         let creditor = Arc::<Creditor>::default();
         self.creditors.lock().push(Arc::clone(&creditor));
-        let hold = Arc::new(Lease::new(Grant::owned(Moment::START, Moment::END)));
-        let debt = Debt::new(Some((creditor, hold)), until);
+        let debt = Debt::new(Some(creditor), until);
         let lane = self.pool.owe(Request::owed(echo(text), debt), lane);
         self.dispatch(lane);
     }
@@ -171,7 +170,7 @@ fn what_is_owed_beside_calls_is_sent() {
         let world = World::new();
         let call = |world: &World| {
             let answer = world.pool.call(echo("b"), At::Any).expect("nothing is wrong here");
-            assert_eq!(answer.reply, crate::script::Reply::Text(b"b".into()));
+            assert_eq!(answer.reply, crate::command::script::Reply::Text(b"b".into()));
         };
         join([
             world.start(|world| world.owe("a", Moment::END)),

@@ -15,12 +15,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::conn::{Address, Conn, Timeouts};
+use crate::command::name::{SLOTS, slot};
+use crate::command::script::{Call, Reply, unexpected};
+use crate::connection::{Address, Conn, Timeouts};
 use crate::error::{Error, ErrorKind, Place, Result};
-use crate::name::{SLOTS, slot};
-use crate::script::{Call, Reply, unexpected};
-use crate::sync::{Mailbox, Mutex};
-use crate::time::{self, Moment, doubled, jittered};
+use crate::util::clock::{self, Moment, doubled, jittered};
+use crate::util::sync::{Mailbox, Mutex};
 
 /// How old the map becomes.
 const REFRESH: Duration = Duration::from_secs(5);
@@ -239,7 +239,7 @@ pub(crate) struct Watch {
 
 impl Watch {
     pub(crate) fn new(cluster: Arc<Cluster>) -> Watch {
-        let last_read = time::now();
+        let last_read = clock::now();
         // Processes begin with different nodes.
         let next = jittered(Duration::from_nanos(1 << 16), last_read.nanos()).subsec_nanos();
         let next = usize::try_from(next).unwrap_or(0);
@@ -252,7 +252,7 @@ impl Watch {
         if !self.failed {
             let refresh = self.last_read + REFRESH;
             self.cluster.bell.sleep(refresh);
-            if refresh <= time::now() {
+            if refresh <= clock::now() {
                 self.futile = 0;
             }
         }
@@ -267,7 +267,7 @@ impl Watch {
 
     /// Reads the map. Returns whether slots are served by other nodes than before.
     pub(crate) fn look(&mut self) -> Result<bool> {
-        self.last_read = time::now();
+        self.last_read = clock::now();
         let read = self.read();
         let changed = read.as_ref().is_ok_and(|changed| *changed);
         self.futile = if changed { 0 } else { self.futile.saturating_add(1) };

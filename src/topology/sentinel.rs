@@ -23,11 +23,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::conn::{Address, Conn, Timeouts};
+use crate::command::script::{Call, Reply, unexpected};
+use crate::connection::{Address, Conn, Timeouts};
 use crate::error::{Error, ErrorKind, Result};
-use crate::script::{Call, Reply, unexpected};
-use crate::sync::{Mailbox, Mutex};
-use crate::time::{self, Moment, doubled, jittered};
+use crate::util::clock::{self, Moment, doubled, jittered};
+use crate::util::sync::{Mailbox, Mutex};
 
 /// How often a sentinel is asked, one after the other.
 const TURN: Duration = Duration::from_secs(1);
@@ -275,7 +275,7 @@ struct Turn {
 impl Watch {
     pub(crate) fn new(sentinels: Arc<Sentinels>) -> Watch {
         let all: Vec<_> = sentinels.sentinels.lock().iter().cloned().collect();
-        let mut due = time::now();
+        let mut due = clock::now();
         let turns = all.into_iter().map(|sentinel| {
             due = due + jittered(TURN, due.nanos());
             Turn { sentinel, conn: None, due, failures: 0 }
@@ -298,7 +298,7 @@ impl Watch {
         let news = turn.ask(&self.sentinels);
         turn.failures = if news.is_err() { turn.failures.saturating_add(1) } else { 0 };
         let pause = doubled(round, turn.failures, LONGEST_PAUSE.max(round));
-        let now = time::now();
+        let now = clock::now();
         turn.due = now + jittered(pause, now.nanos());
         news
     }

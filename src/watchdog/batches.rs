@@ -4,10 +4,10 @@
 //! slots. Then each item of that batch is asked for by itself, at once.
 
 use crate::cancel::Limit;
+use crate::command::script::Call;
 use crate::error::Error;
-use crate::fleet::Fleet;
-use crate::request::{Answer, Failure};
-use crate::script::Call;
+use crate::pool::request::{Answer, Failure};
+use crate::pool::router::Fleet;
 
 /// The most keys of one script call.
 const KEYS: usize = 128;

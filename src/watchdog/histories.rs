@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::fleet::Fleet;
-use crate::request::{Failure, Outcome};
-use crate::script::{Call, Reply};
-use crate::sync::Mutex;
+use crate::command::script::{Call, Reply};
+use crate::pool::request::{Failure, Outcome};
+use crate::pool::router::Fleet;
+use crate::util::sync::Mutex;
 
 /// The replication id of each server, by its address.
 #[derive(Debug, Default)]

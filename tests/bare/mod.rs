@@ -56,8 +56,8 @@ pub fn sharded_table() -> Vec<(String, String, String)> {
 const SHARDED: &str = "_SHARDED";
 
 fn all_statics() -> Vec<(String, String, String)> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/script.rs");
-    let source = fs::read_to_string(path).expect("src/script.rs is there");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/command/script.rs");
+    let source = fs::read_to_string(path).expect("src/command/script.rs is there");
     let mut entries = Vec::new();
     for (at, _) in source.match_indices("script!(") {
         let before = source[..at].rsplit_once("static ").expect("script! makes a static").1;
@@ -67,14 +67,14 @@ fn all_statics() -> Vec<(String, String, String)> {
         let mut next = || quoted.next().unwrap_or_else(|| panic!("two strings in {inside}"));
         entries.push((item, next(), next()));
     }
-    assert!(!entries.is_empty(), "no script! in src/script.rs");
+    assert!(!entries.is_empty(), "no script! in src/command/script.rs");
     entries
 }
 
 /// The digest by which the library calls a script.
 pub fn digest(name: &str) -> String {
     let found = table().into_iter().find(|(_, script, _)| script == name);
-    found.unwrap_or_else(|| panic!("{name} is not in src/script.rs")).2
+    found.unwrap_or_else(|| panic!("{name} is not in src/command/script.rs")).2
 }
 
 /// What is loaded: before the text of `any_join` stand the scripts that it calls.
@@ -111,7 +111,7 @@ pub const MINE: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:1";
 pub const OTHER: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:2";
 
 /// A server that knows the scripts, and a connection on which they are called by the
-/// digests of `src/script.rs`.
+/// digests of `src/command/script.rs`.
 pub struct Bare {
     pub server: Server,
     pub connection: Connection,

@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use criterion::Criterion;
 
-use crate::private::gate::Gate;
+use crate::private::queue::Gate;
 
 /// A caller joins the end of the line, and the front leaves.
 pub fn enter_and_leave(criterion: &mut Criterion) {

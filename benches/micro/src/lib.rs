@@ -16,12 +16,17 @@ mod spawned;
 #[path = "../../../src"]
 mod private {
     pub(crate) mod error;
-    pub(crate) mod gate;
-    pub(crate) mod platform;
+    #[path = "command/script.rs"]
     pub(crate) mod script;
-    pub(crate) mod time;
-    pub(crate) mod wheel;
+    #[path = "local/queue.rs"]
+    pub(crate) mod queue;
+
+    pub(crate) mod util {
+        pub(crate) mod clock;
+        pub(crate) mod platform;
+        pub(crate) mod wheel;
+    }
 }
 
 // As these modules know each other.
-use private::{error, platform, time};
+use private::{error, util};

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use criterion::{BatchSize, Criterion};
 
-use crate::private::time::Moment;
-use crate::private::wheel::Wheel;
+use crate::private::util::clock::Moment;
+use crate::private::util::wheel::Wheel;
 
 /// As the watchdog has them.
 const TICK: Duration = Duration::from_millis(5);

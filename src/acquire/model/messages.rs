@@ -14,23 +14,23 @@
 //! * a listener that goes idle does not look who has come meanwhile.
 
 use super::visitor::{Answered, Manners, Question, Surroundings, acquire};
-use crate::conn::model::Server;
-use crate::conn::{Address, Timeouts};
-use crate::event::Sink;
-use crate::held::Counted;
-use crate::hold::{HoldId, Owner};
-use crate::lease::{Lease, PassBounds};
+use crate::command::name::Name;
+use crate::command::owner::{HoldId, Owner};
+use crate::command::script::{Call, LaneId};
+use crate::connection::model::Server;
+use crate::connection::{Address, Timeouts};
+use crate::events::Sink;
+use crate::kind::plain::Plain;
+use crate::kind::rules::{Ask, Rules as _, Verdict, Wake};
+use crate::listener::channels::{Channel, Session, Waiters};
 use crate::listener::model::listen;
 use crate::listener::{Listener, ListenerSettings};
 use crate::local::Local;
-use crate::model::check;
-use crate::name::Name;
-use crate::protocol::plain::Plain;
-use crate::protocol::{Ask, Rules as _, Verdict, Wake};
-use crate::script::{Call, LaneId};
-use crate::time::Moment;
-use crate::topology::Route;
-use crate::waiters::{Channel, Session, Waiters};
+use crate::local::hold::{Lease, PassBounds};
+use crate::local::table::Counted;
+use crate::topology::route::Route;
+use crate::util::clock::Moment;
+use crate::util::model::check;
 use shuttle::thread::{self, JoinHandle};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};

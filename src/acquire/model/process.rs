@@ -24,18 +24,18 @@
 
 use super::visitor::{Answered, Left, Manners, Question, Surroundings, acquire};
 use crate::cancel::CancelToken;
+use crate::command::name::Name;
+use crate::command::owner::{HoldId, ThreadId};
+use crate::command::script::LaneId;
 use crate::error::LostReason;
-use crate::event::{Event, Sink};
-use crate::held::Counted;
-use crate::hold::{HoldId, ThreadId};
-use crate::lease::{Lease, PassBounds, Renewal};
+use crate::events::{Event, Sink};
+use crate::listener::channels::{Channel, Hearing, Session, Waiters};
+use crate::local::hold::{Lease, PassBounds, Renewal};
+use crate::local::table::Counted;
 use crate::local::{Ended, Local};
-use crate::model::check;
-use crate::name::Name;
-use crate::script::LaneId;
-use crate::sync::{AtomicU64, Mutex};
-use crate::time::Moment;
-use crate::waiters::{Channel, Hearing, Session, Waiters};
+use crate::util::clock::Moment;
+use crate::util::model::check;
+use crate::util::sync::{AtomicU64, Mutex};
 use crossbeam_channel::Receiver;
 use shuttle::thread::{self, JoinHandle};
 use std::collections::VecDeque;

@@ -1,17 +1,17 @@
 //! The wait loop of the models: [`InLine`](super::super::InLine) without an engine.
 
+use crate::acquire::schedule::{Pace, Questions};
 use crate::cancel::{CancelToken, Watching};
+use crate::command::owner::{HoldId, Owner, ThreadId};
+use crate::command::script::LaneId;
 use crate::error::{Error, ErrorKind};
-use crate::gate::Ticket;
-use crate::held::{Entry, Wish};
-use crate::hold::{HoldId, Owner, ThreadId};
-use crate::lease::{self, Grant, Lease};
+use crate::kind::plain::Plain;
+use crate::listener::channels::{Channel, Hearing, Session, Waiting};
+use crate::local::hold::{self, Grant, Lease};
+use crate::local::queue::Ticket;
+use crate::local::table::{Entry, Wish};
 use crate::local::{Caller, Local, Turn};
-use crate::protocol::plain::Plain;
-use crate::questions::{Pace, Questions};
-use crate::script::LaneId;
-use crate::time::Moment;
-use crate::waiters::{Channel, Hearing, Session, Waiting};
+use crate::util::clock::Moment;
 use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
@@ -286,7 +286,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
     }
 
     fn granted(&mut self, sent: Moment, lane: LaneId) -> Result<Arc<Lease>, Left> {
-        let (deadline, now) = (lease::deadline(sent, LEASE), self.around.now());
+        let (deadline, now) = (hold::deadline(sent, LEASE), self.around.now());
         if deadline <= now {
             self.open = Some(lane);
             return Err(Left);

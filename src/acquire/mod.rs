@@ -1,0 +1,571 @@
+//! The one wait loop, for every kind of lock and every verb.
+//!
+//! What a caller goes through:
+//! 1. It holds the lock already: a count, and perhaps a longer lease.
+//! 2. It stands in line at the gate (`local.rs`) and sleeps until it is the front,
+//!    or a hold was passed to it. (Not for a kind without a gate, such as the fair lock:
+//!    there each caller asks by itself.)
+//! 3. As the front it asks the server. Granted: done, if the lease is not over by
+//!    the time the answer is read.
+//! 4. Refused: it registers with the lock's channel, has it subscribed, and sleeps
+//!    until there is news there, the holder's lease is over, or the watchdog has found
+//!    the lock free, which looks at the poll bound; then it asks again. News between a
+//!    question and the sleep is not missed (`waiters.rs`). Without a gate it asks itself at
+//!    the poll bound; without a channel (the spin lock) after a pause that grows.
+//! 5. One that was woken by a message and refused again has lost a race against
+//!    other processes. It ignores messages for a short, growing, jittered while and
+//!    then asks once.
+//! 6. No answer: the first question of a call fails with the error. Later ones are
+//!    tried again, with pauses, until the deadline.
+//!
+//! One hold number serves all questions of a call, so a question may be asked twice
+//! without harm. Whoever leaves without the lock and has a question open has its
+//! hold released, in the same line to the server: behind whatever may still run.
+
+pub(crate) mod release;
+pub(crate) mod schedule;
+pub(crate) mod settle;
+
+use std::cell::OnceCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::acquire::release::{Hold, Seat};
+use crate::acquire::schedule::{Pace, Questions};
+use crate::cancel::{CancelToken, Limit, Watching};
+use crate::command::owner::{HoldId, Holder, Owner, ThreadId};
+use crate::command::script::{Call, LaneId};
+use crate::engine::UnderWay;
+use crate::error::{Error, Result};
+use crate::events::{Acquired, Event, Waited};
+use crate::kind::rules::{Ask, Line, Listens, Rules, Verdict, Wake};
+use crate::listener::channels::{Channel, Hearing, Waiting};
+use crate::local::hold::{self, Grant, Lease};
+use crate::local::queue::Ticket;
+use crate::local::table::{Entry, Wish};
+use crate::local::{Caller, Turn};
+use crate::pool::At;
+use crate::pool::request::{Answer, Debt, Request};
+use crate::topology::route::Moves;
+use crate::util::clock::{self, Moment, Patience};
+
+#[cfg(all(test, leasehold_model))]
+mod model;
+
+/// How long a question that was asked before the deadline may wait for its answer after it:
+/// so a call whose last question comes late still says whether the lock was free.
+pub(crate) const GRACE: Duration = Duration::from_millis(50);
+
+/// What a verb was called with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attempt<'a> {
+    pub(crate) seat: &'a Arc<Seat>,
+    pub(crate) rules: &'static dyn Rules,
+    /// A fixed lease, or `None` for one that is renewed.
+    pub(crate) lease: Option<Duration>,
+    pub(crate) owned: bool,
+    /// The name of the holder, if it is not the hold.
+    pub(crate) holder: Option<&'a Arc<str>>,
+    /// For whom it is asked, if not for the calling thread.
+    pub(crate) on_behalf: Option<&'a Holder>,
+    pub(crate) patience: Patience,
+    /// When the call returns whose question this is; its patience may be shorter.
+    pub(crate) by: Moment,
+    pub(crate) cancel: Option<&'a CancelToken>,
+}
+
+impl Attempt<'_> {
+    /// Gets the lock, or does not: `None` if the caller's patience ended.
+    pub(crate) fn acquire(&self) -> Result<Option<Hold>> {
+        self.ask().map_err(|error| self.named(error))
+    }
+
+    /// The error with the name of the lock.
+    fn named(&self, error: Error) -> Error {
+        error.with_lock_name(Arc::clone(self.seat.local.name().given()))
+    }
+
+    fn ask(&self) -> Result<Option<Hold>> {
+        let now = clock::now();
+        self.check_wanted()?;
+        let (rules, owned, renewed) = (self.rules, self.owned, self.lease.is_none());
+        let waits = self.patience != Patience::None;
+        let endless = self.patience == Patience::Forever && self.cancel.is_none();
+        let wish = Wish { rules, owned, waits, endless, renewed };
+        let entry = self.seat.local.enter(&wish, self.holder, self.thread(), now);
+        if entry.as_ref().is_err_and(Error::is_deadlock) {
+            // In a forked child the one in the way is the parent's.
+            self.seat.engine.fleet.check_process()?;
+        }
+        let beside = match entry? {
+            Entry::Again(lease) => return self.enter_again(self.hold(lease)).map(Some),
+            Entry::Beside(owner) => Some(owner),
+            Entry::Anew => None,
+            Entry::Busy => return self.seat.engine.fleet.check_process().map(|()| None),
+        };
+        self.seat.engine.ready(&self.limit())?;
+        let caller = Caller::of(wish, self.on_behalf);
+        if self.rules.line() == Line::None {
+            return Asking::new(self, caller, None, beside, now).run();
+        }
+        match self.seat.local.line_up(caller.clone(), now) {
+            Some(ticket) => Asking::new(self, caller, Some(ticket), beside, now).run(),
+            None => self.seat.engine.fleet.check_process().map(|()| None),
+        }
+    }
+
+    fn thread(&self) -> ThreadId {
+        self.on_behalf.and_then(Holder::thread).unwrap_or_else(ThreadId::current)
+    }
+
+    /// How long the lease is that it asks for.
+    pub(crate) fn term(&self) -> Duration {
+        self.lease.unwrap_or(self.seat.engine.watchdog_timeout)
+    }
+
+    /// How soon one that was refused asks again.
+    fn pace(&self) -> Pace {
+        match (self.rules.listens(), self.rules.line()) {
+            (Listens::Nothing, _) => Pace::BackOff(self.seat.engine.back_off),
+            (_, Line::None) => Pace::Unaided,
+            (_, Line::Gate) => Pace::Polled,
+        }
+    }
+
+    /// When a question has to be answered.
+    pub(crate) fn limit(&self) -> Limit<'_> {
+        let engine = &self.seat.engine;
+        let answered = engine.bound().end();
+        Limit::at(answered.min(self.by + GRACE))
+            .or_closed(&engine.closing)
+            .or_cancelled(self.cancel)
+    }
+
+    /// An error if the client was closed or the wait cancelled.
+    pub(crate) fn check_wanted(&self) -> Result<()> {
+        self.seat.engine.check_open()?;
+        self.cancel.map_or(Ok(()), CancelToken::check)
+    }
+
+    pub(crate) fn hold(&self, lease: Arc<Lease>) -> Hold {
+        Hold::new(Arc::clone(self.seat), lease)
+    }
+
+    /// A nested guard: sees to the lease that it wants. The hold that is given is
+    /// ended again if that fails.
+    pub(crate) fn enter_again(&self, hold: Hold) -> Result<Hold> {
+        match self.lease {
+            None => hold.keep_renewed(),
+            // A fixed lease inside a hold that is renewed needs nothing.
+            Some(lease) if hold.needs(lease) => hold.extend_within(lease, &self.limit())?,
+            Some(_) => {}
+        }
+        Ok(hold)
+    }
+}
+
+/// A caller that wants the lock.
+struct Asking<'a> {
+    /// Dropped last, after the clean-up.
+    _call: UnderWay<'a>,
+    attempt: &'a Attempt<'a>,
+    caller: Caller,
+    /// Its place in line, if the kind has one.
+    ticket: Option<Ticket>,
+    hold: HoldId,
+    owner: Owner,
+    /// The hold of its thread beside which it is to stand.
+    beside: Option<Owner>,
+    /// To how many threads the hold may go, itself included.
+    threads: u32,
+    started: Moment,
+    /// The line to the server on which a question has no answer yet.
+    open: Option<LaneId>,
+    /// How many moves there had been before the last question.
+    moves: Moves,
+    questions: Questions,
+    /// What wakes it, from its first sleep on.
+    watching: Option<[Option<Watching>; 2]>,
+    /// The channel that it listens to, once it was refused.
+    listening: Option<Waiting>,
+    /// The channel that it alone hears, where the kind has such.
+    own_channel: OnceCell<Arc<Channel>>,
+    /// Its questions have left something behind that must be undone.
+    queued: bool,
+    /// It slept because others hold the lock, or stand before it.
+    waited: bool,
+    /// It has not left.
+    here: bool,
+    /// It was said that the lock has no end.
+    endless: bool,
+}
+
+impl Drop for Asking<'_> {
+    /// Also if a logger or an allocation panics: the line must move on.
+    fn drop(&mut self) {
+        if self.here {
+            drop(self.leave());
+            self.clean_up(false);
+        }
+    }
+}
+
+/// What to do next.
+enum Next {
+    Ask(Option<LaneId>),
+    Sleep(Moment),
+    /// Sleep, though the lock may be free.
+    Yield(Moment),
+}
+
+impl<'a> Asking<'a> {
+    fn new(
+        attempt: &'a Attempt<'a>,
+        caller: Caller,
+        ticket: Option<Ticket>,
+        beside: Option<Owner>,
+        now: Moment,
+    ) -> Asking<'a> {
+        let (engine, rules, hold) = (&attempt.seat.engine, attempt.rules, HoldId::next());
+        let owner = Owner::new(engine.id, hold, rules.suffix());
+        Asking {
+            _call: engine.call(),
+            attempt,
+            caller,
+            ticket,
+            hold,
+            owner: owner.named(attempt.holder.cloned()),
+            beside,
+            threads: 0,
+            started: now,
+            open: None,
+            moves: Moves::default(),
+            questions: Questions::new(now, engine.poll_bound, hold.seed(), attempt.pace()),
+            watching: None,
+            listening: None,
+            own_channel: OnceCell::new(),
+            queued: false,
+            waited: false,
+            here: true,
+            endless: false,
+        }
+    }
+
+    fn seat(&self) -> &'a Seat {
+        self.attempt.seat
+    }
+
+    fn run(mut self) -> Result<Option<Hold>> {
+        let outcome = match self.wait() {
+            Ok(Some(hold)) => Ok(Some(hold)),
+            // A hold may be passed to it in the very moment in which it gives up; it
+            // then takes it, or passes it on by dropping it.
+            other => {
+                let passed = self.leave();
+                other.map(|_| passed)
+            }
+        };
+        self.here = false;
+        self.clean_up(matches!(outcome, Ok(Some(_))));
+        self.tell(outcome.as_ref().ok().and_then(Option::as_ref));
+        outcome
+    }
+
+    fn leave(&mut self) -> Option<Hold> {
+        self.here = false;
+        let passed = self.seat().local.leave(self.ticket?);
+        passed.map(|lease| self.attempt.hold(lease)).filter(Hold::is_held)
+    }
+
+    fn wait(&mut self) -> Result<Option<Hold>> {
+        loop {
+            let now = clock::now();
+            let local = &self.seat().local;
+            let turn = self.ticket.map_or_else(|| local.alone(now), |it| local.turn(it, now));
+            if let Turn::Handed(lease) = turn {
+                let hold = self.attempt.hold(lease);
+                self.attempt.check_wanted()?;
+                if hold.is_held() {
+                    return Ok(Some(hold));
+                }
+                // It was lost between the passing and the waking.
+                drop(hold);
+                self.ticket = local.line_up(self.caller.clone(), now).or(self.ticket);
+                continue;
+            }
+            self.attempt.check_wanted()?;
+            let next = self.next(&turn, now);
+            if self.is_over(&next, now) {
+                return self.give_up();
+            }
+            match next {
+                Next::Sleep(end) => {
+                    self.waited |= self.watching.is_some();
+                    self.sleep(end)?;
+                }
+                Next::Yield(end) => self.sleep(end)?,
+                Next::Ask(lane) => {
+                    if let Some(hold) = self.ask(lane)? {
+                        return Ok(Some(hold));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether the caller's patience ends before that: never before the first
+    /// question, if it may ask.
+    fn is_over(&self, next: &Next, now: Moment) -> bool {
+        let first = matches!(next, Next::Ask(_)) && !self.questions.asked();
+        !first && self.attempt.patience.is_over(now)
+    }
+
+    fn next(&mut self, turn: &Turn, now: Moment) -> Next {
+        let news = self.listening.as_ref().map(Waiting::news);
+        match turn {
+            Turn::Behind | Turn::Handed(_) => {
+                self.questions.stand_behind();
+                Next::Sleep(Moment::END)
+            }
+            Turn::AskAtOnce(lane, held_here) => {
+                self.questions.found_free(*held_here);
+                Next::Ask(*lane)
+            }
+            Turn::HeldHere if self.questions.is_due_beside_a_holder(now) => Next::Ask(None),
+            Turn::HeldHere => Next::Sleep(self.questions.next_poll()),
+            Turn::Yield(end, _) if self.may_yield(*end) => Next::Yield(*end),
+            Turn::Yield(_, lane) | Turn::Ask(lane) if self.questions.is_due(now, news) => {
+                Next::Ask(*lane)
+            }
+            Turn::Yield(..) | Turn::Ask(_) => Next::Sleep(self.questions.next()),
+        }
+    }
+
+    /// Whether it can ask after that; it has to ask once.
+    fn may_yield(&self, end: Moment) -> bool {
+        self.questions.asked() || end < self.attempt.patience.end()
+    }
+
+    /// Sleeps until something may have changed. The first time it only sees to it
+    /// that it will be woken: what it looked at may have changed before.
+    fn sleep(&mut self, end: Moment) -> Result<()> {
+        let (attempt, mailbox) = (self.attempt, &self.caller.mailbox);
+        if self.watching.is_none() {
+            // In a forked child those who stand before it are not there.
+            attempt.seat.engine.fleet.check_process()?;
+            let closing = Some(attempt.seat.engine.closing.watch(mailbox));
+            let cancel = attempt.cancel.map(|cancel| cancel.watch(mailbox));
+            self.watching = Some([closing, cancel]);
+            return Ok(());
+        }
+        mailbox.sleep(end.min(attempt.patience.end()));
+        Ok(())
+    }
+
+    /// Asks the server once. `None` if it was refused or got no answer, and goes on.
+    fn ask(&mut self, lane: Option<LaneId>) -> Result<Option<Hold>> {
+        let Seat { engine, local } = self.seat();
+        let session = engine.ears.session().filter(|_| self.caller.wish.waits);
+        // Who tells the listener of a channel has looked there before: it may be
+        // subscribed and given up again before this caller registers.
+        let channel = match session {
+            Some(_) => self.channel(),
+            None => local.known_channel(self.attempt.rules.listens()).or(self.own_channel.get()),
+        };
+        let hearing = channel.map_or(Hearing::Nothing, |channel| channel.hearing());
+        let told = session.filter(|_| channel.is_some() && hearing == Hearing::Nothing);
+        let news = channel.map(|channel| channel.news());
+        let wanted = channel.filter(|_| told.is_some()).cloned();
+        self.questions.before(news, hearing, told);
+        if self.threads == 0 {
+            self.threads = self.wants_threads();
+        }
+        let question = self.question(wanted.as_deref());
+        let at = self.open.map_or(At::near(lane), At::Behind);
+        self.moves = engine.fleet.moves();
+        let pending = engine.fleet.queue(question, at);
+        match engine.fleet.wait(pending, &self.attempt.limit()) {
+            (_, Ok(answer)) => {
+                self.queued |= self.queues();
+                self.answered(answer)
+            }
+            (lane, Err(failure)) => {
+                self.queued |= self.queues() && failure.is_written();
+                // Also a script that was refused may have been so half-way.
+                self.open = self.open.or(failure.is_written().then_some(lane));
+                let error = failure.into_error();
+                self.seat().local.set_trouble(error.is_passing().then(|| error.clone()));
+                self.questions.failed(clock::now(), error)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Whether a question that was not granted is a place in a queue there.
+    fn queues(&self) -> bool {
+        self.attempt.rules.queues() && self.caller.wish.waits
+    }
+
+    fn question(&self, wanted: Option<&Channel>) -> Call {
+        let Seat { engine, local } = self.seat();
+        let call = self.attempt.rules.acquire(&Ask {
+            name: local.name(),
+            owner: &self.owner,
+            lease: self.attempt.term(),
+            beside: self.beside.as_ref(),
+            patience: self.patience(),
+            fair_wait: engine.fair_wait,
+            threads: self.threads,
+            wake: wanted.map(|channel| Wake { control: &engine.control, wanted: channel.name() }),
+        });
+        call.replicated()
+    }
+
+    /// The channel on which it hears that the lock is free.
+    fn channel(&self) -> Option<&Arc<Channel>> {
+        let (Seat { engine, local }, rules) = (self.seat(), self.attempt.rules);
+        match rules.listens() {
+            Listens::Itself => Some(
+                self.own_channel
+                    .get_or_init(|| engine.waiters.channel(&local.name().own_channel(&self.owner))),
+            ),
+            listens => local.channel(listens, &engine.waiters),
+        }
+    }
+
+    /// For how long nobody need think that it is dead; `None` if it does not wait.
+    fn patience(&self) -> Option<Duration> {
+        let engine = &self.seat().engine;
+        let least = engine.poll_bound.saturating_mul(2);
+        match self.attempt.patience {
+            Patience::None => None,
+            Patience::Forever => Some(engine.fair_wait),
+            Patience::Until(end) => Some(self.started.until(end).clamp(least, engine.fair_wait)),
+        }
+    }
+
+    /// How many threads would have the hold one after the other, if it is not lost.
+    fn wants_threads(&self) -> u32 {
+        if !self.attempt.rules.fences() {
+            return 1;
+        }
+        let Seat { engine, local } = self.seat();
+        let passed = self.ticket.map_or(0, |_| local.line().saturating_sub(1));
+        let most = if self.attempt.lease.is_none() { engine.bounds.passes } else { 0 };
+        1 + u32::try_from(passed).unwrap_or(u32::MAX).min(most)
+    }
+
+    fn answered(&mut self, answer: Answer) -> Result<Option<Hold>> {
+        let (sent, lane, too_few) = (answer.sent, answer.lane, answer.too_few);
+        if self.seat().engine.fleet.moves() != self.moves {
+            // Nor will the watchdog ask for it: it has renewed what was held at the move.
+            self.open = Some(lane);
+            self.questions.outdated()?;
+            return self.ask(Some(lane));
+        }
+        // A copy of a question of this call that runs late can still take the lock,
+        // whatever this answer says.
+        let copies = answer.doubtful || self.open.is_some();
+        self.open = (answer.haunted && copies).then_some(lane);
+        let verdict = self.attempt.rules.verdict(answer.reply);
+        match verdict.inspect_err(|_| self.open = Some(lane))? {
+            Verdict::Granted(_) if too_few.is_some() => {
+                self.open = Some(lane);
+                too_few.map_or(Ok(None), |too_few| Err(too_few.into_error()))
+            }
+            Verdict::Granted(token) => self.granted(sent, lane, token),
+            Verdict::Refused { left } => {
+                self.refused(left);
+                Ok(None)
+            }
+        }
+    }
+
+    fn granted(&mut self, sent: Moment, lane: LaneId, token: u64) -> Result<Option<Hold>> {
+        let (deadline, now) = (hold::deadline(sent, self.attempt.term()), clock::now());
+        if deadline <= now {
+            self.seat().local.set_trouble(None);
+            self.open = Some(lane);
+            return self.questions.granted_too_late(now).map(|()| None);
+        }
+        let grant = Grant {
+            hold: self.hold,
+            owner: self.owner.clone(),
+            rules: self.attempt.rules,
+            deadline,
+            term: self.attempt.term(),
+            renewed: self.attempt.lease.is_none(),
+            holder: self.caller.holder.clone(),
+            at: now,
+            haunted: self.open.take(),
+            tokens: token..=if token == 0 { 0 } else { token + u64::from(self.threads - 1) },
+        };
+        let (local, round_trip) = (&self.seat().local, sent.until(now));
+        let lease = local.granted(self.ticket, &self.caller, grant, round_trip);
+        let hold = self.attempt.hold(lease);
+        self.seat().engine.watchdog.keep_granted(hold.kept(), self.moves);
+        Ok(Some(hold))
+    }
+
+    fn refused(&mut self, left: Option<Duration>) {
+        let (Seat { engine, local }, waits) = (self.seat(), self.caller.wish.waits);
+        let polled = waits && matches!(self.attempt.pace(), Pace::Polled);
+        if local.refused(clock::now(), polled) {
+            engine.watchdog.poll(Arc::clone(local));
+        }
+        if left.is_none() && !std::mem::replace(&mut self.endless, true) {
+            let name = local.name().given();
+            log::warn!("the lock {name:?} is held without a time to live: somebody must free it");
+        }
+        self.questions.refused(clock::now(), left);
+        let Some(channel) = self.channel().filter(|_| waits).cloned() else { return };
+        if self.listening.is_none() {
+            let listening = channel.wait(&self.caller.mailbox);
+            self.questions.listens(&listening, &channel, engine.ears.session());
+            self.listening = Some(listening);
+        }
+        engine.hear(&channel);
+    }
+
+    /// The deadline has passed: without an answer to the last question, its own or that
+    /// of who stands before it, nobody knows whether the lock was free.
+    fn give_up(&mut self) -> Result<Option<Hold>> {
+        let unanswered = self.questions.take_error();
+        let trouble = || self.seat().local.trouble(clock::now());
+        unanswered.or_else(trouble).map_or(Ok(None), Err)
+    }
+
+    /// Undoes what an open question may do yet, and what those have left behind that were
+    /// answered.
+    fn clean_up(&mut self, acquired: bool) {
+        let lane = self.open.take();
+        if lane.is_none() && (acquired || !self.queued) {
+            return;
+        }
+        let attempt = self.attempt;
+        let name = attempt.seat.local.name();
+        let undo = attempt.rules.undo(name, &self.owner, self.patience());
+        let (fleet, lasting) = (&attempt.seat.engine.fleet, self.attempt.term());
+        let worth = lasting.max(self.patience().filter(|_| self.queued).unwrap_or_default());
+        let debt =
+            Debt::new(None, clock::now() + worth).lives_on(attempt.rules.outlives_its_lease());
+        let debt = debt.haunted(worth);
+        fleet.dispatch(fleet.owe(Request::owed(undo, debt), lane));
+    }
+
+    fn tell(&self, acquired: Option<&Hold>) {
+        let (events, waited) = (&self.seat().engine.events, self.started.until(clock::now()));
+        let (at, kind) = (clock::wall_time, self.attempt.rules.kind());
+        let name = || Arc::clone(self.seat().local.name().given());
+        let hold = acquired.map(|hold| hold.lease().hold().number());
+        if let Some(hold) = hold {
+            events
+                .tell(|| Event::Acquired(Acquired { at: at(), name: name(), kind, hold, waited }));
+        }
+        if self.waited {
+            let acquired = hold.is_some();
+            let event = || Waited { at: at(), name: name(), kind, hold, waited, acquired };
+            events.tell(|| Event::Waited(event()));
+        }
+    }
+}

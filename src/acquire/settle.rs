@@ -1,0 +1,69 @@
+//! What the answer to the release of a hold means, whether somebody waits for it or not:
+//! * released: good;
+//! * "not held", and an earlier copy of the release may have run: that one released
+//!   it, if the deadline still lay ahead; else nobody knows, and it counts as lost;
+//! * "not held" without such doubt: somebody took the lock away; it was lost;
+//! * no answer before the end of the lease: that will do, or the release is sent on for a
+//!   hold whose lease others keep alive (`Debt::beyond`).
+
+use std::sync::Arc;
+
+use crate::error::{Error, LostReason, Result};
+use crate::events::{Event, Released};
+use crate::kind::rules::{self, Freed};
+use crate::local::Local;
+use crate::local::hold::Lease;
+use crate::pool::request::{Answer, Settle};
+use crate::util::clock;
+use crate::util::threads;
+
+/// A release that nobody waits for.
+pub(crate) struct Unattended {
+    pub(crate) local: Arc<Local>,
+    pub(crate) hold: Arc<Lease>,
+}
+
+impl Settle for Unattended {
+    fn settle(&self, outcome: Result<Answer>) {
+        // The log and the events have been told.
+        let _ = self.local.conclude(&self.hold, outcome);
+    }
+}
+
+impl Local {
+    /// The release of that hold was answered, or will not be sent again.
+    pub(crate) fn conclude(&self, hold: &Arc<Lease>, outcome: Result<Answer>) -> Result<()> {
+        self.settled(hold);
+        let told = outcome.and_then(|answer| self.read(hold, answer));
+        let told = told.map_err(|error| error.with_lock_name(Arc::clone(self.name().given())));
+        self.tell_released(hold, told.clone());
+        told.map(drop)
+    }
+
+    /// How many subscribers the release was told to, if it was.
+    fn read(&self, hold: &Lease, answer: Answer) -> Result<Option<u64>> {
+        match rules::freed(answer.reply)? {
+            Freed::Told(told) => {
+                self.told_to(hold.rules(), told);
+                Ok(Some(told))
+            }
+            Freed::NotHeld if answer.doubtful && clock::now() < hold.held_until() => Ok(None),
+            Freed::NotHeld => {
+                self.tell_lost([hold], LostReason::Gone);
+                Err(Error::lost(LostReason::Gone, "the lock was lost before its release"))
+            }
+        }
+    }
+
+    fn tell_released(&self, hold: &Lease, told: Result<Option<u64>>) {
+        if let Err(error) = &told {
+            threads::say(|| log::warn!("a release failed: {error}"));
+        }
+        self.tell(|| {
+            let name = Arc::clone(self.name().given());
+            let (heard_by, error) = told.map_or_else(|e| (None, Some(e)), |heard| (heard, None));
+            let ((kind, hold), held, at) = (hold.number(), hold.held_for(), clock::wall_time());
+            Event::Released(Released { at, name, kind, hold, held, heard_by, error })
+        });
+    }
+}

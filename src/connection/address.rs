@@ -1,0 +1,222 @@
+//! Server addresses: place, login, database and TLS settings.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use redis::{ConnectionAddr, IntoConnectionInfo};
+
+use super::tls::{self, Session, Trust};
+use crate::command::script::{Call, Digits};
+use crate::error::{Error, Result};
+
+/// Where a server is, how it is spoken to, and as whom.
+#[derive(Clone)]
+pub(crate) struct Address {
+    place: Place,
+    wants_tls: bool,
+    /// The settings of all connections of this client, if the URL asks for TLS.
+    tls: Option<tls::Settings>,
+    shown: Arc<str>,
+    login: Login,
+    database: i64,
+}
+
+/// Where a server listens.
+#[derive(Clone, Debug)]
+pub(super) enum Place {
+    Host(String, u16),
+    Path(PathBuf),
+}
+
+/// The name and the password of a user of the server.
+#[derive(Clone, Default)]
+pub(crate) struct Login {
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+}
+
+impl Address {
+    /// Reads a URL. The error never repeats it: there may be a password in it.
+    pub(crate) fn parse(url: &str) -> Result<Address> {
+        let (url, wants_tls) = without_tls(url)?;
+        let info = url.as_ref().into_connection_info().map_err(|_| bad_url())?;
+        let settings = info.redis_settings();
+        let user = settings.username().map(str::to_owned);
+        let password = settings.password().map(str::to_owned);
+        let shown = info.addr().to_string().into();
+        let place = match info.addr().clone() {
+            ConnectionAddr::Tcp(host, port) => Place::Host(host, port),
+            ConnectionAddr::Unix(path) => Place::Path(path),
+            _ => return Err(bad_url()),
+        };
+        let login = Login { user, password };
+        Ok(Address { place, wants_tls, tls: None, shown, login, database: settings.db() })
+    }
+
+    /// The same address with the TLS settings of its client, if the URL asks for TLS.
+    pub(crate) fn secured(self, trust: &Trust<'_>) -> Result<Address> {
+        let tls = if self.wants_tls { Some(trust.settings()?) } else { None };
+        Ok(Address { tls, ..self })
+    }
+
+    /// The server at another place that is spoken to in the same way; over TCP, with TLS if
+    /// this one has it.
+    pub(crate) fn at(&self, host: &str, port: u16) -> Address {
+        let place = Place::Host(host.to_owned(), port);
+        Address { place, shown: format!("{host}:{port}").into(), ..self.clone() }
+    }
+
+    /// The server at a place that this one has named, which may leave the host out.
+    pub(crate) fn beside(&self, host: Option<&str>, port: u16) -> Address {
+        match (host, &self.place) {
+            (Some(host), _) => self.at(host, port),
+            (None, Place::Host(host, _)) => self.at(host, port),
+            (None, Place::Path(_)) => self.at("127.0.0.1", port),
+        }
+    }
+
+    /// Whether it names another database than the first.
+    pub(crate) fn has_database(&self) -> bool {
+        self.database > 0
+    }
+
+    /// The same place for another user.
+    pub(crate) fn with_login(self, login: Login) -> Address {
+        Address { login, ..self }
+    }
+
+    /// The same place where there are no databases, or but one.
+    pub(crate) fn without_database(self) -> Address {
+        Address { database: 0, ..self }
+    }
+
+    /// The address without user and password.
+    pub(crate) fn shown(&self) -> &Arc<str> {
+        &self.shown
+    }
+
+    pub(super) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Starts a TLS session, if the connection uses TLS.
+    pub(super) fn session(&self) -> std::io::Result<Option<Session>> {
+        match (&self.tls, &self.place) {
+            (Some(tls), Place::Host(host, _)) => Session::open(tls, host).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// The first command on a connection; RESP3 tells its client id.
+    pub(super) fn hello(&self, name: &str) -> Call {
+        let mut parts: Vec<&[u8]> = vec![b"HELLO", b"3"];
+        let Login { user, password } = &self.login;
+        if user.is_some() || password.is_some() {
+            let user = user.as_deref().unwrap_or("default");
+            let password = password.as_deref().unwrap_or_default();
+            parts.extend([b"AUTH", user.as_bytes(), password.as_bytes()]);
+        }
+        parts.extend([b"SETNAME", name.as_bytes()]);
+        Call::command(&parts)
+    }
+
+    pub(super) fn select(&self) -> Option<Call> {
+        let database = u64::try_from(self.database).ok().filter(|database| *database > 0)?;
+        Some(Call::command(&[b"SELECT", Digits::new(database).as_bytes()]))
+    }
+}
+
+fn insecure() -> Error {
+    Error::configuration("the URL says \"#insecure\", and certificates are always checked")
+}
+
+/// Splits the wish for TLS from a URL: what follows is read by a parser that knows no TLS.
+fn without_tls(url: &str) -> Result<(Cow<'_, str>, bool)> {
+    let (scheme, rest) = url.split_at(url.find("://").unwrap_or_default());
+    let scheme = match scheme.to_ascii_lowercase().as_str() {
+        "rediss" => "redis",
+        "valkeys" => "valkey",
+        _ => return Ok((url.into(), false)),
+    };
+    match rest.split_once('#') {
+        Some((_, "insecure")) => Err(insecure()),
+        Some(_) => Err(bad_url()),
+        None => Ok((format!("{scheme}{rest}").into(), true)),
+    }
+}
+
+fn bad_url() -> Error {
+    let reason = "it must be redis://, rediss:// or redis+unix://, with a host or a path";
+    Error::configuration(format!("the URL of the server cannot be used: {reason}"))
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Address").field(&self.shown).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str) -> Result<Address> {
+        Address::parse(url)
+    }
+
+    fn shown(url: &str) -> String {
+        format!("{:?}", parse(url).expect("a good URL"))
+    }
+
+    #[test]
+    fn urls_are_read_and_passwords_never_shown() {
+        assert_eq!(shown("redis://u:secret@host:7000/3"), "Address(\"host:7000\")");
+        assert_eq!(
+            shown("redis+unix:///run/r.sock?user=u&pass=secret"),
+            "Address(\"/run/r.sock\")"
+        );
+        let address = parse("redis://u:s%20x@host/3").expect("a good URL");
+        let hello = String::from_utf8(address.hello("n").bytes.to_vec()).expect("ASCII");
+        assert!(hello.contains("AUTH\r\n$1\r\nu\r\n$3\r\ns x\r\n"), "{hello}");
+        assert!(address.select().is_some_and(|call| call.bytes.ends_with(b"3\r\n")));
+    }
+
+    #[test]
+    fn bad_urls_are_refused_without_being_repeated() {
+        for url in ["", "secret", "http://secret/", "redis://:secret@", "redis://h/secret"] {
+            let error = parse(url).expect_err(url);
+            assert!(error.is_configuration(), "{url}: {error}");
+            assert!(!format!("{error} {error:?}").contains("secret"), "{url}: {error:?}");
+        }
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn addresses_with_tls_share_the_settings_of_their_client() {
+        let certificates = tls::Certificates::default();
+        let trust = Trust::new(&certificates).expect("TLS is there");
+        let secured = |url| parse(url).and_then(|address| address.secured(&trust));
+        let [first, other] = ["rediss://a/", "rediss://b:1/"]
+            .map(|url| secured(url).expect("the system has root certificates"));
+        let settings = |address: &Address| address.tls.clone().expect("it has TLS");
+        assert!(settings(&first).is(&settings(&other)));
+        assert!(settings(&first).is(&settings(&first.at("c", 2))));
+        assert!(secured("redis://a/").is_ok_and(|address| address.tls.is_none()));
+        let error = secured("rediss://a/#insecure").expect_err("certificates are checked");
+        assert!(error.is_configuration(), "{error:?}");
+    }
+
+    #[test]
+    fn another_place_is_spoken_to_as_the_same_user() {
+        let seed = parse("redis://u:p@host:7000/3").expect("a good URL");
+        let other = seed.at("::1", 7001);
+        assert_eq!(&**other.shown(), "::1:7001");
+        assert_eq!(*other.hello("n").bytes, *seed.hello("n").bytes);
+        assert!(other.select().is_some());
+        let sentinel = other.with_login(Login::default()).without_database();
+        assert!(!String::from_utf8_lossy(&sentinel.hello("n").bytes).contains("AUTH"));
+        assert!(sentinel.select().is_none());
+    }
+}

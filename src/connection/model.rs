@@ -1,0 +1,499 @@
+//! A server inside a model, and the connections to it.
+//!
+//! It has the scripts and the commands that this crate sends, and no clock: a lease
+//! lasts for ever. A connection can be told beforehand how it will fail; see
+//! [`Mishap`]. What it says without having been asked (messages) waits for its
+//! reader, which sleeps until there is something.
+
+use super::{Address, Fault, Ghosts, Identity, Timeouts, Until};
+use crate::command::script::{self, Call, Push, Reply, Script};
+use crate::error::{Error, ErrorKind, Refusal, Result};
+use crate::util::clock::Moment;
+use crate::util::sync::{Condvar, Mutex};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// What will happen to a connection that is written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mishap {
+    /// It does not come about.
+    Unreachable,
+    /// It breaks when so many commands have run, and so many were answered.
+    Broken { ran: usize, answered: usize },
+    /// No answer comes in time. The server may run what was written, later: see
+    /// [`Server::run_ghosts`].
+    Silent,
+}
+
+/// The server.
+#[derive(Debug, Default)]
+pub(crate) struct Server {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// The number of a connection that there is not.
+const NOBODY: usize = usize::MAX;
+
+type Bytes = Vec<u8>;
+type Command = Vec<Bytes>;
+
+#[derive(Debug, Default)]
+struct State {
+    /// The owner of each lock that is held.
+    locks: BTreeMap<Bytes, Bytes>,
+    /// The first argument of every ECHO, in the order in which they ran.
+    echoed: Vec<Bytes>,
+    loaded: BTreeSet<Bytes>,
+    /// Keys that hold something else than a lock.
+    spoiled: BTreeSet<Bytes>,
+    /// All there ever were; their place is their number.
+    clients: Vec<Client>,
+    mishaps: VecDeque<Mishap>,
+}
+
+/// A connection, as the server sees it.
+#[derive(Debug)]
+struct Client {
+    name: String,
+    /// The other end has it.
+    open: bool,
+    fate: Fate,
+    said: VecDeque<Reply>,
+    /// Later answers do not reach the other end.
+    heard_up_to: Option<usize>,
+    unread: VecDeque<Command>,
+    channels: BTreeSet<Bytes>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Good,
+    Broken,
+    Silent,
+}
+
+// The threads of a model share one thread, on which nothing else runs.
+thread_local!(static CURRENT: RefCell<Weak<Server>> = RefCell::default());
+
+impl Server {
+    /// The server that connections lead to, for as long as somebody has it.
+    pub(crate) fn start() -> Arc<Server> {
+        let server = Arc::default();
+        CURRENT.with(|current| *current.borrow_mut() = Arc::downgrade(&server));
+        server
+    }
+
+    fn current() -> Result<Arc<Server>> {
+        let server = CURRENT.with(|current| current.borrow().upgrade());
+        server.ok_or_else(|| broken("there is no server"))
+    }
+
+    /// Has something happen to the next connection that is made or written to.
+    pub(crate) fn plan(&self, mishap: Mishap) {
+        self.state.lock().mishaps.push_back(mishap);
+    }
+
+    /// Runs a command for somebody who is not modelled any further.
+    pub(crate) fn execute(&self, call: &Call) -> Reply {
+        let mut state = self.state.lock();
+        state.loaded.extend(call.script.map(|script| script.digest.into()));
+        let commands = parse(&call.bytes);
+        let reply = commands.first().and_then(|command| state.answer(NOBODY, command));
+        self.changed.notify_all();
+        reply.expect("a command that has an answer")
+    }
+
+    /// Breaks the connections whose names end so.
+    pub(crate) fn cut(&self, name: &str) {
+        let mut state = self.state.lock();
+        let cut = state.clients.iter_mut().filter(|client| client.name.ends_with(name));
+        cut.for_each(Client::cut);
+        self.changed.notify_all();
+    }
+
+    /// Runs what was written to connections that have fallen silent.
+    pub(crate) fn run_ghosts(&self) {
+        let mut state = self.state.lock();
+        for id in 0..state.clients.len() {
+            while let Some(command) = state.clients[id].unread.pop_front() {
+                state.run(id, &command);
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    /// What was echoed, in order.
+    pub(crate) fn echoed(&self) -> Vec<String> {
+        let state = self.state.lock();
+        state.echoed.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect()
+    }
+
+    pub(crate) fn is_locked(&self) -> bool {
+        !self.state.lock().locks.is_empty()
+    }
+
+    /// Has a key hold something else than a lock.
+    pub(crate) fn spoil(&self, key: &str) {
+        self.state.lock().spoiled.insert(key.into());
+    }
+
+    /// Forgets the scripts that it knows.
+    pub(crate) fn flush_scripts(&self) {
+        self.state.lock().loaded.clear();
+    }
+}
+
+impl Client {
+    fn cut(&mut self) {
+        self.fate = Fate::Broken;
+        self.channels.clear();
+        self.said.clear();
+    }
+}
+
+impl State {
+    fn connect(&mut self, name: String) -> usize {
+        let lane = |name: &str| name.rsplit_once('.').map(|(lane, _)| lane.to_owned());
+        let same =
+            |one: &Client| one.open && lane(&one.name).is_some_and(|l| Some(l) == lane(&name));
+        assert!(!self.clients.iter().any(same), "two connections of one lane at a time");
+        let (said, heard_up_to, unread, channels) = Default::default();
+        let (open, fate) = (true, Fate::Good);
+        self.clients.push(Client { name, open, fate, said, heard_up_to, unread, channels });
+        self.clients.len() - 1
+    }
+
+    /// Takes what was written; what has to be run at once comes back.
+    fn take(&mut self, id: usize, mut commands: Vec<Command>) -> Vec<Command> {
+        if self.clients[id].fate == Fate::Silent {
+            self.clients[id].unread.extend(commands);
+            return Vec::new();
+        }
+        match self.mishaps.pop_front() {
+            Some(Mishap::Silent) => {
+                self.clients[id].fate = Fate::Silent;
+                self.clients[id].unread = commands.into();
+                return Vec::new();
+            }
+            Some(Mishap::Broken { ran, answered }) => {
+                commands.truncate(ran);
+                let client = &mut self.clients[id];
+                client.fate = Fate::Broken;
+                client.heard_up_to = Some(client.said.len() + answered);
+            }
+            Some(Mishap::Unreachable) | None => {}
+        }
+        commands
+    }
+
+    fn run(&mut self, id: usize, command: &Command) {
+        let Some(reply) = self.answer(id, command) else { return };
+        let client = &mut self.clients[id];
+        if client.heard_up_to.is_none_or(|end| client.said.len() < end) {
+            client.said.push_back(reply);
+        }
+    }
+
+    /// Runs a command. What comes back to a subscriber is no answer, but a message.
+    fn answer(&mut self, id: usize, command: &Command) -> Option<Reply> {
+        let words: Vec<&[u8]> = command.iter().map(Vec::as_slice).collect();
+        Some(match words[..] {
+            [b"ECHO", text] => {
+                self.echoed.push(text.to_vec());
+                Reply::Text(text.to_vec())
+            }
+            [b"SCRIPT", b"LOAD", source] => self.load(source),
+            [b"EVALSHA", digest, b"1", lock, ref args @ ..] => self.call(digest, lock, args),
+            [b"EVALSHA", digest, count, ref rest @ ..] => self.call_all(digest, count, rest),
+            [b"CLIENT", b"KILL", b"ID", number] => self.kill(number),
+            [b"PUBLISH", channel, payload] => self.publish(channel, payload),
+            [b"SUBSCRIBE", ref channels @ ..] => return self.subscribe(id, channels),
+            [b"UNSUBSCRIBE", ref channels @ ..] => return self.unsubscribe(id, channels),
+            _ => panic!("the server does not know {command:?}"),
+        })
+    }
+
+    fn load(&mut self, source: &[u8]) -> Reply {
+        let digest = known(|script| script.source().as_bytes() == source).digest;
+        self.loaded.insert(digest.into());
+        Reply::Text(digest.into())
+    }
+
+    /// Calls that were joined.
+    fn call_all(&mut self, digest: &[u8], count: &[u8], rest: &[&[u8]]) -> Reply {
+        assert_eq!(digest, script::ANY_JOIN.digest.as_bytes(), "a script with many keys");
+        if !self.loaded.contains(digest) {
+            return refused("NOSCRIPT");
+        }
+        let count: usize = String::from_utf8_lossy(count).parse().expect("a number");
+        let (locks, args) = rest.split_at(count);
+        let (calls, mut args) = args.split_first().expect("what to call");
+        assert_eq!(calls.len(), 2 * count);
+        let one = |(lock, call): (&&[u8], &[u8])| {
+            let (own, others) = args.split_at(usize::from(call[1] - b'0'));
+            args = others;
+            match self.run_script(known(|script| script.mark == Some(call[0])).name, lock, own) {
+                Reply::Refused(_) => Reply::Nil,
+                reply => reply,
+            }
+        };
+        let replies = locks.iter().zip(calls.chunks(2)).map(one).collect();
+        assert!(args.is_empty(), "arguments of no call");
+        Reply::List(replies)
+    }
+
+    fn call(&mut self, digest: &[u8], lock: &[u8], args: &[&[u8]]) -> Reply {
+        let name = known(|script| script.digest.as_bytes() == digest).name;
+        match self.loaded.contains(digest) {
+            true => self.run_script(name, lock, args),
+            false => refused("NOSCRIPT"),
+        }
+    }
+
+    fn run_script(&mut self, name: &str, lock: &[u8], args: &[&[u8]]) -> Reply {
+        if self.spoiled.contains(lock) {
+            return refused("WRONGTYPE");
+        }
+        match (name, args) {
+            ("plain_acquire", [_, owner, wake @ ..]) => self.acquire(lock, owner, wake),
+            ("plain_release", [owner, channel, message]) => match self.is_owner(lock, owner) {
+                true => self.free(lock, channel, message),
+                false => Reply::Int(-1),
+            },
+            ("plain_force", [channel, message]) => match self.locks.contains_key(lock) {
+                true => self.free(lock, channel, message),
+                false => Reply::Int(-1),
+            },
+            _ => panic!("the server does not know {name} with {} arguments", args.len()),
+        }
+    }
+
+    fn is_owner(&self, lock: &[u8], owner: &[u8]) -> bool {
+        self.locks.get(lock).is_some_and(|one| one == owner)
+    }
+
+    fn acquire(&mut self, lock: &[u8], owner: &[u8], wake: &[&[u8]]) -> Reply {
+        if !self.locks.contains_key(lock) || self.is_owner(lock, owner) {
+            self.locks.insert(lock.into(), owner.into());
+            return Reply::Int(-2);
+        }
+        if let [control, wanted] = wake {
+            self.publish(control, wanted);
+        }
+        Reply::Int(-1)
+    }
+
+    fn free(&mut self, lock: &[u8], channel: &[u8], message: &[u8]) -> Reply {
+        self.locks.remove(lock);
+        self.publish(channel, message)
+    }
+
+    fn publish(&mut self, channel: &[u8], payload: &[u8]) -> Reply {
+        let (channel, payload) = (channel.to_vec(), payload.to_vec());
+        let hears = |client: &&mut Client| client.channels.contains(&channel);
+        let mut told = 0;
+        for client in self.clients.iter_mut().filter(hears) {
+            let (channel, payload) = (channel.clone(), payload.clone());
+            client.said.push_back(Reply::Push(Push::Message { channel, payload }));
+            told += 1;
+        }
+        Reply::Int(told)
+    }
+
+    fn subscribe(&mut self, id: usize, channels: &[&[u8]]) -> Option<Reply> {
+        for channel in channels {
+            let channel = channel.to_vec();
+            self.clients[id].channels.insert(channel.clone());
+            self.clients[id].said.push_back(Reply::Push(Push::Subscribed { channel }));
+        }
+        None
+    }
+
+    fn unsubscribe(&mut self, id: usize, channels: &[&[u8]]) -> Option<Reply> {
+        for channel in channels {
+            let channel = channel.to_vec();
+            self.clients[id].channels.remove(&channel);
+            self.clients[id].said.push_back(Reply::Push(Push::Unsubscribed { channel }));
+        }
+        None
+    }
+
+    fn kill(&mut self, number: &[u8]) -> Reply {
+        let place: usize = String::from_utf8_lossy(number).parse().expect("a client's number");
+        let client = &mut self.clients[place];
+        client.unread.clear();
+        client.cut();
+        Reply::Int(1)
+    }
+
+    /// Which of those connections may still do something.
+    fn alive(&self, asked: &[Identity]) -> Vec<Identity> {
+        let alive = |one: &&Identity| {
+            let place = usize::try_from(one.id).expect("a place among the clients");
+            self.clients.get(place).is_some_and(|client| client.fate == Fate::Silent)
+        };
+        asked.iter().filter(alive).cloned().collect()
+    }
+}
+
+/// The script of this crate for which that is so.
+fn known(wanted: impl Fn(&Script) -> bool) -> &'static Script {
+    let plain = [&script::PLAIN_ACQUIRE, &script::PLAIN_RELEASE, &script::PLAIN_FORCE];
+    let all = plain.into_iter().chain([&script::ANY_JOIN]);
+    all.into_iter().find(|script| wanted(script)).expect("a script of this crate")
+}
+
+fn refused(code: &str) -> Reply {
+    Reply::Refused(Refusal { code: code.to_owned(), detail: String::new() })
+}
+
+/// Splits what was written into commands.
+fn parse(bytes: &[u8]) -> Vec<Command> {
+    let mut rest = bytes;
+    let mut commands = Vec::new();
+    while !rest.is_empty() {
+        let words = number(&mut rest, b'*');
+        commands.push((0..words).map(|_| word(&mut rest)).collect());
+    }
+    commands
+}
+
+fn word(rest: &mut &[u8]) -> Bytes {
+    let length = number(rest, b'$');
+    let (word, more) = rest.split_at(length);
+    *rest = &more[b"\r\n".len()..];
+    word.to_vec()
+}
+
+fn number(rest: &mut &[u8], kind: u8) -> usize {
+    assert_eq!(rest[0], kind, "this is not Redis' protocol");
+    let end = rest.iter().position(|byte| *byte == b'\r').expect("a line has an end");
+    let digits = String::from_utf8_lossy(&rest[1..end]).parse().expect("a number");
+    *rest = &rest[end + b"\r\n".len()..];
+    digits
+}
+
+/// An open connection.
+pub(crate) struct Conn {
+    server: Arc<Server>,
+    id: usize,
+    identity: Identity,
+}
+
+/// A fresh connection, and which of the asked-for old ones the server still has.
+pub(crate) struct Opened {
+    pub(crate) conn: Conn,
+    pub(crate) ghosts: Ghosts,
+    pub(crate) is_replica: bool,
+}
+
+impl fmt::Debug for Conn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Conn").field(&self.identity).finish()
+    }
+}
+
+impl Drop for Conn {
+    fn drop(&mut self) {
+        let mut state = self.server.state.lock();
+        let client = &mut state.clients[self.id];
+        client.open = false;
+        client.channels.clear();
+    }
+}
+
+impl Conn {
+    pub(crate) fn open(
+        _address: &Address,
+        _timeouts: Timeouts,
+        name: String,
+        ghosts: &[Identity],
+    ) -> Result<Opened> {
+        let server = Server::current()?;
+        let mut state = server.state.lock();
+        if state.mishaps.front() == Some(&Mishap::Unreachable) {
+            state.mishaps.pop_front();
+            return Err(broken("the server cannot be reached"));
+        }
+        let id = state.connect(name.clone());
+        let ghosts = Ghosts::Alive(state.alive(ghosts));
+        drop(state);
+        let number = i64::try_from(id).expect("a small number");
+        let identity = Identity { server: "model".into(), id: number, name };
+        Ok(Opened { conn: Conn { server, id, identity }, ghosts, is_replica: false })
+    }
+
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// A model's server takes all at once.
+    pub(crate) fn post(&mut self, bytes: &[u8]) -> std::result::Result<(), Fault> {
+        self.send(bytes).map(drop)
+    }
+
+    pub(crate) fn is_flushed(&self) -> bool {
+        true
+    }
+
+    pub(crate) fn flush(&mut self, _until: &Until<'_>) -> std::result::Result<bool, Fault> {
+        Ok(true)
+    }
+
+    pub(crate) fn patience(&self) -> Duration {
+        Duration::MAX
+    }
+
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> std::result::Result<Moment, Fault> {
+        let mut state = self.server.state.lock();
+        if state.clients[self.id].fate == Fate::Broken {
+            return Err(fault("the connection broke", false));
+        }
+        let commands = state.take(self.id, parse(bytes));
+        drop(state);
+        for command in commands {
+            self.server.state.lock().run(self.id, &command);
+        }
+        self.server.changed.notify_all();
+        Ok(Moment::END)
+    }
+
+    /// Nothing but answers comes to a connection that has not subscribed.
+    pub(crate) fn answer_until(
+        &mut self,
+        until: &Until<'_>,
+    ) -> std::result::Result<Option<Reply>, Fault> {
+        self.hear(until.leave == Moment::START)
+    }
+
+    pub(crate) fn receive(&mut self, _deadline: Moment) -> std::result::Result<Reply, Fault> {
+        self.hear(false).map(|reply| reply.expect("it stays until there is one"))
+    }
+
+    /// Waits for a reply; not if the reader `leaves` at once.
+    fn hear(&mut self, leaves: bool) -> std::result::Result<Option<Reply>, Fault> {
+        let mut state = self.server.state.lock();
+        loop {
+            let client = &mut state.clients[self.id];
+            match (client.said.pop_front(), client.fate) {
+                (Some(reply), _) => return Ok(Some(reply)),
+                (None, Fate::Good) if leaves => return Ok(None),
+                (None, Fate::Good) => self.server.changed.wait_until(&mut state, Moment::END),
+                (None, Fate::Broken) => return Err(fault("the connection broke", false)),
+                (None, Fate::Silent) => return Err(fault("no answer came in time", true)),
+            }
+        }
+    }
+}
+
+fn broken(message: &'static str) -> Error {
+    Error::new(ErrorKind::Connection, message)
+}
+
+fn fault(message: &'static str, timed_out: bool) -> Fault {
+    Fault { error: broken(message), timed_out }
+}

@@ -1,0 +1,183 @@
+//! What a client stands on: where its servers are, and what they can do.
+
+use std::sync::{Arc, OnceLock};
+
+use crate::cancel::Limit;
+use crate::command::script::Call;
+use crate::config::{Servers, Sharding};
+use crate::connection::{Conn, Timeouts};
+use crate::error::{Error, Result};
+use crate::listener::ListenerSettings;
+use crate::listener::channels::Waiters;
+use crate::listener::shards::Ears;
+use crate::pool::PoolSettings;
+use crate::pool::request::panicked;
+use crate::pool::router::Fleet;
+use crate::topology::cluster::Cluster;
+use crate::topology::route::Route;
+use crate::topology::sentinel::Sentinels;
+use crate::util::clock;
+use crate::util::sync::{Mailbox, Mutex};
+use crate::util::threads;
+
+/// Where the servers are.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    /// Where a connection leads for which one server is as good as another.
+    pub(crate) route: Route,
+    cluster: Option<Arc<Cluster>>,
+    sharding: Sharding,
+    sharded: Sharded,
+    /// The name of the connections that ask the cluster.
+    name: String,
+    timeouts: Timeouts,
+    meeting: Mutex<Meeting>,
+}
+
+/// Whether messages go to the shards of a cluster; not set before the first contact with it.
+pub(crate) type Sharded = Arc<OnceLock<bool>>;
+
+/// The first contact with the cluster of a client that was built without one.
+#[derive(Debug, Default)]
+struct Meeting {
+    under_way: bool,
+    /// Consecutive number of the attempts, and why the last one failed.
+    failed: u64,
+    error: Option<Error>,
+    waiting: Vec<Arc<Mailbox>>,
+}
+
+impl Ground {
+    /// Speaks with no server.
+    pub(crate) fn new(
+        servers: Servers,
+        name: &str,
+        timeouts: Timeouts,
+        sharding: Sharding,
+    ) -> Ground {
+        let name = format!("{name}:scout");
+        let (route, cluster) = match servers {
+            Servers::One(address) => (Route::To(Arc::new(address)), None),
+            Servers::Named { master, sentinels, like } => {
+                let name = name.clone();
+                let sentinels = Sentinels::new(master, sentinels, like, name, timeouts);
+                (Route::Master(Arc::new(sentinels)), None)
+            }
+            Servers::Nodes(seeds) => {
+                let cluster = Arc::new(Cluster::new(seeds, name.clone(), timeouts));
+                (Route::Node(Arc::clone(&cluster)), Some(cluster))
+            }
+        };
+        let (sharded, meeting) = (Sharded::default(), Mutex::default());
+        Ground { route, cluster, sharding, sharded, name, timeouts, meeting }
+    }
+
+    /// Learns of the nodes of a cluster, and whether they have shards. Speaks with no other
+    /// servers. Blocks for a few connect and response time-outs for each node.
+    pub(crate) fn meet(&self) -> Result<()> {
+        let Some(cluster) = &self.cluster else { return Ok(()) };
+        cluster.refresh()?;
+        let sharded = match self.sharding {
+            Sharding::Auto => shards(cluster, &self.name, self.timeouts)?,
+            Sharding::On => true,
+            Sharding::Off => false,
+        };
+        self.sharded.get_or_init(|| sharded);
+        Ok(())
+    }
+
+    /// Whether commands can be sent: the nodes of a cluster are known.
+    pub(crate) fn is_met(&self) -> bool {
+        self.cluster.is_none() || self.sharded.get().is_some()
+    }
+
+    /// Blocks until [`meet`](Ground::meet) has been done, by a thread of its own, or until the
+    /// limit.
+    pub(crate) fn ready(self: &Arc<Ground>, limit: &Limit<'_>) -> Result<()> {
+        if self.is_met() {
+            return Ok(());
+        }
+        let mailbox = Mailbox::mine();
+        let failed = self.begin_meeting(&mailbox);
+        while !self.is_met() {
+            let now = clock::now();
+            let over = || limit.is_over(now).then(|| limit.error(Error::silent()));
+            if let Some(error) = self.failure_after(failed).or_else(over) {
+                return Err(error);
+            }
+            mailbox.sleep(limit.next_look(now));
+        }
+        Ok(())
+    }
+
+    /// Starts an attempt, unless there is one, and has the mailbox rung at its end. How many
+    /// had failed before.
+    fn begin_meeting(self: &Arc<Ground>, mailbox: &Arc<Mailbox>) -> u64 {
+        let mut meeting = self.meeting.lock();
+        meeting.waiting.push(Arc::clone(mailbox));
+        let (failed, starts) = (meeting.failed, !std::mem::replace(&mut meeting.under_way, true));
+        drop(meeting);
+        if starts {
+            let ground = Arc::clone(self);
+            let meet = move || {
+                let met = threads::survive("connecting", || ground.meet());
+                ground.end_meeting(met.unwrap_or_else(|| Err(panicked())));
+            };
+            if let Err(error) = threads::start("leasehold-connect", meet) {
+                let message = format!("the thread that connects cannot be started: {error}");
+                self.end_meeting(Err(Error::configuration(message)));
+            }
+        }
+        failed
+    }
+
+    fn end_meeting(&self, met: Result<()>) {
+        let mut meeting = self.meeting.lock();
+        meeting.under_way = false;
+        meeting.failed += u64::from(met.is_err());
+        meeting.error = met.err();
+        let waiting = std::mem::take(&mut meeting.waiting);
+        drop(meeting);
+        waiting.iter().for_each(|mailbox| mailbox.ring());
+    }
+
+    /// Why an attempt has failed since so many had.
+    fn failure_after(&self, failed: u64) -> Option<Error> {
+        let meeting = self.meeting.lock();
+        meeting.error.clone().filter(|_| failed < meeting.failed)
+    }
+
+    /// The pools of the servers; makes the first connection to a single one, unless `lazily`.
+    pub(crate) fn fleet(&self, settings: PoolSettings, lazily: bool) -> Result<Fleet> {
+        match &self.cluster {
+            Some(cluster) => {
+                Ok(Fleet::nodes(Arc::clone(cluster), settings, Arc::clone(&self.sharded)))
+            }
+            None => Fleet::one(settings, lazily),
+        }
+    }
+
+    pub(crate) fn ears(&self, settings: ListenerSettings, waiters: Arc<Waiters>) -> Ears {
+        let cluster = self.cluster.as_ref().map(Arc::clone);
+        let cluster = cluster.map(|cluster| (cluster, Arc::clone(&self.sharded)));
+        Ears::new(settings, waiters, cluster)
+    }
+}
+
+/// Whether the nodes have messages that go to shards. Redisson asks the same question, so that
+/// both come to the same answer. A node that cannot say is no answer: the next one is asked.
+fn shards(cluster: &Cluster, name: &str, timeouts: Timeouts) -> Result<bool> {
+    cluster.reach(|address| {
+        let mut conn = Conn::open(address, timeouts, name.to_owned(), &[])?.conn;
+        match conn.ask(&Call::command(&[b"PUBSUB", b"SHARDNUMSUB"])) {
+            Ok(_) => Ok(true),
+            Err(error) if !error.is_final() => Err(error),
+            Err(error) => {
+                threads::say(|| {
+                    log::info!("releases are told to all nodes of the cluster: {error}")
+                });
+                Ok(false)
+            }
+        }
+    })
+}

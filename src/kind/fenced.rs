@@ -1,0 +1,63 @@
+//! The fenced lock: Redisson's `RFencedLock`.
+//!
+//! The hash of a plain lock, and a counter beside it: the last token that was given out.
+//! Each hold gets a token larger than all before it, which the protected resource can
+//! compare: it refuses who comes with a smaller one than it has seen. The next token is
+//! the larger of the counter plus one and the server's time in microseconds, so that it
+//! grows also where the counter was lost.
+//!
+//! A hold that may go from thread to thread of this process takes one token for each of
+//! them, with the acquire: no thread gets that of another.
+
+use crate::command::name::Name;
+use crate::command::owner::Owner;
+use crate::command::script::{self, Call, Digits, Reply, Script};
+use crate::error::Result;
+use crate::events::Kind;
+use crate::kind::plain::Plain;
+use crate::kind::rules::{self, Ask, Rules, Verdict, kind_of_lock};
+
+/// The lock of [`Client::fenced_lock`](crate::Client::fenced_lock), whose guards have a
+/// fencing token: Redisson's `RFencedLock`.
+#[derive(Clone, Copy, Debug)]
+pub struct Fenced;
+
+kind_of_lock!(Fenced, Fenced);
+
+impl Rules for Fenced {
+    fn kind(&self) -> Kind {
+        Kind::Fenced
+    }
+
+    fn fences(&self) -> bool {
+        true
+    }
+
+    fn acquire(&self, ask: &Ask<'_>) -> Call {
+        let (lease, threads) = (ask.millis(), Digits::new(ask.threads.into()));
+        let counter = ask.name.token_key();
+        let keys = [ask.name.key().as_bytes(), counter.as_bytes()];
+        let taking = [lease.as_bytes(), ask.owner.as_bytes(), threads.as_bytes()];
+        let args = taking.into_iter().chain(ask.waking());
+        Call::script(&script::FENCED_ACQUIRE, keys, args).lasting(ask.lease)
+    }
+
+    fn verdict(&self, reply: Reply) -> Result<Verdict> {
+        match reply.into_int()? {
+            minus_token @ ..-1 => Ok(Verdict::Granted(minus_token.unsigned_abs())),
+            millis => Ok(Verdict::Refused { left: rules::left(millis) }),
+        }
+    }
+
+    fn release(&self, name: &Name, owner: &Owner) -> Call {
+        Plain.release(name, owner)
+    }
+
+    fn force(&self, name: &Name) -> Call {
+        Plain.force(name)
+    }
+
+    fn renewal(&self) -> &'static Script {
+        Plain.renewal()
+    }
+}

@@ -1,0 +1,46 @@
+//! The plain lock: Redisson's `RLock`.
+//!
+//! A hash at the lock's name with one field, the owner, whose value is the count
+//! of its holds: always 1 here, since re-entry is counted in the process.
+
+use crate::command::name::Name;
+use crate::command::owner::Owner;
+use crate::command::script::{self, Call, Script};
+use crate::events::Kind;
+use crate::kind::rules::{Ask, Rules, kind_of_lock};
+
+/// The re-entrant lock of [`Client::lock`](crate::Client::lock): Redisson's `RLock`.
+#[derive(Clone, Copy, Debug)]
+pub struct Plain;
+
+kind_of_lock!(Plain, Plain);
+
+/// What Redisson publishes when a lock becomes free.
+pub(crate) const UNLOCKED: &[u8] = b"0";
+
+impl Rules for Plain {
+    fn kind(&self) -> Kind {
+        Kind::Plain
+    }
+
+    fn acquire(&self, ask: &Ask<'_>) -> Call {
+        let lease = ask.millis();
+        let taking = [lease.as_bytes(), ask.owner.as_bytes()];
+        let args = taking.into_iter().chain(ask.waking());
+        Call::script(&script::PLAIN_ACQUIRE, [ask.name.key().as_bytes()], args).lasting(ask.lease)
+    }
+
+    fn release(&self, name: &Name, owner: &Owner) -> Call {
+        let args = [owner.as_bytes(), name.channel().as_bytes(), UNLOCKED];
+        Call::script(&script::PLAIN_RELEASE, [name.key().as_bytes()], args)
+    }
+
+    fn force(&self, name: &Name) -> Call {
+        let args = [name.channel().as_bytes(), UNLOCKED];
+        Call::script(&script::PLAIN_FORCE, [name.key().as_bytes()], args).once()
+    }
+
+    fn renewal(&self) -> &'static Script {
+        &script::PLAIN_RENEW
+    }
+}

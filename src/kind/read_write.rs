@@ -1,0 +1,138 @@
+//! The two sides of a read-write lock: Redisson's `RReadWriteLock`.
+//!
+//! One hash for both: a field `mode`, `read` or `write`, and a field per hold: the owner
+//! of a reader, or the owner and `:write`. Beside it a key per read hold that lives as
+//! long as its lease; the hash lives as long as the longest of them.
+//!
+//! Readers share. Each has a hold of its own, never passed on, and asks by itself. Who
+//! writes may read too, by naming its write hold, and goes on reading when that ends; the
+//! other way round is refused, since two readers that want to write would wait for each
+//! other.
+//!
+//! Where this differs from Redisson: the end of a write hold under which its owner reads
+//! is told to those who wait, and the lock then lasts as long as its readers' leases; a
+//! read release never touches the lease of who writes.
+
+use crate::command::name::Name;
+use crate::command::owner::Owner;
+use crate::command::script::{self, Call, Script};
+use crate::events::Kind;
+use crate::kind::plain::{Plain, UNLOCKED};
+use crate::kind::rules::{Ask, Beside, Line, Listens, Rules, kind_of_lock};
+
+/// The reading side of [`Client::rw_lock`](crate::Client::rw_lock).
+#[derive(Clone, Copy, Debug)]
+pub struct Read;
+
+/// The writing side of [`Client::rw_lock`](crate::Client::rw_lock).
+#[derive(Clone, Copy, Debug)]
+pub struct Write;
+
+kind_of_lock!(Read, Read);
+kind_of_lock!(Write, Write);
+
+/// What stands behind the owner of a writer.
+const WRITER: &str = ":write";
+
+/// What is published when readers may come, many at a time.
+const READ_UNLOCKED: &[u8] = b"1";
+
+impl Rules for Read {
+    fn kind(&self) -> Kind {
+        Kind::Read
+    }
+
+    fn line(&self) -> Line {
+        Line::None
+    }
+
+    fn listens(&self) -> Listens {
+        Listens::ReadWrite
+    }
+
+    fn shares_with(&self, _owner: &[u8], other: &Beside<'_>) -> bool {
+        other.kind == Read.kind() || other.kind == Write.kind() && other.same_thread
+    }
+
+    /// Other readers keep it there, and its writer.
+    fn outlives_its_lease(&self) -> bool {
+        true
+    }
+
+    fn acquire(&self, ask: &Ask<'_>) -> Call {
+        let (lease, timeout) = (ask.millis(), ask.name.timeout_key(ask.owner));
+        let writer = ask.beside.map_or(&b""[..], Owner::as_bytes);
+        let keys = [ask.name.key().as_bytes(), timeout.as_bytes()];
+        let taking = [lease.as_bytes(), ask.owner.as_bytes(), writer];
+        let args = taking.into_iter().chain(ask.waking());
+        Call::script(&script::READ_ACQUIRE, keys, args).lasting(ask.lease)
+    }
+
+    fn release(&self, name: &Name, owner: &Owner) -> Call {
+        let (timeout, prefix) = (name.timeout_key(owner), name.timeout_prefix());
+        let keys = [name.key().as_bytes(), timeout.as_bytes()];
+        let channel = name.rw_channel().as_bytes();
+        let args = [owner.as_bytes(), channel, UNLOCKED, prefix.as_bytes()];
+        Call::script(&script::READ_RELEASE, keys, args)
+    }
+
+    fn force(&self, name: &Name) -> Call {
+        let prefix = name.timeout_prefix();
+        let args = [name.rw_channel().as_bytes(), UNLOCKED, prefix.as_bytes()];
+        Call::script(&script::READ_FORCE, [name.key().as_bytes()], args).once()
+    }
+
+    fn left(&self, name: &Name) -> Call {
+        Call::script(&script::READ_LEFT, [name.key().as_bytes()], [])
+    }
+
+    fn renewal(&self) -> &'static Script {
+        &script::READ_RENEW
+    }
+}
+
+impl Rules for Write {
+    fn kind(&self) -> Kind {
+        Kind::Write
+    }
+
+    fn listens(&self) -> Listens {
+        Listens::ReadWrite
+    }
+
+    fn suffix(&self) -> &'static str {
+        WRITER
+    }
+
+    /// Its own reading keeps it there.
+    fn outlives_its_lease(&self) -> bool {
+        true
+    }
+
+    fn acquire(&self, ask: &Ask<'_>) -> Call {
+        let lease = ask.millis();
+        let taking = [lease.as_bytes(), ask.owner.as_bytes()];
+        let args = taking.into_iter().chain(ask.waking());
+        Call::script(&script::WRITE_ACQUIRE, [ask.name.key().as_bytes()], args).lasting(ask.lease)
+    }
+
+    fn release(&self, name: &Name, owner: &Owner) -> Call {
+        let (channel, prefix) = (name.rw_channel().as_bytes(), name.timeout_prefix());
+        let args = [owner.as_bytes(), channel, READ_UNLOCKED, prefix.as_bytes()];
+        Call::script(&script::WRITE_RELEASE, [name.key().as_bytes()], args)
+    }
+
+    fn force(&self, name: &Name) -> Call {
+        let prefix = name.timeout_prefix();
+        let args = [name.rw_channel().as_bytes(), READ_UNLOCKED, prefix.as_bytes()];
+        Call::script(&script::WRITE_FORCE, [name.key().as_bytes()], args).once()
+    }
+
+    fn left(&self, name: &Name) -> Call {
+        Call::script(&script::WRITE_LEFT, [name.key().as_bytes()], [])
+    }
+
+    fn renewal(&self) -> &'static Script {
+        Plain.renewal()
+    }
+}

@@ -1,0 +1,45 @@
+//! The spin lock: Redisson's `RSpinLock`.
+//!
+//! The hash of a plain lock, but nobody subscribes and nothing is published: who was
+//! refused asks again after a while, which grows. Threads of one process meet at the gate
+//! as before a plain lock, so only one of them asks.
+
+use crate::command::name::Name;
+use crate::command::owner::Owner;
+use crate::command::script::{self, Call, Script};
+use crate::events::Kind;
+use crate::kind::plain::Plain;
+use crate::kind::rules::{Ask, Listens, Rules, kind_of_lock};
+
+/// The lock of [`Client::spin_lock`](crate::Client::spin_lock): Redisson's spin lock.
+#[derive(Clone, Copy, Debug)]
+pub struct Spin;
+
+kind_of_lock!(Spin, Spin);
+
+impl Rules for Spin {
+    fn kind(&self) -> Kind {
+        Kind::Spin
+    }
+
+    fn listens(&self) -> Listens {
+        Listens::Nothing
+    }
+
+    fn acquire(&self, ask: &Ask<'_>) -> Call {
+        Plain.acquire(ask)
+    }
+
+    fn release(&self, name: &Name, owner: &Owner) -> Call {
+        let keys = [name.key().as_bytes()];
+        Call::script(&script::SPIN_RELEASE, keys, [owner.as_bytes()])
+    }
+
+    fn force(&self, name: &Name) -> Call {
+        Call::script(&script::SPIN_FORCE, [name.key().as_bytes()], []).once()
+    }
+
+    fn renewal(&self) -> &'static Script {
+        Plain.renewal()
+    }
+}

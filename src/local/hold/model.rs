@@ -1,0 +1,124 @@
+//! A model of one hold: whoever ends it, passes it on, extends it or waits for its
+//! end does so in one step, before or after each of the others.
+//!
+//! Faults that it was seen to catch:
+//! * `extend` stores the copy of the deadline after it has let go of the mutex;
+//! * `end` does not notify, or `wait` looks at the phase before it takes the mutex;
+//! * `release` does not look at the phase.
+
+use super::*;
+use crate::util::model::{check, check_all};
+use shuttle::thread;
+use std::sync::Arc;
+
+const NOW: Moment = at(1);
+const DEADLINE: Moment = at(10);
+const NOTICED: Look = Look::Over { noticed: true };
+
+const fn at(seconds: u64) -> Moment {
+    Moment::from_nanos(seconds * 1_000_000_000)
+}
+
+fn bounds() -> PassBounds {
+    PassBounds { passes: 1, time: Duration::MAX, least_left: Duration::ZERO }
+}
+
+fn lease() -> Arc<Lease> {
+    Arc::new(Lease::new(Grant::owned(Moment::START, DEADLINE)))
+}
+
+/// Has each step taken by a thread of its own; what each came to.
+fn race<const N: usize>(lease: &Arc<Lease>, steps: [fn(&Lease) -> bool; N]) -> [bool; N] {
+    let threads = steps.map(|step| {
+        let lease = Arc::clone(lease);
+        thread::spawn(move || step(&lease))
+    });
+    threads.map(|thread| thread.join().expect("no thread of a model panics"))
+}
+
+fn releases(lease: &Lease) -> bool {
+    lease.release(NOW) == Look::Held
+}
+
+fn loses(lease: &Lease) -> bool {
+    let news = lease.lose();
+    assert_eq!(lease.look(NOW), Look::Over { noticed: false }, "lost is final");
+    assert!(!lease.pass(NOW, &bounds(), &Holder::owned()), "a lost hold is not passed on");
+    news
+}
+
+fn expires(lease: &Lease) -> bool {
+    lease.look(DEADLINE) == NOTICED
+}
+
+fn extends(lease: &Lease) -> bool {
+    lease.extend(NOW, NOW, Duration::from_secs(20)) == Look::Held
+}
+
+fn passes(lease: &Lease) -> bool {
+    lease.pass(NOW, &bounds(), &Holder::owned())
+}
+
+fn waits(lease: &Lease) -> bool {
+    while lease.look(NOW) == Look::Held {
+        lease.wait(Moment::END);
+    }
+    true
+}
+
+fn ends_once(steps: [fn(&Lease) -> bool; 2]) {
+    let lease = lease();
+    let ends = race(&lease, steps);
+    assert_eq!(ends.into_iter().filter(|end| *end).count(), 1, "one end, told once");
+    assert_eq!(lease.remaining(NOW), Duration::ZERO);
+}
+
+#[test]
+fn two_that_would_end_a_hold_do_not_both() {
+    check_all(|| ends_once([releases, loses]));
+    check_all(|| ends_once([releases, expires]));
+    check_all(|| ends_once([loses, expires]));
+    check_all(|| ends_once([releases, releases]));
+}
+
+#[test]
+fn an_extension_comes_before_the_deadline_or_not_at_all() {
+    check_all(|| {
+        let [extended, expired] = race(&lease(), [extends, expires]);
+        assert!(extended != expired);
+    });
+}
+
+#[test]
+fn what_is_over_is_not_extended() {
+    check_all(|| {
+        let lease = lease();
+        race(&lease, [loses, extends]);
+        assert_eq!(lease.remaining(NOW), Duration::ZERO);
+    });
+}
+
+#[test]
+fn a_hold_that_is_passed_once_is_passed_to_one() {
+    check_all(|| {
+        let [one, other] = race(&lease(), [passes, passes]);
+        assert!(one != other);
+    });
+}
+
+#[test]
+fn who_waits_for_the_end_of_a_hold_hears_of_it() {
+    check_all(|| assert_eq!(race(&lease(), [waits, Lease::lose]), [true, true]));
+    check_all(|| assert_eq!(race(&lease(), [waits, releases]), [true, true]));
+}
+
+#[test]
+fn all_at_once() {
+    check(|| {
+        let lease = lease();
+        let steps = [waits, releases, loses, expires, extends, passes];
+        let [_, released, lost, expired, _, _] = race(&lease, steps);
+        assert_eq!([released, lost, expired].into_iter().filter(|end| *end).count(), 1);
+        assert_eq!(lease.remaining(NOW), Duration::ZERO);
+    });
+}

@@ -1,0 +1,743 @@
+//! What one process knows of one lock: who holds it here, and who waits.
+//!
+//! One mutex per lock and process, never held across I/O, joins the gate with the
+//! holds: a hold is passed to the front, or released and the front told, in one
+//! step that no caller can come between.
+//!
+//! * A caller that holds the lock already, on this thread, *re-enters*: a count.
+//! * Everyone else stands in line at the gate. The front asks the server: at once
+//!   if nobody here holds the lock, else when that hold is released or lost, and when
+//!   the watchdog's poll finds the lock free, in any case. If it is granted the lock all
+//!   the same, whoever held it here has lost it.
+//! * A process that has taken the lock again and again, while others listen for its
+//!   release, yields (`runs.rs`).
+//! * The guard that ends a hold passes it to the front, within bounds, or has the
+//!   release queued *before* the front is told; the front's question then stands
+//!   behind it in the same line to the server.
+
+mod fairness;
+pub(crate) mod hold;
+pub(crate) mod queue;
+pub(crate) mod table;
+
+use std::fmt;
+use std::ops::Deref;
+use std::panic::RefUnwindSafe;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use crate::command::name::Name;
+use crate::command::owner::{HoldId, Holder, ThreadId};
+use crate::command::script::LaneId;
+use crate::error::{Error, LostReason, Result};
+use crate::events::{Event, Lost, Sink};
+use crate::kind::rules::{Beside, Listens, Rules};
+use crate::listener::channels::{Channel, Hearing, Waiters};
+use crate::local::fairness::Runs;
+use crate::local::hold::{Grant, Lease, Look, PassBounds};
+use crate::local::queue::{Gate, Ticket};
+use crate::local::table::{Counted, Entry, Held, Wish};
+use crate::util::clock::{self, Moment};
+use crate::util::sync::{Mailbox, Mutex};
+use crate::util::threads;
+
+#[cfg(all(test, leasehold_model))]
+mod model;
+
+/// One lock, as seen from this process.
+pub(crate) struct Local {
+    name: Name,
+    events: Sink,
+    bounds: PassBounds,
+    channel: OnceLock<Arc<Channel>>,
+    rw_channel: OnceLock<Arc<Channel>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    gate: Gate<Caller>,
+    /// Holds that were passed to callers who have not woken up yet.
+    handed: Vec<(Ticket, Arc<Lease>)>,
+    holds: Vec<Held>,
+    /// The releases that have no answer yet, and the lines in which they stand: one at most,
+    /// but of a kind that is shared.
+    owed: Vec<Owed>,
+    /// Why the last question of this process got no answer.
+    trouble: Option<Error>,
+    runs: Runs,
+    /// The watchdog polls the server for those who stand in line.
+    polled: bool,
+    /// It has something for the front to ask about.
+    may_be_free: bool,
+    /// That of a hold that is gone, to be used again.
+    spare: Option<Arc<Lease>>,
+}
+
+/// A release without an answer.
+#[derive(Debug)]
+struct Owed {
+    hold: HoldId,
+    lane: LaneId,
+}
+
+/// A caller in line.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    pub(crate) wish: Wish,
+    pub(crate) holder: Holder,
+    pub(crate) mailbox: Arc<Mailbox>,
+}
+
+impl Caller {
+    /// The calling thread.
+    pub(crate) fn new(wish: Wish) -> Caller {
+        Caller::of(wish, None)
+    }
+
+    /// The calling thread, for itself or on behalf of another.
+    pub(crate) fn of(wish: Wish, other: Option<&Holder>) -> Caller {
+        let holder = match other {
+            Some(other) => other.clone(),
+            None if wish.owned => Holder::owned(),
+            None => Holder::this_thread(),
+        };
+        Caller { wish, holder, mailbox: Mailbox::mine() }
+    }
+}
+
+/// What a caller in line has to do.
+#[derive(Debug)]
+pub(crate) enum Turn {
+    /// Wait until the mailbox rings.
+    Behind,
+    /// Wait for the hold of a thread of this process, but ask at the poll bound.
+    HeldHere,
+    /// Ask the server, behind what stands in that line.
+    Ask(Option<LaneId>),
+    /// The same, though a thread of this process may hold it: a poll found it free.
+    AskAtOnce(Option<LaneId>, bool),
+    /// The same, but not before that moment, out of regard for other processes.
+    Yield(Moment, Option<LaneId>),
+    /// Go: a hold was passed to it.
+    Handed(Arc<Lease>),
+}
+
+/// What the end of a guard meant.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// The hold has other guards.
+    Nested,
+    /// The hold went on to another thread of this process.
+    Passed,
+    /// The release stands in line.
+    Queued,
+    /// The hold was lost before.
+    Lost,
+    /// What was leaked has been ended before.
+    NotHeld,
+}
+
+impl fmt::Debug for Local {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Local").field(&self.name.given()).finish()
+    }
+}
+
+/// A panic leaves it in order: loggers and callbacks run with no lock held (`tests/panics.rs`).
+impl RefUnwindSafe for Local {}
+
+impl Local {
+    pub(crate) fn new(name: Name, events: Sink, bounds: PassBounds) -> Local {
+        let [channel, rw_channel] = [OnceLock::new(), OnceLock::new()];
+        Local { name, events, bounds, channel, rw_channel, state: Mutex::default() }
+    }
+
+    pub(crate) fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// The channel on which releases of this lock are heard; `None` if there is none that
+    /// its callers share.
+    pub(crate) fn channel(&self, listens: Listens, waiters: &Waiters) -> Option<&Arc<Channel>> {
+        let name = match listens {
+            Listens::Lock => self.name.channel(),
+            Listens::ReadWrite => self.name.rw_channel(),
+            Listens::Itself | Listens::Nothing => return None,
+        };
+        Some(self.cell(listens)?.get_or_init(|| waiters.channel(name)))
+    }
+
+    /// The same, if anybody here has ever waited.
+    pub(crate) fn known_channel(&self, listens: Listens) -> Option<&Arc<Channel>> {
+        self.cell(listens)?.get()
+    }
+
+    fn cell(&self, listens: Listens) -> Option<&OnceLock<Arc<Channel>>> {
+        match listens {
+            Listens::Lock => Some(&self.channel),
+            Listens::ReadWrite => Some(&self.rw_channel),
+            Listens::Itself | Listens::Nothing => None,
+        }
+    }
+
+    /// How the calling thread comes to what it wants: counts one more guard of the hold that
+    /// it has, if it has one. An error if it has lost that, or would wait for itself.
+    /// `holder` is the name that the hold is to have, if it has one.
+    pub(crate) fn enter(
+        &self,
+        wish: &Wish,
+        holder: Option<&Arc<str>>,
+        thread: ThreadId,
+        now: Moment,
+    ) -> Result<Entry> {
+        let mut state = self.state.lock();
+        let noticed = state.look_at_all(now);
+        let entry = state.enter(wish, holder, thread, now);
+        drop(state);
+        self.tell_lost(noticed, LostReason::Expired);
+        entry
+    }
+
+    /// Stands in line; not a caller that would have to wait and does not.
+    pub(crate) fn line_up(&self, caller: Caller, now: Moment) -> Option<Ticket> {
+        let mut state = self.state.lock();
+        let free = state.gate.is_empty() && !state.is_held(now);
+        (free || caller.wish.waits).then(|| state.gate.enter(caller))
+    }
+
+    /// How many stand in line.
+    pub(crate) fn line(&self) -> usize {
+        self.state.lock().gate.len()
+    }
+
+    /// What a caller has to do now that stands in no line.
+    pub(crate) fn alone(&self, now: Moment) -> Turn {
+        let mut state = self.state.lock();
+        let noticed = state.look_at_all(now);
+        let turn = Turn::Ask(state.lane());
+        drop(state);
+        self.tell_lost(noticed, LostReason::Expired);
+        turn
+    }
+
+    /// What the caller with that ticket has to do now.
+    pub(crate) fn turn(&self, ticket: Ticket, now: Moment) -> Turn {
+        let mut state = self.state.lock();
+        if let Some(lease) = state.take_handed(ticket) {
+            return Turn::Handed(lease);
+        }
+        if !state.gate.is_front(ticket) {
+            return Turn::Behind;
+        }
+        let noticed = state.look_at_all(now);
+        let held = state.is_held(now);
+        let turn = match std::mem::take(&mut state.may_be_free) {
+            true => Turn::AskAtOnce(state.lane(), held),
+            false if held => Turn::HeldHere,
+            false => state.free_turn(now, &self.bounds),
+        };
+        drop(state);
+        self.tell_lost(noticed, LostReason::Expired);
+        turn
+    }
+
+    /// The server granted the lock to a caller: it leaves the line, where it stands in one,
+    /// and holds. Whoever held it here does not any more, unless they share.
+    pub(crate) fn granted(
+        &self,
+        ticket: Option<Ticket>,
+        caller: &Caller,
+        grant: Grant,
+        round_trip: Duration,
+    ) -> Arc<Lease> {
+        let mut state = self.state.lock();
+        let lease = state.lease(grant);
+        state.trouble = None;
+        state.runs.granted(lease.granted(), round_trip);
+        let noticed = state.lose_others(&lease, &caller.holder);
+        if let Some(ticket) = ticket {
+            if let Some(stale) = state.take_handed(ticket) {
+                state.remove(&stale);
+            }
+            state.gate.leave(ticket);
+        }
+        state.holds.push(Held::new(Arc::clone(&lease), caller.holder.clone()));
+        state.ring_front();
+        drop(state);
+        self.tell_lost(noticed, LostReason::Gone);
+        lease
+    }
+
+    /// The last question of this process got no answer, or one. Those behind the front
+    /// know no more than it does.
+    pub(crate) fn set_trouble(&self, trouble: Option<Error>) {
+        let before = std::mem::replace(&mut self.state.lock().trouble, trouble);
+        drop(before);
+    }
+
+    /// The server said that the lock is held: by another, if nobody here holds it.
+    /// Whether a caller that waits has to have the server polled.
+    pub(crate) fn refused(&self, now: Moment, waits: bool) -> bool {
+        let mut state = self.state.lock();
+        if !state.is_held(now) {
+            state.runs.end();
+        }
+        let trouble = state.trouble.take();
+        let starts = waits && !state.polled;
+        state.polled |= waits;
+        drop(state);
+        drop(trouble);
+        starts
+    }
+
+    /// Whether the server is to be polled once more: while anybody stands in line.
+    pub(crate) fn is_polled(&self) -> bool {
+        let mut state = self.state.lock();
+        state.polled = !state.gate.is_empty();
+        state.polled
+    }
+
+    /// A poll found the lock free, or nobody knows: the front is to ask.
+    pub(crate) fn may_be_free(&self) {
+        let mut state = self.state.lock();
+        state.may_be_free = true;
+        state.ring_front();
+    }
+
+    /// A release was heard by so many subscribers, this process perhaps among them.
+    pub(crate) fn told_to(&self, rules: &dyn Rules, subscribers: u64) {
+        let listens = rules.listens();
+        // Readers of this process listen by themselves, and are others for who writes.
+        let own = |channel: &Arc<Channel>| {
+            let others = listens == Listens::ReadWrite && channel.is_waited_for();
+            channel.hearing() == Hearing::Everything && !others
+        };
+        let own = self.known_channel(listens).is_some_and(own);
+        let mut state = self.state.lock();
+        match listens {
+            Listens::Nothing => state.runs.unheard(),
+            _ => state.runs.heard(subscribers > u64::from(own)),
+        }
+    }
+
+    /// Why nobody here knows whether the lock is free, if so.
+    pub(crate) fn trouble(&self, now: Moment) -> Option<Error> {
+        let state = self.state.lock();
+        if state.is_held(now) { None } else { state.trouble.clone() }
+    }
+
+    /// The caller with that ticket leaves the line. The hold that was passed to it
+    /// meanwhile, if one was: it must be released.
+    pub(crate) fn leave(&self, ticket: Ticket) -> Option<Arc<Lease>> {
+        let mut state = self.state.lock();
+        let was_front = state.gate.is_front(ticket);
+        state.gate.leave(ticket);
+        if was_front {
+            state.ring_front();
+        }
+        state.take_handed(ticket)
+    }
+
+    /// Ends one guard of a hold, or one leak. If it was the last, the hold passes to
+    /// the front, or `send` queues its release: no I/O, the mutex is held.
+    pub(crate) fn end(
+        &self,
+        lease: &Arc<Lease>,
+        counted: Counted,
+        clock: impl FnOnce() -> Moment,
+        send: impl FnOnce() -> LaneId,
+    ) -> Ended {
+        let mut state = self.state.lock();
+        let Some(held) = state.held(lease).filter(|held| held.has(counted)) else {
+            return if counted == Counted::Guard { Ended::Lost } else { Ended::NotHeld };
+        };
+        held.discount(counted);
+        if held.guards + held.leaked > 0 {
+            return Ended::Nested;
+        }
+        let now = clock();
+        if state.pass(lease, now, &self.bounds) {
+            return Ended::Passed;
+        }
+        state.remove(lease);
+        let look = lease.release(now);
+        state.runs.released(now);
+        if look == Look::Held {
+            state.owed.push(Owed { hold: lease.hold(), lane: send() });
+        }
+        state.ring_front();
+        drop(state);
+        match look {
+            Look::Held => Ended::Queued,
+            Look::Over { noticed } => {
+                self.tell_lost(noticed.then_some(&**lease), LostReason::Expired);
+                Ended::Lost
+            }
+        }
+    }
+
+    /// The line in which a release stands that has no answer yet: what is to see its
+    /// effect has to stand behind it.
+    pub(crate) fn owed(&self) -> Option<LaneId> {
+        self.state.lock().lane()
+    }
+
+    /// The release of that hold was answered, or will not be sent again.
+    pub(crate) fn settled(&self, lease: &Arc<Lease>) {
+        lease.gone();
+        let mut state = self.state.lock();
+        state.owed.retain(|owed| owed.hold != lease.hold());
+        state.spare = Some(Arc::clone(lease));
+    }
+
+    /// One guard of the hold is leaked: it counts, but nobody has it.
+    pub(crate) fn leak(&self, lease: &Arc<Lease>) {
+        if let Some(held) = self.state.lock().held(lease) {
+            held.discount(Counted::Guard);
+            held.leaked += 1;
+        }
+    }
+
+    /// The leaked hold that this thread may end: its own, one that was owned, or one
+    /// whose thread has ended.
+    pub(crate) fn leaked(
+        &self,
+        mine: impl Fn(&Lease) -> bool,
+        thread: ThreadId,
+        now: Moment,
+    ) -> Option<(Arc<Lease>, Counted)> {
+        let state = self.state.lock();
+        let own = |held: &&Held| held.holder.is_thread(thread) && held.leaked > 0;
+        let holds: Vec<_> = state.holds.iter().filter(|held| mine(&held.lease)).collect();
+        let holds = || holds.iter().copied();
+        let nobodys = || holds().filter(|held| held.is_nobodys());
+        let valid = |held: &&Held| !held.lease.remaining(now).is_zero();
+        let found = holds().find(own);
+        let found = found.or_else(|| nobodys().find(valid)).or_else(|| nobodys().next())?;
+        let ended = found.holder.has_ended();
+        let counted = if ended { Counted::Everything } else { Counted::Leak };
+        Some((Arc::clone(&found.lease), counted))
+    }
+
+    /// How many guards and leaks this thread has of those valid holds.
+    pub(crate) fn count(
+        &self,
+        mine: impl Fn(&Lease) -> bool,
+        thread: ThreadId,
+        now: Moment,
+    ) -> usize {
+        let state = self.state.lock();
+        let own = state.own(thread).filter(|held| mine(&held.lease));
+        let own: Vec<_> =
+            own.map(|held| (Arc::clone(&held.lease), held.guards + held.leaked)).collect();
+        drop(state);
+        let valid = own.iter().filter(|(lease, _)| self.is_valid(lease, now));
+        valid.map(|(_, count)| count).sum()
+    }
+
+    /// Whether the hold is valid. Tells of its loss if this look finds it out.
+    pub(crate) fn is_valid(&self, lease: &Lease, now: Moment) -> bool {
+        match lease.look(now) {
+            Look::Held => true,
+            Look::Over { noticed } => {
+                self.tell_lost(noticed.then_some(lease), LostReason::Expired);
+                false
+            }
+        }
+    }
+
+    /// The server said that this hold is gone.
+    pub(crate) fn lose(&self, lease: &Lease) {
+        self.tell_lost(lease.lose().then_some(lease), LostReason::Gone);
+    }
+
+    /// Whether this thread has the lock, and cannot get it again: as another kind, or as an
+    /// owned guard.
+    pub(crate) fn bars_itself(&self, rules: &dyn Rules, owned: bool, now: Moment) -> bool {
+        let state = self.state.lock();
+        let other = |held: &Held| owned || held.lease.rules().kind() != rules.kind();
+        let mut own = state.own(ThreadId::current());
+        own.any(|held| other(held) && !held.lease.remaining(now).is_zero())
+    }
+
+    /// All holds of this process at this moment.
+    pub(crate) fn leases(&self) -> Vec<Arc<Lease>> {
+        self.state.lock().holds.iter().map(|held| Arc::clone(&held.lease)).collect()
+    }
+
+    /// Tells of what happened, if anybody wants to know.
+    pub(crate) fn tell(&self, event: impl FnOnce() -> Event) {
+        self.events.tell(event);
+    }
+
+    /// Tells of losses, and opens the gate. To be called with no lock held.
+    pub(crate) fn tell_lost<L: Deref<Target = Lease>>(
+        &self,
+        lost: impl IntoIterator<Item = L>,
+        reason: LostReason,
+    ) {
+        let mut any = false;
+        for lease in lost {
+            any = true;
+            let name = Arc::clone(self.name.given());
+            // A guard may be dropped here while its thread unwinds.
+            threads::say(|| log::warn!("the lock {name:?} was lost: {reason}"));
+            let (kind, hold) = lease.number();
+            let at = clock::wall_time;
+            self.events.tell(|| Event::Lost(Lost { at: at(), name, kind, hold, reason }));
+        }
+        if any {
+            self.state.lock().ring_front();
+        }
+    }
+}
+
+impl State {
+    /// Ends what is behind its deadline, and forgets it where nobody is left to be told:
+    /// what a thread left when it ended, and what was leaked, unless a thread counts on
+    /// its renewal. The losses that are news.
+    fn look_at_all(&mut self, now: Moment) -> Vec<Arc<Lease>> {
+        let mut noticed = Vec::new();
+        self.holds.retain(|held| match held.lease.look(now) {
+            Look::Held => true,
+            Look::Over { noticed: news } => {
+                noticed.extend(news.then(|| Arc::clone(&held.lease)));
+                !held.holder.has_ended() && (held.guards > 0 || held.is_counted_on())
+            }
+        });
+        noticed
+    }
+
+    /// Ends all holds beside which that one cannot be.
+    fn lose_others(&mut self, lease: &Lease, holder: &Holder) -> Vec<Arc<Lease>> {
+        let lost = |held: &&Held| {
+            let other = Beside {
+                kind: held.lease.rules().kind(),
+                owner: held.lease.owner(),
+                same_thread: held.holder.is_same_thread(holder),
+            };
+            !lease.rules().shares_with(lease.owner().as_bytes(), &other) && held.lease.lose()
+        };
+        self.holds.iter().filter(lost).map(|held| Arc::clone(&held.lease)).collect()
+    }
+
+    fn enter(
+        &mut self,
+        wish: &Wish,
+        holder: Option<&Arc<str>>,
+        thread: ThreadId,
+        now: Moment,
+    ) -> Result<Entry> {
+        let same = |held: &&mut Held| {
+            held.holder.is_thread(thread) && held.lease.rules().kind() == wish.rules.kind()
+        };
+        match self.holds.iter_mut().find(same) {
+            Some(held) if !wish.owned && wish.rules.re_enters() => held.again(now),
+            _ => {
+                let owner = holder.map_or(&[][..], |it| it.as_bytes());
+                let entry = Entry::of(self.own(thread), wish, owner, now)?;
+                self.check_owned(wish, owner, thread, now).map(|()| entry)
+            }
+        }
+    }
+
+    /// An error for a wait without end beside an owned guard that the caller's thread took.
+    fn check_owned(&self, wish: &Wish, owner: &[u8], thread: ThreadId, now: Moment) -> Result<()> {
+        let taken = |held: &&Held| held.guards > 0 && held.holder.was_taken_by(thread);
+        let bars = |held: &Held| held.is_in_the_way(wish, owner, now);
+        match wish.endless && !wish.owned && self.holds.iter().filter(taken).any(bars) {
+            true => Err(table::deadlock_with_owned()),
+            false => Ok(()),
+        }
+    }
+
+    fn own(&self, thread: ThreadId) -> impl Iterator<Item = &Held> {
+        self.holds.iter().filter(move |held| held.holder.is_thread(thread))
+    }
+
+    fn held(&mut self, lease: &Arc<Lease>) -> Option<&mut Held> {
+        self.holds.iter_mut().find(|held| Arc::ptr_eq(&held.lease, lease))
+    }
+
+    fn remove(&mut self, lease: &Arc<Lease>) {
+        self.holds.retain(|held| !Arc::ptr_eq(&held.lease, lease));
+    }
+
+    /// Whether any hold is valid. Ends none: a loss that it came upon would not be told.
+    fn is_held(&self, now: Moment) -> bool {
+        self.holds.iter().any(|held| !held.lease.remaining(now).is_zero())
+    }
+
+    /// The line in which a release stands that has no answer yet.
+    fn lane(&self) -> Option<LaneId> {
+        self.owed.last().map(|owed| owed.lane)
+    }
+
+    fn take_handed(&mut self, ticket: Ticket) -> Option<Arc<Lease>> {
+        let at = self.handed.iter().position(|(to, _)| *to == ticket)?;
+        Some(self.handed.swap_remove(at).1)
+    }
+
+    /// A lease for what was granted.
+    fn lease(&mut self, grant: Grant) -> Arc<Lease> {
+        let lease = Lease::new(grant);
+        let Some(mut spare) = self.spare.take() else { return Arc::new(lease) };
+        match Arc::get_mut(&mut spare) {
+            Some(unused) => *unused = lease,
+            None => spare = Arc::new(lease),
+        }
+        spare
+    }
+
+    fn pass(&mut self, lease: &Arc<Lease>, now: Moment, bounds: &PassBounds) -> bool {
+        let Some((ticket, front)) = self.gate.front() else { return false };
+        let (holder, wish) = (front.holder.clone(), front.wish);
+        // What its thread has beside it would stay behind.
+        let same = |held: &&Held| Arc::ptr_eq(&held.lease, lease);
+        let Some(own) = self.holds.iter().find(same).map(|held| &held.holder) else { return false };
+        let beside = |other: &Held| !same(&other) && other.holder.is_same_thread(own);
+        let alone = !self.holds.iter().any(beside);
+        let Some(held) = self.held(lease) else { return false };
+        let fits = alone && wish.renewed && held.lease.rules().kind() == wish.rules.kind();
+        if !fits || !held.lease.pass(now, bounds, &holder) {
+            return false;
+        }
+        held.holder = holder;
+        held.guards = 1;
+        self.runs.passed();
+        self.handed.push((ticket, Arc::clone(lease)));
+        if let Some(next) = self.gate.pop() {
+            next.mailbox.ring();
+        }
+        self.ring_front();
+        true
+    }
+
+    /// What the front does while nobody here holds the lock. A caller that would not wait
+    /// never has to yield.
+    fn free_turn(&mut self, now: Moment, bounds: &PassBounds) -> Turn {
+        let lane = self.lane();
+        if !self.gate.front().is_some_and(|(_, front)| front.wish.waits) {
+            return Turn::Ask(lane);
+        }
+        match self.runs.yields(now, bounds) {
+            Some(end) => Turn::Yield(end, lane),
+            None => Turn::Ask(lane),
+        }
+    }
+
+    fn ring_front(&self) {
+        if let Some((_, front)) = self.gate.front() {
+            front.mailbox.ring();
+        }
+    }
+}
+
+#[cfg(all(test, not(leasehold_model)))]
+mod tests {
+    use super::*;
+    use crate::kind::plain::Plain;
+
+    const MILLI: Duration = Duration::from_millis(1);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(micros: u64) -> Moment {
+        Moment::START + SECOND + Duration::from_micros(micros)
+    }
+
+    fn local(passes: u32) -> Local {
+        let name = Name::new("", "a".into()).expect("a good name");
+        let bounds = PassBounds { passes, time: MILLI, least_left: Duration::ZERO };
+        Local::new(name, Sink::default(), bounds)
+    }
+
+    fn caller(waits: bool) -> Caller {
+        Caller::new(Wish { rules: &Plain, owned: true, waits, endless: false, renewed: true })
+    }
+
+    impl Local {
+        fn come(&self, waits: bool, now: Moment) -> Ticket {
+            self.line_up(caller(waits), now).expect("it waits, or need not")
+        }
+
+        /// The server grants the lock to who has that ticket.
+        fn grant(&self, ticket: Ticket, now: Moment, round_trip: Duration) -> Arc<Lease> {
+            let grant = Grant::owned(now, now + SECOND);
+            self.granted(Some(ticket), &caller(true), grant, round_trip)
+        }
+
+        /// And it is released at once.
+        fn hold(&self, ticket: Ticket, now: Moment, round_trip: Duration) {
+            let lease = self.grant(ticket, now, round_trip);
+            assert_eq!(
+                self.end(&lease, Counted::Guard, || now, || LaneId::at(0, 0)),
+                Ended::Queued
+            );
+            self.settled(&lease);
+        }
+
+        /// Takes the lock at that moment, and says until when it should have yielded.
+        fn take(&self, waits: bool, now: Moment) -> Option<Moment> {
+            let ticket = self.come(waits, now);
+            let yields = match self.turn(ticket, now) {
+                Turn::Yield(end, _) => Some(end),
+                Turn::Ask(_) => None,
+                other => panic!("not the front: {other:?}"),
+            };
+            self.hold(ticket, now, Duration::from_micros(100));
+            yields
+        }
+    }
+
+    #[test]
+    fn a_caller_that_would_not_wait_need_not_yield() {
+        let local = local(0);
+        local.told_to(&Plain, 1);
+        assert_eq!(local.take(true, at(0)), None);
+        assert_eq!(local.take(true, at(400)), None);
+        assert_eq!(local.take(false, at(500)), None);
+        assert_eq!(local.take(true, at(500)), Some(at(1000)));
+    }
+
+    #[test]
+    fn a_refusal_ends_a_run() {
+        let local = local(0);
+        local.told_to(&Plain, 1);
+        assert_eq!(local.take(true, at(0)), None);
+        local.refused(at(50), true);
+        assert_eq!(local.take(true, at(400)), None);
+        assert_eq!(local.take(true, at(600)), None);
+        assert_eq!(local.take(true, at(900)), Some(at(1100)));
+    }
+
+    #[test]
+    fn a_hold_of_its_own_neither_ends_a_run_nor_uses_it_up() {
+        let local = local(0);
+        local.told_to(&Plain, 1);
+        let first = local.come(true, at(0));
+        let lease = local.grant(first, at(0), Duration::ZERO);
+        let next = local.come(true, at(0));
+        assert!(matches!(local.turn(next, at(50_000)), Turn::HeldHere));
+        local.refused(at(50_000), true);
+        assert_eq!(
+            local.end(&lease, Counted::Guard, || at(60_000), || LaneId::at(0, 0)),
+            Ended::Queued
+        );
+        assert!(matches!(local.turn(next, at(60_000)), Turn::Yield(..)));
+    }
+
+    #[test]
+    fn its_own_subscription_is_nobody_elses() {
+        let (local, waiters) = (local(0), Waiters::default());
+        let channel = local.channel(Listens::Lock, &waiters).expect("it has one");
+        channel.set_hearing(Hearing::Everything);
+        for (subscribers, yields) in [(1, None), (2, Some(at(900)))] {
+            local.refused(at(0), true);
+            local.told_to(&Plain, subscribers);
+            assert_eq!(local.take(true, at(0)), None);
+            assert_eq!(local.take(true, at(400)), None);
+            assert_eq!(local.take(true, at(500)), yields);
+        }
+    }
+}

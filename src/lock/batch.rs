@@ -1,0 +1,244 @@
+//! Plain locks of one server, taken by one script call: all or none.
+//!
+//! Each passes its gate as if it were asked for alone, but none of them waits there: where
+//! somebody stands before one, nothing is asked. A release of one that is still owed may be
+//! overtaken if that of another is owed on another line: then the lock counts as held,
+//! and is waited for.
+
+use std::sync::Arc;
+
+use crate::acquire::Attempt;
+use crate::acquire::release::Hold;
+use crate::acquire::schedule::ANEW;
+use crate::command::owner::{HoldId, Owner, ThreadId};
+use crate::command::script::{self, Call, LaneId, Reply};
+use crate::error::{Error, LostReason, Result};
+use crate::events::{Acquired, Event};
+use crate::kind::rules;
+use crate::local::Caller;
+use crate::local::hold::{self, Grant};
+use crate::local::queue::Ticket;
+use crate::local::table::{Entry, Wish};
+use crate::pool::At;
+use crate::pool::request::{Answer, Debt, Failure, Request};
+use crate::topology::route::Moves;
+use crate::util::clock;
+
+/// What became of the question for all.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    /// In the order of the attempts.
+    All(Vec<Hold>),
+    /// Somebody else has, or wants, the one with that position.
+    Refused(usize),
+}
+
+/// A place in line; left when dropped, unless the lock was granted.
+struct Standing<'a> {
+    attempt: &'a Attempt<'a>,
+    caller: Caller,
+    ticket: Option<Ticket>,
+    hold: HoldId,
+    owner: Owner,
+}
+
+impl Drop for Standing<'_> {
+    fn drop(&mut self) {
+        let passed = self.ticket.and_then(|ticket| self.attempt.seat.local.leave(ticket));
+        drop(passed.map(|lease| self.attempt.hold(lease)));
+    }
+}
+
+/// One that is held already, or is to be asked for.
+enum Step<'a> {
+    Held(Hold),
+    Asked(Standing<'a>),
+}
+
+/// Takes plain locks of one client, with one lease for all and without waiting.
+pub(crate) fn take(attempts: &[Attempt<'_>]) -> Result<Taken> {
+    let mut steps = Vec::with_capacity(attempts.len());
+    for (position, attempt) in attempts.iter().enumerate() {
+        match step(attempt)? {
+            Some(step) => steps.push(step),
+            None => return Ok(Taken::Refused(position)),
+        }
+    }
+    let asked: Vec<_> = steps.iter().filter_map(Step::asked).collect();
+    if let Some(question) = Question::new(&asked) {
+        let (answer, moves) = question.ask()?;
+        if let Some(refused) = question.refused(&answer)? {
+            let positions = steps.iter().enumerate().filter(|(_, step)| step.asked().is_some());
+            let position = positions.map(|(position, _)| position).nth(refused);
+            return Ok(Taken::Refused(position.unwrap_or_default()));
+        }
+        question.check_grant(&answer)?;
+        let granted = |step: Step<'_>| step.granted(&answer, moves);
+        return Ok(Taken::All(steps.into_iter().map(granted).collect()));
+    }
+    Ok(Taken::All(steps.into_iter().filter_map(Step::held).collect()))
+}
+
+fn step<'a>(attempt: &'a Attempt<'a>) -> Result<Option<Step<'a>>> {
+    attempt.check_wanted()?;
+    attempt.seat.engine.ready(&attempt.limit())?;
+    let (now, renewed) = (clock::now(), attempt.lease.is_none());
+    let wish =
+        Wish { rules: attempt.rules, owned: attempt.owned, waits: false, endless: false, renewed };
+    let (local, hold) = (&attempt.seat.local, HoldId::next());
+    match local.enter(&wish, None, ThreadId::current(), now)? {
+        Entry::Again(lease) => {
+            return attempt.enter_again(attempt.hold(lease)).map(Step::Held).map(Some);
+        }
+        Entry::Busy => return attempt.seat.engine.fleet.check_process().map(|()| None),
+        Entry::Beside(_) | Entry::Anew => {}
+    }
+    let caller = Caller::new(wish);
+    let Some(ticket) = local.line_up(caller.clone(), now) else {
+        return attempt.seat.engine.fleet.check_process().map(|()| None);
+    };
+    let owner = Owner::new(attempt.seat.engine.id, hold, attempt.rules.suffix());
+    Ok(Some(Step::Asked(Standing { attempt, caller, ticket: Some(ticket), hold, owner })))
+}
+
+impl<'a> Step<'a> {
+    fn asked(&self) -> Option<&Standing<'a>> {
+        match self {
+            Step::Asked(standing) => Some(standing),
+            Step::Held(_) => None,
+        }
+    }
+
+    fn held(self) -> Option<Hold> {
+        match self {
+            Step::Held(hold) => Some(hold),
+            Step::Asked(_) => None,
+        }
+    }
+
+    /// The hold that it has, or has now.
+    fn granted(self, answer: &Answer, moves: Moves) -> Hold {
+        match self {
+            Step::Held(hold) => hold,
+            Step::Asked(standing) => standing.granted(answer, moves),
+        }
+    }
+}
+
+impl Standing<'_> {
+    fn granted(mut self, answer: &Answer, moves: Moves) -> Hold {
+        let (attempt, now) = (self.attempt, clock::now());
+        let term = attempt.term();
+        let grant = Grant {
+            hold: self.hold,
+            owner: self.owner.clone(),
+            rules: attempt.rules,
+            deadline: hold::deadline(answer.sent, term),
+            term,
+            renewed: attempt.lease.is_none(),
+            holder: self.caller.holder.clone(),
+            at: now,
+            haunted: (answer.haunted && answer.doubtful).then_some(answer.lane),
+            tokens: 0..=0,
+        };
+        let (local, round_trip) = (&attempt.seat.local, answer.sent.until(now));
+        let lease = local.granted(self.ticket.take(), &self.caller, grant, round_trip);
+        let hold = attempt.hold(lease);
+        attempt.seat.engine.watchdog.keep_granted(hold.kept(), moves);
+        let (kind, number) = hold.lease().number();
+        attempt.seat.engine.events.tell(|| {
+            let (at, name) = (clock::wall_time(), Arc::clone(local.name().given()));
+            Event::Acquired(Acquired { at, name, kind, hold: number, waited: round_trip })
+        });
+        hold
+    }
+}
+
+/// One question for several locks.
+struct Question<'a> {
+    asked: &'a [&'a Standing<'a>],
+    first: &'a Standing<'a>,
+}
+
+impl<'a> Question<'a> {
+    fn new(asked: &'a [&'a Standing<'a>]) -> Option<Question<'a>> {
+        Some(Question { asked, first: asked.first()? })
+    }
+
+    /// The answer, and how many moves there had been before it was asked for. What came from
+    /// a server that was left meanwhile says nothing.
+    fn ask(&self) -> Result<(Answer, Moves)> {
+        let _call = self.first.attempt.seat.engine.call();
+        let fleet = &self.first.attempt.seat.engine.fleet;
+        let mut near = self.asked.iter().find_map(|one| one.attempt.seat.local.owed());
+        let limit = self.first.attempt.limit();
+        for _ in 0..ANEW {
+            let moves = fleet.moves();
+            let pending = fleet.queue(self.call(), At::near(near));
+            let (lane, outcome) = fleet.wait_at_once(pending, &limit);
+            let unanswered = |failure: &Failure| {
+                if failure.is_written() {
+                    self.undo(lane);
+                }
+            };
+            let answer = outcome.inspect_err(unanswered).map_err(Failure::into_error)?;
+            if fleet.moves() == moves {
+                return Ok((answer, moves));
+            }
+            near = Some(lane);
+        }
+        near.into_iter().for_each(|lane| self.undo(lane));
+        Err(Error::outdated())
+    }
+
+    fn call(&self) -> Call {
+        let term = self.first.attempt.term();
+        let lease = rules::digits(term);
+        let keys = self.asked.iter().map(|one| one.attempt.seat.local.name().key().as_bytes());
+        let owners = self.asked.iter().map(|one| one.owner.as_bytes());
+        let args = std::iter::once(lease.as_bytes()).chain(owners);
+        Call::script(&script::MULTI_ACQUIRE, keys, args).lasting(term).replicated()
+    }
+
+    /// Which of them was refused, if that was why none was taken.
+    fn refused(&self, answer: &Answer) -> Result<Option<usize>> {
+        let numbers = read(&answer.reply).inspect_err(|_| self.undo(answer.lane))?;
+        let Some(position) = numbers.first() else { return Ok(None) };
+        // An earlier copy may have taken them, and one of them been lost since.
+        if answer.doubtful {
+            self.undo(answer.lane);
+        }
+        let position = usize::try_from(*position).unwrap_or_default().saturating_sub(1);
+        if let Some(one) = self.asked.get(position) {
+            one.attempt.seat.local.refused(clock::now(), false);
+        }
+        Ok(Some(position))
+    }
+
+    /// An error if too few replicas have them, or the leases were over before the answer came.
+    fn check_grant(&self, answer: &Answer) -> Result<()> {
+        let over = hold::deadline(answer.sent, self.first.attempt.term()) <= clock::now();
+        let error = match answer.too_few {
+            Some(too_few) => too_few.into_error(),
+            None if over => Error::lost(LostReason::Expired, "the grant arrived too late"),
+            None => return Ok(()),
+        };
+        self.undo(answer.lane);
+        Err(error)
+    }
+
+    /// Releases whatever the question took, or takes yet.
+    fn undo(&self, lane: LaneId) {
+        for one in self.asked {
+            let (attempt, lasting) = (one.attempt, one.attempt.term());
+            let release = attempt.rules.release(attempt.seat.local.name(), &one.owner);
+            let debt = Debt::new(None, clock::now() + lasting).haunted(lasting);
+            let pool = &attempt.seat.engine.fleet;
+            pool.dispatch(pool.owe(Request::owed(release, debt), Some(lane)));
+        }
+    }
+}
+
+fn read(reply: &Reply) -> Result<Vec<i64>> {
+    reply.clone().into_ints()
+}

@@ -1,0 +1,211 @@
+//! Who of this process holds one red lock, and who waits for it: its re-entry and its gate.
+
+use std::panic::RefUnwindSafe;
+use std::sync::Arc;
+
+use crate::command::owner::{Holder, ThreadId};
+use crate::error::{Error, ErrorKind, Result};
+use crate::local::queue::{Gate, Ticket};
+use crate::local::table;
+use crate::lock::quorum::Majority;
+use crate::util::sync::{Mailbox, Mutex};
+
+/// Who of this process holds one of these locks, and who waits for it.
+#[derive(Debug, Default)]
+pub(super) struct Line(Mutex<LineState>);
+
+#[derive(Debug, Default)]
+struct LineState {
+    gate: Gate<Arc<Mailbox>>,
+    holds: Vec<Held>,
+    /// Why the last question of this process got no answer.
+    trouble: Option<Error>,
+}
+
+#[derive(Debug)]
+struct Held {
+    majority: Arc<Majority>,
+    holder: Holder,
+    guards: usize,
+    leaked: usize,
+}
+
+/// What a caller wants.
+#[derive(Clone, Copy)]
+pub(super) struct Wish {
+    /// A hold that is no thread's.
+    pub(super) owned: bool,
+    pub(super) waits: bool,
+    /// Neither a deadline nor a token ends its wait.
+    pub(super) endless: bool,
+}
+
+/// How a caller comes to a hold.
+pub(super) enum Entry {
+    Again(Arc<Majority>),
+    InLine(Ticket),
+    /// It would have to wait, and does not.
+    Busy,
+}
+
+/// What a caller in line has to do.
+pub(super) enum Turn {
+    /// Wait until the mailbox rings.
+    Behind,
+    /// Wait for the end of a hold of this process.
+    HeldHere(Arc<Majority>),
+    Ask,
+}
+
+/// A panic leaves it in order: loggers and callbacks run with no lock held (`tests/panics.rs`).
+impl RefUnwindSafe for Line {}
+
+impl Line {
+    pub(super) fn enter(&self, wish: Wish, mailbox: &Arc<Mailbox>) -> Result<Entry> {
+        let mut state = self.0.lock();
+        let (left_behind, holds) =
+            state.holds.drain(..).partition::<Vec<_>, _>(Held::is_left_behind);
+        state.holds = holds;
+        let entry = state.enter(wish, mailbox);
+        drop(state);
+        // With no lock held: what is left of it is released.
+        drop(left_behind);
+        entry
+    }
+
+    /// What the caller with that ticket has to do.
+    pub(super) fn turn(&self, ticket: Ticket) -> Turn {
+        let state = self.0.lock();
+        match state.holds.iter().find(|held| held.majority.check().is_ok()) {
+            _ if !state.gate.is_front(ticket) => Turn::Behind,
+            Some(held) => Turn::HeldHere(Arc::clone(&held.majority)),
+            None => Turn::Ask,
+        }
+    }
+
+    pub(super) fn leave(&self, ticket: Ticket) {
+        let mut state = self.0.lock();
+        state.gate.leave(ticket);
+        state.ring_front();
+    }
+
+    /// Why the last question got no answer, if it did not: what those behind it know.
+    pub(super) fn set_trouble(&self, trouble: Option<Error>) {
+        let before = std::mem::replace(&mut self.0.lock().trouble, trouble);
+        drop(before);
+    }
+
+    pub(super) fn trouble(&self) -> Option<Error> {
+        self.0.lock().trouble.clone()
+    }
+
+    pub(super) fn granted(&self, majority: &Arc<Majority>, holder: Holder) {
+        let held = Held { majority: Arc::clone(majority), holder, guards: 1, leaked: 0 };
+        self.0.lock().holds.push(held);
+    }
+
+    /// Ends one guard of a hold; whether it was the last. Then the hold has to be released and
+    /// [removed](Line::remove).
+    pub(super) fn end(&self, majority: &Arc<Majority>) -> bool {
+        let mut state = self.0.lock();
+        let Some(held) = state.held(majority) else { return true };
+        held.guards = held.guards.saturating_sub(1);
+        held.guards + held.leaked == 0
+    }
+
+    /// The hold is released, or lost: the next may ask.
+    pub(super) fn remove(&self, majority: &Arc<Majority>) {
+        let mut state = self.0.lock();
+        state.holds.retain(|held| !Arc::ptr_eq(&held.majority, majority));
+        state.ring_front();
+    }
+
+    pub(super) fn leak(&self, majority: &Arc<Majority>) {
+        if let Some(held) = self.0.lock().held(majority) {
+            held.guards = held.guards.saturating_sub(1);
+            held.leaked += 1;
+        }
+    }
+
+    /// The leaked hold that this thread may end: its own, or nobody's. It has a guard again.
+    pub(super) fn take_leaked(&self) -> Option<Arc<Majority>> {
+        let (thread, mut state) = (ThreadId::current(), self.0.lock());
+        let own = |held: &Held| held.leaked > 0 && held.holder.is_thread(thread);
+        let nobodys =
+            |held: &Held| held.holder.has_ended() || held.holder.is_owned() && held.leaked > 0;
+        let valid = |held: &Held| nobodys(held) && held.majority.check().is_ok();
+        let at = state.holds.iter().position(own);
+        let at = at.or_else(|| state.holds.iter().position(valid));
+        let at = at.or_else(|| state.holds.iter().position(nobodys))?;
+        let held = &mut state.holds[at];
+        match held.holder.has_ended() {
+            // All that a thread left behind is ended at once.
+            true => (held.guards, held.leaked) = (1, 0),
+            false => (held.guards, held.leaked) = (held.guards + 1, held.leaked - 1),
+        }
+        Some(Arc::clone(&held.majority))
+    }
+
+    pub(super) fn count(&self) -> usize {
+        let (thread, state) = (ThreadId::current(), self.0.lock());
+        let own = state.holds.iter().find(|held| held.holder.is_thread(thread));
+        let valid = own.filter(|held| held.majority.check().is_ok());
+        valid.map_or(0, |held| held.guards + held.leaked)
+    }
+}
+
+impl LineState {
+    fn enter(&mut self, wish: Wish, mailbox: &Arc<Mailbox>) -> Result<Entry> {
+        let (thread, Wish { owned, waits, endless }) = (ThreadId::current(), wish);
+        if let Some(own) = self.holds.iter_mut().find(|held| held.holder.is_thread(thread)) {
+            let valid = own.majority.check().is_ok();
+            match (owned, valid) {
+                (false, true) => {
+                    own.guards += 1;
+                    return Ok(Entry::Again(Arc::clone(&own.majority)));
+                }
+                (false, false) => return Err(table::lost_before(own.majority.lost_reason())),
+                (true, true) if waits => return Err(deadlock()),
+                (true, _) => {}
+            }
+        }
+        if endless && !owned && self.holds.iter().any(|held| held.bars(thread)) {
+            return Err(table::deadlock_with_owned());
+        }
+        let free = self.gate.is_empty() && !self.is_held();
+        match free || waits {
+            true => Ok(Entry::InLine(self.gate.enter(Arc::clone(mailbox)))),
+            false => Ok(Entry::Busy),
+        }
+    }
+
+    fn held(&mut self, majority: &Arc<Majority>) -> Option<&mut Held> {
+        self.holds.iter_mut().find(|held| Arc::ptr_eq(&held.majority, majority))
+    }
+
+    fn is_held(&self) -> bool {
+        self.holds.iter().any(|held| held.majority.check().is_ok())
+    }
+
+    fn ring_front(&self) {
+        if let Some((_, front)) = self.gate.front() {
+            front.ring();
+        }
+    }
+}
+
+impl Held {
+    /// Whether it is an owned guard's that this thread took.
+    fn bars(&self, thread: ThreadId) -> bool {
+        self.guards > 0 && self.holder.was_taken_by(thread) && self.majority.check().is_ok()
+    }
+
+    /// It was lost, and there is nobody to be told.
+    fn is_left_behind(&self) -> bool {
+        (self.guards == 0 || self.holder.has_ended()) && self.majority.check().is_err()
+    }
+}
+
+pub(super) fn deadlock() -> Error {
+    Error::new(ErrorKind::Deadlock, "this thread holds the lock, and would wait for itself")
+}

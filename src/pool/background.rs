@@ -1,0 +1,360 @@
+//! What a client owes: how much of it there is, and what failed and waits to be tried
+//! again.
+//!
+//! Each lane has a pause of its own: what fails there while it lasts is tried again
+//! together, at its end or as soon as there is a connection. The pauses grow until there
+//! is an answer.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use crate::command::script::{Call, LaneId};
+use crate::error::{Direction, Error, ErrorKind, Result};
+use crate::events::{Event, Reconnected, Sink};
+use crate::pool::request::{Answer, Debt, Observer, Request};
+use crate::topology::failover::OnReconnect;
+use crate::util::clock::{self, Moment, doubled, jittered};
+use crate::util::sync::{Condvar, Mailbox, Mutex};
+use crate::util::threads;
+
+/// The first and the longest pause before an owed request is tried again.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How often a request that is owed is sent elsewhere without a pause.
+const HOPS: u8 = 4;
+
+/// Knows on which server a request is to be sent, where there are several.
+pub(crate) trait Router: Send + Sync {
+    /// Hands on a request that stands on that lane, and belongs elsewhere by what the server
+    /// has answered, or by what is known now. Must not block.
+    fn reroute(
+        &self,
+        lane: LaneId,
+        request: Request,
+        direction: Option<&Direction>,
+    ) -> Option<Request>;
+
+    /// A server could not be reached: another may serve by now what it served.
+    fn doubt(&self);
+}
+
+/// Why nobody runs a command that the nodes of a cluster send to each other.
+pub(crate) fn no_agreement() -> Error {
+    let message = "the nodes of the cluster do not agree where a slot is served";
+    Error::new(ErrorKind::Connection, message)
+}
+
+/// Where debts are counted, and where those that failed wait to be tried again.
+pub(super) struct Desk {
+    pub(super) state: Mutex<DeskState>,
+    settled: Condvar,
+    /// By the number of the lane.
+    reapers: Box<[Reaper]>,
+    events: Sink,
+    repeat: Duration,
+    on_reconnect: Mutex<Option<Weak<dyn OnReconnect>>>,
+    router: OnceLock<Weak<dyn Router>>,
+}
+
+/// Where the reaper of one lane sleeps.
+#[derive(Default)]
+pub(super) struct Reaper {
+    pub(super) bell: Mailbox,
+    /// It will look for unread replies without being rung.
+    pub(super) looks_again: AtomicBool,
+}
+
+#[derive(Debug)]
+pub(super) struct DeskState {
+    /// Debts that are neither settled nor given up.
+    pub(super) open: usize,
+    finish: bool,
+    pub(super) lanes: Box<[LaneState]>,
+}
+
+/// What is owed on one lane, later.
+#[derive(Debug, Default)]
+pub(super) struct LaneState {
+    /// By the moment at which it is due, and a number.
+    pub(super) delayed: BTreeMap<(Moment, u64), Request>,
+    serial: u64,
+    /// When what failed is tried again. The reaper sends nothing before; a caller that
+    /// leads takes along what is queued.
+    pub(super) retry: Moment,
+    /// How often that was put off since the last answer.
+    failures: u32,
+    /// There is a reaper, and it will look again.
+    pub(super) reaping: bool,
+}
+
+impl Desk {
+    pub(super) fn new(lanes: usize, events: Sink, repeat: Duration) -> Desk {
+        let state = DeskState {
+            open: 0,
+            finish: false,
+            lanes: (0..lanes).map(|_| LaneState::default()).collect(),
+        };
+        Desk {
+            state: Mutex::new(state),
+            settled: Condvar::default(),
+            reapers: (0..lanes).map(|_| Reaper::default()).collect(),
+            events,
+            repeat,
+            on_reconnect: Mutex::new(None),
+            router: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn ring(&self, lane: LaneId) {
+        if let Some(reaper) = self.reapers.get(lane.lane) {
+            reaper.bell.ring();
+        }
+    }
+
+    pub(super) fn opened(&self) {
+        self.state.lock().open += 1;
+    }
+
+    /// A debt has found its end.
+    fn settle(&self, lane: LaneId, call: Call, debt: Debt, outcome: Result<Answer>) {
+        let haunted = outcome.as_ref().ok().filter(|answer| answer.haunted);
+        let haunted = haunted.map_or(Moment::START, |answer| answer.sent + debt.lasting);
+        let again_until = debt.again_until.max(haunted);
+        let answered = outcome.is_ok();
+        threads::survive("settling what was owed", || debt.settle(outcome));
+        self.repeat(lane, call, again_until);
+        self.closed(lane, debt.counts, answered);
+    }
+
+    /// The time of a debt is over without an answer. What may live on is sent all the same.
+    fn overdue(&self, lane: LaneId, call: Call, debt: Debt, error: Error) {
+        if error.is_final() || !debt.lives_on {
+            return self.settle(lane, call, debt, Err(error));
+        }
+        let counts = debt.counts;
+        threads::survive("settling what was owed", || debt.settle(Err(error)));
+        let beyond = Request::owed(call, debt.beyond());
+        self.delay(lane, beyond, |state| state.retry(clock::now()));
+        self.closed(lane, counts, false);
+    }
+
+    /// Has a command sent once more, if that is before `until`, and so on.
+    pub(super) fn repeat(&self, lane: LaneId, call: Call, until: Moment) {
+        let at = clock::now() + self.repeat;
+        if at < until {
+            let again = Debt { again_until: until, counts: false, ..Debt::new(None, until) };
+            self.delay(lane, Request::owed(call, again), |_| at);
+        }
+    }
+
+    fn closed(&self, lane: LaneId, counted: bool, answered: bool) {
+        let mut state = self.state.lock();
+        state.open -= usize::from(counted);
+        if answered {
+            state.lane(lane).failures = 0;
+        }
+        if state.open == 0 {
+            self.settled.notify_all();
+            if state.finish {
+                self.reapers.iter().for_each(|reaper| reaper.bell.ring());
+            }
+        }
+    }
+
+    pub(super) fn wait_until_settled(&self, end: Moment) -> bool {
+        let mut state = self.state.lock();
+        while state.open > 0 && clock::now() < end {
+            self.settled.wait_until(&mut state, end);
+        }
+        state.open == 0
+    }
+
+    pub(super) fn finish(&self) {
+        self.state.lock().finish = true;
+        self.reapers.iter().for_each(|reaper| reaper.bell.ring());
+    }
+
+    /// Whether a reaper has to be started by the caller.
+    pub(super) fn starts_reaper(&self, lane: LaneId) -> bool {
+        !std::mem::replace(&mut self.state.lock().lane(lane).reaping, true)
+    }
+
+    /// No reaper could be started after all.
+    pub(super) fn has_no_reaper(&self, lane: LaneId) {
+        self.state.lock().lane(lane).reaping = false;
+    }
+
+    pub(super) fn reaper(&self, lane: LaneId) -> &Reaper {
+        &self.reapers[lane.lane]
+    }
+
+    pub(super) fn set_on_reconnect(&self, whom: Weak<dyn OnReconnect>) {
+        *self.on_reconnect.lock() = Some(whom);
+    }
+
+    /// Who serves what may have changed.
+    fn doubt(&self) {
+        if let Some(router) = self.router.get().and_then(Weak::upgrade) {
+            router.doubt();
+        }
+    }
+
+    pub(super) fn set_router(&self, router: Weak<dyn Router>) {
+        // There is but one.
+        let _ = self.router.set(router);
+    }
+
+    /// Hands a request on that belongs elsewhere; it is not owed here any more then.
+    pub(super) fn reroute(
+        &self,
+        lane: LaneId,
+        request: Request,
+        direction: Option<&Direction>,
+    ) -> Option<Request> {
+        let Some(router) = self.router.get().and_then(Weak::upgrade) else { return Some(request) };
+        let counts = request.counts();
+        let back = router.reroute(lane, request, direction);
+        if back.is_none() {
+            self.closed(lane, counts, true);
+        }
+        back
+    }
+
+    /// Whether the reaper has to end; one step with looking for debts, so that a new
+    /// one either is seen here or starts a new reaper.
+    pub(super) fn ends_reaper(&self, lane: LaneId) -> bool {
+        let mut state = self.state.lock();
+        let ends = state.finish && state.open == 0;
+        if ends {
+            state.lane(lane).reaping = false;
+        }
+        ends
+    }
+
+    /// Keeps a request until `at` says.
+    fn delay(&self, lane: LaneId, request: Request, at: impl FnOnce(&mut LaneState) -> Moment) {
+        let mut state = self.state.lock();
+        let state = state.lane(lane);
+        let at = at(state);
+        let before = state.next();
+        state.serial += 1;
+        state.delayed.insert((at, state.serial), request);
+        if at < before {
+            self.ring(lane);
+        }
+    }
+
+    /// Has what failed tried again at once: there is a connection.
+    fn pause_no_more(&self, lane: LaneId) {
+        let mut state = self.state.lock();
+        let Some(state) = state.lanes.get_mut(lane.lane) else { return };
+        let paused = std::mem::replace(&mut state.retry, Moment::START);
+        let later = state.delayed.split_off(&(paused + Duration::from_nanos(1), 0));
+        let due = std::mem::replace(&mut state.delayed, later);
+        if !due.is_empty() {
+            let at_once = |((_, number), request)| ((Moment::START, number), request);
+            state.delayed.extend(due.into_iter().map(at_once));
+            self.ring(lane);
+        }
+    }
+
+    /// What is due at `now`, when the next will be, and whether the lane pauses.
+    pub(super) fn due(&self, lane: LaneId, now: Moment) -> (Vec<Request>, Moment, bool) {
+        let mut state = self.state.lock();
+        let state = state.lane(lane);
+        let later = state.delayed.split_off(&(now + Duration::from_nanos(1), 0));
+        let due = std::mem::replace(&mut state.delayed, later).into_values().collect();
+        let next = state.next();
+        match now < state.retry {
+            true => (due, next.min(state.retry), true),
+            false => (due, next, false),
+        }
+    }
+}
+
+impl DeskState {
+    pub(super) fn lane(&mut self, lane: LaneId) -> &mut LaneState {
+        &mut self.lanes[lane.lane]
+    }
+}
+
+impl LaneState {
+    /// When the next of what is delayed is due.
+    fn next(&self) -> Moment {
+        self.delayed.first_key_value().map_or(Moment::END, |((at, _), _)| *at)
+    }
+
+    /// When something that failed now is tried again: together with all that fails
+    /// until then.
+    fn retry(&mut self, now: Moment) -> Moment {
+        if self.retry <= now {
+            let pause = doubled(FIRST_PAUSE, self.failures, LONGEST_PAUSE);
+            self.retry = now + jittered(pause, now.nanos());
+            self.failures += 1;
+        }
+        self.retry
+    }
+}
+
+impl Observer for Desk {
+    fn reconnected(&self, lane: LaneId, address: &Arc<str>) {
+        self.pause_no_more(lane);
+        let address = Arc::clone(address);
+        threads::survive("telling of a new connection", || {
+            log::info!("connected to {address} again");
+            let at = clock::wall_time();
+            self.events.tell(|| Event::Reconnected(Reconnected { at, address }));
+        });
+        let whom = self.on_reconnect.lock().clone();
+        if let Some(whom) = whom.and_then(|whom| whom.upgrade()) {
+            whom.reconnected();
+        }
+    }
+
+    fn answered(&self, lane: LaneId, request: Request, answer: Answer) {
+        if let Some((call, debt)) = request.into_debt() {
+            self.settle(lane, call, debt, Ok(answer));
+        }
+    }
+
+    fn failed(&self, lane: LaneId, request: Request, error: Error) {
+        let (now, until) = (clock::now(), request.until());
+        if error.is_unanswered() {
+            self.doubt();
+        }
+        if !error.is_final() && now < until {
+            self.delay(lane, request, |state| state.retry(now));
+        } else if let Some((call, debt)) = request.into_debt() {
+            self.overdue(lane, call, debt, error);
+        }
+    }
+
+    fn astray(&self, lane: LaneId, mut request: Request, direction: Direction, error: Error) {
+        request.hops = request.hops.saturating_add(1);
+        // Nodes that send it to and fro do not agree yet.
+        let follows = request.hops <= HOPS && direction != Direction::Later;
+        let back = match follows {
+            true => self.reroute(lane, request, Some(&direction)),
+            false => Some(request),
+        };
+        if let Some(request) = back {
+            self.doubt();
+            let error = if error.is_passing() { error } else { no_agreement() };
+            self.failed(lane, request, error);
+        }
+    }
+
+    fn deserted(&self, lane: LaneId) {
+        self.ring(lane);
+    }
+
+    fn unread(&self, lane: LaneId) {
+        let reaper = self.reapers.get(lane.lane);
+        if let Some(reaper) = reaper.filter(|r| !r.looks_again.swap(true, Ordering::AcqRel)) {
+            reaper.bell.ring();
+        }
+    }
+}

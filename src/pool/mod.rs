@@ -1,0 +1,599 @@
+//! The connections of one client, and the threads that see to what is owed.
+//!
+//! Callers hand in a command and wait ([`Pool::call`]), or owe it ([`Pool::owe`] and
+//! [`Pool::dispatch`]): then they write it, if that needs no waiting, and go on. A
+//! *reaper* thread sees to the rest: it reads the answers that nobody comes for, has
+//! sent what could not be written, repeats it until it is answered or not worth it any
+//! more. Each connection has a reaper of its own, so that one that does not answer holds
+//! up no other; it is started at the first debt there. What failed is tried again
+//! (`pool/desk.rs`).
+//!
+//! Connections are made when they are needed, as many as there are callers at the same
+//! time. Callers that are more than that share two of them. Where the server takes no
+//! more, the callers share those that stand.
+
+mod background;
+pub(crate) mod pipeline;
+pub(crate) mod request;
+pub(crate) mod router;
+pub(crate) mod shared_connection;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::cancel::Limit;
+use crate::command::script::{Call, LaneId};
+use crate::connection::Timeouts;
+use crate::error::{Direction, Error, Result};
+use crate::events::Sink;
+use crate::pool::request::{Astray, Failure, Link, Observer, Outcome, Request, Slot, panicked};
+use crate::pool::shared_connection::{Lane, Unread};
+use crate::topology::route::{Moves, Route};
+use crate::util::clock::{self, Moment};
+use crate::util::sync::{Mutex, TIME_PASSES};
+use crate::util::threads;
+use background::{Desk, LONGEST_PAUSE};
+
+use crate::topology::failover::OnReconnect;
+pub(crate) use background::{Router, no_agreement};
+
+#[cfg(all(test, leasehold_model))]
+mod model;
+
+/// How long a reply is left unread for the next caller. Shorter costs wake-ups of the
+/// reaper while there is traffic; longer delays what follows from a release that failed.
+const LINGER: Duration = if TIME_PASSES { Duration::from_millis(5) } else { Duration::ZERO };
+
+/// As long as there is a connection for each caller that is the fastest. Callers that are
+/// more than that keep to so many: what goes out together costs less.
+const SHARED: usize = 2;
+
+/// How the pool is set up.
+#[derive(Clone, Debug)]
+pub(crate) struct PoolSettings {
+    /// The number of the server, where there are several.
+    pub(crate) node: u32,
+    /// It is one of the nodes of a cluster.
+    pub(crate) is_node: bool,
+    /// The process that made the client.
+    pub(crate) process: u32,
+    pub(crate) route: Route,
+    pub(crate) timeouts: Timeouts,
+    /// Those of the private lane.
+    pub(crate) private: Timeouts,
+    /// How many replicas have to acknowledge what takes or prolongs a lock.
+    pub(crate) replicas: u32,
+    /// The name of the client's connections, on the server.
+    pub(crate) name: String,
+    pub(crate) size: usize,
+    /// How long a caller queues if all connections are busy.
+    pub(crate) wait: Duration,
+    /// How often that is repeated which a late copy of another command may undo.
+    pub(crate) repeat: Duration,
+    pub(crate) events: Sink,
+}
+
+/// The connections.
+pub(crate) struct Pool {
+    shared: Arc<Shared>,
+    link: Arc<Link>,
+    wait: Duration,
+}
+
+/// What the reapers need.
+struct Shared {
+    node: u32,
+    lanes: Vec<Arc<Lane>>,
+    /// Beside those, for who must not stand behind others.
+    private: Arc<Lane>,
+    connecting: Mutex<Connecting>,
+    /// How many callers wait for an answer.
+    callers: AtomicUsize,
+    desk: Arc<Desk>,
+    /// By the number of the lane.
+    threads: Mutex<BTreeMap<usize, JoinHandle<()>>>,
+}
+
+/// What is known of the attempts to connect the private lane aside.
+#[derive(Debug, Default)]
+struct Connecting {
+    under_way: bool,
+    error: Option<Error>,
+}
+
+/// A command in the line of a lane, whose sender has yet to wait for it.
+#[derive(Debug)]
+#[must_use = "a command is served only if somebody waits for it"]
+pub(crate) struct Pending {
+    pub(crate) lane: LaneId,
+    slot: Arc<Slot>,
+    /// It may go to another lane, if this one has no connection and gets none.
+    moves: bool,
+}
+
+/// On which lane a command is to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum At {
+    Any,
+    /// On that one if it can be, behind all that is queued there.
+    Near(LaneId),
+    /// On that one and no other.
+    Behind(LaneId),
+}
+
+impl At {
+    /// Near that lane, if there is one.
+    pub(crate) fn near(lane: Option<LaneId>) -> At {
+        lane.map_or(At::Any, At::Near)
+    }
+
+    /// The lane that was named.
+    pub(crate) fn lane(self) -> Option<LaneId> {
+        match self {
+            At::Any => None,
+            At::Near(lane) | At::Behind(lane) => Some(lane),
+        }
+    }
+
+    /// The same on another server.
+    pub(crate) fn on(self, node: u32) -> At {
+        match self {
+            At::Any => At::Any,
+            At::Near(lane) => At::Near(LaneId { node, ..lane }),
+            At::Behind(lane) => At::Behind(LaneId { node, ..lane }),
+        }
+    }
+
+    /// Behind what went there, if something did.
+    pub(crate) fn behind(lane: Option<LaneId>) -> At {
+        lane.map_or(At::Any, At::Behind)
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("lanes", &self.shared.lanes).finish_non_exhaustive()
+    }
+}
+
+impl Pool {
+    /// Makes the pool and its first connection.
+    pub(crate) fn open(settings: PoolSettings) -> Result<Pool> {
+        let pool = Pool::new(settings);
+        pool.shared.lanes.first().map_or(Ok(()), |lane| lane.connect())?;
+        Ok(pool)
+    }
+
+    /// Makes the pool and no connection.
+    pub(crate) fn new(settings: PoolSettings) -> Pool {
+        let desk = Arc::new(Desk::new(settings.size, settings.events, settings.repeat));
+        let link = Arc::new(Link {
+            route: settings.route,
+            is_node: settings.is_node,
+            replicas: settings.replicas,
+            name: settings.name,
+            process: settings.process,
+            observer: Arc::clone(&desk) as Arc<dyn Observer>,
+        });
+        let node = settings.node;
+        let lane = |id, timeouts| Lane::new(LaneId::at(node, id), Arc::clone(&link), timeouts);
+        let lanes: Vec<_> = (0..settings.size).map(|id| lane(id, settings.timeouts)).collect();
+        let make = if settings.is_node { Lane::connected_aside } else { Lane::new };
+        let private = LaneId::at(node, settings.size);
+        let private = make(private, Arc::clone(&link), settings.private);
+        let shared = Arc::new(Shared {
+            node,
+            lanes,
+            private,
+            connecting: Mutex::default(),
+            callers: AtomicUsize::new(0),
+            desk,
+            threads: Mutex::default(),
+        });
+        Pool { shared, link, wait: settings.wait }
+    }
+
+    /// The lane that is connected first.
+    pub(crate) fn first_lane(&self) -> LaneId {
+        LaneId::at(self.shared.node, 0)
+    }
+
+    /// The lane beside the others, for one thread only.
+    pub(crate) fn private_lane(&self) -> LaneId {
+        self.shared.private.id()
+    }
+
+    /// Whether that has a connection.
+    pub(crate) fn is_private_lane_connected(&self) -> bool {
+        !self.shared.private.is_closed()
+    }
+
+    /// Has the private lane connected by a thread of its own, if it is not. An error while that
+    /// is under way: that of the last attempt, if there was one.
+    pub(crate) fn connect_private_lane(&self) -> std::result::Result<(), Option<Error>> {
+        if self.is_private_lane_connected() {
+            return Ok(());
+        }
+        let mut connecting = self.shared.connecting.lock();
+        if !connecting.under_way {
+            let shared = Arc::clone(&self.shared);
+            let started = threads::start("leasehold-connect", move || shared.connect_private());
+            connecting.under_way = started.is_ok();
+        }
+        Err(connecting.error.clone())
+    }
+
+    pub(crate) fn set_router(&self, router: Weak<dyn Router>) {
+        self.shared.desk.set_router(router);
+    }
+
+    /// Sees to a request that another pool has handed on, on the lane of that number.
+    pub(crate) fn take_over(&self, request: Request, lane: usize) {
+        if request.counts() {
+            self.shared.desk.opened();
+        }
+        let lane = lane % self.shared.lanes.len();
+        let lane = self.shared.queue(request, Some(LaneId::at(self.shared.node, lane)));
+        self.shared.have_reaped(lane);
+        self.shared.desk.ring(lane);
+    }
+
+    /// The address of the server, if one has been found.
+    pub(crate) fn server(&self) -> Option<Arc<str>> {
+        self.link.route.server()
+    }
+
+    /// How often the server has been another than before.
+    pub(crate) fn moves(&self) -> Moves {
+        self.link.route.moves()
+    }
+
+    /// Gives up the connections to what is no more the server.
+    pub(crate) fn leave_old_servers(&self) {
+        self.shared.lanes.iter().for_each(|lane| lane.leave_old_server());
+        self.shared.private.leave_old_server();
+    }
+
+    /// Whom to tell of new connections.
+    pub(crate) fn set_on_reconnect(&self, whom: Weak<dyn OnReconnect>) {
+        self.shared.desk.set_on_reconnect(whom);
+    }
+
+    /// An error in a forked child.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        self.link.check_process()
+    }
+
+    /// Sends a command and waits for its answer.
+    #[cfg(all(test, leasehold_model))]
+    pub(crate) fn call(&self, call: Call, at: At) -> Result<crate::pool::request::Answer> {
+        let pending = self.queue(call, at);
+        self.wait(pending, &Limit::none()).1.map_err(Failure::into_error)
+    }
+
+    /// The first half of [`Pool::call`]: takes a place in line and does no I/O.
+    pub(crate) fn queue(&self, call: Call, at: At) -> Pending {
+        let (request, slot) = Request::awaited(call);
+        self.queue_request(request, slot, at)
+    }
+
+    /// The same for a command that another server has sent here.
+    pub(crate) fn queue_astray(&self, astray: Astray, lane: usize) -> Pending {
+        let asking = matches!(astray.direction, Direction::Ask(_));
+        let (request, slot) = Request::awaited(astray.call);
+        let request = Request { asking, alone: asking, ..request.doubtful(astray.doubtful) };
+        self.queue_request(request, slot, At::Behind(LaneId::at(self.shared.node, lane)))
+    }
+
+    fn queue_request(&self, request: Request, slot: Arc<Slot>, at: At) -> Pending {
+        let (lane, moves) = match at {
+            At::Any => (None, true),
+            At::Near(lane) => (Some(lane), true),
+            At::Behind(lane) => (Some(lane), false),
+        };
+        Pending { lane: self.shared.queue(request, lane), slot, moves }
+    }
+
+    /// Writes what is queued on that lane, if that needs no waiting.
+    pub(crate) fn post(&self, lane: LaneId) {
+        self.shared.lane(lane).post();
+    }
+
+    /// The second half of [`Pool::call`]; on which lane it was served in the end. Returns at
+    /// the `limit`, or after the pool time-out if the command still stands in line.
+    pub(crate) fn wait(&self, pending: Pending, limit: &Limit<'_>) -> (LaneId, Outcome) {
+        let lane = self.shared.lane(pending.lane);
+        if lane.id() == self.private_lane() {
+            let outcome = lane.wait(&pending.slot, limit, Moment::END);
+            pending.slot.give_back();
+            return (pending.lane, outcome);
+        }
+        let present = Present::new(&self.shared.callers);
+        let outcome = lane.wait(&pending.slot, limit, clock::now() + self.wait);
+        drop(present);
+        if pending.slot.is_left() {
+            self.shared.read_soon(pending.lane);
+        }
+        pending.slot.give_back();
+        match outcome {
+            Err(failure) if pending.moves => self.wait_elsewhere(pending.lane, failure, limit),
+            outcome => (pending.lane, outcome),
+        }
+    }
+
+    /// Waits on a connection that stands, if the command found none to be written to.
+    fn wait_elsewhere(
+        &self,
+        lane: LaneId,
+        failure: Failure,
+        limit: &Limit<'_>,
+    ) -> (LaneId, Outcome) {
+        // Who has stood in line for as long as it may stands in no other.
+        let waits = !limit.is_over(clock::now())
+            && failure.error.is_passing()
+            && !failure.error.is_pool_timeout();
+        match (self.shared.connected().filter(|_| waits), failure) {
+            (Some(other), Failure { unsent: Some(call), .. }) => {
+                self.wait(self.queue(*call, At::Behind(other)), limit)
+            }
+            (_, failure) => (lane, Err(failure)),
+        }
+    }
+
+    /// Has a request sent, by and by, until it is answered or not worth it any more. Does
+    /// no I/O, and has to be followed by [`Pool::dispatch`].
+    pub(crate) fn owe(&self, owed: Request, lane: Option<LaneId>) -> LaneId {
+        self.shared.desk.opened();
+        self.shared.queue(owed, lane)
+    }
+
+    /// Sees to it that what is owed on that lane is sent: at once, if that needs no
+    /// waiting.
+    pub(crate) fn dispatch(&self, lane: LaneId) {
+        self.shared.dispatch(lane);
+    }
+
+    /// Has a command sent again and again until `until`, or until the pool is closed: to
+    /// be on the safe side is no debt that a program's end would wait for.
+    pub(crate) fn repeat(&self, call: Call, lane: LaneId, until: Moment) {
+        self.shared.desk.repeat(lane, call, until);
+        self.shared.dispatch(lane);
+    }
+
+    /// Whether nothing is owed.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.wait_until_settled(Moment::START)
+    }
+
+    /// Waits until nothing is owed any more, or until `end`; whether that came.
+    pub(crate) fn wait_until_settled(&self, end: Moment) -> bool {
+        self.shared.desk.wait_until_settled(end)
+    }
+
+    /// Has the reapers end when nothing is owed any more.
+    pub(crate) fn finish(&self) -> Vec<JoinHandle<()>> {
+        self.shared.desk.finish();
+        std::mem::take(&mut *self.shared.threads.lock()).into_values().collect()
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+impl Shared {
+    fn lane(&self, lane: LaneId) -> &Lane {
+        // Lanes are handed out by pools alone, all of the same size, and never taken away.
+        self.lanes.get(lane.lane).unwrap_or(&self.private)
+    }
+
+    fn connect_private(&self) {
+        let connected = threads::survive("connecting", || self.private.connect());
+        let error = connected.map_or_else(|| Some(panicked()), std::result::Result::err);
+        *self.connecting.lock() = Connecting { under_way: false, error };
+    }
+
+    /// Stands a request in line: on the given lane; or, of those in use, on one that is
+    /// free, or on the one with the shortest line.
+    fn queue(&self, request: Request, lane: Option<LaneId>) -> LaneId {
+        let mut request = Some(request);
+        let lane = lane.unwrap_or_else(|| {
+            let free = self.in_use().find(|lane| lane.queue_if_free(&mut request));
+            let shortest = || self.in_use().min_by_key(|lane| lane.load());
+            // The private lane has no reaper, so it is no place for what may go anywhere.
+            free.or_else(shortest).map_or(LaneId::at(self.node, 0), |lane| lane.id())
+        });
+        request.into_iter().for_each(|request| self.lane(lane).queue(request));
+        lane
+    }
+
+    /// The lanes for what may go anywhere, at least one: few if there is none for one caller
+    /// more, and then such as have a connection, if any has.
+    fn in_use(&self) -> impl Iterator<Item = &Arc<Lane>> {
+        let all = self.lanes.len();
+        let shared = self.callers.load(Ordering::Relaxed) >= all;
+        let few = if shared { SHARED } else { all };
+        // It stays among them if it closes meanwhile.
+        let open = self.lanes.iter().position(|lane| shared && !lane.is_closed());
+        let is_used =
+            move |number, lane: &Lane| open.is_none_or(|open| open == number || !lane.is_closed());
+        let lanes = self.lanes.iter().enumerate();
+        lanes.filter(move |(number, lane)| is_used(*number, lane)).map(|(_, lane)| lane).take(few)
+    }
+
+    /// The lane with the shortest line of those that have a connection.
+    fn connected(&self) -> Option<LaneId> {
+        let loads = self.lanes.iter().map(|lane| (lane.load(), lane.id()));
+        loads.filter(|((closed, _), _)| !closed).min_by_key(|(load, _)| *load).map(|(_, id)| id)
+    }
+
+    /// Sends what is owed on that lane, or leaves it to who leads there or to the
+    /// reaper, which is started if there is none.
+    fn dispatch(self: &Arc<Shared>, lane: LaneId) {
+        self.have_reaped(lane);
+        self.lane(lane).post();
+    }
+
+    /// Starts the reaper of that lane, if there is none.
+    fn have_reaped(self: &Arc<Shared>, lane: LaneId) {
+        if self.desk.starts_reaper(lane) {
+            let shared = Arc::clone(self);
+            match threads::start("leasehold-reaper", move || shared.reap(lane)) {
+                Ok(thread) => drop(self.threads.lock().insert(lane.lane, thread)),
+                Err(error) => self.do_without_reaper(lane, &error),
+            }
+        }
+    }
+
+    /// Has the reaper read the reply that a caller has left behind.
+    fn read_soon(self: &Arc<Shared>, lane: LaneId) {
+        self.have_reaped(lane);
+        self.desk.ring(lane);
+    }
+
+    fn do_without_reaper(&self, lane: LaneId, error: &std::io::Error) {
+        threads::say(|| {
+            log::error!("no thread for what is owed, so this one has to wait: {error}");
+        });
+        self.desk.has_no_reaper(lane);
+        self.lane(lane).serve();
+    }
+
+    /// What the reaper of a lane does.
+    fn reap(&self, lane: LaneId) {
+        let bell = &self.desk.reaper(lane).bell;
+        while !self.desk.ends_reaper(lane) {
+            let next = threads::survive("seeing to what is owed", || self.see_to(lane));
+            bell.sleep(next.unwrap_or_else(|| clock::now() + threads::PAUSE));
+        }
+    }
+
+    /// Sends what is owed and reads what was left unread for too long; when it has to
+    /// look again, unless it is rung before.
+    fn see_to(&self, id: LaneId) -> Moment {
+        let (due, next, pauses) = self.desk.due(id, clock::now());
+        let lane = self.lane(id);
+        let due = due.into_iter().filter_map(|request| self.desk.reroute(id, request, None));
+        due.for_each(|request| lane.queue(request));
+        if !pauses && lane.queued() > 0 {
+            lane.serve();
+        }
+        let unread = self.read_unread(id);
+        match next == Moment::END && lane.queued() == 0 {
+            // Nothing is delayed or stands in line, and what comes rings.
+            true => unread,
+            false => unread.min(next).min(clock::now() + LONGEST_PAUSE),
+        }
+    }
+
+    /// Reads replies that nobody came for. When those are due that are younger.
+    fn read_unread(&self, id: LaneId) -> Moment {
+        let (lane, looks_again) = (self.lane(id), &self.desk.reaper(id).looks_again);
+        looks_again.store(false, Ordering::Release);
+        loop {
+            let due = match lane.unread() {
+                Unread::Led if TIME_PASSES => clock::now() + LINGER,
+                Unread::Nothing | Unread::Led => return Moment::END,
+                Unread::Since(since) => since + LINGER,
+            };
+            if clock::now() < due {
+                looks_again.store(true, Ordering::Release);
+                return due;
+            }
+            lane.serve();
+        }
+    }
+}
+
+/// A caller that waits, for as long as this lives.
+struct Present<'a>(&'a AtomicUsize);
+
+impl Present<'_> {
+    fn new(callers: &AtomicUsize) -> Present<'_> {
+        callers.fetch_add(1, Ordering::Relaxed);
+        Present(callers)
+    }
+}
+
+impl Drop for Present<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(leasehold_model)))]
+mod tests {
+    use super::*;
+    use crate::connection::Address;
+
+    fn address() -> Address {
+        Address::parse("redis://127.0.0.1/").expect("a good URL")
+    }
+
+    /// A pool of lanes that nobody connects.
+    fn lanes(size: usize) -> Arc<Shared> {
+        let none = Duration::ZERO;
+        let timeouts = Timeouts { connect: none, response: none, replicas: none };
+        let pool = Pool::new(PoolSettings {
+            node: 0,
+            is_node: false,
+            process: std::process::id(),
+            route: Route::To(Arc::new(address())),
+            timeouts,
+            private: timeouts,
+            replicas: 0,
+            name: String::new(),
+            size,
+            wait: none,
+            repeat: none,
+            events: Sink::default(),
+        });
+        Arc::clone(&pool.shared)
+    }
+
+    fn queue(shared: &Shared) -> usize {
+        shared.queue(Request::awaited(Call::command(&[b"PING"])).0, None).lane
+    }
+
+    #[test]
+    fn callers_have_a_lane_each_until_they_are_more_and_then_share_two() {
+        let shared = lanes(4);
+        let mut present = Vec::new();
+        let mut come = |shared| {
+            let lane = queue(shared);
+            present.push(Present::new(&shared.callers));
+            lane
+        };
+        let first: Vec<_> = (0..4).map(|_| come(&shared)).collect();
+        assert_eq!(first, [0, 1, 2, 3]);
+        let more: Vec<_> = (0..4).map(|_| come(&shared)).collect();
+        assert_eq!(more, [0, 1, 0, 1]);
+        present.truncate(3);
+        assert_eq!(queue(&shared), 2, "there is one for each again");
+    }
+
+    #[test]
+    fn a_lane_that_closes_meanwhile_sends_nobody_to_the_private_lane() {
+        let shared = lanes(2);
+        let _present = [Present::new(&shared.callers), Present::new(&shared.callers)];
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let lane = &shared.lanes[0];
+                while !stop.load(Ordering::Relaxed) {
+                    lane.set_closed(false);
+                    lane.set_closed(true);
+                }
+            });
+            let always = (0..2_000_000).all(|_| shared.in_use().next().is_some());
+            stop.store(true, Ordering::Relaxed);
+            assert!(always, "the fallback was the private lane, which has no reaper");
+        });
+    }
+}

@@ -1,0 +1,517 @@
+//! One connection that many threads share, and the line of requests before it.
+//!
+//! Who brings a request and finds the lane free *leads*: has all that is queued
+//! written in one write and reads the replies in order (`wire.rs`). Everyone else
+//! queues and sleeps. With its own reply the leader goes: it has what it came for, and
+//! the next answer may be slow.
+//!
+//! No caller stays longer than its [`Limit`]. A caller whose request is still in line takes
+//! it back. One whose request was written leaves it behind: the reply is read by the next
+//! leader or the reaper, and dropped. Callers never connect: a leader that finds no
+//! connection hands the lead to a thread that makes one, and sleeps like the others.
+//!
+//! Whoever leaves the lane *posts* what is queued: writes it and leaves the replies
+//! unread, so that the server has something to do until somebody comes to read them. One
+//! of those who wait is offered the lead. Where nobody waits, because all of it is
+//! *owed*, the next caller reads the replies, or the reaper (`pool.rs`) if none comes
+//! soon. What cannot be posted, because there is no connection or because much is
+//! unread already, is written by the next leader.
+//!
+//! Those whose requests are taken together sleep together, in one *crowd*, and are
+//! woken by one system call. While one crowd is served, and another has been posted,
+//! who comes joins the third.
+//!
+//! Requests of one lane reach the server in the order in which they were queued.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Range;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use crate::cancel::Limit;
+use crate::command::script::LaneId;
+use crate::connection::Timeouts;
+use crate::error::{Error, ErrorKind, Result};
+use crate::pool::pipeline::Wire;
+use crate::pool::request::{Failure, Link, Outcome, Request, Slot, panicked};
+use crate::util::clock::{self, Moment};
+use crate::util::sync::{Crowd, Mutex};
+use crate::util::threads;
+
+#[cfg(all(test, leasehold_model))]
+mod model;
+
+/// How many requests one write takes along.
+const BATCH: usize = if cfg!(all(test, leasehold_model)) { 2 } else { 128 };
+
+/// One that is served, one that was posted, one that queues.
+const CROWDS: usize = 3;
+
+/// How long no caller tries to connect a lane, after that failed, while others stand.
+const NO_MORE_FOR: Duration = Duration::from_secs(10);
+
+/// One connection and its line.
+pub(crate) struct Lane {
+    id: LaneId,
+    link: Arc<Link>,
+    /// For the thread that connects.
+    itself: Weak<Lane>,
+    state: Mutex<State>,
+    crowds: [Crowd; CROWDS],
+    /// Without a connection when it was last led.
+    closed: AtomicBool,
+}
+
+#[derive(Debug)]
+struct State {
+    queue: VecDeque<Request>,
+    /// The crowd of those who queue, by a number that grows.
+    queuing: usize,
+    /// The crowds whose requests have been taken and not been completed.
+    asleep: Range<usize>,
+    /// How many requests the leader has taken and not finished with.
+    taken: usize,
+    /// What the leader needs; absent while somebody leads.
+    wire: Option<Box<Wire>>,
+}
+
+/// What is known of replies that nobody has come for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unread {
+    Nothing,
+    Since(Moment),
+    /// Somebody leads, and reads them.
+    Led,
+}
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Lane").field(&self.id).finish()
+    }
+}
+
+impl Lane {
+    pub(crate) fn new(id: LaneId, link: Arc<Link>, timeouts: Timeouts) -> Arc<Lane> {
+        Lane::made(id, link, timeouts, false)
+    }
+
+    /// One that is connected by [`Lane::connect`] alone: who waits there while it is not,
+    /// fails at once.
+    pub(crate) fn connected_aside(id: LaneId, link: Arc<Link>, timeouts: Timeouts) -> Arc<Lane> {
+        Lane::made(id, link, timeouts, true)
+    }
+
+    fn made(id: LaneId, link: Arc<Link>, timeouts: Timeouts, aside: bool) -> Arc<Lane> {
+        let wire = Some(Box::new(Wire::new(id, Arc::clone(&link), timeouts, aside)));
+        let state = State { queue: VecDeque::new(), queuing: 0, asleep: 0..0, taken: 0, wire };
+        Arc::new_cyclic(|itself| Lane {
+            id,
+            link,
+            itself: Weak::clone(itself),
+            state: Mutex::new(state),
+            crowds: Default::default(),
+            closed: AtomicBool::new(true),
+        })
+    }
+
+    /// Connects, if it is not connected.
+    pub(crate) fn connect(&self) -> Result<()> {
+        let mut lead = Lead::take(self);
+        let wire = lead.as_mut().and_then(|lead| lead.wire.as_deref_mut());
+        wire.map_or(Ok(()), Wire::connect)
+    }
+
+    /// Queues a request. Does no I/O: call [`Lane::wait`] or [`Lane::post`], or have it
+    /// served.
+    pub(crate) fn queue(&self, request: Request) {
+        self.state.lock().queue(request);
+    }
+
+    /// Takes the request and queues it if nobody leads here; whether it did. One that
+    /// nobody waits for does not come to a lane that would have to be connected first: that
+    /// may fail, and nobody would ask elsewhere. No caller does either while that is known
+    /// to have failed.
+    pub(crate) fn queue_if_free(&self, request: &mut Option<Request>) -> bool {
+        let mut state = self.state.lock();
+        let waits = request.as_ref().is_some_and(|request| request.slot().is_some());
+        let fits = |wire: &Wire| {
+            (wire.is_connected() || waits && may_connect(wire)) && !wire.waits_for_replicas()
+        };
+        let fits = state.wire.as_deref().is_some_and(fits);
+        let free = fits && state.queue.is_empty();
+        if free {
+            request.take().into_iter().for_each(|request| state.queue(request));
+        }
+        free
+    }
+
+    pub(crate) fn id(&self) -> LaneId {
+        self.id
+    }
+
+    /// How many requests have not been written, as far as nobody leads.
+    pub(crate) fn queued(&self) -> usize {
+        let state = self.state.lock();
+        state.queue.len() + state.wire.as_deref().map_or(0, Wire::unsent)
+    }
+
+    /// How many requests would come before another, and first of all whether it would
+    /// have to be connected for it.
+    pub(crate) fn load(&self) -> (bool, usize) {
+        let state = self.state.lock();
+        (self.is_closed(), state.queue.len() + state.taken)
+    }
+
+    /// Whether it would have to be connected first.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_closed(&self, closed: bool) {
+        self.closed.store(closed, Ordering::Relaxed);
+    }
+
+    /// Whether replies have been left unread.
+    pub(crate) fn unread(&self) -> Unread {
+        match &self.state.lock().wire {
+            None => Unread::Led,
+            Some(wire) => wire.unread_since().map_or(Unread::Nothing, Unread::Since),
+        }
+    }
+
+    /// Waits for a queued request, and leads if nobody else does. Returns at the `limit`;
+    /// after `line_end` only if the request still stands in line.
+    pub(crate) fn wait(&self, slot: &Arc<Slot>, limit: &Limit<'_>, line_end: Moment) -> Outcome {
+        let mut line_end = line_end;
+        loop {
+            if !slot.is_done()
+                && let Some(lead) = Lead::take(self)
+            {
+                lead.serve(Some(Own { slot, limit }));
+            }
+            if let Some(outcome) = slot.take() {
+                return outcome;
+            }
+            let now = clock::now();
+            if limit.is_over(now) || line_end <= now {
+                if let Some(outcome) = self.leave_line(slot, limit) {
+                    return outcome;
+                }
+                if limit.is_over(now) {
+                    return self.leave_behind(slot, limit);
+                }
+                // It was taken, and will be completed.
+                line_end = Moment::END;
+            }
+            let crowd = &self.crowds[slot.crowd() % CROWDS];
+            crowd.sleep(limit.next_look(now).min(line_end), || slot.is_done());
+        }
+    }
+
+    /// Takes a request back, if it still stands in line.
+    fn leave_line(&self, slot: &Arc<Slot>, limit: &Limit<'_>) -> Option<Outcome> {
+        let request = self.take_back(slot)?;
+        // The lead may have been offered to it in this very moment.
+        self.post();
+        let late = match (self.is_closed(), limit.is_over(clock::now())) {
+            (true, _) => self.link.named(no_connection()),
+            (false, true) => self.link.named(Error::silent()),
+            (false, false) => self.link.named(all_busy()),
+        };
+        request.fail(&limit.error(late));
+        slot.take()
+    }
+
+    /// Leaves without the outcome of a request that may have been written.
+    fn leave_behind(&self, slot: &Arc<Slot>, limit: &Limit<'_>) -> Outcome {
+        slot.leave().unwrap_or_else(|| {
+            self.post();
+            Err(Failure::sent(limit.error(self.link.named(Error::silent()))))
+        })
+    }
+
+    /// Leads until all is answered, or somebody else does.
+    pub(crate) fn serve(&self) {
+        if let Some(lead) = Lead::take(self) {
+            lead.serve(None);
+        }
+    }
+
+    /// If nobody leads, gives up a connection to what is no more the server. (Who leads
+    /// will find that out.)
+    pub(crate) fn leave_old_server(&self) {
+        if let Some(mut lead) = Lead::take(self)
+            && let Some(wire) = lead.wire.as_deref_mut()
+        {
+            let back = wire.leave_old_server();
+            lead.put_back(back);
+        }
+    }
+
+    /// If nobody leads, writes what is queued, if that can be done without waiting for
+    /// anything, and offers the lead to one who waits.
+    pub(crate) fn post(&self) {
+        drop(Lead::take(self));
+    }
+
+    fn take_back(&self, slot: &Arc<Slot>) -> Option<Request> {
+        let mut state = self.state.lock();
+        let mine = |r: &Request| r.slot().is_some_and(|s| Arc::ptr_eq(s, slot));
+        let at = state.queue.iter().position(mine)?;
+        state.queue.remove(at)
+    }
+}
+
+/// Whether it is worth trying to make one more connection.
+fn may_connect(wire: &Wire) -> bool {
+    wire.unreachable_since().is_none_or(|since| since + NO_MORE_FOR <= clock::now())
+}
+
+fn all_busy() -> Error {
+    Error::new(ErrorKind::PoolTimeout, "all connections were busy for the pool time-out")
+}
+
+fn no_connection() -> Error {
+    Error::new(ErrorKind::Timeout, "no connection to the server was made in time")
+}
+
+/// The request of the caller that leads.
+#[derive(Clone, Copy)]
+struct Own<'a> {
+    slot: &'a Slot,
+    limit: &'a Limit<'a>,
+}
+
+/// The lead of a lane, given back when dropped.
+struct Lead<'a> {
+    lane: &'a Lane,
+    /// Always there, but at the end of the drop.
+    wire: Option<Box<Wire>>,
+    /// In the middle of an exchange.
+    busy: bool,
+}
+
+/// What has to be done for a lane that nobody leads any more.
+enum Left {
+    Nothing,
+    /// What was just taken from the line is to be posted.
+    Post,
+    /// Somebody of these crowds waits, and is to lead.
+    Waiters([Option<usize>; 2]),
+    Unread,
+    Deserted,
+}
+
+impl<'a> Lead<'a> {
+    fn take(lane: &'a Lane) -> Option<Lead<'a>> {
+        let wire = lane.state.lock().wire.take()?;
+        Some(Lead { lane, wire: Some(wire), busy: false })
+    }
+
+    /// Serves the line: a caller until its own request is done or its limit is reached, the
+    /// reaper until nothing is left, or somebody else can go on, or the connection is gone.
+    fn serve(mut self, own: Option<Own<'_>>) {
+        // It may have been answered just before the lead was taken.
+        while own.is_none_or(|own| !own.slot.is_done()) {
+            let lane = self.lane;
+            let Some(wire) = self.wire.as_deref_mut() else { return };
+            // In a forked child the exchange fails at once.
+            if own.is_some() && wire.has_to_connect() && lane.link.check_process().is_ok() {
+                return self.connect_aside();
+            }
+            if lane.take_batch(wire) == 0 && wire.is_idle() {
+                return;
+            }
+            let others = wire.waiters().any(|slot| own.is_none_or(|own| !ptr::eq(slot, own.slot)));
+            self.busy = true;
+            let stayed = exchange(lane, wire, own, || {
+                if others {
+                    lane.wake()
+                }
+            });
+            self.busy = false;
+            let goes = own.is_none() && (!wire.is_connected() || lane.somebody_waits());
+            if !stayed || goes {
+                return;
+            }
+        }
+    }
+
+    /// Hands the lead to a thread that connects the lane.
+    fn connect_aside(mut self) {
+        let (Some(lane), Some(wire)) = (self.lane.itself.upgrade(), self.wire.take()) else {
+            return;
+        };
+        threads::detach_or_run("leasehold-connect", move || {
+            Lead { lane: &lane, wire: Some(wire), busy: false }.connect();
+        });
+    }
+
+    /// Connects. If that fails, so does all that stands in line.
+    fn connect(mut self) {
+        let lane = self.lane;
+        let Some(wire) = self.wire.as_deref_mut() else { return };
+        let connected = threads::survive("connecting", || wire.connect());
+        if let Err(error) = connected.unwrap_or_else(|| Err(panicked())) {
+            lane.state.lock().hand_over(wire, usize::MAX);
+            wire.fail_all(&error);
+        }
+        // Also what must not be sent twice may have failed.
+        lane.wake();
+    }
+
+    /// Gives the lead back and looks at the line in one step: a request that is
+    /// queued now finds the lead free, or is found here.
+    fn leave(&mut self) -> Left {
+        let mut state = self.lane.state.lock();
+        state.taken = 0;
+        let Some(mut wire) = self.wire.take() else { return Left::Nothing };
+        let left = state.left(&wire);
+        self.lane.closed.store(!wire.is_connected(), Ordering::Relaxed);
+        match left {
+            Left::Post => {
+                state.hand_over(&mut wire, usize::MAX);
+                self.wire = Some(wire);
+            }
+            Left::Nothing | Left::Waiters(_) | Left::Unread | Left::Deserted => {
+                state.wire = Some(wire);
+            }
+        }
+        left
+    }
+
+    /// Posts what was taken from the line; what cannot be posted goes back there.
+    fn post(&mut self) {
+        if let Some(back) = self.wire.as_deref_mut().and_then(Wire::post) {
+            self.put_back(back);
+        }
+    }
+
+    /// Stands at the head of the line what has been taken from there.
+    fn put_back(&mut self, mut back: VecDeque<Request>) {
+        let mut state = self.lane.state.lock();
+        back.append(&mut state.queue);
+        state.queue = back;
+        drop(state);
+        self.lane.wake();
+    }
+}
+
+/// Has requests written and answered; whether the leader stayed to the end. The reaper leaves
+/// when a request comes that can be written: the reply that it reads may never come, and holds
+/// nobody up.
+fn exchange(lane: &Lane, wire: &mut Wire, own: Option<Own<'_>>, some_done: impl Fn()) -> bool {
+    match own {
+        None if wire.has_to_connect() || !wire.takes_more() => wire.exchange(None, some_done),
+        None => wire.exchange(Some((Moment::END, &|| lane.has_line())), some_done),
+        Some(Own { slot, limit }) => {
+            let has_to_go = || slot.is_done() || limit.is_stopped();
+            wire.exchange(Some((limit.end(), &has_to_go)), some_done)
+        }
+    }
+}
+
+impl Drop for Lead<'_> {
+    /// Also when a thread that leads unwinds: the line must not stand still.
+    fn drop(&mut self) {
+        if let (true, Some(wire)) = (self.busy, self.wire.as_deref_mut()) {
+            wire.abandon();
+            self.lane.wake();
+        }
+        let lane = self.lane;
+        loop {
+            match self.leave() {
+                Left::Nothing => return,
+                Left::Post => self.post(),
+                Left::Waiters(crowds) => return lane.offer(crowds),
+                Left::Unread => return lane.link.observer.unread(lane.id),
+                Left::Deserted => return lane.link.observer.deserted(lane.id),
+            }
+        }
+    }
+}
+
+impl State {
+    fn queue(&mut self, request: Request) {
+        if let Some(slot) = request.slot() {
+            slot.set_crowd(self.queuing);
+        }
+        self.queue.push_back(request);
+    }
+
+    /// Gives the wire what stands first in line; how much.
+    fn hand_over(&mut self, wire: &mut Wire, most: usize) -> usize {
+        let size = self.queue.len().min(most);
+        let mut asleep = match wire.waiters().next() {
+            Some(_) => self.asleep.clone(),
+            None => self.queuing..self.queuing,
+        };
+        for request in self.queue.drain(..size) {
+            // What came back from a broken connection is of an earlier crowd.
+            if let Some(crowd) = request.slot().map(|slot| slot.crowd()) {
+                asleep = asleep.start.min(crowd)..asleep.end.max(crowd + 1);
+            }
+            wire.take(request);
+        }
+        self.queuing += usize::from(self.queue.is_empty() && asleep.end > self.queuing);
+        self.asleep = asleep;
+        size
+    }
+
+    /// What is to be done when nobody leads any more.
+    fn left(&self, wire: &Wire) -> Left {
+        let (posted, queued) = (wire.waiters().next(), self.waiters().next());
+        let (posted, queued) = (posted.map(Slot::crowd), queued.map(Slot::crowd));
+        // One crowd that was posted is enough: who leads next will be there soon.
+        let full = posted.is_some() && queued.is_some();
+        match posted.or(queued) {
+            _ if !full && !self.queue.is_empty() && wire.can_post() => Left::Post,
+            Some(_) => Left::Waiters([posted, queued]),
+            None if !self.queue.is_empty() || wire.unsent() > 0 => Left::Deserted,
+            None if wire.unread_since().is_some() => Left::Unread,
+            None => Left::Nothing,
+        }
+    }
+
+    fn waiters(&self) -> impl Iterator<Item = &Slot> {
+        self.queue.iter().filter_map(Request::waiter).map(Arc::as_ref)
+    }
+}
+
+impl Lane {
+    /// Moves the head of the line to the wire; how much.
+    fn take_batch(&self, wire: &mut Wire) -> usize {
+        if !wire.takes_more() {
+            return 0;
+        }
+        let mut state = self.state.lock();
+        state.taken = state.hand_over(wire, BATCH);
+        state.taken
+    }
+
+    fn has_line(&self) -> bool {
+        !self.state.lock().queue.is_empty()
+    }
+
+    fn somebody_waits(&self) -> bool {
+        self.state.lock().waiters().next().is_some()
+    }
+
+    /// Offers the lead to the first crowd that has members. If none of them sleeps they
+    /// are about to, and take it then, which may be a while on a busy machine; so it is
+    /// offered to the next as well.
+    fn offer(&self, crowds: [Option<usize>; 2]) {
+        let mut crowds = crowds.into_iter().flatten();
+        crowds.any(|crowd| self.crowds[crowd % CROWDS].offer());
+    }
+
+    /// Wakes those whose requests have been taken from the line.
+    fn wake(&self) {
+        let asleep = self.state.lock().asleep.clone();
+        asleep.for_each(|crowd| self.crowds[crowd % CROWDS].wake());
+    }
+}

@@ -1,0 +1,139 @@
+//! Where connections lead.
+//!
+//! To a server whose address stays, or to one that is looked for whenever a connection is
+//! made, because it may be another by then: see [`sentinel`]. (Where the keys are is another
+//! matter: [`cluster`].) What is looked for is *moved*
+//! when another server is found in its place; each move is counted, and connections made
+//! before it are not used any more.
+
+use std::sync::Arc;
+
+#[cfg(not(all(test, leasehold_model)))]
+use crate::connection::Conn;
+#[cfg(all(test, leasehold_model))]
+use crate::connection::model::Conn;
+use crate::connection::{Address, Ghosts, Identity, Timeouts};
+use crate::error::Result;
+use crate::topology::cluster::{self, Cluster};
+use crate::topology::sentinel::{self, Sentinels, no_master};
+use crate::util::sync::Mailbox;
+
+/// Where the connections of one pool lead.
+#[derive(Clone, Debug)]
+pub(crate) enum Route {
+    To(Arc<Address>),
+    /// To the master that the sentinels name.
+    Master(Arc<Sentinels>),
+    /// To any node of a cluster.
+    Node(Arc<Cluster>),
+}
+
+/// How often what a route leads to has been another server than before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Moves(u64);
+
+impl Moves {
+    pub(crate) fn of(count: u64) -> Moves {
+        Moves(count)
+    }
+}
+
+/// A connection, and what its server said of older ones.
+pub(crate) struct Reached {
+    pub(crate) conn: Conn,
+    pub(crate) ghosts: Ghosts,
+    /// It is good until there are more.
+    pub(crate) moves: Moves,
+    pub(crate) server: Arc<str>,
+}
+
+impl Route {
+    /// Connects to the server of this moment. May speak with several for that, each of which
+    /// has both time-outs for itself.
+    pub(crate) fn open(
+        &self,
+        timeouts: Timeouts,
+        name: &str,
+        ghosts: &[Identity],
+    ) -> Result<Reached> {
+        let open = |address: &Address| {
+            let opened = Conn::open(address, timeouts, name.to_owned(), ghosts)?;
+            Ok((opened, Arc::clone(address.shown())))
+        };
+        let ((opened, server), moves) = match self {
+            Route::To(address) => (open(address)?, 0),
+            Route::Master(sentinels) => sentinels.reach(timeouts, |address| {
+                let (opened, server) = open(address)?;
+                match opened.is_replica {
+                    true => Err(no_master(address)),
+                    false => Ok((opened, server)),
+                }
+            })?,
+            Route::Node(cluster) => (cluster.reach(open)?, 0),
+        };
+        let (conn, ghosts) = (opened.conn, opened.ghosts);
+        Ok(Reached { conn, ghosts, moves: Moves(moves), server })
+    }
+
+    /// The address of the server, if one has been found.
+    pub(crate) fn server(&self) -> Option<Arc<str>> {
+        match self {
+            Route::To(address) => Some(Arc::clone(address.shown())),
+            Route::Master(sentinels) => sentinels.server(),
+            Route::Node(_) => None,
+        }
+    }
+
+    /// Ends a wait of [`Watch::wait`] that waits for a reason to look.
+    pub(crate) fn wake(&self) {
+        if let Route::Node(cluster) = self {
+            cluster.doubt();
+        }
+    }
+
+    /// What looks for another server, where there can be one.
+    pub(crate) fn watch(&self) -> Option<Watch> {
+        match self {
+            Route::To(_) => None,
+            Route::Master(sentinels) => {
+                Some(Watch::Master(sentinel::Watch::new(Arc::clone(sentinels))))
+            }
+            Route::Node(cluster) => {
+                Some(Watch::Nodes(Box::new(cluster::Watch::new(Arc::clone(cluster)))))
+            }
+        }
+    }
+
+    /// A connection that was made with fewer leads to what is no more the server.
+    pub(crate) fn moves(&self) -> Moves {
+        match self {
+            // One node is as good as another.
+            Route::To(_) | Route::Node(_) => Moves::default(),
+            Route::Master(sentinels) => Moves(sentinels.moves()),
+        }
+    }
+}
+
+/// Looks again and again whether the server is another one, over connections that it keeps.
+pub(crate) enum Watch {
+    Master(sentinel::Watch),
+    Nodes(Box<cluster::Watch>),
+}
+
+impl Watch {
+    /// Blocks until it is time to look. `stop` ends the wait, together with [`Route::wake`].
+    pub(crate) fn wait(&mut self, stop: &Mailbox) {
+        match self {
+            Watch::Master(watch) => watch.wait(stop),
+            Watch::Nodes(watch) => watch.wait(stop),
+        }
+    }
+
+    /// Looks. Returns whether the server is another one than before.
+    pub(crate) fn look(&mut self) -> Result<bool> {
+        match self {
+            Watch::Master(watch) => watch.look(),
+            Watch::Nodes(watch) => watch.look(),
+        }
+    }
+}

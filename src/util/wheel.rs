@@ -1,0 +1,578 @@
+//! A hashed timer wheel: what is due when, for many items that mostly get
+//! cancelled before they are.
+//!
+//! Time is cut into ticks. Tick `n` belongs to slot `n % SLOTS`, and a slot is a
+//! doubly linked list of the items due in its ticks, whichever turn of the wheel
+//! they belong to. The wheel remembers the tick it has reached:
+//!
+//! 1. An item goes to the slot of the tick it is due in, or to that of the reached
+//!    tick if it is due before it. So nothing lies behind the reached tick.
+//! 2. `advance` goes through the slots from the reached tick to the tick of `now`,
+//!    both included, or once through all of them if that is more than a turn. It
+//!    takes the items that are due; those of a later turn, or later in the last
+//!    tick, stay where they are.
+//! 3. Each slot knows a moment before which none of its items is due. It is exact
+//!    until an item is cancelled, then possibly too early until the next visit,
+//!    since finding the new one would mean walking the list. A slot with nothing due
+//!    is thus passed at a glance, and the earliest of these moments is `next_due`.
+//!
+//! The lists run through one slab of entries by index. A free entry is used again;
+//! its generation, which its key has to match, says for whom.
+//!
+//! | call               | cost                                                      |
+//! |--------------------|-----------------------------------------------------------|
+//! | `insert`, `cancel` | constant; memory grows only past the most items ever held |
+//! | `advance`          | the slots passed, at most a turn, and the items in them   |
+//! | `next_due`         | one look at each slot                                     |
+//! | `iter`             | the most items ever held                                  |
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::util::clock::Moment;
+
+/// The slots in a turn. A power of two, so that a tick's slot is a few of its bits;
+/// enough for a timer of some seconds to be looked at a few times only before it is due,
+/// few enough to look at them all in well under a microsecond.
+const SLOTS: usize = 512;
+
+/// What is due when. Time is what the caller says it is.
+pub(crate) struct Wheel<T> {
+    /// When tick 0 begins; what is due earlier counts to it as well.
+    start: Moment,
+    /// The length of a tick in nanoseconds, at least one.
+    tick: u64,
+    /// The tick that `advance` has reached. It never goes back.
+    reached: u64,
+    slots: Box<[Slot; SLOTS]>,
+    entries: Vec<Entry<T>>,
+    /// The first free entry; its `next` leads to the others.
+    free: Option<usize>,
+    len: usize,
+}
+
+/// Names one item of one wheel for as long as the wheel holds it, and nothing after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    index: usize,
+    generation: u64,
+}
+
+/// The head of one list.
+#[derive(Clone, Copy)]
+struct Slot {
+    first: Option<usize>,
+    /// No item of the list is due before this.
+    earliest: Moment,
+}
+
+impl Slot {
+    const EMPTY: Slot = Slot { first: None, earliest: Moment::END };
+}
+
+/// An item and its place in a list, or a link of the chain of free entries.
+struct Entry<T> {
+    /// `None` while the entry is free.
+    item: Option<T>,
+    due: Moment,
+    /// How many items have left this entry.
+    generation: u64,
+    slot: usize,
+    previous: Option<usize>,
+    next: Option<usize>,
+}
+
+impl<T> Entry<T> {
+    const FREE: Entry<T> =
+        Entry { item: None, due: Moment::END, generation: 0, slot: 0, previous: None, next: None };
+}
+
+impl<T> Wheel<T> {
+    /// An empty wheel whose first tick begins at `start`. A finer `tick` means fewer
+    /// items per slot but more slots to pass; it does not change what fires when.
+    pub(crate) fn new(tick: Duration, start: Moment) -> Wheel<T> {
+        Wheel {
+            start,
+            tick: u64::try_from(tick.as_nanos()).unwrap_or(u64::MAX).max(1),
+            reached: 0,
+            slots: Box::new([Slot::EMPTY; SLOTS]),
+            entries: Vec::new(),
+            free: None,
+            len: 0,
+        }
+    }
+
+    /// How many items wait.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// All waiting items, in no particular order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.entries.iter().filter_map(|entry| entry.item.as_ref())
+    }
+
+    /// Holds `item` until `due`. If that has passed, the next `advance` fires it.
+    pub(crate) fn insert(&mut self, due: Moment, item: T) -> Key {
+        let index = self.free_entry();
+        let slot = slot_of(self.tick_of(due).max(self.reached));
+        let entry = &mut self.entries[index];
+        entry.item = Some(item);
+        entry.due = due;
+        let generation = entry.generation;
+        self.link(index, slot);
+        self.len += 1;
+        Key { index, generation }
+    }
+
+    /// Takes the item back, or returns `None` if it has fired or was cancelled before.
+    pub(crate) fn cancel(&mut self, key: Key) -> Option<T> {
+        let entry = self.entries.get(key.index)?;
+        if entry.generation != key.generation {
+            return None;
+        }
+        self.remove(key.index)
+    }
+
+    /// Fires every item that is due at `now`: moves it to the end of `fired`. Nothing
+    /// fires early, and nothing twice. The order within one call is not specified.
+    /// A `now` before that of an earlier call is as good as any other.
+    pub(crate) fn advance(&mut self, now: Moment, fired: &mut Vec<T>) {
+        let last = self.tick_of(now).max(self.reached);
+        let turn_end = self.reached.saturating_add(SLOTS as u64 - 1);
+        for tick in self.reached..=last.min(turn_end) {
+            self.sweep(slot_of(tick), now, fired);
+        }
+        self.reached = last;
+    }
+
+    /// A moment before which no item is due, or `None` if there is no item.
+    ///
+    /// It is the very moment at which the earliest item is due, unless an item of
+    /// the same slot that was due before it has been cancelled. Right after
+    /// `advance(now)` it is always later than `now`. So a thread that sleeps until
+    /// `next_due`, advances to that moment and asks again never spins: each round
+    /// fires an item, or is the one round that a cancelled item may still cost.
+    pub(crate) fn next_due(&self) -> Option<Moment> {
+        if self.is_empty() {
+            return None;
+        }
+        self.slots.iter().map(|slot| slot.earliest).min()
+    }
+
+    fn tick_of(&self, moment: Moment) -> u64 {
+        moment.nanos().saturating_sub(self.start.nanos()) / self.tick
+    }
+
+    /// Fires what is due in one slot, and notes when the rest is.
+    fn sweep(&mut self, slot: usize, now: Moment, fired: &mut Vec<T>) {
+        if self.slots[slot].earliest > now {
+            return;
+        }
+        let mut earliest = Moment::END;
+        let mut cursor = self.slots[slot].first;
+        while let Some(index) = cursor {
+            let due = self.entries[index].due;
+            cursor = self.entries[index].next;
+            if due <= now {
+                fired.extend(self.remove(index));
+            } else {
+                earliest = earliest.min(due);
+            }
+        }
+        self.slots[slot].earliest = earliest;
+    }
+
+    /// Empties an entry that holds an item, and ends the life of its key.
+    fn remove(&mut self, index: usize) -> Option<T> {
+        self.unlink(index);
+        self.len -= 1;
+        let entry = &mut self.entries[index];
+        entry.generation += 1;
+        entry.next = self.free.replace(index);
+        entry.item.take()
+    }
+
+    /// Takes an entry off the chain of free ones, or makes a new one.
+    fn free_entry(&mut self) -> usize {
+        if let Some(index) = self.free {
+            self.free = self.entries[index].next;
+            return index;
+        }
+        self.entries.push(Entry::FREE);
+        self.entries.len() - 1
+    }
+
+    /// Puts an entry at the head of a slot's list.
+    fn link(&mut self, index: usize, slot: usize) {
+        let head = &mut self.slots[slot];
+        let next = head.first.replace(index);
+        let entry = &mut self.entries[index];
+        head.earliest = head.earliest.min(entry.due);
+        entry.slot = slot;
+        entry.previous = None;
+        entry.next = next;
+        if let Some(next) = next {
+            self.entries[next].previous = Some(index);
+        }
+    }
+
+    /// Takes an entry out of its slot's list.
+    fn unlink(&mut self, index: usize) {
+        let Entry { slot, previous, next, .. } = self.entries[index];
+        if let Some(next) = next {
+            self.entries[next].previous = previous;
+        }
+        match previous {
+            Some(previous) => self.entries[previous].next = next,
+            None => self.set_first(slot, next),
+        }
+    }
+
+    /// Changes the head of a slot's list; an empty list forgets what was due in it.
+    fn set_first(&mut self, slot: usize, first: Option<usize>) {
+        match first {
+            Some(_) => self.slots[slot].first = first,
+            None => self.slots[slot] = Slot::EMPTY,
+        }
+    }
+}
+
+fn slot_of(tick: u64) -> usize {
+    (tick % SLOTS as u64) as usize
+}
+
+/// Says how many items wait, not which: they belong to others.
+impl<T> fmt::Debug for Wheel<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wheel")
+            .field("len", &self.len)
+            .field("next_due", &self.next_due())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+    use proptest::sample::Index;
+
+    use super::*;
+
+    const TICK: u64 = 1_000;
+    const TURN: u64 = TICK * SLOTS as u64;
+    /// Not a multiple of a tick, and some turns after the clock's own start.
+    const START: u64 = 10 * TURN + 137;
+
+    fn wheel<T>() -> Wheel<T> {
+        Wheel::new(Duration::from_nanos(TICK), at(0))
+    }
+
+    /// The moment `nanos` after the wheel's start.
+    fn at(nanos: u64) -> Moment {
+        Moment::from_nanos(START + nanos)
+    }
+
+    fn advance<T: Ord>(wheel: &mut Wheel<T>, now: Moment) -> Vec<T> {
+        let mut fired = Vec::new();
+        wheel.advance(now, &mut fired);
+        fired.sort();
+        fired
+    }
+
+    #[test]
+    fn an_item_fires_at_its_moment_and_not_a_nanosecond_before() {
+        let mut wheel = wheel();
+        wheel.insert(at(TICK + 500), 'a');
+        assert!(advance(&mut wheel, at(TICK + 499)).is_empty());
+        assert_eq!(advance(&mut wheel, at(TICK + 500)), ['a']);
+        assert!(advance(&mut wheel, at(TICK + 500)).is_empty());
+        assert!(wheel.is_empty());
+    }
+
+    #[test]
+    fn firing_appends_to_what_is_there() {
+        let mut wheel = wheel();
+        wheel.insert(at(1), 'b');
+        let mut fired = vec!['a'];
+        wheel.advance(at(1), &mut fired);
+        assert_eq!(fired, ['a', 'b']);
+    }
+
+    #[test]
+    fn an_item_of_a_later_turn_stays_in_its_slot() {
+        let mut wheel = wheel();
+        wheel.insert(at(3 * TURN + 7), 'z');
+        wheel.insert(at(7), 'a');
+        assert_eq!(advance(&mut wheel, at(2 * TURN + 7)), ['a']);
+        assert_eq!(wheel.next_due(), Some(at(3 * TURN + 7)));
+        assert!(advance(&mut wheel, at(3 * TURN + 6)).is_empty());
+        assert_eq!(advance(&mut wheel, at(3 * TURN + 7)), ['z']);
+    }
+
+    #[test]
+    fn an_item_of_the_past_fires_at_the_next_call() {
+        let mut wheel = wheel();
+        advance(&mut wheel, at(100 * TICK));
+        wheel.insert(at(5 * TICK), 'a');
+        wheel.insert(Moment::START, 'b');
+        assert_eq!(wheel.next_due(), Some(Moment::START));
+        assert_eq!(advance(&mut wheel, at(100 * TICK)), ['a', 'b']);
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_does_no_harm() {
+        let mut wheel = wheel();
+        advance(&mut wheel, at(100 * TICK));
+        wheel.insert(at(50 * TICK), 'a');
+        wheel.insert(at(60 * TICK), 'b');
+        assert!(advance(&mut wheel, at(40 * TICK)).is_empty());
+        assert_eq!(advance(&mut wheel, at(55 * TICK)), ['a']);
+        assert_eq!(wheel.next_due(), Some(at(60 * TICK)));
+        assert_eq!(advance(&mut wheel, at(60 * TICK)), ['b']);
+    }
+
+    #[test]
+    fn the_longest_jump_costs_one_turn() {
+        let mut wheel = Wheel::new(Duration::ZERO, Moment::START);
+        wheel.insert(Moment::END, 'z');
+        wheel.insert(at(0), 'a');
+        let almost = Moment::END.before(Duration::from_nanos(1));
+        assert_eq!(advance(&mut wheel, almost), ['a']);
+        assert_eq!(wheel.reached, almost.nanos());
+        assert_eq!(wheel.next_due(), Some(Moment::END));
+        assert_eq!(advance(&mut wheel, Moment::END), ['z']);
+    }
+
+    #[test]
+    fn a_tick_that_no_clock_can_count_is_one_slot_for_all() {
+        let mut wheel = Wheel::new(Duration::MAX, at(0));
+        wheel.insert(at(1), 'a');
+        wheel.insert(at(2), 'b');
+        assert_eq!(advance(&mut wheel, at(1)), ['a']);
+        assert_eq!(advance(&mut wheel, Moment::END), ['b']);
+    }
+
+    #[test]
+    fn a_key_is_dead_once_its_item_is_gone() {
+        let mut wheel = wheel();
+        let cancelled = wheel.insert(at(1), 'a');
+        assert_eq!(wheel.cancel(cancelled), Some('a'));
+        assert_eq!(wheel.cancel(cancelled), None);
+        let fires = wheel.insert(at(1), 'b');
+        assert_eq!(fires.index, cancelled.index);
+        assert_eq!(wheel.cancel(cancelled), None);
+        assert_eq!(advance(&mut wheel, at(1)), ['b']);
+        assert_eq!(wheel.cancel(fires), None);
+    }
+
+    #[test]
+    fn entries_are_used_again() {
+        let mut wheel = wheel();
+        for round in 0..1_000 {
+            let first = wheel.insert(at(round * TICK), 'a');
+            wheel.insert(at(round * TICK + 1), 'b');
+            assert_eq!(wheel.cancel(first), Some('a'));
+            assert_eq!(advance(&mut wheel, at(round * TICK + 1)), ['b']);
+        }
+        assert_eq!(wheel.entries.len(), 2);
+    }
+
+    #[test]
+    fn a_slot_emptied_by_cancelling_is_not_waited_for() {
+        let mut wheel = wheel();
+        assert_eq!(wheel.next_due(), None);
+        let early = wheel.insert(at(TICK), 'a');
+        wheel.insert(at(9 * TICK), 'b');
+        assert_eq!(wheel.next_due(), Some(at(TICK)));
+        wheel.cancel(early);
+        assert_eq!(wheel.next_due(), Some(at(9 * TICK)));
+    }
+
+    #[test]
+    fn a_cancelled_item_costs_at_most_one_round() {
+        let mut wheel = wheel();
+        let early = wheel.insert(at(TICK), 'a');
+        wheel.insert(at(TURN + TICK), 'b');
+        wheel.cancel(early);
+        assert_eq!(wheel.next_due(), Some(at(TICK)));
+        assert!(advance(&mut wheel, at(TICK)).is_empty());
+        assert_eq!(wheel.next_due(), Some(at(TURN + TICK)));
+    }
+
+    #[test]
+    fn debug_output_is_short() {
+        let mut wheel = wheel();
+        wheel.insert(Moment::from_nanos(START), "secret");
+        let text = format!("{wheel:?}");
+        assert!(text.starts_with("Wheel { len: 1, next_due: Some("), "{text}");
+        assert!(!text.contains("secret"), "{text}");
+    }
+
+    /// One call on the wheel. Spans are in nanoseconds from the present, and may
+    /// point to the past.
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(i64),
+        /// With the due of the item before.
+        InsertEqual,
+        CancelLive(Index),
+        /// With any key ever given, most of them dead.
+        CancelAny(Index),
+        Advance(i64),
+        AdvanceToNextDue,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            8 => span().prop_map(Step::Insert),
+            2 => Just(Step::InsertEqual),
+            3 => any::<Index>().prop_map(Step::CancelLive),
+            2 => any::<Index>().prop_map(Step::CancelAny),
+            4 => span().prop_map(Step::Advance),
+            2 => Just(Step::AdvanceToNextDue),
+        ];
+        proptest::collection::vec(step, 1..200)
+    }
+
+    /// Near, at a tick's border, within a turn, around whole turns, far away, behind.
+    fn span() -> impl Strategy<Value = i64> {
+        let (tick, turn) = (TICK as i64, TURN as i64);
+        prop_oneof![
+            2 => Just(0),
+            6 => 0..4 * tick,
+            3 => (0..SLOTS as i64).prop_map(move |ticks| ticks * tick),
+            3 => 0..turn,
+            3 => (1..4i64, -2 * tick..2 * tick).prop_map(move |(turns, off)| turns * turn + off),
+            1 => 0..1_000_000 * turn,
+            2 => -3 * tick..0,
+            2 => -2 * turn..0,
+        ]
+    }
+
+    /// A wheel beside a plain map that does the same. Items are numbered.
+    struct Pair {
+        wheel: Wheel<usize>,
+        now: Moment,
+        last_due: Moment,
+        keys: Vec<Key>,
+        live: BTreeMap<usize, Moment>,
+        cancelled: bool,
+    }
+
+    impl Pair {
+        fn new() -> Pair {
+            Pair {
+                wheel: wheel(),
+                now: at(0),
+                last_due: at(0),
+                keys: Vec::new(),
+                live: BTreeMap::new(),
+                cancelled: false,
+            }
+        }
+
+        fn apply(&mut self, step: Step) {
+            match step {
+                Step::Insert(span) => self.insert(self.moment_after(span)),
+                Step::InsertEqual => self.insert(self.last_due),
+                Step::CancelLive(index) => self.cancel_live(index),
+                Step::CancelAny(index) => self.cancel_any(index),
+                Step::Advance(span) => self.advance(self.moment_after(span)),
+                Step::AdvanceToNextDue => self.advance_to_next_due(),
+            }
+            self.check();
+        }
+
+        fn moment_after(&self, span: i64) -> Moment {
+            Moment::from_nanos(self.now.nanos().saturating_add_signed(span))
+        }
+
+        fn insert(&mut self, due: Moment) {
+            let number = self.keys.len();
+            self.keys.push(self.wheel.insert(due, number));
+            self.live.insert(number, due);
+            self.last_due = due;
+        }
+
+        fn cancel_live(&mut self, index: Index) {
+            let live: Vec<_> = self.live.keys().copied().collect();
+            if !live.is_empty() {
+                self.cancel(*index.get(&live));
+            }
+        }
+
+        fn cancel_any(&mut self, index: Index) {
+            if !self.keys.is_empty() {
+                self.cancel(index.index(self.keys.len()));
+            }
+        }
+
+        /// Cancels twice: the second time must always be in vain.
+        fn cancel(&mut self, number: usize) {
+            let expected = self.live.remove(&number).map(|_| number);
+            assert_eq!(self.wheel.cancel(self.keys[number]), expected);
+            assert_eq!(self.wheel.cancel(self.keys[number]), None);
+            self.cancelled |= expected.is_some();
+        }
+
+        fn advance(&mut self, now: Moment) {
+            self.now = now;
+            let is_due = |number: &usize| self.live[number] <= now;
+            let due: Vec<_> = self.live.keys().copied().filter(is_due).collect();
+            self.live.retain(|_, due| *due > now);
+            assert_eq!(advance(&mut self.wheel, now), due);
+            assert!(self.wheel.next_due().is_none_or(|next| next > now));
+        }
+
+        fn advance_to_next_due(&mut self) {
+            if let Some(next) = self.wheel.next_due() {
+                self.advance(next);
+            }
+        }
+
+        fn check(&self) {
+            assert_eq!(self.wheel.len(), self.live.len());
+            assert_eq!(self.wheel.is_empty(), self.live.is_empty());
+            let mut items: Vec<_> = self.wheel.iter().copied().collect();
+            items.sort();
+            assert!(items.iter().eq(self.live.keys()));
+            self.check_next_due();
+        }
+
+        fn check_next_due(&self) {
+            let next = self.wheel.next_due();
+            let earliest = self.live.values().min().copied();
+            assert_eq!(next.is_some(), earliest.is_some());
+            assert!(next <= earliest);
+            assert!(self.cancelled || next == earliest);
+        }
+
+        /// Sleeping until the next due fires all, in no more rounds than inserts.
+        fn run_out(&mut self) {
+            for _ in 0..self.keys.len() {
+                self.advance_to_next_due();
+            }
+            assert!(self.wheel.is_empty());
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn it_does_what_a_plain_map_does(steps in steps()) {
+            let mut pair = Pair::new();
+            for step in steps {
+                pair.apply(step);
+            }
+            pair.run_out();
+        }
+    }
+}
