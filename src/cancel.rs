@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::util::clock::{self, Moment};
-use crate::util::sync::{Mailbox, Mutex, TIME_PASSES};
+use crate::util::sync::{Mutex, Parker, TIME_PASSES};
 
 /// Ends waits from another thread.
 ///
@@ -26,17 +26,17 @@ use crate::util::sync::{Mailbox, Mutex, TIME_PASSES};
 /// ```
 #[derive(Clone, Default)]
 #[must_use = "a token ends no wait until it is given to a lock"]
-pub struct CancelToken(Arc<Inner>);
+pub struct CancelToken(Arc<TokenState>);
 
 #[derive(Default)]
-struct Inner {
+struct TokenState {
     cancelled: AtomicBool,
     /// Who to wake, by the address of the mailbox: a thread waits once at a time.
-    waiting: Mutex<HashMap<usize, Arc<Mailbox>>>,
+    waiting: Mutex<HashMap<usize, Arc<Parker>>>,
 }
 
 /// A panic leaves it in order: loggers and callbacks run with no lock held (`tests/panics.rs`).
-impl RefUnwindSafe for Inner {}
+impl RefUnwindSafe for TokenState {}
 
 impl CancelToken {
     /// Makes a token that is not cancelled.
@@ -66,7 +66,7 @@ impl CancelToken {
 
     /// Has the mailbox rung at cancellation, until the answer is dropped. To be
     /// looked at ([`CancelToken::is_cancelled`]) after this and before each sleep.
-    pub(crate) fn watch(&self, mailbox: &Arc<Mailbox>) -> Watching {
+    pub(crate) fn watch(&self, mailbox: &Arc<Parker>) -> Watching {
         let key = Arc::as_ptr(mailbox) as usize;
         self.0.waiting.lock().insert(key, Arc::clone(mailbox));
         Watching { token: self.clone(), key }
@@ -187,7 +187,7 @@ impl<'a> Limit<'a> {
         let mut now = clock::now();
         let end = now + span;
         while now < end && !self.is_over(now) {
-            Mailbox::default().sleep(end.min(self.next_look(now)));
+            Parker::default().sleep(end.min(self.next_look(now)));
             now = clock::now();
         }
     }

@@ -28,13 +28,13 @@ use crate::topology::audit::OnFinding;
 #[must_use = "a client that is dropped at once ends its connections at once"]
 pub struct Client {
     engine: Arc<Engine>,
-    door: Arc<Door>,
+    door: Arc<LastHandle>,
 }
 
 /// Shared by the clones of a client, but not by what it made.
-struct Door(Arc<Engine>);
+struct LastHandle(Arc<Engine>);
 
-impl Drop for Door {
+impl Drop for LastHandle {
     fn drop(&mut self) {
         self.0.flush();
     }
@@ -63,7 +63,7 @@ impl Client {
 
     fn start(settings: Builder, lazily: bool) -> Result<Client> {
         let engine = Engine::start(settings, lazily)?;
-        let door = Arc::new(Door(Arc::clone(&engine)));
+        let door = Arc::new(LastHandle(Arc::clone(&engine)));
         Ok(Client { engine, door })
     }
 

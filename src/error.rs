@@ -49,12 +49,12 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// assert_eq!(error.to_string(), "no answer [lock \"orders:42\"]");
 /// ```
 #[derive(Clone)]
-pub struct Error(Arc<Inner>);
+pub struct Error(Arc<ErrorDetails>);
 
 #[derive(Clone)]
-struct Inner {
+struct ErrorDetails {
     kind: ErrorKind,
-    outlook: Outlook,
+    outlook: Retryability,
     message: Cow<'static, str>,
     code: Option<Box<str>>,
     lost: Option<LostReason>,
@@ -65,7 +65,7 @@ struct Inner {
 
 /// What becomes of a failure if one waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outlook {
+enum Retryability {
     /// It passes.
     Passing,
     /// A change on the server ends it, or a lighter load.
@@ -123,11 +123,13 @@ impl ErrorKind {
         }
     }
 
-    fn outlook(self) -> Outlook {
+    fn outlook(self) -> Retryability {
         match self {
-            ErrorKind::Connection | ErrorKind::Timeout | ErrorKind::PoolTimeout => Outlook::Passing,
-            ErrorKind::NotReplicated => Outlook::Mendable,
-            _ => Outlook::Final,
+            ErrorKind::Connection | ErrorKind::Timeout | ErrorKind::PoolTimeout => {
+                Retryability::Passing
+            }
+            ErrorKind::NotReplicated => Retryability::Mendable,
+            _ => Retryability::Final,
         }
     }
 }
@@ -163,7 +165,7 @@ impl Error {
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Error {
         let (outlook, message) = (kind.outlook(), message.into());
         let (code, lost, lock, server, source) = (None, None, None, None, None);
-        Error(Arc::new(Inner { kind, outlook, message, code, lost, lock, server, source }))
+        Error(Arc::new(ErrorDetails { kind, outlook, message, code, lost, lock, server, source }))
     }
 
     /// Names the lock, unless the error names one.
@@ -252,7 +254,7 @@ impl Error {
     /// A call for a lock that failed holds nothing: what a late answer grants is released.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn is_retryable(&self) -> bool {
-        matches!(self.0.outlook, Outlook::Passing | Outlook::Mendable)
+        matches!(self.0.outlook, Retryability::Passing | Retryability::Mendable)
     }
 
     /// Returns whether the lease was lost: it ran out, or the server said that it
@@ -342,12 +344,12 @@ impl Error {
 
     /// Whether waiting will mend it: no answer, or an answer that says "not now".
     pub(crate) fn is_passing(&self) -> bool {
-        self.0.outlook == Outlook::Passing
+        self.0.outlook == Retryability::Passing
     }
 
     /// Whether it is no use to try again.
     pub(crate) fn is_final(&self) -> bool {
-        self.0.outlook == Outlook::Final
+        self.0.outlook == Retryability::Final
     }
 
     /// What the server refused: its words, and what can be done about them.
@@ -403,10 +405,10 @@ impl RefUnwindSafe for Error {}
 impl PartialEq for Error {
     fn eq(&self, other: &Error) -> bool {
         let facts = |error: &Error| {
-            let Inner { kind, outlook, lost, .. } = *error.0;
+            let ErrorDetails { kind, outlook, lost, .. } = *error.0;
             (kind, outlook, lost)
         };
-        let words = |it: &Inner| [it.code.is_some(), it.lock.is_some(), it.server.is_some()];
+        let words = |it: &ErrorDetails| [it.code.is_some(), it.lock.is_some(), it.server.is_some()];
         facts(self) == facts(other)
             && words(&self.0) == words(&other.0)
             && self.to_string() == other.to_string()
@@ -415,7 +417,7 @@ impl PartialEq for Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { message, lost, lock, server, .. } = &*self.0;
+        let ErrorDetails { message, lost, lock, server, .. } = &*self.0;
         f.write_str(message)?;
         if let Some(reason) = lost {
             write!(f, ": {reason}")?;
@@ -444,7 +446,7 @@ impl fmt::Display for Shortened<'_> {
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { kind, message, code, lost, lock, server, source, .. } = &*self.0;
+        let ErrorDetails { kind, message, code, lost, lock, server, source, .. } = &*self.0;
         let mut debug = f.debug_struct("Error");
         debug.field("kind", kind).field("message", message);
         let facts: [(&str, Option<&dyn fmt::Debug>); 5] = [
@@ -496,16 +498,16 @@ pub(crate) struct Refusal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// That slot is served there from now on.
-    Moved(u16, Place),
+    Moved(u16, NodeAddress),
     /// This command is served there, if it is announced.
-    Ask(Place),
+    Ask(NodeAddress),
     /// It can be run here or elsewhere soon.
     Later,
 }
 
 /// Where a node says that another is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct NodeAddress {
     /// Where the one is that says so, if not known.
     pub(crate) host: Option<String>,
     pub(crate) port: u16,
@@ -523,8 +525,8 @@ impl Refusal {
     }
 
     /// What becomes of it, and what its reader can do.
-    fn advice(&self) -> (Outlook, &'static str) {
-        use Outlook::{Final, Login, Mendable, Passing};
+    fn advice(&self) -> (Retryability, &'static str) {
+        use Retryability::{Final, Login, Mendable, Passing};
         match self.code.as_str() {
             "LOADING" => (Passing, "it is still reading its data; try again later"),
             "BUSY" => (Passing, "a script has run for too long; end it with SCRIPT KILL"),
@@ -569,7 +571,7 @@ impl Refusal {
             // Newer servers say more behind the address.
             let (host, port) = place.split(' ').next()?.rsplit_once(':')?;
             let host = (!host.is_empty() && host != "?").then(|| host.to_owned());
-            Some((slot.parse().ok()?, Place { host, port: port.parse().ok()? }))
+            Some((slot.parse().ok()?, NodeAddress { host, port: port.parse().ok()? }))
         };
         match self.code.as_str() {
             "MOVED" => place().map(|(slot, place)| Direction::Moved(slot, place)),
@@ -652,7 +654,7 @@ mod tests {
     #[test]
     fn directions_are_read() {
         let direction = |code, detail| Refusal::new(code, detail).direction();
-        let place = |host: Option<&str>| Place { host: host.map(str::to_owned), port: 6381 };
+        let place = |host: Option<&str>| NodeAddress { host: host.map(str::to_owned), port: 6381 };
         let moved = Some(Direction::Moved(3999, place(Some("127.0.0.1"))));
         assert_eq!(direction("MOVED", "3999 127.0.0.1:6381"), moved);
         assert_eq!(

@@ -30,23 +30,23 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acquire::release::{Hold, Seat};
-use crate::acquire::schedule::{Pace, Questions};
+use crate::acquire::release::{HoldHandle, LockContext};
+use crate::acquire::schedule::{Pace, RetrySchedule};
 use crate::cancel::{CancelToken, Limit, Watching};
 use crate::command::owner::{HoldId, Holder, Owner, ThreadId};
-use crate::command::script::{Call, LaneId};
+use crate::command::script::{Call, ConnectionId};
 use crate::engine::UnderWay;
 use crate::error::{Error, Result};
 use crate::events::{Acquired, Event, Waited};
-use crate::kind::rules::{Ask, Line, Listens, Rules, Verdict, Wake};
-use crate::listener::channels::{Channel, Hearing, Waiting};
-use crate::local::hold::{self, Grant, Lease};
+use crate::kind::rules::{AcquireArgs, AcquireReply, KindRules, ListensTo, Queueing, Wake};
+use crate::listener::channels::{Channel, SubscriptionState, Waiting};
+use crate::local::hold::{self, Grant, Hold};
 use crate::local::queue::Ticket;
-use crate::local::table::{Entry, Wish};
+use crate::local::table::{EntryOutcome, EntryRequest};
 use crate::local::{Caller, Turn};
 use crate::pool::At;
-use crate::pool::request::{Answer, Debt, Request};
-use crate::topology::route::Moves;
+use crate::pool::request::{Answer, BackgroundTask, Request};
+use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment, Patience};
 
 #[cfg(all(test, leasehold_model))]
@@ -58,9 +58,9 @@ pub(crate) const GRACE: Duration = Duration::from_millis(50);
 
 /// What a verb was called with.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Attempt<'a> {
-    pub(crate) seat: &'a Arc<Seat>,
-    pub(crate) rules: &'static dyn Rules,
+pub(crate) struct AcquireCall<'a> {
+    pub(crate) seat: &'a Arc<LockContext>,
+    pub(crate) rules: &'static dyn KindRules,
     /// A fixed lease, or `None` for one that is renewed.
     pub(crate) lease: Option<Duration>,
     pub(crate) owned: bool,
@@ -74,9 +74,9 @@ pub(crate) struct Attempt<'a> {
     pub(crate) cancel: Option<&'a CancelToken>,
 }
 
-impl Attempt<'_> {
+impl AcquireCall<'_> {
     /// Gets the lock, or does not: `None` if the caller's patience ended.
-    pub(crate) fn acquire(&self) -> Result<Option<Hold>> {
+    pub(crate) fn acquire(&self) -> Result<Option<HoldHandle>> {
         self.ask().map_err(|error| self.named(error))
     }
 
@@ -85,31 +85,31 @@ impl Attempt<'_> {
         error.with_lock_name(Arc::clone(self.seat.local.name().given()))
     }
 
-    fn ask(&self) -> Result<Option<Hold>> {
+    fn ask(&self) -> Result<Option<HoldHandle>> {
         let now = clock::now();
         self.check_wanted()?;
         let (rules, owned, renewed) = (self.rules, self.owned, self.lease.is_none());
         let waits = self.patience != Patience::None;
         let endless = self.patience == Patience::Forever && self.cancel.is_none();
-        let wish = Wish { rules, owned, waits, endless, renewed };
+        let wish = EntryRequest { rules, owned, waits, endless, renewed };
         let entry = self.seat.local.enter(&wish, self.holder, self.thread(), now);
         if entry.as_ref().is_err_and(Error::is_deadlock) {
             // In a forked child the one in the way is the parent's.
             self.seat.engine.fleet.check_process()?;
         }
         let beside = match entry? {
-            Entry::Again(lease) => return self.enter_again(self.hold(lease)).map(Some),
-            Entry::Beside(owner) => Some(owner),
-            Entry::Anew => None,
-            Entry::Busy => return self.seat.engine.fleet.check_process().map(|()| None),
+            EntryOutcome::Again(lease) => return self.enter_again(self.hold(lease)).map(Some),
+            EntryOutcome::Beside(owner) => Some(owner),
+            EntryOutcome::Anew => None,
+            EntryOutcome::Busy => return self.seat.engine.fleet.check_process().map(|()| None),
         };
         self.seat.engine.ready(&self.limit())?;
         let caller = Caller::of(wish, self.on_behalf);
-        if self.rules.line() == Line::None {
-            return Asking::new(self, caller, None, beside, now).run();
+        if self.rules.line() == Queueing::None {
+            return Acquire::new(self, caller, None, beside, now).run();
         }
         match self.seat.local.line_up(caller.clone(), now) {
-            Some(ticket) => Asking::new(self, caller, Some(ticket), beside, now).run(),
+            Some(ticket) => Acquire::new(self, caller, Some(ticket), beside, now).run(),
             None => self.seat.engine.fleet.check_process().map(|()| None),
         }
     }
@@ -126,9 +126,9 @@ impl Attempt<'_> {
     /// How soon one that was refused asks again.
     fn pace(&self) -> Pace {
         match (self.rules.listens(), self.rules.line()) {
-            (Listens::Nothing, _) => Pace::BackOff(self.seat.engine.back_off),
-            (_, Line::None) => Pace::Unaided,
-            (_, Line::Gate) => Pace::Polled,
+            (ListensTo::Nothing, _) => Pace::BackOff(self.seat.engine.back_off),
+            (_, Queueing::None) => Pace::Unaided,
+            (_, Queueing::InProcess) => Pace::Polled,
         }
     }
 
@@ -147,13 +147,13 @@ impl Attempt<'_> {
         self.cancel.map_or(Ok(()), CancelToken::check)
     }
 
-    pub(crate) fn hold(&self, lease: Arc<Lease>) -> Hold {
-        Hold::new(Arc::clone(self.seat), lease)
+    pub(crate) fn hold(&self, lease: Arc<Hold>) -> HoldHandle {
+        HoldHandle::new(Arc::clone(self.seat), lease)
     }
 
     /// A nested guard: sees to the lease that it wants. The hold that is given is
     /// ended again if that fails.
-    pub(crate) fn enter_again(&self, hold: Hold) -> Result<Hold> {
+    pub(crate) fn enter_again(&self, hold: HoldHandle) -> Result<HoldHandle> {
         match self.lease {
             None => hold.keep_renewed(),
             // A fixed lease inside a hold that is renewed needs nothing.
@@ -165,10 +165,10 @@ impl Attempt<'_> {
 }
 
 /// A caller that wants the lock.
-struct Asking<'a> {
+struct Acquire<'a> {
     /// Dropped last, after the clean-up.
     _call: UnderWay<'a>,
-    attempt: &'a Attempt<'a>,
+    attempt: &'a AcquireCall<'a>,
     caller: Caller,
     /// Its place in line, if the kind has one.
     ticket: Option<Ticket>,
@@ -180,10 +180,10 @@ struct Asking<'a> {
     threads: u32,
     started: Moment,
     /// The line to the server on which a question has no answer yet.
-    open: Option<LaneId>,
+    open: Option<ConnectionId>,
     /// How many moves there had been before the last question.
-    moves: Moves,
-    questions: Questions,
+    moves: Generation,
+    questions: RetrySchedule,
     /// What wakes it, from its first sleep on.
     watching: Option<[Option<Watching>; 2]>,
     /// The channel that it listens to, once it was refused.
@@ -200,7 +200,7 @@ struct Asking<'a> {
     endless: bool,
 }
 
-impl Drop for Asking<'_> {
+impl Drop for Acquire<'_> {
     /// Also if a logger or an allocation panics: the line must move on.
     fn drop(&mut self) {
         if self.here {
@@ -212,23 +212,23 @@ impl Drop for Asking<'_> {
 
 /// What to do next.
 enum Next {
-    Ask(Option<LaneId>),
+    Ask(Option<ConnectionId>),
     Sleep(Moment),
     /// Sleep, though the lock may be free.
     Yield(Moment),
 }
 
-impl<'a> Asking<'a> {
+impl<'a> Acquire<'a> {
     fn new(
-        attempt: &'a Attempt<'a>,
+        attempt: &'a AcquireCall<'a>,
         caller: Caller,
         ticket: Option<Ticket>,
         beside: Option<Owner>,
         now: Moment,
-    ) -> Asking<'a> {
+    ) -> Acquire<'a> {
         let (engine, rules, hold) = (&attempt.seat.engine, attempt.rules, HoldId::next());
         let owner = Owner::new(engine.id, hold, rules.suffix());
-        Asking {
+        Acquire {
             _call: engine.call(),
             attempt,
             caller,
@@ -239,8 +239,8 @@ impl<'a> Asking<'a> {
             threads: 0,
             started: now,
             open: None,
-            moves: Moves::default(),
-            questions: Questions::new(now, engine.poll_bound, hold.seed(), attempt.pace()),
+            moves: Generation::default(),
+            questions: RetrySchedule::new(now, engine.poll_bound, hold.seed(), attempt.pace()),
             watching: None,
             listening: None,
             own_channel: OnceCell::new(),
@@ -251,11 +251,11 @@ impl<'a> Asking<'a> {
         }
     }
 
-    fn seat(&self) -> &'a Seat {
+    fn seat(&self) -> &'a LockContext {
         self.attempt.seat
     }
 
-    fn run(mut self) -> Result<Option<Hold>> {
+    fn run(mut self) -> Result<Option<HoldHandle>> {
         let outcome = match self.wait() {
             Ok(Some(hold)) => Ok(Some(hold)),
             // A hold may be passed to it in the very moment in which it gives up; it
@@ -271,13 +271,13 @@ impl<'a> Asking<'a> {
         outcome
     }
 
-    fn leave(&mut self) -> Option<Hold> {
+    fn leave(&mut self) -> Option<HoldHandle> {
         self.here = false;
         let passed = self.seat().local.leave(self.ticket?);
-        passed.map(|lease| self.attempt.hold(lease)).filter(Hold::is_held)
+        passed.map(|lease| self.attempt.hold(lease)).filter(HoldHandle::is_held)
     }
 
-    fn wait(&mut self) -> Result<Option<Hold>> {
+    fn wait(&mut self) -> Result<Option<HoldHandle>> {
         loop {
             let now = clock::now();
             let local = &self.seat().local;
@@ -363,8 +363,8 @@ impl<'a> Asking<'a> {
     }
 
     /// Asks the server once. `None` if it was refused or got no answer, and goes on.
-    fn ask(&mut self, lane: Option<LaneId>) -> Result<Option<Hold>> {
-        let Seat { engine, local } = self.seat();
+    fn ask(&mut self, lane: Option<ConnectionId>) -> Result<Option<HoldHandle>> {
+        let LockContext { engine, local } = self.seat();
         let session = engine.ears.session().filter(|_| self.caller.wish.waits);
         // Who tells the listener of a channel has looked there before: it may be
         // subscribed and given up again before this caller registers.
@@ -372,8 +372,8 @@ impl<'a> Asking<'a> {
             Some(_) => self.channel(),
             None => local.known_channel(self.attempt.rules.listens()).or(self.own_channel.get()),
         };
-        let hearing = channel.map_or(Hearing::Nothing, |channel| channel.hearing());
-        let told = session.filter(|_| channel.is_some() && hearing == Hearing::Nothing);
+        let hearing = channel.map_or(SubscriptionState::Nothing, |channel| channel.hearing());
+        let told = session.filter(|_| channel.is_some() && hearing == SubscriptionState::Nothing);
         let news = channel.map(|channel| channel.news());
         let wanted = channel.filter(|_| told.is_some()).cloned();
         self.questions.before(news, hearing, told);
@@ -407,8 +407,8 @@ impl<'a> Asking<'a> {
     }
 
     fn question(&self, wanted: Option<&Channel>) -> Call {
-        let Seat { engine, local } = self.seat();
-        let call = self.attempt.rules.acquire(&Ask {
+        let LockContext { engine, local } = self.seat();
+        let call = self.attempt.rules.acquire(&AcquireArgs {
             name: local.name(),
             owner: &self.owner,
             lease: self.attempt.term(),
@@ -423,9 +423,9 @@ impl<'a> Asking<'a> {
 
     /// The channel on which it hears that the lock is free.
     fn channel(&self) -> Option<&Arc<Channel>> {
-        let (Seat { engine, local }, rules) = (self.seat(), self.attempt.rules);
+        let (LockContext { engine, local }, rules) = (self.seat(), self.attempt.rules);
         match rules.listens() {
-            Listens::Itself => Some(
+            ListensTo::Itself => Some(
                 self.own_channel
                     .get_or_init(|| engine.waiters.channel(&local.name().own_channel(&self.owner))),
             ),
@@ -449,13 +449,13 @@ impl<'a> Asking<'a> {
         if !self.attempt.rules.fences() {
             return 1;
         }
-        let Seat { engine, local } = self.seat();
+        let LockContext { engine, local } = self.seat();
         let passed = self.ticket.map_or(0, |_| local.line().saturating_sub(1));
         let most = if self.attempt.lease.is_none() { engine.bounds.passes } else { 0 };
         1 + u32::try_from(passed).unwrap_or(u32::MAX).min(most)
     }
 
-    fn answered(&mut self, answer: Answer) -> Result<Option<Hold>> {
+    fn answered(&mut self, answer: Answer) -> Result<Option<HoldHandle>> {
         let (sent, lane, too_few) = (answer.sent, answer.lane, answer.too_few);
         if self.seat().engine.fleet.moves() != self.moves {
             // Nor will the watchdog ask for it: it has renewed what was held at the move.
@@ -469,19 +469,24 @@ impl<'a> Asking<'a> {
         self.open = (answer.haunted && copies).then_some(lane);
         let verdict = self.attempt.rules.verdict(answer.reply);
         match verdict.inspect_err(|_| self.open = Some(lane))? {
-            Verdict::Granted(_) if too_few.is_some() => {
+            AcquireReply::Granted(_) if too_few.is_some() => {
                 self.open = Some(lane);
                 too_few.map_or(Ok(None), |too_few| Err(too_few.into_error()))
             }
-            Verdict::Granted(token) => self.granted(sent, lane, token),
-            Verdict::Refused { left } => {
+            AcquireReply::Granted(token) => self.granted(sent, lane, token),
+            AcquireReply::Refused { left } => {
                 self.refused(left);
                 Ok(None)
             }
         }
     }
 
-    fn granted(&mut self, sent: Moment, lane: LaneId, token: u64) -> Result<Option<Hold>> {
+    fn granted(
+        &mut self,
+        sent: Moment,
+        lane: ConnectionId,
+        token: u64,
+    ) -> Result<Option<HoldHandle>> {
         let (deadline, now) = (hold::deadline(sent, self.attempt.term()), clock::now());
         if deadline <= now {
             self.seat().local.set_trouble(None);
@@ -508,7 +513,7 @@ impl<'a> Asking<'a> {
     }
 
     fn refused(&mut self, left: Option<Duration>) {
-        let (Seat { engine, local }, waits) = (self.seat(), self.caller.wish.waits);
+        let (LockContext { engine, local }, waits) = (self.seat(), self.caller.wish.waits);
         let polled = waits && matches!(self.attempt.pace(), Pace::Polled);
         if local.refused(clock::now(), polled) {
             engine.watchdog.poll(Arc::clone(local));
@@ -529,7 +534,7 @@ impl<'a> Asking<'a> {
 
     /// The deadline has passed: without an answer to the last question, its own or that
     /// of who stands before it, nobody knows whether the lock was free.
-    fn give_up(&mut self) -> Result<Option<Hold>> {
+    fn give_up(&mut self) -> Result<Option<HoldHandle>> {
         let unanswered = self.questions.take_error();
         let trouble = || self.seat().local.trouble(clock::now());
         unanswered.or_else(trouble).map_or(Ok(None), Err)
@@ -547,13 +552,13 @@ impl<'a> Asking<'a> {
         let undo = attempt.rules.undo(name, &self.owner, self.patience());
         let (fleet, lasting) = (&attempt.seat.engine.fleet, self.attempt.term());
         let worth = lasting.max(self.patience().filter(|_| self.queued).unwrap_or_default());
-        let debt =
-            Debt::new(None, clock::now() + worth).lives_on(attempt.rules.outlives_its_lease());
+        let debt = BackgroundTask::new(None, clock::now() + worth)
+            .lives_on(attempt.rules.outlives_its_lease());
         let debt = debt.haunted(worth);
         fleet.dispatch(fleet.owe(Request::owed(undo, debt), lane));
     }
 
-    fn tell(&self, acquired: Option<&Hold>) {
+    fn tell(&self, acquired: Option<&HoldHandle>) {
         let (events, waited) = (&self.seat().engine.events, self.started.until(clock::now()));
         let (at, kind) = (clock::wall_time, self.attempt.rules.kind());
         let name = || Arc::clone(self.seat().local.name().given());

@@ -10,42 +10,42 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::acquire::schedule::ANEW;
-use crate::acquire::settle::Unattended;
+use crate::acquire::settle::BackgroundRelease;
 use crate::cancel::{Bound, Limit};
-use crate::command::script::{Call, LaneId};
+use crate::command::script::{Call, ConnectionId};
 use crate::config::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
-use crate::local::hold::{self, Lease, Look};
+use crate::local::hold::{self, Hold, HoldStatus};
 use crate::local::table::Counted;
 use crate::local::{Ended, Local};
 use crate::pool::At;
-use crate::pool::request::{Answer, Debt, Failure, Request};
-use crate::pool::router::Pending;
+use crate::pool::request::{Answer, BackgroundTask, Failure, Request};
+use crate::pool::router::RoutedCall;
 use crate::util::clock;
-use crate::util::executor::Aside;
-use crate::watchdog::{self, Kept};
+use crate::util::executor::Executor;
+use crate::watchdog::{self, WatchedHold};
 
 /// What the guards of one handle share: a lock, and the client to which it belongs.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct LockContext {
     pub(crate) engine: Arc<Engine>,
     pub(crate) local: Arc<Local>,
 }
 
 /// One guard's share of a hold. Dropped, it releases without waiting.
 #[derive(Debug)]
-pub(crate) struct Hold {
-    seat: Arc<Seat>,
-    lease: Arc<Lease>,
+pub(crate) struct HoldHandle {
+    seat: Arc<LockContext>,
+    lease: Arc<Hold>,
     token: u64,
     ended: bool,
 }
 
-impl Hold {
-    pub(crate) fn new(seat: Arc<Seat>, lease: Arc<Lease>) -> Hold {
+impl HoldHandle {
+    pub(crate) fn new(seat: Arc<LockContext>, lease: Arc<Hold>) -> HoldHandle {
         let token = lease.token();
-        Hold { seat, lease, token, ended: false }
+        HoldHandle { seat, lease, token, ended: false }
     }
 
     /// Its fencing token; zero if the kind has none.
@@ -53,7 +53,7 @@ impl Hold {
         self.token
     }
 
-    pub(crate) fn lease(&self) -> &Lease {
+    pub(crate) fn lease(&self) -> &Hold {
         &self.lease
     }
 
@@ -62,8 +62,8 @@ impl Hold {
     }
 
     /// What the watchdog needs of it.
-    pub(crate) fn kept(&self) -> Kept {
-        Kept { local: Arc::clone(&self.seat.local), lease: Arc::clone(&self.lease) }
+    pub(crate) fn kept(&self) -> WatchedHold {
+        WatchedHold { local: Arc::clone(&self.seat.local), lease: Arc::clone(&self.lease) }
     }
 
     pub(crate) fn is_held(&self) -> bool {
@@ -129,8 +129,8 @@ impl Hold {
             return Err(self.lost());
         }
         match self.lease.extend(sent, clock::now(), lease) {
-            Look::Held => Ok(()),
-            Look::Over { noticed } => {
+            HoldStatus::Held => Ok(()),
+            HoldStatus::Over { noticed } => {
                 self.kept().over(noticed, &self.seat.engine.fleet);
                 Err(self.lost())
             }
@@ -151,7 +151,7 @@ impl Hold {
     }
 
     /// Where what may block is done for its client.
-    pub(crate) fn aside(&self) -> Arc<Aside> {
+    pub(crate) fn aside(&self) -> Arc<Executor> {
         Arc::clone(&self.seat.engine.aside)
     }
 
@@ -189,13 +189,13 @@ impl Hold {
 
     /// Ends the guard's share; its release, if it is the last, stands in line: behind that
     /// of `other`, if they belong to one client.
-    pub(crate) fn begin_unlock(self, other: Option<&Ending>) -> Ending {
+    pub(crate) fn begin_unlock(self, other: Option<&PendingRelease>) -> PendingRelease {
         let same = other.filter(|other| Arc::ptr_eq(&other.hold.seat.engine, &self.seat.engine));
         let near = same.and_then(|other| other.queued.as_ref()).map(|queued| queued.lane);
         self.begin(Counted::Guard, near)
     }
 
-    fn begin(mut self, counted: Counted, near: Option<LaneId>) -> Ending {
+    fn begin(mut self, counted: Counted, near: Option<ConnectionId>) -> PendingRelease {
         self.ended = true;
         let pool = &self.seat.engine.fleet;
         let mut queued = None;
@@ -204,10 +204,10 @@ impl Hold {
             queued.insert(pool.queue(self.release(), at)).lane
         });
         self.after(&ended);
-        Ending { hold: self, ended, queued }
+        PendingRelease { hold: self, ended, queued }
     }
 
-    fn wait_for(&self, pending: Pending, bound: Bound) -> Result<()> {
+    fn wait_for(&self, pending: RoutedCall, bound: Bound) -> Result<()> {
         let _call = self.seat.engine.call();
         let pool = &self.seat.engine.fleet;
         let (lane, outcome) = pool.wait(pending, &self.seat.engine.limit(bound));
@@ -250,7 +250,10 @@ impl Hold {
 
     fn owed(&self) -> Request {
         let (local, hold) = (Arc::clone(&self.seat.local), Arc::clone(&self.lease));
-        let debt = Debt::new(Some(Arc::new(Unattended { local, hold })), self.lease.reach());
+        let debt = BackgroundTask::new(
+            Some(Arc::new(BackgroundRelease { local, hold })),
+            self.lease.reach(),
+        );
         let lives_on = self.lease.rules().outlives_its_lease();
         let debt = debt.lives_on(lives_on).haunted(self.haunted_for());
         Request::owed(self.release(), debt)
@@ -275,7 +278,7 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for HoldHandle {
     fn drop(&mut self) {
         if !self.ended {
             self.end_quietly();
@@ -286,13 +289,13 @@ impl Drop for Hold {
 /// A share that has ended here, and whose release perhaps stands in line.
 #[derive(Debug)]
 #[must_use = "a release is sent only if somebody waits for it"]
-pub(crate) struct Ending {
-    hold: Hold,
+pub(crate) struct PendingRelease {
+    hold: HoldHandle,
     ended: Ended,
-    queued: Option<Pending>,
+    queued: Option<RoutedCall>,
 }
 
-impl Ending {
+impl PendingRelease {
     /// Writes the release, if that needs no waiting.
     pub(crate) fn post(&self) {
         if let Some(queued) = &self.queued {

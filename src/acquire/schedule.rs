@@ -2,7 +2,7 @@
 //!
 //! It asks once at once. Refused, it asks again at the end of the holder's lease, or after
 //! [`UNAIDED`] poll bounds, whichever is first; before that when it has heard something
-//! ([`Ear`]), when a thread of this process has let go of the lock, or when the watchdog's
+//! ([`Heard`]), when a thread of this process has let go of the lock, or when the watchdog's
 //! poll found it free (`local.rs`). After a question
 //! without an answer it pauses, longer each time. Pure: it is told what time it is.
 
@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use crate::config::BackOff;
 use crate::error::{Error, LostReason, Result};
-use crate::listener::channels::{Channel, Hearing, News, Session, Waiting};
+use crate::listener::channels::{
+    Channel, ListenerSession, MessageCount, SubscriptionState, Waiting,
+};
 use crate::util::clock::{Moment, doubled, jittered};
 
 /// How long a caller that lost a race ignores messages, at first and at most.
@@ -50,7 +52,7 @@ pub(crate) enum Pace {
 
 /// What one call knows from its questions so far.
 #[derive(Debug)]
-pub(crate) struct Questions {
+pub(crate) struct RetrySchedule {
     poll_bound: Duration,
     pace: Pace,
     refusals: u32,
@@ -70,14 +72,14 @@ pub(crate) struct Questions {
     too_late: u32,
     /// How often its answer came from a server that had been left.
     outdated: u32,
-    ear: Ear,
+    ear: Heard,
 }
 
 /// What one call has heard from the lock's channel.
 #[derive(Debug, Default)]
-struct Ear {
+struct Heard {
     /// The news up to the last question, if there was a channel to look at.
-    since: Option<News>,
+    since: Option<MessageCount>,
     /// Messages were heard before the last question.
     heard: bool,
     /// The last question was asked because of a message.
@@ -85,7 +87,7 @@ struct Ear {
     /// There may have been news that was not counted for it.
     missed: bool,
     /// The listener's connection that the last question told of the channel.
-    told: Option<Session>,
+    told: Option<ListenerSession>,
     /// Until when it ignores news, and then asks.
     quiet_until: Option<Moment>,
     lost_races: u32,
@@ -93,9 +95,9 @@ struct Ear {
     losing_since: Option<Moment>,
 }
 
-impl Questions {
-    pub(crate) fn new(now: Moment, poll_bound: Duration, seed: u64, pace: Pace) -> Questions {
-        Questions {
+impl RetrySchedule {
+    pub(crate) fn new(now: Moment, poll_bound: Duration, seed: u64, pace: Pace) -> RetrySchedule {
+        RetrySchedule {
             poll_bound,
             pace,
             refusals: 0,
@@ -108,7 +110,7 @@ impl Questions {
             error: None,
             too_late: 0,
             outdated: 0,
-            ear: Ear::default(),
+            ear: Heard::default(),
         }
     }
 
@@ -141,7 +143,7 @@ impl Questions {
     }
 
     /// Whether to ask now, with nobody of this process in the way.
-    pub(crate) fn is_due(&mut self, now: Moment, news: Option<News>) -> bool {
+    pub(crate) fn is_due(&mut self, now: Moment, news: Option<MessageCount>) -> bool {
         let let_go = std::mem::take(&mut self.held_here);
         if let_go {
             self.refusals = 0;
@@ -164,13 +166,18 @@ impl Questions {
         &mut self,
         listening: &Waiting,
         channel: &Channel,
-        session: Option<Session>,
+        session: Option<ListenerSession>,
     ) {
         self.ear.listens(listening, channel, session);
     }
 
     /// Takes in what is known before a question is sent.
-    pub(crate) fn before(&mut self, news: Option<News>, hearing: Hearing, told: Option<Session>) {
+    pub(crate) fn before(
+        &mut self,
+        news: Option<MessageCount>,
+        hearing: SubscriptionState,
+        told: Option<ListenerSession>,
+    ) {
         self.asked = true;
         self.ear.before(news, hearing, told);
     }
@@ -246,15 +253,15 @@ impl Questions {
     }
 }
 
-impl Ear {
-    fn is_due(&self, now: Moment, news: Option<News>) -> bool {
+impl Heard {
+    fn is_due(&self, now: Moment, news: Option<MessageCount>) -> bool {
         match self.quiet_until {
             Some(end) => end <= now,
             None => self.missed || self.is_news(news),
         }
     }
 
-    fn is_news(&self, news: Option<News>) -> bool {
+    fn is_news(&self, news: Option<MessageCount>) -> bool {
         news.is_some() && self.since.is_some() && news != self.since
     }
 
@@ -262,20 +269,30 @@ impl Ear {
     /// could not look there before its question; or if the listener was not told of the
     /// channel, but can be told now. (One that cannot be told yet will look for itself
     /// who waits.)
-    fn listens(&mut self, listening: &Waiting, channel: &Channel, session: Option<Session>) {
+    fn listens(
+        &mut self,
+        listening: &Waiting,
+        channel: &Channel,
+        session: Option<ListenerSession>,
+    ) {
         let first_look = self.since.is_none();
         self.since.get_or_insert(listening.news());
         self.missed = match channel.hearing() {
-            Hearing::Everything => first_look,
-            Hearing::Asked => false,
-            Hearing::Nothing => session.is_some() && session != self.told,
+            SubscriptionState::Everything => first_look,
+            SubscriptionState::Asked => false,
+            SubscriptionState::Nothing => session.is_some() && session != self.told,
         };
     }
 
-    fn before(&mut self, news: Option<News>, hearing: Hearing, told: Option<Session>) {
+    fn before(
+        &mut self,
+        news: Option<MessageCount>,
+        hearing: SubscriptionState,
+        told: Option<ListenerSession>,
+    ) {
         // Only a caller that heard messages before can have been woken by one.
         self.woken = self.heard && self.quiet_until.is_none() && self.is_news(news);
-        self.heard = hearing == Hearing::Everything;
+        self.heard = hearing == SubscriptionState::Everything;
         self.since = news;
         self.told = told;
         self.missed = false;
@@ -298,19 +315,19 @@ mod tests {
     use super::*;
     use crate::error::ErrorKind;
     use crate::listener::channels::Waiters;
-    use crate::util::sync::Mailbox;
+    use crate::util::sync::Parker;
     use std::sync::Arc;
 
     const POLL: Duration = Duration::from_secs(1);
     const START: Moment = Moment::from_nanos(1_000_000_000_000);
 
-    fn questions() -> Questions {
-        Questions::new(START, POLL, 7, Pace::Polled)
+    fn questions() -> RetrySchedule {
+        RetrySchedule::new(START, POLL, 7, Pace::Polled)
     }
 
-    fn asked(mut questions: Questions) -> Questions {
+    fn asked(mut questions: RetrySchedule) -> RetrySchedule {
         assert!(questions.is_due(START, None), "the first is asked at once");
-        questions.before(None, Hearing::Nothing, None);
+        questions.before(None, SubscriptionState::Nothing, None);
         questions
     }
 
@@ -358,7 +375,7 @@ mod tests {
         assert!(!questions.is_due_beside_a_holder(START));
         assert!(questions.is_due_beside_a_holder(START + POLL));
         assert!(questions.is_due(START, None), "the first");
-        questions.before(None, Hearing::Nothing, None);
+        questions.before(None, SubscriptionState::Nothing, None);
         questions.refused(START, None);
         assert!(!questions.is_due(START, None), "it has asked after that holder let go");
         assert!(!questions.is_due_beside_a_holder(START));
@@ -379,10 +396,10 @@ mod tests {
 
     #[test]
     fn news_are_asked_about_and_lost_races_end_in_quiet() {
-        let (waiters, mailbox) = (Waiters::default(), Arc::<Mailbox>::default());
+        let (waiters, mailbox) = (Waiters::default(), Arc::<Parker>::default());
         let channel = waiters.channel("c");
         let listening = channel.wait(&mailbox);
-        channel.set_hearing(Hearing::Everything);
+        channel.set_hearing(SubscriptionState::Everything);
         let mut questions = questions();
         let mut quiets = Vec::new();
         for _ in 0..8 {
@@ -400,7 +417,7 @@ mod tests {
 
     #[test]
     fn who_begins_to_listen_asks_again_if_it_may_have_missed_something() {
-        let (waiters, mailbox) = (Waiters::default(), Arc::<Mailbox>::default());
+        let (waiters, mailbox) = (Waiters::default(), Arc::<Parker>::default());
         let channel = waiters.channel("c");
         let listening = channel.wait(&mailbox);
         let listens = |hearing, session| {
@@ -410,27 +427,27 @@ mod tests {
             questions.listens(&listening, &channel, session);
             questions.is_due(START, Some(listening.news()))
         };
-        assert!(listens(Hearing::Everything, None), "a message may have come before");
-        assert!(!listens(Hearing::Asked, None), "the confirmation will be news");
-        assert!(!listens(Hearing::Nothing, None), "the listener will look who waits");
+        assert!(listens(SubscriptionState::Everything, None), "a message may have come before");
+        assert!(!listens(SubscriptionState::Asked, None), "the confirmation will be news");
+        assert!(!listens(SubscriptionState::Nothing, None), "the listener will look who waits");
         waiters.set_listening(true);
-        assert!(listens(Hearing::Nothing, waiters.session()), "it has to be told");
+        assert!(listens(SubscriptionState::Nothing, waiters.session()), "it has to be told");
     }
 
     #[test]
     fn who_polls_for_itself_asks_at_the_poll_bound_and_who_backs_off_less_and_less_often() {
-        let next = |questions: &mut Questions| {
-            questions.before(None, Hearing::Nothing, None);
+        let next = |questions: &mut RetrySchedule| {
+            questions.before(None, SubscriptionState::Nothing, None);
             questions.refused(START, None);
             START.until(questions.next())
         };
-        let mut unaided = Questions::new(START, POLL, 7, Pace::Unaided);
+        let mut unaided = RetrySchedule::new(START, POLL, 7, Pace::Unaided);
         assert!((POLL / 2..=POLL).contains(&next(&mut unaided)));
         let back_off = BackOff::Exponential {
             first: Duration::from_millis(1),
             longest: Duration::from_millis(128),
         };
-        let mut spinning = Questions::new(START, POLL, 7, Pace::BackOff(back_off));
+        let mut spinning = RetrySchedule::new(START, POLL, 7, Pace::BackOff(back_off));
         let pauses: Vec<_> = (0..12).map(|_| next(&mut spinning)).collect();
         assert!(pauses[0] <= Duration::from_millis(1), "{pauses:?}");
         assert!(pauses[11] <= Duration::from_millis(128), "{pauses:?}");

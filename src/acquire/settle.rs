@@ -4,26 +4,26 @@
 //!   it, if the deadline still lay ahead; else nobody knows, and it counts as lost;
 //! * "not held" without such doubt: somebody took the lock away; it was lost;
 //! * no answer before the end of the lease: that will do, or the release is sent on for a
-//!   hold whose lease others keep alive (`Debt::beyond`).
+//!   hold whose lease others keep alive (`BackgroundTask::beyond`).
 
 use std::sync::Arc;
 
 use crate::error::{Error, LostReason, Result};
 use crate::events::{Event, Released};
-use crate::kind::rules::{self, Freed};
+use crate::kind::rules::{self, ReleaseReply};
 use crate::local::Local;
-use crate::local::hold::Lease;
-use crate::pool::request::{Answer, Settle};
+use crate::local::hold::Hold;
+use crate::pool::request::{Answer, OnOutcome};
 use crate::util::clock;
 use crate::util::threads;
 
 /// A release that nobody waits for.
-pub(crate) struct Unattended {
+pub(crate) struct BackgroundRelease {
     pub(crate) local: Arc<Local>,
-    pub(crate) hold: Arc<Lease>,
+    pub(crate) hold: Arc<Hold>,
 }
 
-impl Settle for Unattended {
+impl OnOutcome for BackgroundRelease {
     fn settle(&self, outcome: Result<Answer>) {
         // The log and the events have been told.
         let _ = self.local.conclude(&self.hold, outcome);
@@ -32,7 +32,7 @@ impl Settle for Unattended {
 
 impl Local {
     /// The release of that hold was answered, or will not be sent again.
-    pub(crate) fn conclude(&self, hold: &Arc<Lease>, outcome: Result<Answer>) -> Result<()> {
+    pub(crate) fn conclude(&self, hold: &Arc<Hold>, outcome: Result<Answer>) -> Result<()> {
         self.settled(hold);
         let told = outcome.and_then(|answer| self.read(hold, answer));
         let told = told.map_err(|error| error.with_lock_name(Arc::clone(self.name().given())));
@@ -41,21 +41,23 @@ impl Local {
     }
 
     /// How many subscribers the release was told to, if it was.
-    fn read(&self, hold: &Lease, answer: Answer) -> Result<Option<u64>> {
+    fn read(&self, hold: &Hold, answer: Answer) -> Result<Option<u64>> {
         match rules::freed(answer.reply)? {
-            Freed::Told(told) => {
+            ReleaseReply::Told(told) => {
                 self.told_to(hold.rules(), told);
                 Ok(Some(told))
             }
-            Freed::NotHeld if answer.doubtful && clock::now() < hold.held_until() => Ok(None),
-            Freed::NotHeld => {
+            ReleaseReply::NotHeld if answer.doubtful && clock::now() < hold.held_until() => {
+                Ok(None)
+            }
+            ReleaseReply::NotHeld => {
                 self.tell_lost([hold], LostReason::Gone);
                 Err(Error::lost(LostReason::Gone, "the lock was lost before its release"))
             }
         }
     }
 
-    fn tell_released(&self, hold: &Lease, told: Result<Option<u64>>) {
+    fn tell_released(&self, hold: &Hold, told: Result<Option<u64>>) {
         if let Err(error) = &told {
             threads::say(|| log::warn!("a release failed: {error}"));
         }

@@ -371,15 +371,15 @@ impl Digits {
 /// One of the lines in which commands of a client go to the server. What stands in
 /// one line gets there in order; see `lane.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LaneId {
+pub(crate) struct ConnectionId {
     /// The number of the server, where there are several.
     pub(crate) node: u32,
     pub(crate) lane: usize,
 }
 
-impl LaneId {
-    pub(crate) const fn at(node: u32, lane: usize) -> LaneId {
-        LaneId { node, lane }
+impl ConnectionId {
+    pub(crate) const fn at(node: u32, lane: usize) -> ConnectionId {
+        ConnectionId { node, lane }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::events::Events;
 use crate::topology::audit::OnFinding;
 use crate::util::clock::{doubled, jittered};
-use servers::Place;
+use servers::ServerUrls;
 
 pub(crate) use servers::Servers;
 
@@ -44,7 +44,7 @@ const MOST_CONNECTIONS: usize = 1024;
 #[derive(Clone)]
 #[must_use = "a builder does nothing until build() is called"]
 pub struct Builder {
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<ServerUrls>,
     login: Option<Login>,
     certificates: Certificates,
     pub(crate) watchdog_timeout: Duration,
@@ -101,7 +101,7 @@ impl Builder {
     /// `redis+unix:///path/to/socket[?db=database&user=user&pass=password]`. User and
     /// password are percent-encoded. Redis 6.2 or newer, or Valkey.
     pub fn single(mut self, url: impl Into<String>) -> Builder {
-        self.place = Some(Place::Single(url.into()));
+        self.place = Some(ServerUrls::Single(url.into()));
         self
     }
 
@@ -126,7 +126,7 @@ impl Builder {
         urls: impl IntoIterator<Item = impl Into<String>>,
     ) -> Builder {
         let urls = urls.into_iter().map(Into::into).collect();
-        self.place = Some(Place::Sentinel { master: master.into(), urls });
+        self.place = Some(ServerUrls::Sentinel { master: master.into(), urls });
         self
     }
 
@@ -142,7 +142,7 @@ impl Builder {
     /// lease is renewed, or found lost, and who waits asks again. A command for which it is too
     /// early (`TRYAGAIN`, `CLUSTERDOWN`) is sent again for a response time-out.
     pub fn cluster(mut self, urls: impl IntoIterator<Item = impl Into<String>>) -> Builder {
-        self.place = Some(Place::Cluster { urls: urls.into_iter().map(Into::into).collect() });
+        self.place = Some(ServerUrls::Cluster { urls: urls.into_iter().map(Into::into).collect() });
         self
     }
 

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 
 /// What a builder was told.
 #[derive(Clone)]
-pub(crate) enum Place {
+pub(crate) enum ServerUrls {
     Single(String),
     Sentinel { master: String, urls: Vec<String> },
     Cluster { urls: Vec<String> },
@@ -27,7 +27,7 @@ pub(crate) enum Servers {
     Nodes(Vec<Address>),
 }
 
-impl Place {
+impl ServerUrls {
     pub(crate) fn read(&self, login: Option<&Login>) -> Result<Servers> {
         let parse = |url: &String| Address::parse(url);
         let with_login = |address: Address| match login {
@@ -35,8 +35,8 @@ impl Place {
             None => address,
         };
         match self {
-            Place::Single(url) => parse(url).map(with_login).map(Servers::One),
-            Place::Sentinel { master, urls } => {
+            ServerUrls::Single(url) => parse(url).map(with_login).map(Servers::One),
+            ServerUrls::Sentinel { master, urls } => {
                 let given = urls.iter().map(parse).collect::<Result<Vec<_>>>()?;
                 let first = given.first().ok_or_else(|| none("sentinel"))?.clone();
                 if master.is_empty() {
@@ -47,7 +47,7 @@ impl Place {
                 let sentinels = given.into_iter().map(Address::without_database).collect();
                 Ok(Servers::Named { master: master.clone(), sentinels, like })
             }
-            Place::Cluster { urls } => {
+            ServerUrls::Cluster { urls } => {
                 let nodes = urls.iter().map(parse).collect::<Result<Vec<_>>>()?;
                 let first = nodes.first().ok_or_else(|| none("node"))?;
                 if first.has_database() {
@@ -81,7 +81,7 @@ fn none(what: &str) -> Error {
     Error::configuration(format!("no {what} is named"))
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for ServerUrls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.read(None) {
             Ok(Servers::One(address)) => address.fmt(f),

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 /// Where a server is, how it is spoken to, and as whom.
 #[derive(Clone)]
 pub(crate) struct Address {
-    place: Place,
+    place: Endpoint,
     wants_tls: bool,
     /// The settings of all connections of this client, if the URL asks for TLS.
     tls: Option<tls::Settings>,
@@ -25,7 +25,7 @@ pub(crate) struct Address {
 
 /// Where a server listens.
 #[derive(Clone, Debug)]
-pub(super) enum Place {
+pub(super) enum Endpoint {
     Host(String, u16),
     Path(PathBuf),
 }
@@ -47,8 +47,8 @@ impl Address {
         let password = settings.password().map(str::to_owned);
         let shown = info.addr().to_string().into();
         let place = match info.addr().clone() {
-            ConnectionAddr::Tcp(host, port) => Place::Host(host, port),
-            ConnectionAddr::Unix(path) => Place::Path(path),
+            ConnectionAddr::Tcp(host, port) => Endpoint::Host(host, port),
+            ConnectionAddr::Unix(path) => Endpoint::Path(path),
             _ => return Err(bad_url()),
         };
         let login = Login { user, password };
@@ -64,7 +64,7 @@ impl Address {
     /// The server at another place that is spoken to in the same way; over TCP, with TLS if
     /// this one has it.
     pub(crate) fn at(&self, host: &str, port: u16) -> Address {
-        let place = Place::Host(host.to_owned(), port);
+        let place = Endpoint::Host(host.to_owned(), port);
         Address { place, shown: format!("{host}:{port}").into(), ..self.clone() }
     }
 
@@ -72,8 +72,8 @@ impl Address {
     pub(crate) fn beside(&self, host: Option<&str>, port: u16) -> Address {
         match (host, &self.place) {
             (Some(host), _) => self.at(host, port),
-            (None, Place::Host(host, _)) => self.at(host, port),
-            (None, Place::Path(_)) => self.at("127.0.0.1", port),
+            (None, Endpoint::Host(host, _)) => self.at(host, port),
+            (None, Endpoint::Path(_)) => self.at("127.0.0.1", port),
         }
     }
 
@@ -97,14 +97,14 @@ impl Address {
         &self.shown
     }
 
-    pub(super) fn place(&self) -> &Place {
+    pub(super) fn place(&self) -> &Endpoint {
         &self.place
     }
 
     /// Starts a TLS session, if the connection uses TLS.
     pub(super) fn session(&self) -> std::io::Result<Option<Session>> {
         match (&self.tls, &self.place) {
-            (Some(tls), Place::Host(host, _)) => Session::open(tls, host).map(Some),
+            (Some(tls), Endpoint::Host(host, _)) => Session::open(tls, host).map(Some),
             _ => Ok(None),
         }
     }

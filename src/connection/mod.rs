@@ -51,22 +51,22 @@ impl Timeouts {
 
 /// By what the server knows one connection, now and after it has broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct ConnectionIdentity {
     server: Arc<str>,
     id: i64,
     name: String,
 }
 
 /// An open connection.
-pub(crate) struct Conn {
+pub(crate) struct Connection {
     stream: Stream,
     parser: Parser,
-    identity: Identity,
+    identity: ConnectionIdentity,
     timeouts: Timeouts,
 }
 
 /// How long a thread reads.
-pub(crate) struct Until<'a> {
+pub(crate) struct ReadLimit<'a> {
     /// From then on the reply is late.
     pub(crate) due: Moment,
     /// The reader leaves then, or soon after it `has_to_go`.
@@ -83,45 +83,49 @@ pub(crate) struct Fault {
 }
 
 /// A fresh connection, and what the server said of itself and of old ones.
-pub(crate) struct Opened {
-    pub(crate) conn: Conn,
-    pub(crate) ghosts: Ghosts,
+pub(crate) struct OpenedConnection {
+    pub(crate) conn: Connection,
+    pub(crate) ghosts: StaleConnections,
     pub(crate) is_replica: bool,
 }
 
 /// What has become of connections that were given up with questions under way.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Ghosts {
+pub(crate) enum StaleConnections {
     /// The server still has these; the others cannot do anything any more.
-    Alive(Vec<Identity>),
+    Alive(Vec<ConnectionIdentity>),
     /// The server would not say.
     Unknown,
 }
 
-impl fmt::Debug for Conn {
+impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Conn").field(&self.identity).finish()
     }
 }
 
-impl Conn {
+impl Connection {
     /// Connects and introduces itself as `name`, in one round trip, and asks what
     /// became of those `ghosts` that are connections to this server in the same write.
     pub(crate) fn open(
         address: &Address,
         timeouts: Timeouts,
         name: String,
-        ghosts: &[Identity],
-    ) -> Result<Opened> {
+        ghosts: &[ConnectionIdentity],
+    ) -> Result<OpenedConnection> {
         let stream = Stream::connect(address, timeouts.connect)
             .map_err(|error| unreachable_server(address, error))?;
-        let identity = Identity { server: Arc::clone(address.shown()), id: 0, name };
-        let conn = Conn { stream, parser: Parser::new(), identity, timeouts };
+        let identity = ConnectionIdentity { server: Arc::clone(address.shown()), id: 0, name };
+        let conn = Connection { stream, parser: Parser::new(), identity, timeouts };
         conn.shake_hands(address, ghosts)
             .map_err(|error| error.with_server(Arc::clone(address.shown())))
     }
 
-    fn shake_hands(mut self, address: &Address, ghosts: &[Identity]) -> Result<Opened> {
+    fn shake_hands(
+        mut self,
+        address: &Address,
+        ghosts: &[ConnectionIdentity],
+    ) -> Result<OpenedConnection> {
         let ghosts: Vec<_> = ghosts.iter().filter(|ghost| ghost.is_at(address)).cloned().collect();
         let select = address.select();
         let list = (!ghosts.is_empty()).then(|| list_clients(&ghosts));
@@ -137,10 +141,10 @@ impl Conn {
         }
         let ghosts = match list {
             Some(_) => still_alive(answer()?, &ghosts),
-            None => Ghosts::Alive(Vec::new()),
+            None => StaleConnections::Alive(Vec::new()),
         };
         self.identity.id = id;
-        Ok(Opened { conn: self, ghosts, is_replica })
+        Ok(OpenedConnection { conn: self, ghosts, is_replica })
     }
 
     /// Sends one command and reads its answer; a refusal is an error.
@@ -157,7 +161,7 @@ impl Conn {
         }
     }
 
-    pub(crate) fn identity(&self) -> &Identity {
+    pub(crate) fn identity(&self) -> &ConnectionIdentity {
         &self.identity
     }
 
@@ -165,12 +169,12 @@ impl Conn {
     pub(crate) fn send(&mut self, bytes: &[u8]) -> std::result::Result<Moment, Fault> {
         let due = clock::now() + self.patience();
         self.post(bytes)?;
-        self.flush(&Until::due(due))?;
+        self.flush(&ReadLimit::due(due))?;
         Ok(due)
     }
 
     /// Writes bytes without waiting. What the system does not take is kept for
-    /// [`Conn::flush`].
+    /// [`Connection::flush`].
     pub(crate) fn post(&mut self, bytes: &[u8]) -> std::result::Result<(), Fault> {
         self.stream.write(bytes).map_err(Fault::broken)
     }
@@ -186,7 +190,7 @@ impl Conn {
     }
 
     /// Writes what was posted. Returns `false` if the caller left before.
-    pub(crate) fn flush(&mut self, until: &Until<'_>) -> std::result::Result<bool, Fault> {
+    pub(crate) fn flush(&mut self, until: &ReadLimit<'_>) -> std::result::Result<bool, Fault> {
         while !self.stream.is_flushed() {
             self.stream.begin_step(until.step()).map_err(Fault::broken)?;
             match self.stream.flush() {
@@ -203,11 +207,14 @@ impl Conn {
     /// Reads one reply, of a deadline that many may share.
     pub(crate) fn receive(&mut self, deadline: Moment) -> std::result::Result<Reply, Fault> {
         // It never leaves before the reply is late.
-        self.receive_until(&Until::due(deadline))?.ok_or_else(Fault::late)
+        self.receive_until(&ReadLimit::due(deadline))?.ok_or_else(Fault::late)
     }
 
     /// Reads one reply. Returns `None` if the caller left before.
-    fn receive_until(&mut self, until: &Until<'_>) -> std::result::Result<Option<Reply>, Fault> {
+    fn receive_until(
+        &mut self,
+        until: &ReadLimit<'_>,
+    ) -> std::result::Result<Option<Reply>, Fault> {
         loop {
             self.stream.begin_step(until.step()).map_err(Fault::broken)?;
             match self.parser.parse_value(&mut self.stream) {
@@ -225,13 +232,13 @@ impl Conn {
     /// between, but not for ever.
     pub(crate) fn answer(&mut self, deadline: Moment) -> std::result::Result<Reply, Fault> {
         // It never leaves before the reply is late.
-        self.answer_until(&Until::due(deadline))?.ok_or_else(Fault::late)
+        self.answer_until(&ReadLimit::due(deadline))?.ok_or_else(Fault::late)
     }
 
     /// Reads the next reply that answers a command. Returns `None` if the caller left before.
     pub(crate) fn answer_until(
         &mut self,
-        until: &Until<'_>,
+        until: &ReadLimit<'_>,
     ) -> std::result::Result<Option<Reply>, Fault> {
         loop {
             match self.receive_until(until)? {
@@ -243,10 +250,10 @@ impl Conn {
     }
 }
 
-impl Until<'_> {
+impl ReadLimit<'_> {
     /// The reader stays until the reply is late.
-    pub(crate) fn due(due: Moment) -> Until<'static> {
-        Until { due, leave: Moment::END, has_to_go: None }
+    pub(crate) fn due(due: Moment) -> ReadLimit<'static> {
+        ReadLimit { due, leave: Moment::END, has_to_go: None }
     }
 
     /// How long to wait before the next look.
@@ -270,7 +277,7 @@ impl Until<'_> {
     }
 }
 
-impl Identity {
+impl ConnectionIdentity {
     fn is_at(&self, address: &Address) -> bool {
         self.server == *address.shown()
     }
@@ -281,7 +288,7 @@ impl Identity {
     }
 }
 
-fn list_clients(ghosts: &[Identity]) -> Call {
+fn list_clients(ghosts: &[ConnectionIdentity]) -> Call {
     let ids: Vec<_> = ghosts.iter().map(|g| Digits::new(g.id.unsigned_abs())).collect();
     let mut parts: Vec<&[u8]> = vec![b"CLIENT", b"LIST", b"ID"];
     parts.extend(ids.iter().map(Digits::as_bytes));
@@ -290,10 +297,10 @@ fn list_clients(ghosts: &[Identity]) -> Call {
 
 /// Which of `ghosts` are in a client list. The name is compared too: a server that
 /// was restarted gives the same numbers to others.
-fn still_alive(reply: Reply, ghosts: &[Identity]) -> Ghosts {
-    let Reply::Text(list) = reply else { return Ghosts::Unknown };
+fn still_alive(reply: Reply, ghosts: &[ConnectionIdentity]) -> StaleConnections {
+    let Reply::Text(list) = reply else { return StaleConnections::Unknown };
     let list = String::from_utf8_lossy(&list);
-    let is_in = |ghost: &&Identity| {
+    let is_in = |ghost: &&ConnectionIdentity| {
         let (id, name) = (format!("id={}", ghost.id), format!("name={}", ghost.name));
         let listed = |line: &str| {
             let mut fields = line.split(' ');
@@ -301,7 +308,7 @@ fn still_alive(reply: Reply, ghosts: &[Identity]) -> Ghosts {
         };
         list.lines().any(listed)
     };
-    Ghosts::Alive(ghosts.iter().filter(is_in).cloned().collect())
+    StaleConnections::Alive(ghosts.iter().filter(is_in).cloned().collect())
 }
 
 /// What a server says of itself and of the connection.
@@ -414,13 +421,16 @@ mod tests {
 
     #[test]
     fn a_ghost_is_alive_only_under_its_own_name() {
-        let ghost =
-            |id: i64, name: &str| Identity { server: "s".into(), id, name: name.to_owned() };
+        let ghost = |id: i64, name: &str| ConnectionIdentity {
+            server: "s".into(),
+            id,
+            name: name.to_owned(),
+        };
         let ghosts = [ghost(3, "a"), ghost(4, "b"), ghost(5, "c")];
         let list = b"id=3 addr=1 name=a age=1\nid=4 addr=2 name=other age=1\n".to_vec();
         let alive = still_alive(Reply::Text(list), &ghosts);
-        assert_eq!(alive, Ghosts::Alive(vec![ghost(3, "a")]));
+        assert_eq!(alive, StaleConnections::Alive(vec![ghost(3, "a")]));
         let refusal = Refusal { code: "NOPERM".into(), detail: String::new() };
-        assert_eq!(still_alive(Reply::Refused(refusal), &ghosts), Ghosts::Unknown);
+        assert_eq!(still_alive(Reply::Refused(refusal), &ghosts), StaleConnections::Unknown);
     }
 }

@@ -5,7 +5,7 @@
 //! [`Mishap`]. What it says without having been asked (messages) waits for its
 //! reader, which sleeps until there is something.
 
-use super::{Address, Fault, Ghosts, Identity, Timeouts, Until};
+use super::{Address, ConnectionIdentity, Fault, ReadLimit, StaleConnections, Timeouts};
 use crate::command::script::{self, Call, Push, Reply, Script};
 use crate::error::{Error, ErrorKind, Refusal, Result};
 use crate::util::clock::Moment;
@@ -331,8 +331,8 @@ impl State {
     }
 
     /// Which of those connections may still do something.
-    fn alive(&self, asked: &[Identity]) -> Vec<Identity> {
-        let alive = |one: &&Identity| {
+    fn alive(&self, asked: &[ConnectionIdentity]) -> Vec<ConnectionIdentity> {
+        let alive = |one: &&ConnectionIdentity| {
             let place = usize::try_from(one.id).expect("a place among the clients");
             self.clients.get(place).is_some_and(|client| client.fate == Fate::Silent)
         };
@@ -378,26 +378,26 @@ fn number(rest: &mut &[u8], kind: u8) -> usize {
 }
 
 /// An open connection.
-pub(crate) struct Conn {
+pub(crate) struct Connection {
     server: Arc<Server>,
     id: usize,
-    identity: Identity,
+    identity: ConnectionIdentity,
 }
 
 /// A fresh connection, and which of the asked-for old ones the server still has.
-pub(crate) struct Opened {
-    pub(crate) conn: Conn,
-    pub(crate) ghosts: Ghosts,
+pub(crate) struct OpenedConnection {
+    pub(crate) conn: Connection,
+    pub(crate) ghosts: StaleConnections,
     pub(crate) is_replica: bool,
 }
 
-impl fmt::Debug for Conn {
+impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Conn").field(&self.identity).finish()
     }
 }
 
-impl Drop for Conn {
+impl Drop for Connection {
     fn drop(&mut self) {
         let mut state = self.server.state.lock();
         let client = &mut state.clients[self.id];
@@ -406,13 +406,13 @@ impl Drop for Conn {
     }
 }
 
-impl Conn {
+impl Connection {
     pub(crate) fn open(
         _address: &Address,
         _timeouts: Timeouts,
         name: String,
-        ghosts: &[Identity],
-    ) -> Result<Opened> {
+        ghosts: &[ConnectionIdentity],
+    ) -> Result<OpenedConnection> {
         let server = Server::current()?;
         let mut state = server.state.lock();
         if state.mishaps.front() == Some(&Mishap::Unreachable) {
@@ -420,14 +420,18 @@ impl Conn {
             return Err(broken("the server cannot be reached"));
         }
         let id = state.connect(name.clone());
-        let ghosts = Ghosts::Alive(state.alive(ghosts));
+        let ghosts = StaleConnections::Alive(state.alive(ghosts));
         drop(state);
         let number = i64::try_from(id).expect("a small number");
-        let identity = Identity { server: "model".into(), id: number, name };
-        Ok(Opened { conn: Conn { server, id, identity }, ghosts, is_replica: false })
+        let identity = ConnectionIdentity { server: "model".into(), id: number, name };
+        Ok(OpenedConnection {
+            conn: Connection { server, id, identity },
+            ghosts,
+            is_replica: false,
+        })
     }
 
-    pub(crate) fn identity(&self) -> &Identity {
+    pub(crate) fn identity(&self) -> &ConnectionIdentity {
         &self.identity
     }
 
@@ -440,7 +444,7 @@ impl Conn {
         true
     }
 
-    pub(crate) fn flush(&mut self, _until: &Until<'_>) -> std::result::Result<bool, Fault> {
+    pub(crate) fn flush(&mut self, _until: &ReadLimit<'_>) -> std::result::Result<bool, Fault> {
         Ok(true)
     }
 
@@ -465,7 +469,7 @@ impl Conn {
     /// Nothing but answers comes to a connection that has not subscribed.
     pub(crate) fn answer_until(
         &mut self,
-        until: &Until<'_>,
+        until: &ReadLimit<'_>,
     ) -> std::result::Result<Option<Reply>, Fault> {
         self.hear(until.leave == Moment::START)
     }

@@ -9,7 +9,7 @@
 use std::io::{self, Read};
 use std::time::Duration;
 
-use super::address::{Address, Place};
+use super::address::{Address, Endpoint};
 use super::socket::Socket;
 use super::tls::Session;
 use crate::util::clock::{self, Moment};
@@ -30,8 +30,8 @@ impl Stream {
     /// for `span` in the handshake of TLS.
     pub(super) fn connect(address: &Address, span: Duration) -> io::Result<Stream> {
         let socket = match address.place() {
-            Place::Path(path) => Socket::unix(path, span)?,
-            Place::Host(host, port) => Socket::tcp(host, *port, span)?,
+            Endpoint::Path(path) => Socket::unix(path, span)?,
+            Endpoint::Host(host, port) => Socket::tcp(host, *port, span)?,
         };
         let session = address.session()?;
         let mut stream = Stream { socket, session, unwritten: Vec::new() };

@@ -5,24 +5,24 @@ use std::sync::{Arc, OnceLock};
 use crate::cancel::Limit;
 use crate::command::script::Call;
 use crate::config::{Servers, Sharding};
-use crate::connection::{Conn, Timeouts};
+use crate::connection::{Connection, Timeouts};
 use crate::error::{Error, Result};
 use crate::listener::ListenerSettings;
 use crate::listener::channels::Waiters;
-use crate::listener::shards::Ears;
+use crate::listener::shards::Listeners;
 use crate::pool::PoolSettings;
 use crate::pool::request::panicked;
-use crate::pool::router::Fleet;
+use crate::pool::router::Router;
 use crate::topology::cluster::Cluster;
 use crate::topology::route::Route;
 use crate::topology::sentinel::Sentinels;
 use crate::util::clock;
-use crate::util::sync::{Mailbox, Mutex};
+use crate::util::sync::{Mutex, Parker};
 use crate::util::threads;
 
 /// Where the servers are.
 #[derive(Debug)]
-pub(crate) struct Ground {
+pub(crate) struct Deployment {
     /// Where a connection leads for which one server is as good as another.
     pub(crate) route: Route,
     cluster: Option<Arc<Cluster>>,
@@ -31,7 +31,7 @@ pub(crate) struct Ground {
     /// The name of the connections that ask the cluster.
     name: String,
     timeouts: Timeouts,
-    meeting: Mutex<Meeting>,
+    meeting: Mutex<FirstContact>,
 }
 
 /// Whether messages go to the shards of a cluster; not set before the first contact with it.
@@ -39,22 +39,22 @@ pub(crate) type Sharded = Arc<OnceLock<bool>>;
 
 /// The first contact with the cluster of a client that was built without one.
 #[derive(Debug, Default)]
-struct Meeting {
+struct FirstContact {
     under_way: bool,
     /// Consecutive number of the attempts, and why the last one failed.
     failed: u64,
     error: Option<Error>,
-    waiting: Vec<Arc<Mailbox>>,
+    waiting: Vec<Arc<Parker>>,
 }
 
-impl Ground {
+impl Deployment {
     /// Speaks with no server.
     pub(crate) fn new(
         servers: Servers,
         name: &str,
         timeouts: Timeouts,
         sharding: Sharding,
-    ) -> Ground {
+    ) -> Deployment {
         let name = format!("{name}:scout");
         let (route, cluster) = match servers {
             Servers::One(address) => (Route::To(Arc::new(address)), None),
@@ -69,7 +69,7 @@ impl Ground {
             }
         };
         let (sharded, meeting) = (Sharded::default(), Mutex::default());
-        Ground { route, cluster, sharding, sharded, name, timeouts, meeting }
+        Deployment { route, cluster, sharding, sharded, name, timeouts, meeting }
     }
 
     /// Learns of the nodes of a cluster, and whether they have shards. Speaks with no other
@@ -93,11 +93,11 @@ impl Ground {
 
     /// Blocks until [`meet`](Ground::meet) has been done, by a thread of its own, or until the
     /// limit.
-    pub(crate) fn ready(self: &Arc<Ground>, limit: &Limit<'_>) -> Result<()> {
+    pub(crate) fn ready(self: &Arc<Deployment>, limit: &Limit<'_>) -> Result<()> {
         if self.is_met() {
             return Ok(());
         }
-        let mailbox = Mailbox::mine();
+        let mailbox = Parker::mine();
         let failed = self.begin_meeting(&mailbox);
         while !self.is_met() {
             let now = clock::now();
@@ -112,7 +112,7 @@ impl Ground {
 
     /// Starts an attempt, unless there is one, and has the mailbox rung at its end. How many
     /// had failed before.
-    fn begin_meeting(self: &Arc<Ground>, mailbox: &Arc<Mailbox>) -> u64 {
+    fn begin_meeting(self: &Arc<Deployment>, mailbox: &Arc<Parker>) -> u64 {
         let mut meeting = self.meeting.lock();
         meeting.waiting.push(Arc::clone(mailbox));
         let (failed, starts) = (meeting.failed, !std::mem::replace(&mut meeting.under_way, true));
@@ -148,19 +148,19 @@ impl Ground {
     }
 
     /// The pools of the servers; makes the first connection to a single one, unless `lazily`.
-    pub(crate) fn fleet(&self, settings: PoolSettings, lazily: bool) -> Result<Fleet> {
+    pub(crate) fn fleet(&self, settings: PoolSettings, lazily: bool) -> Result<Router> {
         match &self.cluster {
             Some(cluster) => {
-                Ok(Fleet::nodes(Arc::clone(cluster), settings, Arc::clone(&self.sharded)))
+                Ok(Router::nodes(Arc::clone(cluster), settings, Arc::clone(&self.sharded)))
             }
-            None => Fleet::one(settings, lazily),
+            None => Router::one(settings, lazily),
         }
     }
 
-    pub(crate) fn ears(&self, settings: ListenerSettings, waiters: Arc<Waiters>) -> Ears {
+    pub(crate) fn ears(&self, settings: ListenerSettings, waiters: Arc<Waiters>) -> Listeners {
         let cluster = self.cluster.as_ref().map(Arc::clone);
         let cluster = cluster.map(|cluster| (cluster, Arc::clone(&self.sharded)));
-        Ears::new(settings, waiters, cluster)
+        Listeners::new(settings, waiters, cluster)
     }
 }
 
@@ -168,7 +168,7 @@ impl Ground {
 /// both come to the same answer. A node that cannot say is no answer: the next one is asked.
 fn shards(cluster: &Cluster, name: &str, timeouts: Timeouts) -> Result<bool> {
     cluster.reach(|address| {
-        let mut conn = Conn::open(address, timeouts, name.to_owned(), &[])?.conn;
+        let mut conn = Connection::open(address, timeouts, name.to_owned(), &[])?.conn;
         match conn.ask(&Call::command(&[b"PUBSUB", b"SHARDNUMSUB"])) {
             Ok(_) => Ok(true),
             Err(error) if !error.is_final() => Err(error),

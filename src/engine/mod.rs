@@ -18,24 +18,24 @@ use crate::command::owner;
 use crate::command::script::Call;
 use crate::config::{BackOff, Builder};
 use crate::connection::Timeouts;
-use crate::engine::deployment::Ground;
+use crate::engine::deployment::Deployment;
 use crate::error::{Error, Result};
 use crate::events::{Event, Events, Sink};
 use crate::listener::channels::{Channel, Waiters};
-use crate::listener::shards::Ears;
+use crate::listener::shards::Listeners;
 use crate::listener::{self, ListenerSettings};
 use crate::local::Local;
 use crate::local::hold::PassBounds;
 use crate::pool::PoolSettings;
-use crate::pool::request::{Debt, Request};
-use crate::pool::router::Fleet;
+use crate::pool::request::{BackgroundTask, Request};
+use crate::pool::router::Router;
 use crate::topology::audit::{Auditor, OnFinding};
+use crate::topology::failover::FailoverMonitor;
 use crate::topology::failover::OnReconnect;
-use crate::topology::failover::Scout;
 use crate::util::clock::{self, Moment};
-use crate::util::executor::Aside;
+use crate::util::executor::Executor;
 use crate::util::interner::{Interned, Recent};
-use crate::util::sync::{Mailbox, Mutex};
+use crate::util::sync::{Mutex, Parker};
 use crate::util::threads;
 use crate::watchdog::{self, Watchdog, WatchdogSettings};
 
@@ -48,17 +48,17 @@ const JOIN_STEP: Duration = Duration::from_millis(1);
 /// One client.
 pub(crate) struct Engine {
     pub(crate) id: Uuid,
-    ground: Arc<Ground>,
-    pub(crate) fleet: Arc<Fleet>,
+    ground: Arc<Deployment>,
+    pub(crate) fleet: Arc<Router>,
     pub(crate) waiters: Arc<Waiters>,
-    pub(crate) ears: Ears,
+    pub(crate) ears: Listeners,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) events: Sink,
     /// Calls that may leave something behind.
     calls: AtomicUsize,
     /// Cancelled when the client is closed.
     pub(crate) closing: CancelToken,
-    pub(crate) aside: Arc<Aside>,
+    pub(crate) aside: Arc<Executor>,
     pub(crate) control: String,
     pub(crate) watchdog_timeout: Duration,
     pub(crate) poll_bound: Duration,
@@ -73,7 +73,7 @@ pub(crate) struct Engine {
     locals: Interned<Local>,
     /// So that what a process knows of a lock outlives handles made for one call.
     recent: Recent<Local>,
-    scout: Arc<Scout>,
+    scout: Arc<FailoverMonitor>,
     /// The watchdog's and the scout's.
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -101,7 +101,8 @@ impl Engine {
             least_left: settings.watchdog_timeout / 2,
         };
         let (events, told) = sink(settings.events.is_some());
-        let ground = Ground::new(servers, &name, timeouts.without_replicas(), settings.sharding);
+        let ground =
+            Deployment::new(servers, &name, timeouts.without_replicas(), settings.sharding);
         if !lazily {
             ground.meet()?;
         }
@@ -152,7 +153,7 @@ impl Engine {
         ));
         let weak: Weak<Watchdog> = Arc::downgrade(&watchdog);
         fleet.set_on_reconnect(weak.clone() as Weak<dyn OnReconnect>);
-        let scout = Arc::new(Scout::new(ground.route.clone()));
+        let scout = Arc::new(FailoverMonitor::new(ground.route.clone()));
         if let (Some(events), Some(told)) = (settings.events, told) {
             start_events(events, told)?;
         }
@@ -210,7 +211,7 @@ impl Engine {
     /// Sends what nobody waits for, once.
     fn send(&self, calls: impl IntoIterator<Item = Call>) {
         for call in calls {
-            let owed = Request::owed(call, Debt::new(None, Moment::START));
+            let owed = Request::owed(call, BackgroundTask::new(None, Moment::START));
             self.fleet.dispatch(self.fleet.owe(owed, None));
         }
     }
@@ -224,7 +225,7 @@ impl Engine {
     /// Waits until the calls have returned that the close has ended.
     fn wait_for_calls(&self, end: Moment) {
         while self.calls.load(Ordering::Acquire) > 0 && clock::now() < end {
-            Mailbox::default().sleep(clock::now() + JOIN_STEP);
+            Parker::default().sleep(clock::now() + JOIN_STEP);
         }
     }
 
@@ -335,9 +336,9 @@ fn timeouts(settings: &Builder) -> Timeouts {
 
 /// Looks how the servers are set up. The watchdog looks at those of a cluster when there are
 /// connections to them, unless a finding is to be an error.
-fn audit(fleet: &Fleet, auditor: &Auditor, on_finding: OnFinding) -> Result<()> {
+fn audit(fleet: &Router, auditor: &Auditor, on_finding: OnFinding) -> Result<()> {
     match (fleet, on_finding) {
-        (Fleet::Nodes(_), OnFinding::Report | OnFinding::Ignore) => Ok(()),
+        (Router::Nodes(_), OnFinding::Report | OnFinding::Ignore) => Ok(()),
         _ => fleet.all().into_iter().try_for_each(|(server, lane)| {
             auditor.look(server, |questions| fleet.ask_all(questions, lane))
         }),

@@ -23,7 +23,7 @@ use crate::command::owner::Owner;
 use crate::command::script::{self, Call, Script};
 use crate::events::Kind;
 use crate::kind::plain::{Plain, UNLOCKED};
-use crate::kind::rules::{self, Ask, Line, Listens, Rules, kind_of_lock};
+use crate::kind::rules::{self, AcquireArgs, KindRules, ListensTo, Queueing, kind_of_lock};
 
 /// The lock of [`Client::fair_lock`](crate::Client::fair_lock): Redisson's fair lock.
 #[derive(Clone, Copy, Debug)]
@@ -35,20 +35,20 @@ fn keys(name: &Name) -> [&[u8]; 3] {
     [name.key().as_bytes(), name.queue_key().as_bytes(), name.deaths_key().as_bytes()]
 }
 
-impl Rules for Fair {
+impl KindRules for Fair {
     fn kind(&self) -> Kind {
         Kind::Fair
     }
 
-    fn line(&self) -> Line {
-        Line::None
+    fn line(&self) -> Queueing {
+        Queueing::None
     }
 
-    fn listens(&self) -> Listens {
-        Listens::Itself
+    fn listens(&self) -> ListensTo {
+        ListensTo::Itself
     }
 
-    fn acquire(&self, ask: &Ask<'_>) -> Call {
+    fn acquire(&self, ask: &AcquireArgs<'_>) -> Call {
         let patience = rules::digits(ask.patience.unwrap_or_default());
         let (lease, fair_wait) = (ask.millis(), rules::digits(ask.fair_wait));
         let taking =

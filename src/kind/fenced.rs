@@ -15,7 +15,7 @@ use crate::command::script::{self, Call, Digits, Reply, Script};
 use crate::error::Result;
 use crate::events::Kind;
 use crate::kind::plain::Plain;
-use crate::kind::rules::{self, Ask, Rules, Verdict, kind_of_lock};
+use crate::kind::rules::{self, AcquireArgs, AcquireReply, KindRules, kind_of_lock};
 
 /// The lock of [`Client::fenced_lock`](crate::Client::fenced_lock), whose guards have a
 /// fencing token: Redisson's `RFencedLock`.
@@ -24,7 +24,7 @@ pub struct Fenced;
 
 kind_of_lock!(Fenced, Fenced);
 
-impl Rules for Fenced {
+impl KindRules for Fenced {
     fn kind(&self) -> Kind {
         Kind::Fenced
     }
@@ -33,7 +33,7 @@ impl Rules for Fenced {
         true
     }
 
-    fn acquire(&self, ask: &Ask<'_>) -> Call {
+    fn acquire(&self, ask: &AcquireArgs<'_>) -> Call {
         let (lease, threads) = (ask.millis(), Digits::new(ask.threads.into()));
         let counter = ask.name.token_key();
         let keys = [ask.name.key().as_bytes(), counter.as_bytes()];
@@ -42,10 +42,10 @@ impl Rules for Fenced {
         Call::script(&script::FENCED_ACQUIRE, keys, args).lasting(ask.lease)
     }
 
-    fn verdict(&self, reply: Reply) -> Result<Verdict> {
+    fn verdict(&self, reply: Reply) -> Result<AcquireReply> {
         match reply.into_int()? {
-            minus_token @ ..-1 => Ok(Verdict::Granted(minus_token.unsigned_abs())),
-            millis => Ok(Verdict::Refused { left: rules::left(millis) }),
+            minus_token @ ..-1 => Ok(AcquireReply::Granted(minus_token.unsigned_abs())),
+            millis => Ok(AcquireReply::Refused { left: rules::left(millis) }),
         }
     }
 

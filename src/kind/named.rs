@@ -1,7 +1,7 @@
 //! The plain lock under a name that the caller gives, instead of a hold's.
 //!
 //! The name is the whole owner field, so any caller that presents it, in any thread or
-//! process, enters again. The value of the field counts the holds. Beside it the hash has a
+//! process, enters again. The value of the field counts the holds. OtherHold it the hash has a
 //! field with the value 0 for each hold that this library counted. A hold and its field come
 //! and go in one step, and both end with the hash: a repeated acquire counts once, and a late
 //! release finds no field and takes nothing off what another caller counted since. Redisson
@@ -14,7 +14,7 @@ use crate::command::owner::Owner;
 use crate::command::script::{self, Call, Script};
 use crate::events::Kind;
 use crate::kind::plain::{Plain, UNLOCKED};
-use crate::kind::rules::{Ask, Beside, Line, Rules};
+use crate::kind::rules::{AcquireArgs, KindRules, OtherHold, Queueing};
 
 /// The rules of a plain lock with a holder.
 #[derive(Clone, Copy, Debug)]
@@ -28,20 +28,20 @@ impl Named {
     }
 }
 
-impl Rules for Named {
+impl KindRules for Named {
     fn kind(&self) -> Kind {
         Kind::Named
     }
 
-    fn line(&self) -> Line {
-        Line::None
+    fn line(&self) -> Queueing {
+        Queueing::None
     }
 
     fn re_enters(&self) -> bool {
         false
     }
 
-    fn shares_with(&self, owner: &[u8], other: &Beside<'_>) -> bool {
+    fn shares_with(&self, owner: &[u8], other: &OtherHold<'_>) -> bool {
         other.kind == Named.kind() && other.owner.as_bytes() == owner
     }
 
@@ -50,7 +50,7 @@ impl Rules for Named {
         true
     }
 
-    fn acquire(&self, ask: &Ask<'_>) -> Call {
+    fn acquire(&self, ask: &AcquireArgs<'_>) -> Call {
         let lease = ask.millis();
         let taking = [lease.as_bytes(), ask.owner.as_bytes(), ask.owner.hold().as_bytes()];
         let args = taking.into_iter().chain(ask.waking());

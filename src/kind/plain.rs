@@ -7,7 +7,7 @@ use crate::command::name::Name;
 use crate::command::owner::Owner;
 use crate::command::script::{self, Call, Script};
 use crate::events::Kind;
-use crate::kind::rules::{Ask, Rules, kind_of_lock};
+use crate::kind::rules::{AcquireArgs, KindRules, kind_of_lock};
 
 /// The re-entrant lock of [`Client::lock`](crate::Client::lock): Redisson's `RLock`.
 #[derive(Clone, Copy, Debug)]
@@ -18,12 +18,12 @@ kind_of_lock!(Plain, Plain);
 /// What Redisson publishes when a lock becomes free.
 pub(crate) const UNLOCKED: &[u8] = b"0";
 
-impl Rules for Plain {
+impl KindRules for Plain {
     fn kind(&self) -> Kind {
         Kind::Plain
     }
 
-    fn acquire(&self, ask: &Ask<'_>) -> Call {
+    fn acquire(&self, ask: &AcquireArgs<'_>) -> Call {
         let lease = ask.millis();
         let taking = [lease.as_bytes(), ask.owner.as_bytes()];
         let args = taking.into_iter().chain(ask.waking());

@@ -1,7 +1,7 @@
 //! The two sides of a read-write lock: Redisson's `RReadWriteLock`.
 //!
 //! One hash for both: a field `mode`, `read` or `write`, and a field per hold: the owner
-//! of a reader, or the owner and `:write`. Beside it a key per read hold that lives as
+//! of a reader, or the owner and `:write`. OtherHold it a key per read hold that lives as
 //! long as its lease; the hash lives as long as the longest of them.
 //!
 //! Readers share. Each has a hold of its own, never passed on, and asks by itself. Who
@@ -18,7 +18,7 @@ use crate::command::owner::Owner;
 use crate::command::script::{self, Call, Script};
 use crate::events::Kind;
 use crate::kind::plain::{Plain, UNLOCKED};
-use crate::kind::rules::{Ask, Beside, Line, Listens, Rules, kind_of_lock};
+use crate::kind::rules::{AcquireArgs, KindRules, ListensTo, OtherHold, Queueing, kind_of_lock};
 
 /// The reading side of [`Client::rw_lock`](crate::Client::rw_lock).
 #[derive(Clone, Copy, Debug)]
@@ -37,20 +37,20 @@ const WRITER: &str = ":write";
 /// What is published when readers may come, many at a time.
 const READ_UNLOCKED: &[u8] = b"1";
 
-impl Rules for Read {
+impl KindRules for Read {
     fn kind(&self) -> Kind {
         Kind::Read
     }
 
-    fn line(&self) -> Line {
-        Line::None
+    fn line(&self) -> Queueing {
+        Queueing::None
     }
 
-    fn listens(&self) -> Listens {
-        Listens::ReadWrite
+    fn listens(&self) -> ListensTo {
+        ListensTo::ReadWrite
     }
 
-    fn shares_with(&self, _owner: &[u8], other: &Beside<'_>) -> bool {
+    fn shares_with(&self, _owner: &[u8], other: &OtherHold<'_>) -> bool {
         other.kind == Read.kind() || other.kind == Write.kind() && other.same_thread
     }
 
@@ -59,7 +59,7 @@ impl Rules for Read {
         true
     }
 
-    fn acquire(&self, ask: &Ask<'_>) -> Call {
+    fn acquire(&self, ask: &AcquireArgs<'_>) -> Call {
         let (lease, timeout) = (ask.millis(), ask.name.timeout_key(ask.owner));
         let writer = ask.beside.map_or(&b""[..], Owner::as_bytes);
         let keys = [ask.name.key().as_bytes(), timeout.as_bytes()];
@@ -91,13 +91,13 @@ impl Rules for Read {
     }
 }
 
-impl Rules for Write {
+impl KindRules for Write {
     fn kind(&self) -> Kind {
         Kind::Write
     }
 
-    fn listens(&self) -> Listens {
-        Listens::ReadWrite
+    fn listens(&self) -> ListensTo {
+        ListensTo::ReadWrite
     }
 
     fn suffix(&self) -> &'static str {
@@ -109,7 +109,7 @@ impl Rules for Write {
         true
     }
 
-    fn acquire(&self, ask: &Ask<'_>) -> Call {
+    fn acquire(&self, ask: &AcquireArgs<'_>) -> Call {
         let lease = ask.millis();
         let taking = [lease.as_bytes(), ask.owner.as_bytes()];
         let args = taking.into_iter().chain(ask.waking());

@@ -1,6 +1,6 @@
 //! What distinguishes one kind of lock from another.
 //!
-//! A kind is a set of [`Rules`]: how its commands are built and its answers read, how the
+//! A kind is a set of [`KindRules`]: how its commands are built and its answers read, how the
 //! threads of one process stand before it, and how they learn that it is free. Everything
 //! that waits, holds, renews and releases is written once, for all.
 
@@ -24,7 +24,7 @@ pub(crate) mod sealed {
     pub trait Sealed {
         #[doc(hidden)]
         #[allow(private_interfaces, reason = "only this crate can call it")]
-        fn rules() -> &'static dyn super::Rules;
+        fn rules() -> &'static dyn super::KindRules;
     }
 }
 
@@ -35,7 +35,7 @@ macro_rules! kind_of_lock {
 
         impl crate::kind::rules::sealed::Sealed for $kind {
             #[allow(private_interfaces, reason = "only this crate can call it")]
-            fn rules() -> &'static dyn crate::kind::rules::Rules {
+            fn rules() -> &'static dyn crate::kind::rules::KindRules {
                 &$rules
             }
         }
@@ -45,7 +45,7 @@ pub(crate) use kind_of_lock;
 
 /// What an attempt asks for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct AcquireArgs<'a> {
     pub(crate) name: &'a Name,
     pub(crate) owner: &'a Owner,
     pub(crate) lease: Duration,
@@ -71,7 +71,7 @@ pub(crate) struct Wake<'a> {
     pub(crate) wanted: &'a str,
 }
 
-impl Ask<'_> {
+impl AcquireArgs<'_> {
     /// The lease in milliseconds.
     pub(crate) fn millis(&self) -> Digits {
         digits(self.lease)
@@ -91,7 +91,7 @@ pub(crate) fn digits(span: Duration) -> Digits {
 
 /// What the server says to an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum AcquireReply {
     /// The first of its tokens, zero if the kind has none.
     Granted(u64),
     /// Another holds it; `left` of its lease, or `None` if it has no end.
@@ -100,7 +100,7 @@ pub(crate) enum Verdict {
 
 /// What the server says to a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Freed {
+pub(crate) enum ReleaseReply {
     /// Released, and so many subscribers were told.
     Told(u64),
     NotHeld,
@@ -108,17 +108,17 @@ pub(crate) enum Freed {
 
 /// How the threads of one process stand before a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Line {
+pub(crate) enum Queueing {
     /// At a gate: only the first in line speaks with the server, and a hold may pass from
     /// thread to thread.
-    Gate,
+    InProcess,
     /// Each by itself, as if they were of different processes.
     None,
 }
 
 /// What a caller that was refused listens to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Listens {
+pub(crate) enum ListensTo {
     /// The channel of the lock.
     Lock,
     /// The channel that the readers and writers of a lock share.
@@ -131,7 +131,7 @@ pub(crate) enum Listens {
 
 /// A hold beside which another is to be, or that is asked for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Beside<'a> {
+pub(crate) struct OtherHold<'a> {
     pub(crate) kind: Kind,
     pub(crate) owner: &'a Owner,
     /// They are of the same thread.
@@ -139,12 +139,12 @@ pub(crate) struct Beside<'a> {
 }
 
 /// How one kind of lock is spoken of with the server.
-pub(crate) trait Rules: Send + Sync {
+pub(crate) trait KindRules: Send + Sync {
     /// Returns the kind.
     fn kind(&self) -> Kind;
 
-    fn line(&self) -> Line {
-        Line::Gate
+    fn line(&self) -> Queueing {
+        Queueing::InProcess
     }
 
     /// Whether a thread that has a hold of this kind gets the same again.
@@ -152,8 +152,8 @@ pub(crate) trait Rules: Send + Sync {
         true
     }
 
-    fn listens(&self) -> Listens {
-        Listens::Lock
+    fn listens(&self) -> ListensTo {
+        ListensTo::Lock
     }
 
     /// What stands behind the number of a hold in its owner field.
@@ -162,14 +162,14 @@ pub(crate) trait Rules: Send + Sync {
     }
 
     /// Whether a hold of this kind may be valid beside that other one, of any kind.
-    fn shares_with(&self, owner: &[u8], other: &Beside<'_>) -> bool {
+    fn shares_with(&self, owner: &[u8], other: &OtherHold<'_>) -> bool {
         let _ = (owner, other);
         false
     }
 
-    fn acquire(&self, ask: &Ask<'_>) -> Call;
+    fn acquire(&self, ask: &AcquireArgs<'_>) -> Call;
 
-    fn verdict(&self, reply: Reply) -> Result<Verdict> {
+    fn verdict(&self, reply: Reply) -> Result<AcquireReply> {
         verdict(reply)
     }
 
@@ -211,7 +211,7 @@ pub(crate) trait Rules: Send + Sync {
     fn renewal(&self) -> &'static Script;
 }
 
-impl fmt::Debug for dyn Rules {
+impl fmt::Debug for dyn KindRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.kind(), f)
     }
@@ -219,13 +219,13 @@ impl fmt::Debug for dyn Rules {
 
 /// Reads the answer of a script that acquires: -2 acquired, -1 held without an end, else
 /// the milliseconds that are left.
-pub(crate) fn verdict(reply: Reply) -> Result<Verdict> {
+pub(crate) fn verdict(reply: Reply) -> Result<AcquireReply> {
     const ACQUIRED: i64 = -2;
     let left = match reply.into_int()? {
-        ACQUIRED => return Ok(Verdict::Granted(0)),
+        ACQUIRED => return Ok(AcquireReply::Granted(0)),
         millis => left(millis),
     };
-    Ok(Verdict::Refused { left })
+    Ok(AcquireReply::Refused { left })
 }
 
 /// The milliseconds that a script counts, `None` if there is no end.
@@ -234,7 +234,7 @@ pub(crate) fn left(millis: i64) -> Option<Duration> {
 }
 
 /// Reads the answer of every release and force script: -1, or how many were told.
-pub(crate) fn freed(reply: Reply) -> Result<Freed> {
+pub(crate) fn freed(reply: Reply) -> Result<ReleaseReply> {
     let told = reply.into_int()?;
-    Ok(u64::try_from(told).map_or(Freed::NotHeld, Freed::Told))
+    Ok(u64::try_from(told).map_or(ReleaseReply::NotHeld, ReleaseReply::Told))
 }

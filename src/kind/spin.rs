@@ -9,7 +9,7 @@ use crate::command::owner::Owner;
 use crate::command::script::{self, Call, Script};
 use crate::events::Kind;
 use crate::kind::plain::Plain;
-use crate::kind::rules::{Ask, Listens, Rules, kind_of_lock};
+use crate::kind::rules::{AcquireArgs, KindRules, ListensTo, kind_of_lock};
 
 /// The lock of [`Client::spin_lock`](crate::Client::spin_lock): Redisson's spin lock.
 #[derive(Clone, Copy, Debug)]
@@ -17,16 +17,16 @@ pub struct Spin;
 
 kind_of_lock!(Spin, Spin);
 
-impl Rules for Spin {
+impl KindRules for Spin {
     fn kind(&self) -> Kind {
         Kind::Spin
     }
 
-    fn listens(&self) -> Listens {
-        Listens::Nothing
+    fn listens(&self) -> ListensTo {
+        ListensTo::Nothing
     }
 
-    fn acquire(&self, ask: &Ask<'_>) -> Call {
+    fn acquire(&self, ask: &AcquireArgs<'_>) -> Call {
         Plain.acquire(ask)
     }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::command::script::Call;
 use crate::util::clock::{self, Moment};
 use crate::util::interner::Interned;
-use crate::util::sync::{AtomicU64, Mailbox, Mutex};
+use crate::util::sync::{AtomicU64, Mutex, Parker};
 
 #[cfg(all(test, leasehold_model))]
 mod model;
@@ -27,20 +27,20 @@ pub(crate) struct Channel {
     name: Box<str>,
     /// How much was heard so far; changed under `state`, read without.
     news: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<ChannelState>,
 }
 
 #[derive(Debug)]
-struct State {
-    hearing: Hearing,
-    waiting: Vec<Arc<Mailbox>>,
+struct ChannelState {
+    hearing: SubscriptionState,
+    waiting: Vec<Arc<Parker>>,
     /// Since when nobody has waited.
     idle_since: Moment,
 }
 
 /// Whether messages of a channel reach this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hearing {
+pub(crate) enum SubscriptionState {
     /// Not subscribed.
     Nothing,
     /// A subscription was sent and has not been confirmed.
@@ -50,12 +50,13 @@ pub(crate) enum Hearing {
 
 /// How much news a channel had when its reader looked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct News(u64);
+pub(crate) struct MessageCount(u64);
 
 impl Channel {
     fn new(name: &str) -> Channel {
         let idle_since = clock::now();
-        let state = State { hearing: Hearing::Nothing, waiting: Vec::new(), idle_since };
+        let state =
+            ChannelState { hearing: SubscriptionState::Nothing, waiting: Vec::new(), idle_since };
         Channel { name: name.into(), news: AtomicU64::new(0), state: Mutex::new(state) }
     }
 
@@ -64,21 +65,21 @@ impl Channel {
     }
 
     /// How much news there was up to now. To be read before the server is asked.
-    pub(crate) fn news(&self) -> News {
-        News(self.news.load(Ordering::Acquire))
+    pub(crate) fn news(&self) -> MessageCount {
+        MessageCount(self.news.load(Ordering::Acquire))
     }
 
-    pub(crate) fn hearing(&self) -> Hearing {
+    pub(crate) fn hearing(&self) -> SubscriptionState {
         self.state.lock().hearing
     }
 
     /// Registers a waiter until the answer is dropped.
-    pub(crate) fn wait(self: &Arc<Channel>, mailbox: &Arc<Mailbox>) -> Waiting {
+    pub(crate) fn wait(self: &Arc<Channel>, mailbox: &Arc<Parker>) -> Waiting {
         self.state.lock().waiting.push(Arc::clone(mailbox));
         Waiting { channel: Arc::clone(self), mailbox: Arc::clone(mailbox) }
     }
 
-    fn leave(&self, mailbox: &Arc<Mailbox>) {
+    fn leave(&self, mailbox: &Arc<Parker>) {
         let mut state = self.state.lock();
         if let Some(at) = state.waiting.iter().position(|m| Arc::ptr_eq(m, mailbox)) {
             state.waiting.swap_remove(at);
@@ -92,7 +93,7 @@ impl Channel {
         self.tell(&self.state.lock());
     }
 
-    fn tell(&self, state: &State) {
+    fn tell(&self, state: &ChannelState) {
         self.news.fetch_add(1, Ordering::AcqRel);
         state.waiting.iter().for_each(|mailbox| mailbox.ring());
     }
@@ -100,12 +101,12 @@ impl Channel {
     /// The subscription was sent, confirmed, or is gone with its connection. All but
     /// the first is news for those who wait: what came before may have been missed. Each
     /// confirmation is: it may be that of a subscription before the last one.
-    pub(crate) fn set_hearing(&self, hearing: Hearing) {
+    pub(crate) fn set_hearing(&self, hearing: SubscriptionState) {
         let mut state = self.state.lock();
         let news = match hearing {
-            Hearing::Asked => false,
-            Hearing::Everything => true,
-            Hearing::Nothing => state.hearing != Hearing::Nothing,
+            SubscriptionState::Asked => false,
+            SubscriptionState::Everything => true,
+            SubscriptionState::Nothing => state.hearing != SubscriptionState::Nothing,
         };
         state.hearing = hearing;
         if news {
@@ -117,8 +118,8 @@ impl Channel {
     pub(crate) fn retire(&self, now: Moment, linger: Duration) -> bool {
         let mut state = self.state.lock();
         let idle = state.waiting.is_empty() && state.idle_since + linger <= now;
-        if idle && state.hearing != Hearing::Nothing {
-            state.hearing = Hearing::Nothing;
+        if idle && state.hearing != SubscriptionState::Nothing {
+            state.hearing = SubscriptionState::Nothing;
             self.tell(&state);
         }
         idle
@@ -134,13 +135,13 @@ impl Channel {
 #[must_use = "the caller waits only as long as this lives"]
 pub(crate) struct Waiting {
     channel: Arc<Channel>,
-    mailbox: Arc<Mailbox>,
+    mailbox: Arc<Parker>,
 }
 
 impl Waiting {
     /// How much news there is by now. If it is not what there was before the server
     /// was asked, it must be asked again before any sleep.
-    pub(crate) fn news(&self) -> News {
+    pub(crate) fn news(&self) -> MessageCount {
         self.channel.news()
     }
 }
@@ -164,7 +165,7 @@ pub(crate) struct Waiters {
 /// One connection of the listener, from the moment it can be told what to subscribe
 /// to until it is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Session(u64);
+pub(crate) struct ListenerSession(u64);
 
 impl Waiters {
     /// The channel of that name; the same one for all who ask.
@@ -185,9 +186,9 @@ impl Waiters {
     }
 
     /// The listener's connection, while it can be told what to subscribe to.
-    pub(crate) fn session(&self) -> Option<Session> {
+    pub(crate) fn session(&self) -> Option<ListenerSession> {
         let turns = self.turns.load(Ordering::Acquire);
-        (turns % 2 == 1).then_some(Session(turns))
+        (turns % 2 == 1).then_some(ListenerSession(turns))
     }
 
     /// A listener can be told what to subscribe to from now on, over that channel. To be called
@@ -283,15 +284,15 @@ mod tests {
             channel.set_hearing(hearing);
             channel.news() != before
         };
-        assert!(!is_news(Hearing::Asked), "nothing was missed, and nothing is heard yet");
-        assert!(is_news(Hearing::Everything) && is_news(Hearing::Nothing));
-        assert!(!is_news(Hearing::Asked) && is_news(Hearing::Nothing));
+        assert!(!is_news(SubscriptionState::Asked), "nothing was missed, and nothing is heard yet");
+        assert!(is_news(SubscriptionState::Everything) && is_news(SubscriptionState::Nothing));
+        assert!(!is_news(SubscriptionState::Asked) && is_news(SubscriptionState::Nothing));
     }
 
     #[test]
     fn a_channel_retires_when_nobody_has_waited_for_a_while() {
         let (channel, mailbox) = (channel(), Arc::default());
-        channel.set_hearing(Hearing::Everything);
+        channel.set_hearing(SubscriptionState::Everything);
         let later = clock::now() + Duration::from_secs(60);
         let waiting = channel.wait(&mailbox);
         assert!(!channel.retire(later, Duration::from_secs(1)), "somebody waits");

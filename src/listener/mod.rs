@@ -30,16 +30,16 @@ use std::time::Duration;
 
 use crate::command::script::{Call, Push, Reply};
 #[cfg(not(all(test, leasehold_model)))]
-use crate::connection::Conn;
+use crate::connection::Connection;
 use crate::connection::Timeouts;
 #[cfg(all(test, leasehold_model))]
-use crate::connection::model::Conn;
+use crate::connection::model::Connection;
 use crate::error::{Direction, Error, ErrorKind, Refusal, Result};
-use crate::listener::channels::{Channel, Hearing, Waiters};
+use crate::listener::channels::{Channel, SubscriptionState, Waiters};
 use crate::topology::cluster::Cluster;
-use crate::topology::route::{Moves, Reached, Route};
+use crate::topology::route::{Generation, Route, RoutedConnection};
 use crate::util::clock::{self, Moment, jittered};
-use crate::util::sync::{Mailbox, Mutex};
+use crate::util::sync::{Mutex, Parker};
 use crate::util::threads;
 
 #[cfg(all(test, leasehold_model))]
@@ -121,7 +121,7 @@ impl ListenerSettings {
 pub(crate) struct Listener {
     settings: ListenerSettings,
     waiters: Arc<Waiters>,
-    calls: Mailbox,
+    calls: Parker,
     started: AtomicBool,
     stop: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -136,7 +136,7 @@ impl fmt::Debug for Listener {
 impl Listener {
     pub(crate) fn new(settings: ListenerSettings, waiters: Arc<Waiters>) -> Listener {
         let (started, stop) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (calls, thread) = (Mailbox::default(), Mutex::new(None));
+        let (calls, thread) = (Parker::default(), Mutex::new(None));
         Listener { settings, waiters, calls, started, stop, thread }
     }
 
@@ -236,9 +236,9 @@ impl Listener {
 struct Subscriber<'a> {
     settings: &'a ListenerSettings,
     waiters: &'a Waiters,
-    conn: Conn,
+    conn: Connection,
     /// What the connection is good for.
-    moves: Moves,
+    moves: Generation,
     /// By which it is told what to subscribe to.
     control: Arc<str>,
     channels: HashMap<Box<str>, Subscribed>,
@@ -258,14 +258,15 @@ struct Subscribed {
 impl Drop for Subscriber<'_> {
     fn drop(&mut self) {
         self.waiters.end_control(self.settings.node(), &self.control);
-        self.channels.values().for_each(|one| one.channel.set_hearing(Hearing::Nothing));
+        self.channels.values().for_each(|one| one.channel.set_hearing(SubscriptionState::Nothing));
     }
 }
 
 impl<'a> Subscriber<'a> {
     fn open(settings: &'a ListenerSettings, waiters: &'a Waiters) -> Result<Subscriber<'a>> {
         let timeouts = Timeouts { response: SILENCE, ..settings.timeouts.without_replicas() };
-        let Reached { conn, moves, .. } = settings.route.open(timeouts, &settings.name, &[])?;
+        let RoutedConnection { conn, moves, .. } =
+            settings.route.open(timeouts, &settings.name, &[])?;
         let (channels, asked, control) = (HashMap::new(), VecDeque::new(), settings.own_channel()?);
         let now = clock::now();
         let mut subscriber = Subscriber {
@@ -338,7 +339,7 @@ impl<'a> Subscriber<'a> {
             self.asked.remove(at);
         }
         if let Some(one) = self.channels.get(&*channel) {
-            one.channel.set_hearing(Hearing::Everything);
+            one.channel.set_hearing(SubscriptionState::Everything);
         }
         Ok(())
     }
@@ -381,7 +382,7 @@ impl<'a> Subscriber<'a> {
     /// Who waits there asks again, and has it subscribed to where it is.
     fn give_up(&mut self, channel: &str) {
         if let Some(one) = self.channels.remove(channel) {
-            one.channel.set_hearing(Hearing::Nothing);
+            one.channel.set_hearing(SubscriptionState::Nothing);
         }
     }
 
@@ -403,7 +404,7 @@ impl<'a> Subscriber<'a> {
             if settings.shard.is_some() {
                 self.asked.push_back(channel.name().into());
             }
-            channel.set_hearing(Hearing::Asked);
+            channel.set_hearing(SubscriptionState::Asked);
             self.channels.insert(channel.name().into(), Subscribed { channel, asked });
         }
         Ok(())
@@ -425,8 +426,9 @@ impl<'a> Subscriber<'a> {
     /// A subscription that is not confirmed in time condemns the connection.
     fn check_confirmations(&self) -> Result<()> {
         let late = clock::now().before(self.settings.timeouts.response);
-        let unconfirmed =
-            |one: &Subscribed| one.asked < late && one.channel.hearing() == Hearing::Asked;
+        let unconfirmed = |one: &Subscribed| {
+            one.asked < late && one.channel.hearing() == SubscriptionState::Asked
+        };
         match self.channels.values().any(unconfirmed) {
             true => {
                 let message = "the server did not confirm a subscription in time";

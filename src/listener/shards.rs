@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use crate::command::script::Call;
-use crate::listener::channels::{Channel, Hearing, Session, Waiters};
+use crate::listener::channels::{Channel, ListenerSession, SubscriptionState, Waiters};
 use crate::listener::{Listener, ListenerSettings, Shard};
 use crate::topology::cluster::Cluster;
 use crate::topology::route::Route;
@@ -14,7 +14,7 @@ use crate::util::sync::Mutex;
 
 /// The listeners.
 #[derive(Debug)]
-pub(crate) struct Ears {
+pub(crate) struct Listeners {
     waiters: Arc<Waiters>,
     /// For all channels.
     one: Arc<Listener>,
@@ -35,14 +35,14 @@ struct Shards {
     listeners: Mutex<BTreeMap<u32, Arc<Listener>>>,
 }
 
-impl Ears {
+impl Listeners {
     /// Starts no thread. With a cluster there is a listener for each node, if that says that its
     /// messages go to shards; `settings` as for one, but for the route.
     pub(crate) fn new(
         settings: ListenerSettings,
         waiters: Arc<Waiters>,
         cluster: Option<(Arc<Cluster>, Arc<OnceLock<bool>>)>,
-    ) -> Ears {
+    ) -> Listeners {
         let many = cluster.map(|(cluster, sharded)| Shards {
             cluster,
             sharded,
@@ -51,7 +51,7 @@ impl Ears {
             listeners: Mutex::default(),
         });
         let one = Arc::new(Listener::new(settings, Arc::clone(&waiters)));
-        Ears { waiters, one, many }
+        Listeners { waiters, one, many }
     }
 
     fn shards(&self) -> Option<&Shards> {
@@ -60,7 +60,7 @@ impl Ears {
 
     /// The listener's connection, if the script that refuses a caller can tell it what to
     /// subscribe to: a script reaches channels of its own slot only.
-    pub(crate) fn session(&self) -> Option<Session> {
+    pub(crate) fn session(&self) -> Option<ListenerSession> {
         match self.shards() {
             None => self.waiters.session(),
             Some(_) => None,
@@ -96,7 +96,7 @@ impl Ears {
     }
 
     fn message(&self, node: Option<u32>, channel: &Channel) -> Option<Call> {
-        let deaf = channel.hearing() == Hearing::Nothing;
+        let deaf = channel.hearing() == SubscriptionState::Nothing;
         deaf.then(|| self.waiters.message(node, channel.name())).flatten()
     }
 

@@ -23,7 +23,7 @@ const UNHEARD_RUN: Duration = Duration::from_millis(20);
 
 /// The runs of one lock in this process.
 #[derive(Debug, Default)]
-pub(crate) struct Runs {
+pub(crate) struct Fairness {
     run: Option<Run>,
     /// The last release that was answered was heard by others too.
     others_listen: bool,
@@ -44,7 +44,7 @@ struct Run {
     ended: Moment,
 }
 
-impl Runs {
+impl Fairness {
     /// The server granted one more hold, after so long.
     pub(crate) fn granted(&mut self, now: Moment, round_trip: Duration) {
         let new = Run { since: now, holds: 0, round_trip, ended: now };
@@ -125,11 +125,11 @@ mod tests {
     }
 
     /// Runs whose releases others hear.
-    fn heard() -> Runs {
-        Runs { others_listen: true, ..Runs::default() }
+    fn heard() -> Fairness {
+        Fairness { others_listen: true, ..Fairness::default() }
     }
 
-    impl Runs {
+    impl Fairness {
         /// The lock is taken at that moment and released at once. Until when the process
         /// should have yielded instead.
         fn take(&mut self, now: Moment, round_trip: Duration) -> Option<Moment> {
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn where_nobody_listens_a_tenth_of_the_time_is_for_others() {
-        let mut runs = Runs::default();
+        let mut runs = Fairness::default();
         runs.unheard();
         assert_eq!(runs.take(at(0), ROUND_TRIP), None);
         assert_eq!(runs.take(at(19_000), ROUND_TRIP), None);

@@ -39,31 +39,31 @@ use std::time::Duration;
 
 use crate::command::name::Name;
 use crate::command::owner::{HoldId, Holder, Owner};
-use crate::command::script::{Call, LaneId};
+use crate::command::script::{Call, ConnectionId};
 use crate::error::LostReason;
 use crate::events::Kind;
-use crate::kind::rules::Rules;
+use crate::kind::rules::KindRules;
 use crate::util::clock::Moment;
-use crate::util::sync::{AtomicU64, Condvar, Mailbox, Mutex};
+use crate::util::sync::{AtomicU64, Condvar, Mutex, Parker};
 use crate::util::wheel;
 
 /// One hold of one lock.
 #[derive(Debug)]
-pub(crate) struct Lease {
+pub(crate) struct Hold {
     hold: HoldId,
     owner: Owner,
-    rules: &'static dyn Rules,
+    rules: &'static dyn KindRules,
     term: Duration,
     /// The last of its fencing tokens; zero if it has none.
     last_token: u64,
     /// Nanoseconds of the deadline; zero once the hold is over.
     deadline: AtomicU64,
-    life: Mutex<Life>,
+    life: Mutex<HoldState>,
     over: Condvar,
 }
 
 #[derive(Debug)]
-struct Life {
+struct HoldState {
     phase: Phase,
     deadline: Moment,
     reach: Moment,
@@ -77,10 +77,10 @@ struct Life {
     passes: u32,
     /// The fencing token of its present holder.
     token: u64,
-    haunted: Option<LaneId>,
+    haunted: Option<ConnectionId>,
     timer: Option<wheel::Key>,
     /// Who waits for its end beside others.
-    watched: Vec<Arc<Mailbox>>,
+    watched: Vec<Arc<Parker>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ enum Phase {
 pub(crate) struct Grant {
     pub(crate) hold: HoldId,
     pub(crate) owner: Owner,
-    pub(crate) rules: &'static dyn Rules,
+    pub(crate) rules: &'static dyn KindRules,
     pub(crate) deadline: Moment,
     /// How long the lease is that was asked for.
     pub(crate) term: Duration,
@@ -106,14 +106,14 @@ pub(crate) struct Grant {
     pub(crate) at: Moment,
     /// The line to the server in which a late copy of the question may still come:
     /// the release has to follow it there.
-    pub(crate) haunted: Option<LaneId>,
+    pub(crate) haunted: Option<ConnectionId>,
     /// Its fencing tokens, one for each thread to which it may go; zeros if it has none.
     pub(crate) tokens: RangeInclusive<u64>,
 }
 
 /// Whether a hold is still one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum HoldStatus {
     Held,
     /// It is over; `noticed` for the one look that found out that it was lost, and
     /// has to tell.
@@ -155,18 +155,18 @@ pub(crate) fn deadline(sent: Moment, lease: Duration) -> Moment {
 }
 
 /// A panic leaves it in order: loggers and callbacks run with no lock held (`tests/panics.rs`).
-impl RefUnwindSafe for Lease {}
+impl RefUnwindSafe for Hold {}
 
-impl Lease {
-    pub(crate) fn new(grant: Grant) -> Lease {
-        Lease {
+impl Hold {
+    pub(crate) fn new(grant: Grant) -> Hold {
+        Hold {
             hold: grant.hold,
             owner: grant.owner,
             rules: grant.rules,
             term: grant.term,
             last_token: *grant.tokens.end(),
             deadline: AtomicU64::new(grant.deadline.nanos()),
-            life: Mutex::new(Life {
+            life: Mutex::new(HoldState {
                 phase: Phase::Held,
                 deadline: grant.deadline,
                 reach: grant.at + grant.term,
@@ -210,7 +210,7 @@ impl Lease {
     }
 
     /// Of which kind of lock it is a hold.
-    pub(crate) fn rules(&self) -> &'static dyn Rules {
+    pub(crate) fn rules(&self) -> &'static dyn KindRules {
         self.rules
     }
 
@@ -235,26 +235,26 @@ impl Lease {
     }
 
     /// Whether the hold is valid at `now`; ends it if its deadline is behind.
-    pub(crate) fn look(&self, now: Moment) -> Look {
+    pub(crate) fn look(&self, now: Moment) -> HoldStatus {
         if now.nanos() < self.deadline.load(Ordering::Acquire) {
-            return Look::Held;
+            return HoldStatus::Held;
         }
         self.look_closely(&mut self.life.lock(), now)
     }
 
-    fn look_closely(&self, life: &mut Life, now: Moment) -> Look {
+    fn look_closely(&self, life: &mut HoldState, now: Moment) -> HoldStatus {
         match life.phase {
-            Phase::Held if now < life.deadline => Look::Held,
+            Phase::Held if now < life.deadline => HoldStatus::Held,
             Phase::Held => {
                 self.end(life, Phase::Lost(LostReason::Expired));
-                Look::Over { noticed: true }
+                HoldStatus::Over { noticed: true }
             }
-            Phase::Releasing | Phase::Gone | Phase::Lost(_) => Look::Over { noticed: false },
+            Phase::Releasing | Phase::Gone | Phase::Lost(_) => HoldStatus::Over { noticed: false },
         }
     }
 
     /// The one step that takes the validity from a hold.
-    fn end(&self, life: &mut Life, phase: Phase) {
+    fn end(&self, life: &mut HoldState, phase: Phase) {
         life.phase = phase;
         self.deadline.store(0, Ordering::Release);
         self.over.notify_all();
@@ -262,7 +262,7 @@ impl Lease {
     }
 
     /// The line to the server in which its release has to stand, if it matters.
-    pub(crate) fn haunted(&self) -> Option<LaneId> {
+    pub(crate) fn haunted(&self) -> Option<ConnectionId> {
         self.life.lock().haunted
     }
 
@@ -278,12 +278,12 @@ impl Lease {
 
     /// Moves the deadline forward, if the hold is valid at `now`: the server set the
     /// lease anew between `sent` and `now`.
-    pub(crate) fn extend(&self, sent: Moment, now: Moment, lease: Duration) -> Look {
+    pub(crate) fn extend(&self, sent: Moment, now: Moment, lease: Duration) -> HoldStatus {
         let mut life = self.life.lock();
         let look = self.look_closely(&mut life, now);
-        life.may_reach(now + lease, look != Look::Held);
+        life.may_reach(now + lease, look != HoldStatus::Held);
         let to = deadline(sent, lease);
-        if look == Look::Held && life.deadline < to {
+        if look == HoldStatus::Held && life.deadline < to {
             life.deadline = to;
             self.deadline.store(to.nanos(), Ordering::Release);
         }
@@ -340,10 +340,10 @@ impl Lease {
     }
 
     /// Ends the hold in order to release it: `Held` if there is something to send.
-    pub(crate) fn release(&self, now: Moment) -> Look {
+    pub(crate) fn release(&self, now: Moment) -> HoldStatus {
         let mut life = self.life.lock();
         let look = self.look_closely(&mut life, now);
-        if look == Look::Held {
+        if look == HoldStatus::Held {
             life.released = now;
             self.end(&mut life, Phase::Releasing);
         }
@@ -377,7 +377,7 @@ impl Lease {
     pub(crate) fn renewal(&self, now: Moment) -> Renewal {
         let mut life = self.life.lock();
         life.timer = None;
-        if let Look::Over { noticed } = self.look_closely(&mut life, now) {
+        if let HoldStatus::Over { noticed } = self.look_closely(&mut life, now) {
             return Renewal::Over { noticed };
         }
         life.renewal()
@@ -410,7 +410,7 @@ impl Lease {
     }
 
     /// Has the mailbox rung when the hold is over, if it is not.
-    pub(crate) fn watch(&self, mailbox: &Arc<Mailbox>) {
+    pub(crate) fn watch(&self, mailbox: &Arc<Parker>) {
         let mut life = self.life.lock();
         // Those of threads that have ended are nobody's any more.
         life.watched.retain(|other| Arc::strong_count(other) > 1);
@@ -431,7 +431,7 @@ impl Lease {
     }
 }
 
-impl Life {
+impl HoldState {
     /// A hold that is gone at the server is not brought back by a renewal.
     fn may_reach(&mut self, to: Moment, unknown: bool) {
         if Moment::START < self.reach && self.reach < to {
@@ -490,13 +490,13 @@ mod tests {
         Moment::START + SECOND * u32::try_from(seconds).expect("small")
     }
 
-    fn lease(renewed: bool, until: u64) -> Lease {
+    fn lease(renewed: bool, until: u64) -> Hold {
         let holder = Holder::this_thread();
-        Lease::new(Grant { term: SECOND, renewed, holder, ..Grant::owned(at(0), at(until)) })
+        Hold::new(Grant { term: SECOND, renewed, holder, ..Grant::owned(at(0), at(until)) })
     }
 
-    const NOTICED: Look = Look::Over { noticed: true };
-    const KNOWN: Look = Look::Over { noticed: false };
+    const NOTICED: HoldStatus = HoldStatus::Over { noticed: true };
+    const KNOWN: HoldStatus = HoldStatus::Over { noticed: false };
 
     fn bounds() -> PassBounds {
         PassBounds { passes: 2, time: 5 * SECOND, least_left: 3 * SECOND }
@@ -505,7 +505,7 @@ mod tests {
     #[test]
     fn a_hold_ends_at_its_deadline_and_only_one_look_has_to_tell() {
         let lease = lease(true, 10);
-        assert_eq!(lease.look(at(9)), Look::Held);
+        assert_eq!(lease.look(at(9)), HoldStatus::Held);
         assert_eq!(lease.remaining(at(9)), SECOND);
         assert_eq!(lease.look(at(10)), NOTICED);
         assert_eq!(lease.look(at(9)), KNOWN, "lost is final, even if the clock went back");
@@ -515,8 +515,8 @@ mod tests {
     #[test]
     fn the_deadline_only_moves_forward_and_never_from_behind() {
         let lease = lease(true, 10);
-        assert_eq!(lease.extend(at(5), at(6), 10 * SECOND), Look::Held);
-        assert_eq!(lease.extend(at(6), at(6), 6 * SECOND), Look::Held);
+        assert_eq!(lease.extend(at(5), at(6), 10 * SECOND), HoldStatus::Held);
+        assert_eq!(lease.extend(at(6), at(6), 6 * SECOND), HoldStatus::Held);
         assert_eq!(lease.remaining(at(6)), at(6).until(deadline(at(5), 10 * SECOND)));
         assert_eq!(lease.extend(at(9), at(15), 15 * SECOND), NOTICED, "the answer came too late");
         assert_eq!(lease.extend(at(7), at(7), 15 * SECOND), KNOWN);
@@ -542,7 +542,7 @@ mod tests {
     #[test]
     fn a_release_is_sent_once_and_not_after_a_loss() {
         let released = lease(true, 10);
-        assert_eq!(released.release(at(9)), Look::Held);
+        assert_eq!(released.release(at(9)), HoldStatus::Held);
         assert_eq!(released.release(at(9)), KNOWN);
         assert!(!released.lose(), "a released hold cannot be lost");
         assert_eq!(released.extend(at(8), at(9), 30 * SECOND), KNOWN);
@@ -572,7 +572,7 @@ mod tests {
     #[test]
     fn a_fenced_hold_passes_while_it_has_tokens_and_each_holder_has_its_own() {
         let tokens = 7..=8;
-        let fenced = Lease::new(Grant { tokens, ..Grant::owned(at(0), at(10)) });
+        let fenced = Hold::new(Grant { tokens, ..Grant::owned(at(0), at(10)) });
         assert_eq!(fenced.token(), 7);
         assert!(fenced.pass(at(1), &PassBounds { passes: 9, ..bounds() }, &Holder::owned()));
         assert_eq!(fenced.token(), 8);
@@ -582,7 +582,7 @@ mod tests {
 
     #[test]
     fn a_hold_is_asked_for_when_too_little_is_left_and_once_in_a_period() {
-        let ask_at = |lease: &Lease, now| lease.ask_at(at(now), 10 * SECOND, 20 * SECOND);
+        let ask_at = |lease: &Hold, now| lease.ask_at(at(now), 10 * SECOND, 20 * SECOND);
         let watched = lease(true, 30);
         assert_eq!([ask_at(&watched, 9), ask_at(&watched, 11)], [at(10), at(10)]);
         assert_eq!(watched.renewal(at(9)), Renewal::Extend);

@@ -28,17 +28,17 @@ use std::time::Duration;
 
 use crate::command::name::Name;
 use crate::command::owner::{HoldId, Holder, ThreadId};
-use crate::command::script::LaneId;
+use crate::command::script::ConnectionId;
 use crate::error::{Error, LostReason, Result};
 use crate::events::{Event, Lost, Sink};
-use crate::kind::rules::{Beside, Listens, Rules};
-use crate::listener::channels::{Channel, Hearing, Waiters};
-use crate::local::fairness::Runs;
-use crate::local::hold::{Grant, Lease, Look, PassBounds};
-use crate::local::queue::{Gate, Ticket};
-use crate::local::table::{Counted, Entry, Held, Wish};
+use crate::kind::rules::{KindRules, ListensTo, OtherHold};
+use crate::listener::channels::{Channel, SubscriptionState, Waiters};
+use crate::local::fairness::Fairness;
+use crate::local::hold::{Grant, Hold, HoldStatus, PassBounds};
+use crate::local::queue::{Ticket, WaitQueue};
+use crate::local::table::{Counted, EntryOutcome, EntryRequest, HoldEntry};
 use crate::util::clock::{self, Moment};
-use crate::util::sync::{Mailbox, Mutex};
+use crate::util::sync::{Mutex, Parker};
 use crate::util::threads;
 
 #[cfg(all(test, leasehold_model))]
@@ -51,58 +51,58 @@ pub(crate) struct Local {
     bounds: PassBounds,
     channel: OnceLock<Arc<Channel>>,
     rw_channel: OnceLock<Arc<Channel>>,
-    state: Mutex<State>,
+    state: Mutex<LocalState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    gate: Gate<Caller>,
+struct LocalState {
+    gate: WaitQueue<Caller>,
     /// Holds that were passed to callers who have not woken up yet.
-    handed: Vec<(Ticket, Arc<Lease>)>,
-    holds: Vec<Held>,
+    handed: Vec<(Ticket, Arc<Hold>)>,
+    holds: Vec<HoldEntry>,
     /// The releases that have no answer yet, and the lines in which they stand: one at most,
     /// but of a kind that is shared.
     owed: Vec<Owed>,
     /// Why the last question of this process got no answer.
     trouble: Option<Error>,
-    runs: Runs,
+    runs: Fairness,
     /// The watchdog polls the server for those who stand in line.
     polled: bool,
     /// It has something for the front to ask about.
     may_be_free: bool,
     /// That of a hold that is gone, to be used again.
-    spare: Option<Arc<Lease>>,
+    spare: Option<Arc<Hold>>,
 }
 
 /// A release without an answer.
 #[derive(Debug)]
 struct Owed {
     hold: HoldId,
-    lane: LaneId,
+    lane: ConnectionId,
 }
 
 /// A caller in line.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
-    pub(crate) wish: Wish,
+    pub(crate) wish: EntryRequest,
     pub(crate) holder: Holder,
-    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) mailbox: Arc<Parker>,
 }
 
 impl Caller {
     /// The calling thread.
-    pub(crate) fn new(wish: Wish) -> Caller {
+    pub(crate) fn new(wish: EntryRequest) -> Caller {
         Caller::of(wish, None)
     }
 
     /// The calling thread, for itself or on behalf of another.
-    pub(crate) fn of(wish: Wish, other: Option<&Holder>) -> Caller {
+    pub(crate) fn of(wish: EntryRequest, other: Option<&Holder>) -> Caller {
         let holder = match other {
             Some(other) => other.clone(),
             None if wish.owned => Holder::owned(),
             None => Holder::this_thread(),
         };
-        Caller { wish, holder, mailbox: Mailbox::mine() }
+        Caller { wish, holder, mailbox: Parker::mine() }
     }
 }
 
@@ -114,13 +114,13 @@ pub(crate) enum Turn {
     /// Wait for the hold of a thread of this process, but ask at the poll bound.
     HeldHere,
     /// Ask the server, behind what stands in that line.
-    Ask(Option<LaneId>),
+    Ask(Option<ConnectionId>),
     /// The same, though a thread of this process may hold it: a poll found it free.
-    AskAtOnce(Option<LaneId>, bool),
+    AskAtOnce(Option<ConnectionId>, bool),
     /// The same, but not before that moment, out of regard for other processes.
-    Yield(Moment, Option<LaneId>),
+    Yield(Moment, Option<ConnectionId>),
     /// Go: a hold was passed to it.
-    Handed(Arc<Lease>),
+    Handed(Arc<Hold>),
 }
 
 /// What the end of a guard meant.
@@ -159,25 +159,25 @@ impl Local {
 
     /// The channel on which releases of this lock are heard; `None` if there is none that
     /// its callers share.
-    pub(crate) fn channel(&self, listens: Listens, waiters: &Waiters) -> Option<&Arc<Channel>> {
+    pub(crate) fn channel(&self, listens: ListensTo, waiters: &Waiters) -> Option<&Arc<Channel>> {
         let name = match listens {
-            Listens::Lock => self.name.channel(),
-            Listens::ReadWrite => self.name.rw_channel(),
-            Listens::Itself | Listens::Nothing => return None,
+            ListensTo::Lock => self.name.channel(),
+            ListensTo::ReadWrite => self.name.rw_channel(),
+            ListensTo::Itself | ListensTo::Nothing => return None,
         };
         Some(self.cell(listens)?.get_or_init(|| waiters.channel(name)))
     }
 
     /// The same, if anybody here has ever waited.
-    pub(crate) fn known_channel(&self, listens: Listens) -> Option<&Arc<Channel>> {
+    pub(crate) fn known_channel(&self, listens: ListensTo) -> Option<&Arc<Channel>> {
         self.cell(listens)?.get()
     }
 
-    fn cell(&self, listens: Listens) -> Option<&OnceLock<Arc<Channel>>> {
+    fn cell(&self, listens: ListensTo) -> Option<&OnceLock<Arc<Channel>>> {
         match listens {
-            Listens::Lock => Some(&self.channel),
-            Listens::ReadWrite => Some(&self.rw_channel),
-            Listens::Itself | Listens::Nothing => None,
+            ListensTo::Lock => Some(&self.channel),
+            ListensTo::ReadWrite => Some(&self.rw_channel),
+            ListensTo::Itself | ListensTo::Nothing => None,
         }
     }
 
@@ -186,11 +186,11 @@ impl Local {
     /// `holder` is the name that the hold is to have, if it has one.
     pub(crate) fn enter(
         &self,
-        wish: &Wish,
+        wish: &EntryRequest,
         holder: Option<&Arc<str>>,
         thread: ThreadId,
         now: Moment,
-    ) -> Result<Entry> {
+    ) -> Result<EntryOutcome> {
         let mut state = self.state.lock();
         let noticed = state.look_at_all(now);
         let entry = state.enter(wish, holder, thread, now);
@@ -250,7 +250,7 @@ impl Local {
         caller: &Caller,
         grant: Grant,
         round_trip: Duration,
-    ) -> Arc<Lease> {
+    ) -> Arc<Hold> {
         let mut state = self.state.lock();
         let lease = state.lease(grant);
         state.trouble = None;
@@ -262,7 +262,7 @@ impl Local {
             }
             state.gate.leave(ticket);
         }
-        state.holds.push(Held::new(Arc::clone(&lease), caller.holder.clone()));
+        state.holds.push(HoldEntry::new(Arc::clone(&lease), caller.holder.clone()));
         state.ring_front();
         drop(state);
         self.tell_lost(noticed, LostReason::Gone);
@@ -306,17 +306,17 @@ impl Local {
     }
 
     /// A release was heard by so many subscribers, this process perhaps among them.
-    pub(crate) fn told_to(&self, rules: &dyn Rules, subscribers: u64) {
+    pub(crate) fn told_to(&self, rules: &dyn KindRules, subscribers: u64) {
         let listens = rules.listens();
         // Readers of this process listen by themselves, and are others for who writes.
         let own = |channel: &Arc<Channel>| {
-            let others = listens == Listens::ReadWrite && channel.is_waited_for();
-            channel.hearing() == Hearing::Everything && !others
+            let others = listens == ListensTo::ReadWrite && channel.is_waited_for();
+            channel.hearing() == SubscriptionState::Everything && !others
         };
         let own = self.known_channel(listens).is_some_and(own);
         let mut state = self.state.lock();
         match listens {
-            Listens::Nothing => state.runs.unheard(),
+            ListensTo::Nothing => state.runs.unheard(),
             _ => state.runs.heard(subscribers > u64::from(own)),
         }
     }
@@ -329,7 +329,7 @@ impl Local {
 
     /// The caller with that ticket leaves the line. The hold that was passed to it
     /// meanwhile, if one was: it must be released.
-    pub(crate) fn leave(&self, ticket: Ticket) -> Option<Arc<Lease>> {
+    pub(crate) fn leave(&self, ticket: Ticket) -> Option<Arc<Hold>> {
         let mut state = self.state.lock();
         let was_front = state.gate.is_front(ticket);
         state.gate.leave(ticket);
@@ -343,10 +343,10 @@ impl Local {
     /// the front, or `send` queues its release: no I/O, the mutex is held.
     pub(crate) fn end(
         &self,
-        lease: &Arc<Lease>,
+        lease: &Arc<Hold>,
         counted: Counted,
         clock: impl FnOnce() -> Moment,
-        send: impl FnOnce() -> LaneId,
+        send: impl FnOnce() -> ConnectionId,
     ) -> Ended {
         let mut state = self.state.lock();
         let Some(held) = state.held(lease).filter(|held| held.has(counted)) else {
@@ -363,14 +363,14 @@ impl Local {
         state.remove(lease);
         let look = lease.release(now);
         state.runs.released(now);
-        if look == Look::Held {
+        if look == HoldStatus::Held {
             state.owed.push(Owed { hold: lease.hold(), lane: send() });
         }
         state.ring_front();
         drop(state);
         match look {
-            Look::Held => Ended::Queued,
-            Look::Over { noticed } => {
+            HoldStatus::Held => Ended::Queued,
+            HoldStatus::Over { noticed } => {
                 self.tell_lost(noticed.then_some(&**lease), LostReason::Expired);
                 Ended::Lost
             }
@@ -379,12 +379,12 @@ impl Local {
 
     /// The line in which a release stands that has no answer yet: what is to see its
     /// effect has to stand behind it.
-    pub(crate) fn owed(&self) -> Option<LaneId> {
+    pub(crate) fn owed(&self) -> Option<ConnectionId> {
         self.state.lock().lane()
     }
 
     /// The release of that hold was answered, or will not be sent again.
-    pub(crate) fn settled(&self, lease: &Arc<Lease>) {
+    pub(crate) fn settled(&self, lease: &Arc<Hold>) {
         lease.gone();
         let mut state = self.state.lock();
         state.owed.retain(|owed| owed.hold != lease.hold());
@@ -392,7 +392,7 @@ impl Local {
     }
 
     /// One guard of the hold is leaked: it counts, but nobody has it.
-    pub(crate) fn leak(&self, lease: &Arc<Lease>) {
+    pub(crate) fn leak(&self, lease: &Arc<Hold>) {
         if let Some(held) = self.state.lock().held(lease) {
             held.discount(Counted::Guard);
             held.leaked += 1;
@@ -403,16 +403,16 @@ impl Local {
     /// whose thread has ended.
     pub(crate) fn leaked(
         &self,
-        mine: impl Fn(&Lease) -> bool,
+        mine: impl Fn(&Hold) -> bool,
         thread: ThreadId,
         now: Moment,
-    ) -> Option<(Arc<Lease>, Counted)> {
+    ) -> Option<(Arc<Hold>, Counted)> {
         let state = self.state.lock();
-        let own = |held: &&Held| held.holder.is_thread(thread) && held.leaked > 0;
+        let own = |held: &&HoldEntry| held.holder.is_thread(thread) && held.leaked > 0;
         let holds: Vec<_> = state.holds.iter().filter(|held| mine(&held.lease)).collect();
         let holds = || holds.iter().copied();
         let nobodys = || holds().filter(|held| held.is_nobodys());
-        let valid = |held: &&Held| !held.lease.remaining(now).is_zero();
+        let valid = |held: &&HoldEntry| !held.lease.remaining(now).is_zero();
         let found = holds().find(own);
         let found = found.or_else(|| nobodys().find(valid)).or_else(|| nobodys().next())?;
         let ended = found.holder.has_ended();
@@ -423,7 +423,7 @@ impl Local {
     /// How many guards and leaks this thread has of those valid holds.
     pub(crate) fn count(
         &self,
-        mine: impl Fn(&Lease) -> bool,
+        mine: impl Fn(&Hold) -> bool,
         thread: ThreadId,
         now: Moment,
     ) -> usize {
@@ -437,10 +437,10 @@ impl Local {
     }
 
     /// Whether the hold is valid. Tells of its loss if this look finds it out.
-    pub(crate) fn is_valid(&self, lease: &Lease, now: Moment) -> bool {
+    pub(crate) fn is_valid(&self, lease: &Hold, now: Moment) -> bool {
         match lease.look(now) {
-            Look::Held => true,
-            Look::Over { noticed } => {
+            HoldStatus::Held => true,
+            HoldStatus::Over { noticed } => {
                 self.tell_lost(noticed.then_some(lease), LostReason::Expired);
                 false
             }
@@ -448,21 +448,21 @@ impl Local {
     }
 
     /// The server said that this hold is gone.
-    pub(crate) fn lose(&self, lease: &Lease) {
+    pub(crate) fn lose(&self, lease: &Hold) {
         self.tell_lost(lease.lose().then_some(lease), LostReason::Gone);
     }
 
     /// Whether this thread has the lock, and cannot get it again: as another kind, or as an
     /// owned guard.
-    pub(crate) fn bars_itself(&self, rules: &dyn Rules, owned: bool, now: Moment) -> bool {
+    pub(crate) fn bars_itself(&self, rules: &dyn KindRules, owned: bool, now: Moment) -> bool {
         let state = self.state.lock();
-        let other = |held: &Held| owned || held.lease.rules().kind() != rules.kind();
+        let other = |held: &HoldEntry| owned || held.lease.rules().kind() != rules.kind();
         let mut own = state.own(ThreadId::current());
         own.any(|held| other(held) && !held.lease.remaining(now).is_zero())
     }
 
     /// All holds of this process at this moment.
-    pub(crate) fn leases(&self) -> Vec<Arc<Lease>> {
+    pub(crate) fn leases(&self) -> Vec<Arc<Hold>> {
         self.state.lock().holds.iter().map(|held| Arc::clone(&held.lease)).collect()
     }
 
@@ -472,7 +472,7 @@ impl Local {
     }
 
     /// Tells of losses, and opens the gate. To be called with no lock held.
-    pub(crate) fn tell_lost<L: Deref<Target = Lease>>(
+    pub(crate) fn tell_lost<L: Deref<Target = Hold>>(
         &self,
         lost: impl IntoIterator<Item = L>,
         reason: LostReason,
@@ -493,15 +493,15 @@ impl Local {
     }
 }
 
-impl State {
+impl LocalState {
     /// Ends what is behind its deadline, and forgets it where nobody is left to be told:
     /// what a thread left when it ended, and what was leaked, unless a thread counts on
     /// its renewal. The losses that are news.
-    fn look_at_all(&mut self, now: Moment) -> Vec<Arc<Lease>> {
+    fn look_at_all(&mut self, now: Moment) -> Vec<Arc<Hold>> {
         let mut noticed = Vec::new();
         self.holds.retain(|held| match held.lease.look(now) {
-            Look::Held => true,
-            Look::Over { noticed: news } => {
+            HoldStatus::Held => true,
+            HoldStatus::Over { noticed: news } => {
                 noticed.extend(news.then(|| Arc::clone(&held.lease)));
                 !held.holder.has_ended() && (held.guards > 0 || held.is_counted_on())
             }
@@ -510,9 +510,9 @@ impl State {
     }
 
     /// Ends all holds beside which that one cannot be.
-    fn lose_others(&mut self, lease: &Lease, holder: &Holder) -> Vec<Arc<Lease>> {
-        let lost = |held: &&Held| {
-            let other = Beside {
+    fn lose_others(&mut self, lease: &Hold, holder: &Holder) -> Vec<Arc<Hold>> {
+        let lost = |held: &&HoldEntry| {
+            let other = OtherHold {
                 kind: held.lease.rules().kind(),
                 owner: held.lease.owner(),
                 same_thread: held.holder.is_same_thread(holder),
@@ -524,43 +524,49 @@ impl State {
 
     fn enter(
         &mut self,
-        wish: &Wish,
+        wish: &EntryRequest,
         holder: Option<&Arc<str>>,
         thread: ThreadId,
         now: Moment,
-    ) -> Result<Entry> {
-        let same = |held: &&mut Held| {
+    ) -> Result<EntryOutcome> {
+        let same = |held: &&mut HoldEntry| {
             held.holder.is_thread(thread) && held.lease.rules().kind() == wish.rules.kind()
         };
         match self.holds.iter_mut().find(same) {
             Some(held) if !wish.owned && wish.rules.re_enters() => held.again(now),
             _ => {
                 let owner = holder.map_or(&[][..], |it| it.as_bytes());
-                let entry = Entry::of(self.own(thread), wish, owner, now)?;
+                let entry = EntryOutcome::of(self.own(thread), wish, owner, now)?;
                 self.check_owned(wish, owner, thread, now).map(|()| entry)
             }
         }
     }
 
     /// An error for a wait without end beside an owned guard that the caller's thread took.
-    fn check_owned(&self, wish: &Wish, owner: &[u8], thread: ThreadId, now: Moment) -> Result<()> {
-        let taken = |held: &&Held| held.guards > 0 && held.holder.was_taken_by(thread);
-        let bars = |held: &Held| held.is_in_the_way(wish, owner, now);
+    fn check_owned(
+        &self,
+        wish: &EntryRequest,
+        owner: &[u8],
+        thread: ThreadId,
+        now: Moment,
+    ) -> Result<()> {
+        let taken = |held: &&HoldEntry| held.guards > 0 && held.holder.was_taken_by(thread);
+        let bars = |held: &HoldEntry| held.is_in_the_way(wish, owner, now);
         match wish.endless && !wish.owned && self.holds.iter().filter(taken).any(bars) {
             true => Err(table::deadlock_with_owned()),
             false => Ok(()),
         }
     }
 
-    fn own(&self, thread: ThreadId) -> impl Iterator<Item = &Held> {
+    fn own(&self, thread: ThreadId) -> impl Iterator<Item = &HoldEntry> {
         self.holds.iter().filter(move |held| held.holder.is_thread(thread))
     }
 
-    fn held(&mut self, lease: &Arc<Lease>) -> Option<&mut Held> {
+    fn held(&mut self, lease: &Arc<Hold>) -> Option<&mut HoldEntry> {
         self.holds.iter_mut().find(|held| Arc::ptr_eq(&held.lease, lease))
     }
 
-    fn remove(&mut self, lease: &Arc<Lease>) {
+    fn remove(&mut self, lease: &Arc<Hold>) {
         self.holds.retain(|held| !Arc::ptr_eq(&held.lease, lease));
     }
 
@@ -570,18 +576,18 @@ impl State {
     }
 
     /// The line in which a release stands that has no answer yet.
-    fn lane(&self) -> Option<LaneId> {
+    fn lane(&self) -> Option<ConnectionId> {
         self.owed.last().map(|owed| owed.lane)
     }
 
-    fn take_handed(&mut self, ticket: Ticket) -> Option<Arc<Lease>> {
+    fn take_handed(&mut self, ticket: Ticket) -> Option<Arc<Hold>> {
         let at = self.handed.iter().position(|(to, _)| *to == ticket)?;
         Some(self.handed.swap_remove(at).1)
     }
 
     /// A lease for what was granted.
-    fn lease(&mut self, grant: Grant) -> Arc<Lease> {
-        let lease = Lease::new(grant);
+    fn lease(&mut self, grant: Grant) -> Arc<Hold> {
+        let lease = Hold::new(grant);
         let Some(mut spare) = self.spare.take() else { return Arc::new(lease) };
         match Arc::get_mut(&mut spare) {
             Some(unused) => *unused = lease,
@@ -590,13 +596,13 @@ impl State {
         spare
     }
 
-    fn pass(&mut self, lease: &Arc<Lease>, now: Moment, bounds: &PassBounds) -> bool {
+    fn pass(&mut self, lease: &Arc<Hold>, now: Moment, bounds: &PassBounds) -> bool {
         let Some((ticket, front)) = self.gate.front() else { return false };
         let (holder, wish) = (front.holder.clone(), front.wish);
         // What its thread has beside it would stay behind.
-        let same = |held: &&Held| Arc::ptr_eq(&held.lease, lease);
+        let same = |held: &&HoldEntry| Arc::ptr_eq(&held.lease, lease);
         let Some(own) = self.holds.iter().find(same).map(|held| &held.holder) else { return false };
-        let beside = |other: &Held| !same(&other) && other.holder.is_same_thread(own);
+        let beside = |other: &HoldEntry| !same(&other) && other.holder.is_same_thread(own);
         let alone = !self.holds.iter().any(beside);
         let Some(held) = self.held(lease) else { return false };
         let fits = alone && wish.renewed && held.lease.rules().kind() == wish.rules.kind();
@@ -653,7 +659,13 @@ mod tests {
     }
 
     fn caller(waits: bool) -> Caller {
-        Caller::new(Wish { rules: &Plain, owned: true, waits, endless: false, renewed: true })
+        Caller::new(EntryRequest {
+            rules: &Plain,
+            owned: true,
+            waits,
+            endless: false,
+            renewed: true,
+        })
     }
 
     impl Local {
@@ -662,7 +674,7 @@ mod tests {
         }
 
         /// The server grants the lock to who has that ticket.
-        fn grant(&self, ticket: Ticket, now: Moment, round_trip: Duration) -> Arc<Lease> {
+        fn grant(&self, ticket: Ticket, now: Moment, round_trip: Duration) -> Arc<Hold> {
             let grant = Grant::owned(now, now + SECOND);
             self.granted(Some(ticket), &caller(true), grant, round_trip)
         }
@@ -671,7 +683,7 @@ mod tests {
         fn hold(&self, ticket: Ticket, now: Moment, round_trip: Duration) {
             let lease = self.grant(ticket, now, round_trip);
             assert_eq!(
-                self.end(&lease, Counted::Guard, || now, || LaneId::at(0, 0)),
+                self.end(&lease, Counted::Guard, || now, || ConnectionId::at(0, 0)),
                 Ended::Queued
             );
             self.settled(&lease);
@@ -721,7 +733,7 @@ mod tests {
         assert!(matches!(local.turn(next, at(50_000)), Turn::HeldHere));
         local.refused(at(50_000), true);
         assert_eq!(
-            local.end(&lease, Counted::Guard, || at(60_000), || LaneId::at(0, 0)),
+            local.end(&lease, Counted::Guard, || at(60_000), || ConnectionId::at(0, 0)),
             Ended::Queued
         );
         assert!(matches!(local.turn(next, at(60_000)), Turn::Yield(..)));
@@ -730,8 +742,8 @@ mod tests {
     #[test]
     fn its_own_subscription_is_nobody_elses() {
         let (local, waiters) = (local(0), Waiters::default());
-        let channel = local.channel(Listens::Lock, &waiters).expect("it has one");
-        channel.set_hearing(Hearing::Everything);
+        let channel = local.channel(ListensTo::Lock, &waiters).expect("it has one");
+        channel.set_hearing(SubscriptionState::Everything);
         for (subscribers, yields) in [(1, None), (2, Some(at(900)))] {
             local.refused(at(0), true);
             local.told_to(&Plain, subscribers);

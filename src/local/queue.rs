@@ -12,19 +12,19 @@ pub(crate) struct Ticket(u64);
 
 /// The line. `W` is what the gate keeps for each caller.
 #[derive(Debug)]
-pub(crate) struct Gate<W> {
+pub(crate) struct WaitQueue<W> {
     next: u64,
     front: Option<(Ticket, W)>,
     behind: BTreeMap<Ticket, W>,
 }
 
-impl<W> Default for Gate<W> {
-    fn default() -> Gate<W> {
-        Gate { next: 0, front: None, behind: BTreeMap::new() }
+impl<W> Default for WaitQueue<W> {
+    fn default() -> WaitQueue<W> {
+        WaitQueue { next: 0, front: None, behind: BTreeMap::new() }
     }
 }
 
-impl<W> Gate<W> {
+impl<W> WaitQueue<W> {
     /// Joins the end of the line.
     pub(crate) fn enter(&mut self, caller: W) -> Ticket {
         let ticket = Ticket(self.next);
@@ -89,7 +89,7 @@ mod tests {
     proptest! {
         #[test]
         fn behaves_like_a_list(steps in prop::collection::vec(step(), 0..80)) {
-            let mut gate = Gate::default();
+            let mut gate = WaitQueue::default();
             let mut line: Vec<(Ticket, usize)> = Vec::new();
             let mut all = Vec::new();
             for (number, step) in steps.into_iter().enumerate() {

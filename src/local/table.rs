@@ -5,14 +5,14 @@ use std::sync::Arc;
 use crate::command::owner::{Holder, Owner};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::events::Kind;
-use crate::kind::rules::{Beside, Rules};
-use crate::local::hold::{Lease, Look};
+use crate::kind::rules::{KindRules, OtherHold};
+use crate::local::hold::{Hold, HoldStatus};
 use crate::util::clock::Moment;
 
 /// What a caller wants.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wish {
-    pub(crate) rules: &'static dyn Rules,
+pub(crate) struct EntryRequest {
+    pub(crate) rules: &'static dyn KindRules,
     /// A hold that is no thread's.
     pub(crate) owned: bool,
     /// Whether it would wait; if not, it asks only if nobody is before it.
@@ -25,8 +25,8 @@ pub(crate) struct Wish {
 
 /// A hold, and how many guards it has.
 #[derive(Debug)]
-pub(crate) struct Held {
-    pub(crate) lease: Arc<Lease>,
+pub(crate) struct HoldEntry {
+    pub(crate) lease: Arc<Hold>,
     pub(crate) holder: Holder,
     pub(crate) guards: usize,
     pub(crate) leaked: usize,
@@ -34,9 +34,9 @@ pub(crate) struct Held {
 
 /// How a caller comes to a hold.
 #[derive(Debug)]
-pub(crate) enum Entry {
+pub(crate) enum EntryOutcome {
     /// It has it already.
-    Again(Arc<Lease>),
+    Again(Arc<Hold>),
     /// It asks for one beside this hold of its thread.
     Beside(Owner),
     /// It asks for one of its own.
@@ -45,17 +45,19 @@ pub(crate) enum Entry {
     Busy,
 }
 
-impl Entry {
+impl EntryOutcome {
     /// What the holds of a thread mean for what it wants.
     pub(crate) fn of<'a>(
-        mut own: impl Iterator<Item = &'a Held>,
-        wish: &Wish,
+        mut own: impl Iterator<Item = &'a HoldEntry>,
+        wish: &EntryRequest,
         owner: &[u8],
         now: Moment,
-    ) -> Result<Entry> {
-        own.try_fold(Entry::Anew, |entry, held| match (entry, held.beside(wish, owner, now)?) {
-            (entry, Entry::Anew) | (entry @ Entry::Busy, _) => Ok(entry),
-            (_, other) => Ok(other),
+    ) -> Result<EntryOutcome> {
+        own.try_fold(EntryOutcome::Anew, |entry, held| {
+            match (entry, held.beside(wish, owner, now)?) {
+                (entry, EntryOutcome::Anew) | (entry @ EntryOutcome::Busy, _) => Ok(entry),
+                (_, other) => Ok(other),
+            }
         })
     }
 }
@@ -69,44 +71,44 @@ pub(crate) enum Counted {
     Everything,
 }
 
-impl Held {
-    pub(crate) fn new(lease: Arc<Lease>, holder: Holder) -> Held {
-        Held { lease, holder, guards: 1, leaked: 0 }
+impl HoldEntry {
+    pub(crate) fn new(lease: Arc<Hold>, holder: Holder) -> HoldEntry {
+        HoldEntry { lease, holder, guards: 1, leaked: 0 }
     }
 
     /// Counts one guard more of this hold, which is of the kind that is wanted.
-    pub(crate) fn again(&mut self, now: Moment) -> Result<Entry> {
-        if self.lease.look(now) != Look::Held {
+    pub(crate) fn again(&mut self, now: Moment) -> Result<EntryOutcome> {
+        if self.lease.look(now) != HoldStatus::Held {
             return Err(lost(&self.lease));
         }
         self.guards += 1;
-        Ok(Entry::Again(Arc::clone(&self.lease)))
+        Ok(EntryOutcome::Again(Arc::clone(&self.lease)))
     }
 
     /// What the thread's own hold means for a caller that wants another beside it.
-    fn beside(&self, wish: &Wish, owner: &[u8], now: Moment) -> Result<Entry> {
-        let valid = self.lease.look(now) == Look::Held;
-        let other = Beside {
+    fn beside(&self, wish: &EntryRequest, owner: &[u8], now: Moment) -> Result<EntryOutcome> {
+        let valid = self.lease.look(now) == HoldStatus::Held;
+        let other = OtherHold {
             kind: self.lease.rules().kind(),
             owner: self.lease.owner(),
             same_thread: !wish.owned,
         };
         match wish.rules.shares_with(owner, &other) {
             true if valid && other.same_thread && other.kind != wish.rules.kind() => {
-                Ok(Entry::Beside(self.lease.owner().clone()))
+                Ok(EntryOutcome::Beside(self.lease.owner().clone()))
             }
-            true => Ok(Entry::Anew),
-            false if wish.owned && !(valid && wish.waits) => Ok(Entry::Anew),
+            true => Ok(EntryOutcome::Anew),
+            false if wish.owned && !(valid && wish.waits) => Ok(EntryOutcome::Anew),
             false if !valid => Err(lost(&self.lease)),
-            false if !wish.waits => Ok(Entry::Busy),
+            false if !wish.waits => Ok(EntryOutcome::Busy),
             false => Err(deadlock(other.kind)),
         }
     }
 
     /// Whether a caller cannot have what it wants as long as this hold, which is not its
     /// thread's, is valid.
-    pub(crate) fn is_in_the_way(&self, wish: &Wish, owner: &[u8], now: Moment) -> bool {
-        let other = Beside {
+    pub(crate) fn is_in_the_way(&self, wish: &EntryRequest, owner: &[u8], now: Moment) -> bool {
+        let other = OtherHold {
             kind: self.lease.rules().kind(),
             owner: self.lease.owner(),
             same_thread: false,
@@ -144,7 +146,7 @@ impl Held {
 }
 
 /// What a thread is told that has lost a hold and counts on it still.
-fn lost(lease: &Lease) -> Error {
+fn lost(lease: &Hold) -> Error {
     lost_before(lease.lost_reason())
 }
 

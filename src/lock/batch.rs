@@ -7,42 +7,42 @@
 
 use std::sync::Arc;
 
-use crate::acquire::Attempt;
-use crate::acquire::release::Hold;
+use crate::acquire::AcquireCall;
+use crate::acquire::release::HoldHandle;
 use crate::acquire::schedule::ANEW;
 use crate::command::owner::{HoldId, Owner, ThreadId};
-use crate::command::script::{self, Call, LaneId, Reply};
+use crate::command::script::{self, Call, ConnectionId, Reply};
 use crate::error::{Error, LostReason, Result};
 use crate::events::{Acquired, Event};
 use crate::kind::rules;
 use crate::local::Caller;
 use crate::local::hold::{self, Grant};
 use crate::local::queue::Ticket;
-use crate::local::table::{Entry, Wish};
+use crate::local::table::{EntryOutcome, EntryRequest};
 use crate::pool::At;
-use crate::pool::request::{Answer, Debt, Failure, Request};
-use crate::topology::route::Moves;
+use crate::pool::request::{Answer, BackgroundTask, Failure, Request};
+use crate::topology::route::Generation;
 use crate::util::clock;
 
 /// What became of the question for all.
 #[derive(Debug)]
-pub(crate) enum Taken {
+pub(crate) enum BatchOutcome {
     /// In the order of the attempts.
-    All(Vec<Hold>),
+    All(Vec<HoldHandle>),
     /// Somebody else has, or wants, the one with that position.
     Refused(usize),
 }
 
 /// A place in line; left when dropped, unless the lock was granted.
-struct Standing<'a> {
-    attempt: &'a Attempt<'a>,
+struct BatchQueue<'a> {
+    attempt: &'a AcquireCall<'a>,
     caller: Caller,
     ticket: Option<Ticket>,
     hold: HoldId,
     owner: Owner,
 }
 
-impl Drop for Standing<'_> {
+impl Drop for BatchQueue<'_> {
     fn drop(&mut self) {
         let passed = self.ticket.and_then(|ticket| self.attempt.seat.local.leave(ticket));
         drop(passed.map(|lease| self.attempt.hold(lease)));
@@ -50,83 +50,88 @@ impl Drop for Standing<'_> {
 }
 
 /// One that is held already, or is to be asked for.
-enum Step<'a> {
-    Held(Hold),
-    Asked(Standing<'a>),
+enum BatchStep<'a> {
+    Held(HoldHandle),
+    Asked(BatchQueue<'a>),
 }
 
 /// Takes plain locks of one client, with one lease for all and without waiting.
-pub(crate) fn take(attempts: &[Attempt<'_>]) -> Result<Taken> {
+pub(crate) fn take(attempts: &[AcquireCall<'_>]) -> Result<BatchOutcome> {
     let mut steps = Vec::with_capacity(attempts.len());
     for (position, attempt) in attempts.iter().enumerate() {
         match step(attempt)? {
             Some(step) => steps.push(step),
-            None => return Ok(Taken::Refused(position)),
+            None => return Ok(BatchOutcome::Refused(position)),
         }
     }
-    let asked: Vec<_> = steps.iter().filter_map(Step::asked).collect();
-    if let Some(question) = Question::new(&asked) {
+    let asked: Vec<_> = steps.iter().filter_map(BatchStep::asked).collect();
+    if let Some(question) = BatchQuestion::new(&asked) {
         let (answer, moves) = question.ask()?;
         if let Some(refused) = question.refused(&answer)? {
             let positions = steps.iter().enumerate().filter(|(_, step)| step.asked().is_some());
             let position = positions.map(|(position, _)| position).nth(refused);
-            return Ok(Taken::Refused(position.unwrap_or_default()));
+            return Ok(BatchOutcome::Refused(position.unwrap_or_default()));
         }
         question.check_grant(&answer)?;
-        let granted = |step: Step<'_>| step.granted(&answer, moves);
-        return Ok(Taken::All(steps.into_iter().map(granted).collect()));
+        let granted = |step: BatchStep<'_>| step.granted(&answer, moves);
+        return Ok(BatchOutcome::All(steps.into_iter().map(granted).collect()));
     }
-    Ok(Taken::All(steps.into_iter().filter_map(Step::held).collect()))
+    Ok(BatchOutcome::All(steps.into_iter().filter_map(BatchStep::held).collect()))
 }
 
-fn step<'a>(attempt: &'a Attempt<'a>) -> Result<Option<Step<'a>>> {
+fn step<'a>(attempt: &'a AcquireCall<'a>) -> Result<Option<BatchStep<'a>>> {
     attempt.check_wanted()?;
     attempt.seat.engine.ready(&attempt.limit())?;
     let (now, renewed) = (clock::now(), attempt.lease.is_none());
-    let wish =
-        Wish { rules: attempt.rules, owned: attempt.owned, waits: false, endless: false, renewed };
+    let wish = EntryRequest {
+        rules: attempt.rules,
+        owned: attempt.owned,
+        waits: false,
+        endless: false,
+        renewed,
+    };
     let (local, hold) = (&attempt.seat.local, HoldId::next());
     match local.enter(&wish, None, ThreadId::current(), now)? {
-        Entry::Again(lease) => {
-            return attempt.enter_again(attempt.hold(lease)).map(Step::Held).map(Some);
+        EntryOutcome::Again(lease) => {
+            return attempt.enter_again(attempt.hold(lease)).map(BatchStep::Held).map(Some);
         }
-        Entry::Busy => return attempt.seat.engine.fleet.check_process().map(|()| None),
-        Entry::Beside(_) | Entry::Anew => {}
+        EntryOutcome::Busy => return attempt.seat.engine.fleet.check_process().map(|()| None),
+        EntryOutcome::Beside(_) | EntryOutcome::Anew => {}
     }
     let caller = Caller::new(wish);
     let Some(ticket) = local.line_up(caller.clone(), now) else {
         return attempt.seat.engine.fleet.check_process().map(|()| None);
     };
     let owner = Owner::new(attempt.seat.engine.id, hold, attempt.rules.suffix());
-    Ok(Some(Step::Asked(Standing { attempt, caller, ticket: Some(ticket), hold, owner })))
+    Ok(Some(BatchStep::Asked(BatchQueue { attempt, caller, ticket: Some(ticket), hold, owner })))
 }
 
-impl<'a> Step<'a> {
-    fn asked(&self) -> Option<&Standing<'a>> {
+impl<'a> BatchStep<'a> {
+    fn asked(&self) -> Option<&BatchQueue<'a>> {
         match self {
-            Step::Asked(standing) => Some(standing),
-            Step::Held(_) => None,
+            BatchStep::Asked(standing) => Some(standing),
+            BatchStep::Held(_) => None,
         }
     }
 
-    fn held(self) -> Option<Hold> {
+    fn held(self) -> Option<HoldHandle> {
         match self {
-            Step::Held(hold) => Some(hold),
-            Step::Asked(_) => None,
+            BatchStep::Held(hold) => Some(hold),
+            BatchStep::Asked(_) => None,
         }
     }
 
     /// The hold that it has, or has now.
-    fn granted(self, answer: &Answer, moves: Moves) -> Hold {
+    fn granted(self, answer: &Answer, moves: Generation) -> HoldHandle {
         match self {
-            Step::Held(hold) => hold,
-            Step::Asked(standing) => standing.granted(answer, moves),
+            BatchStep::Held(hold) => hold,
+            BatchStep::Asked(standing) => standing.granted(answer, moves),
         }
     }
 }
 
-impl Standing<'_> {
-    fn granted(mut self, answer: &Answer, moves: Moves) -> Hold {
+impl BatchQueue<'_> {
+    fn granted(mut self, answer: &Answer, moves: Generation) -> HoldHandle {
         let (attempt, now) = (self.attempt, clock::now());
         let term = attempt.term();
         let grant = Grant {
@@ -155,19 +160,19 @@ impl Standing<'_> {
 }
 
 /// One question for several locks.
-struct Question<'a> {
-    asked: &'a [&'a Standing<'a>],
-    first: &'a Standing<'a>,
+struct BatchQuestion<'a> {
+    asked: &'a [&'a BatchQueue<'a>],
+    first: &'a BatchQueue<'a>,
 }
 
-impl<'a> Question<'a> {
-    fn new(asked: &'a [&'a Standing<'a>]) -> Option<Question<'a>> {
-        Some(Question { asked, first: asked.first()? })
+impl<'a> BatchQuestion<'a> {
+    fn new(asked: &'a [&'a BatchQueue<'a>]) -> Option<BatchQuestion<'a>> {
+        Some(BatchQuestion { asked, first: asked.first()? })
     }
 
     /// The answer, and how many moves there had been before it was asked for. What came from
     /// a server that was left meanwhile says nothing.
-    fn ask(&self) -> Result<(Answer, Moves)> {
+    fn ask(&self) -> Result<(Answer, Generation)> {
         let _call = self.first.attempt.seat.engine.call();
         let fleet = &self.first.attempt.seat.engine.fleet;
         let mut near = self.asked.iter().find_map(|one| one.attempt.seat.local.owed());
@@ -228,11 +233,11 @@ impl<'a> Question<'a> {
     }
 
     /// Releases whatever the question took, or takes yet.
-    fn undo(&self, lane: LaneId) {
+    fn undo(&self, lane: ConnectionId) {
         for one in self.asked {
             let (attempt, lasting) = (one.attempt, one.attempt.term());
             let release = attempt.rules.release(attempt.seat.local.name(), &one.owner);
-            let debt = Debt::new(None, clock::now() + lasting).haunted(lasting);
+            let debt = BackgroundTask::new(None, clock::now() + lasting).haunted(lasting);
             let pool = &attempt.seat.engine.fleet;
             pool.dispatch(pool.owe(Request::owed(release, debt), Some(lane)));
         }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use crate::acquire::release::Hold;
+use crate::acquire::release::HoldHandle;
 use crate::error::Result;
 use crate::kind::fenced::Fenced;
 use crate::kind::plain::Plain;
@@ -30,7 +30,7 @@ use crate::kind::rules::LockKind;
 /// break it.
 #[must_use = "a guard that is dropped at once releases the lock at once"]
 pub struct Guard<P: LockKind = Plain> {
-    hold: Hold,
+    hold: HoldHandle,
     protocol: PhantomData<P>,
     /// Of a thread: not `Send`, but `Sync`.
     of_thread: PhantomData<std::sync::MutexGuard<'static, ()>>,
@@ -43,7 +43,7 @@ pub struct Guard<P: LockKind = Plain> {
 /// client is closed.
 #[must_use = "a guard that is dropped at once releases the lock at once"]
 pub struct OwnedGuard<P: LockKind = Plain> {
-    hold: Hold,
+    hold: HoldHandle,
     protocol: PhantomData<P>,
 }
 
@@ -57,13 +57,13 @@ pub type ReadGuard = Guard<Read>;
 pub type WriteGuard = Guard<Write>;
 
 impl<P: LockKind> Guard<P> {
-    pub(crate) fn new(hold: Hold) -> Guard<P> {
+    pub(crate) fn new(hold: HoldHandle) -> Guard<P> {
         Guard { hold, protocol: PhantomData, of_thread: PhantomData }
     }
 }
 
 impl<P: LockKind> OwnedGuard<P> {
-    pub(crate) fn new(hold: Hold) -> OwnedGuard<P> {
+    pub(crate) fn new(hold: HoldHandle) -> OwnedGuard<P> {
         OwnedGuard { hold, protocol: PhantomData }
     }
 }

@@ -5,8 +5,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::acquire::Attempt;
-use crate::acquire::release::{self, Hold, Seat};
+use crate::acquire::AcquireCall;
+use crate::acquire::release::{self, HoldHandle, LockContext};
 use crate::cancel::{Bound, CancelToken};
 use crate::command::name::{self, Name};
 use crate::command::owner::{self, Holder, ThreadId};
@@ -17,10 +17,10 @@ use crate::kind::fair::Fair;
 use crate::kind::fenced::Fenced;
 use crate::kind::named::Named;
 use crate::kind::plain::Plain;
-use crate::kind::rules::{self, Freed, LockKind, Rules};
+use crate::kind::rules::{self, KindRules, LockKind, ReleaseReply};
 use crate::kind::spin::Spin;
 use crate::listener::channels::Channel;
-use crate::local::hold::Lease;
+use crate::local::hold::Hold;
 use crate::lock::guard::{Guard, OwnedGuard};
 use crate::pool::At;
 use crate::util::clock::{self, Patience};
@@ -53,7 +53,7 @@ use crate::util::clock::{self, Patience};
 #[must_use = "a lock is not taken until lock() or another of its verbs is called"]
 pub struct Lock<P: LockKind = Plain> {
     given: Arc<str>,
-    seat: Result<Arc<Seat>>,
+    seat: Result<Arc<LockContext>>,
     lease: Option<Duration>,
     cancel: Option<CancelToken>,
     /// The name of the holder, if it is to be another than the hold.
@@ -132,7 +132,7 @@ impl Lock<Plain> {
 
 /// On what terms a lock is asked for; what is not said here is the lock's own.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms<'a> {
+pub(crate) struct AcquireOptions<'a> {
     pub(crate) patience: Patience,
     pub(crate) owned: bool,
     pub(crate) lease: Option<Duration>,
@@ -166,11 +166,11 @@ impl<P: LockKind> fmt::Debug for Lock<P> {
 impl<P: LockKind> Lock<P> {
     pub(crate) fn new(engine: Arc<Engine>, name: String) -> Lock<P> {
         let given: Arc<str> = name.into();
-        let seat = engine.local(&given).map(|local| Arc::new(Seat { engine, local }));
+        let seat = engine.local(&given).map(|local| Arc::new(LockContext { engine, local }));
         Lock { given, seat, lease: None, cancel: None, holder: None, protocol: PhantomData }
     }
 
-    fn rules(&self) -> &'static dyn Rules {
+    fn rules(&self) -> &'static dyn KindRules {
         if self.holder.is_some() { &Named } else { P::rules() }
     }
 
@@ -319,16 +319,16 @@ impl<P: LockKind> Lock<P> {
 
     fn end_leaked(&self, bound: Bound) -> Result<()> {
         let seat = self.seat()?;
-        let mine = |lease: &Lease| self.is_mine(lease);
+        let mine = |lease: &Hold| self.is_mine(lease);
         let leaked = seat.local.leaked(mine, ThreadId::current(), clock::now());
         match (leaked, &self.holder) {
             (Some((lease, counted)), _) => {
-                Hold::new(Arc::clone(seat), lease).unlock_leaked(counted, bound)
+                HoldHandle::new(Arc::clone(seat), lease).unlock_leaked(counted, bound)
             }
             (None, Some(holder)) => {
                 match self.ask_once(|name| Named::unlock(name, holder), bound)? {
-                    Freed::Told(_) => Ok(()),
-                    Freed::NotHeld => Err(release::not_held()),
+                    ReleaseReply::Told(_) => Ok(()),
+                    ReleaseReply::NotHeld => Err(release::not_held()),
                 }
             }
             (None, None) => Err(release::not_held()),
@@ -337,15 +337,15 @@ impl<P: LockKind> Lock<P> {
 
     /// Sends a command that must not run twice, if the lock is held. Two round trips, one if it
     /// is free.
-    fn ask_once(&self, command: impl FnOnce(&Name) -> Call, bound: Bound) -> Result<Freed> {
-        let Seat { engine, local } = &**self.seat()?;
+    fn ask_once(&self, command: impl FnOnce(&Name) -> Call, bound: Bound) -> Result<ReleaseReply> {
+        let LockContext { engine, local } = &**self.seat()?;
         engine.check_open()?;
         let (left, limit) = (self.rules().left(local.name()), engine.limit(bound));
         engine.ready(&limit)?;
         // That question may be sent again, over a new connection if the old one is dead.
         let left = engine.fleet.call(left, At::near(local.owed()), &limit)?;
         if remaining(left.reply)?.is_none() {
-            return Ok(Freed::NotHeld);
+            return Ok(ReleaseReply::NotHeld);
         }
         let answer = engine.fleet.call(command(local.name()), At::Behind(left.lane), &limit)?;
         rules::freed(answer.reply)
@@ -371,12 +371,12 @@ impl<P: LockKind> Lock<P> {
     #[must_use = "a query changes nothing: use its answer"]
     pub fn hold_count(&self) -> usize {
         let (thread, now) = (ThreadId::current(), clock::now());
-        let mine = |lease: &Lease| self.is_mine(lease);
+        let mine = |lease: &Hold| self.is_mine(lease);
         self.seat.as_ref().map_or(0, |seat| seat.local.count(mine, thread, now))
     }
 
     /// Whether that is a hold of this kind, and of this holder if it has a name.
-    fn is_mine(&self, lease: &Lease) -> bool {
+    fn is_mine(&self, lease: &Hold) -> bool {
         let names_it = |name: &Arc<str>| lease.owner().as_bytes() == name.as_bytes();
         lease.rules().kind() == self.rules().kind() && self.holder.as_ref().is_none_or(names_it)
     }
@@ -396,7 +396,7 @@ impl<P: LockKind> Lock<P> {
     }
 
     fn ask_remaining(&self, bound: Bound) -> Result<Option<Duration>> {
-        let Seat { engine, local } = &**self.seat()?;
+        let LockContext { engine, local } = &**self.seat()?;
         engine.check_open()?;
         let (left, limit) = (self.rules().left(local.name()), engine.limit(bound));
         engine.ready(&limit)?;
@@ -436,7 +436,7 @@ impl<P: LockKind> Lock<P> {
             self.rules().force(name)
         };
         let freed = self.ask_once(force, bound)?;
-        if freed == Freed::NotHeld {
+        if freed == ReleaseReply::NotHeld {
             return Ok(false);
         }
         held.iter().for_each(|lease| local.lose(lease));
@@ -451,17 +451,18 @@ impl<P: LockKind> Lock<P> {
 
     /// Whether this thread has the lock, and cannot get it again as this one.
     pub(crate) fn bars_itself(&self, owned: bool) -> bool {
-        let bars = |seat: &Arc<Seat>| seat.local.bars_itself(self.rules(), owned, clock::now());
+        let bars =
+            |seat: &Arc<LockContext>| seat.local.bars_itself(self.rules(), owned, clock::now());
         self.seat.as_ref().is_ok_and(bars)
     }
 
     /// What a caller that was refused listens to, if callers share it.
     pub(crate) fn channel(&self) -> Option<Arc<Channel>> {
-        let Seat { engine, local } = &**self.seat.as_ref().ok()?;
+        let LockContext { engine, local } = &**self.seat.as_ref().ok()?;
         local.channel(self.rules().listens(), &engine.waiters).cloned()
     }
 
-    fn seat(&self) -> Result<&Arc<Seat>> {
+    fn seat(&self) -> Result<&Arc<LockContext>> {
         self.seat.as_ref().map_err(Error::clone)
     }
 
@@ -480,17 +481,17 @@ impl<P: LockKind> Lock<P> {
         &self,
         patience: Patience,
         owned: bool,
-        guard: impl FnOnce(Option<Hold>) -> Result<G>,
+        guard: impl FnOnce(Option<HoldHandle>) -> Result<G>,
     ) -> Result<G> {
-        let terms = Terms { patience, owned, lease: None, cancel: None, on_behalf: None };
+        let terms = AcquireOptions { patience, owned, lease: None, cancel: None, on_behalf: None };
         self.ask_on(&terms)?.acquire().and_then(guard)
     }
 
     /// What it asks for on these terms.
-    pub(crate) fn ask_on<'a>(&'a self, terms: &Terms<'a>) -> Result<Attempt<'a>> {
+    pub(crate) fn ask_on<'a>(&'a self, terms: &AcquireOptions<'a>) -> Result<AcquireCall<'a>> {
         let lease = terms.lease.or(self.lease).map(release::checked_lease).transpose();
         let named = |error| self.named(error);
-        Ok(Attempt {
+        Ok(AcquireCall {
             seat: self.seat().map_err(named)?,
             rules: self.rules(),
             lease: lease.map_err(named)?,
@@ -523,12 +524,12 @@ fn remaining(left: Reply) -> Result<Option<Duration>> {
 }
 
 #[allow(clippy::unnecessary_wraps, reason = "the shape that attempt() wants")]
-fn guard<P: LockKind>(hold: Option<Hold>) -> Result<Option<Guard<P>>> {
+fn guard<P: LockKind>(hold: Option<HoldHandle>) -> Result<Option<Guard<P>>> {
     Ok(hold.map(Guard::new))
 }
 
 #[allow(clippy::unnecessary_wraps, reason = "the shape that attempt() wants")]
-fn owned_guard<P: LockKind>(hold: Option<Hold>) -> Result<Option<OwnedGuard<P>>> {
+fn owned_guard<P: LockKind>(hold: Option<HoldHandle>) -> Result<Option<OwnedGuard<P>>> {
     Ok(hold.map(OwnedGuard::new))
 }
 

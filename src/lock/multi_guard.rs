@@ -6,20 +6,20 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acquire::release::{Ending, Hold};
+use crate::acquire::release::{HoldHandle, PendingRelease};
 use crate::cancel::Bound;
 use crate::error::Result;
 use crate::util::clock::{self, Moment};
-use crate::util::sync::Mailbox;
+use crate::util::sync::Parker;
 
 /// Several holds that count as one.
-pub(crate) trait Many: Send + Sync + UnwindSafe + RefUnwindSafe {
+pub(crate) trait GuardSet: Send + Sync + UnwindSafe + RefUnwindSafe {
     fn check(&self) -> Result<()>;
 
     fn remaining(&self) -> Duration;
 
     /// Has the mailbox rung when any of the holds is over.
-    fn watch(&self, mailbox: &Arc<Mailbox>);
+    fn watch(&self, mailbox: &Arc<Parker>);
 
     fn extend(&self, lease: Duration) -> Result<()>;
 
@@ -29,18 +29,18 @@ pub(crate) trait Many: Send + Sync + UnwindSafe + RefUnwindSafe {
 }
 
 /// The holds on all members of a lock, in its order.
-pub(crate) struct All(pub(crate) Vec<Hold>);
+pub(crate) struct All(pub(crate) Vec<HoldHandle>);
 
-impl Many for All {
+impl GuardSet for All {
     fn check(&self) -> Result<()> {
-        self.0.iter().try_for_each(Hold::check)
+        self.0.iter().try_for_each(HoldHandle::check)
     }
 
     fn remaining(&self) -> Duration {
-        self.0.iter().map(Hold::remaining).min().unwrap_or_default()
+        self.0.iter().map(HoldHandle::remaining).min().unwrap_or_default()
     }
 
-    fn watch(&self, mailbox: &Arc<Mailbox>) {
+    fn watch(&self, mailbox: &Arc<Parker>) {
         self.0.iter().for_each(|hold| hold.lease().watch(mailbox));
     }
 
@@ -50,26 +50,26 @@ impl Many for All {
     }
 
     fn leak(self: Box<Self>) {
-        self.0.into_iter().for_each(Hold::leak);
+        self.0.into_iter().for_each(HoldHandle::leak);
     }
 
     /// All releases go out before any answer is waited for. The first error, if any.
     fn unlock(self: Box<Self>) -> Result<()> {
         let bound = bound(&self.0);
-        let mut endings: Vec<Ending> = Vec::with_capacity(self.0.len());
+        let mut endings: Vec<PendingRelease> = Vec::with_capacity(self.0.len());
         for hold in self.0 {
             let ending = hold.begin_unlock(endings.last());
             endings.push(ending);
         }
-        endings.iter().for_each(Ending::post);
+        endings.iter().for_each(PendingRelease::post);
         let ended: Vec<_> = endings.into_iter().map(|ending| ending.finish(bound)).collect();
         ended.into_iter().collect()
     }
 }
 
 /// The moment at which a call for all these holds returns.
-fn bound(holds: &[Hold]) -> Bound {
-    holds.iter().map(Hold::bound).reduce(Bound::and).unwrap_or_else(Bound::over)
+fn bound(holds: &[HoldHandle]) -> Bound {
+    holds.iter().map(HoldHandle::bound).reduce(Bound::and).unwrap_or_else(Bound::over)
 }
 
 /// Keeps several locks as one for the thread that took them, and releases them when dropped.
@@ -78,7 +78,7 @@ fn bound(holds: &[Hold]) -> Bound {
 /// [`Guard`](crate::Guard): re-entrant, not `Send`, and dropping it waits for nobody.
 #[must_use = "a guard that is dropped at once releases the locks at once"]
 pub struct MultiGuard {
-    many: Box<dyn Many>,
+    many: Box<dyn GuardSet>,
     /// Of a thread: not `Send`, but `Sync`.
     of_thread: PhantomData<std::sync::MutexGuard<'static, ()>>,
 }
@@ -88,24 +88,24 @@ pub struct MultiGuard {
 /// Like an [`OwnedGuard`](crate::OwnedGuard): it can be sent, and is not re-entrant.
 #[must_use = "a guard that is dropped at once releases the locks at once"]
 pub struct OwnedMultiGuard {
-    many: Box<dyn Many>,
+    many: Box<dyn GuardSet>,
 }
 
 impl MultiGuard {
-    pub(crate) fn new(many: Box<dyn Many>) -> MultiGuard {
+    pub(crate) fn new(many: Box<dyn GuardSet>) -> MultiGuard {
         MultiGuard { many, of_thread: PhantomData }
     }
 }
 
 impl OwnedMultiGuard {
-    pub(crate) fn new(many: Box<dyn Many>) -> OwnedMultiGuard {
+    pub(crate) fn new(many: Box<dyn GuardSet>) -> OwnedMultiGuard {
         OwnedMultiGuard { many }
     }
 }
 
 /// Waits until the holds do not count as one any more, or until `end`; whether they do not.
-fn wait_lost(many: &dyn Many, end: Moment) -> bool {
-    let mailbox = Mailbox::mine();
+fn wait_lost(many: &dyn GuardSet, end: Moment) -> bool {
+    let mailbox = Parker::mine();
     many.watch(&mailbox);
     loop {
         let now = clock::now();

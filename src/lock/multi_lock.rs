@@ -17,20 +17,20 @@ use std::panic::RefUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::acquire::Attempt;
-use crate::acquire::release::Hold;
+use crate::acquire::AcquireCall;
+use crate::acquire::release::HoldHandle;
 use crate::cancel::{Bound, CancelToken};
 use crate::command::owner::HoldId;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::Kind;
 use crate::kind::plain::Plain;
-use crate::kind::rules::{LockKind, Rules as _};
-use crate::lock::batch::{self, Taken};
-use crate::lock::handle::{Lock, Terms};
-use crate::lock::multi_guard::{All, Many, MultiGuard, OwnedMultiGuard};
+use crate::kind::rules::{KindRules as _, LockKind};
+use crate::lock::batch::{self, BatchOutcome};
+use crate::lock::handle::{AcquireOptions, Lock};
+use crate::lock::multi_guard::{All, GuardSet, MultiGuard, OwnedMultiGuard};
 use crate::util::clock::{self, Patience, doubled, jittered};
-use crate::util::sync::Mailbox;
+use crate::util::sync::Parker;
 
 /// The first and the longest pause of a caller whose locks were taken by others meanwhile.
 const FIRST_PAUSE: Duration = Duration::from_micros(500);
@@ -45,7 +45,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// A lock of whatever kind, as a member of several.
 #[derive(Clone, Debug)]
 #[must_use = "a member does nothing until it is given to a MultiLock"]
-pub struct AnyLock(Arc<dyn Member>);
+pub struct AnyLock(Arc<dyn MultiMember>);
 
 impl<P: LockKind> From<Lock<P>> for AnyLock {
     fn from(lock: Lock<P>) -> AnyLock {
@@ -54,8 +54,8 @@ impl<P: LockKind> From<Lock<P>> for AnyLock {
 }
 
 /// What a lock of any kind has to be able to do as one of several.
-pub(crate) trait Member: fmt::Debug + Send + Sync + RefUnwindSafe {
-    fn ask<'a>(&'a self, terms: &Terms<'a>) -> Result<Attempt<'a>>;
+pub(crate) trait MultiMember: fmt::Debug + Send + Sync + RefUnwindSafe {
+    fn ask<'a>(&'a self, terms: &AcquireOptions<'a>) -> Result<AcquireCall<'a>>;
     fn count(&self) -> usize;
     fn name(&self) -> &str;
     /// The moment at which a call that begins now returns.
@@ -66,8 +66,8 @@ pub(crate) trait Member: fmt::Debug + Send + Sync + RefUnwindSafe {
     fn force(&self, bound: Bound) -> Result<bool>;
 }
 
-impl<P: LockKind> Member for Lock<P> {
-    fn ask<'a>(&'a self, terms: &Terms<'a>) -> Result<Attempt<'a>> {
+impl<P: LockKind> MultiMember for Lock<P> {
+    fn ask<'a>(&'a self, terms: &AcquireOptions<'a>) -> Result<AcquireCall<'a>> {
         self.ask_on(terms)
     }
     fn count(&self) -> usize {
@@ -126,8 +126,8 @@ impl fmt::Debug for MultiLock {
 }
 
 /// What one round brought.
-enum Round {
-    All(Vec<Hold>),
+enum MultiAttempt {
+    All(Vec<HoldHandle>),
     Refused(usize),
     /// The caller's patience ended.
     Over,
@@ -217,7 +217,7 @@ impl MultiLock {
 
     /// The members, each once, in the order in which all callers ask for them.
     fn distinct(&self) -> Result<Vec<&AnyLock>> {
-        let terms = Terms {
+        let terms = AcquireOptions {
             patience: Patience::None,
             owned: false,
             lease: None,
@@ -233,7 +233,7 @@ impl MultiLock {
         }
         placed.sort_by(|(a, _), (b, _)| a.cmp(b));
         placed.dedup_by(|(a, _), (b, _)| a == b);
-        let at_odds = |(a, b): (&Place, &Place)| (a.key == b.key) && (a.client == b.client);
+        let at_odds = |(a, b): (&LockOrder, &LockOrder)| (a.key == b.key) && (a.client == b.client);
         let mut places = placed.iter().map(|(place, _)| place);
         if placed.len() > 1 && places.clone().zip(places.by_ref().skip(1)).any(at_odds) {
             let message = "two of the locks are one key, and would wait for each other";
@@ -248,54 +248,54 @@ impl MultiLock {
         if names.is_empty() { error } else { error.with_lock_name(names.join(", ")) }
     }
 
-    fn acquire(&self, patience: Patience, owned: bool) -> Result<Option<Box<dyn Many>>> {
+    fn acquire(&self, patience: Patience, owned: bool) -> Result<Option<Box<dyn GuardSet>>> {
         self.take_all(patience, owned).map_err(|error| self.named(error))
     }
 
-    fn take_all(&self, patience: Patience, owned: bool) -> Result<Option<Box<dyn Many>>> {
+    fn take_all(&self, patience: Patience, owned: bool) -> Result<Option<Box<dyn GuardSet>>> {
         let members = self.distinct()?;
         let (lease, cancel) = (self.lease, self.cancel.as_ref());
-        let terms = Terms { patience, owned, lease, cancel, on_behalf: None };
+        let terms = AcquireOptions { patience, owned, lease, cancel, on_behalf: None };
         let all: Result<Vec<_>> = members.iter().map(|member| member.0.ask(&terms)).collect();
         // A call that waits for ever fails with the first question that gets no answer.
         let by = if patience == Patience::None { self.bound().end() } else { patience.deadline() };
-        let all = all?.into_iter().map(|attempt| Attempt { by, ..attempt }).collect();
-        let all = Attempts { all, patience };
-        Ok(all.acquire()?.map(|holds| Box::new(All(holds)) as Box<dyn Many>))
+        let all = all?.into_iter().map(|attempt| AcquireCall { by, ..attempt }).collect();
+        let all = MultiAcquire { all, patience };
+        Ok(all.acquire()?.map(|holds| Box::new(All(holds)) as Box<dyn GuardSet>))
     }
 }
 
 /// By what a lock is told from others, and stands before them.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct LockOrder {
     key: String,
     client: uuid::Uuid,
     kind: Kind,
     holder: Option<Arc<str>>,
 }
 
-fn place(attempt: &Attempt<'_>) -> Place {
+fn place(attempt: &AcquireCall<'_>) -> LockOrder {
     let (engine, name) = (&attempt.seat.engine, attempt.seat.local.name());
     let (kind, holder) = (attempt.rules.kind(), attempt.holder.cloned());
-    Place { key: name.key().to_owned(), client: engine.id, kind, holder }
+    LockOrder { key: name.key().to_owned(), client: engine.id, kind, holder }
 }
 
 /// What is asked for, as with the caller's patience.
-struct Attempts<'a> {
-    all: Vec<Attempt<'a>>,
+struct MultiAcquire<'a> {
+    all: Vec<AcquireCall<'a>>,
     patience: Patience,
 }
 
-impl Attempts<'_> {
-    fn acquire(&self) -> Result<Option<Vec<Hold>>> {
+impl MultiAcquire<'_> {
+    fn acquire(&self) -> Result<Option<Vec<HoldHandle>>> {
         let (mut first, mut lost, mut turns) = (None, 0, 0);
         loop {
             let in_turn = lost == LOSSES;
             let round = if in_turn { self.in_turn(turns) } else { self.round(first) };
             let (refused, trouble) = match (round, first) {
-                (Ok(Round::All(holds)), _) => return Ok(Some(holds)),
-                (Ok(Round::Over), _) => return Ok(None),
-                (Ok(Round::Refused(position)), _) => (position, None),
+                (Ok(MultiAttempt::All(holds)), _) => return Ok(Some(holds)),
+                (Ok(MultiAttempt::Over), _) => return Ok(None),
+                (Ok(MultiAttempt::Refused(position)), _) => (position, None),
                 // It was refused before, and waits through outages.
                 (Err(error), Some(first)) if error.is_passing() => (first, Some(error)),
                 (Err(error), _) => return Err(error),
@@ -317,52 +317,54 @@ impl Attempts<'_> {
     }
 
     /// Stands in line for one after the other, for a short while each.
-    fn in_turn(&self, turns: u32) -> Result<Round> {
+    fn in_turn(&self, turns: u32) -> Result<MultiAttempt> {
         let wait = doubled(FIRST_WAIT, turns, LONGEST_WAIT);
         let mut holds = Vec::with_capacity(self.all.len());
         for (position, attempt) in self.all.iter().enumerate() {
             let wait = jittered(wait, HoldId::next().seed());
             let end = (clock::now() + wait).min(self.patience.end());
-            match (Attempt { patience: Patience::Until(end), ..*attempt }).acquire()? {
+            match (AcquireCall { patience: Patience::Until(end), ..*attempt }).acquire()? {
                 Some(hold) => holds.push(hold),
-                None => return Ok(Round::Refused(position)),
+                None => return Ok(MultiAttempt::Refused(position)),
             }
         }
-        Ok(Round::All(holds))
+        Ok(MultiAttempt::All(holds))
     }
 
     /// Waits for one, if it was refused before, and asks for the others.
-    fn round(&self, first: Option<usize>) -> Result<Round> {
-        let mut holds: Vec<Option<Hold>> = self.all.iter().map(|_| None).collect();
+    fn round(&self, first: Option<usize>) -> Result<MultiAttempt> {
+        let mut holds: Vec<Option<HoldHandle>> = self.all.iter().map(|_| None).collect();
         if let Some(first) = first {
             holds[first] = self.all[first].acquire()?;
             if holds[first].is_none() {
-                return Ok(Round::Over);
+                return Ok(MultiAttempt::Over);
             }
         }
         while let Some(next) = holds.iter().position(Option::is_none) {
             let group = self.group(next, &holds);
             match self.take(&group)? {
-                Taken::Refused(position) => return Ok(Round::Refused(group[position])),
-                Taken::All(taken) => {
+                BatchOutcome::Refused(position) => {
+                    return Ok(MultiAttempt::Refused(group[position]));
+                }
+                BatchOutcome::All(taken) => {
                     group.into_iter().zip(taken).for_each(|(at, hold)| holds[at] = Some(hold));
                 }
             }
         }
-        Ok(Round::All(holds.into_iter().flatten().collect()))
+        Ok(MultiAttempt::All(holds.into_iter().flatten().collect()))
     }
 
     /// Those that are asked for together with that one.
-    fn group(&self, next: usize, holds: &[Option<Hold>]) -> Vec<usize> {
+    fn group(&self, next: usize, holds: &[Option<HoldHandle>]) -> Vec<usize> {
         let open = (next..holds.len()).filter(|at| holds[*at].is_none());
         open.filter(|at| *at == next || self.go_together(next, *at)).collect()
     }
 
     fn go_together(&self, a: usize, b: usize) -> bool {
         let [a, b] = [&self.all[a], &self.all[b]];
-        let plain = |attempt: &Attempt<'_>| attempt.rules.kind() == Plain.kind();
+        let plain = |attempt: &AcquireCall<'_>| attempt.rules.kind() == Plain.kind();
         let same = |a: &Arc<Engine>, b: &Arc<Engine>| Arc::ptr_eq(a, b);
-        let slot = |attempt: &Attempt<'_>| {
+        let slot = |attempt: &AcquireCall<'_>| {
             attempt.seat.engine.fleet.slot_of(attempt.seat.local.name().key())
         };
         plain(a)
@@ -373,8 +375,8 @@ impl Attempts<'_> {
     }
 
     /// Takes all of them, or the first.
-    fn take(&self, group: &[usize]) -> Result<Taken> {
-        let at_once = |at: &usize| Attempt { patience: Patience::None, ..self.all[*at] };
+    fn take(&self, group: &[usize]) -> Result<BatchOutcome> {
+        let at_once = |at: &usize| AcquireCall { patience: Patience::None, ..self.all[*at] };
         let attempts: Vec<_> = group.iter().map(at_once).collect();
         match &attempts[..] {
             [single] => take_alone(single),
@@ -383,15 +385,15 @@ impl Attempts<'_> {
                 Err(error) if error.is_server() => take_alone(first),
                 taken => taken,
             },
-            [] => Ok(Taken::All(Vec::new())),
+            [] => Ok(BatchOutcome::All(Vec::new())),
         }
     }
 }
 
-fn take_alone(attempt: &Attempt<'_>) -> Result<Taken> {
+fn take_alone(attempt: &AcquireCall<'_>) -> Result<BatchOutcome> {
     Ok(match attempt.acquire()? {
-        Some(hold) => Taken::All(vec![hold]),
-        None => Taken::Refused(0),
+        Some(hold) => BatchOutcome::All(vec![hold]),
+        None => BatchOutcome::Refused(0),
     })
 }
 
@@ -400,7 +402,7 @@ fn pause(lost: u32, patience: Patience) {
     let now = clock::now();
     let pause = doubled(FIRST_PAUSE, lost, LONGEST_PAUSE);
     let end = now + jittered(pause, HoldId::next().seed() ^ now.nanos());
-    let mailbox = Mailbox::mine();
+    let mailbox = Parker::mine();
     while clock::now() < end.min(patience.end()) {
         mailbox.sleep(end.min(patience.end()));
     }

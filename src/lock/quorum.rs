@@ -15,12 +15,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::acquire::release::Hold;
+use crate::acquire::release::HoldHandle;
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::pool::request::{self, panicked};
 use crate::util::clock::{self, Moment};
-use crate::util::executor::Aside;
-use crate::util::sync::{Mailbox, Mutex};
+use crate::util::executor::Executor;
+use crate::util::sync::{Mutex, Parker};
 use crate::util::threads;
 
 /// How long a round goes on that most have answered and that is not decided: the others'
@@ -35,7 +35,7 @@ const LOOK: Duration = Duration::from_millis(1);
 
 /// Holds on servers, of which so many have to be valid.
 #[derive(Debug)]
-pub(crate) struct Majority {
+pub(crate) struct Quorum {
     quorum: usize,
     /// It was seen not to count any more, which is final.
     lost: AtomicBool,
@@ -46,7 +46,7 @@ pub(crate) struct Majority {
 
 #[derive(Debug)]
 struct Members {
-    holds: Vec<Arc<Hold>>,
+    holds: Vec<Arc<HoldHandle>>,
     /// Set once, by the first look that finds the majority lost.
     lost: Option<LostReason>,
     /// What was asked of all since they were granted, those too that come late.
@@ -55,14 +55,14 @@ struct Members {
 }
 
 /// A panic leaves it in order: loggers and callbacks run with no lock held (`tests/panics.rs`).
-impl RefUnwindSafe for Majority {}
+impl RefUnwindSafe for Quorum {}
 
-impl Majority {
-    pub(crate) fn new(quorum: usize, holds: Vec<Hold>) -> Majority {
+impl Quorum {
+    pub(crate) fn new(quorum: usize, holds: Vec<HoldHandle>) -> Quorum {
         let holds = holds.into_iter().map(Arc::new).collect();
         let members =
             Mutex::new(Members { holds, lost: None, lasts: Moment::START, renewed: false });
-        Majority { quorum, lost: AtomicBool::new(false), process: std::process::id(), members }
+        Quorum { quorum, lost: AtomicBool::new(false), process: std::process::id(), members }
     }
 
     /// An error in a forked child, where a thread of the parent may have left a mutex locked.
@@ -110,7 +110,7 @@ impl Majority {
 
     /// Takes in a hold that was granted late, if the others still count. One that does not
     /// is given back: to be dropped with no lock held.
-    pub(crate) fn adopt(&self, hold: Hold) -> Option<Hold> {
+    pub(crate) fn adopt(&self, hold: HoldHandle) -> Option<HoldHandle> {
         let mut members = self.members.lock();
         if self.lost.load(Ordering::Acquire) || remaining(&members.holds, self.quorum).is_zero() {
             return Some(hold);
@@ -132,16 +132,16 @@ impl Majority {
         None
     }
 
-    pub(crate) fn watch(&self, mailbox: &Arc<Mailbox>) {
+    pub(crate) fn watch(&self, mailbox: &Arc<Parker>) {
         self.all().iter().for_each(|hold| hold.lease().watch(mailbox));
     }
 
-    fn all(&self) -> Vec<Arc<Hold>> {
+    fn all(&self) -> Vec<Arc<HoldHandle>> {
         self.members.lock().holds.clone()
     }
 
     /// All holds, to be extended; as those will be that come late.
-    pub(crate) fn all_for(&self, lease: Duration) -> Vec<Arc<Hold>> {
+    pub(crate) fn all_for(&self, lease: Duration) -> Vec<Arc<HoldHandle>> {
         let mut members = self.members.lock();
         members.lasts = members.lasts.max(clock::now() + lease);
         members.holds.clone()
@@ -160,7 +160,7 @@ impl Majority {
 
     /// All holds of a majority that was lost. A server that no longer has one of them is the
     /// reason then.
-    fn take_lost(&self, reason: LostReason) -> Vec<Arc<Hold>> {
+    fn take_lost(&self, reason: LostReason) -> Vec<Arc<HoldHandle>> {
         let mut members = self.members.lock();
         let holds = std::mem::take(&mut members.holds);
         let gone = holds.iter().any(|hold| hold.lease().lost_reason() == LostReason::Gone);
@@ -169,12 +169,12 @@ impl Majority {
     }
 
     /// All holds, to be ended.
-    pub(crate) fn take(&self) -> Vec<Arc<Hold>> {
+    pub(crate) fn take(&self) -> Vec<Arc<HoldHandle>> {
         std::mem::take(&mut self.members.lock().holds)
     }
 }
 
-impl Drop for Majority {
+impl Drop for Quorum {
     /// In a forked child the holds are left alone: their drop waits for mutexes that a thread of
     /// the parent may have left locked.
     fn drop(&mut self) {
@@ -185,37 +185,37 @@ impl Drop for Majority {
 }
 
 /// A hold that was taken, once nobody is extending it any more.
-pub(crate) fn alone(hold: Arc<Hold>) -> Hold {
+pub(crate) fn alone(hold: Arc<HoldHandle>) -> HoldHandle {
     let mut hold = hold;
     loop {
         match Arc::try_unwrap(hold) {
             Ok(hold) => return hold,
             Err(shared) => hold = shared,
         }
-        Mailbox::default().sleep(clock::now() + LOOK);
+        Parker::default().sleep(clock::now() + LOOK);
     }
 }
 
 /// What is left of the lease that is the quorum's last.
-fn remaining(holds: &[Arc<Hold>], quorum: usize) -> Duration {
+fn remaining(holds: &[Arc<HoldHandle>], quorum: usize) -> Duration {
     let mut left: Vec<_> = holds.iter().map(|hold| hold.remaining()).collect();
     left.sort_unstable_by(|a, b| b.cmp(a));
     left.get(quorum - 1).copied().unwrap_or_default()
 }
 
 /// One question to all servers.
-pub(crate) struct Round<T> {
+pub(crate) struct Ballot<T> {
     size: usize,
     quorum: usize,
     begun: Moment,
-    limits: Limits,
-    mailbox: Arc<Mailbox>,
-    state: Mutex<State<T>>,
+    limits: BallotLimits,
+    mailbox: Arc<Parker>,
+    state: Mutex<BallotState<T>>,
 }
 
 /// When a round ends that the answers do not decide.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct BallotLimits {
     /// A majority has answered, but the missing answers could still make a yes: after this
     /// span the answer is no. `None`: a no needs so many servers that no majority can say yes.
     brief: Option<Duration>,
@@ -223,20 +223,20 @@ pub(crate) struct Limits {
     silence: Duration,
 }
 
-impl Limits {
+impl BallotLimits {
     /// A refused acquire is repeated, so a minority of missing answers does not delay it.
-    pub(crate) fn of_acquire(lease: Duration, silence: Duration) -> Limits {
-        Limits { brief: Some(SHORT.min(lease / PART).min(silence)), silence }
+    pub(crate) fn of_acquire(lease: Duration, silence: Duration) -> BallotLimits {
+        BallotLimits { brief: Some(SHORT.min(lease / PART).min(silence)), silence }
     }
 
     /// A query reports the answer of a majority, or an error.
-    pub(crate) fn of_query(silence: Duration) -> Limits {
-        Limits { brief: None, silence }
+    pub(crate) fn of_query(silence: Duration) -> BallotLimits {
+        BallotLimits { brief: None, silence }
     }
 }
 
-enum State<T> {
-    Open(Answers<T>),
+enum BallotState<T> {
+    Open(Votes<T>),
     /// Late answers go there, as long as they are wanted.
     Handed(Late<T>, Wanted),
     /// Nobody wants them any more.
@@ -247,32 +247,32 @@ type Late<T> = Arc<dyn Fn(T) + Send + Sync>;
 type Wanted = Box<dyn Fn() -> bool + Send>;
 
 /// What the servers have said.
-struct Answers<T> {
+struct Votes<T> {
     yes: Vec<T>,
     no: usize,
     errors: Vec<Error>,
 }
 
-impl<T> Round<T> {
+impl<T> Ballot<T> {
     /// A round of so many servers, of which so many have to say yes. The caller's mailbox is
     /// rung at each answer.
     pub(crate) fn new(
         size: usize,
         quorum: usize,
-        limits: Limits,
-        mailbox: &Arc<Mailbox>,
-    ) -> Arc<Round<T>> {
-        let open = State::Open(Answers { yes: Vec::new(), no: 0, errors: Vec::new() });
+        limits: BallotLimits,
+        mailbox: &Arc<Parker>,
+    ) -> Arc<Ballot<T>> {
+        let open = BallotState::Open(Votes { yes: Vec::new(), no: 0, errors: Vec::new() });
         let (mailbox, state) = (Arc::clone(mailbox), Mutex::new(open));
-        Arc::new(Round { size, quorum, begun: clock::now(), limits, mailbox, state })
+        Arc::new(Ballot { size, quorum, begun: clock::now(), limits, mailbox, state })
     }
 
     /// Whether it is of any use to ask yet.
     pub(crate) fn is_wanted(&self) -> bool {
         match &*self.state.lock() {
-            State::Open(_) => true,
-            State::Handed(_, wanted) => wanted(),
-            State::Closed => false,
+            BallotState::Open(_) => true,
+            BallotState::Handed(_, wanted) => wanted(),
+            BallotState::Closed => false,
         }
     }
 
@@ -280,7 +280,7 @@ impl<T> Round<T> {
     pub(crate) fn answered(&self, answer: Result<Option<T>>) {
         let mut state = self.state.lock();
         let late = match &mut *state {
-            State::Open(answers) => {
+            BallotState::Open(answers) => {
                 match answer {
                     Ok(Some(yes)) => answers.yes.push(yes),
                     Ok(None) => answers.no += 1,
@@ -289,8 +289,8 @@ impl<T> Round<T> {
                 drop(state);
                 return self.mailbox.ring();
             }
-            State::Handed(late, _) => Some(Arc::clone(late)),
-            State::Closed => None,
+            BallotState::Handed(late, _) => Some(Arc::clone(late)),
+            BallotState::Closed => None,
         };
         drop(state);
         // What nobody wants is released here, with no lock held.
@@ -299,7 +299,7 @@ impl<T> Round<T> {
         }
     }
 
-    /// Blocks until the round is decided. See [`decided`](Round::decided).
+    /// Blocks until the round is decided. See [`decided`](Ballot::decided).
     pub(crate) fn decide(&self) -> Result<bool> {
         self.decide_while(|| Ok(()))
     }
@@ -335,7 +335,7 @@ impl<T> Round<T> {
 
     fn look(&self, passed: Duration) -> Option<Result<bool>> {
         let state = self.state.lock();
-        let State::Open(answers) = &*state else { return Some(Ok(false)) };
+        let BallotState::Open(answers) = &*state else { return Some(Ok(false)) };
         let (yes, no, failed) = (answers.yes.len(), answers.no, answers.errors.len());
         let spare = self.size - self.quorum;
         let (answered, open) = (yes + no >= self.quorum, self.size - yes - no - failed);
@@ -356,15 +356,15 @@ impl<T> Round<T> {
 
     /// Has whoever answers from now on keep it.
     pub(crate) fn close(&self) {
-        let before = std::mem::replace(&mut *self.state.lock(), State::Closed);
+        let before = std::mem::replace(&mut *self.state.lock(), BallotState::Closed);
         // Holds are released with no lock held.
         drop(before);
     }
 
     /// Has a server asked aside, and takes in its answer.
     pub(crate) fn ask(
-        self: &Arc<Round<T>>,
-        aside: &Arc<Aside>,
+        self: &Arc<Ballot<T>>,
+        aside: &Arc<Executor>,
         question: impl FnOnce() -> Result<Option<T>> + Send + 'static,
     ) where
         T: Send + 'static,
@@ -379,8 +379,8 @@ impl<T> Round<T> {
     /// What was answered with yes so far.
     pub(crate) fn take(&self) -> Vec<T> {
         match &mut *self.state.lock() {
-            State::Open(answers) => std::mem::take(&mut answers.yes),
-            State::Handed(..) | State::Closed => Vec::new(),
+            BallotState::Open(answers) => std::mem::take(&mut answers.yes),
+            BallotState::Handed(..) | BallotState::Closed => Vec::new(),
         }
     }
 
@@ -392,9 +392,9 @@ impl<T> Round<T> {
         late: impl Fn(T) + Send + Sync + 'static,
     ) {
         let late: Late<T> = Arc::new(late);
-        let handed = State::Handed(Arc::clone(&late), Box::new(wanted));
+        let handed = BallotState::Handed(Arc::clone(&late), Box::new(wanted));
         let before = std::mem::replace(&mut *self.state.lock(), handed);
-        if let State::Open(answers) = before {
+        if let BallotState::Open(answers) = before {
             answers.yes.into_iter().for_each(|yes| late(yes));
         }
     }
@@ -410,11 +410,11 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    const ACQUIRE: Limits = Limits { brief: Some(LONG), silence: LONG };
-    const QUERY: Limits = Limits { brief: None, silence: LONG };
+    const ACQUIRE: BallotLimits = BallotLimits { brief: Some(LONG), silence: LONG };
+    const QUERY: BallotLimits = BallotLimits { brief: None, silence: LONG };
 
-    fn round_of(size: usize, limits: Limits, answers: &[Option<bool>]) -> Arc<Round<usize>> {
-        let round = Round::new(size, size / 2 + 1, limits, &Arc::default());
+    fn round_of(size: usize, limits: BallotLimits, answers: &[Option<bool>]) -> Arc<Ballot<usize>> {
+        let round = Ballot::new(size, size / 2 + 1, limits, &Arc::default());
         for (number, answer) in answers.iter().enumerate() {
             let yes = || Error::lost(LostReason::Gone, "any");
             round.answered(answer.map_or(Err(yes()), |yes| Ok(yes.then_some(number))));
@@ -422,7 +422,7 @@ mod tests {
         round
     }
 
-    fn round(answers: &[Option<bool>]) -> Arc<Round<usize>> {
+    fn round(answers: &[Option<bool>]) -> Arc<Ballot<usize>> {
         round_of(5, ACQUIRE, answers)
     }
 
@@ -445,10 +445,10 @@ mod tests {
     #[test]
     fn a_round_of_which_most_is_known_ends_soon_and_a_silent_one_is_an_error() {
         let brief = Duration::from_millis(20);
-        let soon = Limits { brief: Some(brief), silence: LONG };
+        let soon = BallotLimits { brief: Some(brief), silence: LONG };
         let round = |answers: &[_]| round_of(5, soon, answers);
         assert!(!round(&[YES, YES, NO]).decide().expect("most have answered"));
-        let silence = Limits { brief: Some(brief), silence: brief };
+        let silence = BallotLimits { brief: Some(brief), silence: brief };
         let round = |answers: &[_]| round_of(5, silence, answers);
         assert!(round(&[YES, YES]).decide().is_err_and(|error| error.is_timeout()));
         // A yes is impossible, but too few have answered for a no.
@@ -466,7 +466,7 @@ mod tests {
         // Nobody else answers, and neither side has enough.
         assert!(matches!(decided(3, &[NO, YES, None]), Some(Err(_))));
         let brief = Duration::from_millis(20);
-        let hasty = Limits { silence: brief, ..QUERY };
+        let hasty = BallotLimits { silence: brief, ..QUERY };
         let silent = round_of(3, hasty, &[NO, YES]).decide();
         assert!(silent.is_err_and(|error| error.is_timeout()));
     }

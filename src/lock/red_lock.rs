@@ -11,24 +11,24 @@ use std::fmt;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use crate::acquire::release::{self, Hold};
-use crate::acquire::{Attempt, GRACE};
+use crate::acquire::release::{self, HoldHandle};
+use crate::acquire::{AcquireCall, GRACE};
 use crate::cancel::{CancelToken, Watching};
 use crate::command::owner::{HoldId, Holder};
 use crate::engine::Engine;
 use crate::error::{Error, LostReason, Result};
 use crate::events::{Event, Kind, Waited};
 use crate::kind::plain::Plain;
-use crate::listener::channels::{Channel, News, Waiting};
+use crate::listener::channels::{Channel, MessageCount, Waiting};
 use crate::local::queue::Ticket;
-use crate::lock::handle::{Lock, Terms};
-use crate::lock::multi_guard::{Many, MultiGuard, OwnedMultiGuard};
+use crate::lock::handle::{AcquireOptions, Lock};
+use crate::lock::multi_guard::{GuardSet, MultiGuard, OwnedMultiGuard};
 use crate::lock::multi_lock::many_verbs;
-use crate::lock::quorum::{self, Limits, Majority, Round};
+use crate::lock::quorum::{self, Ballot, BallotLimits, Quorum};
 use crate::util::clock::{self, Moment, Patience, doubled, jittered};
 use crate::util::interner::Interned;
-use crate::util::sync::Mailbox;
-use line::{Entry, Line, Turn, Wish};
+use crate::util::sync::Parker;
+use line::{RedEntry, RedQueue, RedRequest, RedTurn};
 
 /// The first and the longest pause between two questions of a caller that hears nothing.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -43,7 +43,7 @@ const LONGEST_QUIET: Duration = Duration::from_millis(128);
 const TOO_LATE: u32 = 3;
 
 /// The lines of this process, by the clients and the name.
-static LINES: LazyLock<Interned<Line>> = LazyLock::new(Interned::default);
+static LINES: LazyLock<Interned<RedQueue>> = LazyLock::new(Interned::default);
 
 /// A lock that is held while most of several independent servers grant it: Redisson's
 /// `RedissonRedLock`.
@@ -81,15 +81,15 @@ static LINES: LazyLock<Interned<Line>> = LazyLock::new(Interned::default);
 #[must_use = "a lock is not taken until lock() or another of its verbs is called"]
 pub struct RedLock {
     name: Arc<str>,
-    members: Vec<Member>,
-    line: Arc<Line>,
+    members: Vec<RedMember>,
+    line: Arc<RedQueue>,
     lease: Option<Duration>,
     cancel: Option<CancelToken>,
 }
 
 /// The lock on one of the servers.
 #[derive(Clone)]
-struct Member {
+struct RedMember {
     engine: Arc<Engine>,
     lock: Lock<Plain>,
 }
@@ -109,10 +109,10 @@ impl RedLock {
         engines.sort_by_key(|engine| engine.id);
         engines.dedup_by_key(|engine| engine.id);
         let ids: String = engines.iter().map(|engine| format!("{} ", engine.id)).collect();
-        let line = LINES.get(&format!("{} {ids}{name}", engines.len()), Line::default);
+        let line = LINES.get(&format!("{} {ids}{name}", engines.len()), RedQueue::default);
         let member = |engine: Arc<Engine>| {
             let lock = Lock::new(Arc::clone(&engine), name.clone());
-            Member { engine, lock }
+            RedMember { engine, lock }
         };
         let members = engines.into_iter().map(member).collect();
         RedLock { name: name.into(), members, line, lease: None, cancel: None }
@@ -222,10 +222,10 @@ impl RedLock {
         &self,
         question: impl Fn(&Lock<Plain>) -> Result<Option<T>> + Clone + Send + 'static,
         must: bool,
-    ) -> Arc<Round<T>> {
-        let limits = Limits::of_query(self.silence());
-        let round = Round::new(self.members.len(), self.quorum(), limits, &Mailbox::mine());
-        for Member { engine, lock } in self.members.iter().cloned() {
+    ) -> Arc<Ballot<T>> {
+        let limits = BallotLimits::of_query(self.silence());
+        let round = Ballot::new(self.members.len(), self.quorum(), limits, &Parker::mine());
+        for RedMember { engine, lock } in self.members.iter().cloned() {
             let (needed, question) = (Arc::clone(&round), question.clone());
             let asks = move || if must || needed.is_wanted() { question(&lock) } else { Ok(None) };
             round.ask(&engine.aside, asks);
@@ -253,7 +253,7 @@ impl RedLock {
         self.lease.or(timeouts.min()).unwrap_or_default()
     }
 
-    fn red(&self, majority: Arc<Majority>) -> Red {
+    fn red(&self, majority: Arc<Quorum>) -> Red {
         let (name, line, silence) = (self.name.clone(), Arc::clone(&self.line), self.silence());
         Red { name, line, majority, silence, ended: false }
     }
@@ -278,12 +278,12 @@ impl RedLock {
     }
 
     /// Has the mailbox rung when a call is cancelled, or a client is closed.
-    fn watch(&self, mailbox: &Arc<Mailbox>) -> Vec<Watching> {
+    fn watch(&self, mailbox: &Arc<Parker>) -> Vec<Watching> {
         let closing = self.members.iter().map(|member| &member.engine.closing);
         closing.chain(&self.cancel).map(|token| token.watch(mailbox)).collect()
     }
 
-    fn acquire(&self, patience: Patience, owned: bool) -> Result<Option<Box<dyn Many>>> {
+    fn acquire(&self, patience: Patience, owned: bool) -> Result<Option<Box<dyn GuardSet>>> {
         self.take_most(patience, owned).map_err(|error| self.named(error))
     }
 
@@ -298,26 +298,26 @@ impl RedLock {
         }
     }
 
-    fn take_most(&self, patience: Patience, owned: bool) -> Result<Option<Box<dyn Many>>> {
+    fn take_most(&self, patience: Patience, owned: bool) -> Result<Option<Box<dyn GuardSet>>> {
         self.check_wanted()?;
         self.lease.map(release::checked_lease).transpose()?;
         if patience != Patience::None {
             self.check_own_way(owned)?;
         }
-        let mailbox = Mailbox::mine();
+        let mailbox = Parker::mine();
         let waits = patience != Patience::None;
         let endless = patience == Patience::Forever && self.cancel.is_none();
-        match self.line.enter(Wish { owned, waits, endless }, &mailbox)? {
-            Entry::Again(majority) => {
+        match self.line.enter(RedRequest { owned, waits, endless }, &mailbox)? {
+            RedEntry::Again(majority) => {
                 let red = self.red(majority);
                 red.keep(self, patience)?;
                 Ok(Some(Box::new(red)))
             }
-            Entry::Busy => Ok(None),
-            Entry::InLine(ticket) => {
+            RedEntry::Busy => Ok(None),
+            RedEntry::InLine(ticket) => {
                 let holder = if owned { Holder::owned() } else { Holder::this_thread() };
-                let granted = Asking::new(self, patience, holder, mailbox, ticket).run()?;
-                Ok(granted.map(|majority| Box::new(self.red(majority)) as Box<dyn Many>))
+                let granted = RedAcquire::new(self, patience, holder, mailbox, ticket).run()?;
+                Ok(granted.map(|majority| Box::new(self.red(majority)) as Box<dyn GuardSet>))
             }
         }
     }
@@ -326,11 +326,11 @@ impl RedLock {
 many_verbs!(RedLock);
 
 /// A caller in line.
-struct Asking<'a> {
+struct RedAcquire<'a> {
     lock: &'a RedLock,
     patience: Patience,
     holder: Holder,
-    mailbox: Arc<Mailbox>,
+    mailbox: Arc<Parker>,
     ticket: Ticket,
     /// What wakes it.
     _watching: Vec<Watching>,
@@ -340,31 +340,31 @@ struct Asking<'a> {
     /// How often it was woken and refused since it was last refused without having been woken.
     vain: u32,
     /// What it had heard before its last question.
-    news: Vec<News>,
+    news: Vec<MessageCount>,
     too_late: u32,
     waited: bool,
     /// The hold of this process that it waits for.
-    beside: Option<Beside>,
+    beside: Option<LocalHold>,
     /// Why the last question got no answer.
     error: Option<Error>,
 }
 
-impl Drop for Asking<'_> {
+impl Drop for RedAcquire<'_> {
     fn drop(&mut self) {
         self.lock.line.leave(self.ticket);
     }
 }
 
-impl<'a> Asking<'a> {
+impl<'a> RedAcquire<'a> {
     fn new(
         lock: &'a RedLock,
         patience: Patience,
         holder: Holder,
-        mailbox: Arc<Mailbox>,
+        mailbox: Arc<Parker>,
         ticket: Ticket,
-    ) -> Asking<'a> {
+    ) -> RedAcquire<'a> {
         let _watching = lock.watch(&mailbox);
-        Asking {
+        RedAcquire {
             lock,
             patience,
             holder,
@@ -382,7 +382,7 @@ impl<'a> Asking<'a> {
         }
     }
 
-    fn run(mut self) -> Result<Option<Arc<Majority>>> {
+    fn run(mut self) -> Result<Option<Arc<Quorum>>> {
         let started = clock::now();
         let outcome = self.wait();
         if self.waited {
@@ -396,11 +396,11 @@ impl<'a> Asking<'a> {
         outcome
     }
 
-    fn wait(&mut self) -> Result<Option<Arc<Majority>>> {
+    fn wait(&mut self) -> Result<Option<Arc<Quorum>>> {
         loop {
             self.lock.check_wanted()?;
             let turn = self.lock.line.turn(self.ticket);
-            if matches!(turn, Turn::Ask)
+            if matches!(turn, RedTurn::Ask)
                 && let Some(majority) = self.ask()?
             {
                 return Ok(Some(majority));
@@ -412,22 +412,22 @@ impl<'a> Asking<'a> {
             }
             self.waited = true;
             match turn {
-                Turn::Behind => self.mailbox.sleep(self.patience.end()),
-                Turn::HeldHere(majority) => self.wait_for(&majority),
+                RedTurn::Behind => self.mailbox.sleep(self.patience.end()),
+                RedTurn::HeldHere(majority) => self.wait_for(&majority),
                 // What came before it listened it has not heard.
-                Turn::Ask if self.listening.is_empty() => self.listen(),
-                Turn::Ask => self.sleep(),
+                RedTurn::Ask if self.listening.is_empty() => self.listen(),
+                RedTurn::Ask => self.sleep(),
             }
         }
     }
 
     /// Waits for the end of a hold of this process. Queries the servers at each poll bound, and
     /// declares the hold lost if they report the lock free.
-    fn wait_for(&mut self, majority: &Arc<Majority>) {
+    fn wait_for(&mut self, majority: &Arc<Quorum>) {
         let lock = self.lock;
         majority.watch(&self.mailbox);
         let known = self.beside.take().filter(|beside| beside.is_beside(majority));
-        let beside = self.beside.insert(known.unwrap_or_else(|| Beside::new(lock, majority)));
+        let beside = self.beside.insert(known.unwrap_or_else(|| LocalHold::new(lock, majority)));
         if beside.is_taken_away(lock) {
             return majority.lose(LostReason::Gone);
         }
@@ -436,7 +436,7 @@ impl<'a> Asking<'a> {
     }
 
     /// Asks once. `None` if it was refused, or got no answer and goes on.
-    fn ask(&mut self) -> Result<Option<Arc<Majority>>> {
+    fn ask(&mut self) -> Result<Option<Arc<Quorum>>> {
         let news = self.news();
         let woken = std::mem::replace(&mut self.news, news) != self.news;
         let outcome = self.ask_all();
@@ -455,12 +455,12 @@ impl<'a> Asking<'a> {
     }
 
     /// Asks all servers at once.
-    fn ask_all(&mut self) -> Result<Option<Arc<Majority>>> {
+    fn ask_all(&mut self) -> Result<Option<Arc<Quorum>>> {
         let (lock, term) = (self.lock, self.lock.term());
         let left = clock::now().until(self.patience.deadline() + GRACE);
-        let limits = Limits::of_acquire(term, lock.silence().min(left));
-        let round = Round::new(lock.members.len(), lock.quorum(), limits, &self.mailbox);
-        for Member { engine, lock: member } in lock.members.iter().cloned() {
+        let limits = BallotLimits::of_acquire(term, lock.silence().min(left));
+        let round = Ballot::new(lock.members.len(), lock.quorum(), limits, &self.mailbox);
+        for RedMember { engine, lock: member } in lock.members.iter().cloned() {
             let (wanted, holder) = (Arc::clone(&round), self.holder.clone());
             let (lease, by, cancel) = (lock.lease, self.patience.deadline(), lock.cancel.clone());
             round.ask(&engine.aside, move || match wanted.is_wanted() {
@@ -472,7 +472,7 @@ impl<'a> Asking<'a> {
         if !round.decide_while(|| lock.check_wanted())? {
             return Ok(None);
         }
-        let majority = Arc::new(Majority::new(lock.quorum(), round.take()));
+        let majority = Arc::new(Quorum::new(lock.quorum(), round.take()));
         let (weak, alive) = (Arc::downgrade(&majority), Arc::downgrade(&majority));
         let wanted = move || alive.strong_count() > 0;
         round.hand_over(wanted, move |late| match weak.upgrade() {
@@ -486,7 +486,7 @@ impl<'a> Asking<'a> {
         Ok(Some(majority))
     }
 
-    fn granted_too_late(&mut self) -> Result<Option<Arc<Majority>>> {
+    fn granted_too_late(&mut self) -> Result<Option<Arc<Quorum>>> {
         self.too_late += 1;
         match self.too_late == TOO_LATE {
             true => {
@@ -498,7 +498,7 @@ impl<'a> Asking<'a> {
 
     /// Registers with the channels of all servers.
     fn listen(&mut self) {
-        for Member { engine, lock } in &self.lock.members {
+        for RedMember { engine, lock } in &self.lock.members {
             if let Some(channel) = lock.channel() {
                 self.listening.push(Channel::wait(&channel, &self.mailbox));
                 engine.listen_to(&channel);
@@ -507,7 +507,7 @@ impl<'a> Asking<'a> {
         self.news = self.news();
     }
 
-    fn news(&self) -> Vec<News> {
+    fn news(&self) -> Vec<MessageCount> {
         self.listening.iter().map(Waiting::news).collect()
     }
 
@@ -533,21 +533,21 @@ impl<'a> Asking<'a> {
 }
 
 /// What a waiter knows of a hold of its own process.
-struct Beside {
-    majority: Arc<Majority>,
+struct LocalHold {
+    majority: Arc<Quorum>,
     /// When the servers are queried next.
     due: Moment,
     /// A query under way. The waiter sleeps meanwhile, since the hold may end first.
-    query: Option<Arc<Round<Duration>>>,
+    query: Option<Arc<Ballot<Duration>>>,
 }
 
-impl Beside {
-    fn new(lock: &RedLock, majority: &Arc<Majority>) -> Beside {
+impl LocalHold {
+    fn new(lock: &RedLock, majority: &Arc<Quorum>) -> LocalHold {
         let due = clock::now() + lock.poll_bound();
-        Beside { majority: Arc::clone(majority), due, query: None }
+        LocalHold { majority: Arc::clone(majority), due, query: None }
     }
 
-    fn is_beside(&self, majority: &Arc<Majority>) -> bool {
+    fn is_beside(&self, majority: &Arc<Quorum>) -> bool {
         Arc::ptr_eq(&self.majority, majority)
     }
 
@@ -576,7 +576,7 @@ impl Beside {
     }
 }
 
-impl Drop for Beside {
+impl Drop for LocalHold {
     fn drop(&mut self) {
         self.end_query();
     }
@@ -588,10 +588,10 @@ fn take(
     holder: &Holder,
     lease: Option<Duration>,
     (by, cancel): (Moment, Option<&CancelToken>),
-) -> Result<Option<Hold>> {
+) -> Result<Option<HoldHandle>> {
     let (patience, owned) = (Patience::None, holder.is_owned());
-    let terms = Terms { patience, owned, lease, cancel, on_behalf: Some(holder) };
-    match (Attempt { by, ..lock.ask_on(&terms)? }).acquire() {
+    let terms = AcquireOptions { patience, owned, lease, cancel, on_behalf: Some(holder) };
+    match (AcquireCall { by, ..lock.ask_on(&terms)? }).acquire() {
         // What is left there of a hold that was lost with its majority goes soon.
         Err(error) if error.is_lost() => Ok(None),
         outcome => outcome,
@@ -601,8 +601,8 @@ fn take(
 /// A guard's share of a hold on most of the servers.
 struct Red {
     name: Arc<str>,
-    line: Arc<Line>,
-    majority: Arc<Majority>,
+    line: Arc<RedQueue>,
+    majority: Arc<Quorum>,
     silence: Duration,
     ended: bool,
 }
@@ -612,16 +612,16 @@ impl Red {
     /// `wanted`; whether it was with enough of them.
     fn with_all(
         &self,
-        holds: Vec<Arc<Hold>>,
+        holds: Vec<Arc<HoldHandle>>,
         (end, wanted): (Moment, impl Fn() -> Result<()>),
-        act: impl Fn(Arc<Hold>) -> Result<()> + Clone + Send + 'static,
+        act: impl Fn(Arc<HoldHandle>) -> Result<()> + Clone + Send + 'static,
     ) -> Result<()> {
         let quorum = self.majority.quorum();
         if holds.len() < quorum {
             return self.check();
         }
-        let limits = Limits::of_query(self.silence.min(clock::now().until(end)));
-        let round = Round::new(holds.len(), quorum, limits, &Mailbox::mine());
+        let limits = BallotLimits::of_query(self.silence.min(clock::now().until(end)));
+        let round = Ballot::new(holds.len(), quorum, limits, &Parker::mine());
         for hold in holds {
             let (act, aside) = (act.clone(), hold.aside());
             round.ask(&aside, move || act(hold).map(Some));
@@ -639,7 +639,7 @@ impl Red {
         match lock.lease {
             None => self.majority.keep_renewed(),
             Some(lease) if self.majority.needs(lease) => {
-                let mailbox = Mailbox::mine();
+                let mailbox = Parker::mine();
                 let _watching = lock.watch(&mailbox);
                 return self.extend_while(lease, (end, || lock.check_wanted()));
             }
@@ -658,13 +658,13 @@ impl Red {
         let lease = release::checked_lease(lease).map_err(|error| self.named(error))?;
         self.majority.check_process().map_err(|error| self.named(error))?;
         self.check()?;
-        let extend = move |hold: Arc<Hold>| hold.extend(lease, hold.bound());
+        let extend = move |hold: Arc<HoldHandle>| hold.extend(lease, hold.bound());
         self.with_all(self.majority.all_for(lease), until, extend)?;
         self.check()
     }
 }
 
-impl Many for Red {
+impl GuardSet for Red {
     fn check(&self) -> Result<()> {
         self.majority.check().map_err(|error| self.named(error))
     }
@@ -673,7 +673,7 @@ impl Many for Red {
         self.majority.remaining()
     }
 
-    fn watch(&self, mailbox: &Arc<Mailbox>) {
+    fn watch(&self, mailbox: &Arc<Parker>) {
         self.majority.watch(mailbox);
     }
 

@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use crate::command::script::{Call, LaneId};
+use crate::command::script::{Call, ConnectionId};
 use crate::error::{Direction, Error, ErrorKind, Result};
 use crate::events::{Event, Reconnected, Sink};
-use crate::pool::request::{Answer, Debt, Observer, Request};
+use crate::pool::request::{Answer, BackgroundTask, Observer, Request};
 use crate::topology::failover::OnReconnect;
 use crate::util::clock::{self, Moment, doubled, jittered};
-use crate::util::sync::{Condvar, Mailbox, Mutex};
+use crate::util::sync::{Condvar, Mutex, Parker};
 use crate::util::threads;
 
 /// The first and the longest pause before an owed request is tried again.
@@ -27,12 +27,12 @@ pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const HOPS: u8 = 4;
 
 /// Knows on which server a request is to be sent, where there are several.
-pub(crate) trait Router: Send + Sync {
+pub(crate) trait Rerouter: Send + Sync {
     /// Hands on a request that stands on that lane, and belongs elsewhere by what the server
     /// has answered, or by what is known now. Must not block.
     fn reroute(
         &self,
-        lane: LaneId,
+        lane: ConnectionId,
         request: Request,
         direction: Option<&Direction>,
     ) -> Option<Request>;
@@ -48,36 +48,36 @@ pub(crate) fn no_agreement() -> Error {
 }
 
 /// Where debts are counted, and where those that failed wait to be tried again.
-pub(super) struct Desk {
-    pub(super) state: Mutex<DeskState>,
+pub(super) struct RetryQueue {
+    pub(super) state: Mutex<RetryQueueState>,
     settled: Condvar,
     /// By the number of the lane.
     reapers: Box<[Reaper]>,
     events: Sink,
     repeat: Duration,
     on_reconnect: Mutex<Option<Weak<dyn OnReconnect>>>,
-    router: OnceLock<Weak<dyn Router>>,
+    router: OnceLock<Weak<dyn Rerouter>>,
 }
 
 /// Where the reaper of one lane sleeps.
 #[derive(Default)]
 pub(super) struct Reaper {
-    pub(super) bell: Mailbox,
+    pub(super) bell: Parker,
     /// It will look for unread replies without being rung.
     pub(super) looks_again: AtomicBool,
 }
 
 #[derive(Debug)]
-pub(super) struct DeskState {
+pub(super) struct RetryQueueState {
     /// Debts that are neither settled nor given up.
     pub(super) open: usize,
     finish: bool,
-    pub(super) lanes: Box<[LaneState]>,
+    pub(super) lanes: Box<[ConnectionRetries]>,
 }
 
 /// What is owed on one lane, later.
 #[derive(Debug, Default)]
-pub(super) struct LaneState {
+pub(super) struct ConnectionRetries {
     /// By the moment at which it is due, and a number.
     pub(super) delayed: BTreeMap<(Moment, u64), Request>,
     serial: u64,
@@ -90,14 +90,14 @@ pub(super) struct LaneState {
     pub(super) reaping: bool,
 }
 
-impl Desk {
-    pub(super) fn new(lanes: usize, events: Sink, repeat: Duration) -> Desk {
-        let state = DeskState {
+impl RetryQueue {
+    pub(super) fn new(lanes: usize, events: Sink, repeat: Duration) -> RetryQueue {
+        let state = RetryQueueState {
             open: 0,
             finish: false,
-            lanes: (0..lanes).map(|_| LaneState::default()).collect(),
+            lanes: (0..lanes).map(|_| ConnectionRetries::default()).collect(),
         };
-        Desk {
+        RetryQueue {
             state: Mutex::new(state),
             settled: Condvar::default(),
             reapers: (0..lanes).map(|_| Reaper::default()).collect(),
@@ -108,7 +108,7 @@ impl Desk {
         }
     }
 
-    pub(super) fn ring(&self, lane: LaneId) {
+    pub(super) fn ring(&self, lane: ConnectionId) {
         if let Some(reaper) = self.reapers.get(lane.lane) {
             reaper.bell.ring();
         }
@@ -119,7 +119,13 @@ impl Desk {
     }
 
     /// A debt has found its end.
-    fn settle(&self, lane: LaneId, call: Call, debt: Debt, outcome: Result<Answer>) {
+    fn settle(
+        &self,
+        lane: ConnectionId,
+        call: Call,
+        debt: BackgroundTask,
+        outcome: Result<Answer>,
+    ) {
         let haunted = outcome.as_ref().ok().filter(|answer| answer.haunted);
         let haunted = haunted.map_or(Moment::START, |answer| answer.sent + debt.lasting);
         let again_until = debt.again_until.max(haunted);
@@ -130,7 +136,7 @@ impl Desk {
     }
 
     /// The time of a debt is over without an answer. What may live on is sent all the same.
-    fn overdue(&self, lane: LaneId, call: Call, debt: Debt, error: Error) {
+    fn overdue(&self, lane: ConnectionId, call: Call, debt: BackgroundTask, error: Error) {
         if error.is_final() || !debt.lives_on {
             return self.settle(lane, call, debt, Err(error));
         }
@@ -142,15 +148,19 @@ impl Desk {
     }
 
     /// Has a command sent once more, if that is before `until`, and so on.
-    pub(super) fn repeat(&self, lane: LaneId, call: Call, until: Moment) {
+    pub(super) fn repeat(&self, lane: ConnectionId, call: Call, until: Moment) {
         let at = clock::now() + self.repeat;
         if at < until {
-            let again = Debt { again_until: until, counts: false, ..Debt::new(None, until) };
+            let again = BackgroundTask {
+                again_until: until,
+                counts: false,
+                ..BackgroundTask::new(None, until)
+            };
             self.delay(lane, Request::owed(call, again), |_| at);
         }
     }
 
-    fn closed(&self, lane: LaneId, counted: bool, answered: bool) {
+    fn closed(&self, lane: ConnectionId, counted: bool, answered: bool) {
         let mut state = self.state.lock();
         state.open -= usize::from(counted);
         if answered {
@@ -178,16 +188,16 @@ impl Desk {
     }
 
     /// Whether a reaper has to be started by the caller.
-    pub(super) fn starts_reaper(&self, lane: LaneId) -> bool {
+    pub(super) fn starts_reaper(&self, lane: ConnectionId) -> bool {
         !std::mem::replace(&mut self.state.lock().lane(lane).reaping, true)
     }
 
     /// No reaper could be started after all.
-    pub(super) fn has_no_reaper(&self, lane: LaneId) {
+    pub(super) fn has_no_reaper(&self, lane: ConnectionId) {
         self.state.lock().lane(lane).reaping = false;
     }
 
-    pub(super) fn reaper(&self, lane: LaneId) -> &Reaper {
+    pub(super) fn reaper(&self, lane: ConnectionId) -> &Reaper {
         &self.reapers[lane.lane]
     }
 
@@ -202,7 +212,7 @@ impl Desk {
         }
     }
 
-    pub(super) fn set_router(&self, router: Weak<dyn Router>) {
+    pub(super) fn set_router(&self, router: Weak<dyn Rerouter>) {
         // There is but one.
         let _ = self.router.set(router);
     }
@@ -210,7 +220,7 @@ impl Desk {
     /// Hands a request on that belongs elsewhere; it is not owed here any more then.
     pub(super) fn reroute(
         &self,
-        lane: LaneId,
+        lane: ConnectionId,
         request: Request,
         direction: Option<&Direction>,
     ) -> Option<Request> {
@@ -225,7 +235,7 @@ impl Desk {
 
     /// Whether the reaper has to end; one step with looking for debts, so that a new
     /// one either is seen here or starts a new reaper.
-    pub(super) fn ends_reaper(&self, lane: LaneId) -> bool {
+    pub(super) fn ends_reaper(&self, lane: ConnectionId) -> bool {
         let mut state = self.state.lock();
         let ends = state.finish && state.open == 0;
         if ends {
@@ -235,7 +245,12 @@ impl Desk {
     }
 
     /// Keeps a request until `at` says.
-    fn delay(&self, lane: LaneId, request: Request, at: impl FnOnce(&mut LaneState) -> Moment) {
+    fn delay(
+        &self,
+        lane: ConnectionId,
+        request: Request,
+        at: impl FnOnce(&mut ConnectionRetries) -> Moment,
+    ) {
         let mut state = self.state.lock();
         let state = state.lane(lane);
         let at = at(state);
@@ -248,7 +263,7 @@ impl Desk {
     }
 
     /// Has what failed tried again at once: there is a connection.
-    fn pause_no_more(&self, lane: LaneId) {
+    fn pause_no_more(&self, lane: ConnectionId) {
         let mut state = self.state.lock();
         let Some(state) = state.lanes.get_mut(lane.lane) else { return };
         let paused = std::mem::replace(&mut state.retry, Moment::START);
@@ -262,7 +277,7 @@ impl Desk {
     }
 
     /// What is due at `now`, when the next will be, and whether the lane pauses.
-    pub(super) fn due(&self, lane: LaneId, now: Moment) -> (Vec<Request>, Moment, bool) {
+    pub(super) fn due(&self, lane: ConnectionId, now: Moment) -> (Vec<Request>, Moment, bool) {
         let mut state = self.state.lock();
         let state = state.lane(lane);
         let later = state.delayed.split_off(&(now + Duration::from_nanos(1), 0));
@@ -275,13 +290,13 @@ impl Desk {
     }
 }
 
-impl DeskState {
-    pub(super) fn lane(&mut self, lane: LaneId) -> &mut LaneState {
+impl RetryQueueState {
+    pub(super) fn lane(&mut self, lane: ConnectionId) -> &mut ConnectionRetries {
         &mut self.lanes[lane.lane]
     }
 }
 
-impl LaneState {
+impl ConnectionRetries {
     /// When the next of what is delayed is due.
     fn next(&self) -> Moment {
         self.delayed.first_key_value().map_or(Moment::END, |((at, _), _)| *at)
@@ -299,8 +314,8 @@ impl LaneState {
     }
 }
 
-impl Observer for Desk {
-    fn reconnected(&self, lane: LaneId, address: &Arc<str>) {
+impl Observer for RetryQueue {
+    fn reconnected(&self, lane: ConnectionId, address: &Arc<str>) {
         self.pause_no_more(lane);
         let address = Arc::clone(address);
         threads::survive("telling of a new connection", || {
@@ -314,13 +329,13 @@ impl Observer for Desk {
         }
     }
 
-    fn answered(&self, lane: LaneId, request: Request, answer: Answer) {
+    fn answered(&self, lane: ConnectionId, request: Request, answer: Answer) {
         if let Some((call, debt)) = request.into_debt() {
             self.settle(lane, call, debt, Ok(answer));
         }
     }
 
-    fn failed(&self, lane: LaneId, request: Request, error: Error) {
+    fn failed(&self, lane: ConnectionId, request: Request, error: Error) {
         let (now, until) = (clock::now(), request.until());
         if error.is_unanswered() {
             self.doubt();
@@ -332,7 +347,7 @@ impl Observer for Desk {
         }
     }
 
-    fn astray(&self, lane: LaneId, mut request: Request, direction: Direction, error: Error) {
+    fn astray(&self, lane: ConnectionId, mut request: Request, direction: Direction, error: Error) {
         request.hops = request.hops.saturating_add(1);
         // Nodes that send it to and fro do not agree yet.
         let follows = request.hops <= HOPS && direction != Direction::Later;
@@ -347,11 +362,11 @@ impl Observer for Desk {
         }
     }
 
-    fn deserted(&self, lane: LaneId) {
+    fn deserted(&self, lane: ConnectionId) {
         self.ring(lane);
     }
 
-    fn unread(&self, lane: LaneId) {
+    fn unread(&self, lane: ConnectionId) {
         let reaper = self.reapers.get(lane.lane);
         if let Some(reaper) = reaper.filter(|r| !r.looks_again.swap(true, Ordering::AcqRel)) {
             reaper.bell.ring();

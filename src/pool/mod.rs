@@ -26,20 +26,22 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::cancel::Limit;
-use crate::command::script::{Call, LaneId};
+use crate::command::script::{Call, ConnectionId};
 use crate::connection::Timeouts;
 use crate::error::{Direction, Error, Result};
 use crate::events::Sink;
-use crate::pool::request::{Astray, Failure, Link, Observer, Outcome, Request, Slot, panicked};
-use crate::pool::shared_connection::{Lane, Unread};
-use crate::topology::route::{Moves, Route};
+use crate::pool::request::{
+    Failure, Link, Observer, Outcome, Redirected, ReplySlot, Request, panicked,
+};
+use crate::pool::shared_connection::{SharedConnection, Unread};
+use crate::topology::route::{Generation, Route};
 use crate::util::clock::{self, Moment};
 use crate::util::sync::{Mutex, TIME_PASSES};
 use crate::util::threads;
-use background::{Desk, LONGEST_PAUSE};
+use background::{LONGEST_PAUSE, RetryQueue};
 
 use crate::topology::failover::OnReconnect;
-pub(crate) use background::{Router, no_agreement};
+pub(crate) use background::{Rerouter, no_agreement};
 
 #[cfg(all(test, leasehold_model))]
 mod model;
@@ -87,13 +89,13 @@ pub(crate) struct Pool {
 /// What the reapers need.
 struct Shared {
     node: u32,
-    lanes: Vec<Arc<Lane>>,
+    lanes: Vec<Arc<SharedConnection>>,
     /// Beside those, for who must not stand behind others.
-    private: Arc<Lane>,
+    private: Arc<SharedConnection>,
     connecting: Mutex<Connecting>,
     /// How many callers wait for an answer.
     callers: AtomicUsize,
-    desk: Arc<Desk>,
+    desk: Arc<RetryQueue>,
     /// By the number of the lane.
     threads: Mutex<BTreeMap<usize, JoinHandle<()>>>,
 }
@@ -108,9 +110,9 @@ struct Connecting {
 /// A command in the line of a lane, whose sender has yet to wait for it.
 #[derive(Debug)]
 #[must_use = "a command is served only if somebody waits for it"]
-pub(crate) struct Pending {
-    pub(crate) lane: LaneId,
-    slot: Arc<Slot>,
+pub(crate) struct QueuedCall {
+    pub(crate) lane: ConnectionId,
+    slot: Arc<ReplySlot>,
     /// It may go to another lane, if this one has no connection and gets none.
     moves: bool,
 }
@@ -120,19 +122,19 @@ pub(crate) struct Pending {
 pub(crate) enum At {
     Any,
     /// On that one if it can be, behind all that is queued there.
-    Near(LaneId),
+    Near(ConnectionId),
     /// On that one and no other.
-    Behind(LaneId),
+    Behind(ConnectionId),
 }
 
 impl At {
     /// Near that lane, if there is one.
-    pub(crate) fn near(lane: Option<LaneId>) -> At {
+    pub(crate) fn near(lane: Option<ConnectionId>) -> At {
         lane.map_or(At::Any, At::Near)
     }
 
     /// The lane that was named.
-    pub(crate) fn lane(self) -> Option<LaneId> {
+    pub(crate) fn lane(self) -> Option<ConnectionId> {
         match self {
             At::Any => None,
             At::Near(lane) | At::Behind(lane) => Some(lane),
@@ -143,13 +145,13 @@ impl At {
     pub(crate) fn on(self, node: u32) -> At {
         match self {
             At::Any => At::Any,
-            At::Near(lane) => At::Near(LaneId { node, ..lane }),
-            At::Behind(lane) => At::Behind(LaneId { node, ..lane }),
+            At::Near(lane) => At::Near(ConnectionId { node, ..lane }),
+            At::Behind(lane) => At::Behind(ConnectionId { node, ..lane }),
         }
     }
 
     /// Behind what went there, if something did.
-    pub(crate) fn behind(lane: Option<LaneId>) -> At {
+    pub(crate) fn behind(lane: Option<ConnectionId>) -> At {
         lane.map_or(At::Any, At::Behind)
     }
 }
@@ -170,7 +172,7 @@ impl Pool {
 
     /// Makes the pool and no connection.
     pub(crate) fn new(settings: PoolSettings) -> Pool {
-        let desk = Arc::new(Desk::new(settings.size, settings.events, settings.repeat));
+        let desk = Arc::new(RetryQueue::new(settings.size, settings.events, settings.repeat));
         let link = Arc::new(Link {
             route: settings.route,
             is_node: settings.is_node,
@@ -180,10 +182,16 @@ impl Pool {
             observer: Arc::clone(&desk) as Arc<dyn Observer>,
         });
         let node = settings.node;
-        let lane = |id, timeouts| Lane::new(LaneId::at(node, id), Arc::clone(&link), timeouts);
+        let lane = |id, timeouts| {
+            SharedConnection::new(ConnectionId::at(node, id), Arc::clone(&link), timeouts)
+        };
         let lanes: Vec<_> = (0..settings.size).map(|id| lane(id, settings.timeouts)).collect();
-        let make = if settings.is_node { Lane::connected_aside } else { Lane::new };
-        let private = LaneId::at(node, settings.size);
+        let make = if settings.is_node {
+            SharedConnection::connected_aside
+        } else {
+            SharedConnection::new
+        };
+        let private = ConnectionId::at(node, settings.size);
         let private = make(private, Arc::clone(&link), settings.private);
         let shared = Arc::new(Shared {
             node,
@@ -198,12 +206,12 @@ impl Pool {
     }
 
     /// The lane that is connected first.
-    pub(crate) fn first_lane(&self) -> LaneId {
-        LaneId::at(self.shared.node, 0)
+    pub(crate) fn first_lane(&self) -> ConnectionId {
+        ConnectionId::at(self.shared.node, 0)
     }
 
     /// The lane beside the others, for one thread only.
-    pub(crate) fn private_lane(&self) -> LaneId {
+    pub(crate) fn private_lane(&self) -> ConnectionId {
         self.shared.private.id()
     }
 
@@ -227,7 +235,7 @@ impl Pool {
         Err(connecting.error.clone())
     }
 
-    pub(crate) fn set_router(&self, router: Weak<dyn Router>) {
+    pub(crate) fn set_router(&self, router: Weak<dyn Rerouter>) {
         self.shared.desk.set_router(router);
     }
 
@@ -237,7 +245,7 @@ impl Pool {
             self.shared.desk.opened();
         }
         let lane = lane % self.shared.lanes.len();
-        let lane = self.shared.queue(request, Some(LaneId::at(self.shared.node, lane)));
+        let lane = self.shared.queue(request, Some(ConnectionId::at(self.shared.node, lane)));
         self.shared.have_reaped(lane);
         self.shared.desk.ring(lane);
     }
@@ -248,7 +256,7 @@ impl Pool {
     }
 
     /// How often the server has been another than before.
-    pub(crate) fn moves(&self) -> Moves {
+    pub(crate) fn moves(&self) -> Generation {
         self.link.route.moves()
     }
 
@@ -276,36 +284,36 @@ impl Pool {
     }
 
     /// The first half of [`Pool::call`]: takes a place in line and does no I/O.
-    pub(crate) fn queue(&self, call: Call, at: At) -> Pending {
+    pub(crate) fn queue(&self, call: Call, at: At) -> QueuedCall {
         let (request, slot) = Request::awaited(call);
         self.queue_request(request, slot, at)
     }
 
     /// The same for a command that another server has sent here.
-    pub(crate) fn queue_astray(&self, astray: Astray, lane: usize) -> Pending {
+    pub(crate) fn queue_astray(&self, astray: Redirected, lane: usize) -> QueuedCall {
         let asking = matches!(astray.direction, Direction::Ask(_));
         let (request, slot) = Request::awaited(astray.call);
         let request = Request { asking, alone: asking, ..request.doubtful(astray.doubtful) };
-        self.queue_request(request, slot, At::Behind(LaneId::at(self.shared.node, lane)))
+        self.queue_request(request, slot, At::Behind(ConnectionId::at(self.shared.node, lane)))
     }
 
-    fn queue_request(&self, request: Request, slot: Arc<Slot>, at: At) -> Pending {
+    fn queue_request(&self, request: Request, slot: Arc<ReplySlot>, at: At) -> QueuedCall {
         let (lane, moves) = match at {
             At::Any => (None, true),
             At::Near(lane) => (Some(lane), true),
             At::Behind(lane) => (Some(lane), false),
         };
-        Pending { lane: self.shared.queue(request, lane), slot, moves }
+        QueuedCall { lane: self.shared.queue(request, lane), slot, moves }
     }
 
     /// Writes what is queued on that lane, if that needs no waiting.
-    pub(crate) fn post(&self, lane: LaneId) {
+    pub(crate) fn post(&self, lane: ConnectionId) {
         self.shared.lane(lane).post();
     }
 
     /// The second half of [`Pool::call`]; on which lane it was served in the end. Returns at
     /// the `limit`, or after the pool time-out if the command still stands in line.
-    pub(crate) fn wait(&self, pending: Pending, limit: &Limit<'_>) -> (LaneId, Outcome) {
+    pub(crate) fn wait(&self, pending: QueuedCall, limit: &Limit<'_>) -> (ConnectionId, Outcome) {
         let lane = self.shared.lane(pending.lane);
         if lane.id() == self.private_lane() {
             let outcome = lane.wait(&pending.slot, limit, Moment::END);
@@ -328,10 +336,10 @@ impl Pool {
     /// Waits on a connection that stands, if the command found none to be written to.
     fn wait_elsewhere(
         &self,
-        lane: LaneId,
+        lane: ConnectionId,
         failure: Failure,
         limit: &Limit<'_>,
-    ) -> (LaneId, Outcome) {
+    ) -> (ConnectionId, Outcome) {
         // Who has stood in line for as long as it may stands in no other.
         let waits = !limit.is_over(clock::now())
             && failure.error.is_passing()
@@ -346,20 +354,20 @@ impl Pool {
 
     /// Has a request sent, by and by, until it is answered or not worth it any more. Does
     /// no I/O, and has to be followed by [`Pool::dispatch`].
-    pub(crate) fn owe(&self, owed: Request, lane: Option<LaneId>) -> LaneId {
+    pub(crate) fn owe(&self, owed: Request, lane: Option<ConnectionId>) -> ConnectionId {
         self.shared.desk.opened();
         self.shared.queue(owed, lane)
     }
 
     /// Sees to it that what is owed on that lane is sent: at once, if that needs no
     /// waiting.
-    pub(crate) fn dispatch(&self, lane: LaneId) {
+    pub(crate) fn dispatch(&self, lane: ConnectionId) {
         self.shared.dispatch(lane);
     }
 
     /// Has a command sent again and again until `until`, or until the pool is closed: to
     /// be on the safe side is no debt that a program's end would wait for.
-    pub(crate) fn repeat(&self, call: Call, lane: LaneId, until: Moment) {
+    pub(crate) fn repeat(&self, call: Call, lane: ConnectionId, until: Moment) {
         self.shared.desk.repeat(lane, call, until);
         self.shared.dispatch(lane);
     }
@@ -388,7 +396,7 @@ impl Drop for Pool {
 }
 
 impl Shared {
-    fn lane(&self, lane: LaneId) -> &Lane {
+    fn lane(&self, lane: ConnectionId) -> &SharedConnection {
         // Lanes are handed out by pools alone, all of the same size, and never taken away.
         self.lanes.get(lane.lane).unwrap_or(&self.private)
     }
@@ -401,13 +409,13 @@ impl Shared {
 
     /// Stands a request in line: on the given lane; or, of those in use, on one that is
     /// free, or on the one with the shortest line.
-    fn queue(&self, request: Request, lane: Option<LaneId>) -> LaneId {
+    fn queue(&self, request: Request, lane: Option<ConnectionId>) -> ConnectionId {
         let mut request = Some(request);
         let lane = lane.unwrap_or_else(|| {
             let free = self.in_use().find(|lane| lane.queue_if_free(&mut request));
             let shortest = || self.in_use().min_by_key(|lane| lane.load());
             // The private lane has no reaper, so it is no place for what may go anywhere.
-            free.or_else(shortest).map_or(LaneId::at(self.node, 0), |lane| lane.id())
+            free.or_else(shortest).map_or(ConnectionId::at(self.node, 0), |lane| lane.id())
         });
         request.into_iter().for_each(|request| self.lane(lane).queue(request));
         lane
@@ -415,33 +423,34 @@ impl Shared {
 
     /// The lanes for what may go anywhere, at least one: few if there is none for one caller
     /// more, and then such as have a connection, if any has.
-    fn in_use(&self) -> impl Iterator<Item = &Arc<Lane>> {
+    fn in_use(&self) -> impl Iterator<Item = &Arc<SharedConnection>> {
         let all = self.lanes.len();
         let shared = self.callers.load(Ordering::Relaxed) >= all;
         let few = if shared { SHARED } else { all };
         // It stays among them if it closes meanwhile.
         let open = self.lanes.iter().position(|lane| shared && !lane.is_closed());
-        let is_used =
-            move |number, lane: &Lane| open.is_none_or(|open| open == number || !lane.is_closed());
+        let is_used = move |number, lane: &SharedConnection| {
+            open.is_none_or(|open| open == number || !lane.is_closed())
+        };
         let lanes = self.lanes.iter().enumerate();
         lanes.filter(move |(number, lane)| is_used(*number, lane)).map(|(_, lane)| lane).take(few)
     }
 
     /// The lane with the shortest line of those that have a connection.
-    fn connected(&self) -> Option<LaneId> {
+    fn connected(&self) -> Option<ConnectionId> {
         let loads = self.lanes.iter().map(|lane| (lane.load(), lane.id()));
         loads.filter(|((closed, _), _)| !closed).min_by_key(|(load, _)| *load).map(|(_, id)| id)
     }
 
     /// Sends what is owed on that lane, or leaves it to who leads there or to the
     /// reaper, which is started if there is none.
-    fn dispatch(self: &Arc<Shared>, lane: LaneId) {
+    fn dispatch(self: &Arc<Shared>, lane: ConnectionId) {
         self.have_reaped(lane);
         self.lane(lane).post();
     }
 
     /// Starts the reaper of that lane, if there is none.
-    fn have_reaped(self: &Arc<Shared>, lane: LaneId) {
+    fn have_reaped(self: &Arc<Shared>, lane: ConnectionId) {
         if self.desk.starts_reaper(lane) {
             let shared = Arc::clone(self);
             match threads::start("leasehold-reaper", move || shared.reap(lane)) {
@@ -452,12 +461,12 @@ impl Shared {
     }
 
     /// Has the reaper read the reply that a caller has left behind.
-    fn read_soon(self: &Arc<Shared>, lane: LaneId) {
+    fn read_soon(self: &Arc<Shared>, lane: ConnectionId) {
         self.have_reaped(lane);
         self.desk.ring(lane);
     }
 
-    fn do_without_reaper(&self, lane: LaneId, error: &std::io::Error) {
+    fn do_without_reaper(&self, lane: ConnectionId, error: &std::io::Error) {
         threads::say(|| {
             log::error!("no thread for what is owed, so this one has to wait: {error}");
         });
@@ -466,7 +475,7 @@ impl Shared {
     }
 
     /// What the reaper of a lane does.
-    fn reap(&self, lane: LaneId) {
+    fn reap(&self, lane: ConnectionId) {
         let bell = &self.desk.reaper(lane).bell;
         while !self.desk.ends_reaper(lane) {
             let next = threads::survive("seeing to what is owed", || self.see_to(lane));
@@ -476,7 +485,7 @@ impl Shared {
 
     /// Sends what is owed and reads what was left unread for too long; when it has to
     /// look again, unless it is rung before.
-    fn see_to(&self, id: LaneId) -> Moment {
+    fn see_to(&self, id: ConnectionId) -> Moment {
         let (due, next, pauses) = self.desk.due(id, clock::now());
         let lane = self.lane(id);
         let due = due.into_iter().filter_map(|request| self.desk.reroute(id, request, None));
@@ -493,7 +502,7 @@ impl Shared {
     }
 
     /// Reads replies that nobody came for. When those are due that are younger.
-    fn read_unread(&self, id: LaneId) -> Moment {
+    fn read_unread(&self, id: ConnectionId) -> Moment {
         let (lane, looks_again) = (self.lane(id), &self.desk.reaper(id).looks_again);
         looks_again.store(false, Ordering::Release);
         loop {

@@ -16,8 +16,8 @@
 use super::*;
 use crate::connection::Address;
 use crate::connection::model::{Mishap, Server};
-use crate::local::hold::{Grant, Lease};
-use crate::pool::request::{Answer, Debt, Settle};
+use crate::local::hold::{Grant, Hold};
+use crate::pool::request::{Answer, BackgroundTask, OnOutcome};
 use crate::util::model::check;
 use shuttle::thread::{self as model, JoinHandle};
 use std::sync::OnceLock;
@@ -36,7 +36,7 @@ struct Creditor {
     settled: AtomicUsize,
 }
 
-impl Settle for Creditor {
+impl OnOutcome for Creditor {
     fn settle(&self, _outcome: Result<Answer>) {
         self.settled.fetch_add(1, Ordering::Relaxed);
     }
@@ -82,16 +82,16 @@ impl World {
         self.owe_on(None, text, until);
     }
 
-    fn owe_on(&self, lane: Option<LaneId>, text: &str, until: Moment) {
+    fn owe_on(&self, lane: Option<ConnectionId>, text: &str, until: Moment) {
         let creditor = Arc::<Creditor>::default();
         self.creditors.lock().push(Arc::clone(&creditor));
-        let debt = Debt::new(Some(creditor), until);
+        let debt = BackgroundTask::new(Some(creditor), until);
         let lane = self.pool.owe(Request::owed(echo(text), debt), lane);
         self.dispatch(lane);
     }
 
     /// What [`Pool::dispatch`] does.
-    fn dispatch(&self, lane: LaneId) {
+    fn dispatch(&self, lane: ConnectionId) {
         let shared = &self.pool.shared;
         if shared.desk.starts_reaper(lane) {
             let shared = Arc::clone(shared);
@@ -112,7 +112,7 @@ impl World {
     /// The pauses of all that was delayed are over.
     fn let_time_pass(&self) {
         let desk = &self.pool.shared.desk;
-        for lane in (0..self.pool.shared.lanes.len()).map(|lane| LaneId::at(0, lane)) {
+        for lane in (0..self.pool.shared.lanes.len()).map(|lane| ConnectionId::at(0, lane)) {
             let mut state = desk.state.lock();
             let state = state.lane(lane);
             let delayed = std::mem::take(&mut state.delayed);
@@ -207,12 +207,12 @@ fn what_failed_is_tried_again_as_soon_as_there_is_a_connection() {
         world.server.plan(Mishap::Broken { ran: 0, answered: 0 });
         world.server.plan(Mishap::Unreachable);
         let call = |world: &World| {
-            while world.pool.call(echo("b"), At::Behind(LaneId::at(0, 0))).is_err() {
+            while world.pool.call(echo("b"), At::Behind(ConnectionId::at(0, 0))).is_err() {
                 model::yield_now();
             }
         };
         join([
-            world.start(|world| world.owe_on(Some(LaneId::at(0, 0)), "a", Moment::END)),
+            world.start(|world| world.owe_on(Some(ConnectionId::at(0, 0)), "a", Moment::END)),
             world.start(call),
         ]);
         world.check_rest(1);

@@ -35,15 +35,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::command::script::{self, Call, Digits, LaneId, Reply, Script};
+use crate::command::script::{self, Call, ConnectionId, Digits, Reply, Script};
 #[cfg(not(all(test, leasehold_model)))]
-use crate::connection::Conn;
+use crate::connection::Connection;
 #[cfg(all(test, leasehold_model))]
-use crate::connection::model::Conn;
-use crate::connection::{Fault, Ghosts, Identity, STEP, Timeouts, Until};
+use crate::connection::model::Connection;
+use crate::connection::{ConnectionIdentity, Fault, ReadLimit, STEP, StaleConnections, Timeouts};
 use crate::error::{Direction, Error, ErrorKind, Refusal, Result};
-use crate::pool::request::{Answer, Failure, Link, Request, Slot, To, TooFew, panicked};
-use crate::topology::route::Moves;
+use crate::pool::request::{Answer, Failure, Link, ReplySlot, Request, To, TooFew, panicked};
+use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment, millis};
 use crate::util::threads;
 
@@ -61,33 +61,33 @@ const JOINED: usize = 32;
 /// The connection of a lane, what was written to it, and what is known of those
 /// before it.
 #[derive(Debug)]
-pub(crate) struct Wire {
-    at: Place,
-    conn: Option<Conn>,
+pub(crate) struct Pipeline {
+    at: PipelineContext,
+    conn: Option<Connection>,
     /// What the connection is good for.
-    moves: Moves,
+    moves: Generation,
     /// How many connections there have been.
     serial: u64,
     buffer: Vec<u8>,
-    batch: Batch,
-    notes: Notes,
+    batch: InFlight,
+    notes: ServerNotes,
     /// When it could not be connected, if the last attempt failed.
     unreachable: Option<Moment>,
 }
 
 /// Which lane it is, and how it is to connect.
 #[derive(Debug)]
-struct Place {
-    lane: LaneId,
+struct PipelineContext {
+    lane: ConnectionId,
     link: Arc<Link>,
     timeouts: Timeouts,
-    /// It is connected by [`Wire::connect`] alone, and never by who writes.
+    /// It is connected by [`Pipeline::connect`] alone, and never by who writes.
     aside: bool,
 }
 
 /// What has been taken from the line and has no answer.
 #[derive(Debug, Default)]
-struct Batch {
+struct InFlight {
     /// In order; what was written comes first.
     left: VecDeque<Request>,
     /// What has to be sent once more in the same order, before it.
@@ -98,8 +98,8 @@ struct Batch {
 
 /// What the replies said that is of use for what follows.
 #[derive(Debug, Default)]
-struct Notes {
-    ghosts: Vec<Ghost>,
+struct ServerNotes {
+    ghosts: Vec<StaleConnection>,
     /// The server said that it is a replica.
     misled: bool,
     /// That is why the connection was made anew, which is no news.
@@ -114,15 +114,15 @@ struct Notes {
 
 /// A connection that was given up with questions under way.
 #[derive(Debug)]
-struct Ghost {
-    identity: Identity,
+struct StaleConnection {
+    identity: ConnectionIdentity,
     /// How long that lasts which it may do late.
     lasting: Duration,
-    fate: Fate,
+    fate: StaleState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum StaleState {
     Unknown,
     /// The server has it, and it is to be killed.
     Alive,
@@ -130,33 +130,38 @@ enum Fate {
     Untouchable(Moment),
 }
 
-impl Ghost {
+impl StaleConnection {
     fn give_up(&mut self, now: Moment) {
-        if !matches!(self.fate, Fate::Untouchable(_)) {
-            self.fate = Fate::Untouchable(now + self.lasting);
+        if !matches!(self.fate, StaleState::Untouchable(_)) {
+            self.fate = StaleState::Untouchable(now + self.lasting);
         }
     }
 
     fn haunts(&self, now: Moment) -> bool {
-        !matches!(self.fate, Fate::Untouchable(until) if until <= now)
+        !matches!(self.fate, StaleState::Untouchable(until) if until <= now)
     }
 }
 
-type Round<T> = std::result::Result<T, Fault>;
+type ExchangeResult<T> = std::result::Result<T, Fault>;
 
 /// When the leader has to go before all is answered: at that moment, or when that is true.
-pub(crate) type Leaves<'a> = Option<(Moment, &'a dyn Fn() -> bool)>;
+pub(crate) type LeaveWhen<'a> = Option<(Moment, &'a dyn Fn() -> bool)>;
 
-impl Wire {
-    pub(crate) fn new(lane: LaneId, link: Arc<Link>, timeouts: Timeouts, aside: bool) -> Wire {
-        Wire {
-            at: Place { lane, link, timeouts, aside },
+impl Pipeline {
+    pub(crate) fn new(
+        lane: ConnectionId,
+        link: Arc<Link>,
+        timeouts: Timeouts,
+        aside: bool,
+    ) -> Pipeline {
+        Pipeline {
+            at: PipelineContext { lane, link, timeouts, aside },
             conn: None,
-            moves: Moves::default(),
+            moves: Generation::default(),
             serial: 0,
             buffer: Vec::new(),
-            batch: Batch::default(),
-            notes: Notes::default(),
+            batch: InFlight::default(),
+            notes: ServerNotes::default(),
             unreachable: None,
         }
     }
@@ -182,7 +187,7 @@ impl Wire {
     }
 
     /// Those who wait for what was taken over and has no answer.
-    pub(crate) fn waiters(&self) -> impl Iterator<Item = &Slot> {
+    pub(crate) fn waiters(&self) -> impl Iterator<Item = &ReplySlot> {
         self.batch.all().filter_map(Request::waiter).map(Arc::as_ref)
     }
 
@@ -204,18 +209,18 @@ impl Wire {
     /// Whether it takes requests from the line: not while the system has not taken what was
     /// written before. In line they can still be taken back.
     pub(crate) fn takes_more(&self) -> bool {
-        self.conn.as_ref().is_none_or(Conn::is_flushed)
+        self.conn.as_ref().is_none_or(Connection::is_flushed)
     }
 
     /// Whether more can be written without waiting for anything.
     pub(crate) fn can_post(&self) -> bool {
-        self.conn.as_ref().is_some_and(Conn::is_flushed)
+        self.conn.as_ref().is_some_and(Connection::is_flushed)
             && !self.has_been_left()
             && !self.waits_for_replicas()
             && self.batch.again.is_empty()
             && self.batch.left.len() < UNREAD
             && self.at.link.check_process().is_ok()
-            && !self.notes.ghosts.iter().any(|ghost| ghost.fate == Fate::Alive)
+            && !self.notes.ghosts.iter().any(|ghost| ghost.fate == StaleState::Alive)
     }
 
     /// Whether the server has been asked to wait for replicas: what is written now is not
@@ -247,13 +252,13 @@ impl Wire {
     /// Has every request that was taken over completed, unless the leader has to go before;
     /// whether it stayed. A leader that may have to go does not connect. `some_done` is
     /// called when some may have been completed.
-    pub(crate) fn exchange(&mut self, leaves: Leaves<'_>, some_done: impl Fn()) -> bool {
+    pub(crate) fn exchange(&mut self, leaves: LeaveWhen<'_>, some_done: impl Fn()) -> bool {
         let stayed = self.complete(leaves, &some_done);
         some_done();
         stayed
     }
 
-    fn complete(&mut self, leaves: Leaves<'_>, some_done: &impl Fn()) -> bool {
+    fn complete(&mut self, leaves: LeaveWhen<'_>, some_done: &impl Fn()) -> bool {
         if let Err(error) = self.at.link.check_process() {
             self.fail_all(&error);
             return true;
@@ -300,7 +305,7 @@ impl Wire {
     }
 
     fn open(&mut self) -> Result<()> {
-        let Place { lane, link, timeouts, .. } = &self.at;
+        let PipelineContext { lane, link, timeouts, .. } = &self.at;
         let now = clock::now();
         let unknown = self.notes.ghosts_that_haunt(now);
         let name = format!("{}:{}.{}", link.name, lane.lane, self.serial);
@@ -374,24 +379,28 @@ impl Wire {
             && !lasting.is_zero()
         {
             let identity = conn.identity().clone();
-            self.notes.ghosts.push(Ghost { identity, lasting, fate: Fate::Unknown });
+            self.notes.ghosts.push(StaleConnection {
+                identity,
+                lasting,
+                fate: StaleState::Unknown,
+            });
         }
     }
 
     /// One write and all replies. What is answered leaves the batch; what needs its
     /// script loaded stays there for the next round. Returns `false` if the leader had to go
     /// before: the next round then goes on in the middle.
-    fn round(&mut self, leaves: Leaves<'_>) -> Round<bool> {
+    fn round(&mut self, leaves: LeaveWhen<'_>) -> ExchangeResult<bool> {
         // What has to be sent again comes first, and not before all replies are there.
         if self.batch.again.is_empty() {
             self.notes.put_own_requests_first(&mut self.batch.left);
             self.notes.not_loaded = None;
             self.write()?;
         }
-        let Wire { conn: Some(conn), notes, batch, .. } = self else { return Ok(true) };
+        let Pipeline { conn: Some(conn), notes, batch, .. } = self else { return Ok(true) };
         let until = |due| match leaves {
-            None => Until::due(due),
-            Some((leave, has_to_go)) => Until { due, leave, has_to_go: Some(has_to_go) },
+            None => ReadLimit::due(due),
+            Some((leave, has_to_go)) => ReadLimit { due, leave, has_to_go: Some(has_to_go) },
         };
         if !notes.read(&self.at, conn, batch, until)? {
             return Ok(false);
@@ -405,8 +414,8 @@ impl Wire {
     }
 
     /// Writes what has not been written, but for requests whose senders have left.
-    fn write(&mut self) -> Round<()> {
-        let Wire { conn: Some(conn), buffer, batch, notes, .. } = self else { return Ok(()) };
+    fn write(&mut self) -> ExchangeResult<()> {
+        let Pipeline { conn: Some(conn), buffer, batch, notes, .. } = self else { return Ok(()) };
         buffer.clear();
         let now = clock::now();
         batch.left.retain(|request| request.written.is_some() || !request.is_left());
@@ -443,7 +452,7 @@ impl Wire {
     }
 }
 
-impl Place {
+impl PipelineContext {
     fn answer(&self, mut request: Request, answer: Result<Answer>) {
         // It may be sent anew.
         request.written = None;
@@ -501,7 +510,7 @@ impl Place {
     }
 }
 
-impl Batch {
+impl InFlight {
     /// To how many requests the next reply belongs, and when they were written.
     fn next_reply(&self) -> Option<(usize, Moment)> {
         let first = self.left.front()?;
@@ -555,20 +564,22 @@ impl Batch {
     }
 }
 
-impl Notes {
-    fn ghosts_that_haunt(&mut self, now: Moment) -> Vec<Identity> {
+impl ServerNotes {
+    fn ghosts_that_haunt(&mut self, now: Moment) -> Vec<ConnectionIdentity> {
         self.ghosts.retain(|ghost| ghost.haunts(now));
         self.ghosts.iter().map(|ghost| ghost.identity.clone()).collect()
     }
 
     /// Takes in what the server said of the ghosts.
-    fn judge(&mut self, said: &Ghosts, now: Moment) {
+    fn judge(&mut self, said: &StaleConnections, now: Moment) {
         match said {
-            Ghosts::Alive(alive) => {
+            StaleConnections::Alive(alive) => {
                 self.ghosts.retain(|ghost| alive.contains(&ghost.identity));
-                self.ghosts.iter_mut().for_each(|ghost| ghost.fate = Fate::Alive);
+                self.ghosts.iter_mut().for_each(|ghost| ghost.fate = StaleState::Alive);
             }
-            Ghosts::Unknown => self.ghosts.iter_mut().for_each(|ghost| ghost.give_up(now)),
+            StaleConnections::Unknown => {
+                self.ghosts.iter_mut().for_each(|ghost| ghost.give_up(now))
+            }
         }
     }
 
@@ -576,11 +587,11 @@ impl Notes {
     /// is late. Returns `false` if the leader had to go before.
     fn read<'a>(
         &mut self,
-        at: &Place,
-        conn: &mut Conn,
-        batch: &mut Batch,
-        until: impl Fn(Moment) -> Until<'a>,
-    ) -> Round<bool> {
+        at: &PipelineContext,
+        conn: &mut Connection,
+        batch: &mut InFlight,
+        until: impl Fn(Moment) -> ReadLimit<'a>,
+    ) -> ExchangeResult<bool> {
         let mut leave = Moment::END;
         while let Some((joined, written)) = batch.next_reply() {
             let until = until(written + conn.patience());
@@ -612,7 +623,7 @@ impl Notes {
     }
 
     /// Completes what is answered by the next reply, or has it sent again.
-    fn take_in(&mut self, at: &Place, batch: &mut Batch, reply: Reply) {
+    fn take_in(&mut self, at: &PipelineContext, batch: &mut InFlight, reply: Reply) {
         let Some(mut request) = batch.left.pop_front() else { return };
         if let To::Replicated = request.to {
             return self.acknowledged(at, batch, at.too_few(reply));
@@ -643,7 +654,12 @@ impl Notes {
     }
 
     /// So many replicas have what was written up to here.
-    fn acknowledged(&mut self, at: &Place, batch: &mut Batch, too_few: Result<Option<TooFew>>) {
+    fn acknowledged(
+        &mut self,
+        at: &PipelineContext,
+        batch: &mut InFlight,
+        too_few: Result<Option<TooFew>>,
+    ) {
         for (request, reply) in batch.held.drain(..) {
             match &too_few {
                 Ok(too_few) => self.answer(at, request, reply, *too_few),
@@ -674,7 +690,13 @@ impl Notes {
         }
     }
 
-    fn answer(&mut self, at: &Place, request: Request, reply: Reply, too_few: Option<TooFew>) {
+    fn answer(
+        &mut self,
+        at: &PipelineContext,
+        request: Request,
+        reply: Reply,
+        too_few: Option<TooFew>,
+    ) {
         match &request.to {
             To::Ghost(identity) => self.killed(identity, &reply),
             To::Script(script) => {
@@ -698,7 +720,7 @@ impl Notes {
     }
 
     /// The server has answered the command that kills a ghost.
-    fn killed(&mut self, identity: &Identity, reply: &Reply) {
+    fn killed(&mut self, identity: &ConnectionIdentity, reply: &Reply) {
         match reply {
             Reply::Refused(_) => {
                 let ghosts = self.ghosts.iter_mut().filter(|ghost| ghost.identity == *identity);
@@ -720,7 +742,7 @@ impl Notes {
             });
             left.insert(first, Request::new(Call::load(script), To::Script(script)));
         }
-        for ghost in self.ghosts.iter().filter(|ghost| ghost.fate == Fate::Alive) {
+        for ghost in self.ghosts.iter().filter(|ghost| ghost.fate == StaleState::Alive) {
             let to = To::Ghost(ghost.identity.clone());
             left.insert(first, Request::new(ghost.identity.kill(), to));
         }

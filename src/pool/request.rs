@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::command::script::{Call, LaneId, Reply, Script};
-use crate::connection::Identity;
+use crate::command::script::{Call, ConnectionId, Reply, Script};
+use crate::connection::ConnectionIdentity;
 use crate::error::{Direction, Error, ErrorKind, Result};
 use crate::topology::route::Route;
 use crate::util::clock::Moment;
@@ -25,7 +25,7 @@ pub(crate) struct Answer {
     pub(crate) haunted: bool,
     /// Too few replicas have acknowledged what it wrote, of a command that they should.
     pub(crate) too_few: Option<TooFew>,
-    pub(crate) lane: LaneId,
+    pub(crate) lane: ConnectionId,
 }
 
 /// How many replicas have acknowledged a write, and how many should have.
@@ -50,12 +50,12 @@ pub(crate) struct Failure {
     /// The command, if it was never written: else it may have run, or run yet.
     pub(crate) unsent: Option<Box<Call>>,
     /// The command, if a node of a cluster has sent it elsewhere.
-    pub(crate) astray: Option<Box<Astray>>,
+    pub(crate) astray: Option<Box<Redirected>>,
 }
 
 /// A command that a node of a cluster has not run.
 #[derive(Debug)]
-pub(crate) struct Astray {
+pub(crate) struct Redirected {
     pub(crate) call: Call,
     /// A copy may have run before.
     pub(crate) doubtful: bool,
@@ -69,7 +69,7 @@ impl Failure {
     }
 
     /// It was sent elsewhere, and goes nowhere any more.
-    pub(crate) fn lost_on_its_way(astray: Astray, error: Error) -> Failure {
+    pub(crate) fn lost_on_its_way(astray: Redirected, error: Error) -> Failure {
         let unsent = (!astray.doubtful).then(|| Box::new(astray.call));
         Failure { error, unsent, astray: None }
     }
@@ -88,14 +88,14 @@ pub(crate) type Outcome = std::result::Result<Answer, Failure>;
 
 /// What is done with the outcome of the release of a hold that nobody waits for. Called
 /// with no lock held, by whichever thread spoke with the server; must not block.
-pub(crate) trait Settle: Send + Sync {
+pub(crate) trait OnOutcome: Send + Sync {
     fn settle(&self, outcome: Result<Answer>);
 }
 
 /// A request that nobody waits for.
-pub(crate) struct Debt {
+pub(crate) struct BackgroundTask {
     /// What it releases; `None` for what only cleans up.
-    pub(crate) release: Option<Arc<dyn Settle>>,
+    pub(crate) release: Option<Arc<dyn OnOutcome>>,
     /// How long it is worth sending.
     pub(crate) until: Moment,
     /// How long a late copy of another command would last that may run after this one:
@@ -110,27 +110,27 @@ pub(crate) struct Debt {
     pub(crate) lives_on: bool,
 }
 
-impl Debt {
+impl BackgroundTask {
     /// One that is settled by its answer.
-    pub(crate) fn new(release: Option<Arc<dyn Settle>>, until: Moment) -> Debt {
+    pub(crate) fn new(release: Option<Arc<dyn OnOutcome>>, until: Moment) -> BackgroundTask {
         let lasting = Duration::ZERO;
         let again_until = Moment::START;
-        Debt { release, until, lasting, again_until, counts: true, lives_on: false }
+        BackgroundTask { release, until, lasting, again_until, counts: true, lives_on: false }
     }
 
     /// Says whether what it ends may live on after `until`.
-    pub(crate) fn lives_on(self, lives_on: bool) -> Debt {
-        Debt { lives_on, ..self }
+    pub(crate) fn lives_on(self, lives_on: bool) -> BackgroundTask {
+        BackgroundTask { lives_on, ..self }
     }
 
     /// What is left of it after `until`: its outcome has been told.
-    pub(crate) fn beyond(self) -> Debt {
-        Debt { release: None, until: Moment::END, counts: false, ..self }
+    pub(crate) fn beyond(self) -> BackgroundTask {
+        BackgroundTask { release: None, until: Moment::END, counts: false, ..self }
     }
 
     /// Says that a late copy of another command may undo it for so long.
-    pub(crate) fn haunted(self, lasting: Duration) -> Debt {
-        Debt { lasting, ..self }
+    pub(crate) fn haunted(self, lasting: Duration) -> BackgroundTask {
+        BackgroundTask { lasting, ..self }
     }
 
     /// Says what came of it.
@@ -148,7 +148,7 @@ impl Debt {
     }
 }
 
-impl fmt::Debug for Debt {
+impl fmt::Debug for BackgroundTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Debt").field("until", &self.until).finish_non_exhaustive()
     }
@@ -183,9 +183,9 @@ pub(crate) struct Request {
 #[derive(Debug)]
 pub(crate) enum To {
     Waiter(Promise),
-    Debt(Debt),
+    Debt(BackgroundTask),
     Script(&'static Script),
-    Ghost(Identity),
+    Ghost(ConnectionIdentity),
     /// Those whose answers are good only if enough replicas have what they wrote.
     Replicated,
     /// The one behind it, which it announces.
@@ -194,13 +194,13 @@ pub(crate) enum To {
 
 impl Request {
     /// A request whose sender will wait, and where.
-    pub(crate) fn awaited(call: Call) -> (Request, Arc<Slot>) {
-        let slot = Slot::spare();
+    pub(crate) fn awaited(call: Call) -> (Request, Arc<ReplySlot>) {
+        let slot = ReplySlot::spare();
         let to = To::Waiter(Promise(Some(Arc::clone(&slot))));
         (Request::new(call, to), slot)
     }
 
-    pub(crate) fn owed(call: Call, debt: Debt) -> Request {
+    pub(crate) fn owed(call: Call, debt: BackgroundTask) -> Request {
         Request::new(call, To::Debt(debt))
     }
 
@@ -232,7 +232,7 @@ impl Request {
         self.take_back();
     }
 
-    pub(crate) fn slot(&self) -> Option<&Arc<Slot>> {
+    pub(crate) fn slot(&self) -> Option<&Arc<ReplySlot>> {
         match &self.to {
             To::Waiter(promise) => promise.0.as_ref(),
             _ => None,
@@ -240,7 +240,7 @@ impl Request {
     }
 
     /// The slot of its sender, while that waits.
-    pub(crate) fn waiter(&self) -> Option<&Arc<Slot>> {
+    pub(crate) fn waiter(&self) -> Option<&Arc<ReplySlot>> {
         self.slot().filter(|slot| !slot.is_left())
     }
 
@@ -261,7 +261,7 @@ impl Request {
         error: Error,
     ) -> Option<(Request, Direction, Error)> {
         let To::Waiter(promise) = &mut self.to else { return Some((self, direction, error)) };
-        let astray = Astray { call: self.call, doubtful: self.doubtful, direction };
+        let astray = Redirected { call: self.call, doubtful: self.doubtful, direction };
         promise.keep(Err(Failure { error, unsent: None, astray: Some(Box::new(astray)) }));
         None
     }
@@ -283,7 +283,7 @@ impl Request {
     }
 
     /// The call and what is owed with it, if nobody waits for it.
-    pub(crate) fn into_debt(self) -> Option<(Call, Debt)> {
+    pub(crate) fn into_debt(self) -> Option<(Call, BackgroundTask)> {
         match self.to {
             To::Debt(debt) => Some((self.call, debt)),
             _ => None,
@@ -294,7 +294,7 @@ impl Request {
 /// The end of a slot that completes it. Dropped without an outcome, it says so. Whoever
 /// completes slots has to wake their senders then.
 #[derive(Debug)]
-pub(crate) struct Promise(Option<Arc<Slot>>);
+pub(crate) struct Promise(Option<Arc<ReplySlot>>);
 
 impl Promise {
     pub(crate) fn keep(&mut self, outcome: Outcome) {
@@ -314,7 +314,7 @@ impl Drop for Promise {
 
 /// Where the sender of a request finds its outcome.
 #[derive(Debug, Default)]
-pub(crate) struct Slot {
+pub(crate) struct ReplySlot {
     outcome: Mutex<Option<Outcome>>,
     /// With whom the sender sleeps; see `lane.rs`.
     crowd: AtomicUsize,
@@ -324,17 +324,17 @@ pub(crate) struct Slot {
 
 thread_local! {
     /// The slot of this thread's last request.
-    static SPARE: Cell<Option<Arc<Slot>>> = const { Cell::new(None) };
+    static SPARE: Cell<Option<Arc<ReplySlot>>> = const { Cell::new(None) };
 }
 
-impl Slot {
+impl ReplySlot {
     /// An empty one: that of the thread's last request, if it has been given back.
-    fn spare() -> Arc<Slot> {
+    fn spare() -> Arc<ReplySlot> {
         SPARE.try_with(Cell::take).ok().flatten().unwrap_or_default()
     }
 
     /// Keeps a slot for the thread's next request, unless its own may still be completed.
-    pub(crate) fn give_back(self: Arc<Slot>) {
+    pub(crate) fn give_back(self: Arc<ReplySlot>) {
         if self.is_left() {
             return;
         }
@@ -421,17 +421,17 @@ pub(crate) fn check_process(process: u32) -> Result<()> {
 /// Is told of what happens to connections. Must not block, nor panic.
 pub(crate) trait Observer: Send + Sync {
     /// A connection was made again after one that broke.
-    fn reconnected(&self, lane: LaneId, address: &Arc<str>);
+    fn reconnected(&self, lane: ConnectionId, address: &Arc<str>);
     /// A request that nobody waits for was answered.
-    fn answered(&self, lane: LaneId, request: Request, answer: Answer);
+    fn answered(&self, lane: ConnectionId, request: Request, answer: Answer);
     /// A request that nobody waits for got no answer, or was refused.
-    fn failed(&self, lane: LaneId, request: Request, error: Error);
+    fn failed(&self, lane: ConnectionId, request: Request, error: Error);
     /// A request that nobody waits for was sent elsewhere by a node of a cluster.
-    fn astray(&self, lane: LaneId, request: Request, direction: Direction, error: Error);
+    fn astray(&self, lane: ConnectionId, request: Request, direction: Direction, error: Error);
     /// There are requests in the line that nobody waits for, and nobody leads.
-    fn deserted(&self, lane: LaneId);
+    fn deserted(&self, lane: ConnectionId);
     /// There are answers to come that nobody waits for, and nobody leads.
-    fn unread(&self, lane: LaneId);
+    fn unread(&self, lane: ConnectionId);
 }
 
 pub(crate) fn panicked() -> Error {

@@ -2,8 +2,8 @@
 //!
 //! Mostly there is one. In a cluster the slot of a command's key says which it is. What a node
 //! sends elsewhere goes there, in the lane of the same number: so what stood in order here
-//! stands so there. Who waits sends it on itself (`Fleet::wait`); what is owed is handed
-//! on by whoever reads the answer, or by the reaper when it is due again ([`Router`]).
+//! stands so there. Who waits sends it on itself (`Router::wait`); what is owed is handed
+//! on by whoever reads the answer, or by the reaper when it is due again ([`Rerouter`]).
 //!
 //! A command is sent behind another only as long as the same node serves their slot: what comes
 //! late to one that does not serve it any more is not run there.
@@ -17,13 +17,13 @@ use std::time::Duration;
 
 use crate::cancel::Limit;
 use crate::command::name::slot;
-use crate::command::script::{Call, LaneId, Reply};
+use crate::command::script::{Call, ConnectionId, Reply};
 use crate::error::{self, Direction, Error};
-use crate::pool::request::{self, Answer, Astray, Failure, Outcome, Request};
-use crate::pool::{self, At, Pool, PoolSettings, Router, no_agreement};
+use crate::pool::request::{self, Answer, Failure, Outcome, Redirected, Request};
+use crate::pool::{self, At, Pool, PoolSettings, Rerouter, no_agreement};
 use crate::topology::cluster::Cluster;
 use crate::topology::failover::OnReconnect;
-use crate::topology::route::{Moves, Route};
+use crate::topology::route::{Generation, Route};
 use crate::util::clock::{self, Moment, doubled, jittered};
 use crate::util::sync::Mutex;
 
@@ -38,14 +38,14 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
 /// The pools of a client.
-pub(crate) enum Fleet {
+pub(crate) enum Router {
     /// And whether it is known to take only keys of one slot in one command.
     One(Arc<Pool>, AtomicBool),
-    Nodes(Arc<Nodes>),
+    Nodes(Arc<NodePools>),
 }
 
 /// The nodes of a cluster.
-pub(crate) struct Nodes {
+pub(crate) struct NodePools {
     cluster: Arc<Cluster>,
     /// The same for all but for the address.
     settings: PoolSettings,
@@ -55,26 +55,26 @@ pub(crate) struct Nodes {
     patience: Duration,
     pools: Mutex<BTreeMap<u32, Arc<Pool>>>,
     on_reconnect: OnceLock<Weak<dyn OnReconnect>>,
-    itself: Weak<Nodes>,
+    itself: Weak<NodePools>,
 }
 
 /// A command in the line of a lane, whose sender has yet to wait for it.
 #[derive(Debug)]
 #[must_use = "a command is served only if somebody waits for it"]
-pub(crate) struct Pending {
-    pub(crate) lane: LaneId,
-    queued: pool::Pending,
+pub(crate) struct RoutedCall {
+    pub(crate) lane: ConnectionId,
+    queued: pool::QueuedCall,
     /// Where it is queued, where there are several; not forgotten before it is done.
     pool: Option<Arc<Pool>>,
 }
 
-impl Pending {
-    fn of(queued: pool::Pending) -> Pending {
-        Pending { lane: queued.lane, queued, pool: None }
+impl RoutedCall {
+    fn of(queued: pool::QueuedCall) -> RoutedCall {
+        RoutedCall { lane: queued.lane, queued, pool: None }
     }
 
-    fn at(pool: Arc<Pool>, queued: pool::Pending) -> Pending {
-        Pending { pool: Some(pool), ..Pending::of(queued) }
+    fn at(pool: Arc<Pool>, queued: pool::QueuedCall) -> RoutedCall {
+        RoutedCall { pool: Some(pool), ..RoutedCall::of(queued) }
     }
 }
 
@@ -87,28 +87,28 @@ struct Tries {
     asks: bool,
 }
 
-impl fmt::Debug for Fleet {
+impl fmt::Debug for Router {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fleet::One(pool, _) => pool.fmt(f),
-            Fleet::Nodes(nodes) => nodes.cluster.fmt(f),
+            Router::One(pool, _) => pool.fmt(f),
+            Router::Nodes(nodes) => nodes.cluster.fmt(f),
         }
     }
 }
 
-impl Fleet {
+impl Router {
     /// One server, or what takes its place by and by. Connects to it, unless `lazily`.
-    pub(crate) fn one(settings: PoolSettings, lazily: bool) -> error::Result<Fleet> {
+    pub(crate) fn one(settings: PoolSettings, lazily: bool) -> error::Result<Router> {
         let pool = if lazily { Pool::new(settings) } else { Pool::open(settings)? };
-        Ok(Fleet::One(Arc::new(pool), AtomicBool::new(false)))
+        Ok(Router::One(Arc::new(pool), AtomicBool::new(false)))
     }
 
     /// Asks all servers that serve something for a word. An error if one of them has none.
     pub(crate) fn ping(&self, limit: &Limit<'_>) -> error::Result<()> {
-        let ping = |lane: &LaneId| self.queue(Call::command(&[b"PING"]), At::Near(*lane));
+        let ping = |lane: &ConnectionId| self.queue(Call::command(&[b"PING"]), At::Near(*lane));
         let lanes = match self {
-            Fleet::One(pool, _) => vec![pool.first_lane()],
-            Fleet::Nodes(_) => self.all().into_iter().map(|(_, lane)| lane).collect(),
+            Router::One(pool, _) => vec![pool.first_lane()],
+            Router::Nodes(_) => self.all().into_iter().map(|(_, lane)| lane).collect(),
         };
         let pending: Vec<_> = lanes.iter().map(ping).collect();
         let answers = pending.into_iter().map(|it| self.wait(it, limit).1);
@@ -125,9 +125,9 @@ impl Fleet {
         cluster: Arc<Cluster>,
         settings: PoolSettings,
         sharded: Arc<OnceLock<bool>>,
-    ) -> Fleet {
+    ) -> Router {
         let patience = settings.timeouts.response;
-        Fleet::Nodes(Arc::new_cyclic(|itself| Nodes {
+        Router::Nodes(Arc::new_cyclic(|itself| NodePools {
             cluster,
             settings: PoolSettings { is_node: true, ..settings },
             sharded,
@@ -139,39 +139,39 @@ impl Fleet {
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
-        matches!(self, Fleet::Nodes(_))
+        matches!(self, Router::Nodes(_))
     }
 
     /// Whom to tell of new connections.
     pub(crate) fn set_on_reconnect(&self, whom: Weak<dyn OnReconnect>) {
         match self {
-            Fleet::One(pool, _) => pool.set_on_reconnect(whom),
+            Router::One(pool, _) => pool.set_on_reconnect(whom),
             // There is but one.
-            Fleet::Nodes(nodes) => drop(nodes.on_reconnect.set(whom)),
+            Router::Nodes(nodes) => drop(nodes.on_reconnect.set(whom)),
         }
     }
 
     /// How often the servers have been others than before.
-    pub(crate) fn moves(&self) -> Moves {
+    pub(crate) fn moves(&self) -> Generation {
         match self {
-            Fleet::One(pool, _) => pool.moves(),
-            Fleet::Nodes(nodes) => Moves::of(nodes.cluster.moves()),
+            Router::One(pool, _) => pool.moves(),
+            Router::Nodes(nodes) => Generation::of(nodes.cluster.moves()),
         }
     }
 
     /// Gives up what leads to what is no more the server.
     pub(crate) fn leave_old_servers(&self) {
         match self {
-            Fleet::One(pool, _) => pool.leave_old_servers(),
-            Fleet::Nodes(nodes) => nodes.dismiss(),
+            Router::One(pool, _) => pool.leave_old_servers(),
+            Router::Nodes(nodes) => nodes.dismiss(),
         }
     }
 
     /// An error in a forked child.
     pub(crate) fn check_process(&self) -> error::Result<()> {
         match self {
-            Fleet::One(pool, _) => pool.check_process(),
-            Fleet::Nodes(nodes) => request::check_process(nodes.settings.process),
+            Router::One(pool, _) => pool.check_process(),
+            Router::Nodes(nodes) => request::check_process(nodes.settings.process),
         }
     }
 
@@ -179,13 +179,13 @@ impl Fleet {
     /// no slots, as far as is known.
     pub(crate) fn slot_of(&self, key: &str) -> u16 {
         match self {
-            Fleet::One(_, has_slots) if !has_slots.load(Ordering::Relaxed) => 0,
-            Fleet::One(..) | Fleet::Nodes(_) => slot(key.as_bytes()),
+            Router::One(_, has_slots) if !has_slots.load(Ordering::Relaxed) => 0,
+            Router::One(..) | Router::Nodes(_) => slot(key.as_bytes()),
         }
     }
 
     /// The servers whose private lane has a connection, with that lane.
-    pub(crate) fn connected(&self) -> Vec<(Arc<str>, LaneId)> {
+    pub(crate) fn connected(&self) -> Vec<(Arc<str>, ConnectionId)> {
         let pools = self.pools();
         let connected = pools.iter().filter(|pool| pool.is_private_lane_connected());
         connected.filter_map(|pool| Some((pool.server()?, pool.private_lane()))).collect()
@@ -193,10 +193,10 @@ impl Fleet {
 
     /// All servers that are known to serve something, with a lane of each that may have to be
     /// connected first.
-    pub(crate) fn all(&self) -> Vec<(Arc<str>, LaneId)> {
+    pub(crate) fn all(&self) -> Vec<(Arc<str>, ConnectionId)> {
         let pools = match self {
-            Fleet::One(..) => self.pools(),
-            Fleet::Nodes(nodes) => {
+            Router::One(..) => self.pools(),
+            Router::Nodes(nodes) => {
                 nodes.cluster.owners().into_iter().map(|node| nodes.pool(node)).collect()
             }
         };
@@ -205,8 +205,8 @@ impl Fleet {
 
     fn pools(&self) -> Vec<Arc<Pool>> {
         match self {
-            Fleet::One(pool, _) => vec![Arc::clone(pool)],
-            Fleet::Nodes(nodes) => nodes.pools.lock().values().cloned().collect(),
+            Router::One(pool, _) => vec![Arc::clone(pool)],
+            Router::Nodes(nodes) => nodes.pools.lock().values().cloned().collect(),
         }
     }
 
@@ -218,7 +218,7 @@ impl Fleet {
 
     /// Sends commands in one write to the server of that lane; the replies of those that were
     /// not refused.
-    pub(crate) fn ask_all(&self, calls: Vec<Call>, lane: LaneId) -> Vec<Reply> {
+    pub(crate) fn ask_all(&self, calls: Vec<Call>, lane: ConnectionId) -> Vec<Reply> {
         let pending: Vec<_> =
             calls.into_iter().map(|call| self.queue(call, At::Behind(lane))).collect();
         let answers = pending.into_iter().map(|pending| self.wait(pending, &Limit::none()).1);
@@ -245,19 +245,19 @@ impl Fleet {
     /// The number of the server that has a key, as far as is known.
     pub(crate) fn node_of(&self, key: &str) -> u32 {
         match self {
-            Fleet::One(pool, _) => pool.private_lane().node,
-            Fleet::Nodes(nodes) => nodes.cluster.owner_of(key.as_bytes()).unwrap_or(u32::MAX),
+            Router::One(pool, _) => pool.private_lane().node,
+            Router::Nodes(nodes) => nodes.cluster.owner_of(key.as_bytes()).unwrap_or(u32::MAX),
         }
     }
 
-    /// The first half of [`Fleet::call`]: takes a place in line and does no I/O.
-    pub(crate) fn queue(&self, call: Call, at: At) -> Pending {
+    /// The first half of [`Router::call`]: takes a place in line and does no I/O.
+    pub(crate) fn queue(&self, call: Call, at: At) -> RoutedCall {
         match self {
-            Fleet::One(pool, _) => Pending::of(pool.queue(call, at)),
-            Fleet::Nodes(nodes) => {
+            Router::One(pool, _) => RoutedCall::of(pool.queue(call, at)),
+            Router::Nodes(nodes) => {
                 let (pool, at) = nodes.place(call.key(), at);
                 let queued = pool.queue(nodes.translated(call), at);
-                Pending::at(pool, queued)
+                RoutedCall::at(pool, queued)
             }
         }
     }
@@ -265,61 +265,65 @@ impl Fleet {
     /// The same for who must not stand behind others, nor wait for one server while there is
     /// something to do at another: on a lane of its own, which in a cluster is connected aside
     /// (`None`: that is under way). It is written at once, where that can be.
-    pub(crate) fn queue_private(&self, call: Call) -> Result<Pending, Option<Error>> {
+    pub(crate) fn queue_private(&self, call: Call) -> Result<RoutedCall, Option<Error>> {
         match self {
-            Fleet::One(pool, _) => {
-                Ok(Pending::of(pool.queue(call, At::Behind(pool.private_lane()))))
+            Router::One(pool, _) => {
+                Ok(RoutedCall::of(pool.queue(call, At::Behind(pool.private_lane()))))
             }
-            Fleet::Nodes(nodes) => {
+            Router::Nodes(nodes) => {
                 let (pool, _) = nodes.place(call.key(), At::Any);
                 pool.connect_private_lane()
                     .inspect_err(|error| error.iter().for_each(|_| nodes.cluster.doubt()))?;
                 let lane = pool.private_lane();
                 let queued = pool.queue(nodes.translated(call), At::Behind(lane));
                 pool.post(lane);
-                Ok(Pending::at(pool, queued))
+                Ok(RoutedCall::at(pool, queued))
             }
         }
     }
 
     /// Writes what is queued on that lane, if that needs no waiting.
-    pub(crate) fn post(&self, lane: LaneId) {
+    pub(crate) fn post(&self, lane: ConnectionId) {
         match self {
-            Fleet::One(pool, _) => pool.post(lane),
-            Fleet::Nodes(nodes) => nodes.pool(lane.node).post(lane),
+            Router::One(pool, _) => pool.post(lane),
+            Router::Nodes(nodes) => nodes.pool(lane.node).post(lane),
         }
     }
 
-    /// The second half of [`Fleet::call`], as [`Pool::wait`]. Where it is too early for a
+    /// The second half of [`Router::call`], as [`Pool::wait`]. Where it is too early for a
     /// command, it is sent again for a response time-out at most.
-    pub(crate) fn wait(&self, pending: Pending, limit: &Limit<'_>) -> (LaneId, Outcome) {
+    pub(crate) fn wait(&self, pending: RoutedCall, limit: &Limit<'_>) -> (ConnectionId, Outcome) {
         match self {
-            Fleet::One(pool, _) => pool.wait(pending.queued, limit),
-            Fleet::Nodes(nodes) => nodes.wait(pending, limit, clock::now() + nodes.patience),
+            Router::One(pool, _) => pool.wait(pending.queued, limit),
+            Router::Nodes(nodes) => nodes.wait(pending, limit, clock::now() + nodes.patience),
         }
     }
 
     /// The same for a question about several keys, or from who must not pause: nothing is sent
     /// again because it is too early for it.
-    pub(crate) fn wait_at_once(&self, pending: Pending, limit: &Limit<'_>) -> (LaneId, Outcome) {
+    pub(crate) fn wait_at_once(
+        &self,
+        pending: RoutedCall,
+        limit: &Limit<'_>,
+    ) -> (ConnectionId, Outcome) {
         match self {
-            Fleet::One(pool, has_slots) => {
+            Router::One(pool, has_slots) => {
                 let (lane, outcome) = pool.wait(pending.queued, limit);
                 if outcome.as_ref().is_err_and(|it| it.error.code() == Some("CROSSSLOT")) {
                     has_slots.store(true, Ordering::Relaxed);
                 }
                 (lane, outcome)
             }
-            Fleet::Nodes(nodes) => nodes.wait(pending, limit, Moment::START),
+            Router::Nodes(nodes) => nodes.wait(pending, limit, Moment::START),
         }
     }
 
     /// Has a request sent, by and by, until it is answered or not worth it any more. Does no
-    /// I/O, and has to be followed by [`Fleet::dispatch`].
-    pub(crate) fn owe(&self, owed: Request, lane: Option<LaneId>) -> LaneId {
+    /// I/O, and has to be followed by [`Router::dispatch`].
+    pub(crate) fn owe(&self, owed: Request, lane: Option<ConnectionId>) -> ConnectionId {
         match self {
-            Fleet::One(pool, _) => pool.owe(owed, lane),
-            Fleet::Nodes(nodes) => {
+            Router::One(pool, _) => pool.owe(owed, lane),
+            Router::Nodes(nodes) => {
                 let (pool, at) = nodes.place(owed.call.key(), At::behind(lane));
                 let owed = Request { call: nodes.translated(owed.call), ..owed };
                 pool.owe(owed, at.lane())
@@ -328,18 +332,18 @@ impl Fleet {
     }
 
     /// Sees to it that what is owed on that lane is sent: at once, if that needs no waiting.
-    pub(crate) fn dispatch(&self, lane: LaneId) {
+    pub(crate) fn dispatch(&self, lane: ConnectionId) {
         match self {
-            Fleet::One(pool, _) => pool.dispatch(lane),
-            Fleet::Nodes(nodes) => nodes.pool(lane.node).dispatch(lane),
+            Router::One(pool, _) => pool.dispatch(lane),
+            Router::Nodes(nodes) => nodes.pool(lane.node).dispatch(lane),
         }
     }
 
     /// Has a command sent again and again until `until`, as [`Pool::repeat`].
-    pub(crate) fn repeat(&self, call: Call, lane: LaneId, until: Moment) {
+    pub(crate) fn repeat(&self, call: Call, lane: ConnectionId, until: Moment) {
         match self {
-            Fleet::One(pool, _) => pool.repeat(call, lane, until),
-            Fleet::Nodes(nodes) => {
+            Router::One(pool, _) => pool.repeat(call, lane, until),
+            Router::Nodes(nodes) => {
                 nodes.pool(lane.node).repeat(nodes.translated(call), lane, until);
             }
         }
@@ -361,7 +365,7 @@ impl Fleet {
     }
 }
 
-impl Nodes {
+impl NodePools {
     /// The pool of the node of that number.
     fn pool(&self, node: u32) -> Arc<Pool> {
         let mut pools = self.pools.lock();
@@ -376,7 +380,7 @@ impl Nodes {
         if let Some(whom) = self.on_reconnect.get() {
             pool.set_on_reconnect(Weak::clone(whom));
         }
-        pool.set_router(Weak::clone(&self.itself) as Weak<dyn Router>);
+        pool.set_router(Weak::clone(&self.itself) as Weak<dyn Rerouter>);
         pools.insert(node, Arc::clone(&pool));
         pool
     }
@@ -423,7 +427,7 @@ impl Nodes {
     }
 
     /// Waits for a command, which is sent again until `end` while it is too early for it.
-    fn wait(&self, pending: Pending, limit: &Limit<'_>, end: Moment) -> (LaneId, Outcome) {
+    fn wait(&self, pending: RoutedCall, limit: &Limit<'_>, end: Moment) -> (ConnectionId, Outcome) {
         let (mut pending, mut tries) = (pending, Tries::default());
         loop {
             let pool = pending.pool.unwrap_or_else(|| self.pool(pending.lane.node));
@@ -439,12 +443,12 @@ impl Nodes {
     /// Stands a command in another line that could not be run in the first.
     fn again(
         &self,
-        lane: LaneId,
+        lane: ConnectionId,
         failure: Failure,
         tries: &mut Tries,
         limit: &Limit<'_>,
         end: Moment,
-    ) -> Result<Pending, Failure> {
+    ) -> Result<RoutedCall, Failure> {
         if failure.error.is_unanswered() {
             self.cluster.doubt();
         }
@@ -467,7 +471,7 @@ impl Nodes {
                 tries.sent += 1;
                 let (pool, at) = self.place(call.key(), At::Behind(lane));
                 let queued = pool.queue(*call, at);
-                Ok(Pending::at(pool, queued))
+                Ok(RoutedCall::at(pool, queued))
             }
             failure => Err(failure),
         }
@@ -499,11 +503,11 @@ impl Nodes {
     /// Stands a command in the line to which a node has sent it.
     fn send_on(
         &self,
-        lane: LaneId,
-        astray: Astray,
+        lane: ConnectionId,
+        astray: Redirected,
         error: Error,
         tries: &mut Tries,
-    ) -> Result<Pending, Failure> {
+    ) -> Result<RoutedCall, Failure> {
         tries.asks = matches!(astray.direction, Direction::Ask(_));
         let node = match &astray.direction {
             Direction::Later => {
@@ -525,10 +529,10 @@ impl Nodes {
             return Err(Failure::lost_on_its_way(astray, error));
         }
         let queued = pool.queue_astray(astray, lane.lane);
-        Ok(Pending::at(pool, queued))
+        Ok(RoutedCall::at(pool, queued))
     }
 
-    fn is_elsewhere(&self, call: &Call, lane: LaneId) -> bool {
+    fn is_elsewhere(&self, call: &Call, lane: ConnectionId) -> bool {
         let owner = call.key().and_then(|key| self.cluster.owner_of(key));
         owner.is_some_and(|owner| owner != lane.node)
     }
@@ -557,10 +561,10 @@ impl Nodes {
     }
 }
 
-impl Router for Nodes {
+impl Rerouter for NodePools {
     fn reroute(
         &self,
-        lane: LaneId,
+        lane: ConnectionId,
         request: Request,
         direction: Option<&Direction>,
     ) -> Option<Request> {

@@ -32,13 +32,13 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::cancel::Limit;
-use crate::command::script::LaneId;
+use crate::command::script::ConnectionId;
 use crate::connection::Timeouts;
 use crate::error::{Error, ErrorKind, Result};
-use crate::pool::pipeline::Wire;
-use crate::pool::request::{Failure, Link, Outcome, Request, Slot, panicked};
+use crate::pool::pipeline::Pipeline;
+use crate::pool::request::{Failure, Link, Outcome, ReplySlot, Request, panicked};
 use crate::util::clock::{self, Moment};
-use crate::util::sync::{Crowd, Mutex};
+use crate::util::sync::{Mutex, WaitGroup};
 use crate::util::threads;
 
 #[cfg(all(test, leasehold_model))]
@@ -54,19 +54,19 @@ const CROWDS: usize = 3;
 const NO_MORE_FOR: Duration = Duration::from_secs(10);
 
 /// One connection and its line.
-pub(crate) struct Lane {
-    id: LaneId,
+pub(crate) struct SharedConnection {
+    id: ConnectionId,
     link: Arc<Link>,
     /// For the thread that connects.
-    itself: Weak<Lane>,
-    state: Mutex<State>,
-    crowds: [Crowd; CROWDS],
+    itself: Weak<SharedConnection>,
+    state: Mutex<SharedState>,
+    crowds: [WaitGroup; CROWDS],
     /// Without a connection when it was last led.
     closed: AtomicBool,
 }
 
 #[derive(Debug)]
-struct State {
+struct SharedState {
     queue: VecDeque<Request>,
     /// The crowd of those who queue, by a number that grows.
     queuing: usize,
@@ -75,7 +75,7 @@ struct State {
     /// How many requests the leader has taken and not finished with.
     taken: usize,
     /// What the leader needs; absent while somebody leads.
-    wire: Option<Box<Wire>>,
+    wire: Option<Box<Pipeline>>,
 }
 
 /// What is known of replies that nobody has come for.
@@ -87,27 +87,41 @@ pub(crate) enum Unread {
     Led,
 }
 
-impl fmt::Debug for Lane {
+impl fmt::Debug for SharedConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Lane").field(&self.id).finish()
     }
 }
 
-impl Lane {
-    pub(crate) fn new(id: LaneId, link: Arc<Link>, timeouts: Timeouts) -> Arc<Lane> {
-        Lane::made(id, link, timeouts, false)
+impl SharedConnection {
+    pub(crate) fn new(
+        id: ConnectionId,
+        link: Arc<Link>,
+        timeouts: Timeouts,
+    ) -> Arc<SharedConnection> {
+        SharedConnection::made(id, link, timeouts, false)
     }
 
-    /// One that is connected by [`Lane::connect`] alone: who waits there while it is not,
+    /// One that is connected by [`SharedConnection::connect`] alone: who waits there while it is not,
     /// fails at once.
-    pub(crate) fn connected_aside(id: LaneId, link: Arc<Link>, timeouts: Timeouts) -> Arc<Lane> {
-        Lane::made(id, link, timeouts, true)
+    pub(crate) fn connected_aside(
+        id: ConnectionId,
+        link: Arc<Link>,
+        timeouts: Timeouts,
+    ) -> Arc<SharedConnection> {
+        SharedConnection::made(id, link, timeouts, true)
     }
 
-    fn made(id: LaneId, link: Arc<Link>, timeouts: Timeouts, aside: bool) -> Arc<Lane> {
-        let wire = Some(Box::new(Wire::new(id, Arc::clone(&link), timeouts, aside)));
-        let state = State { queue: VecDeque::new(), queuing: 0, asleep: 0..0, taken: 0, wire };
-        Arc::new_cyclic(|itself| Lane {
+    fn made(
+        id: ConnectionId,
+        link: Arc<Link>,
+        timeouts: Timeouts,
+        aside: bool,
+    ) -> Arc<SharedConnection> {
+        let wire = Some(Box::new(Pipeline::new(id, Arc::clone(&link), timeouts, aside)));
+        let state =
+            SharedState { queue: VecDeque::new(), queuing: 0, asleep: 0..0, taken: 0, wire };
+        Arc::new_cyclic(|itself| SharedConnection {
             id,
             link,
             itself: Weak::clone(itself),
@@ -119,12 +133,12 @@ impl Lane {
 
     /// Connects, if it is not connected.
     pub(crate) fn connect(&self) -> Result<()> {
-        let mut lead = Lead::take(self);
+        let mut lead = Leadership::take(self);
         let wire = lead.as_mut().and_then(|lead| lead.wire.as_deref_mut());
-        wire.map_or(Ok(()), Wire::connect)
+        wire.map_or(Ok(()), Pipeline::connect)
     }
 
-    /// Queues a request. Does no I/O: call [`Lane::wait`] or [`Lane::post`], or have it
+    /// Queues a request. Does no I/O: call [`SharedConnection::wait`] or [`SharedConnection::post`], or have it
     /// served.
     pub(crate) fn queue(&self, request: Request) {
         self.state.lock().queue(request);
@@ -137,7 +151,7 @@ impl Lane {
     pub(crate) fn queue_if_free(&self, request: &mut Option<Request>) -> bool {
         let mut state = self.state.lock();
         let waits = request.as_ref().is_some_and(|request| request.slot().is_some());
-        let fits = |wire: &Wire| {
+        let fits = |wire: &Pipeline| {
             (wire.is_connected() || waits && may_connect(wire)) && !wire.waits_for_replicas()
         };
         let fits = state.wire.as_deref().is_some_and(fits);
@@ -148,14 +162,14 @@ impl Lane {
         free
     }
 
-    pub(crate) fn id(&self) -> LaneId {
+    pub(crate) fn id(&self) -> ConnectionId {
         self.id
     }
 
     /// How many requests have not been written, as far as nobody leads.
     pub(crate) fn queued(&self) -> usize {
         let state = self.state.lock();
-        state.queue.len() + state.wire.as_deref().map_or(0, Wire::unsent)
+        state.queue.len() + state.wire.as_deref().map_or(0, Pipeline::unsent)
     }
 
     /// How many requests would come before another, and first of all whether it would
@@ -185,13 +199,18 @@ impl Lane {
 
     /// Waits for a queued request, and leads if nobody else does. Returns at the `limit`;
     /// after `line_end` only if the request still stands in line.
-    pub(crate) fn wait(&self, slot: &Arc<Slot>, limit: &Limit<'_>, line_end: Moment) -> Outcome {
+    pub(crate) fn wait(
+        &self,
+        slot: &Arc<ReplySlot>,
+        limit: &Limit<'_>,
+        line_end: Moment,
+    ) -> Outcome {
         let mut line_end = line_end;
         loop {
             if !slot.is_done()
-                && let Some(lead) = Lead::take(self)
+                && let Some(lead) = Leadership::take(self)
             {
-                lead.serve(Some(Own { slot, limit }));
+                lead.serve(Some(OwnRequest { slot, limit }));
             }
             if let Some(outcome) = slot.take() {
                 return outcome;
@@ -213,7 +232,7 @@ impl Lane {
     }
 
     /// Takes a request back, if it still stands in line.
-    fn leave_line(&self, slot: &Arc<Slot>, limit: &Limit<'_>) -> Option<Outcome> {
+    fn leave_line(&self, slot: &Arc<ReplySlot>, limit: &Limit<'_>) -> Option<Outcome> {
         let request = self.take_back(slot)?;
         // The lead may have been offered to it in this very moment.
         self.post();
@@ -227,7 +246,7 @@ impl Lane {
     }
 
     /// Leaves without the outcome of a request that may have been written.
-    fn leave_behind(&self, slot: &Arc<Slot>, limit: &Limit<'_>) -> Outcome {
+    fn leave_behind(&self, slot: &Arc<ReplySlot>, limit: &Limit<'_>) -> Outcome {
         slot.leave().unwrap_or_else(|| {
             self.post();
             Err(Failure::sent(limit.error(self.link.named(Error::silent()))))
@@ -236,7 +255,7 @@ impl Lane {
 
     /// Leads until all is answered, or somebody else does.
     pub(crate) fn serve(&self) {
-        if let Some(lead) = Lead::take(self) {
+        if let Some(lead) = Leadership::take(self) {
             lead.serve(None);
         }
     }
@@ -244,7 +263,7 @@ impl Lane {
     /// If nobody leads, gives up a connection to what is no more the server. (Who leads
     /// will find that out.)
     pub(crate) fn leave_old_server(&self) {
-        if let Some(mut lead) = Lead::take(self)
+        if let Some(mut lead) = Leadership::take(self)
             && let Some(wire) = lead.wire.as_deref_mut()
         {
             let back = wire.leave_old_server();
@@ -255,10 +274,10 @@ impl Lane {
     /// If nobody leads, writes what is queued, if that can be done without waiting for
     /// anything, and offers the lead to one who waits.
     pub(crate) fn post(&self) {
-        drop(Lead::take(self));
+        drop(Leadership::take(self));
     }
 
-    fn take_back(&self, slot: &Arc<Slot>) -> Option<Request> {
+    fn take_back(&self, slot: &Arc<ReplySlot>) -> Option<Request> {
         let mut state = self.state.lock();
         let mine = |r: &Request| r.slot().is_some_and(|s| Arc::ptr_eq(s, slot));
         let at = state.queue.iter().position(mine)?;
@@ -267,7 +286,7 @@ impl Lane {
 }
 
 /// Whether it is worth trying to make one more connection.
-fn may_connect(wire: &Wire) -> bool {
+fn may_connect(wire: &Pipeline) -> bool {
     wire.unreachable_since().is_none_or(|since| since + NO_MORE_FOR <= clock::now())
 }
 
@@ -281,22 +300,22 @@ fn no_connection() -> Error {
 
 /// The request of the caller that leads.
 #[derive(Clone, Copy)]
-struct Own<'a> {
-    slot: &'a Slot,
+struct OwnRequest<'a> {
+    slot: &'a ReplySlot,
     limit: &'a Limit<'a>,
 }
 
 /// The lead of a lane, given back when dropped.
-struct Lead<'a> {
-    lane: &'a Lane,
+struct Leadership<'a> {
+    lane: &'a SharedConnection,
     /// Always there, but at the end of the drop.
-    wire: Option<Box<Wire>>,
+    wire: Option<Box<Pipeline>>,
     /// In the middle of an exchange.
     busy: bool,
 }
 
 /// What has to be done for a lane that nobody leads any more.
-enum Left {
+enum AfterLead {
     Nothing,
     /// What was just taken from the line is to be posted.
     Post,
@@ -306,15 +325,15 @@ enum Left {
     Deserted,
 }
 
-impl<'a> Lead<'a> {
-    fn take(lane: &'a Lane) -> Option<Lead<'a>> {
+impl<'a> Leadership<'a> {
+    fn take(lane: &'a SharedConnection) -> Option<Leadership<'a>> {
         let wire = lane.state.lock().wire.take()?;
-        Some(Lead { lane, wire: Some(wire), busy: false })
+        Some(Leadership { lane, wire: Some(wire), busy: false })
     }
 
     /// Serves the line: a caller until its own request is done or its limit is reached, the
     /// reaper until nothing is left, or somebody else can go on, or the connection is gone.
-    fn serve(mut self, own: Option<Own<'_>>) {
+    fn serve(mut self, own: Option<OwnRequest<'_>>) {
         // It may have been answered just before the lead was taken.
         while own.is_none_or(|own| !own.slot.is_done()) {
             let lane = self.lane;
@@ -347,7 +366,7 @@ impl<'a> Lead<'a> {
             return;
         };
         threads::detach_or_run("leasehold-connect", move || {
-            Lead { lane: &lane, wire: Some(wire), busy: false }.connect();
+            Leadership { lane: &lane, wire: Some(wire), busy: false }.connect();
         });
     }
 
@@ -366,18 +385,21 @@ impl<'a> Lead<'a> {
 
     /// Gives the lead back and looks at the line in one step: a request that is
     /// queued now finds the lead free, or is found here.
-    fn leave(&mut self) -> Left {
+    fn leave(&mut self) -> AfterLead {
         let mut state = self.lane.state.lock();
         state.taken = 0;
-        let Some(mut wire) = self.wire.take() else { return Left::Nothing };
+        let Some(mut wire) = self.wire.take() else { return AfterLead::Nothing };
         let left = state.left(&wire);
         self.lane.closed.store(!wire.is_connected(), Ordering::Relaxed);
         match left {
-            Left::Post => {
+            AfterLead::Post => {
                 state.hand_over(&mut wire, usize::MAX);
                 self.wire = Some(wire);
             }
-            Left::Nothing | Left::Waiters(_) | Left::Unread | Left::Deserted => {
+            AfterLead::Nothing
+            | AfterLead::Waiters(_)
+            | AfterLead::Unread
+            | AfterLead::Deserted => {
                 state.wire = Some(wire);
             }
         }
@@ -386,7 +408,7 @@ impl<'a> Lead<'a> {
 
     /// Posts what was taken from the line; what cannot be posted goes back there.
     fn post(&mut self) {
-        if let Some(back) = self.wire.as_deref_mut().and_then(Wire::post) {
+        if let Some(back) = self.wire.as_deref_mut().and_then(Pipeline::post) {
             self.put_back(back);
         }
     }
@@ -404,18 +426,23 @@ impl<'a> Lead<'a> {
 /// Has requests written and answered; whether the leader stayed to the end. The reaper leaves
 /// when a request comes that can be written: the reply that it reads may never come, and holds
 /// nobody up.
-fn exchange(lane: &Lane, wire: &mut Wire, own: Option<Own<'_>>, some_done: impl Fn()) -> bool {
+fn exchange(
+    lane: &SharedConnection,
+    wire: &mut Pipeline,
+    own: Option<OwnRequest<'_>>,
+    some_done: impl Fn(),
+) -> bool {
     match own {
         None if wire.has_to_connect() || !wire.takes_more() => wire.exchange(None, some_done),
         None => wire.exchange(Some((Moment::END, &|| lane.has_line())), some_done),
-        Some(Own { slot, limit }) => {
+        Some(OwnRequest { slot, limit }) => {
             let has_to_go = || slot.is_done() || limit.is_stopped();
             wire.exchange(Some((limit.end(), &has_to_go)), some_done)
         }
     }
 }
 
-impl Drop for Lead<'_> {
+impl Drop for Leadership<'_> {
     /// Also when a thread that leads unwinds: the line must not stand still.
     fn drop(&mut self) {
         if let (true, Some(wire)) = (self.busy, self.wire.as_deref_mut()) {
@@ -425,17 +452,17 @@ impl Drop for Lead<'_> {
         let lane = self.lane;
         loop {
             match self.leave() {
-                Left::Nothing => return,
-                Left::Post => self.post(),
-                Left::Waiters(crowds) => return lane.offer(crowds),
-                Left::Unread => return lane.link.observer.unread(lane.id),
-                Left::Deserted => return lane.link.observer.deserted(lane.id),
+                AfterLead::Nothing => return,
+                AfterLead::Post => self.post(),
+                AfterLead::Waiters(crowds) => return lane.offer(crowds),
+                AfterLead::Unread => return lane.link.observer.unread(lane.id),
+                AfterLead::Deserted => return lane.link.observer.deserted(lane.id),
             }
         }
     }
 }
 
-impl State {
+impl SharedState {
     fn queue(&mut self, request: Request) {
         if let Some(slot) = request.slot() {
             slot.set_crowd(self.queuing);
@@ -444,7 +471,7 @@ impl State {
     }
 
     /// Gives the wire what stands first in line; how much.
-    fn hand_over(&mut self, wire: &mut Wire, most: usize) -> usize {
+    fn hand_over(&mut self, wire: &mut Pipeline, most: usize) -> usize {
         let size = self.queue.len().min(most);
         let mut asleep = match wire.waiters().next() {
             Some(_) => self.asleep.clone(),
@@ -463,28 +490,28 @@ impl State {
     }
 
     /// What is to be done when nobody leads any more.
-    fn left(&self, wire: &Wire) -> Left {
+    fn left(&self, wire: &Pipeline) -> AfterLead {
         let (posted, queued) = (wire.waiters().next(), self.waiters().next());
-        let (posted, queued) = (posted.map(Slot::crowd), queued.map(Slot::crowd));
+        let (posted, queued) = (posted.map(ReplySlot::crowd), queued.map(ReplySlot::crowd));
         // One crowd that was posted is enough: who leads next will be there soon.
         let full = posted.is_some() && queued.is_some();
         match posted.or(queued) {
-            _ if !full && !self.queue.is_empty() && wire.can_post() => Left::Post,
-            Some(_) => Left::Waiters([posted, queued]),
-            None if !self.queue.is_empty() || wire.unsent() > 0 => Left::Deserted,
-            None if wire.unread_since().is_some() => Left::Unread,
-            None => Left::Nothing,
+            _ if !full && !self.queue.is_empty() && wire.can_post() => AfterLead::Post,
+            Some(_) => AfterLead::Waiters([posted, queued]),
+            None if !self.queue.is_empty() || wire.unsent() > 0 => AfterLead::Deserted,
+            None if wire.unread_since().is_some() => AfterLead::Unread,
+            None => AfterLead::Nothing,
         }
     }
 
-    fn waiters(&self) -> impl Iterator<Item = &Slot> {
+    fn waiters(&self) -> impl Iterator<Item = &ReplySlot> {
         self.queue.iter().filter_map(Request::waiter).map(Arc::as_ref)
     }
 }
 
-impl Lane {
+impl SharedConnection {
     /// Moves the head of the line to the wire; how much.
-    fn take_batch(&self, wire: &mut Wire) -> usize {
+    fn take_batch(&self, wire: &mut Pipeline) -> usize {
         if !wire.takes_more() {
             return 0;
         }

@@ -81,12 +81,12 @@ impl Auditor {
         }
         let before = clock::wall_clock();
         let replies = ask(questions());
-        self.judge(&server, &Found::read(replies, before, clock::wall_clock()))
+        self.judge(&server, &ServerFacts::read(replies, before, clock::wall_clock()))
     }
 
     /// Takes in what a server answered, and tells what is wrong with it. An error if that is
     /// wanted.
-    fn judge(&self, server: &Arc<str>, found: &Found) -> Result<()> {
+    fn judge(&self, server: &Arc<str>, found: &ServerFacts) -> Result<()> {
         let findings = found.findings();
         // It costs commands and endangers no lock.
         let harmless = found.has_slots().filter(|_| !self.of_cluster);
@@ -115,17 +115,17 @@ fn questions() -> Vec<Call> {
 
 /// What a server says of itself, as far as it does.
 #[derive(Debug, Default)]
-struct Found {
+struct ServerFacts {
     /// Lines of `INFO`, and settings.
     facts: BTreeMap<String, String>,
     /// How far its clock is from ours at least.
     clocks_apart: Duration,
 }
 
-impl Found {
+impl ServerFacts {
     /// Reads the answers to [`questions`]; ours were the times before and after.
-    fn read(replies: Vec<Reply>, before: Duration, after: Duration) -> Found {
-        let mut found = Found::default();
+    fn read(replies: Vec<Reply>, before: Duration, after: Duration) -> ServerFacts {
+        let mut found = ServerFacts::default();
         for reply in replies {
             match (&reply, seconds(&reply)) {
                 (_, Some(theirs)) => found.clocks_apart = apart(theirs, before, after),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     fn findings(replies: Vec<Reply>) -> Vec<String> {
-        Found::read(replies, Duration::from_secs(100), Duration::from_secs(101)).findings()
+        ServerFacts::read(replies, Duration::from_secs(100), Duration::from_secs(101)).findings()
     }
 
     const GOOD: &str = "# Server\r\nredis_version:6.2.0\r\nrole:master\r\nmaxmemory:100\r\n\

@@ -6,7 +6,7 @@
 //! be reached or has sent a command elsewhere; when slots are found to be served by others
 //! than before that is a *move*, as a fail-over is one for Sentinel.
 //!
-//! A [`Watch`] reads the map over one connection, which it keeps. After an error it connects to
+//! A [`ClusterWatch`] reads the map over one connection, which it keeps. After an error it connects to
 //! the next node. Readings that find nothing new, and errors, make its pauses grow.
 
 use std::collections::BTreeSet;
@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use crate::command::name::{SLOTS, slot};
 use crate::command::script::{Call, Reply, unexpected};
-use crate::connection::{Address, Conn, Timeouts};
-use crate::error::{Error, ErrorKind, Place, Result};
+use crate::connection::{Address, Connection, Timeouts};
+use crate::error::{Error, ErrorKind, NodeAddress, Result};
 use crate::util::clock::{self, Moment, doubled, jittered};
-use crate::util::sync::{Mailbox, Mutex};
+use crate::util::sync::{Mutex, Parker};
 
 /// How old the map becomes.
 const REFRESH: Duration = Duration::from_secs(5);
@@ -49,7 +49,7 @@ pub(crate) struct Cluster {
     /// A slot has another owner since the map was last read.
     changed: AtomicBool,
     moves: AtomicU64,
-    bell: Mailbox,
+    bell: Parker,
     /// The node that answered last, and is asked first.
     answered: Mutex<Option<Arc<str>>>,
 }
@@ -70,7 +70,7 @@ impl Cluster {
             timeouts,
             changed: AtomicBool::new(false),
             moves: AtomicU64::new(0),
-            bell: Mailbox::default(),
+            bell: Parker::default(),
             answered: Mutex::default(),
         }
     }
@@ -103,7 +103,7 @@ impl Cluster {
     }
 
     /// The number of the node at a place that another has named.
-    pub(crate) fn node_at(&self, place: &Place, named_by: u32) -> Option<u32> {
+    pub(crate) fn node_at(&self, place: &NodeAddress, named_by: u32) -> Option<u32> {
         let named_by = self.address(named_by)?;
         Some(self.number(named_by.beside(place.host.as_deref(), place.port)))
     }
@@ -138,8 +138,8 @@ impl Cluster {
         Ok(self.count_move())
     }
 
-    fn open(&self, address: &Address) -> Result<Conn> {
-        Ok(Conn::open(address, self.timeouts, self.name.clone(), &[])?.conn)
+    fn open(&self, address: &Address) -> Result<Connection> {
+        Ok(Connection::open(address, self.timeouts, self.name.clone(), &[])?.conn)
     }
 
     /// Returns whether a slot has another owner since the last call.
@@ -183,7 +183,7 @@ impl Cluster {
         first.into_iter().chain(rest).map(|(_, address)| address.clone()).collect()
     }
 
-    fn read_over(&self, address: &Address, conn: &mut Conn) -> Result<()> {
+    fn read_over(&self, address: &Address, conn: &mut Connection) -> Result<()> {
         let slots = conn.ask(&Call::command(&[b"CLUSTER", b"SLOTS"]))?;
         // One that was cut off from the others goes on saying what it knew.
         let info = conn.ask(&Call::command(&[b"CLUSTER", b"INFO"]));
@@ -224,9 +224,9 @@ impl Cluster {
 }
 
 /// Reads the map again and again, for one thread.
-pub(crate) struct Watch {
+pub(crate) struct ClusterWatch {
     cluster: Arc<Cluster>,
-    conn: Option<(Address, Conn)>,
+    conn: Option<(Address, Connection)>,
     /// Which of the known nodes is connected to next, counted round.
     next: usize,
     last_read: Moment,
@@ -237,18 +237,26 @@ pub(crate) struct Watch {
     reached: bool,
 }
 
-impl Watch {
-    pub(crate) fn new(cluster: Arc<Cluster>) -> Watch {
+impl ClusterWatch {
+    pub(crate) fn new(cluster: Arc<Cluster>) -> ClusterWatch {
         let last_read = clock::now();
         // Processes begin with different nodes.
         let next = jittered(Duration::from_nanos(1 << 16), last_read.nanos()).subsec_nanos();
         let next = usize::try_from(next).unwrap_or(0);
-        Watch { cluster, conn: None, next, last_read, futile: 0, failed: false, reached: true }
+        ClusterWatch {
+            cluster,
+            conn: None,
+            next,
+            last_read,
+            futile: 0,
+            failed: false,
+            reached: true,
+        }
     }
 
     /// Blocks until the map is to be read again. `stop` ends the pause, [`Cluster::doubt`] the
     /// wait after a good reading.
-    pub(crate) fn wait(&mut self, stop: &Mailbox) {
+    pub(crate) fn wait(&mut self, stop: &Parker) {
         if !self.failed {
             let refresh = self.last_read + REFRESH;
             self.cluster.bell.sleep(refresh);
@@ -285,7 +293,7 @@ impl Watch {
         Ok(self.cluster.count_move())
     }
 
-    fn connect(&mut self) -> Result<(Address, Conn)> {
+    fn connect(&mut self) -> Result<(Address, Connection)> {
         self.reached = false;
         let known = self.cluster.known();
         let mut last = None;
@@ -366,7 +374,7 @@ mod tests {
         assert!(cluster.changed.swap(false, Ordering::AcqRel));
         cluster.set_owner(5, 0);
         assert!(!cluster.changed.load(Ordering::Acquire), "it was known");
-        let place = Place { host: Some("other".to_owned()), port: 7001 };
+        let place = NodeAddress { host: Some("other".to_owned()), port: 7001 };
         let node = cluster.node_at(&place, 0).expect("a node");
         cluster.set_owner(5, node);
         assert_eq!((shown(5), node), ("other:7001".to_owned(), 1));

@@ -8,9 +8,9 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
 use crate::error::{Error, Result};
-use crate::topology::route::{Route, Watch};
+use crate::topology::route::{FailoverWatch, Route};
 use crate::util::clock;
-use crate::util::sync::Mailbox;
+use crate::util::sync::Parker;
 use crate::util::threads;
 
 /// Is told when a connection was made again after one that broke. Must not block.
@@ -20,20 +20,20 @@ pub(crate) trait OnReconnect: Send + Sync {
 
 /// The scout of one client.
 #[derive(Debug)]
-pub(crate) struct Scout {
+pub(crate) struct FailoverMonitor {
     route: Route,
-    bell: Mailbox,
+    bell: Parker,
     stop: AtomicBool,
 }
 
-impl Scout {
-    pub(crate) fn new(route: Route) -> Scout {
-        Scout { route, bell: Mailbox::default(), stop: AtomicBool::new(false) }
+impl FailoverMonitor {
+    pub(crate) fn new(route: Route) -> FailoverMonitor {
+        FailoverMonitor { route, bell: Parker::default(), stop: AtomicBool::new(false) }
     }
 
     /// Starts the thread, if there is anything that it could hear; `whom` it is to tell.
     pub(crate) fn start(
-        self: &Arc<Scout>,
+        self: &Arc<FailoverMonitor>,
         whom: Weak<dyn OnReconnect>,
     ) -> Result<Option<JoinHandle<()>>> {
         let Some(watch) = self.route.watch() else { return Ok(None) };
@@ -55,7 +55,7 @@ impl Scout {
         self.stop.load(Ordering::Acquire)
     }
 
-    fn run(&self, mut watch: Watch, whom: &Weak<dyn OnReconnect>) {
+    fn run(&self, mut watch: FailoverWatch, whom: &Weak<dyn OnReconnect>) {
         while !self.is_stopped() {
             watch.wait(&self.bell);
             if self.is_stopped() {

@@ -9,14 +9,14 @@
 use std::sync::Arc;
 
 #[cfg(not(all(test, leasehold_model)))]
-use crate::connection::Conn;
+use crate::connection::Connection;
 #[cfg(all(test, leasehold_model))]
-use crate::connection::model::Conn;
-use crate::connection::{Address, Ghosts, Identity, Timeouts};
+use crate::connection::model::Connection;
+use crate::connection::{Address, ConnectionIdentity, StaleConnections, Timeouts};
 use crate::error::Result;
 use crate::topology::cluster::{self, Cluster};
 use crate::topology::sentinel::{self, Sentinels, no_master};
-use crate::util::sync::Mailbox;
+use crate::util::sync::Parker;
 
 /// Where the connections of one pool lead.
 #[derive(Clone, Debug)]
@@ -30,20 +30,20 @@ pub(crate) enum Route {
 
 /// How often what a route leads to has been another server than before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Moves(u64);
+pub(crate) struct Generation(u64);
 
-impl Moves {
-    pub(crate) fn of(count: u64) -> Moves {
-        Moves(count)
+impl Generation {
+    pub(crate) fn of(count: u64) -> Generation {
+        Generation(count)
     }
 }
 
 /// A connection, and what its server said of older ones.
-pub(crate) struct Reached {
-    pub(crate) conn: Conn,
-    pub(crate) ghosts: Ghosts,
+pub(crate) struct RoutedConnection {
+    pub(crate) conn: Connection,
+    pub(crate) ghosts: StaleConnections,
     /// It is good until there are more.
-    pub(crate) moves: Moves,
+    pub(crate) moves: Generation,
     pub(crate) server: Arc<str>,
 }
 
@@ -54,10 +54,10 @@ impl Route {
         &self,
         timeouts: Timeouts,
         name: &str,
-        ghosts: &[Identity],
-    ) -> Result<Reached> {
+        ghosts: &[ConnectionIdentity],
+    ) -> Result<RoutedConnection> {
         let open = |address: &Address| {
-            let opened = Conn::open(address, timeouts, name.to_owned(), ghosts)?;
+            let opened = Connection::open(address, timeouts, name.to_owned(), ghosts)?;
             Ok((opened, Arc::clone(address.shown())))
         };
         let ((opened, server), moves) = match self {
@@ -72,7 +72,7 @@ impl Route {
             Route::Node(cluster) => (cluster.reach(open)?, 0),
         };
         let (conn, ghosts) = (opened.conn, opened.ghosts);
-        Ok(Reached { conn, ghosts, moves: Moves(moves), server })
+        Ok(RoutedConnection { conn, ghosts, moves: Generation(moves), server })
     }
 
     /// The address of the server, if one has been found.
@@ -84,7 +84,7 @@ impl Route {
         }
     }
 
-    /// Ends a wait of [`Watch::wait`] that waits for a reason to look.
+    /// Ends a wait of [`FailoverWatch::wait`] that waits for a reason to look.
     pub(crate) fn wake(&self) {
         if let Route::Node(cluster) = self {
             cluster.doubt();
@@ -92,48 +92,48 @@ impl Route {
     }
 
     /// What looks for another server, where there can be one.
-    pub(crate) fn watch(&self) -> Option<Watch> {
+    pub(crate) fn watch(&self) -> Option<FailoverWatch> {
         match self {
             Route::To(_) => None,
             Route::Master(sentinels) => {
-                Some(Watch::Master(sentinel::Watch::new(Arc::clone(sentinels))))
+                Some(FailoverWatch::Master(sentinel::SentinelWatch::new(Arc::clone(sentinels))))
             }
-            Route::Node(cluster) => {
-                Some(Watch::Nodes(Box::new(cluster::Watch::new(Arc::clone(cluster)))))
-            }
+            Route::Node(cluster) => Some(FailoverWatch::Nodes(Box::new(
+                cluster::ClusterWatch::new(Arc::clone(cluster)),
+            ))),
         }
     }
 
     /// A connection that was made with fewer leads to what is no more the server.
-    pub(crate) fn moves(&self) -> Moves {
+    pub(crate) fn moves(&self) -> Generation {
         match self {
             // One node is as good as another.
-            Route::To(_) | Route::Node(_) => Moves::default(),
-            Route::Master(sentinels) => Moves(sentinels.moves()),
+            Route::To(_) | Route::Node(_) => Generation::default(),
+            Route::Master(sentinels) => Generation(sentinels.moves()),
         }
     }
 }
 
 /// Looks again and again whether the server is another one, over connections that it keeps.
-pub(crate) enum Watch {
-    Master(sentinel::Watch),
-    Nodes(Box<cluster::Watch>),
+pub(crate) enum FailoverWatch {
+    Master(sentinel::SentinelWatch),
+    Nodes(Box<cluster::ClusterWatch>),
 }
 
-impl Watch {
+impl FailoverWatch {
     /// Blocks until it is time to look. `stop` ends the wait, together with [`Route::wake`].
-    pub(crate) fn wait(&mut self, stop: &Mailbox) {
+    pub(crate) fn wait(&mut self, stop: &Parker) {
         match self {
-            Watch::Master(watch) => watch.wait(stop),
-            Watch::Nodes(watch) => watch.wait(stop),
+            FailoverWatch::Master(watch) => watch.wait(stop),
+            FailoverWatch::Nodes(watch) => watch.wait(stop),
         }
     }
 
     /// Looks. Returns whether the server is another one than before.
     pub(crate) fn look(&mut self) -> Result<bool> {
         match self {
-            Watch::Master(watch) => watch.look(),
-            Watch::Nodes(watch) => watch.look(),
+            FailoverWatch::Master(watch) => watch.look(),
+            FailoverWatch::Nodes(watch) => watch.look(),
         }
     }
 }

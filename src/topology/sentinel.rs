@@ -8,7 +8,7 @@
 //! was found before is outdated, and taken only if most sentinels name such (then they were
 //! set up anew, or one of the others has lied).
 //!
-//! A [`Watch`] asks the sentinels in turn, one every [`TURN`], over connections that it keeps: a
+//! A [`SentinelWatch`] asks the sentinels in turn, one every [`TURN`], over connections that it keeps: a
 //! sentinel that is cut off delays the news by a turn. After an error it leaves that sentinel
 //! alone for pauses that grow.
 //!
@@ -24,10 +24,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::command::script::{Call, Reply, unexpected};
-use crate::connection::{Address, Conn, Timeouts};
+use crate::connection::{Address, Connection, Timeouts};
 use crate::error::{Error, ErrorKind, Result};
 use crate::util::clock::{self, Moment, doubled, jittered};
-use crate::util::sync::{Mailbox, Mutex};
+use crate::util::sync::{Mutex, Parker};
 
 /// How often a sentinel is asked, one after the other.
 const TURN: Duration = Duration::from_secs(1);
@@ -52,22 +52,22 @@ pub(crate) struct Sentinels {
     /// The name of the connections to the sentinels.
     name: String,
     timeouts: Timeouts,
-    found: Mutex<Found>,
+    found: Mutex<KnownMaster>,
     /// How often another master was found than before; changed under `found`, read without.
     moves: AtomicU64,
 }
 
 /// The last master that was one.
 #[derive(Debug, Default)]
-struct Found {
+struct KnownMaster {
     address: Option<Arc<str>>,
     epoch: u64,
     /// Masters that were found before, up to this epoch.
     left: Vec<Arc<str>>,
 }
 
-impl Found {
-    fn is_before(&self, named: &Named) -> bool {
+impl KnownMaster {
+    fn is_before(&self, named: &NamedMaster) -> bool {
         let left = self.left.contains(named.address.shown());
         self.epoch < named.epoch || self.epoch == named.epoch && !left
     }
@@ -75,7 +75,7 @@ impl Found {
 
 /// What a sentinel names.
 #[derive(Debug)]
-struct Named {
+struct NamedMaster {
     address: Address,
     epoch: u64,
 }
@@ -154,23 +154,23 @@ impl Sentinels {
         search.settle_for_outdated(sentinels.len())
     }
 
-    fn ask(&self, sentinel: &Address, timeouts: Timeouts) -> Result<Named> {
+    fn ask(&self, sentinel: &Address, timeouts: Timeouts) -> Result<NamedMaster> {
         let named = self.ask_over(&mut self.open(sentinel, timeouts)?);
         named.map_err(|error| error.with_server(Arc::clone(sentinel.shown())))
     }
 
-    fn open(&self, sentinel: &Address, timeouts: Timeouts) -> Result<Conn> {
-        Ok(Conn::open(sentinel, timeouts, self.name.clone(), &[])?.conn)
+    fn open(&self, sentinel: &Address, timeouts: Timeouts) -> Result<Connection> {
+        Ok(Connection::open(sentinel, timeouts, self.name.clone(), &[])?.conn)
     }
 
-    fn ask_over(&self, conn: &mut Conn) -> Result<Named> {
+    fn ask_over(&self, conn: &mut Connection) -> Result<NamedMaster> {
         let deadline = self.send_questions(conn)?;
         let epoch = epoch(&conn.told(deadline)?)?;
         self.named(&conn.told(deadline)?, epoch)
     }
 
     /// Asks for the epoch and then the address, in one write; until when the answers are due.
-    fn send_questions(&self, conn: &mut Conn) -> Result<Moment> {
+    fn send_questions(&self, conn: &mut Connection) -> Result<Moment> {
         let question =
             |what: &str| Call::command(&[b"SENTINEL", what.as_bytes(), self.master.as_bytes()]);
         let mut bytes = question("MASTER").bytes;
@@ -178,33 +178,35 @@ impl Sentinels {
         conn.send(&bytes).map_err(|fault| fault.error)
     }
 
-    fn named(&self, address: &Reply, epoch: u64) -> Result<Named> {
+    fn named(&self, address: &Reply, epoch: u64) -> Result<NamedMaster> {
         let Reply::List(parts) = address else { return Err(unexpected(address)) };
         let mut texts = parts.iter().map(|part| part.text().and_then(|it| str::from_utf8(it).ok()));
         let mut next = || texts.next().flatten();
         match (next(), next().and_then(|port| port.parse().ok())) {
-            (Some(host), Some(port)) => Ok(Named { address: self.servers.at(host, port), epoch }),
+            (Some(host), Some(port)) => {
+                Ok(NamedMaster { address: self.servers.at(host, port), epoch })
+            }
             _ => Err(unexpected(address)),
         }
     }
 
-    fn is_outdated(&self, named: &Named) -> bool {
+    fn is_outdated(&self, named: &NamedMaster) -> bool {
         !self.found.lock().is_before(named)
     }
 
     /// That was found to be the master. How often it has moved, unless another of a later
     /// fail-over was found meanwhile.
-    fn found(&self, named: &Named) -> Option<u64> {
+    fn found(&self, named: &NamedMaster) -> Option<u64> {
         let mut found = self.found.lock();
         found.is_before(named).then(|| self.note(&mut found, named))
     }
 
     /// The same, whatever was found before.
-    fn found_anew(&self, named: &Named) -> u64 {
+    fn found_anew(&self, named: &NamedMaster) -> u64 {
         self.note(&mut self.found.lock(), named)
     }
 
-    fn note(&self, found: &mut Found, named: &Named) -> u64 {
+    fn note(&self, found: &mut KnownMaster, named: &NamedMaster) -> u64 {
         let address = named.address.shown();
         let before = found.address.replace(Arc::clone(address));
         let before = before.filter(|before| before != address);
@@ -228,7 +230,7 @@ impl Sentinels {
     }
 
     /// Whether a fail-over is known by now that was not before, and its master is one.
-    fn is_news(&self, named: &Named) -> Result<bool> {
+    fn is_news(&self, named: &NamedMaster) -> Result<bool> {
         let known = {
             let found = self.found.lock();
             !found.is_before(named) || found.address.as_ref() == Some(named.address.shown())
@@ -237,7 +239,7 @@ impl Sentinels {
             return Ok(false);
         }
         let (before, name) = (self.moves(), self.name.clone());
-        let opened = Conn::open(&named.address, self.timeouts, name, &[])?;
+        let opened = Connection::open(&named.address, self.timeouts, name, &[])?;
         if opened.is_replica {
             return Err(no_master(&named.address));
         }
@@ -258,33 +260,33 @@ fn brief(timeouts: Timeouts) -> Timeouts {
 }
 
 /// Asks the sentinels in turn for another master, for one thread.
-pub(crate) struct Watch {
+pub(crate) struct SentinelWatch {
     sentinels: Arc<Sentinels>,
-    turns: Vec<Turn>,
+    turns: Vec<WatchedSentinel>,
 }
 
 /// One sentinel, and when it is asked next.
-struct Turn {
+struct WatchedSentinel {
     sentinel: Address,
-    conn: Option<Conn>,
+    conn: Option<Connection>,
     due: Moment,
     /// Consecutive failures: of the sentinel, or of the master that it names.
     failures: u32,
 }
 
-impl Watch {
-    pub(crate) fn new(sentinels: Arc<Sentinels>) -> Watch {
+impl SentinelWatch {
+    pub(crate) fn new(sentinels: Arc<Sentinels>) -> SentinelWatch {
         let all: Vec<_> = sentinels.sentinels.lock().iter().cloned().collect();
         let mut due = clock::now();
         let turns = all.into_iter().map(|sentinel| {
             due = due + jittered(TURN, due.nanos());
-            Turn { sentinel, conn: None, due, failures: 0 }
+            WatchedSentinel { sentinel, conn: None, due, failures: 0 }
         });
-        Watch { turns: turns.collect(), sentinels }
+        SentinelWatch { turns: turns.collect(), sentinels }
     }
 
     /// Blocks until it is the turn of a sentinel. `stop` ends the wait.
-    pub(crate) fn wait(&mut self, stop: &Mailbox) {
+    pub(crate) fn wait(&mut self, stop: &Parker) {
         let due = self.turns.iter().map(|turn| turn.due).min();
         stop.sleep(due.unwrap_or(Moment::END));
     }
@@ -304,13 +306,13 @@ impl Watch {
     }
 }
 
-impl Turn {
+impl WatchedSentinel {
     fn ask(&mut self, sentinels: &Sentinels) -> Result<bool> {
         let named = self.named(sentinels).inspect_err(|_| sentinels.put_last(&self.sentinel))?;
         sentinels.is_news(&named)
     }
 
-    fn named(&mut self, sentinels: &Sentinels) -> Result<Named> {
+    fn named(&mut self, sentinels: &Sentinels) -> Result<NamedMaster> {
         let timeouts = Timeouts { response: TURN, ..sentinels.timeouts };
         let mut conn = match self.conn.take() {
             Some(kept) => kept,
@@ -334,7 +336,7 @@ struct Search<'a, F> {
     sentinels: &'a Sentinels,
     open: F,
     tried: Tried,
-    outdated: Vec<Named>,
+    outdated: Vec<NamedMaster>,
 }
 
 impl<'a, T, F: FnMut(&Address) -> Result<T>> Search<'a, F> {
@@ -378,7 +380,7 @@ impl Tried {
     /// Tries each address once.
     fn open<T>(
         &mut self,
-        named: &Named,
+        named: &NamedMaster,
         open: &mut impl FnMut(&Address) -> Result<T>,
     ) -> Option<T> {
         if self.addresses.contains(named.address.shown()) {

@@ -19,10 +19,10 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// Where jobs are handed in.
 #[derive(Default)]
-pub(crate) struct Aside(Mutex<Desk>);
+pub(crate) struct Executor(Mutex<ExecutorState>);
 
 #[derive(Default)]
-struct Desk {
+struct ExecutorState {
     jobs: Option<(Sender<Job>, Receiver<Job>)>,
     threads: usize,
     handles: Vec<JoinHandle<()>>,
@@ -31,16 +31,16 @@ struct Desk {
     closed: bool,
 }
 
-impl fmt::Debug for Aside {
+impl fmt::Debug for Executor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Aside").field("threads", &self.0.lock().threads).finish()
     }
 }
 
-impl Aside {
+impl Executor {
     /// Has a job done by and by; on a thread of its own, which nobody joins, if the client is
     /// closed.
-    pub(crate) fn run(self: &Arc<Aside>, job: impl FnOnce() + Send + 'static) {
+    pub(crate) fn run(self: &Arc<Executor>, job: impl FnOnce() + Send + 'static) {
         let (sender, starts) = {
             let mut desk = self.0.lock();
             if desk.closed {
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn jobs_run_beside_each_other_and_a_panic_ends_no_thread() {
-        let aside = Arc::<Aside>::default();
+        let aside = Arc::<Executor>::default();
         let met = Arc::new(Barrier::new(MOST + 1));
         aside.run(|| panic!("this is expected"));
         for _ in 0..MOST {
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn what_is_handed_in_is_done_after_closing_too() {
-        let aside = Arc::<Aside>::default();
+        let aside = Arc::<Executor>::default();
         let (sender, receiver) = crossbeam_channel::unbounded();
         let hand_in = |number| {
             let sender = sender.clone();

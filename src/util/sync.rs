@@ -10,8 +10,8 @@ pub(crate) use model::{AtomicU64, Condvar, Mutex, thread_local};
 /// Whether time passes. In a model it stands still.
 pub(crate) const TIME_PASSES: bool = !cfg!(all(test, leasehold_model));
 
-pub(crate) use crowd::Crowd;
-pub(crate) use mailbox::Mailbox;
+pub(crate) use crowd::WaitGroup;
+pub(crate) use mailbox::Parker;
 
 use crate::util::clock::Moment;
 
@@ -235,7 +235,7 @@ mod crowd {
     /// offered something. All are woken by one system call: that of `parking_lot` makes
     /// one per thread, and on a busy machine each may cost the caller its processor.
     #[derive(Debug, Default)]
-    pub(crate) struct Crowd {
+    pub(crate) struct WaitGroup {
         state: Mutex<State>,
         changed: Condvar,
     }
@@ -246,7 +246,7 @@ mod crowd {
         asleep: usize,
     }
 
-    impl Crowd {
+    impl WaitGroup {
         /// Wakes all, to look whether they are done.
         pub(crate) fn wake(&self) {
             drop(self.lock());
@@ -264,7 +264,7 @@ mod crowd {
             state.asleep > 0
         }
 
-        /// Sleeps until `done`, after which somebody calls [`Crowd::wake`], or until it
+        /// Sleeps until `done`, after which somebody calls [`WaitGroup::wake`], or until it
         /// takes an offer; `false` if neither came before `end`.
         pub(crate) fn sleep(&self, end: Moment, done: impl Fn() -> bool) -> bool {
             let mut state = self.lock();
@@ -307,12 +307,12 @@ mod mailbox {
     /// waiting for rings; it then looks for itself at what has changed. A ring
     /// before the sleep is not lost: the sleep ends at once.
     #[derive(Debug, Default)]
-    pub(crate) struct Mailbox(Bell);
+    pub(crate) struct Parker(Bell);
 
-    impl Mailbox {
+    impl Parker {
         /// The calling thread's own: a thread sleeps in one place at a time.
-        pub(crate) fn mine() -> Arc<Mailbox> {
-            thread_local!(static MINE: Arc<Mailbox> = Arc::default());
+        pub(crate) fn mine() -> Arc<Parker> {
+            thread_local!(static MINE: Arc<Parker> = Arc::default());
             MINE.try_with(Arc::clone).unwrap_or_default()
         }
 

@@ -44,8 +44,8 @@ pub(crate) struct Wheel<T> {
     tick: u64,
     /// The tick that `advance` has reached. It never goes back.
     reached: u64,
-    slots: Box<[Slot; SLOTS]>,
-    entries: Vec<Entry<T>>,
+    slots: Box<[WheelSlot; SLOTS]>,
+    entries: Vec<Timer<T>>,
     /// The first free entry; its `next` leads to the others.
     free: Option<usize>,
     len: usize,
@@ -60,18 +60,18 @@ pub(crate) struct Key {
 
 /// The head of one list.
 #[derive(Clone, Copy)]
-struct Slot {
+struct WheelSlot {
     first: Option<usize>,
     /// No item of the list is due before this.
     earliest: Moment,
 }
 
-impl Slot {
-    const EMPTY: Slot = Slot { first: None, earliest: Moment::END };
+impl WheelSlot {
+    const EMPTY: WheelSlot = WheelSlot { first: None, earliest: Moment::END };
 }
 
 /// An item and its place in a list, or a link of the chain of free entries.
-struct Entry<T> {
+struct Timer<T> {
     /// `None` while the entry is free.
     item: Option<T>,
     due: Moment,
@@ -82,9 +82,9 @@ struct Entry<T> {
     next: Option<usize>,
 }
 
-impl<T> Entry<T> {
-    const FREE: Entry<T> =
-        Entry { item: None, due: Moment::END, generation: 0, slot: 0, previous: None, next: None };
+impl<T> Timer<T> {
+    const FREE: Timer<T> =
+        Timer { item: None, due: Moment::END, generation: 0, slot: 0, previous: None, next: None };
 }
 
 impl<T> Wheel<T> {
@@ -95,7 +95,7 @@ impl<T> Wheel<T> {
             start,
             tick: u64::try_from(tick.as_nanos()).unwrap_or(u64::MAX).max(1),
             reached: 0,
-            slots: Box::new([Slot::EMPTY; SLOTS]),
+            slots: Box::new([WheelSlot::EMPTY; SLOTS]),
             entries: Vec::new(),
             free: None,
             len: 0,
@@ -203,7 +203,7 @@ impl<T> Wheel<T> {
             self.free = self.entries[index].next;
             return index;
         }
-        self.entries.push(Entry::FREE);
+        self.entries.push(Timer::FREE);
         self.entries.len() - 1
     }
 
@@ -223,7 +223,7 @@ impl<T> Wheel<T> {
 
     /// Takes an entry out of its slot's list.
     fn unlink(&mut self, index: usize) {
-        let Entry { slot, previous, next, .. } = self.entries[index];
+        let Timer { slot, previous, next, .. } = self.entries[index];
         if let Some(next) = next {
             self.entries[next].previous = previous;
         }
@@ -237,7 +237,7 @@ impl<T> Wheel<T> {
     fn set_first(&mut self, slot: usize, first: Option<usize>) {
         match first {
             Some(_) => self.slots[slot].first = first,
-            None => self.slots[slot] = Slot::EMPTY,
+            None => self.slots[slot] = WheelSlot::EMPTY,
         }
     }
 }

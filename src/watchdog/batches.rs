@@ -7,7 +7,7 @@ use crate::cancel::Limit;
 use crate::command::script::Call;
 use crate::error::Error;
 use crate::pool::request::{Answer, Failure};
-use crate::pool::router::Fleet;
+use crate::pool::router::Router;
 
 /// The most keys of one script call.
 const KEYS: usize = 128;
@@ -26,15 +26,15 @@ pub(super) enum NoAnswer {
     },
 }
 
-pub(super) type Outcome = Result<Answer, NoAnswer>;
+pub(super) type BatchResult = Result<Answer, NoAnswer>;
 
 /// Asks for all items, those of one `kind` together, and reports the outcome of each batch.
 pub(super) fn ask<T, K: Ord>(
-    fleet: &Fleet,
+    fleet: &Router,
     items: &mut [T],
     kind: impl Fn(&T) -> K,
     call: impl Fn(&[T]) -> Call,
-    mut report: impl FnMut(&[T], Outcome),
+    mut report: impl FnMut(&[T], BatchResult),
 ) {
     items.sort_by_key(&kind);
     let batches = items.chunk_by(|a, b| kind(a) == kind(b)).flat_map(|chunk| chunk.chunks(KEYS));
@@ -49,10 +49,10 @@ pub(super) fn ask<T, K: Ord>(
 }
 
 fn send<'a, T: 'a>(
-    fleet: &Fleet,
+    fleet: &Router,
     batches: impl Iterator<Item = &'a [T]>,
     call: impl Fn(&[T]) -> Call,
-    mut report: impl FnMut(&'a [T], Outcome),
+    mut report: impl FnMut(&'a [T], BatchResult),
 ) {
     let moves = fleet.moves();
     let queued: Vec<_> = batches.map(|batch| (batch, fleet.queue_private(call(batch)))).collect();

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::command::script::{Call, Reply};
 use crate::pool::request::{Failure, Outcome};
-use crate::pool::router::Fleet;
+use crate::pool::router::Router;
 use crate::util::sync::Mutex;
 
 /// The replication id of each server, by its address.
@@ -23,7 +23,7 @@ pub(super) struct Histories {
 
 impl Histories {
     /// The nodes that name the same history as when they were last asked.
-    pub(super) fn unchanged(&self, fleet: &Fleet) -> BTreeSet<u32> {
+    pub(super) fn unchanged(&self, fleet: &Router) -> BTreeSet<u32> {
         if self.forbidden.load(Ordering::Relaxed) {
             return BTreeSet::new();
         }

@@ -39,14 +39,14 @@ use crate::error::{Error, LostReason, Result};
 use crate::events::{Event, RenewalFailed, Renewed, Sink};
 use crate::listener::channels::Waiters;
 use crate::local::Local;
-use crate::local::hold::{Lease, Look, Renewal};
-use crate::pool::request::{Answer, Debt, Failure, Request, TooFew};
-use crate::pool::router::Fleet;
+use crate::local::hold::{Hold, HoldStatus, Renewal};
+use crate::pool::request::{Answer, BackgroundTask, Failure, Request, TooFew};
+use crate::pool::router::Router;
 use crate::topology::audit::Auditor;
 use crate::topology::failover::OnReconnect;
-use crate::topology::route::Moves;
+use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment, jittered, millis};
-use crate::util::sync::{Mailbox, Mutex};
+use crate::util::sync::{Mutex, Parker};
 use crate::util::threads;
 use crate::util::wheel::Wheel;
 use batches::NoAnswer;
@@ -78,9 +78,9 @@ const PATIENCE: u32 = 6;
 
 /// A hold, and all that is needed to renew it.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct WatchedHold {
     pub(crate) local: Arc<Local>,
-    pub(crate) lease: Arc<Lease>,
+    pub(crate) lease: Arc<Hold>,
 }
 
 /// The lease with which a script that renews only looks: no key has less left.
@@ -89,7 +89,7 @@ const LOOK: &[u8] = b"-2";
 /// A hold that the server is to be asked for now.
 #[derive(Debug)]
 struct Due {
-    kept: Kept,
+    kept: WatchedHold,
     /// Its lease is to be extended.
     renewed: bool,
 }
@@ -108,25 +108,25 @@ pub(crate) struct WatchdogSettings {
 /// The watchdog of one client.
 pub(crate) struct Watchdog {
     settings: WatchdogSettings,
-    fleet: Arc<Fleet>,
+    fleet: Arc<Router>,
     waiters: Arc<Waiters>,
     auditor: Arc<Auditor>,
     timers: Mutex<Timers>,
-    bell: Mailbox,
+    bell: Parker,
     renew_all: AtomicBool,
     /// A connection was made anew.
     reconnected: AtomicBool,
     histories: Histories,
-    moves: Mutex<Moves>,
+    moves: Mutex<Generation>,
     stop: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Timers {
-    wheel: Wheel<Kept>,
+    wheel: Wheel<WatchedHold>,
     polls: Wheel<Arc<Local>>,
     /// What has fired and is being seen to. A round that panics leaves it to the next.
-    fired: Vec<Kept>,
+    fired: Vec<WatchedHold>,
     polled: Vec<Arc<Local>>,
     /// When the thread will look next.
     planned: Moment,
@@ -159,7 +159,7 @@ impl OnReconnect for Watchdog {
 impl Watchdog {
     pub(crate) fn new(
         settings: WatchdogSettings,
-        fleet: Arc<Fleet>,
+        fleet: Arc<Router>,
         waiters: Arc<Waiters>,
         auditor: Arc<Auditor>,
     ) -> Watchdog {
@@ -170,7 +170,7 @@ impl Watchdog {
             waiters,
             auditor,
             timers: Mutex::new(Timers::new(now)),
-            bell: Mailbox::default(),
+            bell: Parker::default(),
             renew_all: AtomicBool::new(false),
             reconnected: AtomicBool::new(false),
             histories: Histories::default(),
@@ -192,16 +192,16 @@ impl Watchdog {
     }
 
     /// Looks after a hold until [`Watchdog::forget`].
-    pub(crate) fn keep(&self, kept: Kept) {
+    pub(crate) fn keep(&self, kept: WatchedHold) {
         match kept.lease.look(clock::now()) {
-            Look::Held => self.ask_in_time(kept),
-            Look::Over { noticed } => kept.over(noticed, &self.fleet),
+            HoldStatus::Held => self.ask_in_time(kept),
+            HoldStatus::Over { noticed } => kept.over(noticed, &self.fleet),
         }
     }
 
     /// The same for a hold that was granted to a question which was sent when there were so
     /// many moves: after one more, all that are kept have been renewed already.
-    pub(crate) fn keep_granted(&self, kept: Kept, moves: Moves) {
+    pub(crate) fn keep_granted(&self, kept: WatchedHold, moves: Generation) {
         self.keep(kept);
         if self.fleet.moves() != moves {
             self.renew_all.store(true, Ordering::Release);
@@ -211,11 +211,11 @@ impl Watchdog {
 
     /// Sets the timer of a hold: a little later than it might be asked for, lest many are asked
     /// for in small batches, but not after the end of a fixed lease.
-    fn ask_in_time(&self, kept: Kept) {
+    fn ask_in_time(&self, kept: WatchedHold) {
         self.set_timer(kept, |kept| self.time_to_ask(kept));
     }
 
-    fn time_to_ask(&self, kept: &Kept) -> Moment {
+    fn time_to_ask(&self, kept: &WatchedHold) -> Moment {
         let (now, timeout) = (clock::now(), self.settings.timeout);
         let at = kept.lease.ask_at(now, timeout - self.due_below(), self.due_below());
         let spread = jittered(timeout / SPREAD, kept.lease.hold().seed());
@@ -228,7 +228,7 @@ impl Watchdog {
     }
 
     /// Drops the timer of a hold.
-    pub(crate) fn forget(&self, lease: &Lease) {
+    pub(crate) fn forget(&self, lease: &Hold) {
         let timer = lease.take_timer();
         let kept = timer.and_then(|timer| self.timers.lock().wheel.cancel(timer));
         drop(kept);
@@ -238,7 +238,7 @@ impl Watchdog {
         self.settings.timeout * DUE.0 / DUE.1
     }
 
-    fn set_timer(&self, kept: Kept, at: impl FnOnce(&Kept) -> Moment) {
+    fn set_timer(&self, kept: WatchedHold, at: impl FnOnce(&WatchedHold) -> Moment) {
         let lease = Arc::clone(&kept.lease);
         let mut timers = self.timers.lock();
         // No earlier: a later timer must not replace one that was set meanwhile, of a lease
@@ -344,7 +344,7 @@ impl Watchdog {
     }
 
     /// Sees to the timers that fired; the holds that are to be asked for.
-    fn look_at(&self, fired: Vec<Kept>, now: Moment) -> Vec<Due> {
+    fn look_at(&self, fired: Vec<WatchedHold>, now: Moment) -> Vec<Due> {
         let mut due = Vec::new();
         for kept in fired {
             match kept.lease.renewal(now) {
@@ -357,7 +357,7 @@ impl Watchdog {
         due
     }
 
-    fn orphaned(&self, kept: Kept) {
+    fn orphaned(&self, kept: WatchedHold) {
         let name = Arc::clone(kept.local.name().given());
         self.ask_in_time(kept);
         threads::say(|| {
@@ -367,7 +367,7 @@ impl Watchdog {
 
     fn all(&self) -> Vec<Due> {
         let timers = self.timers.lock();
-        let due = |kept: &Kept| Due { kept: kept.clone(), renewed: kept.lease.is_renewed() };
+        let due = |kept: &WatchedHold| Due { kept: kept.clone(), renewed: kept.lease.is_renewed() };
         timers.wheel.iter().map(due).collect()
     }
 
@@ -438,10 +438,10 @@ impl Watchdog {
         self.settings.events.tell(|| Event::Renewed(Renewed { at: at(), holds: holds() }));
     }
 
-    fn extend(&self, kept: &Kept, sent: Moment, now: Moment) {
+    fn extend(&self, kept: &WatchedHold, sent: Moment, now: Moment) {
         match kept.lease.extend(sent, now, self.settings.timeout) {
-            Look::Held => self.ask_in_time(kept.clone()),
-            Look::Over { noticed } => kept.over(noticed, &self.fleet),
+            HoldStatus::Held => self.ask_in_time(kept.clone()),
+            HoldStatus::Over { noticed } => kept.over(noticed, &self.fleet),
         }
     }
 
@@ -526,14 +526,14 @@ impl Timers {
     }
 
     /// What is due, and what a round has left behind that panicked.
-    fn advance(&mut self, now: Moment) -> (Vec<Kept>, Vec<Arc<Local>>) {
+    fn advance(&mut self, now: Moment) -> (Vec<WatchedHold>, Vec<Arc<Local>>) {
         self.fired.retain(|kept| !kept.lease.has_timer());
         self.wheel.advance(now, &mut self.fired);
         self.polls.advance(now, &mut self.polled);
         (self.fired.clone(), self.polled.clone())
     }
 
-    fn take_fired(&mut self) -> (Vec<Kept>, Vec<Arc<Local>>) {
+    fn take_fired(&mut self) -> (Vec<WatchedHold>, Vec<Arc<Local>>) {
         (std::mem::take(&mut self.fired), std::mem::take(&mut self.polled))
     }
 
@@ -550,25 +550,26 @@ impl Timers {
     }
 }
 
-impl Kept {
+impl WatchedHold {
     fn renewal(&self) -> &'static Script {
         self.lease.rules().renewal()
     }
 
     /// The hold is over here: tells of it, if that is news, and ends it there.
-    pub(crate) fn over(&self, noticed: bool, fleet: &Fleet) {
+    pub(crate) fn over(&self, noticed: bool, fleet: &Router) {
         self.local.tell_lost(noticed.then_some(&*self.lease), LostReason::Expired);
         self.undo(fleet);
     }
 
     /// Releases what was lost here and may be kept by the server for a whole lease more.
-    pub(crate) fn undo(&self, fleet: &Fleet) {
+    pub(crate) fn undo(&self, fleet: &Router) {
         if !self.lease.take_kept_there(clock::now()) {
             return;
         }
         let undo = self.lease.undo_call(self.local.name());
         let worth = self.lease.reach().max(clock::now() + self.lease.term());
-        let debt = Debt::new(None, worth).lives_on(self.lease.rules().outlives_its_lease());
+        let debt =
+            BackgroundTask::new(None, worth).lives_on(self.lease.rules().outlives_its_lease());
         let owed = Request::owed(undo, debt);
         fleet.dispatch(fleet.owe(owed, self.lease.haunted()));
     }
@@ -598,8 +599,11 @@ impl Renewals {
 }
 
 /// Asks for holds that one script renews.
-fn renewal<'a>(holds: impl ExactSizeIterator<Item = &'a Kept> + Clone, lease: &[u8]) -> Call {
-    let script = holds.clone().next().map(Kept::renewal);
+fn renewal<'a>(
+    holds: impl ExactSizeIterator<Item = &'a WatchedHold> + Clone,
+    lease: &[u8],
+) -> Call {
+    let script = holds.clone().next().map(WatchedHold::renewal);
     let keys = holds.clone().map(|kept| kept.local.name().key().as_bytes());
     let owners = holds.map(|kept| kept.lease.owner().hold().as_bytes());
     let args = std::iter::once(lease).chain(owners);
@@ -610,7 +614,7 @@ fn renewal<'a>(holds: impl ExactSizeIterator<Item = &'a Kept> + Clone, lease: &[
 }
 
 /// Extends one hold, now: what `extend` and a longer fixed re-entry send.
-pub(crate) fn extension(kept: &Kept, lease: Duration) -> Call {
+pub(crate) fn extension(kept: &WatchedHold, lease: Duration) -> Call {
     let lease = Digits::new(millis(lease).unsigned_abs());
     renewal(std::slice::from_ref(kept).iter(), lease.as_bytes()).replicated()
 }
@@ -633,7 +637,7 @@ mod tests {
     use crate::connection::Address;
     use crate::events::Kind;
     use crate::kind::plain::Plain;
-    use crate::kind::rules::{Ask, Rules};
+    use crate::kind::rules::{AcquireArgs, KindRules};
     use crate::local::hold::Grant;
     use crate::pool::PoolSettings;
     use crate::topology::audit::OnFinding;
@@ -645,12 +649,12 @@ mod tests {
     /// A kind whose first renewal panics.
     struct Panics(AtomicBool);
 
-    impl Rules for Panics {
+    impl KindRules for Panics {
         fn kind(&self) -> Kind {
             Plain.kind()
         }
 
-        fn acquire(&self, ask: &Ask<'_>) -> Call {
+        fn acquire(&self, ask: &AcquireArgs<'_>) -> Call {
             Plain.acquire(ask)
         }
 
@@ -671,7 +675,7 @@ mod tests {
     static PANICS: Panics = Panics(AtomicBool::new(false));
 
     /// The nodes of a cluster at which nobody listens.
-    fn nobody() -> Fleet {
+    fn nobody() -> Router {
         let address = Address::parse("redis://127.0.0.1:1/");
         let timeouts = Timeouts { connect: SECOND, response: SECOND, replicas: Duration::ZERO };
         let seeds = vec![address.expect("a good URL")];
@@ -690,7 +694,7 @@ mod tests {
             repeat: SECOND,
             events: Sink::default(),
         };
-        Fleet::nodes(cluster, settings, Arc::default())
+        Router::nodes(cluster, settings, Arc::default())
     }
 
     fn watchdog() -> Watchdog {
@@ -716,8 +720,8 @@ mod tests {
         for round in 0..5_000 {
             let (watchdog, now) = (watchdog(), clock::now());
             let grant = Grant { renewed: false, ..Grant::owned(now, now + 10 * SECOND) };
-            let lease = Arc::new(Lease::new(grant));
-            let kept = Kept { local: Arc::clone(&local), lease: Arc::clone(&lease) };
+            let lease = Arc::new(Hold::new(grant));
+            let kept = WatchedHold { local: Arc::clone(&local), lease: Arc::clone(&lease) };
             let started = AtomicBool::new(false);
             std::thread::scope(|scope| {
                 scope.spawn(|| {
@@ -742,10 +746,10 @@ mod tests {
     fn a_round_that_panics_loses_no_hold() {
         let (watchdog, now, local) = (watchdog(), clock::now(), local());
         // Less than two thirds of a lease are left, so both are asked for at once.
-        let keep = |rules: &'static dyn Rules| {
+        let keep = |rules: &'static dyn KindRules| {
             let grant = Grant { rules, ..Grant::owned(now, now + 10 * SECOND) };
-            let lease = Arc::new(Lease::new(grant));
-            watchdog.keep(Kept { local: Arc::clone(&local), lease });
+            let lease = Arc::new(Hold::new(grant));
+            watchdog.keep(WatchedHold { local: Arc::clone(&local), lease });
         };
         keep(&PANICS);
         keep(&Plain);

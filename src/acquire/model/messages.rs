@@ -16,17 +16,17 @@
 use super::visitor::{Answered, Manners, Question, Surroundings, acquire};
 use crate::command::name::Name;
 use crate::command::owner::{HoldId, Owner};
-use crate::command::script::{Call, LaneId};
+use crate::command::script::{Call, ConnectionId};
 use crate::connection::model::Server;
 use crate::connection::{Address, Timeouts};
 use crate::events::Sink;
 use crate::kind::plain::Plain;
-use crate::kind::rules::{Ask, Rules as _, Verdict, Wake};
-use crate::listener::channels::{Channel, Session, Waiters};
+use crate::kind::rules::{AcquireArgs, AcquireReply, KindRules as _, Wake};
+use crate::listener::channels::{Channel, ListenerSession, Waiters};
 use crate::listener::model::listen;
 use crate::listener::{Listener, ListenerSettings};
 use crate::local::Local;
-use crate::local::hold::{Lease, PassBounds};
+use crate::local::hold::{Hold, PassBounds};
 use crate::local::table::Counted;
 use crate::topology::route::Route;
 use crate::util::clock::Moment;
@@ -99,7 +99,7 @@ impl Process {
     /// Has a process that is not modelled take the lock.
     fn hold_elsewhere(&self) -> Owner {
         let owner = Owner::new(Uuid::max(), HoldId::next(), "");
-        let acquire = Plain.acquire(&Ask {
+        let acquire = Plain.acquire(&AcquireArgs {
             name: self.local.name(),
             owner: &owner,
             lease: Duration::from_secs(10),
@@ -110,7 +110,7 @@ impl Process {
             wake: None,
         });
         let verdict = Plain.verdict(self.server.execute(&acquire)).expect("a number");
-        assert!(matches!(verdict, Verdict::Granted(_)), "nobody holds it");
+        assert!(matches!(verdict, AcquireReply::Granted(_)), "nobody holds it");
         owner
     }
 
@@ -144,7 +144,7 @@ impl Surroundings for Process {
         self.local.channel(Plain.listens(), &self.waiters).expect("it has one")
     }
 
-    fn session(&self) -> Option<Session> {
+    fn session(&self) -> Option<ListenerSession> {
         self.waiters.session()
     }
 
@@ -161,7 +161,7 @@ impl Surroundings for Process {
     }
 
     fn ask(&self, hold: HoldId, question: Question) -> Answered {
-        let call = Plain.acquire(&Ask {
+        let call = Plain.acquire(&AcquireArgs {
             name: self.local.name(),
             owner: &Owner::new(Uuid::nil(), hold, ""),
             lease: Duration::from_secs(10),
@@ -175,18 +175,18 @@ impl Surroundings for Process {
             }),
         });
         match Plain.verdict(self.server.execute(&call)).expect("a number") {
-            Verdict::Granted(_) => Answered::Granted(LaneId::at(0, 0)),
-            Verdict::Refused { .. } => Answered::Refused,
+            AcquireReply::Granted(_) => Answered::Granted(ConnectionId::at(0, 0)),
+            AcquireReply::Refused { .. } => Answered::Refused,
         }
     }
 
-    fn clean_up(&self, _hold: HoldId, _lane: LaneId) {
+    fn clean_up(&self, _hold: HoldId, _lane: ConnectionId) {
         unreachable!("every question gets its answer here");
     }
 
-    fn keep(&self, _lease: &Arc<Lease>) {}
+    fn keep(&self, _lease: &Arc<Hold>) {}
 
-    fn end(&self, lease: &Arc<Lease>) {
+    fn end(&self, lease: &Arc<Hold>) {
         self.local.end(
             lease,
             Counted::Guard,
@@ -194,7 +194,7 @@ impl Surroundings for Process {
             || {
                 let release = Plain.release(self.local.name(), lease.owner());
                 self.server.execute(&release);
-                LaneId::at(0, 0)
+                ConnectionId::at(0, 0)
             },
         );
         self.local.settled(lease);

@@ -26,11 +26,11 @@ use super::visitor::{Answered, Left, Manners, Question, Surroundings, acquire};
 use crate::cancel::CancelToken;
 use crate::command::name::Name;
 use crate::command::owner::{HoldId, ThreadId};
-use crate::command::script::LaneId;
+use crate::command::script::ConnectionId;
 use crate::error::LostReason;
 use crate::events::{Event, Sink};
-use crate::listener::channels::{Channel, Hearing, Session, Waiters};
-use crate::local::hold::{Lease, PassBounds, Renewal};
+use crate::listener::channels::{Channel, Session, SubscriptionState, Waiters};
+use crate::local::hold::{Hold, PassBounds, Renewal};
 use crate::local::table::Counted;
 use crate::local::{Ended, Local};
 use crate::util::clock::Moment;
@@ -65,7 +65,7 @@ struct World {
     clock: AtomicU64,
     polls: AtomicU64,
     /// All holds that the server has granted and the process has taken.
-    given: Mutex<Vec<Arc<Lease>>>,
+    given: Mutex<Vec<Arc<Hold>>>,
     tally: Mutex<Tally>,
 }
 
@@ -106,15 +106,15 @@ enum Ran {
 }
 
 impl Server {
-    fn queue(&mut self, command: Command, lane: Option<LaneId>) -> LaneId {
-        let LaneId { lane, .. } = lane.unwrap_or(LaneId::at(0, self.next_lane));
+    fn queue(&mut self, command: Command, lane: Option<ConnectionId>) -> ConnectionId {
+        let ConnectionId { lane, .. } = lane.unwrap_or(ConnectionId::at(0, self.next_lane));
         self.next_lane = (self.next_lane + 1) % self.lanes.len();
         self.lanes[lane].push_back(command);
-        LaneId::at(0, lane)
+        ConnectionId::at(0, lane)
     }
 
     /// Nobody may be sent to ask past the release of the one who holds the lock.
-    fn check_order(&self, asked: LaneId) {
+    fn check_order(&self, asked: ConnectionId) {
         let Some((owner, _)) = self.owner else { return };
         let release = Command::Release(owner);
         let passed =
@@ -122,11 +122,11 @@ impl Server {
         assert!(!self.lanes.iter().enumerate().any(passed), "a question overtakes a release");
     }
 
-    fn run(&mut self, lane: LaneId, now: Moment) -> Option<Ran> {
+    fn run(&mut self, lane: ConnectionId, now: Moment) -> Option<Ran> {
         let command = self.lanes[lane.lane].pop_front()?;
         self.owner = self.owner.take_if(|(_, until)| now < *until);
         Some(match command {
-            Command::Ask(hold) => {
+            Command::AcquireArgs(hold) => {
                 let free = self.owner.is_none_or(|(owner, _)| owner == hold);
                 if free {
                     self.owner = Some((hold, now + SERVERS_LEASE));
@@ -158,7 +158,7 @@ impl World {
         let (events, told) = Sink::new();
         let name = Name::new("", "model".into()).expect("a good name");
         let channel = Waiters::default().channel(name.channel());
-        channel.set_hearing(Hearing::Everything);
+        channel.set_hearing(SubscriptionState::Everything);
         Arc::new(World {
             local: Local::new(name, events, bounds),
             told,
@@ -173,7 +173,7 @@ impl World {
     }
 
     /// Has the next command of a line run; `false` if there was none.
-    fn run_next(&self, lane: LaneId) -> bool {
+    fn run_next(&self, lane: ConnectionId) -> bool {
         let now = self.now();
         let ran = self.server.lock().run(lane, now);
         match ran {
@@ -202,12 +202,12 @@ impl World {
         }
     }
 
-    fn run_all(&self, lane: LaneId) {
+    fn run_all(&self, lane: ConnectionId) {
         while self.run_next(lane) {}
     }
 
     /// Ends a guard; tells on which line its release stands, if there is one.
-    fn end_guard(&self, lease: &Arc<Lease>, counted: Counted) -> Option<LaneId> {
+    fn end_guard(&self, lease: &Arc<Hold>, counted: Counted) -> Option<ConnectionId> {
         let mut lane = None;
         let ended = self.local.end(
             lease,
@@ -225,7 +225,7 @@ impl World {
     }
 
     /// What is done with the lock: it is looked after.
-    fn work(&self, mine: &Arc<Lease>) {
+    fn work(&self, mine: &Arc<Hold>) {
         for other in self.given.lock().clone() {
             let both = !Arc::ptr_eq(&other, mine) && self.is_valid(&other) && self.is_valid(mine);
             assert!(!both, "two holds are valid at one time");
@@ -235,12 +235,12 @@ impl World {
         assert!(valid || !self.is_valid(mine), "lost is final");
     }
 
-    fn is_valid(&self, lease: &Lease) -> bool {
+    fn is_valid(&self, lease: &Hold) -> bool {
         self.local.is_valid(lease, self.now())
     }
 
     /// The server forgets the lock, as if somebody had deleted the key. Whose it was.
-    fn delete_key(&self) -> Option<Arc<Lease>> {
+    fn delete_key(&self) -> Option<Arc<Hold>> {
         self.has_lost.store(true, Ordering::Release);
         let owner = self.server.lock().owner.take();
         let given = self.given.lock();
@@ -272,7 +272,7 @@ impl World {
     }
 
     /// What the watchdog does when the timer of a hold fires.
-    fn watch_over(&self, lease: &Lease) {
+    fn watch_over(&self, lease: &Hold) {
         if let Renewal::Over { noticed } = lease.renewal(self.now()) {
             self.local.tell_lost(noticed.then_some(lease), LostReason::Expired);
         }
@@ -280,7 +280,7 @@ impl World {
 
     /// All is over: nothing may be left.
     fn check_rest(&self) {
-        (0..2).for_each(|lane| self.run_all(LaneId::at(0, lane)));
+        (0..2).for_each(|lane| self.run_all(ConnectionId::at(0, lane)));
         self.local.assert_at_rest();
         let owner = self.server.lock().owner;
         assert!(owner.is_none_or(|(_, until)| until <= self.now()), "the key is free: {owner:?}");
@@ -317,7 +317,7 @@ impl Surroundings for World {
 
     fn ask(&self, hold: HoldId, question: Question) -> Answered {
         let mut server = self.server.lock();
-        let lane = server.queue(Command::Ask(hold), question.lane);
+        let lane = server.queue(Command::AcquireArgs(hold), question.lane);
         if question.free_here {
             server.check_order(lane);
         }
@@ -335,17 +335,17 @@ impl Surroundings for World {
         }
     }
 
-    fn clean_up(&self, hold: HoldId, lane: LaneId) {
+    fn clean_up(&self, hold: HoldId, lane: ConnectionId) {
         self.server.lock().queue(Command::CleanUp(hold), Some(lane));
         self.run_all(lane);
     }
 
-    fn keep(&self, lease: &Arc<Lease>) {
+    fn keep(&self, lease: &Arc<Hold>) {
         self.given.lock().push(Arc::clone(lease));
         self.watch_over(lease);
     }
 
-    fn end(&self, lease: &Arc<Lease>) {
+    fn end(&self, lease: &Arc<Hold>) {
         self.end_guard(lease, Counted::Guard);
     }
 }
@@ -378,7 +378,7 @@ impl Guest {
         self.go(world, &lease);
     }
 
-    fn visit_again(&self, world: &World, lease: &Arc<Lease>) {
+    fn visit_again(&self, world: &World, lease: &Arc<Hold>) {
         match acquire(world, &self.manners) {
             Ok(again) => {
                 let again = again.expect("a caller that holds the lock gets in");
@@ -389,7 +389,7 @@ impl Guest {
         }
     }
 
-    fn go(&self, world: &World, lease: &Arc<Lease>) {
+    fn go(&self, world: &World, lease: &Arc<Hold>) {
         let lane = world.end_guard(lease, Counted::Guard);
         if let (true, Some(lane)) = (self.unlocks, lane) {
             world.run_all(lane);

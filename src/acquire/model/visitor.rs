@@ -1,15 +1,15 @@
 //! The wait loop of the models: [`InLine`](super::super::InLine) without an engine.
 
-use crate::acquire::schedule::{Pace, Questions};
+use crate::acquire::schedule::{Pace, RetrySchedule};
 use crate::cancel::{CancelToken, Watching};
 use crate::command::owner::{HoldId, Owner, ThreadId};
-use crate::command::script::LaneId;
+use crate::command::script::ConnectionId;
 use crate::error::{Error, ErrorKind};
 use crate::kind::plain::Plain;
-use crate::listener::channels::{Channel, Hearing, Session, Waiting};
-use crate::local::hold::{self, Grant, Lease};
+use crate::listener::channels::{Channel, ListenerSession, SubscriptionState, Waiting};
+use crate::local::hold::{self, Grant, Hold};
 use crate::local::queue::Ticket;
-use crate::local::table::{Entry, Wish};
+use crate::local::table::{EntryOutcome, EntryRequest};
 use crate::local::{Caller, Local, Turn};
 use crate::util::clock::Moment;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(super) trait Surroundings {
     fn known_channel(&self) -> Option<&Arc<Channel>>;
     fn channel(&self) -> &Arc<Channel>;
     /// The listener's connection, while it can be told what to subscribe to.
-    fn session(&self) -> Option<Session>;
+    fn session(&self) -> Option<ListenerSession>;
     /// Calls the listener, which may have gone idle.
     fn call_listener(&self) {}
     fn now(&self) -> Moment;
@@ -35,17 +35,17 @@ pub(super) trait Surroundings {
     /// Asks the server, on the given line or on any; see [`Answered`].
     fn ask(&self, hold: HoldId, question: Question) -> Answered;
     /// Queues the release of a hold that may never have been.
-    fn clean_up(&self, hold: HoldId, lane: LaneId);
+    fn clean_up(&self, hold: HoldId, lane: ConnectionId);
     /// A hold is the visitor's, from the server.
-    fn keep(&self, lease: &Arc<Lease>);
+    fn keep(&self, lease: &Arc<Hold>);
     /// The visitor does not want a hold that it was passed.
-    fn end(&self, lease: &Arc<Lease>);
+    fn end(&self, lease: &Arc<Hold>);
 }
 
 /// A question, and what is known when it is asked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Question {
-    pub(super) lane: Option<LaneId>,
+    pub(super) lane: Option<ConnectionId>,
     /// Nobody of this process holds the lock.
     pub(super) free_here: bool,
     /// It has the listener told of the channel.
@@ -57,9 +57,9 @@ pub(super) struct Question {
 /// What became of a question, and on which line.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answered {
-    Granted(LaneId),
+    Granted(ConnectionId),
     Refused,
-    Nothing(LaneId),
+    Nothing(ConnectionId),
 }
 
 /// How a visitor behaves.
@@ -99,8 +99,8 @@ pub(super) struct Visitor<'a, S> {
     caller: Caller,
     ticket: Ticket,
     hold: HoldId,
-    questions: Questions,
-    open: Option<LaneId>,
+    questions: RetrySchedule,
+    open: Option<ConnectionId>,
     /// What [`Surroundings::polls`] was at the last question.
     polls: u64,
     watching: Option<[Option<Watching>; 2]>,
@@ -111,11 +111,12 @@ pub(super) struct Visitor<'a, S> {
 pub(super) fn acquire<S: Surroundings>(
     around: &S,
     manners: &Manners,
-) -> Result<Option<Arc<Lease>>, Left> {
+) -> Result<Option<Arc<Hold>>, Left> {
     let Manners { owned, waits, renewed, .. } = *manners;
-    let (wish, now) = (Wish { rules: &Plain, owned, waits, endless: false, renewed }, around.now());
+    let (wish, now) =
+        (EntryRequest { rules: &Plain, owned, waits, endless: false, renewed }, around.now());
     let entry = around.local().enter(&wish, None, ThreadId::current(), now).map_err(|_| Left)?;
-    if let Entry::Again(lease) = entry {
+    if let EntryOutcome::Again(lease) = entry {
         return Ok(Some(lease));
     }
     let caller = Caller::new(wish);
@@ -134,7 +135,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
             caller,
             ticket,
             hold,
-            questions: Questions::new(around.now(), LEASE, hold.seed(), Pace::Polled),
+            questions: RetrySchedule::new(around.now(), LEASE, hold.seed(), Pace::Polled),
             open: None,
             polls: around.polls(),
             watching: None,
@@ -142,7 +143,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
         }
     }
 
-    fn run(mut self) -> Result<Option<Arc<Lease>>, Left> {
+    fn run(mut self) -> Result<Option<Arc<Hold>>, Left> {
         let outcome = match self.wait() {
             Ok(Some(lease)) => Ok(Some(lease)),
             Ok(None) => Ok(self.around.local().leave(self.ticket)),
@@ -158,7 +159,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
         outcome
     }
 
-    fn wait(&mut self) -> Result<Option<Arc<Lease>>, Left> {
+    fn wait(&mut self) -> Result<Option<Arc<Hold>>, Left> {
         loop {
             let now = self.around.now();
             let turn = self.around.local().turn(self.ticket, now);
@@ -189,7 +190,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
         }
     }
 
-    fn take(&self, lease: Arc<Lease>) -> Result<Arc<Lease>, Left> {
+    fn take(&self, lease: Arc<Hold>) -> Result<Arc<Hold>, Left> {
         match self.check_wanted() {
             Ok(()) => Ok(lease),
             Err(left) => {
@@ -211,7 +212,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
         !first && (!self.manners.waits || is_cancelled(&self.manners.patience))
     }
 
-    fn give_up(&self) -> Result<Option<Arc<Lease>>, Left> {
+    fn give_up(&self) -> Result<Option<Arc<Hold>>, Left> {
         match self.around.local().trouble(self.around.now()) {
             Some(_) => Err(Left),
             None => Ok(None),
@@ -252,15 +253,15 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
         mailbox.sleep(Moment::END);
     }
 
-    fn ask(&mut self, turn: &Turn) -> Result<Option<Arc<Lease>>, Left> {
+    fn ask(&mut self, turn: &Turn) -> Result<Option<Arc<Hold>>, Left> {
         self.polls = self.around.polls();
         let session = self.around.session().filter(|_| self.manners.waits);
         let channel = match session {
             Some(_) => Some(self.around.channel()),
             None => self.around.known_channel(),
         };
-        let hearing = channel.map_or(Hearing::Nothing, |channel| channel.hearing());
-        let told = session.filter(|_| hearing == Hearing::Nothing);
+        let hearing = channel.map_or(SubscriptionState::Nothing, |channel| channel.hearing());
+        let told = session.filter(|_| hearing == SubscriptionState::Nothing);
         self.questions.before(channel.map(|channel| channel.news()), hearing, told);
         let sent = self.around.now();
         let (lane, free_here) = match turn {
@@ -285,7 +286,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
         }
     }
 
-    fn granted(&mut self, sent: Moment, lane: LaneId) -> Result<Arc<Lease>, Left> {
+    fn granted(&mut self, sent: Moment, lane: ConnectionId) -> Result<Arc<Hold>, Left> {
         let (deadline, now) = (hold::deadline(sent, LEASE), self.around.now());
         if deadline <= now {
             self.open = Some(lane);

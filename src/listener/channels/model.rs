@@ -18,10 +18,10 @@ struct Server {
 }
 
 impl Server {
-    fn new(hearing: Hearing) -> Arc<Server> {
+    fn new(hearing: SubscriptionState) -> Arc<Server> {
         let channel = Waiters::default().channel("model");
         channel.set_hearing(hearing);
-        let subscribed = AtomicBool::new(hearing == Hearing::Everything);
+        let subscribed = AtomicBool::new(hearing == SubscriptionState::Everything);
         Arc::new(Server { free: AtomicBool::new(false), subscribed, channel })
     }
 
@@ -52,14 +52,14 @@ impl Server {
     fn listen(&self) {
         self.subscribe();
         self.subscribed.store(false, Ordering::Release);
-        self.channel.set_hearing(Hearing::Nothing);
+        self.channel.set_hearing(SubscriptionState::Nothing);
         self.subscribe();
     }
 
     fn subscribe(&self) {
-        self.channel.set_hearing(Hearing::Asked);
+        self.channel.set_hearing(SubscriptionState::Asked);
         self.subscribed.store(true, Ordering::Release);
-        self.channel.set_hearing(Hearing::Everything);
+        self.channel.set_hearing(SubscriptionState::Everything);
     }
 }
 
@@ -74,13 +74,15 @@ fn race<const N: usize>(server: &Arc<Server>, steps: [fn(&Server); N]) {
 
 #[test]
 fn a_message_between_a_question_and_the_sleep_is_not_missed() {
-    check_all(|| race(&Server::new(Hearing::Everything), [Server::wait, Server::release]));
+    check_all(|| {
+        race(&Server::new(SubscriptionState::Everything), [Server::wait, Server::release])
+    });
 }
 
 #[test]
 fn a_release_that_was_not_announced_is_found_when_the_subscription_is_confirmed() {
     check(|| {
         let steps = [Server::wait, Server::release, Server::listen];
-        race(&Server::new(Hearing::Nothing), steps);
+        race(&Server::new(SubscriptionState::Nothing), steps);
     });
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 const NOW: Moment = at(1);
 const DEADLINE: Moment = at(10);
-const NOTICED: Look = Look::Over { noticed: true };
+const NOTICED: HoldStatus = HoldStatus::Over { noticed: true };
 
 const fn at(seconds: u64) -> Moment {
     Moment::from_nanos(seconds * 1_000_000_000)
@@ -23,12 +23,12 @@ fn bounds() -> PassBounds {
     PassBounds { passes: 1, time: Duration::MAX, least_left: Duration::ZERO }
 }
 
-fn lease() -> Arc<Lease> {
-    Arc::new(Lease::new(Grant::owned(Moment::START, DEADLINE)))
+fn lease() -> Arc<Hold> {
+    Arc::new(Hold::new(Grant::owned(Moment::START, DEADLINE)))
 }
 
 /// Has each step taken by a thread of its own; what each came to.
-fn race<const N: usize>(lease: &Arc<Lease>, steps: [fn(&Lease) -> bool; N]) -> [bool; N] {
+fn race<const N: usize>(lease: &Arc<Hold>, steps: [fn(&Hold) -> bool; N]) -> [bool; N] {
     let threads = steps.map(|step| {
         let lease = Arc::clone(lease);
         thread::spawn(move || step(&lease))
@@ -36,37 +36,37 @@ fn race<const N: usize>(lease: &Arc<Lease>, steps: [fn(&Lease) -> bool; N]) -> [
     threads.map(|thread| thread.join().expect("no thread of a model panics"))
 }
 
-fn releases(lease: &Lease) -> bool {
-    lease.release(NOW) == Look::Held
+fn releases(lease: &Hold) -> bool {
+    lease.release(NOW) == HoldStatus::Held
 }
 
-fn loses(lease: &Lease) -> bool {
+fn loses(lease: &Hold) -> bool {
     let news = lease.lose();
-    assert_eq!(lease.look(NOW), Look::Over { noticed: false }, "lost is final");
+    assert_eq!(lease.look(NOW), HoldStatus::Over { noticed: false }, "lost is final");
     assert!(!lease.pass(NOW, &bounds(), &Holder::owned()), "a lost hold is not passed on");
     news
 }
 
-fn expires(lease: &Lease) -> bool {
+fn expires(lease: &Hold) -> bool {
     lease.look(DEADLINE) == NOTICED
 }
 
-fn extends(lease: &Lease) -> bool {
-    lease.extend(NOW, NOW, Duration::from_secs(20)) == Look::Held
+fn extends(lease: &Hold) -> bool {
+    lease.extend(NOW, NOW, Duration::from_secs(20)) == HoldStatus::Held
 }
 
-fn passes(lease: &Lease) -> bool {
+fn passes(lease: &Hold) -> bool {
     lease.pass(NOW, &bounds(), &Holder::owned())
 }
 
-fn waits(lease: &Lease) -> bool {
-    while lease.look(NOW) == Look::Held {
+fn waits(lease: &Hold) -> bool {
+    while lease.look(NOW) == HoldStatus::Held {
         lease.wait(Moment::END);
     }
     true
 }
 
-fn ends_once(steps: [fn(&Lease) -> bool; 2]) {
+fn ends_once(steps: [fn(&Hold) -> bool; 2]) {
     let lease = lease();
     let ends = race(&lease, steps);
     assert_eq!(ends.into_iter().filter(|end| *end).count(), 1, "one end, told once");
@@ -108,7 +108,7 @@ fn a_hold_that_is_passed_once_is_passed_to_one() {
 
 #[test]
 fn who_waits_for_the_end_of_a_hold_hears_of_it() {
-    check_all(|| assert_eq!(race(&lease(), [waits, Lease::lose]), [true, true]));
+    check_all(|| assert_eq!(race(&lease(), [waits, Hold::lose]), [true, true]));
     check_all(|| assert_eq!(race(&lease(), [waits, releases]), [true, true]));
 }
 

@@ -5,26 +5,26 @@ use std::sync::Arc;
 
 use crate::command::owner::{Holder, ThreadId};
 use crate::error::{Error, ErrorKind, Result};
-use crate::local::queue::{Gate, Ticket};
+use crate::local::queue::{Ticket, WaitQueue};
 use crate::local::table;
-use crate::lock::quorum::Majority;
-use crate::util::sync::{Mailbox, Mutex};
+use crate::lock::quorum::Quorum;
+use crate::util::sync::{Mutex, Parker};
 
 /// Who of this process holds one of these locks, and who waits for it.
 #[derive(Debug, Default)]
-pub(super) struct Line(Mutex<LineState>);
+pub(super) struct RedQueue(Mutex<RedQueueState>);
 
 #[derive(Debug, Default)]
-struct LineState {
-    gate: Gate<Arc<Mailbox>>,
-    holds: Vec<Held>,
+struct RedQueueState {
+    gate: WaitQueue<Arc<Parker>>,
+    holds: Vec<RedHoldEntry>,
     /// Why the last question of this process got no answer.
     trouble: Option<Error>,
 }
 
 #[derive(Debug)]
-struct Held {
-    majority: Arc<Majority>,
+struct RedHoldEntry {
+    majority: Arc<Quorum>,
     holder: Holder,
     guards: usize,
     leaked: usize,
@@ -32,7 +32,7 @@ struct Held {
 
 /// What a caller wants.
 #[derive(Clone, Copy)]
-pub(super) struct Wish {
+pub(super) struct RedRequest {
     /// A hold that is no thread's.
     pub(super) owned: bool,
     pub(super) waits: bool,
@@ -41,30 +41,30 @@ pub(super) struct Wish {
 }
 
 /// How a caller comes to a hold.
-pub(super) enum Entry {
-    Again(Arc<Majority>),
+pub(super) enum RedEntry {
+    Again(Arc<Quorum>),
     InLine(Ticket),
     /// It would have to wait, and does not.
     Busy,
 }
 
 /// What a caller in line has to do.
-pub(super) enum Turn {
+pub(super) enum RedTurn {
     /// Wait until the mailbox rings.
     Behind,
     /// Wait for the end of a hold of this process.
-    HeldHere(Arc<Majority>),
+    HeldHere(Arc<Quorum>),
     Ask,
 }
 
 /// A panic leaves it in order: loggers and callbacks run with no lock held (`tests/panics.rs`).
-impl RefUnwindSafe for Line {}
+impl RefUnwindSafe for RedQueue {}
 
-impl Line {
-    pub(super) fn enter(&self, wish: Wish, mailbox: &Arc<Mailbox>) -> Result<Entry> {
+impl RedQueue {
+    pub(super) fn enter(&self, wish: RedRequest, mailbox: &Arc<Parker>) -> Result<RedEntry> {
         let mut state = self.0.lock();
         let (left_behind, holds) =
-            state.holds.drain(..).partition::<Vec<_>, _>(Held::is_left_behind);
+            state.holds.drain(..).partition::<Vec<_>, _>(RedHoldEntry::is_left_behind);
         state.holds = holds;
         let entry = state.enter(wish, mailbox);
         drop(state);
@@ -74,12 +74,12 @@ impl Line {
     }
 
     /// What the caller with that ticket has to do.
-    pub(super) fn turn(&self, ticket: Ticket) -> Turn {
+    pub(super) fn turn(&self, ticket: Ticket) -> RedTurn {
         let state = self.0.lock();
         match state.holds.iter().find(|held| held.majority.check().is_ok()) {
-            _ if !state.gate.is_front(ticket) => Turn::Behind,
-            Some(held) => Turn::HeldHere(Arc::clone(&held.majority)),
-            None => Turn::Ask,
+            _ if !state.gate.is_front(ticket) => RedTurn::Behind,
+            Some(held) => RedTurn::HeldHere(Arc::clone(&held.majority)),
+            None => RedTurn::Ask,
         }
     }
 
@@ -99,14 +99,14 @@ impl Line {
         self.0.lock().trouble.clone()
     }
 
-    pub(super) fn granted(&self, majority: &Arc<Majority>, holder: Holder) {
-        let held = Held { majority: Arc::clone(majority), holder, guards: 1, leaked: 0 };
+    pub(super) fn granted(&self, majority: &Arc<Quorum>, holder: Holder) {
+        let held = RedHoldEntry { majority: Arc::clone(majority), holder, guards: 1, leaked: 0 };
         self.0.lock().holds.push(held);
     }
 
     /// Ends one guard of a hold; whether it was the last. Then the hold has to be released and
-    /// [removed](Line::remove).
-    pub(super) fn end(&self, majority: &Arc<Majority>) -> bool {
+    /// [removed](RedQueue::remove).
+    pub(super) fn end(&self, majority: &Arc<Quorum>) -> bool {
         let mut state = self.0.lock();
         let Some(held) = state.held(majority) else { return true };
         held.guards = held.guards.saturating_sub(1);
@@ -114,13 +114,13 @@ impl Line {
     }
 
     /// The hold is released, or lost: the next may ask.
-    pub(super) fn remove(&self, majority: &Arc<Majority>) {
+    pub(super) fn remove(&self, majority: &Arc<Quorum>) {
         let mut state = self.0.lock();
         state.holds.retain(|held| !Arc::ptr_eq(&held.majority, majority));
         state.ring_front();
     }
 
-    pub(super) fn leak(&self, majority: &Arc<Majority>) {
+    pub(super) fn leak(&self, majority: &Arc<Quorum>) {
         if let Some(held) = self.0.lock().held(majority) {
             held.guards = held.guards.saturating_sub(1);
             held.leaked += 1;
@@ -128,12 +128,13 @@ impl Line {
     }
 
     /// The leaked hold that this thread may end: its own, or nobody's. It has a guard again.
-    pub(super) fn take_leaked(&self) -> Option<Arc<Majority>> {
+    pub(super) fn take_leaked(&self) -> Option<Arc<Quorum>> {
         let (thread, mut state) = (ThreadId::current(), self.0.lock());
-        let own = |held: &Held| held.leaked > 0 && held.holder.is_thread(thread);
-        let nobodys =
-            |held: &Held| held.holder.has_ended() || held.holder.is_owned() && held.leaked > 0;
-        let valid = |held: &Held| nobodys(held) && held.majority.check().is_ok();
+        let own = |held: &RedHoldEntry| held.leaked > 0 && held.holder.is_thread(thread);
+        let nobodys = |held: &RedHoldEntry| {
+            held.holder.has_ended() || held.holder.is_owned() && held.leaked > 0
+        };
+        let valid = |held: &RedHoldEntry| nobodys(held) && held.majority.check().is_ok();
         let at = state.holds.iter().position(own);
         let at = at.or_else(|| state.holds.iter().position(valid));
         let at = at.or_else(|| state.holds.iter().position(nobodys))?;
@@ -154,15 +155,15 @@ impl Line {
     }
 }
 
-impl LineState {
-    fn enter(&mut self, wish: Wish, mailbox: &Arc<Mailbox>) -> Result<Entry> {
-        let (thread, Wish { owned, waits, endless }) = (ThreadId::current(), wish);
+impl RedQueueState {
+    fn enter(&mut self, wish: RedRequest, mailbox: &Arc<Parker>) -> Result<RedEntry> {
+        let (thread, RedRequest { owned, waits, endless }) = (ThreadId::current(), wish);
         if let Some(own) = self.holds.iter_mut().find(|held| held.holder.is_thread(thread)) {
             let valid = own.majority.check().is_ok();
             match (owned, valid) {
                 (false, true) => {
                     own.guards += 1;
-                    return Ok(Entry::Again(Arc::clone(&own.majority)));
+                    return Ok(RedEntry::Again(Arc::clone(&own.majority)));
                 }
                 (false, false) => return Err(table::lost_before(own.majority.lost_reason())),
                 (true, true) if waits => return Err(deadlock()),
@@ -174,12 +175,12 @@ impl LineState {
         }
         let free = self.gate.is_empty() && !self.is_held();
         match free || waits {
-            true => Ok(Entry::InLine(self.gate.enter(Arc::clone(mailbox)))),
-            false => Ok(Entry::Busy),
+            true => Ok(RedEntry::InLine(self.gate.enter(Arc::clone(mailbox)))),
+            false => Ok(RedEntry::Busy),
         }
     }
 
-    fn held(&mut self, majority: &Arc<Majority>) -> Option<&mut Held> {
+    fn held(&mut self, majority: &Arc<Quorum>) -> Option<&mut RedHoldEntry> {
         self.holds.iter_mut().find(|held| Arc::ptr_eq(&held.majority, majority))
     }
 
@@ -194,7 +195,7 @@ impl LineState {
     }
 }
 
-impl Held {
+impl RedHoldEntry {
     /// Whether it is an owned guard's that this thread took.
     fn bars(&self, thread: ThreadId) -> bool {
         self.guards > 0 && self.holder.was_taken_by(thread) && self.majority.check().is_ok()

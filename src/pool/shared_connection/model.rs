@@ -33,12 +33,12 @@ use crate::connection::Address;
 use crate::connection::model::{Mishap, Server};
 use crate::error::Error;
 use crate::kind::plain::Plain;
-use crate::kind::rules::{Ask, Rules as _, Verdict};
-use crate::local::hold::{Grant, Lease};
-use crate::pool::request::{Answer, Debt, Failure, Observer, Settle};
+use crate::kind::rules::{AcquireArgs, AcquireReply, KindRules as _};
+use crate::local::hold::{Grant, Hold};
+use crate::pool::request::{Answer, BackgroundTask, Failure, Observer, OnOutcome};
 use crate::topology::route::Route;
 use crate::util::model::check;
-use crate::util::sync::Mailbox;
+use crate::util::sync::Parker;
 use shuttle::thread::{self, JoinHandle};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -59,7 +59,7 @@ enum Stay {
 use Stay::{Gone, Hasty, Patient};
 
 impl Stay {
-    fn wait(self, lane: &Lane, slot: &Arc<Slot>) -> Outcome {
+    fn wait(self, lane: &SharedConnection, slot: &Arc<ReplySlot>) -> Outcome {
         let (limit, line_end) = match self {
             Patient => (Limit::none(), Moment::END),
             Hasty => (Limit::none(), Moment::START),
@@ -71,7 +71,7 @@ impl Stay {
 
 struct World {
     server: Arc<Server>,
-    lane: Arc<Lane>,
+    lane: Arc<SharedConnection>,
     reaper: Arc<Reaper>,
     /// What was queued, in order.
     queued: Mutex<Vec<String>>,
@@ -83,24 +83,24 @@ struct World {
 /// What the thread that sees to owed requests is told.
 #[derive(Default)]
 struct Reaper {
-    bell: Mailbox,
+    bell: Parker,
     open: Mutex<usize>,
 }
 
 impl Observer for Reaper {
-    fn reconnected(&self, _lane: LaneId, _address: &Arc<str>) {}
+    fn reconnected(&self, _lane: ConnectionId, _address: &Arc<str>) {}
 
-    fn answered(&self, _lane: LaneId, request: Request, answer: Answer) {
+    fn answered(&self, _lane: ConnectionId, request: Request, answer: Answer) {
         self.settle(request, Ok(answer));
     }
 
-    fn failed(&self, _lane: LaneId, request: Request, error: Error) {
+    fn failed(&self, _lane: ConnectionId, request: Request, error: Error) {
         self.settle(request, Err(error));
     }
 
     fn astray(
         &self,
-        _lane: LaneId,
+        _lane: ConnectionId,
         request: Request,
         _direction: crate::error::Direction,
         error: Error,
@@ -108,11 +108,11 @@ impl Observer for Reaper {
         self.settle(request, Err(error));
     }
 
-    fn deserted(&self, _lane: LaneId) {
+    fn deserted(&self, _lane: ConnectionId) {
         self.bell.ring();
     }
 
-    fn unread(&self, _lane: LaneId) {
+    fn unread(&self, _lane: ConnectionId) {
         self.bell.ring();
     }
 }
@@ -125,7 +125,7 @@ impl Reaper {
         self.bell.ring();
     }
 
-    fn run(&self, lane: &Lane) {
+    fn run(&self, lane: &SharedConnection) {
         while *self.open.lock() > 0 {
             if lane.queued() > 0 || lane.unread() != Unread::Nothing {
                 lane.serve();
@@ -139,7 +139,7 @@ impl Reaper {
 #[derive(Default)]
 struct Creditor(Mutex<Option<Result<Answer>>>);
 
-impl Settle for Creditor {
+impl OnOutcome for Creditor {
     fn settle(&self, outcome: Result<Answer>) {
         let before = self.0.lock().replace(outcome);
         assert!(before.is_none(), "a debt is settled once");
@@ -149,7 +149,7 @@ impl Settle for Creditor {
 impl World {
     /// `debts` is how many requests will be owed.
     fn new(debts: usize) -> Arc<World> {
-        let reaper = Arc::new(Reaper { bell: Mailbox::default(), open: Mutex::new(debts) });
+        let reaper = Arc::new(Reaper { bell: Parker::default(), open: Mutex::new(debts) });
         static ADDRESS: OnceLock<Address> = OnceLock::new();
         let address = ADDRESS.get_or_init(|| Address::parse("redis://model/").expect("a URL"));
         let link = Link {
@@ -162,7 +162,7 @@ impl World {
         };
         let timeouts =
             Timeouts { connect: Duration::MAX, response: Duration::MAX, replicas: Duration::ZERO };
-        let lane = Lane::new(LaneId::at(0, 0), Arc::new(link), timeouts);
+        let lane = SharedConnection::new(ConnectionId::at(0, 0), Arc::new(link), timeouts);
         let (server, queued) = (Server::start(), Mutex::default());
         let most_copies = AtomicUsize::new(2);
         Arc::new(World { server, lane, reaper, queued, most_copies })
@@ -227,8 +227,8 @@ impl World {
     }
 }
 
-fn debt_to(creditor: &Arc<Creditor>) -> Debt {
-    let settle = Arc::clone(creditor) as Arc<dyn Settle>;
+fn debt_to(creditor: &Arc<Creditor>) -> BackgroundTask {
+    let settle = Arc::clone(creditor) as Arc<dyn OnOutcome>;
     Debt::new(Some(settle), Moment::END)
 }
 
@@ -354,12 +354,12 @@ fn a_question_stays_behind_the_release_before_it() {
             let world = World::new(1);
             let (first, second) = (Locking::new(), Locking::new());
             let granted = world.call(first.take()).expect("nothing is wrong yet");
-            assert_eq!(Plain.verdict(granted.reply).expect("a number"), Verdict::Granted(0));
+            assert_eq!(Plain.verdict(granted.reply).expect("a number"), AcquireReply::Granted(0));
             let next = move |world: &World| {
                 world.owe_call(first.free());
                 if let Ok(answer) = world.call(second.take()) {
                     let verdict = Plain.verdict(answer.reply).expect("a number");
-                    assert_eq!(verdict, Verdict::Granted(0), "the release came too late");
+                    assert_eq!(verdict, AcquireReply::Granted(0), "the release came too late");
                 }
             };
             join([
@@ -418,7 +418,7 @@ impl Locking {
 
     fn take(&self) -> Call {
         let (name, owner, lease) = (&self.name, &self.owner, Duration::MAX);
-        Plain.acquire(&Ask {
+        Plain.acquire(&AcquireArgs {
             name,
             owner,
             lease,
@@ -448,7 +448,7 @@ impl World {
     fn lock_alone(&self, name: &'static str) {
         let locking = Locking::of(name);
         let taken = self.call(locking.take()).expect("sent again if it breaks");
-        assert_eq!(Plain.verdict(taken.reply).expect("a number"), Verdict::Granted(0));
+        assert_eq!(Plain.verdict(taken.reply).expect("a number"), AcquireReply::Granted(0));
         let freed = self.call(locking.free()).expect("sent again if it breaks");
         let left = freed.reply == Reply::Int(0) || freed.doubtful;
         assert!(left, "it had nothing to free: {freed:?}");
