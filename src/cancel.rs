@@ -47,7 +47,7 @@ impl CancelToken {
     /// Ends the waits that were given this token, and all later ones. Does not block.
     pub fn cancel(&self) {
         self.0.cancelled.store(true, Ordering::Release);
-        self.0.waiting.lock().values().for_each(|mailbox| mailbox.ring());
+        self.0.waiting.lock().values().for_each(|parker| parker.unpark());
     }
 
     /// Returns whether [`cancel`](CancelToken::cancel) was called.
@@ -66,9 +66,9 @@ impl CancelToken {
 
     /// Has the mailbox rung at cancellation, until the answer is dropped. To be
     /// looked at ([`CancelToken::is_cancelled`]) after this and before each sleep.
-    pub(crate) fn watch(&self, mailbox: &Arc<Parker>) -> Watching {
-        let key = Arc::as_ptr(mailbox) as usize;
-        self.0.waiting.lock().insert(key, Arc::clone(mailbox));
+    pub(crate) fn watch(&self, parker: &Arc<Parker>) -> Watching {
+        let key = Arc::as_ptr(parker) as usize;
+        self.0.waiting.lock().insert(key, Arc::clone(parker));
         Watching { token: self.clone(), key }
     }
 }
@@ -187,7 +187,7 @@ impl<'a> Limit<'a> {
         let mut now = clock::now();
         let end = now + span;
         while now < end && !self.is_over(now) {
-            Parker::default().sleep(end.min(self.next_look(now)));
+            Parker::default().park_until(end.min(self.next_look(now)));
             now = clock::now();
         }
     }
@@ -212,10 +212,10 @@ mod tests {
 
     #[test]
     fn a_cancellation_wakes_who_watches_and_nobody_else() {
-        let (token, mailbox) = (CancelToken::new(), Arc::default());
-        let watching = token.watch(&mailbox);
+        let (token, parker) = (CancelToken::new(), Arc::default());
+        let watching = token.watch(&parker);
         token.cancel();
-        mailbox.sleep(Moment::END);
+        parker.park_until(Moment::END);
         drop(watching);
         assert!(token.0.waiting.lock().is_empty());
     }

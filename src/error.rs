@@ -54,7 +54,7 @@ pub struct Error(Arc<ErrorDetails>);
 #[derive(Clone)]
 struct ErrorDetails {
     kind: ErrorKind,
-    outlook: Retryability,
+    retryability: Retryability,
     message: Cow<'static, str>,
     code: Option<Box<str>>,
     lost: Option<LostReason>,
@@ -123,7 +123,7 @@ impl ErrorKind {
         }
     }
 
-    fn outlook(self) -> Retryability {
+    fn retryability(self) -> Retryability {
         match self {
             ErrorKind::Connection | ErrorKind::Timeout | ErrorKind::PoolTimeout => {
                 Retryability::Passing
@@ -163,9 +163,18 @@ impl Error {
     /// Returns an error of that kind with that text, for the tests of a program.
     #[must_use = "an error does nothing until it is returned"]
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Error {
-        let (outlook, message) = (kind.outlook(), message.into());
+        let (retryability, message) = (kind.retryability(), message.into());
         let (code, lost, lock, server, source) = (None, None, None, None, None);
-        Error(Arc::new(ErrorDetails { kind, outlook, message, code, lost, lock, server, source }))
+        Error(Arc::new(ErrorDetails {
+            kind,
+            retryability,
+            message,
+            code,
+            lost,
+            lock,
+            server,
+            source,
+        }))
     }
 
     /// Names the lock, unless the error names one.
@@ -199,7 +208,7 @@ impl Error {
     pub fn with_code(mut self, code: &str) -> Error {
         let inner = Arc::make_mut(&mut self.0);
         if inner.kind == ErrorKind::Server {
-            inner.outlook = Refusal::new(code, "").advice().0;
+            inner.retryability = Refusal::new(code, "").advice().0;
         }
         inner.code = Some(code.into());
         self
@@ -254,7 +263,7 @@ impl Error {
     /// A call for a lock that failed holds nothing: what a late answer grants is released.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn is_retryable(&self) -> bool {
-        matches!(self.0.outlook, Retryability::Passing | Retryability::Mendable)
+        matches!(self.0.retryability, Retryability::Passing | Retryability::Mendable)
     }
 
     /// Returns whether the lease was lost: it ran out, or the server said that it
@@ -344,23 +353,23 @@ impl Error {
 
     /// Whether waiting will mend it: no answer, or an answer that says "not now".
     pub(crate) fn is_passing(&self) -> bool {
-        self.0.outlook == Retryability::Passing
+        self.0.retryability == Retryability::Passing
     }
 
     /// Whether it is no use to try again.
     pub(crate) fn is_final(&self) -> bool {
-        self.0.outlook == Retryability::Final
+        self.0.retryability == Retryability::Final
     }
 
     /// What the server refused: its words, and what can be done about them.
     pub(crate) fn refused(refusal: &Refusal) -> Error {
-        let (outlook, advice) = refusal.advice();
+        let (retryability, advice) = refusal.advice();
         let message = match advice {
             "" => format!("the server refused the command: {refusal}"),
             advice => format!("the server refused the command: {refusal} ({advice})"),
         };
         let mut error = Error::new(ErrorKind::Server, message).with_code(&refusal.code);
-        Arc::make_mut(&mut error.0).outlook = outlook;
+        Arc::make_mut(&mut error.0).retryability = retryability;
         error
     }
 
@@ -405,8 +414,8 @@ impl RefUnwindSafe for Error {}
 impl PartialEq for Error {
     fn eq(&self, other: &Error) -> bool {
         let facts = |error: &Error| {
-            let ErrorDetails { kind, outlook, lost, .. } = *error.0;
-            (kind, outlook, lost)
+            let ErrorDetails { kind, retryability, lost, .. } = *error.0;
+            (kind, retryability, lost)
         };
         let words = |it: &ErrorDetails| [it.code.is_some(), it.lock.is_some(), it.server.is_some()];
         facts(self) == facts(other)

@@ -59,7 +59,7 @@ pub(crate) const GRACE: Duration = Duration::from_millis(50);
 /// What a verb was called with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AcquireCall<'a> {
-    pub(crate) seat: &'a Arc<LockContext>,
+    pub(crate) context: &'a Arc<LockContext>,
     pub(crate) rules: &'static dyn KindRules,
     /// A fixed lease, or `None` for one that is renewed.
     pub(crate) lease: Option<Duration>,
@@ -82,7 +82,7 @@ impl AcquireCall<'_> {
 
     /// The error with the name of the lock.
     fn named(&self, error: Error) -> Error {
-        error.with_lock_name(Arc::clone(self.seat.local.name().given()))
+        error.with_lock_name(Arc::clone(self.context.local.name().given()))
     }
 
     fn ask(&self) -> Result<Option<HoldHandle>> {
@@ -91,26 +91,26 @@ impl AcquireCall<'_> {
         let (rules, owned, renewed) = (self.rules, self.owned, self.lease.is_none());
         let waits = self.patience != Patience::None;
         let endless = self.patience == Patience::Forever && self.cancel.is_none();
-        let wish = EntryRequest { rules, owned, waits, endless, renewed };
-        let entry = self.seat.local.enter(&wish, self.holder, self.thread(), now);
+        let request = EntryRequest { rules, owned, waits, endless, renewed };
+        let entry = self.context.local.enter(&request, self.holder, self.thread(), now);
         if entry.as_ref().is_err_and(Error::is_deadlock) {
             // In a forked child the one in the way is the parent's.
-            self.seat.engine.fleet.check_process()?;
+            self.context.engine.router.check_process()?;
         }
         let beside = match entry? {
             EntryOutcome::Again(lease) => return self.enter_again(self.hold(lease)).map(Some),
             EntryOutcome::Beside(owner) => Some(owner),
             EntryOutcome::Anew => None,
-            EntryOutcome::Busy => return self.seat.engine.fleet.check_process().map(|()| None),
+            EntryOutcome::Busy => return self.context.engine.router.check_process().map(|()| None),
         };
-        self.seat.engine.ready(&self.limit())?;
-        let caller = Caller::of(wish, self.on_behalf);
+        self.context.engine.ready(&self.limit())?;
+        let caller = Caller::of(request, self.on_behalf);
         if self.rules.line() == Queueing::None {
             return Acquire::new(self, caller, None, beside, now).run();
         }
-        match self.seat.local.line_up(caller.clone(), now) {
+        match self.context.local.line_up(caller.clone(), now) {
             Some(ticket) => Acquire::new(self, caller, Some(ticket), beside, now).run(),
-            None => self.seat.engine.fleet.check_process().map(|()| None),
+            None => self.context.engine.router.check_process().map(|()| None),
         }
     }
 
@@ -120,13 +120,13 @@ impl AcquireCall<'_> {
 
     /// How long the lease is that it asks for.
     pub(crate) fn term(&self) -> Duration {
-        self.lease.unwrap_or(self.seat.engine.watchdog_timeout)
+        self.lease.unwrap_or(self.context.engine.watchdog_timeout)
     }
 
     /// How soon one that was refused asks again.
     fn pace(&self) -> Pace {
         match (self.rules.listens(), self.rules.line()) {
-            (ListensTo::Nothing, _) => Pace::BackOff(self.seat.engine.back_off),
+            (ListensTo::Nothing, _) => Pace::BackOff(self.context.engine.back_off),
             (_, Queueing::None) => Pace::Unaided,
             (_, Queueing::InProcess) => Pace::Polled,
         }
@@ -134,7 +134,7 @@ impl AcquireCall<'_> {
 
     /// When a question has to be answered.
     pub(crate) fn limit(&self) -> Limit<'_> {
-        let engine = &self.seat.engine;
+        let engine = &self.context.engine;
         let answered = engine.bound().end();
         Limit::at(answered.min(self.by + GRACE))
             .or_closed(&engine.closing)
@@ -143,12 +143,12 @@ impl AcquireCall<'_> {
 
     /// An error if the client was closed or the wait cancelled.
     pub(crate) fn check_wanted(&self) -> Result<()> {
-        self.seat.engine.check_open()?;
+        self.context.engine.check_open()?;
         self.cancel.map_or(Ok(()), CancelToken::check)
     }
 
     pub(crate) fn hold(&self, lease: Arc<Hold>) -> HoldHandle {
-        HoldHandle::new(Arc::clone(self.seat), lease)
+        HoldHandle::new(Arc::clone(self.context), lease)
     }
 
     /// A nested guard: sees to the lease that it wants. The hold that is given is
@@ -182,8 +182,8 @@ struct Acquire<'a> {
     /// The line to the server on which a question has no answer yet.
     open: Option<ConnectionId>,
     /// How many moves there had been before the last question.
-    moves: Generation,
-    questions: RetrySchedule,
+    generation: Generation,
+    schedule: RetrySchedule,
     /// What wakes it, from its first sleep on.
     watching: Option<[Option<Watching>; 2]>,
     /// The channel that it listens to, once it was refused.
@@ -226,7 +226,7 @@ impl<'a> Acquire<'a> {
         beside: Option<Owner>,
         now: Moment,
     ) -> Acquire<'a> {
-        let (engine, rules, hold) = (&attempt.seat.engine, attempt.rules, HoldId::next());
+        let (engine, rules, hold) = (&attempt.context.engine, attempt.rules, HoldId::next());
         let owner = Owner::new(engine.id, hold, rules.suffix());
         Acquire {
             _call: engine.call(),
@@ -239,8 +239,8 @@ impl<'a> Acquire<'a> {
             threads: 0,
             started: now,
             open: None,
-            moves: Generation::default(),
-            questions: RetrySchedule::new(now, engine.poll_bound, hold.seed(), attempt.pace()),
+            generation: Generation::default(),
+            schedule: RetrySchedule::new(now, engine.poll_bound, hold.seed(), attempt.pace()),
             watching: None,
             listening: None,
             own_channel: OnceCell::new(),
@@ -251,8 +251,8 @@ impl<'a> Acquire<'a> {
         }
     }
 
-    fn seat(&self) -> &'a LockContext {
-        self.attempt.seat
+    fn context(&self) -> &'a LockContext {
+        self.attempt.context
     }
 
     fn run(mut self) -> Result<Option<HoldHandle>> {
@@ -273,14 +273,14 @@ impl<'a> Acquire<'a> {
 
     fn leave(&mut self) -> Option<HoldHandle> {
         self.here = false;
-        let passed = self.seat().local.leave(self.ticket?);
+        let passed = self.context().local.leave(self.ticket?);
         passed.map(|lease| self.attempt.hold(lease)).filter(HoldHandle::is_held)
     }
 
     fn wait(&mut self) -> Result<Option<HoldHandle>> {
         loop {
             let now = clock::now();
-            let local = &self.seat().local;
+            let local = &self.context().local;
             let turn = self.ticket.map_or_else(|| local.alone(now), |it| local.turn(it, now));
             if let Turn::Handed(lease) = turn {
                 let hold = self.attempt.hold(lease);
@@ -304,8 +304,8 @@ impl<'a> Acquire<'a> {
                     self.sleep(end)?;
                 }
                 Next::Yield(end) => self.sleep(end)?,
-                Next::Ask(lane) => {
-                    if let Some(hold) = self.ask(lane)? {
+                Next::Ask(connection) => {
+                    if let Some(hold) = self.ask(connection)? {
                         return Ok(Some(hold));
                     }
                 }
@@ -316,86 +316,90 @@ impl<'a> Acquire<'a> {
     /// Whether the caller's patience ends before that: never before the first
     /// question, if it may ask.
     fn is_over(&self, next: &Next, now: Moment) -> bool {
-        let first = matches!(next, Next::Ask(_)) && !self.questions.asked();
+        let first = matches!(next, Next::Ask(_)) && !self.schedule.asked();
         !first && self.attempt.patience.is_over(now)
     }
 
     fn next(&mut self, turn: &Turn, now: Moment) -> Next {
-        let news = self.listening.as_ref().map(Waiting::news);
+        let messages = self.listening.as_ref().map(Waiting::messages);
         match turn {
             Turn::Behind | Turn::Handed(_) => {
-                self.questions.stand_behind();
+                self.schedule.stand_behind();
                 Next::Sleep(Moment::END)
             }
-            Turn::AskAtOnce(lane, held_here) => {
-                self.questions.found_free(*held_here);
-                Next::Ask(*lane)
+            Turn::AskAtOnce(connection, held_here) => {
+                self.schedule.found_free(*held_here);
+                Next::Ask(*connection)
             }
-            Turn::HeldHere if self.questions.is_due_beside_a_holder(now) => Next::Ask(None),
-            Turn::HeldHere => Next::Sleep(self.questions.next_poll()),
+            Turn::HeldHere if self.schedule.is_due_beside_a_holder(now) => Next::Ask(None),
+            Turn::HeldHere => Next::Sleep(self.schedule.next_poll()),
             Turn::Yield(end, _) if self.may_yield(*end) => Next::Yield(*end),
-            Turn::Yield(_, lane) | Turn::Ask(lane) if self.questions.is_due(now, news) => {
-                Next::Ask(*lane)
+            Turn::Yield(_, connection) | Turn::Ask(connection)
+                if self.schedule.is_due(now, messages) =>
+            {
+                Next::Ask(*connection)
             }
-            Turn::Yield(..) | Turn::Ask(_) => Next::Sleep(self.questions.next()),
+            Turn::Yield(..) | Turn::Ask(_) => Next::Sleep(self.schedule.next()),
         }
     }
 
     /// Whether it can ask after that; it has to ask once.
     fn may_yield(&self, end: Moment) -> bool {
-        self.questions.asked() || end < self.attempt.patience.end()
+        self.schedule.asked() || end < self.attempt.patience.end()
     }
 
     /// Sleeps until something may have changed. The first time it only sees to it
     /// that it will be woken: what it looked at may have changed before.
     fn sleep(&mut self, end: Moment) -> Result<()> {
-        let (attempt, mailbox) = (self.attempt, &self.caller.mailbox);
+        let (attempt, parker) = (self.attempt, &self.caller.parker);
         if self.watching.is_none() {
             // In a forked child those who stand before it are not there.
-            attempt.seat.engine.fleet.check_process()?;
-            let closing = Some(attempt.seat.engine.closing.watch(mailbox));
-            let cancel = attempt.cancel.map(|cancel| cancel.watch(mailbox));
+            attempt.context.engine.router.check_process()?;
+            let closing = Some(attempt.context.engine.closing.watch(parker));
+            let cancel = attempt.cancel.map(|cancel| cancel.watch(parker));
             self.watching = Some([closing, cancel]);
             return Ok(());
         }
-        mailbox.sleep(end.min(attempt.patience.end()));
+        parker.park_until(end.min(attempt.patience.end()));
         Ok(())
     }
 
     /// Asks the server once. `None` if it was refused or got no answer, and goes on.
-    fn ask(&mut self, lane: Option<ConnectionId>) -> Result<Option<HoldHandle>> {
-        let LockContext { engine, local } = self.seat();
-        let session = engine.ears.session().filter(|_| self.caller.wish.waits);
+    fn ask(&mut self, connection: Option<ConnectionId>) -> Result<Option<HoldHandle>> {
+        let LockContext { engine, local } = self.context();
+        let session = engine.listeners.session().filter(|_| self.caller.request.waits);
         // Who tells the listener of a channel has looked there before: it may be
         // subscribed and given up again before this caller registers.
         let channel = match session {
             Some(_) => self.channel(),
             None => local.known_channel(self.attempt.rules.listens()).or(self.own_channel.get()),
         };
-        let hearing = channel.map_or(SubscriptionState::Nothing, |channel| channel.hearing());
-        let told = session.filter(|_| channel.is_some() && hearing == SubscriptionState::Nothing);
-        let news = channel.map(|channel| channel.news());
+        let subscription =
+            channel.map_or(SubscriptionState::Nothing, |channel| channel.subscription());
+        let told =
+            session.filter(|_| channel.is_some() && subscription == SubscriptionState::Nothing);
+        let messages = channel.map(|channel| channel.messages());
         let wanted = channel.filter(|_| told.is_some()).cloned();
-        self.questions.before(news, hearing, told);
+        self.schedule.before(messages, subscription, told);
         if self.threads == 0 {
             self.threads = self.wants_threads();
         }
         let question = self.question(wanted.as_deref());
-        let at = self.open.map_or(At::near(lane), At::Behind);
-        self.moves = engine.fleet.moves();
-        let pending = engine.fleet.queue(question, at);
-        match engine.fleet.wait(pending, &self.attempt.limit()) {
+        let at = self.open.map_or(At::near(connection), At::Behind);
+        self.generation = engine.router.generation();
+        let pending = engine.router.queue(question, at);
+        match engine.router.wait(pending, &self.attempt.limit()) {
             (_, Ok(answer)) => {
                 self.queued |= self.queues();
                 self.answered(answer)
             }
-            (lane, Err(failure)) => {
+            (connection, Err(failure)) => {
                 self.queued |= self.queues() && failure.is_written();
                 // Also a script that was refused may have been so half-way.
-                self.open = self.open.or(failure.is_written().then_some(lane));
+                self.open = self.open.or(failure.is_written().then_some(connection));
                 let error = failure.into_error();
-                self.seat().local.set_trouble(error.is_passing().then(|| error.clone()));
-                self.questions.failed(clock::now(), error)?;
+                self.context().local.set_trouble(error.is_passing().then(|| error.clone()));
+                self.schedule.failed(clock::now(), error)?;
                 Ok(None)
             }
         }
@@ -403,11 +407,11 @@ impl<'a> Acquire<'a> {
 
     /// Whether a question that was not granted is a place in a queue there.
     fn queues(&self) -> bool {
-        self.attempt.rules.queues() && self.caller.wish.waits
+        self.attempt.rules.queues() && self.caller.request.waits
     }
 
     fn question(&self, wanted: Option<&Channel>) -> Call {
-        let LockContext { engine, local } = self.seat();
+        let LockContext { engine, local } = self.context();
         let call = self.attempt.rules.acquire(&AcquireArgs {
             name: local.name(),
             owner: &self.owner,
@@ -423,7 +427,7 @@ impl<'a> Acquire<'a> {
 
     /// The channel on which it hears that the lock is free.
     fn channel(&self) -> Option<&Arc<Channel>> {
-        let (LockContext { engine, local }, rules) = (self.seat(), self.attempt.rules);
+        let (LockContext { engine, local }, rules) = (self.context(), self.attempt.rules);
         match rules.listens() {
             ListensTo::Itself => Some(
                 self.own_channel
@@ -435,7 +439,7 @@ impl<'a> Acquire<'a> {
 
     /// For how long nobody need think that it is dead; `None` if it does not wait.
     fn patience(&self) -> Option<Duration> {
-        let engine = &self.seat().engine;
+        let engine = &self.context().engine;
         let least = engine.poll_bound.saturating_mul(2);
         match self.attempt.patience {
             Patience::None => None,
@@ -449,31 +453,31 @@ impl<'a> Acquire<'a> {
         if !self.attempt.rules.fences() {
             return 1;
         }
-        let LockContext { engine, local } = self.seat();
+        let LockContext { engine, local } = self.context();
         let passed = self.ticket.map_or(0, |_| local.line().saturating_sub(1));
         let most = if self.attempt.lease.is_none() { engine.bounds.passes } else { 0 };
         1 + u32::try_from(passed).unwrap_or(u32::MAX).min(most)
     }
 
     fn answered(&mut self, answer: Answer) -> Result<Option<HoldHandle>> {
-        let (sent, lane, too_few) = (answer.sent, answer.lane, answer.too_few);
-        if self.seat().engine.fleet.moves() != self.moves {
+        let (sent, connection, too_few) = (answer.sent, answer.connection, answer.too_few);
+        if self.context().engine.router.generation() != self.generation {
             // Nor will the watchdog ask for it: it has renewed what was held at the move.
-            self.open = Some(lane);
-            self.questions.outdated()?;
-            return self.ask(Some(lane));
+            self.open = Some(connection);
+            self.schedule.outdated()?;
+            return self.ask(Some(connection));
         }
         // A copy of a question of this call that runs late can still take the lock,
         // whatever this answer says.
-        let copies = answer.doubtful || self.open.is_some();
-        self.open = (answer.haunted && copies).then_some(lane);
+        let copies = answer.maybe_duplicate || self.open.is_some();
+        self.open = (answer.may_run_late && copies).then_some(connection);
         let verdict = self.attempt.rules.verdict(answer.reply);
-        match verdict.inspect_err(|_| self.open = Some(lane))? {
+        match verdict.inspect_err(|_| self.open = Some(connection))? {
             AcquireReply::Granted(_) if too_few.is_some() => {
-                self.open = Some(lane);
+                self.open = Some(connection);
                 too_few.map_or(Ok(None), |too_few| Err(too_few.into_error()))
             }
-            AcquireReply::Granted(token) => self.granted(sent, lane, token),
+            AcquireReply::Granted(token) => self.granted(sent, connection, token),
             AcquireReply::Refused { left } => {
                 self.refused(left);
                 Ok(None)
@@ -484,14 +488,14 @@ impl<'a> Acquire<'a> {
     fn granted(
         &mut self,
         sent: Moment,
-        lane: ConnectionId,
+        connection: ConnectionId,
         token: u64,
     ) -> Result<Option<HoldHandle>> {
         let (deadline, now) = (hold::deadline(sent, self.attempt.term()), clock::now());
         if deadline <= now {
-            self.seat().local.set_trouble(None);
-            self.open = Some(lane);
-            return self.questions.granted_too_late(now).map(|()| None);
+            self.context().local.set_trouble(None);
+            self.open = Some(connection);
+            return self.schedule.granted_too_late(now).map(|()| None);
         }
         let grant = Grant {
             hold: self.hold,
@@ -502,18 +506,18 @@ impl<'a> Acquire<'a> {
             renewed: self.attempt.lease.is_none(),
             holder: self.caller.holder.clone(),
             at: now,
-            haunted: self.open.take(),
+            may_run_late: self.open.take(),
             tokens: token..=if token == 0 { 0 } else { token + u64::from(self.threads - 1) },
         };
-        let (local, round_trip) = (&self.seat().local, sent.until(now));
+        let (local, round_trip) = (&self.context().local, sent.until(now));
         let lease = local.granted(self.ticket, &self.caller, grant, round_trip);
         let hold = self.attempt.hold(lease);
-        self.seat().engine.watchdog.keep_granted(hold.kept(), self.moves);
+        self.context().engine.watchdog.keep_granted(hold.watched(), self.generation);
         Ok(Some(hold))
     }
 
     fn refused(&mut self, left: Option<Duration>) {
-        let (LockContext { engine, local }, waits) = (self.seat(), self.caller.wish.waits);
+        let (LockContext { engine, local }, waits) = (self.context(), self.caller.request.waits);
         let polled = waits && matches!(self.attempt.pace(), Pace::Polled);
         if local.refused(clock::now(), polled) {
             engine.watchdog.poll(Arc::clone(local));
@@ -522,11 +526,11 @@ impl<'a> Acquire<'a> {
             let name = local.name().given();
             log::warn!("the lock {name:?} is held without a time to live: somebody must free it");
         }
-        self.questions.refused(clock::now(), left);
+        self.schedule.refused(clock::now(), left);
         let Some(channel) = self.channel().filter(|_| waits).cloned() else { return };
         if self.listening.is_none() {
-            let listening = channel.wait(&self.caller.mailbox);
-            self.questions.listens(&listening, &channel, engine.ears.session());
+            let listening = channel.wait(&self.caller.parker);
+            self.schedule.listens(&listening, &channel, engine.listeners.session());
             self.listening = Some(listening);
         }
         engine.hear(&channel);
@@ -535,33 +539,33 @@ impl<'a> Acquire<'a> {
     /// The deadline has passed: without an answer to the last question, its own or that
     /// of who stands before it, nobody knows whether the lock was free.
     fn give_up(&mut self) -> Result<Option<HoldHandle>> {
-        let unanswered = self.questions.take_error();
-        let trouble = || self.seat().local.trouble(clock::now());
+        let unanswered = self.schedule.take_error();
+        let trouble = || self.context().local.trouble(clock::now());
         unanswered.or_else(trouble).map_or(Ok(None), Err)
     }
 
     /// Undoes what an open question may do yet, and what those have left behind that were
     /// answered.
     fn clean_up(&mut self, acquired: bool) {
-        let lane = self.open.take();
-        if lane.is_none() && (acquired || !self.queued) {
+        let connection = self.open.take();
+        if connection.is_none() && (acquired || !self.queued) {
             return;
         }
         let attempt = self.attempt;
-        let name = attempt.seat.local.name();
+        let name = attempt.context.local.name();
         let undo = attempt.rules.undo(name, &self.owner, self.patience());
-        let (fleet, lasting) = (&attempt.seat.engine.fleet, self.attempt.term());
+        let (router, lasting) = (&attempt.context.engine.router, self.attempt.term());
         let worth = lasting.max(self.patience().filter(|_| self.queued).unwrap_or_default());
-        let debt = BackgroundTask::new(None, clock::now() + worth)
+        let task = BackgroundTask::new(None, clock::now() + worth)
             .lives_on(attempt.rules.outlives_its_lease());
-        let debt = debt.haunted(worth);
-        fleet.dispatch(fleet.owe(Request::owed(undo, debt), lane));
+        let task = task.may_run_late(worth);
+        router.dispatch(router.submit(Request::background(undo, task), connection));
     }
 
     fn tell(&self, acquired: Option<&HoldHandle>) {
-        let (events, waited) = (&self.seat().engine.events, self.started.until(clock::now()));
+        let (events, waited) = (&self.context().engine.events, self.started.until(clock::now()));
         let (at, kind) = (clock::wall_time, self.attempt.rules.kind());
-        let name = || Arc::clone(self.seat().local.name().given());
+        let name = || Arc::clone(self.context().local.name().given());
         let hold = acquired.map(|hold| hold.lease().hold().number());
         if let Some(hold) = hold {
             events

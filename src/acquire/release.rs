@@ -36,16 +36,16 @@ pub(crate) struct LockContext {
 /// One guard's share of a hold. Dropped, it releases without waiting.
 #[derive(Debug)]
 pub(crate) struct HoldHandle {
-    seat: Arc<LockContext>,
+    context: Arc<LockContext>,
     lease: Arc<Hold>,
     token: u64,
     ended: bool,
 }
 
 impl HoldHandle {
-    pub(crate) fn new(seat: Arc<LockContext>, lease: Arc<Hold>) -> HoldHandle {
+    pub(crate) fn new(context: Arc<LockContext>, lease: Arc<Hold>) -> HoldHandle {
         let token = lease.token();
-        HoldHandle { seat, lease, token, ended: false }
+        HoldHandle { context, lease, token, ended: false }
     }
 
     /// Its fencing token; zero if the kind has none.
@@ -58,16 +58,16 @@ impl HoldHandle {
     }
 
     pub(crate) fn name(&self) -> &str {
-        self.seat.local.name().given()
+        self.context.local.name().given()
     }
 
     /// What the watchdog needs of it.
-    pub(crate) fn kept(&self) -> WatchedHold {
-        WatchedHold { local: Arc::clone(&self.seat.local), lease: Arc::clone(&self.lease) }
+    pub(crate) fn watched(&self) -> WatchedHold {
+        WatchedHold { local: Arc::clone(&self.context.local), lease: Arc::clone(&self.lease) }
     }
 
     pub(crate) fn is_held(&self) -> bool {
-        self.seat.local.is_valid(&self.lease, clock::now())
+        self.context.local.is_valid(&self.lease, clock::now())
     }
 
     pub(crate) fn check(&self) -> Result<()> {
@@ -99,17 +99,17 @@ impl HoldHandle {
 
     /// The error with the name of the lock.
     fn named(&self, error: Error) -> Error {
-        error.with_lock_name(Arc::clone(self.seat.local.name().given()))
+        error.with_lock_name(Arc::clone(self.context.local.name().given()))
     }
 
     /// The moment at which a call that begins now returns.
     pub(crate) fn bound(&self) -> Bound {
-        self.seat.engine.bound()
+        self.context.engine.bound()
     }
 
     /// Sets the lease anew, unless the one it has lasts longer. Returns within the bound.
     pub(crate) fn extend(&self, lease: Duration, bound: Bound) -> Result<()> {
-        self.extend_within(lease, &self.seat.engine.limit(bound))
+        self.extend_within(lease, &self.context.engine.limit(bound))
     }
 
     /// The same for a call with limits of its own.
@@ -125,13 +125,13 @@ impl HoldHandle {
         let sent = answer.sent;
         let extended = watchdog::is_extended(answer);
         if !extended.inspect_err(|_| self.lease.may_be_extended(clock::now(), lease))? {
-            self.seat.local.lose(&self.lease);
+            self.context.local.lose(&self.lease);
             return Err(self.lost());
         }
         match self.lease.extend(sent, clock::now(), lease) {
             HoldStatus::Held => Ok(()),
             HoldStatus::Over { noticed } => {
-                self.kept().over(noticed, &self.seat.engine.fleet);
+                self.watched().over(noticed, &self.context.engine.router);
                 Err(self.lost())
             }
         }
@@ -139,11 +139,12 @@ impl HoldHandle {
 
     /// Neither a yes nor a no is believed of a server that was left meanwhile.
     fn ask_to_extend(&self, lease: Duration, limit: &Limit<'_>) -> Result<Answer> {
-        let fleet = &self.seat.engine.fleet;
+        let router = &self.context.engine.router;
         for _ in 0..ANEW {
-            let (moves, extension) = (fleet.moves(), watchdog::extension(&self.kept(), lease));
-            let answer = fleet.call(extension, At::behind(self.lease.haunted()), limit)?;
-            if fleet.moves() == moves {
+            let (generation, extension) =
+                (router.generation(), watchdog::extension(&self.watched(), lease));
+            let answer = router.call(extension, At::behind(self.lease.may_run_late()), limit)?;
+            if router.generation() == generation {
                 return Ok(answer);
             }
         }
@@ -151,15 +152,15 @@ impl HoldHandle {
     }
 
     /// Where what may block is done for its client.
-    pub(crate) fn aside(&self) -> Arc<Executor> {
-        Arc::clone(&self.seat.engine.aside)
+    pub(crate) fn executor(&self) -> Arc<Executor> {
+        Arc::clone(&self.context.engine.executor)
     }
 
     /// Has the hold renewed from now on.
     pub(crate) fn keep_renewed(&self) {
         if self.lease.keep_renewed() {
-            self.seat.engine.watchdog.forget(&self.lease);
-            self.seat.engine.watchdog.keep(self.kept());
+            self.context.engine.watchdog.forget(&self.lease);
+            self.context.engine.watchdog.keep(self.watched());
         }
     }
 
@@ -173,7 +174,7 @@ impl HoldHandle {
     /// Lets it count on without a guard.
     pub(crate) fn leak(mut self) {
         self.ended = true;
-        self.seat.local.leak(&self.lease);
+        self.context.local.leak(&self.lease);
     }
 
     /// Ends the guard's share and waits for what the server says.
@@ -190,90 +191,94 @@ impl HoldHandle {
     /// Ends the guard's share; its release, if it is the last, stands in line: behind that
     /// of `other`, if they belong to one client.
     pub(crate) fn begin_unlock(self, other: Option<&PendingRelease>) -> PendingRelease {
-        let same = other.filter(|other| Arc::ptr_eq(&other.hold.seat.engine, &self.seat.engine));
-        let near = same.and_then(|other| other.queued.as_ref()).map(|queued| queued.lane);
+        let same =
+            other.filter(|other| Arc::ptr_eq(&other.hold.context.engine, &self.context.engine));
+        let near = same.and_then(|other| other.queued.as_ref()).map(|queued| queued.connection);
         self.begin(Counted::Guard, near)
     }
 
     fn begin(mut self, counted: Counted, near: Option<ConnectionId>) -> PendingRelease {
         self.ended = true;
-        let pool = &self.seat.engine.fleet;
+        let pool = &self.context.engine.router;
         let mut queued = None;
-        let ended = self.seat.local.end(&self.lease, counted, clock::now, || {
-            let at = self.lease.haunted().map_or(At::near(near), At::Behind);
-            queued.insert(pool.queue(self.release(), at)).lane
+        let ended = self.context.local.end(&self.lease, counted, clock::now, || {
+            let at = self.lease.may_run_late().map_or(At::near(near), At::Behind);
+            queued.insert(pool.queue(self.release(), at)).connection
         });
         self.after(&ended);
         PendingRelease { hold: self, ended, queued }
     }
 
     fn wait_for(&self, pending: RoutedCall, bound: Bound) -> Result<()> {
-        let _call = self.seat.engine.call();
-        let pool = &self.seat.engine.fleet;
-        let (lane, outcome) = pool.wait(pending, &self.seat.engine.limit(bound));
+        let _call = self.context.engine.call();
+        let pool = &self.context.engine.router;
+        let (connection, outcome) = pool.wait(pending, &self.context.engine.limit(bound));
         match &outcome {
             Err(failure) if !failure.error.is_final() || failure.error.is_closed() => {
-                pool.dispatch(pool.owe(self.owed().doubtful(failure.is_written()), Some(lane)));
+                pool.dispatch(pool.submit(
+                    self.background().maybe_duplicate(failure.is_written()),
+                    Some(connection),
+                ));
                 return Err(self.named(failure.error.clone()));
             }
-            Ok(answer) if answer.haunted => {
-                let until = answer.sent + self.haunted_for();
-                pool.repeat(self.release(), lane, until);
+            Ok(answer) if answer.may_run_late => {
+                let until = answer.sent + self.late_for();
+                pool.repeat(self.release(), connection, until);
             }
             _ => {}
         }
-        self.seat.local.conclude(&self.lease, outcome.map_err(Failure::into_error))
+        self.context.local.conclude(&self.lease, outcome.map_err(Failure::into_error))
     }
 
     fn end_quietly(&self) {
-        let pool = &self.seat.engine.fleet;
+        let pool = &self.context.engine.router;
         let mut queued = None;
-        let ended = self.seat.local.end(&self.lease, Counted::Guard, clock::now, || {
-            *queued.insert(pool.owe(self.owed(), self.lease.haunted()))
+        let ended = self.context.local.end(&self.lease, Counted::Guard, clock::now, || {
+            *queued.insert(pool.submit(self.background(), self.lease.may_run_late()))
         });
         self.after(&ended);
-        if let Some(lane) = queued {
-            pool.dispatch(lane);
+        if let Some(connection) = queued {
+            pool.dispatch(connection);
         }
     }
 
     fn release(&self) -> Call {
-        let (rules, name) = (self.lease.rules(), self.seat.local.name());
-        match self.lease.haunted() {
+        let (rules, name) = (self.lease.rules(), self.context.local.name());
+        match self.lease.may_run_late() {
             // A late question would stand in the queue, where a release does not look.
             Some(_) if rules.queues() => {
-                rules.undo(name, self.lease.owner(), Some(self.seat.engine.fair_wait))
+                rules.undo(name, self.lease.owner(), Some(self.context.engine.fair_wait))
             }
             _ => self.lease.release_call(name),
         }
     }
 
-    fn owed(&self) -> Request {
-        let (local, hold) = (Arc::clone(&self.seat.local), Arc::clone(&self.lease));
-        let debt = BackgroundTask::new(
+    fn background(&self) -> Request {
+        let (local, hold) = (Arc::clone(&self.context.local), Arc::clone(&self.lease));
+        let task = BackgroundTask::new(
             Some(Arc::new(BackgroundRelease { local, hold })),
-            self.lease.reach(),
+            self.lease.server_expiry_bound(),
         );
         let lives_on = self.lease.rules().outlives_its_lease();
-        let debt = debt.lives_on(lives_on).haunted(self.haunted_for());
-        Request::owed(self.release(), debt)
+        let task = task.lives_on(lives_on).may_run_late(self.late_for());
+        Request::background(self.release(), task)
     }
 
     /// For how long a late copy of the question may undo the release. One of another
     /// hold's is its own caller's to see to.
-    fn haunted_for(&self) -> Duration {
-        let queued = self.lease.rules().queues().then_some(self.seat.engine.fair_wait);
+    fn late_for(&self) -> Duration {
+        let queued = self.lease.rules().queues().then_some(self.context.engine.fair_wait);
         let lasting = self.lease.term().max(queued.unwrap_or_default());
-        self.lease.haunted().map_or(Duration::ZERO, |_| lasting)
+        self.lease.may_run_late().map_or(Duration::ZERO, |_| lasting)
     }
 
     /// What is left to do when the hold is over here.
     fn after(&self, ended: &Ended) {
         if matches!(ended, Ended::Queued | Ended::Lost) {
-            self.seat.engine.watchdog.forget(&self.lease);
+            self.context.engine.watchdog.forget(&self.lease);
         }
         if matches!(ended, Ended::Lost) {
-            self.kept().undo(&self.seat.engine.fleet);
+            self.watched().undo(&self.context.engine.router);
         }
     }
 }
@@ -299,7 +304,7 @@ impl PendingRelease {
     /// Writes the release, if that needs no waiting.
     pub(crate) fn post(&self) {
         if let Some(queued) = &self.queued {
-            self.hold.seat.engine.fleet.post(queued.lane);
+            self.hold.context.engine.router.post(queued.connection);
         }
     }
 

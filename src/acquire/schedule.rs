@@ -72,7 +72,7 @@ pub(crate) struct RetrySchedule {
     too_late: u32,
     /// How often its answer came from a server that had been left.
     outdated: u32,
-    ear: Heard,
+    heard_so_far: Heard,
 }
 
 /// What one call has heard from the lock's channel.
@@ -110,7 +110,7 @@ impl RetrySchedule {
             error: None,
             too_late: 0,
             outdated: 0,
-            ear: Heard::default(),
+            heard_so_far: Heard::default(),
         }
     }
 
@@ -143,12 +143,12 @@ impl RetrySchedule {
     }
 
     /// Whether to ask now, with nobody of this process in the way.
-    pub(crate) fn is_due(&mut self, now: Moment, news: Option<MessageCount>) -> bool {
+    pub(crate) fn is_due(&mut self, now: Moment, messages: Option<MessageCount>) -> bool {
         let let_go = std::mem::take(&mut self.held_here);
         if let_go {
             self.refusals = 0;
         }
-        !self.asked || let_go || self.next <= now || self.ear.is_due(now, news)
+        !self.asked || let_go || self.next <= now || self.heard_so_far.is_due(now, messages)
     }
 
     /// When the next is due, news or not.
@@ -158,7 +158,7 @@ impl RetrySchedule {
 
     /// When the next is due if nothing is heard.
     pub(crate) fn next(&self) -> Moment {
-        self.ear.quiet_until.unwrap_or(self.next)
+        self.heard_so_far.quiet_until.unwrap_or(self.next)
     }
 
     /// From now on it listens.
@@ -168,18 +168,18 @@ impl RetrySchedule {
         channel: &Channel,
         session: Option<ListenerSession>,
     ) {
-        self.ear.listens(listening, channel, session);
+        self.heard_so_far.listens(listening, channel, session);
     }
 
     /// Takes in what is known before a question is sent.
     pub(crate) fn before(
         &mut self,
-        news: Option<MessageCount>,
-        hearing: SubscriptionState,
+        messages: Option<MessageCount>,
+        subscription: SubscriptionState,
         told: Option<ListenerSession>,
     ) {
         self.asked = true;
-        self.ear.before(news, hearing, told);
+        self.heard_so_far.before(messages, subscription, told);
     }
 
     /// Another holds the lock, for so long if nobody prolongs it.
@@ -195,7 +195,7 @@ impl RetrySchedule {
         };
         self.refusals = self.refusals.saturating_add(1);
         self.next = now + left.map_or(poll, |left| left.max(LEAST_LEFT).min(poll));
-        self.ear.refused(now, self.seed);
+        self.heard_so_far.refused(now, self.seed);
     }
 
     /// No answer, or none that says anything of the lock: an error for the first
@@ -249,20 +249,20 @@ impl RetrySchedule {
     #[cfg(all(test, leasehold_model))]
     pub(crate) fn be_due(&mut self, poll: bool) {
         self.next = if poll { Moment::START } else { Moment::END };
-        self.ear.quiet_until = self.ear.quiet_until.and(Some(Moment::START));
+        self.heard_so_far.quiet_until = self.heard_so_far.quiet_until.and(Some(Moment::START));
     }
 }
 
 impl Heard {
-    fn is_due(&self, now: Moment, news: Option<MessageCount>) -> bool {
+    fn is_due(&self, now: Moment, messages: Option<MessageCount>) -> bool {
         match self.quiet_until {
             Some(end) => end <= now,
-            None => self.missed || self.is_news(news),
+            None => self.missed || self.is_news(messages),
         }
     }
 
-    fn is_news(&self, news: Option<MessageCount>) -> bool {
-        news.is_some() && self.since.is_some() && news != self.since
+    fn is_news(&self, messages: Option<MessageCount>) -> bool {
+        messages.is_some() && self.since.is_some() && messages != self.since
     }
 
     /// It has missed something, and asks again, if the channel was heard already and it
@@ -276,8 +276,8 @@ impl Heard {
         session: Option<ListenerSession>,
     ) {
         let first_look = self.since.is_none();
-        self.since.get_or_insert(listening.news());
-        self.missed = match channel.hearing() {
+        self.since.get_or_insert(listening.messages());
+        self.missed = match channel.subscription() {
             SubscriptionState::Everything => first_look,
             SubscriptionState::Asked => false,
             SubscriptionState::Nothing => session.is_some() && session != self.told,
@@ -286,14 +286,14 @@ impl Heard {
 
     fn before(
         &mut self,
-        news: Option<MessageCount>,
-        hearing: SubscriptionState,
+        messages: Option<MessageCount>,
+        subscription: SubscriptionState,
         told: Option<ListenerSession>,
     ) {
         // Only a caller that heard messages before can have been woken by one.
-        self.woken = self.heard && self.quiet_until.is_none() && self.is_news(news);
-        self.heard = hearing == SubscriptionState::Everything;
-        self.since = news;
+        self.woken = self.heard && self.quiet_until.is_none() && self.is_news(messages);
+        self.heard = subscription == SubscriptionState::Everything;
+        self.since = messages;
         self.told = told;
         self.missed = false;
         self.quiet_until = None;
@@ -321,14 +321,14 @@ mod tests {
     const POLL: Duration = Duration::from_secs(1);
     const START: Moment = Moment::from_nanos(1_000_000_000_000);
 
-    fn questions() -> RetrySchedule {
+    fn schedule() -> RetrySchedule {
         RetrySchedule::new(START, POLL, 7, Pace::Polled)
     }
 
-    fn asked(mut questions: RetrySchedule) -> RetrySchedule {
-        assert!(questions.is_due(START, None), "the first is asked at once");
-        questions.before(None, SubscriptionState::Nothing, None);
-        questions
+    fn asked(mut schedule: RetrySchedule) -> RetrySchedule {
+        assert!(schedule.is_due(START, None), "the first is asked at once");
+        schedule.before(None, SubscriptionState::Nothing, None);
+        schedule
     }
 
     fn no_answer() -> Error {
@@ -344,19 +344,19 @@ mod tests {
             (Some(POLL * 300), 30_000, 60_000),
             (None, 30_000, 60_000),
         ] {
-            let mut questions = asked(questions());
-            questions.refused(START, left);
-            let millis = START.until(questions.next()).as_millis();
+            let mut schedule = asked(schedule());
+            schedule.refused(START, left);
+            let millis = START.until(schedule.next()).as_millis();
             assert!((least..=most).contains(&millis), "{left:?}: {millis} ms");
-            assert!(!questions.is_due(START, None));
-            assert!(questions.is_due(questions.next(), None));
+            assert!(!schedule.is_due(START, None));
+            assert!(schedule.is_due(schedule.next(), None));
         }
     }
 
     #[test]
     fn the_first_failure_is_an_error_and_later_ones_are_pauses_that_grow() {
-        assert!(asked(questions()).failed(START, no_answer()).is_err());
-        let mut refused = asked(questions());
+        assert!(asked(schedule()).failed(START, no_answer()).is_err());
+        let mut refused = asked(schedule());
         refused.refused(START, None);
         assert!(refused.failed(START, Error::lost(LostReason::Gone, "for good")).is_err());
         let mut pauses = Vec::new();
@@ -371,44 +371,44 @@ mod tests {
 
     #[test]
     fn a_holder_of_this_process_is_asked_behind_at_the_poll_bound() {
-        let mut questions = questions();
-        assert!(!questions.is_due_beside_a_holder(START));
-        assert!(questions.is_due_beside_a_holder(START + POLL));
-        assert!(questions.is_due(START, None), "the first");
-        questions.before(None, SubscriptionState::Nothing, None);
-        questions.refused(START, None);
-        assert!(!questions.is_due(START, None), "it has asked after that holder let go");
-        assert!(!questions.is_due_beside_a_holder(START));
-        assert!(questions.is_due(START, None), "the next holder has let go");
-        assert!(!questions.is_due(START, None), "once");
-        assert!(!questions.is_due_beside_a_holder(START + POLL), "the watchdog polls");
-        assert!(questions.is_due_beside_a_holder(START + UNAIDED * POLL));
+        let mut schedule = schedule();
+        assert!(!schedule.is_due_beside_a_holder(START));
+        assert!(schedule.is_due_beside_a_holder(START + POLL));
+        assert!(schedule.is_due(START, None), "the first");
+        schedule.before(None, SubscriptionState::Nothing, None);
+        schedule.refused(START, None);
+        assert!(!schedule.is_due(START, None), "it has asked after that holder let go");
+        assert!(!schedule.is_due_beside_a_holder(START));
+        assert!(schedule.is_due(START, None), "the next holder has let go");
+        assert!(!schedule.is_due(START, None), "once");
+        assert!(!schedule.is_due_beside_a_holder(START + POLL), "the watchdog polls");
+        assert!(schedule.is_due_beside_a_holder(START + UNAIDED * POLL));
     }
 
     #[test]
     fn who_has_stood_behind_asks_once_at_the_front() {
-        let mut questions = asked(questions());
-        questions.refused(START, None);
-        questions.stand_behind();
-        assert!(questions.is_due(START, None), "who stood before it may have let go");
-        assert!(!questions.is_due(START, None), "once");
+        let mut schedule = asked(schedule());
+        schedule.refused(START, None);
+        schedule.stand_behind();
+        assert!(schedule.is_due(START, None), "who stood before it may have let go");
+        assert!(!schedule.is_due(START, None), "once");
     }
 
     #[test]
     fn news_are_asked_about_and_lost_races_end_in_quiet() {
-        let (waiters, mailbox) = (Waiters::default(), Arc::<Parker>::default());
+        let (waiters, parker) = (Waiters::default(), Arc::<Parker>::default());
         let channel = waiters.channel("c");
-        let listening = channel.wait(&mailbox);
+        let listening = channel.wait(&parker);
         channel.set_hearing(SubscriptionState::Everything);
-        let mut questions = questions();
+        let mut schedule = schedule();
         let mut quiets = Vec::new();
         for _ in 0..8 {
-            questions.before(Some(channel.news()), channel.hearing(), None);
-            questions.refused(START, None);
-            quiets.push(START.until(questions.next()));
+            schedule.before(Some(channel.messages()), channel.subscription(), None);
+            schedule.refused(START, None);
+            quiets.push(START.until(schedule.next()));
             channel.message();
-            let news = Some(listening.news());
-            assert!(questions.is_due(questions.next(), news));
+            let messages = Some(listening.messages());
+            assert!(schedule.is_due(schedule.next(), messages));
         }
         assert!(quiets[0] >= POLL / 2, "the first refusal costs nothing");
         assert!(quiets[1] <= FIRST_QUIET && quiets[7] <= LONGEST_QUIET);
@@ -417,15 +417,15 @@ mod tests {
 
     #[test]
     fn who_begins_to_listen_asks_again_if_it_may_have_missed_something() {
-        let (waiters, mailbox) = (Waiters::default(), Arc::<Parker>::default());
+        let (waiters, parker) = (Waiters::default(), Arc::<Parker>::default());
         let channel = waiters.channel("c");
-        let listening = channel.wait(&mailbox);
-        let listens = |hearing, session| {
-            channel.set_hearing(hearing);
-            let mut questions = asked(questions());
-            questions.refused(START, None);
-            questions.listens(&listening, &channel, session);
-            questions.is_due(START, Some(listening.news()))
+        let listening = channel.wait(&parker);
+        let listens = |subscription, session| {
+            channel.set_hearing(subscription);
+            let mut schedule = asked(schedule());
+            schedule.refused(START, None);
+            schedule.listens(&listening, &channel, session);
+            schedule.is_due(START, Some(listening.messages()))
         };
         assert!(listens(SubscriptionState::Everything, None), "a message may have come before");
         assert!(!listens(SubscriptionState::Asked, None), "the confirmation will be news");
@@ -436,10 +436,10 @@ mod tests {
 
     #[test]
     fn who_polls_for_itself_asks_at_the_poll_bound_and_who_backs_off_less_and_less_often() {
-        let next = |questions: &mut RetrySchedule| {
-            questions.before(None, SubscriptionState::Nothing, None);
-            questions.refused(START, None);
-            START.until(questions.next())
+        let next = |schedule: &mut RetrySchedule| {
+            schedule.before(None, SubscriptionState::Nothing, None);
+            schedule.refused(START, None);
+            START.until(schedule.next())
         };
         let mut unaided = RetrySchedule::new(START, POLL, 7, Pace::Unaided);
         assert!((POLL / 2..=POLL).contains(&next(&mut unaided)));
@@ -456,12 +456,12 @@ mod tests {
 
     #[test]
     fn a_lease_that_is_always_over_is_not_asked_for_without_end() {
-        let mut questions = asked(questions());
+        let mut schedule = asked(schedule());
         for _ in 1..TOO_LATE {
-            questions.granted_too_late(START).expect("it is asked for again");
-            assert!(questions.is_due(START, None));
+            schedule.granted_too_late(START).expect("it is asked for again");
+            assert!(schedule.is_due(START, None));
         }
-        assert!(questions.granted_too_late(START).is_err_and(|error| error.is_lost()));
-        assert!(questions.take_error().is_some_and(|error| error.is_lost()), "for who gives up");
+        assert!(schedule.granted_too_late(START).is_err_and(|error| error.is_lost()));
+        assert!(schedule.take_error().is_some_and(|error| error.is_lost()), "for who gives up");
     }
 }

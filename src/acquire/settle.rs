@@ -47,7 +47,7 @@ impl Local {
                 self.told_to(hold.rules(), told);
                 Ok(Some(told))
             }
-            ReleaseReply::NotHeld if answer.doubtful && clock::now() < hold.held_until() => {
+            ReleaseReply::NotHeld if answer.maybe_duplicate && clock::now() < hold.held_until() => {
                 Ok(None)
             }
             ReleaseReply::NotHeld => {

@@ -374,12 +374,12 @@ impl Digits {
 pub(crate) struct ConnectionId {
     /// The number of the server, where there are several.
     pub(crate) node: u32,
-    pub(crate) lane: usize,
+    pub(crate) connection: usize,
 }
 
 impl ConnectionId {
-    pub(crate) const fn at(node: u32, lane: usize) -> ConnectionId {
-        ConnectionId { node, lane }
+    pub(crate) const fn at(node: u32, connection: usize) -> ConnectionId {
+        ConnectionId { node, connection }
     }
 }
 

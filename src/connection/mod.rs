@@ -85,7 +85,7 @@ pub(crate) struct Fault {
 /// A fresh connection, and what the server said of itself and of old ones.
 pub(crate) struct OpenedConnection {
     pub(crate) conn: Connection,
-    pub(crate) ghosts: StaleConnections,
+    pub(crate) stale: StaleConnections,
     pub(crate) is_replica: bool,
 }
 
@@ -111,24 +111,24 @@ impl Connection {
         address: &Address,
         timeouts: Timeouts,
         name: String,
-        ghosts: &[ConnectionIdentity],
+        stale: &[ConnectionIdentity],
     ) -> Result<OpenedConnection> {
         let stream = Stream::connect(address, timeouts.connect)
             .map_err(|error| unreachable_server(address, error))?;
         let identity = ConnectionIdentity { server: Arc::clone(address.shown()), id: 0, name };
         let conn = Connection { stream, parser: Parser::new(), identity, timeouts };
-        conn.shake_hands(address, ghosts)
+        conn.shake_hands(address, stale)
             .map_err(|error| error.with_server(Arc::clone(address.shown())))
     }
 
     fn shake_hands(
         mut self,
         address: &Address,
-        ghosts: &[ConnectionIdentity],
+        stale: &[ConnectionIdentity],
     ) -> Result<OpenedConnection> {
-        let ghosts: Vec<_> = ghosts.iter().filter(|ghost| ghost.is_at(address)).cloned().collect();
+        let stale: Vec<_> = stale.iter().filter(|stale| stale.is_at(address)).cloned().collect();
         let select = address.select();
-        let list = (!ghosts.is_empty()).then(|| list_clients(&ghosts));
+        let list = (!stale.is_empty()).then(|| list_clients(&stale));
         let mut bytes = address.hello(&self.identity.name).bytes;
         let more = [&select, &list].into_iter().flatten();
         more.for_each(|call| bytes.extend_from_slice(&call.bytes));
@@ -139,12 +139,12 @@ impl Connection {
         if select.is_some() {
             accepted(answer()?)?;
         }
-        let ghosts = match list {
-            Some(_) => still_alive(answer()?, &ghosts),
+        let stale = match list {
+            Some(_) => still_alive(answer()?, &stale),
             None => StaleConnections::Alive(Vec::new()),
         };
         self.identity.id = id;
-        Ok(OpenedConnection { conn: self, ghosts, is_replica })
+        Ok(OpenedConnection { conn: self, stale, is_replica })
     }
 
     /// Sends one command and reads its answer; a refusal is an error.
@@ -288,8 +288,8 @@ impl ConnectionIdentity {
     }
 }
 
-fn list_clients(ghosts: &[ConnectionIdentity]) -> Call {
-    let ids: Vec<_> = ghosts.iter().map(|g| Digits::new(g.id.unsigned_abs())).collect();
+fn list_clients(stale: &[ConnectionIdentity]) -> Call {
+    let ids: Vec<_> = stale.iter().map(|g| Digits::new(g.id.unsigned_abs())).collect();
     let mut parts: Vec<&[u8]> = vec![b"CLIENT", b"LIST", b"ID"];
     parts.extend(ids.iter().map(Digits::as_bytes));
     Call::command(&parts)
@@ -297,18 +297,18 @@ fn list_clients(ghosts: &[ConnectionIdentity]) -> Call {
 
 /// Which of `ghosts` are in a client list. The name is compared too: a server that
 /// was restarted gives the same numbers to others.
-fn still_alive(reply: Reply, ghosts: &[ConnectionIdentity]) -> StaleConnections {
+fn still_alive(reply: Reply, stale: &[ConnectionIdentity]) -> StaleConnections {
     let Reply::Text(list) = reply else { return StaleConnections::Unknown };
     let list = String::from_utf8_lossy(&list);
-    let is_in = |ghost: &&ConnectionIdentity| {
-        let (id, name) = (format!("id={}", ghost.id), format!("name={}", ghost.name));
+    let is_in = |stale: &&ConnectionIdentity| {
+        let (id, name) = (format!("id={}", stale.id), format!("name={}", stale.name));
         let listed = |line: &str| {
             let mut fields = line.split(' ');
             fields.clone().any(|field| field == id) && fields.any(|field| field == name)
         };
         list.lines().any(listed)
     };
-    StaleConnections::Alive(ghosts.iter().filter(is_in).cloned().collect())
+    StaleConnections::Alive(stale.iter().filter(is_in).cloned().collect())
 }
 
 /// What a server says of itself and of the connection.
@@ -420,17 +420,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ghost_is_alive_only_under_its_own_name() {
-        let ghost = |id: i64, name: &str| ConnectionIdentity {
+    fn a_stale_connection_is_alive_only_under_its_own_name() {
+        let identity = |id: i64, name: &str| ConnectionIdentity {
             server: "s".into(),
             id,
             name: name.to_owned(),
         };
-        let ghosts = [ghost(3, "a"), ghost(4, "b"), ghost(5, "c")];
+        let stale = [identity(3, "a"), identity(4, "b"), identity(5, "c")];
         let list = b"id=3 addr=1 name=a age=1\nid=4 addr=2 name=other age=1\n".to_vec();
-        let alive = still_alive(Reply::Text(list), &ghosts);
-        assert_eq!(alive, StaleConnections::Alive(vec![ghost(3, "a")]));
+        let alive = still_alive(Reply::Text(list), &stale);
+        assert_eq!(alive, StaleConnections::Alive(vec![identity(3, "a")]));
         let refusal = Refusal { code: "NOPERM".into(), detail: String::new() };
-        assert_eq!(still_alive(Reply::Refused(refusal), &ghosts), StaleConnections::Unknown);
+        assert_eq!(still_alive(Reply::Refused(refusal), &stale), StaleConnections::Unknown);
     }
 }

@@ -157,9 +157,11 @@ impl Client {
 
 impl State {
     fn connect(&mut self, name: String) -> usize {
-        let lane = |name: &str| name.rsplit_once('.').map(|(lane, _)| lane.to_owned());
-        let same =
-            |one: &Client| one.open && lane(&one.name).is_some_and(|l| Some(l) == lane(&name));
+        let connection =
+            |name: &str| name.rsplit_once('.').map(|(connection, _)| connection.to_owned());
+        let same = |one: &Client| {
+            one.open && connection(&one.name).is_some_and(|l| Some(l) == connection(&name))
+        };
         assert!(!self.clients.iter().any(same), "two connections of one lane at a time");
         let (said, heard_up_to, unread, channels) = Default::default();
         let (open, fate) = (true, Fate::Good);
@@ -387,7 +389,7 @@ pub(crate) struct Connection {
 /// A fresh connection, and which of the asked-for old ones the server still has.
 pub(crate) struct OpenedConnection {
     pub(crate) conn: Connection,
-    pub(crate) ghosts: StaleConnections,
+    pub(crate) stale: StaleConnections,
     pub(crate) is_replica: bool,
 }
 
@@ -411,7 +413,7 @@ impl Connection {
         _address: &Address,
         _timeouts: Timeouts,
         name: String,
-        ghosts: &[ConnectionIdentity],
+        stale: &[ConnectionIdentity],
     ) -> Result<OpenedConnection> {
         let server = Server::current()?;
         let mut state = server.state.lock();
@@ -420,15 +422,11 @@ impl Connection {
             return Err(broken("the server cannot be reached"));
         }
         let id = state.connect(name.clone());
-        let ghosts = StaleConnections::Alive(state.alive(ghosts));
+        let stale = StaleConnections::Alive(state.alive(stale));
         drop(state);
         let number = i64::try_from(id).expect("a small number");
         let identity = ConnectionIdentity { server: "model".into(), id: number, name };
-        Ok(OpenedConnection {
-            conn: Connection { server, id, identity },
-            ghosts,
-            is_replica: false,
-        })
+        Ok(OpenedConnection { conn: Connection { server, id, identity }, stale, is_replica: false })
     }
 
     pub(crate) fn identity(&self) -> &ConnectionIdentity {

@@ -97,31 +97,31 @@ impl Deployment {
         if self.is_met() {
             return Ok(());
         }
-        let mailbox = Parker::mine();
-        let failed = self.begin_meeting(&mailbox);
+        let parker = Parker::mine();
+        let failed = self.begin_meeting(&parker);
         while !self.is_met() {
             let now = clock::now();
             let over = || limit.is_over(now).then(|| limit.error(Error::silent()));
             if let Some(error) = self.failure_after(failed).or_else(over) {
                 return Err(error);
             }
-            mailbox.sleep(limit.next_look(now));
+            parker.park_until(limit.next_look(now));
         }
         Ok(())
     }
 
     /// Starts an attempt, unless there is one, and has the mailbox rung at its end. How many
     /// had failed before.
-    fn begin_meeting(self: &Arc<Deployment>, mailbox: &Arc<Parker>) -> u64 {
+    fn begin_meeting(self: &Arc<Deployment>, parker: &Arc<Parker>) -> u64 {
         let mut meeting = self.meeting.lock();
-        meeting.waiting.push(Arc::clone(mailbox));
+        meeting.waiting.push(Arc::clone(parker));
         let (failed, starts) = (meeting.failed, !std::mem::replace(&mut meeting.under_way, true));
         drop(meeting);
         if starts {
-            let ground = Arc::clone(self);
+            let deployment = Arc::clone(self);
             let meet = move || {
-                let met = threads::survive("connecting", || ground.meet());
-                ground.end_meeting(met.unwrap_or_else(|| Err(panicked())));
+                let met = threads::survive("connecting", || deployment.meet());
+                deployment.end_meeting(met.unwrap_or_else(|| Err(panicked())));
             };
             if let Err(error) = threads::start("leasehold-connect", meet) {
                 let message = format!("the thread that connects cannot be started: {error}");
@@ -138,7 +138,7 @@ impl Deployment {
         meeting.error = met.err();
         let waiting = std::mem::take(&mut meeting.waiting);
         drop(meeting);
-        waiting.iter().for_each(|mailbox| mailbox.ring());
+        waiting.iter().for_each(|parker| parker.unpark());
     }
 
     /// Why an attempt has failed since so many had.
@@ -148,7 +148,7 @@ impl Deployment {
     }
 
     /// The pools of the servers; makes the first connection to a single one, unless `lazily`.
-    pub(crate) fn fleet(&self, settings: PoolSettings, lazily: bool) -> Result<Router> {
+    pub(crate) fn router(&self, settings: PoolSettings, lazily: bool) -> Result<Router> {
         match &self.cluster {
             Some(cluster) => {
                 Ok(Router::nodes(Arc::clone(cluster), settings, Arc::clone(&self.sharded)))
@@ -157,7 +157,7 @@ impl Deployment {
         }
     }
 
-    pub(crate) fn ears(&self, settings: ListenerSettings, waiters: Arc<Waiters>) -> Listeners {
+    pub(crate) fn listeners(&self, settings: ListenerSettings, waiters: Arc<Waiters>) -> Listeners {
         let cluster = self.cluster.as_ref().map(Arc::clone);
         let cluster = cluster.map(|cluster| (cluster, Arc::clone(&self.sharded)));
         Listeners::new(settings, waiters, cluster)
@@ -167,7 +167,7 @@ impl Deployment {
 /// Whether the nodes have messages that go to shards. Redisson asks the same question, so that
 /// both come to the same answer. A node that cannot say is no answer: the next one is asked.
 fn shards(cluster: &Cluster, name: &str, timeouts: Timeouts) -> Result<bool> {
-    cluster.reach(|address| {
+    cluster.server_expiry_bound(|address| {
         let mut conn = Connection::open(address, timeouts, name.to_owned(), &[])?.conn;
         match conn.ask(&Call::command(&[b"PUBSUB", b"SHARDNUMSUB"])) {
             Ok(_) => Ok(true),

@@ -48,17 +48,17 @@ const JOIN_STEP: Duration = Duration::from_millis(1);
 /// One client.
 pub(crate) struct Engine {
     pub(crate) id: Uuid,
-    ground: Arc<Deployment>,
-    pub(crate) fleet: Arc<Router>,
+    deployment: Arc<Deployment>,
+    pub(crate) router: Arc<Router>,
     pub(crate) waiters: Arc<Waiters>,
-    pub(crate) ears: Listeners,
+    pub(crate) listeners: Listeners,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) events: Sink,
     /// Calls that may leave something behind.
     calls: AtomicUsize,
     /// Cancelled when the client is closed.
     pub(crate) closing: CancelToken,
-    pub(crate) aside: Arc<Executor>,
+    pub(crate) executor: Arc<Executor>,
     pub(crate) control: String,
     pub(crate) watchdog_timeout: Duration,
     pub(crate) poll_bound: Duration,
@@ -73,7 +73,7 @@ pub(crate) struct Engine {
     locals: Interned<Local>,
     /// So that what a process knows of a lock outlives handles made for one call.
     recent: Recent<Local>,
-    scout: Arc<FailoverMonitor>,
+    failover: Arc<FailoverMonitor>,
     /// The watchdog's and the scout's.
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -101,16 +101,16 @@ impl Engine {
             least_left: settings.watchdog_timeout / 2,
         };
         let (events, told) = sink(settings.events.is_some());
-        let ground =
+        let deployment =
             Deployment::new(servers, &name, timeouts.without_replicas(), settings.sharding);
         if !lazily {
-            ground.meet()?;
+            deployment.meet()?;
         }
         let pool = PoolSettings {
             node: 0,
             is_node: false,
             process: std::process::id(),
-            route: ground.route.clone(),
+            route: deployment.route.clone(),
             timeouts,
             private: watchdog::timeouts(timeouts, settings.watchdog_timeout),
             replicas: settings.min_replicas.0,
@@ -120,17 +120,17 @@ impl Engine {
             repeat: settings.poll_bound,
             events: events.clone(),
         };
-        let fleet = Arc::new(ground.fleet(pool, lazily)?);
+        let router = Arc::new(deployment.router(pool, lazily)?);
         let auditor =
-            Arc::new(Auditor::new(settings.on_finding, fleet.is_cluster(), events.clone()));
+            Arc::new(Auditor::new(settings.on_finding, router.is_cluster(), events.clone()));
         if !lazily {
-            audit(&fleet, &auditor, settings.on_finding)?;
+            audit(&router, &auditor, settings.on_finding)?;
         }
         let waiters = Arc::new(Waiters::default());
         let beat = SLOWEST_BEAT.min(settings.poll_bound / 2);
-        let ears = ground.ears(
+        let listeners = deployment.listeners(
             ListenerSettings {
-                route: ground.route.clone(),
+                route: deployment.route.clone(),
                 shard: None,
                 timeouts,
                 name: format!("{name}:listener"),
@@ -147,29 +147,29 @@ impl Engine {
                 poll_bound: settings.poll_bound,
                 events: events.clone(),
             },
-            Arc::clone(&fleet),
+            Arc::clone(&router),
             Arc::clone(&waiters),
             auditor,
         ));
         let weak: Weak<Watchdog> = Arc::downgrade(&watchdog);
-        fleet.set_on_reconnect(weak.clone() as Weak<dyn OnReconnect>);
-        let scout = Arc::new(FailoverMonitor::new(ground.route.clone()));
+        router.set_on_reconnect(weak.clone() as Weak<dyn OnReconnect>);
+        let failover = Arc::new(FailoverMonitor::new(deployment.route.clone()));
         if let (Some(events), Some(told)) = (settings.events, told) {
             start_events(events, told)?;
         }
         let mut threads = vec![watchdog.start()?];
-        threads.extend(scout.start(weak)?);
+        threads.extend(failover.start(weak)?);
         Ok(Arc::new(Engine {
             id,
-            ground: Arc::new(ground),
-            fleet,
+            deployment: Arc::new(deployment),
+            router,
             waiters,
-            ears,
+            listeners,
             watchdog,
             events,
             calls: AtomicUsize::new(0),
             closing: CancelToken::new(),
-            aside: Arc::default(),
+            executor: Arc::default(),
             control,
             watchdog_timeout: settings.watchdog_timeout,
             poll_bound: settings.poll_bound,
@@ -182,7 +182,7 @@ impl Engine {
             name_prefix: settings.name_prefix,
             locals: Interned::default(),
             recent: Recent::default(),
-            scout,
+            failover,
             threads: Mutex::new(threads),
         }))
     }
@@ -199,20 +199,20 @@ impl Engine {
     /// Has a listener hear the channel, on which a caller has registered that was refused and
     /// has told the listener, if a script could.
     pub(crate) fn hear(&self, channel: &Channel) {
-        self.send(self.ears.call(channel));
+        self.send(self.listeners.call(channel));
     }
 
     /// Has a listener subscribe to a channel that somebody waits on.
     pub(crate) fn listen_to(&self, channel: &Channel) {
-        self.send(self.ears.tell(channel));
+        self.send(self.listeners.tell(channel));
         self.hear(channel);
     }
 
     /// Sends what nobody waits for, once.
     fn send(&self, calls: impl IntoIterator<Item = Call>) {
         for call in calls {
-            let owed = Request::owed(call, BackgroundTask::new(None, Moment::START));
-            self.fleet.dispatch(self.fleet.owe(owed, None));
+            let background = Request::background(call, BackgroundTask::new(None, Moment::START));
+            self.router.dispatch(self.router.submit(background, None));
         }
     }
 
@@ -225,7 +225,7 @@ impl Engine {
     /// Waits until the calls have returned that the close has ended.
     fn wait_for_calls(&self, end: Moment) {
         while self.calls.load(Ordering::Acquire) > 0 && clock::now() < end {
-            Parker::default().sleep(clock::now() + JOIN_STEP);
+            Parker::default().park_until(clock::now() + JOIN_STEP);
         }
     }
 
@@ -250,11 +250,11 @@ impl Engine {
     /// Blocks until commands can be sent, if the client was built lazily: until the nodes of a
     /// cluster are known.
     pub(crate) fn ready(&self, limit: &Limit<'_>) -> Result<()> {
-        if self.ground.is_met() {
+        if self.deployment.is_met() {
             return Ok(());
         }
-        self.fleet.check_process()?;
-        self.ground.ready(limit)
+        self.router.check_process()?;
+        self.deployment.ready(limit)
     }
 
     /// Asks the servers for a word.
@@ -262,44 +262,44 @@ impl Engine {
         self.check_open()?;
         let limit = self.limit(self.bound());
         self.ready(&limit)?;
-        self.fleet.ping(&limit)
+        self.router.ping(&limit)
     }
 
     /// Waits until what is owed is sent, at most for one response time-out. A forked child
     /// sends nothing.
     pub(crate) fn flush(&self) {
-        if self.fleet.check_process().is_err() {
+        if self.router.check_process().is_err() {
             return;
         }
-        self.fleet.wait_until_settled(clock::now() + self.response_timeout);
+        self.router.wait_until_settled(clock::now() + self.response_timeout);
     }
 
     /// Ends waits and renewals, sends what is owed, and ends the threads. In a forked child
     /// there is nothing to send and no thread to end.
     pub(crate) fn close(&self) {
         self.closing.cancel();
-        if self.fleet.check_process().is_err() {
+        if self.router.check_process().is_err() {
             return;
         }
         let threads = self.stop();
         let end = clock::now() + self.response_timeout;
         self.wait_for_calls(end);
-        self.fleet.wait_until_settled(end);
-        let reapers = self.fleet.finish();
+        self.router.wait_until_settled(end);
+        let reapers = self.router.finish();
         let end = clock::now() + self.response_timeout;
         threads.into_iter().chain(reapers).for_each(|thread| join(thread, end));
     }
 
     /// Tells the threads to end.
     fn stop(&self) -> Vec<JoinHandle<()>> {
-        let asides = self.aside.close();
+        let executors = self.executor.close();
         self.watchdog.stop();
-        let listeners = self.ears.stop();
+        let listeners = self.listeners.stop();
         // So that they look.
         self.send(self.waiters.beats());
-        self.scout.stop();
+        self.failover.stop();
         let threads = std::mem::take(&mut *self.threads.lock());
-        asides.into_iter().chain(listeners).chain(threads).collect()
+        executors.into_iter().chain(listeners).chain(threads).collect()
     }
 }
 
@@ -317,7 +317,7 @@ impl Drop for Engine {
     /// Never waits: it may run where the last guard is dropped. In a forked child a thread of
     /// the parent may have left a mutex locked.
     fn drop(&mut self) {
-        if self.fleet.check_process().is_err() {
+        if self.router.check_process().is_err() {
             return;
         }
         self.closing.cancel();
@@ -336,11 +336,11 @@ fn timeouts(settings: &Builder) -> Timeouts {
 
 /// Looks how the servers are set up. The watchdog looks at those of a cluster when there are
 /// connections to them, unless a finding is to be an error.
-fn audit(fleet: &Router, auditor: &Auditor, on_finding: OnFinding) -> Result<()> {
-    match (fleet, on_finding) {
+fn audit(router: &Router, auditor: &Auditor, on_finding: OnFinding) -> Result<()> {
+    match (router, on_finding) {
         (Router::Nodes(_), OnFinding::Report | OnFinding::Ignore) => Ok(()),
-        _ => fleet.all().into_iter().try_for_each(|(server, lane)| {
-            auditor.look(server, |questions| fleet.ask_all(questions, lane))
+        _ => router.all().into_iter().try_for_each(|(server, connection)| {
+            auditor.look(server, |schedule| router.ask_all(schedule, connection))
         }),
     }
 }

@@ -26,13 +26,13 @@ mod model;
 pub(crate) struct Channel {
     name: Box<str>,
     /// How much was heard so far; changed under `state`, read without.
-    news: AtomicU64,
+    messages: AtomicU64,
     state: Mutex<ChannelState>,
 }
 
 #[derive(Debug)]
 struct ChannelState {
-    hearing: SubscriptionState,
+    subscription: SubscriptionState,
     waiting: Vec<Arc<Parker>>,
     /// Since when nobody has waited.
     idle_since: Moment,
@@ -55,9 +55,12 @@ pub(crate) struct MessageCount(u64);
 impl Channel {
     fn new(name: &str) -> Channel {
         let idle_since = clock::now();
-        let state =
-            ChannelState { hearing: SubscriptionState::Nothing, waiting: Vec::new(), idle_since };
-        Channel { name: name.into(), news: AtomicU64::new(0), state: Mutex::new(state) }
+        let state = ChannelState {
+            subscription: SubscriptionState::Nothing,
+            waiting: Vec::new(),
+            idle_since,
+        };
+        Channel { name: name.into(), messages: AtomicU64::new(0), state: Mutex::new(state) }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -65,23 +68,23 @@ impl Channel {
     }
 
     /// How much news there was up to now. To be read before the server is asked.
-    pub(crate) fn news(&self) -> MessageCount {
-        MessageCount(self.news.load(Ordering::Acquire))
+    pub(crate) fn messages(&self) -> MessageCount {
+        MessageCount(self.messages.load(Ordering::Acquire))
     }
 
-    pub(crate) fn hearing(&self) -> SubscriptionState {
-        self.state.lock().hearing
+    pub(crate) fn subscription(&self) -> SubscriptionState {
+        self.state.lock().subscription
     }
 
     /// Registers a waiter until the answer is dropped.
-    pub(crate) fn wait(self: &Arc<Channel>, mailbox: &Arc<Parker>) -> Waiting {
-        self.state.lock().waiting.push(Arc::clone(mailbox));
-        Waiting { channel: Arc::clone(self), mailbox: Arc::clone(mailbox) }
+    pub(crate) fn wait(self: &Arc<Channel>, parker: &Arc<Parker>) -> Waiting {
+        self.state.lock().waiting.push(Arc::clone(parker));
+        Waiting { channel: Arc::clone(self), parker: Arc::clone(parker) }
     }
 
-    fn leave(&self, mailbox: &Arc<Parker>) {
+    fn leave(&self, parker: &Arc<Parker>) {
         let mut state = self.state.lock();
-        if let Some(at) = state.waiting.iter().position(|m| Arc::ptr_eq(m, mailbox)) {
+        if let Some(at) = state.waiting.iter().position(|m| Arc::ptr_eq(m, parker)) {
             state.waiting.swap_remove(at);
         }
         state.idle_since = clock::now();
@@ -94,22 +97,22 @@ impl Channel {
     }
 
     fn tell(&self, state: &ChannelState) {
-        self.news.fetch_add(1, Ordering::AcqRel);
-        state.waiting.iter().for_each(|mailbox| mailbox.ring());
+        self.messages.fetch_add(1, Ordering::AcqRel);
+        state.waiting.iter().for_each(|parker| parker.unpark());
     }
 
     /// The subscription was sent, confirmed, or is gone with its connection. All but
     /// the first is news for those who wait: what came before may have been missed. Each
     /// confirmation is: it may be that of a subscription before the last one.
-    pub(crate) fn set_hearing(&self, hearing: SubscriptionState) {
+    pub(crate) fn set_hearing(&self, subscription: SubscriptionState) {
         let mut state = self.state.lock();
-        let news = match hearing {
+        let messages = match subscription {
             SubscriptionState::Asked => false,
             SubscriptionState::Everything => true,
-            SubscriptionState::Nothing => state.hearing != SubscriptionState::Nothing,
+            SubscriptionState::Nothing => state.subscription != SubscriptionState::Nothing,
         };
-        state.hearing = hearing;
-        if news {
+        state.subscription = subscription;
+        if messages {
             self.tell(&state);
         }
     }
@@ -118,8 +121,8 @@ impl Channel {
     pub(crate) fn retire(&self, now: Moment, linger: Duration) -> bool {
         let mut state = self.state.lock();
         let idle = state.waiting.is_empty() && state.idle_since + linger <= now;
-        if idle && state.hearing != SubscriptionState::Nothing {
-            state.hearing = SubscriptionState::Nothing;
+        if idle && state.subscription != SubscriptionState::Nothing {
+            state.subscription = SubscriptionState::Nothing;
             self.tell(&state);
         }
         idle
@@ -135,20 +138,20 @@ impl Channel {
 #[must_use = "the caller waits only as long as this lives"]
 pub(crate) struct Waiting {
     channel: Arc<Channel>,
-    mailbox: Arc<Parker>,
+    parker: Arc<Parker>,
 }
 
 impl Waiting {
     /// How much news there is by now. If it is not what there was before the server
     /// was asked, it must be asked again before any sleep.
-    pub(crate) fn news(&self) -> MessageCount {
-        self.channel.news()
+    pub(crate) fn messages(&self) -> MessageCount {
+        self.channel.messages()
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.channel.leave(&self.mailbox);
+        self.channel.leave(&self.parker);
     }
 }
 
@@ -259,30 +262,30 @@ mod tests {
 
     #[test]
     fn a_message_between_the_question_and_the_sleep_is_not_missed() {
-        let (channel, mailbox) = (channel(), Arc::default());
-        let before = channel.news();
+        let (channel, parker) = (channel(), Arc::default());
+        let before = channel.messages();
         channel.message();
-        let waiting = channel.wait(&mailbox);
-        assert_ne!(waiting.news(), before);
-        assert_eq!(waiting.news(), channel.news());
+        let waiting = channel.wait(&parker);
+        assert_ne!(waiting.messages(), before);
+        assert_eq!(waiting.messages(), channel.messages());
     }
 
     #[test]
     fn a_message_wakes_who_waits() {
-        let (channel, mailbox) = (channel(), Arc::default());
-        let waiting = channel.wait(&mailbox);
+        let (channel, parker) = (channel(), Arc::default());
+        let waiting = channel.wait(&parker);
         channel.message();
-        mailbox.sleep(Moment::END);
+        parker.park_until(Moment::END);
         drop(waiting);
     }
 
     #[test]
     fn a_subscription_that_comes_or_goes_is_news() {
         let channel = channel();
-        let is_news = |hearing| {
-            let before = channel.news();
-            channel.set_hearing(hearing);
-            channel.news() != before
+        let is_news = |subscription| {
+            let before = channel.messages();
+            channel.set_hearing(subscription);
+            channel.messages() != before
         };
         assert!(!is_news(SubscriptionState::Asked), "nothing was missed, and nothing is heard yet");
         assert!(is_news(SubscriptionState::Everything) && is_news(SubscriptionState::Nothing));
@@ -291,16 +294,16 @@ mod tests {
 
     #[test]
     fn a_channel_retires_when_nobody_has_waited_for_a_while() {
-        let (channel, mailbox) = (channel(), Arc::default());
+        let (channel, parker) = (channel(), Arc::default());
         channel.set_hearing(SubscriptionState::Everything);
         let later = clock::now() + Duration::from_secs(60);
-        let waiting = channel.wait(&mailbox);
+        let waiting = channel.wait(&parker);
         assert!(!channel.retire(later, Duration::from_secs(1)), "somebody waits");
         drop(waiting);
         assert!(!channel.retire(clock::now(), Duration::from_secs(60)), "too early");
-        let before = channel.news();
+        let before = channel.messages();
         assert!(channel.retire(later, Duration::from_secs(1)));
-        assert_ne!(channel.news(), before, "a waiter that comes now must ask again");
+        assert_ne!(channel.messages(), before, "a waiter that comes now must ask again");
     }
 
     #[test]
@@ -321,8 +324,8 @@ mod tests {
     fn only_channels_with_a_waiter_are_waited_for() {
         let waiters = Waiters::default();
         let (waited, idle) = (waiters.channel("a"), waiters.channel("b"));
-        let mailbox = Arc::default();
-        let waiting = waited.wait(&mailbox);
+        let parker = Arc::default();
+        let waiting = waited.wait(&parker);
         let names: Vec<_> = waiters.waited_for().iter().map(|c| c.name().to_owned()).collect();
         assert_eq!(names, ["a"]);
         drop((waiting, idle));

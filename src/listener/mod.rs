@@ -146,7 +146,7 @@ impl Listener {
         if self.listens() {
             return;
         }
-        self.calls.ring();
+        self.calls.unpark();
         if !self.started.swap(true, Ordering::AcqRel) {
             self.start();
         }
@@ -176,7 +176,7 @@ impl Listener {
     /// of a silence.
     pub(crate) fn stop(&self) -> Option<JoinHandle<()>> {
         self.stop.store(true, Ordering::Release);
-        self.calls.ring();
+        self.calls.unpark();
         self.thread.lock().take()
     }
 
@@ -188,9 +188,9 @@ impl Listener {
         // The call of `stop` may have been heard in a pause: so the flag is looked at
         // before each sleep, too.
         while !self.is_stopped() {
-            self.calls.sleep(Moment::END);
+            self.calls.park_until(Moment::END);
             while threads::survive("listening", || self.listen_while_wanted()).is_none() {
-                self.calls.sleep(clock::now() + threads::PAUSE);
+                self.calls.park_until(clock::now() + threads::PAUSE);
             }
         }
     }
@@ -226,7 +226,7 @@ impl Listener {
         let end = now + jittered(*pause, now.nanos());
         // Calls of waiters do not cut it short, or they would make it a storm.
         while !self.is_stopped() && clock::now() < end {
-            self.calls.sleep(end);
+            self.calls.park_until(end);
         }
         *pause = LONGEST_PAUSE.min(*pause * 2);
     }
@@ -238,7 +238,7 @@ struct Subscriber<'a> {
     waiters: &'a Waiters,
     conn: Connection,
     /// What the connection is good for.
-    moves: Generation,
+    generation: Generation,
     /// By which it is told what to subscribe to.
     control: Arc<str>,
     channels: HashMap<Box<str>, Subscribed>,
@@ -265,7 +265,7 @@ impl Drop for Subscriber<'_> {
 impl<'a> Subscriber<'a> {
     fn open(settings: &'a ListenerSettings, waiters: &'a Waiters) -> Result<Subscriber<'a>> {
         let timeouts = Timeouts { response: SILENCE, ..settings.timeouts.without_replicas() };
-        let RoutedConnection { conn, moves, .. } =
+        let RoutedConnection { conn, generation, .. } =
             settings.route.open(timeouts, &settings.name, &[])?;
         let (channels, asked, control) = (HashMap::new(), VecDeque::new(), settings.own_channel()?);
         let now = clock::now();
@@ -273,7 +273,7 @@ impl<'a> Subscriber<'a> {
             settings,
             waiters,
             conn,
-            moves,
+            generation,
             control,
             channels,
             asked,
@@ -301,7 +301,7 @@ impl<'a> Subscriber<'a> {
                 Reply::Refused(refusal) => self.refused(&refusal)?,
                 _ => {}
             }
-            if self.moves != self.settings.route.moves() {
+            if self.generation != self.settings.route.generation() {
                 return Err(Error::new(ErrorKind::Connection, "the server is another one now"));
             }
             if self.is_idle() {
@@ -427,7 +427,7 @@ impl<'a> Subscriber<'a> {
     fn check_confirmations(&self) -> Result<()> {
         let late = clock::now().before(self.settings.timeouts.response);
         let unconfirmed = |one: &Subscribed| {
-            one.asked < late && one.channel.hearing() == SubscriptionState::Asked
+            one.asked < late && one.channel.subscription() == SubscriptionState::Asked
         };
         match self.channels.values().any(unconfirmed) {
             true => {

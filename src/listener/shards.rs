@@ -96,7 +96,7 @@ impl Listeners {
     }
 
     fn message(&self, node: Option<u32>, channel: &Channel) -> Option<Call> {
-        let deaf = channel.hearing() == SubscriptionState::Nothing;
+        let deaf = channel.subscription() == SubscriptionState::Nothing;
         deaf.then(|| self.waiters.message(node, channel.name())).flatten()
     }
 

@@ -151,55 +151,55 @@ mod tests {
 
     #[test]
     fn a_process_yields_after_a_long_run_if_others_listen() {
-        let mut runs = heard();
-        assert_eq!(runs.take(at(0), ROUND_TRIP), None, "the run begins");
-        assert_eq!(runs.take(at(400), ROUND_TRIP), None);
-        assert_eq!(runs.take(at(500), ROUND_TRIP), Some(at(900)), "500 us after the release");
-        runs.heard(true);
-        assert_eq!(runs.take(at(1000), ROUND_TRIP), None, "a new run");
-        assert_eq!(runs.take(at(1400), ROUND_TRIP), None);
-        runs.heard(false);
-        assert_eq!(runs.take(at(9000), ROUND_TRIP), None, "nobody else listens");
+        let mut fairness = heard();
+        assert_eq!(fairness.take(at(0), ROUND_TRIP), None, "the run begins");
+        assert_eq!(fairness.take(at(400), ROUND_TRIP), None);
+        assert_eq!(fairness.take(at(500), ROUND_TRIP), Some(at(900)), "500 us after the release");
+        fairness.heard(true);
+        assert_eq!(fairness.take(at(1000), ROUND_TRIP), None, "a new run");
+        assert_eq!(fairness.take(at(1400), ROUND_TRIP), None);
+        fairness.heard(false);
+        assert_eq!(fairness.take(at(9000), ROUND_TRIP), None, "nobody else listens");
     }
 
     #[test]
     fn where_nobody_listens_a_tenth_of_the_time_is_for_others() {
-        let mut runs = Fairness::default();
-        runs.unheard();
-        assert_eq!(runs.take(at(0), ROUND_TRIP), None);
-        assert_eq!(runs.take(at(19_000), ROUND_TRIP), None);
-        assert_eq!(runs.yields(at(20_000), &bounds(0)), Some(at(21_000)));
+        let mut fairness = Fairness::default();
+        fairness.unheard();
+        assert_eq!(fairness.take(at(0), ROUND_TRIP), None);
+        assert_eq!(fairness.take(at(19_000), ROUND_TRIP), None);
+        assert_eq!(fairness.yields(at(20_000), &bounds(0)), Some(at(21_000)));
     }
 
     #[test]
     fn who_has_left_the_lock_alone_need_not_yield() {
-        let mut runs = heard();
-        assert_eq!(runs.take(at(0), ROUND_TRIP), None);
-        assert_eq!(runs.take(at(2000), ROUND_TRIP), None, "others had their chance");
+        let mut fairness = heard();
+        assert_eq!(fairness.take(at(0), ROUND_TRIP), None);
+        assert_eq!(fairness.take(at(2000), ROUND_TRIP), None, "others had their chance");
     }
 
     #[test]
     fn it_yields_for_two_of_the_shortest_round_trips_within_bounds() {
         for (round_trip, most) in [(3 * MILLI, 6 * MILLI), (SECOND, LONGEST_YIELD)] {
-            let mut runs = heard();
-            runs.take(at(0), 5 * SECOND);
-            runs.take(at(30_000), round_trip);
-            runs.heard(true);
-            runs.granted(at(70_000), 5 * SECOND);
-            runs.granted(at(100_000), round_trip);
-            runs.released(at(100_000));
-            assert_eq!(runs.yields(at(100_001), &bounds(0)), Some(at(100_000) + most));
+            let mut fairness = heard();
+            fairness.take(at(0), 5 * SECOND);
+            fairness.take(at(30_000), round_trip);
+            fairness.heard(true);
+            fairness.granted(at(70_000), 5 * SECOND);
+            fairness.granted(at(100_000), round_trip);
+            fairness.released(at(100_000));
+            assert_eq!(fairness.yields(at(100_001), &bounds(0)), Some(at(100_000) + most));
         }
     }
 
     #[test]
     fn another_holder_ends_a_run_and_passes_belong_to_it() {
-        let (mut runs, bounds) = (heard(), bounds(1));
-        assert_eq!(runs.take_within(&bounds, at(0), ROUND_TRIP), None);
-        runs.end();
-        assert_eq!(runs.take_within(&bounds, at(100), ROUND_TRIP), None);
-        runs.passed();
-        runs.released(at(200));
-        assert_eq!(runs.yields(at(300), &bounds), Some(at(700)), "one pass is allowed");
+        let (mut fairness, bounds) = (heard(), bounds(1));
+        assert_eq!(fairness.take_within(&bounds, at(0), ROUND_TRIP), None);
+        fairness.end();
+        assert_eq!(fairness.take_within(&bounds, at(100), ROUND_TRIP), None);
+        fairness.passed();
+        fairness.released(at(200));
+        assert_eq!(fairness.yields(at(300), &bounds), Some(at(700)), "one pass is allowed");
     }
 }

@@ -66,9 +66,9 @@ pub(crate) struct Hold {
 struct HoldState {
     phase: Phase,
     deadline: Moment,
-    reach: Moment,
+    server_expiry_bound: Moment,
     /// The reach is further than the server said: an answer did not come, or too late.
-    kept_there: bool,
+    may_still_be_held: bool,
     renewed: bool,
     holder: Holder,
     granted: Moment,
@@ -77,7 +77,7 @@ struct HoldState {
     passes: u32,
     /// The fencing token of its present holder.
     token: u64,
-    haunted: Option<ConnectionId>,
+    may_run_late: Option<ConnectionId>,
     timer: Option<wheel::Key>,
     /// Who waits for its end beside others.
     watched: Vec<Arc<Parker>>,
@@ -106,7 +106,7 @@ pub(crate) struct Grant {
     pub(crate) at: Moment,
     /// The line to the server in which a late copy of the question may still come:
     /// the release has to follow it there.
-    pub(crate) haunted: Option<ConnectionId>,
+    pub(crate) may_run_late: Option<ConnectionId>,
     /// Its fencing tokens, one for each thread to which it may go; zeros if it has none.
     pub(crate) tokens: RangeInclusive<u64>,
 }
@@ -169,15 +169,15 @@ impl Hold {
             life: Mutex::new(HoldState {
                 phase: Phase::Held,
                 deadline: grant.deadline,
-                reach: grant.at + grant.term,
-                kept_there: grant.rules.outlives_its_lease(),
+                server_expiry_bound: grant.at + grant.term,
+                may_still_be_held: grant.rules.outlives_its_lease(),
                 renewed: grant.renewed,
                 holder: grant.holder,
                 granted: grant.at,
                 released: Moment::START,
                 passes: 0,
                 token: *grant.tokens.start(),
-                haunted: grant.haunted,
+                may_run_late: grant.may_run_late,
                 timer: None,
                 watched: Vec::new(),
             }),
@@ -258,12 +258,12 @@ impl Hold {
         life.phase = phase;
         self.deadline.store(0, Ordering::Release);
         self.over.notify_all();
-        life.watched.drain(..).for_each(|mailbox| mailbox.ring());
+        life.watched.drain(..).for_each(|parker| parker.unpark());
     }
 
     /// The line to the server in which its release has to stand, if it matters.
-    pub(crate) fn haunted(&self) -> Option<ConnectionId> {
-        self.life.lock().haunted
+    pub(crate) fn may_run_late(&self) -> Option<ConnectionId> {
+        self.life.lock().may_run_late
     }
 
     /// How long the hold stays valid if nothing happens.
@@ -281,7 +281,7 @@ impl Hold {
     pub(crate) fn extend(&self, sent: Moment, now: Moment, lease: Duration) -> HoldStatus {
         let mut life = self.life.lock();
         let look = self.look_closely(&mut life, now);
-        life.may_reach(now + lease, look != HoldStatus::Held);
+        life.server_may_expire(now + lease, look != HoldStatus::Held);
         let to = deadline(sent, lease);
         if look == HoldStatus::Held && life.deadline < to {
             life.deadline = to;
@@ -292,23 +292,24 @@ impl Hold {
 
     /// The server may have set the lease anew, up to `now`: there was no answer.
     pub(crate) fn may_be_extended(&self, now: Moment, lease: Duration) {
-        self.life.lock().may_reach(now + lease, true);
+        self.life.lock().server_may_expire(now + lease, true);
     }
 
     /// Whether the hold was lost here while the server may keep it for long: it has to be
     /// released there. `true` once. (One that is being released was not lost, and one
     /// that simply ran out is over there too.)
-    pub(crate) fn take_kept_there(&self, now: Moment) -> bool {
+    pub(crate) fn take_may_still_be_held(&self, now: Moment) -> bool {
         let mut life = self.life.lock();
         // One that was found gone has no reach.
-        let outlives = self.rules.outlives_its_lease() && Moment::START < life.reach;
-        let there = matches!(life.phase, Phase::Lost(_)) && (now < life.reach || outlives);
-        there && std::mem::take(&mut life.kept_there)
+        let outlives = self.rules.outlives_its_lease() && Moment::START < life.server_expiry_bound;
+        let there =
+            matches!(life.phase, Phase::Lost(_)) && (now < life.server_expiry_bound || outlives);
+        there && std::mem::take(&mut life.may_still_be_held)
     }
 
     /// Until when the server may keep the hold, if nobody releases it.
-    pub(crate) fn reach(&self) -> Moment {
-        self.life.lock().reach
+    pub(crate) fn server_expiry_bound(&self) -> Moment {
+        self.life.lock().server_expiry_bound
     }
 
     /// Has the watchdog renew the hold from now on. Whether that is news.
@@ -323,12 +324,12 @@ impl Hold {
     /// Ends the hold because the server does not keep it any more. Whether that is news.
     pub(crate) fn lose(&self) -> bool {
         let mut life = self.life.lock();
-        life.reach = Moment::START;
-        let news = life.phase == Phase::Held;
-        if news {
+        life.server_expiry_bound = Moment::START;
+        let messages = life.phase == Phase::Held;
+        if messages {
             self.end(&mut life, Phase::Lost(LostReason::Gone));
         }
-        news
+        messages
     }
 
     /// Returns how the hold was lost; for one that was not, what its end would be.
@@ -410,13 +411,13 @@ impl Hold {
     }
 
     /// Has the mailbox rung when the hold is over, if it is not.
-    pub(crate) fn watch(&self, mailbox: &Arc<Parker>) {
+    pub(crate) fn watch(&self, parker: &Arc<Parker>) {
         let mut life = self.life.lock();
         // Those of threads that have ended are nobody's any more.
         life.watched.retain(|other| Arc::strong_count(other) > 1);
-        let known = life.watched.iter().any(|other| Arc::ptr_eq(other, mailbox));
+        let known = life.watched.iter().any(|other| Arc::ptr_eq(other, parker));
         if life.phase == Phase::Held && !known {
-            life.watched.push(Arc::clone(mailbox));
+            life.watched.push(Arc::clone(parker));
         }
     }
 
@@ -433,10 +434,10 @@ impl Hold {
 
 impl HoldState {
     /// A hold that is gone at the server is not brought back by a renewal.
-    fn may_reach(&mut self, to: Moment, unknown: bool) {
-        if Moment::START < self.reach && self.reach < to {
-            self.reach = to;
-            self.kept_there |= unknown;
+    fn server_may_expire(&mut self, to: Moment, unknown: bool) {
+        if Moment::START < self.server_expiry_bound && self.server_expiry_bound < to {
+            self.server_expiry_bound = to;
+            self.may_still_be_held |= unknown;
         }
     }
 
@@ -471,7 +472,7 @@ impl Grant {
             renewed: true,
             holder: Holder::owned(),
             at,
-            haunted: None,
+            may_run_late: None,
             tokens: 0..=0,
         }
     }
@@ -525,18 +526,21 @@ mod tests {
     #[test]
     fn a_hold_that_is_over_here_may_be_kept_there_until_it_is_known_to_be_gone() {
         let overrun = lease(true, 10);
-        assert_eq!(overrun.reach(), at(1), "granted at 0 for a second");
+        assert_eq!(overrun.server_expiry_bound(), at(1), "granted at 0 for a second");
         overrun.may_be_extended(at(8), 10 * SECOND);
         assert_eq!(overrun.look(at(11)), NOTICED, "nobody knows of an extension");
-        assert_eq!(overrun.reach(), at(18));
-        assert!(overrun.take_kept_there(at(11)) && !overrun.take_kept_there(at(11)), "once");
+        assert_eq!(overrun.server_expiry_bound(), at(18));
+        assert!(
+            overrun.take_may_still_be_held(at(11)) && !overrun.take_may_still_be_held(at(11)),
+            "once"
+        );
         assert_eq!(overrun.extend(at(10), at(12), 10 * SECOND), KNOWN);
-        assert_eq!(overrun.reach(), at(22));
-        assert!(!overrun.take_kept_there(at(22)), "it is over there too");
-        assert!(overrun.take_kept_there(at(21)));
+        assert_eq!(overrun.server_expiry_bound(), at(22));
+        assert!(!overrun.take_may_still_be_held(at(22)), "it is over there too");
+        assert!(overrun.take_may_still_be_held(at(21)));
         overrun.lose();
         overrun.may_be_extended(at(12), 10 * SECOND);
-        assert_eq!(overrun.reach(), at(0));
+        assert_eq!(overrun.server_expiry_bound(), at(0));
     }
 
     #[test]
@@ -546,7 +550,7 @@ mod tests {
         assert_eq!(released.release(at(9)), KNOWN);
         assert!(!released.lose(), "a released hold cannot be lost");
         assert_eq!(released.extend(at(8), at(9), 30 * SECOND), KNOWN);
-        assert!(!released.take_kept_there(at(9)), "its release is under way");
+        assert!(!released.take_may_still_be_held(at(9)), "its release is under way");
         let overrun = lease(false, 10);
         assert_eq!(overrun.release(at(11)), NOTICED);
         let taken = lease(true, 10);

@@ -56,16 +56,16 @@ pub(crate) struct Local {
 
 #[derive(Debug, Default)]
 struct LocalState {
-    gate: WaitQueue<Caller>,
+    queue: WaitQueue<Caller>,
     /// Holds that were passed to callers who have not woken up yet.
     handed: Vec<(Ticket, Arc<Hold>)>,
     holds: Vec<HoldEntry>,
     /// The releases that have no answer yet, and the lines in which they stand: one at most,
     /// but of a kind that is shared.
-    owed: Vec<Owed>,
+    background: Vec<Owed>,
     /// Why the last question of this process got no answer.
     trouble: Option<Error>,
-    runs: Fairness,
+    fairness: Fairness,
     /// The watchdog polls the server for those who stand in line.
     polled: bool,
     /// It has something for the front to ask about.
@@ -78,31 +78,31 @@ struct LocalState {
 #[derive(Debug)]
 struct Owed {
     hold: HoldId,
-    lane: ConnectionId,
+    connection: ConnectionId,
 }
 
 /// A caller in line.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
-    pub(crate) wish: EntryRequest,
+    pub(crate) request: EntryRequest,
     pub(crate) holder: Holder,
-    pub(crate) mailbox: Arc<Parker>,
+    pub(crate) parker: Arc<Parker>,
 }
 
 impl Caller {
     /// The calling thread.
-    pub(crate) fn new(wish: EntryRequest) -> Caller {
-        Caller::of(wish, None)
+    pub(crate) fn new(request: EntryRequest) -> Caller {
+        Caller::of(request, None)
     }
 
     /// The calling thread, for itself or on behalf of another.
-    pub(crate) fn of(wish: EntryRequest, other: Option<&Holder>) -> Caller {
+    pub(crate) fn of(request: EntryRequest, other: Option<&Holder>) -> Caller {
         let holder = match other {
             Some(other) => other.clone(),
-            None if wish.owned => Holder::owned(),
+            None if request.owned => Holder::owned(),
             None => Holder::this_thread(),
         };
-        Caller { wish, holder, mailbox: Parker::mine() }
+        Caller { request, holder, parker: Parker::mine() }
     }
 }
 
@@ -186,14 +186,14 @@ impl Local {
     /// `holder` is the name that the hold is to have, if it has one.
     pub(crate) fn enter(
         &self,
-        wish: &EntryRequest,
+        request: &EntryRequest,
         holder: Option<&Arc<str>>,
         thread: ThreadId,
         now: Moment,
     ) -> Result<EntryOutcome> {
         let mut state = self.state.lock();
         let noticed = state.look_at_all(now);
-        let entry = state.enter(wish, holder, thread, now);
+        let entry = state.enter(request, holder, thread, now);
         drop(state);
         self.tell_lost(noticed, LostReason::Expired);
         entry
@@ -202,20 +202,20 @@ impl Local {
     /// Stands in line; not a caller that would have to wait and does not.
     pub(crate) fn line_up(&self, caller: Caller, now: Moment) -> Option<Ticket> {
         let mut state = self.state.lock();
-        let free = state.gate.is_empty() && !state.is_held(now);
-        (free || caller.wish.waits).then(|| state.gate.enter(caller))
+        let free = state.queue.is_empty() && !state.is_held(now);
+        (free || caller.request.waits).then(|| state.queue.enter(caller))
     }
 
     /// How many stand in line.
     pub(crate) fn line(&self) -> usize {
-        self.state.lock().gate.len()
+        self.state.lock().queue.len()
     }
 
     /// What a caller has to do now that stands in no line.
     pub(crate) fn alone(&self, now: Moment) -> Turn {
         let mut state = self.state.lock();
         let noticed = state.look_at_all(now);
-        let turn = Turn::Ask(state.lane());
+        let turn = Turn::Ask(state.connection());
         drop(state);
         self.tell_lost(noticed, LostReason::Expired);
         turn
@@ -227,13 +227,13 @@ impl Local {
         if let Some(lease) = state.take_handed(ticket) {
             return Turn::Handed(lease);
         }
-        if !state.gate.is_front(ticket) {
+        if !state.queue.is_head(ticket) {
             return Turn::Behind;
         }
         let noticed = state.look_at_all(now);
         let held = state.is_held(now);
         let turn = match std::mem::take(&mut state.may_be_free) {
-            true => Turn::AskAtOnce(state.lane(), held),
+            true => Turn::AskAtOnce(state.connection(), held),
             false if held => Turn::HeldHere,
             false => state.free_turn(now, &self.bounds),
         };
@@ -254,16 +254,16 @@ impl Local {
         let mut state = self.state.lock();
         let lease = state.lease(grant);
         state.trouble = None;
-        state.runs.granted(lease.granted(), round_trip);
+        state.fairness.granted(lease.granted(), round_trip);
         let noticed = state.lose_others(&lease, &caller.holder);
         if let Some(ticket) = ticket {
             if let Some(stale) = state.take_handed(ticket) {
                 state.remove(&stale);
             }
-            state.gate.leave(ticket);
+            state.queue.leave(ticket);
         }
         state.holds.push(HoldEntry::new(Arc::clone(&lease), caller.holder.clone()));
-        state.ring_front();
+        state.wake_head();
         drop(state);
         self.tell_lost(noticed, LostReason::Gone);
         lease
@@ -281,7 +281,7 @@ impl Local {
     pub(crate) fn refused(&self, now: Moment, waits: bool) -> bool {
         let mut state = self.state.lock();
         if !state.is_held(now) {
-            state.runs.end();
+            state.fairness.end();
         }
         let trouble = state.trouble.take();
         let starts = waits && !state.polled;
@@ -294,7 +294,7 @@ impl Local {
     /// Whether the server is to be polled once more: while anybody stands in line.
     pub(crate) fn is_polled(&self) -> bool {
         let mut state = self.state.lock();
-        state.polled = !state.gate.is_empty();
+        state.polled = !state.queue.is_empty();
         state.polled
     }
 
@@ -302,7 +302,7 @@ impl Local {
     pub(crate) fn may_be_free(&self) {
         let mut state = self.state.lock();
         state.may_be_free = true;
-        state.ring_front();
+        state.wake_head();
     }
 
     /// A release was heard by so many subscribers, this process perhaps among them.
@@ -311,13 +311,13 @@ impl Local {
         // Readers of this process listen by themselves, and are others for who writes.
         let own = |channel: &Arc<Channel>| {
             let others = listens == ListensTo::ReadWrite && channel.is_waited_for();
-            channel.hearing() == SubscriptionState::Everything && !others
+            channel.subscription() == SubscriptionState::Everything && !others
         };
         let own = self.known_channel(listens).is_some_and(own);
         let mut state = self.state.lock();
         match listens {
-            ListensTo::Nothing => state.runs.unheard(),
-            _ => state.runs.heard(subscribers > u64::from(own)),
+            ListensTo::Nothing => state.fairness.unheard(),
+            _ => state.fairness.heard(subscribers > u64::from(own)),
         }
     }
 
@@ -331,10 +331,10 @@ impl Local {
     /// meanwhile, if one was: it must be released.
     pub(crate) fn leave(&self, ticket: Ticket) -> Option<Arc<Hold>> {
         let mut state = self.state.lock();
-        let was_front = state.gate.is_front(ticket);
-        state.gate.leave(ticket);
+        let was_front = state.queue.is_head(ticket);
+        state.queue.leave(ticket);
         if was_front {
-            state.ring_front();
+            state.wake_head();
         }
         state.take_handed(ticket)
     }
@@ -362,11 +362,11 @@ impl Local {
         }
         state.remove(lease);
         let look = lease.release(now);
-        state.runs.released(now);
+        state.fairness.released(now);
         if look == HoldStatus::Held {
-            state.owed.push(Owed { hold: lease.hold(), lane: send() });
+            state.background.push(Owed { hold: lease.hold(), connection: send() });
         }
-        state.ring_front();
+        state.wake_head();
         drop(state);
         match look {
             HoldStatus::Held => Ended::Queued,
@@ -379,15 +379,15 @@ impl Local {
 
     /// The line in which a release stands that has no answer yet: what is to see its
     /// effect has to stand behind it.
-    pub(crate) fn owed(&self) -> Option<ConnectionId> {
-        self.state.lock().lane()
+    pub(crate) fn background(&self) -> Option<ConnectionId> {
+        self.state.lock().connection()
     }
 
     /// The release of that hold was answered, or will not be sent again.
     pub(crate) fn settled(&self, lease: &Arc<Hold>) {
         lease.gone();
         let mut state = self.state.lock();
-        state.owed.retain(|owed| owed.hold != lease.hold());
+        state.background.retain(|background| background.hold != lease.hold());
         state.spare = Some(Arc::clone(lease));
     }
 
@@ -488,7 +488,7 @@ impl Local {
             self.events.tell(|| Event::Lost(Lost { at: at(), name, kind, hold, reason }));
         }
         if any {
-            self.state.lock().ring_front();
+            self.state.lock().wake_head();
         }
     }
 }
@@ -501,8 +501,8 @@ impl LocalState {
         let mut noticed = Vec::new();
         self.holds.retain(|held| match held.lease.look(now) {
             HoldStatus::Held => true,
-            HoldStatus::Over { noticed: news } => {
-                noticed.extend(news.then(|| Arc::clone(&held.lease)));
+            HoldStatus::Over { noticed: messages } => {
+                noticed.extend(messages.then(|| Arc::clone(&held.lease)));
                 !held.holder.has_ended() && (held.guards > 0 || held.is_counted_on())
             }
         });
@@ -524,20 +524,20 @@ impl LocalState {
 
     fn enter(
         &mut self,
-        wish: &EntryRequest,
+        request: &EntryRequest,
         holder: Option<&Arc<str>>,
         thread: ThreadId,
         now: Moment,
     ) -> Result<EntryOutcome> {
         let same = |held: &&mut HoldEntry| {
-            held.holder.is_thread(thread) && held.lease.rules().kind() == wish.rules.kind()
+            held.holder.is_thread(thread) && held.lease.rules().kind() == request.rules.kind()
         };
         match self.holds.iter_mut().find(same) {
-            Some(held) if !wish.owned && wish.rules.re_enters() => held.again(now),
+            Some(held) if !request.owned && request.rules.re_enters() => held.again(now),
             _ => {
                 let owner = holder.map_or(&[][..], |it| it.as_bytes());
-                let entry = EntryOutcome::of(self.own(thread), wish, owner, now)?;
-                self.check_owned(wish, owner, thread, now).map(|()| entry)
+                let entry = EntryOutcome::of(self.own(thread), request, owner, now)?;
+                self.check_owned(request, owner, thread, now).map(|()| entry)
             }
         }
     }
@@ -545,14 +545,14 @@ impl LocalState {
     /// An error for a wait without end beside an owned guard that the caller's thread took.
     fn check_owned(
         &self,
-        wish: &EntryRequest,
+        request: &EntryRequest,
         owner: &[u8],
         thread: ThreadId,
         now: Moment,
     ) -> Result<()> {
         let taken = |held: &&HoldEntry| held.guards > 0 && held.holder.was_taken_by(thread);
-        let bars = |held: &HoldEntry| held.is_in_the_way(wish, owner, now);
-        match wish.endless && !wish.owned && self.holds.iter().filter(taken).any(bars) {
+        let bars = |held: &HoldEntry| held.is_in_the_way(request, owner, now);
+        match request.endless && !request.owned && self.holds.iter().filter(taken).any(bars) {
             true => Err(table::deadlock_with_owned()),
             false => Ok(()),
         }
@@ -576,8 +576,8 @@ impl LocalState {
     }
 
     /// The line in which a release stands that has no answer yet.
-    fn lane(&self) -> Option<ConnectionId> {
-        self.owed.last().map(|owed| owed.lane)
+    fn connection(&self) -> Option<ConnectionId> {
+        self.background.last().map(|background| background.connection)
     }
 
     fn take_handed(&mut self, ticket: Ticket) -> Option<Arc<Hold>> {
@@ -597,45 +597,45 @@ impl LocalState {
     }
 
     fn pass(&mut self, lease: &Arc<Hold>, now: Moment, bounds: &PassBounds) -> bool {
-        let Some((ticket, front)) = self.gate.front() else { return false };
-        let (holder, wish) = (front.holder.clone(), front.wish);
+        let Some((ticket, head)) = self.queue.head() else { return false };
+        let (holder, request) = (head.holder.clone(), head.request);
         // What its thread has beside it would stay behind.
         let same = |held: &&HoldEntry| Arc::ptr_eq(&held.lease, lease);
         let Some(own) = self.holds.iter().find(same).map(|held| &held.holder) else { return false };
         let beside = |other: &HoldEntry| !same(&other) && other.holder.is_same_thread(own);
         let alone = !self.holds.iter().any(beside);
         let Some(held) = self.held(lease) else { return false };
-        let fits = alone && wish.renewed && held.lease.rules().kind() == wish.rules.kind();
+        let fits = alone && request.renewed && held.lease.rules().kind() == request.rules.kind();
         if !fits || !held.lease.pass(now, bounds, &holder) {
             return false;
         }
         held.holder = holder;
         held.guards = 1;
-        self.runs.passed();
+        self.fairness.passed();
         self.handed.push((ticket, Arc::clone(lease)));
-        if let Some(next) = self.gate.pop() {
-            next.mailbox.ring();
+        if let Some(next) = self.queue.pop() {
+            next.parker.unpark();
         }
-        self.ring_front();
+        self.wake_head();
         true
     }
 
     /// What the front does while nobody here holds the lock. A caller that would not wait
     /// never has to yield.
     fn free_turn(&mut self, now: Moment, bounds: &PassBounds) -> Turn {
-        let lane = self.lane();
-        if !self.gate.front().is_some_and(|(_, front)| front.wish.waits) {
-            return Turn::Ask(lane);
+        let connection = self.connection();
+        if !self.queue.head().is_some_and(|(_, head)| head.request.waits) {
+            return Turn::Ask(connection);
         }
-        match self.runs.yields(now, bounds) {
-            Some(end) => Turn::Yield(end, lane),
-            None => Turn::Ask(lane),
+        match self.fairness.yields(now, bounds) {
+            Some(end) => Turn::Yield(end, connection),
+            None => Turn::Ask(connection),
         }
     }
 
-    fn ring_front(&self) {
-        if let Some((_, front)) = self.gate.front() {
-            front.mailbox.ring();
+    fn wake_head(&self) {
+        if let Some((_, head)) = self.queue.head() {
+            head.parker.unpark();
         }
     }
 }

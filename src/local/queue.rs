@@ -14,13 +14,13 @@ pub(crate) struct Ticket(u64);
 #[derive(Debug)]
 pub(crate) struct WaitQueue<W> {
     next: u64,
-    front: Option<(Ticket, W)>,
+    head: Option<(Ticket, W)>,
     behind: BTreeMap<Ticket, W>,
 }
 
 impl<W> Default for WaitQueue<W> {
     fn default() -> WaitQueue<W> {
-        WaitQueue { next: 0, front: None, behind: BTreeMap::new() }
+        WaitQueue { next: 0, head: None, behind: BTreeMap::new() }
     }
 }
 
@@ -29,8 +29,8 @@ impl<W> WaitQueue<W> {
     pub(crate) fn enter(&mut self, caller: W) -> Ticket {
         let ticket = Ticket(self.next);
         self.next += 1;
-        match self.front {
-            None => self.front = Some((ticket, caller)),
+        match self.head {
+            None => self.head = Some((ticket, caller)),
             Some(_) => drop(self.behind.insert(ticket, caller)),
         }
         ticket
@@ -40,7 +40,7 @@ impl<W> WaitQueue<W> {
     /// front leaves; see [`front`](Gate::front) for whom to tell. `None` if it had
     /// left before.
     pub(crate) fn leave(&mut self, ticket: Ticket) -> Option<W> {
-        match self.is_front(ticket) {
+        match self.is_head(ticket) {
             true => self.pop(),
             false => self.behind.remove(&ticket),
         }
@@ -49,24 +49,24 @@ impl<W> WaitQueue<W> {
     /// Takes the front out of the line.
     pub(crate) fn pop(&mut self) -> Option<W> {
         let next = self.behind.pop_first();
-        std::mem::replace(&mut self.front, next).map(|(_, caller)| caller)
+        std::mem::replace(&mut self.head, next).map(|(_, caller)| caller)
     }
 
     /// The first in line.
-    pub(crate) fn front(&self) -> Option<(Ticket, &W)> {
-        self.front.as_ref().map(|(ticket, caller)| (*ticket, caller))
+    pub(crate) fn head(&self) -> Option<(Ticket, &W)> {
+        self.head.as_ref().map(|(ticket, caller)| (*ticket, caller))
     }
 
-    pub(crate) fn is_front(&self, ticket: Ticket) -> bool {
-        self.front().is_some_and(|(front, _)| front == ticket)
+    pub(crate) fn is_head(&self, ticket: Ticket) -> bool {
+        self.head().is_some_and(|(head, _)| head == ticket)
     }
 
     pub(crate) fn len(&self) -> usize {
-        usize::from(self.front.is_some()) + self.behind.len()
+        usize::from(self.head.is_some()) + self.behind.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.front.is_none()
+        self.head.is_none()
     }
 }
 
@@ -89,30 +89,30 @@ mod tests {
     proptest! {
         #[test]
         fn behaves_like_a_list(steps in prop::collection::vec(step(), 0..80)) {
-            let mut gate = WaitQueue::default();
+            let mut queue = WaitQueue::default();
             let mut line: Vec<(Ticket, usize)> = Vec::new();
             let mut all = Vec::new();
             for (number, step) in steps.into_iter().enumerate() {
                 match step {
                     Step::Enter => {
-                        let ticket = gate.enter(number);
+                        let ticket = queue.enter(number);
                         line.push((ticket, number));
                         all.push(ticket);
                     }
                     Step::Leave(which) if which < all.len() => {
                         let ticket = all[which];
                         let at = line.iter().position(|(t, _)| *t == ticket);
-                        prop_assert_eq!(gate.leave(ticket), at.map(|at| line.remove(at).1));
+                        prop_assert_eq!(queue.leave(ticket), at.map(|at| line.remove(at).1));
                     }
                     Step::Leave(_) => {}
                     Step::Pop => {
                         let first = (!line.is_empty()).then(|| line.remove(0).1);
-                        prop_assert_eq!(gate.pop(), first);
+                        prop_assert_eq!(queue.pop(), first);
                     }
                 }
-                prop_assert_eq!(gate.front().map(|(t, n)| (t, *n)), line.first().copied());
-                prop_assert_eq!((gate.is_empty(), gate.len()), (line.is_empty(), line.len()));
-                prop_assert!(line.iter().skip(1).all(|(t, _)| !gate.is_front(*t)));
+                prop_assert_eq!(queue.head().map(|(t, n)| (t, *n)), line.first().copied());
+                prop_assert_eq!((queue.is_empty(), queue.len()), (line.is_empty(), line.len()));
+                prop_assert!(line.iter().skip(1).all(|(t, _)| !queue.is_head(*t)));
             }
         }
     }

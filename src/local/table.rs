@@ -49,12 +49,12 @@ impl EntryOutcome {
     /// What the holds of a thread mean for what it wants.
     pub(crate) fn of<'a>(
         mut own: impl Iterator<Item = &'a HoldEntry>,
-        wish: &EntryRequest,
+        request: &EntryRequest,
         owner: &[u8],
         now: Moment,
     ) -> Result<EntryOutcome> {
         own.try_fold(EntryOutcome::Anew, |entry, held| {
-            match (entry, held.beside(wish, owner, now)?) {
+            match (entry, held.beside(request, owner, now)?) {
                 (entry, EntryOutcome::Anew) | (entry @ EntryOutcome::Busy, _) => Ok(entry),
                 (_, other) => Ok(other),
             }
@@ -86,34 +86,34 @@ impl HoldEntry {
     }
 
     /// What the thread's own hold means for a caller that wants another beside it.
-    fn beside(&self, wish: &EntryRequest, owner: &[u8], now: Moment) -> Result<EntryOutcome> {
+    fn beside(&self, request: &EntryRequest, owner: &[u8], now: Moment) -> Result<EntryOutcome> {
         let valid = self.lease.look(now) == HoldStatus::Held;
         let other = OtherHold {
             kind: self.lease.rules().kind(),
             owner: self.lease.owner(),
-            same_thread: !wish.owned,
+            same_thread: !request.owned,
         };
-        match wish.rules.shares_with(owner, &other) {
-            true if valid && other.same_thread && other.kind != wish.rules.kind() => {
+        match request.rules.shares_with(owner, &other) {
+            true if valid && other.same_thread && other.kind != request.rules.kind() => {
                 Ok(EntryOutcome::Beside(self.lease.owner().clone()))
             }
             true => Ok(EntryOutcome::Anew),
-            false if wish.owned && !(valid && wish.waits) => Ok(EntryOutcome::Anew),
+            false if request.owned && !(valid && request.waits) => Ok(EntryOutcome::Anew),
             false if !valid => Err(lost(&self.lease)),
-            false if !wish.waits => Ok(EntryOutcome::Busy),
+            false if !request.waits => Ok(EntryOutcome::Busy),
             false => Err(deadlock(other.kind)),
         }
     }
 
     /// Whether a caller cannot have what it wants as long as this hold, which is not its
     /// thread's, is valid.
-    pub(crate) fn is_in_the_way(&self, wish: &EntryRequest, owner: &[u8], now: Moment) -> bool {
+    pub(crate) fn is_in_the_way(&self, request: &EntryRequest, owner: &[u8], now: Moment) -> bool {
         let other = OtherHold {
             kind: self.lease.rules().kind(),
             owner: self.lease.owner(),
             same_thread: false,
         };
-        !self.lease.remaining(now).is_zero() && !wish.rules.shares_with(owner, &other)
+        !self.lease.remaining(now).is_zero() && !request.rules.shares_with(owner, &other)
     }
 
     /// Whether it has what is to be ended: of two that end the same leak one is late,

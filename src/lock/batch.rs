@@ -44,7 +44,7 @@ struct BatchQueue<'a> {
 
 impl Drop for BatchQueue<'_> {
     fn drop(&mut self) {
-        let passed = self.ticket.and_then(|ticket| self.attempt.seat.local.leave(ticket));
+        let passed = self.ticket.and_then(|ticket| self.attempt.context.local.leave(ticket));
         drop(passed.map(|lease| self.attempt.hold(lease)));
     }
 }
@@ -66,14 +66,14 @@ pub(crate) fn take(attempts: &[AcquireCall<'_>]) -> Result<BatchOutcome> {
     }
     let asked: Vec<_> = steps.iter().filter_map(BatchStep::asked).collect();
     if let Some(question) = BatchQuestion::new(&asked) {
-        let (answer, moves) = question.ask()?;
+        let (answer, generation) = question.ask()?;
         if let Some(refused) = question.refused(&answer)? {
             let positions = steps.iter().enumerate().filter(|(_, step)| step.asked().is_some());
             let position = positions.map(|(position, _)| position).nth(refused);
             return Ok(BatchOutcome::Refused(position.unwrap_or_default()));
         }
         question.check_grant(&answer)?;
-        let granted = |step: BatchStep<'_>| step.granted(&answer, moves);
+        let granted = |step: BatchStep<'_>| step.granted(&answer, generation);
         return Ok(BatchOutcome::All(steps.into_iter().map(granted).collect()));
     }
     Ok(BatchOutcome::All(steps.into_iter().filter_map(BatchStep::held).collect()))
@@ -81,28 +81,28 @@ pub(crate) fn take(attempts: &[AcquireCall<'_>]) -> Result<BatchOutcome> {
 
 fn step<'a>(attempt: &'a AcquireCall<'a>) -> Result<Option<BatchStep<'a>>> {
     attempt.check_wanted()?;
-    attempt.seat.engine.ready(&attempt.limit())?;
+    attempt.context.engine.ready(&attempt.limit())?;
     let (now, renewed) = (clock::now(), attempt.lease.is_none());
-    let wish = EntryRequest {
+    let request = EntryRequest {
         rules: attempt.rules,
         owned: attempt.owned,
         waits: false,
         endless: false,
         renewed,
     };
-    let (local, hold) = (&attempt.seat.local, HoldId::next());
-    match local.enter(&wish, None, ThreadId::current(), now)? {
+    let (local, hold) = (&attempt.context.local, HoldId::next());
+    match local.enter(&request, None, ThreadId::current(), now)? {
         EntryOutcome::Again(lease) => {
             return attempt.enter_again(attempt.hold(lease)).map(BatchStep::Held).map(Some);
         }
-        EntryOutcome::Busy => return attempt.seat.engine.fleet.check_process().map(|()| None),
+        EntryOutcome::Busy => return attempt.context.engine.router.check_process().map(|()| None),
         EntryOutcome::Beside(_) | EntryOutcome::Anew => {}
     }
-    let caller = Caller::new(wish);
+    let caller = Caller::new(request);
     let Some(ticket) = local.line_up(caller.clone(), now) else {
-        return attempt.seat.engine.fleet.check_process().map(|()| None);
+        return attempt.context.engine.router.check_process().map(|()| None);
     };
-    let owner = Owner::new(attempt.seat.engine.id, hold, attempt.rules.suffix());
+    let owner = Owner::new(attempt.context.engine.id, hold, attempt.rules.suffix());
     Ok(Some(BatchStep::Asked(BatchQueue { attempt, caller, ticket: Some(ticket), hold, owner })))
 }
 
@@ -122,16 +122,16 @@ impl<'a> BatchStep<'a> {
     }
 
     /// The hold that it has, or has now.
-    fn granted(self, answer: &Answer, moves: Generation) -> HoldHandle {
+    fn granted(self, answer: &Answer, generation: Generation) -> HoldHandle {
         match self {
             BatchStep::Held(hold) => hold,
-            BatchStep::Asked(standing) => standing.granted(answer, moves),
+            BatchStep::Asked(standing) => standing.granted(answer, generation),
         }
     }
 }
 
 impl BatchQueue<'_> {
-    fn granted(mut self, answer: &Answer, moves: Generation) -> HoldHandle {
+    fn granted(mut self, answer: &Answer, generation: Generation) -> HoldHandle {
         let (attempt, now) = (self.attempt, clock::now());
         let term = attempt.term();
         let grant = Grant {
@@ -143,15 +143,16 @@ impl BatchQueue<'_> {
             renewed: attempt.lease.is_none(),
             holder: self.caller.holder.clone(),
             at: now,
-            haunted: (answer.haunted && answer.doubtful).then_some(answer.lane),
+            may_run_late: (answer.may_run_late && answer.maybe_duplicate)
+                .then_some(answer.connection),
             tokens: 0..=0,
         };
-        let (local, round_trip) = (&attempt.seat.local, answer.sent.until(now));
+        let (local, round_trip) = (&attempt.context.local, answer.sent.until(now));
         let lease = local.granted(self.ticket.take(), &self.caller, grant, round_trip);
         let hold = attempt.hold(lease);
-        attempt.seat.engine.watchdog.keep_granted(hold.kept(), moves);
+        attempt.context.engine.watchdog.keep_granted(hold.watched(), generation);
         let (kind, number) = hold.lease().number();
-        attempt.seat.engine.events.tell(|| {
+        attempt.context.engine.events.tell(|| {
             let (at, name) = (clock::wall_time(), Arc::clone(local.name().given()));
             Event::Acquired(Acquired { at, name, kind, hold: number, waited: round_trip })
         });
@@ -173,33 +174,33 @@ impl<'a> BatchQuestion<'a> {
     /// The answer, and how many moves there had been before it was asked for. What came from
     /// a server that was left meanwhile says nothing.
     fn ask(&self) -> Result<(Answer, Generation)> {
-        let _call = self.first.attempt.seat.engine.call();
-        let fleet = &self.first.attempt.seat.engine.fleet;
-        let mut near = self.asked.iter().find_map(|one| one.attempt.seat.local.owed());
+        let _call = self.first.attempt.context.engine.call();
+        let router = &self.first.attempt.context.engine.router;
+        let mut near = self.asked.iter().find_map(|one| one.attempt.context.local.background());
         let limit = self.first.attempt.limit();
         for _ in 0..ANEW {
-            let moves = fleet.moves();
-            let pending = fleet.queue(self.call(), At::near(near));
-            let (lane, outcome) = fleet.wait_at_once(pending, &limit);
+            let generation = router.generation();
+            let pending = router.queue(self.call(), At::near(near));
+            let (connection, outcome) = router.wait_at_once(pending, &limit);
             let unanswered = |failure: &Failure| {
                 if failure.is_written() {
-                    self.undo(lane);
+                    self.undo(connection);
                 }
             };
             let answer = outcome.inspect_err(unanswered).map_err(Failure::into_error)?;
-            if fleet.moves() == moves {
-                return Ok((answer, moves));
+            if router.generation() == generation {
+                return Ok((answer, generation));
             }
-            near = Some(lane);
+            near = Some(connection);
         }
-        near.into_iter().for_each(|lane| self.undo(lane));
+        near.into_iter().for_each(|connection| self.undo(connection));
         Err(Error::outdated())
     }
 
     fn call(&self) -> Call {
         let term = self.first.attempt.term();
         let lease = rules::digits(term);
-        let keys = self.asked.iter().map(|one| one.attempt.seat.local.name().key().as_bytes());
+        let keys = self.asked.iter().map(|one| one.attempt.context.local.name().key().as_bytes());
         let owners = self.asked.iter().map(|one| one.owner.as_bytes());
         let args = std::iter::once(lease.as_bytes()).chain(owners);
         Call::script(&script::MULTI_ACQUIRE, keys, args).lasting(term).replicated()
@@ -207,15 +208,15 @@ impl<'a> BatchQuestion<'a> {
 
     /// Which of them was refused, if that was why none was taken.
     fn refused(&self, answer: &Answer) -> Result<Option<usize>> {
-        let numbers = read(&answer.reply).inspect_err(|_| self.undo(answer.lane))?;
+        let numbers = read(&answer.reply).inspect_err(|_| self.undo(answer.connection))?;
         let Some(position) = numbers.first() else { return Ok(None) };
         // An earlier copy may have taken them, and one of them been lost since.
-        if answer.doubtful {
-            self.undo(answer.lane);
+        if answer.maybe_duplicate {
+            self.undo(answer.connection);
         }
         let position = usize::try_from(*position).unwrap_or_default().saturating_sub(1);
         if let Some(one) = self.asked.get(position) {
-            one.attempt.seat.local.refused(clock::now(), false);
+            one.attempt.context.local.refused(clock::now(), false);
         }
         Ok(Some(position))
     }
@@ -228,18 +229,18 @@ impl<'a> BatchQuestion<'a> {
             None if over => Error::lost(LostReason::Expired, "the grant arrived too late"),
             None => return Ok(()),
         };
-        self.undo(answer.lane);
+        self.undo(answer.connection);
         Err(error)
     }
 
     /// Releases whatever the question took, or takes yet.
-    fn undo(&self, lane: ConnectionId) {
+    fn undo(&self, connection: ConnectionId) {
         for one in self.asked {
             let (attempt, lasting) = (one.attempt, one.attempt.term());
-            let release = attempt.rules.release(attempt.seat.local.name(), &one.owner);
-            let debt = BackgroundTask::new(None, clock::now() + lasting).haunted(lasting);
-            let pool = &attempt.seat.engine.fleet;
-            pool.dispatch(pool.owe(Request::owed(release, debt), Some(lane)));
+            let release = attempt.rules.release(attempt.context.local.name(), &one.owner);
+            let task = BackgroundTask::new(None, clock::now() + lasting).may_run_late(lasting);
+            let pool = &attempt.context.engine.router;
+            pool.dispatch(pool.submit(Request::background(release, task), Some(connection)));
         }
     }
 }

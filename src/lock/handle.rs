@@ -53,7 +53,7 @@ use crate::util::clock::{self, Patience};
 #[must_use = "a lock is not taken until lock() or another of its verbs is called"]
 pub struct Lock<P: LockKind = Plain> {
     given: Arc<str>,
-    seat: Result<Arc<LockContext>>,
+    context: Result<Arc<LockContext>>,
     lease: Option<Duration>,
     cancel: Option<CancelToken>,
     /// The name of the holder, if it is to be another than the hold.
@@ -123,7 +123,7 @@ impl Lock<Plain> {
     pub fn with_holder(mut self, holder: impl Into<String>) -> Lock {
         let holder = holder.into();
         if let Err(error) = check_holder(&holder) {
-            self.seat = self.seat.and(Err(error));
+            self.context = self.context.and(Err(error));
         }
         self.holder = Some(holder.into());
         self
@@ -144,7 +144,7 @@ impl<P: LockKind> Clone for Lock<P> {
     fn clone(&self) -> Lock<P> {
         Lock {
             given: Arc::clone(&self.given),
-            seat: self.seat.clone(),
+            context: self.context.clone(),
             lease: self.lease,
             cancel: self.cancel.clone(),
             holder: self.holder.clone(),
@@ -166,8 +166,8 @@ impl<P: LockKind> fmt::Debug for Lock<P> {
 impl<P: LockKind> Lock<P> {
     pub(crate) fn new(engine: Arc<Engine>, name: String) -> Lock<P> {
         let given: Arc<str> = name.into();
-        let seat = engine.local(&given).map(|local| Arc::new(LockContext { engine, local }));
-        Lock { given, seat, lease: None, cancel: None, holder: None, protocol: PhantomData }
+        let context = engine.local(&given).map(|local| Arc::new(LockContext { engine, local }));
+        Lock { given, context, lease: None, cancel: None, holder: None, protocol: PhantomData }
     }
 
     fn rules(&self) -> &'static dyn KindRules {
@@ -309,7 +309,7 @@ impl<P: LockKind> Lock<P> {
 
     /// The moment at which a call that begins now returns.
     pub(crate) fn bound(&self) -> Bound {
-        self.seat.as_ref().map_or_else(|_| Bound::over(), |seat| seat.engine.bound())
+        self.context.as_ref().map_or_else(|_| Bound::over(), |context| context.engine.bound())
     }
 
     /// [`Lock::unlock`], within that bound.
@@ -318,12 +318,12 @@ impl<P: LockKind> Lock<P> {
     }
 
     fn end_leaked(&self, bound: Bound) -> Result<()> {
-        let seat = self.seat()?;
+        let context = self.context()?;
         let mine = |lease: &Hold| self.is_mine(lease);
-        let leaked = seat.local.leaked(mine, ThreadId::current(), clock::now());
+        let leaked = context.local.leaked(mine, ThreadId::current(), clock::now());
         match (leaked, &self.holder) {
             (Some((lease, counted)), _) => {
-                HoldHandle::new(Arc::clone(seat), lease).unlock_leaked(counted, bound)
+                HoldHandle::new(Arc::clone(context), lease).unlock_leaked(counted, bound)
             }
             (None, Some(holder)) => {
                 match self.ask_once(|name| Named::unlock(name, holder), bound)? {
@@ -338,16 +338,17 @@ impl<P: LockKind> Lock<P> {
     /// Sends a command that must not run twice, if the lock is held. Two round trips, one if it
     /// is free.
     fn ask_once(&self, command: impl FnOnce(&Name) -> Call, bound: Bound) -> Result<ReleaseReply> {
-        let LockContext { engine, local } = &**self.seat()?;
+        let LockContext { engine, local } = &**self.context()?;
         engine.check_open()?;
         let (left, limit) = (self.rules().left(local.name()), engine.limit(bound));
         engine.ready(&limit)?;
         // That question may be sent again, over a new connection if the old one is dead.
-        let left = engine.fleet.call(left, At::near(local.owed()), &limit)?;
+        let left = engine.router.call(left, At::near(local.background()), &limit)?;
         if remaining(left.reply)?.is_none() {
             return Ok(ReleaseReply::NotHeld);
         }
-        let answer = engine.fleet.call(command(local.name()), At::Behind(left.lane), &limit)?;
+        let answer =
+            engine.router.call(command(local.name()), At::Behind(left.connection), &limit)?;
         rules::freed(answer.reply)
     }
 
@@ -372,7 +373,7 @@ impl<P: LockKind> Lock<P> {
     pub fn hold_count(&self) -> usize {
         let (thread, now) = (ThreadId::current(), clock::now());
         let mine = |lease: &Hold| self.is_mine(lease);
-        self.seat.as_ref().map_or(0, |seat| seat.local.count(mine, thread, now))
+        self.context.as_ref().map_or(0, |context| context.local.count(mine, thread, now))
     }
 
     /// Whether that is a hold of this kind, and of this holder if it has a name.
@@ -396,11 +397,11 @@ impl<P: LockKind> Lock<P> {
     }
 
     fn ask_remaining(&self, bound: Bound) -> Result<Option<Duration>> {
-        let LockContext { engine, local } = &**self.seat()?;
+        let LockContext { engine, local } = &**self.context()?;
         engine.check_open()?;
         let (left, limit) = (self.rules().left(local.name()), engine.limit(bound));
         engine.ready(&limit)?;
-        let answer = engine.fleet.call(left, At::near(local.owed()), &limit)?;
+        let answer = engine.router.call(left, At::near(local.background()), &limit)?;
         remaining(answer.reply)
     }
 
@@ -428,7 +429,7 @@ impl<P: LockKind> Lock<P> {
     }
 
     fn force(&self, bound: Bound) -> Result<bool> {
-        let local = &self.seat()?.local;
+        let local = &self.context()?.local;
         let mut held = Vec::new();
         let force = |name: &Name| {
             // A thread that gets the lock once it is free does not lose it again.
@@ -451,19 +452,20 @@ impl<P: LockKind> Lock<P> {
 
     /// Whether this thread has the lock, and cannot get it again as this one.
     pub(crate) fn bars_itself(&self, owned: bool) -> bool {
-        let bars =
-            |seat: &Arc<LockContext>| seat.local.bars_itself(self.rules(), owned, clock::now());
-        self.seat.as_ref().is_ok_and(bars)
+        let bars = |context: &Arc<LockContext>| {
+            context.local.bars_itself(self.rules(), owned, clock::now())
+        };
+        self.context.as_ref().is_ok_and(bars)
     }
 
     /// What a caller that was refused listens to, if callers share it.
     pub(crate) fn channel(&self) -> Option<Arc<Channel>> {
-        let LockContext { engine, local } = &**self.seat.as_ref().ok()?;
+        let LockContext { engine, local } = &**self.context.as_ref().ok()?;
         local.channel(self.rules().listens(), &engine.waiters).cloned()
     }
 
-    fn seat(&self) -> Result<&Arc<LockContext>> {
-        self.seat.as_ref().map_err(Error::clone)
+    fn context(&self) -> Result<&Arc<LockContext>> {
+        self.context.as_ref().map_err(Error::clone)
     }
 
     /// The error with the name of the lock.
@@ -473,7 +475,7 @@ impl<P: LockKind> Lock<P> {
 
     /// Asks the servers of its client for a word.
     pub(crate) fn ping(&self) -> Result<()> {
-        self.seat()?.engine.ping()
+        self.context()?.engine.ping()
     }
 
     /// The one way in: every verb is this with another patience and another guard.
@@ -492,7 +494,7 @@ impl<P: LockKind> Lock<P> {
         let lease = terms.lease.or(self.lease).map(release::checked_lease).transpose();
         let named = |error| self.named(error);
         Ok(AcquireCall {
-            seat: self.seat().map_err(named)?,
+            context: self.context().map_err(named)?,
             rules: self.rules(),
             lease: lease.map_err(named)?,
             owned: terms.owned,

@@ -19,7 +19,7 @@ pub(crate) trait GuardSet: Send + Sync + UnwindSafe + RefUnwindSafe {
     fn remaining(&self) -> Duration;
 
     /// Has the mailbox rung when any of the holds is over.
-    fn watch(&self, mailbox: &Arc<Parker>);
+    fn watch(&self, parker: &Arc<Parker>);
 
     fn extend(&self, lease: Duration) -> Result<()>;
 
@@ -40,8 +40,8 @@ impl GuardSet for All {
         self.0.iter().map(HoldHandle::remaining).min().unwrap_or_default()
     }
 
-    fn watch(&self, mailbox: &Arc<Parker>) {
-        self.0.iter().for_each(|hold| hold.lease().watch(mailbox));
+    fn watch(&self, parker: &Arc<Parker>) {
+        self.0.iter().for_each(|hold| hold.lease().watch(parker));
     }
 
     fn extend(&self, lease: Duration) -> Result<()> {
@@ -105,14 +105,14 @@ impl OwnedMultiGuard {
 
 /// Waits until the holds do not count as one any more, or until `end`; whether they do not.
 fn wait_lost(many: &dyn GuardSet, end: Moment) -> bool {
-    let mailbox = Parker::mine();
-    many.watch(&mailbox);
+    let parker = Parker::mine();
+    many.watch(&parker);
     loop {
         let now = clock::now();
         if many.check().is_err() || end <= now {
             return many.check().is_err();
         }
-        mailbox.sleep(end.min(now + many.remaining()));
+        parker.park_until(end.min(now + many.remaining()));
     }
 }
 

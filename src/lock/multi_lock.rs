@@ -275,7 +275,7 @@ struct LockOrder {
 }
 
 fn place(attempt: &AcquireCall<'_>) -> LockOrder {
-    let (engine, name) = (&attempt.seat.engine, attempt.seat.local.name());
+    let (engine, name) = (&attempt.context.engine, attempt.context.local.name());
     let (kind, holder) = (attempt.rules.kind(), attempt.holder.cloned());
     LockOrder { key: name.key().to_owned(), client: engine.id, kind, holder }
 }
@@ -365,12 +365,12 @@ impl MultiAcquire<'_> {
         let plain = |attempt: &AcquireCall<'_>| attempt.rules.kind() == Plain.kind();
         let same = |a: &Arc<Engine>, b: &Arc<Engine>| Arc::ptr_eq(a, b);
         let slot = |attempt: &AcquireCall<'_>| {
-            attempt.seat.engine.fleet.slot_of(attempt.seat.local.name().key())
+            attempt.context.engine.router.slot_of(attempt.context.local.name().key())
         };
         plain(a)
             && plain(b)
             && a.lease == b.lease
-            && same(&a.seat.engine, &b.seat.engine)
+            && same(&a.context.engine, &b.context.engine)
             && slot(a) == slot(b)
     }
 
@@ -402,9 +402,9 @@ fn pause(lost: u32, patience: Patience) {
     let now = clock::now();
     let pause = doubled(FIRST_PAUSE, lost, LONGEST_PAUSE);
     let end = now + jittered(pause, HoldId::next().seed() ^ now.nanos());
-    let mailbox = Parker::mine();
+    let parker = Parker::mine();
     while clock::now() < end.min(patience.end()) {
-        mailbox.sleep(end.min(patience.end()));
+        parker.park_until(end.min(patience.end()));
     }
 }
 

@@ -103,8 +103,8 @@ impl Quorum {
     pub(crate) fn lose(&self, reason: LostReason) {
         let rest = self.take_lost(reason);
         self.lost.store(true, Ordering::Release);
-        if let Some(aside) = rest.first().map(|hold| hold.aside()) {
-            aside.run(move || drop(rest));
+        if let Some(executor) = rest.first().map(|hold| hold.executor()) {
+            executor.run(move || drop(rest));
         }
     }
 
@@ -124,16 +124,16 @@ impl Quorum {
         }
         let lease = clock::now().until(lasts);
         if hold.remaining() < lease {
-            let (aside, hold) = (hold.aside(), Arc::downgrade(&hold));
+            let (executor, hold) = (hold.executor(), Arc::downgrade(&hold));
             // Who ends the whole does not wait for that to begin. If it fails, the hold lasts as
             // long as it was granted for.
-            aside.run(move || drop(hold.upgrade().map(|hold| hold.extend(lease, hold.bound()))));
+            executor.run(move || drop(hold.upgrade().map(|hold| hold.extend(lease, hold.bound()))));
         }
         None
     }
 
-    pub(crate) fn watch(&self, mailbox: &Arc<Parker>) {
-        self.all().iter().for_each(|hold| hold.lease().watch(mailbox));
+    pub(crate) fn watch(&self, parker: &Arc<Parker>) {
+        self.all().iter().for_each(|hold| hold.lease().watch(parker));
     }
 
     fn all(&self) -> Vec<Arc<HoldHandle>> {
@@ -192,7 +192,7 @@ pub(crate) fn alone(hold: Arc<HoldHandle>) -> HoldHandle {
             Ok(hold) => return hold,
             Err(shared) => hold = shared,
         }
-        Parker::default().sleep(clock::now() + LOOK);
+        Parker::default().park_until(clock::now() + LOOK);
     }
 }
 
@@ -209,7 +209,7 @@ pub(crate) struct Ballot<T> {
     quorum: usize,
     begun: Moment,
     limits: BallotLimits,
-    mailbox: Arc<Parker>,
+    parker: Arc<Parker>,
     state: Mutex<BallotState<T>>,
 }
 
@@ -260,11 +260,11 @@ impl<T> Ballot<T> {
         size: usize,
         quorum: usize,
         limits: BallotLimits,
-        mailbox: &Arc<Parker>,
+        parker: &Arc<Parker>,
     ) -> Arc<Ballot<T>> {
         let open = BallotState::Open(Votes { yes: Vec::new(), no: 0, errors: Vec::new() });
-        let (mailbox, state) = (Arc::clone(mailbox), Mutex::new(open));
-        Arc::new(Ballot { size, quorum, begun: clock::now(), limits, mailbox, state })
+        let (parker, state) = (Arc::clone(parker), Mutex::new(open));
+        Arc::new(Ballot { size, quorum, begun: clock::now(), limits, parker, state })
     }
 
     /// Whether it is of any use to ask yet.
@@ -287,7 +287,7 @@ impl<T> Ballot<T> {
                     Err(error) => answers.errors.push(error),
                 }
                 drop(state);
-                return self.mailbox.ring();
+                return self.parker.unpark();
             }
             BallotState::Handed(late, _) => Some(Arc::clone(late)),
             BallotState::Closed => None,
@@ -312,7 +312,7 @@ impl<T> Ballot<T> {
                 return decided;
             }
             wanted().inspect_err(|_| self.close())?;
-            self.mailbox.sleep(self.next_look());
+            self.parker.park_until(self.next_look());
         }
     }
 
@@ -364,13 +364,13 @@ impl<T> Ballot<T> {
     /// Has a server asked aside, and takes in its answer.
     pub(crate) fn ask(
         self: &Arc<Ballot<T>>,
-        aside: &Arc<Executor>,
+        executor: &Arc<Executor>,
         question: impl FnOnce() -> Result<Option<T>> + Send + 'static,
     ) where
         T: Send + 'static,
     {
         let round = Arc::clone(self);
-        aside.run(move || {
+        executor.run(move || {
             let answer = threads::survive("asking one of several servers", question);
             round.answered(answer.unwrap_or_else(|| Err(panicked())));
         });

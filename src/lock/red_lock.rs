@@ -146,8 +146,8 @@ impl RedLock {
     /// [`MultiGuard::unlock`].
     pub fn unlock(&self) -> Result<()> {
         self.check_process().map_err(|error| self.named(error))?;
-        let majority = self.line.take_leaked().ok_or_else(|| self.named(release::not_held()))?;
-        Box::new(self.red(majority)).unlock()
+        let quorum_hold = self.line.take_leaked().ok_or_else(|| self.named(release::not_held()))?;
+        Box::new(self.red(quorum_hold)).unlock()
     }
 
     /// Does nothing while most of the servers answer: a readiness probe, as
@@ -228,7 +228,7 @@ impl RedLock {
         for RedMember { engine, lock } in self.members.iter().cloned() {
             let (needed, question) = (Arc::clone(&round), question.clone());
             let asks = move || if must || needed.is_wanted() { question(&lock) } else { Ok(None) };
-            round.ask(&engine.aside, asks);
+            round.ask(&engine.executor, asks);
         }
         round
     }
@@ -253,9 +253,9 @@ impl RedLock {
         self.lease.or(timeouts.min()).unwrap_or_default()
     }
 
-    fn red(&self, majority: Arc<Quorum>) -> Red {
+    fn red(&self, quorum_hold: Arc<Quorum>) -> Red {
         let (name, line, silence) = (self.name.clone(), Arc::clone(&self.line), self.silence());
-        Red { name, line, majority, silence, ended: false }
+        Red { name, line, quorum_hold, silence, ended: false }
     }
 
     fn check_wanted(&self) -> Result<()> {
@@ -269,7 +269,7 @@ impl RedLock {
 
     /// An error in a forked child.
     fn check_process(&self) -> Result<()> {
-        self.members.iter().try_for_each(|member| member.engine.fleet.check_process())
+        self.members.iter().try_for_each(|member| member.engine.router.check_process())
     }
 
     /// The error with the name of the lock.
@@ -278,9 +278,9 @@ impl RedLock {
     }
 
     /// Has the mailbox rung when a call is cancelled, or a client is closed.
-    fn watch(&self, mailbox: &Arc<Parker>) -> Vec<Watching> {
+    fn watch(&self, parker: &Arc<Parker>) -> Vec<Watching> {
         let closing = self.members.iter().map(|member| &member.engine.closing);
-        closing.chain(&self.cancel).map(|token| token.watch(mailbox)).collect()
+        closing.chain(&self.cancel).map(|token| token.watch(parker)).collect()
     }
 
     fn acquire(&self, patience: Patience, owned: bool) -> Result<Option<Box<dyn GuardSet>>> {
@@ -304,20 +304,20 @@ impl RedLock {
         if patience != Patience::None {
             self.check_own_way(owned)?;
         }
-        let mailbox = Parker::mine();
+        let parker = Parker::mine();
         let waits = patience != Patience::None;
         let endless = patience == Patience::Forever && self.cancel.is_none();
-        match self.line.enter(RedRequest { owned, waits, endless }, &mailbox)? {
-            RedEntry::Again(majority) => {
-                let red = self.red(majority);
+        match self.line.enter(RedRequest { owned, waits, endless }, &parker)? {
+            RedEntry::Again(quorum_hold) => {
+                let red = self.red(quorum_hold);
                 red.keep(self, patience)?;
                 Ok(Some(Box::new(red)))
             }
             RedEntry::Busy => Ok(None),
             RedEntry::InLine(ticket) => {
                 let holder = if owned { Holder::owned() } else { Holder::this_thread() };
-                let granted = RedAcquire::new(self, patience, holder, mailbox, ticket).run()?;
-                Ok(granted.map(|majority| Box::new(self.red(majority)) as Box<dyn GuardSet>))
+                let granted = RedAcquire::new(self, patience, holder, parker, ticket).run()?;
+                Ok(granted.map(|quorum_hold| Box::new(self.red(quorum_hold)) as Box<dyn GuardSet>))
             }
         }
     }
@@ -330,7 +330,7 @@ struct RedAcquire<'a> {
     lock: &'a RedLock,
     patience: Patience,
     holder: Holder,
-    mailbox: Arc<Parker>,
+    parker: Arc<Parker>,
     ticket: Ticket,
     /// What wakes it.
     _watching: Vec<Watching>,
@@ -340,7 +340,7 @@ struct RedAcquire<'a> {
     /// How often it was woken and refused since it was last refused without having been woken.
     vain: u32,
     /// What it had heard before its last question.
-    news: Vec<MessageCount>,
+    messages: Vec<MessageCount>,
     too_late: u32,
     waited: bool,
     /// The hold of this process that it waits for.
@@ -360,19 +360,19 @@ impl<'a> RedAcquire<'a> {
         lock: &'a RedLock,
         patience: Patience,
         holder: Holder,
-        mailbox: Arc<Parker>,
+        parker: Arc<Parker>,
         ticket: Ticket,
     ) -> RedAcquire<'a> {
-        let _watching = lock.watch(&mailbox);
+        let _watching = lock.watch(&parker);
         RedAcquire {
             lock,
             patience,
             holder,
-            mailbox,
+            parker,
             ticket,
             _watching,
             listening: Vec::new(),
-            news: Vec::new(),
+            messages: Vec::new(),
             refusals: 0,
             vain: 0,
             too_late: 0,
@@ -401,9 +401,9 @@ impl<'a> RedAcquire<'a> {
             self.lock.check_wanted()?;
             let turn = self.lock.line.turn(self.ticket);
             if matches!(turn, RedTurn::Ask)
-                && let Some(majority) = self.ask()?
+                && let Some(quorum_hold) = self.ask()?
             {
-                return Ok(Some(majority));
+                return Ok(Some(quorum_hold));
             }
             self.lock.check_wanted()?;
             if self.patience.is_over(clock::now()) {
@@ -412,8 +412,8 @@ impl<'a> RedAcquire<'a> {
             }
             self.waited = true;
             match turn {
-                RedTurn::Behind => self.mailbox.sleep(self.patience.end()),
-                RedTurn::HeldHere(majority) => self.wait_for(&majority),
+                RedTurn::Behind => self.parker.park_until(self.patience.end()),
+                RedTurn::HeldHere(quorum_hold) => self.wait_for(&quorum_hold),
                 // What came before it listened it has not heard.
                 RedTurn::Ask if self.listening.is_empty() => self.listen(),
                 RedTurn::Ask => self.sleep(),
@@ -423,27 +423,27 @@ impl<'a> RedAcquire<'a> {
 
     /// Waits for the end of a hold of this process. Queries the servers at each poll bound, and
     /// declares the hold lost if they report the lock free.
-    fn wait_for(&mut self, majority: &Arc<Quorum>) {
+    fn wait_for(&mut self, quorum_hold: &Arc<Quorum>) {
         let lock = self.lock;
-        majority.watch(&self.mailbox);
-        let known = self.beside.take().filter(|beside| beside.is_beside(majority));
-        let beside = self.beside.insert(known.unwrap_or_else(|| LocalHold::new(lock, majority)));
+        quorum_hold.watch(&self.parker);
+        let known = self.beside.take().filter(|beside| beside.is_beside(quorum_hold));
+        let beside = self.beside.insert(known.unwrap_or_else(|| LocalHold::new(lock, quorum_hold)));
         if beside.is_taken_away(lock) {
-            return majority.lose(LostReason::Gone);
+            return quorum_hold.lose(LostReason::Gone);
         }
-        let end = (clock::now() + majority.remaining()).min(self.patience.end());
-        self.mailbox.sleep(end.min(beside.next_look()));
+        let end = (clock::now() + quorum_hold.remaining()).min(self.patience.end());
+        self.parker.park_until(end.min(beside.next_look()));
     }
 
     /// Asks once. `None` if it was refused, or got no answer and goes on.
     fn ask(&mut self) -> Result<Option<Arc<Quorum>>> {
-        let news = self.news();
-        let woken = std::mem::replace(&mut self.news, news) != self.news;
+        let messages = self.messages();
+        let woken = std::mem::replace(&mut self.messages, messages) != self.messages;
         let outcome = self.ask_all();
         let trouble = outcome.as_ref().err().filter(|error| error.is_passing()).cloned();
         self.lock.line.set_trouble(trouble.clone());
         match outcome {
-            Ok(Some(majority)) => return Ok(Some(majority)),
+            Ok(Some(quorum_hold)) => return Ok(Some(quorum_hold)),
             Ok(None) => {}
             Err(error) if self.refusals == 0 || trouble.is_none() => return Err(error),
             Err(_) => {}
@@ -459,11 +459,11 @@ impl<'a> RedAcquire<'a> {
         let (lock, term) = (self.lock, self.lock.term());
         let left = clock::now().until(self.patience.deadline() + GRACE);
         let limits = BallotLimits::of_acquire(term, lock.silence().min(left));
-        let round = Ballot::new(lock.members.len(), lock.quorum(), limits, &self.mailbox);
+        let round = Ballot::new(lock.members.len(), lock.quorum(), limits, &self.parker);
         for RedMember { engine, lock: member } in lock.members.iter().cloned() {
             let (wanted, holder) = (Arc::clone(&round), self.holder.clone());
             let (lease, by, cancel) = (lock.lease, self.patience.deadline(), lock.cancel.clone());
-            round.ask(&engine.aside, move || match wanted.is_wanted() {
+            round.ask(&engine.executor, move || match wanted.is_wanted() {
                 true => take(&member, &holder, lease, (by, cancel.as_ref())),
                 // Who comes to it too late need not begin.
                 false => Ok(None),
@@ -472,18 +472,18 @@ impl<'a> RedAcquire<'a> {
         if !round.decide_while(|| lock.check_wanted())? {
             return Ok(None);
         }
-        let majority = Arc::new(Quorum::new(lock.quorum(), round.take()));
-        let (weak, alive) = (Arc::downgrade(&majority), Arc::downgrade(&majority));
+        let quorum_hold = Arc::new(Quorum::new(lock.quorum(), round.take()));
+        let (weak, alive) = (Arc::downgrade(&quorum_hold), Arc::downgrade(&quorum_hold));
         let wanted = move || alive.strong_count() > 0;
         round.hand_over(wanted, move |late| match weak.upgrade() {
-            Some(majority) => drop(majority.adopt(late)),
+            Some(quorum_hold) => drop(quorum_hold.adopt(late)),
             None => drop(late),
         });
-        if majority.check().is_err() {
+        if quorum_hold.check().is_err() {
             return self.granted_too_late();
         }
-        lock.line.granted(&majority, self.holder.clone());
-        Ok(Some(majority))
+        lock.line.granted(&quorum_hold, self.holder.clone());
+        Ok(Some(quorum_hold))
     }
 
     fn granted_too_late(&mut self) -> Result<Option<Arc<Quorum>>> {
@@ -500,15 +500,15 @@ impl<'a> RedAcquire<'a> {
     fn listen(&mut self) {
         for RedMember { engine, lock } in &self.lock.members {
             if let Some(channel) = lock.channel() {
-                self.listening.push(Channel::wait(&channel, &self.mailbox));
+                self.listening.push(Channel::wait(&channel, &self.parker));
                 engine.listen_to(&channel);
             }
         }
-        self.news = self.news();
+        self.messages = self.messages();
     }
 
-    fn news(&self) -> Vec<MessageCount> {
-        self.listening.iter().map(Waiting::news).collect()
+    fn messages(&self) -> Vec<MessageCount> {
+        self.listening.iter().map(Waiting::messages).collect()
     }
 
     /// Sleeps until there is news, or for a pause that grows. One that was woken in vain hears
@@ -523,18 +523,18 @@ impl<'a> RedAcquire<'a> {
             let quiet = now + grown(FIRST_QUIET, self.vain, LONGEST_QUIET);
             while clock::now() < quiet.min(self.patience.end()) && self.lock.check_wanted().is_ok()
             {
-                self.mailbox.sleep(quiet.min(self.patience.end()));
+                self.parker.park_until(quiet.min(self.patience.end()));
             }
         }
-        if self.news() == self.news {
-            self.mailbox.sleep(end);
+        if self.messages() == self.messages {
+            self.parker.park_until(end);
         }
     }
 }
 
 /// What a waiter knows of a hold of its own process.
 struct LocalHold {
-    majority: Arc<Quorum>,
+    quorum_hold: Arc<Quorum>,
     /// When the servers are queried next.
     due: Moment,
     /// A query under way. The waiter sleeps meanwhile, since the hold may end first.
@@ -542,13 +542,13 @@ struct LocalHold {
 }
 
 impl LocalHold {
-    fn new(lock: &RedLock, majority: &Arc<Quorum>) -> LocalHold {
+    fn new(lock: &RedLock, quorum_hold: &Arc<Quorum>) -> LocalHold {
         let due = clock::now() + lock.poll_bound();
-        LocalHold { majority: Arc::clone(majority), due, query: None }
+        LocalHold { quorum_hold: Arc::clone(quorum_hold), due, query: None }
     }
 
-    fn is_beside(&self, majority: &Arc<Quorum>) -> bool {
-        Arc::ptr_eq(&self.majority, majority)
+    fn is_beside(&self, quorum_hold: &Arc<Quorum>) -> bool {
+        Arc::ptr_eq(&self.quorum_hold, quorum_hold)
     }
 
     /// Returns whether the servers report the lock free. Does not block.
@@ -602,7 +602,7 @@ fn take(
 struct Red {
     name: Arc<str>,
     line: Arc<RedQueue>,
-    majority: Arc<Quorum>,
+    quorum_hold: Arc<Quorum>,
     silence: Duration,
     ended: bool,
 }
@@ -616,15 +616,15 @@ impl Red {
         (end, wanted): (Moment, impl Fn() -> Result<()>),
         act: impl Fn(Arc<HoldHandle>) -> Result<()> + Clone + Send + 'static,
     ) -> Result<()> {
-        let quorum = self.majority.quorum();
+        let quorum = self.quorum_hold.quorum();
         if holds.len() < quorum {
             return self.check();
         }
         let limits = BallotLimits::of_query(self.silence.min(clock::now().until(end)));
         let round = Ballot::new(holds.len(), quorum, limits, &Parker::mine());
         for hold in holds {
-            let (act, aside) = (act.clone(), hold.aside());
-            round.ask(&aside, move || act(hold).map(Some));
+            let (act, executor) = (act.clone(), hold.executor());
+            round.ask(&executor, move || act(hold).map(Some));
         }
         round.decide_while(wanted).map(drop).map_err(|error| self.named(error))
     }
@@ -637,10 +637,10 @@ impl Red {
     fn keep(&self, lock: &RedLock, patience: Patience) -> Result<()> {
         let end = patience.deadline() + GRACE;
         match lock.lease {
-            None => self.majority.keep_renewed(),
-            Some(lease) if self.majority.needs(lease) => {
-                let mailbox = Parker::mine();
-                let _watching = lock.watch(&mailbox);
+            None => self.quorum_hold.keep_renewed(),
+            Some(lease) if self.quorum_hold.needs(lease) => {
+                let parker = Parker::mine();
+                let _watching = lock.watch(&parker);
                 return self.extend_while(lease, (end, || lock.check_wanted()));
             }
             Some(_) => {}
@@ -656,25 +656,25 @@ impl Red {
         until: (Moment, impl Fn() -> Result<()>),
     ) -> Result<()> {
         let lease = release::checked_lease(lease).map_err(|error| self.named(error))?;
-        self.majority.check_process().map_err(|error| self.named(error))?;
+        self.quorum_hold.check_process().map_err(|error| self.named(error))?;
         self.check()?;
         let extend = move |hold: Arc<HoldHandle>| hold.extend(lease, hold.bound());
-        self.with_all(self.majority.all_for(lease), until, extend)?;
+        self.with_all(self.quorum_hold.all_for(lease), until, extend)?;
         self.check()
     }
 }
 
 impl GuardSet for Red {
     fn check(&self) -> Result<()> {
-        self.majority.check().map_err(|error| self.named(error))
+        self.quorum_hold.check().map_err(|error| self.named(error))
     }
 
     fn remaining(&self) -> Duration {
-        self.majority.remaining()
+        self.quorum_hold.remaining()
     }
 
-    fn watch(&self, mailbox: &Arc<Parker>) {
-        self.majority.watch(mailbox);
+    fn watch(&self, parker: &Arc<Parker>) {
+        self.quorum_hold.watch(parker);
     }
 
     fn extend(&self, lease: Duration) -> Result<()> {
@@ -683,32 +683,32 @@ impl GuardSet for Red {
 
     fn leak(mut self: Box<Self>) {
         self.ended = true;
-        self.line.leak(&self.majority);
+        self.line.leak(&self.quorum_hold);
     }
 
     fn unlock(mut self: Box<Self>) -> Result<()> {
         self.ended = true;
-        self.majority.check_process().map_err(|error| self.named(error))?;
+        self.quorum_hold.check_process().map_err(|error| self.named(error))?;
         let valid = self.check();
-        if !self.line.end(&self.majority) {
+        if !self.line.end(&self.quorum_hold) {
             return valid;
         }
         let released = valid.and_then(|()| {
             let unlock = |hold| quorum::alone(hold).unlock();
-            self.with_all(self.majority.take(), (Moment::END, || Ok(())), unlock)
+            self.with_all(self.quorum_hold.take(), (Moment::END, || Ok(())), unlock)
         });
-        drop(self.majority.take());
-        self.line.remove(&self.majority);
+        drop(self.quorum_hold.take());
+        self.line.remove(&self.quorum_hold);
         released
     }
 }
 
 impl Drop for Red {
     fn drop(&mut self) {
-        let ends = !self.ended && self.majority.check_process().is_ok();
-        if ends && self.line.end(&self.majority) {
-            drop(self.majority.take());
-            self.line.remove(&self.majority);
+        let ends = !self.ended && self.quorum_hold.check_process().is_ok();
+        if ends && self.line.end(&self.quorum_hold) {
+            drop(self.quorum_hold.take());
+            self.line.remove(&self.quorum_hold);
         }
     }
 }

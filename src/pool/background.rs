@@ -32,7 +32,7 @@ pub(crate) trait Rerouter: Send + Sync {
     /// has answered, or by what is known now. Must not block.
     fn reroute(
         &self,
-        lane: ConnectionId,
+        connection: ConnectionId,
         request: Request,
         direction: Option<&Direction>,
     ) -> Option<Request>;
@@ -62,7 +62,7 @@ pub(super) struct RetryQueue {
 /// Where the reaper of one lane sleeps.
 #[derive(Default)]
 pub(super) struct Reaper {
-    pub(super) bell: Parker,
+    pub(super) parker: Parker,
     /// It will look for unread replies without being rung.
     pub(super) looks_again: AtomicBool,
 }
@@ -72,7 +72,7 @@ pub(super) struct RetryQueueState {
     /// Debts that are neither settled nor given up.
     pub(super) open: usize,
     finish: bool,
-    pub(super) lanes: Box<[ConnectionRetries]>,
+    pub(super) connections: Box<[ConnectionRetries]>,
 }
 
 /// What is owed on one lane, later.
@@ -91,16 +91,16 @@ pub(super) struct ConnectionRetries {
 }
 
 impl RetryQueue {
-    pub(super) fn new(lanes: usize, events: Sink, repeat: Duration) -> RetryQueue {
+    pub(super) fn new(connections: usize, events: Sink, repeat: Duration) -> RetryQueue {
         let state = RetryQueueState {
             open: 0,
             finish: false,
-            lanes: (0..lanes).map(|_| ConnectionRetries::default()).collect(),
+            connections: (0..connections).map(|_| ConnectionRetries::default()).collect(),
         };
         RetryQueue {
             state: Mutex::new(state),
             settled: Condvar::default(),
-            reapers: (0..lanes).map(|_| Reaper::default()).collect(),
+            reapers: (0..connections).map(|_| Reaper::default()).collect(),
             events,
             repeat,
             on_reconnect: Mutex::new(None),
@@ -108,9 +108,9 @@ impl RetryQueue {
         }
     }
 
-    pub(super) fn ring(&self, lane: ConnectionId) {
-        if let Some(reaper) = self.reapers.get(lane.lane) {
-            reaper.bell.ring();
+    pub(super) fn wake_reaper(&self, connection: ConnectionId) {
+        if let Some(reaper) = self.reapers.get(connection.connection) {
+            reaper.parker.unpark();
         }
     }
 
@@ -121,34 +121,34 @@ impl RetryQueue {
     /// A debt has found its end.
     fn settle(
         &self,
-        lane: ConnectionId,
+        connection: ConnectionId,
         call: Call,
-        debt: BackgroundTask,
+        task: BackgroundTask,
         outcome: Result<Answer>,
     ) {
-        let haunted = outcome.as_ref().ok().filter(|answer| answer.haunted);
-        let haunted = haunted.map_or(Moment::START, |answer| answer.sent + debt.lasting);
-        let again_until = debt.again_until.max(haunted);
+        let may_run_late = outcome.as_ref().ok().filter(|answer| answer.may_run_late);
+        let may_run_late = may_run_late.map_or(Moment::START, |answer| answer.sent + task.lasting);
+        let again_until = task.again_until.max(may_run_late);
         let answered = outcome.is_ok();
-        threads::survive("settling what was owed", || debt.settle(outcome));
-        self.repeat(lane, call, again_until);
-        self.closed(lane, debt.counts, answered);
+        threads::survive("settling what was owed", || task.settle(outcome));
+        self.repeat(connection, call, again_until);
+        self.closed(connection, task.counts, answered);
     }
 
     /// The time of a debt is over without an answer. What may live on is sent all the same.
-    fn overdue(&self, lane: ConnectionId, call: Call, debt: BackgroundTask, error: Error) {
-        if error.is_final() || !debt.lives_on {
-            return self.settle(lane, call, debt, Err(error));
+    fn overdue(&self, connection: ConnectionId, call: Call, task: BackgroundTask, error: Error) {
+        if error.is_final() || !task.lives_on {
+            return self.settle(connection, call, task, Err(error));
         }
-        let counts = debt.counts;
-        threads::survive("settling what was owed", || debt.settle(Err(error)));
-        let beyond = Request::owed(call, debt.beyond());
-        self.delay(lane, beyond, |state| state.retry(clock::now()));
-        self.closed(lane, counts, false);
+        let counts = task.counts;
+        threads::survive("settling what was owed", || task.settle(Err(error)));
+        let beyond = Request::background(call, task.beyond());
+        self.delay(connection, beyond, |state| state.retry(clock::now()));
+        self.closed(connection, counts, false);
     }
 
     /// Has a command sent once more, if that is before `until`, and so on.
-    pub(super) fn repeat(&self, lane: ConnectionId, call: Call, until: Moment) {
+    pub(super) fn repeat(&self, connection: ConnectionId, call: Call, until: Moment) {
         let at = clock::now() + self.repeat;
         if at < until {
             let again = BackgroundTask {
@@ -156,20 +156,20 @@ impl RetryQueue {
                 counts: false,
                 ..BackgroundTask::new(None, until)
             };
-            self.delay(lane, Request::owed(call, again), |_| at);
+            self.delay(connection, Request::background(call, again), |_| at);
         }
     }
 
-    fn closed(&self, lane: ConnectionId, counted: bool, answered: bool) {
+    fn closed(&self, connection: ConnectionId, counted: bool, answered: bool) {
         let mut state = self.state.lock();
         state.open -= usize::from(counted);
         if answered {
-            state.lane(lane).failures = 0;
+            state.connection(connection).failures = 0;
         }
         if state.open == 0 {
             self.settled.notify_all();
             if state.finish {
-                self.reapers.iter().for_each(|reaper| reaper.bell.ring());
+                self.reapers.iter().for_each(|reaper| reaper.parker.unpark());
             }
         }
     }
@@ -184,21 +184,21 @@ impl RetryQueue {
 
     pub(super) fn finish(&self) {
         self.state.lock().finish = true;
-        self.reapers.iter().for_each(|reaper| reaper.bell.ring());
+        self.reapers.iter().for_each(|reaper| reaper.parker.unpark());
     }
 
     /// Whether a reaper has to be started by the caller.
-    pub(super) fn starts_reaper(&self, lane: ConnectionId) -> bool {
-        !std::mem::replace(&mut self.state.lock().lane(lane).reaping, true)
+    pub(super) fn starts_reaper(&self, connection: ConnectionId) -> bool {
+        !std::mem::replace(&mut self.state.lock().connection(connection).reaping, true)
     }
 
     /// No reaper could be started after all.
-    pub(super) fn has_no_reaper(&self, lane: ConnectionId) {
-        self.state.lock().lane(lane).reaping = false;
+    pub(super) fn has_no_reaper(&self, connection: ConnectionId) {
+        self.state.lock().connection(connection).reaping = false;
     }
 
-    pub(super) fn reaper(&self, lane: ConnectionId) -> &Reaper {
-        &self.reapers[lane.lane]
+    pub(super) fn reaper(&self, connection: ConnectionId) -> &Reaper {
+        &self.reapers[connection.connection]
     }
 
     pub(super) fn set_on_reconnect(&self, whom: Weak<dyn OnReconnect>) {
@@ -220,26 +220,26 @@ impl RetryQueue {
     /// Hands a request on that belongs elsewhere; it is not owed here any more then.
     pub(super) fn reroute(
         &self,
-        lane: ConnectionId,
+        connection: ConnectionId,
         request: Request,
         direction: Option<&Direction>,
     ) -> Option<Request> {
         let Some(router) = self.router.get().and_then(Weak::upgrade) else { return Some(request) };
         let counts = request.counts();
-        let back = router.reroute(lane, request, direction);
+        let back = router.reroute(connection, request, direction);
         if back.is_none() {
-            self.closed(lane, counts, true);
+            self.closed(connection, counts, true);
         }
         back
     }
 
     /// Whether the reaper has to end; one step with looking for debts, so that a new
     /// one either is seen here or starts a new reaper.
-    pub(super) fn ends_reaper(&self, lane: ConnectionId) -> bool {
+    pub(super) fn ends_reaper(&self, connection: ConnectionId) -> bool {
         let mut state = self.state.lock();
         let ends = state.finish && state.open == 0;
         if ends {
-            state.lane(lane).reaping = false;
+            state.connection(connection).reaping = false;
         }
         ends
     }
@@ -247,39 +247,43 @@ impl RetryQueue {
     /// Keeps a request until `at` says.
     fn delay(
         &self,
-        lane: ConnectionId,
+        connection: ConnectionId,
         request: Request,
         at: impl FnOnce(&mut ConnectionRetries) -> Moment,
     ) {
         let mut state = self.state.lock();
-        let state = state.lane(lane);
+        let state = state.connection(connection);
         let at = at(state);
         let before = state.next();
         state.serial += 1;
         state.delayed.insert((at, state.serial), request);
         if at < before {
-            self.ring(lane);
+            self.wake_reaper(connection);
         }
     }
 
     /// Has what failed tried again at once: there is a connection.
-    fn pause_no_more(&self, lane: ConnectionId) {
+    fn pause_no_more(&self, connection: ConnectionId) {
         let mut state = self.state.lock();
-        let Some(state) = state.lanes.get_mut(lane.lane) else { return };
+        let Some(state) = state.connections.get_mut(connection.connection) else { return };
         let paused = std::mem::replace(&mut state.retry, Moment::START);
         let later = state.delayed.split_off(&(paused + Duration::from_nanos(1), 0));
         let due = std::mem::replace(&mut state.delayed, later);
         if !due.is_empty() {
             let at_once = |((_, number), request)| ((Moment::START, number), request);
             state.delayed.extend(due.into_iter().map(at_once));
-            self.ring(lane);
+            self.wake_reaper(connection);
         }
     }
 
     /// What is due at `now`, when the next will be, and whether the lane pauses.
-    pub(super) fn due(&self, lane: ConnectionId, now: Moment) -> (Vec<Request>, Moment, bool) {
+    pub(super) fn due(
+        &self,
+        connection: ConnectionId,
+        now: Moment,
+    ) -> (Vec<Request>, Moment, bool) {
         let mut state = self.state.lock();
-        let state = state.lane(lane);
+        let state = state.connection(connection);
         let later = state.delayed.split_off(&(now + Duration::from_nanos(1), 0));
         let due = std::mem::replace(&mut state.delayed, later).into_values().collect();
         let next = state.next();
@@ -291,8 +295,8 @@ impl RetryQueue {
 }
 
 impl RetryQueueState {
-    pub(super) fn lane(&mut self, lane: ConnectionId) -> &mut ConnectionRetries {
-        &mut self.lanes[lane.lane]
+    pub(super) fn connection(&mut self, connection: ConnectionId) -> &mut ConnectionRetries {
+        &mut self.connections[connection.connection]
     }
 }
 
@@ -315,8 +319,8 @@ impl ConnectionRetries {
 }
 
 impl Observer for RetryQueue {
-    fn reconnected(&self, lane: ConnectionId, address: &Arc<str>) {
-        self.pause_no_more(lane);
+    fn reconnected(&self, connection: ConnectionId, address: &Arc<str>) {
+        self.pause_no_more(connection);
         let address = Arc::clone(address);
         threads::survive("telling of a new connection", || {
             log::info!("connected to {address} again");
@@ -329,47 +333,53 @@ impl Observer for RetryQueue {
         }
     }
 
-    fn answered(&self, lane: ConnectionId, request: Request, answer: Answer) {
-        if let Some((call, debt)) = request.into_debt() {
-            self.settle(lane, call, debt, Ok(answer));
+    fn answered(&self, connection: ConnectionId, request: Request, answer: Answer) {
+        if let Some((call, task)) = request.into_task() {
+            self.settle(connection, call, task, Ok(answer));
         }
     }
 
-    fn failed(&self, lane: ConnectionId, request: Request, error: Error) {
+    fn failed(&self, connection: ConnectionId, request: Request, error: Error) {
         let (now, until) = (clock::now(), request.until());
         if error.is_unanswered() {
             self.doubt();
         }
         if !error.is_final() && now < until {
-            self.delay(lane, request, |state| state.retry(now));
-        } else if let Some((call, debt)) = request.into_debt() {
-            self.overdue(lane, call, debt, error);
+            self.delay(connection, request, |state| state.retry(now));
+        } else if let Some((call, task)) = request.into_task() {
+            self.overdue(connection, call, task, error);
         }
     }
 
-    fn astray(&self, lane: ConnectionId, mut request: Request, direction: Direction, error: Error) {
+    fn redirected(
+        &self,
+        connection: ConnectionId,
+        mut request: Request,
+        direction: Direction,
+        error: Error,
+    ) {
         request.hops = request.hops.saturating_add(1);
         // Nodes that send it to and fro do not agree yet.
         let follows = request.hops <= HOPS && direction != Direction::Later;
         let back = match follows {
-            true => self.reroute(lane, request, Some(&direction)),
+            true => self.reroute(connection, request, Some(&direction)),
             false => Some(request),
         };
         if let Some(request) = back {
             self.doubt();
             let error = if error.is_passing() { error } else { no_agreement() };
-            self.failed(lane, request, error);
+            self.failed(connection, request, error);
         }
     }
 
-    fn deserted(&self, lane: ConnectionId) {
-        self.ring(lane);
+    fn deserted(&self, connection: ConnectionId) {
+        self.wake_reaper(connection);
     }
 
-    fn unread(&self, lane: ConnectionId) {
-        let reaper = self.reapers.get(lane.lane);
+    fn unread(&self, connection: ConnectionId) {
+        let reaper = self.reapers.get(connection.connection);
         if let Some(reaper) = reaper.filter(|r| !r.looks_again.swap(true, Ordering::AcqRel)) {
-            reaper.bell.ring();
+            reaper.parker.unpark();
         }
     }
 }

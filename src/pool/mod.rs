@@ -89,13 +89,13 @@ pub(crate) struct Pool {
 /// What the reapers need.
 struct Shared {
     node: u32,
-    lanes: Vec<Arc<SharedConnection>>,
+    connections: Vec<Arc<SharedConnection>>,
     /// Beside those, for who must not stand behind others.
     private: Arc<SharedConnection>,
     connecting: Mutex<Connecting>,
     /// How many callers wait for an answer.
     callers: AtomicUsize,
-    desk: Arc<RetryQueue>,
+    retries: Arc<RetryQueue>,
     /// By the number of the lane.
     threads: Mutex<BTreeMap<usize, JoinHandle<()>>>,
 }
@@ -111,10 +111,10 @@ struct Connecting {
 #[derive(Debug)]
 #[must_use = "a command is served only if somebody waits for it"]
 pub(crate) struct QueuedCall {
-    pub(crate) lane: ConnectionId,
+    pub(crate) connection: ConnectionId,
     slot: Arc<ReplySlot>,
     /// It may go to another lane, if this one has no connection and gets none.
-    moves: bool,
+    may_move: bool,
 }
 
 /// On which lane a command is to be sent.
@@ -129,15 +129,15 @@ pub(crate) enum At {
 
 impl At {
     /// Near that lane, if there is one.
-    pub(crate) fn near(lane: Option<ConnectionId>) -> At {
-        lane.map_or(At::Any, At::Near)
+    pub(crate) fn near(connection: Option<ConnectionId>) -> At {
+        connection.map_or(At::Any, At::Near)
     }
 
     /// The lane that was named.
-    pub(crate) fn lane(self) -> Option<ConnectionId> {
+    pub(crate) fn connection(self) -> Option<ConnectionId> {
         match self {
             At::Any => None,
-            At::Near(lane) | At::Behind(lane) => Some(lane),
+            At::Near(connection) | At::Behind(connection) => Some(connection),
         }
     }
 
@@ -145,20 +145,20 @@ impl At {
     pub(crate) fn on(self, node: u32) -> At {
         match self {
             At::Any => At::Any,
-            At::Near(lane) => At::Near(ConnectionId { node, ..lane }),
-            At::Behind(lane) => At::Behind(ConnectionId { node, ..lane }),
+            At::Near(connection) => At::Near(ConnectionId { node, ..connection }),
+            At::Behind(connection) => At::Behind(ConnectionId { node, ..connection }),
         }
     }
 
     /// Behind what went there, if something did.
-    pub(crate) fn behind(lane: Option<ConnectionId>) -> At {
-        lane.map_or(At::Any, At::Behind)
+    pub(crate) fn behind(connection: Option<ConnectionId>) -> At {
+        connection.map_or(At::Any, At::Behind)
     }
 }
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("lanes", &self.shared.lanes).finish_non_exhaustive()
+        f.debug_struct("Pool").field("lanes", &self.shared.connections).finish_non_exhaustive()
     }
 }
 
@@ -166,28 +166,29 @@ impl Pool {
     /// Makes the pool and its first connection.
     pub(crate) fn open(settings: PoolSettings) -> Result<Pool> {
         let pool = Pool::new(settings);
-        pool.shared.lanes.first().map_or(Ok(()), |lane| lane.connect())?;
+        pool.shared.connections.first().map_or(Ok(()), |connection| connection.connect())?;
         Ok(pool)
     }
 
     /// Makes the pool and no connection.
     pub(crate) fn new(settings: PoolSettings) -> Pool {
-        let desk = Arc::new(RetryQueue::new(settings.size, settings.events, settings.repeat));
+        let retries = Arc::new(RetryQueue::new(settings.size, settings.events, settings.repeat));
         let link = Arc::new(Link {
             route: settings.route,
             is_node: settings.is_node,
             replicas: settings.replicas,
             name: settings.name,
             process: settings.process,
-            observer: Arc::clone(&desk) as Arc<dyn Observer>,
+            observer: Arc::clone(&retries) as Arc<dyn Observer>,
         });
         let node = settings.node;
-        let lane = |id, timeouts| {
+        let connection = |id, timeouts| {
             SharedConnection::new(ConnectionId::at(node, id), Arc::clone(&link), timeouts)
         };
-        let lanes: Vec<_> = (0..settings.size).map(|id| lane(id, settings.timeouts)).collect();
+        let connections: Vec<_> =
+            (0..settings.size).map(|id| connection(id, settings.timeouts)).collect();
         let make = if settings.is_node {
-            SharedConnection::connected_aside
+            SharedConnection::connected_elsewhere
         } else {
             SharedConnection::new
         };
@@ -195,35 +196,35 @@ impl Pool {
         let private = make(private, Arc::clone(&link), settings.private);
         let shared = Arc::new(Shared {
             node,
-            lanes,
+            connections,
             private,
             connecting: Mutex::default(),
             callers: AtomicUsize::new(0),
-            desk,
+            retries,
             threads: Mutex::default(),
         });
         Pool { shared, link, wait: settings.wait }
     }
 
     /// The lane that is connected first.
-    pub(crate) fn first_lane(&self) -> ConnectionId {
+    pub(crate) fn first_connection(&self) -> ConnectionId {
         ConnectionId::at(self.shared.node, 0)
     }
 
     /// The lane beside the others, for one thread only.
-    pub(crate) fn private_lane(&self) -> ConnectionId {
+    pub(crate) fn private_connection(&self) -> ConnectionId {
         self.shared.private.id()
     }
 
     /// Whether that has a connection.
-    pub(crate) fn is_private_lane_connected(&self) -> bool {
+    pub(crate) fn is_private_connected(&self) -> bool {
         !self.shared.private.is_closed()
     }
 
     /// Has the private lane connected by a thread of its own, if it is not. An error while that
     /// is under way: that of the last attempt, if there was one.
-    pub(crate) fn connect_private_lane(&self) -> std::result::Result<(), Option<Error>> {
-        if self.is_private_lane_connected() {
+    pub(crate) fn connect_private(&self) -> std::result::Result<(), Option<Error>> {
+        if self.is_private_connected() {
             return Ok(());
         }
         let mut connecting = self.shared.connecting.lock();
@@ -236,18 +237,19 @@ impl Pool {
     }
 
     pub(crate) fn set_router(&self, router: Weak<dyn Rerouter>) {
-        self.shared.desk.set_router(router);
+        self.shared.retries.set_router(router);
     }
 
     /// Sees to a request that another pool has handed on, on the lane of that number.
-    pub(crate) fn take_over(&self, request: Request, lane: usize) {
+    pub(crate) fn take_over(&self, request: Request, connection: usize) {
         if request.counts() {
-            self.shared.desk.opened();
+            self.shared.retries.opened();
         }
-        let lane = lane % self.shared.lanes.len();
-        let lane = self.shared.queue(request, Some(ConnectionId::at(self.shared.node, lane)));
-        self.shared.have_reaped(lane);
-        self.shared.desk.ring(lane);
+        let connection = connection % self.shared.connections.len();
+        let connection =
+            self.shared.queue(request, Some(ConnectionId::at(self.shared.node, connection)));
+        self.shared.have_reaped(connection);
+        self.shared.retries.wake_reaper(connection);
     }
 
     /// The address of the server, if one has been found.
@@ -256,19 +258,19 @@ impl Pool {
     }
 
     /// How often the server has been another than before.
-    pub(crate) fn moves(&self) -> Generation {
-        self.link.route.moves()
+    pub(crate) fn generation(&self) -> Generation {
+        self.link.route.generation()
     }
 
     /// Gives up the connections to what is no more the server.
     pub(crate) fn leave_old_servers(&self) {
-        self.shared.lanes.iter().for_each(|lane| lane.leave_old_server());
+        self.shared.connections.iter().for_each(|connection| connection.leave_old_server());
         self.shared.private.leave_old_server();
     }
 
     /// Whom to tell of new connections.
     pub(crate) fn set_on_reconnect(&self, whom: Weak<dyn OnReconnect>) {
-        self.shared.desk.set_on_reconnect(whom);
+        self.shared.retries.set_on_reconnect(whom);
     }
 
     /// An error in a forked child.
@@ -290,53 +292,63 @@ impl Pool {
     }
 
     /// The same for a command that another server has sent here.
-    pub(crate) fn queue_astray(&self, astray: Redirected, lane: usize) -> QueuedCall {
-        let asking = matches!(astray.direction, Direction::Ask(_));
-        let (request, slot) = Request::awaited(astray.call);
-        let request = Request { asking, alone: asking, ..request.doubtful(astray.doubtful) };
-        self.queue_request(request, slot, At::Behind(ConnectionId::at(self.shared.node, lane)))
+    pub(crate) fn queue_redirected(&self, redirected: Redirected, connection: usize) -> QueuedCall {
+        let asking = matches!(redirected.direction, Direction::Ask(_));
+        let (request, slot) = Request::awaited(redirected.call);
+        let request = Request {
+            asking,
+            alone: asking,
+            ..request.maybe_duplicate(redirected.maybe_duplicate)
+        };
+        self.queue_request(
+            request,
+            slot,
+            At::Behind(ConnectionId::at(self.shared.node, connection)),
+        )
     }
 
     fn queue_request(&self, request: Request, slot: Arc<ReplySlot>, at: At) -> QueuedCall {
-        let (lane, moves) = match at {
+        let (connection, may_move) = match at {
             At::Any => (None, true),
-            At::Near(lane) => (Some(lane), true),
-            At::Behind(lane) => (Some(lane), false),
+            At::Near(connection) => (Some(connection), true),
+            At::Behind(connection) => (Some(connection), false),
         };
-        QueuedCall { lane: self.shared.queue(request, lane), slot, moves }
+        QueuedCall { connection: self.shared.queue(request, connection), slot, may_move }
     }
 
     /// Writes what is queued on that lane, if that needs no waiting.
-    pub(crate) fn post(&self, lane: ConnectionId) {
-        self.shared.lane(lane).post();
+    pub(crate) fn post(&self, connection: ConnectionId) {
+        self.shared.connection(connection).post();
     }
 
     /// The second half of [`Pool::call`]; on which lane it was served in the end. Returns at
     /// the `limit`, or after the pool time-out if the command still stands in line.
     pub(crate) fn wait(&self, pending: QueuedCall, limit: &Limit<'_>) -> (ConnectionId, Outcome) {
-        let lane = self.shared.lane(pending.lane);
-        if lane.id() == self.private_lane() {
-            let outcome = lane.wait(&pending.slot, limit, Moment::END);
+        let connection = self.shared.connection(pending.connection);
+        if connection.id() == self.private_connection() {
+            let outcome = connection.wait(&pending.slot, limit, Moment::END);
             pending.slot.give_back();
-            return (pending.lane, outcome);
+            return (pending.connection, outcome);
         }
         let present = Present::new(&self.shared.callers);
-        let outcome = lane.wait(&pending.slot, limit, clock::now() + self.wait);
+        let outcome = connection.wait(&pending.slot, limit, clock::now() + self.wait);
         drop(present);
         if pending.slot.is_left() {
-            self.shared.read_soon(pending.lane);
+            self.shared.read_soon(pending.connection);
         }
         pending.slot.give_back();
         match outcome {
-            Err(failure) if pending.moves => self.wait_elsewhere(pending.lane, failure, limit),
-            outcome => (pending.lane, outcome),
+            Err(failure) if pending.may_move => {
+                self.wait_elsewhere(pending.connection, failure, limit)
+            }
+            outcome => (pending.connection, outcome),
         }
     }
 
     /// Waits on a connection that stands, if the command found none to be written to.
     fn wait_elsewhere(
         &self,
-        lane: ConnectionId,
+        connection: ConnectionId,
         failure: Failure,
         limit: &Limit<'_>,
     ) -> (ConnectionId, Outcome) {
@@ -348,28 +360,32 @@ impl Pool {
             (Some(other), Failure { unsent: Some(call), .. }) => {
                 self.wait(self.queue(*call, At::Behind(other)), limit)
             }
-            (_, failure) => (lane, Err(failure)),
+            (_, failure) => (connection, Err(failure)),
         }
     }
 
     /// Has a request sent, by and by, until it is answered or not worth it any more. Does
     /// no I/O, and has to be followed by [`Pool::dispatch`].
-    pub(crate) fn owe(&self, owed: Request, lane: Option<ConnectionId>) -> ConnectionId {
-        self.shared.desk.opened();
-        self.shared.queue(owed, lane)
+    pub(crate) fn submit(
+        &self,
+        background: Request,
+        connection: Option<ConnectionId>,
+    ) -> ConnectionId {
+        self.shared.retries.opened();
+        self.shared.queue(background, connection)
     }
 
     /// Sees to it that what is owed on that lane is sent: at once, if that needs no
     /// waiting.
-    pub(crate) fn dispatch(&self, lane: ConnectionId) {
-        self.shared.dispatch(lane);
+    pub(crate) fn dispatch(&self, connection: ConnectionId) {
+        self.shared.dispatch(connection);
     }
 
     /// Has a command sent again and again until `until`, or until the pool is closed: to
     /// be on the safe side is no debt that a program's end would wait for.
-    pub(crate) fn repeat(&self, call: Call, lane: ConnectionId, until: Moment) {
-        self.shared.desk.repeat(lane, call, until);
-        self.shared.dispatch(lane);
+    pub(crate) fn repeat(&self, call: Call, connection: ConnectionId, until: Moment) {
+        self.shared.retries.repeat(connection, call, until);
+        self.shared.dispatch(connection);
     }
 
     /// Whether nothing is owed.
@@ -379,12 +395,12 @@ impl Pool {
 
     /// Waits until nothing is owed any more, or until `end`; whether that came.
     pub(crate) fn wait_until_settled(&self, end: Moment) -> bool {
-        self.shared.desk.wait_until_settled(end)
+        self.shared.retries.wait_until_settled(end)
     }
 
     /// Has the reapers end when nothing is owed any more.
     pub(crate) fn finish(&self) -> Vec<JoinHandle<()>> {
-        self.shared.desk.finish();
+        self.shared.retries.finish();
         std::mem::take(&mut *self.shared.threads.lock()).into_values().collect()
     }
 }
@@ -396,9 +412,9 @@ impl Drop for Pool {
 }
 
 impl Shared {
-    fn lane(&self, lane: ConnectionId) -> &SharedConnection {
+    fn connection(&self, connection: ConnectionId) -> &SharedConnection {
         // Lanes are handed out by pools alone, all of the same size, and never taken away.
-        self.lanes.get(lane.lane).unwrap_or(&self.private)
+        self.connections.get(connection.connection).unwrap_or(&self.private)
     }
 
     fn connect_private(&self) {
@@ -409,92 +425,96 @@ impl Shared {
 
     /// Stands a request in line: on the given lane; or, of those in use, on one that is
     /// free, or on the one with the shortest line.
-    fn queue(&self, request: Request, lane: Option<ConnectionId>) -> ConnectionId {
+    fn queue(&self, request: Request, connection: Option<ConnectionId>) -> ConnectionId {
         let mut request = Some(request);
-        let lane = lane.unwrap_or_else(|| {
-            let free = self.in_use().find(|lane| lane.queue_if_free(&mut request));
-            let shortest = || self.in_use().min_by_key(|lane| lane.load());
+        let connection = connection.unwrap_or_else(|| {
+            let free = self.in_use().find(|connection| connection.queue_if_free(&mut request));
+            let shortest = || self.in_use().min_by_key(|connection| connection.load());
             // The private lane has no reaper, so it is no place for what may go anywhere.
-            free.or_else(shortest).map_or(ConnectionId::at(self.node, 0), |lane| lane.id())
+            free.or_else(shortest)
+                .map_or(ConnectionId::at(self.node, 0), |connection| connection.id())
         });
-        request.into_iter().for_each(|request| self.lane(lane).queue(request));
-        lane
+        request.into_iter().for_each(|request| self.connection(connection).queue(request));
+        connection
     }
 
     /// The lanes for what may go anywhere, at least one: few if there is none for one caller
     /// more, and then such as have a connection, if any has.
     fn in_use(&self) -> impl Iterator<Item = &Arc<SharedConnection>> {
-        let all = self.lanes.len();
+        let all = self.connections.len();
         let shared = self.callers.load(Ordering::Relaxed) >= all;
         let few = if shared { SHARED } else { all };
         // It stays among them if it closes meanwhile.
-        let open = self.lanes.iter().position(|lane| shared && !lane.is_closed());
-        let is_used = move |number, lane: &SharedConnection| {
-            open.is_none_or(|open| open == number || !lane.is_closed())
+        let open = self.connections.iter().position(|connection| shared && !connection.is_closed());
+        let is_used = move |number, connection: &SharedConnection| {
+            open.is_none_or(|open| open == number || !connection.is_closed())
         };
-        let lanes = self.lanes.iter().enumerate();
-        lanes.filter(move |(number, lane)| is_used(*number, lane)).map(|(_, lane)| lane).take(few)
+        let connections = self.connections.iter().enumerate();
+        connections
+            .filter(move |(number, connection)| is_used(*number, connection))
+            .map(|(_, connection)| connection)
+            .take(few)
     }
 
     /// The lane with the shortest line of those that have a connection.
     fn connected(&self) -> Option<ConnectionId> {
-        let loads = self.lanes.iter().map(|lane| (lane.load(), lane.id()));
+        let loads = self.connections.iter().map(|connection| (connection.load(), connection.id()));
         loads.filter(|((closed, _), _)| !closed).min_by_key(|(load, _)| *load).map(|(_, id)| id)
     }
 
     /// Sends what is owed on that lane, or leaves it to who leads there or to the
     /// reaper, which is started if there is none.
-    fn dispatch(self: &Arc<Shared>, lane: ConnectionId) {
-        self.have_reaped(lane);
-        self.lane(lane).post();
+    fn dispatch(self: &Arc<Shared>, connection: ConnectionId) {
+        self.have_reaped(connection);
+        self.connection(connection).post();
     }
 
     /// Starts the reaper of that lane, if there is none.
-    fn have_reaped(self: &Arc<Shared>, lane: ConnectionId) {
-        if self.desk.starts_reaper(lane) {
+    fn have_reaped(self: &Arc<Shared>, connection: ConnectionId) {
+        if self.retries.starts_reaper(connection) {
             let shared = Arc::clone(self);
-            match threads::start("leasehold-reaper", move || shared.reap(lane)) {
-                Ok(thread) => drop(self.threads.lock().insert(lane.lane, thread)),
-                Err(error) => self.do_without_reaper(lane, &error),
+            match threads::start("leasehold-reaper", move || shared.reap(connection)) {
+                Ok(thread) => drop(self.threads.lock().insert(connection.connection, thread)),
+                Err(error) => self.do_without_reaper(connection, &error),
             }
         }
     }
 
     /// Has the reaper read the reply that a caller has left behind.
-    fn read_soon(self: &Arc<Shared>, lane: ConnectionId) {
-        self.have_reaped(lane);
-        self.desk.ring(lane);
+    fn read_soon(self: &Arc<Shared>, connection: ConnectionId) {
+        self.have_reaped(connection);
+        self.retries.wake_reaper(connection);
     }
 
-    fn do_without_reaper(&self, lane: ConnectionId, error: &std::io::Error) {
+    fn do_without_reaper(&self, connection: ConnectionId, error: &std::io::Error) {
         threads::say(|| {
             log::error!("no thread for what is owed, so this one has to wait: {error}");
         });
-        self.desk.has_no_reaper(lane);
-        self.lane(lane).serve();
+        self.retries.has_no_reaper(connection);
+        self.connection(connection).serve();
     }
 
     /// What the reaper of a lane does.
-    fn reap(&self, lane: ConnectionId) {
-        let bell = &self.desk.reaper(lane).bell;
-        while !self.desk.ends_reaper(lane) {
-            let next = threads::survive("seeing to what is owed", || self.see_to(lane));
-            bell.sleep(next.unwrap_or_else(|| clock::now() + threads::PAUSE));
+    fn reap(&self, connection: ConnectionId) {
+        let parker = &self.retries.reaper(connection).parker;
+        while !self.retries.ends_reaper(connection) {
+            let next = threads::survive("seeing to what is owed", || self.see_to(connection));
+            parker.park_until(next.unwrap_or_else(|| clock::now() + threads::PAUSE));
         }
     }
 
     /// Sends what is owed and reads what was left unread for too long; when it has to
     /// look again, unless it is rung before.
     fn see_to(&self, id: ConnectionId) -> Moment {
-        let (due, next, pauses) = self.desk.due(id, clock::now());
-        let lane = self.lane(id);
-        let due = due.into_iter().filter_map(|request| self.desk.reroute(id, request, None));
-        due.for_each(|request| lane.queue(request));
-        if !pauses && lane.queued() > 0 {
-            lane.serve();
+        let (due, next, pauses) = self.retries.due(id, clock::now());
+        let connection = self.connection(id);
+        let due = due.into_iter().filter_map(|request| self.retries.reroute(id, request, None));
+        due.for_each(|request| connection.queue(request));
+        if !pauses && connection.queued() > 0 {
+            connection.serve();
         }
         let unread = self.read_unread(id);
-        match next == Moment::END && lane.queued() == 0 {
+        match next == Moment::END && connection.queued() == 0 {
             // Nothing is delayed or stands in line, and what comes rings.
             true => unread,
             false => unread.min(next).min(clock::now() + LONGEST_PAUSE),
@@ -503,10 +523,10 @@ impl Shared {
 
     /// Reads replies that nobody came for. When those are due that are younger.
     fn read_unread(&self, id: ConnectionId) -> Moment {
-        let (lane, looks_again) = (self.lane(id), &self.desk.reaper(id).looks_again);
+        let (connection, looks_again) = (self.connection(id), &self.retries.reaper(id).looks_again);
         looks_again.store(false, Ordering::Release);
         loop {
-            let due = match lane.unread() {
+            let due = match connection.unread() {
                 Unread::Led if TIME_PASSES => clock::now() + LINGER,
                 Unread::Nothing | Unread::Led => return Moment::END,
                 Unread::Since(since) => since + LINGER,
@@ -515,7 +535,7 @@ impl Shared {
                 looks_again.store(true, Ordering::Release);
                 return due;
             }
-            lane.serve();
+            connection.serve();
         }
     }
 }
@@ -546,7 +566,7 @@ mod tests {
     }
 
     /// A pool of lanes that nobody connects.
-    fn lanes(size: usize) -> Arc<Shared> {
+    fn connections(size: usize) -> Arc<Shared> {
         let none = Duration::ZERO;
         let timeouts = Timeouts { connect: none, response: none, replicas: none };
         let pool = Pool::new(PoolSettings {
@@ -567,17 +587,17 @@ mod tests {
     }
 
     fn queue(shared: &Shared) -> usize {
-        shared.queue(Request::awaited(Call::command(&[b"PING"])).0, None).lane
+        shared.queue(Request::awaited(Call::command(&[b"PING"])).0, None).connection
     }
 
     #[test]
     fn callers_have_a_lane_each_until_they_are_more_and_then_share_two() {
-        let shared = lanes(4);
+        let shared = connections(4);
         let mut present = Vec::new();
         let mut come = |shared| {
-            let lane = queue(shared);
+            let connection = queue(shared);
             present.push(Present::new(&shared.callers));
-            lane
+            connection
         };
         let first: Vec<_> = (0..4).map(|_| come(&shared)).collect();
         assert_eq!(first, [0, 1, 2, 3]);
@@ -589,15 +609,15 @@ mod tests {
 
     #[test]
     fn a_lane_that_closes_meanwhile_sends_nobody_to_the_private_lane() {
-        let shared = lanes(2);
+        let shared = connections(2);
         let _present = [Present::new(&shared.callers), Present::new(&shared.callers)];
         let stop = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let lane = &shared.lanes[0];
+                let connection = &shared.connections[0];
                 while !stop.load(Ordering::Relaxed) {
-                    lane.set_closed(false);
-                    lane.set_closed(true);
+                    connection.set_closed(false);
+                    connection.set_closed(true);
                 }
             });
             let always = (0..2_000_000).all(|_| shared.in_use().next().is_some());

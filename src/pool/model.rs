@@ -78,26 +78,26 @@ impl World {
     }
 
     /// Owes something, worth trying until then.
-    fn owe(&self, text: &str, until: Moment) {
+    fn submit(&self, text: &str, until: Moment) {
         self.owe_on(None, text, until);
     }
 
-    fn owe_on(&self, lane: Option<ConnectionId>, text: &str, until: Moment) {
+    fn owe_on(&self, connection: Option<ConnectionId>, text: &str, until: Moment) {
         let creditor = Arc::<Creditor>::default();
         self.creditors.lock().push(Arc::clone(&creditor));
-        let debt = BackgroundTask::new(Some(creditor), until);
-        let lane = self.pool.owe(Request::owed(echo(text), debt), lane);
-        self.dispatch(lane);
+        let task = BackgroundTask::new(Some(creditor), until);
+        let connection = self.pool.submit(Request::background(echo(text), task), connection);
+        self.dispatch(connection);
     }
 
     /// What [`Pool::dispatch`] does.
-    fn dispatch(&self, lane: ConnectionId) {
+    fn dispatch(&self, connection: ConnectionId) {
         let shared = &self.pool.shared;
-        if shared.desk.starts_reaper(lane) {
+        if shared.retries.starts_reaper(connection) {
             let shared = Arc::clone(shared);
-            self.reapers.lock().push(model::spawn(move || shared.reap(lane)));
+            self.reapers.lock().push(model::spawn(move || shared.reap(connection)));
         }
-        self.pool.shared.lane(lane).post();
+        self.pool.shared.connection(connection).post();
     }
 
     fn finish(&self) {
@@ -111,15 +111,17 @@ impl World {
 
     /// The pauses of all that was delayed are over.
     fn let_time_pass(&self) {
-        let desk = &self.pool.shared.desk;
-        for lane in (0..self.pool.shared.lanes.len()).map(|lane| ConnectionId::at(0, lane)) {
-            let mut state = desk.state.lock();
-            let state = state.lane(lane);
+        let retries = &self.pool.shared.retries;
+        for connection in (0..self.pool.shared.connections.len())
+            .map(|connection| ConnectionId::at(0, connection))
+        {
+            let mut state = retries.state.lock();
+            let state = state.connection(connection);
             let delayed = std::mem::take(&mut state.delayed);
             let due = |((_, number), request)| ((Moment::START, number), request);
             state.delayed = delayed.into_iter().map(due).collect();
             state.retry = Moment::START;
-            desk.ring(lane);
+            retries.wake_reaper(connection);
         }
     }
 
@@ -129,16 +131,21 @@ impl World {
     }
 
     /// Has the reaper finish, if nobody has, and looks at what is left.
-    fn check_rest(&self, debts: usize) {
+    fn check_rest(&self, tasks: usize) {
         self.finish();
         let reapers = std::mem::take(&mut *self.reapers.lock());
         join(reapers);
-        assert_eq!(self.count_settled(), debts);
+        assert_eq!(self.count_settled(), tasks);
         let once = |one: &Arc<Creditor>| one.settled.load(Ordering::Relaxed) == 1;
         assert!(self.creditors.lock().iter().all(once), "every debt is settled once");
-        let state = self.pool.shared.desk.state.lock();
+        let state = self.pool.shared.retries.state.lock();
         assert_eq!(state.open, 0);
-        assert!(state.lanes.iter().all(|lane| lane.delayed.is_empty() && !lane.reaping));
+        assert!(
+            state
+                .connections
+                .iter()
+                .all(|connection| connection.delayed.is_empty() && !connection.reaping)
+        );
     }
 }
 
@@ -155,9 +162,9 @@ fn what_is_owed_while_the_reaper_ends_is_sent() {
     check(|| {
         let world = World::new();
         join([
-            world.start(|world| world.owe("a", Moment::END)),
+            world.start(|world| world.submit("a", Moment::END)),
             world.start(World::finish),
-            world.start(|world| ["b", "c"].iter().for_each(|text| world.owe(text, Moment::END))),
+            world.start(|world| ["b", "c"].iter().for_each(|text| world.submit(text, Moment::END))),
         ]);
         world.check_rest(3);
         assert_eq!(world.server.echoed().len(), 3);
@@ -173,10 +180,10 @@ fn what_is_owed_beside_calls_is_sent() {
             assert_eq!(answer.reply, crate::command::script::Reply::Text(b"b".into()));
         };
         join([
-            world.start(|world| world.owe("a", Moment::END)),
+            world.start(|world| world.submit("a", Moment::END)),
             world.start(call),
             world.start(call),
-            world.start(|world| world.owe("c", Moment::END)),
+            world.start(|world| world.submit("c", Moment::END)),
         ]);
         world.check_rest(2);
     });
@@ -187,13 +194,13 @@ fn who_waits_until_all_is_settled_hears_of_it() {
     check(|| {
         let world = World::new();
         let owe_and_flush = |world: &World| {
-            world.owe("a", Moment::END);
+            world.submit("a", Moment::END);
             assert!(world.pool.wait_until_settled(Moment::END));
             assert!(world.count_settled() > 0);
         };
         join([
             world.start(owe_and_flush),
-            world.start(|world| world.owe("b", Moment::END)),
+            world.start(|world| world.submit("b", Moment::END)),
             world.start(World::finish),
         ]);
         world.check_rest(2);
@@ -233,8 +240,8 @@ fn what_fails_is_tried_again_while_that_is_worth_it() {
             };
             join([
                 world.start(move |world| (0..3).for_each(|_| world.server.plan(mishap))),
-                world.start(|world| world.owe("a", Moment::END)),
-                world.start(|world| world.owe("b", Moment::START)),
+                world.start(|world| world.submit("a", Moment::END)),
+                world.start(|world| world.submit("b", Moment::START)),
                 world.start(World::finish),
                 world.start(pass_time),
             ]);

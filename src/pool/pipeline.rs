@@ -65,7 +65,7 @@ pub(crate) struct Pipeline {
     at: PipelineContext,
     conn: Option<Connection>,
     /// What the connection is good for.
-    moves: Generation,
+    generation: Generation,
     /// How many connections there have been.
     serial: u64,
     buffer: Vec<u8>,
@@ -78,11 +78,11 @@ pub(crate) struct Pipeline {
 /// Which lane it is, and how it is to connect.
 #[derive(Debug)]
 struct PipelineContext {
-    lane: ConnectionId,
+    connection: ConnectionId,
     link: Arc<Link>,
     timeouts: Timeouts,
     /// It is connected by [`Pipeline::connect`] alone, and never by who writes.
-    aside: bool,
+    connected_elsewhere: bool,
 }
 
 /// What has been taken from the line and has no answer.
@@ -99,9 +99,9 @@ struct InFlight {
 /// What the replies said that is of use for what follows.
 #[derive(Debug, Default)]
 struct ServerNotes {
-    ghosts: Vec<StaleConnection>,
+    stale: Vec<StaleConnection>,
     /// The server said that it is a replica.
-    misled: bool,
+    sent_to_replica: bool,
     /// That is why the connection was made anew, which is no news.
     led_back: bool,
     /// A script that could not be loaded in this round, and why.
@@ -137,7 +137,7 @@ impl StaleConnection {
         }
     }
 
-    fn haunts(&self, now: Moment) -> bool {
+    fn may_act(&self, now: Moment) -> bool {
         !matches!(self.fate, StaleState::Untouchable(until) if until <= now)
     }
 }
@@ -149,15 +149,15 @@ pub(crate) type LeaveWhen<'a> = Option<(Moment, &'a dyn Fn() -> bool)>;
 
 impl Pipeline {
     pub(crate) fn new(
-        lane: ConnectionId,
+        connection: ConnectionId,
         link: Arc<Link>,
         timeouts: Timeouts,
-        aside: bool,
+        connected_elsewhere: bool,
     ) -> Pipeline {
         Pipeline {
-            at: PipelineContext { lane, link, timeouts, aside },
+            at: PipelineContext { connection, link, timeouts, connected_elsewhere },
             conn: None,
-            moves: Generation::default(),
+            generation: Generation::default(),
             serial: 0,
             buffer: Vec::new(),
             batch: InFlight::default(),
@@ -203,7 +203,7 @@ impl Pipeline {
 
     /// Whether nothing can be written before it is connected, by whoever leads.
     pub(crate) fn has_to_connect(&self) -> bool {
-        !self.at.aside && (self.conn.is_none() || self.has_been_left())
+        !self.at.connected_elsewhere && (self.conn.is_none() || self.has_been_left())
     }
 
     /// Whether it takes requests from the line: not while the system has not taken what was
@@ -220,7 +220,7 @@ impl Pipeline {
             && self.batch.again.is_empty()
             && self.batch.left.len() < UNREAD
             && self.at.link.check_process().is_ok()
-            && !self.notes.ghosts.iter().any(|ghost| ghost.fate == StaleState::Alive)
+            && !self.notes.stale.iter().any(|stale| stale.fate == StaleState::Alive)
     }
 
     /// Whether the server has been asked to wait for replicas: what is written now is not
@@ -238,7 +238,7 @@ impl Pipeline {
             None => panicked(),
         };
         self.condemn();
-        self.give_up(&error, |request| request.call.once && request.doubtful);
+        self.give_up(&error, |request| request.call.once && request.maybe_duplicate);
         Some(self.give_back())
     }
 
@@ -305,27 +305,27 @@ impl Pipeline {
     }
 
     fn open(&mut self) -> Result<()> {
-        let PipelineContext { lane, link, timeouts, .. } = &self.at;
+        let PipelineContext { connection, link, timeouts, .. } = &self.at;
         let now = clock::now();
-        let unknown = self.notes.ghosts_that_haunt(now);
-        let name = format!("{}:{}.{}", link.name, lane.lane, self.serial);
+        let unknown = self.notes.stale_that_may_act(now);
+        let name = format!("{}:{}.{}", link.name, connection.connection, self.serial);
         let reached = link.route.open(*timeouts, &name, &unknown)?;
-        self.notes.judge(&reached.ghosts, now);
+        self.notes.judge(&reached.stale, now);
         self.conn = Some(reached.conn);
-        self.moves = reached.moves;
+        self.generation = reached.generation;
         // What stands together there is seldom of one slot.
         self.notes.joins = !link.is_node;
         self.serial += 1;
         // The same server again would have every lease renewed, and so refused, without end.
         if self.serial > 1 && !std::mem::take(&mut self.notes.led_back) {
-            link.observer.reconnected(*lane, &reached.server);
+            link.observer.reconnected(*connection, &reached.server);
         }
         Ok(())
     }
 
     /// Connects if there is no connection, where that is not somebody else's business.
     fn stay_connected(&mut self) -> Result<()> {
-        match self.conn.is_some() || !self.at.aside {
+        match self.conn.is_some() || !self.at.connected_elsewhere {
             true => self.connect(),
             false => Err(Error::new(ErrorKind::Connection, "there is no connection")),
         }
@@ -333,7 +333,7 @@ impl Pipeline {
 
     /// Whether it has a connection that leads to what is no more the server.
     fn has_been_left(&self) -> bool {
-        self.conn.is_some() && self.moves != self.at.link.route.moves()
+        self.conn.is_some() && self.generation != self.at.link.route.generation()
     }
 
     /// Gives up a connection that leads to what is no more the server. What has no answer
@@ -350,7 +350,7 @@ impl Pipeline {
     /// to the new one.
     fn condemn_left(&mut self) {
         self.condemn();
-        self.give_up(&Error::outdated(), |request| request.call.once && request.doubtful);
+        self.give_up(&Error::outdated(), |request| request.call.once && request.maybe_duplicate);
     }
 
     /// Its leader has panicked in the middle: nobody knows what it has read.
@@ -379,11 +379,7 @@ impl Pipeline {
             && !lasting.is_zero()
         {
             let identity = conn.identity().clone();
-            self.notes.ghosts.push(StaleConnection {
-                identity,
-                lasting,
-                fate: StaleState::Unknown,
-            });
+            self.notes.stale.push(StaleConnection { identity, lasting, fate: StaleState::Unknown });
         }
     }
 
@@ -406,7 +402,7 @@ impl Pipeline {
             return Ok(false);
         }
         batch.requeue();
-        if std::mem::take(&mut notes.misled) {
+        if std::mem::take(&mut notes.sent_to_replica) {
             notes.led_back = true;
             self.conn = None;
         }
@@ -461,8 +457,10 @@ impl PipelineContext {
             (To::Waiter(promise), answer) => {
                 promise.keep(answer.map_err(Failure::sent));
             }
-            (To::Debt(_), Err(error)) => self.link.observer.failed(self.lane, request, error),
-            (To::Debt(_), Ok(answer)) => self.link.observer.answered(self.lane, request, answer),
+            (To::Debt(_), Err(error)) => self.link.observer.failed(self.connection, request, error),
+            (To::Debt(_), Ok(answer)) => {
+                self.link.observer.answered(self.connection, request, answer)
+            }
             _ => {}
         }
     }
@@ -471,14 +469,14 @@ impl PipelineContext {
     fn direction(&self, reply: &Reply, request: &mut Request) -> Option<(Direction, Error)> {
         let Reply::Refused(refusal) = reply else { return None };
         let direction = refusal.direction().filter(|_| self.link.is_node)?;
-        request.doubtful |= refusal.is_half_way();
+        request.maybe_duplicate |= refusal.is_half_way();
         Some((direction, self.link.named(Error::refused(refusal))))
     }
 
-    fn lead_astray(&self, mut request: Request, direction: Direction, error: Error) {
+    fn redirect(&self, mut request: Request, direction: Direction, error: Error) {
         (request.written, request.asking) = (None, false);
-        if let Some((request, direction, error)) = request.lead_astray(direction, error) {
-            self.link.observer.astray(self.lane, request, direction, error);
+        if let Some((request, direction, error)) = request.redirect(direction, error) {
+            self.link.observer.redirected(self.connection, request, direction, error);
         }
     }
 
@@ -504,7 +502,7 @@ impl PipelineContext {
         let error = &self.link.named(error.clone());
         for request in requests.into_iter().filter_map(|request| request.fail(error)) {
             if let To::Debt(_) = request.to {
-                self.link.observer.failed(self.lane, request, error.clone());
+                self.link.observer.failed(self.connection, request, error.clone());
             }
         }
     }
@@ -565,21 +563,19 @@ impl InFlight {
 }
 
 impl ServerNotes {
-    fn ghosts_that_haunt(&mut self, now: Moment) -> Vec<ConnectionIdentity> {
-        self.ghosts.retain(|ghost| ghost.haunts(now));
-        self.ghosts.iter().map(|ghost| ghost.identity.clone()).collect()
+    fn stale_that_may_act(&mut self, now: Moment) -> Vec<ConnectionIdentity> {
+        self.stale.retain(|stale| stale.may_act(now));
+        self.stale.iter().map(|stale| stale.identity.clone()).collect()
     }
 
     /// Takes in what the server said of the ghosts.
     fn judge(&mut self, said: &StaleConnections, now: Moment) {
         match said {
             StaleConnections::Alive(alive) => {
-                self.ghosts.retain(|ghost| alive.contains(&ghost.identity));
-                self.ghosts.iter_mut().for_each(|ghost| ghost.fate = StaleState::Alive);
+                self.stale.retain(|stale| alive.contains(&stale.identity));
+                self.stale.iter_mut().for_each(|stale| stale.fate = StaleState::Alive);
             }
-            StaleConnections::Unknown => {
-                self.ghosts.iter_mut().for_each(|ghost| ghost.give_up(now))
-            }
+            StaleConnections::Unknown => self.stale.iter_mut().for_each(|stale| stale.give_up(now)),
         }
     }
 
@@ -633,14 +629,14 @@ impl ServerNotes {
             request.loads += 1;
             request.written = None;
             batch.again.push_back(request);
-        } else if reply.is_refused("READONLY") && !request.misled {
-            self.misled = true;
-            request.misled = true;
+        } else if reply.is_refused("READONLY") && !request.sent_to_replica {
+            self.sent_to_replica = true;
+            request.sent_to_replica = true;
             request.written = None;
             batch.again.push_back(request);
         } else if batch.again.is_empty() || request.call.once {
             if let Some((direction, error)) = at.direction(&reply, &mut request) {
-                return at.lead_astray(request, direction, error);
+                return at.redirect(request, direction, error);
             }
             match at.wants_replicas(&request) && !matches!(reply, Reply::Refused(_)) {
                 true => batch.held.push_back((request, reply)),
@@ -707,11 +703,18 @@ impl ServerNotes {
             }
             To::Waiter(_) | To::Debt(_) => {
                 let sent = request.written.unwrap_or(Moment::START);
-                let haunted = self.ghosts.iter().any(|ghost| ghost.haunts(sent));
-                let (doubtful, lane) = (request.doubtful, at.lane);
+                let may_run_late = self.stale.iter().any(|stale| stale.may_act(sent));
+                let (maybe_duplicate, connection) = (request.maybe_duplicate, at.connection);
                 let answer = match reply {
                     Reply::Refused(refusal) => Err(Error::refused(&refusal)),
-                    reply => Ok(Answer { reply, sent, doubtful, haunted, too_few, lane }),
+                    reply => Ok(Answer {
+                        reply,
+                        sent,
+                        maybe_duplicate,
+                        may_run_late,
+                        too_few,
+                        connection,
+                    }),
                 };
                 at.answer(request, answer);
             }
@@ -723,10 +726,10 @@ impl ServerNotes {
     fn killed(&mut self, identity: &ConnectionIdentity, reply: &Reply) {
         match reply {
             Reply::Refused(_) => {
-                let ghosts = self.ghosts.iter_mut().filter(|ghost| ghost.identity == *identity);
-                ghosts.for_each(|ghost| ghost.give_up(clock::now()));
+                let stale = self.stale.iter_mut().filter(|stale| stale.identity == *identity);
+                stale.for_each(|stale| stale.give_up(clock::now()));
             }
-            _ => self.ghosts.retain(|ghost| ghost.identity != *identity),
+            _ => self.stale.retain(|stale| stale.identity != *identity),
         }
     }
 
@@ -742,9 +745,9 @@ impl ServerNotes {
             });
             left.insert(first, Request::new(Call::load(script), To::Script(script)));
         }
-        for ghost in self.ghosts.iter().filter(|ghost| ghost.fate == StaleState::Alive) {
-            let to = To::Ghost(ghost.identity.clone());
-            left.insert(first, Request::new(ghost.identity.kill(), to));
+        for stale in self.stale.iter().filter(|stale| stale.fate == StaleState::Alive) {
+            let to = To::Ghost(stale.identity.clone());
+            left.insert(first, Request::new(stale.identity.kill(), to));
         }
     }
 }

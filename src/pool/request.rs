@@ -20,12 +20,12 @@ pub(crate) struct Answer {
     /// The moment just before the command was (last) written.
     pub(crate) sent: Moment,
     /// An earlier copy of the command may have run as well.
-    pub(crate) doubtful: bool,
+    pub(crate) maybe_duplicate: bool,
     /// A copy of this or of an earlier command may still run, later.
-    pub(crate) haunted: bool,
+    pub(crate) may_run_late: bool,
     /// Too few replicas have acknowledged what it wrote, of a command that they should.
     pub(crate) too_few: Option<TooFew>,
-    pub(crate) lane: ConnectionId,
+    pub(crate) connection: ConnectionId,
 }
 
 /// How many replicas have acknowledged a write, and how many should have.
@@ -50,7 +50,7 @@ pub(crate) struct Failure {
     /// The command, if it was never written: else it may have run, or run yet.
     pub(crate) unsent: Option<Box<Call>>,
     /// The command, if a node of a cluster has sent it elsewhere.
-    pub(crate) astray: Option<Box<Redirected>>,
+    pub(crate) redirected: Option<Box<Redirected>>,
 }
 
 /// A command that a node of a cluster has not run.
@@ -58,20 +58,20 @@ pub(crate) struct Failure {
 pub(crate) struct Redirected {
     pub(crate) call: Call,
     /// A copy may have run before.
-    pub(crate) doubtful: bool,
+    pub(crate) maybe_duplicate: bool,
     pub(crate) direction: Direction,
 }
 
 impl Failure {
     /// Why there is none to what was, or may have been, written.
     pub(crate) fn sent(error: Error) -> Failure {
-        Failure { error, unsent: None, astray: None }
+        Failure { error, unsent: None, redirected: None }
     }
 
     /// It was sent elsewhere, and goes nowhere any more.
-    pub(crate) fn lost_on_its_way(astray: Redirected, error: Error) -> Failure {
-        let unsent = (!astray.doubtful).then(|| Box::new(astray.call));
-        Failure { error, unsent, astray: None }
+    pub(crate) fn lost_on_its_way(redirected: Redirected, error: Error) -> Failure {
+        let unsent = (!redirected.maybe_duplicate).then(|| Box::new(redirected.call));
+        Failure { error, unsent, redirected: None }
     }
 
     pub(crate) fn is_written(&self) -> bool {
@@ -129,7 +129,7 @@ impl BackgroundTask {
     }
 
     /// Says that a late copy of another command may undo it for so long.
-    pub(crate) fn haunted(self, lasting: Duration) -> BackgroundTask {
+    pub(crate) fn may_run_late(self, lasting: Duration) -> BackgroundTask {
         BackgroundTask { lasting, ..self }
     }
 
@@ -162,13 +162,13 @@ pub(crate) struct Request {
     /// When it was written to the present connection, if it was.
     pub(crate) written: Option<Moment>,
     /// A copy was written to an earlier one.
-    pub(crate) doubtful: bool,
+    pub(crate) maybe_duplicate: bool,
     /// How many connections broke while it had no answer.
     pub(crate) breaks: u8,
     /// How often its script was loaded for it.
     pub(crate) loads: u8,
     /// It has been refused by a server that is a replica.
-    pub(crate) misled: bool,
+    pub(crate) sent_to_replica: bool,
     /// How many, with this one as the first, were written as one command.
     pub(crate) joined: usize,
     /// It is to be written by itself.
@@ -200,20 +200,32 @@ impl Request {
         (Request::new(call, to), slot)
     }
 
-    pub(crate) fn owed(call: Call, debt: BackgroundTask) -> Request {
-        Request::new(call, To::Debt(debt))
+    pub(crate) fn background(call: Call, task: BackgroundTask) -> Request {
+        Request::new(call, To::Debt(task))
     }
 
     /// Says that a copy was sent before.
-    pub(crate) fn doubtful(self, doubtful: bool) -> Request {
-        Request { doubtful, ..self }
+    pub(crate) fn maybe_duplicate(self, maybe_duplicate: bool) -> Request {
+        Request { maybe_duplicate, ..self }
     }
 
     pub(crate) fn new(call: Call, to: To) -> Request {
-        let (written, doubtful, misled, alone) = (None, false, false, false);
+        let (written, maybe_duplicate, sent_to_replica, alone) = (None, false, false, false);
         let (hops, asking) = (0, false);
         let (breaks, loads, joined) = (0, 0, 1);
-        Request { call, to, written, doubtful, breaks, loads, misled, joined, alone, hops, asking }
+        Request {
+            call,
+            to,
+            written,
+            maybe_duplicate,
+            breaks,
+            loads,
+            sent_to_replica,
+            joined,
+            alone,
+            hops,
+            asking,
+        }
     }
 
     /// Whether it is there for others and not for a caller or a debt.
@@ -223,7 +235,7 @@ impl Request {
 
     /// It is to be sent again: what was written may have run.
     pub(crate) fn take_back(&mut self) {
-        self.doubtful |= self.written.take().is_some();
+        self.maybe_duplicate |= self.written.take().is_some();
     }
 
     /// The same, since its connection was given up.
@@ -251,41 +263,42 @@ impl Request {
 
     /// Whether a client that is closed waits for it.
     pub(crate) fn counts(&self) -> bool {
-        matches!(&self.to, To::Debt(debt) if debt.counts)
+        matches!(&self.to, To::Debt(task) if task.counts)
     }
 
     /// Tells its sender, if one waits, where it was sent, and gives the rest back.
-    pub(crate) fn lead_astray(
+    pub(crate) fn redirect(
         mut self,
         direction: Direction,
         error: Error,
     ) -> Option<(Request, Direction, Error)> {
         let To::Waiter(promise) = &mut self.to else { return Some((self, direction, error)) };
-        let astray = Redirected { call: self.call, doubtful: self.doubtful, direction };
-        promise.keep(Err(Failure { error, unsent: None, astray: Some(Box::new(astray)) }));
+        let redirected =
+            Redirected { call: self.call, maybe_duplicate: self.maybe_duplicate, direction };
+        promise.keep(Err(Failure { error, unsent: None, redirected: Some(Box::new(redirected)) }));
         None
     }
 
     /// Tells its sender, if one waits, why there is no answer, and gives the rest back.
     pub(crate) fn fail(mut self, error: &Error) -> Option<Request> {
         let To::Waiter(promise) = &mut self.to else { return Some(self) };
-        let unsent = (!self.doubtful).then(|| Box::new(self.call));
-        promise.keep(Err(Failure { error: error.clone(), unsent, astray: None }));
+        let unsent = (!self.maybe_duplicate).then(|| Box::new(self.call));
+        promise.keep(Err(Failure { error: error.clone(), unsent, redirected: None }));
         None
     }
 
     /// How long it is worth sending, if nobody waits for it.
     pub(crate) fn until(&self) -> Moment {
         match &self.to {
-            To::Debt(debt) => debt.until,
+            To::Debt(task) => task.until,
             _ => Moment::START,
         }
     }
 
     /// The call and what is owed with it, if nobody waits for it.
-    pub(crate) fn into_debt(self) -> Option<(Call, BackgroundTask)> {
+    pub(crate) fn into_task(self) -> Option<(Call, BackgroundTask)> {
         match self.to {
-            To::Debt(debt) => Some((self.call, debt)),
+            To::Debt(task) => Some((self.call, task)),
             _ => None,
         }
     }
@@ -317,7 +330,7 @@ impl Drop for Promise {
 pub(crate) struct ReplySlot {
     outcome: Mutex<Option<Outcome>>,
     /// With whom the sender sleeps; see `lane.rs`.
-    crowd: AtomicUsize,
+    group: AtomicUsize,
     /// The sender has left without the outcome.
     left: AtomicBool,
 }
@@ -362,12 +375,12 @@ impl ReplySlot {
         self.left.load(Ordering::Acquire)
     }
 
-    pub(crate) fn set_crowd(&self, crowd: usize) {
-        self.crowd.store(crowd, Ordering::Relaxed);
+    pub(crate) fn set_group(&self, group: usize) {
+        self.group.store(group, Ordering::Relaxed);
     }
 
-    pub(crate) fn crowd(&self) -> usize {
-        self.crowd.load(Ordering::Relaxed)
+    pub(crate) fn group(&self) -> usize {
+        self.group.load(Ordering::Relaxed)
     }
 }
 
@@ -421,17 +434,23 @@ pub(crate) fn check_process(process: u32) -> Result<()> {
 /// Is told of what happens to connections. Must not block, nor panic.
 pub(crate) trait Observer: Send + Sync {
     /// A connection was made again after one that broke.
-    fn reconnected(&self, lane: ConnectionId, address: &Arc<str>);
+    fn reconnected(&self, connection: ConnectionId, address: &Arc<str>);
     /// A request that nobody waits for was answered.
-    fn answered(&self, lane: ConnectionId, request: Request, answer: Answer);
+    fn answered(&self, connection: ConnectionId, request: Request, answer: Answer);
     /// A request that nobody waits for got no answer, or was refused.
-    fn failed(&self, lane: ConnectionId, request: Request, error: Error);
+    fn failed(&self, connection: ConnectionId, request: Request, error: Error);
     /// A request that nobody waits for was sent elsewhere by a node of a cluster.
-    fn astray(&self, lane: ConnectionId, request: Request, direction: Direction, error: Error);
+    fn redirected(
+        &self,
+        connection: ConnectionId,
+        request: Request,
+        direction: Direction,
+        error: Error,
+    );
     /// There are requests in the line that nobody waits for, and nobody leads.
-    fn deserted(&self, lane: ConnectionId);
+    fn deserted(&self, connection: ConnectionId);
     /// There are answers to come that nobody waits for, and nobody leads.
-    fn unread(&self, lane: ConnectionId);
+    fn unread(&self, connection: ConnectionId);
 }
 
 pub(crate) fn panicked() -> Error {

@@ -62,7 +62,7 @@ pub(crate) struct NodePools {
 #[derive(Debug)]
 #[must_use = "a command is served only if somebody waits for it"]
 pub(crate) struct RoutedCall {
-    pub(crate) lane: ConnectionId,
+    pub(crate) connection: ConnectionId,
     queued: pool::QueuedCall,
     /// Where it is queued, where there are several; not forgotten before it is done.
     pool: Option<Arc<Pool>>,
@@ -70,7 +70,7 @@ pub(crate) struct RoutedCall {
 
 impl RoutedCall {
     fn of(queued: pool::QueuedCall) -> RoutedCall {
-        RoutedCall { lane: queued.lane, queued, pool: None }
+        RoutedCall { connection: queued.connection, queued, pool: None }
     }
 
     fn at(pool: Arc<Pool>, queued: pool::QueuedCall) -> RoutedCall {
@@ -105,12 +105,14 @@ impl Router {
 
     /// Asks all servers that serve something for a word. An error if one of them has none.
     pub(crate) fn ping(&self, limit: &Limit<'_>) -> error::Result<()> {
-        let ping = |lane: &ConnectionId| self.queue(Call::command(&[b"PING"]), At::Near(*lane));
-        let lanes = match self {
-            Router::One(pool, _) => vec![pool.first_lane()],
-            Router::Nodes(_) => self.all().into_iter().map(|(_, lane)| lane).collect(),
+        let ping = |connection: &ConnectionId| {
+            self.queue(Call::command(&[b"PING"]), At::Near(*connection))
         };
-        let pending: Vec<_> = lanes.iter().map(ping).collect();
+        let connections = match self {
+            Router::One(pool, _) => vec![pool.first_connection()],
+            Router::Nodes(_) => self.all().into_iter().map(|(_, connection)| connection).collect(),
+        };
+        let pending: Vec<_> = connections.iter().map(ping).collect();
         let answers = pending.into_iter().map(|it| self.wait(it, limit).1);
         let answers: Vec<_> = answers.collect();
         answers.into_iter().try_for_each(|outcome| match outcome.map_err(Failure::into_error) {
@@ -152,10 +154,10 @@ impl Router {
     }
 
     /// How often the servers have been others than before.
-    pub(crate) fn moves(&self) -> Generation {
+    pub(crate) fn generation(&self) -> Generation {
         match self {
-            Router::One(pool, _) => pool.moves(),
-            Router::Nodes(nodes) => Generation::of(nodes.cluster.moves()),
+            Router::One(pool, _) => pool.generation(),
+            Router::Nodes(nodes) => Generation::of(nodes.cluster.generation()),
         }
     }
 
@@ -187,8 +189,8 @@ impl Router {
     /// The servers whose private lane has a connection, with that lane.
     pub(crate) fn connected(&self) -> Vec<(Arc<str>, ConnectionId)> {
         let pools = self.pools();
-        let connected = pools.iter().filter(|pool| pool.is_private_lane_connected());
-        connected.filter_map(|pool| Some((pool.server()?, pool.private_lane()))).collect()
+        let connected = pools.iter().filter(|pool| pool.is_private_connected());
+        connected.filter_map(|pool| Some((pool.server()?, pool.private_connection()))).collect()
     }
 
     /// All servers that are known to serve something, with a lane of each that may have to be
@@ -200,7 +202,7 @@ impl Router {
                 nodes.cluster.owners().into_iter().map(|node| nodes.pool(node)).collect()
             }
         };
-        pools.iter().filter_map(|pool| Some((pool.server()?, pool.first_lane()))).collect()
+        pools.iter().filter_map(|pool| Some((pool.server()?, pool.first_connection()))).collect()
     }
 
     fn pools(&self) -> Vec<Arc<Pool>> {
@@ -218,9 +220,9 @@ impl Router {
 
     /// Sends commands in one write to the server of that lane; the replies of those that were
     /// not refused.
-    pub(crate) fn ask_all(&self, calls: Vec<Call>, lane: ConnectionId) -> Vec<Reply> {
+    pub(crate) fn ask_all(&self, calls: Vec<Call>, connection: ConnectionId) -> Vec<Reply> {
         let pending: Vec<_> =
-            calls.into_iter().map(|call| self.queue(call, At::Behind(lane))).collect();
+            calls.into_iter().map(|call| self.queue(call, At::Behind(connection))).collect();
         let answers = pending.into_iter().map(|pending| self.wait(pending, &Limit::none()).1);
         answers.filter_map(|outcome| outcome.ok().map(|answer| answer.reply)).collect()
     }
@@ -229,12 +231,12 @@ impl Router {
     /// their addresses and the outcomes. Of several only those to which that is connected.
     pub(crate) fn ask_each(&self, call: impl Fn() -> Call) -> Vec<(u32, Arc<str>, Outcome)> {
         let pools = self.pools().into_iter();
-        let asked = pools.filter(|pool| !self.is_cluster() || pool.is_private_lane_connected());
-        let asked = asked.filter_map(|pool| Some((pool.server()?, pool.private_lane())));
-        let asked = asked.map(|(server, lane)| {
-            let pending = self.queue(call(), At::Behind(lane));
-            self.post(lane);
-            (lane.node, server, pending)
+        let asked = pools.filter(|pool| !self.is_cluster() || pool.is_private_connected());
+        let asked = asked.filter_map(|pool| Some((pool.server()?, pool.private_connection())));
+        let asked = asked.map(|(server, connection)| {
+            let pending = self.queue(call(), At::Behind(connection));
+            self.post(connection);
+            (connection.node, server, pending)
         });
         let asked: Vec<_> = asked.collect();
         let wait =
@@ -245,7 +247,7 @@ impl Router {
     /// The number of the server that has a key, as far as is known.
     pub(crate) fn node_of(&self, key: &str) -> u32 {
         match self {
-            Router::One(pool, _) => pool.private_lane().node,
+            Router::One(pool, _) => pool.private_connection().node,
             Router::Nodes(nodes) => nodes.cluster.owner_of(key.as_bytes()).unwrap_or(u32::MAX),
         }
     }
@@ -268,25 +270,25 @@ impl Router {
     pub(crate) fn queue_private(&self, call: Call) -> Result<RoutedCall, Option<Error>> {
         match self {
             Router::One(pool, _) => {
-                Ok(RoutedCall::of(pool.queue(call, At::Behind(pool.private_lane()))))
+                Ok(RoutedCall::of(pool.queue(call, At::Behind(pool.private_connection()))))
             }
             Router::Nodes(nodes) => {
                 let (pool, _) = nodes.place(call.key(), At::Any);
-                pool.connect_private_lane()
+                pool.connect_private()
                     .inspect_err(|error| error.iter().for_each(|_| nodes.cluster.doubt()))?;
-                let lane = pool.private_lane();
-                let queued = pool.queue(nodes.translated(call), At::Behind(lane));
-                pool.post(lane);
+                let connection = pool.private_connection();
+                let queued = pool.queue(nodes.translated(call), At::Behind(connection));
+                pool.post(connection);
                 Ok(RoutedCall::at(pool, queued))
             }
         }
     }
 
     /// Writes what is queued on that lane, if that needs no waiting.
-    pub(crate) fn post(&self, lane: ConnectionId) {
+    pub(crate) fn post(&self, connection: ConnectionId) {
         match self {
-            Router::One(pool, _) => pool.post(lane),
-            Router::Nodes(nodes) => nodes.pool(lane.node).post(lane),
+            Router::One(pool, _) => pool.post(connection),
+            Router::Nodes(nodes) => nodes.pool(connection.node).post(connection),
         }
     }
 
@@ -308,11 +310,11 @@ impl Router {
     ) -> (ConnectionId, Outcome) {
         match self {
             Router::One(pool, has_slots) => {
-                let (lane, outcome) = pool.wait(pending.queued, limit);
+                let (connection, outcome) = pool.wait(pending.queued, limit);
                 if outcome.as_ref().is_err_and(|it| it.error.code() == Some("CROSSSLOT")) {
                     has_slots.store(true, Ordering::Relaxed);
                 }
-                (lane, outcome)
+                (connection, outcome)
             }
             Router::Nodes(nodes) => nodes.wait(pending, limit, Moment::START),
         }
@@ -320,31 +322,35 @@ impl Router {
 
     /// Has a request sent, by and by, until it is answered or not worth it any more. Does no
     /// I/O, and has to be followed by [`Router::dispatch`].
-    pub(crate) fn owe(&self, owed: Request, lane: Option<ConnectionId>) -> ConnectionId {
+    pub(crate) fn submit(
+        &self,
+        background: Request,
+        connection: Option<ConnectionId>,
+    ) -> ConnectionId {
         match self {
-            Router::One(pool, _) => pool.owe(owed, lane),
+            Router::One(pool, _) => pool.submit(background, connection),
             Router::Nodes(nodes) => {
-                let (pool, at) = nodes.place(owed.call.key(), At::behind(lane));
-                let owed = Request { call: nodes.translated(owed.call), ..owed };
-                pool.owe(owed, at.lane())
+                let (pool, at) = nodes.place(background.call.key(), At::behind(connection));
+                let background = Request { call: nodes.translated(background.call), ..background };
+                pool.submit(background, at.connection())
             }
         }
     }
 
     /// Sees to it that what is owed on that lane is sent: at once, if that needs no waiting.
-    pub(crate) fn dispatch(&self, lane: ConnectionId) {
+    pub(crate) fn dispatch(&self, connection: ConnectionId) {
         match self {
-            Router::One(pool, _) => pool.dispatch(lane),
-            Router::Nodes(nodes) => nodes.pool(lane.node).dispatch(lane),
+            Router::One(pool, _) => pool.dispatch(connection),
+            Router::Nodes(nodes) => nodes.pool(connection.node).dispatch(connection),
         }
     }
 
     /// Has a command sent again and again until `until`, as [`Pool::repeat`].
-    pub(crate) fn repeat(&self, call: Call, lane: ConnectionId, until: Moment) {
+    pub(crate) fn repeat(&self, call: Call, connection: ConnectionId, until: Moment) {
         match self {
-            Router::One(pool, _) => pool.repeat(call, lane, until),
+            Router::One(pool, _) => pool.repeat(call, connection, until),
             Router::Nodes(nodes) => {
-                nodes.pool(lane.node).repeat(nodes.translated(call), lane, until);
+                nodes.pool(connection.node).repeat(nodes.translated(call), connection, until);
             }
         }
     }
@@ -405,7 +411,7 @@ impl NodePools {
     /// Where a command with that key is to be sent that was to go there.
     fn place(&self, key: Option<&[u8]>, at: At) -> (Arc<Pool>, At) {
         let owner = key.and_then(|key| self.cluster.owner_of(key));
-        let node = owner.or(at.lane().map(|lane| lane.node));
+        let node = owner.or(at.connection().map(|connection| connection.node));
         let node = node.or_else(|| self.any_node()).unwrap_or_default();
         (self.pool(node), at.on(node))
     }
@@ -415,7 +421,7 @@ impl NodePools {
         let owners = self.cluster.owners();
         let pools = self.pools.lock();
         let connected =
-            |node: &&u32| pools.get(*node).is_some_and(|pool| pool.is_private_lane_connected());
+            |node: &&u32| pools.get(*node).is_some_and(|pool| pool.is_private_connected());
         owners.iter().find(connected).or(owners.first()).copied()
     }
 
@@ -430,12 +436,12 @@ impl NodePools {
     fn wait(&self, pending: RoutedCall, limit: &Limit<'_>, end: Moment) -> (ConnectionId, Outcome) {
         let (mut pending, mut tries) = (pending, Tries::default());
         loop {
-            let pool = pending.pool.unwrap_or_else(|| self.pool(pending.lane.node));
-            let (lane, outcome) = pool.wait(pending.queued, limit);
-            let Err(failure) = outcome else { return (lane, outcome) };
-            match self.again(lane, failure, &mut tries, limit, end) {
+            let pool = pending.pool.unwrap_or_else(|| self.pool(pending.connection.node));
+            let (connection, outcome) = pool.wait(pending.queued, limit);
+            let Err(failure) = outcome else { return (connection, outcome) };
+            match self.again(connection, failure, &mut tries, limit, end) {
                 Ok(again) => pending = again,
-                Err(failure) => return (lane, Err(failure)),
+                Err(failure) => return (connection, Err(failure)),
             }
         }
     }
@@ -443,7 +449,7 @@ impl NodePools {
     /// Stands a command in another line that could not be run in the first.
     fn again(
         &self,
-        lane: ConnectionId,
+        connection: ConnectionId,
         failure: Failure,
         tries: &mut Tries,
         limit: &Limit<'_>,
@@ -453,23 +459,23 @@ impl NodePools {
             self.cluster.doubt();
         }
         match failure {
-            Failure { astray: Some(astray), error, .. } => {
-                match self.wait_for_agreement(&astray.direction, tries, limit, end) {
-                    true => self.send_on(lane, *astray, error, tries),
-                    false if astray.direction == Direction::Later => {
-                        Err(Failure::lost_on_its_way(*astray, error))
+            Failure { redirected: Some(redirected), error, .. } => {
+                match self.wait_for_agreement(&redirected.direction, tries, limit, end) {
+                    true => self.send_on(connection, *redirected, error, tries),
+                    false if redirected.direction == Direction::Later => {
+                        Err(Failure::lost_on_its_way(*redirected, error))
                     }
-                    false => Err(Failure::lost_on_its_way(*astray, no_agreement())),
+                    false => Err(Failure::lost_on_its_way(*redirected, no_agreement())),
                 }
             }
             Failure { unsent: Some(call), error, .. }
                 if error.is_unanswered()
-                    && self.is_elsewhere(&call, lane)
+                    && self.is_elsewhere(&call, connection)
                     && !tries.asks
                     && tries.sent < TRIES =>
             {
                 tries.sent += 1;
-                let (pool, at) = self.place(call.key(), At::Behind(lane));
+                let (pool, at) = self.place(call.key(), At::Behind(connection));
                 let queued = pool.queue(*call, at);
                 Ok(RoutedCall::at(pool, queued))
             }
@@ -503,38 +509,38 @@ impl NodePools {
     /// Stands a command in the line to which a node has sent it.
     fn send_on(
         &self,
-        lane: ConnectionId,
-        astray: Redirected,
+        connection: ConnectionId,
+        redirected: Redirected,
         error: Error,
         tries: &mut Tries,
     ) -> Result<RoutedCall, Failure> {
-        tries.asks = matches!(astray.direction, Direction::Ask(_));
-        let node = match &astray.direction {
+        tries.asks = matches!(redirected.direction, Direction::Ask(_));
+        let node = match &redirected.direction {
             Direction::Later => {
-                let owner = astray.call.key().and_then(|key| self.cluster.owner_of(key));
-                owner.or(Some(lane.node))
+                let owner = redirected.call.key().and_then(|key| self.cluster.owner_of(key));
+                owner.or(Some(connection.node))
             }
             direction => {
                 tries.sent += 1;
-                self.follow(direction, lane.node)
+                self.follow(direction, connection.node)
             }
         };
-        let Some(node) = node else { return Err(Failure::lost_on_its_way(astray, error)) };
+        let Some(node) = node else { return Err(Failure::lost_on_its_way(redirected, error)) };
         let pool = self.pool(node);
         // That lane is connected aside, and perhaps not yet.
-        if pool.private_lane().lane == lane.lane
-            && let Err(error) = pool.connect_private_lane()
+        if pool.private_connection().connection == connection.connection
+            && let Err(error) = pool.connect_private()
         {
             let error = error.unwrap_or_else(Error::not_connected);
-            return Err(Failure::lost_on_its_way(astray, error));
+            return Err(Failure::lost_on_its_way(redirected, error));
         }
-        let queued = pool.queue_astray(astray, lane.lane);
+        let queued = pool.queue_redirected(redirected, connection.connection);
         Ok(RoutedCall::at(pool, queued))
     }
 
-    fn is_elsewhere(&self, call: &Call, lane: ConnectionId) -> bool {
+    fn is_elsewhere(&self, call: &Call, connection: ConnectionId) -> bool {
         let owner = call.key().and_then(|key| self.cluster.owner_of(key));
-        owner.is_some_and(|owner| owner != lane.node)
+        owner.is_some_and(|owner| owner != connection.node)
     }
 
     /// The node to which that one has sent a command.
@@ -564,17 +570,17 @@ impl NodePools {
 impl Rerouter for NodePools {
     fn reroute(
         &self,
-        lane: ConnectionId,
+        connection: ConnectionId,
         request: Request,
         direction: Option<&Direction>,
     ) -> Option<Request> {
         let owner = request.call.key().and_then(|key| self.cluster.owner_of(key));
-        let node = direction.map_or(owner, |direction| self.follow(direction, lane.node));
+        let node = direction.map_or(owner, |direction| self.follow(direction, connection.node));
         let asking = matches!(direction, Some(Direction::Ask(_)));
         match node {
-            Some(node) if node != lane.node || direction.is_some() => {
+            Some(node) if node != connection.node || direction.is_some() => {
                 let request = Request { asking, alone: asking || request.alone, ..request };
-                self.pool(node).take_over(request, lane.lane);
+                self.pool(node).take_over(request, connection.connection);
                 None
             }
             _ => Some(request),

@@ -60,7 +60,7 @@ pub(crate) struct SharedConnection {
     /// For the thread that connects.
     itself: Weak<SharedConnection>,
     state: Mutex<SharedState>,
-    crowds: [WaitGroup; CROWDS],
+    groups: [WaitGroup; CROWDS],
     /// Without a connection when it was last led.
     closed: AtomicBool,
 }
@@ -75,7 +75,7 @@ struct SharedState {
     /// How many requests the leader has taken and not finished with.
     taken: usize,
     /// What the leader needs; absent while somebody leads.
-    wire: Option<Box<Pipeline>>,
+    pipeline: Option<Box<Pipeline>>,
 }
 
 /// What is known of replies that nobody has come for.
@@ -104,7 +104,7 @@ impl SharedConnection {
 
     /// One that is connected by [`SharedConnection::connect`] alone: who waits there while it is not,
     /// fails at once.
-    pub(crate) fn connected_aside(
+    pub(crate) fn connected_elsewhere(
         id: ConnectionId,
         link: Arc<Link>,
         timeouts: Timeouts,
@@ -116,26 +116,27 @@ impl SharedConnection {
         id: ConnectionId,
         link: Arc<Link>,
         timeouts: Timeouts,
-        aside: bool,
+        elsewhere: bool,
     ) -> Arc<SharedConnection> {
-        let wire = Some(Box::new(Pipeline::new(id, Arc::clone(&link), timeouts, aside)));
+        let pipeline = Some(Box::new(Pipeline::new(id, Arc::clone(&link), timeouts, elsewhere)));
         let state =
-            SharedState { queue: VecDeque::new(), queuing: 0, asleep: 0..0, taken: 0, wire };
+            SharedState { queue: VecDeque::new(), queuing: 0, asleep: 0..0, taken: 0, pipeline };
         Arc::new_cyclic(|itself| SharedConnection {
             id,
             link,
             itself: Weak::clone(itself),
             state: Mutex::new(state),
-            crowds: Default::default(),
+            groups: Default::default(),
             closed: AtomicBool::new(true),
         })
     }
 
     /// Connects, if it is not connected.
     pub(crate) fn connect(&self) -> Result<()> {
-        let mut lead = Leadership::take(self);
-        let wire = lead.as_mut().and_then(|lead| lead.wire.as_deref_mut());
-        wire.map_or(Ok(()), Pipeline::connect)
+        let mut leadership = Leadership::take(self);
+        let pipeline =
+            leadership.as_mut().and_then(|leadership| leadership.pipeline.as_deref_mut());
+        pipeline.map_or(Ok(()), Pipeline::connect)
     }
 
     /// Queues a request. Does no I/O: call [`SharedConnection::wait`] or [`SharedConnection::post`], or have it
@@ -151,10 +152,11 @@ impl SharedConnection {
     pub(crate) fn queue_if_free(&self, request: &mut Option<Request>) -> bool {
         let mut state = self.state.lock();
         let waits = request.as_ref().is_some_and(|request| request.slot().is_some());
-        let fits = |wire: &Pipeline| {
-            (wire.is_connected() || waits && may_connect(wire)) && !wire.waits_for_replicas()
+        let fits = |pipeline: &Pipeline| {
+            (pipeline.is_connected() || waits && may_connect(pipeline))
+                && !pipeline.waits_for_replicas()
         };
-        let fits = state.wire.as_deref().is_some_and(fits);
+        let fits = state.pipeline.as_deref().is_some_and(fits);
         let free = fits && state.queue.is_empty();
         if free {
             request.take().into_iter().for_each(|request| state.queue(request));
@@ -169,7 +171,7 @@ impl SharedConnection {
     /// How many requests have not been written, as far as nobody leads.
     pub(crate) fn queued(&self) -> usize {
         let state = self.state.lock();
-        state.queue.len() + state.wire.as_deref().map_or(0, Pipeline::unsent)
+        state.queue.len() + state.pipeline.as_deref().map_or(0, Pipeline::unsent)
     }
 
     /// How many requests would come before another, and first of all whether it would
@@ -191,9 +193,9 @@ impl SharedConnection {
 
     /// Whether replies have been left unread.
     pub(crate) fn unread(&self) -> Unread {
-        match &self.state.lock().wire {
+        match &self.state.lock().pipeline {
             None => Unread::Led,
-            Some(wire) => wire.unread_since().map_or(Unread::Nothing, Unread::Since),
+            Some(pipeline) => pipeline.unread_since().map_or(Unread::Nothing, Unread::Since),
         }
     }
 
@@ -208,9 +210,9 @@ impl SharedConnection {
         let mut line_end = line_end;
         loop {
             if !slot.is_done()
-                && let Some(lead) = Leadership::take(self)
+                && let Some(leadership) = Leadership::take(self)
             {
-                lead.serve(Some(OwnRequest { slot, limit }));
+                leadership.serve(Some(OwnRequest { slot, limit }));
             }
             if let Some(outcome) = slot.take() {
                 return outcome;
@@ -226,8 +228,8 @@ impl SharedConnection {
                 // It was taken, and will be completed.
                 line_end = Moment::END;
             }
-            let crowd = &self.crowds[slot.crowd() % CROWDS];
-            crowd.sleep(limit.next_look(now).min(line_end), || slot.is_done());
+            let group = &self.groups[slot.group() % CROWDS];
+            group.sleep(limit.next_look(now).min(line_end), || slot.is_done());
         }
     }
 
@@ -255,19 +257,19 @@ impl SharedConnection {
 
     /// Leads until all is answered, or somebody else does.
     pub(crate) fn serve(&self) {
-        if let Some(lead) = Leadership::take(self) {
-            lead.serve(None);
+        if let Some(leadership) = Leadership::take(self) {
+            leadership.serve(None);
         }
     }
 
     /// If nobody leads, gives up a connection to what is no more the server. (Who leads
     /// will find that out.)
     pub(crate) fn leave_old_server(&self) {
-        if let Some(mut lead) = Leadership::take(self)
-            && let Some(wire) = lead.wire.as_deref_mut()
+        if let Some(mut leadership) = Leadership::take(self)
+            && let Some(pipeline) = leadership.pipeline.as_deref_mut()
         {
-            let back = wire.leave_old_server();
-            lead.put_back(back);
+            let back = pipeline.leave_old_server();
+            leadership.put_back(back);
         }
     }
 
@@ -286,8 +288,8 @@ impl SharedConnection {
 }
 
 /// Whether it is worth trying to make one more connection.
-fn may_connect(wire: &Pipeline) -> bool {
-    wire.unreachable_since().is_none_or(|since| since + NO_MORE_FOR <= clock::now())
+fn may_connect(pipeline: &Pipeline) -> bool {
+    pipeline.unreachable_since().is_none_or(|since| since + NO_MORE_FOR <= clock::now())
 }
 
 fn all_busy() -> Error {
@@ -307,9 +309,9 @@ struct OwnRequest<'a> {
 
 /// The lead of a lane, given back when dropped.
 struct Leadership<'a> {
-    lane: &'a SharedConnection,
+    connection: &'a SharedConnection,
     /// Always there, but at the end of the drop.
-    wire: Option<Box<Pipeline>>,
+    pipeline: Option<Box<Pipeline>>,
     /// In the middle of an exchange.
     busy: bool,
 }
@@ -326,9 +328,9 @@ enum AfterLead {
 }
 
 impl<'a> Leadership<'a> {
-    fn take(lane: &'a SharedConnection) -> Option<Leadership<'a>> {
-        let wire = lane.state.lock().wire.take()?;
-        Some(Leadership { lane, wire: Some(wire), busy: false })
+    fn take(connection: &'a SharedConnection) -> Option<Leadership<'a>> {
+        let pipeline = connection.state.lock().pipeline.take()?;
+        Some(Leadership { connection, pipeline: Some(pipeline), busy: false })
     }
 
     /// Serves the line: a caller until its own request is done or its limit is reached, the
@@ -336,24 +338,26 @@ impl<'a> Leadership<'a> {
     fn serve(mut self, own: Option<OwnRequest<'_>>) {
         // It may have been answered just before the lead was taken.
         while own.is_none_or(|own| !own.slot.is_done()) {
-            let lane = self.lane;
-            let Some(wire) = self.wire.as_deref_mut() else { return };
+            let connection = self.connection;
+            let Some(pipeline) = self.pipeline.as_deref_mut() else { return };
             // In a forked child the exchange fails at once.
-            if own.is_some() && wire.has_to_connect() && lane.link.check_process().is_ok() {
-                return self.connect_aside();
+            if own.is_some() && pipeline.has_to_connect() && connection.link.check_process().is_ok()
+            {
+                return self.connect_elsewhere();
             }
-            if lane.take_batch(wire) == 0 && wire.is_idle() {
+            if connection.take_batch(pipeline) == 0 && pipeline.is_idle() {
                 return;
             }
-            let others = wire.waiters().any(|slot| own.is_none_or(|own| !ptr::eq(slot, own.slot)));
+            let others =
+                pipeline.waiters().any(|slot| own.is_none_or(|own| !ptr::eq(slot, own.slot)));
             self.busy = true;
-            let stayed = exchange(lane, wire, own, || {
+            let stayed = exchange(connection, pipeline, own, || {
                 if others {
-                    lane.wake()
+                    connection.wake()
                 }
             });
             self.busy = false;
-            let goes = own.is_none() && (!wire.is_connected() || lane.somebody_waits());
+            let goes = own.is_none() && (!pipeline.is_connected() || connection.somebody_waits());
             if !stayed || goes {
                 return;
             }
@@ -361,46 +365,48 @@ impl<'a> Leadership<'a> {
     }
 
     /// Hands the lead to a thread that connects the lane.
-    fn connect_aside(mut self) {
-        let (Some(lane), Some(wire)) = (self.lane.itself.upgrade(), self.wire.take()) else {
+    fn connect_elsewhere(mut self) {
+        let (Some(connection), Some(pipeline)) =
+            (self.connection.itself.upgrade(), self.pipeline.take())
+        else {
             return;
         };
         threads::detach_or_run("leasehold-connect", move || {
-            Leadership { lane: &lane, wire: Some(wire), busy: false }.connect();
+            Leadership { connection: &connection, pipeline: Some(pipeline), busy: false }.connect();
         });
     }
 
     /// Connects. If that fails, so does all that stands in line.
     fn connect(mut self) {
-        let lane = self.lane;
-        let Some(wire) = self.wire.as_deref_mut() else { return };
-        let connected = threads::survive("connecting", || wire.connect());
+        let connection = self.connection;
+        let Some(pipeline) = self.pipeline.as_deref_mut() else { return };
+        let connected = threads::survive("connecting", || pipeline.connect());
         if let Err(error) = connected.unwrap_or_else(|| Err(panicked())) {
-            lane.state.lock().hand_over(wire, usize::MAX);
-            wire.fail_all(&error);
+            connection.state.lock().hand_over(pipeline, usize::MAX);
+            pipeline.fail_all(&error);
         }
         // Also what must not be sent twice may have failed.
-        lane.wake();
+        connection.wake();
     }
 
     /// Gives the lead back and looks at the line in one step: a request that is
     /// queued now finds the lead free, or is found here.
     fn leave(&mut self) -> AfterLead {
-        let mut state = self.lane.state.lock();
+        let mut state = self.connection.state.lock();
         state.taken = 0;
-        let Some(mut wire) = self.wire.take() else { return AfterLead::Nothing };
-        let left = state.left(&wire);
-        self.lane.closed.store(!wire.is_connected(), Ordering::Relaxed);
+        let Some(mut pipeline) = self.pipeline.take() else { return AfterLead::Nothing };
+        let left = state.left(&pipeline);
+        self.connection.closed.store(!pipeline.is_connected(), Ordering::Relaxed);
         match left {
             AfterLead::Post => {
-                state.hand_over(&mut wire, usize::MAX);
-                self.wire = Some(wire);
+                state.hand_over(&mut pipeline, usize::MAX);
+                self.pipeline = Some(pipeline);
             }
             AfterLead::Nothing
             | AfterLead::Waiters(_)
             | AfterLead::Unread
             | AfterLead::Deserted => {
-                state.wire = Some(wire);
+                state.pipeline = Some(pipeline);
             }
         }
         left
@@ -408,18 +414,18 @@ impl<'a> Leadership<'a> {
 
     /// Posts what was taken from the line; what cannot be posted goes back there.
     fn post(&mut self) {
-        if let Some(back) = self.wire.as_deref_mut().and_then(Pipeline::post) {
+        if let Some(back) = self.pipeline.as_deref_mut().and_then(Pipeline::post) {
             self.put_back(back);
         }
     }
 
     /// Stands at the head of the line what has been taken from there.
     fn put_back(&mut self, mut back: VecDeque<Request>) {
-        let mut state = self.lane.state.lock();
+        let mut state = self.connection.state.lock();
         back.append(&mut state.queue);
         state.queue = back;
         drop(state);
-        self.lane.wake();
+        self.connection.wake();
     }
 }
 
@@ -427,17 +433,19 @@ impl<'a> Leadership<'a> {
 /// when a request comes that can be written: the reply that it reads may never come, and holds
 /// nobody up.
 fn exchange(
-    lane: &SharedConnection,
-    wire: &mut Pipeline,
+    connection: &SharedConnection,
+    pipeline: &mut Pipeline,
     own: Option<OwnRequest<'_>>,
     some_done: impl Fn(),
 ) -> bool {
     match own {
-        None if wire.has_to_connect() || !wire.takes_more() => wire.exchange(None, some_done),
-        None => wire.exchange(Some((Moment::END, &|| lane.has_line())), some_done),
+        None if pipeline.has_to_connect() || !pipeline.takes_more() => {
+            pipeline.exchange(None, some_done)
+        }
+        None => pipeline.exchange(Some((Moment::END, &|| connection.has_line())), some_done),
         Some(OwnRequest { slot, limit }) => {
             let has_to_go = || slot.is_done() || limit.is_stopped();
-            wire.exchange(Some((limit.end(), &has_to_go)), some_done)
+            pipeline.exchange(Some((limit.end(), &has_to_go)), some_done)
         }
     }
 }
@@ -445,18 +453,18 @@ fn exchange(
 impl Drop for Leadership<'_> {
     /// Also when a thread that leads unwinds: the line must not stand still.
     fn drop(&mut self) {
-        if let (true, Some(wire)) = (self.busy, self.wire.as_deref_mut()) {
-            wire.abandon();
-            self.lane.wake();
+        if let (true, Some(pipeline)) = (self.busy, self.pipeline.as_deref_mut()) {
+            pipeline.abandon();
+            self.connection.wake();
         }
-        let lane = self.lane;
+        let connection = self.connection;
         loop {
             match self.leave() {
                 AfterLead::Nothing => return,
                 AfterLead::Post => self.post(),
-                AfterLead::Waiters(crowds) => return lane.offer(crowds),
-                AfterLead::Unread => return lane.link.observer.unread(lane.id),
-                AfterLead::Deserted => return lane.link.observer.deserted(lane.id),
+                AfterLead::Waiters(groups) => return connection.offer(groups),
+                AfterLead::Unread => return connection.link.observer.unread(connection.id),
+                AfterLead::Deserted => return connection.link.observer.deserted(connection.id),
             }
         }
     }
@@ -465,24 +473,24 @@ impl Drop for Leadership<'_> {
 impl SharedState {
     fn queue(&mut self, request: Request) {
         if let Some(slot) = request.slot() {
-            slot.set_crowd(self.queuing);
+            slot.set_group(self.queuing);
         }
         self.queue.push_back(request);
     }
 
     /// Gives the wire what stands first in line; how much.
-    fn hand_over(&mut self, wire: &mut Pipeline, most: usize) -> usize {
+    fn hand_over(&mut self, pipeline: &mut Pipeline, most: usize) -> usize {
         let size = self.queue.len().min(most);
-        let mut asleep = match wire.waiters().next() {
+        let mut asleep = match pipeline.waiters().next() {
             Some(_) => self.asleep.clone(),
             None => self.queuing..self.queuing,
         };
         for request in self.queue.drain(..size) {
             // What came back from a broken connection is of an earlier crowd.
-            if let Some(crowd) = request.slot().map(|slot| slot.crowd()) {
-                asleep = asleep.start.min(crowd)..asleep.end.max(crowd + 1);
+            if let Some(group) = request.slot().map(|slot| slot.group()) {
+                asleep = asleep.start.min(group)..asleep.end.max(group + 1);
             }
-            wire.take(request);
+            pipeline.take(request);
         }
         self.queuing += usize::from(self.queue.is_empty() && asleep.end > self.queuing);
         self.asleep = asleep;
@@ -490,16 +498,16 @@ impl SharedState {
     }
 
     /// What is to be done when nobody leads any more.
-    fn left(&self, wire: &Pipeline) -> AfterLead {
-        let (posted, queued) = (wire.waiters().next(), self.waiters().next());
-        let (posted, queued) = (posted.map(ReplySlot::crowd), queued.map(ReplySlot::crowd));
+    fn left(&self, pipeline: &Pipeline) -> AfterLead {
+        let (posted, queued) = (pipeline.waiters().next(), self.waiters().next());
+        let (posted, queued) = (posted.map(ReplySlot::group), queued.map(ReplySlot::group));
         // One crowd that was posted is enough: who leads next will be there soon.
         let full = posted.is_some() && queued.is_some();
         match posted.or(queued) {
-            _ if !full && !self.queue.is_empty() && wire.can_post() => AfterLead::Post,
+            _ if !full && !self.queue.is_empty() && pipeline.can_post() => AfterLead::Post,
             Some(_) => AfterLead::Waiters([posted, queued]),
-            None if !self.queue.is_empty() || wire.unsent() > 0 => AfterLead::Deserted,
-            None if wire.unread_since().is_some() => AfterLead::Unread,
+            None if !self.queue.is_empty() || pipeline.unsent() > 0 => AfterLead::Deserted,
+            None if pipeline.unread_since().is_some() => AfterLead::Unread,
             None => AfterLead::Nothing,
         }
     }
@@ -511,12 +519,12 @@ impl SharedState {
 
 impl SharedConnection {
     /// Moves the head of the line to the wire; how much.
-    fn take_batch(&self, wire: &mut Pipeline) -> usize {
-        if !wire.takes_more() {
+    fn take_batch(&self, pipeline: &mut Pipeline) -> usize {
+        if !pipeline.takes_more() {
             return 0;
         }
         let mut state = self.state.lock();
-        state.taken = state.hand_over(wire, BATCH);
+        state.taken = state.hand_over(pipeline, BATCH);
         state.taken
     }
 
@@ -531,14 +539,14 @@ impl SharedConnection {
     /// Offers the lead to the first crowd that has members. If none of them sleeps they
     /// are about to, and take it then, which may be a while on a busy machine; so it is
     /// offered to the next as well.
-    fn offer(&self, crowds: [Option<usize>; 2]) {
-        let mut crowds = crowds.into_iter().flatten();
-        crowds.any(|crowd| self.crowds[crowd % CROWDS].offer());
+    fn offer(&self, groups: [Option<usize>; 2]) {
+        let mut groups = groups.into_iter().flatten();
+        groups.any(|group| self.groups[group % CROWDS].offer());
     }
 
     /// Wakes those whose requests have been taken from the line.
     fn wake(&self) {
         let asleep = self.state.lock().asleep.clone();
-        asleep.for_each(|crowd| self.crowds[crowd % CROWDS].wake());
+        asleep.for_each(|group| self.groups[group % CROWDS].wake());
     }
 }

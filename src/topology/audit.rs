@@ -80,7 +80,7 @@ impl Auditor {
             return Ok(());
         }
         let before = clock::wall_clock();
-        let replies = ask(questions());
+        let replies = ask(schedule());
         self.judge(&server, &ServerFacts::read(replies, before, clock::wall_clock()))
     }
 
@@ -107,7 +107,7 @@ impl Auditor {
 }
 
 /// What a server is asked; the clock comes last.
-fn questions() -> Vec<Call> {
+fn schedule() -> Vec<Call> {
     let settings = SETTINGS.map(|name| Call::command(&[b"CONFIG", b"GET", name.as_bytes()]));
     let [info, time] = [&[b"INFO" as &[u8]], &[b"TIME" as &[u8]]].map(|parts| Call::command(parts));
     [info].into_iter().chain(settings).chain([time]).collect()

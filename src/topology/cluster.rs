@@ -48,8 +48,8 @@ pub(crate) struct Cluster {
     timeouts: Timeouts,
     /// A slot has another owner since the map was last read.
     changed: AtomicBool,
-    moves: AtomicU64,
-    bell: Parker,
+    generation: AtomicU64,
+    parker: Parker,
     /// The node that answered last, and is asked first.
     answered: Mutex<Option<Arc<str>>>,
 }
@@ -69,8 +69,8 @@ impl Cluster {
             name,
             timeouts,
             changed: AtomicBool::new(false),
-            moves: AtomicU64::new(0),
-            bell: Parker::default(),
+            generation: AtomicU64::new(0),
+            parker: Parker::default(),
             answered: Mutex::default(),
         }
     }
@@ -98,8 +98,8 @@ impl Cluster {
     }
 
     /// How often slots were found to be served by others than before.
-    pub(crate) fn moves(&self) -> u64 {
-        self.moves.load(Ordering::Acquire)
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 
     /// The number of the node at a place that another has named.
@@ -129,12 +129,12 @@ impl Cluster {
 
     /// Has the map read again soon.
     pub(crate) fn doubt(&self) {
-        self.bell.ring();
+        self.parker.unpark();
     }
 
     /// Reads the map from any node, over a connection of its own.
     pub(crate) fn refresh(&self) -> Result<bool> {
-        self.reach(|address| self.read_over(address, &mut self.open(address)?))?;
+        self.server_expiry_bound(|address| self.read_over(address, &mut self.open(address)?))?;
         Ok(self.count_move())
     }
 
@@ -145,13 +145,16 @@ impl Cluster {
     /// Returns whether a slot has another owner since the last call.
     fn count_move(&self) -> bool {
         let changed = self.changed.swap(false, Ordering::AcqRel);
-        self.moves.fetch_add(changed.into(), Ordering::AcqRel);
+        self.generation.fetch_add(changed.into(), Ordering::AcqRel);
         changed
     }
 
     /// Has `open` tried with one node after the other: the one that answered last, then those that
     /// serve slots.
-    pub(crate) fn reach<T>(&self, mut open: impl FnMut(&Address) -> Result<T>) -> Result<T> {
+    pub(crate) fn server_expiry_bound<T>(
+        &self,
+        mut open: impl FnMut(&Address) -> Result<T>,
+    ) -> Result<T> {
         let mut last = None;
         for address in self.addresses() {
             match open(&address) {
@@ -259,12 +262,12 @@ impl ClusterWatch {
     pub(crate) fn wait(&mut self, stop: &Parker) {
         if !self.failed {
             let refresh = self.last_read + REFRESH;
-            self.cluster.bell.sleep(refresh);
+            self.cluster.parker.park_until(refresh);
             if refresh <= clock::now() {
                 self.futile = 0;
             }
         }
-        stop.sleep(self.last_read + self.pause());
+        stop.park_until(self.last_read + self.pause());
     }
 
     /// Grows to a second while nodes answer, and to [`REFRESH`] while none can be connected to.
@@ -285,7 +288,7 @@ impl ClusterWatch {
 
     fn read(&mut self) -> Result<bool> {
         let (address, mut conn) = match self.conn.take() {
-            Some(kept) => kept,
+            Some(watched) => watched,
             None => self.connect()?,
         };
         self.cluster.read_over(&address, &mut conn)?;

@@ -22,13 +22,13 @@ pub(crate) trait OnReconnect: Send + Sync {
 #[derive(Debug)]
 pub(crate) struct FailoverMonitor {
     route: Route,
-    bell: Parker,
+    parker: Parker,
     stop: AtomicBool,
 }
 
 impl FailoverMonitor {
     pub(crate) fn new(route: Route) -> FailoverMonitor {
-        FailoverMonitor { route, bell: Parker::default(), stop: AtomicBool::new(false) }
+        FailoverMonitor { route, parker: Parker::default(), stop: AtomicBool::new(false) }
     }
 
     /// Starts the thread, if there is anything that it could hear; `whom` it is to tell.
@@ -37,8 +37,8 @@ impl FailoverMonitor {
         whom: Weak<dyn OnReconnect>,
     ) -> Result<Option<JoinHandle<()>>> {
         let Some(watch) = self.route.watch() else { return Ok(None) };
-        let scout = Arc::clone(self);
-        let run = move || scout.run(watch, &whom);
+        let failover = Arc::clone(self);
+        let run = move || failover.run(watch, &whom);
         threads::start("leasehold-scout", run).map(Some).map_err(|error| {
             Error::configuration(format!("the scout thread cannot be started: {error}"))
         })
@@ -47,7 +47,7 @@ impl FailoverMonitor {
     /// Has the thread end, which may take it a connect and a response time-out.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        self.bell.ring();
+        self.parker.unpark();
         self.route.wake();
     }
 
@@ -57,7 +57,7 @@ impl FailoverMonitor {
 
     fn run(&self, mut watch: FailoverWatch, whom: &Weak<dyn OnReconnect>) {
         while !self.is_stopped() {
-            watch.wait(&self.bell);
+            watch.wait(&self.parker);
             if self.is_stopped() {
                 return;
             }
@@ -69,7 +69,7 @@ impl FailoverMonitor {
                 Some(Err(error)) => {
                     threads::say(|| log::debug!("no news of fail-overs: {error}"));
                 }
-                None => self.bell.sleep(clock::now() + threads::PAUSE),
+                None => self.parker.park_until(clock::now() + threads::PAUSE),
             }
         }
     }

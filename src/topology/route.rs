@@ -41,9 +41,9 @@ impl Generation {
 /// A connection, and what its server said of older ones.
 pub(crate) struct RoutedConnection {
     pub(crate) conn: Connection,
-    pub(crate) ghosts: StaleConnections,
+    pub(crate) stale: StaleConnections,
     /// It is good until there are more.
-    pub(crate) moves: Generation,
+    pub(crate) generation: Generation,
     pub(crate) server: Arc<str>,
 }
 
@@ -54,25 +54,25 @@ impl Route {
         &self,
         timeouts: Timeouts,
         name: &str,
-        ghosts: &[ConnectionIdentity],
+        stale: &[ConnectionIdentity],
     ) -> Result<RoutedConnection> {
         let open = |address: &Address| {
-            let opened = Connection::open(address, timeouts, name.to_owned(), ghosts)?;
+            let opened = Connection::open(address, timeouts, name.to_owned(), stale)?;
             Ok((opened, Arc::clone(address.shown())))
         };
-        let ((opened, server), moves) = match self {
+        let ((opened, server), generation) = match self {
             Route::To(address) => (open(address)?, 0),
-            Route::Master(sentinels) => sentinels.reach(timeouts, |address| {
+            Route::Master(sentinels) => sentinels.server_expiry_bound(timeouts, |address| {
                 let (opened, server) = open(address)?;
                 match opened.is_replica {
                     true => Err(no_master(address)),
                     false => Ok((opened, server)),
                 }
             })?,
-            Route::Node(cluster) => (cluster.reach(open)?, 0),
+            Route::Node(cluster) => (cluster.server_expiry_bound(open)?, 0),
         };
-        let (conn, ghosts) = (opened.conn, opened.ghosts);
-        Ok(RoutedConnection { conn, ghosts, moves: Generation(moves), server })
+        let (conn, stale) = (opened.conn, opened.stale);
+        Ok(RoutedConnection { conn, stale, generation: Generation(generation), server })
     }
 
     /// The address of the server, if one has been found.
@@ -105,11 +105,11 @@ impl Route {
     }
 
     /// A connection that was made with fewer leads to what is no more the server.
-    pub(crate) fn moves(&self) -> Generation {
+    pub(crate) fn generation(&self) -> Generation {
         match self {
             // One node is as good as another.
             Route::To(_) | Route::Node(_) => Generation::default(),
-            Route::Master(sentinels) => Generation(sentinels.moves()),
+            Route::Master(sentinels) => Generation(sentinels.generation()),
         }
     }
 }

@@ -54,7 +54,7 @@ pub(crate) struct Sentinels {
     timeouts: Timeouts,
     found: Mutex<KnownMaster>,
     /// How often another master was found than before; changed under `found`, read without.
-    moves: AtomicU64,
+    generation: AtomicU64,
 }
 
 /// The last master that was one.
@@ -104,13 +104,13 @@ impl Sentinels {
             name,
             timeouts,
             found: Mutex::default(),
-            moves: AtomicU64::new(0),
+            generation: AtomicU64::new(0),
         }
     }
 
     /// How often another master was found than before.
-    pub(crate) fn moves(&self) -> u64 {
-        self.moves.load(Ordering::Acquire)
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 
     /// The address of the last master that was found.
@@ -123,7 +123,7 @@ impl Sentinels {
     ///
     /// Each sentinel is asked briefly at first. Silent ones get their whole time-outs when no
     /// other knows a master.
-    pub(crate) fn reach<T>(
+    pub(crate) fn server_expiry_bound<T>(
         &self,
         timeouts: Timeouts,
         open: impl FnMut(&Address) -> Result<T>,
@@ -217,7 +217,7 @@ impl Sentinels {
         let moved = u64::from(before.is_some());
         found.left.extend(before);
         found.left.retain(|left| left != address);
-        self.moves.fetch_add(moved, Ordering::AcqRel) + moved
+        self.generation.fetch_add(moved, Ordering::AcqRel) + moved
     }
 
     /// Has that sentinel asked after the others, since it does not answer.
@@ -238,12 +238,12 @@ impl Sentinels {
         if known {
             return Ok(false);
         }
-        let (before, name) = (self.moves(), self.name.clone());
+        let (before, name) = (self.generation(), self.name.clone());
         let opened = Connection::open(&named.address, self.timeouts, name, &[])?;
         if opened.is_replica {
             return Err(no_master(&named.address));
         }
-        Ok(self.found(named).is_some_and(|moves| moves != before))
+        Ok(self.found(named).is_some_and(|generation| generation != before))
     }
 }
 
@@ -288,7 +288,7 @@ impl SentinelWatch {
     /// Blocks until it is the turn of a sentinel. `stop` ends the wait.
     pub(crate) fn wait(&mut self, stop: &Parker) {
         let due = self.turns.iter().map(|turn| turn.due).min();
-        stop.sleep(due.unwrap_or(Moment::END));
+        stop.park_until(due.unwrap_or(Moment::END));
     }
 
     /// Asks the sentinel whose turn it is. Returns whether there is another master than before.
@@ -297,12 +297,12 @@ impl SentinelWatch {
         let Some(turn) = self.turns.iter_mut().min_by_key(|turn| turn.due) else {
             return Ok(false);
         };
-        let news = turn.ask(&self.sentinels);
-        turn.failures = if news.is_err() { turn.failures.saturating_add(1) } else { 0 };
+        let messages = turn.ask(&self.sentinels);
+        turn.failures = if messages.is_err() { turn.failures.saturating_add(1) } else { 0 };
         let pause = doubled(round, turn.failures, LONGEST_PAUSE.max(round));
         let now = clock::now();
         turn.due = now + jittered(pause, now.nanos());
-        news
+        messages
     }
 }
 
@@ -315,7 +315,7 @@ impl WatchedSentinel {
     fn named(&mut self, sentinels: &Sentinels) -> Result<NamedMaster> {
         let timeouts = Timeouts { response: TURN, ..sentinels.timeouts };
         let mut conn = match self.conn.take() {
-            Some(kept) => kept,
+            Some(watched) => watched,
             None => sentinels.open(&self.sentinel, timeouts)?,
         };
         let named = sentinels.ask_over(&mut conn)?;

@@ -42,22 +42,22 @@ impl Executor {
     /// closed.
     pub(crate) fn run(self: &Arc<Executor>, job: impl FnOnce() + Send + 'static) {
         let (sender, starts) = {
-            let mut desk = self.0.lock();
-            if desk.closed {
-                drop(desk);
+            let mut retries = self.0.lock();
+            if retries.closed {
+                drop(retries);
                 return threads::detach_or_run("leasehold-aside", job);
             }
-            let (sender, receiver) = desk.jobs.get_or_insert_with(crossbeam_channel::unbounded);
+            let (sender, receiver) = retries.jobs.get_or_insert_with(crossbeam_channel::unbounded);
             let (sender, receiver) = (sender.clone(), receiver.clone());
-            desk.open += 1;
-            let starts = desk.open > desk.threads && desk.threads < MOST;
-            desk.threads += usize::from(starts);
+            retries.open += 1;
+            let starts = retries.open > retries.threads && retries.threads < MOST;
+            retries.threads += usize::from(starts);
             (sender, starts.then_some(receiver))
         };
-        let desk = Arc::clone(self);
+        let retries = Arc::clone(self);
         let job: Job = Box::new(move || {
             threads::survive("doing something aside", job);
-            desk.0.lock().open -= 1;
+            retries.0.lock().open -= 1;
         });
         let Some(receiver) = starts else { return drop(sender.send(job)) };
         let rest = receiver.clone();
@@ -66,10 +66,10 @@ impl Executor {
         match threads::start("leasehold-aside", work) {
             Ok(thread) => self.0.lock().handles.push(thread),
             Err(error) => {
-                let mut desk = self.0.lock();
-                desk.threads -= 1;
-                let alone = desk.threads == 0;
-                drop(desk);
+                let mut retries = self.0.lock();
+                retries.threads -= 1;
+                let alone = retries.threads == 0;
+                drop(retries);
                 threads::say(|| log::error!("no thread for what is done aside: {error}"));
                 if alone {
                     rest.try_iter().for_each(|job| job());
@@ -80,10 +80,10 @@ impl Executor {
 
     /// Lets the threads end when they have done what was handed in.
     pub(crate) fn close(&self) -> Vec<JoinHandle<()>> {
-        let mut desk = self.0.lock();
-        desk.closed = true;
-        let (jobs, handles) = (desk.jobs.take(), std::mem::take(&mut desk.handles));
-        drop(desk);
+        let mut retries = self.0.lock();
+        retries.closed = true;
+        let (jobs, handles) = (retries.jobs.take(), std::mem::take(&mut retries.handles));
+        drop(retries);
         drop(jobs);
         handles
     }

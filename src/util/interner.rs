@@ -57,7 +57,7 @@ impl<T> Recent<T> {
 
     pub(crate) fn keep(&self, value: &Arc<T>) {
         let mut all = self.0.lock();
-        let before = all.iter().position(|kept| Arc::ptr_eq(kept, value));
+        let before = all.iter().position(|watched| Arc::ptr_eq(watched, value));
         let oldest = match before {
             Some(at) => all.remove(at),
             None if all.len() < Self::MANY => None,

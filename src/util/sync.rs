@@ -10,8 +10,8 @@ pub(crate) use model::{AtomicU64, Condvar, Mutex, thread_local};
 /// Whether time passes. In a model it stands still.
 pub(crate) const TIME_PASSES: bool = !cfg!(all(test, leasehold_model));
 
-pub(crate) use crowd::WaitGroup;
-pub(crate) use mailbox::Parker;
+pub(crate) use group::WaitGroup;
+pub(crate) use parker::Parker;
 
 use crate::util::clock::Moment;
 
@@ -222,7 +222,7 @@ mod model {
     }
 }
 
-mod crowd {
+mod group {
     use super::Moment;
     #[cfg(all(test, leasehold_model))]
     use super::model::wide::{self, Condvar, Mutex, MutexGuard};
@@ -295,7 +295,7 @@ mod crowd {
     }
 }
 
-mod mailbox {
+mod parker {
     #[cfg(all(test, leasehold_model))]
     use super::model::signal::Bell;
     #[cfg(not(all(test, leasehold_model)))]
@@ -317,12 +317,12 @@ mod mailbox {
         }
 
         /// Wakes the thread, or keeps it from its next sleep.
-        pub(crate) fn ring(&self) {
+        pub(crate) fn unpark(&self) {
             self.0.ring();
         }
 
         /// Sleeps until rung or until `end`; may also return for no reason.
-        pub(crate) fn sleep(&self, end: Moment) {
+        pub(crate) fn park_until(&self, end: Moment) {
             self.0.hear(end);
         }
     }

@@ -30,7 +30,7 @@ pub(super) type BatchResult = Result<Answer, NoAnswer>;
 
 /// Asks for all items, those of one `kind` together, and reports the outcome of each batch.
 pub(super) fn ask<T, K: Ord>(
-    fleet: &Router,
+    router: &Router,
     items: &mut [T],
     kind: impl Fn(&T) -> K,
     call: impl Fn(&[T]) -> Call,
@@ -39,31 +39,31 @@ pub(super) fn ask<T, K: Ord>(
     items.sort_by_key(&kind);
     let batches = items.chunk_by(|a, b| kind(a) == kind(b)).flat_map(|chunk| chunk.chunks(KEYS));
     let mut refused = Vec::new();
-    send(fleet, batches, &call, |batch, outcome| match outcome {
+    send(router, batches, &call, |batch, outcome| match outcome {
         Err(NoAnswer::Failed { error, .. }) if batch.len() > 1 && error.is_of_keys() => {
             refused.push(batch);
         }
         outcome => report(batch, outcome),
     });
-    send(fleet, refused.iter().flat_map(|batch| batch.chunks(1)), &call, report);
+    send(router, refused.iter().flat_map(|batch| batch.chunks(1)), &call, report);
 }
 
 fn send<'a, T: 'a>(
-    fleet: &Router,
+    router: &Router,
     batches: impl Iterator<Item = &'a [T]>,
     call: impl Fn(&[T]) -> Call,
     mut report: impl FnMut(&'a [T], BatchResult),
 ) {
-    let moves = fleet.moves();
-    let queued: Vec<_> = batches.map(|batch| (batch, fleet.queue_private(call(batch)))).collect();
+    let generation = router.generation();
+    let queued: Vec<_> = batches.map(|batch| (batch, router.queue_private(call(batch)))).collect();
     for (batch, queued) in queued {
         let pending = queued.map_err(NoAnswer::unsent);
         let answer =
-            |pending| fleet.wait_at_once(pending, &Limit::none()).1.map_err(NoAnswer::after);
+            |pending| router.wait_at_once(pending, &Limit::none()).1.map_err(NoAnswer::after);
         report(
             batch,
             match pending.and_then(answer) {
-                Ok(_) if fleet.moves() != moves => Err(NoAnswer::Outdated),
+                Ok(_) if router.generation() != generation => Err(NoAnswer::Outdated),
                 outcome => outcome,
             },
         );

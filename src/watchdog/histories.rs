@@ -23,11 +23,11 @@ pub(super) struct Histories {
 
 impl Histories {
     /// The nodes that name the same history as when they were last asked.
-    pub(super) fn unchanged(&self, fleet: &Router) -> BTreeSet<u32> {
+    pub(super) fn unchanged(&self, router: &Router) -> BTreeSet<u32> {
         if self.forbidden.load(Ordering::Relaxed) {
             return BTreeSet::new();
         }
-        let told = fleet.ask_each(|| Call::command(&[b"INFO", b"replication"]));
+        let told = router.ask_each(|| Call::command(&[b"INFO", b"replication"]));
         let known = |(node, server, outcome)| self.is_known(server, outcome).then_some(node);
         told.into_iter().filter_map(known).collect()
     }

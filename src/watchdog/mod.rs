@@ -89,7 +89,7 @@ const LOOK: &[u8] = b"-2";
 /// A hold that the server is to be asked for now.
 #[derive(Debug)]
 struct Due {
-    kept: WatchedHold,
+    watched: WatchedHold,
     /// Its lease is to be extended.
     renewed: bool,
 }
@@ -108,16 +108,16 @@ pub(crate) struct WatchdogSettings {
 /// The watchdog of one client.
 pub(crate) struct Watchdog {
     settings: WatchdogSettings,
-    fleet: Arc<Router>,
+    router: Arc<Router>,
     waiters: Arc<Waiters>,
     auditor: Arc<Auditor>,
     timers: Mutex<Timers>,
-    bell: Parker,
+    parker: Parker,
     renew_all: AtomicBool,
     /// A connection was made anew.
     reconnected: AtomicBool,
     histories: Histories,
-    moves: Mutex<Generation>,
+    generation: Mutex<Generation>,
     stop: AtomicBool,
 }
 
@@ -152,29 +152,29 @@ impl fmt::Debug for Watchdog {
 impl OnReconnect for Watchdog {
     fn reconnected(&self) {
         self.reconnected.store(true, Ordering::Release);
-        self.bell.ring();
+        self.parker.unpark();
     }
 }
 
 impl Watchdog {
     pub(crate) fn new(
         settings: WatchdogSettings,
-        fleet: Arc<Router>,
+        router: Arc<Router>,
         waiters: Arc<Waiters>,
         auditor: Arc<Auditor>,
     ) -> Watchdog {
         let now = clock::now();
         Watchdog {
             settings,
-            fleet,
+            router,
             waiters,
             auditor,
             timers: Mutex::new(Timers::new(now)),
-            bell: Parker::default(),
+            parker: Parker::default(),
             renew_all: AtomicBool::new(false),
             reconnected: AtomicBool::new(false),
             histories: Histories::default(),
-            moves: Mutex::default(),
+            generation: Mutex::default(),
             stop: AtomicBool::new(false),
         }
     }
@@ -188,63 +188,63 @@ impl Watchdog {
 
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        self.bell.ring();
+        self.parker.unpark();
     }
 
     /// Looks after a hold until [`Watchdog::forget`].
-    pub(crate) fn keep(&self, kept: WatchedHold) {
-        match kept.lease.look(clock::now()) {
-            HoldStatus::Held => self.ask_in_time(kept),
-            HoldStatus::Over { noticed } => kept.over(noticed, &self.fleet),
+    pub(crate) fn keep(&self, watched: WatchedHold) {
+        match watched.lease.look(clock::now()) {
+            HoldStatus::Held => self.ask_in_time(watched),
+            HoldStatus::Over { noticed } => watched.over(noticed, &self.router),
         }
     }
 
     /// The same for a hold that was granted to a question which was sent when there were so
     /// many moves: after one more, all that are kept have been renewed already.
-    pub(crate) fn keep_granted(&self, kept: WatchedHold, moves: Generation) {
-        self.keep(kept);
-        if self.fleet.moves() != moves {
+    pub(crate) fn keep_granted(&self, watched: WatchedHold, generation: Generation) {
+        self.keep(watched);
+        if self.router.generation() != generation {
             self.renew_all.store(true, Ordering::Release);
-            self.bell.ring();
+            self.parker.unpark();
         }
     }
 
     /// Sets the timer of a hold: a little later than it might be asked for, lest many are asked
     /// for in small batches, but not after the end of a fixed lease.
-    fn ask_in_time(&self, kept: WatchedHold) {
-        self.set_timer(kept, |kept| self.time_to_ask(kept));
+    fn ask_in_time(&self, watched: WatchedHold) {
+        self.set_timer(watched, |watched| self.time_to_ask(watched));
     }
 
-    fn time_to_ask(&self, kept: &WatchedHold) -> Moment {
+    fn time_to_ask(&self, watched: &WatchedHold) -> Moment {
         let (now, timeout) = (clock::now(), self.settings.timeout);
-        let at = kept.lease.ask_at(now, timeout - self.due_below(), self.due_below());
-        let spread = jittered(timeout / SPREAD, kept.lease.hold().seed());
+        let at = watched.lease.ask_at(now, timeout - self.due_below(), self.due_below());
+        let spread = jittered(timeout / SPREAD, watched.lease.hold().seed());
         let later = (at + spread).rounded_up(timeout / GRAIN);
-        match kept.lease.is_renewed() {
+        match watched.lease.is_renewed() {
             _ if at <= now => now,
             true => later,
-            false => later.min(now + kept.lease.remaining(now)),
+            false => later.min(now + watched.lease.remaining(now)),
         }
     }
 
     /// Drops the timer of a hold.
     pub(crate) fn forget(&self, lease: &Hold) {
         let timer = lease.take_timer();
-        let kept = timer.and_then(|timer| self.timers.lock().wheel.cancel(timer));
-        drop(kept);
+        let watched = timer.and_then(|timer| self.timers.lock().wheel.cancel(timer));
+        drop(watched);
     }
 
     fn due_below(&self) -> Duration {
         self.settings.timeout * DUE.0 / DUE.1
     }
 
-    fn set_timer(&self, kept: WatchedHold, at: impl FnOnce(&WatchedHold) -> Moment) {
-        let lease = Arc::clone(&kept.lease);
+    fn set_timer(&self, watched: WatchedHold, at: impl FnOnce(&WatchedHold) -> Moment) {
+        let lease = Arc::clone(&watched.lease);
         let mut timers = self.timers.lock();
         // No earlier: a later timer must not replace one that was set meanwhile, of a lease
         // that is renewed from now on.
-        let at = at(&kept);
-        let timer = timers.wheel.insert(at, kept);
+        let at = at(&watched);
+        let timer = timers.wheel.insert(at, watched);
         let too_late = timers.hurry(at);
         // Before the wheel is let go: the watchdog may fire this timer at once and set
         // the next, which must not be taken for the one before.
@@ -253,7 +253,7 @@ impl Watchdog {
         drop(timers);
         drop(superseded);
         if too_late {
-            self.bell.ring();
+            self.parker.unpark();
         }
     }
 
@@ -267,7 +267,7 @@ impl Watchdog {
         let too_late = timers.hurry(at);
         drop(timers);
         if too_late {
-            self.bell.ring();
+            self.parker.unpark();
         }
     }
 
@@ -276,7 +276,7 @@ impl Watchdog {
         while !self.stop.load(Ordering::Acquire) {
             let round = || self.round(&mut next_beat);
             let planned = threads::survive("renewing leases", round);
-            self.bell.sleep(planned.unwrap_or_else(|| self.after_a_panic()));
+            self.parker.park_until(planned.unwrap_or_else(|| self.after_a_panic()));
         }
     }
 
@@ -317,8 +317,8 @@ impl Watchdog {
 
     /// Looks at servers that are new how they are set up.
     fn audit(&self) {
-        for (server, lane) in self.fleet.connected() {
-            let ask = |questions| self.fleet.ask_all(questions, lane);
+        for (server, connection) in self.router.connected() {
+            let ask = |schedule| self.router.ask_all(schedule, connection);
             // It was reported; the client is built, so there is nothing to refuse any more.
             let _ = self.auditor.look(server, ask);
         }
@@ -326,11 +326,11 @@ impl Watchdog {
 
     /// Leaves a server that is not the one any more, and has those who wait ask the other.
     fn follow(&self) {
-        let moves = self.fleet.moves();
-        let before = std::mem::replace(&mut *self.moves.lock(), moves);
-        if before != moves {
+        let generation = self.router.generation();
+        let before = std::mem::replace(&mut *self.generation.lock(), generation);
+        if before != generation {
             self.renew_all.store(true, Ordering::Release);
-            self.fleet.leave_old_servers();
+            self.router.leave_old_servers();
             self.waiters.shake();
         }
     }
@@ -346,20 +346,20 @@ impl Watchdog {
     /// Sees to the timers that fired; the holds that are to be asked for.
     fn look_at(&self, fired: Vec<WatchedHold>, now: Moment) -> Vec<Due> {
         let mut due = Vec::new();
-        for kept in fired {
-            match kept.lease.renewal(now) {
-                Renewal::Extend => due.push(Due { kept, renewed: true }),
-                Renewal::Look => due.push(Due { kept, renewed: false }),
-                Renewal::Orphaned => self.orphaned(kept),
-                Renewal::Over { noticed } => kept.over(noticed, &self.fleet),
+        for watched in fired {
+            match watched.lease.renewal(now) {
+                Renewal::Extend => due.push(Due { watched, renewed: true }),
+                Renewal::Look => due.push(Due { watched, renewed: false }),
+                Renewal::Orphaned => self.orphaned(watched),
+                Renewal::Over { noticed } => watched.over(noticed, &self.router),
             }
         }
         due
     }
 
-    fn orphaned(&self, kept: WatchedHold) {
-        let name = Arc::clone(kept.local.name().given());
-        self.ask_in_time(kept);
+    fn orphaned(&self, watched: WatchedHold) {
+        let name = Arc::clone(watched.local.name().given());
+        self.ask_in_time(watched);
         threads::say(|| {
             log::warn!("the thread that held the lock {name:?} has ended: it is renewed no more");
         });
@@ -367,7 +367,10 @@ impl Watchdog {
 
     fn all(&self) -> Vec<Due> {
         let timers = self.timers.lock();
-        let due = |kept: &WatchedHold| Due { kept: kept.clone(), renewed: kept.lease.is_renewed() };
+        let due = |watched: &WatchedHold| Due {
+            watched: watched.clone(),
+            renewed: watched.lease.is_renewed(),
+        };
         timers.wheel.iter().map(due).collect()
     }
 
@@ -377,18 +380,19 @@ impl Watchdog {
         if all.is_empty() || !self.auditor.is_on() {
             return all;
         }
-        let unchanged = self.histories.unchanged(&self.fleet);
-        let node = |due: &Due| self.fleet.node_of(due.kept.local.name().key());
+        let unchanged = self.histories.unchanged(&self.router);
+        let node = |due: &Due| self.router.node_of(due.watched.local.name().key());
         all.retain(|due| !unchanged.contains(&node(due)));
         all
     }
 
     /// Asks for holds.
     fn renew(&self, mut due: Vec<Due>) {
-        let kind =
-            |due: &Due| (due.renewed, due.kept.renewal().digest, self.slot_of(&due.kept.local));
+        let kind = |due: &Due| {
+            (due.renewed, due.watched.renewal().digest, self.slot_of(&due.watched.local))
+        };
         let question = |batch: &[Due]| self.question(batch);
-        batches::ask(&self.fleet, &mut due, kind, question, |batch, outcome| {
+        batches::ask(&self.router, &mut due, kind, question, |batch, outcome| {
             match outcome.map(Renewals::read) {
                 Ok(Ok(renewals)) => self.renewed(batch, &renewals),
                 Ok(Err(error)) => self.failed(batch, &error),
@@ -409,7 +413,7 @@ impl Watchdog {
 
     fn question(&self, batch: &[Due]) -> Call {
         let lease = Digits::new(millis(self.settings.timeout).unsigned_abs());
-        let holds = batch.iter().map(|due| &due.kept);
+        let holds = batch.iter().map(|due| &due.watched);
         match batch.first() {
             Some(Due { renewed: true, .. }) => renewal(holds, lease.as_bytes()).replicated(),
             _ => renewal(holds, LOOK),
@@ -419,12 +423,12 @@ impl Watchdog {
     fn renewed(&self, batch: &[Due], answer: &Renewals) {
         let now = clock::now();
         let positions = (1..).zip(batch);
-        let (lost, kept): (Vec<_>, Vec<_>) =
+        let (lost, watched): (Vec<_>, Vec<_>) =
             positions.partition(|(position, _)| answer.lost.contains(position));
-        lost.iter().for_each(|(_, due)| due.kept.local.lose(&due.kept.lease));
+        lost.iter().for_each(|(_, due)| due.watched.local.lose(&due.watched.lease));
         let (renewed, fixed): (Vec<_>, Vec<_>) =
-            kept.into_iter().map(|(_, due)| due).partition(|due| due.renewed);
-        fixed.iter().for_each(|due| self.keep(due.kept.clone()));
+            watched.into_iter().map(|(_, due)| due).partition(|due| due.renewed);
+        fixed.iter().for_each(|due| self.keep(due.watched.clone()));
         if renewed.is_empty() {
             return;
         }
@@ -432,16 +436,16 @@ impl Watchdog {
             self.may_be_renewed(renewed.iter().copied());
             return self.failed(renewed, &too_few.into_error());
         }
-        renewed.iter().for_each(|due| self.extend(&due.kept, answer.sent, now));
-        let holds = || renewed.iter().map(|due| due.kept.lease.hold().number()).collect();
+        renewed.iter().for_each(|due| self.extend(&due.watched, answer.sent, now));
+        let holds = || renewed.iter().map(|due| due.watched.lease.hold().number()).collect();
         let at = clock::wall_time;
         self.settings.events.tell(|| Event::Renewed(Renewed { at: at(), holds: holds() }));
     }
 
-    fn extend(&self, kept: &WatchedHold, sent: Moment, now: Moment) {
-        match kept.lease.extend(sent, now, self.settings.timeout) {
-            HoldStatus::Held => self.ask_in_time(kept.clone()),
-            HoldStatus::Over { noticed } => kept.over(noticed, &self.fleet),
+    fn extend(&self, watched: &WatchedHold, sent: Moment, now: Moment) {
+        match watched.lease.extend(sent, now, self.settings.timeout) {
+            HoldStatus::Held => self.ask_in_time(watched.clone()),
+            HoldStatus::Over { noticed } => watched.over(noticed, &self.router),
         }
     }
 
@@ -449,7 +453,7 @@ impl Watchdog {
     fn look_for_free(&self, mut polled: Vec<Arc<Local>>) {
         polled.retain(|local| local.is_polled());
         let slot = |local: &Arc<Local>| self.slot_of(local);
-        batches::ask(&self.fleet, &mut polled, slot, poll, |batch, outcome| {
+        batches::ask(&self.router, &mut polled, slot, poll, |batch, outcome| {
             let free = outcome.map_err(NoAnswer::into_error);
             match free.and_then(|answer| answer.reply.into_ints()) {
                 Ok(free) => {
@@ -468,27 +472,27 @@ impl Watchdog {
 
     /// What may go into one script call has the same.
     fn slot_of(&self, local: &Local) -> u16 {
-        self.fleet.slot_of(local.name().key())
+        self.router.slot_of(local.name().key())
     }
 
     fn may_be_renewed<'a>(&self, batch: impl IntoIterator<Item = &'a Due>) {
         let now = clock::now();
         let renewed = batch.into_iter().filter(|due| due.renewed);
-        renewed.for_each(|due| due.kept.lease.may_be_extended(now, self.settings.timeout));
+        renewed.for_each(|due| due.watched.lease.may_be_extended(now, self.settings.timeout));
     }
 
     /// The question got no answer, or not the kind that says anything of a hold.
     fn failed<'a>(&self, batch: impl IntoIterator<Item = &'a Due>, error: &Error) {
         let (now, batch) = (clock::now(), Vec::from_iter(batch));
         threads::say(|| log::warn!("{} leases could not be asked for: {error}", batch.len()));
-        for Due { kept, renewed } in &batch {
-            if !kept.local.is_valid(&kept.lease, now) {
-                kept.undo(&self.fleet);
+        for Due { watched, renewed } in &batch {
+            if !watched.local.is_valid(&watched.lease, now) {
+                watched.undo(&self.router);
             } else if *renewed {
-                let name = Arc::clone(kept.local.name().given());
+                let name = Arc::clone(watched.local.name().given());
                 let error = error.clone().with_lock_name(Arc::clone(&name));
-                let remaining = kept.lease.remaining(now);
-                let ((kind, hold), at) = (kept.lease.number(), clock::wall_time());
+                let remaining = watched.lease.remaining(now);
+                let ((kind, hold), at) = (watched.lease.number(), clock::wall_time());
                 let failed = RenewalFailed { at, name, kind, hold, remaining, error };
                 self.settings.events.tell(|| Event::RenewalFailed(failed));
             }
@@ -499,19 +503,19 @@ impl Watchdog {
     /// Has these asked for again after a while, those that have little time sooner.
     fn try_again<'a>(&self, batch: impl IntoIterator<Item = &'a Due>, longest: Duration) {
         let now = clock::now();
-        let kept = batch.into_iter().map(|due| &due.kept);
-        for kept in kept.filter(|kept| kept.local.is_valid(&kept.lease, now)) {
-            let pause = (kept.lease.remaining(now) / 8).min(longest).max(TICK);
-            let at = now + jittered(pause, kept.lease.hold().seed());
-            self.set_timer(kept.clone(), |_| at);
+        let watched = batch.into_iter().map(|due| &due.watched);
+        for watched in watched.filter(|watched| watched.local.is_valid(&watched.lease, now)) {
+            let pause = (watched.lease.remaining(now) / 8).min(longest).max(TICK);
+            let at = now + jittered(pause, watched.lease.hold().seed());
+            self.set_timer(watched.clone(), |_| at);
         }
     }
 
     fn beat(&self) {
         let beats = self.waiters.beats().into_iter();
-        let beats: Vec<_> = beats.flat_map(|beat| self.fleet.queue_private(beat)).collect();
+        let beats: Vec<_> = beats.flat_map(|beat| self.router.queue_private(beat)).collect();
         for beat in beats {
-            if let Err(Failure { error, .. }) = self.fleet.wait_at_once(beat, &Limit::none()).1 {
+            if let Err(Failure { error, .. }) = self.router.wait_at_once(beat, &Limit::none()).1 {
                 threads::say(|| log::debug!("a listener's heartbeat could not be sent: {error}"));
             }
         }
@@ -527,7 +531,7 @@ impl Timers {
 
     /// What is due, and what a round has left behind that panicked.
     fn advance(&mut self, now: Moment) -> (Vec<WatchedHold>, Vec<Arc<Local>>) {
-        self.fired.retain(|kept| !kept.lease.has_timer());
+        self.fired.retain(|watched| !watched.lease.has_timer());
         self.wheel.advance(now, &mut self.fired);
         self.polls.advance(now, &mut self.polled);
         (self.fired.clone(), self.polled.clone())
@@ -556,22 +560,22 @@ impl WatchedHold {
     }
 
     /// The hold is over here: tells of it, if that is news, and ends it there.
-    pub(crate) fn over(&self, noticed: bool, fleet: &Router) {
+    pub(crate) fn over(&self, noticed: bool, router: &Router) {
         self.local.tell_lost(noticed.then_some(&*self.lease), LostReason::Expired);
-        self.undo(fleet);
+        self.undo(router);
     }
 
     /// Releases what was lost here and may be kept by the server for a whole lease more.
-    pub(crate) fn undo(&self, fleet: &Router) {
-        if !self.lease.take_kept_there(clock::now()) {
+    pub(crate) fn undo(&self, router: &Router) {
+        if !self.lease.take_may_still_be_held(clock::now()) {
             return;
         }
         let undo = self.lease.undo_call(self.local.name());
-        let worth = self.lease.reach().max(clock::now() + self.lease.term());
-        let debt =
+        let worth = self.lease.server_expiry_bound().max(clock::now() + self.lease.term());
+        let task =
             BackgroundTask::new(None, worth).lives_on(self.lease.rules().outlives_its_lease());
-        let owed = Request::owed(undo, debt);
-        fleet.dispatch(fleet.owe(owed, self.lease.haunted()));
+        let background = Request::background(undo, task);
+        router.dispatch(router.submit(background, self.lease.may_run_late()));
     }
 }
 
@@ -604,8 +608,8 @@ fn renewal<'a>(
     lease: &[u8],
 ) -> Call {
     let script = holds.clone().next().map(WatchedHold::renewal);
-    let keys = holds.clone().map(|kept| kept.local.name().key().as_bytes());
-    let owners = holds.map(|kept| kept.lease.owner().hold().as_bytes());
+    let keys = holds.clone().map(|watched| watched.local.name().key().as_bytes());
+    let owners = holds.map(|watched| watched.lease.owner().hold().as_bytes());
     let args = std::iter::once(lease).chain(owners);
     match script {
         Some(script) => Call::script(script, keys, args),
@@ -614,9 +618,9 @@ fn renewal<'a>(
 }
 
 /// Extends one hold, now: what `extend` and a longer fixed re-entry send.
-pub(crate) fn extension(kept: &WatchedHold, lease: Duration) -> Call {
+pub(crate) fn extension(watched: &WatchedHold, lease: Duration) -> Call {
     let lease = Digits::new(millis(lease).unsigned_abs());
-    renewal(std::slice::from_ref(kept).iter(), lease.as_bytes()).replicated()
+    renewal(std::slice::from_ref(watched).iter(), lease.as_bytes()).replicated()
 }
 
 /// Whether the answer to [`extension`] says that the hold is still there. An error if it was
@@ -721,12 +725,12 @@ mod tests {
             let (watchdog, now) = (watchdog(), clock::now());
             let grant = Grant { renewed: false, ..Grant::owned(now, now + 10 * SECOND) };
             let lease = Arc::new(Hold::new(grant));
-            let kept = WatchedHold { local: Arc::clone(&local), lease: Arc::clone(&lease) };
+            let watched = WatchedHold { local: Arc::clone(&local), lease: Arc::clone(&lease) };
             let started = AtomicBool::new(false);
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     started.store(true, Ordering::Relaxed);
-                    watchdog.keep(kept.clone());
+                    watchdog.keep(watched.clone());
                 });
                 while !started.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
@@ -735,7 +739,7 @@ mod tests {
                 (0..round % 200).for_each(|_| std::hint::spin_loop());
                 lease.keep_renewed();
                 watchdog.forget(&lease);
-                watchdog.keep(kept.clone());
+                watchdog.keep(watched.clone());
             });
             let (soon, _) = watchdog.timers.lock().advance(now + 5 * SECOND);
             assert_eq!(soon.len(), 1, "in round {round} it is renewed when it is over");

@@ -29,7 +29,7 @@ use crate::command::owner::{HoldId, ThreadId};
 use crate::command::script::ConnectionId;
 use crate::error::LostReason;
 use crate::events::{Event, Sink};
-use crate::listener::channels::{Channel, Session, SubscriptionState, Waiters};
+use crate::listener::channels::{Channel, ListenerSession, SubscriptionState, Waiters};
 use crate::local::hold::{Hold, PassBounds, Renewal};
 use crate::local::table::Counted;
 use crate::local::{Ended, Local};
@@ -84,7 +84,7 @@ struct Tally {
 struct Server {
     /// Who holds the lock, and until when.
     owner: Option<(HoldId, Moment)>,
-    lanes: [VecDeque<Command>; 2],
+    connections: [VecDeque<Command>; 2],
     next_lane: usize,
     answers: Vec<(HoldId, bool)>,
     released: Vec<HoldId>,
@@ -106,27 +106,29 @@ enum Ran {
 }
 
 impl Server {
-    fn queue(&mut self, command: Command, lane: Option<ConnectionId>) -> ConnectionId {
-        let ConnectionId { lane, .. } = lane.unwrap_or(ConnectionId::at(0, self.next_lane));
-        self.next_lane = (self.next_lane + 1) % self.lanes.len();
-        self.lanes[lane].push_back(command);
-        ConnectionId::at(0, lane)
+    fn queue(&mut self, command: Command, connection: Option<ConnectionId>) -> ConnectionId {
+        let ConnectionId { connection, .. } =
+            connection.unwrap_or(ConnectionId::at(0, self.next_lane));
+        self.next_lane = (self.next_lane + 1) % self.connections.len();
+        self.connections[connection].push_back(command);
+        ConnectionId::at(0, connection)
     }
 
     /// Nobody may be sent to ask past the release of the one who holds the lock.
     fn check_order(&self, asked: ConnectionId) {
         let Some((owner, _)) = self.owner else { return };
         let release = Command::Release(owner);
-        let passed =
-            |(lane, queue): (usize, &VecDeque<_>)| lane != asked.lane && queue.contains(&release);
-        assert!(!self.lanes.iter().enumerate().any(passed), "a question overtakes a release");
+        let passed = |(connection, queue): (usize, &VecDeque<_>)| {
+            connection != asked.connection && queue.contains(&release)
+        };
+        assert!(!self.connections.iter().enumerate().any(passed), "a question overtakes a release");
     }
 
-    fn run(&mut self, lane: ConnectionId, now: Moment) -> Option<Ran> {
-        let command = self.lanes[lane.lane].pop_front()?;
+    fn run(&mut self, connection: ConnectionId, now: Moment) -> Option<Ran> {
+        let command = self.connections[connection.connection].pop_front()?;
         self.owner = self.owner.take_if(|(_, until)| now < *until);
         Some(match command {
-            Command::AcquireArgs(hold) => {
+            Command::Ask(hold) => {
                 let free = self.owner.is_none_or(|(owner, _)| owner == hold);
                 if free {
                     self.owner = Some((hold, now + SERVERS_LEASE));
@@ -173,9 +175,9 @@ impl World {
     }
 
     /// Has the next command of a line run; `false` if there was none.
-    fn run_next(&self, lane: ConnectionId) -> bool {
+    fn run_next(&self, connection: ConnectionId) -> bool {
         let now = self.now();
-        let ran = self.server.lock().run(lane, now);
+        let ran = self.server.lock().run(connection, now);
         match ran {
             None => return false,
             Some(Ran::Answered) => {}
@@ -202,26 +204,26 @@ impl World {
         }
     }
 
-    fn run_all(&self, lane: ConnectionId) {
-        while self.run_next(lane) {}
+    fn run_all(&self, connection: ConnectionId) {
+        while self.run_next(connection) {}
     }
 
     /// Ends a guard; tells on which line its release stands, if there is one.
     fn end_guard(&self, lease: &Arc<Hold>, counted: Counted) -> Option<ConnectionId> {
-        let mut lane = None;
+        let mut connection = None;
         let ended = self.local.end(
             lease,
             counted,
             || self.now(),
             || {
                 let queued = self.server.lock().queue(Command::Release(lease.hold()), None);
-                *lane.insert(queued)
+                *connection.insert(queued)
             },
         );
         let queued = ended == Ended::Queued;
-        assert_eq!(queued, lane.is_some());
+        assert_eq!(queued, connection.is_some());
         self.tally.lock().queued += usize::from(queued);
-        lane
+        connection
     }
 
     /// What is done with the lock: it is looked after.
@@ -280,7 +282,7 @@ impl World {
 
     /// All is over: nothing may be left.
     fn check_rest(&self) {
-        (0..2).for_each(|lane| self.run_all(ConnectionId::at(0, lane)));
+        (0..2).for_each(|connection| self.run_all(ConnectionId::at(0, connection)));
         self.local.assert_at_rest();
         let owner = self.server.lock().owner;
         assert!(owner.is_none_or(|(_, until)| until <= self.now()), "the key is free: {owner:?}");
@@ -303,7 +305,7 @@ impl Surroundings for World {
         &self.channel
     }
 
-    fn session(&self) -> Option<Session> {
+    fn session(&self) -> Option<ListenerSession> {
         None
     }
 
@@ -317,27 +319,27 @@ impl Surroundings for World {
 
     fn ask(&self, hold: HoldId, question: Question) -> Answered {
         let mut server = self.server.lock();
-        let lane = server.queue(Command::AcquireArgs(hold), question.lane);
+        let connection = server.queue(Command::Ask(hold), question.connection);
         if question.free_here {
-            server.check_order(lane);
+            server.check_order(connection);
         }
         drop(server);
         if question.unheard {
-            return Answered::Nothing(lane);
+            return Answered::Nothing(connection);
         }
         loop {
             match self.server.lock().answer(hold) {
-                Some(true) => return Answered::Granted(lane),
+                Some(true) => return Answered::Granted(connection),
                 Some(false) => return Answered::Refused,
                 None => {}
             }
-            self.run_next(lane);
+            self.run_next(connection);
         }
     }
 
-    fn clean_up(&self, hold: HoldId, lane: ConnectionId) {
-        self.server.lock().queue(Command::CleanUp(hold), Some(lane));
-        self.run_all(lane);
+    fn clean_up(&self, hold: HoldId, connection: ConnectionId) {
+        self.server.lock().queue(Command::CleanUp(hold), Some(connection));
+        self.run_all(connection);
     }
 
     fn keep(&self, lease: &Arc<Hold>) {
@@ -390,9 +392,9 @@ impl Guest {
     }
 
     fn go(&self, world: &World, lease: &Arc<Hold>) {
-        let lane = world.end_guard(lease, Counted::Guard);
-        if let (true, Some(lane)) = (self.unlocks, lane) {
-            world.run_all(lane);
+        let connection = world.end_guard(lease, Counted::Guard);
+        if let (true, Some(connection)) = (self.unlocks, connection) {
+            world.run_all(connection);
         }
     }
 

@@ -35,7 +35,7 @@ pub(super) trait Surroundings {
     /// Asks the server, on the given line or on any; see [`Answered`].
     fn ask(&self, hold: HoldId, question: Question) -> Answered;
     /// Queues the release of a hold that may never have been.
-    fn clean_up(&self, hold: HoldId, lane: ConnectionId);
+    fn clean_up(&self, hold: HoldId, connection: ConnectionId);
     /// A hold is the visitor's, from the server.
     fn keep(&self, lease: &Arc<Hold>);
     /// The visitor does not want a hold that it was passed.
@@ -45,7 +45,7 @@ pub(super) trait Surroundings {
 /// A question, and what is known when it is asked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Question {
-    pub(super) lane: Option<ConnectionId>,
+    pub(super) connection: Option<ConnectionId>,
     /// Nobody of this process holds the lock.
     pub(super) free_here: bool,
     /// It has the listener told of the channel.
@@ -99,7 +99,7 @@ pub(super) struct Visitor<'a, S> {
     caller: Caller,
     ticket: Ticket,
     hold: HoldId,
-    questions: RetrySchedule,
+    schedule: RetrySchedule,
     open: Option<ConnectionId>,
     /// What [`Surroundings::polls`] was at the last question.
     polls: u64,
@@ -113,13 +113,13 @@ pub(super) fn acquire<S: Surroundings>(
     manners: &Manners,
 ) -> Result<Option<Arc<Hold>>, Left> {
     let Manners { owned, waits, renewed, .. } = *manners;
-    let (wish, now) =
+    let (request, now) =
         (EntryRequest { rules: &Plain, owned, waits, endless: false, renewed }, around.now());
-    let entry = around.local().enter(&wish, None, ThreadId::current(), now).map_err(|_| Left)?;
+    let entry = around.local().enter(&request, None, ThreadId::current(), now).map_err(|_| Left)?;
     if let EntryOutcome::Again(lease) = entry {
         return Ok(Some(lease));
     }
-    let caller = Caller::new(wish);
+    let caller = Caller::new(request);
     match around.local().line_up(caller.clone(), now) {
         None => Ok(None),
         Some(ticket) => Visitor::new(around, manners, caller, ticket).run(),
@@ -135,7 +135,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
             caller,
             ticket,
             hold,
-            questions: RetrySchedule::new(around.now(), LEASE, hold.seed(), Pace::Polled),
+            schedule: RetrySchedule::new(around.now(), LEASE, hold.seed(), Pace::Polled),
             open: None,
             polls: around.polls(),
             watching: None,
@@ -153,8 +153,8 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
                 Err(left)
             }
         };
-        if let Some(lane) = self.open.take() {
-            self.around.clean_up(self.hold, lane);
+        if let Some(connection) = self.open.take() {
+            self.around.clean_up(self.hold, connection);
         }
         outcome
     }
@@ -208,7 +208,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
     }
 
     fn is_over(&self, wants_to_ask: bool) -> bool {
-        let first = wants_to_ask && !self.questions.asked();
+        let first = wants_to_ask && !self.schedule.asked();
         !first && (!self.manners.waits || is_cancelled(&self.manners.patience))
     }
 
@@ -221,7 +221,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
 
     /// Time stands still here: what would come by and by has come.
     fn wants_to_ask(&mut self, turn: &Turn) -> bool {
-        let news = self.listening.as_ref().map(Waiting::news);
+        let messages = self.listening.as_ref().map(Waiting::messages);
         let polls = self.around.polls() != self.polls;
         match turn {
             Turn::Behind | Turn::Handed(_) => {
@@ -229,28 +229,28 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
                 false
             }
             Turn::AskAtOnce(_, held_here) => {
-                self.questions.found_free(*held_here);
+                self.schedule.found_free(*held_here);
                 true
             }
             Turn::HeldHere => {
-                self.questions.is_due_beside_a_holder(self.around.now());
+                self.schedule.is_due_beside_a_holder(self.around.now());
                 polls
             }
             Turn::Ask(_) | Turn::Yield(..) => {
-                self.questions.be_due(polls);
-                self.questions.is_due(self.around.now(), news)
+                self.schedule.be_due(polls);
+                self.schedule.is_due(self.around.now(), messages)
             }
         }
     }
 
     fn sleep(&mut self) {
-        let mailbox = &self.caller.mailbox;
+        let parker = &self.caller.parker;
         if self.watching.is_none() {
             let ends = [&self.manners.cancel, &self.manners.patience];
-            self.watching = Some(ends.map(|end| end.as_ref().map(|end| end.watch(mailbox))));
+            self.watching = Some(ends.map(|end| end.as_ref().map(|end| end.watch(parker))));
             return;
         }
-        mailbox.sleep(Moment::END);
+        parker.park_until(Moment::END);
     }
 
     fn ask(&mut self, turn: &Turn) -> Result<Option<Arc<Hold>>, Left> {
@@ -260,21 +260,22 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
             Some(_) => Some(self.around.channel()),
             None => self.around.known_channel(),
         };
-        let hearing = channel.map_or(SubscriptionState::Nothing, |channel| channel.hearing());
-        let told = session.filter(|_| hearing == SubscriptionState::Nothing);
-        self.questions.before(channel.map(|channel| channel.news()), hearing, told);
+        let subscription =
+            channel.map_or(SubscriptionState::Nothing, |channel| channel.subscription());
+        let told = session.filter(|_| subscription == SubscriptionState::Nothing);
+        self.schedule.before(channel.map(|channel| channel.messages()), subscription, told);
         let sent = self.around.now();
-        let (lane, free_here) = match turn {
-            Turn::Ask(lane) | Turn::Yield(_, lane) => (*lane, true),
-            Turn::AskAtOnce(lane, held_here) => (*lane, !held_here),
+        let (connection, free_here) = match turn {
+            Turn::Ask(connection) | Turn::Yield(_, connection) => (*connection, true),
+            Turn::AskAtOnce(connection, held_here) => (*connection, !held_here),
             Turn::HeldHere | Turn::Behind | Turn::Handed(_) => (None, false),
         };
         let (tells, unheard) = (told.is_some(), self.manners.unheard);
-        let question = Question { lane, free_here, tells, unheard };
+        let question = Question { connection, free_here, tells, unheard };
         match self.around.ask(self.hold, question) {
-            Answered::Granted(lane) => self.granted(sent, lane).map(Some),
-            Answered::Nothing(lane) => {
-                self.open = self.open.or(Some(lane));
+            Answered::Granted(connection) => self.granted(sent, connection).map(Some),
+            Answered::Nothing(connection) => {
+                self.open = self.open.or(Some(connection));
                 self.around.local().set_trouble(Some(no_answer()));
                 Err(Left)
             }
@@ -286,10 +287,10 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
         }
     }
 
-    fn granted(&mut self, sent: Moment, lane: ConnectionId) -> Result<Arc<Hold>, Left> {
+    fn granted(&mut self, sent: Moment, connection: ConnectionId) -> Result<Arc<Hold>, Left> {
         let (deadline, now) = (hold::deadline(sent, LEASE), self.around.now());
         if deadline <= now {
-            self.open = Some(lane);
+            self.open = Some(connection);
             return Err(Left);
         }
         let grant = Grant {
@@ -301,7 +302,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
             renewed: self.manners.renewed,
             holder: self.caller.holder.clone(),
             at: now,
-            haunted: None,
+            may_run_late: None,
             tokens: 0..=0,
         };
         let (local, ticket) = (self.around.local(), Some(self.ticket));
@@ -311,11 +312,11 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
     }
 
     fn refused(&mut self) {
-        self.questions.refused(self.around.now(), None);
+        self.schedule.refused(self.around.now(), None);
         if self.manners.waits && self.listening.is_none() {
             let channel = self.around.channel();
-            let listening = Channel::wait(channel, &self.caller.mailbox);
-            self.questions.listens(&listening, channel, self.around.session());
+            let listening = Channel::wait(channel, &self.caller.parker);
+            self.schedule.listens(&listening, channel, self.around.session());
             self.listening = Some(listening);
             self.around.call_listener();
         }

@@ -18,25 +18,25 @@ struct Server {
 }
 
 impl Server {
-    fn new(hearing: SubscriptionState) -> Arc<Server> {
+    fn new(subscription: SubscriptionState) -> Arc<Server> {
         let channel = Waiters::default().channel("model");
-        channel.set_hearing(hearing);
-        let subscribed = AtomicBool::new(hearing == SubscriptionState::Everything);
+        channel.set_hearing(subscription);
+        let subscribed = AtomicBool::new(subscription == SubscriptionState::Everything);
         Arc::new(Server { free: AtomicBool::new(false), subscribed, channel })
     }
 
     /// Asks until the lock is free, and sleeps in between.
     fn wait(&self) {
-        let mailbox = Arc::default();
+        let parker = Arc::default();
         let mut waiting = None;
         loop {
-            let since = self.channel.news();
+            let since = self.channel.messages();
             if self.free.load(Ordering::Acquire) {
                 return;
             }
-            let waiting = waiting.get_or_insert_with(|| self.channel.wait(&mailbox));
-            if waiting.news() == since {
-                mailbox.sleep(Moment::END);
+            let waiting = waiting.get_or_insert_with(|| self.channel.wait(&parker));
+            if waiting.messages() == since {
+                parker.park_until(Moment::END);
             }
         }
     }

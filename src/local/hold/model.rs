@@ -41,10 +41,10 @@ fn releases(lease: &Hold) -> bool {
 }
 
 fn loses(lease: &Hold) -> bool {
-    let news = lease.lose();
+    let messages = lease.lose();
     assert_eq!(lease.look(NOW), HoldStatus::Over { noticed: false }, "lost is final");
     assert!(!lease.pass(NOW, &bounds(), &Holder::owned()), "a lost hold is not passed on");
-    news
+    messages
 }
 
 fn expires(lease: &Hold) -> bool {

@@ -16,7 +16,7 @@ pub(super) struct RedQueue(Mutex<RedQueueState>);
 
 #[derive(Debug, Default)]
 struct RedQueueState {
-    gate: WaitQueue<Arc<Parker>>,
+    queue: WaitQueue<Arc<Parker>>,
     holds: Vec<RedHoldEntry>,
     /// Why the last question of this process got no answer.
     trouble: Option<Error>,
@@ -24,7 +24,7 @@ struct RedQueueState {
 
 #[derive(Debug)]
 struct RedHoldEntry {
-    majority: Arc<Quorum>,
+    quorum_hold: Arc<Quorum>,
     holder: Holder,
     guards: usize,
     leaked: usize,
@@ -61,12 +61,12 @@ pub(super) enum RedTurn {
 impl RefUnwindSafe for RedQueue {}
 
 impl RedQueue {
-    pub(super) fn enter(&self, wish: RedRequest, mailbox: &Arc<Parker>) -> Result<RedEntry> {
+    pub(super) fn enter(&self, request: RedRequest, parker: &Arc<Parker>) -> Result<RedEntry> {
         let mut state = self.0.lock();
         let (left_behind, holds) =
             state.holds.drain(..).partition::<Vec<_>, _>(RedHoldEntry::is_left_behind);
         state.holds = holds;
-        let entry = state.enter(wish, mailbox);
+        let entry = state.enter(request, parker);
         drop(state);
         // With no lock held: what is left of it is released.
         drop(left_behind);
@@ -76,17 +76,17 @@ impl RedQueue {
     /// What the caller with that ticket has to do.
     pub(super) fn turn(&self, ticket: Ticket) -> RedTurn {
         let state = self.0.lock();
-        match state.holds.iter().find(|held| held.majority.check().is_ok()) {
-            _ if !state.gate.is_front(ticket) => RedTurn::Behind,
-            Some(held) => RedTurn::HeldHere(Arc::clone(&held.majority)),
+        match state.holds.iter().find(|held| held.quorum_hold.check().is_ok()) {
+            _ if !state.queue.is_head(ticket) => RedTurn::Behind,
+            Some(held) => RedTurn::HeldHere(Arc::clone(&held.quorum_hold)),
             None => RedTurn::Ask,
         }
     }
 
     pub(super) fn leave(&self, ticket: Ticket) {
         let mut state = self.0.lock();
-        state.gate.leave(ticket);
-        state.ring_front();
+        state.queue.leave(ticket);
+        state.wake_head();
     }
 
     /// Why the last question got no answer, if it did not: what those behind it know.
@@ -99,29 +99,30 @@ impl RedQueue {
         self.0.lock().trouble.clone()
     }
 
-    pub(super) fn granted(&self, majority: &Arc<Quorum>, holder: Holder) {
-        let held = RedHoldEntry { majority: Arc::clone(majority), holder, guards: 1, leaked: 0 };
+    pub(super) fn granted(&self, quorum_hold: &Arc<Quorum>, holder: Holder) {
+        let held =
+            RedHoldEntry { quorum_hold: Arc::clone(quorum_hold), holder, guards: 1, leaked: 0 };
         self.0.lock().holds.push(held);
     }
 
     /// Ends one guard of a hold; whether it was the last. Then the hold has to be released and
     /// [removed](RedQueue::remove).
-    pub(super) fn end(&self, majority: &Arc<Quorum>) -> bool {
+    pub(super) fn end(&self, quorum_hold: &Arc<Quorum>) -> bool {
         let mut state = self.0.lock();
-        let Some(held) = state.held(majority) else { return true };
+        let Some(held) = state.held(quorum_hold) else { return true };
         held.guards = held.guards.saturating_sub(1);
         held.guards + held.leaked == 0
     }
 
     /// The hold is released, or lost: the next may ask.
-    pub(super) fn remove(&self, majority: &Arc<Quorum>) {
+    pub(super) fn remove(&self, quorum_hold: &Arc<Quorum>) {
         let mut state = self.0.lock();
-        state.holds.retain(|held| !Arc::ptr_eq(&held.majority, majority));
-        state.ring_front();
+        state.holds.retain(|held| !Arc::ptr_eq(&held.quorum_hold, quorum_hold));
+        state.wake_head();
     }
 
-    pub(super) fn leak(&self, majority: &Arc<Quorum>) {
-        if let Some(held) = self.0.lock().held(majority) {
+    pub(super) fn leak(&self, quorum_hold: &Arc<Quorum>) {
+        if let Some(held) = self.0.lock().held(quorum_hold) {
             held.guards = held.guards.saturating_sub(1);
             held.leaked += 1;
         }
@@ -134,7 +135,7 @@ impl RedQueue {
         let nobodys = |held: &RedHoldEntry| {
             held.holder.has_ended() || held.holder.is_owned() && held.leaked > 0
         };
-        let valid = |held: &RedHoldEntry| nobodys(held) && held.majority.check().is_ok();
+        let valid = |held: &RedHoldEntry| nobodys(held) && held.quorum_hold.check().is_ok();
         let at = state.holds.iter().position(own);
         let at = at.or_else(|| state.holds.iter().position(valid));
         let at = at.or_else(|| state.holds.iter().position(nobodys))?;
@@ -144,28 +145,28 @@ impl RedQueue {
             true => (held.guards, held.leaked) = (1, 0),
             false => (held.guards, held.leaked) = (held.guards + 1, held.leaked - 1),
         }
-        Some(Arc::clone(&held.majority))
+        Some(Arc::clone(&held.quorum_hold))
     }
 
     pub(super) fn count(&self) -> usize {
         let (thread, state) = (ThreadId::current(), self.0.lock());
         let own = state.holds.iter().find(|held| held.holder.is_thread(thread));
-        let valid = own.filter(|held| held.majority.check().is_ok());
+        let valid = own.filter(|held| held.quorum_hold.check().is_ok());
         valid.map_or(0, |held| held.guards + held.leaked)
     }
 }
 
 impl RedQueueState {
-    fn enter(&mut self, wish: RedRequest, mailbox: &Arc<Parker>) -> Result<RedEntry> {
-        let (thread, RedRequest { owned, waits, endless }) = (ThreadId::current(), wish);
+    fn enter(&mut self, request: RedRequest, parker: &Arc<Parker>) -> Result<RedEntry> {
+        let (thread, RedRequest { owned, waits, endless }) = (ThreadId::current(), request);
         if let Some(own) = self.holds.iter_mut().find(|held| held.holder.is_thread(thread)) {
-            let valid = own.majority.check().is_ok();
+            let valid = own.quorum_hold.check().is_ok();
             match (owned, valid) {
                 (false, true) => {
                     own.guards += 1;
-                    return Ok(RedEntry::Again(Arc::clone(&own.majority)));
+                    return Ok(RedEntry::Again(Arc::clone(&own.quorum_hold)));
                 }
-                (false, false) => return Err(table::lost_before(own.majority.lost_reason())),
+                (false, false) => return Err(table::lost_before(own.quorum_hold.lost_reason())),
                 (true, true) if waits => return Err(deadlock()),
                 (true, _) => {}
             }
@@ -173,24 +174,24 @@ impl RedQueueState {
         if endless && !owned && self.holds.iter().any(|held| held.bars(thread)) {
             return Err(table::deadlock_with_owned());
         }
-        let free = self.gate.is_empty() && !self.is_held();
+        let free = self.queue.is_empty() && !self.is_held();
         match free || waits {
-            true => Ok(RedEntry::InLine(self.gate.enter(Arc::clone(mailbox)))),
+            true => Ok(RedEntry::InLine(self.queue.enter(Arc::clone(parker)))),
             false => Ok(RedEntry::Busy),
         }
     }
 
-    fn held(&mut self, majority: &Arc<Quorum>) -> Option<&mut RedHoldEntry> {
-        self.holds.iter_mut().find(|held| Arc::ptr_eq(&held.majority, majority))
+    fn held(&mut self, quorum_hold: &Arc<Quorum>) -> Option<&mut RedHoldEntry> {
+        self.holds.iter_mut().find(|held| Arc::ptr_eq(&held.quorum_hold, quorum_hold))
     }
 
     fn is_held(&self) -> bool {
-        self.holds.iter().any(|held| held.majority.check().is_ok())
+        self.holds.iter().any(|held| held.quorum_hold.check().is_ok())
     }
 
-    fn ring_front(&self) {
-        if let Some((_, front)) = self.gate.front() {
-            front.ring();
+    fn wake_head(&self) {
+        if let Some((_, head)) = self.queue.head() {
+            head.unpark();
         }
     }
 }
@@ -198,12 +199,12 @@ impl RedQueueState {
 impl RedHoldEntry {
     /// Whether it is an owned guard's that this thread took.
     fn bars(&self, thread: ThreadId) -> bool {
-        self.guards > 0 && self.holder.was_taken_by(thread) && self.majority.check().is_ok()
+        self.guards > 0 && self.holder.was_taken_by(thread) && self.quorum_hold.check().is_ok()
     }
 
     /// It was lost, and there is nobody to be told.
     fn is_left_behind(&self) -> bool {
-        (self.guards == 0 || self.holder.has_ended()) && self.majority.check().is_err()
+        (self.guards == 0 || self.holder.has_ended()) && self.quorum_hold.check().is_err()
     }
 }
 

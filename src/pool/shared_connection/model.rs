@@ -59,19 +59,19 @@ enum Stay {
 use Stay::{Gone, Hasty, Patient};
 
 impl Stay {
-    fn wait(self, lane: &SharedConnection, slot: &Arc<ReplySlot>) -> Outcome {
+    fn wait(self, connection: &SharedConnection, slot: &Arc<ReplySlot>) -> Outcome {
         let (limit, line_end) = match self {
             Patient => (Limit::none(), Moment::END),
             Hasty => (Limit::none(), Moment::START),
             Gone => (Limit::at(Moment::START), Moment::END),
         };
-        lane.wait(slot, &limit, line_end)
+        connection.wait(slot, &limit, line_end)
     }
 }
 
 struct World {
     server: Arc<Server>,
-    lane: Arc<SharedConnection>,
+    connection: Arc<SharedConnection>,
     reaper: Arc<Reaper>,
     /// What was queued, in order.
     queued: Mutex<Vec<String>>,
@@ -83,7 +83,7 @@ struct World {
 /// What the thread that sees to owed requests is told.
 #[derive(Default)]
 struct Reaper {
-    bell: Parker,
+    parker: Parker,
     open: Mutex<usize>,
 }
 
@@ -98,7 +98,7 @@ impl Observer for Reaper {
         self.settle(request, Err(error));
     }
 
-    fn astray(
+    fn redirected(
         &self,
         _lane: ConnectionId,
         request: Request,
@@ -109,28 +109,28 @@ impl Observer for Reaper {
     }
 
     fn deserted(&self, _lane: ConnectionId) {
-        self.bell.ring();
+        self.parker.unpark();
     }
 
     fn unread(&self, _lane: ConnectionId) {
-        self.bell.ring();
+        self.parker.unpark();
     }
 }
 
 impl Reaper {
     fn settle(&self, request: Request, outcome: Result<Answer>) {
-        let (_, debt) = request.into_debt().expect("only what is owed comes back");
-        debt.settle(outcome);
+        let (_, task) = request.into_task().expect("only what is owed comes back");
+        task.settle(outcome);
         *self.open.lock() -= 1;
-        self.bell.ring();
+        self.parker.unpark();
     }
 
-    fn run(&self, lane: &SharedConnection) {
+    fn run(&self, connection: &SharedConnection) {
         while *self.open.lock() > 0 {
-            if lane.queued() > 0 || lane.unread() != Unread::Nothing {
-                lane.serve();
+            if connection.queued() > 0 || connection.unread() != Unread::Nothing {
+                connection.serve();
             }
-            self.bell.sleep(Moment::END);
+            self.parker.park_until(Moment::END);
         }
     }
 }
@@ -148,8 +148,8 @@ impl OnOutcome for Creditor {
 
 impl World {
     /// `debts` is how many requests will be owed.
-    fn new(debts: usize) -> Arc<World> {
-        let reaper = Arc::new(Reaper { bell: Parker::default(), open: Mutex::new(debts) });
+    fn new(tasks: usize) -> Arc<World> {
+        let reaper = Arc::new(Reaper { parker: Parker::default(), open: Mutex::new(tasks) });
         static ADDRESS: OnceLock<Address> = OnceLock::new();
         let address = ADDRESS.get_or_init(|| Address::parse("redis://model/").expect("a URL"));
         let link = Link {
@@ -162,38 +162,38 @@ impl World {
         };
         let timeouts =
             Timeouts { connect: Duration::MAX, response: Duration::MAX, replicas: Duration::ZERO };
-        let lane = SharedConnection::new(ConnectionId::at(0, 0), Arc::new(link), timeouts);
+        let connection = SharedConnection::new(ConnectionId::at(0, 0), Arc::new(link), timeouts);
         let (server, queued) = (Server::start(), Mutex::default());
         let most_copies = AtomicUsize::new(2);
-        Arc::new(World { server, lane, reaper, queued, most_copies })
+        Arc::new(World { server, connection, reaper, queued, most_copies })
     }
 
     fn queue(&self, request: Request, text: &str) {
         let mut queued = self.queued.lock();
-        self.lane.queue(request);
+        self.connection.queue(request);
         queued.push(text.to_owned());
     }
 
     fn ask(&self, text: &str, stay: Stay) -> Outcome {
         let (request, slot) = Request::awaited(echo(text));
         self.queue(request, text);
-        let outcome = stay.wait(&self.lane, &slot);
+        let outcome = stay.wait(&self.connection, &slot);
         if let Ok(answer) = &outcome {
             assert_eq!(answer.reply, Reply::Text(text.into()), "its own answer");
         }
         outcome
     }
 
-    fn owe(&self, text: &str) -> Arc<Creditor> {
+    fn submit(&self, text: &str) -> Arc<Creditor> {
         let creditor = Arc::<Creditor>::default();
-        self.queue(Request::owed(echo(text), debt_to(&creditor)), text);
-        self.lane.post();
+        self.queue(Request::background(echo(text), debt_to(&creditor)), text);
+        self.connection.post();
         creditor
     }
 
     fn owe_call(&self, call: Call) {
-        self.lane.queue(Request::owed(call, debt_to(&Arc::default())));
-        self.lane.post();
+        self.connection.queue(Request::background(call, debt_to(&Arc::default())));
+        self.connection.post();
     }
 
     /// How often it ran.
@@ -205,7 +205,7 @@ impl World {
     fn check_outcome(&self, text: &str, outcome: &Outcome) {
         let (copies, most) = (self.copies(text), self.most_copies.load(Ordering::Relaxed));
         match outcome {
-            Ok(answer) if answer.doubtful => assert!((1..=most).contains(&copies)),
+            Ok(answer) if answer.maybe_duplicate => assert!((1..=most).contains(&copies)),
             Ok(_) => assert_eq!(copies, 1, "{text} ran once"),
             Err(failure) if !failure.is_written() => assert_eq!(copies, 0, "{text} was not sent"),
             Err(Failure { error, .. }) => assert!(copies <= most, "{error}"),
@@ -223,13 +223,13 @@ impl World {
     }
 
     fn start_reaper(self: &Arc<World>) -> JoinHandle<()> {
-        self.start(|world| world.reaper.run(&world.lane))
+        self.start(|world| world.reaper.run(&world.connection))
     }
 }
 
 fn debt_to(creditor: &Arc<Creditor>) -> BackgroundTask {
     let settle = Arc::clone(creditor) as Arc<dyn OnOutcome>;
-    Debt::new(Some(settle), Moment::END)
+    BackgroundTask::new(Some(settle), Moment::END)
 }
 
 fn echo(text: &str) -> Call {
@@ -249,9 +249,9 @@ fn ask(text: &'static str, stay: Stay) -> impl Fn(&World) {
 }
 
 /// Owes something, and then asks on the same lane.
-fn owe_and_ask(owed: &'static str, asked: &'static str, stay: Stay) -> impl Fn(&World) {
+fn owe_and_ask(background: &'static str, asked: &'static str, stay: Stay) -> impl Fn(&World) {
     move |world| {
-        world.owe(owed);
+        world.submit(background);
         ask(asked, stay)(world);
     }
 }
@@ -281,7 +281,7 @@ fn who_gives_up_takes_no_lead_along() {
             world.start(ask("f", Patient)),
             world.start_reaper(),
         ]);
-        assert!(world.lane.queued() == 0, "nothing is left in line");
+        assert!(world.connection.queued() == 0, "nothing is left in line");
     });
 }
 
@@ -301,7 +301,7 @@ fn a_sender_that_leaves_holds_up_nobody() {
                 world.start(take_and_leave),
                 world.start_reaper(),
             ]);
-            assert!(world.lane.queued() == 0, "nothing is left in line");
+            assert!(world.connection.queued() == 0, "nothing is left in line");
         });
     }
 }
@@ -310,8 +310,8 @@ fn a_sender_that_leaves_holds_up_nobody() {
 fn take_and_leave(world: &World) {
     let locking = Locking::new();
     let (request, slot) = Request::awaited(locking.take());
-    world.lane.queue(request);
-    let _ = Gone.wait(&world.lane, &slot);
+    world.connection.queue(request);
+    let _ = Gone.wait(&world.connection, &slot);
     while world.call(locking.free()).is_err() {}
     assert!(!world.server.is_locked(), "the release stands behind the acquire");
 }
@@ -325,15 +325,15 @@ fn what_breaks_is_sent_again_once_and_said_to_be_doubtful() {
     ] {
         check(move || {
             let world = World::new(1);
-            let owe = |world: &World| {
-                let creditor = world.owe("a");
+            let submit = |world: &World| {
+                let creditor = world.submit("a");
                 ask("b", Patient)(world);
                 let outcome = creditor.0.lock().clone().expect("settled before what came after");
                 let outcome = outcome.map_err(Failure::sent);
                 world.check_outcome("a", &outcome);
             };
             join([
-                world.start(owe),
+                world.start(submit),
                 world.start(ask("c", Patient)),
                 world.start(ask("d", Hasty)),
                 world.start(move |world| (0..2).for_each(|_| world.server.plan(mishap))),
@@ -390,7 +390,7 @@ fn what_must_not_run_twice_does_not() {
             join([
                 world.start(once),
                 world.start(ask("a", Patient)),
-                world.start(|world| drop(world.owe("owed"))),
+                world.start(|world| drop(world.submit("owed"))),
                 world.start_reaper(),
                 world.start(take_and_free),
                 world.start(World::flush_scripts),
@@ -438,8 +438,8 @@ impl Locking {
 impl World {
     fn call(&self, call: Call) -> Outcome {
         let (request, slot) = Request::awaited(call);
-        self.lane.queue(request);
-        Patient.wait(&self.lane, &slot)
+        self.connection.queue(request);
+        Patient.wait(&self.connection, &slot)
     }
 }
 
@@ -450,7 +450,7 @@ impl World {
         let taken = self.call(locking.take()).expect("sent again if it breaks");
         assert_eq!(Plain.verdict(taken.reply).expect("a number"), AcquireReply::Granted(0));
         let freed = self.call(locking.free()).expect("sent again if it breaks");
-        let left = freed.reply == Reply::Int(0) || freed.doubtful;
+        let left = freed.reply == Reply::Int(0) || freed.maybe_duplicate;
         assert!(left, "it had nothing to free: {freed:?}");
     }
 }
