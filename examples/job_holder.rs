@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // One process begins the job, and leaves the lock to whoever goes on with it.
     let first = Client::open(server.url())?;
-    first.lock("example:job").with_holder("job-17").with_lease(lease).lock_owned()?.leak();
+    first.lock("example:job").with_holder("job-17").with_lease(lease).lock_owned()?.detach();
     first.close();
     println!("the first step is done");
 

@@ -3,7 +3,7 @@
 -- ARGV: 1 lease in ms, 2 owner, 3 ms after which it is taken for dead once it is the first and silent; 0 if it does not wait, 4 ms for which another that is first may leave a free lock alone, 5 and 6, only from a caller that will wait: wake channel of its client, and what to publish there if refused
 -- RETURNS: -2 acquired; -1 held without a time to live; else ms that the holder has left, or who is first in the queue
 -- Atomic: nobody may overtake between the look and the write.
-local lock, queue, deaths, lease, owner, patience, fair_wait, wake, wanted = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], ARGV[6]
+local lock, queue, deaths, lease, owner, patience, fair_waiter_timeout, wake, wanted = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], ARGV[6]
 
 local time = redis.call('time')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -65,8 +65,8 @@ if patience > 0 then
   end
   -- When it came the lock may have been held for long to come; it is free now. After its own place:
   -- Redisson will subtract from that what Redisson's waiters had added.
-  if left == -2 and now + fair_wait < death_of(head) then
-    redis.call('zadd', deaths, now + fair_wait, head)
+  if left == -2 and now + fair_waiter_timeout < death_of(head) then
+    redis.call('zadd', deaths, now + fair_waiter_timeout, head)
   end
   if wake then
     redis.call('publish', wake, wanted)

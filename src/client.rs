@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::lock::handle::{FairLock, FencedLock, Lock, SpinLock};
 use crate::lock::red_lock::RedLock;
 use crate::lock::rw_lock::RwLock;
-use crate::topology::audit::OnFinding;
+use crate::topology::audit::AuditPolicy;
 
 /// A connection to the server that keeps the locks, and where locks are made.
 ///
@@ -175,7 +175,7 @@ impl Builder {
     ///
     /// # Errors
     /// [`is_configuration`](crate::Error::is_configuration) for a URL or settings that cannot be
-    /// used, and for [`OnFinding::Refuse`](crate::OnFinding::Refuse), which needs a server.
+    /// used, and for [`AuditPolicy::Refuse`](crate::AuditPolicy::Refuse), which needs a server.
     ///
     /// ```
     /// let client = leasehold::Client::builder().single("redis://127.0.0.1:1/").build_lazily()?;
@@ -183,11 +183,11 @@ impl Builder {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn build_lazily(self) -> Result<Client> {
-        match self.on_finding {
-            OnFinding::Refuse => Err(Error::configuration(
+        match self.audit_policy {
+            AuditPolicy::Refuse => Err(Error::configuration(
                 "a client that is built lazily cannot refuse a server: it has seen none",
             )),
-            OnFinding::Ignore | OnFinding::Report => Client::start(self, true),
+            AuditPolicy::Ignore | AuditPolicy::Report => Client::start(self, true),
         }
     }
 }

@@ -17,7 +17,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// | predicate | meaning | retryable | what to do |
 /// | --- | --- | --- | --- |
 /// | [`is_lost`](Error::is_lost) | The lease ended before the work did; [`lost_reason`](Error::lost_reason) says how. | no | Stop the work. Check what it changed: another holder may have worked at the same time. |
-/// | [`is_not_held`](Error::is_not_held) | `unlock()` of a lock found no leaked hold to release. | no | Release by dropping the guard. |
+/// | [`is_not_held`](Error::is_not_held) | `unlock()` of a lock found no detached hold to release. | no | Release by dropping the guard. |
 /// | [`is_cancelled`](Error::is_cancelled) | A [`CancelToken`](crate::CancelToken) ended the wait. | no | Return. |
 /// | [`is_closed`](Error::is_closed) | The client was closed. | no | Make a new client. |
 /// | [`is_connection`](Error::is_connection) | No connection: refused, broken, or to a server that does not speak the protocol. | yes | Repeat after a pause. Check address and server if it lasts. |

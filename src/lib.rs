@@ -107,7 +107,7 @@ pub use lock::multi_guard::{MultiGuard, OwnedMultiGuard};
 pub use lock::multi_lock::{AnyLock, MultiLock};
 pub use lock::red_lock::RedLock;
 pub use lock::rw_lock::RwLock;
-pub use topology::audit::OnFinding;
+pub use topology::audit::AuditPolicy;
 pub use uuid::Uuid;
 
 /// The README's example compiles.

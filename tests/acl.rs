@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use leasehold::{Builder, CancelToken, Client, Error, Events, Guard, OnFinding, Renewed};
+use leasehold::{AuditPolicy, Builder, CancelToken, Client, Error, Events, Guard, Renewed};
 use redis::Value;
 
 use support::{Direction, Flow, Proxy, Server, eventually, eventually_some, in_time};
@@ -152,7 +152,7 @@ impl Drop for Cancelling {
 
 fn open(builder: Builder) -> Client {
     // What is looked at then, a user that may do just what is needed may not.
-    builder.audit(OnFinding::Ignore).build().expect("the user may connect")
+    builder.audit_policy(AuditPolicy::Ignore).build().expect("the user may connect")
 }
 
 /// One client holds, another waits, and gets the lock by the message of its release.
@@ -175,7 +175,8 @@ fn the_user_of_the_readme_can_do_everything() {
     let url = rule.url(&server, USER);
     server.reset_stats();
 
-    let patient = || Client::builder().single(&url).watchdog_timeout(NEVER * 10).poll_bound(NEVER);
+    let patient =
+        || Client::builder().single(&url).watchdog_timeout(NEVER * 10).poll_interval(NEVER);
     let (one, two) = (open(patient()), open(patient()));
     pass_by_message(&server, &one, &two, "orders:1");
     // By the message with which a refused script wakes the listener, once it listens.
@@ -210,7 +211,7 @@ fn the_user_of_the_readme_can_do_everything() {
     assert!(server.client_kill_type("pubsub") > 0);
     pass_by_message(&server, &one, &two, "orders:5");
 
-    let polling = open(Client::builder().single(&url).poll_bound(Duration::from_millis(50)));
+    let polling = open(Client::builder().single(&url).poll_interval(Duration::from_millis(50)));
     let guard = one.lock("orders:6").lock().expect("the lock is free");
     thread::scope(|scope| {
         let waiting = scope.spawn(|| polling.lock("orders:6").lock().and_then(Guard::unlock));
@@ -258,9 +259,9 @@ fn outlive_a_ghost(server: &Server, rule: &Rule, user: &str, name: &str) -> u64 
     let url = format!("redis://{user}:{}@{}/", rule.password(), proxy.addr());
     let client = Client::builder()
         .single(url)
-        .audit(OnFinding::Ignore)
+        .audit_policy(AuditPolicy::Ignore)
         .response_timeout(Duration::from_millis(300))
-        .poll_bound(Duration::from_millis(50))
+        .poll_interval(Duration::from_millis(50))
         .build()
         .expect("the user may connect");
     let lock = client.lock(name).with_lease(Duration::from_secs(1));
@@ -367,7 +368,7 @@ fn failures(permission: &str) -> BTreeMap<&'static str, String> {
     let whole = Rule::of_readme();
     whole.grant(&server, USER);
     let url = whole.url(&server, USER);
-    let client = open(Client::builder().single(&url).poll_bound(Duration::from_millis(50)));
+    let client = open(Client::builder().single(&url).poll_interval(Duration::from_millis(50)));
     let take = |name: &str| client.lock(name).lock().expect("nothing is missing yet");
     let (extended, unlocked) = (take("orders:extended"), take("orders:unlocked"));
     let occupy = |name: &str| server.ask::<()>(&["HSET", name, "another", "1"]);
@@ -392,7 +393,7 @@ fn failures(permission: &str) -> BTreeMap<&'static str, String> {
     let free = client.lock("orders:free");
     attempt(
         "take a free lock",
-        free.try_lock().map(|guard| guard.into_iter().for_each(Guard::leak)),
+        free.try_lock().map(|guard| guard.into_iter().for_each(Guard::detach)),
     );
     let held = client.lock("orders:held").try_lock();
     attempt("ask for a held lock", held.map(|guard| assert!(guard.is_none())));
@@ -413,7 +414,7 @@ fn failures(permission: &str) -> BTreeMap<&'static str, String> {
     let again = client.lock("orders:again");
     attempt(
         "take it after a flush",
-        again.try_lock().map(|guard| guard.into_iter().for_each(Guard::leak)),
+        again.try_lock().map(|guard| guard.into_iter().for_each(Guard::detach)),
     );
     tried.insert("listen");
     if let Some(warning) = RECORDER.of_permissions().iter().find(|line| line.contains("listening"))
@@ -442,7 +443,7 @@ fn wait_and_listen(server: &Server, client: &Client, to_the_end: bool) -> Result
     thread::scope(|scope| {
         let token = Cancelling(CancelToken::new());
         let lock = client.lock(name).with_cancel(&token.0);
-        let waiting = scope.spawn(move || lock.lock().map(Guard::leak));
+        let waiting = scope.spawn(move || lock.lock().map(Guard::detach));
         let settled = || listens() || complained() || waiting.is_finished();
         eventually("the waiter listens, or the log says why not", settled);
         server.ask::<()>(&["DEL", name]);
@@ -513,7 +514,7 @@ fn a_lock_that_was_taken_halfway_is_given_back() {
     eventually("nothing is left", || server.keys().is_empty());
 }
 
-/// In which a waiter with a poll bound of 100 ms polls 20 times, or a little more since
+/// In which a waiter with a poll interval of 100 ms polls 20 times, or a little more since
 /// polls are jittered, and a listener tries again with pauses that grow to a second.
 const WHILE: Duration = Duration::from_secs(2);
 
@@ -527,11 +528,11 @@ fn who_may_not_listen_polls() {
         rule.without(missing).grant(&server, USER);
         server.ask::<()>(&["HSET", "orders:1", "another", "1"]);
         let poll = Duration::from_millis(100);
-        let client = open(Client::builder().single(rule.url(&server, USER)).poll_bound(poll));
+        let client = open(Client::builder().single(rule.url(&server, USER)).poll_interval(poll));
         thread::scope(|scope| {
             let token = Cancelling(CancelToken::new());
             let lock = client.lock("orders:1").with_cancel(&token.0);
-            let waiting = scope.spawn(move || lock.lock().map(Guard::leak));
+            let waiting = scope.spawn(move || lock.lock().map(Guard::detach));
             let warning = eventually_some("a warning", || RECORDER.of_permissions().pop());
             assert!(warning.contains("poll") && warning.contains("README"), "{warning}");
 

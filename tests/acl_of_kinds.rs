@@ -59,9 +59,9 @@ fn stage(words: &[String]) -> Stage {
     let renewals = Renewals::default();
     let client = || {
         let builder = Client::builder().single(server.login_url("worker", password));
-        let builder = builder.audit(leasehold::OnFinding::Ignore);
+        let builder = builder.audit_policy(leasehold::AuditPolicy::Ignore);
         let builder = builder.watchdog_timeout(Duration::from_millis(1500));
-        builder.poll_bound(Duration::from_millis(200)).events(renewals.clone()).build()
+        builder.poll_interval(Duration::from_millis(200)).events(renewals.clone()).build()
     };
     let clients = [client().expect("it may log in"), client().expect("it may log in")];
     Stage { server, clients, renewals }
@@ -104,7 +104,7 @@ impl Stage {
             "named holder" => {
                 self.live(named);
                 let job = |client: &Client| client.lock("orders:1").with_holder("a job");
-                job(&self.clients[0]).lock_owned().expect("free").leak();
+                job(&self.clients[0]).lock_owned().expect("free").detach();
                 job(&self.clients[1]).unlock().expect("it presents the name");
             }
             "read and write" => {

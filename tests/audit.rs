@@ -3,7 +3,7 @@
 
 mod support;
 
-use leasehold::{Audit, Client, Events, OnFinding};
+use leasehold::{Audit, AuditPolicy, Client, Events};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 use support::{Cluster, Config, Replicated, Server, eventually};
@@ -86,10 +86,10 @@ fn a_single_server_in_cluster_mode_is_found() {
     let found: Vec<_> = told.iter().collect();
     assert!(found.len() == 1 && found[0].contains("Builder::cluster"), "{found:?}");
     let single = Client::builder().single(cluster.nodes()[0].url());
-    drop(single.audit(OnFinding::Refuse).build().expect("it endangers no lock"));
+    drop(single.audit_policy(AuditPolicy::Refuse).build().expect("it endangers no lock"));
     let (sender, told) = mpsc::channel();
     let builder = Client::builder().cluster(cluster.urls()).events(Recorder(sender));
-    let client = builder.audit(OnFinding::Refuse).build().expect("nothing is found");
+    let client = builder.audit_policy(AuditPolicy::Refuse).build().expect("nothing is found");
     drop(client);
     assert_eq!(told.iter().collect::<Vec<_>>(), [""; 0]);
 }
@@ -97,15 +97,15 @@ fn a_single_server_in_cluster_mode_is_found() {
 #[test]
 fn a_finding_may_be_an_error_or_not_be_looked_for() {
     let server = Server::start();
-    let with = |audit| Client::builder().single(server.url()).audit(audit).build();
-    let error = with(OnFinding::Refuse).expect_err("it keeps nothing on disk");
+    let with = |audit| Client::builder().single(server.url()).audit_policy(audit).build();
+    let error = with(AuditPolicy::Refuse).expect_err("it keeps nothing on disk");
     assert!(error.is_configuration() && error.to_string().contains("appendonly no"), "{error}");
     eventually("nothing is left of that client", || server.clients().is_empty());
     let before = server.calls("time");
-    with(OnFinding::Ignore).expect("nothing is looked for").close();
+    with(AuditPolicy::Ignore).expect("nothing is looked for").close();
     assert_eq!(server.calls("time"), before);
     let kept = Server::with(|config| config.line("appendonly yes"));
-    let built = Client::builder().single(kept.url()).audit(OnFinding::Refuse).build();
+    let built = Client::builder().single(kept.url()).audit_policy(AuditPolicy::Refuse).build();
     drop(built.expect("nothing is found"));
 }
 
@@ -113,7 +113,7 @@ fn a_finding_may_be_an_error_or_not_be_looked_for() {
 fn what_may_not_be_read_is_no_error() {
     let rule = "user default on nopass ~* &* +@all -info -config -time";
     let server = Server::with(|config| config.line(rule));
-    let built = Client::builder().single(server.url()).audit(OnFinding::Refuse).build();
+    let built = Client::builder().single(server.url()).audit_policy(AuditPolicy::Refuse).build();
     let client = built.expect("nothing can be found");
     client.lock("a").lock().expect("a free lock").unlock().expect("held");
 }

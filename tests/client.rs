@@ -115,7 +115,7 @@ fn user_password_and_database_of_a_url_are_used_over_tcp_and_unix_sockets() -> R
 fn a_waiter_over_a_unix_socket_is_woken_by_the_message() -> Result<()> {
     let server = Server::start();
     let holder = Client::open(server.unix_url())?;
-    let client = Client::builder().single(server.unix_url()).poll_bound(MINUTE).build()?;
+    let client = Client::builder().single(server.unix_url()).poll_interval(MINUTE).build()?;
     let guard = holder.lock("a").with_lease(MINUTE).lock()?;
     let lock = client.lock("a");
     let waiter = thread::spawn(move || lock.lock()?.unlock());
@@ -152,8 +152,8 @@ fn settings_out_of_bounds_are_configuration_errors_and_the_bounds_themselves_wor
         settings().watchdog_timeout(Duration::ZERO),
         settings().watchdog_timeout(millis(99)),
         settings().watchdog_timeout(Duration::MAX),
-        settings().poll_bound(millis(9)),
-        settings().poll_bound(Duration::MAX),
+        settings().poll_interval(millis(9)),
+        settings().poll_interval(Duration::MAX),
         settings().connect_timeout(Duration::ZERO),
         settings().connect_timeout(Duration::MAX),
         settings().response_timeout(Duration::ZERO),
@@ -163,7 +163,7 @@ fn settings_out_of_bounds_are_configuration_errors_and_the_bounds_themselves_wor
         let error = builder.build().expect_err(&text);
         assert!(error.is_configuration(), "{text}: {error:?}");
     }
-    let least = settings().watchdog_timeout(millis(100)).poll_bound(millis(10)).pool_size(1);
+    let least = settings().watchdog_timeout(millis(100)).poll_interval(millis(10)).pool_size(1);
     assert!(least.build().is_ok());
     let odd = settings().pool_timeout(Duration::MAX).local_handoff(u32::MAX, Duration::MAX);
     let client = odd.build().expect("what is long is just long");
@@ -252,7 +252,7 @@ fn closing_a_client_waits_for_what_is_owed() -> Result<()> {
 #[test]
 fn closing_ends_all_waits() -> Result<()> {
     let server = Server::start();
-    let client = Client::builder().single(server.url()).poll_bound(MINUTE).build()?;
+    let client = Client::builder().single(server.url()).poll_interval(MINUTE).build()?;
     let guard = client.lock("local").lock()?;
     server.ask::<()>(&["HSET", "java", "java:1", "1"]);
     let waits: [fn(Lock) -> Result<()>; 3] = [
@@ -326,17 +326,17 @@ fn guards_of_a_closed_client_are_valid_to_their_deadline_and_released_as_ever() 
     let server = Server::start();
     let client = Client::builder().single(server.url()).watchdog_timeout(15 * SOON).build()?;
     let watched = client.lock("watched").lock()?;
-    let fixed = ["unlock", "drop", "leak"].map(|name| client.lock(name).with_lease(MINUTE));
-    let [to_unlock, to_drop, to_leak] = [fixed[0].lock()?, fixed[1].lock()?, fixed[2].lock()?];
+    let fixed = ["unlock", "drop", "detach"].map(|name| client.lock(name).with_lease(MINUTE));
+    let [to_unlock, to_drop, to_detach] = [fixed[0].lock()?, fixed[1].lock()?, fixed[2].lock()?];
     client.close();
     assert!(to_unlock.is_held() && to_drop.is_held() && exists(&server, "drop"));
     to_unlock.unlock()?;
     assert!(!exists(&server, "unlock"));
     drop(to_drop);
     eventually("the drop is sent", || !exists(&server, "drop"));
-    to_leak.leak();
+    to_detach.detach();
     fixed[2].unlock()?;
-    assert!(!exists(&server, "leak"));
+    assert!(!exists(&server, "detach"));
     assert!(watched.wait_lost(MINUTE), "nobody renews it any more");
     Ok(())
 }
@@ -439,7 +439,7 @@ fn the_public_types_have_the_traits_that_are_expected() {
     value::<Lost>();
     value::<Reconnected>();
     value::<Audit>();
-    setting::<OnFinding>();
+    setting::<AuditPolicy>();
     setting::<Sharding>();
     setting::<BackOff>();
     shown::<ErrorKind>();

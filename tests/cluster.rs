@@ -111,7 +111,7 @@ fn waiters_on_every_node_are_told_by_its_shard_or_by_all() {
     let shards = Some(Sharding::On).filter(|_| automatic(&cluster) == Sharding::On);
     for sharding in [Sharding::Auto, Sharding::Off].into_iter().chain(shards) {
         // Only a message can end such a wait.
-        let quiet = || builder(&cluster).sharding(sharding).poll_bound(MINUTE * 10);
+        let quiet = || builder(&cluster).sharding(sharding).poll_interval(MINUTE * 10);
         let [holder, waiter] = [quiet(), quiet()].map(|it| it.build().expect("it is well"));
         for node in 0..3 {
             let name = name_on(&cluster, node);
@@ -149,7 +149,7 @@ fn waiters_on_every_node_are_told_by_its_shard_or_by_all() {
 #[test]
 fn listeners_hear_heartbeats_and_leave_when_nobody_waits() {
     let cluster = Cluster::start(3, 0);
-    let client = builder(&cluster).poll_bound(SECOND / 5).build().expect("the cluster is well");
+    let client = builder(&cluster).poll_interval(SECOND / 5).build().expect("the cluster is well");
     let name = name_on(&cluster, 1);
     let node = &cluster.nodes()[1];
     node.ask::<()>(&["HSET", &name, "another", "1"]);
@@ -197,7 +197,7 @@ fn many_locks_of_all_nodes_are_renewed_by_slot() {
 #[test]
 fn a_hold_goes_with_its_slot_and_so_does_who_waits() {
     let cluster = Cluster::start(3, 0);
-    let quiet = || builder(&cluster).poll_bound(MINUTE * 10);
+    let quiet = || builder(&cluster).poll_interval(MINUTE * 10);
     let [holder, waiter] = [quiet(), quiet()].map(|it| it.build().expect("it is well"));
     let name = name_on(&cluster, 0);
     let (slot, target) = (cluster.slot_of(&name), &cluster.nodes()[1]);
@@ -357,7 +357,7 @@ fn a_grant_of_the_old_master_is_not_accepted_after_the_new_was_asked_for_all_hol
 #[test]
 fn who_waits_asks_the_new_master() {
     let cluster = Cluster::start(3, 1);
-    let client = builder(&cluster).poll_bound(SECOND).build().expect("the cluster is well");
+    let client = builder(&cluster).poll_interval(SECOND).build().expect("the cluster is well");
     let name = name_on(&cluster, 0);
     let (master, other) = (&cluster.nodes()[0], name_on(&cluster, 1));
     master.ask::<()>(&["HSET", &name, "another", "1"]);
@@ -799,7 +799,7 @@ fn a_node_that_cannot_say_yet_whether_it_has_shards_is_not_taken_for_one_without
     let loading = |port| Says { ranges: vec![(0, 16_383, port)], state: "ok", shards: LOADING };
     let first = MadeUp::start(loading(served));
     let name = name_on(&cluster, 0);
-    let builder = || Client::builder().cluster([first.url()]).poll_bound(MINUTE * 10);
+    let builder = || Client::builder().cluster([first.url()]).poll_interval(MINUTE * 10);
     let [holder, waiter] = [(); 2].map(|()| builder().build().expect("the other node says it"));
     let guard = holder.lock(&name).lock().expect("free");
     thread::scope(|scope| {

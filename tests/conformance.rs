@@ -107,13 +107,13 @@ impl<S: Subject> Kind<S> {
         self.stage_with(|builder| builder.watchdog_timeout(NEVER))
     }
 
-    /// A poll bound of which no case sees the end: what happens, happens because of a
+    /// A poll interval of which no case sees the end: what happens, happens because of a
     /// message, or of the kind's own asking.
     fn stage_with(&self, settings: impl Fn(Builder) -> Builder) -> Stage<S> {
         let servers: Vec<_> = (0..self.servers).map(|_| Server::start()).collect();
         let heard = Heard::default();
         let client = |server: &Server, events: Option<&Heard>| {
-            let builder = Client::builder().single(server.url()).poll_bound(NEVER);
+            let builder = Client::builder().single(server.url()).poll_interval(NEVER);
             let builder = settings(builder);
             let builder = match events {
                 Some(heard) => builder.events(heard.clone()),
@@ -153,7 +153,7 @@ macro_rules! conformance {
                 force_unlock_takes_it_away
                 queries_say_how_it_stands
                 an_extension_never_shortens
-                a_leaked_hold_is_ended_by_unlock
+                a_detached_hold_is_ended_by_unlock
                 a_closed_client_gives_nothing
                 what_cannot_be_is_refused
                 no_increment_is_lost
@@ -415,16 +415,16 @@ fn an_extension_never_shortens<S: Subject>(kind: &Kind<S>) {
     stage.is_clean();
 }
 
-fn a_leaked_hold_is_ended_by_unlock<S: Subject>(kind: &Kind<S>) {
+fn a_detached_hold_is_ended_by_unlock<S: Subject>(kind: &Kind<S>) {
     let stage = kind.stage();
     assert!(stage.mine.unlock().is_err_and(|error| error.is_not_held()));
-    stage.mine.lock().expect("it is free").leak();
+    stage.mine.lock().expect("it is free").detach();
     assert!(stage.mine.is_held() && stage.theirs.try_lock().expect("an answer").is_none());
-    stage.mine.unlock().expect("it was leaked");
-    stage.mine.lock_owned().expect("it is free").leak();
+    stage.mine.unlock().expect("it was detached");
+    stage.mine.lock_owned().expect("it is free").detach();
     assert!(stage.theirs.try_lock().expect("an answer").is_none());
     let elsewhere = stage.mine.clone();
-    thread::spawn(move || elsewhere.unlock()).join().expect("no panic").expect("it was leaked");
+    thread::spawn(move || elsewhere.unlock()).join().expect("no panic").expect("it was detached");
     assert!(stage.mine.unlock().is_err_and(|error| error.is_not_held()));
     stage.is_clean();
 }

@@ -110,7 +110,7 @@ fn a_yes_that_comes_too_late_frees_what_is_there() {
         something_is_held(&slow.proxy);
         assert!(slow.server.ask::<bool>(&["PERSIST", "late"]), "it is still held");
         let clock = slow.other.lock("clock").with_lease(SHORT * 2);
-        clock.lock().expect("its way is straight").leak();
+        clock.lock().expect("its way is straight").detach();
         eventually("more than a lease to pass", || !exists(&slow.server, "clock"));
         slow.proxy.release_held();
         let error = caller.join().expect("no panic").expect_err("it came too late");
@@ -188,15 +188,15 @@ fn an_extension_without_an_answer_keeps_no_dead_hold() {
         drop(guard);
         true
     };
-    let leaks = |guard: Guard| {
-        guard.leak();
+    let detaches = |guard: Guard| {
+        guard.detach();
         true
     };
     let lives_on = |guard: Guard| {
         std::mem::forget(guard);
         true
     };
-    let ends: [fn(Guard) -> bool; 4] = [unlocks, drops, leaks, lives_on];
+    let ends: [fn(Guard) -> bool; 4] = [unlocks, drops, detaches, lives_on];
     for end in ends {
         let guard = brief.lock("slow").with_lease(SHORT).lock().expect("all is well");
         slow.proxy.on_request(slow.digests.renew.as_bytes(), Direction::Replies, Flow::Swallow);

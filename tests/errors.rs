@@ -161,7 +161,7 @@ fn what_needs_no_server_names_the_lock_alone() -> Result<()> {
     let client = Client::open(server.url())?;
     let lock = client.lock(NAME);
     let named = |error: &Error, kind| check(error, kind, Some(NAME), None);
-    named(&lock.unlock().expect_err("nothing is leaked"), ErrorKind::NotHeld);
+    named(&lock.unlock().expect_err("nothing is detached"), ErrorKind::NotHeld);
     let short = lock.clone().with_lease(Duration::ZERO);
     named(&short.lock().expect_err("too short"), ErrorKind::Configuration);
     let guard = lock.lock()?;
@@ -173,7 +173,7 @@ fn what_needs_no_server_names_the_lock_alone() -> Result<()> {
     let cancelled = lock.clone().with_cancel(&token).lock().expect_err("cancelled");
     named(&cancelled, ErrorKind::Cancelled);
     let red = RedLock::new([client.clone()], NAME);
-    named(&red.unlock().expect_err("nothing is leaked"), ErrorKind::NotHeld);
+    named(&red.unlock().expect_err("nothing is detached"), ErrorKind::NotHeld);
     client.close();
     named(&lock.lock().expect_err("closed"), ErrorKind::Closed);
     named(&lock.is_locked().expect_err("closed"), ErrorKind::Closed);

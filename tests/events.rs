@@ -102,7 +102,7 @@ impl Tidings {
 fn client(server: &Server, watchdog: Duration) -> (Client, Tidings) {
     let (sender, told) = mpsc::channel();
     let builder = Client::builder().single(server.url()).watchdog_timeout(watchdog);
-    let builder = builder.poll_bound(Duration::from_millis(100)).name_prefix("app:");
+    let builder = builder.poll_interval(Duration::from_millis(100)).name_prefix("app:");
     let builder = builder.events(Recorder(sender));
     (builder.build().expect("the server answers"), Tidings(told))
 }
@@ -359,7 +359,7 @@ fn a_lock_without_a_time_to_live_is_waited_for_and_logged_once_per_wait() -> Res
     start_log();
     let server = Server::start();
     let soon = Duration::from_millis(100);
-    let client = Client::builder().single(server.url()).poll_bound(soon).build()?;
+    let client = Client::builder().single(server.url()).poll_interval(soon).build()?;
     server.ask::<()>(&["HSET", "endless", "java:1", "1"]);
     let lock = client.lock("endless");
     let waiter = thread::spawn(move || lock.lock()?.unlock());
@@ -377,11 +377,11 @@ fn the_log_says_that_a_thread_ended_with_a_lock_and_that_the_lock_was_lost() -> 
     let (client, _tidings) = client(&server, BRISK);
     for (name, owned) in [("orphan of a thread", false), ("orphan of nobody", true)] {
         let lock = client.lock(name);
-        let leaks = move || match owned {
-            true => lock.lock_owned().map(|guard| guard.leak()),
-            false => lock.lock().map(|guard| guard.leak()),
+        let detaches = move || match owned {
+            true => lock.lock_owned().map(|guard| guard.detach()),
+            false => lock.lock().map(|guard| guard.detach()),
         };
-        thread::spawn(leaks).join().expect("no panic")?;
+        thread::spawn(detaches).join().expect("no panic")?;
     }
     let said = |name| logged(&["WARN", name, "has ended: it is renewed no more"]);
     eventually("the log says so", || said("orphan of a thread") == 1);

@@ -17,7 +17,8 @@ const DEATHS: &str = "redisson_lock_timeout:{a}";
 #[test]
 fn child_entry() {
     let Some(role) = process::role() else { return };
-    let client = Client::builder().single(role.arg(0)).fair_wait(Duration::from_secs(1)).build();
+    let client =
+        Client::builder().single(role.arg(0)).fair_waiter_timeout(Duration::from_secs(1)).build();
     let client = client.expect("the server is there");
     let lock = client.fair_lock("a");
     let _ = lock.lock();
@@ -76,7 +77,7 @@ fn nobody_overtakes_who_waits_for_a_free_lock() {
 fn a_live_waiter_keeps_its_place_however_long_it_takes() {
     let server = Server::start();
     let brief = Duration::from_millis(300);
-    let settings = || patient(server.url()).fair_wait(brief).poll_bound(brief / 6);
+    let settings = || patient(server.url()).fair_waiter_timeout(brief).poll_interval(brief / 6);
     let holder = build(settings().watchdog_timeout(brief));
     let (first, second) = (build(settings()), build(settings()));
     let guard = holder.fair_lock("a").lock().expect("it is free");
@@ -127,7 +128,7 @@ fn who_leaves_passes_the_message_on() {
     eventually("nothing is left", || server.keys().is_empty());
 }
 
-/// Nobody releases: the first asks at the end of the lease, though its poll bound is far.
+/// Nobody releases: the first asks at the end of the lease, though its poll interval is far.
 #[test]
 fn the_lock_of_a_dead_holder_goes_to_the_first() {
     let server = Server::start();
@@ -145,8 +146,8 @@ fn the_lock_of_a_dead_holder_goes_to_the_first() {
 fn a_waiter_whose_process_died_is_passed_over() {
     let server = Server::start();
     // The lease has long to go when the lock is released: the dead one's time begins then.
-    let settings = patient(server.url()).fair_wait(Duration::from_secs(1));
-    let client = build(settings.poll_bound(Duration::from_millis(100)));
+    let settings = patient(server.url()).fair_waiter_timeout(Duration::from_secs(1));
+    let client = build(settings.poll_interval(Duration::from_millis(100)));
     let guard = client.fair_lock("a").lock().expect("it is free");
     let dying = ChildProcess::start("child_entry", "waiter", &[&server.url()]);
     eventually("it stands in the queue", || length(&server) == 1);

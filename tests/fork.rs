@@ -18,7 +18,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// A client whose leases, polls and time-outs outlast a test.
 fn client_of(server: &Server) -> Client {
     let builder = Client::builder().single(server.url()).watchdog_timeout(MINUTE);
-    builder.poll_bound(MINUTE).response_timeout(MINUTE).build().expect("the server answers")
+    builder.poll_interval(MINUTE).response_timeout(MINUTE).build().expect("the server answers")
 }
 
 /// What a child does with its copies, and whether it is told that it may not.
@@ -189,10 +189,10 @@ macro_rules! is_refused_in_children {
         assert!(guard.is_held(), "{kind}: the parent's hold");
         guard.unlock().expect("it is held, here and there");
         join(waiter).expect("it gets in");
-        lock.lock_owned().expect("free").leak();
-        let leaked: Vec<Verb<'_>> = vec![("unlock", Box::new(|| lock.unlock()))];
-        assert_eq!(first_accepted(leaked), None, "{kind}, leaked");
-        lock.unlock().expect("it is leaked here");
+        lock.lock_owned().expect("free").detach();
+        let detached: Vec<Verb<'_>> = vec![("unlock", Box::new(|| lock.unlock()))];
+        assert_eq!(first_accepted(detached), None, "{kind}, detached");
+        lock.unlock().expect("it is detached here");
     }};
 }
 

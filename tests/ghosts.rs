@@ -3,7 +3,7 @@
 //!
 //! Two servers are tried: one that lets a client kill its old connections, so that
 //! nothing can run late; and one that does not, where what ran late is released
-//! again within a poll bound.
+//! again within a poll interval.
 
 mod faults;
 mod support;
@@ -70,7 +70,7 @@ impl Stage {
         more: impl Fn(Builder) -> Builder,
     ) -> Stage {
         let proxy = Proxy::start(server.addr());
-        let settings = more(hasty(url(&proxy)).poll_bound(OFTEN));
+        let settings = more(hasty(url(&proxy)).poll_interval(OFTEN));
         let (settings, heard) = Heard::from(settings);
         let (digests, other) = (Digests::of(&server), other(&server));
         Stage { client: build(settings), server, digests, proxy, heard, other }
@@ -267,7 +267,7 @@ fn resent_after_another_took_it(lease: Option<Duration>) -> Result<()> {
         something_is_held(&proxy);
         if let Some(lease) = lease {
             let other_lease = other.lock("resent").with_lease(lease);
-            other_lease.lock().expect("it is free").leak();
+            other_lease.lock().expect("it is free").detach();
             eventually("a whole lease to pass", || !exists(&server, "resent"));
         }
         let guard = other.lock("resent").lock().expect("it is free");

@@ -18,11 +18,11 @@ const BRISK: Duration = Duration::from_millis(1500);
 
 /// A client that polls so rarely that nothing can be explained by it.
 fn settings(server: &Server) -> Builder {
-    Client::builder().single(server.url()).poll_bound(MINUTE)
+    Client::builder().single(server.url()).poll_interval(MINUTE)
 }
 
-fn client(server: &Server, max_passes: u32, max_time: Duration) -> Client {
-    let builder = settings(server).local_handoff(max_passes, max_time);
+fn client(server: &Server, max_handoffs: u32, max_time: Duration) -> Client {
+    let builder = settings(server).local_handoff(max_handoffs, max_time);
     builder.build().expect("the server answers")
 }
 
@@ -189,7 +189,7 @@ fn a_nested_guard_passes_nothing_before_the_last_one_ends() -> Result<()> {
     let client = client(&server, 1000, MINUTE);
     let lock = client.lock("a");
     let (outer, inner) = (lock.lock()?, lock.lock()?);
-    lock.lock()?.leak();
+    lock.lock()?.detach();
     let first = owner(&server, "a");
     let next = next_owner(&server, &client, "behind-nested");
     drop(outer);
@@ -271,7 +271,7 @@ fn child_entry() {
 
 /// Waits for the lock `a`, and says how often others counted before it got in.
 fn get_in(role: &Role) {
-    let builder = Client::builder().single(role.arg(0)).poll_bound(MINUTE);
+    let builder = Client::builder().single(role.arg(0)).poll_interval(MINUTE);
     let client = builder.build().expect("the server answers");
     let mut server = redis::Client::open(role.arg(0)).expect("a good URL");
     let mut count =
@@ -294,9 +294,9 @@ impl Drop for Stops<'_> {
 
 /// Threads of this process pass a lock on and on, counting, while another process waits
 /// for it; how often they did before it got in.
-fn count_before_another_process(max_passes: u32, max_time: Duration) -> usize {
+fn count_before_another_process(max_handoffs: u32, max_time: Duration) -> usize {
     let server = Server::start();
-    let here = client(&server, max_passes, max_time);
+    let here = client(&server, max_handoffs, max_time);
     let stop = AtomicBool::new(false);
     let go_on = || {
         let (lock, mut server) = (here.lock("a"), server.connection());

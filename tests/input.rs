@@ -222,7 +222,7 @@ fn a_key_of_another_type_is_an_error_of_the_server_and_left_alone() -> Result<()
 #[test]
 fn a_waiter_that_finds_another_type_stops_waiting() -> Result<()> {
     let server = Server::start();
-    let client = Client::builder().single(server.url()).poll_bound(100 * MILLI).build()?;
+    let client = Client::builder().single(server.url()).poll_interval(100 * MILLI).build()?;
     server.ask::<()>(&["HSET", "a", "java:1", "1"]);
     let wait = || {
         let lock = client.lock("a");

@@ -4,7 +4,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Builder, CancelToken, Client, MultiLock, OnFinding, RedLock, Result};
+use leasehold::{AuditPolicy, Builder, CancelToken, Client, MultiLock, RedLock, Result};
 use support::replicated;
 use support::{Cluster, Impostor, Replicated, Server, eventually, in_time, join, sleeping};
 
@@ -70,7 +70,7 @@ fn the_first_call_connects_to_a_cluster_that_was_started_later() -> Result<()> {
     // One of the nodes that are named never answers.
     let urls = [format!("redis://127.0.0.1:{}/", support::ports::free_port())];
     let urls = urls.into_iter().chain(cluster.urls());
-    let client = Client::builder().cluster(urls).poll_bound(MINUTE).build_lazily()?;
+    let client = Client::builder().cluster(urls).poll_interval(MINUTE).build_lazily()?;
     starts_before(&client, start)?;
     let names: Vec<_> = cluster.nodes().iter().map(|node| cluster.key_on(node, "on")).collect();
     names.iter().try_for_each(|name| client.lock(name.as_str()).lock()?.unlock())
@@ -165,6 +165,6 @@ fn what_can_be_checked_without_a_server_is_checked() {
     assert!(refused(Client::builder()).is_configuration());
     assert!(refused(Client::builder().single("http://x/")).is_configuration());
     let good = || Client::builder().single("redis://127.0.0.1:1/");
-    assert!(refused(good().poll_bound(Duration::ZERO)).is_configuration());
-    assert!(refused(good().audit(OnFinding::Refuse)).is_configuration());
+    assert!(refused(good().poll_interval(Duration::ZERO)).is_configuration());
+    assert!(refused(good().audit_policy(AuditPolicy::Refuse)).is_configuration());
 }

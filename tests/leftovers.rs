@@ -15,7 +15,7 @@ use support::server::free_port;
 use support::wait::{open_descriptors, threads};
 use support::{ChildProcess, Impostor, Server, eventually};
 
-/// A lease, or a poll bound, that is soon over.
+/// A lease, or a poll interval, that is soon over.
 const SHORT: Duration = Duration::from_secs(1);
 
 #[test]
@@ -78,8 +78,8 @@ fn use_it(role: &Role) {
             scope.spawn(|| two.lock("a").lock().expect("it is free").unlock().expect("held"));
         }
         assert!(two.lock("a").try_lock_for(SHORT / 10).expect("all is well").is_none());
-        one.lock("b").lock_owned().expect("it is free").leak();
-        one.lock("b").unlock().expect("it was leaked");
+        one.lock("b").lock_owned().expect("it is free").detach();
+        one.lock("b").unlock().expect("it was detached");
         drop(guard);
     });
     assert!(heard.released().error.is_none());
@@ -122,7 +122,7 @@ fn nothing_is_left_after_waits_that_were_given_up() {
 }
 
 fn give_up(role: &Role) {
-    let client = build(patient(role.arg(0)).poll_bound(SHORT));
+    let client = build(patient(role.arg(0)).poll_interval(SHORT));
     let beside = build(patient(role.arg(0)));
     let guard = beside.lock("taken").lock().expect("it is free");
     let token = CancelToken::new();
@@ -228,10 +228,10 @@ fn without_its_server(scene: &str, server: &Server) {
 
 /// A client with a guard, a waiter, and a release that nobody answers any more.
 fn busy_client_of_a_dead_server(role: &Role) -> (Client, leasehold::OwnedGuard) {
-    let settings = hasty(role.arg(0)).watchdog_timeout(SHORT).poll_bound(SHORT);
+    let settings = hasty(role.arg(0)).watchdog_timeout(SHORT).poll_interval(SHORT);
     let client = build(settings);
     let beside = build(patient(role.arg(0)));
-    beside.lock("taken").lock().expect("it is free").leak();
+    beside.lock("taken").lock().expect("it is free").detach();
     let waiter = client.lock("taken");
     assert!(waiter.try_lock_for(SHORT / 5).expect("all is well").is_none());
     let dropped = client.lock("dropped").lock_owned().expect("it is free");
@@ -305,6 +305,6 @@ fn nothing_is_left_of_locks_that_nobody_ends() {
 fn leave_it_locked(role: &Role) {
     let client = build(patient(role.arg(0)).watchdog_timeout(SHORT));
     let (lock, owned) = (client.lock("a"), client.lock("b"));
-    thread::spawn(move || lock.lock().expect("it is free").leak()).join().expect("no panic");
-    owned.lock_owned().expect("it is free").leak();
+    thread::spawn(move || lock.lock().expect("it is free").detach()).join().expect("no panic");
+    owned.lock_owned().expect("it is free").detach();
 }

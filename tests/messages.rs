@@ -208,7 +208,7 @@ fn who_may_not_subscribe_polls() {
     const SOON: Duration = Duration::from_millis(100);
     let mute = "user mute on >secret ~* &* +@all -subscribe";
     let server = Server::with(|config| config.line(mute));
-    let client = build(patient(server.login_url("mute", "secret")).poll_bound(SOON));
+    let client = build(patient(server.login_url("mute", "secret")).poll_interval(SOON));
     let beside = other(&server);
     let guard = beside.lock("a").lock().expect("its way is straight");
     let waiter = Waiter::unheard(&client, "a");

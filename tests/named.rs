@@ -54,8 +54,8 @@ fn whoever_presents_the_name_enters_and_each_release_takes_one_off() {
 fn unlock_takes_one_off_whoever_counted_it() {
     let server = Server::start();
     let (mine, theirs) = (build(patient(server.url())), build(patient(server.url())));
-    lock(&mine).with_lease(NEVER).lock_owned().expect("it is free").leak();
-    lock(&mine).with_lease(NEVER).lock_owned().expect("its own").leak();
+    lock(&mine).with_lease(NEVER).lock_owned().expect("it is free").detach();
+    lock(&mine).with_lease(NEVER).lock_owned().expect("its own").detach();
     mine.close();
     assert_eq!(count(&server), 2);
     lock(&theirs).unlock().expect("it presents the name");
@@ -65,18 +65,18 @@ fn unlock_takes_one_off_whoever_counted_it() {
     drop(theirs.lock("a").try_lock().expect("an answer").expect("it is free"));
 }
 
-/// Names on one lock do not end each other's leaks.
+/// Names on one lock do not end each other's detached holds.
 #[test]
-fn what_one_name_leaked_another_does_not_end() {
+fn what_one_name_detached_another_does_not_end() {
     let server = Server::start();
     let client = build(patient(server.url()));
-    let leaked = lock(&client).lock().expect("it is free");
+    let detached = lock(&client).lock().expect("it is free");
     assert_eq!((lock(&client).hold_count(), client.lock("a").hold_count()), (1, 0));
-    leaked.leak();
+    detached.detach();
     let other = client.lock("a").with_holder("tx-43");
     assert!(other.unlock().is_err_and(|error| error.is_not_held()));
     assert_eq!((count(&server), other.hold_count()), (1, 0));
-    lock(&client).unlock().expect("it was leaked");
+    lock(&client).unlock().expect("it was detached");
 }
 
 /// The lease of one hold runs out while another under the name is renewed: it counts no more.
@@ -266,12 +266,12 @@ fn a_renewal_of_a_hold_that_the_server_lost_finds_no_other_hold_of_that_name() {
 fn what_another_process_ended_is_lost_and_ends_nothing_more() {
     let server = Server::start();
     let (mine, theirs) = (build(patient(server.url())), build(patient(server.url())));
-    let leaked = lock(&mine).with_lease(SHORT).lock_owned().expect("it is free");
+    let detached = lock(&mine).with_lease(SHORT).lock_owned().expect("it is free");
     let kept = lock(&theirs).lock_owned().expect("it presents the name");
     lock(&theirs).unlock().expect("it presents the name");
     assert_eq!(count(&server), 1);
-    assert!(leaked.wait_lost(NEVER));
-    drop(leaked);
+    assert!(detached.wait_lost(NEVER));
+    drop(detached);
     drop(mine);
     assert!(kept.is_held() && count(&server) == 1);
     kept.unlock().expect("it was held");
@@ -432,7 +432,7 @@ fn an_acquire_that_runs_after_its_clean_up_does_not_stay_counted() {
     let (acquire, _) = (acquire_digest(&server), release_digest(&server));
     let proxy = Proxy::start(server.addr());
     let url = format!("redis://meek:secret@{}/", proxy.addr());
-    let mine = build(hasty(url).poll_bound(Duration::from_millis(100)));
+    let mine = build(hasty(url).poll_interval(Duration::from_millis(100)));
     let theirs = build(patient(server.url()));
     let kept = lock(&theirs).lock().expect("it is free");
     proxy.on_request(acquire.as_bytes(), Direction::Requests, Flow::Hold);

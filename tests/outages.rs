@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 use support::wait::holds_within;
 use support::{Direction, Flow, Proxy, Server, eventually, exists, in_time};
 
-/// A poll bound that is soon over.
+/// A poll interval that is soon over.
 const SOON: Duration = Duration::from_millis(200);
 
 #[test]
 fn a_holder_finds_its_lock_lost_when_the_server_comes_back_without_it() {
     let server = Server::start();
     let (settings, heard) = Heard::from(patient(server.url()));
-    let (holder, waiting) = (build(settings), build(patient(server.url()).poll_bound(SOON)));
+    let (holder, waiting) = (build(settings), build(patient(server.url()).poll_interval(SOON)));
     let guard = holder.lock("gone").lock().expect("all is well");
     let waiter = Waiter::start(&server, &waiting, "gone");
 
@@ -51,7 +51,7 @@ fn fixed_holds(client: &Client) -> Vec<IsHeld<'_>> {
     let write = client.rw_lock("write").with_lease(NEVER).write().expect("free");
     let members = ["one", "two"].map(|name| client.lock(name));
     let members = MultiLock::new(members).with_lease(NEVER).lock().expect("free");
-    lock("leaked").lock().expect("free").leak();
+    lock("detached").lock().expect("free").detach();
     vec![
         ("plain", Box::new(move || guard.is_held())),
         ("owned", Box::new(move || owned.is_held())),
@@ -62,7 +62,7 @@ fn fixed_holds(client: &Client) -> Vec<IsHeld<'_>> {
         ("read", Box::new(move || read.is_held())),
         ("write", Box::new(move || write.is_held())),
         ("members", Box::new(move || members.is_held())),
-        ("leaked", Box::new(|| client.lock("leaked").is_held())),
+        ("detached", Box::new(|| client.lock("detached").is_held())),
     ]
 }
 
@@ -141,7 +141,7 @@ fn survives_with_its_waiter(server: &Server, end: impl Fn(&Server)) {
 
     end(server);
     server.restart();
-    // Only a message can wake it: its poll bound is far away.
+    // Only a message can wake it: its poll interval is far away.
     waiter.is_subscribed(server, "kept");
     let before = left(server, "kept");
     holder.lock("another").is_locked().expect("it connects again");
@@ -176,7 +176,7 @@ fn who_was_refused_once_waits_through_silence() {
 fn waits_through(outage: impl Fn(&Proxy)) {
     let server = Server::start();
     let proxy = Proxy::start(server.addr());
-    let (client, beside) = (build(hasty(proxy.url()).poll_bound(SOON)), other(&server));
+    let (client, beside) = (build(hasty(proxy.url()).poll_interval(SOON)), other(&server));
     let guard = beside.lock("far").lock().expect("its way is straight");
     let waiter = Waiter::start(&server, &client, "far");
     outage(&proxy);
@@ -290,7 +290,7 @@ fn a_first_question_does_not_wait_for_what_others_owe() {
 fn a_deadline_that_passes_without_an_answer_is_an_error() {
     let server = Server::start();
     let proxy = Proxy::start(server.addr());
-    let (client, beside) = (build(hasty(proxy.url()).poll_bound(SOON)), other(&server));
+    let (client, beside) = (build(hasty(proxy.url()).poll_interval(SOON)), other(&server));
     let guard = beside.lock("far").lock().expect("its way is straight");
     let lock = client.lock("far");
     let outcome = lock.try_lock_for(SOON * 3).expect("all is well, but it is taken");
@@ -313,7 +313,7 @@ fn a_deadline_that_passes_without_an_answer_is_an_error() {
 fn a_deadline_that_passes_in_line_behind_one_without_an_answer_is_an_error() {
     let server = Server::start();
     let proxy = Proxy::start(server.addr());
-    let (client, beside) = (build(hasty(proxy.url()).poll_bound(SOON)), other(&server));
+    let (client, beside) = (build(hasty(proxy.url()).poll_interval(SOON)), other(&server));
     let guard = beside.lock("far").lock().expect("its way is straight");
     let front = Waiter::start(&server, &client, "far");
     proxy.refuse();
@@ -334,7 +334,7 @@ fn a_server_that_stands_still_for_less_than_the_lease_costs_no_hold() {
     const LEASE: Duration = Duration::from_secs(6);
     let server = Server::start();
     let (settings, heard) = Heard::from(patient(server.url()).watchdog_timeout(LEASE));
-    let (holder, waiting) = (build(settings), build(patient(server.url()).poll_bound(SOON)));
+    let (holder, waiting) = (build(settings), build(patient(server.url()).poll_interval(SOON)));
     let guard = holder.lock("kept").lock().expect("all is well");
     let waiter = Waiter::start(&server, &waiting, "kept");
     server.stop();
@@ -369,7 +369,7 @@ fn a_renewal_without_an_answer_is_tried_again_in_time() {
 #[test]
 fn a_pause_longer_than_the_response_time_out_fails_and_leaves_nothing() {
     let server = Server::start();
-    let (client, beside) = (build(hasty(server.url()).poll_bound(SOON)), other(&server));
+    let (client, beside) = (build(hasty(server.url()).poll_interval(SOON)), other(&server));
     let guard = beside.lock("taken").lock().expect("all is well");
     let waiter = Waiter::start(&server, &client, "taken");
     pause(&server, BRIEF * 4);

@@ -177,10 +177,10 @@ fn a_bare_lock_of_a_majority_beside_an_owned_guard_of_its_thread_is_a_deadlock()
 
 /// The guard may be with anybody by then, who can unlock it.
 #[test]
-fn a_leaked_owned_guard_is_no_deadlock() -> Result<()> {
+fn a_detached_owned_guard_is_no_deadlock() -> Result<()> {
     let server = Server::start();
     let lock = Client::open(server.url())?.lock("a");
-    lock.lock_owned()?.leak();
+    lock.lock_owned()?.detach();
     let other = lock.clone();
     let unlocks = thread::spawn(move || {
         thread::sleep(SOON);

@@ -39,7 +39,7 @@ fn a_logger_that_panics_breaks_nothing() {
     let server = Server::start();
     let proxy = Proxy::start(server.addr());
     let builder = Client::builder().single(proxy.url()).response_timeout(SOON);
-    let client = builder.watchdog_timeout(4 * SOON).poll_bound(SOON).build().expect("a server");
+    let client = builder.watchdog_timeout(4 * SOON).poll_interval(SOON).build().expect("a server");
     let lock = client.lock("a");
     LOG.armed.store(true, Ordering::SeqCst);
 
@@ -59,7 +59,7 @@ fn a_logger_that_panics_breaks_nothing() {
     let ended = std::thread::spawn(move || orphan.lock().map(std::mem::forget)).join();
     ended.expect("no panic").expect("it is free");
     let clock = client.lock("clock").with_lease(12 * SOON);
-    clock.lock_owned().expect("it is free").leak();
+    clock.lock_owned().expect("it is free").detach();
     eventually("three leases to pass", || !exists(&server, "clock"));
     assert!(!exists(&server, "orphan"));
     others.into_iter().for_each(|guard| guard.unlock().expect("it was renewed"));

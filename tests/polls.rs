@@ -11,9 +11,9 @@ use support::{Server, eventually, join};
 const SOON: Duration = Duration::from_millis(100);
 const LOCKS: u64 = 200;
 
-/// A client whose poll bound is soon over, while its leases and those of others last.
+/// A client whose poll interval is soon over, while its leases and those of others last.
 fn client(server: &Server) -> Client {
-    let builder = Client::builder().single(server.url()).poll_bound(SOON);
+    let builder = Client::builder().single(server.url()).poll_interval(SOON);
     builder.watchdog_timeout(Duration::from_secs(600)).build().expect("the server answers")
 }
 
@@ -58,7 +58,7 @@ fn nothing_is_polled_when_nobody_waits_any_more() -> Result<()> {
     free_in_silence(&server);
     waiters.into_iter().try_for_each(join)?;
     let (mut last, mut looks) = (0, 0);
-    eventually("there are no polls for three poll bounds", || {
+    eventually("there are no polls for three poll intervals", || {
         let polls = server.calls("hlen");
         looks = if polls == last { looks + 1 } else { 0 };
         last = polls;
@@ -85,8 +85,8 @@ fn a_lock_that_vanishes_under_its_holder_is_found_free_by_a_thread_behind_it() -
 fn who_waits_for_what_is_no_lock_any_more_is_told_at_the_next_poll() -> Result<()> {
     let server = Server::start();
     // Without the poll the waiter would ask again when the lease ends that it was told of,
-    // or after many poll bounds.
-    let builder = Client::builder().single(server.url()).poll_bound(Duration::from_secs(2));
+    // or after many poll intervals.
+    let builder = Client::builder().single(server.url()).poll_interval(Duration::from_secs(2));
     let client = builder.build()?;
     server.ask::<()>(&["HSET", "a", "another", "1"]);
     server.ask::<()>(&["PEXPIRE", "a", "600000"]);

@@ -228,7 +228,7 @@ fn what_would_wait_for_itself_is_an_error() {
 fn a_dead_reader_keeps_writers_out_for_its_lease() {
     let server = Server::start();
     let [mine, theirs] = two(&server);
-    mine.read_lock().with_lease(Duration::from_millis(300)).lock_owned().expect("free").leak();
+    mine.read_lock().with_lease(Duration::from_millis(300)).lock_owned().expect("free").detach();
     let writing = theirs.write().expect("the lease is over");
     writing.unlock().expect("it was held");
 }

@@ -109,7 +109,7 @@ fn figures_in_the_prose_are_the_defaults() {
     let settings = settings();
     let prose = prose().replace('\n', " ");
     for (before, setting) in
-        [("lease (by default ", "watchdog_timeout"), ("poll bound (", "poll_bound")]
+        [("lease (by default ", "watchdog_timeout"), ("poll interval (", "poll_interval")]
     {
         let figures: Vec<&str> = prose.split(before).skip(1).collect();
         assert!(!figures.is_empty(), "the README has no {before:?} any more");
@@ -311,14 +311,14 @@ fn once_per_minute_is_what_the_recipe_gives_and_a_drop_does_not() {
         guard.is_some_and(|guard| guard.unlock().is_ok())
     };
     assert_eq!(runs_on_three_replicas(&server, dropped), 3);
-    let leaked = |client: &Client| {
+    let detached = |client: &Client| {
         let minute = client.lock("kept").with_lease(Duration::from_secs(55));
         let guard = minute.try_lock_owned().expect("an answer");
-        guard.map(|guard| guard.leak()).is_some()
+        guard.map(|guard| guard.detach()).is_some()
     };
-    assert_eq!(runs_on_three_replicas(&server, leaked), 1);
-    assert_eq!(runs_on_three_replicas(&server, leaked), 0, "in the same minute");
+    assert_eq!(runs_on_three_replicas(&server, detached), 1);
+    assert_eq!(runs_on_three_replicas(&server, detached), 0, "in the same minute");
     server.ask::<()>(&["PEXPIRE", "kept", "1"]);
     support::eventually("the minute is over", || !support::exists(&server, "kept"));
-    assert_eq!(runs_on_three_replicas(&server, leaked), 1);
+    assert_eq!(runs_on_three_replicas(&server, detached), 1);
 }

@@ -277,7 +277,7 @@ fn a_waiter_does_not_wake_itself() {
 fn every_wait_subscribes() {
     let servers: Vec<_> = (0..3).map(|_| Server::start()).collect();
     let brief = Duration::from_millis(200);
-    let client = |server: &Server| build(patient(server.url()).poll_bound(brief));
+    let client = |server: &Server| build(patient(server.url()).poll_interval(brief));
     let mine = RedLock::new(servers.iter().map(client), "a");
     let theirs = RedLock::new(servers.iter().map(client), "a");
     let listening = |count: usize| {
@@ -327,7 +327,7 @@ fn an_unlock_after_close_is_one() {
 fn a_local_waiter_finds_out_that_the_lock_was_taken_away() {
     let servers: Vec<_> = (0..3).map(|_| Server::start()).collect();
     let client =
-        |server: &Server| build(patient(server.url()).poll_bound(Duration::from_millis(200)));
+        |server: &Server| build(patient(server.url()).poll_interval(Duration::from_millis(200)));
     let lock = RedLock::new(servers.iter().map(client), "a").with_lease(NEVER);
     let guard = lock.lock_owned().expect("free");
     eventually("all have granted it", || servers.iter().all(|server| exists(server, "a")));
@@ -381,7 +381,7 @@ fn a_query_that_no_majority_answers_is_an_error() {
 #[test]
 fn a_local_waiter_leaves_a_hold_alone_that_a_minority_has_forgotten() {
     let brief = Duration::from_millis(100);
-    let stage = stage_of(3, |builder| builder.poll_bound(brief).response_timeout(BOUND));
+    let stage = stage_of(3, |builder| builder.poll_interval(brief).response_timeout(BOUND));
     let lock = stage.mine.clone().with_lease(NEVER);
     let guard = lock.lock_owned().expect("free");
     one_forgets_and_one_is_slow(&stage);

@@ -1,6 +1,6 @@
 //! With Redisson itself at the other end of the same lock, on a real server.
 //!
-//! Leases and poll bounds are far longer than these tests: what wakes somebody in time is
+//! Leases and poll intervals are far longer than these tests: what wakes somebody in time is
 //! the message of the other side. Where there is no JDK or no Maven each test says that it
 //! is skipped; with `LEASEHOLD_INTEROP` set that is a failure.
 
@@ -58,11 +58,11 @@ fn child_entry() {
         thread::park();
     };
     match role.name() {
-        "plain" => hold(client.lock("a").lock().map(Guard::leak).is_ok()),
-        "fenced" => hold(client.fenced_lock("a").lock().map(Guard::leak).is_ok()),
-        "fair" => hold(client.fair_lock("a").lock().map(Guard::leak).is_ok()),
-        "spin" => hold(client.spin_lock("a").lock().map(Guard::leak).is_ok()),
-        "write" => hold(client.rw_lock("a").write().map(Guard::leak).is_ok()),
+        "plain" => hold(client.lock("a").lock().map(Guard::detach).is_ok()),
+        "fenced" => hold(client.fenced_lock("a").lock().map(Guard::detach).is_ok()),
+        "fair" => hold(client.fair_lock("a").lock().map(Guard::detach).is_ok()),
+        "spin" => hold(client.spin_lock("a").lock().map(Guard::detach).is_ok()),
+        "write" => hold(client.rw_lock("a").write().map(Guard::detach).is_ok()),
         other => panic!("nobody plays {other}"),
     }
 }

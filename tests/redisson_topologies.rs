@@ -1,7 +1,7 @@
 //! With Redisson itself at the other end of the same lock, on a cluster and on a master that
 //! sentinels look after.
 //!
-//! Leases and poll bounds are far longer than these tests: what wakes somebody in time is
+//! Leases and poll intervals are far longer than these tests: what wakes somebody in time is
 //! the message of the other side. Where there is no JDK or no Maven each test says that it
 //! is skipped; with `LEASEHOLD_INTEROP` set that is a failure.
 
@@ -19,7 +19,7 @@ use support::{Cluster, Replicated, Server, eventually, in_time};
 const NEVER: Duration = Duration::from_secs(600);
 
 fn patient(builder: Builder) -> Client {
-    let builder = builder.poll_bound(NEVER).watchdog_timeout(NEVER);
+    let builder = builder.poll_interval(NEVER).watchdog_timeout(NEVER);
     builder.build().expect("the servers are there")
 }
 
@@ -40,13 +40,13 @@ fn pass_to_and_fro(java: &Java, rust: &Client, name: &str, is_heard: impl Fn() -
     java.does("t", &format!("lock plain {name}"));
     assert!(lock.try_lock().expect("an answer").is_none());
     thread::scope(|scope| {
-        let waits = scope.spawn(|| lock.lock().map(|guard| guard.leak()));
+        let waits = scope.spawn(|| lock.lock().map(|guard| guard.detach()));
         eventually("Rust listens", &is_heard);
         java.does("t", &format!("unlock plain {name}"));
         in_time("Rust is told", waits).expect("a lock");
     });
     assert_eq!(java.does("t", &format!("try plain {name}")), "false");
-    assert!(lock.force_unlock().expect("an answer"), "it was leaked");
+    assert!(lock.force_unlock().expect("an answer"), "it was detached");
     // Or it could not be seen that Java does.
     eventually("Rust listens no more", || !is_heard());
     let guard = lock.lock().expect("free");
@@ -62,7 +62,7 @@ fn both_hear_each_other_on_every_node_of_a_cluster() {
     let cluster = Cluster::start(3, 0);
     let place = format!("cluster={}", cluster.urls().join(","));
     let Some(java) = Java::start_at(&place, NEVER) else { return };
-    let short = Client::builder().cluster(cluster.urls()).poll_bound(Duration::from_secs(1));
+    let short = Client::builder().cluster(cluster.urls()).poll_interval(Duration::from_secs(1));
     let short = short.watchdog_timeout(NEVER).build().expect("the cluster is well");
     for node in cluster.nodes() {
         let name = cluster.key_on(node, "lock");
@@ -88,7 +88,7 @@ fn both_exclude_each_other_before_and_after_a_fail_over() {
     let place = format!("{MASTER}={}", servers.sentinel_urls().join(","));
     let Some(java) = Java::start_at(&place, NEVER) else { return };
     let builder = Client::builder().sentinel(MASTER, servers.sentinel_urls());
-    let rust = builder.poll_bound(Duration::from_secs(1)).watchdog_timeout(NEVER).build();
+    let rust = builder.poll_interval(Duration::from_secs(1)).watchdog_timeout(NEVER).build();
     let rust = rust.expect("there is a master");
     pass_to_and_fro(&java, &rust, "a", || is_heard(servers.servers(), "a"));
     java.does("t", "lock plain b");

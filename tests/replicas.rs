@@ -103,7 +103,7 @@ fn a_lock_that_too_few_replicas_have_is_given_back() {
 #[test]
 fn who_is_refused_waits_as_ever() {
     let pair = Pair::start();
-    let builder = || pair.builder(1, PATIENT).poll_bound(MINUTE);
+    let builder = || pair.builder(1, PATIENT).poll_interval(MINUTE);
     let [one, two] = [builder(), builder()].map(|it| it.build().expect("the master is there"));
     let guard = one.lock("a").lock().expect("acknowledged");
     assert!(two.lock("a").try_lock().expect("an answer").is_none());

@@ -559,7 +559,7 @@ fn every_script_is_loaded_again_after_a_flush() {
 
     drop(lock.try_lock().expect("asked after a flush").expect("the lock is free"));
     eventually("the dropped lock is free", || server.keys().is_empty());
-    lock.lock().expect("the lock is free").leak();
+    lock.lock().expect("the lock is free").detach();
     flush();
     assert!(lock.force_unlock().expect("forced after a flush"));
     assert!(is_known(&server, "plain_force"));

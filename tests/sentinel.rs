@@ -71,7 +71,7 @@ fn losses() -> (Losses, Receiver<Lost>) {
 #[test]
 fn locks_are_the_masters_and_waiters_are_told() {
     let servers = Replicated::start(1, 3);
-    let quiet = || builder(&servers).poll_bound(MINUTE).build().expect("there is a master");
+    let quiet = || builder(&servers).poll_interval(MINUTE).build().expect("there is a master");
     let (holder, waiter) = (quiet(), quiet());
     let guard = holder.lock("a").lock().expect("free");
     assert!(owner(servers.master(), "a").starts_with(&holder.id().to_string()));
@@ -135,7 +135,7 @@ fn who_waits_asks_the_new_master_at_once() {
     let servers = Replicated::start(1, 3);
     hold_for_another(servers.master(), "a");
     // Neither a message nor a poll would have it ask.
-    let client = builder(&servers).poll_bound(MINUTE * 10).build().expect("there is a master");
+    let client = builder(&servers).poll_interval(MINUTE * 10).build().expect("there is a master");
     thread::scope(|scope| {
         let waits = scope.spawn(|| client.lock("a").lock().and_then(|guard| guard.unlock()));
         let channel = "redisson_lock__channel:{a}";

@@ -113,7 +113,7 @@ fn assert_refused(error: &Error, words: &str, advice: &str) {
 
 /// A client that asks often.
 fn asking(url: &str) -> Builder {
-    Client::builder().single(url).poll_bound(Duration::from_millis(30))
+    Client::builder().single(url).poll_interval(Duration::from_millis(30))
 }
 
 /// Long enough for an answer that comes, short for one that does not.
@@ -673,7 +673,7 @@ fn odd_numbers_do_no_harm() {
         let answer = format!(":{number}\r\n");
         fake.next(ACQUIRE, &[&answer, &answer]).next("PTTL", &[&answer, &answer]);
         assert!(lock.try_lock().expect("a number is an answer").is_none(), "{number}");
-        // Waits for a while, asks again at the poll bound, and is granted.
+        // Waits for a while, asks again at the poll interval, and is granted.
         let guard = lock.lock().unwrap_or_else(|error| panic!("{number}: {error}"));
         assert!(lock.remaining().is_ok() && lock.is_locked().is_ok(), "{number}");
         fake.next(RELEASE, &[&answer]);

@@ -266,7 +266,7 @@ impl Player {
                 self.use_it(|lock| lock.clone().with_lease(lease).lock().map(Some));
             }
             5 => self.send_away(),
-            6 => self.leak_and_end(),
+            6 => self.detach_and_end(),
             7 if self.manners == Manners::Bad => {
                 self.lock.force_unlock().expect("the server is there");
             }
@@ -324,11 +324,11 @@ impl Player {
         }
     }
 
-    fn leak_and_end(&mut self) {
+    fn detach_and_end(&mut self) {
         let patience = self.dice.millis(50);
         if let Some(guard) = accept(self.manners, self.lock.try_lock_for(patience)).flatten() {
             self.enter(guard.is_held());
-            guard.leak();
+            guard.detach();
             accept(self.manners, self.lock.unlock());
         }
     }

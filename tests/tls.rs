@@ -114,7 +114,7 @@ fn a_lock_works_over_tls_and_is_woken_there() {
 #[ignore = "a part of the test above, which runs it with SSL_CERT_FILE set"]
 fn locks_over_tls() {
     let url = std::env::var(URL).expect("started by the test above");
-    let open = || Client::builder().single(&url).poll_bound(MINUTE);
+    let open = || Client::builder().single(&url).poll_interval(MINUTE);
     let holder = open().build().expect("the certificate is trusted");
     let waiter = open().build().expect("the certificate is trusted");
     let guard = holder.lock("a").lock().expect("a free lock");
@@ -125,7 +125,7 @@ fn locks_over_tls() {
             got.send(()).expect("the test waits");
         });
         // The listener is up as soon as somebody waits; only its message can end a
-        // wait whose poll bound is a minute.
+        // wait whose poll interval is a minute.
         let channel = "redisson_lock__channel:{a}";
         let mut admin = admin();
         eventually("the waiter is subscribed", || {
@@ -178,7 +178,7 @@ fn a_certificate_that_nobody_vouches_for_is_refused_and_the_password_not_shown()
 /// The lock is taken, another waits for it and is told of the release, over as many
 /// connections as that takes.
 fn pass(server: &Server, open: impl Fn() -> Builder) {
-    let open = || open().poll_bound(MINUTE).build();
+    let open = || open().poll_interval(MINUTE).build();
     let (holder, waiter) = (open().expect("it may connect"), open().expect("it may connect"));
     let guard = holder.lock("a").lock().expect("a free lock");
     thread::scope(|scope| {
@@ -256,7 +256,7 @@ impl EncryptedCluster {
 
     /// A client whose waiters are woken by messages alone.
     fn quiet(&self, sharding: Sharding) -> Client {
-        let builder = self.builder().sharding(sharding).poll_bound(MINUTE * 10);
+        let builder = self.builder().sharding(sharding).poll_interval(MINUTE * 10);
         builder.build().expect("the cluster is well")
     }
 }

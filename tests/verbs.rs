@@ -68,7 +68,7 @@ fn all() -> impl Iterator<Item = (&'static str, Verb)> {
 }
 
 /// Returns when a waiter is subscribed and has asked all that it will before a
-/// message comes or its poll bound: from here on only the message can wake it.
+/// message comes or its poll interval: from here on only the message can wake it.
 fn sleeps_on(server: &Server, name: &str) {
     let channel = format!("redisson_lock__channel:{{{name}}}");
     let (mut last, mut looks) = (0, 0);
@@ -137,7 +137,7 @@ fn verbs_with_an_end_say_none_to_the_lock_of_another_thread() -> Result<()> {
 fn verbs_that_wait_get_the_lock_when_another_client_releases_it() -> Result<()> {
     let server = Server::start();
     let holder = Client::open(server.url())?;
-    let client = Client::builder().single(server.url()).poll_bound(LONG).build()?;
+    let client = Client::builder().single(server.url()).poll_interval(LONG).build()?;
     for (name, verb) in BOUNDED.into_iter().chain(UNBOUNDED) {
         let guard = holder.lock(name).with_lease(LONG).lock()?;
         let lock = client.lock(name);
@@ -152,7 +152,7 @@ fn verbs_that_wait_get_the_lock_when_another_client_releases_it() -> Result<()> 
 #[test]
 fn verbs_that_wait_get_the_lock_when_another_thread_releases_it() -> Result<()> {
     let server = Server::start();
-    let client = Client::builder().single(server.url()).poll_bound(LONG).build()?;
+    let client = Client::builder().single(server.url()).poll_interval(LONG).build()?;
     for (name, verb) in BOUNDED.into_iter().chain(UNBOUNDED) {
         let guard = client.lock(name).lock()?;
         let lock = client.lock(name);
@@ -342,7 +342,7 @@ fn unlock_says_that_the_lock_was_taken_away() -> Result<()> {
 fn force_unlock_frees_the_lock_of_another_and_says_whether_there_was_one() -> Result<()> {
     let server = Server::start();
     let holder = Client::open(server.url())?;
-    let client = Client::builder().single(server.url()).poll_bound(LONG).build()?;
+    let client = Client::builder().single(server.url()).poll_interval(LONG).build()?;
     assert!(!client.lock("a").force_unlock()?);
 
     let guard = holder.lock("a").with_lease(LONG).lock()?;

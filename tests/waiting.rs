@@ -1,4 +1,4 @@
-//! Waiting: the line inside one process, messages, the poll bound, and every way
+//! Waiting: the line inside one process, messages, the poll interval, and every way
 //! in which a wait ends without the lock.
 
 mod support;
@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use support::{Peer, Server, eventually, join, sleeping};
 
-/// A poll bound that no test lives to see: only messages can explain a success.
+/// A poll interval that no test lives to see: only messages can explain a success.
 const NEVER: Duration = Duration::from_secs(60);
 /// One that is seen soon.
 const SOON: Duration = Duration::from_millis(100);
@@ -18,8 +18,8 @@ const LOOKS: u32 = 15;
 
 /// A client with leases so long that neither their end nor their renewal explains
 /// anything.
-fn client(server: &Server, poll_bound: Duration) -> Client {
-    let builder = Client::builder().single(server.url()).poll_bound(poll_bound);
+fn client(server: &Server, poll_interval: Duration) -> Client {
+    let builder = Client::builder().single(server.url()).poll_interval(poll_interval);
     builder.watchdog_timeout(10 * NEVER).build().expect("the server answers")
 }
 
@@ -48,7 +48,7 @@ fn is_subscribed(server: &Server, name: &str) {
 }
 
 /// Returns when the waiters have asked all that they will before a message comes or
-/// their poll bound: from here on only a message can wake them.
+/// their poll interval: from here on only a message can wake them.
 fn ask_no_more(server: &Server) {
     let (mut last, mut looks) = (0, 0);
     eventually("the waiters ask no more", || {
@@ -113,7 +113,7 @@ fn waiters_that_come_all_at_once_for_many_locks_are_all_subscribed_to() -> Resul
 }
 
 #[test]
-fn a_lost_message_is_found_out_by_the_poll_bound() -> Result<()> {
+fn a_lost_message_is_found_out_by_the_poll_interval() -> Result<()> {
     let server = Server::start();
     let client = client(&server, SOON);
     java_locks(&server, "a");
@@ -137,8 +137,8 @@ fn a_waiter_gets_in_when_the_lease_of_another_process_runs_out() -> Result<()> {
 #[test]
 fn the_threads_of_a_process_wait_as_one_contender_with_one_subscription() -> Result<()> {
     let server = Server::start();
-    let poll_bound = Duration::from_millis(200);
-    let client = client(&server, poll_bound);
+    let poll_interval = Duration::from_millis(200);
+    let client = client(&server, poll_interval);
     java_locks(&server, "a");
     let waiters: Vec<_> = (0..24)
         .map(|number| {
@@ -152,7 +152,7 @@ fn the_threads_of_a_process_wait_as_one_contender_with_one_subscription() -> Res
     let before = server.calls("evalsha");
     eventually("they have asked some times", || server.calls("evalsha") >= before + 5);
     let asked = server.calls("evalsha") - before;
-    let periods = start.elapsed().as_millis() / (poll_bound / 2).as_millis();
+    let periods = start.elapsed().as_millis() / (poll_interval / 2).as_millis();
     assert!(u128::from(asked) <= periods + 2, "{asked} questions in {:?}", start.elapsed());
     assert_eq!(server.numsub(&channel("a")), 1);
     java_unlocks(&server, "a");

@@ -21,7 +21,7 @@ const NAMES: [(&str, &str); 4] = [
 ];
 
 fn patient(server: &Server) -> Client {
-    let builder = Client::builder().single(server.url()).poll_bound(MINUTE);
+    let builder = Client::builder().single(server.url()).poll_interval(MINUTE);
     builder.build().expect("the server answers")
 }
 
@@ -86,7 +86,7 @@ fn every_way_to_free_a_lock_publishes_0_on_redissons_channel() -> Result<()> {
             &|| lock.lock().map(drop),
             &|| lock.lock_owned()?.unlock(),
             &|| {
-                lock.lock()?.leak();
+                lock.lock()?.detach();
                 lock.unlock()
             },
             &|| {

@@ -9,9 +9,9 @@
 //!    the time the answer is read.
 //! 4. Refused: it registers with the lock's channel, has it subscribed, and sleeps
 //!    until there is news there, the holder's lease is over, or the watchdog has found
-//!    the lock free, which looks at the poll bound; then it asks again. News between a
+//!    the lock free, which looks at the poll interval; then it asks again. News between a
 //!    question and the sleep is not missed (`waiters.rs`). Without a gate it asks itself at
-//!    the poll bound; without a channel (the spin lock) after a pause that grows.
+//!    the poll interval; without a channel (the spin lock) after a pause that grows.
 //! 5. One that was woken by a message and refused again has lost a race against
 //!    other processes. It ignores messages for a short, growing, jittered while and
 //!    then asks once.
@@ -240,7 +240,7 @@ impl<'a> Acquire<'a> {
             started: now,
             open: None,
             generation: Generation::default(),
-            schedule: RetrySchedule::new(now, engine.poll_bound, hold.seed(), attempt.pace()),
+            schedule: RetrySchedule::new(now, engine.poll_interval, hold.seed(), attempt.pace()),
             watching: None,
             listening: None,
             own_channel: OnceCell::new(),
@@ -418,7 +418,7 @@ impl<'a> Acquire<'a> {
             lease: self.attempt.term(),
             beside: self.beside.as_ref(),
             patience: self.patience(),
-            fair_wait: engine.fair_wait,
+            fair_waiter_timeout: engine.fair_waiter_timeout,
             threads: self.threads,
             wake: wanted.map(|channel| Wake { control: &engine.control, wanted: channel.name() }),
         });
@@ -440,11 +440,13 @@ impl<'a> Acquire<'a> {
     /// For how long nobody need think that it is dead; `None` if it does not wait.
     fn patience(&self) -> Option<Duration> {
         let engine = &self.context().engine;
-        let least = engine.poll_bound.saturating_mul(2);
+        let least = engine.poll_interval.saturating_mul(2);
         match self.attempt.patience {
             Patience::None => None,
-            Patience::Forever => Some(engine.fair_wait),
-            Patience::Until(end) => Some(self.started.until(end).clamp(least, engine.fair_wait)),
+            Patience::Forever => Some(engine.fair_waiter_timeout),
+            Patience::Until(end) => {
+                Some(self.started.until(end).clamp(least, engine.fair_waiter_timeout))
+            }
         }
     }
 

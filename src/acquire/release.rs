@@ -172,9 +172,9 @@ impl HoldHandle {
     }
 
     /// Lets it count on without a guard.
-    pub(crate) fn leak(mut self) {
+    pub(crate) fn detach(mut self) {
         self.ended = true;
-        self.context.local.leak(&self.lease);
+        self.context.local.detach(&self.lease);
     }
 
     /// Ends the guard's share and waits for what the server says.
@@ -184,7 +184,7 @@ impl HoldHandle {
     }
 
     /// The end of a share that has no guard any more.
-    pub(crate) fn unlock_leaked(self, counted: Counted, bound: Bound) -> Result<()> {
+    pub(crate) fn unlock_detached(self, counted: Counted, bound: Bound) -> Result<()> {
         self.begin(counted, None).finish(bound)
     }
 
@@ -247,7 +247,7 @@ impl HoldHandle {
         match self.lease.may_run_late() {
             // A late question would stand in the queue, where a release does not look.
             Some(_) if rules.queues() => {
-                rules.undo(name, self.lease.owner(), Some(self.context.engine.fair_wait))
+                rules.undo(name, self.lease.owner(), Some(self.context.engine.fair_waiter_timeout))
             }
             _ => self.lease.release_call(name),
         }
@@ -267,7 +267,7 @@ impl HoldHandle {
     /// For how long a late copy of the question may undo the release. One of another
     /// hold's is its own caller's to see to.
     fn late_for(&self) -> Duration {
-        let queued = self.lease.rules().queues().then_some(self.context.engine.fair_wait);
+        let queued = self.lease.rules().queues().then_some(self.context.engine.fair_waiter_timeout);
         let lasting = self.lease.term().max(queued.unwrap_or_default());
         self.lease.may_run_late().map_or(Duration::ZERO, |_| lasting)
     }
@@ -321,7 +321,7 @@ impl PendingRelease {
 }
 
 pub(crate) fn not_held() -> Error {
-    Error::new(ErrorKind::NotHeld, "there is no leaked hold of this lock to end")
+    Error::new(ErrorKind::NotHeld, "there is no detached hold of this lock to end")
 }
 
 /// A lease that can be asked for; longer ones mean the longest.

@@ -1,7 +1,7 @@
 //! When the front of a line asks the server next.
 //!
 //! It asks once at once. Refused, it asks again at the end of the holder's lease, or after
-//! [`UNAIDED`] poll bounds, whichever is first; before that when it has heard something
+//! [`UNAIDED`] poll intervals, whichever is first; before that when it has heard something
 //! ([`Heard`]), when a thread of this process has let go of the lock, or when the watchdog's
 //! poll found it free (`local.rs`). After a question
 //! without an answer it pauses, longer each time. Pure: it is told what time it is.
@@ -23,11 +23,11 @@ const LONGEST_QUIET: Duration = Duration::from_millis(2);
 /// are: so it wins sooner.
 const LONG_LOSS: Duration = Duration::from_millis(20);
 
-/// After so many poll bounds it asks although the watchdog, which polls for all that
+/// After so many poll intervals it asks although the watchdog, which polls for all that
 /// were refused (`watchdog.rs`), has not had it do so.
 const UNAIDED: u32 = 60;
 
-/// The first pause after a question got no answer; the longest is the poll bound.
+/// The first pause after a question got no answer; the longest is the poll interval.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 /// The least time between two questions because a lease was said to be over.
@@ -44,7 +44,7 @@ const TOO_LATE: u32 = 3;
 pub(crate) enum Pace {
     /// Late: the watchdog polls for it.
     Polled,
-    /// At the poll bound.
+    /// At the poll interval.
     Unaided,
     /// After a while that grows with every refusal.
     BackOff(BackOff),
@@ -53,7 +53,7 @@ pub(crate) enum Pace {
 /// What one call knows from its questions so far.
 #[derive(Debug)]
 pub(crate) struct RetrySchedule {
-    poll_bound: Duration,
+    poll_interval: Duration,
     pace: Pace,
     refusals: u32,
     /// Differs from call to call.
@@ -96,16 +96,21 @@ struct Heard {
 }
 
 impl RetrySchedule {
-    pub(crate) fn new(now: Moment, poll_bound: Duration, seed: u64, pace: Pace) -> RetrySchedule {
+    pub(crate) fn new(
+        now: Moment,
+        poll_interval: Duration,
+        seed: u64,
+        pace: Pace,
+    ) -> RetrySchedule {
         RetrySchedule {
-            poll_bound,
+            poll_interval,
             pace,
             refusals: 0,
             seed,
             asked: false,
             refused: false,
             held_here: false,
-            next: now + poll_bound,
+            next: now + poll_interval,
             failures: 0,
             error: None,
             too_late: 0,
@@ -204,7 +209,7 @@ impl RetrySchedule {
         if !self.refused || !error.is_passing() {
             return Err(error);
         }
-        let pause = doubled(FIRST_PAUSE, self.failures.min(8), self.poll_bound);
+        let pause = doubled(FIRST_PAUSE, self.failures.min(8), self.poll_interval);
         self.next = now + jittered(pause, self.seed ^ now.nanos());
         self.failures += 1;
         self.error = Some(error);
@@ -215,8 +220,8 @@ impl RetrySchedule {
     /// has not been refused.
     fn bound(&self) -> Duration {
         match self.pace {
-            Pace::Polled if self.refused => self.poll_bound * UNAIDED,
-            Pace::Polled | Pace::Unaided | Pace::BackOff(_) => self.poll_bound,
+            Pace::Polled if self.refused => self.poll_interval * UNAIDED,
+            Pace::Polled | Pace::Unaided | Pace::BackOff(_) => self.poll_interval,
         }
     }
 
@@ -336,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_is_due_when_the_lease_is_over_or_at_the_poll_bound() {
+    fn the_next_is_due_when_the_lease_is_over_or_at_the_poll_interval() {
         for (left, least, most) in [
             (Some(Duration::from_millis(100)), 100, 100),
             (Some(Duration::ZERO), 1, 1),
@@ -370,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_of_this_process_is_asked_behind_at_the_poll_bound() {
+    fn a_holder_of_this_process_is_asked_behind_at_the_poll_interval() {
         let mut schedule = schedule();
         assert!(!schedule.is_due_beside_a_holder(START));
         assert!(schedule.is_due_beside_a_holder(START + POLL));
@@ -435,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn who_polls_for_itself_asks_at_the_poll_bound_and_who_backs_off_less_and_less_often() {
+    fn who_polls_for_itself_asks_at_the_poll_interval_and_who_backs_off_less_and_less_often() {
         let next = |schedule: &mut RetrySchedule| {
             schedule.before(None, SubscriptionState::Nothing, None);
             schedule.refused(START, None);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::connection::{Certificates, Login};
 use crate::error::{Error, Result};
 use crate::events::Events;
-use crate::topology::audit::OnFinding;
+use crate::topology::audit::AuditPolicy;
 use crate::util::clock::{doubled, jittered};
 use servers::ServerUrls;
 
@@ -48,19 +48,19 @@ pub struct Builder {
     login: Option<Login>,
     certificates: Certificates,
     pub(crate) watchdog_timeout: Duration,
-    pub(crate) poll_bound: Duration,
+    pub(crate) poll_interval: Duration,
     pub(crate) pool_size: usize,
     pub(crate) pool_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
     pub(crate) name_prefix: String,
-    pub(crate) max_passes: u32,
-    pub(crate) max_pass_time: Duration,
+    pub(crate) max_handoffs: u32,
+    pub(crate) max_handoff_time: Duration,
     pub(crate) events: Option<Arc<dyn Events>>,
     pub(crate) min_replicas: (u32, Duration),
-    pub(crate) on_finding: OnFinding,
+    pub(crate) audit_policy: AuditPolicy,
     pub(crate) sharding: Sharding,
-    pub(crate) fair_wait: Duration,
+    pub(crate) fair_waiter_timeout: Duration,
     pub(crate) back_off: BackOff,
 }
 
@@ -75,19 +75,19 @@ impl Default for Builder {
             login: None,
             certificates: Certificates::default(),
             watchdog_timeout: Duration::from_secs(30),
-            poll_bound: Duration::from_secs(1),
+            poll_interval: Duration::from_secs(1),
             pool_size: 8,
             pool_timeout: Duration::from_secs(3),
             connect_timeout: Duration::from_secs(3),
             response_timeout: Duration::from_secs(3),
             name_prefix: String::new(),
-            max_passes: 512,
-            max_pass_time: Duration::from_millis(5),
+            max_handoffs: 512,
+            max_handoff_time: Duration::from_millis(5),
             events: None,
             min_replicas: (0, Duration::from_secs(1)),
-            on_finding: OnFinding::default(),
+            audit_policy: AuditPolicy::default(),
             sharding: Sharding::default(),
-            fair_wait: Duration::from_secs(300),
+            fair_waiter_timeout: Duration::from_secs(300),
             back_off: BackOff::default(),
         }
     }
@@ -205,9 +205,15 @@ impl Builder {
     /// script call.
     ///
     /// Subscriptions end at most this long after the last caller stopped waiting.
-    pub fn poll_bound(mut self, bound: Duration) -> Builder {
-        self.poll_bound = bound;
+    pub fn poll_interval(mut self, interval: Duration) -> Builder {
+        self.poll_interval = interval;
         self
+    }
+
+    /// The old name of [`poll_interval`](Builder::poll_interval).
+    #[deprecated(note = "renamed to `poll_interval`")]
+    pub fn poll_bound(self, interval: Duration) -> Builder {
+        self.poll_interval(interval)
     }
 
     /// Sets how many connections commands share. Default: 8. At least 1.
@@ -264,9 +270,9 @@ impl Builder {
     /// really released. Only leases that the watchdog renews are passed. With or without
     /// it, a process that takes a lock again and again for two round trips (0.5 to 20 ms)
     /// then lets others go first for as long, if they listen for its release.
-    pub fn local_handoff(mut self, max_passes: u32, max_time: Duration) -> Builder {
-        self.max_passes = max_passes;
-        self.max_pass_time = max_time;
+    pub fn local_handoff(mut self, max_handoffs: u32, max_time: Duration) -> Builder {
+        self.max_handoffs = max_handoffs;
+        self.max_handoff_time = max_time;
         self
     }
 
@@ -298,8 +304,8 @@ impl Builder {
     /// from ours. A server in cluster mode to which [`single`](Builder::single) leads is reported
     /// too, and never refused. That takes the right to `INFO`, `CONFIG GET` and `TIME`; what may not be
     /// read counts as good.
-    pub fn audit(mut self, on_finding: OnFinding) -> Builder {
-        self.on_finding = on_finding;
+    pub fn audit(mut self, audit_policy: AuditPolicy) -> Builder {
+        self.audit_policy = audit_policy;
         self
     }
 
@@ -315,13 +321,13 @@ impl Builder {
     /// Sets after how long without a word from it a caller that is first in the queue of a
     /// fair lock, and leaves the free lock alone, is taken for dead. Default: 300 s, Redisson's.
     ///
-    /// A waiter asks at every poll bound. After a process dies, those behind it wait this long,
-    /// plus a poll bound, for each of its queued threads. For a thread with a shorter time-out
+    /// A waiter asks at every poll interval. After a process dies, those behind it wait this long,
+    /// plus a poll interval, for each of its queued threads. For a thread with a shorter time-out
     /// they wait that time-out, once the lease that it saw has run out. Of clients that share a
     /// lock the shortest fair wait counts; beside Redisson it is best left at Redisson's, whose
-    /// clocks may be off by as much. Never less than two poll bounds; at least 10 ms.
-    pub fn fair_wait(mut self, span: Duration) -> Builder {
-        self.fair_wait = span;
+    /// clocks may be off by as much. Never less than two poll intervals; at least 10 ms.
+    pub fn fair_waiter_timeout(mut self, span: Duration) -> Builder {
+        self.fair_waiter_timeout = span;
         self
     }
 
@@ -337,10 +343,10 @@ impl Builder {
         let millis = Duration::from_millis;
         let limits = [
             ("the watchdog time-out", self.watchdog_timeout, millis(100)),
-            ("the poll bound", self.poll_bound, millis(10)),
+            ("the poll interval", self.poll_interval, millis(10)),
             ("the connect time-out", self.connect_timeout, millis(1)),
             ("the response time-out", self.response_timeout, millis(1)),
-            ("the fair wait", self.fair_wait, millis(10)),
+            ("the fair wait", self.fair_waiter_timeout, millis(10)),
             ("the time for replicas", self.min_replicas.1, millis(1)),
         ];
         for (what, given, least) in limits {
@@ -428,18 +434,18 @@ impl fmt::Debug for Builder {
         f.debug_struct("Builder")
             .field("server", &self.place)
             .field("watchdog_timeout", &self.watchdog_timeout)
-            .field("poll_bound", &self.poll_bound)
+            .field("poll_interval", &self.poll_interval)
             .field("pool_size", &self.pool_size)
             .field("pool_timeout", &self.pool_timeout)
             .field("connect_timeout", &self.connect_timeout)
             .field("response_timeout", &self.response_timeout)
             .field("name_prefix", &self.name_prefix)
-            .field("local_handoff", &(self.max_passes, self.max_pass_time))
+            .field("local_handoff", &(self.max_handoffs, self.max_handoff_time))
             .field("events", &self.events.is_some())
             .field("min_replicas", &self.min_replicas)
-            .field("audit", &self.on_finding)
+            .field("audit", &self.audit_policy)
             .field("sharding", &self.sharding)
-            .field("fair_wait", &self.fair_wait)
+            .field("fair_waiter_timeout", &self.fair_waiter_timeout)
             .field("spin_back_off", &self.back_off)
             .finish()
     }

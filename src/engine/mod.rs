@@ -25,11 +25,11 @@ use crate::listener::channels::{Channel, Waiters};
 use crate::listener::shards::Listeners;
 use crate::listener::{self, ListenerSettings};
 use crate::local::Local;
-use crate::local::hold::PassBounds;
+use crate::local::hold::HandoffBounds;
 use crate::pool::PoolSettings;
 use crate::pool::request::{BackgroundTask, Request};
 use crate::pool::router::Router;
-use crate::topology::audit::{Auditor, OnFinding};
+use crate::topology::audit::{AuditPolicy, Auditor};
 use crate::topology::failover::FailoverMonitor;
 use crate::topology::failover::OnReconnect;
 use crate::util::clock::{self, Moment};
@@ -61,15 +61,15 @@ pub(crate) struct Engine {
     pub(crate) executor: Arc<Executor>,
     pub(crate) control: String,
     pub(crate) watchdog_timeout: Duration,
-    pub(crate) poll_bound: Duration,
+    pub(crate) poll_interval: Duration,
     /// How long a fair lock's queue waits for a caller that says nothing.
-    pub(crate) fair_wait: Duration,
+    pub(crate) fair_waiter_timeout: Duration,
     pub(crate) back_off: BackOff,
     pub(crate) response_timeout: Duration,
     /// How long a call waits for its answer, with the acknowledgement of replicas.
     pub(crate) answer_span: Duration,
     name_prefix: String,
-    pub(crate) bounds: PassBounds,
+    pub(crate) bounds: HandoffBounds,
     locals: Interned<Local>,
     /// So that what a process knows of a lock outlives handles made for one call.
     recent: Recent<Local>,
@@ -95,9 +95,9 @@ impl Engine {
         let name = format!("leasehold:{id}");
         let control = format!("leasehold:wake:{{{id}}}");
         let timeouts = timeouts(&settings);
-        let bounds = PassBounds {
-            passes: settings.max_passes,
-            time: settings.max_pass_time,
+        let bounds = HandoffBounds {
+            passes: settings.max_handoffs,
+            time: settings.max_handoff_time,
             least_left: settings.watchdog_timeout / 2,
         };
         let (events, told) = sink(settings.events.is_some());
@@ -117,17 +117,17 @@ impl Engine {
             name: name.clone(),
             size: settings.pool_size,
             wait: settings.pool_timeout,
-            repeat: settings.poll_bound,
+            repeat: settings.poll_interval,
             events: events.clone(),
         };
         let router = Arc::new(deployment.router(pool, lazily)?);
         let auditor =
-            Arc::new(Auditor::new(settings.on_finding, router.is_cluster(), events.clone()));
+            Arc::new(Auditor::new(settings.audit_policy, router.is_cluster(), events.clone()));
         if !lazily {
-            audit(&router, &auditor, settings.on_finding)?;
+            audit(&router, &auditor, settings.audit_policy)?;
         }
         let waiters = Arc::new(Waiters::default());
-        let beat = SLOWEST_BEAT.min(settings.poll_bound / 2);
+        let beat = SLOWEST_BEAT.min(settings.poll_interval / 2);
         let listeners = deployment.listeners(
             ListenerSettings {
                 route: deployment.route.clone(),
@@ -135,7 +135,7 @@ impl Engine {
                 timeouts,
                 name: format!("{name}:listener"),
                 control: control.as_str().into(),
-                linger: settings.poll_bound / 2,
+                linger: settings.poll_interval / 2,
                 idle: listener::IDLE,
             },
             Arc::clone(&waiters),
@@ -144,7 +144,7 @@ impl Engine {
             WatchdogSettings {
                 timeout: settings.watchdog_timeout,
                 beat,
-                poll_bound: settings.poll_bound,
+                poll_interval: settings.poll_interval,
                 events: events.clone(),
             },
             Arc::clone(&router),
@@ -172,9 +172,11 @@ impl Engine {
             executor: Arc::default(),
             control,
             watchdog_timeout: settings.watchdog_timeout,
-            poll_bound: settings.poll_bound,
-            // Who waits gives a word at every poll bound.
-            fair_wait: settings.fair_wait.max(settings.poll_bound.saturating_mul(2)),
+            poll_interval: settings.poll_interval,
+            // Who waits gives a word at every poll interval.
+            fair_waiter_timeout: settings
+                .fair_waiter_timeout
+                .max(settings.poll_interval.saturating_mul(2)),
             back_off: settings.back_off,
             response_timeout: settings.response_timeout,
             answer_span: timeouts.response + timeouts.replicas,
@@ -336,9 +338,9 @@ fn timeouts(settings: &Builder) -> Timeouts {
 
 /// Looks how the servers are set up. The watchdog looks at those of a cluster when there are
 /// connections to them, unless a finding is to be an error.
-fn audit(router: &Router, auditor: &Auditor, on_finding: OnFinding) -> Result<()> {
-    match (router, on_finding) {
-        (Router::Nodes(_), OnFinding::Report | OnFinding::Ignore) => Ok(()),
+fn audit(router: &Router, auditor: &Auditor, audit_policy: AuditPolicy) -> Result<()> {
+    match (router, audit_policy) {
+        (Router::Nodes(_), AuditPolicy::Report | AuditPolicy::Ignore) => Ok(()),
         _ => router.all().into_iter().try_for_each(|(server, connection)| {
             auditor.look(server, |schedule| router.ask_all(schedule, connection))
         }),

@@ -5,7 +5,7 @@
 //! the list by themselves, one entry per call of a verb. Each hears a channel of its own,
 //! on which it alone is told that the lock is free.
 //!
-//! Who waits asks again at the poll bound, and by that moves its own death on before half
+//! Who waits asks again at the poll interval, and by that moves its own death on before half
 //! of its time is used up: however long the lock is held, its place is kept. Who leaves
 //! without the lock takes its entry along and passes on the message that it may have had.
 //! The dead leave a free lock alone: from when another finds that they wait for no longer
@@ -50,9 +50,13 @@ impl KindRules for Fair {
 
     fn acquire(&self, ask: &AcquireArgs<'_>) -> Call {
         let patience = rules::digits(ask.patience.unwrap_or_default());
-        let (lease, fair_wait) = (ask.millis(), rules::digits(ask.fair_wait));
-        let taking =
-            [lease.as_bytes(), ask.owner.as_bytes(), patience.as_bytes(), fair_wait.as_bytes()];
+        let (lease, fair_waiter_timeout) = (ask.millis(), rules::digits(ask.fair_waiter_timeout));
+        let taking = [
+            lease.as_bytes(),
+            ask.owner.as_bytes(),
+            patience.as_bytes(),
+            fair_waiter_timeout.as_bytes(),
+        ];
         let args = taking.into_iter().chain(ask.waking());
         let lasting = ask.lease.max(ask.patience.unwrap_or_default());
         Call::script(&script::FAIR_ACQUIRE, keys(ask.name), args).lasting(lasting)

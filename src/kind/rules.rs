@@ -55,7 +55,7 @@ pub(crate) struct AcquireArgs<'a> {
     /// not wait for it any more.
     pub(crate) patience: Option<Duration>,
     /// For how long another that is first in a queue may leave a free lock alone.
-    pub(crate) fair_wait: Duration,
+    pub(crate) fair_waiter_timeout: Duration,
     /// To how many threads of this process the hold may go, one after the other.
     pub(crate) threads: u32,
     /// From a caller that will wait, how the listener can be told to subscribe.

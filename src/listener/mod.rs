@@ -8,7 +8,7 @@
 //! * a caller that was refused has the acquire script publish there the name of the
 //!   channel it will wait on; the listener subscribes to it;
 //! * an empty message is the watchdog's heartbeat. At each the listener gives up
-//!   subscriptions that nobody has used for half a poll bound. Silence for
+//!   subscriptions that nobody has used for half a poll interval. Silence for
 //!   [`SILENCE`] means that the path is broken, whatever the socket says.
 //!
 //! Confirmations are matched by the channel's name; each is news to the waiters,

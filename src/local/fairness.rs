@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use crate::local::hold::PassBounds;
+use crate::local::hold::HandoffBounds;
 use crate::util::clock::Moment;
 
 /// How long a process yields at least and at most: others are woken by a message, and
@@ -82,7 +82,7 @@ impl Fairness {
     }
 
     /// Until when the front is not to ask, if it has to yield.
-    pub(crate) fn yields(&mut self, now: Moment, bounds: &PassBounds) -> Option<Moment> {
+    pub(crate) fn yields(&mut self, now: Moment, bounds: &HandoffBounds) -> Option<Moment> {
         if self.others_listen
             && let Some(run) = self.run.take_if(|run| run.is_long(now, bounds, self.unheard))
         {
@@ -95,7 +95,7 @@ impl Fairness {
 }
 
 impl Run {
-    fn is_long(&self, now: Moment, bounds: &PassBounds, unheard: bool) -> bool {
+    fn is_long(&self, now: Moment, bounds: &HandoffBounds, unheard: bool) -> bool {
         if unheard {
             return self.since + UNHEARD_RUN <= now;
         }
@@ -120,8 +120,8 @@ mod tests {
         Moment::START + SECOND + Duration::from_micros(micros)
     }
 
-    fn bounds(passes: u32) -> PassBounds {
-        PassBounds { passes, time: MILLI, least_left: Duration::ZERO }
+    fn bounds(passes: u32) -> HandoffBounds {
+        HandoffBounds { passes, time: MILLI, least_left: Duration::ZERO }
     }
 
     /// Runs whose releases others hear.
@@ -138,7 +138,7 @@ mod tests {
 
         fn take_within(
             &mut self,
-            bounds: &PassBounds,
+            bounds: &HandoffBounds,
             now: Moment,
             round_trip: Duration,
         ) -> Option<Moment> {

@@ -11,7 +11,7 @@
 //! | releasing | gone | the server's answer, or the end of trying |
 //! | lost | | final: its renewal is not believed; its release is sent only within its *reach* |
 //!
-//! A hold is *leaked* when its guard is; that is counted beside the guards
+//! A hold is *detached* when its guard is; that is counted beside the guards
 //! (`local.rs`) and changes nothing here, except that nobody may be left to look.
 //! A hold whose thread has ended is renewed no more, and lost in the end.
 //!
@@ -139,7 +139,7 @@ pub(crate) enum Renewal {
 /// How often and for how long a hold may pass between threads of this process
 /// before others get their chance.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PassBounds {
+pub(crate) struct HandoffBounds {
     pub(crate) passes: u32,
     pub(crate) time: Duration,
     /// A lease with less than this left is released instead.
@@ -361,7 +361,7 @@ impl Hold {
 
     /// Hands the hold to another thread of this process, with its lease. Refused
     /// at the bounds, for a fixed lease, and for one that has too little left.
-    pub(crate) fn pass(&self, now: Moment, bounds: &PassBounds, to: &Holder) -> bool {
+    pub(crate) fn pass(&self, now: Moment, bounds: &HandoffBounds, to: &Holder) -> bool {
         let mut life = self.life.lock();
         // The next holder needs a token of its own.
         let has_token = self.last_token == 0 || life.token < self.last_token;
@@ -441,7 +441,7 @@ impl HoldState {
         }
     }
 
-    fn may_pass(&self, now: Moment, bounds: &PassBounds) -> bool {
+    fn may_pass(&self, now: Moment, bounds: &HandoffBounds) -> bool {
         self.phase == Phase::Held
             && self.renewed
             && self.passes < bounds.passes
@@ -499,8 +499,8 @@ mod tests {
     const NOTICED: HoldStatus = HoldStatus::Over { noticed: true };
     const KNOWN: HoldStatus = HoldStatus::Over { noticed: false };
 
-    fn bounds() -> PassBounds {
-        PassBounds { passes: 2, time: 5 * SECOND, least_left: 3 * SECOND }
+    fn bounds() -> HandoffBounds {
+        HandoffBounds { passes: 2, time: 5 * SECOND, least_left: 3 * SECOND }
     }
 
     #[test]
@@ -570,7 +570,7 @@ mod tests {
         let lost = lease(true, 10);
         lost.lose();
         assert!(!lost.pass(at(1), &bounds(), &to));
-        assert!(!lease(true, 10).pass(at(1), &PassBounds::default(), &to), "switched off");
+        assert!(!lease(true, 10).pass(at(1), &HandoffBounds::default(), &to), "switched off");
     }
 
     #[test]
@@ -578,9 +578,9 @@ mod tests {
         let tokens = 7..=8;
         let fenced = Hold::new(Grant { tokens, ..Grant::owned(at(0), at(10)) });
         assert_eq!(fenced.token(), 7);
-        assert!(fenced.pass(at(1), &PassBounds { passes: 9, ..bounds() }, &Holder::owned()));
+        assert!(fenced.pass(at(1), &HandoffBounds { passes: 9, ..bounds() }, &Holder::owned()));
         assert_eq!(fenced.token(), 8);
-        assert!(!fenced.pass(at(1), &PassBounds { passes: 9, ..bounds() }, &Holder::owned()));
+        assert!(!fenced.pass(at(1), &HandoffBounds { passes: 9, ..bounds() }, &Holder::owned()));
         assert_eq!(lease(true, 10).token(), 0);
     }
 

@@ -34,7 +34,7 @@ use crate::events::{Event, Lost, Sink};
 use crate::kind::rules::{KindRules, ListensTo, OtherHold};
 use crate::listener::channels::{Channel, SubscriptionState, Waiters};
 use crate::local::fairness::Fairness;
-use crate::local::hold::{Grant, Hold, HoldStatus, PassBounds};
+use crate::local::hold::{Grant, HandoffBounds, Hold, HoldStatus};
 use crate::local::queue::{Ticket, WaitQueue};
 use crate::local::table::{Counted, EntryOutcome, EntryRequest, HoldEntry};
 use crate::util::clock::{self, Moment};
@@ -48,7 +48,7 @@ mod model;
 pub(crate) struct Local {
     name: Name,
     events: Sink,
-    bounds: PassBounds,
+    bounds: HandoffBounds,
     channel: OnceLock<Arc<Channel>>,
     rw_channel: OnceLock<Arc<Channel>>,
     state: Mutex<LocalState>,
@@ -111,7 +111,7 @@ impl Caller {
 pub(crate) enum Turn {
     /// Wait until the mailbox rings.
     Behind,
-    /// Wait for the hold of a thread of this process, but ask at the poll bound.
+    /// Wait for the hold of a thread of this process, but ask at the poll interval.
     HeldHere,
     /// Ask the server, behind what stands in that line.
     Ask(Option<ConnectionId>),
@@ -134,7 +134,7 @@ pub(crate) enum Ended {
     Queued,
     /// The hold was lost before.
     Lost,
-    /// What was leaked has been ended before.
+    /// What was detached has been ended before.
     NotHeld,
 }
 
@@ -148,7 +148,7 @@ impl fmt::Debug for Local {
 impl RefUnwindSafe for Local {}
 
 impl Local {
-    pub(crate) fn new(name: Name, events: Sink, bounds: PassBounds) -> Local {
+    pub(crate) fn new(name: Name, events: Sink, bounds: HandoffBounds) -> Local {
         let [channel, rw_channel] = [OnceLock::new(), OnceLock::new()];
         Local { name, events, bounds, channel, rw_channel, state: Mutex::default() }
     }
@@ -339,7 +339,7 @@ impl Local {
         state.take_handed(ticket)
     }
 
-    /// Ends one guard of a hold, or one leak. If it was the last, the hold passes to
+    /// Ends one guard of a hold, or one detach. If it was the last, the hold passes to
     /// the front, or `send` queues its release: no I/O, the mutex is held.
     pub(crate) fn end(
         &self,
@@ -353,7 +353,7 @@ impl Local {
             return if counted == Counted::Guard { Ended::Lost } else { Ended::NotHeld };
         };
         held.discount(counted);
-        if held.guards + held.leaked > 0 {
+        if held.guards + held.detached > 0 {
             return Ended::Nested;
         }
         let now = clock();
@@ -391,24 +391,24 @@ impl Local {
         state.spare = Some(Arc::clone(lease));
     }
 
-    /// One guard of the hold is leaked: it counts, but nobody has it.
-    pub(crate) fn leak(&self, lease: &Arc<Hold>) {
+    /// One guard of the hold is detached: it counts, but nobody has it.
+    pub(crate) fn detach(&self, lease: &Arc<Hold>) {
         if let Some(held) = self.state.lock().held(lease) {
             held.discount(Counted::Guard);
-            held.leaked += 1;
+            held.detached += 1;
         }
     }
 
-    /// The leaked hold that this thread may end: its own, one that was owned, or one
+    /// The detached hold that this thread may end: its own, one that was owned, or one
     /// whose thread has ended.
-    pub(crate) fn leaked(
+    pub(crate) fn detached(
         &self,
         mine: impl Fn(&Hold) -> bool,
         thread: ThreadId,
         now: Moment,
     ) -> Option<(Arc<Hold>, Counted)> {
         let state = self.state.lock();
-        let own = |held: &&HoldEntry| held.holder.is_thread(thread) && held.leaked > 0;
+        let own = |held: &&HoldEntry| held.holder.is_thread(thread) && held.detached > 0;
         let holds: Vec<_> = state.holds.iter().filter(|held| mine(&held.lease)).collect();
         let holds = || holds.iter().copied();
         let nobodys = || holds().filter(|held| held.is_nobodys());
@@ -416,11 +416,11 @@ impl Local {
         let found = holds().find(own);
         let found = found.or_else(|| nobodys().find(valid)).or_else(|| nobodys().next())?;
         let ended = found.holder.has_ended();
-        let counted = if ended { Counted::Everything } else { Counted::Leak };
+        let counted = if ended { Counted::Everything } else { Counted::Detached };
         Some((Arc::clone(&found.lease), counted))
     }
 
-    /// How many guards and leaks this thread has of those valid holds.
+    /// How many guards and detached holds this thread has of those valid holds.
     pub(crate) fn count(
         &self,
         mine: impl Fn(&Hold) -> bool,
@@ -430,7 +430,7 @@ impl Local {
         let state = self.state.lock();
         let own = state.own(thread).filter(|held| mine(&held.lease));
         let own: Vec<_> =
-            own.map(|held| (Arc::clone(&held.lease), held.guards + held.leaked)).collect();
+            own.map(|held| (Arc::clone(&held.lease), held.guards + held.detached)).collect();
         drop(state);
         let valid = own.iter().filter(|(lease, _)| self.is_valid(lease, now));
         valid.map(|(_, count)| count).sum()
@@ -495,7 +495,7 @@ impl Local {
 
 impl LocalState {
     /// Ends what is behind its deadline, and forgets it where nobody is left to be told:
-    /// what a thread left when it ended, and what was leaked, unless a thread counts on
+    /// what a thread left when it ended, and what was detached, unless a thread counts on
     /// its renewal. The losses that are news.
     fn look_at_all(&mut self, now: Moment) -> Vec<Arc<Hold>> {
         let mut noticed = Vec::new();
@@ -596,7 +596,7 @@ impl LocalState {
         spare
     }
 
-    fn pass(&mut self, lease: &Arc<Hold>, now: Moment, bounds: &PassBounds) -> bool {
+    fn pass(&mut self, lease: &Arc<Hold>, now: Moment, bounds: &HandoffBounds) -> bool {
         let Some((ticket, head)) = self.queue.head() else { return false };
         let (holder, request) = (head.holder.clone(), head.request);
         // What its thread has beside it would stay behind.
@@ -622,7 +622,7 @@ impl LocalState {
 
     /// What the front does while nobody here holds the lock. A caller that would not wait
     /// never has to yield.
-    fn free_turn(&mut self, now: Moment, bounds: &PassBounds) -> Turn {
+    fn free_turn(&mut self, now: Moment, bounds: &HandoffBounds) -> Turn {
         let connection = self.connection();
         if !self.queue.head().is_some_and(|(_, head)| head.request.waits) {
             return Turn::Ask(connection);
@@ -654,7 +654,7 @@ mod tests {
 
     fn local(passes: u32) -> Local {
         let name = Name::new("", "a".into()).expect("a good name");
-        let bounds = PassBounds { passes, time: MILLI, least_left: Duration::ZERO };
+        let bounds = HandoffBounds { passes, time: MILLI, least_left: Duration::ZERO };
         Local::new(name, Sink::default(), bounds)
     }
 

@@ -3,7 +3,7 @@
 use super::Local;
 
 impl Local {
-    /// Wakes the front, as its own clock does at the poll bound.
+    /// Wakes the front, as its own clock does at the poll interval.
     pub(crate) fn ring(&self) {
         self.state.lock().wake_head();
     }

@@ -29,7 +29,7 @@ pub(crate) struct HoldEntry {
     pub(crate) lease: Arc<Hold>,
     pub(crate) holder: Holder,
     pub(crate) guards: usize,
-    pub(crate) leaked: usize,
+    pub(crate) detached: usize,
 }
 
 /// How a caller comes to a hold.
@@ -66,14 +66,14 @@ impl EntryOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counted {
     Guard,
-    Leak,
+    Detached,
     /// All that a thread left behind when it ended.
     Everything,
 }
 
 impl HoldEntry {
     pub(crate) fn new(lease: Arc<Hold>, holder: Holder) -> HoldEntry {
-        HoldEntry { lease, holder, guards: 1, leaked: 0 }
+        HoldEntry { lease, holder, guards: 1, detached: 0 }
     }
 
     /// Counts one guard more of this hold, which is of the kind that is wanted.
@@ -116,12 +116,12 @@ impl HoldEntry {
         !self.lease.remaining(now).is_zero() && !request.rules.shares_with(owner, &other)
     }
 
-    /// Whether it has what is to be ended: of two that end the same leak one is late,
+    /// Whether it has what is to be ended: of two that end the same detach one is late,
     /// and the hold may have gone on to another thread meanwhile.
     pub(crate) fn has(&self, counted: Counted) -> bool {
         match counted {
             Counted::Guard => self.guards > 0,
-            Counted::Leak => self.leaked > 0,
+            Counted::Detached => self.detached > 0,
             Counted::Everything => self.holder.has_ended(),
         }
     }
@@ -129,19 +129,19 @@ impl HoldEntry {
     pub(crate) fn discount(&mut self, counted: Counted) {
         match counted {
             Counted::Guard => self.guards = self.guards.saturating_sub(1),
-            Counted::Leak => self.leaked = self.leaked.saturating_sub(1),
-            Counted::Everything => (self.guards, self.leaked) = (0, 0),
+            Counted::Detached => self.detached = self.detached.saturating_sub(1),
+            Counted::Everything => (self.guards, self.detached) = (0, 0),
         }
     }
 
-    /// Whether it was leaked by a thread that may think it has it still.
+    /// Whether it was detached by a thread that may think it has it still.
     pub(crate) fn is_counted_on(&self) -> bool {
         !self.holder.is_owned() && self.lease.is_renewed()
     }
 
     /// Whether it was left behind for anybody to end.
     pub(crate) fn is_nobodys(&self) -> bool {
-        self.holder.has_ended() || self.holder.is_owned() && self.leaked > 0
+        self.holder.has_ended() || self.holder.is_owned() && self.detached > 0
     }
 }
 
@@ -152,7 +152,7 @@ fn lost(lease: &Hold) -> Error {
 
 /// The same, where several leases count as one.
 pub(crate) fn lost_before(reason: LostReason) -> Error {
-    Error::lost(reason, "this thread has lost the lock and still has a guard, or a leak, of it")
+    Error::lost(reason, "this thread has lost the lock and still has a guard, or a detach, of it")
 }
 
 pub(crate) fn deadlock_with_owned() -> Error {

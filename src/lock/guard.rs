@@ -138,11 +138,17 @@ macro_rules! guard_methods {
             /// Keeps the lock without a guard, until
             /// [`Lock::unlock`](crate::Lock::unlock). No round trip.
             ///
-            /// A thread whose leaked lock was lost although it was renewed is told so when
+            /// A thread whose detached lock was lost although it was renewed is told so when
             /// it locks it again, until it has called `unlock`: what it began may have been
             /// disturbed. A fixed lease may simply run out.
+            pub fn detach(self) {
+                self.hold.detach();
+            }
+
+            /// The old name of [`detach`](Self::detach).
+            #[deprecated(note = "renamed to `detach`")]
             pub fn leak(self) {
-                self.hold.leak();
+                self.detach();
             }
         }
 

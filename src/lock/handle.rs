@@ -66,7 +66,7 @@ pub struct Lock<P: LockKind = Plain> {
 ///
 /// First come, first served across threads, processes and languages. Who waits stands in a
 /// queue in Redis, once per call; a waiter whose process has died is passed over after the
-/// [fair wait](crate::Builder::fair_wait). [`try_lock`](Lock::try_lock) does not queue, and
+/// [fair wait](crate::Builder::fair_waiter_timeout). [`try_lock`](Lock::try_lock) does not queue, and
 /// does not overtake those who do. Costs as much as a plain lock, and for a release one
 /// message to the next alone; no passing inside the process, which would overtake others.
 ///
@@ -105,7 +105,7 @@ impl Lock<Plain> {
     ///
     /// `holder` is the whole owner field in Redis. Any caller that presents the same name, in any
     /// thread, process or language, enters again; each guard counts in Redis, and each release
-    /// takes one off. [`unlock`](Lock::unlock) takes one off for a guard that was leaked, or that
+    /// takes one off. [`unlock`](Lock::unlock) takes one off for a guard that was detached, or that
     /// another process left: two round trips, and the oldest hold goes first. Each verb costs
     /// its round trip, and a waiter asks by itself.
     ///
@@ -199,7 +199,7 @@ impl<P: LockKind> Lock<P> {
     ///
     /// One round trip if it is free, none if this thread holds it already. If another
     /// holds it: waits in line with the threads of this process, then for the message
-    /// of the release; should that be lost, it asks anew within the poll bound.
+    /// of the release; should that be lost, it asks anew within the poll interval.
     ///
     /// # Errors
     /// [`is_connection`](Error::is_connection), [`is_timeout`](Error::is_timeout) or
@@ -292,7 +292,7 @@ impl<P: LockKind> Lock<P> {
         self.attempt(Patience::instant(clock::now(), deadline), true, owned_guard)
     }
 
-    /// Ends a hold whose guard was [leaked](Guard::leak): one that this thread leaked;
+    /// Ends a hold whose guard was [detached](Guard::detach): one that this thread detached;
     /// else one that was owned, or left behind by a thread that has ended. Waits for
     /// the answer: one round trip, none if the thread holds it more than once.
     ///
@@ -314,16 +314,16 @@ impl<P: LockKind> Lock<P> {
 
     /// [`Lock::unlock`], within that bound.
     pub(crate) fn unlock_within(&self, bound: Bound) -> Result<()> {
-        self.end_leaked(bound).map_err(|error| self.named(error))
+        self.end_detached(bound).map_err(|error| self.named(error))
     }
 
-    fn end_leaked(&self, bound: Bound) -> Result<()> {
+    fn end_detached(&self, bound: Bound) -> Result<()> {
         let context = self.context()?;
         let mine = |lease: &Hold| self.is_mine(lease);
-        let leaked = context.local.leaked(mine, ThreadId::current(), clock::now());
-        match (leaked, &self.holder) {
+        let detached = context.local.detached(mine, ThreadId::current(), clock::now());
+        match (detached, &self.holder) {
             (Some((lease, counted)), _) => {
-                HoldHandle::new(Arc::clone(context), lease).unlock_leaked(counted, bound)
+                HoldHandle::new(Arc::clone(context), lease).unlock_detached(counted, bound)
             }
             (None, Some(holder)) => {
                 match self.ask_once(|name| Named::unlock(name, holder), bound)? {
@@ -367,7 +367,7 @@ impl<P: LockKind> Lock<P> {
         self.hold_count() > 0
     }
 
-    /// Returns how many times this thread holds the lock, leaked guards included: no
+    /// Returns how many times this thread holds the lock, detached guards included: no
     /// round trip.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn hold_count(&self) -> usize {

@@ -23,7 +23,7 @@ pub(crate) trait GuardSet: Send + Sync + UnwindSafe + RefUnwindSafe {
 
     fn extend(&self, lease: Duration) -> Result<()>;
 
-    fn leak(self: Box<Self>);
+    fn detach(self: Box<Self>);
 
     fn unlock(self: Box<Self>) -> Result<()>;
 }
@@ -49,8 +49,8 @@ impl GuardSet for All {
         self.0.iter().try_for_each(|hold| hold.extend(lease, bound))
     }
 
-    fn leak(self: Box<Self>) {
-        self.0.into_iter().for_each(HoldHandle::leak);
+    fn detach(self: Box<Self>) {
+        self.0.into_iter().for_each(HoldHandle::detach);
     }
 
     /// All releases go out before any answer is waited for. The first error, if any.
@@ -173,8 +173,14 @@ macro_rules! multi_guard_methods {
 
             /// Keeps the locks without a guard, until `unlock()` of the lock that gave them. No
             /// round trip.
+            pub fn detach(self) {
+                self.many.detach();
+            }
+
+            /// The old name of [`detach`](Self::detach).
+            #[deprecated(note = "renamed to `detach`")]
             pub fn leak(self) {
-                self.many.leak();
+                self.detach();
             }
         }
 

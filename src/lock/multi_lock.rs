@@ -155,7 +155,7 @@ impl MultiLock {
         self
     }
 
-    /// Ends a hold whose guard was [leaked](MultiGuard::leak): [`Lock::unlock`] of all members.
+    /// Ends a hold whose guard was [detached](MultiGuard::detach): [`Lock::unlock`] of all members.
     ///
     /// # Errors
     /// The first of those of [`Lock::unlock`]; the other members are unlocked all the same.

@@ -138,7 +138,7 @@ impl RedLock {
         &self.name
     }
 
-    /// Ends a hold whose guard was [leaked](MultiGuard::leak): one that this thread leaked; else
+    /// Ends a hold whose guard was [detached](MultiGuard::detach): one that this thread detached; else
     /// one that was owned, or left behind by a thread that has ended.
     ///
     /// # Errors
@@ -146,7 +146,8 @@ impl RedLock {
     /// [`MultiGuard::unlock`].
     pub fn unlock(&self) -> Result<()> {
         self.check_process().map_err(|error| self.named(error))?;
-        let quorum_hold = self.line.take_leaked().ok_or_else(|| self.named(release::not_held()))?;
+        let quorum_hold =
+            self.line.take_detached().ok_or_else(|| self.named(release::not_held()))?;
         Box::new(self.red(quorum_hold)).unlock()
     }
 
@@ -243,8 +244,8 @@ impl RedLock {
         timeouts.max().unwrap_or_default()
     }
 
-    fn poll_bound(&self) -> Duration {
-        let bounds = self.members.iter().map(|member| member.engine.poll_bound);
+    fn poll_interval(&self) -> Duration {
+        let bounds = self.members.iter().map(|member| member.engine.poll_interval);
         bounds.min().unwrap_or_default()
     }
 
@@ -421,7 +422,7 @@ impl<'a> RedAcquire<'a> {
         }
     }
 
-    /// Waits for the end of a hold of this process. Queries the servers at each poll bound, and
+    /// Waits for the end of a hold of this process. Queries the servers at each poll interval, and
     /// declares the hold lost if they report the lock free.
     fn wait_for(&mut self, quorum_hold: &Arc<Quorum>) {
         let lock = self.lock;
@@ -543,7 +544,7 @@ struct LocalHold {
 
 impl LocalHold {
     fn new(lock: &RedLock, quorum_hold: &Arc<Quorum>) -> LocalHold {
-        let due = clock::now() + lock.poll_bound();
+        let due = clock::now() + lock.poll_interval();
         LocalHold { quorum_hold: Arc::clone(quorum_hold), due, query: None }
     }
 
@@ -555,7 +556,7 @@ impl LocalHold {
     fn is_taken_away(&mut self, lock: &RedLock) -> bool {
         let now = clock::now();
         if self.query.is_none() && self.due <= now {
-            self.due = now + lock.poll_bound();
+            self.due = now + lock.poll_interval();
             self.query = Some(lock.query(Lock::remaining, false));
         }
         let decided = self.query.as_ref().and_then(|query| query.decided());
@@ -681,9 +682,9 @@ impl GuardSet for Red {
         self.extend_while(lease, (Moment::END, || Ok(())))
     }
 
-    fn leak(mut self: Box<Self>) {
+    fn detach(mut self: Box<Self>) {
         self.ended = true;
-        self.line.leak(&self.quorum_hold);
+        self.line.detach(&self.quorum_hold);
     }
 
     fn unlock(mut self: Box<Self>) -> Result<()> {

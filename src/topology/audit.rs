@@ -28,7 +28,7 @@ const CLOCKS_APART: Duration = Duration::from_secs(5);
 /// What is done about a server that is set up in a way that endangers locks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum OnFinding {
+pub enum AuditPolicy {
     /// Servers are not looked at.
     Ignore,
     /// Each finding is a warning in the log and told to [`Events::audit`](crate::Events::audit),
@@ -41,7 +41,7 @@ pub enum OnFinding {
 
 /// What one client has found.
 pub(crate) struct Auditor {
-    on_finding: OnFinding,
+    audit_policy: AuditPolicy,
     /// The servers are the nodes of a cluster, and used as such.
     of_cluster: bool,
     events: Sink,
@@ -50,18 +50,18 @@ pub(crate) struct Auditor {
 
 impl fmt::Debug for Auditor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Auditor").field(&self.on_finding).finish()
+        f.debug_tuple("Auditor").field(&self.audit_policy).finish()
     }
 }
 
 impl Auditor {
-    pub(crate) fn new(on_finding: OnFinding, of_cluster: bool, events: Sink) -> Auditor {
-        Auditor { on_finding, of_cluster, events, looked_at: Mutex::default() }
+    pub(crate) fn new(audit_policy: AuditPolicy, of_cluster: bool, events: Sink) -> Auditor {
+        Auditor { audit_policy, of_cluster, events, looked_at: Mutex::default() }
     }
 
     /// Whether servers are asked how they are.
     pub(crate) fn is_on(&self) -> bool {
-        self.on_finding != OnFinding::Ignore
+        self.audit_policy != AuditPolicy::Ignore
     }
 
     /// Whether that server is to be looked at; `true` once.
@@ -96,7 +96,7 @@ impl Auditor {
             let at = clock::wall_time();
             self.events.tell(|| Event::Audit(Audit { at, finding }));
         }
-        match findings.first().filter(|_| self.on_finding == OnFinding::Refuse) {
+        match findings.first().filter(|_| self.audit_policy == AuditPolicy::Refuse) {
             Some(first) => {
                 let error = Error::configuration(format!("the server {first}"));
                 Err(error.with_server(Arc::clone(server)))
@@ -287,8 +287,8 @@ mod tests {
     #[test]
     fn a_server_is_looked_at_once() {
         let server: Arc<str> = "s".into();
-        let auditor = Auditor::new(OnFinding::Report, false, Sink::default());
+        let auditor = Auditor::new(AuditPolicy::Report, false, Sink::default());
         assert!(auditor.wants(&server) && !auditor.wants(&server));
-        assert!(!Auditor::new(OnFinding::Ignore, false, Sink::default()).wants(&server));
+        assert!(!Auditor::new(AuditPolicy::Ignore, false, Sink::default()).wants(&server));
     }
 }

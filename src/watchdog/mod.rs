@@ -16,7 +16,7 @@
 //! if the server is another one by now (`topology.rs`), and all who wait are told to ask.
 //!
 //! The same thread polls for those who wait. A message that says that a lock is free
-//! may be lost, so the server is asked at the poll bound in any case: not by each waiting
+//! may be lost, so the server is asked at the poll interval in any case: not by each waiting
 //! thread, but here for all of them, as many locks per script call. Where one is free, or
 //! nobody knows, its front is told to ask.
 //!
@@ -69,7 +69,7 @@ const GRAIN: u32 = 120;
 /// How long a connection is waited for that is being made, or another server.
 const SOON: Duration = Duration::from_millis(250);
 
-/// Polls that fall into this part of the poll bound go together. They are planned for the
+/// Polls that fall into this part of the poll interval go together. They are planned for the
 /// last part but one, so that the front can ask within the bound.
 const POLL_GRAIN: u32 = 8;
 
@@ -101,7 +101,7 @@ pub(crate) struct WatchdogSettings {
     pub(crate) timeout: Duration,
     /// How often the listeners are to be beaten.
     pub(crate) beat: Duration,
-    pub(crate) poll_bound: Duration,
+    pub(crate) poll_interval: Duration,
     pub(crate) events: Sink,
 }
 
@@ -259,7 +259,7 @@ impl Watchdog {
 
     /// Has the server polled for those who wait for that lock, while anybody does.
     pub(crate) fn poll(&self, local: Arc<Local>) {
-        let bound = self.settings.poll_bound;
+        let bound = self.settings.poll_interval;
         let grain = bound / POLL_GRAIN;
         let at = (clock::now() + (bound - 2 * grain)).rounded_up(grain);
         let mut timers = self.timers.lock();
@@ -644,7 +644,7 @@ mod tests {
     use crate::kind::rules::{AcquireArgs, KindRules};
     use crate::local::hold::Grant;
     use crate::pool::PoolSettings;
-    use crate::topology::audit::OnFinding;
+    use crate::topology::audit::AuditPolicy;
     use crate::topology::cluster::Cluster;
     use crate::topology::route::Route;
 
@@ -705,10 +705,10 @@ mod tests {
         let settings = WatchdogSettings {
             timeout: 30 * SECOND,
             beat: SECOND,
-            poll_bound: SECOND,
+            poll_interval: SECOND,
             events: Sink::default(),
         };
-        let auditor = Auditor::new(OnFinding::Ignore, true, Sink::default());
+        let auditor = Auditor::new(AuditPolicy::Ignore, true, Sink::default());
         Watchdog::new(settings, Arc::new(nobody()), Arc::default(), Arc::new(auditor))
     }
 

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// A lease, or a poll bound, that no test lives to see the end of: what happens in
+/// A lease, or a poll interval, that no test lives to see the end of: what happens in
 /// time does not happen because of it.
 pub const NEVER: Duration = Duration::from_secs(120);
 
@@ -37,7 +37,7 @@ pub fn patient(url: impl Into<String>) -> Builder {
         .single(url)
         .pool_size(1)
         .watchdog_timeout(NEVER)
-        .poll_bound(NEVER)
+        .poll_interval(NEVER)
         .response_timeout(BOUND)
         .connect_timeout(BOUND)
         .pool_timeout(BOUND)

@@ -106,10 +106,10 @@ pub enum Effect {
 /// How long things may take, beside what a lease says.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bounds {
-    /// The poll bound of all clients.
+    /// The poll interval of all clients.
     pub poll: Nanos,
     /// How long they wait for who is first in a queue and leaves a free lock alone.
-    pub fair_wait: Nanos,
+    pub fair_waiter_timeout: Nanos,
     /// Their response time-out.
     pub response: Nanos,
     /// What a busy machine may add.
@@ -334,7 +334,7 @@ mod examples {
         let worker = Worker { lease: millis(1000), killed: None };
         let bounds = Bounds {
             poll: millis(100),
-            fair_wait: millis(300),
+            fair_waiter_timeout: millis(300),
             response: millis(50),
             slack: millis(50),
             step: 0,

@@ -66,7 +66,7 @@ fn resent_keeps_lease(seed: u64) -> Plan {
     Plan { quiet: 100..300, lasting: 100..200, ..plan }
 }
 
-/// Messages between processes are lost for longer than the poll bound and the time-out.
+/// Messages between processes are lost for longer than the poll interval and the time-out.
 fn no_polls(seed: u64) -> Plan {
     let plan = plain(seed, vec![Fault::CutOffSubscribers], |work| Work {
         workers: 8,

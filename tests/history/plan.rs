@@ -31,7 +31,7 @@ pub struct Plan {
     /// How long it is quiet before a fault, and how long the fault lasts, in milliseconds.
     pub quiet: Range<u64>,
     pub lasting: Range<u64>,
-    /// How soon a free lock is had, where that is sooner than the poll bound.
+    /// How soon a free lock is had, where that is sooner than the poll interval.
     pub told_within: Option<Duration>,
     pub work: Work,
 }
@@ -56,7 +56,7 @@ pub struct Work {
     pub fixed: Range<u64>,
     /// How long a lease is that is renewed, of the workers one after the other.
     pub leases: [Duration; 2],
-    pub poll_bound: Duration,
+    pub poll_interval: Duration,
     pub response_timeout: Duration,
     /// Whether the store looks at fencing tokens.
     pub fenced: bool,
@@ -82,8 +82,8 @@ impl Layout {
 
 impl Work {
     /// The shortest that there is.
-    pub fn fair_wait(&self) -> Duration {
-        self.poll_bound * 2
+    pub fn fair_waiter_timeout(&self) -> Duration {
+        self.poll_interval * 2
     }
 }
 
@@ -102,7 +102,7 @@ impl Plan {
             fixed: 300..1200,
             // The second outlasts a fail-over.
             leases: [Duration::from_secs(3), Duration::from_secs(8)],
-            poll_bound: Duration::from_secs(1),
+            poll_interval: Duration::from_secs(1),
             response_timeout: Duration::from_secs(1),
             fenced: true,
             seeded: None,
@@ -140,7 +140,7 @@ impl Plan {
             kinds: vec![Kind::Plain, Kind::Fenced, Kind::Rw],
             locks: 3,
             leases: [LONG; 2],
-            poll_bound: LONG,
+            poll_interval: LONG,
             ..all.work
         };
         let faults = vec![Fault::Quiet, Fault::KillSubscribers];

@@ -93,8 +93,8 @@ fn bounds(plan: &Plan) -> Bounds {
     let nanos = |span: Duration| u64::try_from(span.as_nanos()).expect("a short span");
     let Plan { work, .. } = plan;
     Bounds {
-        poll: nanos(plan.told_within.unwrap_or(work.poll_bound)),
-        fair_wait: nanos(work.fair_wait()),
+        poll: nanos(plan.told_within.unwrap_or(work.poll_interval)),
+        fair_waiter_timeout: nanos(work.fair_waiter_timeout()),
         response: nanos(work.response_timeout),
         slack: SLACK,
         step: if plan.faults.contains(&Fault::MoveClock) { millis(STEP) } else { 0 },
@@ -118,8 +118,8 @@ fn held_by_nobody(plan: &Plan, site: &Site) -> Vec<String> {
         let masters = site.masters();
         let keys = masters.iter().flat_map(|master| master.keys()).filter(is_lock);
         let channels = masters.iter().flat_map(|master| channels(master));
-        // On which releases are told. Listeners keep theirs for half a poll bound.
-        let told = |name: &String| name.starts_with("redisson_") && work.poll_bound < IDLE;
+        // On which releases are told. Listeners keep theirs for half a poll interval.
+        let told = |name: &String| name.starts_with("redisson_") && work.poll_interval < IDLE;
         let channels = channels.filter(told);
         left = keys.chain(channels).map(|what| format!("idle, but there is {what}")).collect();
         left.is_empty()

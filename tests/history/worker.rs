@@ -110,7 +110,7 @@ impl Orders {
             work.fixed.start.to_string(),
             work.fixed.end.to_string(),
             millis(self.lease()),
-            millis(work.poll_bound),
+            millis(work.poll_interval),
             millis(work.response_timeout),
             work.fenced.to_string(),
         ]
@@ -131,7 +131,7 @@ impl Orders {
             kept_to_the_end: u8::try_from(number(10)).expect("of a hundred"),
             fixed: number(11)..number(12),
             leases: [span(13); 2],
-            poll_bound: span(14),
+            poll_interval: span(14),
             response_timeout: span(15),
             fenced: words[16] == "true",
             seeded: None,
@@ -143,12 +143,12 @@ impl Orders {
     fn settings(&self) -> Builder {
         Client::builder()
             .watchdog_timeout(self.lease())
-            .poll_bound(self.work.poll_bound)
+            .poll_interval(self.work.poll_interval)
             .response_timeout(self.work.response_timeout)
             .connect_timeout(self.work.response_timeout)
             .pool_timeout(self.work.response_timeout)
             .pool_size(3)
-            .fair_wait(self.work.fair_wait())
+            .fair_waiter_timeout(self.work.fair_waiter_timeout())
     }
 
     fn clients(&self) -> Vec<Client> {
@@ -452,7 +452,7 @@ fn orders_arrive_as_they_were_given() {
         kept_to_the_end: 7,
         fixed: 8..9,
         leases: [span(10), span(11)],
-        poll_bound: span(12),
+        poll_interval: span(12),
         response_timeout: span(13),
         fenced: true,
         seeded: None,

@@ -16,7 +16,7 @@ pub trait Held {
     fn remaining(&self) -> Duration;
     fn wait_lost(&self, timeout: Duration) -> bool;
     fn extend(&self, lease: Duration) -> Result<()>;
-    fn leak(self);
+    fn detach(self);
 }
 
 /// A lock of any kind.
@@ -63,8 +63,8 @@ macro_rules! held {
             fn extend(&self, lease: Duration) -> Result<()> {
                 self.extend(lease)
             }
-            fn leak(self) {
-                self.leak();
+            fn detach(self) {
+                self.detach();
             }
         }
     };
@@ -171,8 +171,8 @@ impl<R: Held, W: Held> Held for Side<R, W> {
     fn extend(&self, lease: Duration) -> Result<()> {
         either!(self, it => it.extend(lease))
     }
-    fn leak(self) {
-        either!(self, it => it.leak());
+    fn detach(self) {
+        either!(self, it => it.detach());
     }
 }
 

@@ -26,7 +26,7 @@ use crate::listener::channels::{Channel, ListenerSession, Waiters};
 use crate::listener::model::listen;
 use crate::listener::{Listener, ListenerSettings};
 use crate::local::Local;
-use crate::local::hold::{Hold, PassBounds};
+use crate::local::hold::{HandoffBounds, Hold};
 use crate::local::table::Counted;
 use crate::topology::route::Route;
 use crate::util::clock::Moment;
@@ -71,7 +71,7 @@ impl Process {
         let name = Name::new("", "model".into()).expect("a good name");
         Arc::new(Process {
             server: Arc::clone(server),
-            local: Local::new(name, Sink::default(), PassBounds::default()),
+            local: Local::new(name, Sink::default(), HandoffBounds::default()),
             waiters,
             listener,
             called,
@@ -105,7 +105,7 @@ impl Process {
             lease: Duration::from_secs(10),
             beside: None,
             patience: None,
-            fair_wait: Duration::ZERO,
+            fair_waiter_timeout: Duration::ZERO,
             threads: 1,
             wake: None,
         });
@@ -167,7 +167,7 @@ impl Surroundings for Process {
             lease: Duration::from_secs(10),
             beside: None,
             patience: None,
-            fair_wait: Duration::ZERO,
+            fair_waiter_timeout: Duration::ZERO,
             threads: 1,
             wake: question.tells.then_some(Wake {
                 control: &self.listener.control,

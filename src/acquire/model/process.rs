@@ -30,7 +30,7 @@ use crate::command::script::ConnectionId;
 use crate::error::LostReason;
 use crate::events::{Event, Sink};
 use crate::listener::channels::{Channel, ListenerSession, SubscriptionState, Waiters};
-use crate::local::hold::{Hold, PassBounds, Renewal};
+use crate::local::hold::{HandoffBounds, Hold, Renewal};
 use crate::local::table::Counted;
 use crate::local::{Ended, Local};
 use crate::util::clock::Moment;
@@ -50,10 +50,10 @@ const AFTER: Moment = Moment::from_nanos(100_000_000_000);
 /// How long the server keeps a lock.
 const SERVERS_LEASE: Duration = Duration::from_secs(10);
 
-const PASSES: PassBounds =
-    PassBounds { passes: 2, time: Duration::MAX, least_left: Duration::ZERO };
-const NO_PASSES: PassBounds =
-    PassBounds { passes: 0, time: Duration::ZERO, least_left: Duration::ZERO };
+const PASSES: HandoffBounds =
+    HandoffBounds { passes: 2, time: Duration::MAX, least_left: Duration::ZERO };
+const NO_PASSES: HandoffBounds =
+    HandoffBounds { passes: 0, time: Duration::ZERO, least_left: Duration::ZERO };
 
 struct World {
     local: Local,
@@ -156,7 +156,7 @@ impl Server {
 }
 
 impl World {
-    fn new(bounds: PassBounds) -> Arc<World> {
+    fn new(bounds: HandoffBounds) -> Arc<World> {
         let (events, told) = Sink::new();
         let name = Name::new("", "model".into()).expect("a good name");
         let channel = Waiters::default().channel(name.channel());
@@ -411,7 +411,7 @@ fn in_thread(world: &Arc<World>, act: impl FnOnce(&World) + Send + 'static) -> J
 
 /// Runs all, and looks at what is left. How many visits ended with the lock.
 fn run(
-    bounds: PassBounds,
+    bounds: HandoffBounds,
     guests: impl IntoIterator<Item = Guest>,
     mishap: impl FnOnce(&World) + Send + 'static,
 ) -> usize {
@@ -579,16 +579,16 @@ fn all_mishaps_at_once() {
     });
 }
 
-/// Locks, leaks the guard, and ends.
-fn leak(world: &World) {
+/// Locks, detached holds the guard, and ends.
+fn detach(world: &World) {
     let lease = acquire(world, &Manners::default()).expect("nobody cancels");
-    world.local.leak(&lease.expect("it waits"));
+    world.local.detach(&lease.expect("it waits"));
 }
 
 /// What `Lock::unlock` does.
 fn unlock(world: &World) {
-    let leaked = world.local.leaked(|_| true, ThreadId::current(), world.now());
-    if let Some((lease, counted)) = leaked {
+    let detached = world.local.detached(|_| true, ThreadId::current(), world.now());
+    if let Some((lease, counted)) = detached {
         world.end_guard(&lease, counted);
     }
 }
@@ -598,7 +598,7 @@ fn a_hold_that_was_left_behind_is_ended_by_one_and_once() {
     for bounds in [PASSES, NO_PASSES] {
         check(move || {
             let world = World::new(bounds);
-            in_thread(&world, leak).join().expect("no thread of a model panics");
+            in_thread(&world, detach).join().expect("no thread of a model panics");
             let mut threads = vec![guest().start(&world), guest().start(&world)];
             threads.extend([in_thread(&world, unlock), in_thread(&world, unlock)]);
             threads.into_iter().for_each(|thread| thread.join().expect("no panic"));

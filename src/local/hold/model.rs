@@ -19,8 +19,8 @@ const fn at(seconds: u64) -> Moment {
     Moment::from_nanos(seconds * 1_000_000_000)
 }
 
-fn bounds() -> PassBounds {
-    PassBounds { passes: 1, time: Duration::MAX, least_left: Duration::ZERO }
+fn bounds() -> HandoffBounds {
+    HandoffBounds { passes: 1, time: Duration::MAX, least_left: Duration::ZERO }
 }
 
 fn lease() -> Arc<Hold> {

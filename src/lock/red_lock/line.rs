@@ -27,7 +27,7 @@ struct RedHoldEntry {
     quorum_hold: Arc<Quorum>,
     holder: Holder,
     guards: usize,
-    leaked: usize,
+    detached: usize,
 }
 
 /// What a caller wants.
@@ -101,7 +101,7 @@ impl RedQueue {
 
     pub(super) fn granted(&self, quorum_hold: &Arc<Quorum>, holder: Holder) {
         let held =
-            RedHoldEntry { quorum_hold: Arc::clone(quorum_hold), holder, guards: 1, leaked: 0 };
+            RedHoldEntry { quorum_hold: Arc::clone(quorum_hold), holder, guards: 1, detached: 0 };
         self.0.lock().holds.push(held);
     }
 
@@ -111,7 +111,7 @@ impl RedQueue {
         let mut state = self.0.lock();
         let Some(held) = state.held(quorum_hold) else { return true };
         held.guards = held.guards.saturating_sub(1);
-        held.guards + held.leaked == 0
+        held.guards + held.detached == 0
     }
 
     /// The hold is released, or lost: the next may ask.
@@ -121,19 +121,19 @@ impl RedQueue {
         state.wake_head();
     }
 
-    pub(super) fn leak(&self, quorum_hold: &Arc<Quorum>) {
+    pub(super) fn detach(&self, quorum_hold: &Arc<Quorum>) {
         if let Some(held) = self.0.lock().held(quorum_hold) {
             held.guards = held.guards.saturating_sub(1);
-            held.leaked += 1;
+            held.detached += 1;
         }
     }
 
-    /// The leaked hold that this thread may end: its own, or nobody's. It has a guard again.
-    pub(super) fn take_leaked(&self) -> Option<Arc<Quorum>> {
+    /// The detached hold that this thread may end: its own, or nobody's. It has a guard again.
+    pub(super) fn take_detached(&self) -> Option<Arc<Quorum>> {
         let (thread, mut state) = (ThreadId::current(), self.0.lock());
-        let own = |held: &RedHoldEntry| held.leaked > 0 && held.holder.is_thread(thread);
+        let own = |held: &RedHoldEntry| held.detached > 0 && held.holder.is_thread(thread);
         let nobodys = |held: &RedHoldEntry| {
-            held.holder.has_ended() || held.holder.is_owned() && held.leaked > 0
+            held.holder.has_ended() || held.holder.is_owned() && held.detached > 0
         };
         let valid = |held: &RedHoldEntry| nobodys(held) && held.quorum_hold.check().is_ok();
         let at = state.holds.iter().position(own);
@@ -142,8 +142,8 @@ impl RedQueue {
         let held = &mut state.holds[at];
         match held.holder.has_ended() {
             // All that a thread left behind is ended at once.
-            true => (held.guards, held.leaked) = (1, 0),
-            false => (held.guards, held.leaked) = (held.guards + 1, held.leaked - 1),
+            true => (held.guards, held.detached) = (1, 0),
+            false => (held.guards, held.detached) = (held.guards + 1, held.detached - 1),
         }
         Some(Arc::clone(&held.quorum_hold))
     }
@@ -152,7 +152,7 @@ impl RedQueue {
         let (thread, state) = (ThreadId::current(), self.0.lock());
         let own = state.holds.iter().find(|held| held.holder.is_thread(thread));
         let valid = own.filter(|held| held.quorum_hold.check().is_ok());
-        valid.map_or(0, |held| held.guards + held.leaked)
+        valid.map_or(0, |held| held.guards + held.detached)
     }
 }
 

@@ -424,7 +424,7 @@ impl Locking {
             lease,
             beside: None,
             patience: None,
-            fair_wait: Duration::ZERO,
+            fair_waiter_timeout: Duration::ZERO,
             threads: 1,
             wake: None,
         })

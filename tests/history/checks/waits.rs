@@ -1,4 +1,4 @@
-//! No wait outlasts the freeing of its lock by more than the poll bound and one response
+//! No wait outlasts the freeing of its lock by more than the poll interval and one response
 //! time-out.
 //!
 //! When a server had a lock free is not written down, but when it cannot have been held is:
@@ -31,7 +31,7 @@ fn for_the_dead(history: &History, attempts: &[&Attempt], waiting: &Attempt) -> 
         return 0;
     }
     let end = end(history, waiting).unwrap_or(Nanos::MAX);
-    let Bounds { poll, fair_wait, step, .. } = history.bounds;
+    let Bounds { poll, fair_waiter_timeout, step, .. } = history.bounds;
     let died = attempts.iter().filter(|attempt| attempt.outcome == Outcome::Unknown);
     let died: Vec<Nanos> = died
         .filter_map(|attempt| {
@@ -43,9 +43,9 @@ fn for_the_dead(history: &History, attempts: &[&Attempt], waiting: &Attempt) -> 
         .collect();
     // None has a place for longer: the lease that it saw, its time, and those of the dead before it.
     let longest = history.workers.iter().map(|worker| worker.lease).max().unwrap_or(0);
-    let kept = |dead: usize| longest + (dead as u64 + 1) * fair_wait + step;
+    let kept = |dead: usize| longest + (dead as u64 + 1) * fair_waiter_timeout + step;
     let dead = died.iter().filter(|at| waiting.asked < *at + kept(died.len())).count();
-    dead as u64 * (fair_wait + poll)
+    dead as u64 * (fair_waiter_timeout + poll)
 }
 
 /// How long each attempt has waited at a stretch while nobody can have held the lock and
@@ -97,7 +97,7 @@ fn taken<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
     // What it has left is released when it can be again.
     let released = |at| disturbed(at).map(|to| to.max(at) + bounds.response + bounds.slack);
     // What nobody releases: what it had sent may arrive when a disturbance is over.
-    let kept = history.lease(attempt).max(bounds.fair_wait) + bounds.step;
+    let kept = history.lease(attempt).max(bounds.fair_waiter_timeout) + bounds.step;
     let runs_out = |at: Nanos| disturbed(at).unwrap_or(at).max(at).saturating_add(kept);
     let (from, to) = match &attempt.outcome {
         Outcome::Unknown => (asked, runs_out(killed.unwrap_or(Nanos::MAX))),
@@ -152,7 +152,7 @@ mod tests {
     use crate::history::millis;
     use crate::history::record::End;
 
-    /// The poll bound, the response time-out and the slack of the examples.
+    /// The poll interval, the response time-out and the slack of the examples.
     const BOUND: u64 = 200;
 
     #[test]
@@ -223,7 +223,7 @@ mod tests {
             history.attempts.iter_mut().for_each(|it| it.wish.lock = lock.to_owned());
             broken(&history)
         };
-        // For each the fair wait and the poll bound.
+        // For each the fair wait and the poll interval.
         assert_eq!(late("fair-0", BOUND + 2 * 400, 95), []);
         assert_eq!(late("fair-0", BOUND + 2 * 400 + 1, 95), [Promise::Wait]);
         assert_eq!(late("plain-0", BOUND + 1, 95), [Promise::Wait]);

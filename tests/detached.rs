@@ -1,4 +1,4 @@
-//! Guards that are leaked or forgotten: who may end their holds, and until when
+//! Guards that are detached or forgotten: who may end their holds, and until when
 //! they are renewed.
 
 mod support;
@@ -45,12 +45,12 @@ fn elsewhere<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
 }
 
 #[test]
-fn a_thread_ends_the_hold_that_it_leaked_once() -> Result<()> {
+fn a_thread_ends_the_hold_that_it_detached_once() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let lock = client.lock("a");
     assert!(lock.unlock().is_err_and(|e| e.is_not_held()));
-    lock.lock()?.leak();
+    lock.lock()?.detach();
     assert!(exists(&server, "a") && lock.is_held() && lock.hold_count() == 1);
     client.lock("a").unlock()?;
     assert!(!exists(&server, "a") && !lock.is_held());
@@ -59,7 +59,7 @@ fn a_thread_ends_the_hold_that_it_leaked_once() -> Result<()> {
 }
 
 #[test]
-fn a_hold_without_a_leak_is_not_ended_by_its_lock() -> Result<()> {
+fn a_hold_without_a_detach_is_not_ended_by_its_lock() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let lock = client.lock("a");
@@ -73,18 +73,18 @@ fn a_hold_without_a_leak_is_not_ended_by_its_lock() -> Result<()> {
 }
 
 #[test]
-fn leaks_are_counted_beside_the_guards() -> Result<()> {
+fn detached_holds_are_counted_beside_the_guards() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let lock = client.lock("a");
     let (first, second, third) = (lock.lock()?, lock.lock()?, lock.lock()?);
-    first.leak();
-    second.leak();
+    first.detach();
+    second.detach();
     assert_eq!(lock.hold_count(), 3);
     lock.unlock()?;
     assert_eq!(lock.hold_count(), 2);
     third.unlock()?;
-    assert!(exists(&server, "a") && lock.hold_count() == 1, "a leak is left");
+    assert!(exists(&server, "a") && lock.hold_count() == 1, "a detach is left");
     let fourth = lock.lock()?;
     lock.unlock()?;
     assert!(lock.unlock().is_err_and(|e| e.is_not_held()), "what is left is a guard");
@@ -95,11 +95,11 @@ fn leaks_are_counted_beside_the_guards() -> Result<()> {
 }
 
 #[test]
-fn the_leak_of_a_live_thread_is_its_own_affair() -> Result<()> {
+fn the_detach_of_a_live_thread_is_its_own_affair() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let lock = client.lock("a");
-    lock.lock()?.leak();
+    lock.lock()?.detach();
     let other = lock.clone();
     let refused = elsewhere(move || (other.unlock(), other.try_lock().map(|got| got.is_some())));
     assert!(refused.0.is_err_and(|e| e.is_not_held()));
@@ -109,16 +109,16 @@ fn the_leak_of_a_live_thread_is_its_own_affair() -> Result<()> {
 }
 
 #[test]
-fn a_leaked_owned_hold_is_ended_from_any_thread() -> Result<()> {
+fn a_detached_owned_hold_is_ended_from_any_thread() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let lock = client.lock("a");
-    lock.lock_owned()?.leak();
+    lock.lock_owned()?.detach();
     let other = lock.clone();
     elsewhere(move || other.unlock())?;
     assert!(!exists(&server, "a"));
     assert!(lock.unlock().is_err_and(|e| e.is_not_held()));
-    lock.lock_owned()?.leak();
+    lock.lock_owned()?.detach();
     lock.unlock()?;
     assert!(!exists(&server, "a"));
     Ok(())
@@ -131,8 +131,8 @@ fn what_a_thread_left_behind_is_ended_by_any_other_in_one_go() -> Result<()> {
     for forgotten in [false, true] {
         let lock = client.lock("a");
         elsewhere(move || {
-            lock.lock()?.leak();
-            lock.lock()?.leak();
+            lock.lock()?.detach();
+            lock.lock()?.detach();
             if forgotten {
                 mem::forget(lock.lock()?);
             }
@@ -147,21 +147,21 @@ fn what_a_thread_left_behind_is_ended_by_any_other_in_one_go() -> Result<()> {
 }
 
 #[test]
-fn another_client_cannot_end_a_leaked_hold() -> Result<()> {
+fn another_client_cannot_end_a_detached_hold() -> Result<()> {
     let server = Server::start();
     let (client, other) = (Client::open(server.url())?, Client::open(server.url())?);
-    client.lock("a").lock_owned()?.leak();
+    client.lock("a").lock_owned()?.detach();
     assert!(other.lock("a").unlock().is_err_and(|e| e.is_not_held()));
     assert!(client.lock("b").unlock().is_err_and(|e| e.is_not_held()));
     client.lock("a").unlock()
 }
 
 #[test]
-fn ending_a_leaked_hold_that_was_lost_says_so() -> Result<()> {
+fn ending_a_detached_hold_that_was_lost_says_so() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let lock = client.lock("a");
-    lock.lock()?.leak();
+    lock.lock()?.detach();
     assert!(lock.force_unlock()?);
     assert!(lock.lock().is_err_and(|e| e.is_lost()), "this thread still has it on its books");
     assert!(lock.unlock().is_err_and(|e| e.is_lost()));
@@ -169,11 +169,11 @@ fn ending_a_leaked_hold_that_was_lost_says_so() -> Result<()> {
 }
 
 #[test]
-fn a_leaked_owned_hold_that_is_over_is_forgotten() -> Result<()> {
+fn a_detached_owned_hold_that_is_over_is_forgotten() -> Result<()> {
     let server = Server::start();
     let lock = Client::open(server.url())?.lock("a").with_lease(Duration::from_millis(20));
     for _ in 0..20 {
-        lock.try_lock_for_owned(MINUTE)?.expect("the one before is over").leak();
+        lock.try_lock_for_owned(MINUTE)?.expect("the one before is over").detach();
     }
     lock.try_lock_for_owned(MINUTE)?.expect("the one before is over").unlock()?;
     assert!(lock.unlock().is_err_and(|error| error.is_not_held()), "they were forgotten");
@@ -190,7 +190,7 @@ fn the_hold_of_a_thread_that_has_ended_is_renewed_no_more_and_others_get_in() ->
             let guard = lock.lock()?;
             match forgotten {
                 true => mem::forget(guard),
-                false => guard.leak(),
+                false => guard.detach(),
             }
             Result::Ok(())
         })?;
@@ -205,32 +205,32 @@ fn a_waiter_gets_in_when_the_lease_of_an_ended_thread_runs_out() -> Result<()> {
     let server = Server::start();
     let (client, _renewals) = brisk(&server);
     let lock = client.lock("a");
-    elsewhere(move || lock.lock().map(|guard| guard.leak()))?;
+    elsewhere(move || lock.lock().map(|guard| guard.detach()))?;
     client.lock("a").try_lock_for(MINUTE)?.expect("its lease runs out").unlock()
 }
 
 #[test]
-fn leaked_and_forgotten_guards_are_renewed_while_their_thread_lives() -> Result<()> {
+fn detached_and_forgotten_guards_are_renewed_while_their_thread_lives() -> Result<()> {
     let server = Server::start();
     let (client, renewals) = brisk(&server);
-    let (leaked, forgotten) = (client.lock("leaked"), client.lock("forgotten"));
-    leaked.lock()?.leak();
+    let (detached, forgotten) = (client.lock("detached"), client.lock("forgotten"));
+    detached.lock()?.detach();
     mem::forget(forgotten.lock()?);
     renewed(&renewals, 6);
-    assert!(leaked.is_held() && forgotten.is_held());
-    assert!(exists(&server, "leaked") && exists(&server, "forgotten"));
+    assert!(detached.is_held() && forgotten.is_held());
+    assert!(exists(&server, "detached") && exists(&server, "forgotten"));
     assert!(forgotten.unlock().is_err_and(|e| e.is_not_held()), "it looks like a live guard");
-    leaked.unlock()?;
-    assert!(!exists(&server, "leaked"));
+    detached.unlock()?;
+    assert!(!exists(&server, "detached"));
     Ok(())
 }
 
 #[test]
-fn a_leaked_owned_hold_is_renewed_after_the_end_of_the_thread_that_took_it() -> Result<()> {
+fn a_detached_owned_hold_is_renewed_after_the_end_of_the_thread_that_took_it() -> Result<()> {
     let server = Server::start();
     let (client, renewals) = brisk(&server);
     let lock = client.lock("a");
-    elsewhere(move || lock.lock_owned().map(|guard| guard.leak()))?;
+    elsewhere(move || lock.lock_owned().map(|guard| guard.detach()))?;
     renewed(&renewals, 4);
     assert!(exists(&server, "a"));
     client.lock("a").unlock()
@@ -304,13 +304,13 @@ fn a_thread_may_lock_while_its_locals_are_destroyed() -> Result<()> {
 }
 
 #[test]
-fn of_two_leaked_holds_the_one_that_is_held_is_ended_first() -> Result<()> {
+fn of_two_detached_holds_the_one_that_is_held_is_ended_first() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let lock = client.lock("a");
-    lock.lock_owned()?.leak();
+    lock.lock_owned()?.detach();
     assert!(lock.force_unlock()?);
-    lock.lock_owned()?.leak();
+    lock.lock_owned()?.detach();
     lock.unlock()?;
     assert!(!exists(&server, "a"));
     Ok(())
