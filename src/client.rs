@@ -171,7 +171,7 @@ impl Builder {
     /// [`is_timeout`](crate::Error::is_timeout), and the next call tries again.
     /// [`Client::ping`] says whether it would succeed. With a cluster the first call that reaches
     /// a node also learns of the others. The look at how the servers are set up
-    /// ([`audit`](Builder::audit)) comes when leases are first renewed.
+    /// ([`audit`](Builder::audit_policy)) comes when leases are first renewed.
     ///
     /// # Errors
     /// [`is_configuration`](crate::Error::is_configuration) for a URL or settings that cannot be

@@ -73,7 +73,7 @@ pub trait Events: Send + Sync {
         let _ = event;
     }
     /// A server is set up in a way that endangers locks; see
-    /// [`Builder::audit`](crate::Builder::audit).
+    /// [`Builder::audit`](crate::Builder::audit_policy).
     fn audit(&self, event: &Audit) {
         let _ = event;
     }

@@ -304,7 +304,7 @@ impl Builder {
     /// from ours. A server in cluster mode to which [`single`](Builder::single) leads is reported
     /// too, and never refused. That takes the right to `INFO`, `CONFIG GET` and `TIME`; what may not be
     /// read counts as good.
-    pub fn audit(mut self, audit_policy: AuditPolicy) -> Builder {
+    pub fn audit_policy(mut self, audit_policy: AuditPolicy) -> Builder {
         self.audit_policy = audit_policy;
         self
     }
