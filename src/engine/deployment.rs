@@ -57,13 +57,13 @@ impl Deployment {
     ) -> Deployment {
         let name = format!("{name}:scout");
         let (route, cluster) = match servers {
-            Servers::One(address) => (Route::To(Arc::new(address)), None),
-            Servers::Named { master, sentinels, like } => {
+            Servers::Single(address) => (Route::To(Arc::new(address)), None),
+            Servers::Sentinel { master, sentinels, template } => {
                 let name = name.clone();
-                let sentinels = Sentinels::new(master, sentinels, like, name, timeouts);
+                let sentinels = Sentinels::new(master, sentinels, template, name, timeouts);
                 (Route::Master(Arc::new(sentinels)), None)
             }
-            Servers::Nodes(seeds) => {
+            Servers::Cluster(seeds) => {
                 let cluster = Arc::new(Cluster::new(seeds, name.clone(), timeouts));
                 (Route::Node(Arc::clone(&cluster)), Some(cluster))
             }

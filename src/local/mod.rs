@@ -454,7 +454,12 @@ impl Local {
 
     /// Whether this thread has the lock, and cannot get it again: as another kind, or as an
     /// owned guard.
-    pub(crate) fn bars_itself(&self, rules: &dyn KindRules, owned: bool, now: Moment) -> bool {
+    pub(crate) fn blocks_own_thread(
+        &self,
+        rules: &dyn KindRules,
+        owned: bool,
+        now: Moment,
+    ) -> bool {
         let state = self.state.lock();
         let other = |held: &HoldEntry| owned || held.lease.rules().kind() != rules.kind();
         let mut own = state.own(ThreadId::current());

@@ -215,7 +215,9 @@ impl<P: LockKind> Lock<P> {
     /// [`lock_owned`](Lock::lock_owned).)
     /// And those of [every verb](Lock#errors-that-every-verb-can-give).
     pub fn lock(&self) -> Result<Guard<P>> {
-        self.attempt(Patience::Forever, false, |hold| hold.ok_or_else(never).map(Guard::new))
+        self.attempt(Patience::Forever, false, |hold| {
+            hold.ok_or_else(endless_wait_ended).map(Guard::new)
+        })
     }
 
     /// Takes the lock if it is free, without waiting: `None` if it is not.
@@ -261,7 +263,9 @@ impl<P: LockKind> Lock<P> {
     /// Those of [`lock`](Lock::lock), and [`is_deadlock`](Error::is_deadlock) if this
     /// thread has a guard of this lock.
     pub fn lock_owned(&self) -> Result<OwnedGuard<P>> {
-        self.attempt(Patience::Forever, true, |hold| hold.ok_or_else(never).map(OwnedGuard::new))
+        self.attempt(Patience::Forever, true, |hold| {
+            hold.ok_or_else(endless_wait_ended).map(OwnedGuard::new)
+        })
     }
 
     /// Like [`try_lock`](Lock::try_lock), but the guard is no thread's and can be sent.
@@ -451,9 +455,9 @@ impl<P: LockKind> Lock<P> {
     }
 
     /// Whether this thread has the lock, and cannot get it again as this one.
-    pub(crate) fn bars_itself(&self, owned: bool) -> bool {
+    pub(crate) fn blocks_own_thread(&self, owned: bool) -> bool {
         let bars = |context: &Arc<LockContext>| {
-            context.local.bars_itself(self.rules(), owned, clock::now())
+            context.local.blocks_own_thread(self.rules(), owned, clock::now())
         };
         self.context.as_ref().is_ok_and(bars)
     }
@@ -486,11 +490,14 @@ impl<P: LockKind> Lock<P> {
         guard: impl FnOnce(Option<HoldHandle>) -> Result<G>,
     ) -> Result<G> {
         let terms = AcquireOptions { patience, owned, lease: None, cancel: None, on_behalf: None };
-        self.ask_on(&terms)?.acquire().and_then(guard)
+        self.acquire_call(&terms)?.acquire().and_then(guard)
     }
 
     /// What it asks for on these terms.
-    pub(crate) fn ask_on<'a>(&'a self, terms: &AcquireOptions<'a>) -> Result<AcquireCall<'a>> {
+    pub(crate) fn acquire_call<'a>(
+        &'a self,
+        terms: &AcquireOptions<'a>,
+    ) -> Result<AcquireCall<'a>> {
         let lease = terms.lease.or(self.lease).map(release::checked_lease).transpose();
         let named = |error| self.named(error);
         Ok(AcquireCall {
@@ -536,6 +543,6 @@ fn owned_guard<P: LockKind>(hold: Option<HoldHandle>) -> Result<Option<OwnedGuar
 }
 
 /// What a wait without end says if it ends for no reason, which it does not.
-pub(crate) fn never() -> Error {
+pub(crate) fn endless_wait_ended() -> Error {
     Error::new(ErrorKind::Timeout, "a wait without end has ended")
 }

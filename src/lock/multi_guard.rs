@@ -29,9 +29,9 @@ pub(crate) trait GuardSet: Send + Sync + UnwindSafe + RefUnwindSafe {
 }
 
 /// The holds on all members of a lock, in its order.
-pub(crate) struct All(pub(crate) Vec<HoldHandle>);
+pub(crate) struct AllHolds(pub(crate) Vec<HoldHandle>);
 
-impl GuardSet for All {
+impl GuardSet for AllHolds {
     fn check(&self) -> Result<()> {
         self.0.iter().try_for_each(HoldHandle::check)
     }

@@ -28,7 +28,7 @@ use crate::kind::plain::Plain;
 use crate::kind::rules::{KindRules as _, LockKind};
 use crate::lock::batch::{self, BatchOutcome};
 use crate::lock::handle::{AcquireOptions, Lock};
-use crate::lock::multi_guard::{All, GuardSet, MultiGuard, OwnedMultiGuard};
+use crate::lock::multi_guard::{AllHolds, GuardSet, MultiGuard, OwnedMultiGuard};
 use crate::util::clock::{self, Patience, doubled, jittered};
 use crate::util::sync::Parker;
 
@@ -68,7 +68,7 @@ pub(crate) trait MultiMember: fmt::Debug + Send + Sync + RefUnwindSafe {
 
 impl<P: LockKind> MultiMember for Lock<P> {
     fn ask<'a>(&'a self, terms: &AcquireOptions<'a>) -> Result<AcquireCall<'a>> {
-        self.ask_on(terms)
+        self.acquire_call(terms)
     }
     fn count(&self) -> usize {
         self.hold_count()
@@ -261,7 +261,7 @@ impl MultiLock {
         let by = if patience == Patience::None { self.bound().end() } else { patience.deadline() };
         let all = all?.into_iter().map(|attempt| AcquireCall { by, ..attempt }).collect();
         let all = MultiAcquire { all, patience };
-        Ok(all.acquire()?.map(|holds| Box::new(All(holds)) as Box<dyn GuardSet>))
+        Ok(all.acquire()?.map(|holds| Box::new(AllHolds(holds)) as Box<dyn GuardSet>))
     }
 }
 
@@ -419,7 +419,7 @@ macro_rules! many_verbs {
             pub fn lock(&self) -> Result<MultiGuard> {
                 self.acquire(Patience::Forever, false)?
                     .map(MultiGuard::new)
-                    .ok_or_else($crate::lock::handle::never)
+                    .ok_or_else($crate::lock::handle::endless_wait_ended)
             }
 
             /// Takes it if that is possible without waiting: `None` if it is not.
@@ -456,7 +456,7 @@ macro_rules! many_verbs {
             pub fn lock_owned(&self) -> Result<OwnedMultiGuard> {
                 self.acquire(Patience::Forever, true)?
                     .map(OwnedMultiGuard::new)
-                    .ok_or_else($crate::lock::handle::never)
+                    .ok_or_else($crate::lock::handle::endless_wait_ended)
             }
 
             /// Like `try_lock`, but the guard is no thread's and can be sent.

@@ -291,7 +291,8 @@ impl RedLock {
     /// An error if this thread holds the plain locks of so many servers otherwise that it would
     /// wait for itself.
     fn check_own_way(&self, owned: bool) -> Result<()> {
-        let barred = self.members.iter().filter(|member| member.lock.bars_itself(owned)).count();
+        let barred =
+            self.members.iter().filter(|member| member.lock.blocks_own_thread(owned)).count();
         let held_here = self.line.count() > 0;
         match !held_here && barred > self.members.len() - self.quorum() {
             true => Err(line::deadlock()),
@@ -592,7 +593,7 @@ fn take(
 ) -> Result<Option<HoldHandle>> {
     let (patience, owned) = (Patience::None, holder.is_owned());
     let terms = AcquireOptions { patience, owned, lease, cancel, on_behalf: Some(holder) };
-    match (AcquireCall { by, ..lock.ask_on(&terms)? }).acquire() {
+    match (AcquireCall { by, ..lock.acquire_call(&terms)? }).acquire() {
         // What is left there of a hold that was lost with its majority goes soon.
         Err(error) if error.is_lost() => Ok(None),
         outcome => outcome,
