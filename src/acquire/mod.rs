@@ -44,7 +44,7 @@ use crate::local::hold::{self, Grant, Hold};
 use crate::local::queue::Ticket;
 use crate::local::table::{EntryOutcome, EntryRequest};
 use crate::local::{Caller, Turn};
-use crate::pool::At;
+use crate::pool::Target;
 use crate::pool::request::{Answer, BackgroundTask, Request};
 use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment, Patience};
@@ -229,7 +229,7 @@ impl<'a> Acquire<'a> {
         let (engine, rules, hold) = (&attempt.context.engine, attempt.rules, HoldId::next());
         let owner = Owner::new(engine.id, hold, rules.suffix());
         Acquire {
-            _call: engine.call(),
+            _call: engine.begin_call(),
             attempt,
             caller,
             ticket,
@@ -385,7 +385,7 @@ impl<'a> Acquire<'a> {
             self.threads = self.wants_threads();
         }
         let question = self.question(wanted.as_deref());
-        let at = self.open.map_or(At::near(connection), At::Behind);
+        let at = self.open.map_or(Target::prefer(connection), Target::Only);
         self.generation = engine.router.generation();
         let pending = engine.router.queue(question, at);
         match engine.router.wait(pending, &self.attempt.limit()) {
@@ -535,7 +535,7 @@ impl<'a> Acquire<'a> {
             self.schedule.listens(&listening, &channel, engine.listeners.session());
             self.listening = Some(listening);
         }
-        engine.hear(&channel);
+        engine.request_subscription(&channel);
     }
 
     /// The deadline has passed: without an answer to the last question, its own or that

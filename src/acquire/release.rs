@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::local::hold::{self, Hold, HoldStatus};
 use crate::local::table::Counted;
 use crate::local::{Ended, Local};
-use crate::pool::At;
+use crate::pool::Target;
 use crate::pool::request::{Answer, BackgroundTask, Failure, Request};
 use crate::pool::router::RoutedCall;
 use crate::util::clock;
@@ -143,7 +143,7 @@ impl HoldHandle {
         for _ in 0..ANEW {
             let (generation, extension) =
                 (router.generation(), watchdog::extension(&self.watched(), lease));
-            let answer = router.call(extension, At::behind(self.lease.may_run_late()), limit)?;
+            let answer = router.call(extension, Target::only(self.lease.may_run_late()), limit)?;
             if router.generation() == generation {
                 return Ok(answer);
             }
@@ -202,7 +202,7 @@ impl HoldHandle {
         let pool = &self.context.engine.router;
         let mut queued = None;
         let ended = self.context.local.end(&self.lease, counted, clock::now, || {
-            let at = self.lease.may_run_late().map_or(At::near(near), At::Behind);
+            let at = self.lease.may_run_late().map_or(Target::prefer(near), Target::Only);
             queued.insert(pool.queue(self.release(), at)).connection
         });
         self.after(&ended);
@@ -210,7 +210,7 @@ impl HoldHandle {
     }
 
     fn wait_for(&self, pending: RoutedCall, bound: Bound) -> Result<()> {
-        let _call = self.context.engine.call();
+        let _call = self.context.engine.begin_call();
         let pool = &self.context.engine.router;
         let (connection, outcome) = pool.wait(pending, &self.context.engine.limit(bound));
         match &outcome {
@@ -304,7 +304,7 @@ impl PendingRelease {
     /// Writes the release, if that needs no waiting.
     pub(crate) fn post(&self) {
         if let Some(queued) = &self.queued {
-            self.hold.context.engine.router.post(queued.connection);
+            self.hold.context.engine.router.flush(queued.connection);
         }
     }
 

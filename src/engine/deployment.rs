@@ -167,7 +167,7 @@ impl Deployment {
 /// Whether the nodes have messages that go to shards. Redisson asks the same question, so that
 /// both come to the same answer. A node that cannot say is no answer: the next one is asked.
 fn shards(cluster: &Cluster, name: &str, timeouts: Timeouts) -> Result<bool> {
-    cluster.server_expiry_bound(|address| {
+    cluster.with_any_node(|address| {
         let mut conn = Connection::open(address, timeouts, name.to_owned(), &[])?.conn;
         match conn.ask(&Call::command(&[b"PUBSUB", b"SHARDNUMSUB"])) {
             Ok(_) => Ok(true),

@@ -200,14 +200,14 @@ impl Engine {
 
     /// Has a listener hear the channel, on which a caller has registered that was refused and
     /// has told the listener, if a script could.
-    pub(crate) fn hear(&self, channel: &Channel) {
+    pub(crate) fn request_subscription(&self, channel: &Channel) {
         self.send(self.listeners.call(channel));
     }
 
     /// Has a listener subscribe to a channel that somebody waits on.
-    pub(crate) fn listen_to(&self, channel: &Channel) {
+    pub(crate) fn subscribe(&self, channel: &Channel) {
         self.send(self.listeners.tell(channel));
-        self.hear(channel);
+        self.request_subscription(channel);
     }
 
     /// Sends what nobody waits for, once.
@@ -219,7 +219,7 @@ impl Engine {
     }
 
     /// Counts a call until it is dropped: [`Engine::close`] waits for what it leaves behind.
-    pub(crate) fn call(&self) -> UnderWay<'_> {
+    pub(crate) fn begin_call(&self) -> UnderWay<'_> {
         self.calls.fetch_add(1, Ordering::AcqRel);
         UnderWay(&self.calls)
     }
@@ -341,8 +341,8 @@ fn timeouts(settings: &Builder) -> Timeouts {
 fn audit(router: &Router, auditor: &Auditor, audit_policy: AuditPolicy) -> Result<()> {
     match (router, audit_policy) {
         (Router::Nodes(_), AuditPolicy::Report | AuditPolicy::Ignore) => Ok(()),
-        _ => router.all().into_iter().try_for_each(|(server, connection)| {
-            auditor.look(server, |schedule| router.ask_all(schedule, connection))
+        _ => router.servers().into_iter().try_for_each(|(server, connection)| {
+            auditor.look(server, |schedule| router.call_all(schedule, connection))
         }),
     }
 }

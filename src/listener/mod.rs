@@ -355,7 +355,7 @@ impl<'a> Subscriber<'a> {
             return Err(Error::new(ErrorKind::Connection, "another node serves its channel now"));
         }
         if let Some(Shard { cluster, .. }) = &self.settings.shard {
-            cluster.doubt();
+            cluster.request_refresh();
         }
         self.give_up(&channel);
         Ok(())
@@ -370,7 +370,7 @@ impl<'a> Subscriber<'a> {
                 {
                     cluster.set_owner(slot, owner);
                 }
-                cluster.doubt();
+                cluster.request_refresh();
                 // Else it was one that is given up anyway.
                 channel.into_iter().for_each(|channel| self.give_up(&channel));
                 Ok(())

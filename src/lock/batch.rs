@@ -19,7 +19,7 @@ use crate::local::Caller;
 use crate::local::hold::{self, Grant};
 use crate::local::queue::Ticket;
 use crate::local::table::{EntryOutcome, EntryRequest};
-use crate::pool::At;
+use crate::pool::Target;
 use crate::pool::request::{Answer, BackgroundTask, Failure, Request};
 use crate::topology::route::Generation;
 use crate::util::clock;
@@ -174,14 +174,14 @@ impl<'a> BatchQuestion<'a> {
     /// The answer, and how many moves there had been before it was asked for. What came from
     /// a server that was left meanwhile says nothing.
     fn ask(&self) -> Result<(Answer, Generation)> {
-        let _call = self.first.attempt.context.engine.call();
+        let _call = self.first.attempt.context.engine.begin_call();
         let router = &self.first.attempt.context.engine.router;
         let mut near = self.asked.iter().find_map(|one| one.attempt.context.local.background());
         let limit = self.first.attempt.limit();
         for _ in 0..ANEW {
             let generation = router.generation();
-            let pending = router.queue(self.call(), At::near(near));
-            let (connection, outcome) = router.wait_at_once(pending, &limit);
+            let pending = router.queue(self.call(), Target::prefer(near));
+            let (connection, outcome) = router.wait_without_retry(pending, &limit);
             let unanswered = |failure: &Failure| {
                 if failure.is_written() {
                     self.undo(connection);

@@ -22,7 +22,7 @@ use crate::kind::spin::Spin;
 use crate::listener::channels::Channel;
 use crate::local::hold::Hold;
 use crate::lock::guard::{Guard, OwnedGuard};
-use crate::pool::At;
+use crate::pool::Target;
 use crate::util::clock::{self, Patience};
 
 /// A lock of one name, for as many threads, processes and machines as there are.
@@ -347,12 +347,12 @@ impl<P: LockKind> Lock<P> {
         let (left, limit) = (self.rules().left(local.name()), engine.limit(bound));
         engine.ready(&limit)?;
         // That question may be sent again, over a new connection if the old one is dead.
-        let left = engine.router.call(left, At::near(local.background()), &limit)?;
+        let left = engine.router.call(left, Target::prefer(local.background()), &limit)?;
         if remaining(left.reply)?.is_none() {
             return Ok(ReleaseReply::NotHeld);
         }
         let answer =
-            engine.router.call(command(local.name()), At::Behind(left.connection), &limit)?;
+            engine.router.call(command(local.name()), Target::Only(left.connection), &limit)?;
         rules::freed(answer.reply)
     }
 
@@ -405,7 +405,7 @@ impl<P: LockKind> Lock<P> {
         engine.check_open()?;
         let (left, limit) = (self.rules().left(local.name()), engine.limit(bound));
         engine.ready(&limit)?;
-        let answer = engine.router.call(left, At::near(local.background()), &limit)?;
+        let answer = engine.router.call(left, Target::prefer(local.background()), &limit)?;
         remaining(answer.reply)
     }
 

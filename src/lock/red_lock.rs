@@ -503,7 +503,7 @@ impl<'a> RedAcquire<'a> {
         for RedMember { engine, lock } in &self.lock.members {
             if let Some(channel) = lock.channel() {
                 self.listening.push(Channel::wait(&channel, &self.parker));
-                engine.listen_to(&channel);
+                engine.subscribe(&channel);
             }
         }
         self.messages = self.messages();

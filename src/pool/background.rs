@@ -38,7 +38,7 @@ pub(crate) trait Rerouter: Send + Sync {
     ) -> Option<Request>;
 
     /// A server could not be reached: another may serve by now what it served.
-    fn doubt(&self);
+    fn request_refresh(&self);
 }
 
 /// Why nobody runs a command that the nodes of a cluster send to each other.
@@ -206,9 +206,9 @@ impl RetryQueue {
     }
 
     /// Who serves what may have changed.
-    fn doubt(&self) {
+    fn request_refresh(&self) {
         if let Some(router) = self.router.get().and_then(Weak::upgrade) {
-            router.doubt();
+            router.request_refresh();
         }
     }
 
@@ -342,7 +342,7 @@ impl Observer for RetryQueue {
     fn failed(&self, connection: ConnectionId, request: Request, error: Error) {
         let (now, until) = (clock::now(), request.until());
         if error.is_unanswered() {
-            self.doubt();
+            self.request_refresh();
         }
         if !error.is_final() && now < until {
             self.delay(connection, request, |state| state.retry(now));
@@ -366,7 +366,7 @@ impl Observer for RetryQueue {
             false => Some(request),
         };
         if let Some(request) = back {
-            self.doubt();
+            self.request_refresh();
             let error = if error.is_passing() { error } else { no_agreement() };
             self.failed(connection, request, error);
         }

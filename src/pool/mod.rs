@@ -119,40 +119,40 @@ pub(crate) struct QueuedCall {
 
 /// On which lane a command is to be sent.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum At {
+pub(crate) enum Target {
     Any,
     /// On that one if it can be, behind all that is queued there.
-    Near(ConnectionId),
+    Prefer(ConnectionId),
     /// On that one and no other.
-    Behind(ConnectionId),
+    Only(ConnectionId),
 }
 
-impl At {
+impl Target {
     /// Near that lane, if there is one.
-    pub(crate) fn near(connection: Option<ConnectionId>) -> At {
-        connection.map_or(At::Any, At::Near)
+    pub(crate) fn prefer(connection: Option<ConnectionId>) -> Target {
+        connection.map_or(Target::Any, Target::Prefer)
     }
 
     /// The lane that was named.
     pub(crate) fn connection(self) -> Option<ConnectionId> {
         match self {
-            At::Any => None,
-            At::Near(connection) | At::Behind(connection) => Some(connection),
+            Target::Any => None,
+            Target::Prefer(connection) | Target::Only(connection) => Some(connection),
         }
     }
 
     /// The same on another server.
-    pub(crate) fn on(self, node: u32) -> At {
+    pub(crate) fn on(self, node: u32) -> Target {
         match self {
-            At::Any => At::Any,
-            At::Near(connection) => At::Near(ConnectionId { node, ..connection }),
-            At::Behind(connection) => At::Behind(ConnectionId { node, ..connection }),
+            Target::Any => Target::Any,
+            Target::Prefer(connection) => Target::Prefer(ConnectionId { node, ..connection }),
+            Target::Only(connection) => Target::Only(ConnectionId { node, ..connection }),
         }
     }
 
     /// Behind what went there, if something did.
-    pub(crate) fn behind(connection: Option<ConnectionId>) -> At {
-        connection.map_or(At::Any, At::Behind)
+    pub(crate) fn only(connection: Option<ConnectionId>) -> Target {
+        connection.map_or(Target::Any, Target::Only)
     }
 }
 
@@ -280,13 +280,13 @@ impl Pool {
 
     /// Sends a command and waits for its answer.
     #[cfg(all(test, leasehold_model))]
-    pub(crate) fn call(&self, call: Call, at: At) -> Result<crate::pool::request::Answer> {
+    pub(crate) fn call(&self, call: Call, at: Target) -> Result<crate::pool::request::Answer> {
         let pending = self.queue(call, at);
         self.wait(pending, &Limit::none()).1.map_err(Failure::into_error)
     }
 
     /// The first half of [`Pool::call`]: takes a place in line and does no I/O.
-    pub(crate) fn queue(&self, call: Call, at: At) -> QueuedCall {
+    pub(crate) fn queue(&self, call: Call, at: Target) -> QueuedCall {
         let (request, slot) = Request::awaited(call);
         self.queue_request(request, slot, at)
     }
@@ -303,21 +303,21 @@ impl Pool {
         self.queue_request(
             request,
             slot,
-            At::Behind(ConnectionId::at(self.shared.node, connection)),
+            Target::Only(ConnectionId::at(self.shared.node, connection)),
         )
     }
 
-    fn queue_request(&self, request: Request, slot: Arc<ReplySlot>, at: At) -> QueuedCall {
+    fn queue_request(&self, request: Request, slot: Arc<ReplySlot>, at: Target) -> QueuedCall {
         let (connection, may_move) = match at {
-            At::Any => (None, true),
-            At::Near(connection) => (Some(connection), true),
-            At::Behind(connection) => (Some(connection), false),
+            Target::Any => (None, true),
+            Target::Prefer(connection) => (Some(connection), true),
+            Target::Only(connection) => (Some(connection), false),
         };
         QueuedCall { connection: self.shared.queue(request, connection), slot, may_move }
     }
 
     /// Writes what is queued on that lane, if that needs no waiting.
-    pub(crate) fn post(&self, connection: ConnectionId) {
+    pub(crate) fn flush(&self, connection: ConnectionId) {
         self.shared.connection(connection).post();
     }
 
@@ -358,7 +358,7 @@ impl Pool {
             && !failure.error.is_pool_timeout();
         match (self.shared.connected().filter(|_| waits), failure) {
             (Some(other), Failure { unsent: Some(call), .. }) => {
-                self.wait(self.queue(*call, At::Behind(other)), limit)
+                self.wait(self.queue(*call, Target::Only(other)), limit)
             }
             (_, failure) => (connection, Err(failure)),
         }

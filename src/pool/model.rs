@@ -176,7 +176,7 @@ fn what_is_owed_beside_calls_is_sent() {
     check(|| {
         let world = World::new();
         let call = |world: &World| {
-            let answer = world.pool.call(echo("b"), At::Any).expect("nothing is wrong here");
+            let answer = world.pool.call(echo("b"), Target::Any).expect("nothing is wrong here");
             assert_eq!(answer.reply, crate::command::script::Reply::Text(b"b".into()));
         };
         join([
@@ -214,7 +214,7 @@ fn what_failed_is_tried_again_as_soon_as_there_is_a_connection() {
         world.server.plan(Mishap::Broken { ran: 0, answered: 0 });
         world.server.plan(Mishap::Unreachable);
         let call = |world: &World| {
-            while world.pool.call(echo("b"), At::Behind(ConnectionId::at(0, 0))).is_err() {
+            while world.pool.call(echo("b"), Target::Only(ConnectionId::at(0, 0))).is_err() {
                 model::yield_now();
             }
         };

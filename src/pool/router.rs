@@ -20,7 +20,7 @@ use crate::command::name::slot;
 use crate::command::script::{Call, ConnectionId, Reply};
 use crate::error::{self, Direction, Error};
 use crate::pool::request::{self, Answer, Failure, Outcome, Redirected, Request};
-use crate::pool::{self, At, Pool, PoolSettings, Rerouter, no_agreement};
+use crate::pool::{self, Pool, PoolSettings, Rerouter, Target, no_agreement};
 use crate::topology::cluster::Cluster;
 use crate::topology::failover::OnReconnect;
 use crate::topology::route::{Generation, Route};
@@ -106,11 +106,13 @@ impl Router {
     /// Asks all servers that serve something for a word. An error if one of them has none.
     pub(crate) fn ping(&self, limit: &Limit<'_>) -> error::Result<()> {
         let ping = |connection: &ConnectionId| {
-            self.queue(Call::command(&[b"PING"]), At::Near(*connection))
+            self.queue(Call::command(&[b"PING"]), Target::Prefer(*connection))
         };
         let connections = match self {
             Router::One(pool, _) => vec![pool.first_connection()],
-            Router::Nodes(_) => self.all().into_iter().map(|(_, connection)| connection).collect(),
+            Router::Nodes(_) => {
+                self.servers().into_iter().map(|(_, connection)| connection).collect()
+            }
         };
         let pending: Vec<_> = connections.iter().map(ping).collect();
         let answers = pending.into_iter().map(|it| self.wait(it, limit).1);
@@ -187,7 +189,7 @@ impl Router {
     }
 
     /// The servers whose private lane has a connection, with that lane.
-    pub(crate) fn connected(&self) -> Vec<(Arc<str>, ConnectionId)> {
+    pub(crate) fn connected_servers(&self) -> Vec<(Arc<str>, ConnectionId)> {
         let pools = self.pools();
         let connected = pools.iter().filter(|pool| pool.is_private_connected());
         connected.filter_map(|pool| Some((pool.server()?, pool.private_connection()))).collect()
@@ -195,7 +197,7 @@ impl Router {
 
     /// All servers that are known to serve something, with a lane of each that may have to be
     /// connected first.
-    pub(crate) fn all(&self) -> Vec<(Arc<str>, ConnectionId)> {
+    pub(crate) fn servers(&self) -> Vec<(Arc<str>, ConnectionId)> {
         let pools = match self {
             Router::One(..) => self.pools(),
             Router::Nodes(nodes) => {
@@ -213,34 +215,38 @@ impl Router {
     }
 
     /// Sends a command and waits for its answer.
-    pub(crate) fn call(&self, call: Call, at: At, limit: &Limit<'_>) -> error::Result<Answer> {
+    pub(crate) fn call(&self, call: Call, at: Target, limit: &Limit<'_>) -> error::Result<Answer> {
         let pending = self.queue(call, at);
         self.wait(pending, limit).1.map_err(Failure::into_error)
     }
 
     /// Sends commands in one write to the server of that lane; the replies of those that were
     /// not refused.
-    pub(crate) fn ask_all(&self, calls: Vec<Call>, connection: ConnectionId) -> Vec<Reply> {
+    pub(crate) fn call_all(&self, calls: Vec<Call>, connection: ConnectionId) -> Vec<Reply> {
         let pending: Vec<_> =
-            calls.into_iter().map(|call| self.queue(call, At::Behind(connection))).collect();
+            calls.into_iter().map(|call| self.queue(call, Target::Only(connection))).collect();
         let answers = pending.into_iter().map(|pending| self.wait(pending, &Limit::none()).1);
         answers.filter_map(|outcome| outcome.ok().map(|answer| answer.reply)).collect()
     }
 
     /// Asks each server on its private lane, in one write to each; the numbers of the nodes,
     /// their addresses and the outcomes. Of several only those to which that is connected.
-    pub(crate) fn ask_each(&self, call: impl Fn() -> Call) -> Vec<(u32, Arc<str>, Outcome)> {
+    pub(crate) fn call_each_server(
+        &self,
+        call: impl Fn() -> Call,
+    ) -> Vec<(u32, Arc<str>, Outcome)> {
         let pools = self.pools().into_iter();
         let asked = pools.filter(|pool| !self.is_cluster() || pool.is_private_connected());
         let asked = asked.filter_map(|pool| Some((pool.server()?, pool.private_connection())));
         let asked = asked.map(|(server, connection)| {
-            let pending = self.queue(call(), At::Behind(connection));
-            self.post(connection);
+            let pending = self.queue(call(), Target::Only(connection));
+            self.flush(connection);
             (connection.node, server, pending)
         });
         let asked: Vec<_> = asked.collect();
-        let wait =
-            |(node, server, pending)| (node, server, self.wait_at_once(pending, &Limit::none()).1);
+        let wait = |(node, server, pending)| {
+            (node, server, self.wait_without_retry(pending, &Limit::none()).1)
+        };
         asked.into_iter().map(wait).collect()
     }
 
@@ -253,7 +259,7 @@ impl Router {
     }
 
     /// The first half of [`Router::call`]: takes a place in line and does no I/O.
-    pub(crate) fn queue(&self, call: Call, at: At) -> RoutedCall {
+    pub(crate) fn queue(&self, call: Call, at: Target) -> RoutedCall {
         match self {
             Router::One(pool, _) => RoutedCall::of(pool.queue(call, at)),
             Router::Nodes(nodes) => {
@@ -270,25 +276,26 @@ impl Router {
     pub(crate) fn queue_private(&self, call: Call) -> Result<RoutedCall, Option<Error>> {
         match self {
             Router::One(pool, _) => {
-                Ok(RoutedCall::of(pool.queue(call, At::Behind(pool.private_connection()))))
+                Ok(RoutedCall::of(pool.queue(call, Target::Only(pool.private_connection()))))
             }
             Router::Nodes(nodes) => {
-                let (pool, _) = nodes.place(call.key(), At::Any);
-                pool.connect_private()
-                    .inspect_err(|error| error.iter().for_each(|_| nodes.cluster.doubt()))?;
+                let (pool, _) = nodes.place(call.key(), Target::Any);
+                pool.connect_private().inspect_err(|error| {
+                    error.iter().for_each(|_| nodes.cluster.request_refresh())
+                })?;
                 let connection = pool.private_connection();
-                let queued = pool.queue(nodes.translated(call), At::Behind(connection));
-                pool.post(connection);
+                let queued = pool.queue(nodes.translated(call), Target::Only(connection));
+                pool.flush(connection);
                 Ok(RoutedCall::at(pool, queued))
             }
         }
     }
 
     /// Writes what is queued on that lane, if that needs no waiting.
-    pub(crate) fn post(&self, connection: ConnectionId) {
+    pub(crate) fn flush(&self, connection: ConnectionId) {
         match self {
-            Router::One(pool, _) => pool.post(connection),
-            Router::Nodes(nodes) => nodes.pool(connection.node).post(connection),
+            Router::One(pool, _) => pool.flush(connection),
+            Router::Nodes(nodes) => nodes.pool(connection.node).flush(connection),
         }
     }
 
@@ -303,7 +310,7 @@ impl Router {
 
     /// The same for a question about several keys, or from who must not pause: nothing is sent
     /// again because it is too early for it.
-    pub(crate) fn wait_at_once(
+    pub(crate) fn wait_without_retry(
         &self,
         pending: RoutedCall,
         limit: &Limit<'_>,
@@ -330,7 +337,7 @@ impl Router {
         match self {
             Router::One(pool, _) => pool.submit(background, connection),
             Router::Nodes(nodes) => {
-                let (pool, at) = nodes.place(background.call.key(), At::behind(connection));
+                let (pool, at) = nodes.place(background.call.key(), Target::only(connection));
                 let background = Request { call: nodes.translated(background.call), ..background };
                 pool.submit(background, at.connection())
             }
@@ -409,7 +416,7 @@ impl NodePools {
     }
 
     /// Where a command with that key is to be sent that was to go there.
-    fn place(&self, key: Option<&[u8]>, at: At) -> (Arc<Pool>, At) {
+    fn place(&self, key: Option<&[u8]>, at: Target) -> (Arc<Pool>, Target) {
         let owner = key.and_then(|key| self.cluster.owner_of(key));
         let node = owner.or(at.connection().map(|connection| connection.node));
         let node = node.or_else(|| self.any_node()).unwrap_or_default();
@@ -456,7 +463,7 @@ impl NodePools {
         end: Moment,
     ) -> Result<RoutedCall, Failure> {
         if failure.error.is_unanswered() {
-            self.cluster.doubt();
+            self.cluster.request_refresh();
         }
         match failure {
             Failure { redirected: Some(redirected), error, .. } => {
@@ -475,7 +482,7 @@ impl NodePools {
                     && tries.sent < TRIES =>
             {
                 tries.sent += 1;
-                let (pool, at) = self.place(call.key(), At::Behind(connection));
+                let (pool, at) = self.place(call.key(), Target::Only(connection));
                 let queued = pool.queue(*call, at);
                 Ok(RoutedCall::at(pool, queued))
             }
@@ -549,19 +556,19 @@ impl NodePools {
             Direction::Moved(slot, place) => {
                 let node = self.cluster.node_at(place, from)?;
                 self.cluster.set_owner(*slot, node);
-                self.cluster.doubt();
+                self.cluster.request_refresh();
                 Some(node)
             }
             Direction::Ask(place) => self.cluster.node_at(place, from),
             Direction::Later => {
-                self.cluster.doubt();
+                self.cluster.request_refresh();
                 None
             }
         }
     }
 
     fn pause(&self, tries: u32, limit: &Limit<'_>) {
-        self.cluster.doubt();
+        self.cluster.request_refresh();
         let pause = doubled(FIRST_PAUSE, tries, LONGEST_PAUSE);
         limit.pause(jittered(pause, clock::now().nanos()));
     }
@@ -587,7 +594,7 @@ impl Rerouter for NodePools {
         }
     }
 
-    fn doubt(&self) {
-        self.cluster.doubt();
+    fn request_refresh(&self) {
+        self.cluster.request_refresh();
     }
 }

@@ -128,13 +128,13 @@ impl Cluster {
     }
 
     /// Has the map read again soon.
-    pub(crate) fn doubt(&self) {
+    pub(crate) fn request_refresh(&self) {
         self.parker.unpark();
     }
 
     /// Reads the map from any node, over a connection of its own.
     pub(crate) fn refresh(&self) -> Result<bool> {
-        self.server_expiry_bound(|address| self.read_over(address, &mut self.open(address)?))?;
+        self.with_any_node(|address| self.read_over(address, &mut self.open(address)?))?;
         Ok(self.count_move())
     }
 
@@ -151,7 +151,7 @@ impl Cluster {
 
     /// Has `open` tried with one node after the other: the one that answered last, then those that
     /// serve slots.
-    pub(crate) fn server_expiry_bound<T>(
+    pub(crate) fn with_any_node<T>(
         &self,
         mut open: impl FnMut(&Address) -> Result<T>,
     ) -> Result<T> {
@@ -257,7 +257,7 @@ impl ClusterWatch {
         }
     }
 
-    /// Blocks until the map is to be read again. `stop` ends the pause, [`Cluster::doubt`] the
+    /// Blocks until the map is to be read again. `stop` ends the pause, [`Cluster::request_refresh`] the
     /// wait after a good reading.
     pub(crate) fn wait(&mut self, stop: &Parker) {
         if !self.failed {

@@ -62,14 +62,14 @@ impl Route {
         };
         let ((opened, server), generation) = match self {
             Route::To(address) => (open(address)?, 0),
-            Route::Master(sentinels) => sentinels.server_expiry_bound(timeouts, |address| {
+            Route::Master(sentinels) => sentinels.with_master(timeouts, |address| {
                 let (opened, server) = open(address)?;
                 match opened.is_replica {
                     true => Err(no_master(address)),
                     false => Ok((opened, server)),
                 }
             })?,
-            Route::Node(cluster) => (cluster.server_expiry_bound(open)?, 0),
+            Route::Node(cluster) => (cluster.with_any_node(open)?, 0),
         };
         let (conn, stale) = (opened.conn, opened.stale);
         Ok(RoutedConnection { conn, stale, generation: Generation(generation), server })
@@ -87,7 +87,7 @@ impl Route {
     /// Ends a wait of [`FailoverWatch::wait`] that waits for a reason to look.
     pub(crate) fn wake(&self) {
         if let Route::Node(cluster) = self {
-            cluster.doubt();
+            cluster.request_refresh();
         }
     }
 

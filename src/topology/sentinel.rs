@@ -123,7 +123,7 @@ impl Sentinels {
     ///
     /// Each sentinel is asked briefly at first. Silent ones get their whole time-outs when no
     /// other knows a master.
-    pub(crate) fn server_expiry_bound<T>(
+    pub(crate) fn with_master<T>(
         &self,
         timeouts: Timeouts,
         open: impl FnMut(&Address) -> Result<T>,

@@ -59,7 +59,7 @@ fn send<'a, T: 'a>(
     for (batch, queued) in queued {
         let pending = queued.map_err(NoAnswer::unsent);
         let answer =
-            |pending| router.wait_at_once(pending, &Limit::none()).1.map_err(NoAnswer::after);
+            |pending| router.wait_without_retry(pending, &Limit::none()).1.map_err(NoAnswer::after);
         report(
             batch,
             match pending.and_then(answer) {

@@ -27,7 +27,7 @@ impl Histories {
         if self.forbidden.load(Ordering::Relaxed) {
             return BTreeSet::new();
         }
-        let told = router.ask_each(|| Call::command(&[b"INFO", b"replication"]));
+        let told = router.call_each_server(|| Call::command(&[b"INFO", b"replication"]));
         let known = |(node, server, outcome)| self.is_known(server, outcome).then_some(node);
         told.into_iter().filter_map(known).collect()
     }

@@ -317,8 +317,8 @@ impl Watchdog {
 
     /// Looks at servers that are new how they are set up.
     fn audit(&self) {
-        for (server, connection) in self.router.connected() {
-            let ask = |schedule| self.router.ask_all(schedule, connection);
+        for (server, connection) in self.router.connected_servers() {
+            let ask = |schedule| self.router.call_all(schedule, connection);
             // It was reported; the client is built, so there is nothing to refuse any more.
             let _ = self.auditor.look(server, ask);
         }
@@ -515,7 +515,9 @@ impl Watchdog {
         let beats = self.waiters.beats().into_iter();
         let beats: Vec<_> = beats.flat_map(|beat| self.router.queue_private(beat)).collect();
         for beat in beats {
-            if let Err(Failure { error, .. }) = self.router.wait_at_once(beat, &Limit::none()).1 {
+            if let Err(Failure { error, .. }) =
+                self.router.wait_without_retry(beat, &Limit::none()).1
+            {
                 threads::say(|| log::debug!("a listener's heartbeat could not be sent: {error}"));
             }
         }
