@@ -22,15 +22,17 @@
 //! without harm. Whoever leaves without the lock and has a question open has its
 //! hold released, in the same line to the server: behind whatever may still run.
 
-pub(crate) mod release;
-pub(crate) mod schedule;
-pub(crate) mod settle;
+mod release;
+mod release_outcome;
+mod schedule;
+
+pub(crate) use release::{HoldHandle, LockContext, PendingRelease, checked_lease, not_held};
+pub(crate) use schedule::MAX_OUTDATED_ANSWERS;
 
 use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acquire::release::{HoldHandle, LockContext};
 use crate::acquire::schedule::{Pace, RetrySchedule};
 use crate::cancel::{CancelToken, Limit, Watching};
 use crate::command::owner::{HoldId, Holder, Owner, ThreadId};
@@ -52,26 +54,60 @@ use crate::util::clock::{self, Moment, Patience};
 #[cfg(all(test, leasehold_model))]
 mod model;
 
-/// How long a question that was asked before the deadline may wait for its answer after it:
-/// so a call whose last question comes late still says whether the lock was free.
-pub(crate) const GRACE: Duration = Duration::from_millis(50);
+/// Time after the caller's deadline in which the last reply may still arrive.
+///
+/// A call that sends its last command shortly before its deadline can so report whether the lock
+/// was free.
+pub(crate) const ANSWER_GRACE: Duration = Duration::from_millis(50);
 
-/// What a verb was called with.
+/// The choices of one call: the kind of guard, the lease, and what ends the wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AcquireOptions<'a> {
+    /// The length of a fixed lease; `None` for a lease that the watchdog renews.
+    pub(crate) lease: Option<Duration>,
+    /// Whether the hold belongs to a guard and to no thread.
+    pub(crate) owned: bool,
+    /// The holder to record, if it is not the calling thread.
+    pub(crate) on_behalf: Option<&'a Holder>,
+    /// How long the call waits for the lock.
+    pub(crate) patience: Patience,
+    /// The moment at which the caller expects the call to return; `patience` may end earlier.
+    pub(crate) return_by: Moment,
+    pub(crate) cancel: Option<&'a CancelToken>,
+}
+
+impl AcquireOptions<'_> {
+    /// Returns options for a renewed lease and the calling thread.
+    pub(crate) fn new(patience: Patience) -> Self {
+        AcquireOptions {
+            lease: None,
+            owned: false,
+            on_behalf: None,
+            patience,
+            return_by: patience.deadline(),
+            cancel: None,
+        }
+    }
+}
+
+/// One call of an acquiring verb: a lock and the options of the call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AcquireCall<'a> {
     pub(crate) context: &'a Arc<LockContext>,
     pub(crate) rules: &'static dyn KindRules,
-    /// A fixed lease, or `None` for one that is renewed.
-    pub(crate) lease: Option<Duration>,
-    pub(crate) owned: bool,
-    /// The name of the holder, if it is not the hold.
-    pub(crate) holder: Option<&'a Arc<str>>,
-    /// For whom it is asked, if not for the calling thread.
-    pub(crate) on_behalf: Option<&'a Holder>,
-    pub(crate) patience: Patience,
-    /// When the call returns whose question this is; its patience may be shorter.
-    pub(crate) by: Moment,
-    pub(crate) cancel: Option<&'a CancelToken>,
+    /// The owner field that the program chose, for a named holder.
+    pub(crate) holder_name: Option<&'a Arc<str>>,
+    pub(crate) options: AcquireOptions<'a>,
+}
+
+impl<'a> AcquireCall<'a> {
+    /// Returns the same call with another patience.
+    ///
+    /// The call still returns by the moment that its caller expects.
+    pub(crate) fn with_patience(mut self, patience: Patience) -> AcquireCall<'a> {
+        self.options.patience = patience;
+        self
+    }
 }
 
 impl AcquireCall<'_> {
@@ -87,24 +123,25 @@ impl AcquireCall<'_> {
 
     fn ask(&self) -> Result<Option<HoldHandle>> {
         let now = clock::now();
-        self.check_wanted()?;
-        let (rules, owned, renewed) = (self.rules, self.owned, self.lease.is_none());
-        let waits = self.patience != Patience::None;
-        let endless = self.patience == Patience::Forever && self.cancel.is_none();
+        self.check_not_ended()?;
+        let (rules, owned, renewed) =
+            (self.rules, self.options.owned, self.options.lease.is_none());
+        let waits = self.options.patience != Patience::None;
+        let endless = self.options.patience == Patience::Forever && self.options.cancel.is_none();
         let request = EntryRequest { rules, owned, waits, endless, renewed };
-        let entry = self.context.local.enter(&request, self.holder, self.thread(), now);
+        let entry = self.context.local.enter(&request, self.holder_name, self.thread(), now);
         if entry.as_ref().is_err_and(Error::is_deadlock) {
             // In a forked child the one in the way is the parent's.
             self.context.engine.router.check_process()?;
         }
         let beside = match entry? {
-            EntryOutcome::Again(lease) => return self.enter_again(self.hold(lease)).map(Some),
+            EntryOutcome::Again(lease) => return self.re_enter(self.handle(lease)).map(Some),
             EntryOutcome::Beside(owner) => Some(owner),
             EntryOutcome::Anew => None,
             EntryOutcome::Busy => return self.context.engine.router.check_process().map(|()| None),
         };
         self.context.engine.ready(&self.limit())?;
-        let caller = Caller::of(request, self.on_behalf);
+        let caller = Caller::of(request, self.options.on_behalf);
         if self.rules.line() == Queueing::None {
             return Acquire::new(self, caller, None, beside, now).run();
         }
@@ -115,12 +152,12 @@ impl AcquireCall<'_> {
     }
 
     fn thread(&self) -> ThreadId {
-        self.on_behalf.and_then(Holder::thread).unwrap_or_else(ThreadId::current)
+        self.options.on_behalf.and_then(Holder::thread).unwrap_or_else(ThreadId::current)
     }
 
     /// How long the lease is that it asks for.
     pub(crate) fn term(&self) -> Duration {
-        self.lease.unwrap_or(self.context.engine.watchdog_timeout)
+        self.options.lease.unwrap_or(self.context.engine.watchdog_timeout)
     }
 
     /// How soon one that was refused asks again.
@@ -136,28 +173,30 @@ impl AcquireCall<'_> {
     pub(crate) fn limit(&self) -> Limit<'_> {
         let engine = &self.context.engine;
         let answered = engine.bound().end();
-        Limit::at(answered.min(self.by + GRACE))
+        Limit::at(answered.min(self.options.return_by + ANSWER_GRACE))
             .or_closed(&engine.closing)
-            .or_cancelled(self.cancel)
+            .or_cancelled(self.options.cancel)
     }
 
     /// An error if the client was closed or the wait cancelled.
-    pub(crate) fn check_wanted(&self) -> Result<()> {
+    pub(crate) fn check_not_ended(&self) -> Result<()> {
         self.context.engine.check_open()?;
-        self.cancel.map_or(Ok(()), CancelToken::check)
+        self.options.cancel.map_or(Ok(()), CancelToken::check)
     }
 
-    pub(crate) fn hold(&self, lease: Arc<Hold>) -> HoldHandle {
+    pub(crate) fn handle(&self, lease: Arc<Hold>) -> HoldHandle {
         HoldHandle::new(Arc::clone(self.context), lease)
     }
 
     /// A nested guard: sees to the lease that it wants. The hold that is given is
     /// ended again if that fails.
-    pub(crate) fn enter_again(&self, hold: HoldHandle) -> Result<HoldHandle> {
-        match self.lease {
+    pub(crate) fn re_enter(&self, hold: HoldHandle) -> Result<HoldHandle> {
+        match self.options.lease {
             None => hold.keep_renewed(),
             // A fixed lease inside a hold that is renewed needs nothing.
-            Some(lease) if hold.needs(lease) => hold.extend_within(lease, &self.limit())?,
+            Some(lease) if hold.needs_extension(lease) => {
+                hold.extend_within(lease, &self.limit())?
+            }
             Some(_) => {}
         }
         Ok(hold)
@@ -234,7 +273,7 @@ impl<'a> Acquire<'a> {
             caller,
             ticket,
             hold,
-            owner: owner.named(attempt.holder.cloned()),
+            owner: owner.named(attempt.holder_name.cloned()),
             beside,
             threads: 0,
             started: now,
@@ -274,7 +313,7 @@ impl<'a> Acquire<'a> {
     fn leave(&mut self) -> Option<HoldHandle> {
         self.here = false;
         let passed = self.context().local.leave(self.ticket?);
-        passed.map(|lease| self.attempt.hold(lease)).filter(HoldHandle::is_held)
+        passed.map(|lease| self.attempt.handle(lease)).filter(HoldHandle::is_held)
     }
 
     fn wait(&mut self) -> Result<Option<HoldHandle>> {
@@ -283,8 +322,8 @@ impl<'a> Acquire<'a> {
             let local = &self.context().local;
             let turn = self.ticket.map_or_else(|| local.alone(now), |it| local.turn(it, now));
             if let Turn::Handed(lease) = turn {
-                let hold = self.attempt.hold(lease);
-                self.attempt.check_wanted()?;
+                let hold = self.attempt.handle(lease);
+                self.attempt.check_not_ended()?;
                 if hold.is_held() {
                     return Ok(Some(hold));
                 }
@@ -293,7 +332,7 @@ impl<'a> Acquire<'a> {
                 self.ticket = local.line_up(self.caller.clone(), now).or(self.ticket);
                 continue;
             }
-            self.attempt.check_wanted()?;
+            self.attempt.check_not_ended()?;
             let next = self.next(&turn, now);
             if self.is_over(&next, now) {
                 return self.give_up();
@@ -317,7 +356,7 @@ impl<'a> Acquire<'a> {
     /// question, if it may ask.
     fn is_over(&self, next: &Next, now: Moment) -> bool {
         let first = matches!(next, Next::Ask(_)) && !self.schedule.asked();
-        !first && self.attempt.patience.is_over(now)
+        !first && self.attempt.options.patience.is_over(now)
     }
 
     fn next(&mut self, turn: &Turn, now: Moment) -> Next {
@@ -345,7 +384,7 @@ impl<'a> Acquire<'a> {
 
     /// Whether it can ask after that; it has to ask once.
     fn may_yield(&self, end: Moment) -> bool {
-        self.schedule.asked() || end < self.attempt.patience.end()
+        self.schedule.asked() || end < self.attempt.options.patience.end()
     }
 
     /// Sleeps until something may have changed. The first time it only sees to it
@@ -356,11 +395,11 @@ impl<'a> Acquire<'a> {
             // In a forked child those who stand before it are not there.
             attempt.context.engine.router.check_process()?;
             let closing = Some(attempt.context.engine.closing.watch(parker));
-            let cancel = attempt.cancel.map(|cancel| cancel.watch(parker));
+            let cancel = attempt.options.cancel.map(|cancel| cancel.watch(parker));
             self.watching = Some([closing, cancel]);
             return Ok(());
         }
-        parker.park_until(end.min(attempt.patience.end()));
+        parker.park_until(end.min(attempt.options.patience.end()));
         Ok(())
     }
 
@@ -441,7 +480,7 @@ impl<'a> Acquire<'a> {
     fn patience(&self) -> Option<Duration> {
         let engine = &self.context().engine;
         let least = engine.poll_interval.saturating_mul(2);
-        match self.attempt.patience {
+        match self.attempt.options.patience {
             Patience::None => None,
             Patience::Forever => Some(engine.fair_waiter_timeout),
             Patience::Until(end) => {
@@ -457,7 +496,7 @@ impl<'a> Acquire<'a> {
         }
         let LockContext { engine, local } = self.context();
         let passed = self.ticket.map_or(0, |_| local.line().saturating_sub(1));
-        let most = if self.attempt.lease.is_none() { engine.bounds.passes } else { 0 };
+        let most = if self.attempt.options.lease.is_none() { engine.bounds.passes } else { 0 };
         1 + u32::try_from(passed).unwrap_or(u32::MAX).min(most)
     }
 
@@ -505,7 +544,7 @@ impl<'a> Acquire<'a> {
             rules: self.attempt.rules,
             deadline,
             term: self.attempt.term(),
-            renewed: self.attempt.lease.is_none(),
+            renewed: self.attempt.options.lease.is_none(),
             holder: self.caller.holder.clone(),
             at: now,
             may_run_late: self.open.take(),
@@ -513,7 +552,7 @@ impl<'a> Acquire<'a> {
         };
         let (local, round_trip) = (&self.context().local, sent.until(now));
         let lease = local.granted(self.ticket, &self.caller, grant, round_trip);
-        let hold = self.attempt.hold(lease);
+        let hold = self.attempt.handle(lease);
         self.context().engine.watchdog.keep_granted(hold.watched(), self.generation);
         Ok(Some(hold))
     }
@@ -568,7 +607,7 @@ impl<'a> Acquire<'a> {
         let (events, waited) = (&self.context().engine.events, self.started.until(clock::now()));
         let (at, kind) = (clock::wall_time, self.attempt.rules.kind());
         let name = || Arc::clone(self.context().local.name().given());
-        let hold = acquired.map(|hold| hold.lease().hold().number());
+        let hold = acquired.map(|hold| hold.hold().hold().number());
         if let Some(hold) = hold {
             events
                 .tell(|| Event::Acquired(Acquired { at: at(), name: name(), kind, hold, waited }));

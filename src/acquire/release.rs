@@ -9,8 +9,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acquire::schedule::ANEW;
-use crate::acquire::settle::BackgroundRelease;
+use crate::acquire::release_outcome::BackgroundRelease;
+use crate::acquire::schedule::MAX_OUTDATED_ANSWERS;
 use crate::cancel::{Bound, Limit};
 use crate::command::script::{Call, ConnectionId};
 use crate::config::{LONGEST_LEASE, SHORTEST_LEASE};
@@ -37,15 +37,15 @@ pub(crate) struct LockContext {
 #[derive(Debug)]
 pub(crate) struct HoldHandle {
     context: Arc<LockContext>,
-    lease: Arc<Hold>,
+    hold: Arc<Hold>,
     token: u64,
     ended: bool,
 }
 
 impl HoldHandle {
-    pub(crate) fn new(context: Arc<LockContext>, lease: Arc<Hold>) -> HoldHandle {
-        let token = lease.token();
-        HoldHandle { context, lease, token, ended: false }
+    pub(crate) fn new(context: Arc<LockContext>, hold: Arc<Hold>) -> HoldHandle {
+        let token = hold.token();
+        HoldHandle { context, hold, token, ended: false }
     }
 
     /// Its fencing token; zero if the kind has none.
@@ -53,8 +53,8 @@ impl HoldHandle {
         self.token
     }
 
-    pub(crate) fn lease(&self) -> &Hold {
-        &self.lease
+    pub(crate) fn hold(&self) -> &Hold {
+        &self.hold
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -63,11 +63,11 @@ impl HoldHandle {
 
     /// What the watchdog needs of it.
     pub(crate) fn watched(&self) -> WatchedHold {
-        WatchedHold { local: Arc::clone(&self.context.local), lease: Arc::clone(&self.lease) }
+        WatchedHold { local: Arc::clone(&self.context.local), hold: Arc::clone(&self.hold) }
     }
 
     pub(crate) fn is_held(&self) -> bool {
-        self.context.local.is_valid(&self.lease, clock::now())
+        self.context.local.is_valid(&self.hold, clock::now())
     }
 
     pub(crate) fn check(&self) -> Result<()> {
@@ -78,7 +78,7 @@ impl HoldHandle {
     }
 
     pub(crate) fn remaining(&self) -> Duration {
-        self.lease.remaining(clock::now())
+        self.hold.remaining(clock::now())
     }
 
     /// Waits until the hold is lost; whether it is.
@@ -88,13 +88,13 @@ impl HoldHandle {
             if end <= clock::now() {
                 return false;
             }
-            self.lease.wait(end);
+            self.hold.wait(end);
         }
         true
     }
 
     fn lost(&self) -> Error {
-        self.named(Error::lost(self.lease.lost_reason(), "the lock was lost"))
+        self.named(Error::lost(self.hold.lost_reason(), "the lock was lost"))
     }
 
     /// The error with the name of the lock.
@@ -121,14 +121,14 @@ impl HoldHandle {
         let lease = checked_lease(lease)?;
         self.check()?;
         let answer = self.ask_to_extend(lease, limit);
-        let answer = answer.inspect_err(|_| self.lease.may_be_extended(clock::now(), lease))?;
+        let answer = answer.inspect_err(|_| self.hold.may_be_extended(clock::now(), lease))?;
         let sent = answer.sent;
         let extended = watchdog::is_extended(answer);
-        if !extended.inspect_err(|_| self.lease.may_be_extended(clock::now(), lease))? {
-            self.context.local.lose(&self.lease);
+        if !extended.inspect_err(|_| self.hold.may_be_extended(clock::now(), lease))? {
+            self.context.local.lose(&self.hold);
             return Err(self.lost());
         }
-        match self.lease.extend(sent, clock::now(), lease) {
+        match self.hold.extend(sent, clock::now(), lease) {
             HoldStatus::Held => Ok(()),
             HoldStatus::Over { noticed } => {
                 self.watched().over(noticed, &self.context.engine.router);
@@ -140,10 +140,10 @@ impl HoldHandle {
     /// Neither a yes nor a no is believed of a server that was left meanwhile.
     fn ask_to_extend(&self, lease: Duration, limit: &Limit<'_>) -> Result<Answer> {
         let router = &self.context.engine.router;
-        for _ in 0..ANEW {
+        for _ in 0..MAX_OUTDATED_ANSWERS {
             let (generation, extension) =
                 (router.generation(), watchdog::extension(&self.watched(), lease));
-            let answer = router.call(extension, Target::only(self.lease.may_run_late()), limit)?;
+            let answer = router.call(extension, Target::only(self.hold.may_run_late()), limit)?;
             if router.generation() == generation {
                 return Ok(answer);
             }
@@ -158,23 +158,23 @@ impl HoldHandle {
 
     /// Has the hold renewed from now on.
     pub(crate) fn keep_renewed(&self) {
-        if self.lease.keep_renewed() {
-            self.context.engine.watchdog.forget(&self.lease);
+        if self.hold.keep_renewed() {
+            self.context.engine.watchdog.forget(&self.hold);
             self.context.engine.watchdog.keep(self.watched());
         }
     }
 
     /// Whether it is not renewed and would be over before such a lease.
-    pub(crate) fn needs(&self, lease: Duration) -> bool {
+    pub(crate) fn needs_extension(&self, lease: Duration) -> bool {
         let now = clock::now();
-        let lasts = now + self.lease.remaining(now);
-        !self.lease.is_renewed() && lasts < hold::deadline(now, lease)
+        let lasts = now + self.hold.remaining(now);
+        !self.hold.is_renewed() && lasts < hold::deadline(now, lease)
     }
 
     /// Lets it count on without a guard.
     pub(crate) fn detach(mut self) {
         self.ended = true;
-        self.context.local.detach(&self.lease);
+        self.context.local.detach(&self.hold);
     }
 
     /// Ends the guard's share and waits for what the server says.
@@ -192,7 +192,7 @@ impl HoldHandle {
     /// of `other`, if they belong to one client.
     pub(crate) fn begin_unlock(self, other: Option<&PendingRelease>) -> PendingRelease {
         let same =
-            other.filter(|other| Arc::ptr_eq(&other.hold.context.engine, &self.context.engine));
+            other.filter(|other| Arc::ptr_eq(&other.handle.context.engine, &self.context.engine));
         let near = same.and_then(|other| other.queued.as_ref()).map(|queued| queued.connection);
         self.begin(Counted::Guard, near)
     }
@@ -201,12 +201,12 @@ impl HoldHandle {
         self.ended = true;
         let pool = &self.context.engine.router;
         let mut queued = None;
-        let ended = self.context.local.end(&self.lease, counted, clock::now, || {
-            let at = self.lease.may_run_late().map_or(Target::prefer(near), Target::Only);
+        let ended = self.context.local.end(&self.hold, counted, clock::now, || {
+            let at = self.hold.may_run_late().map_or(Target::prefer(near), Target::Only);
             queued.insert(pool.queue(self.release(), at)).connection
         });
         self.after(&ended);
-        PendingRelease { hold: self, ended, queued }
+        PendingRelease { handle: self, ended, queued }
     }
 
     fn wait_for(&self, pending: RoutedCall, bound: Bound) -> Result<()> {
@@ -227,14 +227,14 @@ impl HoldHandle {
             }
             _ => {}
         }
-        self.context.local.conclude(&self.lease, outcome.map_err(Failure::into_error))
+        self.context.local.conclude(&self.hold, outcome.map_err(Failure::into_error))
     }
 
     fn end_quietly(&self) {
         let pool = &self.context.engine.router;
         let mut queued = None;
-        let ended = self.context.local.end(&self.lease, Counted::Guard, clock::now, || {
-            *queued.insert(pool.submit(self.background(), self.lease.may_run_late()))
+        let ended = self.context.local.end(&self.hold, Counted::Guard, clock::now, || {
+            *queued.insert(pool.submit(self.background(), self.hold.may_run_late()))
         });
         self.after(&ended);
         if let Some(connection) = queued {
@@ -243,23 +243,23 @@ impl HoldHandle {
     }
 
     fn release(&self) -> Call {
-        let (rules, name) = (self.lease.rules(), self.context.local.name());
-        match self.lease.may_run_late() {
+        let (rules, name) = (self.hold.rules(), self.context.local.name());
+        match self.hold.may_run_late() {
             // A late question would stand in the queue, where a release does not look.
             Some(_) if rules.queues() => {
-                rules.undo(name, self.lease.owner(), Some(self.context.engine.fair_waiter_timeout))
+                rules.undo(name, self.hold.owner(), Some(self.context.engine.fair_waiter_timeout))
             }
-            _ => self.lease.release_call(name),
+            _ => self.hold.release_call(name),
         }
     }
 
     fn background(&self) -> Request {
-        let (local, hold) = (Arc::clone(&self.context.local), Arc::clone(&self.lease));
+        let (local, hold) = (Arc::clone(&self.context.local), Arc::clone(&self.hold));
         let task = BackgroundTask::new(
             Some(Arc::new(BackgroundRelease { local, hold })),
-            self.lease.server_expiry_bound(),
+            self.hold.server_expiry_bound(),
         );
-        let lives_on = self.lease.rules().outlives_its_lease();
+        let lives_on = self.hold.rules().outlives_its_lease();
         let task = task.lives_on(lives_on).may_run_late(self.late_for());
         Request::background(self.release(), task)
     }
@@ -267,15 +267,15 @@ impl HoldHandle {
     /// For how long a late copy of the question may undo the release. One of another
     /// hold's is its own caller's to see to.
     fn late_for(&self) -> Duration {
-        let queued = self.lease.rules().queues().then_some(self.context.engine.fair_waiter_timeout);
-        let lasting = self.lease.term().max(queued.unwrap_or_default());
-        self.lease.may_run_late().map_or(Duration::ZERO, |_| lasting)
+        let queued = self.hold.rules().queues().then_some(self.context.engine.fair_waiter_timeout);
+        let lasting = self.hold.term().max(queued.unwrap_or_default());
+        self.hold.may_run_late().map_or(Duration::ZERO, |_| lasting)
     }
 
     /// What is left to do when the hold is over here.
     fn after(&self, ended: &Ended) {
         if matches!(ended, Ended::Queued | Ended::Lost) {
-            self.context.engine.watchdog.forget(&self.lease);
+            self.context.engine.watchdog.forget(&self.hold);
         }
         if matches!(ended, Ended::Lost) {
             self.watched().undo(&self.context.engine.router);
@@ -295,27 +295,27 @@ impl Drop for HoldHandle {
 #[derive(Debug)]
 #[must_use = "a release is sent only if somebody waits for it"]
 pub(crate) struct PendingRelease {
-    hold: HoldHandle,
+    handle: HoldHandle,
     ended: Ended,
     queued: Option<RoutedCall>,
 }
 
 impl PendingRelease {
     /// Writes the release, if that needs no waiting.
-    pub(crate) fn post(&self) {
+    pub(crate) fn flush(&self) {
         if let Some(queued) = &self.queued {
-            self.hold.context.engine.router.flush(queued.connection);
+            self.handle.context.engine.router.flush(queued.connection);
         }
     }
 
     /// Waits for what the server says. Returns within the bound.
     pub(crate) fn finish(self, bound: Bound) -> Result<()> {
         match (self.ended, self.queued) {
-            (Ended::Nested, _) => self.hold.check(),
+            (Ended::Nested, _) => self.handle.check(),
             (Ended::Passed, _) => Ok(()),
-            (Ended::Queued, Some(pending)) => self.hold.wait_for(pending, bound),
-            (Ended::Lost | Ended::Queued, _) => Err(self.hold.lost()),
-            (Ended::NotHeld, _) => Err(self.hold.named(not_held())),
+            (Ended::Queued, Some(pending)) => self.handle.wait_for(pending, bound),
+            (Ended::Lost | Ended::Queued, _) => Err(self.handle.lost()),
+            (Ended::NotHeld, _) => Err(self.handle.named(not_held())),
         }
     }
 }

@@ -34,7 +34,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LEAST_LEFT: Duration = Duration::from_millis(1);
 
 /// How often one call is answered by servers that have been left: each move costs a question.
-pub(crate) const ANEW: u32 = 16;
+pub(crate) const MAX_OUTDATED_ANSWERS: u32 = 16;
 
 /// How often one call is granted a lease that is over by the time it knows.
 const TOO_LATE: u32 = 3;
@@ -247,7 +247,7 @@ impl RetrySchedule {
     /// asks again, but not for ever.
     pub(crate) fn outdated(&mut self) -> Result<()> {
         self.outdated += 1;
-        if self.outdated < ANEW { Ok(()) } else { Err(Error::outdated()) }
+        if self.outdated < MAX_OUTDATED_ANSWERS { Ok(()) } else { Err(Error::outdated()) }
     }
 
     /// What would come by and by has come: time stands still in models.

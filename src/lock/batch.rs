@@ -7,9 +7,7 @@
 
 use std::sync::Arc;
 
-use crate::acquire::AcquireCall;
-use crate::acquire::release::HoldHandle;
-use crate::acquire::schedule::ANEW;
+use crate::acquire::{AcquireCall, HoldHandle, MAX_OUTDATED_ANSWERS};
 use crate::command::owner::{HoldId, Owner, ThreadId};
 use crate::command::script::{self, Call, ConnectionId, Reply};
 use crate::error::{Error, LostReason, Result};
@@ -45,7 +43,7 @@ struct BatchQueue<'a> {
 impl Drop for BatchQueue<'_> {
     fn drop(&mut self) {
         let passed = self.ticket.and_then(|ticket| self.attempt.context.local.leave(ticket));
-        drop(passed.map(|lease| self.attempt.hold(lease)));
+        drop(passed.map(|lease| self.attempt.handle(lease)));
     }
 }
 
@@ -80,12 +78,12 @@ pub(crate) fn take(attempts: &[AcquireCall<'_>]) -> Result<BatchOutcome> {
 }
 
 fn step<'a>(attempt: &'a AcquireCall<'a>) -> Result<Option<BatchStep<'a>>> {
-    attempt.check_wanted()?;
+    attempt.check_not_ended()?;
     attempt.context.engine.ready(&attempt.limit())?;
-    let (now, renewed) = (clock::now(), attempt.lease.is_none());
+    let (now, renewed) = (clock::now(), attempt.options.lease.is_none());
     let request = EntryRequest {
         rules: attempt.rules,
-        owned: attempt.owned,
+        owned: attempt.options.owned,
         waits: false,
         endless: false,
         renewed,
@@ -93,7 +91,7 @@ fn step<'a>(attempt: &'a AcquireCall<'a>) -> Result<Option<BatchStep<'a>>> {
     let (local, hold) = (&attempt.context.local, HoldId::next());
     match local.enter(&request, None, ThreadId::current(), now)? {
         EntryOutcome::Again(lease) => {
-            return attempt.enter_again(attempt.hold(lease)).map(BatchStep::Held).map(Some);
+            return attempt.re_enter(attempt.handle(lease)).map(BatchStep::Held).map(Some);
         }
         EntryOutcome::Busy => return attempt.context.engine.router.check_process().map(|()| None),
         EntryOutcome::Beside(_) | EntryOutcome::Anew => {}
@@ -140,7 +138,7 @@ impl BatchQueue<'_> {
             rules: attempt.rules,
             deadline: hold::deadline(answer.sent, term),
             term,
-            renewed: attempt.lease.is_none(),
+            renewed: attempt.options.lease.is_none(),
             holder: self.caller.holder.clone(),
             at: now,
             may_run_late: (answer.may_run_late && answer.maybe_duplicate)
@@ -149,9 +147,9 @@ impl BatchQueue<'_> {
         };
         let (local, round_trip) = (&attempt.context.local, answer.sent.until(now));
         let lease = local.granted(self.ticket.take(), &self.caller, grant, round_trip);
-        let hold = attempt.hold(lease);
+        let hold = attempt.handle(lease);
         attempt.context.engine.watchdog.keep_granted(hold.watched(), generation);
-        let (kind, number) = hold.lease().number();
+        let (kind, number) = hold.hold().number();
         attempt.context.engine.events.tell(|| {
             let (at, name) = (clock::wall_time(), Arc::clone(local.name().given()));
             Event::Acquired(Acquired { at, name, kind, hold: number, waited: round_trip })
@@ -178,7 +176,7 @@ impl<'a> BatchQuestion<'a> {
         let router = &self.first.attempt.context.engine.router;
         let mut near = self.asked.iter().find_map(|one| one.attempt.context.local.background());
         let limit = self.first.attempt.limit();
-        for _ in 0..ANEW {
+        for _ in 0..MAX_OUTDATED_ANSWERS {
             let generation = router.generation();
             let pending = router.queue(self.call(), Target::prefer(near));
             let (connection, outcome) = router.wait_without_retry(pending, &limit);

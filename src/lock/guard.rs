@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use crate::acquire::release::HoldHandle;
+use crate::acquire::HoldHandle;
 use crate::error::Result;
 use crate::kind::fenced::Fenced;
 use crate::kind::plain::Plain;
@@ -156,7 +156,7 @@ macro_rules! guard_methods {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.debug_struct(stringify!($guard))
                     .field("name", &self.hold.name())
-                    .field("owner", self.hold.lease().owner())
+                    .field("owner", self.hold.hold().owner())
                     .field("remaining", &self.hold.remaining())
                     .finish()
             }

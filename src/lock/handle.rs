@@ -5,11 +5,12 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::acquire::AcquireCall;
-use crate::acquire::release::{self, HoldHandle, LockContext};
+use crate::acquire::{
+    AcquireCall, AcquireOptions, HoldHandle, LockContext, checked_lease, not_held,
+};
 use crate::cancel::{Bound, CancelToken};
 use crate::command::name::{self, Name};
-use crate::command::owner::{self, Holder, ThreadId};
+use crate::command::owner::{self, ThreadId};
 use crate::command::script::{Call, Reply};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
@@ -128,16 +129,6 @@ impl Lock<Plain> {
         self.holder = Some(holder.into());
         self
     }
-}
-
-/// On what terms a lock is asked for; what is not said here is the lock's own.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AcquireOptions<'a> {
-    pub(crate) patience: Patience,
-    pub(crate) owned: bool,
-    pub(crate) lease: Option<Duration>,
-    pub(crate) cancel: Option<&'a CancelToken>,
-    pub(crate) on_behalf: Option<&'a Holder>,
 }
 
 impl<P: LockKind> Clone for Lock<P> {
@@ -332,10 +323,10 @@ impl<P: LockKind> Lock<P> {
             (None, Some(holder)) => {
                 match self.ask_once(|name| Named::unlock(name, holder), bound)? {
                     ReleaseReply::Told(_) => Ok(()),
-                    ReleaseReply::NotHeld => Err(release::not_held()),
+                    ReleaseReply::NotHeld => Err(not_held()),
                 }
             }
-            (None, None) => Err(release::not_held()),
+            (None, None) => Err(not_held()),
         }
     }
 
@@ -489,27 +480,26 @@ impl<P: LockKind> Lock<P> {
         owned: bool,
         guard: impl FnOnce(Option<HoldHandle>) -> Result<G>,
     ) -> Result<G> {
-        let terms = AcquireOptions { patience, owned, lease: None, cancel: None, on_behalf: None };
-        self.acquire_call(&terms)?.acquire().and_then(guard)
+        let options = AcquireOptions { owned, ..AcquireOptions::new(patience) };
+        self.acquire_call(&options)?.acquire().and_then(guard)
     }
 
-    /// What it asks for on these terms.
+    /// Returns a call on this lock; the lock's own lease and token fill what `options` leave out.
     pub(crate) fn acquire_call<'a>(
         &'a self,
-        terms: &AcquireOptions<'a>,
+        options: &AcquireOptions<'a>,
     ) -> Result<AcquireCall<'a>> {
-        let lease = terms.lease.or(self.lease).map(release::checked_lease).transpose();
+        let lease = options.lease.or(self.lease).map(checked_lease).transpose();
         let named = |error| self.named(error);
         Ok(AcquireCall {
             context: self.context().map_err(named)?,
             rules: self.rules(),
-            lease: lease.map_err(named)?,
-            owned: terms.owned,
-            holder: self.holder.as_ref(),
-            patience: terms.patience,
-            by: terms.patience.deadline(),
-            on_behalf: terms.on_behalf,
-            cancel: terms.cancel.or(self.cancel.as_ref()),
+            holder_name: self.holder.as_ref(),
+            options: AcquireOptions {
+                lease: lease.map_err(named)?,
+                cancel: options.cancel.or(self.cancel.as_ref()),
+                ..*options
+            },
         })
     }
 }

@@ -6,7 +6,7 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acquire::release::{HoldHandle, PendingRelease};
+use crate::acquire::{HoldHandle, PendingRelease};
 use crate::cancel::Bound;
 use crate::error::Result;
 use crate::util::clock::{self, Moment};
@@ -41,7 +41,7 @@ impl GuardSet for AllHolds {
     }
 
     fn watch(&self, parker: &Arc<Parker>) {
-        self.0.iter().for_each(|hold| hold.lease().watch(parker));
+        self.0.iter().for_each(|hold| hold.hold().watch(parker));
     }
 
     fn extend(&self, lease: Duration) -> Result<()> {
@@ -61,7 +61,7 @@ impl GuardSet for AllHolds {
             let ending = hold.begin_unlock(endings.last());
             endings.push(ending);
         }
-        endings.iter().for_each(PendingRelease::post);
+        endings.iter().for_each(PendingRelease::flush);
         let ended: Vec<_> = endings.into_iter().map(|ending| ending.finish(bound)).collect();
         ended.into_iter().collect()
     }

@@ -17,8 +17,7 @@ use std::panic::RefUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::acquire::AcquireCall;
-use crate::acquire::release::HoldHandle;
+use crate::acquire::{AcquireCall, AcquireOptions, HoldHandle};
 use crate::cancel::{Bound, CancelToken};
 use crate::command::owner::HoldId;
 use crate::engine::Engine;
@@ -27,7 +26,7 @@ use crate::events::Kind;
 use crate::kind::plain::Plain;
 use crate::kind::rules::{KindRules as _, LockKind};
 use crate::lock::batch::{self, BatchOutcome};
-use crate::lock::handle::{AcquireOptions, Lock};
+use crate::lock::handle::Lock;
 use crate::lock::multi_guard::{AllHolds, GuardSet, MultiGuard, OwnedMultiGuard};
 use crate::util::clock::{self, Patience, doubled, jittered};
 use crate::util::sync::Parker;
@@ -55,7 +54,7 @@ impl<P: LockKind> From<Lock<P>> for AnyLock {
 
 /// What a lock of any kind has to be able to do as one of several.
 pub(crate) trait MultiMember: fmt::Debug + Send + Sync + RefUnwindSafe {
-    fn ask<'a>(&'a self, terms: &AcquireOptions<'a>) -> Result<AcquireCall<'a>>;
+    fn acquire_call<'a>(&'a self, options: &AcquireOptions<'a>) -> Result<AcquireCall<'a>>;
     fn count(&self) -> usize;
     fn name(&self) -> &str;
     /// The moment at which a call that begins now returns.
@@ -67,8 +66,8 @@ pub(crate) trait MultiMember: fmt::Debug + Send + Sync + RefUnwindSafe {
 }
 
 impl<P: LockKind> MultiMember for Lock<P> {
-    fn ask<'a>(&'a self, terms: &AcquireOptions<'a>) -> Result<AcquireCall<'a>> {
-        self.acquire_call(terms)
+    fn acquire_call<'a>(&'a self, options: &AcquireOptions<'a>) -> Result<AcquireCall<'a>> {
+        self.acquire_call(options)
     }
     fn count(&self) -> usize {
         self.hold_count()
@@ -217,16 +216,10 @@ impl MultiLock {
 
     /// The members, each once, in the order in which all callers ask for them.
     fn distinct(&self) -> Result<Vec<&AnyLock>> {
-        let terms = AcquireOptions {
-            patience: Patience::None,
-            owned: false,
-            lease: None,
-            cancel: None,
-            on_behalf: None,
-        };
+        let options = AcquireOptions::new(Patience::None);
         let mut placed = Vec::with_capacity(self.members.len());
         for member in &self.members {
-            placed.push((place(&member.0.ask(&terms)?), member));
+            placed.push((place(&member.0.acquire_call(&options)?), member));
         }
         if placed.is_empty() {
             return Err(Error::configuration("a lock of no members"));
@@ -254,13 +247,20 @@ impl MultiLock {
 
     fn take_all(&self, patience: Patience, owned: bool) -> Result<Option<Box<dyn GuardSet>>> {
         let members = self.distinct()?;
-        let (lease, cancel) = (self.lease, self.cancel.as_ref());
-        let terms = AcquireOptions { patience, owned, lease, cancel, on_behalf: None };
-        let all: Result<Vec<_>> = members.iter().map(|member| member.0.ask(&terms)).collect();
-        // A call that waits for ever fails with the first question that gets no answer.
-        let by = if patience == Patience::None { self.bound().end() } else { patience.deadline() };
-        let all = all?.into_iter().map(|attempt| AcquireCall { by, ..attempt }).collect();
-        let all = MultiAcquire { all, patience };
+        let options = AcquireOptions {
+            lease: self.lease,
+            owned,
+            cancel: self.cancel.as_ref(),
+            // A call that waits for ever fails with the first question that gets no answer.
+            return_by: match patience {
+                Patience::None => self.bound().end(),
+                _ => patience.deadline(),
+            },
+            ..AcquireOptions::new(patience)
+        };
+        let all: Result<Vec<_>> =
+            members.iter().map(|member| member.0.acquire_call(&options)).collect();
+        let all = MultiAcquire { all: all?, patience };
         Ok(all.acquire()?.map(|holds| Box::new(AllHolds(holds)) as Box<dyn GuardSet>))
     }
 }
@@ -276,7 +276,7 @@ struct LockOrder {
 
 fn place(attempt: &AcquireCall<'_>) -> LockOrder {
     let (engine, name) = (&attempt.context.engine, attempt.context.local.name());
-    let (kind, holder) = (attempt.rules.kind(), attempt.holder.cloned());
+    let (kind, holder) = (attempt.rules.kind(), attempt.holder_name.cloned());
     LockOrder { key: name.key().to_owned(), client: engine.id, kind, holder }
 }
 
@@ -323,7 +323,7 @@ impl MultiAcquire<'_> {
         for (position, attempt) in self.all.iter().enumerate() {
             let wait = jittered(wait, HoldId::next().seed());
             let end = (clock::now() + wait).min(self.patience.end());
-            match (AcquireCall { patience: Patience::Until(end), ..*attempt }).acquire()? {
+            match attempt.with_patience(Patience::Until(end)).acquire()? {
                 Some(hold) => holds.push(hold),
                 None => return Ok(MultiAttempt::Refused(position)),
             }
@@ -369,14 +369,14 @@ impl MultiAcquire<'_> {
         };
         plain(a)
             && plain(b)
-            && a.lease == b.lease
+            && a.options.lease == b.options.lease
             && same(&a.context.engine, &b.context.engine)
             && slot(a) == slot(b)
     }
 
     /// Takes all of them, or the first.
     fn take(&self, group: &[usize]) -> Result<BatchOutcome> {
-        let at_once = |at: &usize| AcquireCall { patience: Patience::None, ..self.all[*at] };
+        let at_once = |at: &usize| self.all[*at].with_patience(Patience::None);
         let attempts: Vec<_> = group.iter().map(at_once).collect();
         match &attempts[..] {
             [single] => take_alone(single),

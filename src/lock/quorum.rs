@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::acquire::release::HoldHandle;
+use crate::acquire::HoldHandle;
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::pool::request::{self, panicked};
 use crate::util::clock::{self, Moment};
@@ -133,7 +133,7 @@ impl Quorum {
     }
 
     pub(crate) fn watch(&self, parker: &Arc<Parker>) {
-        self.all().iter().for_each(|hold| hold.lease().watch(parker));
+        self.all().iter().for_each(|hold| hold.hold().watch(parker));
     }
 
     fn all(&self) -> Vec<Arc<HoldHandle>> {
@@ -155,7 +155,7 @@ impl Quorum {
 
     /// Whether any would be over before such a lease.
     pub(crate) fn needs(&self, lease: Duration) -> bool {
-        self.all().iter().any(|hold| hold.needs(lease))
+        self.all().iter().any(|hold| hold.needs_extension(lease))
     }
 
     /// All holds of a majority that was lost. A server that no longer has one of them is the
@@ -163,7 +163,7 @@ impl Quorum {
     fn take_lost(&self, reason: LostReason) -> Vec<Arc<HoldHandle>> {
         let mut members = self.members.lock();
         let holds = std::mem::take(&mut members.holds);
-        let gone = holds.iter().any(|hold| hold.lease().lost_reason() == LostReason::Gone);
+        let gone = holds.iter().any(|hold| hold.hold().lost_reason() == LostReason::Gone);
         members.lost.get_or_insert(if gone { LostReason::Gone } else { reason });
         holds
     }

@@ -11,8 +11,7 @@ use std::fmt;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use crate::acquire::release::{self, HoldHandle};
-use crate::acquire::{AcquireCall, GRACE};
+use crate::acquire::{ANSWER_GRACE, AcquireOptions, HoldHandle, checked_lease, not_held};
 use crate::cancel::{CancelToken, Watching};
 use crate::command::owner::{HoldId, Holder};
 use crate::engine::Engine;
@@ -21,7 +20,7 @@ use crate::events::{Event, Kind, Waited};
 use crate::kind::plain::Plain;
 use crate::listener::channels::{Channel, MessageCount, Waiting};
 use crate::local::queue::Ticket;
-use crate::lock::handle::{AcquireOptions, Lock};
+use crate::lock::handle::Lock;
 use crate::lock::multi_guard::{GuardSet, MultiGuard, OwnedMultiGuard};
 use crate::lock::multi_lock::many_verbs;
 use crate::lock::quorum::{self, Ballot, BallotLimits, Quorum};
@@ -146,8 +145,7 @@ impl RedLock {
     /// [`MultiGuard::unlock`].
     pub fn unlock(&self) -> Result<()> {
         self.check_process().map_err(|error| self.named(error))?;
-        let quorum_hold =
-            self.line.take_detached().ok_or_else(|| self.named(release::not_held()))?;
+        let quorum_hold = self.line.take_detached().ok_or_else(|| self.named(not_held()))?;
         Box::new(self.red(quorum_hold)).unlock()
     }
 
@@ -302,7 +300,7 @@ impl RedLock {
 
     fn take_most(&self, patience: Patience, owned: bool) -> Result<Option<Box<dyn GuardSet>>> {
         self.check_wanted()?;
-        self.lease.map(release::checked_lease).transpose()?;
+        self.lease.map(checked_lease).transpose()?;
         if patience != Patience::None {
             self.check_own_way(owned)?;
         }
@@ -459,7 +457,7 @@ impl<'a> RedAcquire<'a> {
     /// Asks all servers at once.
     fn ask_all(&mut self) -> Result<Option<Arc<Quorum>>> {
         let (lock, term) = (self.lock, self.lock.term());
-        let left = clock::now().until(self.patience.deadline() + GRACE);
+        let left = clock::now().until(self.patience.deadline() + ANSWER_GRACE);
         let limits = BallotLimits::of_acquire(term, lock.silence().min(left));
         let round = Ballot::new(lock.members.len(), lock.quorum(), limits, &self.parker);
         for RedMember { engine, lock: member } in lock.members.iter().cloned() {
@@ -589,11 +587,17 @@ fn take(
     lock: &Lock<Plain>,
     holder: &Holder,
     lease: Option<Duration>,
-    (by, cancel): (Moment, Option<&CancelToken>),
+    (return_by, cancel): (Moment, Option<&CancelToken>),
 ) -> Result<Option<HoldHandle>> {
-    let (patience, owned) = (Patience::None, holder.is_owned());
-    let terms = AcquireOptions { patience, owned, lease, cancel, on_behalf: Some(holder) };
-    match (AcquireCall { by, ..lock.acquire_call(&terms)? }).acquire() {
+    let options = AcquireOptions {
+        lease,
+        owned: holder.is_owned(),
+        on_behalf: Some(holder),
+        return_by,
+        cancel,
+        ..AcquireOptions::new(Patience::None)
+    };
+    match lock.acquire_call(&options)?.acquire() {
         // What is left there of a hold that was lost with its majority goes soon.
         Err(error) if error.is_lost() => Ok(None),
         outcome => outcome,
@@ -637,7 +641,7 @@ impl Red {
 
     /// A nested guard: sees to the lease that it wants.
     fn keep(&self, lock: &RedLock, patience: Patience) -> Result<()> {
-        let end = patience.deadline() + GRACE;
+        let end = patience.deadline() + ANSWER_GRACE;
         match lock.lease {
             None => self.quorum_hold.keep_renewed(),
             Some(lease) if self.quorum_hold.needs(lease) => {
@@ -657,7 +661,7 @@ impl Red {
         lease: Duration,
         until: (Moment, impl Fn() -> Result<()>),
     ) -> Result<()> {
-        let lease = release::checked_lease(lease).map_err(|error| self.named(error))?;
+        let lease = checked_lease(lease).map_err(|error| self.named(error))?;
         self.quorum_hold.check_process().map_err(|error| self.named(error))?;
         self.check()?;
         let extend = move |hold: Arc<HoldHandle>| hold.extend(lease, hold.bound());

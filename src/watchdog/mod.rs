@@ -80,7 +80,7 @@ const PATIENCE: u32 = 6;
 #[derive(Clone, Debug)]
 pub(crate) struct WatchedHold {
     pub(crate) local: Arc<Local>,
-    pub(crate) lease: Arc<Hold>,
+    pub(crate) hold: Arc<Hold>,
 }
 
 /// The lease with which a script that renews only looks: no key has less left.
@@ -193,7 +193,7 @@ impl Watchdog {
 
     /// Looks after a hold until [`Watchdog::forget`].
     pub(crate) fn keep(&self, watched: WatchedHold) {
-        match watched.lease.look(clock::now()) {
+        match watched.hold.look(clock::now()) {
             HoldStatus::Held => self.ask_in_time(watched),
             HoldStatus::Over { noticed } => watched.over(noticed, &self.router),
         }
@@ -217,13 +217,13 @@ impl Watchdog {
 
     fn time_to_ask(&self, watched: &WatchedHold) -> Moment {
         let (now, timeout) = (clock::now(), self.settings.timeout);
-        let at = watched.lease.ask_at(now, timeout - self.due_below(), self.due_below());
-        let spread = jittered(timeout / SPREAD, watched.lease.hold().seed());
+        let at = watched.hold.ask_at(now, timeout - self.due_below(), self.due_below());
+        let spread = jittered(timeout / SPREAD, watched.hold.hold().seed());
         let later = (at + spread).rounded_up(timeout / GRAIN);
-        match watched.lease.is_renewed() {
+        match watched.hold.is_renewed() {
             _ if at <= now => now,
             true => later,
-            false => later.min(now + watched.lease.remaining(now)),
+            false => later.min(now + watched.hold.remaining(now)),
         }
     }
 
@@ -239,7 +239,7 @@ impl Watchdog {
     }
 
     fn set_timer(&self, watched: WatchedHold, at: impl FnOnce(&WatchedHold) -> Moment) {
-        let lease = Arc::clone(&watched.lease);
+        let lease = Arc::clone(&watched.hold);
         let mut timers = self.timers.lock();
         // No earlier: a later timer must not replace one that was set meanwhile, of a lease
         // that is renewed from now on.
@@ -347,7 +347,7 @@ impl Watchdog {
     fn look_at(&self, fired: Vec<WatchedHold>, now: Moment) -> Vec<Due> {
         let mut due = Vec::new();
         for watched in fired {
-            match watched.lease.renewal(now) {
+            match watched.hold.renewal(now) {
                 Renewal::Extend => due.push(Due { watched, renewed: true }),
                 Renewal::Look => due.push(Due { watched, renewed: false }),
                 Renewal::Orphaned => self.orphaned(watched),
@@ -369,7 +369,7 @@ impl Watchdog {
         let timers = self.timers.lock();
         let due = |watched: &WatchedHold| Due {
             watched: watched.clone(),
-            renewed: watched.lease.is_renewed(),
+            renewed: watched.hold.is_renewed(),
         };
         timers.wheel.iter().map(due).collect()
     }
@@ -425,7 +425,7 @@ impl Watchdog {
         let positions = (1..).zip(batch);
         let (lost, watched): (Vec<_>, Vec<_>) =
             positions.partition(|(position, _)| answer.lost.contains(position));
-        lost.iter().for_each(|(_, due)| due.watched.local.lose(&due.watched.lease));
+        lost.iter().for_each(|(_, due)| due.watched.local.lose(&due.watched.hold));
         let (renewed, fixed): (Vec<_>, Vec<_>) =
             watched.into_iter().map(|(_, due)| due).partition(|due| due.renewed);
         fixed.iter().for_each(|due| self.keep(due.watched.clone()));
@@ -437,13 +437,13 @@ impl Watchdog {
             return self.failed(renewed, &too_few.into_error());
         }
         renewed.iter().for_each(|due| self.extend(&due.watched, answer.sent, now));
-        let holds = || renewed.iter().map(|due| due.watched.lease.hold().number()).collect();
+        let holds = || renewed.iter().map(|due| due.watched.hold.hold().number()).collect();
         let at = clock::wall_time;
         self.settings.events.tell(|| Event::Renewed(Renewed { at: at(), holds: holds() }));
     }
 
     fn extend(&self, watched: &WatchedHold, sent: Moment, now: Moment) {
-        match watched.lease.extend(sent, now, self.settings.timeout) {
+        match watched.hold.extend(sent, now, self.settings.timeout) {
             HoldStatus::Held => self.ask_in_time(watched.clone()),
             HoldStatus::Over { noticed } => watched.over(noticed, &self.router),
         }
@@ -478,7 +478,7 @@ impl Watchdog {
     fn may_be_renewed<'a>(&self, batch: impl IntoIterator<Item = &'a Due>) {
         let now = clock::now();
         let renewed = batch.into_iter().filter(|due| due.renewed);
-        renewed.for_each(|due| due.watched.lease.may_be_extended(now, self.settings.timeout));
+        renewed.for_each(|due| due.watched.hold.may_be_extended(now, self.settings.timeout));
     }
 
     /// The question got no answer, or not the kind that says anything of a hold.
@@ -486,13 +486,13 @@ impl Watchdog {
         let (now, batch) = (clock::now(), Vec::from_iter(batch));
         threads::say(|| log::warn!("{} leases could not be asked for: {error}", batch.len()));
         for Due { watched, renewed } in &batch {
-            if !watched.local.is_valid(&watched.lease, now) {
+            if !watched.local.is_valid(&watched.hold, now) {
                 watched.undo(&self.router);
             } else if *renewed {
                 let name = Arc::clone(watched.local.name().given());
                 let error = error.clone().with_lock_name(Arc::clone(&name));
-                let remaining = watched.lease.remaining(now);
-                let ((kind, hold), at) = (watched.lease.number(), clock::wall_time());
+                let remaining = watched.hold.remaining(now);
+                let ((kind, hold), at) = (watched.hold.number(), clock::wall_time());
                 let failed = RenewalFailed { at, name, kind, hold, remaining, error };
                 self.settings.events.tell(|| Event::RenewalFailed(failed));
             }
@@ -504,9 +504,9 @@ impl Watchdog {
     fn try_again<'a>(&self, batch: impl IntoIterator<Item = &'a Due>, longest: Duration) {
         let now = clock::now();
         let watched = batch.into_iter().map(|due| &due.watched);
-        for watched in watched.filter(|watched| watched.local.is_valid(&watched.lease, now)) {
-            let pause = (watched.lease.remaining(now) / 8).min(longest).max(TICK);
-            let at = now + jittered(pause, watched.lease.hold().seed());
+        for watched in watched.filter(|watched| watched.local.is_valid(&watched.hold, now)) {
+            let pause = (watched.hold.remaining(now) / 8).min(longest).max(TICK);
+            let at = now + jittered(pause, watched.hold.hold().seed());
             self.set_timer(watched.clone(), |_| at);
         }
     }
@@ -533,7 +533,7 @@ impl Timers {
 
     /// What is due, and what a round has left behind that panicked.
     fn advance(&mut self, now: Moment) -> (Vec<WatchedHold>, Vec<Arc<Local>>) {
-        self.fired.retain(|watched| !watched.lease.has_timer());
+        self.fired.retain(|watched| !watched.hold.has_timer());
         self.wheel.advance(now, &mut self.fired);
         self.polls.advance(now, &mut self.polled);
         (self.fired.clone(), self.polled.clone())
@@ -558,26 +558,26 @@ impl Timers {
 
 impl WatchedHold {
     fn renewal(&self) -> &'static Script {
-        self.lease.rules().renewal()
+        self.hold.rules().renewal()
     }
 
     /// The hold is over here: tells of it, if that is news, and ends it there.
     pub(crate) fn over(&self, noticed: bool, router: &Router) {
-        self.local.tell_lost(noticed.then_some(&*self.lease), LostReason::Expired);
+        self.local.tell_lost(noticed.then_some(&*self.hold), LostReason::Expired);
         self.undo(router);
     }
 
     /// Releases what was lost here and may be kept by the server for a whole lease more.
     pub(crate) fn undo(&self, router: &Router) {
-        if !self.lease.take_may_still_be_held(clock::now()) {
+        if !self.hold.take_may_still_be_held(clock::now()) {
             return;
         }
-        let undo = self.lease.undo_call(self.local.name());
-        let worth = self.lease.server_expiry_bound().max(clock::now() + self.lease.term());
+        let undo = self.hold.undo_call(self.local.name());
+        let worth = self.hold.server_expiry_bound().max(clock::now() + self.hold.term());
         let task =
-            BackgroundTask::new(None, worth).lives_on(self.lease.rules().outlives_its_lease());
+            BackgroundTask::new(None, worth).lives_on(self.hold.rules().outlives_its_lease());
         let background = Request::background(undo, task);
-        router.dispatch(router.submit(background, self.lease.may_run_late()));
+        router.dispatch(router.submit(background, self.hold.may_run_late()));
     }
 }
 
@@ -611,7 +611,7 @@ fn renewal<'a>(
 ) -> Call {
     let script = holds.clone().next().map(WatchedHold::renewal);
     let keys = holds.clone().map(|watched| watched.local.name().key().as_bytes());
-    let owners = holds.map(|watched| watched.lease.owner().hold().as_bytes());
+    let owners = holds.map(|watched| watched.hold.owner().hold().as_bytes());
     let args = std::iter::once(lease).chain(owners);
     match script {
         Some(script) => Call::script(script, keys, args),
@@ -727,7 +727,7 @@ mod tests {
             let (watchdog, now) = (watchdog(), clock::now());
             let grant = Grant { renewed: false, ..Grant::owned(now, now + 10 * SECOND) };
             let lease = Arc::new(Hold::new(grant));
-            let watched = WatchedHold { local: Arc::clone(&local), lease: Arc::clone(&lease) };
+            let watched = WatchedHold { local: Arc::clone(&local), hold: Arc::clone(&lease) };
             let started = AtomicBool::new(false);
             std::thread::scope(|scope| {
                 scope.spawn(|| {
@@ -755,7 +755,7 @@ mod tests {
         let keep = |rules: &'static dyn KindRules| {
             let grant = Grant { rules, ..Grant::owned(now, now + 10 * SECOND) };
             let lease = Arc::new(Hold::new(grant));
-            watchdog.keep(WatchedHold { local: Arc::clone(&local), lease });
+            watchdog.keep(WatchedHold { local: Arc::clone(&local), hold: lease });
         };
         keep(&PANICS);
         keep(&Plain);
