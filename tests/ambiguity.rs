@@ -239,7 +239,8 @@ fn a_forced_release_whose_answer_is_cut_is_not_sent_twice() {
     let digests = Digests::of(&server);
     let beside = other(&server);
     let way = Way::new(&server, &digests, &beside);
-    let force = server.ask::<String>(&["SCRIPT", "LOAD", include_str!("../lua/plain_force.lua")]);
+    let force =
+        server.ask::<String>(&["SCRIPT", "LOAD", include_str!("../lua/plain_force_unlock.lua")]);
     for (direction, done) in [(Direction::Requests, false), (Direction::Replies, true)] {
         let guard = way.other.lock("forced").lock().expect("its way is straight");
         way.prepare(Cut { direction, after: 0, then: Then::NewConnections }, &force);

@@ -364,7 +364,7 @@ fn renew(bare: &mut Bare, lease: &str, keys: &[&str]) -> Vec<usize> {
 }
 
 fn poll(bare: &mut Bare, keys: &[&str]) -> Vec<usize> {
-    bare.try_call("any_poll", keys, &[]).unwrap_or_else(|error| panic!("{keys:?}: {error}"))
+    bare.try_call("poll_many", keys, &[]).unwrap_or_else(|error| panic!("{keys:?}: {error}"))
 }
 
 #[test]
@@ -420,7 +420,7 @@ fn renew_goes_on_after_a_key_that_is_no_lock() {
 #[test]
 fn poll_answers_as_documented() {
     let told = "the positions (from 1) of the locks that are free, or where something is wrong";
-    assert_eq!(documented_answers("any_poll"), [told], "tried below");
+    assert_eq!(documented_answers("poll_many"), [told], "tried below");
     let mut bare = Bare::start();
     assert_eq!(poll(&mut bare, &["a", "b"]), [1, 2]);
     assert_eq!(poll(&mut bare, &[]), Vec::<usize>::new());
@@ -432,27 +432,27 @@ fn poll_answers_as_documented() {
 #[test]
 fn force_answers_as_documented() {
     let answers = ["-1 it was free", "else how many subscribers were told"];
-    assert_eq!(documented_answers("plain_force"), answers, "each is tried below");
+    assert_eq!(documented_answers("plain_force_unlock"), answers, "each is tried below");
     let mut bare = Bare::start();
     let args = [CHANNEL, "0"];
 
     bare.server.reset_stats();
-    assert_eq!(bare.call("plain_force", &[LOCK], &args), -1);
+    assert_eq!(bare.call("plain_force_unlock", &[LOCK], &args), -1);
     assert_eq!(bare.server.calls("publish"), 0);
 
     // Held, by whomever; heard by nobody.
     hold(&bare.server, LOCK, OTHER, "60000");
-    assert_eq!(bare.call("plain_force", &[LOCK], &args), 0);
+    assert_eq!(bare.call("plain_force_unlock", &[LOCK], &args), 0);
     assert_eq!(bare.server.keys(), Vec::<String>::new());
 
     // Held without an end, and by two fields, as a foreign client may do; heard by one.
     let mut ear = Ear::on(&bare.server, CHANNEL);
     bare.server.ask::<()>(&["HSET", LOCK, MINE, "1", OTHER, "3"]);
-    assert_eq!(bare.call("plain_force", &[LOCK], &args), 1);
+    assert_eq!(bare.call("plain_force_unlock", &[LOCK], &args), 1);
     assert_eq!(bare.server.keys(), Vec::<String>::new());
     assert_eq!(ear.hear(), (CHANNEL.to_owned(), "0".to_owned()));
 
-    bare.is_refused_for_a_text("plain_force", &args);
+    bare.is_refused_for_a_text("plain_force_unlock", &args);
 }
 
 #[test]
@@ -467,7 +467,7 @@ fn join_answers_as_documented() {
     let args = [&taking[..], &waiting, &taking, &freeing, &taking, &freeing, &freeing].concat();
     let mut ear = Ear::on(&bare.server, "wake");
     let args = [&["a2a4a2r3a2r3r3"][..], &args].concat();
-    let answers = bare.try_call::<Vec<Option<i64>>>("any_join", &keys, &args);
+    let answers = bare.try_call::<Vec<Option<i64>>>("call_many", &keys, &args);
     let answers = answers.expect("no call that fails makes it fail");
     let left = answers[1].expect("held by another");
     assert!((1..=60_000).contains(&left), "{left}");
@@ -493,7 +493,7 @@ fn scripts_touch_no_key_beside_those_in_keys() {
     assert_eq!(narrow.call("plain_acquire", &["b"], &["60000", MINE]), -2);
     assert_eq!(renew(&mut narrow, "600000", &["a", "b"]), [] as [usize; 0]);
     assert_eq!(narrow.call("plain_release", &["a"], &[MINE, CHANNEL, "0"]), 0);
-    assert_eq!(narrow.call("plain_force", &["b"], &[CHANNEL, "0"]), 0);
+    assert_eq!(narrow.call("plain_force_unlock", &["b"], &[CHANNEL, "0"]), 0);
     let refused = narrow.try_call::<Value>("plain_acquire", &["c"], &["60000", MINE]);
     assert_eq!(refused.expect_err("the rule does something").code(), Some("NOPERM"));
 }
@@ -562,7 +562,7 @@ fn every_script_is_loaded_again_after_a_flush() {
     lock.lock().expect("the lock is free").detach();
     flush();
     assert!(lock.force_unlock().expect("forced after a flush"));
-    assert!(is_known(&server, "plain_force"));
+    assert!(is_known(&server, "plain_force_unlock"));
     assert_eq!(server.calls("eval"), 0, "scripts are called by their digests");
 }
 
@@ -710,7 +710,7 @@ fn only_acquire_calls_commands_that_grow_memory() {
         let first = called.iter().take_while(|command| !frees(command));
         let growing: Vec<&&str> = first.filter(|command| grows(command)).collect();
         // What is joined fails each for itself: an acquire keeps no release from being made.
-        let may_grow = name.ends_with("_acquire") || name == "any_join";
+        let may_grow = name.ends_with("_acquire") || name == "call_many";
         assert!(growing.is_empty() || may_grow, "lua/{name}.lua calls {growing:?} first");
     }
 }

@@ -148,21 +148,21 @@ fn left_of(bare: &Bare, key: &str) -> i64 {
 #[test]
 fn spin_release_and_force_answer_as_documented() {
     documents("spin_release", &["-1 not held by this owner", "0 released"]);
-    documents("spin_force", &["-1 it was free", "0 freed"]);
+    documents("spin_force_unlock", &["-1 it was free", "0 freed"]);
     let mut bare = Bare::start();
     bare.server.reset_stats();
     assert_eq!(bare.call("spin_release", &[LOCK], &[MINE]), -1);
-    assert_eq!(bare.call("spin_force", &[LOCK], &[]), -1);
+    assert_eq!(bare.call("spin_force_unlock", &[LOCK], &[]), -1);
     hold(&bare.server, LOCK, OTHER, "60000");
     assert_eq!(bare.call("spin_release", &[LOCK], &[MINE]), -1);
     bare.is_held_by(OTHER);
     assert_eq!(bare.call("spin_release", &[LOCK], &[OTHER]), 0);
     hold(&bare.server, LOCK, OTHER, "60000");
-    assert_eq!(bare.call("spin_force", &[LOCK], &[]), 0);
+    assert_eq!(bare.call("spin_force_unlock", &[LOCK], &[]), 0);
     assert_eq!(bare.server.keys(), Vec::<String>::new());
     assert_eq!(bare.server.calls("publish"), 0);
     bare.is_refused_for_a_text("spin_release", &[MINE]);
-    bare.is_refused_for_a_text("spin_force", &[]);
+    bare.is_refused_for_a_text("spin_force_unlock", &[]);
 }
 
 // ---------------------------------------------------------------------------------
@@ -327,36 +327,36 @@ fn read_renew_answers_as_documented_and_never_shortens() {
 
 #[test]
 fn read_and_write_force_and_left_answer_as_documented() {
-    documents("write_force", &["-1 nobody held it for writing", TOLD]);
-    documents("read_force", &["-1 nobody held it for reading", TOLD]);
-    documents("write_left", &["-2 nobody writes", NO_END, "else ms that the holder has left"]);
-    documents("read_left", &["-2 nobody reads", NO_END, "else ms that the holders have left"]);
+    documents("write_force_unlock", &["-1 nobody held it for writing", TOLD]);
+    documents("read_force_unlock", &["-1 nobody held it for reading", TOLD]);
+    documents("write_ttl", &["-2 nobody writes", NO_END, "else ms that the holder has left"]);
+    documents("read_ttl", &["-2 nobody reads", NO_END, "else ms that the holders have left"]);
     let mut bare = Bare::start();
     let left =
-        |bare: &mut Bare| ["read_left", "write_left"].map(|name| bare.call(name, &[LOCK], &[]));
+        |bare: &mut Bare| ["read_ttl", "write_ttl"].map(|name| bare.call(name, &[LOCK], &[]));
     let force = |bare: &mut Bare, name, message| {
         bare.call(name, &[LOCK], &[RW_CHANNEL, message, "{the-lock}:"])
     };
     assert_eq!(left(&mut bare), [-2, -2]);
-    assert_eq!(force(&mut bare, "read_force", "0"), -1);
-    assert_eq!(force(&mut bare, "write_force", "1"), -1);
+    assert_eq!(force(&mut bare, "read_force_unlock", "0"), -1);
+    assert_eq!(force(&mut bare, "write_force_unlock", "1"), -1);
 
     assert_eq!(write(&mut bare, "60000", WRITER), -2);
     let [reads, writes] = left(&mut bare);
     assert!(reads == -2 && writes > 30_000, "{reads} {writes}");
-    assert_eq!(force(&mut bare, "read_force", "0"), -1);
+    assert_eq!(force(&mut bare, "read_force_unlock", "0"), -1);
     assert_eq!(read(&mut bare, "60000", MINE), -2);
     assert!(left(&mut bare)[0] > 30_000, "its writer reads");
     let mut ear = Ear::on(&bare.server, RW_CHANNEL);
-    assert_eq!(force(&mut bare, "write_force", "1"), 1);
+    assert_eq!(force(&mut bare, "write_force_unlock", "1"), 1);
     assert_eq!(ear.hear().1, "1");
     assert_eq!(left(&mut bare), [-2, -2]);
 
     assert_eq!(read(&mut bare, "60000", MINE), -2);
     bare.server.ask::<()>(&["PERSIST", LOCK]);
     assert_eq!(left(&mut bare), [-1, -2]);
-    assert_eq!(force(&mut bare, "write_force", "1"), -1);
-    assert_eq!(force(&mut bare, "read_force", "0"), 1);
+    assert_eq!(force(&mut bare, "write_force_unlock", "1"), -1);
+    assert_eq!(force(&mut bare, "read_force_unlock", "0"), 1);
     assert_eq!(ear.hear().1, "0");
     assert_eq!(write(&mut bare, "60000", WRITER), -2);
     bare.server.ask::<()>(&["PERSIST", LOCK]);
@@ -502,11 +502,11 @@ fn the_dead_at_the_head_of_the_fair_queue_are_passed_over() {
 #[test]
 fn fair_release_force_and_leave_answer_as_documented() {
     documents("fair_release", &["-1 not held by this owner", TOLD]);
-    documents("fair_force", &["-1 it was free", TOLD]);
+    documents("fair_force_unlock", &["-1 it was free", TOLD]);
     let nobody = "0 nobody had to be told";
     documents("fair_leave", &["-1 it neither held nor waited", nobody, TOLD]);
     let mut bare = Bare::start();
-    let force = |bare: &mut Bare| bare.call("fair_force", &QUEUE, &["own:", "0"]);
+    let force = |bare: &mut Bare| bare.call("fair_force_unlock", &QUEUE, &["own:", "0"]);
     assert_eq!(end_fair(&mut bare, "a"), -1, "a lock that is gone is not released");
     assert_eq!(force(&mut bare), -1);
     assert_eq!(leave(&mut bare, "a", "300000"), -1);
@@ -653,9 +653,9 @@ fn a_holder_of_any_name_excludes_readers_and_writers() {
             assert!(bare.call("read_acquire", &timeout, &args) > 0, "{name}, {writer}");
         }
         assert!(write(&mut bare, "60000", "other:write") > 0, "{name}");
-        let left = ["read_left", "write_left"].map(|script| bare.call(script, &[LOCK], &[]));
+        let left = ["read_ttl", "write_ttl"].map(|script| bare.call(script, &[LOCK], &[]));
         assert_eq!(left, [-2, -2], "{name}");
-        let force = ["read_force", "write_force"]
+        let force = ["read_force_unlock", "write_force_unlock"]
             .map(|script| bare.call(script, &[LOCK], &[RW_CHANNEL, "0", "{the-lock}:"]));
         assert_eq!(force, [-1, -1], "{name}");
         assert_eq!(fields(&bare.server), before);

@@ -201,8 +201,8 @@ struct Play {
 const ACQUIRE: &str = "plain_acquire";
 const RELEASE: &str = "plain_release";
 const RENEW: &str = "plain_renew";
-const FORCE: &str = "plain_force";
-const POLL: &str = "any_poll";
+const FORCE: &str = "plain_force_unlock";
+const POLL: &str = "poll_many";
 
 const GRANTED: &str = ":-2\r\n";
 const HELD: &str = ":60000\r\n";

@@ -35,8 +35,8 @@ use std::time::Duration;
 
 use crate::acquire::schedule::{Pace, RetrySchedule};
 use crate::cancel::{CancelToken, Limit, Watching};
+use crate::command::call::{Call, ConnectionId};
 use crate::command::owner::{HoldId, Holder, Owner, ThreadId};
-use crate::command::script::{Call, ConnectionId};
 use crate::engine::UnderWay;
 use crate::error::{Error, Result};
 use crate::events::{Acquired, Event, Waited};

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::acquire::release_outcome::BackgroundRelease;
 use crate::acquire::schedule::MAX_OUTDATED_ANSWERS;
 use crate::cancel::{Bound, Limit};
-use crate::command::script::{Call, ConnectionId};
+use crate::command::call::{Call, ConnectionId};
 use crate::config::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};

@@ -104,7 +104,7 @@ impl Name {
     }
 
     /// The key of the sorted set that says when each of them is taken for dead.
-    pub(crate) fn deaths_key(&self) -> &str {
+    pub(crate) fn timeouts_key(&self) -> &str {
         &self.others().deaths
     }
 
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(plain.rw_channel(), "redisson_rwlock:{x}");
         assert_eq!(tagged.token_key(), "redisson_lock_token:a{b}c");
         assert_eq!(plain.queue_key(), "redisson_lock_queue:{x}");
-        assert_eq!(plain.deaths_key(), "redisson_lock_timeout:{x}");
+        assert_eq!(plain.timeouts_key(), "redisson_lock_timeout:{x}");
         assert_eq!(plain.own_channel(&owner), format!("redisson_lock__channel:{{x}}:{owner}"));
         assert_eq!(plain.timeout_key(&owner), format!("{{x}}:{owner}:rwlock_timeout:1"));
         assert_eq!(tagged.timeout_key(&owner), format!("a{{b}}c:{owner}:rwlock_timeout:1"));
@@ -249,7 +249,7 @@ mod tests {
                 let owner = Owner::new(uuid::Uuid::nil(), HoldId::next(), "");
                 let (own, timeout) = (name.own_channel(&owner), name.timeout_key(&owner));
                 let [channel, rw_channel] = [name.channel(), name.rw_channel()];
-                let [token, queue, deaths] = [name.token_key(), name.queue_key(), name.deaths_key()];
+                let [token, queue, deaths] = [name.token_key(), name.queue_key(), name.timeouts_key()];
                 let all = [channel, rw_channel, token, queue, deaths, &own, &timeout];
                 for other in all {
                     prop_assert_eq!(slot(name.key().as_bytes()), slot(other.as_bytes()));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use redis::{ConnectionAddr, IntoConnectionInfo};
 
 use super::tls::{self, Session, Trust};
-use crate::command::script::{Call, Digits};
+use crate::command::call::{Call, Digits};
 use crate::error::{Error, Result};
 
 /// Where a server is, how it is spoken to, and as whom.

@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use redis::{ErrorKind as Cause, Parser, PushKind, Value};
 
-use crate::command::script::{Call, Digits, Push, Reply, unexpected};
+use crate::command::call::{Call, Digits};
+use crate::command::reply::{Push, Reply, unexpected};
 use crate::error::{Error, ErrorKind, Refusal, Result};
 use crate::util::clock::{self, Moment};
 

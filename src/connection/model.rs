@@ -6,7 +6,9 @@
 //! reader, which sleeps until there is something.
 
 use super::{Address, ConnectionIdentity, Fault, ReadLimit, StaleConnections, Timeouts};
-use crate::command::script::{self, Call, Push, Reply, Script};
+use crate::command::call::Call;
+use crate::command::reply::{Push, Reply};
+use crate::command::script::{self, Script};
 use crate::error::{Error, ErrorKind, Refusal, Result};
 use crate::util::clock::Moment;
 use crate::util::sync::{Condvar, Mutex};
@@ -227,7 +229,7 @@ impl State {
 
     /// Calls that were joined.
     fn call_all(&mut self, digest: &[u8], count: &[u8], rest: &[&[u8]]) -> Reply {
-        assert_eq!(digest, script::ANY_JOIN.digest.as_bytes(), "a script with many keys");
+        assert_eq!(digest, script::CALL_MANY.digest.as_bytes(), "a script with many keys");
         if !self.loaded.contains(digest) {
             return refused("NOSCRIPT");
         }
@@ -266,7 +268,7 @@ impl State {
                 true => self.free(lock, channel, message),
                 false => Reply::Int(-1),
             },
-            ("plain_force", [channel, message]) => match self.locks.contains_key(lock) {
+            ("plain_force_unlock", [channel, message]) => match self.locks.contains_key(lock) {
                 true => self.free(lock, channel, message),
                 false => Reply::Int(-1),
             },
@@ -344,8 +346,8 @@ impl State {
 
 /// The script of this crate for which that is so.
 fn known(wanted: impl Fn(&Script) -> bool) -> &'static Script {
-    let plain = [&script::PLAIN_ACQUIRE, &script::PLAIN_RELEASE, &script::PLAIN_FORCE];
-    let all = plain.into_iter().chain([&script::ANY_JOIN]);
+    let plain = [&script::PLAIN_ACQUIRE, &script::PLAIN_RELEASE, &script::PLAIN_FORCE_UNLOCK];
+    let all = plain.into_iter().chain([&script::CALL_MANY]);
     all.into_iter().find(|script| wanted(script)).expect("a script of this crate")
 }
 

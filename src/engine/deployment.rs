@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::cancel::Limit;
-use crate::command::script::Call;
+use crate::command::call::Call;
 use crate::config::{Servers, Sharding};
 use crate::connection::{Connection, Timeouts};
 use crate::error::{Error, Result};

@@ -13,9 +13,9 @@ use crossbeam_channel::Receiver;
 use uuid::Uuid;
 
 use crate::cancel::{Bound, CancelToken, Limit};
+use crate::command::call::Call;
 use crate::command::name::Name;
 use crate::command::owner;
-use crate::command::script::Call;
 use crate::config::{BackOff, Builder};
 use crate::connection::Timeouts;
 use crate::engine::deployment::Deployment;

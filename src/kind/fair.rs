@@ -18,9 +18,10 @@
 
 use std::time::Duration;
 
+use crate::command::call::Call;
 use crate::command::name::Name;
 use crate::command::owner::Owner;
-use crate::command::script::{self, Call, Script};
+use crate::command::script::{self, Script};
 use crate::events::Kind;
 use crate::kind::plain::{Plain, UNLOCKED};
 use crate::kind::rules::{self, AcquireArgs, KindRules, ListensTo, Queueing, kind_of_lock};
@@ -32,7 +33,7 @@ pub struct Fair;
 kind_of_lock!(Fair, Fair);
 
 fn keys(name: &Name) -> [&[u8]; 3] {
-    [name.key().as_bytes(), name.queue_key().as_bytes(), name.deaths_key().as_bytes()]
+    [name.key().as_bytes(), name.queue_key().as_bytes(), name.timeouts_key().as_bytes()]
 }
 
 impl KindRules for Fair {
@@ -81,7 +82,7 @@ impl KindRules for Fair {
 
     fn force(&self, name: &Name) -> Call {
         let channel = name.own_channel_prefix();
-        Call::script(&script::FAIR_FORCE, keys(name), [channel.as_bytes(), UNLOCKED]).once()
+        Call::script(&script::FAIR_FORCE_UNLOCK, keys(name), [channel.as_bytes(), UNLOCKED]).once()
     }
 
     fn renewal(&self) -> &'static Script {

@@ -9,9 +9,11 @@
 //! A hold that may go from thread to thread of this process takes one token for each of
 //! them, with the acquire: no thread gets that of another.
 
+use crate::command::call::{Call, Digits};
 use crate::command::name::Name;
 use crate::command::owner::Owner;
-use crate::command::script::{self, Call, Digits, Reply, Script};
+use crate::command::reply::Reply;
+use crate::command::script::{self, Script};
 use crate::error::Result;
 use crate::events::Kind;
 use crate::kind::plain::Plain;

@@ -9,9 +9,10 @@
 //!
 //! A renewal looks for the field of its hold, as that of a plain lock does.
 
+use crate::command::call::Call;
 use crate::command::name::Name;
 use crate::command::owner::Owner;
-use crate::command::script::{self, Call, Script};
+use crate::command::script::{self, Script};
 use crate::events::Kind;
 use crate::kind::plain::{Plain, UNLOCKED};
 use crate::kind::rules::{AcquireArgs, KindRules, OtherHold, Queueing};

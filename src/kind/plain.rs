@@ -3,9 +3,10 @@
 //! A hash at the lock's name with one field, the owner, whose value is the count
 //! of its holds: always 1 here, since re-entry is counted in the process.
 
+use crate::command::call::Call;
 use crate::command::name::Name;
 use crate::command::owner::Owner;
-use crate::command::script::{self, Call, Script};
+use crate::command::script::{self, Script};
 use crate::events::Kind;
 use crate::kind::rules::{AcquireArgs, KindRules, kind_of_lock};
 
@@ -37,7 +38,7 @@ impl KindRules for Plain {
 
     fn force(&self, name: &Name) -> Call {
         let args = [name.channel().as_bytes(), UNLOCKED];
-        Call::script(&script::PLAIN_FORCE, [name.key().as_bytes()], args).once()
+        Call::script(&script::PLAIN_FORCE_UNLOCK, [name.key().as_bytes()], args).once()
     }
 
     fn renewal(&self) -> &'static Script {

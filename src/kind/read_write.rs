@@ -13,9 +13,10 @@
 //! is told to those who wait, and the lock then lasts as long as its readers' leases; a
 //! read release never touches the lease of who writes.
 
+use crate::command::call::Call;
 use crate::command::name::Name;
 use crate::command::owner::Owner;
-use crate::command::script::{self, Call, Script};
+use crate::command::script::{self, Script};
 use crate::events::Kind;
 use crate::kind::plain::{Plain, UNLOCKED};
 use crate::kind::rules::{AcquireArgs, KindRules, ListensTo, OtherHold, Queueing, kind_of_lock};
@@ -79,11 +80,11 @@ impl KindRules for Read {
     fn force(&self, name: &Name) -> Call {
         let prefix = name.timeout_prefix();
         let args = [name.rw_channel().as_bytes(), UNLOCKED, prefix.as_bytes()];
-        Call::script(&script::READ_FORCE, [name.key().as_bytes()], args).once()
+        Call::script(&script::READ_FORCE_UNLOCK, [name.key().as_bytes()], args).once()
     }
 
     fn left(&self, name: &Name) -> Call {
-        Call::script(&script::READ_LEFT, [name.key().as_bytes()], [])
+        Call::script(&script::READ_TTL, [name.key().as_bytes()], [])
     }
 
     fn renewal(&self) -> &'static Script {
@@ -125,11 +126,11 @@ impl KindRules for Write {
     fn force(&self, name: &Name) -> Call {
         let prefix = name.timeout_prefix();
         let args = [name.rw_channel().as_bytes(), READ_UNLOCKED, prefix.as_bytes()];
-        Call::script(&script::WRITE_FORCE, [name.key().as_bytes()], args).once()
+        Call::script(&script::WRITE_FORCE_UNLOCK, [name.key().as_bytes()], args).once()
     }
 
     fn left(&self, name: &Name) -> Call {
-        Call::script(&script::WRITE_LEFT, [name.key().as_bytes()], [])
+        Call::script(&script::WRITE_TTL, [name.key().as_bytes()], [])
     }
 
     fn renewal(&self) -> &'static Script {

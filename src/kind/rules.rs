@@ -8,9 +8,11 @@ use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 
+use crate::command::call::{Call, Digits};
 use crate::command::name::Name;
 use crate::command::owner::Owner;
-use crate::command::script::{Call, Digits, Reply, Script};
+use crate::command::reply::Reply;
+use crate::command::script::Script;
 use crate::error::Result;
 use crate::events::Kind;
 use crate::util::clock;

@@ -4,9 +4,10 @@
 //! refused asks again after a while, which grows. Threads of one process meet at the gate
 //! as before a plain lock, so only one of them asks.
 
+use crate::command::call::Call;
 use crate::command::name::Name;
 use crate::command::owner::Owner;
-use crate::command::script::{self, Call, Script};
+use crate::command::script::{self, Script};
 use crate::events::Kind;
 use crate::kind::plain::Plain;
 use crate::kind::rules::{AcquireArgs, KindRules, ListensTo, kind_of_lock};
@@ -36,7 +37,7 @@ impl KindRules for Spin {
     }
 
     fn force(&self, name: &Name) -> Call {
-        Call::script(&script::SPIN_FORCE, [name.key().as_bytes()], []).once()
+        Call::script(&script::SPIN_FORCE_UNLOCK, [name.key().as_bytes()], []).once()
     }
 
     fn renewal(&self) -> &'static Script {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::command::script::Call;
+use crate::command::call::Call;
 use crate::util::clock::{self, Moment};
 use crate::util::interner::Interned;
 use crate::util::sync::{AtomicU64, Mutex, Parker};

@@ -28,7 +28,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::command::script::{Call, Push, Reply};
+use crate::command::call::Call;
+use crate::command::reply::{Push, Reply};
 #[cfg(not(all(test, leasehold_model)))]
 use crate::connection::Connection;
 use crate::connection::Timeouts;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
-use crate::command::script::Call;
+use crate::command::call::Call;
 use crate::listener::channels::{Channel, ListenerSession, SubscriptionState, Waiters};
 use crate::listener::{Listener, ListenerSettings, Shard};
 use crate::topology::cluster::Cluster;

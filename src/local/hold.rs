@@ -37,9 +37,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::command::call::{Call, ConnectionId};
 use crate::command::name::Name;
 use crate::command::owner::{HoldId, Holder, Owner};
-use crate::command::script::{Call, ConnectionId};
 use crate::error::LostReason;
 use crate::events::Kind;
 use crate::kind::rules::KindRules;

@@ -26,9 +26,9 @@ use std::panic::RefUnwindSafe;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::command::call::ConnectionId;
 use crate::command::name::Name;
 use crate::command::owner::{HoldId, Holder, ThreadId};
-use crate::command::script::ConnectionId;
 use crate::error::{Error, LostReason, Result};
 use crate::events::{Event, Lost, Sink};
 use crate::kind::rules::{KindRules, ListensTo, OtherHold};

@@ -8,8 +8,10 @@
 use std::sync::Arc;
 
 use crate::acquire::{AcquireCall, HoldHandle, MAX_OUTDATED_ANSWERS};
+use crate::command::call::{Call, ConnectionId};
 use crate::command::owner::{HoldId, Owner, ThreadId};
-use crate::command::script::{self, Call, ConnectionId, Reply};
+use crate::command::reply::Reply;
+use crate::command::script;
 use crate::error::{Error, LostReason, Result};
 use crate::events::{Acquired, Event};
 use crate::kind::rules;

@@ -9,9 +9,10 @@ use crate::acquire::{
     AcquireCall, AcquireOptions, HoldHandle, LockContext, checked_lease, not_held,
 };
 use crate::cancel::{Bound, CancelToken};
+use crate::command::call::Call;
 use crate::command::name::{self, Name};
 use crate::command::owner::{self, ThreadId};
-use crate::command::script::{Call, Reply};
+use crate::command::reply::Reply;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::kind::fair::Fair;

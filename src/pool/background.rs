@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use crate::command::script::{Call, ConnectionId};
+use crate::command::call::{Call, ConnectionId};
 use crate::error::{Direction, Error, ErrorKind, Result};
 use crate::events::{Event, Reconnected, Sink};
 use crate::pool::request::{Answer, BackgroundTask, Observer, Request};

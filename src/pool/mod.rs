@@ -26,7 +26,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::cancel::Limit;
-use crate::command::script::{Call, ConnectionId};
+use crate::command::call::{Call, ConnectionId};
 use crate::connection::Timeouts;
 use crate::error::{Direction, Error, Result};
 use crate::events::Sink;

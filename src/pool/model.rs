@@ -177,7 +177,7 @@ fn what_is_owed_beside_calls_is_sent() {
         let world = World::new();
         let call = |world: &World| {
             let answer = world.pool.call(echo("b"), Target::Any).expect("nothing is wrong here");
-            assert_eq!(answer.reply, crate::command::script::Reply::Text(b"b".into()));
+            assert_eq!(answer.reply, crate::command::reply::Reply::Text(b"b".into()));
         };
         join([
             world.start(|world| world.submit("a", Moment::END)),

@@ -35,7 +35,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::command::script::{self, Call, ConnectionId, Digits, Reply, Script};
+use crate::command::call::{Call, ConnectionId, Digits};
+use crate::command::reply::Reply;
+use crate::command::script::{self, Script};
 #[cfg(not(all(test, leasehold_model)))]
 use crate::connection::Connection;
 #[cfg(all(test, leasehold_model))]
@@ -697,7 +699,7 @@ impl ServerNotes {
             To::Ghost(identity) => self.killed(identity, &reply),
             To::Script(script) => {
                 if let Reply::Refused(refusal) = reply {
-                    self.joins &= script.digest != script::ANY_JOIN.digest;
+                    self.joins &= script.digest != script::CALL_MANY.digest;
                     self.not_loaded = Some((script.digest, refusal));
                 }
             }
@@ -738,7 +740,7 @@ impl ServerNotes {
         // What was posted has answers to come.
         left.retain(|request| !request.is_help() || request.written.is_some());
         let first = left.partition_point(|request| request.written.is_some());
-        let join = std::mem::take(&mut self.join_unknown).then_some(&script::ANY_JOIN);
+        let join = std::mem::take(&mut self.join_unknown).then_some(&script::CALL_MANY);
         for script in missing_scripts(left).into_iter().chain(join) {
             threads::say(|| {
                 log::debug!("the server does not know the script {}: loading it", script.name);

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::command::script::{Call, ConnectionId, Reply, Script};
+use crate::command::call::{Call, ConnectionId};
+use crate::command::reply::Reply;
+use crate::command::script::Script;
 use crate::connection::ConnectionIdentity;
 use crate::error::{Direction, Error, ErrorKind, Result};
 use crate::topology::route::Route;

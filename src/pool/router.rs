@@ -16,8 +16,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::cancel::Limit;
+use crate::command::call::{Call, ConnectionId};
 use crate::command::name::slot;
-use crate::command::script::{Call, ConnectionId, Reply};
+use crate::command::reply::Reply;
 use crate::error::{self, Direction, Error};
 use crate::pool::request::{self, Answer, Failure, Outcome, Redirected, Request};
 use crate::pool::{self, Pool, PoolSettings, Rerouter, Target, no_agreement};

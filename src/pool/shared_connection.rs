@@ -32,7 +32,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::cancel::Limit;
-use crate::command::script::ConnectionId;
+use crate::command::call::ConnectionId;
 use crate::connection::Timeouts;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pool::pipeline::Pipeline;

@@ -8,7 +8,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::command::script::{Call, Reply};
+use crate::command::call::Call;
+use crate::command::reply::Reply;
 use crate::error::{Error, Result};
 use crate::events::{Audit, Event, Sink};
 use crate::util::clock;

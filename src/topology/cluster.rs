@@ -15,8 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::command::call::Call;
 use crate::command::name::{SLOTS, slot};
-use crate::command::script::{Call, Reply, unexpected};
+use crate::command::reply::{Reply, unexpected};
 use crate::connection::{Address, Connection, Timeouts};
 use crate::error::{Error, ErrorKind, NodeAddress, Result};
 use crate::util::clock::{self, Moment, doubled, jittered};

@@ -23,7 +23,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::command::script::{Call, Reply, unexpected};
+use crate::command::call::Call;
+use crate::command::reply::{Reply, unexpected};
 use crate::connection::{Address, Connection, Timeouts};
 use crate::error::{Error, ErrorKind, Result};
 use crate::util::clock::{self, Moment, doubled, jittered};

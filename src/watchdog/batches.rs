@@ -4,7 +4,7 @@
 //! slots. Then each item of that batch is asked for by itself, at once.
 
 use crate::cancel::Limit;
-use crate::command::script::Call;
+use crate::command::call::Call;
 use crate::error::Error;
 use crate::pool::request::{Answer, Failure};
 use crate::pool::router::Router;

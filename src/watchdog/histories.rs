@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::command::script::{Call, Reply};
+use crate::command::call::Call;
+use crate::command::reply::Reply;
 use crate::pool::request::{Failure, Outcome};
 use crate::pool::router::Router;
 use crate::util::sync::Mutex;

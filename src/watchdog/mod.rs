@@ -33,7 +33,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::cancel::Limit;
-use crate::command::script::{self, Call, Digits, Script};
+use crate::command::call::{Call, Digits};
+use crate::command::script::{self, Script};
 use crate::connection::Timeouts;
 use crate::error::{Error, LostReason, Result};
 use crate::events::{Event, RenewalFailed, Renewed, Sink};
@@ -584,7 +585,7 @@ impl WatchedHold {
 /// Asks which of these locks are free.
 fn poll(batch: &[Arc<Local>]) -> Call {
     let keys = batch.iter().map(|local| local.name().key().as_bytes());
-    Call::script(&script::ANY_POLL, keys, [])
+    Call::script(&script::POLL_MANY, keys, [])
 }
 
 /// The answer to one batch.

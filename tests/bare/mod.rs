@@ -77,11 +77,11 @@ pub fn digest(name: &str) -> String {
     found.unwrap_or_else(|| panic!("{name} is not in src/command/script.rs")).2
 }
 
-/// What is loaded: before the text of `any_join` stand the scripts that it calls.
+/// What is loaded: before the text of `call_many` stand the scripts that it calls.
 pub fn whole(name: &str) -> String {
     let text = script(name).text;
     match name {
-        "any_join" => format!("local scripts = {{}}\n{}{text}", functions()),
+        "call_many" => format!("local scripts = {{}}\n{}{text}", functions()),
         _ => text,
     }
 }

@@ -16,10 +16,13 @@ mod spawned;
 #[path = "../../../src"]
 mod private {
     pub(crate) mod error;
-    #[path = "command/script.rs"]
-    pub(crate) mod script;
     #[path = "local/queue.rs"]
     pub(crate) mod queue;
+
+    pub(crate) mod command {
+        pub(crate) mod call;
+        pub(crate) mod script;
+    }
 
     pub(crate) mod util {
         pub(crate) mod clock;
@@ -29,4 +32,4 @@ mod private {
 }
 
 // As these modules know each other.
-use private::{error, util};
+use private::{command, util};

@@ -14,9 +14,9 @@
 //! * a listener that goes idle does not look who has come meanwhile.
 
 use super::visitor::{Answered, Manners, Question, Surroundings, acquire};
+use crate::command::call::{Call, ConnectionId};
 use crate::command::name::Name;
 use crate::command::owner::{HoldId, Owner};
-use crate::command::script::{Call, ConnectionId};
 use crate::connection::model::Server;
 use crate::connection::{Address, Timeouts};
 use crate::events::Sink;

@@ -24,9 +24,9 @@
 
 use super::visitor::{Answered, Left, Manners, Question, Surroundings, acquire};
 use crate::cancel::CancelToken;
+use crate::command::call::ConnectionId;
 use crate::command::name::Name;
 use crate::command::owner::{HoldId, ThreadId};
-use crate::command::script::ConnectionId;
 use crate::error::LostReason;
 use crate::events::{Event, Sink};
 use crate::listener::channels::{Channel, ListenerSession, SubscriptionState, Waiters};

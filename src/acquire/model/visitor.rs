@@ -2,8 +2,8 @@
 
 use crate::acquire::schedule::{Pace, RetrySchedule};
 use crate::cancel::{CancelToken, Watching};
+use crate::command::call::ConnectionId;
 use crate::command::owner::{HoldId, Owner, ThreadId};
-use crate::command::script::ConnectionId;
 use crate::error::{Error, ErrorKind};
 use crate::kind::plain::Plain;
 use crate::listener::channels::{Channel, ListenerSession, SubscriptionState, Waiting};

@@ -26,9 +26,10 @@
 //!   the answers go to each other's callers.
 
 use super::*;
+use crate::command::call::Call;
 use crate::command::name::Name;
 use crate::command::owner::{HoldId, Owner};
-use crate::command::script::{Call, Reply};
+use crate::command::reply::Reply;
 use crate::connection::Address;
 use crate::connection::model::{Mishap, Server};
 use crate::error::Error;
