@@ -1,7 +1,8 @@
-//! The public handles and guards.
+//! The public locks and guards.
 //!
-//! Imports everything but `client`. Read [`handle`] and [`guard`] first: every kind has the verbs
-//! and guards of these. Then [`multi_lock`] with [`batch`], [`red_lock`] with [`quorum`].
+//! May import every folder except `client`. Read [`handle`] and [`guard`] first: all kinds share
+//! their verbs and guards. Continue with [`rw_lock`], then [`multi_guard`], [`multi_lock`] and
+//! [`batch`], then [`quorum`] and [`red_lock`].
 
 pub(crate) mod batch;
 pub(crate) mod guard;

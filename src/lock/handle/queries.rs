@@ -1,0 +1,207 @@
+//! Queries about a [`Lock`], and releases that need no guard.
+//!
+//! A command that must not run twice (`force_unlock`, the release of a count that another process
+//! left) is sent once, behind a query on the same connection. The query may be repeated on a new
+//! connection, so a connection that turns out to be dead fails the query and not the command.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Lock;
+use crate::acquire::{HoldHandle, LockContext, not_held};
+use crate::cancel::Bound;
+use crate::command::call::Call;
+use crate::command::name::Name;
+use crate::command::owner::ThreadId;
+use crate::command::reply::Reply;
+use crate::error::Result;
+use crate::kind::named::Named;
+use crate::kind::rules::{self, LockKind, ReleaseReply};
+use crate::local::hold::Hold;
+use crate::pool::Target;
+use crate::util::clock;
+
+impl<K: LockKind> Lock<K> {
+    /// Returns whether any caller holds the lock.
+    ///
+    /// Blocks until the server answers, for one response time-out at most. One round trip.
+    ///
+    /// # Errors
+    /// [`is_connection`](crate::Error::is_connection), [`is_timeout`](crate::Error::is_timeout) or
+    /// [`is_pool_timeout`](crate::Error::is_pool_timeout) if the server does not answer, and the
+    /// [errors of every verb](Lock#errors-of-every-verb).
+    pub fn is_locked(&self) -> Result<bool> {
+        Ok(self.remaining()?.is_some())
+    }
+
+    /// Returns whether this thread holds the lock. Does not block, no round trip.
+    ///
+    /// ```
+    /// # let client = leasehold::Client::builder().single("redis://127.0.0.1:1/").build_lazily()?;
+    /// let lock = client.lock("orders:42");
+    /// assert!(!lock.is_held());
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn is_held(&self) -> bool {
+        self.hold_count() > 0
+    }
+
+    /// Returns how many times this thread holds the lock. Does not block, no round trip.
+    ///
+    /// Detached guards count.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn hold_count(&self) -> usize {
+        let (thread, now) = (ThreadId::current(), clock::now());
+        let mine = |hold: &Hold| self.is_mine(hold);
+        self.context.as_ref().map_or(0, |context| context.local.count(mine, thread, now))
+    }
+
+    /// Returns the remaining lease of the holder, or `None` if the lock is free.
+    ///
+    /// `Duration::MAX` for a lock without a time to live. Millisecond precision. Blocks until the
+    /// server answers, for one response time-out at most. One round trip.
+    ///
+    /// # Errors
+    /// Those of [`is_locked`](Lock::is_locked).
+    pub fn remaining(&self) -> Result<Option<Duration>> {
+        self.remaining_within(self.bound())
+    }
+
+    /// Releases a hold whose guard was [detached](crate::Guard::detach).
+    ///
+    /// Releases a hold that this thread detached, or else a detached hold that belongs to no
+    /// thread: that of an [`OwnedGuard`](crate::OwnedGuard), or of a thread that has ended. Blocks
+    /// until the server answers, for one response time-out at most. One round trip, none if the
+    /// hold has other guards.
+    ///
+    /// With a [named holder](Lock::with_holder), and without a detached hold in this process,
+    /// takes off one count that another process left: two round trips. This command is never sent
+    /// twice: without an answer it may or may not have run.
+    ///
+    /// # Errors
+    /// [`is_not_held`](crate::Error::is_not_held) if there is no such hold, and the errors of
+    /// [`Guard::unlock`](crate::Guard::unlock).
+    ///
+    /// ```no_run
+    /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+    /// let lock = client.lock("orders:42");
+    /// lock.lock()?.detach();
+    /// // ... later, on the same thread ...
+    /// lock.unlock()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn unlock(&self) -> Result<()> {
+        self.unlock_within(self.bound())
+    }
+
+    /// Frees the lock, whoever holds it; returns whether it was held.
+    ///
+    /// For repairs by hand. Wakes the waiters. A holder in this process loses its hold at once.
+    /// Holders in other processes, and a caller that is granted the lock at the same moment, notice
+    /// at their next renewal. Blocks until the server answers, for one response time-out at most.
+    /// Two round trips, one if the lock is free.
+    ///
+    /// Each side of an [`RwLock`](crate::RwLock) frees only holds in its own mode. While a thread
+    /// writes and also reads, the write side frees both and the read side frees nothing.
+    ///
+    /// The command is never sent twice, since the second copy could free the hold of the next
+    /// holder. Without an answer it may or may not have run.
+    ///
+    /// # Errors
+    /// Those of [`is_locked`](Lock::is_locked).
+    pub fn force_unlock(&self) -> Result<bool> {
+        self.force_unlock_within(self.bound())
+    }
+
+    /// Returns the bound of a call that begins now and has no deadline of its own.
+    pub(crate) fn bound(&self) -> Bound {
+        self.context.as_ref().map_or_else(|_| Bound::over(), |context| context.engine.bound())
+    }
+
+    /// [`Lock::unlock`] within a bound.
+    pub(crate) fn unlock_within(&self, bound: Bound) -> Result<()> {
+        self.end_detached(bound).map_err(|error| self.named(error))
+    }
+
+    /// [`Lock::remaining`] within a bound.
+    pub(crate) fn remaining_within(&self, bound: Bound) -> Result<Option<Duration>> {
+        self.ask_remaining(bound).map_err(|error| self.named(error))
+    }
+
+    /// [`Lock::force_unlock`] within a bound.
+    pub(crate) fn force_unlock_within(&self, bound: Bound) -> Result<bool> {
+        self.force(bound).map_err(|error| self.named(error))
+    }
+
+    fn end_detached(&self, bound: Bound) -> Result<()> {
+        let context = self.context()?;
+        let mine = |hold: &Hold| self.is_mine(hold);
+        let detached = context.local.detached(mine, ThreadId::current(), clock::now());
+        match (detached, &self.holder) {
+            (Some((hold, counted)), _) => {
+                HoldHandle::new(Arc::clone(context), hold).unlock_detached(counted, bound)
+            }
+            (None, Some(holder)) => {
+                match self.send_once(|name| Named::unlock(name, holder), bound)? {
+                    ReleaseReply::Told(_) => Ok(()),
+                    ReleaseReply::NotHeld => Err(not_held()),
+                }
+            }
+            (None, None) => Err(not_held()),
+        }
+    }
+
+    fn ask_remaining(&self, bound: Bound) -> Result<Option<Duration>> {
+        let LockContext { engine, local } = &**self.context()?;
+        engine.check_open()?;
+        let (query, limit) = (self.rules().left(local.name()), engine.limit(bound));
+        engine.ready(&limit)?;
+        let answer = engine.router.call(query, Target::prefer(local.background()), &limit)?;
+        remaining(answer.reply)
+    }
+
+    fn force(&self, bound: Bound) -> Result<bool> {
+        let local = &self.context()?.local;
+        let mut held = Vec::new();
+        let force = |name: &Name| {
+            // Listed before the lock is freed: a later holder in this process keeps its hold.
+            held = local.leases();
+            self.rules().force(name)
+        };
+        if self.send_once(force, bound)? == ReleaseReply::NotHeld {
+            return Ok(false);
+        }
+        held.iter().for_each(|hold| local.lose(hold));
+        Ok(true)
+    }
+
+    /// Sends a command that must not run twice, if the lock is held. Two round trips, one if the
+    /// lock is free.
+    fn send_once(&self, command: impl FnOnce(&Name) -> Call, bound: Bound) -> Result<ReleaseReply> {
+        let LockContext { engine, local } = &**self.context()?;
+        engine.check_open()?;
+        let (query, limit) = (self.rules().left(local.name()), engine.limit(bound));
+        engine.ready(&limit)?;
+        let found = engine.router.call(query, Target::prefer(local.background()), &limit)?;
+        if remaining(found.reply)?.is_none() {
+            return Ok(ReleaseReply::NotHeld);
+        }
+        let answer =
+            engine.router.call(command(local.name()), Target::Only(found.connection), &limit)?;
+        rules::freed(answer.reply)
+    }
+
+    /// Whether a hold is of this kind, and of this holder if the holder has a name.
+    fn is_mine(&self, hold: &Hold) -> bool {
+        let has_name = |name: &Arc<str>| hold.owner().as_bytes() == name.as_bytes();
+        hold.rules().kind() == self.rules().kind() && self.holder.as_ref().is_none_or(has_name)
+    }
+}
+
+/// Reads the reply to a query for the remaining lease; `None` if the lock is free.
+fn remaining(reply: Reply) -> Result<Option<Duration>> {
+    const FREE: i64 = -2;
+    let left = reply.into_int()?;
+    Ok((left != FREE).then_some(rules::left(left).unwrap_or(Duration::MAX)))
+}

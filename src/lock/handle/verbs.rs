@@ -1,0 +1,177 @@
+//! The verbs that acquire a [`Lock`].
+//!
+//! Each verb is one line over [`Lock::acquire`], with another patience and another guard.
+
+use std::time::{Duration, Instant};
+
+use super::Lock;
+use crate::acquire::{AcquireOptions, HoldHandle};
+use crate::error::{Error, ErrorKind, Result};
+use crate::kind::rules::LockKind;
+use crate::lock::guard::{Guard, OwnedGuard};
+use crate::util::clock::{self, Patience};
+
+impl<K: LockKind> Lock<K> {
+    /// Blocks until this thread holds the lock.
+    ///
+    /// One round trip if the lock is free, none if this thread already holds it. If the lock is
+    /// held, the call waits in the queue of its process. A release by another thread of the process
+    /// hands the lock to the head of the queue without a round trip, within the bounds of
+    /// [`local_handoff`](crate::Builder::local_handoff). After a release by another process, a
+    /// message wakes the head of the queue, which asks the server. If the message is lost, it asks
+    /// when the lease of the holder ends or within the
+    /// [poll interval](crate::Builder::poll_interval), whichever is earlier. Fair locks, readers
+    /// and named holders do not queue in the process: each call asks and listens on its own.
+    ///
+    /// The wait has no time limit. It also ends when the token of
+    /// [`with_cancel`](Lock::with_cancel) is cancelled or the client is closed.
+    ///
+    /// # Errors
+    /// - [`is_connection`](Error::is_connection), [`is_timeout`](Error::is_timeout) or
+    ///   [`is_pool_timeout`](Error::is_pool_timeout) if the first request gets no answer, after one
+    ///   response time-out at the latest. A call that was refused once waits through outages.
+    /// - [`is_cancelled`](Error::is_cancelled) if the token is cancelled.
+    /// - [`is_lost`](Error::is_lost) if this thread still has a guard of a lost hold, if three
+    ///   grants in a row arrived after their lease had expired, or one after the deadline.
+    /// - [`is_deadlock`](Error::is_deadlock) if this thread holds the lock as another kind or under
+    ///   another holder name. Also, in a call without deadline and token, if this thread took an
+    ///   [`OwnedGuard`] of the lock that still exists. (To wait for the release of a guard that was
+    ///   sent to another thread, use a deadline, a token or [`lock_owned`](Lock::lock_owned).)
+    /// - [`is_not_replicated`](Error::is_not_replicated) if fewer replicas acknowledged the lock
+    ///   than [`min_replicas`](crate::Builder::min_replicas) asks for.
+    /// - The [errors of every verb](Lock#errors-of-every-verb).
+    ///
+    /// ```no_run
+    /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+    /// let guard = client.lock("orders:42").lock()?;
+    /// // ... work ...
+    /// drop(guard);                        // releases without waiting for the server
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn lock(&self) -> Result<Guard<K>> {
+        self.acquire(Patience::Forever, false)?.map(Guard::new).ok_or_else(endless_wait_ended)
+    }
+
+    /// Takes the lock if it is free; returns `None` if it is not.
+    ///
+    /// Waits for the answer of the server, but not for the lock. One round trip; none if this
+    /// thread already holds the lock, or if another thread of this process holds it or waits for
+    /// it. Fair locks, readers and named holders always ask the server. Also returns `None`,
+    /// without a round trip, if this thread holds the lock as another kind or under another holder
+    /// name.
+    ///
+    /// # Errors
+    /// Those of [`lock`](Lock::lock), except [`is_deadlock`](Error::is_deadlock).
+    ///
+    /// ```no_run
+    /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+    /// match client.lock("report").try_lock()? {
+    ///     Some(guard) => guard.unlock()?,
+    ///     None => println!("another worker writes the report"),
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn try_lock(&self) -> Result<Option<Guard<K>>> {
+        Ok(self.acquire(Patience::None, false)?.map(Guard::new))
+    }
+
+    /// Blocks until this thread holds the lock, or for `timeout`; then returns `None`.
+    ///
+    /// Waits as [`lock`](Lock::lock) does. A free lock is taken even if `timeout` is zero.
+    /// `Duration::MAX` waits without limit. The call returns at most 100 ms after its deadline,
+    /// whatever the server does. A request without an answer is undone in the background.
+    ///
+    /// # Errors
+    /// Those of [`lock`](Lock::lock). If the time ends before the server has answered whether the
+    /// lock is free: [`is_connection`](Error::is_connection), [`is_timeout`](Error::is_timeout),
+    /// or [`is_pool_timeout`](Error::is_pool_timeout) if no request could be sent.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+    /// if let Some(guard) = client.lock("orders:42").try_lock_for(Duration::from_secs(2))? {
+    ///     // ... work ...
+    ///     guard.unlock()?;
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn try_lock_for(&self, timeout: Duration) -> Result<Option<Guard<K>>> {
+        Ok(self.acquire(Patience::span(clock::now(), timeout), false)?.map(Guard::new))
+    }
+
+    /// Blocks until this thread holds the lock, or until `deadline`; then returns `None`.
+    ///
+    /// Like [`try_lock_for`](Lock::try_lock_for), for several calls that share one deadline. A free
+    /// lock is taken even if the deadline has passed.
+    ///
+    /// # Errors
+    /// Those of [`try_lock_for`](Lock::try_lock_for).
+    pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<Guard<K>>> {
+        Ok(self.acquire(Patience::instant(clock::now(), deadline), false)?.map(Guard::new))
+    }
+
+    /// Blocks until the lock is held; returns a guard that can be sent.
+    ///
+    /// Waits as [`lock`](Lock::lock) does. The guard is a hold of its own and belongs to no thread:
+    /// this thread does not enter the lock again through it.
+    ///
+    /// # Errors
+    /// Those of [`lock`](Lock::lock), and [`is_deadlock`](Error::is_deadlock) if this thread has a
+    /// [`Guard`] of the lock.
+    ///
+    /// ```no_run
+    /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+    /// let guard = client.lock("orders:42").lock_owned()?;
+    /// std::thread::spawn(move || {
+    ///     // ... work ...
+    ///     drop(guard);
+    /// });
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn lock_owned(&self) -> Result<OwnedGuard<K>> {
+        self.acquire(Patience::Forever, true)?.map(OwnedGuard::new).ok_or_else(endless_wait_ended)
+    }
+
+    /// Takes the lock if it is free; the guard can be sent.
+    ///
+    /// Like [`try_lock`](Lock::try_lock), with the guard of [`lock_owned`](Lock::lock_owned).
+    ///
+    /// # Errors
+    /// Those of [`try_lock`](Lock::try_lock).
+    pub fn try_lock_owned(&self) -> Result<Option<OwnedGuard<K>>> {
+        Ok(self.acquire(Patience::None, true)?.map(OwnedGuard::new))
+    }
+
+    /// Blocks until the lock is held, or for `timeout`; the guard can be sent.
+    ///
+    /// Like [`try_lock_for`](Lock::try_lock_for), with the guard of
+    /// [`lock_owned`](Lock::lock_owned).
+    ///
+    /// # Errors
+    /// Those of [`lock_owned`](Lock::lock_owned) and [`try_lock_for`](Lock::try_lock_for).
+    pub fn try_lock_for_owned(&self, timeout: Duration) -> Result<Option<OwnedGuard<K>>> {
+        Ok(self.acquire(Patience::span(clock::now(), timeout), true)?.map(OwnedGuard::new))
+    }
+
+    /// Blocks until the lock is held, or until `deadline`; the guard can be sent.
+    ///
+    /// Like [`try_lock_until`](Lock::try_lock_until), with the guard of
+    /// [`lock_owned`](Lock::lock_owned).
+    ///
+    /// # Errors
+    /// Those of [`lock_owned`](Lock::lock_owned) and [`try_lock_for`](Lock::try_lock_for).
+    pub fn try_lock_until_owned(&self, deadline: Instant) -> Result<Option<OwnedGuard<K>>> {
+        Ok(self.acquire(Patience::instant(clock::now(), deadline), true)?.map(OwnedGuard::new))
+    }
+
+    /// Acquires with the settings of the handle; `None` if the patience ended.
+    fn acquire(&self, patience: Patience, owned: bool) -> Result<Option<HoldHandle>> {
+        let options = AcquireOptions { owned, ..AcquireOptions::new(patience) };
+        self.acquire_call(&options)?.acquire()
+    }
+}
+
+/// The error of a wait without a limit that ended without a hold, which does not happen.
+pub(crate) fn endless_wait_ended() -> Error {
+    Error::new(ErrorKind::Timeout, "a wait without a time limit ended")
+}
