@@ -1,7 +1,8 @@
-//! Threads of a client for what may block while its caller must not: one that asks many
-//! servers at once waits for none of them alone.
+//! Worker threads of a client for jobs that block while their caller must not.
 //!
-//! They are started when they are needed and end with the client.
+//! A RedLock uses them to send one request to many servers without waiting for each in turn.
+//! A job starts a thread if all threads are busy, up to [`MAX_THREADS`]. The threads end when the
+//! executor is closed and its queue is empty.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,80 +13,98 @@ use crossbeam_channel::{Receiver, Sender};
 use crate::util::sync::Mutex;
 use crate::util::threads;
 
-/// How many jobs run at the same time; others wait.
-const MOST: usize = 8;
+/// The number of jobs that run at the same time; further jobs wait in the queue.
+const MAX_THREADS: usize = 8;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Where jobs are handed in.
+/// Runs jobs on up to eight threads.
 #[derive(Default)]
 pub(crate) struct Executor(Mutex<ExecutorState>);
 
 #[derive(Default)]
 struct ExecutorState {
-    jobs: Option<(Sender<Job>, Receiver<Job>)>,
+    /// The job queue, from the first job until the executor is closed.
+    queue: Option<(Sender<Job>, Receiver<Job>)>,
     threads: usize,
     handles: Vec<JoinHandle<()>>,
-    /// Jobs that were handed in and are not done.
+    /// Jobs that were submitted and have not finished.
     open: usize,
     closed: bool,
 }
 
 impl fmt::Debug for Executor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Aside").field("threads", &self.0.lock().threads).finish()
+        f.debug_struct("Executor").field("threads", &self.0.lock().threads).finish()
     }
 }
 
 impl Executor {
-    /// Has a job done by and by; on a thread of its own, which nobody joins, if the client is
-    /// closed.
+    /// Queues a job and starts a thread for it if all are busy. Does not wait for the job.
+    ///
+    /// After [`Executor::close`] each job gets a thread of its own that nobody joins. A job runs on
+    /// the calling thread only if the system starts no thread and no other worker exists.
     pub(crate) fn run(self: &Arc<Executor>, job: impl FnOnce() + Send + 'static) {
-        let (sender, starts) = {
-            let mut retries = self.0.lock();
-            if retries.closed {
-                drop(retries);
-                return threads::detach_or_run("leasehold-aside", job);
-            }
-            let (sender, receiver) = retries.jobs.get_or_insert_with(crossbeam_channel::unbounded);
-            let (sender, receiver) = (sender.clone(), receiver.clone());
-            retries.open += 1;
-            let starts = retries.open > retries.threads && retries.threads < MOST;
-            retries.threads += usize::from(starts);
-            (sender, starts.then_some(receiver))
+        let admitted = self.0.lock().admit();
+        let Some((sender, new_worker)) = admitted else {
+            return threads::detach_or_run("leasehold-aside", job);
         };
-        let retries = Arc::clone(self);
+        let executor = Arc::clone(self);
         let job: Job = Box::new(move || {
-            threads::survive("doing something aside", job);
-            retries.0.lock().open -= 1;
+            threads::survive("running a background job", job);
+            executor.0.lock().open -= 1;
         });
-        let Some(receiver) = starts else { return drop(sender.send(job)) };
-        let rest = receiver.clone();
-        let work = move || receiver.into_iter().for_each(|job| job());
+        // Sending fails only without a receiver, and each worker holds one.
         drop(sender.send(job));
+        if let Some(receiver) = new_worker {
+            self.start_worker(receiver);
+        }
+    }
+
+    /// Starts a worker that takes jobs from `queue` until the executor is closed.
+    fn start_worker(&self, queue: Receiver<Job>) {
+        let jobs = queue.clone();
+        let work = move || jobs.into_iter().for_each(|job| job());
         match threads::start("leasehold-aside", work) {
             Ok(thread) => self.0.lock().handles.push(thread),
             Err(error) => {
-                let mut retries = self.0.lock();
-                retries.threads -= 1;
-                let alone = retries.threads == 0;
-                drop(retries);
-                threads::say(|| log::error!("no thread for what is done aside: {error}"));
-                if alone {
-                    rest.try_iter().for_each(|job| job());
+                let mut state = self.0.lock();
+                state.threads -= 1;
+                let has_no_workers = state.threads == 0;
+                drop(state);
+                threads::say(|| log::error!("the executor cannot start a thread: {error}"));
+                if has_no_workers {
+                    queue.try_iter().for_each(|job| job());
                 }
             }
         }
     }
 
-    /// Lets the threads end when they have done what was handed in.
+    /// Lets the threads end after the queued jobs, and returns them for joining.
     pub(crate) fn close(&self) -> Vec<JoinHandle<()>> {
-        let mut retries = self.0.lock();
-        retries.closed = true;
-        let (jobs, handles) = (retries.jobs.take(), std::mem::take(&mut retries.handles));
-        drop(retries);
-        drop(jobs);
+        let mut state = self.0.lock();
+        state.closed = true;
+        let (queue, handles) = (state.queue.take(), std::mem::take(&mut state.handles));
+        drop(state);
+        drop(queue);
         handles
+    }
+}
+
+impl ExecutorState {
+    /// Counts one more job; `None` if the executor is closed.
+    ///
+    /// Returns the queue's sender, and a receiver if the caller has to start a worker.
+    fn admit(&mut self) -> Option<(Sender<Job>, Option<Receiver<Job>>)> {
+        if self.closed {
+            return None;
+        }
+        let (sender, receiver) = self.queue.get_or_insert_with(crossbeam_channel::unbounded);
+        let (sender, receiver) = (sender.clone(), receiver.clone());
+        self.open += 1;
+        let starts = self.open > self.threads && self.threads < MAX_THREADS;
+        self.threads += usize::from(starts);
+        Some((sender, starts.then_some(receiver)))
     }
 }
 
@@ -95,31 +114,31 @@ mod tests {
     use std::sync::Barrier;
 
     #[test]
-    fn jobs_run_beside_each_other_and_a_panic_ends_no_thread() {
-        let aside = Arc::<Executor>::default();
-        let met = Arc::new(Barrier::new(MOST + 1));
-        aside.run(|| panic!("this is expected"));
-        for _ in 0..MOST {
+    fn jobs_run_concurrently_and_a_panic_ends_no_thread() {
+        let executor = Arc::<Executor>::default();
+        let met = Arc::new(Barrier::new(MAX_THREADS + 1));
+        executor.run(|| panic!("expected by this test"));
+        for _ in 0..MAX_THREADS {
             let met = Arc::clone(&met);
-            aside.run(move || {
+            executor.run(move || {
                 met.wait();
             });
         }
         met.wait();
-        assert!(aside.0.lock().threads <= MOST);
+        assert!(executor.0.lock().threads <= MAX_THREADS);
     }
 
     #[test]
-    fn what_is_handed_in_is_done_after_closing_too() {
-        let aside = Arc::<Executor>::default();
+    fn jobs_submitted_after_close_still_run() {
+        let executor = Arc::<Executor>::default();
         let (sender, receiver) = crossbeam_channel::unbounded();
-        let hand_in = |number| {
+        let submit = |number| {
             let sender = sender.clone();
-            aside.run(move || sender.send(number).expect("it is received"));
+            executor.run(move || sender.send(number).expect("the test receives it"));
         };
-        (0..3).for_each(hand_in);
-        let threads = aside.close();
-        hand_in(3);
+        (0..3).for_each(submit);
+        let threads = executor.close();
+        submit(3);
         drop(sender);
         let mut done: Vec<i32> = receiver.into_iter().collect();
         done.sort_unstable();
