@@ -37,7 +37,7 @@ use crate::acquire::schedule::{Pace, RetrySchedule};
 use crate::cancel::{CancelToken, Limit, Watching};
 use crate::command::call::{Call, ConnectionId};
 use crate::command::owner::{HoldId, Holder, Owner, ThreadId};
-use crate::engine::UnderWay;
+use crate::engine::ActiveCall;
 use crate::error::{Error, Result};
 use crate::events::{Acquired, Event, Waited};
 use crate::kind::rules::{AcquireArgs, AcquireReply, KindRules, ListensTo, Queueing, Wake};
@@ -157,13 +157,13 @@ impl AcquireCall<'_> {
 
     /// How long the lease is that it asks for.
     pub(crate) fn term(&self) -> Duration {
-        self.options.lease.unwrap_or(self.context.engine.watchdog_timeout)
+        self.options.lease.unwrap_or(self.context.engine.settings.watchdog_timeout)
     }
 
     /// How soon one that was refused asks again.
     fn pace(&self) -> Pace {
         match (self.rules.listens(), self.rules.line()) {
-            (ListensTo::Nothing, _) => Pace::BackOff(self.context.engine.back_off),
+            (ListensTo::Nothing, _) => Pace::BackOff(self.context.engine.settings.back_off),
             (_, Queueing::None) => Pace::Unaided,
             (_, Queueing::InProcess) => Pace::Polled,
         }
@@ -206,7 +206,7 @@ impl AcquireCall<'_> {
 /// A caller that wants the lock.
 struct Acquire<'a> {
     /// Dropped last, after the clean-up.
-    _call: UnderWay<'a>,
+    _call: ActiveCall<'a>,
     attempt: &'a AcquireCall<'a>,
     caller: Caller,
     /// Its place in line, if the kind has one.
@@ -279,7 +279,12 @@ impl<'a> Acquire<'a> {
             started: now,
             open: None,
             generation: Generation::default(),
-            schedule: RetrySchedule::new(now, engine.poll_interval, hold.seed(), attempt.pace()),
+            schedule: RetrySchedule::new(
+                now,
+                engine.settings.poll_interval,
+                hold.seed(),
+                attempt.pace(),
+            ),
             watching: None,
             listening: None,
             own_channel: OnceCell::new(),
@@ -457,9 +462,10 @@ impl<'a> Acquire<'a> {
             lease: self.attempt.term(),
             beside: self.beside.as_ref(),
             patience: self.patience(),
-            fair_waiter_timeout: engine.fair_waiter_timeout,
+            fair_waiter_timeout: engine.settings.fair_waiter_timeout,
             threads: self.threads,
-            wake: wanted.map(|channel| Wake { control: &engine.control, wanted: channel.name() }),
+            wake: wanted
+                .map(|channel| Wake { control: &engine.settings.control, wanted: channel.name() }),
         });
         call.replicated()
     }
@@ -479,12 +485,12 @@ impl<'a> Acquire<'a> {
     /// For how long nobody need think that it is dead; `None` if it does not wait.
     fn patience(&self) -> Option<Duration> {
         let engine = &self.context().engine;
-        let least = engine.poll_interval.saturating_mul(2);
+        let least = engine.settings.poll_interval.saturating_mul(2);
         match self.attempt.options.patience {
             Patience::None => None,
-            Patience::Forever => Some(engine.fair_waiter_timeout),
+            Patience::Forever => Some(engine.settings.fair_waiter_timeout),
             Patience::Until(end) => {
-                Some(self.started.until(end).clamp(least, engine.fair_waiter_timeout))
+                Some(self.started.until(end).clamp(least, engine.settings.fair_waiter_timeout))
             }
         }
     }
@@ -496,7 +502,8 @@ impl<'a> Acquire<'a> {
         }
         let LockContext { engine, local } = self.context();
         let passed = self.ticket.map_or(0, |_| local.line().saturating_sub(1));
-        let most = if self.attempt.options.lease.is_none() { engine.bounds.passes } else { 0 };
+        let most =
+            if self.attempt.options.lease.is_none() { engine.settings.handoff.passes } else { 0 };
         1 + u32::try_from(passed).unwrap_or(u32::MAX).min(most)
     }
 

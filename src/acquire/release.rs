@@ -246,9 +246,11 @@ impl HoldHandle {
         let (rules, name) = (self.hold.rules(), self.context.local.name());
         match self.hold.may_run_late() {
             // A late question would stand in the queue, where a release does not look.
-            Some(_) if rules.queues() => {
-                rules.undo(name, self.hold.owner(), Some(self.context.engine.fair_waiter_timeout))
-            }
+            Some(_) if rules.queues() => rules.undo(
+                name,
+                self.hold.owner(),
+                Some(self.context.engine.settings.fair_waiter_timeout),
+            ),
             _ => self.hold.release_call(name),
         }
     }
@@ -267,7 +269,8 @@ impl HoldHandle {
     /// For how long a late copy of the question may undo the release. One of another
     /// hold's is its own caller's to see to.
     fn late_for(&self) -> Duration {
-        let queued = self.hold.rules().queues().then_some(self.context.engine.fair_waiter_timeout);
+        let queued =
+            self.hold.rules().queues().then_some(self.context.engine.settings.fair_waiter_timeout);
         let lasting = self.hold.term().max(queued.unwrap_or_default());
         self.hold.may_run_late().map_or(Duration::ZERO, |_| lasting)
     }

@@ -1,4 +1,9 @@
-//! What a client stands on: where its servers are, and what they can do.
+//! Where the servers of a client are, and what a cluster supports.
+//!
+//! A cluster has to be discovered before commands can be sent: its nodes, and whether they have
+//! sharded pub/sub. A client that connects at its start does so then. For a client that is built
+//! lazily, the first call starts a thread for it ([`Deployment::ready`]); an attempt that fails
+//! fails the calls that waited for it, and the next call starts another.
 
 use std::sync::{Arc, OnceLock};
 
@@ -20,35 +25,35 @@ use crate::util::clock;
 use crate::util::sync::{Mutex, Parker};
 use crate::util::threads;
 
-/// Where the servers are.
+/// The servers of one client.
 #[derive(Debug)]
 pub(crate) struct Deployment {
-    /// Where a connection leads for which one server is as good as another.
+    /// The route of connections for which any server of the deployment will do.
     pub(crate) route: Route,
     cluster: Option<Arc<Cluster>>,
     sharding: Sharding,
     sharded: Sharded,
-    /// The name of the connections that ask the cluster.
+    /// The name of the connections that query the cluster.
     name: String,
     timeouts: Timeouts,
-    meeting: Mutex<FirstContact>,
+    discovery: Mutex<Discovery>,
 }
 
-/// Whether messages go to the shards of a cluster; not set before the first contact with it.
+/// Whether a cluster uses sharded pub/sub; not set before its discovery.
 pub(crate) type Sharded = Arc<OnceLock<bool>>;
 
-/// The first contact with the cluster of a client that was built without one.
+/// The discovery of a cluster for a client that was built lazily.
 #[derive(Debug, Default)]
-struct FirstContact {
-    under_way: bool,
-    /// Consecutive number of the attempts, and why the last one failed.
-    failed: u64,
+struct Discovery {
+    is_running: bool,
+    /// The number of failed attempts, and the error of the last one.
+    failures: u64,
     error: Option<Error>,
     waiting: Vec<Arc<Parker>>,
 }
 
 impl Deployment {
-    /// Speaks with no server.
+    /// Opens no connection.
     pub(crate) fn new(
         servers: Servers,
         name: &str,
@@ -68,17 +73,18 @@ impl Deployment {
                 (Route::Node(Arc::clone(&cluster)), Some(cluster))
             }
         };
-        let (sharded, meeting) = (Sharded::default(), Mutex::default());
-        Deployment { route, cluster, sharding, sharded, name, timeouts, meeting }
+        let (sharded, discovery) = (Sharded::default(), Mutex::default());
+        Deployment { route, cluster, sharding, sharded, name, timeouts, discovery }
     }
 
-    /// Learns of the nodes of a cluster, and whether they have shards. Speaks with no other
-    /// servers. Blocks for a few connect and response time-outs for each node.
-    pub(crate) fn meet(&self) -> Result<()> {
+    /// Reads the nodes of a cluster, and whether they have sharded pub/sub.
+    ///
+    /// Contacts no other servers. Blocks for a few connect and response time-outs per node.
+    pub(crate) fn discover(&self) -> Result<()> {
         let Some(cluster) = &self.cluster else { return Ok(()) };
         cluster.refresh()?;
         let sharded = match self.sharding {
-            Sharding::Auto => shards(cluster, &self.name, self.timeouts)?,
+            Sharding::Auto => supports_sharding(cluster, &self.name, self.timeouts)?,
             Sharding::On => true,
             Sharding::Off => false,
         };
@@ -86,23 +92,24 @@ impl Deployment {
         Ok(())
     }
 
-    /// Whether commands can be sent: the nodes of a cluster are known.
-    pub(crate) fn is_met(&self) -> bool {
+    /// Returns whether commands can be sent: the nodes of a cluster are known.
+    pub(crate) fn is_discovered(&self) -> bool {
         self.cluster.is_none() || self.sharded.get().is_some()
     }
 
-    /// Blocks until [`meet`](Ground::meet) has been done, by a thread of its own, or until the
-    /// limit.
+    /// Blocks until a separate thread has discovered the cluster, or until the limit.
+    ///
+    /// Returns the error of the first attempt that fails while the caller waits.
     pub(crate) fn ready(self: &Arc<Deployment>, limit: &Limit<'_>) -> Result<()> {
-        if self.is_met() {
+        if self.is_discovered() {
             return Ok(());
         }
         let parker = Parker::mine();
-        let failed = self.begin_meeting(&parker);
-        while !self.is_met() {
+        let failures = self.begin_discovery(&parker);
+        while !self.is_discovered() {
             let now = clock::now();
             let over = || limit.is_over(now).then(|| limit.error(Error::silent()));
-            if let Some(error) = self.failure_after(failed).or_else(over) {
+            if let Some(error) = self.failure_since(failures).or_else(over) {
                 return Err(error);
             }
             parker.park_until(limit.next_look(now));
@@ -110,44 +117,50 @@ impl Deployment {
         Ok(())
     }
 
-    /// Starts an attempt, unless there is one, and has the mailbox rung at its end. How many
-    /// had failed before.
-    fn begin_meeting(self: &Arc<Deployment>, parker: &Arc<Parker>) -> u64 {
-        let mut meeting = self.meeting.lock();
-        meeting.waiting.push(Arc::clone(parker));
-        let (failed, starts) = (meeting.failed, !std::mem::replace(&mut meeting.under_way, true));
-        drop(meeting);
+    /// Starts an attempt unless one is running, and registers the parker for its end.
+    ///
+    /// Returns the number of attempts that have failed so far.
+    fn begin_discovery(self: &Arc<Deployment>, parker: &Arc<Parker>) -> u64 {
+        let mut discovery = self.discovery.lock();
+        discovery.waiting.push(Arc::clone(parker));
+        let failures = discovery.failures;
+        let starts = !std::mem::replace(&mut discovery.is_running, true);
+        drop(discovery);
         if starts {
-            let deployment = Arc::clone(self);
-            let meet = move || {
-                let met = threads::survive("connecting", || deployment.meet());
-                deployment.end_meeting(met.unwrap_or_else(|| Err(panicked())));
-            };
-            if let Err(error) = threads::start("leasehold-connect", meet) {
-                let message = format!("the thread that connects cannot be started: {error}");
-                self.end_meeting(Err(Error::configuration(message)));
-            }
+            self.start_discovery();
         }
-        failed
+        failures
     }
 
-    fn end_meeting(&self, met: Result<()>) {
-        let mut meeting = self.meeting.lock();
-        meeting.under_way = false;
-        meeting.failed += u64::from(met.is_err());
-        meeting.error = met.err();
-        let waiting = std::mem::take(&mut meeting.waiting);
-        drop(meeting);
+    fn start_discovery(self: &Arc<Deployment>) {
+        let deployment = Arc::clone(self);
+        let discover = move || {
+            let outcome = threads::survive("discovering the cluster", || deployment.discover());
+            deployment.end_discovery(outcome.unwrap_or_else(|| Err(panicked())));
+        };
+        if let Err(error) = threads::start("leasehold-connect", discover) {
+            let message = format!("cannot start the thread that discovers the cluster: {error}");
+            self.end_discovery(Err(Error::configuration(message)));
+        }
+    }
+
+    fn end_discovery(&self, outcome: Result<()>) {
+        let mut discovery = self.discovery.lock();
+        discovery.is_running = false;
+        discovery.failures += u64::from(outcome.is_err());
+        discovery.error = outcome.err();
+        let waiting = std::mem::take(&mut discovery.waiting);
+        drop(discovery);
         waiting.iter().for_each(|parker| parker.unpark());
     }
 
-    /// Why an attempt has failed since so many had.
-    fn failure_after(&self, failed: u64) -> Option<Error> {
-        let meeting = self.meeting.lock();
-        meeting.error.clone().filter(|_| failed < meeting.failed)
+    /// Returns the last error, if more than `failures` attempts have failed.
+    fn failure_since(&self, failures: u64) -> Option<Error> {
+        let discovery = self.discovery.lock();
+        discovery.error.clone().filter(|_| failures < discovery.failures)
     }
 
-    /// The pools of the servers; makes the first connection to a single one, unless `lazily`.
+    /// Makes the pools of the servers, and unless `lazily` the connection to a single server.
     pub(crate) fn router(&self, settings: PoolSettings, lazily: bool) -> Result<Router> {
         match &self.cluster {
             Some(cluster) => {
@@ -164,9 +177,11 @@ impl Deployment {
     }
 }
 
-/// Whether the nodes have messages that go to shards. Redisson asks the same question, so that
-/// both come to the same answer. A node that cannot say is no answer: the next one is asked.
-fn shards(cluster: &Cluster, name: &str, timeouts: Timeouts) -> Result<bool> {
+/// Returns whether the nodes have sharded pub/sub.
+///
+/// Sends the command that Redisson sends for this, so that both decide alike. A node that does not
+/// answer decides nothing: the next node is asked.
+fn supports_sharding(cluster: &Cluster, name: &str, timeouts: Timeouts) -> Result<bool> {
     cluster.with_any_node(|address| {
         let mut conn = Connection::open(address, timeouts, name.to_owned(), &[])?.conn;
         match conn.ask(&Call::command(&[b"PUBSUB", b"SHARDNUMSUB"])) {
@@ -174,7 +189,7 @@ fn shards(cluster: &Cluster, name: &str, timeouts: Timeouts) -> Result<bool> {
             Err(error) if !error.is_final() => Err(error),
             Err(error) => {
                 threads::say(|| {
-                    log::info!("releases are told to all nodes of the cluster: {error}")
+                    log::info!("no sharded pub/sub, so all nodes get each message: {error}");
                 });
                 Ok(false)
             }

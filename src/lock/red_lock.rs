@@ -238,17 +238,17 @@ impl RedLock {
 
     /// How long a silent majority is waited for.
     fn silence(&self) -> Duration {
-        let timeouts = self.members.iter().map(|member| member.engine.response_timeout);
+        let timeouts = self.members.iter().map(|member| member.engine.settings.response_timeout);
         timeouts.max().unwrap_or_default()
     }
 
     fn poll_interval(&self) -> Duration {
-        let bounds = self.members.iter().map(|member| member.engine.poll_interval);
+        let bounds = self.members.iter().map(|member| member.engine.settings.poll_interval);
         bounds.min().unwrap_or_default()
     }
 
     fn term(&self) -> Duration {
-        let timeouts = self.members.iter().map(|member| member.engine.watchdog_timeout);
+        let timeouts = self.members.iter().map(|member| member.engine.settings.watchdog_timeout);
         self.lease.or(timeouts.min()).unwrap_or_default()
     }
 

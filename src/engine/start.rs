@@ -1,0 +1,251 @@
+//! Builds and starts an engine, in this order:
+//!
+//! 1. Check the settings and name the client.
+//! 2. Unless the client is built lazily: discover the nodes of a cluster, or connect to the single
+//!    server, and audit the servers.
+//! 3. Build listeners, watchdog and fail-over monitor. None of them connects.
+//! 4. Start the threads for events, renewals and fail-overs.
+//!
+//! A step that fails ends the start with its error.
+
+use std::sync::Arc;
+use std::sync::Weak;
+use std::sync::atomic::AtomicUsize;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_channel::Receiver;
+use uuid::Uuid;
+
+use crate::cancel::CancelToken;
+use crate::command::owner;
+use crate::config::{Builder, Servers};
+use crate::connection::Timeouts;
+use crate::engine::deployment::Deployment;
+use crate::engine::{BackgroundThreads, Engine, EngineSettings, Locals};
+use crate::error::{Error, Result};
+use crate::events::{Event, Events, Sink};
+use crate::listener::channels::Waiters;
+use crate::listener::shards::Listeners;
+use crate::listener::{self, ListenerSettings};
+use crate::local::hold::HandoffBounds;
+use crate::pool::PoolSettings;
+use crate::pool::router::Router;
+use crate::topology::audit::{AuditPolicy, Auditor};
+use crate::topology::failover::{FailoverMonitor, OnReconnect};
+use crate::util::sync::Mutex;
+use crate::util::threads;
+use crate::watchdog::{self, Watchdog, WatchdogSettings};
+
+/// The longest interval between heartbeats of the watchdog to the listener.
+const MAX_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Engine {
+    /// Connects unless `lazily`, then starts the threads that every client has.
+    pub(crate) fn start(settings: Builder, lazily: bool) -> Result<Arc<Engine>> {
+        let servers = settings.check()?;
+        let startup = Startup::new(settings);
+        let deployment = startup.deployment(servers);
+        if !lazily {
+            deployment.discover()?;
+        }
+        let router = Arc::new(deployment.router(startup.pool_settings(&deployment), lazily)?);
+        let auditor = startup.auditor(&router);
+        if !lazily {
+            audit(&router, &auditor, startup.settings.audit_policy)?;
+        }
+        let waiters = Arc::new(Waiters::default());
+        let listeners = startup.listeners(&deployment, &waiters);
+        let watchdog = startup.watchdog(&router, &waiters, auditor);
+        let on_reconnect: Weak<dyn OnReconnect> = Arc::downgrade(&watchdog) as _;
+        router.set_on_reconnect(Weak::clone(&on_reconnect));
+        let failover = Arc::new(FailoverMonitor::new(deployment.route.clone()));
+        startup.start_events()?;
+        let handles = start_threads(&watchdog, &failover, on_reconnect)?;
+        Ok(Arc::new(Engine {
+            id: startup.id,
+            deployment: Arc::new(deployment),
+            router,
+            waiters,
+            listeners,
+            watchdog,
+            events: startup.sink.clone(),
+            executor: Arc::default(),
+            closing: CancelToken::new(),
+            active_calls: AtomicUsize::new(0),
+            locals: Locals::default(),
+            threads: BackgroundThreads { failover, handles: Mutex::new(handles) },
+            settings: startup.into_engine_settings(),
+        }))
+    }
+}
+
+/// The settings of a client that is starting, and the names derived from them.
+struct Startup {
+    settings: Builder,
+    id: Uuid,
+    /// The name of the client's connections on the server.
+    name: String,
+    /// The control channel of the listener.
+    control: String,
+    timeouts: Timeouts,
+    sink: Sink,
+    /// The other end of `sink`, if the program wants events.
+    events: Option<Receiver<Event>>,
+}
+
+impl Startup {
+    fn new(settings: Builder) -> Startup {
+        let id = owner::client_id();
+        let (sink, events) = sink(settings.events.is_some());
+        Startup {
+            id,
+            name: format!("leasehold:{id}"),
+            control: format!("leasehold:wake:{{{id}}}"),
+            timeouts: timeouts(&settings),
+            settings,
+            sink,
+            events,
+        }
+    }
+
+    fn deployment(&self, servers: Servers) -> Deployment {
+        let timeouts = self.timeouts.without_replicas();
+        Deployment::new(servers, &self.name, timeouts, self.settings.sharding)
+    }
+
+    fn pool_settings(&self, deployment: &Deployment) -> PoolSettings {
+        let settings = &self.settings;
+        PoolSettings {
+            node: 0,
+            is_node: false,
+            process: std::process::id(),
+            route: deployment.route.clone(),
+            timeouts: self.timeouts,
+            private: watchdog::timeouts(self.timeouts, settings.watchdog_timeout),
+            replicas: settings.min_replicas.0,
+            name: self.name.clone(),
+            size: settings.pool_size,
+            wait: settings.pool_timeout,
+            repeat: settings.poll_interval,
+            events: self.sink.clone(),
+        }
+    }
+
+    fn auditor(&self, router: &Router) -> Arc<Auditor> {
+        let (policy, events) = (self.settings.audit_policy, self.sink.clone());
+        Arc::new(Auditor::new(policy, router.is_cluster(), events))
+    }
+
+    fn listeners(&self, deployment: &Deployment, waiters: &Arc<Waiters>) -> Listeners {
+        let settings = ListenerSettings {
+            route: deployment.route.clone(),
+            shard: None,
+            timeouts: self.timeouts,
+            name: format!("{}:listener", self.name),
+            control: self.control.as_str().into(),
+            linger: self.settings.poll_interval / 2,
+            idle: listener::IDLE,
+        };
+        deployment.listeners(settings, Arc::clone(waiters))
+    }
+
+    fn watchdog(
+        &self,
+        router: &Arc<Router>,
+        waiters: &Arc<Waiters>,
+        auditor: Arc<Auditor>,
+    ) -> Arc<Watchdog> {
+        let settings = WatchdogSettings {
+            timeout: self.settings.watchdog_timeout,
+            beat: MAX_HEARTBEAT_INTERVAL.min(self.settings.poll_interval / 2),
+            poll_interval: self.settings.poll_interval,
+            events: self.sink.clone(),
+        };
+        Arc::new(Watchdog::new(settings, Arc::clone(router), Arc::clone(waiters), auditor))
+    }
+
+    /// Starts the thread that calls the program's `Events`, if there are any.
+    fn start_events(&self) -> Result<()> {
+        match (&self.settings.events, &self.events) {
+            (Some(events), Some(receiver)) => start_events(Arc::clone(events), receiver.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    fn into_engine_settings(self) -> EngineSettings {
+        let settings = self.settings;
+        // A waiter of a fair lock reports at every poll interval; a shorter time-out would remove
+        // live waiters from the queue.
+        let shortest = settings.poll_interval.saturating_mul(2);
+        EngineSettings {
+            control: self.control,
+            watchdog_timeout: settings.watchdog_timeout,
+            poll_interval: settings.poll_interval,
+            fair_waiter_timeout: settings.fair_waiter_timeout.max(shortest),
+            back_off: settings.back_off,
+            response_timeout: settings.response_timeout,
+            answer_span: self.timeouts.response + self.timeouts.replicas,
+            handoff: HandoffBounds {
+                passes: settings.max_handoffs,
+                time: settings.max_handoff_time,
+                least_left: settings.watchdog_timeout / 2,
+            },
+            name_prefix: settings.name_prefix,
+        }
+    }
+}
+
+fn timeouts(settings: &Builder) -> Timeouts {
+    let (replicas, span) = settings.min_replicas;
+    Timeouts {
+        connect: settings.connect_timeout,
+        response: settings.response_timeout,
+        replicas: if replicas == 0 { Duration::ZERO } else { span },
+    }
+}
+
+/// Audits the servers.
+///
+/// The nodes of a cluster are audited here only if a finding is an error. Otherwise the watchdog
+/// audits them once they are connected, and the start opens no connection to each of them.
+fn audit(router: &Router, auditor: &Auditor, policy: AuditPolicy) -> Result<()> {
+    if router.is_cluster() && matches!(policy, AuditPolicy::Report | AuditPolicy::Ignore) {
+        return Ok(());
+    }
+    router.servers().into_iter().try_for_each(|(server, connection)| {
+        auditor.look(server, |calls| router.call_all(calls, connection))
+    })
+}
+
+fn start_threads(
+    watchdog: &Arc<Watchdog>,
+    failover: &Arc<FailoverMonitor>,
+    on_reconnect: Weak<dyn OnReconnect>,
+) -> Result<Vec<JoinHandle<()>>> {
+    let mut handles = vec![watchdog.start()?];
+    handles.extend(failover.start(on_reconnect)?);
+    Ok(handles)
+}
+
+fn sink(wanted: bool) -> (Sink, Option<Receiver<Event>>) {
+    match wanted {
+        true => {
+            let (sink, receiver) = Sink::new();
+            (sink, Some(receiver))
+        }
+        false => (Sink::default(), None),
+    }
+}
+
+/// Starts the thread that calls `events`; it ends with the last handle of the client.
+fn start_events(events: Arc<dyn Events>, receiver: Receiver<Event>) -> Result<()> {
+    let report = move || {
+        for event in receiver {
+            threads::survive(format_args!("reporting {event:?}"), || event.tell(&*events));
+        }
+    };
+    threads::start("leasehold-events", report)
+        .map(drop)
+        .map_err(|error| Error::configuration(format!("cannot start the events thread: {error}")))
+}
