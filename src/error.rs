@@ -522,7 +522,7 @@ pub(crate) struct NodeAddress {
     pub(crate) port: u16,
 }
 
-const PERMISSIONS: &str = "the README lists the permissions that are needed";
+const PERMISSIONS: &str = "docs/permissions.md lists the required permissions";
 
 impl Refusal {
     /// Reads an error reply. Redis before 7 wraps what a script met in words of its own,
@@ -640,7 +640,7 @@ mod tests {
         let error = refusal("NOPERM");
         assert_eq!(error.kind(), ErrorKind::Server);
         assert!(error.to_string().contains("NOPERM something"));
-        assert!(error.to_string().contains("README"));
+        assert!(error.to_string().contains("docs/permissions.md"));
     }
 
     #[test]

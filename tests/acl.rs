@@ -1,4 +1,4 @@
-//! The restricted user: what the README's `ACL SETUSER` line grants is enough for
+//! The restricted user: what the `ACL SETUSER` line of docs/permissions.md grants is enough for
 //! everything, all of it is needed, and what is missing is named.
 
 mod support;
@@ -22,14 +22,14 @@ use support::{Direction, Flow, Proxy, Server, eventually, eventually_some, in_ti
 struct Rule(Vec<String>);
 
 impl Rule {
-    /// Reads the one line of the README that begins with `ACL SETUSER`.
-    fn of_readme() -> Rule {
-        let mut lines = include_str!("../README.md")
+    /// Reads the one line of docs/permissions.md that begins with `ACL SETUSER`.
+    fn documented() -> Rule {
+        let mut lines = include_str!("../docs/permissions.md")
             .lines()
             .filter_map(|line| line.strip_prefix("ACL SETUSER "))
             .map(|line| line.split_whitespace().skip(1).map(str::to_owned).collect());
-        let rule = Rule(lines.next().expect("the README has a line ACL SETUSER"));
-        assert!(lines.next().is_none(), "the README has one such line");
+        let rule = Rule(lines.next().expect("docs/permissions.md has a line ACL SETUSER"));
+        assert!(lines.next().is_none(), "docs/permissions.md has one such line");
         rule
     }
 
@@ -48,7 +48,7 @@ impl Rule {
 
     fn password(&self) -> &str {
         let password = self.0.iter().find_map(|word| word.strip_prefix('>'));
-        password.expect("the README's user has a password")
+        password.expect("the documented user has a password")
     }
 
     /// Gives the user these permissions and no others, whatever it had before.
@@ -168,9 +168,9 @@ fn pass_by_message(server: &Server, holder: &Client, waiter: &Client, name: &str
 }
 
 #[test]
-fn the_user_of_the_readme_can_do_everything() {
+fn the_documented_user_can_do_everything() {
     let server = Server::start();
-    let rule = Rule::of_readme();
+    let rule = Rule::documented();
     rule.grant(&server, USER);
     let url = rule.url(&server, USER);
     server.reset_stats();
@@ -365,7 +365,7 @@ const NO_REFUSAL: &str = "not is_server(): ";
 /// what the log said; all else is the caller's error.
 fn failures(permission: &str) -> BTreeMap<&'static str, String> {
     let server = Server::start();
-    let whole = Rule::of_readme();
+    let whole = Rule::documented();
     whole.grant(&server, USER);
     let url = whole.url(&server, USER);
     let client = open(Client::builder().single(&url).poll_interval(Duration::from_millis(50)));
@@ -456,11 +456,11 @@ fn wait_and_listen(server: &Server, client: &Client, to_the_end: bool) -> Result
 }
 
 #[test]
-fn the_table_is_of_the_readmes_permissions() {
+fn the_table_has_the_documented_permissions() {
     let listed: BTreeSet<String> = NEEDED.map(|(permission, _)| permission.to_owned()).into();
-    let mut granted = Rule::of_readme().permissions();
+    let mut granted = Rule::documented().permissions();
     granted.insert(String::new());
-    assert_eq!(listed, granted, "NEEDED in this file against the README's line");
+    assert_eq!(listed, granted, "NEEDED in this file against the line of docs/permissions.md");
 }
 
 /// What fails without each permission, found out once.
@@ -488,11 +488,13 @@ fn every_permission_is_needed_for_what_the_table_says() {
 }
 
 #[test]
-fn what_is_missing_is_named_and_the_readme_pointed_to() {
+fn an_error_names_the_missing_permission_and_the_document() {
     let mut silent = Vec::new();
     for (permission, failures) in FAILURES.iter() {
         let good = |text: &str| {
-            names_a_permission(text) && text.contains("README") && !text.contains(NO_REFUSAL)
+            names_a_permission(text)
+                && text.contains("docs/permissions.md")
+                && !text.contains(NO_REFUSAL)
         };
         let bad = failures.iter().filter(|(_, text)| !good(text));
         silent.extend(bad.map(|(what, text)| format!("without {permission}, {what}: {text}")));
@@ -506,7 +508,7 @@ fn what_is_missing_is_named_and_the_readme_pointed_to() {
 fn a_lock_that_was_taken_halfway_is_given_back() {
     let _alone = fresh_log();
     let server = Server::start();
-    let rule = Rule::of_readme();
+    let rule = Rule::documented();
     rule.without("+pexpire").grant(&server, USER);
     let client = open(Client::builder().single(rule.url(&server, USER)));
     let error = client.lock("orders:1").try_lock().expect_err("there is no lease without pexpire");
@@ -524,7 +526,7 @@ fn who_may_not_listen_polls() {
     for missing in ["+subscribe", "&redisson_lock__channel:*", "&leasehold:wake:*"] {
         let _alone = fresh_log();
         let server = Server::start();
-        let rule = Rule::of_readme();
+        let rule = Rule::documented();
         rule.without(missing).grant(&server, USER);
         server.ask::<()>(&["HSET", "orders:1", "another", "1"]);
         let poll = Duration::from_millis(100);
@@ -534,7 +536,10 @@ fn who_may_not_listen_polls() {
             let lock = client.lock("orders:1").with_cancel(&token.0);
             let waiting = scope.spawn(move || lock.lock().map(Guard::detach));
             let warning = eventually_some("a warning", || RECORDER.of_permissions().pop());
-            assert!(warning.contains("poll") && warning.contains("README"), "{warning}");
+            assert!(
+                warning.contains("poll") && warning.contains("docs/permissions.md"),
+                "{warning}"
+            );
 
             // No synchronisation: a span in which to count. A slow machine makes fewer.
             let (warnings, polls) = (RECORDER.of_permissions().len(), server.calls("evalsha"));
@@ -556,7 +561,7 @@ fn who_may_not_listen_polls() {
 fn a_client_that_may_not_listen_can_be_closed() {
     let _alone = fresh_log();
     let server = Server::start();
-    let rule = Rule::of_readme();
+    let rule = Rule::documented();
     rule.without("+subscribe").grant(&server, USER);
     server.ask::<()>(&["HSET", "orders:1", "another", "1"]);
     let client = open(Client::builder().single(rule.url(&server, USER)));
@@ -574,14 +579,14 @@ fn a_client_that_may_not_listen_can_be_closed() {
     assert!(!busy, "a thread goes on after close(): {:?}", RECORDER.lines());
 }
 
-/// Without the two permissions that the README calls dispensable, a connection that
+/// Without the two permissions that docs/permissions.md calls optional, a connection that
 /// was given up may act late: then its release is sent again and again for a lease.
 #[test]
 fn who_may_not_kill_clients_repeats_releases() {
     let server = Server::with(|config| {
         config.line("slowlog-log-slower-than 0").line("slowlog-max-len 100000")
     });
-    let rule = Rule::of_readme();
+    let rule = Rule::documented();
     rule.grant(&server, "whole");
     let once = outlive_a_ghost(&server, &rule, "whole", "orders:1");
     assert!(kills(&server) > 0, "there was a ghost, and it was killed");

@@ -1,5 +1,5 @@
-//! What the README's table says that a user needs for each kind of lock, beside what a plain
-//! lock takes: it is enough, and all of it is used.
+//! The table of docs/permissions.md with the additional permissions of each kind of lock:
+//! they suffice, and each of them is used.
 
 mod subject;
 mod support;
@@ -13,17 +13,20 @@ use std::time::Duration;
 use subject::{Held, Subject};
 use support::{Server, eventually, in_time};
 
-/// The words of the README's line `ACL SETUSER`, behind the user.
+/// Returns the rules of the documented `ACL SETUSER` line, without the user's name.
 fn of_a_plain_lock() -> Vec<String> {
-    let mut lines =
-        include_str!("../README.md").lines().filter_map(|it| it.strip_prefix("ACL SETUSER "));
-    let line = lines.next().expect("the README has that line");
+    let mut lines = include_str!("../docs/permissions.md")
+        .lines()
+        .filter_map(|it| it.strip_prefix("ACL SETUSER "));
+    let line = lines.next().expect("docs/permissions.md has that line");
     line.split_whitespace().skip(1).map(str::to_owned).collect()
 }
 
 /// The rows of the table, by kind.
 fn table() -> BTreeMap<String, Vec<String>> {
-    let (_, table) = include_str!("../README.md").split_once("| kind | beside it |").expect("it");
+    let (_, table) = include_str!("../docs/permissions.md")
+        .split_once("| kind | additional permissions |")
+        .expect("docs/permissions.md has the table");
     let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
     let row = |line: &str| {
         let mut cells = line.trim_matches(['|', ' ']).split(" | ");

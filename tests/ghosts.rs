@@ -18,7 +18,7 @@ use support::{Direction, Flow, Proxy, Server, eventually};
 /// How soon a client that may not kill releases again.
 const OFTEN: Duration = Duration::from_millis(100);
 
-/// The README's user, without the two permissions that may be left out.
+/// The user of docs/permissions.md, without the two optional permissions of its line.
 const MEEK: &str = "user meek on >secret resetchannels ~* &redisson_lock__channel:* \
     &leasehold:wake:* -@all +evalsha +script|load +hset +hdel +hexists +hlen +del \
     +pttl +pexpire +publish +subscribe +unsubscribe +select";

@@ -475,7 +475,7 @@ fn a_greeting_that_is_refused_says_so() {
         ("WRONGPASS invalid username-password pair or user is disabled.", "URL"),
         ("MASTERDOWN Link with MASTER is down", "try again"),
         ("BUSY Redis is busy running a script.", "SCRIPT KILL"),
-        ("NOPERM this user has no permissions to run the 'hello' command", "README"),
+        ("NOPERM this user has no permissions to run the 'hello' command", "docs/permissions.md"),
         ("ERR max number of clients reached", ""),
         ("DENIED Redis is running in protected mode because protected mode is enabled", ""),
     ];
@@ -827,7 +827,7 @@ const LASTING: [(&str, &str); 9] = [
     ("NOREPLICAS Not enough good replicas to write.", "replicas"),
     ("WRONGTYPE Operation against a key holding the wrong kind of value", "no lock"),
     ("NOAUTH Authentication required.", "password"),
-    ("NOPERM this user has no permissions to run the 'evalsha' command", "README"),
+    ("NOPERM this user has no permissions to run the 'evalsha' command", "docs/permissions.md"),
     ("CROSSSLOT Keys in request don't hash to the same slot", "slot"),
     ("ERR something else", ""),
     ("ODD", ""),
