@@ -66,10 +66,10 @@ impl CancelToken {
 
     /// Has the mailbox rung at cancellation, until the answer is dropped. To be
     /// looked at ([`CancelToken::is_cancelled`]) after this and before each sleep.
-    pub(crate) fn watch(&self, parker: &Arc<Parker>) -> Watching {
+    pub(crate) fn watch(&self, parker: &Arc<Parker>) -> CancelWatch {
         let key = Arc::as_ptr(parker) as usize;
         self.0.waiting.lock().insert(key, Arc::clone(parker));
-        Watching { token: self.clone(), key }
+        CancelWatch { token: self.clone(), key }
     }
 }
 
@@ -81,12 +81,12 @@ impl fmt::Debug for CancelToken {
 
 /// A wait that ends when its token is cancelled.
 #[derive(Debug)]
-pub(crate) struct Watching {
+pub(crate) struct CancelWatch {
     token: CancelToken,
     key: usize,
 }
 
-impl Drop for Watching {
+impl Drop for CancelWatch {
     fn drop(&mut self) {
         self.token.0.waiting.lock().remove(&self.key);
     }
@@ -94,24 +94,25 @@ impl Drop for Watching {
 
 /// How long a thread that waits for an answer sleeps before it looks whether its call was
 /// ended. In a model nothing but a wake-up ends a sleep.
-const LOOK: Duration = if TIME_PASSES { Duration::from_millis(50) } else { Duration::MAX };
+const CHECK_INTERVAL: Duration =
+    if TIME_PASSES { Duration::from_millis(50) } else { Duration::MAX };
 
 /// When a call returns that has no deadline of its own: fixed when it begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bound {
     end: Moment,
     /// The client was open when the call began: its close ends the call.
-    heeds_close: bool,
+    ends_on_close: bool,
 }
 
 impl Bound {
     pub(crate) fn new(end: Moment, closing: &CancelToken) -> Bound {
-        Bound { end, heeds_close: !closing.is_cancelled() }
+        Bound { end, ends_on_close: !closing.is_cancelled() }
     }
 
     /// A bound that is over at once, for a call that fails anyway.
     pub(crate) fn over() -> Bound {
-        Bound { end: Moment::START, heeds_close: true }
+        Bound { end: Moment::START, ends_on_close: true }
     }
 
     pub(crate) fn end(self) -> Moment {
@@ -120,8 +121,8 @@ impl Bound {
 
     /// The bound of a call on several locks.
     pub(crate) fn and(self, other: Bound) -> Bound {
-        let heeds_close = self.heeds_close && other.heeds_close;
-        Bound { end: self.end.max(other.end), heeds_close }
+        let ends_on_close = self.ends_on_close && other.ends_on_close;
+        Bound { end: self.end.max(other.end), ends_on_close }
     }
 }
 
@@ -147,7 +148,7 @@ impl<'a> Limit<'a> {
 
     /// The limit of a call with that bound.
     pub(crate) fn of(bound: Bound, closing: &'a CancelToken) -> Limit<'a> {
-        Limit { closing: bound.heeds_close.then_some(closing), ..Limit::at(bound.end) }
+        Limit { closing: bound.ends_on_close.then_some(closing), ..Limit::at(bound.end) }
     }
 
     /// Ends the call when the client is closed.
@@ -175,10 +176,10 @@ impl<'a> Limit<'a> {
     }
 
     /// Until when a thread may sleep before it looks again.
-    pub(crate) fn next_look(&self, now: Moment) -> Moment {
+    pub(crate) fn next_check(&self, now: Moment) -> Moment {
         match (self.closing, self.cancel) {
             (None, None) => self.end,
-            _ => self.end.min(now + LOOK),
+            _ => self.end.min(now + CHECK_INTERVAL),
         }
     }
 
@@ -187,7 +188,7 @@ impl<'a> Limit<'a> {
         let mut now = clock::now();
         let end = now + span;
         while now < end && !self.is_over(now) {
-            Parker::default().park_until(end.min(self.next_look(now)));
+            Parker::default().park_until(end.min(self.next_check(now)));
             now = clock::now();
         }
     }
@@ -226,16 +227,16 @@ mod tests {
         let now = clock::now();
         let limit = |end| Limit::at(end).or_closed(&closing).or_cancelled(Some(&cancel));
         assert!(!limit(Moment::END).is_over(now) && limit(now).is_over(now));
-        assert_eq!(limit(now).error(Error::silent()).kind(), ErrorKind::Timeout);
-        assert_eq!(limit(Moment::END).next_look(now), now + LOOK);
-        assert_eq!(Limit::none().next_look(now), Moment::END);
+        assert_eq!(limit(now).error(Error::timeout()).kind(), ErrorKind::Timeout);
+        assert_eq!(limit(Moment::END).next_check(now), now + CHECK_INTERVAL);
+        assert_eq!(Limit::none().next_check(now), Moment::END);
         cancel.cancel();
         assert!(limit(Moment::END).is_stopped());
-        assert!(limit(Moment::END).error(Error::silent()).is_cancelled());
+        assert!(limit(Moment::END).error(Error::timeout()).is_cancelled());
         let begun_before = Bound::new(Moment::END, &closing);
         closing.cancel();
-        assert!(limit(Moment::END).error(Error::silent()).is_closed());
-        assert!(Limit::of(begun_before, &closing).error(Error::silent()).is_closed());
+        assert!(limit(Moment::END).error(Error::timeout()).is_closed());
+        assert!(Limit::of(begun_before, &closing).error(Error::timeout()).is_closed());
         let begun_after = Bound::new(Moment::END, &closing);
         assert!(!Limit::of(begun_after, &closing).is_stopped());
         assert!(!Limit::of(begun_after.and(begun_before), &closing).is_stopped());

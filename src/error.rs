@@ -342,7 +342,7 @@ impl Error {
 
     /// Whether a server refused a command for the sake of its keys: because of one of them, or
     /// because there are several. Each by itself may fare better.
-    pub(crate) fn is_of_keys(&self) -> bool {
+    pub(crate) fn is_caused_by_keys(&self) -> bool {
         self.is_server() && (self.is_final() || matches!(self.code(), Some("TRYAGAIN" | "ERR")))
     }
 
@@ -352,7 +352,7 @@ impl Error {
     }
 
     /// Whether waiting will mend it: no answer, or an answer that says "not now".
-    pub(crate) fn is_passing(&self) -> bool {
+    pub(crate) fn is_transient(&self) -> bool {
         self.0.retryability == Retryability::Passing
     }
 
@@ -379,7 +379,7 @@ impl Error {
     }
 
     /// The server says nothing.
-    pub(crate) fn silent() -> Error {
+    pub(crate) fn timeout() -> Error {
         Error::new(ErrorKind::Timeout, "the server did not answer in time")
     }
 
@@ -505,13 +505,13 @@ pub(crate) struct Refusal {
 
 /// Where a node of a cluster sends a command that it has not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub(crate) enum Redirect {
     /// That slot is served there from now on.
     Moved(u16, NodeAddress),
     /// This command is served there, if it is announced.
     Ask(NodeAddress),
     /// It can be run here or elsewhere soon.
-    Later,
+    RetryLater,
 }
 
 /// Where a node says that another is.
@@ -553,7 +553,7 @@ impl Refusal {
             "NOSCRIPT" => (Mendable, "it forgets scripts as fast as they are loaded"),
             // The master became a replica while others waited for it.
             "UNBLOCKED" => (Passing, "it is a replica now"),
-            _ if self.is_half_way() => (Passing, "a slot is moving; try again later"),
+            _ if self.is_slot_migrating() => (Passing, "a slot is moving; try again later"),
             _ if self.detail.starts_with("max number of clients") => {
                 (Passing, "raise maxclients, or close connections")
             }
@@ -569,12 +569,12 @@ impl Refusal {
 
     /// A script met a key that has moved, while its slot is moving: what it did before that
     /// stays done.
-    pub(crate) fn is_half_way(&self) -> bool {
+    pub(crate) fn is_slot_migrating(&self) -> bool {
         self.detail.contains("non local key")
     }
 
     /// Where a node of a cluster sends the command, or that it is too early for it.
-    pub(crate) fn direction(&self) -> Option<Direction> {
+    pub(crate) fn redirect(&self) -> Option<Redirect> {
         let place = || {
             let (slot, place) = self.detail.split_once(' ')?;
             // Newer servers say more behind the address.
@@ -583,10 +583,10 @@ impl Refusal {
             Some((slot.parse().ok()?, NodeAddress { host, port: port.parse().ok()? }))
         };
         match self.code.as_str() {
-            "MOVED" => place().map(|(slot, place)| Direction::Moved(slot, place)),
-            "ASK" => place().map(|(_, place)| Direction::Ask(place)),
-            "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" | "LOADING" => Some(Direction::Later),
-            _ if self.is_half_way() => Some(Direction::Later),
+            "MOVED" => place().map(|(slot, place)| Redirect::Moved(slot, place)),
+            "ASK" => place().map(|(_, place)| Redirect::Ask(place)),
+            "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" | "LOADING" => Some(Redirect::RetryLater),
+            _ if self.is_slot_migrating() => Some(Redirect::RetryLater),
             _ => None,
         }
     }
@@ -632,7 +632,7 @@ mod tests {
         let error = Error::connection("no answer").with_source(io);
         assert_eq!(error.to_string(), "no answer");
         assert_eq!(error.source().map(ToString::to_string).as_deref(), Some("no bytes"));
-        assert!(error.is_connection() && error.is_passing());
+        assert!(error.is_connection() && error.is_transient());
     }
 
     #[test]
@@ -662,29 +662,29 @@ mod tests {
 
     #[test]
     fn directions_are_read() {
-        let direction = |code, detail| Refusal::new(code, detail).direction();
+        let redirect = |code, detail| Refusal::new(code, detail).redirect();
         let place = |host: Option<&str>| NodeAddress { host: host.map(str::to_owned), port: 6381 };
-        let moved = Some(Direction::Moved(3999, place(Some("127.0.0.1"))));
-        assert_eq!(direction("MOVED", "3999 127.0.0.1:6381"), moved);
+        let moved = Some(Redirect::Moved(3999, place(Some("127.0.0.1"))));
+        assert_eq!(redirect("MOVED", "3999 127.0.0.1:6381"), moved);
         assert_eq!(
-            direction("MOVED", "3999 ::1:6381"),
-            Some(Direction::Moved(3999, place(Some("::1"))))
+            redirect("MOVED", "3999 ::1:6381"),
+            Some(Redirect::Moved(3999, place(Some("::1"))))
         );
-        assert_eq!(direction("ASK", "1 :6381"), Some(Direction::Ask(place(None))));
-        assert_eq!(direction("ASK", "1 ?:6381 more"), Some(Direction::Ask(place(None))));
-        assert_eq!(direction("CLUSTERDOWN", "Hash slot not served"), Some(Direction::Later));
+        assert_eq!(redirect("ASK", "1 :6381"), Some(Redirect::Ask(place(None))));
+        assert_eq!(redirect("ASK", "1 ?:6381 more"), Some(Redirect::Ask(place(None))));
+        assert_eq!(redirect("CLUSTERDOWN", "Hash slot not served"), Some(Redirect::RetryLater));
         for (code, detail) in [("MOVED", "nothing"), ("MOVED", "1 host"), ("ERR", "unknown")] {
-            assert_eq!(direction(code, detail), None, "{code} {detail}");
+            assert_eq!(redirect(code, detail), None, "{code} {detail}");
         }
     }
 
     #[test]
     fn what_is_refused_for_its_keys_is_told_from_what_the_server_does_not_do_now() {
         for code in ["CROSSSLOT", "TRYAGAIN", "WRONGTYPE", "NOPERM", "MOVED", "ERR"] {
-            assert!(refusal(code).is_of_keys(), "{code}");
+            assert!(refusal(code).is_caused_by_keys(), "{code}");
         }
         for code in ["LOADING", "BUSY", "READONLY", "CLUSTERDOWN", "OOM", "NOAUTH", "NOSCRIPT"] {
-            assert!(!refusal(code).is_of_keys(), "{code}");
+            assert!(!refusal(code).is_caused_by_keys(), "{code}");
         }
     }
 
@@ -759,7 +759,7 @@ mod tests {
 
     #[test]
     fn naming_an_error_leaves_its_clones_alone() {
-        let error = Error::silent();
+        let error = Error::timeout();
         let named = error.clone().with_lock_name("a");
         assert_eq!((error.lock_name(), named.lock_name()), (None, Some("a")));
         assert_ne!(error, named);
@@ -769,7 +769,7 @@ mod tests {
     #[test]
     fn an_io_error_has_a_fitting_kind_and_gives_the_error_back() {
         let io = |error: &Error| io::Error::from(error.clone());
-        assert_eq!(io(&Error::silent()).kind(), io::ErrorKind::TimedOut);
+        assert_eq!(io(&Error::timeout()).kind(), io::ErrorKind::TimedOut);
         assert_eq!(io(&refusal("NOPERM")).kind(), io::ErrorKind::PermissionDenied);
         assert_eq!(io(&Error::closed()).kind(), io::ErrorKind::NotConnected);
         let back = io(&refusal("OOM")).downcast::<Error>().expect("it is inside");
@@ -779,10 +779,10 @@ mod tests {
     #[test]
     fn only_what_passes_by_itself_is_passing() {
         for code in ["LOADING", "BUSY", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN"] {
-            assert!(refusal(code).is_passing(), "{code}");
+            assert!(refusal(code).is_transient(), "{code}");
         }
         for code in ["OOM", "WRONGTYPE", "NOAUTH", "NOPERM", "ERR", "MISCONF"] {
-            assert!(!refusal(code).is_passing(), "{code}");
+            assert!(!refusal(code).is_transient(), "{code}");
         }
     }
 }

@@ -291,7 +291,7 @@ pub(crate) enum Event {
 }
 
 impl Event {
-    pub(crate) fn tell(&self, to: &dyn Events) {
+    pub(crate) fn deliver(&self, to: &dyn Events) {
         match self {
             Event::Acquired(event) => to.acquired(event),
             Event::Waited(event) => to.waited(event),
@@ -311,7 +311,7 @@ const BACKLOG: usize = 4096;
 /// Where events are handed in. Without a listener it takes nothing and costs
 /// nothing: the event is not even built.
 #[derive(Clone, Default)]
-pub(crate) struct Sink(Option<Queue>);
+pub(crate) struct EventSink(Option<Queue>);
 
 #[derive(Clone)]
 struct Queue {
@@ -319,16 +319,16 @@ struct Queue {
     dropped: Arc<AtomicU64>,
 }
 
-impl Sink {
+impl EventSink {
     /// A sink and the end at which the events thread takes them out.
-    pub(crate) fn new() -> (Sink, Receiver<Event>) {
+    pub(crate) fn new() -> (EventSink, Receiver<Event>) {
         let (sender, receiver) = crossbeam_channel::bounded(BACKLOG);
         let dropped = Arc::default();
-        (Sink(Some(Queue { sender, dropped })), receiver)
+        (EventSink(Some(Queue { sender, dropped })), receiver)
     }
 
     /// Hands in what `event` builds; never blocks.
-    pub(crate) fn tell(&self, event: impl FnOnce() -> Event) {
+    pub(crate) fn emit(&self, event: impl FnOnce() -> Event) {
         let Some(queue) = &self.0 else { return };
         if let Err(TrySendError::Full(_)) = queue.sender.try_send(event()) {
             queue.count_dropped();
@@ -348,9 +348,9 @@ impl Queue {
     }
 }
 
-impl fmt::Debug for Sink {
+impl fmt::Debug for EventSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Sink").field(&self.0.is_some()).finish()
+        f.debug_tuple("EventSink").field(&self.0.is_some()).finish()
     }
 }
 
@@ -364,13 +364,13 @@ mod tests {
 
     #[test]
     fn a_sink_without_listener_builds_no_event() {
-        Sink::default().tell(|| unreachable!("nobody listens"));
+        EventSink::default().emit(|| unreachable!("nobody listens"));
     }
 
     #[test]
     fn a_full_backlog_drops_instead_of_blocking() {
-        let (sink, events) = Sink::new();
-        (0..BACKLOG as u64 + 3).for_each(|n| sink.tell(|| renewed(n)));
+        let (sink, events) = EventSink::new();
+        (0..BACKLOG as u64 + 3).for_each(|n| sink.emit(|| renewed(n)));
         assert_eq!(events.try_iter().count(), BACKLOG);
         let dropped = sink.0.map(|queue| queue.dropped.load(Ordering::Relaxed));
         assert_eq!(dropped, Some(3));

@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::acquire::schedule::{Pace, RetrySchedule};
-use crate::cancel::{CancelToken, Limit, Watching};
+use crate::cancel::{CancelToken, CancelWatch, Limit};
 use crate::command::call::{Call, ConnectionId};
 use crate::command::owner::{HoldId, Holder, Owner, ThreadId};
 use crate::engine::ActiveCall;
@@ -135,17 +135,17 @@ impl AcquireCall<'_> {
             self.context.engine.router.check_process()?;
         }
         let beside = match entry? {
-            EntryOutcome::Again(lease) => return self.re_enter(self.handle(lease)).map(Some),
+            EntryOutcome::Reentered(lease) => return self.re_enter(self.handle(lease)).map(Some),
             EntryOutcome::Beside(owner) => Some(owner),
-            EntryOutcome::Anew => None,
+            EntryOutcome::New => None,
             EntryOutcome::Busy => return self.context.engine.router.check_process().map(|()| None),
         };
         self.context.engine.ready(&self.limit())?;
         let caller = Caller::of(request, self.options.on_behalf);
-        if self.rules.line() == Queueing::None {
+        if self.rules.queueing() == Queueing::None {
             return Acquire::new(self, caller, None, beside, now).run();
         }
-        match self.context.local.line_up(caller.clone(), now) {
+        match self.context.local.join_queue(caller.clone(), now) {
             Some(ticket) => Acquire::new(self, caller, Some(ticket), beside, now).run(),
             None => self.context.engine.router.check_process().map(|()| None),
         }
@@ -162,7 +162,7 @@ impl AcquireCall<'_> {
 
     /// How soon one that was refused asks again.
     fn pace(&self) -> Pace {
-        match (self.rules.listens(), self.rules.line()) {
+        match (self.rules.listens_to(), self.rules.queueing()) {
             (ListensTo::Nothing, _) => Pace::BackOff(self.context.engine.settings.back_off),
             (_, Queueing::None) => Pace::Unaided,
             (_, Queueing::InProcess) => Pace::Polled,
@@ -224,7 +224,7 @@ struct Acquire<'a> {
     generation: Generation,
     schedule: RetrySchedule,
     /// What wakes it, from its first sleep on.
-    watching: Option<[Option<Watching>; 2]>,
+    watching: Option<[Option<CancelWatch>; 2]>,
     /// The channel that it listens to, once it was refused.
     listening: Option<Waiting>,
     /// The channel that it alone hears, where the kind has such.
@@ -325,7 +325,8 @@ impl<'a> Acquire<'a> {
         loop {
             let now = clock::now();
             let local = &self.context().local;
-            let turn = self.ticket.map_or_else(|| local.alone(now), |it| local.turn(it, now));
+            let turn =
+                self.ticket.map_or_else(|| local.turn_unqueued(now), |it| local.turn(it, now));
             if let Turn::Handed(lease) = turn {
                 let hold = self.attempt.handle(lease);
                 self.attempt.check_not_ended()?;
@@ -334,7 +335,7 @@ impl<'a> Acquire<'a> {
                 }
                 // It was lost between the passing and the waking.
                 drop(hold);
-                self.ticket = local.line_up(self.caller.clone(), now).or(self.ticket);
+                self.ticket = local.join_queue(self.caller.clone(), now).or(self.ticket);
                 continue;
             }
             self.attempt.check_not_ended()?;
@@ -416,7 +417,7 @@ impl<'a> Acquire<'a> {
         // subscribed and given up again before this caller registers.
         let channel = match session {
             Some(_) => self.channel(),
-            None => local.known_channel(self.attempt.rules.listens()).or(self.own_channel.get()),
+            None => local.known_channel(self.attempt.rules.listens_to()).or(self.own_channel.get()),
         };
         let subscription =
             channel.map_or(SubscriptionState::Nothing, |channel| channel.subscription());
@@ -442,7 +443,7 @@ impl<'a> Acquire<'a> {
                 // Also a script that was refused may have been so half-way.
                 self.open = self.open.or(failure.is_written().then_some(connection));
                 let error = failure.into_error();
-                self.context().local.set_trouble(error.is_passing().then(|| error.clone()));
+                self.context().local.set_last_error(error.is_transient().then(|| error.clone()));
                 self.schedule.failed(clock::now(), error)?;
                 Ok(None)
             }
@@ -451,7 +452,7 @@ impl<'a> Acquire<'a> {
 
     /// Whether a question that was not granted is a place in a queue there.
     fn queues(&self) -> bool {
-        self.attempt.rules.queues() && self.caller.request.waits
+        self.attempt.rules.queues_in_redis() && self.caller.request.waits
     }
 
     fn question(&self, wanted: Option<&Channel>) -> Call {
@@ -465,7 +466,7 @@ impl<'a> Acquire<'a> {
             fair_waiter_timeout: engine.settings.fair_waiter_timeout,
             threads: self.threads,
             wake: wanted
-                .map(|channel| Wake { control: &engine.settings.control, wanted: channel.name() }),
+                .map(|channel| Wake { control: &engine.settings.control, channel: channel.name() }),
         });
         call.replicated()
     }
@@ -473,7 +474,7 @@ impl<'a> Acquire<'a> {
     /// The channel on which it hears that the lock is free.
     fn channel(&self) -> Option<&Arc<Channel>> {
         let (LockContext { engine, local }, rules) = (self.context(), self.attempt.rules);
-        match rules.listens() {
+        match rules.listens_to() {
             ListensTo::Itself => Some(
                 self.own_channel
                     .get_or_init(|| engine.waiters.channel(&local.name().own_channel(&self.owner))),
@@ -497,13 +498,16 @@ impl<'a> Acquire<'a> {
 
     /// How many threads would have the hold one after the other, if it is not lost.
     fn wants_threads(&self) -> u32 {
-        if !self.attempt.rules.fences() {
+        if !self.attempt.rules.has_tokens() {
             return 1;
         }
         let LockContext { engine, local } = self.context();
-        let passed = self.ticket.map_or(0, |_| local.line().saturating_sub(1));
-        let most =
-            if self.attempt.options.lease.is_none() { engine.settings.handoff.passes } else { 0 };
+        let passed = self.ticket.map_or(0, |_| local.queue_len().saturating_sub(1));
+        let most = if self.attempt.options.lease.is_none() {
+            engine.settings.handoff.max_handoffs
+        } else {
+            0
+        };
         1 + u32::try_from(passed).unwrap_or(u32::MAX).min(most)
     }
 
@@ -519,7 +523,7 @@ impl<'a> Acquire<'a> {
         // whatever this answer says.
         let copies = answer.maybe_duplicate || self.open.is_some();
         self.open = (answer.may_run_late && copies).then_some(connection);
-        let verdict = self.attempt.rules.verdict(answer.reply);
+        let verdict = self.attempt.rules.read_acquire(answer.reply);
         match verdict.inspect_err(|_| self.open = Some(connection))? {
             AcquireReply::Granted(_) if too_few.is_some() => {
                 self.open = Some(connection);
@@ -541,7 +545,7 @@ impl<'a> Acquire<'a> {
     ) -> Result<Option<HoldHandle>> {
         let (deadline, now) = (hold::deadline(sent, self.attempt.term()), clock::now());
         if deadline <= now {
-            self.context().local.set_trouble(None);
+            self.context().local.set_last_error(None);
             self.open = Some(connection);
             return self.schedule.granted_too_late(now).map(|()| None);
         }
@@ -550,7 +554,7 @@ impl<'a> Acquire<'a> {
             owner: self.owner.clone(),
             rules: self.attempt.rules,
             deadline,
-            term: self.attempt.term(),
+            lease: self.attempt.term(),
             renewed: self.attempt.options.lease.is_none(),
             holder: self.caller.holder.clone(),
             at: now,
@@ -588,7 +592,7 @@ impl<'a> Acquire<'a> {
     /// of who stands before it, nobody knows whether the lock was free.
     fn give_up(&mut self) -> Result<Option<HoldHandle>> {
         let unanswered = self.schedule.take_error();
-        let trouble = || self.context().local.trouble(clock::now());
+        let trouble = || self.context().local.last_error(clock::now());
         unanswered.or_else(trouble).map_or(Ok(None), Err)
     }
 
@@ -614,15 +618,15 @@ impl<'a> Acquire<'a> {
         let (events, waited) = (&self.context().engine.events, self.started.until(clock::now()));
         let (at, kind) = (clock::wall_time, self.attempt.rules.kind());
         let name = || Arc::clone(self.context().local.name().given());
-        let hold = acquired.map(|hold| hold.hold().hold().number());
+        let hold = acquired.map(|hold| hold.hold().id().number());
         if let Some(hold) = hold {
             events
-                .tell(|| Event::Acquired(Acquired { at: at(), name: name(), kind, hold, waited }));
+                .emit(|| Event::Acquired(Acquired { at: at(), name: name(), kind, hold, waited }));
         }
         if self.waited {
             let acquired = hold.is_some();
             let event = || Waited { at: at(), name: name(), kind, hold, waited, acquired };
-            events.tell(|| Event::Waited(event()));
+            events.emit(|| Event::Waited(event()));
         }
     }
 }

@@ -17,8 +17,8 @@ use crate::config::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::local::hold::{self, Hold, HoldStatus};
-use crate::local::table::Counted;
-use crate::local::{Ended, Local};
+use crate::local::table::HoldShare;
+use crate::local::{EndOutcome, Local};
 use crate::pool::Target;
 use crate::pool::request::{Answer, BackgroundTask, Failure, Request};
 use crate::pool::router::RoutedCall;
@@ -130,8 +130,8 @@ impl HoldHandle {
         }
         match self.hold.extend(sent, clock::now(), lease) {
             HoldStatus::Held => Ok(()),
-            HoldStatus::Over { noticed } => {
-                self.watched().over(noticed, &self.context.engine.router);
+            HoldStatus::Over { newly_lost } => {
+                self.watched().over(newly_lost, &self.context.engine.router);
                 Err(self.lost())
             }
         }
@@ -184,7 +184,7 @@ impl HoldHandle {
     }
 
     /// The end of a share that has no guard any more.
-    pub(crate) fn unlock_detached(self, counted: Counted, bound: Bound) -> Result<()> {
+    pub(crate) fn unlock_detached(self, counted: HoldShare, bound: Bound) -> Result<()> {
         self.begin(counted, None).finish(bound)
     }
 
@@ -194,10 +194,10 @@ impl HoldHandle {
         let same =
             other.filter(|other| Arc::ptr_eq(&other.handle.context.engine, &self.context.engine));
         let near = same.and_then(|other| other.queued.as_ref()).map(|queued| queued.connection);
-        self.begin(Counted::Guard, near)
+        self.begin(HoldShare::Guard, near)
     }
 
-    fn begin(mut self, counted: Counted, near: Option<ConnectionId>) -> PendingRelease {
+    fn begin(mut self, counted: HoldShare, near: Option<ConnectionId>) -> PendingRelease {
         self.ended = true;
         let pool = &self.context.engine.router;
         let mut queued = None;
@@ -233,7 +233,7 @@ impl HoldHandle {
     fn end_quietly(&self) {
         let pool = &self.context.engine.router;
         let mut queued = None;
-        let ended = self.context.local.end(&self.hold, Counted::Guard, clock::now, || {
+        let ended = self.context.local.end(&self.hold, HoldShare::Guard, clock::now, || {
             *queued.insert(pool.submit(self.background(), self.hold.may_run_late()))
         });
         self.after(&ended);
@@ -246,7 +246,7 @@ impl HoldHandle {
         let (rules, name) = (self.hold.rules(), self.context.local.name());
         match self.hold.may_run_late() {
             // A late question would stand in the queue, where a release does not look.
-            Some(_) if rules.queues() => rules.undo(
+            Some(_) if rules.queues_in_redis() => rules.undo(
                 name,
                 self.hold.owner(),
                 Some(self.context.engine.settings.fair_waiter_timeout),
@@ -269,18 +269,21 @@ impl HoldHandle {
     /// For how long a late copy of the question may undo the release. One of another
     /// hold's is its own caller's to see to.
     fn late_for(&self) -> Duration {
-        let queued =
-            self.hold.rules().queues().then_some(self.context.engine.settings.fair_waiter_timeout);
-        let lasting = self.hold.term().max(queued.unwrap_or_default());
+        let queued = self
+            .hold
+            .rules()
+            .queues_in_redis()
+            .then_some(self.context.engine.settings.fair_waiter_timeout);
+        let lasting = self.hold.lease().max(queued.unwrap_or_default());
         self.hold.may_run_late().map_or(Duration::ZERO, |_| lasting)
     }
 
     /// What is left to do when the hold is over here.
-    fn after(&self, ended: &Ended) {
-        if matches!(ended, Ended::Queued | Ended::Lost) {
+    fn after(&self, ended: &EndOutcome) {
+        if matches!(ended, EndOutcome::Queued | EndOutcome::Lost) {
             self.context.engine.watchdog.forget(&self.hold);
         }
-        if matches!(ended, Ended::Lost) {
+        if matches!(ended, EndOutcome::Lost) {
             self.watched().undo(&self.context.engine.router);
         }
     }
@@ -299,7 +302,7 @@ impl Drop for HoldHandle {
 #[must_use = "a release is sent only if somebody waits for it"]
 pub(crate) struct PendingRelease {
     handle: HoldHandle,
-    ended: Ended,
+    ended: EndOutcome,
     queued: Option<RoutedCall>,
 }
 
@@ -314,11 +317,11 @@ impl PendingRelease {
     /// Waits for what the server says. Returns within the bound.
     pub(crate) fn finish(self, bound: Bound) -> Result<()> {
         match (self.ended, self.queued) {
-            (Ended::Nested, _) => self.handle.check(),
-            (Ended::Passed, _) => Ok(()),
-            (Ended::Queued, Some(pending)) => self.handle.wait_for(pending, bound),
-            (Ended::Lost | Ended::Queued, _) => Err(self.handle.lost()),
-            (Ended::NotHeld, _) => Err(self.handle.named(not_held())),
+            (EndOutcome::Nested, _) => self.handle.check(),
+            (EndOutcome::HandedOff, _) => Ok(()),
+            (EndOutcome::Queued, Some(pending)) => self.handle.wait_for(pending, bound),
+            (EndOutcome::Lost | EndOutcome::Queued, _) => Err(self.handle.lost()),
+            (EndOutcome::NotHeld, _) => Err(self.handle.named(not_held())),
         }
     }
 }

@@ -33,7 +33,7 @@ impl OnOutcome for BackgroundRelease {
 impl Local {
     /// The release of that hold was answered, or will not be sent again.
     pub(crate) fn conclude(&self, hold: &Arc<Hold>, outcome: Result<Answer>) -> Result<()> {
-        self.settled(hold);
+        self.release_settled(hold);
         let told = outcome.and_then(|answer| self.read(hold, answer));
         let told = told.map_err(|error| error.with_lock_name(Arc::clone(self.name().given())));
         self.tell_released(hold, told.clone());
@@ -42,16 +42,18 @@ impl Local {
 
     /// How many subscribers the release was told to, if it was.
     fn read(&self, hold: &Hold, answer: Answer) -> Result<Option<u64>> {
-        match rules::freed(answer.reply)? {
+        match rules::read_release(answer.reply)? {
             ReleaseReply::Told(told) => {
-                self.told_to(hold.rules(), told);
+                self.release_heard(hold.rules(), told);
                 Ok(Some(told))
             }
-            ReleaseReply::NotHeld if answer.maybe_duplicate && clock::now() < hold.held_until() => {
+            ReleaseReply::NotHeld
+                if answer.maybe_duplicate && clock::now() < hold.last_deadline() =>
+            {
                 Ok(None)
             }
             ReleaseReply::NotHeld => {
-                self.tell_lost([hold], LostReason::Gone);
+                self.report_lost([hold], LostReason::Gone);
                 Err(Error::lost(LostReason::Gone, "the lock was lost before its release"))
             }
         }
@@ -61,10 +63,11 @@ impl Local {
         if let Err(error) = &told {
             threads::say(|| log::warn!("a release failed: {error}"));
         }
-        self.tell(|| {
+        self.emit(|| {
             let name = Arc::clone(self.name().given());
             let (heard_by, error) = told.map_or_else(|e| (None, Some(e)), |heard| (heard, None));
-            let ((kind, hold), held, at) = (hold.number(), hold.held_for(), clock::wall_time());
+            let ((kind, hold), held, at) =
+                (hold.kind_and_number(), hold.held_for(), clock::wall_time());
             Event::Released(Released { at, name, kind, hold, held, heard_by, error })
         });
     }

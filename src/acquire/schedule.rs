@@ -206,7 +206,7 @@ impl RetrySchedule {
     /// No answer, or none that says anything of the lock: an error for the first
     /// question, a pause for others.
     pub(crate) fn failed(&mut self, now: Moment, error: Error) -> Result<()> {
-        if !self.refused || !error.is_passing() {
+        if !self.refused || !error.is_transient() {
             return Err(error);
         }
         let pause = doubled(FIRST_PAUSE, self.failures.min(8), self.poll_interval);

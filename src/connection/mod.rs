@@ -349,7 +349,7 @@ fn accepted(reply: Reply) -> Result<()> {
 
 fn unreachable_server(address: &Address, error: io::Error) -> Error {
     let unreachable = match error.kind() {
-        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Error::silent(),
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Error::timeout(),
         _ => Error::connection("the server cannot be reached"),
     };
     unreachable.with_source(error).with_server(Arc::clone(address.shown()))
@@ -357,7 +357,7 @@ fn unreachable_server(address: &Address, error: io::Error) -> Error {
 
 impl Fault {
     fn late() -> Fault {
-        Fault { error: Error::silent(), timed_out: true }
+        Fault { error: Error::timeout(), timed_out: true }
     }
 
     fn broken(error: io::Error) -> Fault {

@@ -108,11 +108,11 @@ impl Deployment {
         let failures = self.begin_discovery(&parker);
         while !self.is_discovered() {
             let now = clock::now();
-            let over = || limit.is_over(now).then(|| limit.error(Error::silent()));
+            let over = || limit.is_over(now).then(|| limit.error(Error::timeout()));
             if let Some(error) = self.failure_since(failures).or_else(over) {
                 return Err(error);
             }
-            parker.park_until(limit.next_look(now));
+            parker.park_until(limit.next_check(now));
         }
         Ok(())
     }

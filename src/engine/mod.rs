@@ -30,7 +30,7 @@ use crate::command::name::Name;
 use crate::config::BackOff;
 use crate::engine::deployment::Deployment;
 use crate::error::{Error, Result};
-use crate::events::Sink;
+use crate::events::EventSink;
 use crate::listener::channels::{Channel, Waiters};
 use crate::listener::shards::Listeners;
 use crate::local::Local;
@@ -56,7 +56,7 @@ pub(crate) struct Engine {
     pub(crate) waiters: Arc<Waiters>,
     pub(crate) listeners: Listeners,
     pub(crate) watchdog: Arc<Watchdog>,
-    pub(crate) events: Sink,
+    pub(crate) events: EventSink,
     pub(crate) executor: Arc<Executor>,
     /// Cancelled when the client is closed.
     pub(crate) closing: CancelToken,

@@ -24,7 +24,7 @@ use crate::connection::Timeouts;
 use crate::engine::deployment::Deployment;
 use crate::engine::{BackgroundThreads, Engine, EngineSettings, Locals};
 use crate::error::{Error, Result};
-use crate::events::{Event, Events, Sink};
+use crate::events::{Event, EventSink, Events};
 use crate::listener::channels::Waiters;
 use crate::listener::shards::Listeners;
 use crate::listener::{self, ListenerSettings};
@@ -89,7 +89,7 @@ struct Startup {
     /// The control channel of the listener.
     control: String,
     timeouts: Timeouts,
-    sink: Sink,
+    sink: EventSink,
     /// The other end of `sink`, if the program wants events.
     events: Option<Receiver<Event>>,
 }
@@ -187,9 +187,9 @@ impl Startup {
             response_timeout: settings.response_timeout,
             answer_span: self.timeouts.response + self.timeouts.replicas,
             handoff: HandoffBounds {
-                passes: settings.max_handoffs,
-                time: settings.max_handoff_time,
-                least_left: settings.watchdog_timeout / 2,
+                max_handoffs: settings.max_handoffs,
+                max_time: settings.max_handoff_time,
+                min_remaining: settings.watchdog_timeout / 2,
             },
             name_prefix: settings.name_prefix,
         }
@@ -228,13 +228,13 @@ fn start_threads(
     Ok(handles)
 }
 
-fn sink(wanted: bool) -> (Sink, Option<Receiver<Event>>) {
+fn sink(wanted: bool) -> (EventSink, Option<Receiver<Event>>) {
     match wanted {
         true => {
-            let (sink, receiver) = Sink::new();
+            let (sink, receiver) = EventSink::new();
             (sink, Some(receiver))
         }
-        false => (Sink::default(), None),
+        false => (EventSink::default(), None),
     }
 }
 
@@ -242,7 +242,7 @@ fn sink(wanted: bool) -> (Sink, Option<Receiver<Event>>) {
 fn start_events(events: Arc<dyn Events>, receiver: Receiver<Event>) -> Result<()> {
     let report = move || {
         for event in receiver {
-            threads::survive(format_args!("reporting {event:?}"), || event.tell(&*events));
+            threads::survive(format_args!("reporting {event:?}"), || event.deliver(&*events));
         }
     };
     threads::start("leasehold-events", report)

@@ -41,26 +41,26 @@ impl KindRules for Fair {
         Kind::Fair
     }
 
-    fn line(&self) -> Queueing {
+    fn queueing(&self) -> Queueing {
         Queueing::None
     }
 
-    fn listens(&self) -> ListensTo {
+    fn listens_to(&self) -> ListensTo {
         ListensTo::Itself
     }
 
-    fn acquire(&self, ask: &AcquireArgs<'_>) -> Call {
-        let patience = rules::digits(ask.patience.unwrap_or_default());
-        let (lease, fair_waiter_timeout) = (ask.millis(), rules::digits(ask.fair_waiter_timeout));
+    fn acquire(&self, args: &AcquireArgs<'_>) -> Call {
+        let patience = rules::digits(args.patience.unwrap_or_default());
+        let (lease, fair_waiter_timeout) = (args.millis(), rules::digits(args.fair_waiter_timeout));
         let taking = [
             lease.as_bytes(),
-            ask.owner.as_bytes(),
+            args.owner.as_bytes(),
             patience.as_bytes(),
             fair_waiter_timeout.as_bytes(),
         ];
-        let args = taking.into_iter().chain(ask.waking());
-        let lasting = ask.lease.max(ask.patience.unwrap_or_default());
-        Call::script(&script::FAIR_ACQUIRE, keys(ask.name), args).lasting(lasting)
+        let argv = taking.into_iter().chain(args.wake_args());
+        let lasting = args.lease.max(args.patience.unwrap_or_default());
+        Call::script(&script::FAIR_ACQUIRE, keys(args.name), argv).lasting(lasting)
     }
 
     fn release(&self, name: &Name, owner: &Owner) -> Call {
@@ -76,11 +76,11 @@ impl KindRules for Fair {
         Call::script(&script::FAIR_LEAVE, keys(name), args)
     }
 
-    fn queues(&self) -> bool {
+    fn queues_in_redis(&self) -> bool {
         true
     }
 
-    fn force(&self, name: &Name) -> Call {
+    fn force_unlock(&self, name: &Name) -> Call {
         let channel = name.own_channel_prefix();
         Call::script(&script::FAIR_FORCE_UNLOCK, keys(name), [channel.as_bytes(), UNLOCKED]).once()
     }

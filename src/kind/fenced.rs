@@ -31,23 +31,23 @@ impl KindRules for Fenced {
         Kind::Fenced
     }
 
-    fn fences(&self) -> bool {
+    fn has_tokens(&self) -> bool {
         true
     }
 
-    fn acquire(&self, ask: &AcquireArgs<'_>) -> Call {
-        let (lease, threads) = (ask.millis(), Digits::new(ask.threads.into()));
-        let counter = ask.name.token_key();
-        let keys = [ask.name.key().as_bytes(), counter.as_bytes()];
-        let taking = [lease.as_bytes(), ask.owner.as_bytes(), threads.as_bytes()];
-        let args = taking.into_iter().chain(ask.waking());
-        Call::script(&script::FENCED_ACQUIRE, keys, args).lasting(ask.lease)
+    fn acquire(&self, args: &AcquireArgs<'_>) -> Call {
+        let (lease, threads) = (args.millis(), Digits::new(args.threads.into()));
+        let counter = args.name.token_key();
+        let keys = [args.name.key().as_bytes(), counter.as_bytes()];
+        let taking = [lease.as_bytes(), args.owner.as_bytes(), threads.as_bytes()];
+        let argv = taking.into_iter().chain(args.wake_args());
+        Call::script(&script::FENCED_ACQUIRE, keys, argv).lasting(args.lease)
     }
 
-    fn verdict(&self, reply: Reply) -> Result<AcquireReply> {
+    fn read_acquire(&self, reply: Reply) -> Result<AcquireReply> {
         match reply.into_int()? {
             minus_token @ ..-1 => Ok(AcquireReply::Granted(minus_token.unsigned_abs())),
-            millis => Ok(AcquireReply::Refused { left: rules::left(millis) }),
+            millis => Ok(AcquireReply::Refused { left: rules::lease_left(millis) }),
         }
     }
 
@@ -55,8 +55,8 @@ impl KindRules for Fenced {
         Plain.release(name, owner)
     }
 
-    fn force(&self, name: &Name) -> Call {
-        Plain.force(name)
+    fn force_unlock(&self, name: &Name) -> Call {
+        Plain.force_unlock(name)
     }
 
     fn renewal(&self) -> &'static Script {

@@ -34,7 +34,7 @@ impl KindRules for Named {
         Kind::Named
     }
 
-    fn line(&self) -> Queueing {
+    fn queueing(&self) -> Queueing {
         Queueing::None
     }
 
@@ -51,11 +51,11 @@ impl KindRules for Named {
         true
     }
 
-    fn acquire(&self, ask: &AcquireArgs<'_>) -> Call {
-        let lease = ask.millis();
-        let taking = [lease.as_bytes(), ask.owner.as_bytes(), ask.owner.hold().as_bytes()];
-        let args = taking.into_iter().chain(ask.waking());
-        Call::script(&script::NAMED_ACQUIRE, [ask.name.key().as_bytes()], args).lasting(ask.lease)
+    fn acquire(&self, args: &AcquireArgs<'_>) -> Call {
+        let lease = args.millis();
+        let taking = [lease.as_bytes(), args.owner.as_bytes(), args.owner.hold().as_bytes()];
+        let argv = taking.into_iter().chain(args.wake_args());
+        Call::script(&script::NAMED_ACQUIRE, [args.name.key().as_bytes()], argv).lasting(args.lease)
     }
 
     fn release(&self, name: &Name, owner: &Owner) -> Call {
@@ -64,8 +64,8 @@ impl KindRules for Named {
         Call::script(&script::NAMED_RELEASE, [name.key().as_bytes()], args)
     }
 
-    fn force(&self, name: &Name) -> Call {
-        Plain.force(name)
+    fn force_unlock(&self, name: &Name) -> Call {
+        Plain.force_unlock(name)
     }
 
     fn renewal(&self) -> &'static Script {

@@ -24,11 +24,11 @@ impl KindRules for Plain {
         Kind::Plain
     }
 
-    fn acquire(&self, ask: &AcquireArgs<'_>) -> Call {
-        let lease = ask.millis();
-        let taking = [lease.as_bytes(), ask.owner.as_bytes()];
-        let args = taking.into_iter().chain(ask.waking());
-        Call::script(&script::PLAIN_ACQUIRE, [ask.name.key().as_bytes()], args).lasting(ask.lease)
+    fn acquire(&self, args: &AcquireArgs<'_>) -> Call {
+        let lease = args.millis();
+        let taking = [lease.as_bytes(), args.owner.as_bytes()];
+        let argv = taking.into_iter().chain(args.wake_args());
+        Call::script(&script::PLAIN_ACQUIRE, [args.name.key().as_bytes()], argv).lasting(args.lease)
     }
 
     fn release(&self, name: &Name, owner: &Owner) -> Call {
@@ -36,7 +36,7 @@ impl KindRules for Plain {
         Call::script(&script::PLAIN_RELEASE, [name.key().as_bytes()], args)
     }
 
-    fn force(&self, name: &Name) -> Call {
+    fn force_unlock(&self, name: &Name) -> Call {
         let args = [name.channel().as_bytes(), UNLOCKED];
         Call::script(&script::PLAIN_FORCE_UNLOCK, [name.key().as_bytes()], args).once()
     }

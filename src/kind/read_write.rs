@@ -43,11 +43,11 @@ impl KindRules for Read {
         Kind::Read
     }
 
-    fn line(&self) -> Queueing {
+    fn queueing(&self) -> Queueing {
         Queueing::None
     }
 
-    fn listens(&self) -> ListensTo {
+    fn listens_to(&self) -> ListensTo {
         ListensTo::ReadWrite
     }
 
@@ -60,13 +60,13 @@ impl KindRules for Read {
         true
     }
 
-    fn acquire(&self, ask: &AcquireArgs<'_>) -> Call {
-        let (lease, timeout) = (ask.millis(), ask.name.timeout_key(ask.owner));
-        let writer = ask.beside.map_or(&b""[..], Owner::as_bytes);
-        let keys = [ask.name.key().as_bytes(), timeout.as_bytes()];
-        let taking = [lease.as_bytes(), ask.owner.as_bytes(), writer];
-        let args = taking.into_iter().chain(ask.waking());
-        Call::script(&script::READ_ACQUIRE, keys, args).lasting(ask.lease)
+    fn acquire(&self, args: &AcquireArgs<'_>) -> Call {
+        let (lease, timeout) = (args.millis(), args.name.timeout_key(args.owner));
+        let writer = args.beside.map_or(&b""[..], Owner::as_bytes);
+        let keys = [args.name.key().as_bytes(), timeout.as_bytes()];
+        let taking = [lease.as_bytes(), args.owner.as_bytes(), writer];
+        let argv = taking.into_iter().chain(args.wake_args());
+        Call::script(&script::READ_ACQUIRE, keys, argv).lasting(args.lease)
     }
 
     fn release(&self, name: &Name, owner: &Owner) -> Call {
@@ -77,13 +77,13 @@ impl KindRules for Read {
         Call::script(&script::READ_RELEASE, keys, args)
     }
 
-    fn force(&self, name: &Name) -> Call {
+    fn force_unlock(&self, name: &Name) -> Call {
         let prefix = name.timeout_prefix();
         let args = [name.rw_channel().as_bytes(), UNLOCKED, prefix.as_bytes()];
         Call::script(&script::READ_FORCE_UNLOCK, [name.key().as_bytes()], args).once()
     }
 
-    fn left(&self, name: &Name) -> Call {
+    fn ttl(&self, name: &Name) -> Call {
         Call::script(&script::READ_TTL, [name.key().as_bytes()], [])
     }
 
@@ -97,7 +97,7 @@ impl KindRules for Write {
         Kind::Write
     }
 
-    fn listens(&self) -> ListensTo {
+    fn listens_to(&self) -> ListensTo {
         ListensTo::ReadWrite
     }
 
@@ -110,11 +110,11 @@ impl KindRules for Write {
         true
     }
 
-    fn acquire(&self, ask: &AcquireArgs<'_>) -> Call {
-        let lease = ask.millis();
-        let taking = [lease.as_bytes(), ask.owner.as_bytes()];
-        let args = taking.into_iter().chain(ask.waking());
-        Call::script(&script::WRITE_ACQUIRE, [ask.name.key().as_bytes()], args).lasting(ask.lease)
+    fn acquire(&self, args: &AcquireArgs<'_>) -> Call {
+        let lease = args.millis();
+        let taking = [lease.as_bytes(), args.owner.as_bytes()];
+        let argv = taking.into_iter().chain(args.wake_args());
+        Call::script(&script::WRITE_ACQUIRE, [args.name.key().as_bytes()], argv).lasting(args.lease)
     }
 
     fn release(&self, name: &Name, owner: &Owner) -> Call {
@@ -123,13 +123,13 @@ impl KindRules for Write {
         Call::script(&script::WRITE_RELEASE, [name.key().as_bytes()], args)
     }
 
-    fn force(&self, name: &Name) -> Call {
+    fn force_unlock(&self, name: &Name) -> Call {
         let prefix = name.timeout_prefix();
         let args = [name.rw_channel().as_bytes(), READ_UNLOCKED, prefix.as_bytes()];
         Call::script(&script::WRITE_FORCE_UNLOCK, [name.key().as_bytes()], args).once()
     }
 
-    fn left(&self, name: &Name) -> Call {
+    fn ttl(&self, name: &Name) -> Call {
         Call::script(&script::WRITE_TTL, [name.key().as_bytes()], [])
     }
 

@@ -70,7 +70,7 @@ pub(crate) struct Wake<'a> {
     /// The client's own channel.
     pub(crate) control: &'a str,
     /// The channel that the caller wants to hear.
-    pub(crate) wanted: &'a str,
+    pub(crate) channel: &'a str,
 }
 
 impl AcquireArgs<'_> {
@@ -80,8 +80,8 @@ impl AcquireArgs<'_> {
     }
 
     /// The last arguments of every script that acquires.
-    pub(crate) fn waking(&self) -> impl Iterator<Item = &[u8]> + Clone {
-        let parts = self.wake.map(|wake| [wake.control.as_bytes(), wake.wanted.as_bytes()]);
+    pub(crate) fn wake_args(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        let parts = self.wake.map(|wake| [wake.control.as_bytes(), wake.channel.as_bytes()]);
         parts.into_iter().flatten()
     }
 }
@@ -145,7 +145,7 @@ pub(crate) trait KindRules: Send + Sync {
     /// Returns the kind.
     fn kind(&self) -> Kind;
 
-    fn line(&self) -> Queueing {
+    fn queueing(&self) -> Queueing {
         Queueing::InProcess
     }
 
@@ -154,7 +154,7 @@ pub(crate) trait KindRules: Send + Sync {
         true
     }
 
-    fn listens(&self) -> ListensTo {
+    fn listens_to(&self) -> ListensTo {
         ListensTo::Lock
     }
 
@@ -169,10 +169,10 @@ pub(crate) trait KindRules: Send + Sync {
         false
     }
 
-    fn acquire(&self, ask: &AcquireArgs<'_>) -> Call;
+    fn acquire(&self, args: &AcquireArgs<'_>) -> Call;
 
-    fn verdict(&self, reply: Reply) -> Result<AcquireReply> {
-        verdict(reply)
+    fn read_acquire(&self, reply: Reply) -> Result<AcquireReply> {
+        read_acquire(reply)
     }
 
     fn release(&self, name: &Name, owner: &Owner) -> Call;
@@ -190,20 +190,20 @@ pub(crate) trait KindRules: Send + Sync {
     }
 
     /// Whether its holds have fencing tokens.
-    fn fences(&self) -> bool {
+    fn has_tokens(&self) -> bool {
         false
     }
 
     /// Whether a caller that was refused has left something behind that must be undone.
-    fn queues(&self) -> bool {
+    fn queues_in_redis(&self) -> bool {
         false
     }
 
     /// Frees the lock whoever holds it.
-    fn force(&self, name: &Name) -> Call;
+    fn force_unlock(&self, name: &Name) -> Call;
 
     /// Asks what is left of the lease: answered as by `PTTL`.
-    fn left(&self, name: &Name) -> Call {
+    fn ttl(&self, name: &Name) -> Call {
         Call::on_key(b"PTTL", name.key().as_bytes(), &[])
     }
 
@@ -221,22 +221,22 @@ impl fmt::Debug for dyn KindRules {
 
 /// Reads the answer of a script that acquires: -2 acquired, -1 held without an end, else
 /// the milliseconds that are left.
-pub(crate) fn verdict(reply: Reply) -> Result<AcquireReply> {
+pub(crate) fn read_acquire(reply: Reply) -> Result<AcquireReply> {
     const ACQUIRED: i64 = -2;
     let left = match reply.into_int()? {
         ACQUIRED => return Ok(AcquireReply::Granted(0)),
-        millis => left(millis),
+        millis => lease_left(millis),
     };
     Ok(AcquireReply::Refused { left })
 }
 
 /// The milliseconds that a script counts, `None` if there is no end.
-pub(crate) fn left(millis: i64) -> Option<Duration> {
+pub(crate) fn lease_left(millis: i64) -> Option<Duration> {
     u64::try_from(millis).ok().map(Duration::from_millis)
 }
 
 /// Reads the answer of every release and force script: -1, or how many were told.
-pub(crate) fn freed(reply: Reply) -> Result<ReleaseReply> {
+pub(crate) fn read_release(reply: Reply) -> Result<ReleaseReply> {
     let told = reply.into_int()?;
     Ok(u64::try_from(told).map_or(ReleaseReply::NotHeld, ReleaseReply::Told))
 }

@@ -23,12 +23,12 @@ impl KindRules for Spin {
         Kind::Spin
     }
 
-    fn listens(&self) -> ListensTo {
+    fn listens_to(&self) -> ListensTo {
         ListensTo::Nothing
     }
 
-    fn acquire(&self, ask: &AcquireArgs<'_>) -> Call {
-        Plain.acquire(ask)
+    fn acquire(&self, args: &AcquireArgs<'_>) -> Call {
+        Plain.acquire(args)
     }
 
     fn release(&self, name: &Name, owner: &Owner) -> Call {
@@ -36,7 +36,7 @@ impl KindRules for Spin {
         Call::script(&script::SPIN_RELEASE, keys, [owner.as_bytes()])
     }
 
-    fn force(&self, name: &Name) -> Call {
+    fn force_unlock(&self, name: &Name) -> Call {
         Call::script(&script::SPIN_FORCE_UNLOCK, [name.key().as_bytes()], []).once()
     }
 

@@ -35,7 +35,7 @@ use crate::connection::Connection;
 use crate::connection::Timeouts;
 #[cfg(all(test, leasehold_model))]
 use crate::connection::model::Connection;
-use crate::error::{Direction, Error, ErrorKind, Refusal, Result};
+use crate::error::{Error, ErrorKind, Redirect, Refusal, Result};
 use crate::listener::channels::{Channel, SubscriptionState, Waiters};
 use crate::topology::cluster::Cluster;
 use crate::topology::route::{Generation, Route, RoutedConnection};
@@ -364,9 +364,9 @@ impl<'a> Subscriber<'a> {
 
     /// The server has refused a subscription: of a shard, the first without an answer.
     fn refused(&mut self, refusal: &Refusal) -> Result<()> {
-        match (&self.settings.shard, refusal.direction(), self.asked.pop_front()) {
+        match (&self.settings.shard, refusal.redirect(), self.asked.pop_front()) {
             (Some(Shard { node, cluster }), Some(direction), channel) => {
-                if let Direction::Moved(slot, place) = direction
+                if let Redirect::Moved(slot, place) = direction
                     && let Some(owner) = cluster.node_at(&place, *node)
                 {
                     cluster.set_owner(slot, owner);

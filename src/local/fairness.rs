@@ -54,7 +54,7 @@ impl Fairness {
     }
 
     /// A hold went from thread to thread.
-    pub(crate) fn passed(&mut self) {
+    pub(crate) fn handed_off(&mut self) {
         if let Some(run) = &mut self.run {
             run.holds = run.holds.saturating_add(1);
         }
@@ -99,7 +99,7 @@ impl Run {
         if unheard {
             return self.since + UNHEARD_RUN <= now;
         }
-        let passed_on = bounds.passes > 0 && self.holds > bounds.passes;
+        let passed_on = bounds.max_handoffs > 0 && self.holds > bounds.max_handoffs;
         passed_on || self.since + self.yields_for() <= now
     }
 
@@ -120,8 +120,8 @@ mod tests {
         Moment::START + SECOND + Duration::from_micros(micros)
     }
 
-    fn bounds(passes: u32) -> HandoffBounds {
-        HandoffBounds { passes, time: MILLI, least_left: Duration::ZERO }
+    fn bounds(max_handoffs: u32) -> HandoffBounds {
+        HandoffBounds { max_handoffs, max_time: MILLI, min_remaining: Duration::ZERO }
     }
 
     /// Runs whose releases others hear.
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(fairness.take_within(&bounds, at(0), ROUND_TRIP), None);
         fairness.end();
         assert_eq!(fairness.take_within(&bounds, at(100), ROUND_TRIP), None);
-        fairness.passed();
+        fairness.handed_off();
         fairness.released(at(200));
         assert_eq!(fairness.yields(at(300), &bounds), Some(at(700)), "one pass is allowed");
     }

@@ -53,7 +53,7 @@ pub(crate) struct Hold {
     hold: HoldId,
     owner: Owner,
     rules: &'static dyn KindRules,
-    term: Duration,
+    lease: Duration,
     /// The last of its fencing tokens; zero if it has none.
     last_token: u64,
     /// Nanoseconds of the deadline; zero once the hold is over.
@@ -74,7 +74,7 @@ struct HoldState {
     granted: Moment,
     /// When its last guard ended.
     released: Moment,
-    passes: u32,
+    handoffs: u32,
     /// The fencing token of its present holder.
     token: u64,
     may_run_late: Option<ConnectionId>,
@@ -99,7 +99,7 @@ pub(crate) struct Grant {
     pub(crate) rules: &'static dyn KindRules,
     pub(crate) deadline: Moment,
     /// How long the lease is that was asked for.
-    pub(crate) term: Duration,
+    pub(crate) lease: Duration,
     /// Whether the watchdog renews it.
     pub(crate) renewed: bool,
     pub(crate) holder: Holder,
@@ -118,7 +118,7 @@ pub(crate) enum HoldStatus {
     /// It is over; `noticed` for the one look that found out that it was lost, and
     /// has to tell.
     Over {
-        noticed: bool,
+        newly_lost: bool,
     },
 }
 
@@ -128,11 +128,11 @@ pub(crate) enum Renewal {
     /// Extend it.
     Extend,
     /// It is a fixed lease: only ask whether the server has it.
-    Look,
+    Verify,
     /// Its thread has ended: from now on it is a fixed lease.
     Orphaned,
     Over {
-        noticed: bool,
+        newly_lost: bool,
     },
 }
 
@@ -140,10 +140,10 @@ pub(crate) enum Renewal {
 /// before others get their chance.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HandoffBounds {
-    pub(crate) passes: u32,
-    pub(crate) time: Duration,
+    pub(crate) max_handoffs: u32,
+    pub(crate) max_time: Duration,
     /// A lease with less than this left is released instead.
-    pub(crate) least_left: Duration,
+    pub(crate) min_remaining: Duration,
 }
 
 /// The deadline of a lease whose command was sent at `sent`. The margin allows for
@@ -163,19 +163,19 @@ impl Hold {
             hold: grant.hold,
             owner: grant.owner,
             rules: grant.rules,
-            term: grant.term,
+            lease: grant.lease,
             last_token: *grant.tokens.end(),
             deadline: AtomicU64::new(grant.deadline.nanos()),
             life: Mutex::new(HoldState {
                 phase: Phase::Held,
                 deadline: grant.deadline,
-                server_expiry_bound: grant.at + grant.term,
+                server_expiry_bound: grant.at + grant.lease,
                 may_still_be_held: grant.rules.outlives_its_lease(),
                 renewed: grant.renewed,
                 holder: grant.holder,
                 granted: grant.at,
                 released: Moment::START,
-                passes: 0,
+                handoffs: 0,
                 token: *grant.tokens.start(),
                 may_run_late: grant.may_run_late,
                 timer: None,
@@ -185,7 +185,7 @@ impl Hold {
         }
     }
 
-    pub(crate) fn hold(&self) -> HoldId {
+    pub(crate) fn id(&self) -> HoldId {
         self.hold
     }
 
@@ -205,7 +205,7 @@ impl Hold {
     }
 
     /// Returns its kind and its number, as events name it.
-    pub(crate) fn number(&self) -> (Kind, u64) {
+    pub(crate) fn kind_and_number(&self) -> (Kind, u64) {
         (self.rules.kind(), self.hold.number())
     }
 
@@ -230,26 +230,28 @@ impl Hold {
     }
 
     /// How long the lease is that was first asked for.
-    pub(crate) fn term(&self) -> Duration {
-        self.term
+    pub(crate) fn lease(&self) -> Duration {
+        self.lease
     }
 
     /// Whether the hold is valid at `now`; ends it if its deadline is behind.
-    pub(crate) fn look(&self, now: Moment) -> HoldStatus {
+    pub(crate) fn status(&self, now: Moment) -> HoldStatus {
         if now.nanos() < self.deadline.load(Ordering::Acquire) {
             return HoldStatus::Held;
         }
-        self.look_closely(&mut self.life.lock(), now)
+        self.update_status(&mut self.life.lock(), now)
     }
 
-    fn look_closely(&self, life: &mut HoldState, now: Moment) -> HoldStatus {
+    fn update_status(&self, life: &mut HoldState, now: Moment) -> HoldStatus {
         match life.phase {
             Phase::Held if now < life.deadline => HoldStatus::Held,
             Phase::Held => {
                 self.end(life, Phase::Lost(LostReason::Expired));
-                HoldStatus::Over { noticed: true }
+                HoldStatus::Over { newly_lost: true }
             }
-            Phase::Releasing | Phase::Gone | Phase::Lost(_) => HoldStatus::Over { noticed: false },
+            Phase::Releasing | Phase::Gone | Phase::Lost(_) => {
+                HoldStatus::Over { newly_lost: false }
+            }
         }
     }
 
@@ -272,7 +274,7 @@ impl Hold {
     }
 
     /// Its deadline, or the one that it had when it was over.
-    pub(crate) fn held_until(&self) -> Moment {
+    pub(crate) fn last_deadline(&self) -> Moment {
         self.life.lock().deadline
     }
 
@@ -280,7 +282,7 @@ impl Hold {
     /// lease anew between `sent` and `now`.
     pub(crate) fn extend(&self, sent: Moment, now: Moment, lease: Duration) -> HoldStatus {
         let mut life = self.life.lock();
-        let look = self.look_closely(&mut life, now);
+        let look = self.update_status(&mut life, now);
         life.server_may_expire(now + lease, look != HoldStatus::Held);
         let to = deadline(sent, lease);
         if look == HoldStatus::Held && life.deadline < to {
@@ -343,7 +345,7 @@ impl Hold {
     /// Ends the hold in order to release it: `Held` if there is something to send.
     pub(crate) fn release(&self, now: Moment) -> HoldStatus {
         let mut life = self.life.lock();
-        let look = self.look_closely(&mut life, now);
+        let look = self.update_status(&mut life, now);
         if look == HoldStatus::Held {
             life.released = now;
             self.end(&mut life, Phase::Releasing);
@@ -352,7 +354,7 @@ impl Hold {
     }
 
     /// The server has answered the release, or will not be asked again.
-    pub(crate) fn gone(&self) {
+    pub(crate) fn set_gone(&self) {
         let mut life = self.life.lock();
         if life.phase == Phase::Releasing {
             life.phase = Phase::Gone;
@@ -361,13 +363,13 @@ impl Hold {
 
     /// Hands the hold to another thread of this process, with its lease. Refused
     /// at the bounds, for a fixed lease, and for one that has too little left.
-    pub(crate) fn pass(&self, now: Moment, bounds: &HandoffBounds, to: &Holder) -> bool {
+    pub(crate) fn hand_off(&self, now: Moment, bounds: &HandoffBounds, to: &Holder) -> bool {
         let mut life = self.life.lock();
         // The next holder needs a token of its own.
         let has_token = self.last_token == 0 || life.token < self.last_token;
-        let allowed = has_token && life.may_pass(now, bounds);
+        let allowed = has_token && life.may_hand_off(now, bounds);
         if allowed {
-            life.passes += 1;
+            life.handoffs += 1;
             life.token += u64::from(self.last_token > 0);
             life.holder = to.clone();
         }
@@ -378,15 +380,20 @@ impl Hold {
     pub(crate) fn renewal(&self, now: Moment) -> Renewal {
         let mut life = self.life.lock();
         life.timer = None;
-        if let HoldStatus::Over { noticed } = self.look_closely(&mut life, now) {
-            return Renewal::Over { noticed };
+        if let HoldStatus::Over { newly_lost } = self.update_status(&mut life, now) {
+            return Renewal::Over { newly_lost };
         }
         life.renewal()
     }
 
     /// When the server is to be asked for the hold: after `period`, or when less than
     /// `due_below` is left of a lease that is renewed.
-    pub(crate) fn ask_at(&self, now: Moment, period: Duration, due_below: Duration) -> Moment {
+    pub(crate) fn next_renewal(
+        &self,
+        now: Moment,
+        period: Duration,
+        due_below: Duration,
+    ) -> Moment {
         let life = self.life.lock();
         let due = if life.renewed { life.deadline.before(due_below) } else { life.deadline };
         due.min(now + period)
@@ -441,12 +448,12 @@ impl HoldState {
         }
     }
 
-    fn may_pass(&self, now: Moment, bounds: &HandoffBounds) -> bool {
+    fn may_hand_off(&self, now: Moment, bounds: &HandoffBounds) -> bool {
         self.phase == Phase::Held
             && self.renewed
-            && self.passes < bounds.passes
-            && now < self.granted + bounds.time
-            && now.until(self.deadline) >= bounds.least_left
+            && self.handoffs < bounds.max_handoffs
+            && now < self.granted + bounds.max_time
+            && now.until(self.deadline) >= bounds.min_remaining
     }
 
     fn renewal(&mut self) -> Renewal {
@@ -454,7 +461,7 @@ impl HoldState {
             self.renewed = false;
             return Renewal::Orphaned;
         }
-        if self.renewed { Renewal::Extend } else { Renewal::Look }
+        if self.renewed { Renewal::Extend } else { Renewal::Verify }
     }
 }
 
@@ -468,7 +475,7 @@ impl Grant {
             owner: Owner::new(uuid::Uuid::nil(), hold, ""),
             rules: &crate::kind::plain::Plain,
             deadline,
-            term: at.until(deadline),
+            lease: at.until(deadline),
             renewed: true,
             holder: Holder::owned(),
             at,
@@ -493,23 +500,23 @@ mod tests {
 
     fn lease(renewed: bool, until: u64) -> Hold {
         let holder = Holder::this_thread();
-        Hold::new(Grant { term: SECOND, renewed, holder, ..Grant::owned(at(0), at(until)) })
+        Hold::new(Grant { lease: SECOND, renewed, holder, ..Grant::owned(at(0), at(until)) })
     }
 
-    const NOTICED: HoldStatus = HoldStatus::Over { noticed: true };
-    const KNOWN: HoldStatus = HoldStatus::Over { noticed: false };
+    const NOTICED: HoldStatus = HoldStatus::Over { newly_lost: true };
+    const KNOWN: HoldStatus = HoldStatus::Over { newly_lost: false };
 
     fn bounds() -> HandoffBounds {
-        HandoffBounds { passes: 2, time: 5 * SECOND, least_left: 3 * SECOND }
+        HandoffBounds { max_handoffs: 2, max_time: 5 * SECOND, min_remaining: 3 * SECOND }
     }
 
     #[test]
     fn a_hold_ends_at_its_deadline_and_only_one_look_has_to_tell() {
         let lease = lease(true, 10);
-        assert_eq!(lease.look(at(9)), HoldStatus::Held);
+        assert_eq!(lease.status(at(9)), HoldStatus::Held);
         assert_eq!(lease.remaining(at(9)), SECOND);
-        assert_eq!(lease.look(at(10)), NOTICED);
-        assert_eq!(lease.look(at(9)), KNOWN, "lost is final, even if the clock went back");
+        assert_eq!(lease.status(at(10)), NOTICED);
+        assert_eq!(lease.status(at(9)), KNOWN, "lost is final, even if the clock went back");
         assert_eq!(lease.remaining(at(9)), Duration::ZERO);
     }
 
@@ -528,7 +535,7 @@ mod tests {
         let overrun = lease(true, 10);
         assert_eq!(overrun.server_expiry_bound(), at(1), "granted at 0 for a second");
         overrun.may_be_extended(at(8), 10 * SECOND);
-        assert_eq!(overrun.look(at(11)), NOTICED, "nobody knows of an extension");
+        assert_eq!(overrun.status(at(11)), NOTICED, "nobody knows of an extension");
         assert_eq!(overrun.server_expiry_bound(), at(18));
         assert!(
             overrun.take_may_still_be_held(at(11)) && !overrun.take_may_still_be_held(at(11)),
@@ -562,15 +569,15 @@ mod tests {
     fn a_hold_passes_within_its_bounds() {
         let to = Holder::owned();
         let passed = lease(true, 10);
-        assert!(passed.pass(at(1), &bounds(), &to) && passed.pass(at(2), &bounds(), &to));
-        assert!(!passed.pass(at(3), &bounds(), &to), "twice is the bound");
-        assert!(!lease(true, 10).pass(at(5), &bounds(), &to), "the time is over");
-        assert!(!lease(true, 4).pass(at(2), &bounds(), &to), "too little is left");
-        assert!(!lease(false, 10).pass(at(1), &bounds(), &to), "a fixed lease");
+        assert!(passed.hand_off(at(1), &bounds(), &to) && passed.hand_off(at(2), &bounds(), &to));
+        assert!(!passed.hand_off(at(3), &bounds(), &to), "twice is the bound");
+        assert!(!lease(true, 10).hand_off(at(5), &bounds(), &to), "the time is over");
+        assert!(!lease(true, 4).hand_off(at(2), &bounds(), &to), "too little is left");
+        assert!(!lease(false, 10).hand_off(at(1), &bounds(), &to), "a fixed lease");
         let lost = lease(true, 10);
         lost.lose();
-        assert!(!lost.pass(at(1), &bounds(), &to));
-        assert!(!lease(true, 10).pass(at(1), &HandoffBounds::default(), &to), "switched off");
+        assert!(!lost.hand_off(at(1), &bounds(), &to));
+        assert!(!lease(true, 10).hand_off(at(1), &HandoffBounds::default(), &to), "switched off");
     }
 
     #[test]
@@ -578,29 +585,37 @@ mod tests {
         let tokens = 7..=8;
         let fenced = Hold::new(Grant { tokens, ..Grant::owned(at(0), at(10)) });
         assert_eq!(fenced.token(), 7);
-        assert!(fenced.pass(at(1), &HandoffBounds { passes: 9, ..bounds() }, &Holder::owned()));
+        assert!(fenced.hand_off(
+            at(1),
+            &HandoffBounds { max_handoffs: 9, ..bounds() },
+            &Holder::owned()
+        ));
         assert_eq!(fenced.token(), 8);
-        assert!(!fenced.pass(at(1), &HandoffBounds { passes: 9, ..bounds() }, &Holder::owned()));
+        assert!(!fenced.hand_off(
+            at(1),
+            &HandoffBounds { max_handoffs: 9, ..bounds() },
+            &Holder::owned()
+        ));
         assert_eq!(lease(true, 10).token(), 0);
     }
 
     #[test]
     fn a_hold_is_asked_for_when_too_little_is_left_and_once_in_a_period() {
-        let ask_at = |lease: &Hold, now| lease.ask_at(at(now), 10 * SECOND, 20 * SECOND);
+        let ask_at = |lease: &Hold, now| lease.next_renewal(at(now), 10 * SECOND, 20 * SECOND);
         let watched = lease(true, 30);
         assert_eq!([ask_at(&watched, 9), ask_at(&watched, 11)], [at(10), at(10)]);
         assert_eq!(watched.renewal(at(9)), Renewal::Extend);
         watched.extend(at(11), at(11), 289 * SECOND);
         assert_eq!(ask_at(&watched, 12), at(22), "it is not left alone till its end is near");
-        assert_eq!(watched.renewal(at(300)), Renewal::Over { noticed: true });
+        assert_eq!(watched.renewal(at(300)), Renewal::Over { newly_lost: true });
     }
 
     #[test]
     fn a_fixed_lease_is_looked_at_in_each_period_and_at_its_end_unless_a_re_entry_keeps_it() {
         let fixed = lease(false, 30);
-        let ask_at = |now| fixed.ask_at(at(now), 10 * SECOND, 20 * SECOND);
+        let ask_at = |now| fixed.next_renewal(at(now), 10 * SECOND, 20 * SECOND);
         assert_eq!([ask_at(9), ask_at(20), ask_at(29)], [at(19), at(30), at(30)]);
-        assert_eq!(fixed.renewal(at(29)), Renewal::Look);
+        assert_eq!(fixed.renewal(at(29)), Renewal::Verify);
         assert!(fixed.keep_renewed() && !fixed.keep_renewed());
         assert_eq!((ask_at(29), fixed.renewal(at(29))), (at(10), Renewal::Extend));
     }
@@ -609,7 +624,7 @@ mod tests {
     fn the_hold_of_an_ended_thread_is_renewed_no_more() {
         let orphan = std::thread::spawn(|| lease(true, 30)).join().expect("no panic");
         assert_eq!(orphan.renewal(at(25)), Renewal::Orphaned);
-        assert_eq!(orphan.renewal(at(26)), Renewal::Look);
+        assert_eq!(orphan.renewal(at(26)), Renewal::Verify);
     }
 
     #[test]

@@ -30,13 +30,13 @@ use crate::command::call::ConnectionId;
 use crate::command::name::Name;
 use crate::command::owner::{HoldId, Holder, ThreadId};
 use crate::error::{Error, LostReason, Result};
-use crate::events::{Event, Lost, Sink};
+use crate::events::{Event, EventSink, Lost};
 use crate::kind::rules::{KindRules, ListensTo, OtherHold};
 use crate::listener::channels::{Channel, SubscriptionState, Waiters};
 use crate::local::fairness::Fairness;
 use crate::local::hold::{Grant, HandoffBounds, Hold, HoldStatus};
 use crate::local::queue::{Ticket, WaitQueue};
-use crate::local::table::{Counted, EntryOutcome, EntryRequest, HoldEntry};
+use crate::local::table::{EntryOutcome, EntryRequest, HoldEntry, HoldShare};
 use crate::util::clock::{self, Moment};
 use crate::util::sync::{Mutex, Parker};
 use crate::util::threads;
@@ -47,7 +47,7 @@ mod model;
 /// One lock, as seen from this process.
 pub(crate) struct Local {
     name: Name,
-    events: Sink,
+    events: EventSink,
     bounds: HandoffBounds,
     channel: OnceLock<Arc<Channel>>,
     rw_channel: OnceLock<Arc<Channel>>,
@@ -64,7 +64,7 @@ struct LocalState {
     /// but of a kind that is shared.
     background: Vec<Owed>,
     /// Why the last question of this process got no answer.
-    trouble: Option<Error>,
+    last_error: Option<Error>,
     fairness: Fairness,
     /// The watchdog polls the server for those who stand in line.
     polled: bool,
@@ -125,11 +125,11 @@ pub(crate) enum Turn {
 
 /// What the end of a guard meant.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum EndOutcome {
     /// The hold has other guards.
     Nested,
     /// The hold went on to another thread of this process.
-    Passed,
+    HandedOff,
     /// The release stands in line.
     Queued,
     /// The hold was lost before.
@@ -148,7 +148,7 @@ impl fmt::Debug for Local {
 impl RefUnwindSafe for Local {}
 
 impl Local {
-    pub(crate) fn new(name: Name, events: Sink, bounds: HandoffBounds) -> Local {
+    pub(crate) fn new(name: Name, events: EventSink, bounds: HandoffBounds) -> Local {
         let [channel, rw_channel] = [OnceLock::new(), OnceLock::new()];
         Local { name, events, bounds, channel, rw_channel, state: Mutex::default() }
     }
@@ -192,32 +192,32 @@ impl Local {
         now: Moment,
     ) -> Result<EntryOutcome> {
         let mut state = self.state.lock();
-        let noticed = state.look_at_all(now);
+        let newly_lost = state.look_at_all(now);
         let entry = state.enter(request, holder, thread, now);
         drop(state);
-        self.tell_lost(noticed, LostReason::Expired);
+        self.report_lost(newly_lost, LostReason::Expired);
         entry
     }
 
     /// Stands in line; not a caller that would have to wait and does not.
-    pub(crate) fn line_up(&self, caller: Caller, now: Moment) -> Option<Ticket> {
+    pub(crate) fn join_queue(&self, caller: Caller, now: Moment) -> Option<Ticket> {
         let mut state = self.state.lock();
         let free = state.queue.is_empty() && !state.is_held(now);
         (free || caller.request.waits).then(|| state.queue.enter(caller))
     }
 
     /// How many stand in line.
-    pub(crate) fn line(&self) -> usize {
+    pub(crate) fn queue_len(&self) -> usize {
         self.state.lock().queue.len()
     }
 
     /// What a caller has to do now that stands in no line.
-    pub(crate) fn alone(&self, now: Moment) -> Turn {
+    pub(crate) fn turn_unqueued(&self, now: Moment) -> Turn {
         let mut state = self.state.lock();
-        let noticed = state.look_at_all(now);
+        let newly_lost = state.look_at_all(now);
         let turn = Turn::Ask(state.connection());
         drop(state);
-        self.tell_lost(noticed, LostReason::Expired);
+        self.report_lost(newly_lost, LostReason::Expired);
         turn
     }
 
@@ -230,7 +230,7 @@ impl Local {
         if !state.queue.is_head(ticket) {
             return Turn::Behind;
         }
-        let noticed = state.look_at_all(now);
+        let newly_lost = state.look_at_all(now);
         let held = state.is_held(now);
         let turn = match std::mem::take(&mut state.may_be_free) {
             true => Turn::AskAtOnce(state.connection(), held),
@@ -238,7 +238,7 @@ impl Local {
             false => state.free_turn(now, &self.bounds),
         };
         drop(state);
-        self.tell_lost(noticed, LostReason::Expired);
+        self.report_lost(newly_lost, LostReason::Expired);
         turn
     }
 
@@ -253,9 +253,9 @@ impl Local {
     ) -> Arc<Hold> {
         let mut state = self.state.lock();
         let lease = state.lease(grant);
-        state.trouble = None;
+        state.last_error = None;
         state.fairness.granted(lease.granted(), round_trip);
-        let noticed = state.lose_others(&lease, &caller.holder);
+        let newly_lost = state.lose_others(&lease, &caller.holder);
         if let Some(ticket) = ticket {
             if let Some(stale) = state.take_handed(ticket) {
                 state.remove(&stale);
@@ -265,14 +265,14 @@ impl Local {
         state.holds.push(HoldEntry::new(Arc::clone(&lease), caller.holder.clone()));
         state.wake_head();
         drop(state);
-        self.tell_lost(noticed, LostReason::Gone);
+        self.report_lost(newly_lost, LostReason::Gone);
         lease
     }
 
     /// The last question of this process got no answer, or one. Those behind the front
     /// know no more than it does.
-    pub(crate) fn set_trouble(&self, trouble: Option<Error>) {
-        let before = std::mem::replace(&mut self.state.lock().trouble, trouble);
+    pub(crate) fn set_last_error(&self, trouble: Option<Error>) {
+        let before = std::mem::replace(&mut self.state.lock().last_error, trouble);
         drop(before);
     }
 
@@ -283,7 +283,7 @@ impl Local {
         if !state.is_held(now) {
             state.fairness.end();
         }
-        let trouble = state.trouble.take();
+        let trouble = state.last_error.take();
         let starts = waits && !state.polled;
         state.polled |= waits;
         drop(state);
@@ -292,7 +292,7 @@ impl Local {
     }
 
     /// Whether the server is to be polled once more: while anybody stands in line.
-    pub(crate) fn is_polled(&self) -> bool {
+    pub(crate) fn keep_polling(&self) -> bool {
         let mut state = self.state.lock();
         state.polled = !state.queue.is_empty();
         state.polled
@@ -306,8 +306,8 @@ impl Local {
     }
 
     /// A release was heard by so many subscribers, this process perhaps among them.
-    pub(crate) fn told_to(&self, rules: &dyn KindRules, subscribers: u64) {
-        let listens = rules.listens();
+    pub(crate) fn release_heard(&self, rules: &dyn KindRules, subscribers: u64) {
+        let listens = rules.listens_to();
         // Readers of this process listen by themselves, and are others for who writes.
         let own = |channel: &Arc<Channel>| {
             let others = listens == ListensTo::ReadWrite && channel.is_waited_for();
@@ -322,9 +322,9 @@ impl Local {
     }
 
     /// Why nobody here knows whether the lock is free, if so.
-    pub(crate) fn trouble(&self, now: Moment) -> Option<Error> {
+    pub(crate) fn last_error(&self, now: Moment) -> Option<Error> {
         let state = self.state.lock();
-        if state.is_held(now) { None } else { state.trouble.clone() }
+        if state.is_held(now) { None } else { state.last_error.clone() }
     }
 
     /// The caller with that ticket leaves the line. The hold that was passed to it
@@ -344,35 +344,39 @@ impl Local {
     pub(crate) fn end(
         &self,
         lease: &Arc<Hold>,
-        counted: Counted,
+        counted: HoldShare,
         clock: impl FnOnce() -> Moment,
         send: impl FnOnce() -> ConnectionId,
-    ) -> Ended {
+    ) -> EndOutcome {
         let mut state = self.state.lock();
         let Some(held) = state.held(lease).filter(|held| held.has(counted)) else {
-            return if counted == Counted::Guard { Ended::Lost } else { Ended::NotHeld };
+            return if counted == HoldShare::Guard {
+                EndOutcome::Lost
+            } else {
+                EndOutcome::NotHeld
+            };
         };
         held.discount(counted);
         if held.guards + held.detached > 0 {
-            return Ended::Nested;
+            return EndOutcome::Nested;
         }
         let now = clock();
-        if state.pass(lease, now, &self.bounds) {
-            return Ended::Passed;
+        if state.hand_off(lease, now, &self.bounds) {
+            return EndOutcome::HandedOff;
         }
         state.remove(lease);
         let look = lease.release(now);
         state.fairness.released(now);
         if look == HoldStatus::Held {
-            state.background.push(Owed { hold: lease.hold(), connection: send() });
+            state.background.push(Owed { hold: lease.id(), connection: send() });
         }
         state.wake_head();
         drop(state);
         match look {
-            HoldStatus::Held => Ended::Queued,
-            HoldStatus::Over { noticed } => {
-                self.tell_lost(noticed.then_some(&**lease), LostReason::Expired);
-                Ended::Lost
+            HoldStatus::Held => EndOutcome::Queued,
+            HoldStatus::Over { newly_lost } => {
+                self.report_lost(newly_lost.then_some(&**lease), LostReason::Expired);
+                EndOutcome::Lost
             }
         }
     }
@@ -384,17 +388,17 @@ impl Local {
     }
 
     /// The release of that hold was answered, or will not be sent again.
-    pub(crate) fn settled(&self, lease: &Arc<Hold>) {
-        lease.gone();
+    pub(crate) fn release_settled(&self, lease: &Arc<Hold>) {
+        lease.set_gone();
         let mut state = self.state.lock();
-        state.background.retain(|background| background.hold != lease.hold());
+        state.background.retain(|background| background.hold != lease.id());
         state.spare = Some(Arc::clone(lease));
     }
 
     /// One guard of the hold is detached: it counts, but nobody has it.
     pub(crate) fn detach(&self, lease: &Arc<Hold>) {
         if let Some(held) = self.state.lock().held(lease) {
-            held.discount(Counted::Guard);
+            held.discount(HoldShare::Guard);
             held.detached += 1;
         }
     }
@@ -406,7 +410,7 @@ impl Local {
         mine: impl Fn(&Hold) -> bool,
         thread: ThreadId,
         now: Moment,
-    ) -> Option<(Arc<Hold>, Counted)> {
+    ) -> Option<(Arc<Hold>, HoldShare)> {
         let state = self.state.lock();
         let own = |held: &&HoldEntry| held.holder.is_thread(thread) && held.detached > 0;
         let holds: Vec<_> = state.holds.iter().filter(|held| mine(&held.lease)).collect();
@@ -416,7 +420,7 @@ impl Local {
         let found = holds().find(own);
         let found = found.or_else(|| nobodys().find(valid)).or_else(|| nobodys().next())?;
         let ended = found.holder.has_ended();
-        let counted = if ended { Counted::Everything } else { Counted::Detached };
+        let counted = if ended { HoldShare::Everything } else { HoldShare::Detached };
         Some((Arc::clone(&found.lease), counted))
     }
 
@@ -438,10 +442,10 @@ impl Local {
 
     /// Whether the hold is valid. Tells of its loss if this look finds it out.
     pub(crate) fn is_valid(&self, lease: &Hold, now: Moment) -> bool {
-        match lease.look(now) {
+        match lease.status(now) {
             HoldStatus::Held => true,
-            HoldStatus::Over { noticed } => {
-                self.tell_lost(noticed.then_some(lease), LostReason::Expired);
+            HoldStatus::Over { newly_lost } => {
+                self.report_lost(newly_lost.then_some(lease), LostReason::Expired);
                 false
             }
         }
@@ -449,7 +453,7 @@ impl Local {
 
     /// The server said that this hold is gone.
     pub(crate) fn lose(&self, lease: &Hold) {
-        self.tell_lost(lease.lose().then_some(lease), LostReason::Gone);
+        self.report_lost(lease.lose().then_some(lease), LostReason::Gone);
     }
 
     /// Whether this thread has the lock, and cannot get it again: as another kind, or as an
@@ -467,17 +471,17 @@ impl Local {
     }
 
     /// All holds of this process at this moment.
-    pub(crate) fn leases(&self) -> Vec<Arc<Hold>> {
+    pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
         self.state.lock().holds.iter().map(|held| Arc::clone(&held.lease)).collect()
     }
 
     /// Tells of what happened, if anybody wants to know.
-    pub(crate) fn tell(&self, event: impl FnOnce() -> Event) {
-        self.events.tell(event);
+    pub(crate) fn emit(&self, event: impl FnOnce() -> Event) {
+        self.events.emit(event);
     }
 
     /// Tells of losses, and opens the gate. To be called with no lock held.
-    pub(crate) fn tell_lost<L: Deref<Target = Hold>>(
+    pub(crate) fn report_lost<L: Deref<Target = Hold>>(
         &self,
         lost: impl IntoIterator<Item = L>,
         reason: LostReason,
@@ -488,9 +492,9 @@ impl Local {
             let name = Arc::clone(self.name.given());
             // A guard may be dropped here while its thread unwinds.
             threads::say(|| log::warn!("the lock {name:?} was lost: {reason}"));
-            let (kind, hold) = lease.number();
+            let (kind, hold) = lease.kind_and_number();
             let at = clock::wall_time;
-            self.events.tell(|| Event::Lost(Lost { at: at(), name, kind, hold, reason }));
+            self.events.emit(|| Event::Lost(Lost { at: at(), name, kind, hold, reason }));
         }
         if any {
             self.state.lock().wake_head();
@@ -503,15 +507,15 @@ impl LocalState {
     /// what a thread left when it ended, and what was detached, unless a thread counts on
     /// its renewal. The losses that are news.
     fn look_at_all(&mut self, now: Moment) -> Vec<Arc<Hold>> {
-        let mut noticed = Vec::new();
-        self.holds.retain(|held| match held.lease.look(now) {
+        let mut newly_lost = Vec::new();
+        self.holds.retain(|held| match held.lease.status(now) {
             HoldStatus::Held => true,
-            HoldStatus::Over { noticed: messages } => {
-                noticed.extend(messages.then(|| Arc::clone(&held.lease)));
+            HoldStatus::Over { newly_lost: messages } => {
+                newly_lost.extend(messages.then(|| Arc::clone(&held.lease)));
                 !held.holder.has_ended() && (held.guards > 0 || held.is_counted_on())
             }
         });
-        noticed
+        newly_lost
     }
 
     /// Ends all holds beside which that one cannot be.
@@ -601,7 +605,7 @@ impl LocalState {
         spare
     }
 
-    fn pass(&mut self, lease: &Arc<Hold>, now: Moment, bounds: &HandoffBounds) -> bool {
+    fn hand_off(&mut self, lease: &Arc<Hold>, now: Moment, bounds: &HandoffBounds) -> bool {
         let Some((ticket, head)) = self.queue.head() else { return false };
         let (holder, request) = (head.holder.clone(), head.request);
         // What its thread has beside it would stay behind.
@@ -611,12 +615,12 @@ impl LocalState {
         let alone = !self.holds.iter().any(beside);
         let Some(held) = self.held(lease) else { return false };
         let fits = alone && request.renewed && held.lease.rules().kind() == request.rules.kind();
-        if !fits || !held.lease.pass(now, bounds, &holder) {
+        if !fits || !held.lease.hand_off(now, bounds, &holder) {
             return false;
         }
         held.holder = holder;
         held.guards = 1;
-        self.fairness.passed();
+        self.fairness.handed_off();
         self.handed.push((ticket, Arc::clone(lease)));
         if let Some(next) = self.queue.pop() {
             next.parker.unpark();
@@ -657,10 +661,10 @@ mod tests {
         Moment::START + SECOND + Duration::from_micros(micros)
     }
 
-    fn local(passes: u32) -> Local {
+    fn local(max_handoffs: u32) -> Local {
         let name = Name::new("", "a".into()).expect("a good name");
-        let bounds = HandoffBounds { passes, time: MILLI, least_left: Duration::ZERO };
-        Local::new(name, Sink::default(), bounds)
+        let bounds = HandoffBounds { max_handoffs, max_time: MILLI, min_remaining: Duration::ZERO };
+        Local::new(name, EventSink::default(), bounds)
     }
 
     fn caller(waits: bool) -> Caller {
@@ -675,7 +679,7 @@ mod tests {
 
     impl Local {
         fn come(&self, waits: bool, now: Moment) -> Ticket {
-            self.line_up(caller(waits), now).expect("it waits, or need not")
+            self.join_queue(caller(waits), now).expect("it waits, or need not")
         }
 
         /// The server grants the lock to who has that ticket.
@@ -688,10 +692,10 @@ mod tests {
         fn hold(&self, ticket: Ticket, now: Moment, round_trip: Duration) {
             let lease = self.grant(ticket, now, round_trip);
             assert_eq!(
-                self.end(&lease, Counted::Guard, || now, || ConnectionId::at(0, 0)),
-                Ended::Queued
+                self.end(&lease, HoldShare::Guard, || now, || ConnectionId::at(0, 0)),
+                EndOutcome::Queued
             );
-            self.settled(&lease);
+            self.release_settled(&lease);
         }
 
         /// Takes the lock at that moment, and says until when it should have yielded.
@@ -710,7 +714,7 @@ mod tests {
     #[test]
     fn a_caller_that_would_not_wait_need_not_yield() {
         let local = local(0);
-        local.told_to(&Plain, 1);
+        local.release_heard(&Plain, 1);
         assert_eq!(local.take(true, at(0)), None);
         assert_eq!(local.take(true, at(400)), None);
         assert_eq!(local.take(false, at(500)), None);
@@ -720,7 +724,7 @@ mod tests {
     #[test]
     fn a_refusal_ends_a_run() {
         let local = local(0);
-        local.told_to(&Plain, 1);
+        local.release_heard(&Plain, 1);
         assert_eq!(local.take(true, at(0)), None);
         local.refused(at(50), true);
         assert_eq!(local.take(true, at(400)), None);
@@ -731,15 +735,15 @@ mod tests {
     #[test]
     fn a_hold_of_its_own_neither_ends_a_run_nor_uses_it_up() {
         let local = local(0);
-        local.told_to(&Plain, 1);
+        local.release_heard(&Plain, 1);
         let first = local.come(true, at(0));
         let lease = local.grant(first, at(0), Duration::ZERO);
         let next = local.come(true, at(0));
         assert!(matches!(local.turn(next, at(50_000)), Turn::HeldHere));
         local.refused(at(50_000), true);
         assert_eq!(
-            local.end(&lease, Counted::Guard, || at(60_000), || ConnectionId::at(0, 0)),
-            Ended::Queued
+            local.end(&lease, HoldShare::Guard, || at(60_000), || ConnectionId::at(0, 0)),
+            EndOutcome::Queued
         );
         assert!(matches!(local.turn(next, at(60_000)), Turn::Yield(..)));
     }
@@ -751,7 +755,7 @@ mod tests {
         channel.set_hearing(SubscriptionState::Everything);
         for (subscribers, yields) in [(1, None), (2, Some(at(900)))] {
             local.refused(at(0), true);
-            local.told_to(&Plain, subscribers);
+            local.release_heard(&Plain, subscribers);
             assert_eq!(local.take(true, at(0)), None);
             assert_eq!(local.take(true, at(400)), None);
             assert_eq!(local.take(true, at(500)), yields);

@@ -36,11 +36,11 @@ pub(crate) struct HoldEntry {
 #[derive(Debug)]
 pub(crate) enum EntryOutcome {
     /// It has it already.
-    Again(Arc<Hold>),
+    Reentered(Arc<Hold>),
     /// It asks for one beside this hold of its thread.
     Beside(Owner),
     /// It asks for one of its own.
-    Anew,
+    New,
     /// Its thread is in the way, and it would not wait.
     Busy,
 }
@@ -53,9 +53,9 @@ impl EntryOutcome {
         owner: &[u8],
         now: Moment,
     ) -> Result<EntryOutcome> {
-        own.try_fold(EntryOutcome::Anew, |entry, held| {
+        own.try_fold(EntryOutcome::New, |entry, held| {
             match (entry, held.beside(request, owner, now)?) {
-                (entry, EntryOutcome::Anew) | (entry @ EntryOutcome::Busy, _) => Ok(entry),
+                (entry, EntryOutcome::New) | (entry @ EntryOutcome::Busy, _) => Ok(entry),
                 (_, other) => Ok(other),
             }
         })
@@ -64,7 +64,7 @@ impl EntryOutcome {
 
 /// What ends of that which counts a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Counted {
+pub(crate) enum HoldShare {
     Guard,
     Detached,
     /// All that a thread left behind when it ended.
@@ -78,16 +78,16 @@ impl HoldEntry {
 
     /// Counts one guard more of this hold, which is of the kind that is wanted.
     pub(crate) fn again(&mut self, now: Moment) -> Result<EntryOutcome> {
-        if self.lease.look(now) != HoldStatus::Held {
+        if self.lease.status(now) != HoldStatus::Held {
             return Err(lost(&self.lease));
         }
         self.guards += 1;
-        Ok(EntryOutcome::Again(Arc::clone(&self.lease)))
+        Ok(EntryOutcome::Reentered(Arc::clone(&self.lease)))
     }
 
     /// What the thread's own hold means for a caller that wants another beside it.
     fn beside(&self, request: &EntryRequest, owner: &[u8], now: Moment) -> Result<EntryOutcome> {
-        let valid = self.lease.look(now) == HoldStatus::Held;
+        let valid = self.lease.status(now) == HoldStatus::Held;
         let other = OtherHold {
             kind: self.lease.rules().kind(),
             owner: self.lease.owner(),
@@ -97,8 +97,8 @@ impl HoldEntry {
             true if valid && other.same_thread && other.kind != request.rules.kind() => {
                 Ok(EntryOutcome::Beside(self.lease.owner().clone()))
             }
-            true => Ok(EntryOutcome::Anew),
-            false if request.owned && !(valid && request.waits) => Ok(EntryOutcome::Anew),
+            true => Ok(EntryOutcome::New),
+            false if request.owned && !(valid && request.waits) => Ok(EntryOutcome::New),
             false if !valid => Err(lost(&self.lease)),
             false if !request.waits => Ok(EntryOutcome::Busy),
             false => Err(deadlock(other.kind)),
@@ -118,19 +118,19 @@ impl HoldEntry {
 
     /// Whether it has what is to be ended: of two that end the same detach one is late,
     /// and the hold may have gone on to another thread meanwhile.
-    pub(crate) fn has(&self, counted: Counted) -> bool {
+    pub(crate) fn has(&self, counted: HoldShare) -> bool {
         match counted {
-            Counted::Guard => self.guards > 0,
-            Counted::Detached => self.detached > 0,
-            Counted::Everything => self.holder.has_ended(),
+            HoldShare::Guard => self.guards > 0,
+            HoldShare::Detached => self.detached > 0,
+            HoldShare::Everything => self.holder.has_ended(),
         }
     }
 
-    pub(crate) fn discount(&mut self, counted: Counted) {
+    pub(crate) fn discount(&mut self, counted: HoldShare) {
         match counted {
-            Counted::Guard => self.guards = self.guards.saturating_sub(1),
-            Counted::Detached => self.detached = self.detached.saturating_sub(1),
-            Counted::Everything => (self.guards, self.detached) = (0, 0),
+            HoldShare::Guard => self.guards = self.guards.saturating_sub(1),
+            HoldShare::Detached => self.detached = self.detached.saturating_sub(1),
+            HoldShare::Everything => (self.guards, self.detached) = (0, 0),
         }
     }
 

@@ -92,14 +92,14 @@ fn step<'a>(attempt: &'a AcquireCall<'a>) -> Result<Option<BatchStep<'a>>> {
     };
     let (local, hold) = (&attempt.context.local, HoldId::next());
     match local.enter(&request, None, ThreadId::current(), now)? {
-        EntryOutcome::Again(lease) => {
+        EntryOutcome::Reentered(lease) => {
             return attempt.re_enter(attempt.handle(lease)).map(BatchStep::Held).map(Some);
         }
         EntryOutcome::Busy => return attempt.context.engine.router.check_process().map(|()| None),
-        EntryOutcome::Beside(_) | EntryOutcome::Anew => {}
+        EntryOutcome::Beside(_) | EntryOutcome::New => {}
     }
     let caller = Caller::new(request);
-    let Some(ticket) = local.line_up(caller.clone(), now) else {
+    let Some(ticket) = local.join_queue(caller.clone(), now) else {
         return attempt.context.engine.router.check_process().map(|()| None);
     };
     let owner = Owner::new(attempt.context.engine.id, hold, attempt.rules.suffix());
@@ -139,7 +139,7 @@ impl BatchQueue<'_> {
             owner: self.owner.clone(),
             rules: attempt.rules,
             deadline: hold::deadline(answer.sent, term),
-            term,
+            lease: term,
             renewed: attempt.options.lease.is_none(),
             holder: self.caller.holder.clone(),
             at: now,
@@ -151,8 +151,8 @@ impl BatchQueue<'_> {
         let lease = local.granted(self.ticket.take(), &self.caller, grant, round_trip);
         let hold = attempt.handle(lease);
         attempt.context.engine.watchdog.keep_granted(hold.watched(), generation);
-        let (kind, number) = hold.hold().number();
-        attempt.context.engine.events.tell(|| {
+        let (kind, number) = hold.hold().kind_and_number();
+        attempt.context.engine.events.emit(|| {
             let (at, name) = (clock::wall_time(), Arc::clone(local.name().given()));
             Event::Acquired(Acquired { at, name, kind, hold: number, waited: round_trip })
         });

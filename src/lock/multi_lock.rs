@@ -297,7 +297,7 @@ impl MultiAcquire<'_> {
                 (Ok(MultiAttempt::Over), _) => return Ok(None),
                 (Ok(MultiAttempt::Refused(position)), _) => (position, None),
                 // It was refused before, and waits through outages.
-                (Err(error), Some(first)) if error.is_passing() => (first, Some(error)),
+                (Err(error), Some(first)) if error.is_transient() => (first, Some(error)),
                 (Err(error), _) => return Err(error),
             };
             if self.patience.is_over(clock::now()) {

@@ -312,7 +312,7 @@ impl<T> Ballot<T> {
                 return decided;
             }
             wanted().inspect_err(|_| self.close())?;
-            self.parker.park_until(self.next_look());
+            self.parker.park_until(self.next_check());
         }
     }
 
@@ -327,7 +327,7 @@ impl<T> Ballot<T> {
     }
 
     /// The moment at which time decides, if no answer does before.
-    pub(crate) fn next_look(&self) -> Moment {
+    pub(crate) fn next_check(&self) -> Moment {
         let brief = self.limits.brief.map(|brief| self.begun + brief);
         let brief = brief.filter(|brief| *brief > clock::now());
         brief.unwrap_or(self.begun + self.limits.silence)
@@ -348,7 +348,7 @@ impl<T> Ballot<T> {
         } else if no > spare || is_brief_over {
             Some(Ok(false))
         } else if failed > spare || open == 0 || passed >= self.limits.silence {
-            Some(Err(answers.errors.first().cloned().unwrap_or_else(silent)))
+            Some(Err(answers.errors.first().cloned().unwrap_or_else(timeout)))
         } else {
             None
         }
@@ -400,7 +400,7 @@ impl<T> Ballot<T> {
     }
 }
 
-fn silent() -> Error {
+fn timeout() -> Error {
     Error::new(ErrorKind::Timeout, "too few of the servers have answered in time")
 }
 

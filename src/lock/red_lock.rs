@@ -12,7 +12,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use crate::acquire::{ANSWER_GRACE, AcquireOptions, HoldHandle, checked_lease, not_held};
-use crate::cancel::{CancelToken, Watching};
+use crate::cancel::{CancelToken, CancelWatch};
 use crate::command::owner::{HoldId, Holder};
 use crate::engine::Engine;
 use crate::error::{Error, LostReason, Result};
@@ -277,7 +277,7 @@ impl RedLock {
     }
 
     /// Has the mailbox rung when a call is cancelled, or a client is closed.
-    fn watch(&self, parker: &Arc<Parker>) -> Vec<Watching> {
+    fn watch(&self, parker: &Arc<Parker>) -> Vec<CancelWatch> {
         let closing = self.members.iter().map(|member| &member.engine.closing);
         closing.chain(&self.cancel).map(|token| token.watch(parker)).collect()
     }
@@ -333,7 +333,7 @@ struct RedAcquire<'a> {
     parker: Arc<Parker>,
     ticket: Ticket,
     /// What wakes it.
-    _watching: Vec<Watching>,
+    _watching: Vec<CancelWatch>,
     /// The channels that it listens to, once it was refused.
     listening: Vec<Waiting>,
     refusals: u32,
@@ -391,7 +391,7 @@ impl<'a> RedAcquire<'a> {
             let name = || Arc::clone(&self.lock.name);
             let event = || Waited { at, name: name(), kind, hold, waited, acquired };
             let members = self.lock.members.iter();
-            members.for_each(|member| member.engine.events.tell(|| Event::Waited(event())));
+            members.for_each(|member| member.engine.events.emit(|| Event::Waited(event())));
         }
         outcome
     }
@@ -432,7 +432,7 @@ impl<'a> RedAcquire<'a> {
             return quorum_hold.lose(LostReason::Gone);
         }
         let end = (clock::now() + quorum_hold.remaining()).min(self.patience.end());
-        self.parker.park_until(end.min(beside.next_look()));
+        self.parker.park_until(end.min(beside.next_check()));
     }
 
     /// Asks once. `None` if it was refused, or got no answer and goes on.
@@ -440,8 +440,8 @@ impl<'a> RedAcquire<'a> {
         let messages = self.messages();
         let woken = std::mem::replace(&mut self.messages, messages) != self.messages;
         let outcome = self.ask_all();
-        let trouble = outcome.as_ref().err().filter(|error| error.is_passing()).cloned();
-        self.lock.line.set_trouble(trouble.clone());
+        let trouble = outcome.as_ref().err().filter(|error| error.is_transient()).cloned();
+        self.lock.line.set_last_error(trouble.clone());
         match outcome {
             Ok(Some(quorum_hold)) => return Ok(Some(quorum_hold)),
             Ok(None) => {}
@@ -571,8 +571,8 @@ impl LocalHold {
         }
     }
 
-    fn next_look(&self) -> Moment {
-        self.query.as_ref().map_or(self.due, |query| query.next_look())
+    fn next_check(&self) -> Moment {
+        self.query.as_ref().map_or(self.due, |query| query.next_check())
     }
 }
 

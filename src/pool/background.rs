@@ -11,8 +11,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use crate::command::call::{Call, ConnectionId};
-use crate::error::{Direction, Error, ErrorKind, Result};
-use crate::events::{Event, Reconnected, Sink};
+use crate::error::{Error, ErrorKind, Redirect, Result};
+use crate::events::{Event, EventSink, Reconnected};
 use crate::pool::request::{Answer, BackgroundTask, Observer, Request};
 use crate::topology::failover::OnReconnect;
 use crate::util::clock::{self, Moment, doubled, jittered};
@@ -34,7 +34,7 @@ pub(crate) trait Rerouter: Send + Sync {
         &self,
         connection: ConnectionId,
         request: Request,
-        direction: Option<&Direction>,
+        direction: Option<&Redirect>,
     ) -> Option<Request>;
 
     /// A server could not be reached: another may serve by now what it served.
@@ -53,7 +53,7 @@ pub(super) struct RetryQueue {
     settled: Condvar,
     /// By the number of the lane.
     reapers: Box<[Reaper]>,
-    events: Sink,
+    events: EventSink,
     repeat: Duration,
     on_reconnect: Mutex<Option<Weak<dyn OnReconnect>>>,
     router: OnceLock<Weak<dyn Rerouter>>,
@@ -91,7 +91,7 @@ pub(super) struct ConnectionRetries {
 }
 
 impl RetryQueue {
-    pub(super) fn new(connections: usize, events: Sink, repeat: Duration) -> RetryQueue {
+    pub(super) fn new(connections: usize, events: EventSink, repeat: Duration) -> RetryQueue {
         let state = RetryQueueState {
             open: 0,
             finish: false,
@@ -222,7 +222,7 @@ impl RetryQueue {
         &self,
         connection: ConnectionId,
         request: Request,
-        direction: Option<&Direction>,
+        direction: Option<&Redirect>,
     ) -> Option<Request> {
         let Some(router) = self.router.get().and_then(Weak::upgrade) else { return Some(request) };
         let counts = request.counts();
@@ -325,7 +325,7 @@ impl Observer for RetryQueue {
         threads::survive("telling of a new connection", || {
             log::info!("connected to {address} again");
             let at = clock::wall_time();
-            self.events.tell(|| Event::Reconnected(Reconnected { at, address }));
+            self.events.emit(|| Event::Reconnected(Reconnected { at, address }));
         });
         let whom = self.on_reconnect.lock().clone();
         if let Some(whom) = whom.and_then(|whom| whom.upgrade()) {
@@ -355,19 +355,19 @@ impl Observer for RetryQueue {
         &self,
         connection: ConnectionId,
         mut request: Request,
-        direction: Direction,
+        direction: Redirect,
         error: Error,
     ) {
         request.hops = request.hops.saturating_add(1);
         // Nodes that send it to and fro do not agree yet.
-        let follows = request.hops <= HOPS && direction != Direction::Later;
+        let follows = request.hops <= HOPS && direction != Redirect::RetryLater;
         let back = match follows {
             true => self.reroute(connection, request, Some(&direction)),
             false => Some(request),
         };
         if let Some(request) = back {
             self.request_refresh();
-            let error = if error.is_passing() { error } else { no_agreement() };
+            let error = if error.is_transient() { error } else { no_agreement() };
             self.failed(connection, request, error);
         }
     }

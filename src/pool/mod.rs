@@ -28,8 +28,8 @@ use std::time::Duration;
 use crate::cancel::Limit;
 use crate::command::call::{Call, ConnectionId};
 use crate::connection::Timeouts;
-use crate::error::{Direction, Error, Result};
-use crate::events::Sink;
+use crate::error::{Error, Redirect, Result};
+use crate::events::EventSink;
 use crate::pool::request::{
     Failure, Link, Observer, Outcome, Redirected, ReplySlot, Request, panicked,
 };
@@ -76,7 +76,7 @@ pub(crate) struct PoolSettings {
     pub(crate) wait: Duration,
     /// How often that is repeated which a late copy of another command may undo.
     pub(crate) repeat: Duration,
-    pub(crate) events: Sink,
+    pub(crate) events: EventSink,
 }
 
 /// The connections.
@@ -293,7 +293,7 @@ impl Pool {
 
     /// The same for a command that another server has sent here.
     pub(crate) fn queue_redirected(&self, redirected: Redirected, connection: usize) -> QueuedCall {
-        let asking = matches!(redirected.direction, Direction::Ask(_));
+        let asking = matches!(redirected.direction, Redirect::Ask(_));
         let (request, slot) = Request::awaited(redirected.call);
         let request = Request {
             asking,
@@ -354,7 +354,7 @@ impl Pool {
     ) -> (ConnectionId, Outcome) {
         // Who has stood in line for as long as it may stands in no other.
         let waits = !limit.is_over(clock::now())
-            && failure.error.is_passing()
+            && failure.error.is_transient()
             && !failure.error.is_pool_timeout();
         match (self.shared.connected().filter(|_| waits), failure) {
             (Some(other), Failure { unsent: Some(call), .. }) => {
@@ -581,7 +581,7 @@ mod tests {
             size,
             wait: none,
             repeat: none,
-            events: Sink::default(),
+            events: EventSink::default(),
         });
         Arc::clone(&pool.shared)
     }

@@ -65,7 +65,7 @@ fn settings() -> PoolSettings {
         size: 2,
         wait: Duration::MAX,
         repeat: Duration::MAX,
-        events: Sink::default(),
+        events: EventSink::default(),
     }
 }
 

@@ -43,7 +43,7 @@ use crate::connection::Connection;
 #[cfg(all(test, leasehold_model))]
 use crate::connection::model::Connection;
 use crate::connection::{ConnectionIdentity, Fault, ReadLimit, STEP, StaleConnections, Timeouts};
-use crate::error::{Direction, Error, ErrorKind, Refusal, Result};
+use crate::error::{Error, ErrorKind, Redirect, Refusal, Result};
 use crate::pool::request::{Answer, Failure, Link, ReplySlot, Request, To, TooFew, panicked};
 use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment, millis};
@@ -468,14 +468,14 @@ impl PipelineContext {
     }
 
     /// Where the server, a node of a cluster, has sent a command, if so.
-    fn direction(&self, reply: &Reply, request: &mut Request) -> Option<(Direction, Error)> {
+    fn direction(&self, reply: &Reply, request: &mut Request) -> Option<(Redirect, Error)> {
         let Reply::Refused(refusal) = reply else { return None };
-        let direction = refusal.direction().filter(|_| self.link.is_node)?;
-        request.maybe_duplicate |= refusal.is_half_way();
+        let direction = refusal.redirect().filter(|_| self.link.is_node)?;
+        request.maybe_duplicate |= refusal.is_slot_migrating();
         Some((direction, self.link.named(Error::refused(refusal))))
     }
 
-    fn redirect(&self, mut request: Request, direction: Direction, error: Error) {
+    fn redirect(&self, mut request: Request, direction: Redirect, error: Error) {
         (request.written, request.asking) = (None, false);
         if let Some((request, direction, error)) = request.redirect(direction, error) {
             self.link.observer.redirected(self.connection, request, direction, error);

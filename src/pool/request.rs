@@ -10,7 +10,7 @@ use crate::command::call::{Call, ConnectionId};
 use crate::command::reply::Reply;
 use crate::command::script::Script;
 use crate::connection::ConnectionIdentity;
-use crate::error::{Direction, Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Redirect, Result};
 use crate::topology::route::Route;
 use crate::util::clock::Moment;
 use crate::util::sync::{Mutex, thread_local};
@@ -61,7 +61,7 @@ pub(crate) struct Redirected {
     pub(crate) call: Call,
     /// A copy may have run before.
     pub(crate) maybe_duplicate: bool,
-    pub(crate) direction: Direction,
+    pub(crate) direction: Redirect,
 }
 
 impl Failure {
@@ -271,9 +271,9 @@ impl Request {
     /// Tells its sender, if one waits, where it was sent, and gives the rest back.
     pub(crate) fn redirect(
         mut self,
-        direction: Direction,
+        direction: Redirect,
         error: Error,
-    ) -> Option<(Request, Direction, Error)> {
+    ) -> Option<(Request, Redirect, Error)> {
         let To::Waiter(promise) = &mut self.to else { return Some((self, direction, error)) };
         let redirected =
             Redirected { call: self.call, maybe_duplicate: self.maybe_duplicate, direction };
@@ -446,7 +446,7 @@ pub(crate) trait Observer: Send + Sync {
         &self,
         connection: ConnectionId,
         request: Request,
-        direction: Direction,
+        direction: Redirect,
         error: Error,
     );
     /// There are requests in the line that nobody waits for, and nobody leads.

@@ -19,7 +19,7 @@ use crate::cancel::Limit;
 use crate::command::call::{Call, ConnectionId};
 use crate::command::name::slot;
 use crate::command::reply::Reply;
-use crate::error::{self, Direction, Error};
+use crate::error::{self, Error, Redirect};
 use crate::pool::request::{self, Answer, Failure, Outcome, Redirected, Request};
 use crate::pool::{self, Pool, PoolSettings, Rerouter, Target, no_agreement};
 use crate::topology::cluster::Cluster;
@@ -470,7 +470,7 @@ impl NodePools {
             Failure { redirected: Some(redirected), error, .. } => {
                 match self.wait_for_agreement(&redirected.direction, tries, limit, end) {
                     true => self.send_on(connection, *redirected, error, tries),
-                    false if redirected.direction == Direction::Later => {
+                    false if redirected.direction == Redirect::RetryLater => {
                         Err(Failure::lost_on_its_way(*redirected, error))
                     }
                     false => Err(Failure::lost_on_its_way(*redirected, no_agreement())),
@@ -495,14 +495,14 @@ impl NodePools {
     /// whether there is time to send it once more.
     fn wait_for_agreement(
         &self,
-        direction: &Direction,
+        direction: &Redirect,
         tries: &mut Tries,
         limit: &Limit<'_>,
         end: Moment,
     ) -> bool {
         // After each pause it is sent on at once again: the slot may have moved meanwhile.
         let follows = tries.sent == 0 || !tries.sent.is_multiple_of(HOPS);
-        if *direction != Direction::Later && follows {
+        if *direction != Redirect::RetryLater && follows {
             return true;
         }
         let now = clock::now();
@@ -522,9 +522,9 @@ impl NodePools {
         error: Error,
         tries: &mut Tries,
     ) -> Result<RoutedCall, Failure> {
-        tries.asks = matches!(redirected.direction, Direction::Ask(_));
+        tries.asks = matches!(redirected.direction, Redirect::Ask(_));
         let node = match &redirected.direction {
-            Direction::Later => {
+            Redirect::RetryLater => {
                 let owner = redirected.call.key().and_then(|key| self.cluster.owner_of(key));
                 owner.or(Some(connection.node))
             }
@@ -552,16 +552,16 @@ impl NodePools {
     }
 
     /// The node to which that one has sent a command.
-    fn follow(&self, direction: &Direction, from: u32) -> Option<u32> {
+    fn follow(&self, direction: &Redirect, from: u32) -> Option<u32> {
         match direction {
-            Direction::Moved(slot, place) => {
+            Redirect::Moved(slot, place) => {
                 let node = self.cluster.node_at(place, from)?;
                 self.cluster.set_owner(*slot, node);
                 self.cluster.request_refresh();
                 Some(node)
             }
-            Direction::Ask(place) => self.cluster.node_at(place, from),
-            Direction::Later => {
+            Redirect::Ask(place) => self.cluster.node_at(place, from),
+            Redirect::RetryLater => {
                 self.cluster.request_refresh();
                 None
             }
@@ -580,11 +580,11 @@ impl Rerouter for NodePools {
         &self,
         connection: ConnectionId,
         request: Request,
-        direction: Option<&Direction>,
+        direction: Option<&Redirect>,
     ) -> Option<Request> {
         let owner = request.call.key().and_then(|key| self.cluster.owner_of(key));
         let node = direction.map_or(owner, |direction| self.follow(direction, connection.node));
-        let asking = matches!(direction, Some(Direction::Ask(_)));
+        let asking = matches!(direction, Some(Redirect::Ask(_)));
         match node {
             Some(node) if node != connection.node || direction.is_some() => {
                 let request = Request { asking, alone: asking || request.alone, ..request };

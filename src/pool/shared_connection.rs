@@ -229,7 +229,7 @@ impl SharedConnection {
                 line_end = Moment::END;
             }
             let group = &self.groups[slot.group() % CROWDS];
-            group.sleep(limit.next_look(now).min(line_end), || slot.is_done());
+            group.sleep(limit.next_check(now).min(line_end), || slot.is_done());
         }
     }
 
@@ -240,7 +240,7 @@ impl SharedConnection {
         self.post();
         let late = match (self.is_closed(), limit.is_over(clock::now())) {
             (true, _) => self.link.named(no_connection()),
-            (false, true) => self.link.named(Error::silent()),
+            (false, true) => self.link.named(Error::timeout()),
             (false, false) => self.link.named(all_busy()),
         };
         request.fail(&limit.error(late));
@@ -251,7 +251,7 @@ impl SharedConnection {
     fn leave_behind(&self, slot: &Arc<ReplySlot>, limit: &Limit<'_>) -> Outcome {
         slot.leave().unwrap_or_else(|| {
             self.post();
-            Err(Failure::sent(limit.error(self.link.named(Error::silent()))))
+            Err(Failure::sent(limit.error(self.link.named(Error::timeout()))))
         })
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::command::call::Call;
 use crate::command::reply::Reply;
 use crate::error::{Error, Result};
-use crate::events::{Audit, Event, Sink};
+use crate::events::{Audit, Event, EventSink};
 use crate::util::clock;
 use crate::util::sync::Mutex;
 use crate::util::threads;
@@ -45,7 +45,7 @@ pub(crate) struct Auditor {
     audit_policy: AuditPolicy,
     /// The servers are the nodes of a cluster, and used as such.
     of_cluster: bool,
-    events: Sink,
+    events: EventSink,
     looked_at: Mutex<BTreeSet<Arc<str>>>,
 }
 
@@ -56,7 +56,7 @@ impl fmt::Debug for Auditor {
 }
 
 impl Auditor {
-    pub(crate) fn new(audit_policy: AuditPolicy, of_cluster: bool, events: Sink) -> Auditor {
+    pub(crate) fn new(audit_policy: AuditPolicy, of_cluster: bool, events: EventSink) -> Auditor {
         Auditor { audit_policy, of_cluster, events, looked_at: Mutex::default() }
     }
 
@@ -95,7 +95,7 @@ impl Auditor {
             let finding: Arc<str> = format!("the server at {server} {finding}").into();
             threads::say(|| log::warn!("{finding}"));
             let at = clock::wall_time();
-            self.events.tell(|| Event::Audit(Audit { at, finding }));
+            self.events.emit(|| Event::Audit(Audit { at, finding }));
         }
         match findings.first().filter(|_| self.audit_policy == AuditPolicy::Refuse) {
             Some(first) => {
@@ -288,8 +288,8 @@ mod tests {
     #[test]
     fn a_server_is_looked_at_once() {
         let server: Arc<str> = "s".into();
-        let auditor = Auditor::new(AuditPolicy::Report, false, Sink::default());
+        let auditor = Auditor::new(AuditPolicy::Report, false, EventSink::default());
         assert!(auditor.wants(&server) && !auditor.wants(&server));
-        assert!(!Auditor::new(AuditPolicy::Ignore, false, Sink::default()).wants(&server));
+        assert!(!Auditor::new(AuditPolicy::Ignore, false, EventSink::default()).wants(&server));
     }
 }

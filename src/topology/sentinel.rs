@@ -393,7 +393,7 @@ impl Tried {
 
     /// Keeps the first error that may pass by itself, or the last.
     fn failed(&mut self, error: Error) {
-        if !self.error.as_ref().is_some_and(Error::is_passing) {
+        if !self.error.as_ref().is_some_and(Error::is_transient) {
             self.error = Some(error);
         }
     }

@@ -40,7 +40,7 @@ pub(super) fn ask<T, K: Ord>(
     let batches = items.chunk_by(|a, b| kind(a) == kind(b)).flat_map(|chunk| chunk.chunks(KEYS));
     let mut refused = Vec::new();
     send(router, batches, &call, |batch, outcome| match outcome {
-        Err(NoAnswer::Failed { error, .. }) if batch.len() > 1 && error.is_of_keys() => {
+        Err(NoAnswer::Failed { error, .. }) if batch.len() > 1 && error.is_caused_by_keys() => {
             refused.push(batch);
         }
         outcome => report(batch, outcome),

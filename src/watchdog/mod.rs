@@ -37,7 +37,7 @@ use crate::command::call::{Call, Digits};
 use crate::command::script::{self, Script};
 use crate::connection::Timeouts;
 use crate::error::{Error, LostReason, Result};
-use crate::events::{Event, RenewalFailed, Renewed, Sink};
+use crate::events::{Event, EventSink, RenewalFailed, Renewed};
 use crate::listener::channels::Waiters;
 use crate::local::Local;
 use crate::local::hold::{Hold, HoldStatus, Renewal};
@@ -103,7 +103,7 @@ pub(crate) struct WatchdogSettings {
     /// How often the listeners are to be beaten.
     pub(crate) beat: Duration,
     pub(crate) poll_interval: Duration,
-    pub(crate) events: Sink,
+    pub(crate) events: EventSink,
 }
 
 /// The watchdog of one client.
@@ -194,9 +194,9 @@ impl Watchdog {
 
     /// Looks after a hold until [`Watchdog::forget`].
     pub(crate) fn keep(&self, watched: WatchedHold) {
-        match watched.hold.look(clock::now()) {
+        match watched.hold.status(clock::now()) {
             HoldStatus::Held => self.ask_in_time(watched),
-            HoldStatus::Over { noticed } => watched.over(noticed, &self.router),
+            HoldStatus::Over { newly_lost } => watched.over(newly_lost, &self.router),
         }
     }
 
@@ -218,8 +218,8 @@ impl Watchdog {
 
     fn time_to_ask(&self, watched: &WatchedHold) -> Moment {
         let (now, timeout) = (clock::now(), self.settings.timeout);
-        let at = watched.hold.ask_at(now, timeout - self.due_below(), self.due_below());
-        let spread = jittered(timeout / SPREAD, watched.hold.hold().seed());
+        let at = watched.hold.next_renewal(now, timeout - self.due_below(), self.due_below());
+        let spread = jittered(timeout / SPREAD, watched.hold.id().seed());
         let later = (at + spread).rounded_up(timeout / GRAIN);
         match watched.hold.is_renewed() {
             _ if at <= now => now,
@@ -350,9 +350,9 @@ impl Watchdog {
         for watched in fired {
             match watched.hold.renewal(now) {
                 Renewal::Extend => due.push(Due { watched, renewed: true }),
-                Renewal::Look => due.push(Due { watched, renewed: false }),
+                Renewal::Verify => due.push(Due { watched, renewed: false }),
                 Renewal::Orphaned => self.orphaned(watched),
-                Renewal::Over { noticed } => watched.over(noticed, &self.router),
+                Renewal::Over { newly_lost } => watched.over(newly_lost, &self.router),
             }
         }
         due
@@ -438,21 +438,21 @@ impl Watchdog {
             return self.failed(renewed, &too_few.into_error());
         }
         renewed.iter().for_each(|due| self.extend(&due.watched, answer.sent, now));
-        let holds = || renewed.iter().map(|due| due.watched.hold.hold().number()).collect();
+        let holds = || renewed.iter().map(|due| due.watched.hold.id().number()).collect();
         let at = clock::wall_time;
-        self.settings.events.tell(|| Event::Renewed(Renewed { at: at(), holds: holds() }));
+        self.settings.events.emit(|| Event::Renewed(Renewed { at: at(), holds: holds() }));
     }
 
     fn extend(&self, watched: &WatchedHold, sent: Moment, now: Moment) {
         match watched.hold.extend(sent, now, self.settings.timeout) {
             HoldStatus::Held => self.ask_in_time(watched.clone()),
-            HoldStatus::Over { noticed } => watched.over(noticed, &self.router),
+            HoldStatus::Over { newly_lost } => watched.over(newly_lost, &self.router),
         }
     }
 
     /// Polls the server for those who wait for these locks.
     fn look_for_free(&self, mut polled: Vec<Arc<Local>>) {
-        polled.retain(|local| local.is_polled());
+        polled.retain(|local| local.keep_polling());
         let slot = |local: &Arc<Local>| self.slot_of(local);
         batches::ask(&self.router, &mut polled, slot, poll, |batch, outcome| {
             let free = outcome.map_err(NoAnswer::into_error);
@@ -493,9 +493,9 @@ impl Watchdog {
                 let name = Arc::clone(watched.local.name().given());
                 let error = error.clone().with_lock_name(Arc::clone(&name));
                 let remaining = watched.hold.remaining(now);
-                let ((kind, hold), at) = (watched.hold.number(), clock::wall_time());
+                let ((kind, hold), at) = (watched.hold.kind_and_number(), clock::wall_time());
                 let failed = RenewalFailed { at, name, kind, hold, remaining, error };
-                self.settings.events.tell(|| Event::RenewalFailed(failed));
+                self.settings.events.emit(|| Event::RenewalFailed(failed));
             }
         }
         self.try_again(batch, LONGEST_SLEEP);
@@ -507,7 +507,7 @@ impl Watchdog {
         let watched = batch.into_iter().map(|due| &due.watched);
         for watched in watched.filter(|watched| watched.local.is_valid(&watched.hold, now)) {
             let pause = (watched.hold.remaining(now) / 8).min(longest).max(TICK);
-            let at = now + jittered(pause, watched.hold.hold().seed());
+            let at = now + jittered(pause, watched.hold.id().seed());
             self.set_timer(watched.clone(), |_| at);
         }
     }
@@ -563,8 +563,8 @@ impl WatchedHold {
     }
 
     /// The hold is over here: tells of it, if that is news, and ends it there.
-    pub(crate) fn over(&self, noticed: bool, router: &Router) {
-        self.local.tell_lost(noticed.then_some(&*self.hold), LostReason::Expired);
+    pub(crate) fn over(&self, newly_lost: bool, router: &Router) {
+        self.local.report_lost(newly_lost.then_some(&*self.hold), LostReason::Expired);
         self.undo(router);
     }
 
@@ -574,7 +574,7 @@ impl WatchedHold {
             return;
         }
         let undo = self.hold.undo_call(self.local.name());
-        let worth = self.hold.server_expiry_bound().max(clock::now() + self.hold.term());
+        let worth = self.hold.server_expiry_bound().max(clock::now() + self.hold.lease());
         let task =
             BackgroundTask::new(None, worth).lives_on(self.hold.rules().outlives_its_lease());
         let background = Request::background(undo, task);
@@ -669,8 +669,8 @@ mod tests {
             Plain.release(name, owner)
         }
 
-        fn force(&self, name: &Name) -> Call {
-            Plain.force(name)
+        fn force_unlock(&self, name: &Name) -> Call {
+            Plain.force_unlock(name)
         }
 
         fn renewal(&self) -> &'static Script {
@@ -699,7 +699,7 @@ mod tests {
             size: 1,
             wait: SECOND,
             repeat: SECOND,
-            events: Sink::default(),
+            events: EventSink::default(),
         };
         Router::nodes(cluster, settings, Arc::default())
     }
@@ -709,15 +709,15 @@ mod tests {
             timeout: 30 * SECOND,
             beat: SECOND,
             poll_interval: SECOND,
-            events: Sink::default(),
+            events: EventSink::default(),
         };
-        let auditor = Auditor::new(AuditPolicy::Ignore, true, Sink::default());
+        let auditor = Auditor::new(AuditPolicy::Ignore, true, EventSink::default());
         Watchdog::new(settings, Arc::new(nobody()), Arc::default(), Arc::new(auditor))
     }
 
     fn local() -> Arc<Local> {
         let name = Name::new("", "a".into()).expect("a good name");
-        Arc::new(Local::new(name, Sink::default(), Default::default()))
+        Arc::new(Local::new(name, EventSink::default(), Default::default()))
     }
 
     /// One thread has asked for a fixed lease, while another has it renewed from now on.

@@ -19,7 +19,7 @@ use crate::command::name::Name;
 use crate::command::owner::{HoldId, Owner};
 use crate::connection::model::Server;
 use crate::connection::{Address, Timeouts};
-use crate::events::Sink;
+use crate::events::EventSink;
 use crate::kind::plain::Plain;
 use crate::kind::rules::{AcquireArgs, AcquireReply, KindRules as _, Wake};
 use crate::listener::channels::{Channel, ListenerSession, Waiters};
@@ -27,7 +27,7 @@ use crate::listener::model::listen;
 use crate::listener::{Listener, ListenerSettings};
 use crate::local::Local;
 use crate::local::hold::{HandoffBounds, Hold};
-use crate::local::table::Counted;
+use crate::local::table::HoldShare;
 use crate::topology::route::Route;
 use crate::util::clock::Moment;
 use crate::util::model::check;
@@ -71,7 +71,7 @@ impl Process {
         let name = Name::new("", "model".into()).expect("a good name");
         Arc::new(Process {
             server: Arc::clone(server),
-            local: Local::new(name, Sink::default(), HandoffBounds::default()),
+            local: Local::new(name, EventSink::default(), HandoffBounds::default()),
             waiters,
             listener,
             called,
@@ -109,7 +109,7 @@ impl Process {
             threads: 1,
             wake: None,
         });
-        let verdict = Plain.verdict(self.server.execute(&acquire)).expect("a number");
+        let verdict = Plain.read_acquire(self.server.execute(&acquire)).expect("a number");
         assert!(matches!(verdict, AcquireReply::Granted(_)), "nobody holds it");
         owner
     }
@@ -137,11 +137,11 @@ impl Surroundings for Process {
     }
 
     fn known_channel(&self) -> Option<&Arc<Channel>> {
-        self.local.known_channel(Plain.listens())
+        self.local.known_channel(Plain.listens_to())
     }
 
     fn channel(&self) -> &Arc<Channel> {
-        self.local.channel(Plain.listens(), &self.waiters).expect("it has one")
+        self.local.channel(Plain.listens_to(), &self.waiters).expect("it has one")
     }
 
     fn session(&self) -> Option<ListenerSession> {
@@ -171,10 +171,10 @@ impl Surroundings for Process {
             threads: 1,
             wake: question.tells.then_some(Wake {
                 control: &self.listener.control,
-                wanted: self.local.name().channel(),
+                channel: self.local.name().channel(),
             }),
         });
-        match Plain.verdict(self.server.execute(&call)).expect("a number") {
+        match Plain.read_acquire(self.server.execute(&call)).expect("a number") {
             AcquireReply::Granted(_) => Answered::Granted(ConnectionId::at(0, 0)),
             AcquireReply::Refused { .. } => Answered::Refused,
         }
@@ -189,7 +189,7 @@ impl Surroundings for Process {
     fn end(&self, lease: &Arc<Hold>) {
         self.local.end(
             lease,
-            Counted::Guard,
+            HoldShare::Guard,
             || NOW,
             || {
                 let release = Plain.release(self.local.name(), lease.owner());
@@ -197,7 +197,7 @@ impl Surroundings for Process {
                 ConnectionId::at(0, 0)
             },
         );
-        self.local.settled(lease);
+        self.local.release_settled(lease);
     }
 }
 

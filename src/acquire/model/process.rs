@@ -28,11 +28,11 @@ use crate::command::call::ConnectionId;
 use crate::command::name::Name;
 use crate::command::owner::{HoldId, ThreadId};
 use crate::error::LostReason;
-use crate::events::{Event, Sink};
+use crate::events::{Event, EventSink};
 use crate::listener::channels::{Channel, ListenerSession, SubscriptionState, Waiters};
 use crate::local::hold::{HandoffBounds, Hold, Renewal};
-use crate::local::table::Counted;
-use crate::local::{Ended, Local};
+use crate::local::table::HoldShare;
+use crate::local::{EndOutcome, Local};
 use crate::util::clock::Moment;
 use crate::util::model::check;
 use crate::util::sync::{AtomicU64, Mutex};
@@ -51,9 +51,9 @@ const AFTER: Moment = Moment::from_nanos(100_000_000_000);
 const SERVERS_LEASE: Duration = Duration::from_secs(10);
 
 const PASSES: HandoffBounds =
-    HandoffBounds { passes: 2, time: Duration::MAX, least_left: Duration::ZERO };
+    HandoffBounds { max_handoffs: 2, max_time: Duration::MAX, min_remaining: Duration::ZERO };
 const NO_PASSES: HandoffBounds =
-    HandoffBounds { passes: 0, time: Duration::ZERO, least_left: Duration::ZERO };
+    HandoffBounds { max_handoffs: 0, max_time: Duration::ZERO, min_remaining: Duration::ZERO };
 
 struct World {
     local: Local,
@@ -157,7 +157,7 @@ impl Server {
 
 impl World {
     fn new(bounds: HandoffBounds) -> Arc<World> {
-        let (events, told) = Sink::new();
+        let (events, told) = EventSink::new();
         let name = Name::new("", "model".into()).expect("a good name");
         let channel = Waiters::default().channel(name.channel());
         channel.set_hearing(SubscriptionState::Everything);
@@ -189,12 +189,12 @@ impl World {
 
     fn released(&self, hold: HoldId, freed: bool) {
         self.announce(freed);
-        let lease = self.given.lock().iter().find(|lease| lease.hold() == hold).cloned();
+        let lease = self.given.lock().iter().find(|lease| lease.id() == hold).cloned();
         let lease = lease.expect("only what was given is released");
-        self.local.settled(&lease);
+        self.local.release_settled(&lease);
         if !freed {
             self.tally.lock().too_late += 1;
-            self.local.tell_lost([&*lease], LostReason::Gone);
+            self.local.report_lost([&*lease], LostReason::Gone);
         }
     }
 
@@ -209,18 +209,18 @@ impl World {
     }
 
     /// Ends a guard; tells on which line its release stands, if there is one.
-    fn end_guard(&self, lease: &Arc<Hold>, counted: Counted) -> Option<ConnectionId> {
+    fn end_guard(&self, lease: &Arc<Hold>, counted: HoldShare) -> Option<ConnectionId> {
         let mut connection = None;
         let ended = self.local.end(
             lease,
             counted,
             || self.now(),
             || {
-                let queued = self.server.lock().queue(Command::Release(lease.hold()), None);
+                let queued = self.server.lock().queue(Command::Release(lease.id()), None);
                 *connection.insert(queued)
             },
         );
-        let queued = ended == Ended::Queued;
+        let queued = ended == EndOutcome::Queued;
         assert_eq!(queued, connection.is_some());
         self.tally.lock().queued += usize::from(queued);
         connection
@@ -247,13 +247,13 @@ impl World {
         let owner = self.server.lock().owner.take();
         let given = self.given.lock();
         let (owner, _) = owner?;
-        given.iter().find(|lease| lease.hold() == owner).map(Arc::clone)
+        given.iter().find(|lease| lease.id() == owner).map(Arc::clone)
     }
 
     /// The watchdog has polled for those who are in line.
     fn look_for_free(&self) {
         let free = self.server.lock().owner.is_none();
-        if free && self.local.is_polled() {
+        if free && self.local.keep_polling() {
             self.local.may_be_free();
         }
     }
@@ -275,8 +275,8 @@ impl World {
 
     /// What the watchdog does when the timer of a hold fires.
     fn watch_over(&self, lease: &Hold) {
-        if let Renewal::Over { noticed } = lease.renewal(self.now()) {
-            self.local.tell_lost(noticed.then_some(lease), LostReason::Expired);
+        if let Renewal::Over { newly_lost } = lease.renewal(self.now()) {
+            self.local.report_lost(newly_lost.then_some(lease), LostReason::Expired);
         }
     }
 
@@ -348,7 +348,7 @@ impl Surroundings for World {
     }
 
     fn end(&self, lease: &Arc<Hold>) {
-        self.end_guard(lease, Counted::Guard);
+        self.end_guard(lease, HoldShare::Guard);
     }
 }
 
@@ -392,7 +392,7 @@ impl Guest {
     }
 
     fn go(&self, world: &World, lease: &Arc<Hold>) {
-        let connection = world.end_guard(lease, Counted::Guard);
+        let connection = world.end_guard(lease, HoldShare::Guard);
         if let (true, Some(connection)) = (self.unlocks, connection) {
             world.run_all(connection);
         }
@@ -534,7 +534,7 @@ fn what_the_server_says_is_not_ours_is_lost() {
 #[test]
 fn a_lock_that_is_freed_by_force_is_lost_to_its_holder_alone() {
     let force = |world: &World| {
-        let held = world.local.leases();
+        let held = world.local.holds();
         world.delete_key();
         world.announce(true);
         held.iter().for_each(|lease| world.local.lose(lease));

@@ -1,7 +1,7 @@
 //! The wait loop of the models: [`InLine`](super::super::InLine) without an engine.
 
 use crate::acquire::schedule::{Pace, RetrySchedule};
-use crate::cancel::{CancelToken, Watching};
+use crate::cancel::{CancelToken, CancelWatch};
 use crate::command::call::ConnectionId;
 use crate::command::owner::{HoldId, Owner, ThreadId};
 use crate::error::{Error, ErrorKind};
@@ -103,7 +103,7 @@ pub(super) struct Visitor<'a, S> {
     open: Option<ConnectionId>,
     /// What [`Surroundings::polls`] was at the last question.
     polls: u64,
-    watching: Option<[Option<Watching>; 2]>,
+    watching: Option<[Option<CancelWatch>; 2]>,
     listening: Option<Waiting>,
 }
 
@@ -116,11 +116,11 @@ pub(super) fn acquire<S: Surroundings>(
     let (request, now) =
         (EntryRequest { rules: &Plain, owned, waits, endless: false, renewed }, around.now());
     let entry = around.local().enter(&request, None, ThreadId::current(), now).map_err(|_| Left)?;
-    if let EntryOutcome::Again(lease) = entry {
+    if let EntryOutcome::Reentered(lease) = entry {
         return Ok(Some(lease));
     }
     let caller = Caller::new(request);
-    match around.local().line_up(caller.clone(), now) {
+    match around.local().join_queue(caller.clone(), now) {
         None => Ok(None),
         Some(ticket) => Visitor::new(around, manners, caller, ticket).run(),
     }
@@ -170,7 +170,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
                 }
                 // It was lost between the passing and the waking.
                 self.around.end(&lease);
-                let again = self.around.local().line_up(self.caller.clone(), now);
+                let again = self.around.local().join_queue(self.caller.clone(), now);
                 self.ticket = again.unwrap_or(self.ticket);
                 continue;
             }
@@ -213,7 +213,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
     }
 
     fn give_up(&self) -> Result<Option<Arc<Hold>>, Left> {
-        match self.around.local().trouble(self.around.now()) {
+        match self.around.local().last_error(self.around.now()) {
             Some(_) => Err(Left),
             None => Ok(None),
         }
@@ -276,7 +276,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
             Answered::Granted(connection) => self.granted(sent, connection).map(Some),
             Answered::Nothing(connection) => {
                 self.open = self.open.or(Some(connection));
-                self.around.local().set_trouble(Some(no_answer()));
+                self.around.local().set_last_error(Some(no_answer()));
                 Err(Left)
             }
             Answered::Refused => {
@@ -298,7 +298,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
             owner: Owner::new(Uuid::nil(), self.hold, ""),
             rules: &Plain,
             deadline,
-            term: LEASE,
+            lease: LEASE,
             renewed: self.manners.renewed,
             holder: self.caller.holder.clone(),
             at: now,

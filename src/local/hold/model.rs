@@ -13,14 +13,14 @@ use std::sync::Arc;
 
 const NOW: Moment = at(1);
 const DEADLINE: Moment = at(10);
-const NOTICED: HoldStatus = HoldStatus::Over { noticed: true };
+const NOTICED: HoldStatus = HoldStatus::Over { newly_lost: true };
 
 const fn at(seconds: u64) -> Moment {
     Moment::from_nanos(seconds * 1_000_000_000)
 }
 
 fn bounds() -> HandoffBounds {
-    HandoffBounds { passes: 1, time: Duration::MAX, least_left: Duration::ZERO }
+    HandoffBounds { max_handoffs: 1, max_time: Duration::MAX, min_remaining: Duration::ZERO }
 }
 
 fn lease() -> Arc<Hold> {
@@ -42,13 +42,13 @@ fn releases(lease: &Hold) -> bool {
 
 fn loses(lease: &Hold) -> bool {
     let messages = lease.lose();
-    assert_eq!(lease.look(NOW), HoldStatus::Over { noticed: false }, "lost is final");
-    assert!(!lease.pass(NOW, &bounds(), &Holder::owned()), "a lost hold is not passed on");
+    assert_eq!(lease.status(NOW), HoldStatus::Over { newly_lost: false }, "lost is final");
+    assert!(!lease.hand_off(NOW, &bounds(), &Holder::owned()), "a lost hold is not passed on");
     messages
 }
 
 fn expires(lease: &Hold) -> bool {
-    lease.look(DEADLINE) == NOTICED
+    lease.status(DEADLINE) == NOTICED
 }
 
 fn extends(lease: &Hold) -> bool {
@@ -56,11 +56,11 @@ fn extends(lease: &Hold) -> bool {
 }
 
 fn passes(lease: &Hold) -> bool {
-    lease.pass(NOW, &bounds(), &Holder::owned())
+    lease.hand_off(NOW, &bounds(), &Holder::owned())
 }
 
 fn waits(lease: &Hold) -> bool {
-    while lease.look(NOW) == HoldStatus::Held {
+    while lease.status(NOW) == HoldStatus::Held {
         lease.wait(Moment::END);
     }
     true

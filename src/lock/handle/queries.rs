@@ -155,7 +155,7 @@ impl<K: LockKind> Lock<K> {
     fn ask_remaining(&self, bound: Bound) -> Result<Option<Duration>> {
         let LockContext { engine, local } = &**self.context()?;
         engine.check_open()?;
-        let (query, limit) = (self.rules().left(local.name()), engine.limit(bound));
+        let (query, limit) = (self.rules().ttl(local.name()), engine.limit(bound));
         engine.ready(&limit)?;
         let answer = engine.router.call(query, Target::prefer(local.background()), &limit)?;
         remaining(answer.reply)
@@ -166,8 +166,8 @@ impl<K: LockKind> Lock<K> {
         let mut held = Vec::new();
         let force = |name: &Name| {
             // Listed before the lock is freed: a later holder in this process keeps its hold.
-            held = local.leases();
-            self.rules().force(name)
+            held = local.holds();
+            self.rules().force_unlock(name)
         };
         if self.send_once(force, bound)? == ReleaseReply::NotHeld {
             return Ok(false);
@@ -181,7 +181,7 @@ impl<K: LockKind> Lock<K> {
     fn send_once(&self, command: impl FnOnce(&Name) -> Call, bound: Bound) -> Result<ReleaseReply> {
         let LockContext { engine, local } = &**self.context()?;
         engine.check_open()?;
-        let (query, limit) = (self.rules().left(local.name()), engine.limit(bound));
+        let (query, limit) = (self.rules().ttl(local.name()), engine.limit(bound));
         engine.ready(&limit)?;
         let found = engine.router.call(query, Target::prefer(local.background()), &limit)?;
         if remaining(found.reply)?.is_none() {
@@ -189,7 +189,7 @@ impl<K: LockKind> Lock<K> {
         }
         let answer =
             engine.router.call(command(local.name()), Target::Only(found.connection), &limit)?;
-        rules::freed(answer.reply)
+        rules::read_release(answer.reply)
     }
 
     /// Whether a hold is of this kind, and of this holder if the holder has a name.
@@ -203,5 +203,5 @@ impl<K: LockKind> Lock<K> {
 fn remaining(reply: Reply) -> Result<Option<Duration>> {
     const FREE: i64 = -2;
     let left = reply.into_int()?;
-    Ok((left != FREE).then_some(rules::left(left).unwrap_or(Duration::MAX)))
+    Ok((left != FREE).then_some(rules::lease_left(left).unwrap_or(Duration::MAX)))
 }

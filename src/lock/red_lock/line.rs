@@ -90,7 +90,7 @@ impl RedQueue {
     }
 
     /// Why the last question got no answer, if it did not: what those behind it know.
-    pub(super) fn set_trouble(&self, trouble: Option<Error>) {
+    pub(super) fn set_last_error(&self, trouble: Option<Error>) {
         let before = std::mem::replace(&mut self.0.lock().trouble, trouble);
         drop(before);
     }

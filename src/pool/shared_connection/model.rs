@@ -103,7 +103,7 @@ impl Observer for Reaper {
         &self,
         _lane: ConnectionId,
         request: Request,
-        _direction: crate::error::Direction,
+        _direction: crate::error::Redirect,
         error: Error,
     ) {
         self.settle(request, Err(error));
@@ -355,11 +355,14 @@ fn a_question_stays_behind_the_release_before_it() {
             let world = World::new(1);
             let (first, second) = (Locking::new(), Locking::new());
             let granted = world.call(first.take()).expect("nothing is wrong yet");
-            assert_eq!(Plain.verdict(granted.reply).expect("a number"), AcquireReply::Granted(0));
+            assert_eq!(
+                Plain.read_acquire(granted.reply).expect("a number"),
+                AcquireReply::Granted(0)
+            );
             let next = move |world: &World| {
                 world.owe_call(first.free());
                 if let Ok(answer) = world.call(second.take()) {
-                    let verdict = Plain.verdict(answer.reply).expect("a number");
+                    let verdict = Plain.read_acquire(answer.reply).expect("a number");
                     assert_eq!(verdict, AcquireReply::Granted(0), "the release came too late");
                 }
             };
@@ -449,7 +452,7 @@ impl World {
     fn lock_alone(&self, name: &'static str) {
         let locking = Locking::of(name);
         let taken = self.call(locking.take()).expect("sent again if it breaks");
-        assert_eq!(Plain.verdict(taken.reply).expect("a number"), AcquireReply::Granted(0));
+        assert_eq!(Plain.read_acquire(taken.reply).expect("a number"), AcquireReply::Granted(0));
         let freed = self.call(locking.free()).expect("sent again if it breaks");
         let left = freed.reply == Reply::Int(0) || freed.maybe_duplicate;
         assert!(left, "it had nothing to free: {freed:?}");
