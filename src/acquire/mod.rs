@@ -609,8 +609,8 @@ impl<'a> Acquire<'a> {
         let (router, lasting) = (&attempt.context.engine.router, self.attempt.term());
         let worth = lasting.max(self.patience().filter(|_| self.queued).unwrap_or_default());
         let task = BackgroundTask::new(None, clock::now() + worth)
-            .lives_on(attempt.rules.outlives_its_lease());
-        let task = task.may_run_late(worth);
+            .outlives_lease(attempt.rules.outlives_its_lease());
+        let task = task.late_effect(worth);
         router.dispatch(router.submit(Request::background(undo, task), connection));
     }
 

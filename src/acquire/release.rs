@@ -261,8 +261,8 @@ impl HoldHandle {
             Some(Arc::new(BackgroundRelease { local, hold })),
             self.hold.server_expiry_bound(),
         );
-        let lives_on = self.hold.rules().outlives_its_lease();
-        let task = task.lives_on(lives_on).may_run_late(self.late_for());
+        let outlives_lease = self.hold.rules().outlives_its_lease();
+        let task = task.outlives_lease(outlives_lease).late_effect(self.late_for());
         Request::background(self.release(), task)
     }
 

@@ -4,7 +4,7 @@
 //!   it, if the deadline still lay ahead; else nobody knows, and it counts as lost;
 //! * "not held" without such doubt: somebody took the lock away; it was lost;
 //! * no answer before the end of the lease: that will do, or the release is sent on for a
-//!   hold whose lease others keep alive (`BackgroundTask::beyond`).
+//!   hold whose lease others keep alive (`BackgroundTask::after_lease`).
 
 use std::sync::Arc;
 

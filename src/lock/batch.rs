@@ -238,7 +238,7 @@ impl<'a> BatchQuestion<'a> {
         for one in self.asked {
             let (attempt, lasting) = (one.attempt, one.attempt.term());
             let release = attempt.rules.release(attempt.context.local.name(), &one.owner);
-            let task = BackgroundTask::new(None, clock::now() + lasting).may_run_late(lasting);
+            let task = BackgroundTask::new(None, clock::now() + lasting).late_effect(lasting);
             let pool = &attempt.context.engine.router;
             pool.dispatch(pool.submit(Request::background(release, task), Some(connection)));
         }

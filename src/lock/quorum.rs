@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use crate::acquire::HoldHandle;
 use crate::error::{Error, ErrorKind, LostReason, Result};
-use crate::pool::request::{self, panicked};
+use crate::pool::context;
+use crate::pool::request::panicked;
 use crate::util::clock::{self, Moment};
 use crate::util::executor::Executor;
 use crate::util::sync::{Mutex, Parker};
@@ -67,7 +68,7 @@ impl Quorum {
 
     /// An error in a forked child, where a thread of the parent may have left a mutex locked.
     pub(crate) fn check_process(&self) -> Result<()> {
-        request::check_process(self.process)
+        context::check_process(self.process)
     }
 
     pub(crate) fn quorum(&self) -> usize {

@@ -13,7 +13,8 @@ use std::time::Duration;
 use crate::command::call::{Call, ConnectionId};
 use crate::error::{Error, ErrorKind, Redirect, Result};
 use crate::events::{Event, EventSink, Reconnected};
-use crate::pool::request::{Answer, BackgroundTask, Observer, Request};
+use crate::pool::context::Observer;
+use crate::pool::request::{Answer, BackgroundTask, Request};
 use crate::topology::failover::OnReconnect;
 use crate::util::clock::{self, Moment, doubled, jittered};
 use crate::util::sync::{Condvar, Mutex, Parker};
@@ -127,24 +128,25 @@ impl RetryQueue {
         outcome: Result<Answer>,
     ) {
         let may_run_late = outcome.as_ref().ok().filter(|answer| answer.may_run_late);
-        let may_run_late = may_run_late.map_or(Moment::START, |answer| answer.sent + task.lasting);
-        let again_until = task.again_until.max(may_run_late);
+        let may_run_late =
+            may_run_late.map_or(Moment::START, |answer| answer.sent + task.late_effect);
+        let repeat_until = task.repeat_until.max(may_run_late);
         let answered = outcome.is_ok();
         threads::survive("settling what was owed", || task.settle(outcome));
-        self.repeat(connection, call, again_until);
-        self.closed(connection, task.counts, answered);
+        self.repeat(connection, call, repeat_until);
+        self.closed(connection, task.delays_close, answered);
     }
 
     /// The time of a debt is over without an answer. What may live on is sent all the same.
     fn overdue(&self, connection: ConnectionId, call: Call, task: BackgroundTask, error: Error) {
-        if error.is_final() || !task.lives_on {
+        if error.is_final() || !task.outlives_lease {
             return self.settle(connection, call, task, Err(error));
         }
-        let counts = task.counts;
+        let delays_close = task.delays_close;
         threads::survive("settling what was owed", || task.settle(Err(error)));
-        let beyond = Request::background(call, task.beyond());
-        self.delay(connection, beyond, |state| state.retry(clock::now()));
-        self.closed(connection, counts, false);
+        let after_lease = Request::background(call, task.after_lease());
+        self.delay(connection, after_lease, |state| state.retry(clock::now()));
+        self.closed(connection, delays_close, false);
     }
 
     /// Has a command sent once more, if that is before `until`, and so on.
@@ -152,17 +154,17 @@ impl RetryQueue {
         let at = clock::now() + self.repeat;
         if at < until {
             let again = BackgroundTask {
-                again_until: until,
-                counts: false,
+                repeat_until: until,
+                delays_close: false,
                 ..BackgroundTask::new(None, until)
             };
             self.delay(connection, Request::background(call, again), |_| at);
         }
     }
 
-    fn closed(&self, connection: ConnectionId, counted: bool, answered: bool) {
+    fn closed(&self, connection: ConnectionId, delays_close: bool, answered: bool) {
         let mut state = self.state.lock();
-        state.open -= usize::from(counted);
+        state.open -= usize::from(delays_close);
         if answered {
             state.connection(connection).failures = 0;
         }
@@ -225,10 +227,10 @@ impl RetryQueue {
         direction: Option<&Redirect>,
     ) -> Option<Request> {
         let Some(router) = self.router.get().and_then(Weak::upgrade) else { return Some(request) };
-        let counts = request.counts();
+        let delays_close = request.delays_close();
         let back = router.reroute(connection, request, direction);
         if back.is_none() {
-            self.closed(connection, counts, true);
+            self.closed(connection, delays_close, true);
         }
         back
     }
@@ -340,7 +342,7 @@ impl Observer for RetryQueue {
     }
 
     fn failed(&self, connection: ConnectionId, request: Request, error: Error) {
-        let (now, until) = (clock::now(), request.until());
+        let (now, until) = (clock::now(), request.deadline());
         if error.is_unanswered() {
             self.request_refresh();
         }
@@ -358,9 +360,9 @@ impl Observer for RetryQueue {
         direction: Redirect,
         error: Error,
     ) {
-        request.hops = request.hops.saturating_add(1);
+        let redirects = request.count_redirection();
         // Nodes that send it to and fro do not agree yet.
-        let follows = request.hops <= HOPS && direction != Redirect::RetryLater;
+        let follows = redirects <= HOPS && direction != Redirect::RetryLater;
         let back = match follows {
             true => self.reroute(connection, request, Some(&direction)),
             false => Some(request),
@@ -372,11 +374,11 @@ impl Observer for RetryQueue {
         }
     }
 
-    fn deserted(&self, connection: ConnectionId) {
+    fn queue_unattended(&self, connection: ConnectionId) {
         self.wake_reaper(connection);
     }
 
-    fn unread(&self, connection: ConnectionId) {
+    fn replies_unread(&self, connection: ConnectionId) {
         let reaper = self.reapers.get(connection.connection);
         if let Some(reaper) = reaper.filter(|r| !r.looks_again.swap(true, Ordering::AcqRel)) {
             reaper.parker.unpark();

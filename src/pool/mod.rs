@@ -13,7 +13,10 @@
 //! more, the callers share those that stand.
 
 mod background;
+pub(crate) mod context;
+mod joined;
 pub(crate) mod pipeline;
+mod reply_slot;
 pub(crate) mod request;
 pub(crate) mod router;
 pub(crate) mod shared_connection;
@@ -30,9 +33,9 @@ use crate::command::call::{Call, ConnectionId};
 use crate::connection::Timeouts;
 use crate::error::{Error, Redirect, Result};
 use crate::events::EventSink;
-use crate::pool::request::{
-    Failure, Link, Observer, Outcome, Redirected, ReplySlot, Request, panicked,
-};
+use crate::pool::context::{Observer, PoolContext};
+use crate::pool::reply_slot::ReplySlot;
+use crate::pool::request::{Failure, Outcome, Redirected, Request, panicked};
 use crate::pool::shared_connection::{SharedConnection, Unread};
 use crate::topology::route::{Generation, Route};
 use crate::util::clock::{self, Moment};
@@ -82,7 +85,7 @@ pub(crate) struct PoolSettings {
 /// The connections.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
-    link: Arc<Link>,
+    context: Arc<PoolContext>,
     wait: Duration,
 }
 
@@ -173,7 +176,7 @@ impl Pool {
     /// Makes the pool and no connection.
     pub(crate) fn new(settings: PoolSettings) -> Pool {
         let retries = Arc::new(RetryQueue::new(settings.size, settings.events, settings.repeat));
-        let link = Arc::new(Link {
+        let context = Arc::new(PoolContext {
             route: settings.route,
             is_node: settings.is_node,
             replicas: settings.replicas,
@@ -183,17 +186,17 @@ impl Pool {
         });
         let node = settings.node;
         let connection = |id, timeouts| {
-            SharedConnection::new(ConnectionId::at(node, id), Arc::clone(&link), timeouts)
+            SharedConnection::new(ConnectionId::at(node, id), Arc::clone(&context), timeouts)
         };
         let connections: Vec<_> =
             (0..settings.size).map(|id| connection(id, settings.timeouts)).collect();
         let make = if settings.is_node {
-            SharedConnection::connected_elsewhere
+            SharedConnection::connected_explicitly
         } else {
             SharedConnection::new
         };
         let private = ConnectionId::at(node, settings.size);
-        let private = make(private, Arc::clone(&link), settings.private);
+        let private = make(private, Arc::clone(&context), settings.private);
         let shared = Arc::new(Shared {
             node,
             connections,
@@ -203,7 +206,7 @@ impl Pool {
             retries,
             threads: Mutex::default(),
         });
-        Pool { shared, link, wait: settings.wait }
+        Pool { shared, context, wait: settings.wait }
     }
 
     /// The lane that is connected first.
@@ -218,7 +221,7 @@ impl Pool {
 
     /// Whether that has a connection.
     pub(crate) fn is_private_connected(&self) -> bool {
-        !self.shared.private.is_closed()
+        !self.shared.private.is_disconnected()
     }
 
     /// Has the private lane connected by a thread of its own, if it is not. An error while that
@@ -242,7 +245,7 @@ impl Pool {
 
     /// Sees to a request that another pool has handed on, on the lane of that number.
     pub(crate) fn take_over(&self, request: Request, connection: usize) {
-        if request.counts() {
+        if request.delays_close() {
             self.shared.retries.opened();
         }
         let connection = connection % self.shared.connections.len();
@@ -254,12 +257,12 @@ impl Pool {
 
     /// The address of the server, if one has been found.
     pub(crate) fn server(&self) -> Option<Arc<str>> {
-        self.link.route.server()
+        self.context.route.server()
     }
 
     /// How often the server has been another than before.
     pub(crate) fn generation(&self) -> Generation {
-        self.link.route.generation()
+        self.context.route.generation()
     }
 
     /// Gives up the connections to what is no more the server.
@@ -275,7 +278,7 @@ impl Pool {
 
     /// An error in a forked child.
     pub(crate) fn check_process(&self) -> Result<()> {
-        self.link.check_process()
+        self.context.check_process()
     }
 
     /// Sends a command and waits for its answer.
@@ -295,11 +298,7 @@ impl Pool {
     pub(crate) fn queue_redirected(&self, redirected: Redirected, connection: usize) -> QueuedCall {
         let asking = matches!(redirected.direction, Redirect::Ask(_));
         let (request, slot) = Request::awaited(redirected.call);
-        let request = Request {
-            asking,
-            alone: asking,
-            ..request.maybe_duplicate(redirected.maybe_duplicate)
-        };
+        let request = request.maybe_duplicate(redirected.maybe_duplicate).announced(asking);
         self.queue_request(
             request,
             slot,
@@ -327,16 +326,16 @@ impl Pool {
         let connection = self.shared.connection(pending.connection);
         if connection.id() == self.private_connection() {
             let outcome = connection.wait(&pending.slot, limit, Moment::END);
-            pending.slot.give_back();
+            pending.slot.recycle();
             return (pending.connection, outcome);
         }
         let present = Present::new(&self.shared.callers);
         let outcome = connection.wait(&pending.slot, limit, clock::now() + self.wait);
         drop(present);
-        if pending.slot.is_left() {
+        if pending.slot.is_abandoned() {
             self.shared.read_soon(pending.connection);
         }
-        pending.slot.give_back();
+        pending.slot.recycle();
         match outcome {
             Err(failure) if pending.may_move => {
                 self.wait_elsewhere(pending.connection, failure, limit)
@@ -445,9 +444,10 @@ impl Shared {
         let shared = self.callers.load(Ordering::Relaxed) >= all;
         let few = if shared { SHARED } else { all };
         // It stays among them if it closes meanwhile.
-        let open = self.connections.iter().position(|connection| shared && !connection.is_closed());
+        let open =
+            self.connections.iter().position(|connection| shared && !connection.is_disconnected());
         let is_used = move |number, connection: &SharedConnection| {
-            open.is_none_or(|open| open == number || !connection.is_closed())
+            open.is_none_or(|open| open == number || !connection.is_disconnected())
         };
         let connections = self.connections.iter().enumerate();
         connections
@@ -510,11 +510,11 @@ impl Shared {
         let connection = self.connection(id);
         let due = due.into_iter().filter_map(|request| self.retries.reroute(id, request, None));
         due.for_each(|request| connection.queue(request));
-        if !pauses && connection.queued() > 0 {
+        if !pauses && connection.unsent() > 0 {
             connection.serve();
         }
         let unread = self.read_unread(id);
-        match next == Moment::END && connection.queued() == 0 {
+        match next == Moment::END && connection.unsent() == 0 {
             // Nothing is delayed or stands in line, and what comes rings.
             true => unread,
             false => unread.min(next).min(clock::now() + LONGEST_PAUSE),
@@ -616,8 +616,8 @@ mod tests {
             scope.spawn(|| {
                 let connection = &shared.connections[0];
                 while !stop.load(Ordering::Relaxed) {
-                    connection.set_closed(false);
-                    connection.set_closed(true);
+                    connection.set_disconnected(false);
+                    connection.set_disconnected(true);
                 }
             });
             let always = (0..2_000_000).all(|_| shared.in_use().next().is_some());

@@ -44,7 +44,11 @@ use crate::connection::Connection;
 use crate::connection::model::Connection;
 use crate::connection::{ConnectionIdentity, Fault, ReadLimit, STEP, StaleConnections, Timeouts};
 use crate::error::{Error, ErrorKind, Redirect, Refusal, Result};
-use crate::pool::request::{Answer, Failure, Link, ReplySlot, Request, To, TooFew, panicked};
+use crate::pool::context::PoolContext;
+use crate::pool::reply_slot::ReplySlot;
+use crate::pool::request::{
+    Answer, Failure, PipelineCommand, ReplyTo, Request, TooFewReplicas, panicked,
+};
 use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment, millis};
 use crate::util::threads;
@@ -64,7 +68,7 @@ const JOINED: usize = 32;
 /// before it.
 #[derive(Debug)]
 pub(crate) struct Pipeline {
-    at: PipelineContext,
+    context: PipelineContext,
     conn: Option<Connection>,
     /// What the connection is good for.
     generation: Generation,
@@ -81,7 +85,7 @@ pub(crate) struct Pipeline {
 #[derive(Debug)]
 struct PipelineContext {
     connection: ConnectionId,
-    link: Arc<Link>,
+    pool: Arc<PoolContext>,
     timeouts: Timeouts,
     /// It is connected by [`Pipeline::connect`] alone, and never by who writes.
     connected_elsewhere: bool,
@@ -152,12 +156,12 @@ pub(crate) type LeaveWhen<'a> = Option<(Moment, &'a dyn Fn() -> bool)>;
 impl Pipeline {
     pub(crate) fn new(
         connection: ConnectionId,
-        link: Arc<Link>,
+        pool: Arc<PoolContext>,
         timeouts: Timeouts,
         connected_elsewhere: bool,
     ) -> Pipeline {
         Pipeline {
-            at: PipelineContext { connection, link, timeouts, connected_elsewhere },
+            context: PipelineContext { connection, pool, timeouts, connected_elsewhere },
             conn: None,
             generation: Generation::default(),
             serial: 0,
@@ -205,7 +209,7 @@ impl Pipeline {
 
     /// Whether nothing can be written before it is connected, by whoever leads.
     pub(crate) fn has_to_connect(&self) -> bool {
-        !self.at.connected_elsewhere && (self.conn.is_none() || self.has_been_left())
+        !self.context.connected_elsewhere && (self.conn.is_none() || self.has_been_left())
     }
 
     /// Whether it takes requests from the line: not while the system has not taken what was
@@ -221,14 +225,17 @@ impl Pipeline {
             && !self.waits_for_replicas()
             && self.batch.again.is_empty()
             && self.batch.left.len() < UNREAD
-            && self.at.link.check_process().is_ok()
+            && self.context.pool.check_process().is_ok()
             && !self.notes.stale.iter().any(|stale| stale.fate == StaleState::Alive)
     }
 
     /// Whether the server has been asked to wait for replicas: what is written now is not
     /// looked at before that.
     pub(crate) fn waits_for_replicas(&self) -> bool {
-        matches!(self.batch.left.back(), Some(Request { to: To::Replicated, .. }))
+        matches!(
+            self.batch.left.back(),
+            Some(Request { reply_to: ReplyTo::Pipeline(PipelineCommand::CountReplicas), .. })
+        )
     }
 
     /// Writes what was taken over and leaves the replies unread. If that fails, what
@@ -240,14 +247,14 @@ impl Pipeline {
             None => panicked(),
         };
         self.condemn();
-        self.give_up(&error, |request| request.call.once && request.maybe_duplicate);
+        self.give_up(&error, |request| request.must_not_repeat());
         Some(self.give_back())
     }
 
     /// All that has no answer, to be queued again.
     fn give_back(&mut self) -> VecDeque<Request> {
         let mut back = std::mem::take(&mut self.batch.left);
-        back.retain(|request| !request.is_help());
+        back.retain(|request| !request.is_of_pipeline());
         back
     }
 
@@ -261,7 +268,7 @@ impl Pipeline {
     }
 
     fn complete(&mut self, leaves: LeaveWhen<'_>, some_done: &impl Fn()) -> bool {
-        if let Err(error) = self.at.link.check_process() {
+        if let Err(error) = self.context.pool.check_process() {
             self.fail_all(&error);
             return true;
         }
@@ -282,7 +289,9 @@ impl Pipeline {
                 None => (panicked(), true),
             };
             self.condemn();
-            self.give_up(&error, |request| hopeless || request.breaks > 1 || request.call.once);
+            self.give_up(&error, |request| {
+                hopeless || request.replay.breaks > 1 || request.call.once
+            });
             some_done();
         }
         true
@@ -290,7 +299,7 @@ impl Pipeline {
 
     fn give_up(&mut self, error: &Error, which: impl Fn(&Request) -> bool) {
         let given_up = self.batch.take(which);
-        self.at.fail(given_up, error);
+        self.context.fail(given_up, error);
     }
 
     /// Connects if there is no connection, or one to what is no more the server.
@@ -307,27 +316,27 @@ impl Pipeline {
     }
 
     fn open(&mut self) -> Result<()> {
-        let PipelineContext { connection, link, timeouts, .. } = &self.at;
+        let PipelineContext { connection, pool, timeouts, .. } = &self.context;
         let now = clock::now();
         let unknown = self.notes.stale_that_may_act(now);
-        let name = format!("{}:{}.{}", link.name, connection.connection, self.serial);
-        let reached = link.route.open(*timeouts, &name, &unknown)?;
+        let name = format!("{}:{}.{}", pool.name, connection.connection, self.serial);
+        let reached = pool.route.open(*timeouts, &name, &unknown)?;
         self.notes.judge(&reached.stale, now);
         self.conn = Some(reached.conn);
         self.generation = reached.generation;
         // What stands together there is seldom of one slot.
-        self.notes.joins = !link.is_node;
+        self.notes.joins = !pool.is_node;
         self.serial += 1;
         // The same server again would have every lease renewed, and so refused, without end.
         if self.serial > 1 && !std::mem::take(&mut self.notes.led_back) {
-            link.observer.reconnected(*connection, &reached.server);
+            pool.observer.reconnected(*connection, &reached.server);
         }
         Ok(())
     }
 
     /// Connects if there is no connection, where that is not somebody else's business.
     fn stay_connected(&mut self) -> Result<()> {
-        match self.conn.is_some() || !self.at.connected_elsewhere {
+        match self.conn.is_some() || !self.context.connected_elsewhere {
             true => self.connect(),
             false => Err(Error::new(ErrorKind::Connection, "there is no connection")),
         }
@@ -335,7 +344,7 @@ impl Pipeline {
 
     /// Whether it has a connection that leads to what is no more the server.
     fn has_been_left(&self) -> bool {
-        self.conn.is_some() && self.generation != self.at.link.route.generation()
+        self.conn.is_some() && self.generation != self.context.pool.route.generation()
     }
 
     /// Gives up a connection that leads to what is no more the server. What has no answer
@@ -352,7 +361,7 @@ impl Pipeline {
     /// to the new one.
     fn condemn_left(&mut self) {
         self.condemn();
-        self.give_up(&Error::outdated(), |request| request.call.once && request.maybe_duplicate);
+        self.give_up(&Error::outdated(), |request| request.must_not_repeat());
     }
 
     /// Its leader has panicked in the middle: nobody knows what it has read.
@@ -365,7 +374,7 @@ impl Pipeline {
     pub(crate) fn fail_all(&mut self, error: &Error) {
         self.batch.requeue();
         let all = std::mem::take(&mut self.batch.left);
-        self.at.fail(all, error);
+        self.context.fail(all, error);
     }
 
     /// Gives the connection up. What has no answer may have run, and is to be sent
@@ -400,7 +409,7 @@ impl Pipeline {
             None => ReadLimit::due(due),
             Some((leave, has_to_go)) => ReadLimit { due, leave, has_to_go: Some(has_to_go) },
         };
-        if !notes.read(&self.at, conn, batch, until)? {
+        if !notes.read(&self.context, conn, batch, until)? {
             return Ok(false);
         }
         batch.requeue();
@@ -416,13 +425,16 @@ impl Pipeline {
         let Pipeline { conn: Some(conn), buffer, batch, notes, .. } = self else { return Ok(()) };
         buffer.clear();
         let now = clock::now();
-        batch.left.retain(|request| request.written.is_some() || !request.is_left());
+        batch.left.retain(|request| request.written.is_some() || !request.is_abandoned());
         let mut at = batch.left.partition_point(|request| request.written.is_some());
         while at < batch.left.len() {
-            if batch.left[at].asking {
+            if batch.left[at].redirection.asking {
                 let asking = Call::command(&[b"ASKING"]);
                 buffer.extend_from_slice(&asking.bytes);
-                let asking = Request { written: Some(now), ..Request::new(asking, To::Asking) };
+                let asking = Request {
+                    written: Some(now),
+                    ..Request::pipeline(asking, PipelineCommand::Asking)
+                };
                 batch.left.insert(at, asking);
                 at += 1;
             }
@@ -433,15 +445,18 @@ impl Pipeline {
                 _ => Call::join(batch.left.range(together.clone()).map(|r| &r.call), buffer),
             }
             batch.left.range_mut(together).for_each(|request| request.written = Some(now));
-            batch.left[at].joined = joined;
+            batch.left[at].joining.count = joined;
             at += joined;
         }
         let fresh = batch.left.iter().rev().take_while(|request| request.written == Some(now));
-        if fresh.into_iter().any(|request| self.at.wants_replicas(request)) {
-            let wait = self.at.wait_for_replicas();
+        if fresh.into_iter().any(|request| self.context.wants_replicas(request)) {
+            let wait = self.context.wait_for_replicas();
             buffer.extend_from_slice(&wait.bytes);
             let written = Some(now);
-            batch.left.push_back(Request { written, ..Request::new(wait, To::Replicated) });
+            batch.left.push_back(Request {
+                written,
+                ..Request::pipeline(wait, PipelineCommand::CountReplicas)
+            });
         }
         if !buffer.is_empty() {
             conn.post(buffer)?;
@@ -454,14 +469,16 @@ impl PipelineContext {
     fn answer(&self, mut request: Request, answer: Result<Answer>) {
         // It may be sent anew.
         request.written = None;
-        let answer = answer.map_err(|error| self.link.named(error));
-        match (&mut request.to, answer) {
-            (To::Waiter(promise), answer) => {
+        let answer = answer.map_err(|error| self.pool.named(error));
+        match (&mut request.reply_to, answer) {
+            (ReplyTo::Caller(promise), answer) => {
                 promise.keep(answer.map_err(Failure::sent));
             }
-            (To::Debt(_), Err(error)) => self.link.observer.failed(self.connection, request, error),
-            (To::Debt(_), Ok(answer)) => {
-                self.link.observer.answered(self.connection, request, answer)
+            (ReplyTo::Background(_), Err(error)) => {
+                self.pool.observer.failed(self.connection, request, error)
+            }
+            (ReplyTo::Background(_), Ok(answer)) => {
+                self.pool.observer.answered(self.connection, request, answer)
             }
             _ => {}
         }
@@ -470,41 +487,41 @@ impl PipelineContext {
     /// Where the server, a node of a cluster, has sent a command, if so.
     fn direction(&self, reply: &Reply, request: &mut Request) -> Option<(Redirect, Error)> {
         let Reply::Refused(refusal) = reply else { return None };
-        let direction = refusal.redirect().filter(|_| self.link.is_node)?;
-        request.maybe_duplicate |= refusal.is_slot_migrating();
-        Some((direction, self.link.named(Error::refused(refusal))))
+        let direction = refusal.redirect().filter(|_| self.pool.is_node)?;
+        request.replay.maybe_duplicate |= refusal.is_slot_migrating();
+        Some((direction, self.pool.named(Error::refused(refusal))))
     }
 
     fn redirect(&self, mut request: Request, direction: Redirect, error: Error) {
-        (request.written, request.asking) = (None, false);
+        (request.written, request.redirection.asking) = (None, false);
         if let Some((request, direction, error)) = request.redirect(direction, error) {
-            self.link.observer.redirected(self.connection, request, direction, error);
+            self.pool.observer.redirected(self.connection, request, direction, error);
         }
     }
 
     /// Whether replicas have to acknowledge it.
     fn wants_replicas(&self, request: &Request) -> bool {
-        self.link.replicas > 0 && request.call.replicated
+        self.pool.replicas > 0 && request.call.replicated
     }
 
     /// Waits until enough replicas have all that was written before on that connection.
     fn wait_for_replicas(&self) -> Call {
-        let (wanted, span) = (self.link.replicas.into(), millis(self.timeouts.replicas));
+        let (wanted, span) = (self.pool.replicas.into(), millis(self.timeouts.replicas));
         let (wanted, span) = (Digits::new(wanted), Digits::new(span.unsigned_abs()));
         Call::command(&[b"WAIT", wanted.as_bytes(), span.as_bytes()])
     }
 
     /// How many too few have it, by the answer to that.
-    fn too_few(&self, reply: Reply) -> Result<Option<TooFew>> {
-        let (acknowledged, wanted) = (reply.into_int()?.unsigned_abs(), self.link.replicas);
-        Ok((acknowledged < wanted.into()).then_some(TooFew { acknowledged, wanted }))
+    fn too_few(&self, reply: Reply) -> Result<Option<TooFewReplicas>> {
+        let (acknowledged, wanted) = (reply.into_int()?.unsigned_abs(), self.pool.replicas);
+        Ok((acknowledged < wanted.into()).then_some(TooFewReplicas { acknowledged, wanted }))
     }
 
     fn fail(&self, requests: impl IntoIterator<Item = Request>, error: &Error) {
-        let error = &self.link.named(error.clone());
+        let error = &self.pool.named(error.clone());
         for request in requests.into_iter().filter_map(|request| request.fail(error)) {
-            if let To::Debt(_) = request.to {
-                self.link.observer.failed(self.connection, request, error.clone());
+            if let ReplyTo::Background(_) = request.reply_to {
+                self.pool.observer.failed(self.connection, request, error.clone());
             }
         }
     }
@@ -514,12 +531,12 @@ impl InFlight {
     /// To how many requests the next reply belongs, and when they were written.
     fn next_reply(&self) -> Option<(usize, Moment)> {
         let first = self.left.front()?;
-        Some((first.joined, first.written?))
+        Some((first.joining.count, first.written?))
     }
 
     /// How many from there on are written as one command.
     fn joins_from(&self, at: usize) -> usize {
-        let fit = |request: &&Request| request.call.joins() && !request.alone;
+        let fit = |request: &&Request| request.call.joins() && !request.joining.alone;
         match self.left.range(at..).take(JOINED).take_while(fit).count() {
             few if few < PAYS => 1,
             many => many,
@@ -551,7 +568,7 @@ impl InFlight {
     /// Has the next ones sent again, each by itself: they did not run.
     fn set_apart(&mut self, count: usize) {
         for mut request in self.left.drain(..count) {
-            request.alone = true;
+            request.joining.alone = true;
             request.written = None;
             self.again.push_back(request);
         }
@@ -585,7 +602,7 @@ impl ServerNotes {
     /// is late. Returns `false` if the leader had to go before.
     fn read<'a>(
         &mut self,
-        at: &PipelineContext,
+        context: &PipelineContext,
         conn: &mut Connection,
         batch: &mut InFlight,
         until: impl Fn(Moment) -> ReadLimit<'a>,
@@ -602,12 +619,12 @@ impl ServerNotes {
             }
             let Some(reply) = conn.answer_until(&until)? else { return Ok(false) };
             match (joined, reply) {
-                (1, reply) => self.take_in(at, batch, reply),
+                (1, reply) => self.take_in(context, batch, reply),
                 (_, Reply::List(replies)) if replies.len() == joined => {
                     for reply in replies {
                         match reply {
                             Reply::Nil => batch.set_apart(1),
-                            reply => self.take_in(at, batch, reply),
+                            reply => self.take_in(context, batch, reply),
                         }
                     }
                 }
@@ -621,28 +638,28 @@ impl ServerNotes {
     }
 
     /// Completes what is answered by the next reply, or has it sent again.
-    fn take_in(&mut self, at: &PipelineContext, batch: &mut InFlight, reply: Reply) {
+    fn take_in(&mut self, context: &PipelineContext, batch: &mut InFlight, reply: Reply) {
         let Some(mut request) = batch.left.pop_front() else { return };
-        if let To::Replicated = request.to {
-            return self.acknowledged(at, batch, at.too_few(reply));
+        if let ReplyTo::Pipeline(PipelineCommand::CountReplicas) = request.reply_to {
+            return self.acknowledged(context, batch, context.too_few(reply));
         }
         let reply = self.why_unknown(&request, reply);
-        if reply.is_refused("NOSCRIPT") && request.loads < LOADS {
-            request.loads += 1;
+        if reply.is_refused("NOSCRIPT") && request.replay.loads < LOADS {
+            request.replay.loads += 1;
             request.written = None;
             batch.again.push_back(request);
-        } else if reply.is_refused("READONLY") && !request.sent_to_replica {
+        } else if reply.is_refused("READONLY") && !request.replay.sent_to_replica {
             self.sent_to_replica = true;
-            request.sent_to_replica = true;
+            request.replay.sent_to_replica = true;
             request.written = None;
             batch.again.push_back(request);
         } else if batch.again.is_empty() || request.call.once {
-            if let Some((direction, error)) = at.direction(&reply, &mut request) {
-                return at.redirect(request, direction, error);
+            if let Some((direction, error)) = context.direction(&reply, &mut request) {
+                return context.redirect(request, direction, error);
             }
-            match at.wants_replicas(&request) && !matches!(reply, Reply::Refused(_)) {
+            match context.wants_replicas(&request) && !matches!(reply, Reply::Refused(_)) {
                 true => batch.held.push_back((request, reply)),
-                false => self.answer(at, request, reply, None),
+                false => self.answer(context, request, reply, None),
             }
         } else {
             // It was answered too early: it stands behind one that did not run.
@@ -654,14 +671,14 @@ impl ServerNotes {
     /// So many replicas have what was written up to here.
     fn acknowledged(
         &mut self,
-        at: &PipelineContext,
+        context: &PipelineContext,
         batch: &mut InFlight,
-        too_few: Result<Option<TooFew>>,
+        too_few: Result<Option<TooFewReplicas>>,
     ) {
         for (request, reply) in batch.held.drain(..) {
             match &too_few {
-                Ok(too_few) => self.answer(at, request, reply, *too_few),
-                Err(error) => at.answer(request, Err(error.clone())),
+                Ok(too_few) => self.answer(context, request, reply, *too_few),
+                Err(error) => context.answer(request, Err(error.clone())),
             }
         }
     }
@@ -690,23 +707,26 @@ impl ServerNotes {
 
     fn answer(
         &mut self,
-        at: &PipelineContext,
+        context: &PipelineContext,
         request: Request,
         reply: Reply,
-        too_few: Option<TooFew>,
+        too_few: Option<TooFewReplicas>,
     ) {
-        match &request.to {
-            To::Ghost(identity) => self.killed(identity, &reply),
-            To::Script(script) => {
+        match &request.reply_to {
+            ReplyTo::Pipeline(PipelineCommand::KillStale(identity)) => {
+                self.killed(identity, &reply)
+            }
+            ReplyTo::Pipeline(PipelineCommand::LoadScript(script)) => {
                 if let Reply::Refused(refusal) = reply {
                     self.joins &= script.digest != script::CALL_MANY.digest;
                     self.not_loaded = Some((script.digest, refusal));
                 }
             }
-            To::Waiter(_) | To::Debt(_) => {
+            ReplyTo::Caller(_) | ReplyTo::Background(_) => {
                 let sent = request.written.unwrap_or(Moment::START);
                 let may_run_late = self.stale.iter().any(|stale| stale.may_act(sent));
-                let (maybe_duplicate, connection) = (request.maybe_duplicate, at.connection);
+                let (maybe_duplicate, connection) =
+                    (request.replay.maybe_duplicate, context.connection);
                 let answer = match reply {
                     Reply::Refused(refusal) => Err(Error::refused(&refusal)),
                     reply => Ok(Answer {
@@ -718,9 +738,9 @@ impl ServerNotes {
                         connection,
                     }),
                 };
-                at.answer(request, answer);
+                context.answer(request, answer);
             }
-            To::Replicated | To::Asking => {}
+            ReplyTo::Pipeline(_) => {}
         }
     }
 
@@ -738,25 +758,29 @@ impl ServerNotes {
     /// Ghosts are killed and missing scripts loaded before anything else is sent.
     fn put_own_requests_first(&mut self, left: &mut VecDeque<Request>) {
         // What was posted has answers to come.
-        left.retain(|request| !request.is_help() || request.written.is_some());
+        left.retain(|request| !request.is_of_pipeline() || request.written.is_some());
         let first = left.partition_point(|request| request.written.is_some());
         let join = std::mem::take(&mut self.join_unknown).then_some(&script::CALL_MANY);
         for script in missing_scripts(left).into_iter().chain(join) {
             threads::say(|| {
                 log::debug!("the server does not know the script {}: loading it", script.name);
             });
-            left.insert(first, Request::new(Call::load(script), To::Script(script)));
+            left.insert(
+                first,
+                Request::pipeline(Call::load(script), PipelineCommand::LoadScript(script)),
+            );
         }
         for stale in self.stale.iter().filter(|stale| stale.fate == StaleState::Alive) {
-            let to = To::Ghost(stale.identity.clone());
-            left.insert(first, Request::new(stale.identity.kill(), to));
+            let to = PipelineCommand::KillStale(stale.identity.clone());
+            left.insert(first, Request::pipeline(stale.identity.kill(), to));
         }
     }
 }
 
 /// What has to be loaded for requests that found their scripts missing, once each.
 fn missing_scripts(left: &VecDeque<Request>) -> Vec<&'static Script> {
-    let unwritten = left.iter().filter(|request| request.written.is_none() && request.loads > 0);
+    let unwritten =
+        left.iter().filter(|request| request.written.is_none() && request.replay.loads > 0);
     let mut scripts: Vec<_> = unwritten.filter_map(|request| request.call.script).collect();
     scripts.sort_unstable_by_key(|script| script.digest);
     scripts.dedup_by_key(|script| script.digest);

@@ -20,7 +20,8 @@ use crate::command::call::{Call, ConnectionId};
 use crate::command::name::slot;
 use crate::command::reply::Reply;
 use crate::error::{self, Error, Redirect};
-use crate::pool::request::{self, Answer, Failure, Outcome, Redirected, Request};
+use crate::pool::context;
+use crate::pool::request::{Answer, Failure, Outcome, Redirected, Request};
 use crate::pool::{self, Pool, PoolSettings, Rerouter, Target, no_agreement};
 use crate::topology::cluster::Cluster;
 use crate::topology::failover::OnReconnect;
@@ -176,7 +177,7 @@ impl Router {
     pub(crate) fn check_process(&self) -> error::Result<()> {
         match self {
             Router::One(pool, _) => pool.check_process(),
-            Router::Nodes(nodes) => request::check_process(nodes.settings.process),
+            Router::Nodes(nodes) => context::check_process(nodes.settings.process),
         }
     }
 
@@ -471,9 +472,9 @@ impl NodePools {
                 match self.wait_for_agreement(&redirected.direction, tries, limit, end) {
                     true => self.send_on(connection, *redirected, error, tries),
                     false if redirected.direction == Redirect::RetryLater => {
-                        Err(Failure::lost_on_its_way(*redirected, error))
+                        Err(Failure::not_followed(*redirected, error))
                     }
-                    false => Err(Failure::lost_on_its_way(*redirected, no_agreement())),
+                    false => Err(Failure::not_followed(*redirected, no_agreement())),
                 }
             }
             Failure { unsent: Some(call), error, .. }
@@ -533,14 +534,14 @@ impl NodePools {
                 self.follow(direction, connection.node)
             }
         };
-        let Some(node) = node else { return Err(Failure::lost_on_its_way(redirected, error)) };
+        let Some(node) = node else { return Err(Failure::not_followed(redirected, error)) };
         let pool = self.pool(node);
         // That lane is connected aside, and perhaps not yet.
         if pool.private_connection().connection == connection.connection
             && let Err(error) = pool.connect_private()
         {
             let error = error.unwrap_or_else(Error::not_connected);
-            return Err(Failure::lost_on_its_way(redirected, error));
+            return Err(Failure::not_followed(redirected, error));
         }
         let queued = pool.queue_redirected(redirected, connection.connection);
         Ok(RoutedCall::at(pool, queued))
@@ -587,7 +588,7 @@ impl Rerouter for NodePools {
         let asking = matches!(direction, Some(Redirect::Ask(_)));
         match node {
             Some(node) if node != connection.node || direction.is_some() => {
-                let request = Request { asking, alone: asking || request.alone, ..request };
+                let request = request.announced(asking);
                 self.pool(node).take_over(request, connection.connection);
                 None
             }

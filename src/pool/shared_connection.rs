@@ -35,8 +35,10 @@ use crate::cancel::Limit;
 use crate::command::call::ConnectionId;
 use crate::connection::Timeouts;
 use crate::error::{Error, ErrorKind, Result};
+use crate::pool::context::PoolContext;
 use crate::pool::pipeline::Pipeline;
-use crate::pool::request::{Failure, Link, Outcome, ReplySlot, Request, panicked};
+use crate::pool::reply_slot::ReplySlot;
+use crate::pool::request::{Failure, Outcome, Request, panicked};
 use crate::util::clock::{self, Moment};
 use crate::util::sync::{Mutex, WaitGroup};
 use crate::util::threads;
@@ -56,13 +58,13 @@ const NO_MORE_FOR: Duration = Duration::from_secs(10);
 /// One connection and its line.
 pub(crate) struct SharedConnection {
     id: ConnectionId,
-    link: Arc<Link>,
+    context: Arc<PoolContext>,
     /// For the thread that connects.
     itself: Weak<SharedConnection>,
     state: Mutex<SharedState>,
     groups: [WaitGroup; CROWDS],
     /// Without a connection when it was last led.
-    closed: AtomicBool,
+    disconnected: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -96,38 +98,38 @@ impl fmt::Debug for SharedConnection {
 impl SharedConnection {
     pub(crate) fn new(
         id: ConnectionId,
-        link: Arc<Link>,
+        context: Arc<PoolContext>,
         timeouts: Timeouts,
     ) -> Arc<SharedConnection> {
-        SharedConnection::made(id, link, timeouts, false)
+        SharedConnection::made(id, context, timeouts, false)
     }
 
     /// One that is connected by [`SharedConnection::connect`] alone: who waits there while it is not,
     /// fails at once.
-    pub(crate) fn connected_elsewhere(
+    pub(crate) fn connected_explicitly(
         id: ConnectionId,
-        link: Arc<Link>,
+        context: Arc<PoolContext>,
         timeouts: Timeouts,
     ) -> Arc<SharedConnection> {
-        SharedConnection::made(id, link, timeouts, true)
+        SharedConnection::made(id, context, timeouts, true)
     }
 
     fn made(
         id: ConnectionId,
-        link: Arc<Link>,
+        context: Arc<PoolContext>,
         timeouts: Timeouts,
         elsewhere: bool,
     ) -> Arc<SharedConnection> {
-        let pipeline = Some(Box::new(Pipeline::new(id, Arc::clone(&link), timeouts, elsewhere)));
+        let pipeline = Some(Box::new(Pipeline::new(id, Arc::clone(&context), timeouts, elsewhere)));
         let state =
             SharedState { queue: VecDeque::new(), queuing: 0, asleep: 0..0, taken: 0, pipeline };
         Arc::new_cyclic(|itself| SharedConnection {
             id,
-            link,
+            context,
             itself: Weak::clone(itself),
             state: Mutex::new(state),
             groups: Default::default(),
-            closed: AtomicBool::new(true),
+            disconnected: AtomicBool::new(true),
         })
     }
 
@@ -169,7 +171,7 @@ impl SharedConnection {
     }
 
     /// How many requests have not been written, as far as nobody leads.
-    pub(crate) fn queued(&self) -> usize {
+    pub(crate) fn unsent(&self) -> usize {
         let state = self.state.lock();
         state.queue.len() + state.pipeline.as_deref().map_or(0, Pipeline::unsent)
     }
@@ -178,17 +180,17 @@ impl SharedConnection {
     /// have to be connected for it.
     pub(crate) fn load(&self) -> (bool, usize) {
         let state = self.state.lock();
-        (self.is_closed(), state.queue.len() + state.taken)
+        (self.is_disconnected(), state.queue.len() + state.taken)
     }
 
     /// Whether it would have to be connected first.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Relaxed)
+    pub(crate) fn is_disconnected(&self) -> bool {
+        self.disconnected.load(Ordering::Relaxed)
     }
 
     #[cfg(test)]
-    pub(crate) fn set_closed(&self, closed: bool) {
-        self.closed.store(closed, Ordering::Relaxed);
+    pub(crate) fn set_disconnected(&self, disconnected: bool) {
+        self.disconnected.store(disconnected, Ordering::Relaxed);
     }
 
     /// Whether replies have been left unread.
@@ -238,10 +240,10 @@ impl SharedConnection {
         let request = self.take_back(slot)?;
         // The lead may have been offered to it in this very moment.
         self.post();
-        let late = match (self.is_closed(), limit.is_over(clock::now())) {
-            (true, _) => self.link.named(no_connection()),
-            (false, true) => self.link.named(Error::timeout()),
-            (false, false) => self.link.named(all_busy()),
+        let late = match (self.is_disconnected(), limit.is_over(clock::now())) {
+            (true, _) => self.context.named(no_connection()),
+            (false, true) => self.context.named(Error::timeout()),
+            (false, false) => self.context.named(all_busy()),
         };
         request.fail(&limit.error(late));
         slot.take()
@@ -249,9 +251,9 @@ impl SharedConnection {
 
     /// Leaves without the outcome of a request that may have been written.
     fn leave_behind(&self, slot: &Arc<ReplySlot>, limit: &Limit<'_>) -> Outcome {
-        slot.leave().unwrap_or_else(|| {
+        slot.take_or_abandon().unwrap_or_else(|| {
             self.post();
-            Err(Failure::sent(limit.error(self.link.named(Error::timeout()))))
+            Err(Failure::sent(limit.error(self.context.named(Error::timeout()))))
         })
     }
 
@@ -341,7 +343,9 @@ impl<'a> Leadership<'a> {
             let connection = self.connection;
             let Some(pipeline) = self.pipeline.as_deref_mut() else { return };
             // In a forked child the exchange fails at once.
-            if own.is_some() && pipeline.has_to_connect() && connection.link.check_process().is_ok()
+            if own.is_some()
+                && pipeline.has_to_connect()
+                && connection.context.check_process().is_ok()
             {
                 return self.connect_elsewhere();
             }
@@ -396,7 +400,7 @@ impl<'a> Leadership<'a> {
         state.taken = 0;
         let Some(mut pipeline) = self.pipeline.take() else { return AfterLead::Nothing };
         let left = state.left(&pipeline);
-        self.connection.closed.store(!pipeline.is_connected(), Ordering::Relaxed);
+        self.connection.disconnected.store(!pipeline.is_connected(), Ordering::Relaxed);
         match left {
             AfterLead::Post => {
                 state.hand_over(&mut pipeline, usize::MAX);
@@ -463,8 +467,12 @@ impl Drop for Leadership<'_> {
                 AfterLead::Nothing => return,
                 AfterLead::Post => self.post(),
                 AfterLead::Waiters(groups) => return connection.offer(groups),
-                AfterLead::Unread => return connection.link.observer.unread(connection.id),
-                AfterLead::Deserted => return connection.link.observer.deserted(connection.id),
+                AfterLead::Unread => {
+                    return connection.context.observer.replies_unread(connection.id);
+                }
+                AfterLead::Deserted => {
+                    return connection.context.observer.queue_unattended(connection.id);
+                }
             }
         }
     }

@@ -41,7 +41,7 @@ use crate::events::{Event, EventSink, RenewalFailed, Renewed};
 use crate::listener::channels::Waiters;
 use crate::local::Local;
 use crate::local::hold::{Hold, HoldStatus, Renewal};
-use crate::pool::request::{Answer, BackgroundTask, Failure, Request, TooFew};
+use crate::pool::request::{Answer, BackgroundTask, Failure, Request, TooFewReplicas};
 use crate::pool::router::Router;
 use crate::topology::audit::Auditor;
 use crate::topology::failover::OnReconnect;
@@ -576,7 +576,7 @@ impl WatchedHold {
         let undo = self.hold.undo_call(self.local.name());
         let worth = self.hold.server_expiry_bound().max(clock::now() + self.hold.lease());
         let task =
-            BackgroundTask::new(None, worth).lives_on(self.hold.rules().outlives_its_lease());
+            BackgroundTask::new(None, worth).outlives_lease(self.hold.rules().outlives_its_lease());
         let background = Request::background(undo, task);
         router.dispatch(router.submit(background, self.hold.may_run_late()));
     }
@@ -595,7 +595,7 @@ struct Renewals {
     /// Which holds are lost, by their positions, which Lua counts from 1.
     lost: Vec<i64>,
     /// The others count as not renewed.
-    too_few: Option<TooFew>,
+    too_few: Option<TooFewReplicas>,
 }
 
 impl Renewals {

@@ -36,7 +36,8 @@ use crate::error::Error;
 use crate::kind::plain::Plain;
 use crate::kind::rules::{AcquireArgs, AcquireReply, KindRules as _};
 use crate::local::hold::{Grant, Hold};
-use crate::pool::request::{Answer, BackgroundTask, Failure, Observer, OnOutcome};
+use crate::pool::context::Observer;
+use crate::pool::request::{Answer, BackgroundTask, Failure, OnOutcome};
 use crate::topology::route::Route;
 use crate::util::model::check;
 use crate::util::sync::Parker;
@@ -109,11 +110,11 @@ impl Observer for Reaper {
         self.settle(request, Err(error));
     }
 
-    fn deserted(&self, _lane: ConnectionId) {
+    fn queue_unattended(&self, _lane: ConnectionId) {
         self.parker.unpark();
     }
 
-    fn unread(&self, _lane: ConnectionId) {
+    fn replies_unread(&self, _lane: ConnectionId) {
         self.parker.unpark();
     }
 }
@@ -128,7 +129,7 @@ impl Reaper {
 
     fn run(&self, connection: &SharedConnection) {
         while *self.open.lock() > 0 {
-            if connection.queued() > 0 || connection.unread() != Unread::Nothing {
+            if connection.unsent() > 0 || connection.unread() != Unread::Nothing {
                 connection.serve();
             }
             self.parker.park_until(Moment::END);
@@ -153,7 +154,7 @@ impl World {
         let reaper = Arc::new(Reaper { parker: Parker::default(), open: Mutex::new(tasks) });
         static ADDRESS: OnceLock<Address> = OnceLock::new();
         let address = ADDRESS.get_or_init(|| Address::parse("redis://model/").expect("a URL"));
-        let link = Link {
+        let context = PoolContext {
             route: Route::To(Arc::new(address.clone())),
             replicas: 0,
             is_node: false,
@@ -163,7 +164,7 @@ impl World {
         };
         let timeouts =
             Timeouts { connect: Duration::MAX, response: Duration::MAX, replicas: Duration::ZERO };
-        let connection = SharedConnection::new(ConnectionId::at(0, 0), Arc::new(link), timeouts);
+        let connection = SharedConnection::new(ConnectionId::at(0, 0), Arc::new(context), timeouts);
         let (server, queued) = (Server::start(), Mutex::default());
         let most_copies = AtomicUsize::new(2);
         Arc::new(World { server, connection, reaper, queued, most_copies })
@@ -282,7 +283,7 @@ fn who_gives_up_takes_no_lead_along() {
             world.start(ask("f", Patient)),
             world.start_reaper(),
         ]);
-        assert!(world.connection.queued() == 0, "nothing is left in line");
+        assert!(world.connection.unsent() == 0, "nothing is left in line");
     });
 }
 
@@ -302,7 +303,7 @@ fn a_sender_that_leaves_holds_up_nobody() {
                 world.start(take_and_leave),
                 world.start_reaper(),
             ]);
-            assert!(world.connection.queued() == 0, "nothing is left in line");
+            assert!(world.connection.unsent() == 0, "nothing is left in line");
         });
     }
 }

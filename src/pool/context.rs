@@ -1,0 +1,80 @@
+//! What the shared connections of one pool have in common, and the observer of their events.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::command::call::ConnectionId;
+use crate::error::{Error, Redirect, Result};
+use crate::pool::request::{Answer, Request};
+use crate::topology::route::Route;
+
+/// What the shared connections of one pool have in common.
+pub(crate) struct PoolContext {
+    pub(crate) route: Route,
+    /// The server is a node of a cluster.
+    pub(crate) is_node: bool,
+    /// How many replicas have to acknowledge commands that take or extend a lock.
+    pub(crate) replicas: u32,
+    /// The name of the client. Each connection adds numbers to it.
+    pub(crate) name: String,
+    /// The id of the process that may use the connections.
+    pub(crate) process: u32,
+    pub(crate) observer: Arc<dyn Observer>,
+}
+
+impl fmt::Debug for PoolContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolContext").field("route", &self.route).finish_non_exhaustive()
+    }
+}
+
+impl PoolContext {
+    /// Adds the server to an error that the server, or a connection to it, caused.
+    pub(crate) fn named(&self, error: Error) -> Error {
+        let concerned = error.is_unanswered() || error.is_server() || error.is_pool_timeout();
+        match self.route.server().filter(|_| concerned) {
+            Some(server) => error.with_server(server),
+            None => error,
+        }
+    }
+
+    /// Returns an error in a forked child.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        check_process(self.process)
+    }
+}
+
+/// Returns an error if the calling process is not `process`, which made the client.
+///
+/// A forked child shares the sockets of its parent: its bytes would mix with the parent's. It
+/// has none of the parent's threads, and would use the hold numbers of its parent.
+pub(crate) fn check_process(process: u32) -> Result<()> {
+    match std::process::id() == process {
+        true => Ok(()),
+        false => Err(Error::configuration(
+            "the client was made before a fork and cannot be used in the child",
+        )),
+    }
+}
+
+/// Receives the events of shared connections. Methods must not block or panic.
+pub(crate) trait Observer: Send + Sync {
+    /// A connection was made, and not for the first time.
+    fn reconnected(&self, connection: ConnectionId, address: &Arc<str>);
+    /// A background request was answered.
+    fn answered(&self, connection: ConnectionId, request: Request, answer: Answer);
+    /// A background request failed: no answer arrived, or the server refused the command.
+    fn failed(&self, connection: ConnectionId, request: Request, error: Error);
+    /// A cluster node redirected a background request.
+    fn redirected(
+        &self,
+        connection: ConnectionId,
+        request: Request,
+        direction: Redirect,
+        error: Error,
+    );
+    /// Background requests are queued, nobody leads, and no caller waits.
+    fn queue_unattended(&self, connection: ConnectionId);
+    /// Replies of background requests are unread, nobody leads, and no caller waits.
+    fn replies_unread(&self, connection: ConnectionId);
+}
