@@ -1,4 +1,6 @@
-//! What a caller holds while it holds a lock.
+//! The guards of one lock: [`Guard`] of a thread, [`OwnedGuard`] of no thread.
+//!
+//! Each is a typed shell around one [`HoldHandle`], whose drop releases without waiting.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -11,153 +13,213 @@ use crate::kind::plain::Plain;
 use crate::kind::read_write::{Read, Write};
 use crate::kind::rules::LockKind;
 
-/// Keeps a lock for the thread that took it, and releases it when dropped.
+/// Holds a lock for the thread that took it; releases the lock when dropped.
 ///
-/// Re-entrant: the same thread may lock again and gets another guard of the same
-/// hold; the last one dropped, in whatever order, releases it. Not `Send`: it
-/// belongs to its thread. [`OwnedGuard`] can be sent. It does not borrow the lock.
+/// Re-entrant: the same thread can lock again and gets another guard of the same hold. The last
+/// guard releases the lock; the order of the drops does not matter. A guard is not `Send`, since it
+/// belongs to its thread; an [`OwnedGuard`] is. It does not borrow the [`Lock`](crate::Lock).
 ///
-/// Dropping it hands in the release and does not wait for the server; the answer is
-/// told to [`Events::released`](crate::Events::released) and, if it was bad, to the
-/// log. [`unlock`](Guard::unlock) waits and says what happened. A process that ends
-/// right after the drop may end before the release is sent, unless it drops or closes
-/// its [`Client`](crate::Client) last, which waits for that. A forgotten guard
-/// (`mem::forget`) is one that lives on: the lock stays taken, and renewed, while its
+/// While [`is_held`](Guard::is_held) returns true, no other hold on the lock is valid. The
+/// [crate documentation](crate#guarantees) names the conditions.
+///
+/// # Drop
+/// Dropping a guard queues the release and does not wait for the server. The outcome goes to
+/// [`Events::released`](crate::Events::released), and to the log if the release failed.
+/// [`unlock`](Guard::unlock) waits and returns the outcome.
+///
+/// A process that exits right after the drop may exit before the release is sent. To avoid that,
+/// drop or [`close`](crate::Client::close) the [`Client`](crate::Client) last: both wait for queued
+/// releases. A guard passed to `mem::forget` keeps the lock, and its renewals, for as long as its
 /// thread lives.
 ///
-/// While [`is_held`](Guard::is_held) says true no other hold on the lock is valid,
-/// as long as the server keeps its word: the crate's documentation says what can
-/// break it.
+/// ```no_run
+/// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+/// let lock = client.lock("orders:42");
+/// let outer = lock.lock()?;
+/// let inner = lock.lock()?;               // the same hold: no round trip
+/// drop(outer);
+/// assert!(inner.is_held());
+/// drop(inner);                            // releases the lock
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[must_use = "a guard that is dropped at once releases the lock at once"]
-pub struct Guard<P: LockKind = Plain> {
-    hold: HoldHandle,
-    protocol: PhantomData<P>,
-    /// Of a thread: not `Send`, but `Sync`.
-    of_thread: PhantomData<std::sync::MutexGuard<'static, ()>>,
+pub struct Guard<K: LockKind = Plain> {
+    handle: HoldHandle,
+    kind: PhantomData<K>,
+    /// Makes the guard `Sync` but not `Send`: it belongs to its thread.
+    not_send: PhantomData<std::sync::MutexGuard<'static, ()>>,
 }
 
-/// Keeps a lock for whoever has it, and releases it when dropped.
+/// Holds a lock for no particular thread; releases the lock when dropped.
 ///
-/// Like a [`Guard`], but a hold of its own: it can be sent to another thread and
-/// dropped there, and is not re-entrant. It is renewed until it is dropped or the
-/// client is closed.
+/// Like a [`Guard`], except that it is a hold of its own: it can be sent to another thread and
+/// dropped there, and it is not re-entrant. The lease is renewed until the guard is dropped or the
+/// client is closed, unless the lock has a fixed lease.
+///
+/// ```no_run
+/// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+/// let guard = client.lock("orders:42").lock_owned()?;
+/// let worker = std::thread::spawn(move || guard.unlock());
+/// # let _ = worker.join();
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[must_use = "a guard that is dropped at once releases the lock at once"]
-pub struct OwnedGuard<P: LockKind = Plain> {
-    hold: HoldHandle,
-    protocol: PhantomData<P>,
+pub struct OwnedGuard<K: LockKind = Plain> {
+    handle: HoldHandle,
+    kind: PhantomData<K>,
 }
 
 /// The guard of a [fenced lock](crate::FencedLock), which has a fencing token.
 pub type FencedGuard = Guard<Fenced>;
 
-/// The guard of the reading side of an [`RwLock`](crate::RwLock).
+/// The guard of the read side of an [`RwLock`](crate::RwLock).
 pub type ReadGuard = Guard<Read>;
 
-/// The guard of the writing side of an [`RwLock`](crate::RwLock).
+/// The guard of the write side of an [`RwLock`](crate::RwLock).
 pub type WriteGuard = Guard<Write>;
 
-impl<P: LockKind> Guard<P> {
-    pub(crate) fn new(hold: HoldHandle) -> Guard<P> {
-        Guard { hold, protocol: PhantomData, of_thread: PhantomData }
+impl<K: LockKind> Guard<K> {
+    pub(crate) fn new(handle: HoldHandle) -> Guard<K> {
+        Guard { handle, kind: PhantomData, not_send: PhantomData }
     }
 }
 
-impl<P: LockKind> OwnedGuard<P> {
-    pub(crate) fn new(hold: HoldHandle) -> OwnedGuard<P> {
-        OwnedGuard { hold, protocol: PhantomData }
+impl<K: LockKind> OwnedGuard<K> {
+    pub(crate) fn new(handle: HoldHandle) -> OwnedGuard<K> {
+        OwnedGuard { handle, kind: PhantomData }
     }
 }
 
 macro_rules! guard_methods {
     ($guard:ident) => {
-        impl<P: LockKind> $guard<P> {
-            /// Releases the lock and waits for the server to say so: one round trip,
-            /// none if the thread holds it more than once or it passes to another
-            /// thread of this process.
+        impl<K: LockKind> $guard<K> {
+            /// Releases the lock and waits for the server to confirm.
+            ///
+            /// Blocks for one response time-out at most. One round trip; none if the hold has other
+            /// guards or is handed to another thread of this process.
             ///
             /// # Errors
-            /// [`is_lost`](crate::Error::is_lost) if the lease was lost before: what it
-            /// protected may have been done by others too.
-            /// [`is_connection`](crate::Error::is_connection),
-            /// [`is_timeout`](crate::Error::is_timeout) or
-            /// [`is_pool_timeout`](crate::Error::is_pool_timeout) if nobody answered. The
-            /// release is then sent again until the lease is over; for a read, write or named
-            /// hold, whose lock others can keep alive, until the server answers.
+            /// - [`is_lost`](crate::Error::is_lost) if the lease was lost before: another holder
+            ///   may have worked at the same time.
+            /// - [`is_connection`](crate::Error::is_connection),
+            ///   [`is_timeout`](crate::Error::is_timeout) or
+            ///   [`is_pool_timeout`](crate::Error::is_pool_timeout) if the server did not answer.
+            ///   The release is then repeated in the background until the lease has expired; for a
+            ///   read, write or named hold, which other holders can keep alive, until the server
+            ///   answers.
             pub fn unlock(self) -> Result<()> {
-                self.hold.unlock()
+                self.handle.unlock()
             }
 
-            /// Does nothing while the lease is valid. No round trip: it looks at the
-            /// clock.
+            /// Returns an error if the lease is lost. Does not block, no round trip.
+            ///
+            /// Compares the deadline of the lease with the clock. Call it before each step that
+            /// must not run twice.
             ///
             /// # Errors
-            /// [`is_lost`](crate::Error::is_lost) once the lease is lost; that is
-            /// final.
+            /// [`is_lost`](crate::Error::is_lost) once the lease is lost. This is final.
+            ///
+            /// ```no_run
+            /// # fn write_result() {}
+            /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+            /// let guard = client.lock("orders:42").lock()?;
+            /// // ... long work ...
+            /// guard.check()?;
+            /// write_result();
+            /// # Ok::<(), leasehold::Error>(())
+            /// ```
             pub fn check(&self) -> Result<()> {
-                self.hold.check()
+                self.handle.check()
             }
 
-            /// Returns whether the lease is valid. No round trip. Once false, always
-            /// false.
+            /// Returns whether the lease is valid. Does not block, no round trip.
+            ///
+            /// Once false, always false.
             #[must_use = "a query changes nothing: use its answer"]
             pub fn is_held(&self) -> bool {
-                self.hold.is_held()
+                self.handle.is_held()
             }
 
-            /// Returns how long the lease stays valid unless it is renewed, zero if it
-            /// is lost. No round trip. It is a little less than what the server says,
-            /// so that it is never more.
+            /// Returns the remaining lease, or zero if it is lost.
+            ///
+            /// Does not block, no round trip. The value assumes that no renewal follows. It
+            /// includes a safety margin, so it never exceeds the remaining lease on the server.
             #[must_use = "a query changes nothing: use its answer"]
             pub fn remaining(&self) -> Duration {
-                self.hold.remaining()
+                self.handle.remaining()
             }
 
-            /// Blocks until the lease is lost (`true`), or for `timeout` (`false`). No
-            /// round trip; may be called from other threads.
+            /// Blocks until the lease is lost, or for `timeout`; returns whether it is lost.
+            ///
+            /// No round trip. Can be called from another thread through a reference.
             #[must_use = "without the answer nobody knows whether the lease was lost: use it"]
             pub fn wait_lost(&self, timeout: Duration) -> bool {
-                self.hold.wait_lost(timeout)
+                self.handle.wait_lost(timeout)
             }
 
-            /// Sets the lease anew to `lease`, and never shortens it: one round trip.
+            /// Sets the remaining lease to `lease`, unless it is longer already.
             ///
-            /// A lock that the watchdog renews is still renewed, when less than two
-            /// thirds of the watchdog time-out are left.
+            /// Blocks until the server answers, for one response time-out at most. One round trip.
+            /// Millisecond precision. The watchdog continues to renew a renewed lock, once less
+            /// than two thirds of the watchdog time-out remain.
             ///
             /// # Errors
-            /// [`is_lost`](crate::Error::is_lost) if the lease is lost;
-            /// [`is_configuration`](crate::Error::is_configuration) for less than 10 ms;
-            /// [`is_connection`](crate::Error::is_connection),
-            /// [`is_timeout`](crate::Error::is_timeout) or
-            /// [`is_pool_timeout`](crate::Error::is_pool_timeout) if nobody answered: the old
-            /// lease then stands.
-            pub fn extend(&self, lease: Duration) -> Result<()> {
-                self.hold.extend(lease, self.hold.bound())
-            }
-
-            /// Keeps the lock without a guard, until
-            /// [`Lock::unlock`](crate::Lock::unlock). No round trip.
+            /// - [`is_lost`](crate::Error::is_lost) if the lease is lost.
+            /// - [`is_configuration`](crate::Error::is_configuration) below 10 ms.
+            /// - [`is_connection`](crate::Error::is_connection),
+            ///   [`is_timeout`](crate::Error::is_timeout) or
+            ///   [`is_pool_timeout`](crate::Error::is_pool_timeout) if the server did not answer.
+            ///   The old deadline then stands.
             ///
-            /// A thread whose detached lock was lost although it was renewed is told so when
-            /// it locks it again, until it has called `unlock`: what it began may have been
-            /// disturbed. A fixed lease may simply run out.
-            pub fn detach(self) {
-                self.hold.detach();
+            /// ```no_run
+            /// # use std::time::Duration;
+            /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+            /// let guard = client.lock("report").with_lease(Duration::from_secs(10)).lock()?;
+            /// guard.extend(Duration::from_secs(60))?;
+            /// # Ok::<(), leasehold::Error>(())
+            /// ```
+            pub fn extend(&self, lease: Duration) -> Result<()> {
+                self.handle.extend(lease, self.handle.bound())
             }
 
-            /// The old name of [`detach`](Self::detach).
+            /// Gives up the guard and keeps the lock. Does not block, no round trip.
+            ///
+            /// The lock stays held, and renewed unless it has a fixed lease, until
+            /// [`Lock::unlock`](crate::Lock::unlock). A fixed lease may simply run out.
+            ///
+            /// If the renewed lease of a detached [`Guard`] is lost, its thread gets
+            /// [`is_lost`](crate::Error::is_lost) from every verb that acquires the lock, until it
+            /// has called `unlock`: the work that it began may have been disturbed.
+            ///
+            /// ```no_run
+            /// # use std::time::Duration;
+            /// # fn report() {}
+            /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+            /// // Once per minute, on any number of machines.
+            /// let lock = client.lock("report").with_lease(Duration::from_secs(55));
+            /// if let Some(guard) = lock.try_lock_owned()? {
+            ///     guard.detach();
+            ///     report();
+            /// }
+            /// # Ok::<(), leasehold::Error>(())
+            /// ```
+            pub fn detach(self) {
+                self.handle.detach();
+            }
+
+            /// The former name of [`detach`](Self::detach).
             #[deprecated(note = "renamed to `detach`")]
             pub fn leak(self) {
                 self.detach();
             }
         }
 
-        impl<P: LockKind> fmt::Debug for $guard<P> {
+        impl<K: LockKind> fmt::Debug for $guard<K> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.debug_struct(stringify!($guard))
-                    .field("name", &self.hold.name())
-                    .field("owner", self.hold.hold().owner())
-                    .field("remaining", &self.hold.remaining())
+                    .field("name", &self.handle.name())
+                    .field("owner", self.handle.hold().owner())
+                    .field("remaining", &self.handle.remaining())
                     .finish()
             }
         }
@@ -170,15 +232,23 @@ guard_methods!(OwnedGuard);
 macro_rules! token_method {
     ($guard:ident) => {
         impl $guard<Fenced> {
-            /// Returns the fencing token of this hold: no round trip.
+            /// Returns the fencing token of this hold. Does not block, no round trip.
             ///
-            /// It is larger than that of every hold on the lock before. Hand it to what the
-            /// lock protects, which is to refuse who comes with a smaller one than it has
-            /// seen: so a holder that has lost its lease and does not know it does no harm.
-            /// Guards of nested calls have the same token.
+            /// The token is larger than the token of every earlier hold on the lock. Pass it to
+            /// the resource that the lock protects. The resource remembers the largest token and
+            /// refuses smaller ones, so a holder that has lost its lease without noticing does no
+            /// harm. Guards of nested calls have the same token.
+            ///
+            /// ```no_run
+            /// # fn write(token: u64, text: &str) {}
+            /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+            /// let guard = client.fenced_lock("orders:42").lock()?;
+            /// write(guard.token(), "shipped"); // refuses smaller tokens
+            /// # Ok::<(), leasehold::Error>(())
+            /// ```
             #[must_use = "a query changes nothing: use its answer"]
             pub fn token(&self) -> u64 {
-                self.hold.token()
+                self.handle.token()
             }
         }
     };

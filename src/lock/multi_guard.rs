@@ -1,4 +1,7 @@
-//! What a caller holds while it holds several locks as one.
+//! The guards of several locks that count as one: [`MultiGuard`] and [`OwnedMultiGuard`].
+//!
+//! A [`GuardSet`] decides when its holds count as one hold: [`AllHolds`] while all are valid, the
+//! holds of a `RedLock` while a majority is.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -18,7 +21,7 @@ pub(crate) trait GuardSet: Send + Sync + UnwindSafe + RefUnwindSafe {
 
     fn remaining(&self) -> Duration;
 
-    /// Has the mailbox rung when any of the holds is over.
+    /// Registers a parker, which is unparked when any of the holds ends.
     fn watch(&self, parker: &Arc<Parker>);
 
     fn extend(&self, lease: Duration) -> Result<()>;
@@ -28,7 +31,7 @@ pub(crate) trait GuardSet: Send + Sync + UnwindSafe + RefUnwindSafe {
     fn unlock(self: Box<Self>) -> Result<()>;
 }
 
-/// The holds on all members of a lock, in its order.
+/// The holds of a `MultiLock`, in the order of its members. Valid while all are.
 pub(crate) struct AllHolds(pub(crate) Vec<HoldHandle>);
 
 impl GuardSet for AllHolds {
@@ -41,143 +44,171 @@ impl GuardSet for AllHolds {
     }
 
     fn watch(&self, parker: &Arc<Parker>) {
-        self.0.iter().for_each(|hold| hold.hold().watch(parker));
+        self.0.iter().for_each(|handle| handle.hold().watch(parker));
     }
 
     fn extend(&self, lease: Duration) -> Result<()> {
         let bound = bound(&self.0);
-        self.0.iter().try_for_each(|hold| hold.extend(lease, bound))
+        self.0.iter().try_for_each(|handle| handle.extend(lease, bound))
     }
 
     fn detach(self: Box<Self>) {
         self.0.into_iter().for_each(HoldHandle::detach);
     }
 
-    /// All releases go out before any answer is waited for. The first error, if any.
+    /// Sends all releases before it waits for the first answer. Returns the first error.
     fn unlock(self: Box<Self>) -> Result<()> {
         let bound = bound(&self.0);
-        let mut endings: Vec<PendingRelease> = Vec::with_capacity(self.0.len());
-        for hold in self.0 {
-            let ending = hold.begin_unlock(endings.last());
-            endings.push(ending);
+        let mut releases: Vec<PendingRelease> = Vec::with_capacity(self.0.len());
+        for handle in self.0 {
+            let release = handle.begin_unlock(releases.last());
+            releases.push(release);
         }
-        endings.iter().for_each(PendingRelease::flush);
-        let ended: Vec<_> = endings.into_iter().map(|ending| ending.finish(bound)).collect();
-        ended.into_iter().collect()
+        releases.iter().for_each(PendingRelease::flush);
+        let outcomes: Vec<_> = releases.into_iter().map(|release| release.finish(bound)).collect();
+        outcomes.into_iter().collect()
     }
 }
 
-/// The moment at which a call for all these holds returns.
-fn bound(holds: &[HoldHandle]) -> Bound {
-    holds.iter().map(HoldHandle::bound).reduce(Bound::and).unwrap_or_else(Bound::over)
+/// Returns the bound of one call on all these holds.
+fn bound(handles: &[HoldHandle]) -> Bound {
+    handles.iter().map(HoldHandle::bound).reduce(Bound::and).unwrap_or_else(Bound::over)
 }
 
-/// Keeps several locks as one for the thread that took them, and releases them when dropped.
+/// Holds several locks as one for the thread that took them; releases them when dropped.
 ///
-/// What [`MultiLock`](crate::MultiLock) and [`RedLock`](crate::RedLock) give. Like a
-/// [`Guard`](crate::Guard): re-entrant, not `Send`, and dropping it waits for nobody.
+/// The guard of a [`MultiLock`](crate::MultiLock) and of a [`RedLock`](crate::RedLock). Valid while
+/// the leases on all members of the `MultiLock`, or on a majority of the servers of the `RedLock`,
+/// are valid.
+///
+/// Like a [`Guard`](crate::Guard), it is re-entrant and not `Send`, and its drop waits for no
+/// server.
+///
+/// ```no_run
+/// use leasehold::MultiLock;
+///
+/// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+/// let guard = MultiLock::new([client.lock("account:1"), client.lock("account:2")]).lock()?;
+/// guard.check()?;
+/// guard.unlock()?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[must_use = "a guard that is dropped at once releases the locks at once"]
 pub struct MultiGuard {
-    many: Box<dyn GuardSet>,
-    /// Of a thread: not `Send`, but `Sync`.
-    of_thread: PhantomData<std::sync::MutexGuard<'static, ()>>,
+    holds: Box<dyn GuardSet>,
+    /// Makes the guard `Sync` but not `Send`: it belongs to its thread.
+    not_send: PhantomData<std::sync::MutexGuard<'static, ()>>,
 }
 
-/// Keeps several locks as one for whoever has it, and releases them when dropped.
+/// Holds several locks as one for no particular thread; releases them when dropped.
 ///
-/// Like an [`OwnedGuard`](crate::OwnedGuard): it can be sent, and is not re-entrant.
+/// Like a [`MultiGuard`], except that it can be sent to another thread and is not re-entrant, as an
+/// [`OwnedGuard`](crate::OwnedGuard).
 #[must_use = "a guard that is dropped at once releases the locks at once"]
 pub struct OwnedMultiGuard {
-    many: Box<dyn GuardSet>,
+    holds: Box<dyn GuardSet>,
 }
 
 impl MultiGuard {
-    pub(crate) fn new(many: Box<dyn GuardSet>) -> MultiGuard {
-        MultiGuard { many, of_thread: PhantomData }
+    pub(crate) fn new(holds: Box<dyn GuardSet>) -> MultiGuard {
+        MultiGuard { holds, not_send: PhantomData }
     }
 }
 
 impl OwnedMultiGuard {
-    pub(crate) fn new(many: Box<dyn GuardSet>) -> OwnedMultiGuard {
-        OwnedMultiGuard { many }
+    pub(crate) fn new(holds: Box<dyn GuardSet>) -> OwnedMultiGuard {
+        OwnedMultiGuard { holds }
     }
 }
 
-/// Waits until the holds do not count as one any more, or until `end`; whether they do not.
-fn wait_lost(many: &dyn GuardSet, end: Moment) -> bool {
+/// Blocks until the holds no longer count as one, or until `end`; returns whether they do not.
+fn wait_lost(holds: &dyn GuardSet, end: Moment) -> bool {
     let parker = Parker::mine();
-    many.watch(&parker);
+    holds.watch(&parker);
     loop {
         let now = clock::now();
-        if many.check().is_err() || end <= now {
-            return many.check().is_err();
+        if holds.check().is_err() || end <= now {
+            return holds.check().is_err();
         }
-        parker.park_until(end.min(now + many.remaining()));
+        parker.park_until(end.min(now + holds.remaining()));
     }
 }
 
 macro_rules! multi_guard_methods {
     ($guard:ident) => {
         impl $guard {
-            /// Releases the locks and waits for the servers to say so: the releases go out
-            /// together.
+            /// Releases all locks and waits for the servers to confirm.
+            ///
+            /// Sends all releases before it waits for the first answer. Blocks for one response
+            /// time-out at most. One round trip to each server, at the same time.
             ///
             /// # Errors
-            /// [`is_lost`](crate::Error::is_lost) if a lease was lost before, of as many locks
-            /// as were needed. [`is_connection`](crate::Error::is_connection),
-            /// [`is_timeout`](crate::Error::is_timeout) or
-            /// [`is_pool_timeout`](crate::Error::is_pool_timeout) if nobody answered; the releases are
-            /// then sent again until the leases are over anyway.
+            /// - [`is_lost`](crate::Error::is_lost) if the guard was not valid any more: another
+            ///   holder may have worked at the same time.
+            /// - [`is_connection`](crate::Error::is_connection),
+            ///   [`is_timeout`](crate::Error::is_timeout) or
+            ///   [`is_pool_timeout`](crate::Error::is_pool_timeout) if a server that is needed did
+            ///   not answer. Its release is then repeated in the background until the lease has
+            ///   expired.
             pub fn unlock(self) -> Result<()> {
-                self.many.unlock()
+                self.holds.unlock()
             }
 
-            /// Does nothing while the leases are valid that are needed. No round trip.
+            /// Returns an error if the guard is no longer valid. Does not block, no round trip.
             ///
             /// # Errors
-            /// [`is_lost`](crate::Error::is_lost) once they are not; that is final.
+            /// [`is_lost`](crate::Error::is_lost) once too many leases are lost. This is final.
             pub fn check(&self) -> Result<()> {
-                self.many.check()
+                self.holds.check()
             }
 
-            /// Returns whether the leases are valid that are needed. No round trip. Once
-            /// false, always false.
+            /// Returns whether the guard is valid. Does not block, no round trip.
+            ///
+            /// Once false, always false.
             #[must_use = "a query changes nothing: use its answer"]
             pub fn is_held(&self) -> bool {
-                self.many.check().is_ok()
+                self.holds.check().is_ok()
             }
 
-            /// Returns how long they stay valid unless they are renewed. No round trip.
+            /// Returns how long the guard stays valid, or zero if it is lost.
+            ///
+            /// Does not block, no round trip. The value assumes that no renewal follows, and
+            /// includes a safety margin.
             #[must_use = "a query changes nothing: use its answer"]
             pub fn remaining(&self) -> Duration {
-                self.many.remaining()
+                self.holds.remaining()
             }
 
-            /// Blocks until a lease is lost that is needed (`true`), or for `timeout`
-            /// (`false`). No round trip; may be called from other threads.
+            /// Blocks until the guard is not valid, or for `timeout`; returns whether it is lost.
+            ///
+            /// No round trip. Can be called from another thread through a reference.
             #[must_use = "without the answer nobody knows whether the lease was lost: use it"]
             pub fn wait_lost(&self, timeout: Duration) -> bool {
-                wait_lost(&*self.many, clock::now() + timeout)
+                wait_lost(&*self.holds, clock::now() + timeout)
             }
 
-            /// Sets the leases anew to `lease`, and never shortens one: one round trip for
-            /// each lock, at the same time for those on different servers of a
-            /// [`RedLock`](crate::RedLock).
+            /// Sets every remaining lease to `lease`, unless it is longer already.
+            ///
+            /// Blocks until the servers answer, for one response time-out at most. One round trip
+            /// for each member of a [`MultiLock`](crate::MultiLock), one after the other; one
+            /// round trip to all servers of a [`RedLock`](crate::RedLock) at the same time.
             ///
             /// # Errors
-            /// Those of [`Guard::extend`](crate::Guard::extend): some leases may then have been
-            /// set anew, and others not.
+            /// Those of [`Guard::extend`](crate::Guard::extend). Some leases may then be extended
+            /// and others not.
             pub fn extend(&self, lease: Duration) -> Result<()> {
-                self.many.extend(lease)
+                self.holds.extend(lease)
             }
 
-            /// Keeps the locks without a guard, until `unlock()` of the lock that gave them. No
-            /// round trip.
+            /// Gives up the guard and keeps the locks. Does not block, no round trip.
+            ///
+            /// The locks stay held until `unlock()` of the lock that gave the guard. See
+            /// [`Guard::detach`](crate::Guard::detach).
             pub fn detach(self) {
-                self.many.detach();
+                self.holds.detach();
             }
 
-            /// The old name of [`detach`](Self::detach).
+            /// The former name of [`detach`](Self::detach).
             #[deprecated(note = "renamed to `detach`")]
             pub fn leak(self) {
                 self.detach();

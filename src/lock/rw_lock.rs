@@ -1,4 +1,6 @@
-//! A read-write lock: its two sides under one name.
+//! [`RwLock`]: the two sides of a read-write lock under one name.
+//!
+//! Each side is a [`Lock`] of its own kind. This file only forwards to them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,26 +12,25 @@ use crate::kind::read_write::{Read, Write};
 use crate::lock::guard::{Guard, OwnedGuard};
 use crate::lock::handle::Lock;
 
-/// A lock that many may hold for reading at once, or one for writing: Redisson's
-/// `RReadWriteLock`.
+/// A lock with many readers or one writer: Redisson's `RReadWriteLock`.
 ///
-/// A cheap handle, as a [`Lock`] is; each verb is that of one of its two sides, which are
-/// locks of their own ([`read_lock`](RwLock::read_lock), [`write_lock`](RwLock::write_lock))
-/// with all that a [`Lock`] can do.
+/// A cheap handle, as a [`Lock`] is. Each verb is a verb of one of its two sides,
+/// [`read_lock`](RwLock::read_lock) and [`write_lock`](RwLock::write_lock), which have all other
+/// methods of a [`Lock`].
 ///
-/// A thread that writes may read too, and goes on reading when it has ended writing. A thread
-/// that reads cannot write before it has ended reading:
-/// [`is_deadlock`](crate::Error::is_deadlock). Writers get no preference: readers who come
-/// all the time can keep them waiting.
+/// A thread that writes can also read, and can continue to read after it has released the write
+/// side. A thread that reads cannot write before it has released the read side: the verb returns
+/// [`is_deadlock`](crate::Error::is_deadlock). Writers have no preference: a steady stream of
+/// readers can keep a writer waiting.
 ///
 /// ```no_run
 /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
 /// let prices = client.rw_lock("prices");
 /// {
 ///     let _writing = prices.write()?;
-///     // ... nobody else reads or writes ...
+///     // ... no other reader or writer is here ...
 /// }
-/// let _reading = prices.read()?;      // others may read too
+/// let _reading = prices.read()?;          // together with other readers
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -45,23 +46,23 @@ impl RwLock {
         RwLock { read: Lock::new(Arc::clone(engine), name), write }
     }
 
-    /// Returns the reading side.
+    /// Returns the read side. No round trip.
     pub fn read_lock(&self) -> Lock<Read> {
         self.read.clone()
     }
 
-    /// Returns the writing side.
+    /// Returns the write side. No round trip.
     pub fn write_lock(&self) -> Lock<Write> {
         self.write.clone()
     }
 
-    /// Gives both sides a fixed lease; see [`Lock::with_lease`].
+    /// Sets a fixed lease for both sides. See [`Lock::with_lease`].
     #[must_use = "the lease belongs to the lock that is returned"]
     pub fn with_lease(self, lease: Duration) -> RwLock {
         RwLock { read: self.read.with_lease(lease), write: self.write.with_lease(lease) }
     }
 
-    /// Lets `token` end the waits of this lock's verbs.
+    /// Sets a token that ends the waits of both sides. See [`Lock::with_cancel`].
     #[must_use = "the token belongs to the lock that is returned"]
     pub fn with_cancel(self, token: &CancelToken) -> RwLock {
         RwLock { read: self.read.with_cancel(token), write: self.write.with_cancel(token) }
@@ -74,12 +75,15 @@ impl RwLock {
     }
 }
 
-/// The verbs of one side: those of its lock.
+/// The verbs of one side, which are those of its [`Lock`].
 macro_rules! side {
-    ($side:ident, $kind:ident, $what:literal, $lock:ident, $try:ident, $for:ident, $until:ident,
+    ($side:ident, $kind:ident, $verb:literal, $gerund:literal,
+     $lock:ident, $try:ident, $for:ident, $until:ident,
      $owned:ident, $try_owned:ident, $for_owned:ident, $until_owned:ident) => {
         impl RwLock {
-            #[doc = concat!("Blocks until this thread may ", $what, ": [`Lock::lock`].")]
+            #[doc = concat!("Blocks until this thread may ", $verb, ".")]
+            ///
+            /// Waits as [`Lock::lock`] does.
             ///
             /// # Errors
             /// Those of [`Lock::lock`].
@@ -87,15 +91,19 @@ macro_rules! side {
                 self.$side.lock()
             }
 
-            #[doc = concat!("May ", $what, ", if that is possible without waiting: [`Lock::try_lock`].")]
+            #[doc = concat!("Takes the lock for ", $gerund, " if that needs no waiting.")]
+            ///
+            /// Returns `None` if it does. See [`Lock::try_lock`].
             ///
             /// # Errors
-            /// Those of [`Lock::lock`].
+            /// Those of [`Lock::try_lock`].
             pub fn $try(&self) -> Result<Option<Guard<$kind>>> {
                 self.$side.try_lock()
             }
 
-            #[doc = concat!("Blocks until this thread may ", $what, ", or for `timeout`: [`Lock::try_lock_for`].")]
+            #[doc = concat!("Blocks until this thread may ", $verb, ", or for `timeout`.")]
+            ///
+            /// Then returns `None`. See [`Lock::try_lock_for`].
             ///
             /// # Errors
             /// Those of [`Lock::try_lock_for`].
@@ -103,15 +111,19 @@ macro_rules! side {
                 self.$side.try_lock_for(timeout)
             }
 
-            #[doc = concat!("Blocks until this thread may ", $what, ", or until `deadline`: [`Lock::try_lock_until`].")]
+            #[doc = concat!("Blocks until this thread may ", $verb, ", or until `deadline`.")]
+            ///
+            /// Then returns `None`. See [`Lock::try_lock_until`].
             ///
             /// # Errors
-            /// Those of [`Lock::try_lock_for`].
+            /// Those of [`Lock::try_lock_until`].
             pub fn $until(&self, deadline: Instant) -> Result<Option<Guard<$kind>>> {
                 self.$side.try_lock_until(deadline)
             }
 
-            #[doc = concat!("Blocks until it may ", $what, "; the guard can be sent: [`Lock::lock_owned`].")]
+            #[doc = concat!("Like `", stringify!($lock), "`, with a guard that can be sent.")]
+            ///
+            /// See [`Lock::lock_owned`].
             ///
             /// # Errors
             /// Those of [`Lock::lock_owned`].
@@ -119,15 +131,19 @@ macro_rules! side {
                 self.$side.lock_owned()
             }
 
-            #[doc = concat!("May ", $what, ", if that is possible without waiting; the guard can be sent: [`Lock::try_lock_owned`].")]
+            #[doc = concat!("Like `", stringify!($try), "`, with a guard that can be sent.")]
+            ///
+            /// See [`Lock::try_lock_owned`].
             ///
             /// # Errors
-            /// Those of [`Lock::lock`].
+            /// Those of [`Lock::try_lock_owned`].
             pub fn $try_owned(&self) -> Result<Option<OwnedGuard<$kind>>> {
                 self.$side.try_lock_owned()
             }
 
-            #[doc = concat!("Blocks until it may ", $what, ", or for `timeout`; the guard can be sent: [`Lock::try_lock_for_owned`].")]
+            #[doc = concat!("Like `", stringify!($for), "`, with a guard that can be sent.")]
+            ///
+            /// See [`Lock::try_lock_for_owned`].
             ///
             /// # Errors
             /// Those of [`Lock::try_lock_for_owned`].
@@ -135,10 +151,12 @@ macro_rules! side {
                 self.$side.try_lock_for_owned(timeout)
             }
 
-            #[doc = concat!("Blocks until it may ", $what, ", or until `deadline`; the guard can be sent: [`Lock::try_lock_until_owned`].")]
+            #[doc = concat!("Like `", stringify!($until), "`, with a guard that can be sent.")]
+            ///
+            /// See [`Lock::try_lock_until_owned`].
             ///
             /// # Errors
-            /// Those of [`Lock::try_lock_for_owned`].
+            /// Those of [`Lock::try_lock_until_owned`].
             pub fn $until_owned(&self, deadline: Instant) -> Result<Option<OwnedGuard<$kind>>> {
                 self.$side.try_lock_until_owned(deadline)
             }
@@ -146,29 +164,13 @@ macro_rules! side {
     };
 }
 
-side!(
-    read,
-    Read,
-    "read",
-    read,
-    try_read,
-    try_read_for,
-    try_read_until,
-    read_owned,
-    try_read_owned,
-    try_read_for_owned,
-    try_read_until_owned
-);
-side!(
-    write,
-    Write,
-    "write",
-    write,
-    try_write,
-    try_write_for,
-    try_write_until,
-    write_owned,
-    try_write_owned,
-    try_write_for_owned,
-    try_write_until_owned
-);
+side! {
+    read, Read, "read", "reading",
+    read, try_read, try_read_for, try_read_until,
+    read_owned, try_read_owned, try_read_for_owned, try_read_until_owned
+}
+side! {
+    write, Write, "write", "writing",
+    write, try_write, try_write_for, try_write_until,
+    write_owned, try_write_owned, try_write_for_owned, try_write_until_owned
+}
