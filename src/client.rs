@@ -1,4 +1,4 @@
-//! The door: a client and its locks.
+//! [`Client`], which makes locks; [`Builder::build`] and [`RedLock::new`], which need its engine.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,28 +13,35 @@ use crate::lock::red_lock::RedLock;
 use crate::lock::rw_lock::RwLock;
 use crate::topology::audit::AuditPolicy;
 
-/// A connection to the server that keeps the locks, and where locks are made.
+/// A client of one deployment of Redis, which makes locks.
 ///
-/// A cheap clone of one shared thing: connections, the watchdog and the listener.
-/// One per process and server is enough for any number of threads. Its clones, its
-/// locks and its guards keep it alive. When the last clone is dropped, it waits for
-/// releases that are still owed, one response time-out at most; locks and guards that
-/// live on go on working, and are renewed.
+/// A clone is cheap and shares connections, watchdog and listener. One client per process and
+/// deployment serves any number of threads. Clones, locks and guards keep the client running.
 ///
-/// Not for use in a forked child: with a client that was made before the fork, every call
-/// that needs the server is an error there. `is_held()` and re-entry report the parent's
-/// thread.
+/// Dropping the last clone waits for releases that are not sent yet, for one response time-out at
+/// most. Locks and guards that are left continue to work and are renewed.
+///
+/// A client cannot be used across a fork. In the child, every call that needs the server returns
+/// [`is_configuration`](Error::is_configuration), and [`is_held`](Lock::is_held) and nested calls
+/// report the holds of the parent's thread. Make a new client after the fork.
+///
+/// ```no_run
+/// let client = leasehold::Client::open("redis://127.0.0.1/")?;
+/// let guard = client.lock("orders:42").lock()?;
+/// guard.unlock()?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Clone)]
 #[must_use = "a client that is dropped at once ends its connections at once"]
 pub struct Client {
     engine: Arc<Engine>,
-    door: Arc<LastHandle>,
+    last_clone: Arc<LastClone>,
 }
 
-/// Shared by the clones of a client, but not by what it made.
-struct LastHandle(Arc<Engine>);
+/// Shared by the clones of a client, and not by its locks and guards. Dropped with the last clone.
+struct LastClone(Arc<Engine>);
 
-impl Drop for LastHandle {
+impl Drop for LastClone {
     fn drop(&mut self) {
         self.0.flush();
     }
@@ -43,94 +50,114 @@ impl Drop for LastHandle {
 impl Client {
     /// Connects to one server, with default settings.
     ///
-    /// Blocks for one connect and one response time-out at most. For the forms of
-    /// the URL see [`Builder::single`].
+    /// Blocks for one connect time-out and one response time-out at most. [`Builder::single`]
+    /// describes the URL.
     ///
     /// # Errors
-    /// [`is_configuration`](crate::Error::is_configuration) for a URL that cannot be
-    /// used; [`is_connection`](crate::Error::is_connection) if the server cannot be
-    /// reached or does not speak the protocol; [`is_timeout`](crate::Error::is_timeout) if it
-    /// does not answer in time; [`is_server`](crate::Error::is_server) if it
-    /// refuses the user, the password or the protocol.
+    /// - [`is_configuration`](Error::is_configuration) if the URL cannot be used.
+    /// - [`is_connection`](Error::is_connection) if the server cannot be reached or does not speak
+    ///   the protocol.
+    /// - [`is_timeout`](Error::is_timeout) if the server does not answer in time.
+    /// - [`is_server`](Error::is_server) if the server refuses the user, the password or the
+    ///   protocol.
+    ///
+    /// ```no_run
+    /// let client = leasehold::Client::open("redis://127.0.0.1:6379/")?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     pub fn open(url: impl AsRef<str>) -> Result<Client> {
         Client::builder().single(url.as_ref()).build()
     }
 
-    /// Returns a builder for a client with other settings.
+    /// Returns a [`Builder`] with default settings.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
     fn start(settings: Builder, lazily: bool) -> Result<Client> {
         let engine = Engine::start(settings, lazily)?;
-        let door = Arc::new(LastHandle(Arc::clone(&engine)));
-        Ok(Client { engine, door })
+        let last_clone = Arc::new(LastClone(Arc::clone(&engine)));
+        Ok(Client { engine, last_clone })
     }
 
-    /// Does nothing while the servers answer: a readiness probe. One round trip.
+    /// Checks that the servers answer: a readiness probe.
     ///
-    /// Connects if there is no connection. With Sentinel the master is asked, with a cluster all
-    /// nodes that serve slots, at the same time. A server that refuses the command for want of a
-    /// right (`+ping`) has answered.
+    /// Blocks for one response time-out at most. One round trip; connects first if there is no
+    /// connection. With Sentinel it asks the master, with a cluster all nodes that serve slots, at
+    /// the same time. A server that refuses the command for lack of permission (`+ping`) counts as
+    /// ready.
     ///
     /// # Errors
-    /// [`is_connection`](crate::Error::is_connection),
-    /// [`is_timeout`](crate::Error::is_timeout) or
-    /// [`is_pool_timeout`](crate::Error::is_pool_timeout) if a server does not answer;
-    /// [`is_server`](crate::Error::is_server) if it refuses, for instance while it loads its data;
-    /// [`is_closed`](crate::Error::is_closed) after [`close`](Client::close).
+    /// - [`is_connection`](Error::is_connection), [`is_timeout`](Error::is_timeout) or
+    ///   [`is_pool_timeout`](Error::is_pool_timeout) if a server does not answer.
+    /// - [`is_server`](Error::is_server) if a server refuses, for instance while it loads its data.
+    /// - [`is_closed`](Error::is_closed) after [`close`](Client::close).
     pub fn ping(&self) -> Result<()> {
         self.engine.ping()
     }
 
-    /// Returns the re-entrant lock of that name: no round trip.
+    /// Returns the re-entrant lock with this name. No round trip.
     ///
-    /// The name is the key in Redis, behind the client's
-    /// [prefix](Builder::name_prefix), and shared with Redisson's `getLock(name)`. It
-    /// must not be empty; braces in it must be a hash tag, as in `"a{b}c"`.
+    /// The name, after the client's [prefix](Builder::name_prefix), is the key in Redis. The lock
+    /// is the same as Redisson's `getLock(name)`.
+    ///
+    /// # Errors
+    /// Does not fail itself. The verbs return [`is_invalid_name`](Error::is_invalid_name) if the
+    /// name is empty or longer than 512 MiB, or has braces that are no hash tag (as in `"a{b}c"`).
     pub fn lock(&self, name: impl Into<String>) -> Lock {
         Lock::new(Arc::clone(&self.engine), name.into())
     }
 
-    /// Returns the lock of that name that is granted in the order in which it was asked
-    /// for, by threads, processes and languages: no round trip. Redisson's `getFairLock`.
+    /// Returns the lock with this name that is granted in the order of arrival. No round trip.
+    ///
+    /// Redisson's `getFairLock`. See [`FairLock`].
     pub fn fair_lock(&self, name: impl Into<String>) -> FairLock {
         Lock::new(Arc::clone(&self.engine), name.into())
     }
 
-    /// Returns the lock of that name whose guards have a [fencing token](crate::Guard::token): no
-    /// round trip. Redisson's `getFencedLock`.
+    /// Returns the lock with this name whose guards have a fencing token. No round trip.
+    ///
+    /// Redisson's `getFencedLock`. See [`FencedLock`].
     pub fn fenced_lock(&self, name: impl Into<String>) -> FencedLock {
         Lock::new(Arc::clone(&self.engine), name.into())
     }
 
-    /// Returns the lock of that name that many may hold for reading, or one for writing: no
-    /// round trip. Redisson's `getReadWriteLock`.
+    /// Returns the lock with this name for many readers or one writer. No round trip.
+    ///
+    /// Redisson's `getReadWriteLock`. See [`RwLock`].
     pub fn rw_lock(&self, name: impl Into<String>) -> RwLock {
         RwLock::new(&self.engine, name.into())
     }
 
-    /// Returns the lock of that name for which callers wait by asking again and again: no
-    /// round trip. Redisson's `getSpinLock`.
+    /// Returns the lock with this name whose waiters poll. No round trip.
+    ///
+    /// Redisson's `getSpinLock`. See [`SpinLock`].
     pub fn spin_lock(&self, name: impl Into<String>) -> SpinLock {
         Lock::new(Arc::clone(&self.engine), name.into())
     }
 
-    /// Returns the identity of this client, which stands before the colon in the
-    /// owner fields of its holds.
+    /// Returns the id of this client, the first part of the owner fields of its holds.
+    ///
+    /// An owner field is `<client id>:<hold number>`.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn id(&self) -> Uuid {
         self.engine.id
     }
 
-    /// Ends all waits through this client and its clones, ends renewals, sends the
-    /// releases that are owed, and ends the client's threads.
+    /// Closes the client and all its clones: ends its waits, renewals and threads.
     ///
-    /// Blocks until that is done, two response time-outs at most. Callers that wait
-    /// get [`is_closed`](crate::Error::is_closed), and so does every later attempt.
-    /// Guards stay valid to the end of their leases; dropping them still releases.
-    /// Closing again does nothing. The thread of [`Events`](crate::Events) ends when
-    /// the last guard and lock are dropped.
+    /// Blocks until the queued releases are sent and the threads have ended, for two response
+    /// time-outs at most. Waiting calls, and all later attempts to acquire, return
+    /// [`is_closed`](Error::is_closed). Guards stay valid until the end of their leases, and
+    /// dropping them still releases the lock. A second call does nothing. The thread of
+    /// [`Events`](crate::Events) ends when the last guard and lock are dropped.
+    ///
+    /// ```
+    /// # let client = leasehold::Client::builder().single("redis://127.0.0.1:1/").build_lazily()?;
+    /// client.close();
+    /// assert!(client.lock("orders:42").lock().is_err_and(|error| error.is_closed()));
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     pub fn close(&self) {
         self.engine.close();
     }
@@ -138,14 +165,15 @@ impl Client {
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let clones = Arc::strong_count(&self.door);
+        let clones = Arc::strong_count(&self.last_clone);
         f.debug_struct("Client").field("id", &self.id()).field("clones", &clones).finish()
     }
 }
 
 impl RedLock {
-    /// Makes the lock of that name on the servers of these clients, which are independent of
-    /// each other: no round trip. An odd number of them, three or five, is best.
+    /// Returns the lock with this name on the servers of these clients. No round trip.
+    ///
+    /// The servers must be independent of each other. Use an odd number of them: three or five.
     pub fn new(clients: impl IntoIterator<Item = Client>, name: impl Into<String>) -> RedLock {
         let engines = clients.into_iter().map(|client| Arc::clone(&client.engine)).collect();
         RedLock::over(engines, name.into())
@@ -153,29 +181,37 @@ impl RedLock {
 }
 
 impl Builder {
-    /// Connects, and starts the client's threads.
+    /// Connects to the servers and starts the threads of the client.
+    ///
+    /// Blocks as [`Client::open`] does. With Sentinel or a cluster, blocks for a few connect and
+    /// response time-outs for each server that is asked, at most.
     ///
     /// # Errors
-    /// Those of [`Client::open`], and
-    /// [`is_configuration`](crate::Error::is_configuration) for settings out of
-    /// bounds.
+    /// Those of [`Client::open`], and [`is_configuration`](Error::is_configuration) if a setting is
+    /// out of bounds or the audit finds a fault under [`AuditPolicy::Refuse`].
+    ///
+    /// ```no_run
+    /// let client = leasehold::Client::builder()
+    ///     .cluster(["redis://10.0.0.1:7000/", "redis://10.0.0.2:7000/"])
+    ///     .build()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     pub fn build(self) -> Result<Client> {
         Client::start(self, false)
     }
 
-    /// Starts the client's threads without a connection: the first call connects. For a service
-    /// that may start before Redis does.
+    /// Starts the threads of the client and leaves connecting to the first call.
     ///
-    /// Speaks with no server. Until one can be reached every call fails as any call without an
-    /// answer does, with [`is_connection`](crate::Error::is_connection) or
-    /// [`is_timeout`](crate::Error::is_timeout), and the next call tries again.
-    /// [`Client::ping`] says whether it would succeed. With a cluster the first call that reaches
-    /// a node also learns of the others. The look at how the servers are set up
-    /// ([`audit`](Builder::audit_policy)) comes when leases are first renewed.
+    /// For a service that may start before Redis does. Does not block. Until a server can be
+    /// reached, calls return [`is_connection`](Error::is_connection) or
+    /// [`is_timeout`](Error::is_timeout), and the next call tries again; [`Client::ping`] tells
+    /// whether it would succeed. With a cluster, the first call that reaches a node also discovers
+    /// the other nodes. The [audit](Builder::audit_policy) of the servers runs when leases are
+    /// first renewed.
     ///
     /// # Errors
-    /// [`is_configuration`](crate::Error::is_configuration) for a URL or settings that cannot be
-    /// used, and for [`AuditPolicy::Refuse`](crate::AuditPolicy::Refuse), which needs a server.
+    /// [`is_configuration`](Error::is_configuration) if the URL or a setting cannot be used, and
+    /// for [`AuditPolicy::Refuse`], which needs a server.
     ///
     /// ```
     /// let client = leasehold::Client::builder().single("redis://127.0.0.1:1/").build_lazily()?;
@@ -185,7 +221,7 @@ impl Builder {
     pub fn build_lazily(self) -> Result<Client> {
         match self.audit_policy {
             AuditPolicy::Refuse => Err(Error::configuration(
-                "a client that is built lazily cannot refuse a server: it has seen none",
+                "a client that is built lazily cannot refuse a server: use build()",
             )),
             AuditPolicy::Ignore | AuditPolicy::Report => Client::start(self, true),
         }

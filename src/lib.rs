@@ -1,79 +1,107 @@
-//! Distributed locks for blocking Rust: OS threads, no async runtime, Redis underneath,
-//! and Redisson's bytes on the wire.
+//! Distributed locks for blocking Rust: OS threads, no async runtime, a Redis server.
 //!
-//! A short tour:
+//! Locks have the data format of [Redisson](https://redisson.org), so Rust and Java services
+//! exclude each other.
 //!
-//! **A lock is a name.** A [`Client`] connects once and is shared by all threads;
-//! [`Client::lock`] makes a cheap handle. Everybody who locks the same name excludes
-//! each other: threads, processes, machines, and Java services that use Redisson.
+//! A lock is a name. A [`Client`] connects once and is shared by all threads of a process.
+//! [`Client::lock`] returns a [`Lock`], a cheap handle. All handles with one name exclude each
+//! other: in all threads, in all processes, on all machines.
 //!
 //! ```no_run
 //! let client = leasehold::Client::open("redis://127.0.0.1/")?;
 //! let lock = client.lock("orders:42");
 //! {
-//!     let _guard = lock.lock()?;      // blocks until it is ours
-//!     // ... what must not be done twice at once ...
-//! }                                   // dropped: released, without waiting
+//!     let _guard = lock.lock()?;          // blocks until this thread holds the lock
+//!     // ... work that must not run twice at once ...
+//! }                                       // releases the lock, without waiting
 //! # Ok::<(), leasehold::Error>(())
 //! ```
 //!
-//! **Waiting has an end, if you want one.** [`Lock::try_lock`] asks once,
-//! [`Lock::try_lock_for`] and [`Lock::try_lock_until`] give up, a [`CancelToken`] ends a
-//! wait from another thread. Not getting the lock is `Ok(None)`, no error.
+//! # Waiting
+//!
+//! [`Lock::lock`] waits without a limit, [`Lock::try_lock`] does not wait, and
+//! [`Lock::try_lock_for`] and [`Lock::try_lock_until`] wait for a limited time. A [`CancelToken`]
+//! ends a wait from another thread. A lock that is held elsewhere is `Ok(None)` and not an error.
 //!
 //! ```no_run
 //! # use std::time::Duration;
-//! # let lock = leasehold::Client::open("redis://127.0.0.1/")?.lock("a");
+//! # let lock = leasehold::Client::open("redis://127.0.0.1/")?.lock("orders:42");
 //! match lock.try_lock_for(Duration::from_secs(2))? {
-//!     Some(guard) => guard.unlock()?, // waits for the server to say so
-//!     None => println!("somebody else is at it"),
+//!     Some(guard) => guard.unlock()?,     // releases, and waits for the server to confirm
+//!     None => println!("another caller holds the lock"),
 //! }
 //! # Ok::<(), leasehold::Error>(())
 //! ```
 //!
-//! **A hold is a lease.** The server keeps the lock for a while; the watchdog renews
-//! that until the guard is dropped, so the lock of a process that dies is free soon.
-//! [`Lock::with_lease`] gives a fixed lease instead. A lease can be lost: the server was
-//! unreachable for too long, the process was stopped, somebody deleted the key. Then
-//! [`Guard::check`] is an error, at once and for good, without asking the server:
+//! # Leases
+//!
+//! A hold is a lease: the server keeps the lock for a limited time. The watchdog of the client
+//! renews the lease until the guard is dropped, so the lock of a process that dies is free soon.
+//! [`Lock::with_lease`] sets a fixed lease instead.
+//!
+//! A lease can be lost: the server was unreachable for too long, the process was stopped, or an
+//! operator deleted the key. [`Guard::check`] then returns an error. It compares the deadline of
+//! the lease with the clock and makes no round trip, so call it before each step that counts:
 //!
 //! ```no_run
 //! # fn write_result() {}
-//! # let lock = leasehold::Client::open("redis://127.0.0.1/")?.lock("a");
+//! # let lock = leasehold::Client::open("redis://127.0.0.1/")?.lock("orders:42");
 //! let guard = lock.lock()?;
 //! // ... long work ...
-//! guard.check()?;                     // still ours?
+//! guard.check()?;                         // an error if the lease is lost
 //! write_result();
 //! # Ok::<(), leasehold::Error>(())
 //! ```
 //!
-//! **What it promises.** While [`Guard::is_held`] is true no other hold on the lock is
-//! valid, provided that the server's clock does not step forward, the client's clock counts
-//! all time (the pause of a virtual machine may not count), no write that the server
-//! acknowledged is lost (in a fail-over, a restart without data, an eviction), and
-//! nobody deletes the key. A guard never says held past its own deadline, which is
-//! reckoned from before its question was sent, on a clock that goes on while the
-//! machine sleeps. No lock with a lease can keep your code from being paused *after*
-//! its last check; what must not be harmed even then has to refuse stale writers
-//! itself.
+//! # Guarantees
 //!
-//! **More kinds.** [`FencedLock`] gives tokens by which a stale holder is recognised, [`FairLock`] keeps
-//! the order, [`RwLock`] lets readers share, [`SpinLock`] subscribes to nothing, [`MultiLock`] takes
-//! several or none, [`RedLock`] lives on most of several servers, and
-//! [`with_holder`](Lock::with_holder) gives a lock to a name instead of a thread. All have the same verbs
-//! and guards.
+//! While [`Guard::is_held`] returns true, no other hold on the lock is valid, provided that
+//! - the clock of the server does not step forward;
+//! - the clock of the client counts all time (the pause of a virtual machine may not count);
+//! - no write that the server acknowledged is lost in a fail-over, in a restart without data or by
+//!   eviction;
+//! - nobody deletes the key.
 //!
-//! **Guards of threads and guards that travel.** A [`Guard`] belongs to its thread, which
-//! may lock again: that is counted in memory. An [`OwnedGuard`]
-//! ([`Lock::lock_owned`]) can be sent to another thread and dropped there.
+//! A guard never reports a valid lease after its own deadline. The deadline counts from the moment
+//! before the command was sent, on a clock that continues while the machine sleeps.
 //!
-//! **Errors** are one type with predicates, [`Error`], which has a table of what they mean. The first question of a call fails
-//! if no server answers; a caller that waits already waits through outages.
+//! No lock with a lease can prevent a pause of your program *after* its last check. A resource that
+//! must not be harmed even then has to refuse stale writers itself, by the token of a
+//! [`FencedLock`].
 //!
-//! **What happens** can be told to an implementation of [`Events`], and is written to the
-//! [`log`](https://docs.rs/log) facade.
+//! # Kinds
 //!
-//! Features: `tls` for `rediss://` addresses.
+//! | kind | made by | property |
+//! | --- | --- | --- |
+//! | [`Lock`] | [`Client::lock`] | the plain lock |
+//! | [`FencedLock`] | [`Client::fenced_lock`] | its guards carry a token that identifies stale holders |
+//! | [`FairLock`] | [`Client::fair_lock`] | granted in the order of arrival |
+//! | [`RwLock`] | [`Client::rw_lock`] | many readers or one writer |
+//! | [`SpinLock`] | [`Client::spin_lock`] | no subscription: waiters poll |
+//! | [`MultiLock`] | [`MultiLock::new`] | several locks, or none |
+//! | [`RedLock`] | [`RedLock::new`] | held on a majority of several servers |
+//! | named holder | [`Lock::with_holder`] | held by a name, such as that of a job, instead of a thread |
+//!
+//! All kinds have the same verbs and guards.
+//!
+//! # Threads
+//!
+//! A [`Guard`] belongs to its thread. The thread can lock again; nested guards are counted in
+//! memory. An [`OwnedGuard`], from [`Lock::lock_owned`], can be sent to another thread and dropped
+//! there.
+//!
+//! # Errors and events
+//!
+//! [`Error`] is the only error type. Its documentation has a table of its predicates. The first
+//! request of a call fails if no server answers; a call that already waits for the lock waits
+//! through outages.
+//!
+//! An implementation of [`Events`] is told about grants, waits, releases, renewals and losses. The
+//! [`log`](https://docs.rs/log) facade gets losses, failures and reconnections.
+//!
+//! # Features
+//!
+//! - `tls`: `rediss://` URLs, by rustls.
 #![forbid(unsafe_code)]
 
 mod acquire;
@@ -110,13 +138,12 @@ pub use lock::rw_lock::RwLock;
 pub use topology::audit::AuditPolicy;
 pub use uuid::Uuid;
 
-/// The README's example compiles.
+/// Compiles the examples of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// Whose results are not to be dropped: each statement is an error under `unused_must_use`, and
-/// none if its value is used.
+/// Calls with a `#[must_use]` result: an error under `unused_must_use`, unless the value is used.
 #[cfg(doctest)]
 mod must_use {
     macro_rules! warns {
