@@ -1,4 +1,4 @@
-//! What the README says of this crate, held against the crate.
+//! Checks the README, DESIGN.md and docs/ against the code.
 
 mod support;
 
@@ -23,17 +23,23 @@ fn source(name: &str) -> String {
     fs::read_to_string(path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// The README outside its blocks of code.
+/// Returns the README without its code blocks.
 fn prose() -> String {
     README.split("```").step_by(2).collect()
 }
 
-/// What stands in backticks in the prose.
+/// Returns the code spans of the README's prose.
 fn spans() -> Vec<String> {
-    prose().split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    spans_of(README)
 }
 
-/// The table of settings: name and default.
+/// Returns the code spans of a document, without its code blocks.
+fn spans_of(document: &str) -> Vec<String> {
+    let prose: String = document.split("```").step_by(2).collect();
+    prose.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// Returns the table of settings: name and default.
 fn settings() -> BTreeMap<String, String> {
     let table = README.lines().skip_while(|line| !line.starts_with("| setting | default |"));
     let rows = table.skip(2).take_while(|line| line.starts_with('|'));
@@ -48,7 +54,7 @@ fn settings() -> BTreeMap<String, String> {
     settings
 }
 
-/// The fields of a builder with nothing set, as its `Debug` shows them.
+/// Returns the fields of a default builder, as its `Debug` output shows them.
 fn defaults() -> BTreeMap<String, String> {
     let shown = format!("{:?}", Client::builder());
     let fields = shown.strip_prefix("Builder { ").and_then(|rest| rest.strip_suffix(" }"));
@@ -64,15 +70,15 @@ fn defaults() -> BTreeMap<String, String> {
 }
 
 #[test]
-fn the_table_of_settings_has_the_defaults() {
+fn the_settings_table_states_the_defaults() {
     let mut defaults = defaults();
-    // Have no default, and say so in the docs of their setters.
+    // The docs of these setters say that they have no default.
     assert_eq!(defaults.remove("server").as_deref(), Some("None"));
     assert_eq!(defaults.remove("events").as_deref(), Some("false"));
     assert_eq!(settings(), defaults, "README against Client::builder()");
 }
 
-/// The docs of a setter.
+/// Returns the documentation of a setter.
 fn docs_of(setter: &str) -> String {
     let config = source("src/config/mod.rs");
     let (before, _) = config
@@ -98,14 +104,14 @@ fn every_setter_states_its_default() {
     }
 }
 
-/// `30s` as prose has it: `30 s`.
+/// Turns `30s` into `30 s`, the form of prose.
 fn spaced(span: &str) -> String {
     let unit = span.find(char::is_alphabetic).expect("a span has a unit");
     format!("{} {}", &span[..unit], &span[unit..])
 }
 
 #[test]
-fn figures_in_the_prose_are_the_defaults() {
+fn figures_in_the_prose_equal_the_defaults() {
     let settings = settings();
     let prose = prose().replace('\n', " ");
     for (before, setting) in
@@ -120,7 +126,7 @@ fn figures_in_the_prose_are_the_defaults() {
 }
 
 #[test]
-fn the_shortest_lease_is_the_one_that_is_named() {
+fn the_shortest_lease_is_as_documented() {
     let (_, rest) = README.split_once("Leases are at least ").expect("the README says how long");
     let millis = rest.split_once(" ms").and_then(|(figure, _)| figure.parse().ok());
     let shortest = Duration::from_millis(millis.expect("a number of ms"));
@@ -135,7 +141,7 @@ fn the_shortest_lease_is_the_one_that_is_named() {
 }
 
 #[test]
-fn the_oldest_rust_is_the_manifests() {
+fn the_oldest_rust_version_is_that_of_the_manifest() {
     let (_, rest) = prose()
         .split_once("\nRust ")
         .map(|(a, b)| (a.to_owned(), b.to_owned()))
@@ -145,7 +151,7 @@ fn the_oldest_rust_is_the_manifests() {
 }
 
 #[test]
-fn files_that_are_named_exist() {
+fn files_named_in_the_readme_exist() {
     let links = README.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     let links = links.filter(|target| !target.contains("://")).map(str::to_owned);
     let words = README.split(|sign: char| sign.is_whitespace() || "`()[],;".contains(sign));
@@ -160,7 +166,7 @@ fn files_that_are_named_exist() {
     }
 }
 
-/// `cargo run --example one`, `two`, ... up to the end of the sentence.
+/// Returns the names after `cargo run --example`, up to the end of the sentence.
 fn examples_named() -> BTreeSet<String> {
     let prose = prose();
     let (_, rest) = prose.split_once("`cargo run --example ").expect("the README names examples");
@@ -171,7 +177,7 @@ fn examples_named() -> BTreeSet<String> {
 }
 
 #[test]
-fn the_examples_are_those_that_are_named() {
+fn the_readme_names_all_examples() {
     let mut examples = BTreeSet::new();
     for entry in fs::read_dir(path("examples")).expect("there are examples") {
         let path = entry.expect("the folder can be listed").path();
@@ -179,14 +185,14 @@ fn the_examples_are_those_that_are_named() {
             examples.insert(path.file_stem().expect("a name").to_string_lossy().into_owned());
         }
     }
-    // Has a script, which is what the README names.
+    // The README names its script instead.
     assert!(examples.remove("demo"), "there is no examples/demo");
     assert!(source("script/demo").contains("--example demo"), "script/demo runs the demo");
     assert_eq!(examples_named(), examples, "README against examples/");
 }
 
 #[test]
-fn the_features_are_those_that_are_named() {
+fn the_readme_names_all_features() {
     let prose = prose();
     let (_, rest) = prose.split_once("Features: ").expect("the README names features");
     let paragraph = rest.split("\n\n").next().unwrap_or_default();
@@ -201,35 +207,32 @@ fn the_features_are_those_that_are_named() {
     assert!(unnamed.is_empty(), "the README does not name the features {unnamed:?}");
 }
 
-/// What it calls is there: methods with brackets, of any type.
+/// A code span with parentheses is a method of any type.
 #[test]
-fn the_methods_that_are_named_exist() {
-    let sources: String = fs::read_dir(path("src"))
-        .expect("there are sources")
-        .filter_map(|entry| fs::read_to_string(entry.ok()?.path()).ok())
-        .collect();
+fn methods_named_in_the_readme_exist() {
+    let sources: String = files_in("src").iter().map(|name| source(name)).collect();
     let named = spans().into_iter().filter_map(|span| span.strip_suffix("()").map(str::to_owned));
     let named: BTreeSet<String> = named.collect();
     assert!(named.contains("is_held"), "found only {named:?}");
     for name in named {
-        assert!(sources.contains(&format!("pub fn {name}(")), "{name}() is no method");
+        assert!(sources.contains(&format!("pub fn {name}(")), "there is no method {name}()");
     }
 }
 
-/// The example of the README is compiled as a test of the documentation.
+/// The README's example is compiled with the documentation tests.
 #[test]
-fn the_example_is_compiled() {
+fn the_readme_example_is_compiled() {
     let lib = source("src/lib.rs");
     let included = "#[cfg(doctest)]\n#[doc = include_str!(\"../README.md\")]\n";
     assert!(lib.contains(included), "src/lib.rs includes the README in its doc tests");
     let opened: Vec<&str> = README.lines().filter(|line| line.starts_with("```rust")).collect();
     assert!(!opened.is_empty(), "the README has an example");
     assert!(!opened.contains(&"```rust,ignore"), "the example is compiled: {opened:?}");
-    // Compiled, but not run: there may be no server at that address.
+    // The example is not run, because its address may have no server.
     assert!(opened.iter().all(|line| *line == "```rust,no_run"), "{opened:?} would be run");
 }
 
-/// The files of the package.
+/// Returns the files of the package.
 fn packaged() -> BTreeSet<String> {
     let mut list = Command::new(env!("CARGO"));
     list.args(["package", "--list", "--allow-dirty", "--offline"]).current_dir(path(""));
@@ -239,20 +242,22 @@ fn packaged() -> BTreeSet<String> {
 }
 
 #[test]
-fn the_package_has_what_a_user_needs_and_no_tests() {
+fn the_package_has_sources_and_documents_but_no_tests() {
     let packaged = packaged();
-    for name in ["src/lib.rs", "lua/plain_acquire.lua", "examples/try_for.rs", "LICENSE"] {
+    let needed = ["src/lib.rs", "lua/plain_acquire.lua", "examples/try_for.rs", "LICENSE"];
+    for name in needed {
         assert!(packaged.contains(name), "{name} is not in {packaged:?}");
     }
-    let folders = ["tests/", "script/", "benches/", "docs/", ".ci/"];
+    let folders = ["tests/", "script/", "benches/", "docs/bench/", ".ci/"];
     let shipped = |name: &&String| folders.iter().any(|folder| name.starts_with(folder));
     assert_eq!(packaged.iter().find(shipped), None);
-    let sources = || files_in("src").into_iter().chain(files_in("lua")).chain(files_in("examples"));
-    let missing: Vec<_> = sources().filter(|name| !packaged.contains(name)).collect();
+    let sources = files_in("src").into_iter().chain(files_in("lua")).chain(files_in("examples"));
+    let expected = sources.chain(documents().into_iter().filter(|name| !name.contains("bench")));
+    let missing: Vec<_> = expected.filter(|name| !packaged.contains(name)).collect();
     assert!(missing.is_empty(), "not in the package: {missing:?}");
 }
 
-/// All files below a folder, by their paths from the root.
+/// Returns all files below a folder, by their paths from the root.
 fn files_in(folder: &str) -> Vec<String> {
     let mut files = Vec::new();
     for entry in fs::read_dir(path(folder)).expect("a folder") {
@@ -265,9 +270,9 @@ fn files_in(folder: &str) -> Vec<String> {
     files
 }
 
-/// The registry shows the README by itself: a relative link would lead nowhere.
+/// The registry shows the README alone, where a relative link leads nowhere.
 #[test]
-fn links_and_images_survive_on_the_registry_page() {
+fn links_and_images_work_on_the_registry_page() {
     let packaged = packaged();
     let links: Vec<_> = README.split("](").skip(1).filter_map(|it| it.split(')').next()).collect();
     assert!(links.len() > 3, "found only {links:?}");
@@ -280,8 +285,94 @@ fn links_and_images_survive_on_the_registry_page() {
     assert!(!README.contains("<img") && !README.contains("!["), "an image needs an address");
 }
 
+/// Returns the documents beside the README, without the report that script/bench writes.
+fn documents() -> Vec<String> {
+    let docs = files_in("docs").into_iter().filter(|name| name.ends_with(".md"));
+    let docs = docs.filter(|name| name != "docs/bench/README.md");
+    docs.chain(["DESIGN.md".to_owned()]).collect()
+}
+
+/// Paths may leave out `src/`, `lua/` or `docs/bench/`; `NAME` stands for a new file.
 #[test]
-fn the_readme_says_where_its_commands_are() {
+fn files_named_in_the_documents_exist() {
+    let mut checked = 0;
+    for document in documents() {
+        let is_file = |span: &String| {
+            let ends = [".rs", ".lua", ".md", ".c", ".toml"].iter().any(|end| span.ends_with(end));
+            let starts = ["script/", "tests/"].iter().any(|start| span.starts_with(start));
+            (ends || starts) && !span.contains("NAME")
+        };
+        for span in spans_of(&source(&document)).iter().filter(|span| is_file(span)) {
+            let name = span.split(' ').next().unwrap_or_default();
+            let places = ["", "src/", "lua/", "docs/bench/"];
+            let found = places.iter().any(|place| path(&format!("{place}{name}")).exists());
+            assert!(found, "{document} names {name}");
+            checked += 1;
+        }
+    }
+    assert!(checked > 50, "found only {checked} names of files");
+}
+
+/// The last column of DESIGN's glossary names a type for most terms.
+#[test]
+fn types_of_the_glossary_exist() {
+    let design = source("DESIGN.md");
+    let sources: String = files_in("src").iter().map(|name| source(name)).collect();
+    let (_, table) = design.split_once("| term | meaning | type |\n").expect("a glossary");
+    let rows: Vec<&str> = table.lines().skip(1).take_while(|line| line.starts_with('|')).collect();
+    assert!(rows.len() >= 15, "{} terms", rows.len());
+    for row in rows {
+        let last = row.trim_end_matches(['|', ' ']).rsplit(" | ").next().unwrap_or_default();
+        let Some(name) = last.strip_prefix('`').and_then(|rest| rest.strip_suffix('`')) else {
+            continue;
+        };
+        let is_defined = ["struct", "enum", "trait"].iter().any(|word| {
+            let mut after = sources.split(&format!("{word} {name}")).skip(1);
+            after.any(|rest| !rest.starts_with(|sign: char| sign.is_alphanumeric()))
+        });
+        assert!(is_defined, "there is no type {name}");
+    }
+}
+
+#[test]
+fn the_table_of_promises_names_all_test_files() {
+    let testing = source("docs/testing.md");
+    let tests = files_in("tests").into_iter().filter(|name| name.matches('/').count() == 1);
+    let unnamed: Vec<_> = tests.filter(|name| !testing.contains(name.as_str())).collect();
+    assert!(unnamed.is_empty(), "docs/testing.md does not name {unnamed:?}");
+}
+
+/// The benchmark table is copied from the report, one column per section.
+#[test]
+fn benchmark_figures_are_those_of_the_report() {
+    let contenders = [
+        ("leasehold, lock and drop", "leasehold-drop"),
+        ("leasehold, lock and `unlock()`", "leasehold-unlock"),
+        ("bare redis crate", "floor"),
+        ("rslock (tokio)", "rslock"),
+        ("redsync (Go)", "redsync"),
+        ("rueidislock (Go)", "rueidislock"),
+        ("Redisson (Java)", "redisson"),
+    ];
+    let report = source("docs/bench/README.md");
+    let figure = |threads: &str, contender: &str| {
+        let section = format!("### Uncontended, {threads}(s), TCP\n");
+        let (_, rows) = report.split_once(&section).expect("the report has the section");
+        let row = rows.lines().find(|row| row.starts_with(&format!("| {contender} ")));
+        let cells: Vec<&str> = row.expect("the contender has a row").split('|').collect();
+        cells[2].split_whitespace().next().expect("a ratio").to_owned()
+    };
+    let (_, table) = README.split_once("| | 1 thread | 8 threads |").expect("a benchmark table");
+    let rows: Vec<&str> = table.lines().skip(2).take_while(|line| line.starts_with('|')).collect();
+    assert_eq!(rows.len(), contenders.len(), "{rows:?}");
+    for (row, (label, contender)) in rows.into_iter().zip(contenders) {
+        let figures = ["1 thread", "8 thread", "64 thread"].map(|it| figure(it, contender));
+        assert_eq!(row, format!("| {label} | {} |", figures.join(" | ")));
+    }
+}
+
+#[test]
+fn the_readme_says_where_its_scripts_are() {
     let (before, _) =
         README.split_once("```sh\nscript/demo").expect("the README shows script/demo");
     let paragraph = before.trim_end().rsplit("\n\n").next().unwrap_or_default();
@@ -290,21 +381,21 @@ fn the_readme_says_where_its_commands_are() {
 }
 
 #[test]
-fn code_for_single_platforms_stands_in_one_file() {
+fn one_file_has_the_platform_specific_code() {
     let marks = ["target_os", "cfg(unix", "cfg(windows", "cfg(not(unix", "cfg(not(windows"];
     let special = |name: &String| marks.iter().any(|mark| source(name).contains(mark));
     let files: Vec<_> = files_in("src").into_iter().filter(special).collect();
     assert_eq!(files.len(), 1, "{files:?}");
 }
 
-/// Runs a job on three replicas at the same time of the day; how often it ran.
+/// Runs a job on three replicas at the same time and returns how often it ran.
 fn runs_on_three_replicas(server: &Server, run: impl Fn(&Client) -> bool) -> usize {
     let replicas = [(); 3].map(|()| Client::open(server.url()).expect("the server is there"));
     replicas.iter().filter(|replica| run(replica)).count()
 }
 
 #[test]
-fn once_per_minute_is_what_the_recipe_gives_and_a_drop_does_not() {
+fn the_recipe_runs_a_job_once_per_minute_and_a_drop_does_not() {
     let server = Server::start();
     let dropped = |client: &Client| {
         let guard = client.lock("dropped").try_lock().expect("an answer");
