@@ -327,7 +327,8 @@ fn types_of_the_glossary_exist() {
             continue;
         };
         let is_defined = ["struct", "enum", "trait"].iter().any(|word| {
-            let mut after = sources.split(&format!("{word} {name}")).skip(1);
+            let defined = format!("{word} {name}");
+            let mut after = sources.split(&defined).skip(1);
             after.any(|rest| !rest.starts_with(|sign: char| sign.is_alphanumeric()))
         });
         assert!(is_defined, "there is no type {name}");

@@ -443,7 +443,7 @@ impl fmt::Debug for Builder {
             .field("local_handoff", &(self.max_handoffs, self.max_handoff_time))
             .field("events", &self.events.is_some())
             .field("min_replicas", &self.min_replicas)
-            .field("audit", &self.audit_policy)
+            .field("audit_policy", &self.audit_policy)
             .field("sharding", &self.sharding)
             .field("fair_waiter_timeout", &self.fair_waiter_timeout)
             .field("spin_back_off", &self.back_off)
