@@ -2,13 +2,12 @@
 //!
 //! May import every folder except `client`. Read [`handle`] and [`guard`] first: all kinds share
 //! their verbs and guards. Continue with [`rw_lock`], then [`multi_guard`], [`multi_lock`] and
-//! [`batch`], then [`quorum`] and [`red_lock`].
+//! [`red_lock`].
 
-pub(crate) mod batch;
 pub(crate) mod guard;
 pub(crate) mod handle;
 pub(crate) mod multi_guard;
 pub(crate) mod multi_lock;
-pub(crate) mod quorum;
+mod multi_verbs;
 pub(crate) mod red_lock;
 pub(crate) mod rw_lock;

@@ -1,0 +1,175 @@
+//! The acquire of several locks.
+//!
+//! In most rounds no caller waits for a lock while it holds another, so callers that name the locks in
+//! different orders do not wait for each other:
+//! 1. The caller asks for all locks without waiting, in one order (key, client, kind, holder):
+//!    plain locks of one client by one script call ([`batch`]), all others one by one.
+//! 2. A lock is refused: the caller releases the locks that it took and waits for the refused one.
+//! 3. The refused lock is granted: the caller asks for the others as in 1, and so on.
+//!
+//! Callers that take the locks from each other pause between the rounds, longer each time. Where
+//! other callers always want the locks, these rounds would never succeed. So after two lost rounds
+//! a caller joins the queue of each lock in turn, in the order of 1, and keeps the earlier locks
+//! meanwhile. Each of these waits is short, so two such callers cannot block each other for long,
+//! even if they know one server by different names. Then it continues with 2.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::acquire::{AcquireCall, HoldHandle};
+use crate::command::owner::HoldId;
+use crate::error::Result;
+use crate::kind::plain::Plain;
+use crate::kind::rules::KindRules as _;
+use crate::lock::multi_lock::batch;
+use crate::util::clock::{self, Patience, doubled, jittered};
+use crate::util::sync::Parker;
+
+/// The first and the longest pause of a caller after a lost round.
+const FIRST_PAUSE: Duration = Duration::from_micros(500);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// The lost rounds before a round that waits while it holds some of the locks, and the first and
+/// the longest wait for each lock in such a round.
+const LOST_ROUNDS: u32 = 2;
+const FIRST_WAIT: Duration = Duration::from_millis(50);
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// The outcome of a round or of a part of it.
+#[derive(Debug)]
+pub(super) enum MultiOutcome {
+    /// The holds, in the order of the calls.
+    All(Vec<HoldHandle>),
+    /// The position of a lock that another caller holds or waits for.
+    Refused(usize),
+}
+
+/// The calls for all members, and the patience of the caller for the whole.
+pub(super) struct MultiAcquire<'a> {
+    pub(super) calls: Vec<AcquireCall<'a>>,
+    pub(super) patience: Patience,
+}
+
+impl MultiAcquire<'_> {
+    /// Blocks until all locks are granted. `None` if the caller's patience ends first.
+    pub(super) fn acquire(&self) -> Result<Option<Vec<HoldHandle>>> {
+        let (mut first, mut lost, mut turns) = (None, 0, 0);
+        loop {
+            let in_turn = lost == LOST_ROUNDS;
+            let round = if in_turn { self.in_turn(turns).map(Some) } else { self.round(first) };
+            let (refused, trouble) = match (round, first) {
+                (Ok(Some(MultiOutcome::All(holds))), _) => return Ok(Some(holds)),
+                (Ok(None), _) => return Ok(None),
+                (Ok(Some(MultiOutcome::Refused(position))), _) => (position, None),
+                // After its first refusal the caller waits through outages.
+                (Err(error), Some(first)) if error.is_transient() => (first, Some(error)),
+                (Err(error), _) => return Err(error),
+            };
+            if self.patience.is_over(clock::now()) {
+                return trouble.map_or(Ok(None), Err);
+            }
+            match first {
+                // The refused lock may be held for long: the next round waits for it alone.
+                _ if in_turn => (lost, turns) = (LOST_ROUNDS - 1, turns + 1),
+                Some(_) => {
+                    pause(lost, self.patience);
+                    lost += 1;
+                }
+                None => {}
+            }
+            first = Some(refused);
+        }
+    }
+
+    /// Waits for each lock in turn, for a short time, and keeps the earlier ones meanwhile.
+    fn in_turn(&self, turns: u32) -> Result<MultiOutcome> {
+        let wait = doubled(FIRST_WAIT, turns, LONGEST_WAIT);
+        let mut holds = Vec::with_capacity(self.calls.len());
+        for (position, call) in self.calls.iter().enumerate() {
+            let wait = jittered(wait, HoldId::next().seed());
+            let end = (clock::now() + wait).min(self.patience.end());
+            match call.with_patience(Patience::Until(end)).acquire()? {
+                Some(hold) => holds.push(hold),
+                None => return Ok(MultiOutcome::Refused(position)),
+            }
+        }
+        Ok(MultiOutcome::All(holds))
+    }
+
+    /// Waits for the lock that was refused before, and asks for the others without waiting. `None`
+    /// if the caller's patience ends.
+    fn round(&self, first: Option<usize>) -> Result<Option<MultiOutcome>> {
+        let mut holds: Vec<Option<HoldHandle>> = self.calls.iter().map(|_| None).collect();
+        if let Some(first) = first {
+            holds[first] = self.calls[first].acquire()?;
+            if holds[first].is_none() {
+                return Ok(None);
+            }
+        }
+        while let Some(next) = holds.iter().position(Option::is_none) {
+            let group = self.group(next, &holds);
+            match self.take(&group)? {
+                MultiOutcome::Refused(position) => {
+                    return Ok(Some(MultiOutcome::Refused(group[position])));
+                }
+                MultiOutcome::All(taken) => {
+                    group.into_iter().zip(taken).for_each(|(at, hold)| holds[at] = Some(hold));
+                }
+            }
+        }
+        Ok(Some(MultiOutcome::All(holds.into_iter().flatten().collect())))
+    }
+
+    /// Returns the positions of the locks to ask for together with the one at `next`.
+    fn group(&self, next: usize, holds: &[Option<HoldHandle>]) -> Vec<usize> {
+        let open = (next..holds.len()).filter(|at| holds[*at].is_none());
+        open.filter(|at| *at == next || self.fit_one_batch(next, *at)).collect()
+    }
+
+    /// Returns whether two members are plain locks of one client, one lease and one slot.
+    fn fit_one_batch(&self, a: usize, b: usize) -> bool {
+        let [a, b] = [&self.calls[a], &self.calls[b]];
+        let plain = |call: &AcquireCall<'_>| call.rules.kind() == Plain.kind();
+        let slot = |call: &AcquireCall<'_>| {
+            call.context.engine.router.slot_of(call.context.local.name().key())
+        };
+        plain(a)
+            && plain(b)
+            && a.options.lease == b.options.lease
+            && Arc::ptr_eq(&a.context.engine, &b.context.engine)
+            && slot(a) == slot(b)
+    }
+
+    /// Takes the whole group, or only its first lock if the server refuses the batch.
+    fn take(&self, group: &[usize]) -> Result<MultiOutcome> {
+        let without_waiting = |at: &usize| self.calls[*at].with_patience(Patience::None);
+        let calls: Vec<_> = group.iter().map(without_waiting).collect();
+        match &calls[..] {
+            [single] => take_single(single),
+            [first, ..] => match batch::take(&calls) {
+                // A slot is migrating, or the client does not know yet that there are slots.
+                Err(error) if error.is_server() => take_single(first),
+                taken => taken,
+            },
+            [] => Ok(MultiOutcome::All(Vec::new())),
+        }
+    }
+}
+
+fn take_single(call: &AcquireCall<'_>) -> Result<MultiOutcome> {
+    Ok(match call.acquire()? {
+        Some(hold) => MultiOutcome::All(vec![hold]),
+        None => MultiOutcome::Refused(0),
+    })
+}
+
+/// Lets the callers finish that took the locks after a lost round.
+fn pause(lost: u32, patience: Patience) {
+    let now = clock::now();
+    let pause = doubled(FIRST_PAUSE, lost, LONGEST_PAUSE);
+    let end = (now + jittered(pause, HoldId::next().seed() ^ now.nanos())).min(patience.end());
+    let parker = Parker::mine();
+    while clock::now() < end {
+        parker.park_until(end);
+    }
+}

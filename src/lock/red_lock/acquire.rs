@@ -1,0 +1,356 @@
+//! The wait loop of a red lock.
+//!
+//! A caller joins the queue of its process. While it is behind the head it sleeps. At the head:
+//! 1. A thread of this process holds the lock: the caller sleeps until that hold ends, and polls
+//!    the servers ([`HoldPoll`]), since the lock may have been freed there.
+//! 2. Otherwise it asks all servers at the same time ([`Ballot`]). With a majority of grants it
+//!    holds the lock. Otherwise it releases the minority of grants.
+//! 3. After the first refusal it subscribes to the channels of all servers and asks again at once,
+//!    since a message may have passed before. After a later refusal it sleeps until a message
+//!    arrives or a growing pause ends, and asks again.
+//!
+//! The call fails if the first question gets too few answers. Once refused, it waits through
+//! outages until its deadline.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::acquire::{ANSWER_GRACE, AcquireOptions, HoldHandle};
+use crate::cancel::{CancelToken, CancelWatch};
+use crate::command::owner::{HoldId, Holder};
+use crate::error::{Error, LostReason, Result};
+use crate::events::{Event, Kind, Waited};
+use crate::kind::plain::Plain;
+use crate::listener::channels::{Channel, MessageCount, Waiting};
+use crate::local::queue::Ticket;
+use crate::lock::handle::Lock;
+use crate::lock::red_lock::ballot::{Ballot, BallotLimits};
+use crate::lock::red_lock::local::RedTurn;
+use crate::lock::red_lock::quorum::QuorumHold;
+use crate::lock::red_lock::{RedLock, RedMember};
+use crate::util::clock::{self, Moment, Patience, doubled, jittered};
+use crate::util::sync::Parker;
+
+/// The first and the longest pause before a caller that receives no message asks again.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// The first and the longest span in which a caller ignores messages after a futile wake-up.
+/// Without it a caller would wake itself: it hears the messages of the releases of its own
+/// minority grants.
+const FIRST_QUIET: Duration = Duration::from_millis(1);
+const LONGEST_QUIET: Duration = Duration::from_millis(128);
+
+/// The number of grants by a majority after their deadline at which the call fails.
+const MOST_LATE_GRANTS: u32 = 3;
+
+/// A caller in the queue of its process. Leaves the queue when dropped.
+pub(super) struct RedAcquire<'a> {
+    lock: &'a RedLock,
+    patience: Patience,
+    holder: Holder,
+    parker: Arc<Parker>,
+    ticket: Ticket,
+    /// Wakes the caller when the call is cancelled or a client is closed.
+    _watching: Vec<CancelWatch>,
+    channels: RedChannels,
+    retries: RedRetries,
+    waited: bool,
+    /// Observes the hold of this process that the caller waits for.
+    hold_poll: Option<HoldPoll>,
+}
+
+/// The questions of one call so far.
+#[derive(Default)]
+struct RedRetries {
+    refusals: u32,
+    /// Consecutive wake-ups by a message that ended in a refusal.
+    futile_wakes: u32,
+    late_grants: u32,
+    /// Why the last question got too few answers.
+    error: Option<Error>,
+}
+
+impl Drop for RedAcquire<'_> {
+    fn drop(&mut self) {
+        self.lock.local.leave(self.ticket);
+    }
+}
+
+impl<'a> RedAcquire<'a> {
+    pub(super) fn new(
+        lock: &'a RedLock,
+        patience: Patience,
+        holder: Holder,
+        parker: Arc<Parker>,
+        ticket: Ticket,
+    ) -> RedAcquire<'a> {
+        RedAcquire {
+            lock,
+            patience,
+            holder,
+            ticket,
+            _watching: lock.watch(&parker),
+            parker,
+            channels: RedChannels::default(),
+            retries: RedRetries::default(),
+            waited: false,
+            hold_poll: None,
+        }
+    }
+
+    /// Blocks until the lock is granted. `None` if the caller's patience ends first.
+    pub(super) fn run(mut self) -> Result<Option<Arc<QuorumHold>>> {
+        let started = clock::now();
+        let outcome = self.wait();
+        if self.waited {
+            let (waited, acquired) = (started.until(clock::now()), matches!(outcome, Ok(Some(_))));
+            let (at, kind, hold) = (clock::wall_time(), Kind::Red, None);
+            let name = || Arc::clone(&self.lock.name);
+            let event = || Waited { at, name: name(), kind, hold, waited, acquired };
+            let members = self.lock.members.iter();
+            members.for_each(|member| member.engine.events.emit(|| Event::Waited(event())));
+        }
+        outcome
+    }
+
+    fn wait(&mut self) -> Result<Option<Arc<QuorumHold>>> {
+        loop {
+            self.lock.check_wanted()?;
+            let turn = self.lock.local.turn(self.ticket);
+            if matches!(turn, RedTurn::Ask)
+                && let Some(hold) = self.ask()?
+            {
+                return Ok(Some(hold));
+            }
+            self.lock.check_wanted()?;
+            if self.patience.is_over(clock::now()) {
+                let error = self.retries.error.take().or_else(|| self.lock.local.last_error());
+                return error.map_or(Ok(None), Err);
+            }
+            self.waited = true;
+            match turn {
+                RedTurn::Behind => self.parker.park_until(self.patience.end()),
+                RedTurn::HeldHere(hold) => self.wait_for(&hold),
+                // Asks again: messages before the subscription were missed.
+                RedTurn::Ask if self.channels.is_empty() => {
+                    self.channels.listen(&self.lock.members, &self.parker);
+                }
+                RedTurn::Ask => self.sleep(),
+            }
+        }
+    }
+
+    /// Waits for the end of a hold of this process. Polls the servers at the poll interval, and
+    /// marks the hold as lost if they report the lock free.
+    fn wait_for(&mut self, hold: &Arc<QuorumHold>) {
+        let lock = self.lock;
+        hold.watch(&self.parker);
+        let known = self.hold_poll.take().filter(|poll| poll.is_of(hold));
+        let poll = self.hold_poll.insert(known.unwrap_or_else(|| HoldPoll::new(lock, hold)));
+        if poll.finds_free(lock) {
+            return hold.lose(LostReason::Gone);
+        }
+        let end = (clock::now() + hold.remaining()).min(self.patience.end());
+        self.parker.park_until(end.min(poll.next_check()));
+    }
+
+    /// Asks the servers once. `None` after a refusal, and after too few answers to a repeated
+    /// question.
+    fn ask(&mut self) -> Result<Option<Arc<QuorumHold>>> {
+        let woken = self.channels.take_news();
+        let outcome = self.ask_all();
+        let failure = outcome.as_ref().err().filter(|error| error.is_transient()).cloned();
+        self.lock.local.set_last_error(failure.clone());
+        let retries = &mut self.retries;
+        match outcome {
+            Ok(Some(hold)) => return Ok(Some(hold)),
+            Ok(None) => {}
+            Err(error) if retries.refusals == 0 || failure.is_none() => return Err(error),
+            Err(_) => {}
+        }
+        retries.error = failure;
+        retries.refusals = retries.refusals.saturating_add(1);
+        retries.futile_wakes = if woken { retries.futile_wakes.saturating_add(1) } else { 0 };
+        Ok(None)
+    }
+
+    /// Asks all servers at the same time.
+    fn ask_all(&mut self) -> Result<Option<Arc<QuorumHold>>> {
+        let ballot = self.open_ballot();
+        if !ballot.decide_while(|| self.lock.check_wanted())? {
+            return Ok(None);
+        }
+        let hold = Arc::new(QuorumHold::new(self.lock.quorum(), ballot.take_yes()));
+        let (adopting, alive) = (Arc::downgrade(&hold), Arc::downgrade(&hold));
+        let is_wanted = move || alive.strong_count() > 0;
+        ballot.hand_over(is_wanted, move |late| match adopting.upgrade() {
+            Some(hold) => drop(hold.adopt(late)),
+            None => drop(late),
+        });
+        if hold.check().is_err() {
+            return self.granted_too_late();
+        }
+        self.lock.local.granted(&hold, self.holder.clone());
+        Ok(Some(hold))
+    }
+
+    fn open_ballot(&self) -> Arc<Ballot<HoldHandle>> {
+        let lock = self.lock;
+        let left = clock::now().until(self.patience.deadline() + ANSWER_GRACE);
+        let limits = BallotLimits::of_acquire(lock.term(), lock.response_timeout().min(left));
+        let ballot = Ballot::new(lock.members.len(), lock.quorum(), limits, &self.parker);
+        for RedMember { engine, lock: member } in lock.members.iter().cloned() {
+            let (asking, holder) = (Arc::clone(&ballot), self.holder.clone());
+            let (lease, return_by, cancel) =
+                (lock.lease, self.patience.deadline(), lock.cancel.clone());
+            ballot.ask(&engine.executor, move || match asking.is_wanted() {
+                true => acquire_member(&member, &holder, lease, (return_by, cancel.as_ref())),
+                false => Ok(None),
+            });
+        }
+        ballot
+    }
+
+    fn granted_too_late(&mut self) -> Result<Option<Arc<QuorumHold>>> {
+        self.retries.late_grants += 1;
+        match self.retries.late_grants == MOST_LATE_GRANTS {
+            true => {
+                Err(Error::lost(LostReason::Expired, "a majority of the grants arrived too late"))
+            }
+            false => Ok(None),
+        }
+    }
+
+    /// Sleeps until a message arrives or a growing pause ends. After a futile wake-up it ignores
+    /// messages for a growing span first.
+    fn sleep(&self) {
+        let (now, seed) = (clock::now(), HoldId::next().seed());
+        let RedRetries { refusals, futile_wakes, .. } = self.retries;
+        let grown = |first: Duration, times: u32, longest: Duration| {
+            jittered(doubled(first, times, longest), seed ^ now.nanos())
+        };
+        let end = (now + grown(FIRST_PAUSE, refusals, LONGEST_PAUSE)).min(self.patience.end());
+        if futile_wakes > 0 {
+            let quiet = now + grown(FIRST_QUIET, futile_wakes, LONGEST_QUIET);
+            let quiet = quiet.min(self.patience.end());
+            while clock::now() < quiet && self.lock.check_wanted().is_ok() {
+                self.parker.park_until(quiet);
+            }
+        }
+        if !self.channels.has_news() {
+            self.parker.park_until(end);
+        }
+    }
+}
+
+/// The channels of all servers. Empty until the first refusal.
+#[derive(Default)]
+struct RedChannels {
+    waiting: Vec<Waiting>,
+    /// The message counts before the last question.
+    seen: Vec<MessageCount>,
+}
+
+impl RedChannels {
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    fn listen(&mut self, members: &[RedMember], parker: &Arc<Parker>) {
+        for RedMember { engine, lock } in members {
+            if let Some(channel) = lock.channel() {
+                self.waiting.push(Channel::wait(&channel, parker));
+                engine.subscribe(&channel);
+            }
+        }
+        self.seen = self.counts();
+    }
+
+    fn counts(&self) -> Vec<MessageCount> {
+        self.waiting.iter().map(Waiting::messages).collect()
+    }
+
+    fn has_news(&self) -> bool {
+        self.counts() != self.seen
+    }
+
+    /// Returns whether messages have arrived since the last call.
+    fn take_news(&mut self) -> bool {
+        let counts = self.counts();
+        std::mem::replace(&mut self.seen, counts) != self.seen
+    }
+}
+
+/// Polls the servers for a hold of this process that a caller waits for.
+///
+/// The caller sleeps during a query, since the hold may end first.
+struct HoldPoll {
+    hold: Arc<QuorumHold>,
+    /// The moment of the next query.
+    due: Moment,
+    query: Option<Arc<Ballot<Duration>>>,
+}
+
+impl HoldPoll {
+    fn new(lock: &RedLock, hold: &Arc<QuorumHold>) -> HoldPoll {
+        let due = clock::now() + lock.poll_interval();
+        HoldPoll { hold: Arc::clone(hold), due, query: None }
+    }
+
+    fn is_of(&self, hold: &Arc<QuorumHold>) -> bool {
+        Arc::ptr_eq(&self.hold, hold)
+    }
+
+    /// Returns whether the servers report the lock free. Does not block.
+    fn finds_free(&mut self, lock: &RedLock) -> bool {
+        let now = clock::now();
+        if self.query.is_none() && self.due <= now {
+            self.due = now + lock.poll_interval();
+            self.query = Some(lock.query(Lock::remaining, false));
+        }
+        let decided = self.query.as_ref().and_then(|query| query.decided());
+        if decided.is_some() {
+            self.end_query();
+        }
+        matches!(decided, Some(Ok(false)))
+    }
+
+    fn end_query(&mut self) {
+        if let Some(query) = self.query.take() {
+            query.close();
+        }
+    }
+
+    fn next_check(&self) -> Moment {
+        self.query.as_ref().map_or(self.due, |query| query.next_check())
+    }
+}
+
+impl Drop for HoldPoll {
+    fn drop(&mut self) {
+        self.end_query();
+    }
+}
+
+/// Takes the lock on one server on behalf of the caller of the red lock, without waiting.
+fn acquire_member(
+    lock: &Lock<Plain>,
+    holder: &Holder,
+    lease: Option<Duration>,
+    (return_by, cancel): (Moment, Option<&CancelToken>),
+) -> Result<Option<HoldHandle>> {
+    let options = AcquireOptions {
+        lease,
+        owned: holder.is_owned(),
+        on_behalf: Some(holder),
+        return_by,
+        cancel,
+        ..AcquireOptions::new(Patience::None)
+    };
+    match lock.acquire_call(&options)?.acquire() {
+        // A lost hold of the same thread: the executor releases it soon.
+        Err(error) if error.is_lost() => Ok(None),
+        outcome => outcome,
+    }
+}

@@ -1,0 +1,328 @@
+//! One question to several servers at the same time.
+//!
+//! Every server is asked on a thread of its client's executor, so a silent server delays no
+//! other. The ballot ends as soon as the answers or the time decide it, in one of three ways:
+//!
+//! | outcome | condition |
+//! | --- | --- |
+//! | yes | a quorum answers yes |
+//! | no | so many servers answer no that no quorum can answer yes; also, for an acquire, a quorum has answered and either no quorum can answer yes or the `majority_wait` is over |
+//! | error | so many servers fail that no quorum can answer yes, or all servers have answered, or the `timeout` is over |
+//!
+//! A late yes goes to the receiver of [`hand_over`](Ballot::hand_over) or, once the ballot is
+//! closed, is dropped on the executor's thread: a hold is then released.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::pool::request::panicked;
+use crate::util::clock::{self, Moment};
+use crate::util::executor::Executor;
+use crate::util::sync::{Mutex, Parker};
+use crate::util::threads;
+
+/// The longest wait for the missing answers to an acquire that a majority has answered. A longer
+/// wait is worth no more than another ballot.
+const LONGEST_MAJORITY_WAIT: Duration = Duration::from_millis(200);
+
+/// The divisor of a lease that gives the bound of this wait.
+const LEASE_PARTS: u32 = 10;
+
+/// One question to several servers.
+pub(crate) struct Ballot<T> {
+    size: usize,
+    quorum: usize,
+    started: Moment,
+    limits: BallotLimits,
+    parker: Arc<Parker>,
+    state: Mutex<BallotState<T>>,
+}
+
+/// The end of a ballot that the answers do not decide.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BallotLimits {
+    /// The ballot ends with no after this span if a majority has answered, although the missing
+    /// answers could still make a yes. `None`: the ballot waits for answers that exclude a yes.
+    majority_wait: Option<Duration>,
+    /// The ballot ends with an error after this span.
+    timeout: Duration,
+}
+
+impl BallotLimits {
+    /// Returns the limits of an acquire. Its caller asks again after a refusal, so a minority
+    /// of missing answers does not delay the refusal.
+    pub(crate) fn of_acquire(lease: Duration, timeout: Duration) -> BallotLimits {
+        let majority_wait = LONGEST_MAJORITY_WAIT.min(lease / LEASE_PARTS).min(timeout);
+        BallotLimits { majority_wait: Some(majority_wait), timeout }
+    }
+
+    /// Returns the limits of a query, which reports the answer of a majority or an error.
+    pub(crate) fn of_query(timeout: Duration) -> BallotLimits {
+        BallotLimits { majority_wait: None, timeout }
+    }
+}
+
+enum BallotState<T> {
+    Open(Votes<T>),
+    /// Late answers go to the receiver. New questions start while they are still wanted.
+    HandedOver(Receiver<T>, IsWanted),
+    /// Late answers are dropped.
+    Closed,
+}
+
+type Receiver<T> = Arc<dyn Fn(T) + Send + Sync>;
+type IsWanted = Box<dyn Fn() -> bool + Send>;
+
+/// The answers so far.
+struct Votes<T> {
+    yes: Vec<T>,
+    no: usize,
+    errors: Vec<Error>,
+}
+
+impl<T> Ballot<T> {
+    /// Opens a ballot of `size` servers, of which `quorum` must answer yes. Every answer wakes
+    /// `parker`.
+    pub(crate) fn new(
+        size: usize,
+        quorum: usize,
+        limits: BallotLimits,
+        parker: &Arc<Parker>,
+    ) -> Arc<Ballot<T>> {
+        let open = BallotState::Open(Votes { yes: Vec::new(), no: 0, errors: Vec::new() });
+        let (parker, state) = (Arc::clone(parker), Mutex::new(open));
+        Arc::new(Ballot { size, quorum, started: clock::now(), limits, parker, state })
+    }
+
+    /// Returns whether another answer is of use.
+    pub(crate) fn is_wanted(&self) -> bool {
+        match &*self.state.lock() {
+            BallotState::Open(_) => true,
+            BallotState::HandedOver(_, is_wanted) => is_wanted(),
+            BallotState::Closed => false,
+        }
+    }
+
+    /// Takes the answer of one server: yes with a value, no, or an error.
+    pub(crate) fn vote(&self, answer: Result<Option<T>>) {
+        let mut state = self.state.lock();
+        let receiver = match &mut *state {
+            BallotState::Open(votes) => {
+                match answer {
+                    Ok(Some(yes)) => votes.yes.push(yes),
+                    Ok(None) => votes.no += 1,
+                    Err(error) => votes.errors.push(error),
+                }
+                drop(state);
+                return self.parker.unpark();
+            }
+            BallotState::HandedOver(receiver, _) => Some(Arc::clone(receiver)),
+            BallotState::Closed => None,
+        };
+        drop(state);
+        // The receiver, and the drop of an unwanted hold, run without the mutex.
+        if let (Some(receiver), Ok(Some(yes))) = (receiver, answer) {
+            receiver(yes);
+        }
+    }
+
+    /// Blocks until the ballot is decided. See [`decided`](Ballot::decided).
+    pub(crate) fn decide(&self) -> Result<bool> {
+        self.decide_while(|| Ok(()))
+    }
+
+    /// Blocks until the ballot is decided, or until `check` fails.
+    ///
+    /// The parker must be woken whenever the result of `check` changes.
+    pub(crate) fn decide_while(&self, check: impl Fn() -> Result<()>) -> Result<bool> {
+        loop {
+            if let Some(decided) = self.decided() {
+                return decided;
+            }
+            check().inspect_err(|_| self.close())?;
+            self.parker.park_until(self.next_check());
+        }
+    }
+
+    /// Returns whether a quorum answers yes, `None` while undecided. Does not block.
+    ///
+    /// Closes the ballot unless the outcome is yes.
+    ///
+    /// # Errors
+    /// The first error of a server, or a time-out, if too few servers answer.
+    pub(crate) fn decided(&self) -> Option<Result<bool>> {
+        let decided = self.tally(self.started.until(clock::now()))?;
+        if !matches!(decided, Ok(true)) {
+            self.close();
+        }
+        Some(decided)
+    }
+
+    /// Returns the next moment at which time alone may decide.
+    pub(crate) fn next_check(&self) -> Moment {
+        let majority = self.limits.majority_wait.map(|wait| self.started + wait);
+        let majority = majority.filter(|end| *end > clock::now());
+        majority.unwrap_or(self.started + self.limits.timeout)
+    }
+
+    fn tally(&self, passed: Duration) -> Option<Result<bool>> {
+        let state = self.state.lock();
+        let BallotState::Open(votes) = &*state else { return Some(Ok(false)) };
+        let (yes, no, failed) = (votes.yes.len(), votes.no, votes.errors.len());
+        let spare = self.size - self.quorum;
+        let (answered, open) = (yes + no >= self.quorum, self.size - yes - no - failed);
+        let is_majority_wait_over = self
+            .limits
+            .majority_wait
+            .is_some_and(|wait| answered && (yes + open < self.quorum || passed >= wait));
+        if yes >= self.quorum {
+            Some(Ok(true))
+        } else if no > spare || is_majority_wait_over {
+            Some(Ok(false))
+        } else if failed > spare || open == 0 || passed >= self.limits.timeout {
+            Some(Err(votes.errors.first().cloned().unwrap_or_else(too_few_answers)))
+        } else {
+            None
+        }
+    }
+
+    /// Drops the answers so far and all later ones.
+    pub(crate) fn close(&self) {
+        let before = std::mem::replace(&mut *self.state.lock(), BallotState::Closed);
+        // Holds are released without the mutex.
+        drop(before);
+    }
+
+    /// Asks one server on a thread of the executor.
+    pub(crate) fn ask(
+        self: &Arc<Ballot<T>>,
+        executor: &Arc<Executor>,
+        question: impl FnOnce() -> Result<Option<T>> + Send + 'static,
+    ) where
+        T: Send + 'static,
+    {
+        let ballot = Arc::clone(self);
+        executor.run(move || {
+            let answer = threads::survive("asking one of several servers", question);
+            ballot.vote(answer.unwrap_or_else(|| Err(panicked())));
+        });
+    }
+
+    /// Removes and returns the yes answers so far.
+    pub(crate) fn take_yes(&self) -> Vec<T> {
+        match &mut *self.state.lock() {
+            BallotState::Open(votes) => std::mem::take(&mut votes.yes),
+            BallotState::HandedOver(..) | BallotState::Closed => Vec::new(),
+        }
+    }
+
+    /// Passes every remaining and every later yes to `receiver`.
+    ///
+    /// A question that has not started yet starts only while `is_wanted` returns true.
+    pub(crate) fn hand_over(
+        &self,
+        is_wanted: impl Fn() -> bool + Send + 'static,
+        receiver: impl Fn(T) + Send + Sync + 'static,
+    ) {
+        let receiver: Receiver<T> = Arc::new(receiver);
+        let handed_over = BallotState::HandedOver(Arc::clone(&receiver), Box::new(is_wanted));
+        let before = std::mem::replace(&mut *self.state.lock(), handed_over);
+        if let BallotState::Open(votes) = before {
+            votes.yes.into_iter().for_each(|yes| receiver(yes));
+        }
+    }
+}
+
+fn too_few_answers() -> Error {
+    Error::new(ErrorKind::Timeout, "too few of the servers have answered in time")
+}
+
+#[cfg(all(test, not(leasehold_model)))]
+mod tests {
+    use super::*;
+    use crate::error::LostReason;
+
+    const LONG: Duration = Duration::from_secs(60);
+    const SHORT: Duration = Duration::from_millis(20);
+
+    const ACQUIRE: BallotLimits = BallotLimits { majority_wait: Some(LONG), timeout: LONG };
+    const QUERY: BallotLimits = BallotLimits { majority_wait: None, timeout: LONG };
+
+    fn ballot_of(
+        size: usize,
+        limits: BallotLimits,
+        answers: &[Option<bool>],
+    ) -> Arc<Ballot<usize>> {
+        let ballot = Ballot::new(size, size / 2 + 1, limits, &Arc::default());
+        for (number, answer) in answers.iter().enumerate() {
+            let error = || Error::lost(LostReason::Gone, "any");
+            ballot.vote(answer.map_or(Err(error()), |yes| Ok(yes.then_some(number))));
+        }
+        ballot
+    }
+
+    fn ballot(answers: &[Option<bool>]) -> Arc<Ballot<usize>> {
+        ballot_of(5, ACQUIRE, answers)
+    }
+
+    const YES: Option<bool> = Some(true);
+    const NO: Option<bool> = Some(false);
+
+    #[test]
+    fn a_majority_decides_without_the_missing_answers() {
+        for limits in [ACQUIRE, QUERY] {
+            let decide = |answers: &[_]| ballot_of(5, limits, answers).decide();
+            assert!(decide(&[YES, NO, YES, NO, YES]).expect("decided"));
+            assert!(decide(&[None, YES, YES, None, YES]).expect("decided"));
+            assert!(!decide(&[NO, YES, NO, NO]).expect("decided"));
+            assert!(!decide(&[None, NO, None, NO, NO]).expect("decided"));
+            assert!(decide(&[None, YES, None, YES, None]).is_err());
+        }
+        assert!(!ballot(&[None, NO, None, YES, NO]).decide().expect("decided"));
+    }
+
+    #[test]
+    fn the_majority_wait_ends_with_no_and_the_timeout_with_an_error() {
+        let limits = BallotLimits { majority_wait: Some(SHORT), timeout: LONG };
+        let ballot = |answers: &[_]| ballot_of(5, limits, answers);
+        assert!(!ballot(&[YES, YES, NO]).decide().expect("a majority has answered"));
+        let limits = BallotLimits { majority_wait: Some(SHORT), timeout: SHORT };
+        let ballot = |answers: &[_]| ballot_of(5, limits, answers);
+        assert!(ballot(&[YES, YES]).decide().is_err_and(|error| error.is_timeout()));
+        // A yes is impossible, but too few servers have answered for a no.
+        assert!(ballot(&[None, NO, None, YES]).decide().is_err());
+    }
+
+    #[test]
+    fn a_query_returns_no_only_if_no_majority_can_say_yes() {
+        let decided = |size, answers: &[_]| ballot_of(size, QUERY, answers).decided();
+        assert!(decided(3, &[NO]).is_none() && decided(3, &[NO, YES]).is_none());
+        assert!(decided(3, &[NO, None]).is_none() && decided(5, &[NO, NO, YES, YES]).is_none());
+        assert!(matches!(decided(3, &[NO, NO]), Some(Ok(false))));
+        // Two of four can never become three.
+        assert!(matches!(decided(4, &[NO, NO]), Some(Ok(false))));
+        // All have answered, and neither side has enough.
+        assert!(matches!(decided(3, &[NO, YES, None]), Some(Err(_))));
+        let limits = BallotLimits { timeout: SHORT, ..QUERY };
+        let silent = ballot_of(3, limits, &[NO, YES]).decide();
+        assert!(silent.is_err_and(|error| error.is_timeout()));
+    }
+
+    #[test]
+    fn a_late_yes_is_handed_over_or_dropped() {
+        let won = ballot(&[YES, YES, YES]);
+        assert!(won.decide().expect("decided"));
+        assert_eq!(won.take_yes(), [0, 1, 2]);
+        won.vote(Ok(Some(3)));
+        let (sender, receiver) = crossbeam_channel::unbounded();
+        won.hand_over(|| false, move |late| sender.send(late).expect("it is received"));
+        won.vote(Ok(Some(4)));
+        assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [3, 4]);
+        let closed = ballot(&[NO, NO, NO]);
+        assert!(!closed.decide().expect("decided"));
+        assert!(won.is_wanted() != ballot(&[YES]).is_wanted() && !closed.is_wanted());
+        closed.vote(Ok(Some(3)));
+        assert!(closed.take_yes().is_empty());
+    }
+}

@@ -1,0 +1,202 @@
+//! A hold on a majority of several servers.
+//!
+//! Each server has a hold of its own with its own lease, which its client's watchdog renews. A
+//! [`QuorumHold`] is valid while a quorum of these holds is valid, more than half of all servers.
+//! So its remaining lease is the shortest among the `quorum` longest remaining leases. Each lease
+//! starts at the moment before its command was sent, and is shortened by a margin.
+//!
+//! States: valid, then lost or ended, both final. The first look that finds fewer than a quorum
+//! of valid holds marks the whole as lost and releases the rest. A grant that arrives late is
+//! adopted while the whole is valid, with the lease and the renewal that the other holds got
+//! meanwhile; afterwards it is released.
+
+use std::panic::RefUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::acquire::HoldHandle;
+use crate::error::{Error, LostReason, Result};
+use crate::pool::context;
+use crate::util::clock::{self, Moment};
+use crate::util::sync::{Mutex, Parker};
+
+/// The interval of the look whether a hold is still being extended.
+const EXTENSION_POLL: Duration = Duration::from_millis(1);
+
+/// The holds on several servers, of which a quorum must be valid.
+#[derive(Debug)]
+pub(crate) struct QuorumHold {
+    quorum: usize,
+    /// A copy of the loss that needs no mutex.
+    lost: AtomicBool,
+    /// The process that took the holds.
+    process: u32,
+    state: Mutex<QuorumState>,
+}
+
+#[derive(Debug)]
+struct QuorumState {
+    holds: Vec<Arc<HoldHandle>>,
+    /// Set once, by the first look that finds the majority lost.
+    lost: Option<LostReason>,
+    /// The end of the longest extension since the grant. Applies to late grants too.
+    lasts: Moment,
+    renewed: bool,
+}
+
+/// A panic leaves the state consistent: loggers and callbacks run without a mutex held
+/// (`tests/panics.rs`).
+impl RefUnwindSafe for QuorumHold {}
+
+impl QuorumHold {
+    pub(crate) fn new(quorum: usize, holds: Vec<HoldHandle>) -> QuorumHold {
+        let holds = holds.into_iter().map(Arc::new).collect();
+        let state = QuorumState { holds, lost: None, lasts: Moment::START, renewed: false };
+        QuorumHold {
+            quorum,
+            lost: AtomicBool::new(false),
+            process: std::process::id(),
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Fails in a forked child, where a thread of the parent may have left a mutex locked.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        context::check_process(self.process)
+    }
+
+    pub(crate) fn quorum(&self) -> usize {
+        self.quorum
+    }
+
+    /// Fails once the majority is lost.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.remaining().is_zero() {
+            true => Err(Error::lost(self.lost_reason(), "the majority was lost")),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns how long a quorum of the holds stays valid. Releases the rest once that is zero.
+    pub(crate) fn remaining(&self) -> Duration {
+        if self.lost.load(Ordering::Acquire) {
+            return Duration::ZERO;
+        }
+        let left = remaining(&self.state.lock().holds, self.quorum);
+        if left.is_zero() {
+            self.lose(LostReason::Expired);
+        }
+        left
+    }
+
+    /// Returns the reason of the loss; `Expired` while the majority is not lost.
+    pub(crate) fn lost_reason(&self) -> LostReason {
+        self.state.lock().lost.unwrap_or(LostReason::Expired)
+    }
+
+    /// Marks the whole as lost and releases all holds on the executor.
+    pub(crate) fn lose(&self, reason: LostReason) {
+        let rest = self.take_lost(reason);
+        self.lost.store(true, Ordering::Release);
+        if let Some(executor) = rest.first().map(|hold| hold.executor()) {
+            executor.run(move || drop(rest));
+        }
+    }
+
+    /// Adds a late grant while the majority is valid; returns the hold otherwise.
+    ///
+    /// The caller drops the returned hold, which releases it, without a mutex held.
+    pub(crate) fn adopt(&self, hold: HoldHandle) -> Option<HoldHandle> {
+        let mut state = self.state.lock();
+        if self.lost.load(Ordering::Acquire) || remaining(&state.holds, self.quorum).is_zero() {
+            return Some(hold);
+        }
+        let hold = Arc::new(hold);
+        state.holds.push(Arc::clone(&hold));
+        let (lasts, renewed) = (state.lasts, state.renewed);
+        drop(state);
+        if renewed {
+            hold.keep_renewed();
+        }
+        let lease = clock::now().until(lasts);
+        if hold.remaining() < lease {
+            let (executor, hold) = (hold.executor(), Arc::downgrade(&hold));
+            // A weak reference, so that the end of the whole does not wait for an extension that
+            // has not started. If the extension fails, the hold keeps its granted lease.
+            executor.run(move || drop(hold.upgrade().map(|hold| hold.extend(lease, hold.bound()))));
+        }
+        None
+    }
+
+    /// Wakes `parker` at the end of any of the holds.
+    pub(crate) fn watch(&self, parker: &Arc<Parker>) {
+        self.all().iter().for_each(|hold| hold.hold().watch(parker));
+    }
+
+    fn all(&self) -> Vec<Arc<HoldHandle>> {
+        self.state.lock().holds.clone()
+    }
+
+    /// Returns all holds for an extension, which late grants get too.
+    pub(crate) fn all_to_extend(&self, lease: Duration) -> Vec<Arc<HoldHandle>> {
+        let mut state = self.state.lock();
+        state.lasts = state.lasts.max(clock::now() + lease);
+        state.holds.clone()
+    }
+
+    /// Starts the renewal of all holds and of late grants.
+    pub(crate) fn keep_renewed(&self) {
+        self.state.lock().renewed = true;
+        self.all().iter().for_each(|hold| hold.keep_renewed());
+    }
+
+    /// Returns whether any hold would end before such a lease.
+    pub(crate) fn needs_extension(&self, lease: Duration) -> bool {
+        self.all().iter().any(|hold| hold.needs_extension(lease))
+    }
+
+    /// Sets the reason of the loss and removes all holds. The reason is `Gone` if a server no
+    /// longer has one of them.
+    fn take_lost(&self, reason: LostReason) -> Vec<Arc<HoldHandle>> {
+        let mut state = self.state.lock();
+        let holds = std::mem::take(&mut state.holds);
+        let gone = holds.iter().any(|hold| hold.hold().lost_reason() == LostReason::Gone);
+        state.lost.get_or_insert(if gone { LostReason::Gone } else { reason });
+        holds
+    }
+
+    /// Removes and returns all holds, for their release.
+    pub(crate) fn take(&self) -> Vec<Arc<HoldHandle>> {
+        std::mem::take(&mut self.state.lock().holds)
+    }
+}
+
+impl Drop for QuorumHold {
+    /// Leaks the holds in a forked child: their drop waits for mutexes that a thread of the
+    /// parent may have left locked.
+    fn drop(&mut self) {
+        if self.check_process().is_err() {
+            std::mem::forget(std::mem::take(&mut self.state.get_mut().holds));
+        }
+    }
+}
+
+/// Blocks until no extension uses the hold, and returns it.
+pub(crate) fn unshared(hold: Arc<HoldHandle>) -> HoldHandle {
+    let mut hold = hold;
+    loop {
+        match Arc::try_unwrap(hold) {
+            Ok(hold) => return hold,
+            Err(shared) => hold = shared,
+        }
+        Parker::default().park_until(clock::now() + EXTENSION_POLL);
+    }
+}
+
+/// Returns the shortest among the `quorum` longest remaining leases.
+fn remaining(holds: &[Arc<HoldHandle>], quorum: usize) -> Duration {
+    let mut left: Vec<_> = holds.iter().map(|hold| hold.remaining()).collect();
+    left.sort_unstable_by(|a, b| b.cmp(a));
+    left.get(quorum - 1).copied().unwrap_or_default()
+}
