@@ -1,10 +1,14 @@
-//! What the answer to the release of a hold means, whether somebody waits for it or not:
-//! * released: good;
-//! * "not held", and an earlier copy of the release may have run: that one released
-//!   it, if the deadline still lay ahead; else nobody knows, and it counts as lost;
-//! * "not held" without such doubt: somebody took the lock away; it was lost;
-//! * no answer before the end of the lease: that will do, or the release is sent on for a
-//!   hold whose lease others keep alive (`BackgroundTask::after_lease`).
+//! The meaning of a release's outcome, with and without a caller that waits for it.
+//!
+//! * Released: success.
+//! * "Not held", while an earlier copy of the release may have run before the deadline: success.
+//!   The copy released the hold.
+//! * "Not held" in any other case: the hold was lost.
+//! * No reply by the end of the lease: an error for the log and the events. The lease ends by
+//!   itself.
+//!
+//! A hold that other holds can keep alive beyond its lease has its release sent on in the last
+//! case (`BackgroundTask::after_lease`).
 
 use std::sync::Arc;
 
@@ -17,35 +21,40 @@ use crate::pool::request::{Answer, OnOutcome};
 use crate::util::clock;
 use crate::util::threads;
 
-/// A release that nobody waits for.
-pub(crate) struct BackgroundRelease {
-    pub(crate) local: Arc<Local>,
-    pub(crate) hold: Arc<Hold>,
+/// The release of a hold as a background request.
+pub(super) struct BackgroundRelease {
+    pub(super) local: Arc<Local>,
+    pub(super) hold: Arc<Hold>,
 }
 
 impl OnOutcome for BackgroundRelease {
     fn settle(&self, outcome: Result<Answer>) {
-        // The log and the events have been told.
-        let _ = self.local.conclude(&self.hold, outcome);
+        // The log and the events have the error already; no caller waits for it.
+        let _ = self.local.finish_release(&self.hold, outcome);
     }
 }
 
 impl Local {
-    /// The release of that hold was answered, or will not be sent again.
-    pub(crate) fn conclude(&self, hold: &Arc<Hold>, outcome: Result<Answer>) -> Result<()> {
+    /// Applies the outcome of a release, and reports it to the log and the events.
+    ///
+    /// Returns the error that `unlock` gives to its caller.
+    pub(super) fn finish_release(&self, hold: &Arc<Hold>, outcome: Result<Answer>) -> Result<()> {
         self.release_settled(hold);
-        let told = outcome.and_then(|answer| self.read(hold, answer));
-        let told = told.map_err(|error| error.with_lock_name(Arc::clone(self.name().given())));
-        self.tell_released(hold, told.clone());
-        told.map(drop)
+        let subscribers = outcome.and_then(|answer| self.read_release_reply(hold, answer));
+        let subscribers =
+            subscribers.map_err(|error| error.with_lock_name(Arc::clone(self.name().given())));
+        self.report_release(hold, subscribers.clone());
+        subscribers.map(drop)
     }
 
-    /// How many subscribers the release was told to, if it was.
-    fn read(&self, hold: &Hold, answer: Answer) -> Result<Option<u64>> {
+    /// Returns the number of subscribers that the release message reached.
+    ///
+    /// `None` if an earlier copy of the release got the reply with that number.
+    fn read_release_reply(&self, hold: &Hold, answer: Answer) -> Result<Option<u64>> {
         match rules::read_release(answer.reply)? {
-            ReleaseReply::Told(told) => {
-                self.release_heard(hold.rules(), told);
-                Ok(Some(told))
+            ReleaseReply::Told(subscribers) => {
+                self.release_heard(hold.rules(), subscribers);
+                Ok(Some(subscribers))
             }
             ReleaseReply::NotHeld
                 if answer.maybe_duplicate && clock::now() < hold.last_deadline() =>
@@ -59,13 +68,16 @@ impl Local {
         }
     }
 
-    fn tell_released(&self, hold: &Hold, told: Result<Option<u64>>) {
-        if let Err(error) = &told {
+    fn report_release(&self, hold: &Hold, subscribers: Result<Option<u64>>) {
+        if let Err(error) = &subscribers {
             threads::say(|| log::warn!("a release failed: {error}"));
         }
         self.emit(|| {
             let name = Arc::clone(self.name().given());
-            let (heard_by, error) = told.map_or_else(|e| (None, Some(e)), |heard| (heard, None));
+            let (heard_by, error) = match subscribers {
+                Ok(subscribers) => (subscribers, None),
+                Err(error) => (None, Some(error)),
+            };
             let ((kind, hold), held, at) =
                 (hold.kind_and_number(), hold.held_for(), clock::wall_time());
             Event::Released(Released { at, name, kind, hold, held, heard_by, error })

@@ -1,10 +1,13 @@
-//! When the front of a line asks the server next.
+//! When a call in the wait loop sends its next acquire command.
 //!
-//! It asks once at once. Refused, it asks again at the end of the holder's lease, or after
-//! [`UNAIDED`] poll intervals, whichever is first; before that when it has heard something
-//! ([`Heard`]), when a thread of this process has let go of the lock, or when the watchdog's
-//! poll found it free (`local.rs`). After a question
-//! without an answer it pauses, longer each time. Pure: it is told what time it is.
+//! The first attempt is due at once. After a refusal the next attempt is due at the first of:
+//! * the end of the holder's lease;
+//! * the poll interval, or [`UNAIDED_POLLS`] poll intervals if the watchdog polls for the call;
+//! * a message on the lock's channel ([`Notifications`]);
+//! * the end of a hold of another thread of this process;
+//! * a poll of the watchdog that finds the lock free (`local/`).
+//!
+//! After an attempt without a reply the call pauses, longer each time. Pure: time is an argument.
 
 use std::time::Duration;
 
@@ -15,88 +18,105 @@ use crate::listener::channels::{
 };
 use crate::util::clock::{Moment, doubled, jittered};
 
-/// How long a caller that lost a race ignores messages, at first and at most.
+/// Time for which a call that lost a race ignores messages: the first and the longest.
 const FIRST_QUIET: Duration = Duration::from_micros(200);
 const LONGEST_QUIET: Duration = Duration::from_millis(2);
 
-/// A caller that has lost races for so long is quiet no more, while those who came later
-/// are: so it wins sooner.
+/// Time of losing races after which a call reacts to every message.
+///
+/// Later callers ignore some messages meanwhile, so the call that has waited longest wins sooner.
 const LONG_LOSS: Duration = Duration::from_millis(20);
 
-/// After so many poll intervals it asks although the watchdog, which polls for all that
-/// were refused (`watchdog.rs`), has not had it do so.
-const UNAIDED: u32 = 60;
+/// Poll intervals after which a call tries again although the watchdog polls for it.
+const UNAIDED_POLLS: u32 = 60;
 
-/// The first pause after a question got no answer; the longest is the poll interval.
+/// The first pause after an attempt without a reply; the longest is the poll interval.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
-/// The least time between two questions because a lease was said to be over.
+/// The least time between two attempts because the holder's lease was said to end.
 const LEAST_LEFT: Duration = Duration::from_millis(1);
 
-/// How often one call is answered by servers that have been left: each move costs a question.
+/// Replies from former servers that end a call with an error; each costs one attempt.
 pub(crate) const MAX_OUTDATED_ANSWERS: u32 = 16;
 
-/// How often one call is granted a lease that is over by the time it knows.
-const TOO_LATE: u32 = 3;
+/// Late grants, read after their deadline, that end a call with an error.
+const MAX_LATE_GRANTS: u32 = 3;
 
-/// How soon a caller asks again that has heard nothing.
+/// How soon a refused call tries again without a message.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Pace {
-    /// Late: the watchdog polls for it.
+pub(super) enum Pace {
+    /// After [`UNAIDED_POLLS`] poll intervals: the watchdog polls for the call.
     Polled,
-    /// At the poll interval.
+    /// After the poll interval.
     Unaided,
-    /// After a while that grows with every refusal.
+    /// After a pause that grows with each refusal.
     BackOff(BackOff),
 }
 
-/// What one call knows from its questions so far.
+/// The schedule of one call, made from the outcomes of its attempts.
 #[derive(Debug)]
-pub(crate) struct RetrySchedule {
+pub(super) struct RetrySchedule {
     poll_interval: Duration,
     pace: Pace,
-    refusals: u32,
-    /// Differs from call to call.
+    /// A number for the jitter that differs from call to call.
     seed: u64,
-    asked: bool,
-    /// The server has refused it, so it waits through outages.
-    refused: bool,
-    /// A thread of this process held the lock at the last look, or may have since.
+    has_attempted: bool,
+    /// Whether the server has refused the call, which from then on waits through outages.
+    was_refused: bool,
+    /// Refusals in a row, for the back-off.
+    refusals: u32,
+    /// Whether a thread of this process held the lock at the last look, or may have since.
     held_here: bool,
-    /// When it asks at the latest.
+    /// The latest moment of the next attempt.
     next: Moment,
-    failures: u32,
-    /// Why the last question got no answer, or none of use.
-    error: Option<Error>,
-    /// How often it was granted a lease that was over by then.
-    too_late: u32,
-    /// How often its answer came from a server that had been left.
-    outdated: u32,
-    heard_so_far: Heard,
+    failures: Failures,
+    notifications: Notifications,
 }
 
-/// What one call has heard from the lock's channel.
+/// The attempts of one call that brought neither a hold nor a refusal.
 #[derive(Debug, Default)]
-struct Heard {
-    /// The news up to the last question, if there was a channel to look at.
-    since: Option<MessageCount>,
-    /// Messages were heard before the last question.
-    heard: bool,
-    /// The last question was asked because of a message.
+struct Failures {
+    /// Attempts in a row without a reply.
+    unanswered: u32,
+    /// Grants after whose deadline the reply was read.
+    late_grants: u32,
+    /// Replies from servers that a topology change had replaced.
+    outdated: u32,
+    /// The error of the last attempt, if it failed.
+    error: Option<Error>,
+}
+
+/// What is known of the lock's channel when a command is sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ChannelView {
+    /// The message count, if the call knows the channel.
+    pub(super) messages: Option<MessageCount>,
+    pub(super) subscription: SubscriptionState,
+    /// The listener's connection over which the command requests the subscription.
+    pub(super) requested_in: Option<ListenerSession>,
+}
+
+/// The messages of the lock's channel, as one call reacts to them.
+#[derive(Debug, Default)]
+struct Notifications {
+    /// The message count at the last attempt, if the call knew the channel.
+    seen: Option<MessageCount>,
+    /// Whether the channel was subscribed at the last attempt.
+    subscribed: bool,
+    /// Whether a message caused the last attempt.
     woken: bool,
-    /// There may have been news that was not counted for it.
+    /// Whether a message may have come that the count does not show to this call.
     missed: bool,
-    /// The listener's connection that the last question told of the channel.
-    told: Option<ListenerSession>,
-    /// Until when it ignores news, and then asks.
+    /// The listener's connection over which the last attempt requested the subscription.
+    requested_in: Option<ListenerSession>,
+    /// The end of the time in which the call ignores messages; the next attempt is due then.
     quiet_until: Option<Moment>,
     lost_races: u32,
-    /// When it lost the first.
-    losing_since: Option<Moment>,
+    first_loss: Option<Moment>,
 }
 
 impl RetrySchedule {
-    pub(crate) fn new(
+    pub(super) fn new(
         now: Moment,
         poll_interval: Duration,
         seed: u64,
@@ -105,209 +125,210 @@ impl RetrySchedule {
         RetrySchedule {
             poll_interval,
             pace,
-            refusals: 0,
             seed,
-            asked: false,
-            refused: false,
+            has_attempted: false,
+            was_refused: false,
+            refusals: 0,
             held_here: false,
             next: now + poll_interval,
-            failures: 0,
-            error: None,
-            too_late: 0,
-            outdated: 0,
-            heard_so_far: Heard::default(),
+            failures: Failures::default(),
+            notifications: Notifications::default(),
         }
     }
 
-    /// Whether there was one.
-    pub(crate) fn asked(&self) -> bool {
-        self.asked
+    /// Returns whether the call has made an attempt.
+    pub(super) fn has_attempted(&self) -> bool {
+        self.has_attempted
     }
 
-    /// It is not the front: whoever is asks, and may be granted the lock and let go of it
-    /// before this one looks again.
-    pub(crate) fn stand_behind(&mut self) {
+    /// Notes that the call is not the head of the queue, and makes no attempt due.
+    ///
+    /// The head may take the lock and release it before this call looks again.
+    pub(super) fn wait_behind(&mut self) {
         self.held_here = true;
         self.next = Moment::END;
     }
 
-    /// Whether to ask now, though a thread of this process holds the lock.
-    pub(crate) fn is_due_beside_a_holder(&mut self, now: Moment) -> bool {
+    /// Returns whether an attempt is due although a thread of this process holds the lock.
+    pub(super) fn is_due_while_held_here(&mut self, now: Moment) -> bool {
         self.held_here = true;
         let due = self.next <= now;
         if !due {
-            self.next = self.next.min(now + self.bound());
+            self.next = self.next.min(now + self.longest_wait());
         }
         due
     }
 
-    /// A poll found the lock free, so it asks now. If a thread of this process holds it, it
-    /// will ask again when that lets go.
-    pub(crate) fn found_free(&mut self, held_here: bool) {
+    /// Notes that a poll found the lock free, which makes an attempt due at once.
+    ///
+    /// If a thread of this process holds the lock, another attempt is due when that hold ends.
+    pub(super) fn found_free(&mut self, held_here: bool) {
         self.held_here = held_here;
     }
 
-    /// Whether to ask now, with nobody of this process in the way.
-    pub(crate) fn is_due(&mut self, now: Moment, messages: Option<MessageCount>) -> bool {
-        let let_go = std::mem::take(&mut self.held_here);
-        if let_go {
+    /// Returns whether an attempt is due while no thread of this process holds the lock.
+    pub(super) fn is_due(&mut self, now: Moment, messages: Option<MessageCount>) -> bool {
+        let ended_here = std::mem::take(&mut self.held_here);
+        if ended_here {
             self.refusals = 0;
         }
-        !self.asked || let_go || self.next <= now || self.heard_so_far.is_due(now, messages)
+        !self.has_attempted
+            || ended_here
+            || self.next <= now
+            || self.notifications.is_due(now, messages)
     }
 
-    /// When the next is due, news or not.
-    pub(crate) fn next_poll(&self) -> Moment {
+    /// Returns the moment of the next attempt, without regard to messages.
+    pub(super) fn next_poll(&self) -> Moment {
         self.next
     }
 
-    /// When the next is due if nothing is heard.
-    pub(crate) fn next(&self) -> Moment {
-        self.heard_so_far.quiet_until.unwrap_or(self.next)
+    /// Returns the moment of the next attempt if no message comes.
+    pub(super) fn next_attempt(&self) -> Moment {
+        self.notifications.quiet_until.unwrap_or(self.next)
     }
 
-    /// From now on it listens.
-    pub(crate) fn listens(
+    /// Notes that the call is registered at the channel from now on.
+    pub(super) fn registered(
         &mut self,
-        listening: &Waiting,
+        waiting: &Waiting,
         channel: &Channel,
         session: Option<ListenerSession>,
     ) {
-        self.heard_so_far.listens(listening, channel, session);
+        self.notifications.registered(waiting, channel, session);
     }
 
-    /// Takes in what is known before a question is sent.
-    pub(crate) fn before(
-        &mut self,
-        messages: Option<MessageCount>,
-        subscription: SubscriptionState,
-        told: Option<ListenerSession>,
-    ) {
-        self.asked = true;
-        self.heard_so_far.before(messages, subscription, told);
+    /// Notes what is known of the channel before the acquire command is sent.
+    pub(super) fn before_attempt(&mut self, channel: ChannelView) {
+        self.has_attempted = true;
+        self.notifications.before_attempt(channel);
     }
 
-    /// Another holds the lock, for so long if nobody prolongs it.
-    pub(crate) fn refused(&mut self, now: Moment, left: Option<Duration>) {
-        self.refused = true;
-        self.error = None;
-        self.failures = 0;
+    /// Plans the next attempt after a refusal; `left` is the rest of the holder's lease.
+    pub(super) fn refused(&mut self, now: Moment, left: Option<Duration>) {
+        self.was_refused = true;
+        self.failures.error = None;
+        self.failures.unanswered = 0;
+        let seed = self.seed ^ now.nanos();
         let poll = match self.pace {
-            Pace::BackOff(back_off) if !self.held_here => {
-                back_off.pause(self.refusals, self.seed ^ now.nanos())
-            }
-            _ => jittered(self.bound(), self.seed ^ now.nanos()),
+            Pace::BackOff(back_off) if !self.held_here => back_off.pause(self.refusals, seed),
+            _ => jittered(self.longest_wait(), seed),
         };
         self.refusals = self.refusals.saturating_add(1);
         self.next = now + left.map_or(poll, |left| left.max(LEAST_LEFT).min(poll));
-        self.heard_so_far.refused(now, self.seed);
+        self.notifications.refused(now, self.seed);
     }
 
-    /// No answer, or none that says anything of the lock: an error for the first
-    /// question, a pause for others.
-    pub(crate) fn failed(&mut self, now: Moment, error: Error) -> Result<()> {
-        if !self.refused || !error.is_transient() {
+    /// Plans the next attempt after one without a usable reply.
+    ///
+    /// Returns the error if the call was never refused, or if the error is final.
+    pub(super) fn unanswered(&mut self, now: Moment, error: Error) -> Result<()> {
+        if !self.was_refused || !error.is_transient() {
             return Err(error);
         }
-        let pause = doubled(FIRST_PAUSE, self.failures.min(8), self.poll_interval);
+        let pause = doubled(FIRST_PAUSE, self.failures.unanswered.min(8), self.poll_interval);
         self.next = now + jittered(pause, self.seed ^ now.nanos());
-        self.failures += 1;
-        self.error = Some(error);
+        self.failures.unanswered += 1;
+        self.failures.error = Some(error);
         Ok(())
     }
 
-    /// How long it waits for others to tell it something. Nobody polls for a caller that
-    /// has not been refused.
-    fn bound(&self) -> Duration {
+    /// Returns the longest wait without a message. The watchdog polls for refused calls only.
+    fn longest_wait(&self) -> Duration {
         match self.pace {
-            Pace::Polled if self.refused => self.poll_interval * UNAIDED,
+            Pace::Polled if self.was_refused => self.poll_interval * UNAIDED_POLLS,
             Pace::Polled | Pace::Unaided | Pace::BackOff(_) => self.poll_interval,
         }
     }
 
-    /// Why the last question got no answer, or none of use, if so.
-    pub(crate) fn take_error(&mut self) -> Option<Error> {
-        self.error.take()
+    /// Takes the error of the last attempt, if it failed.
+    pub(super) fn take_error(&mut self) -> Option<Error> {
+        self.failures.error.take()
     }
 
-    /// The lease was over before the server's answer was read. Asking once more has it
-    /// set anew, but not for ever: it may be shorter than any round trip.
-    pub(crate) fn granted_too_late(&mut self, now: Moment) -> Result<()> {
+    /// Makes an attempt due after a grant whose deadline has passed.
+    ///
+    /// The next command sets the lease anew. Returns an error after [`MAX_LATE_GRANTS`]: the lease
+    /// may be shorter than any round trip.
+    pub(super) fn granted_too_late(&mut self, now: Moment) -> Result<()> {
         let error = Error::lost(LostReason::Expired, "the grant arrived too late");
-        self.too_late += 1;
-        if self.too_late == TOO_LATE {
+        self.failures.late_grants += 1;
+        if self.failures.late_grants == MAX_LATE_GRANTS {
             return Err(error);
         }
         self.next = now;
-        self.error = Some(error);
+        self.failures.error = Some(error);
         Ok(())
     }
 
-    /// The servers have been others than before since it asked, so the answer says nothing. It
-    /// asks again, but not for ever.
-    pub(crate) fn outdated(&mut self) -> Result<()> {
-        self.outdated += 1;
-        if self.outdated < MAX_OUTDATED_ANSWERS { Ok(()) } else { Err(Error::outdated()) }
-    }
-
-    /// What would come by and by has come: time stands still in models.
-    #[cfg(all(test, leasehold_model))]
-    pub(crate) fn be_due(&mut self, poll: bool) {
-        self.next = if poll { Moment::START } else { Moment::END };
-        self.heard_so_far.quiet_until = self.heard_so_far.quiet_until.and(Some(Moment::START));
-    }
-}
-
-impl Heard {
-    fn is_due(&self, now: Moment, messages: Option<MessageCount>) -> bool {
-        match self.quiet_until {
-            Some(end) => end <= now,
-            None => self.missed || self.is_news(messages),
+    /// Counts a reply from a former server; an error after [`MAX_OUTDATED_ANSWERS`].
+    pub(super) fn outdated(&mut self) -> Result<()> {
+        self.failures.outdated += 1;
+        match self.failures.outdated < MAX_OUTDATED_ANSWERS {
+            true => Ok(()),
+            false => Err(Error::outdated()),
         }
     }
 
-    fn is_news(&self, messages: Option<MessageCount>) -> bool {
-        messages.is_some() && self.since.is_some() && messages != self.since
+    /// Ends all pauses, and makes an attempt due if `poll`: the clock stands still in models.
+    #[cfg(all(test, leasehold_model))]
+    pub(super) fn end_pauses(&mut self, poll: bool) {
+        self.next = if poll { Moment::START } else { Moment::END };
+        let notifications = &mut self.notifications;
+        notifications.quiet_until = notifications.quiet_until.and(Some(Moment::START));
+    }
+}
+
+impl Notifications {
+    fn is_due(&self, now: Moment, messages: Option<MessageCount>) -> bool {
+        match self.quiet_until {
+            Some(end) => end <= now,
+            None => self.missed || self.has_grown(messages),
+        }
     }
 
-    /// It has missed something, and asks again, if the channel was heard already and it
-    /// could not look there before its question; or if the listener was not told of the
-    /// channel, but can be told now. (One that cannot be told yet will look for itself
-    /// who waits.)
-    fn listens(
+    /// Returns whether messages have come since the last attempt.
+    fn has_grown(&self, messages: Option<MessageCount>) -> bool {
+        messages.is_some() && self.seen.is_some() && messages != self.seen
+    }
+
+    /// Decides at the registration whether a message may have been missed.
+    ///
+    /// That is so if the channel was subscribed already, and the call could not read the message
+    /// count before its command; or if a listener could be told of the channel now but was not
+    /// told by the last command. A listener that cannot be told yet looks for waiters when it
+    /// connects.
+    fn registered(
         &mut self,
-        listening: &Waiting,
+        waiting: &Waiting,
         channel: &Channel,
         session: Option<ListenerSession>,
     ) {
-        let first_look = self.since.is_none();
-        self.since.get_or_insert(listening.messages());
+        let first_look = self.seen.is_none();
+        self.seen.get_or_insert(waiting.messages());
         self.missed = match channel.subscription() {
             SubscriptionState::Everything => first_look,
             SubscriptionState::Asked => false,
-            SubscriptionState::Nothing => session.is_some() && session != self.told,
+            SubscriptionState::Nothing => session.is_some() && session != self.requested_in,
         };
     }
 
-    fn before(
-        &mut self,
-        messages: Option<MessageCount>,
-        subscription: SubscriptionState,
-        told: Option<ListenerSession>,
-    ) {
-        // Only a caller that heard messages before can have been woken by one.
-        self.woken = self.heard && self.quiet_until.is_none() && self.is_news(messages);
-        self.heard = subscription == SubscriptionState::Everything;
-        self.since = messages;
-        self.told = told;
+    fn before_attempt(&mut self, channel: ChannelView) {
+        // A call without a subscription at its last attempt cannot be woken by a message.
+        self.woken =
+            self.subscribed && self.quiet_until.is_none() && self.has_grown(channel.messages);
+        self.subscribed = channel.subscription == SubscriptionState::Everything;
+        self.seen = channel.messages;
+        self.requested_in = channel.requested_in;
         self.missed = false;
         self.quiet_until = None;
     }
 
-    /// Woken and refused: others were faster, and would be again if all came back at the
-    /// next message. Who has lost for long comes back at each.
+    /// Makes a call quiet that a message woke and the server refused.
+    ///
+    /// Other processes were faster, and would be again if all calls came back at the next message.
     fn refused(&mut self, now: Moment, seed: u64) {
-        if self.woken && now < *self.losing_since.get_or_insert(now) + LONG_LOSS {
+        if self.woken && now < *self.first_loss.get_or_insert(now) + LONG_LOSS {
             let quiet = doubled(FIRST_QUIET, self.lost_races, LONGEST_QUIET);
             self.quiet_until = Some(now + jittered(quiet, seed ^ now.nanos()));
             self.lost_races += 1;
@@ -330,18 +351,23 @@ mod tests {
         RetrySchedule::new(START, POLL, 7, Pace::Polled)
     }
 
-    fn asked(mut schedule: RetrySchedule) -> RetrySchedule {
-        assert!(schedule.is_due(START, None), "the first is asked at once");
-        schedule.before(None, SubscriptionState::Nothing, None);
+    fn view_without_channel() -> ChannelView {
+        let subscription = SubscriptionState::Nothing;
+        ChannelView { messages: None, subscription, requested_in: None }
+    }
+
+    fn attempted(mut schedule: RetrySchedule) -> RetrySchedule {
+        assert!(schedule.is_due(START, None), "the first attempt is due at once");
+        schedule.before_attempt(view_without_channel());
         schedule
     }
 
-    fn no_answer() -> Error {
+    fn no_reply() -> Error {
         Error::new(ErrorKind::Connection, "no answer")
     }
 
     #[test]
-    fn the_next_is_due_when_the_lease_is_over_or_at_the_poll_interval() {
+    fn the_next_attempt_is_due_at_the_end_of_the_lease_or_at_the_poll_interval() {
         for (left, least, most) in [
             (Some(Duration::from_millis(100)), 100, 100),
             (Some(Duration::ZERO), 1, 1),
@@ -349,25 +375,25 @@ mod tests {
             (Some(POLL * 300), 30_000, 60_000),
             (None, 30_000, 60_000),
         ] {
-            let mut schedule = asked(schedule());
+            let mut schedule = attempted(schedule());
             schedule.refused(START, left);
-            let millis = START.until(schedule.next()).as_millis();
+            let millis = START.until(schedule.next_attempt()).as_millis();
             assert!((least..=most).contains(&millis), "{left:?}: {millis} ms");
             assert!(!schedule.is_due(START, None));
-            assert!(schedule.is_due(schedule.next(), None));
+            assert!(schedule.is_due(schedule.next_attempt(), None));
         }
     }
 
     #[test]
-    fn the_first_failure_is_an_error_and_later_ones_are_pauses_that_grow() {
-        assert!(asked(schedule()).failed(START, no_answer()).is_err());
-        let mut refused = asked(schedule());
+    fn the_first_failure_is_an_error_and_later_failures_are_growing_pauses() {
+        assert!(attempted(schedule()).unanswered(START, no_reply()).is_err());
+        let mut refused = attempted(schedule());
         refused.refused(START, None);
-        assert!(refused.failed(START, Error::lost(LostReason::Gone, "for good")).is_err());
+        assert!(refused.unanswered(START, Error::lost(LostReason::Gone, "for good")).is_err());
         let mut pauses = Vec::new();
         for _ in 0..9 {
-            refused.failed(START, no_answer()).expect("it waits through an outage");
-            pauses.push(START.until(refused.next()));
+            refused.unanswered(START, no_reply()).expect("the call waits through an outage");
+            pauses.push(START.until(refused.next_attempt()));
         }
         assert!(pauses[0] <= FIRST_PAUSE && pauses[8] >= POLL / 2);
         assert!(pauses.iter().all(|pause| *pause <= POLL));
@@ -375,45 +401,49 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_of_this_process_is_asked_behind_at_the_poll_interval() {
+    fn a_lock_held_in_this_process_is_polled_at_the_poll_interval() {
         let mut schedule = schedule();
-        assert!(!schedule.is_due_beside_a_holder(START));
-        assert!(schedule.is_due_beside_a_holder(START + POLL));
-        assert!(schedule.is_due(START, None), "the first");
-        schedule.before(None, SubscriptionState::Nothing, None);
+        assert!(!schedule.is_due_while_held_here(START));
+        assert!(schedule.is_due_while_held_here(START + POLL));
+        assert!(schedule.is_due(START, None), "the first attempt");
+        schedule.before_attempt(view_without_channel());
         schedule.refused(START, None);
-        assert!(!schedule.is_due(START, None), "it has asked after that holder let go");
-        assert!(!schedule.is_due_beside_a_holder(START));
-        assert!(schedule.is_due(START, None), "the next holder has let go");
+        assert!(!schedule.is_due(START, None), "the attempt after that hold was made");
+        assert!(!schedule.is_due_while_held_here(START));
+        assert!(schedule.is_due(START, None), "the next hold has ended");
         assert!(!schedule.is_due(START, None), "once");
-        assert!(!schedule.is_due_beside_a_holder(START + POLL), "the watchdog polls");
-        assert!(schedule.is_due_beside_a_holder(START + UNAIDED * POLL));
+        assert!(!schedule.is_due_while_held_here(START + POLL), "the watchdog polls");
+        assert!(schedule.is_due_while_held_here(START + UNAIDED_POLLS * POLL));
     }
 
     #[test]
-    fn who_has_stood_behind_asks_once_at_the_front() {
-        let mut schedule = asked(schedule());
+    fn a_call_that_becomes_the_head_of_the_queue_makes_one_attempt() {
+        let mut schedule = attempted(schedule());
         schedule.refused(START, None);
-        schedule.stand_behind();
-        assert!(schedule.is_due(START, None), "who stood before it may have let go");
+        schedule.wait_behind();
+        assert!(schedule.is_due(START, None), "the former head may have released the lock");
         assert!(!schedule.is_due(START, None), "once");
     }
 
     #[test]
-    fn news_are_asked_about_and_lost_races_end_in_quiet() {
+    fn messages_make_attempts_due_and_lost_races_make_the_call_quiet() {
         let (waiters, parker) = (Waiters::default(), Arc::<Parker>::default());
         let channel = waiters.channel("c");
-        let listening = channel.wait(&parker);
+        let waiting = channel.wait(&parker);
         channel.set_hearing(SubscriptionState::Everything);
         let mut schedule = schedule();
         let mut quiets = Vec::new();
         for _ in 0..8 {
-            schedule.before(Some(channel.messages()), channel.subscription(), None);
+            schedule.before_attempt(ChannelView {
+                messages: Some(channel.messages()),
+                subscription: channel.subscription(),
+                requested_in: None,
+            });
             schedule.refused(START, None);
-            quiets.push(START.until(schedule.next()));
+            quiets.push(START.until(schedule.next_attempt()));
             channel.message();
-            let messages = Some(listening.messages());
-            assert!(schedule.is_due(schedule.next(), messages));
+            let messages = Some(waiting.messages());
+            assert!(schedule.is_due(schedule.next_attempt(), messages));
         }
         assert!(quiets[0] >= POLL / 2, "the first refusal costs nothing");
         assert!(quiets[1] <= FIRST_QUIET && quiets[7] <= LONGEST_QUIET);
@@ -421,30 +451,33 @@ mod tests {
     }
 
     #[test]
-    fn who_begins_to_listen_asks_again_if_it_may_have_missed_something() {
+    fn a_registration_makes_an_attempt_due_if_a_message_may_have_been_missed() {
         let (waiters, parker) = (Waiters::default(), Arc::<Parker>::default());
         let channel = waiters.channel("c");
-        let listening = channel.wait(&parker);
-        let listens = |subscription, session| {
+        let waiting = channel.wait(&parker);
+        let registers = |subscription, session| {
             channel.set_hearing(subscription);
-            let mut schedule = asked(schedule());
+            let mut schedule = attempted(schedule());
             schedule.refused(START, None);
-            schedule.listens(&listening, &channel, session);
-            schedule.is_due(START, Some(listening.messages()))
+            schedule.registered(&waiting, &channel, session);
+            schedule.is_due(START, Some(waiting.messages()))
         };
-        assert!(listens(SubscriptionState::Everything, None), "a message may have come before");
-        assert!(!listens(SubscriptionState::Asked, None), "the confirmation will be news");
-        assert!(!listens(SubscriptionState::Nothing, None), "the listener will look who waits");
+        assert!(registers(SubscriptionState::Everything, None), "a message may have come before");
+        assert!(!registers(SubscriptionState::Asked, None), "the confirmation will count");
+        assert!(!registers(SubscriptionState::Nothing, None), "the listener looks for waiters");
         waiters.set_listening(true);
-        assert!(listens(SubscriptionState::Nothing, waiters.session()), "it has to be told");
+        assert!(
+            registers(SubscriptionState::Nothing, waiters.session()),
+            "an attempt has to request the subscription"
+        );
     }
 
     #[test]
-    fn who_polls_for_itself_asks_at_the_poll_interval_and_who_backs_off_less_and_less_often() {
+    fn unaided_calls_poll_at_the_poll_interval_and_spin_locks_back_off() {
         let next = |schedule: &mut RetrySchedule| {
-            schedule.before(None, SubscriptionState::Nothing, None);
+            schedule.before_attempt(view_without_channel());
             schedule.refused(START, None);
-            START.until(schedule.next())
+            START.until(schedule.next_attempt())
         };
         let mut unaided = RetrySchedule::new(START, POLL, 7, Pace::Unaided);
         assert!((POLL / 2..=POLL).contains(&next(&mut unaided)));
@@ -460,13 +493,14 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_is_always_over_is_not_asked_for_without_end() {
-        let mut schedule = asked(schedule());
-        for _ in 1..TOO_LATE {
-            schedule.granted_too_late(START).expect("it is asked for again");
+    fn a_call_whose_grants_always_arrive_too_late_ends_with_an_error() {
+        let mut schedule = attempted(schedule());
+        for _ in 1..MAX_LATE_GRANTS {
+            schedule.granted_too_late(START).expect("another attempt");
             assert!(schedule.is_due(START, None));
         }
         assert!(schedule.granted_too_late(START).is_err_and(|error| error.is_lost()));
-        assert!(schedule.take_error().is_some_and(|error| error.is_lost()), "for who gives up");
+        let error = schedule.take_error();
+        assert!(error.is_some_and(|error| error.is_lost()), "for a call that gives up");
     }
 }

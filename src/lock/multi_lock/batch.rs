@@ -131,7 +131,7 @@ impl<'a> BatchMember<'a> {
 impl QueuedMember<'_> {
     fn granted(mut self, answer: &Answer, generation: Generation) -> HoldHandle {
         let (call, now) = (self.call, clock::now());
-        let term = call.term();
+        let term = call.lease();
         let grant = Grant {
             hold: self.hold,
             owner: self.owner.clone(),
@@ -201,7 +201,7 @@ impl<'a> BatchAcquire<'a> {
     }
 
     fn command(&self) -> Call {
-        let term = self.first.call.term();
+        let term = self.first.call.lease();
         let lease = rules::digits(term);
         let keys =
             self.members.iter().map(|member| member.call.context.local.name().key().as_bytes());
@@ -227,7 +227,7 @@ impl<'a> BatchAcquire<'a> {
 
     /// Fails if too few replicas have the grant, or if it arrived after the deadline.
     fn check_grant(&self, answer: &Answer) -> Result<()> {
-        let over = hold::deadline(answer.sent, self.first.call.term()) <= clock::now();
+        let over = hold::deadline(answer.sent, self.first.call.lease()) <= clock::now();
         let error = match answer.too_few {
             Some(too_few) => too_few.into_error(),
             None if over => Error::lost(LostReason::Expired, "the grant arrived too late"),
@@ -240,7 +240,7 @@ impl<'a> BatchAcquire<'a> {
     /// Releases all locks that the command took or may still take.
     fn undo(&self, connection: ConnectionId) {
         for member in self.members {
-            let (call, lasting) = (member.call, member.call.term());
+            let (call, lasting) = (member.call, member.call.lease());
             let release = call.rules.release(call.context.local.name(), &member.owner);
             let task = BackgroundTask::new(None, clock::now() + lasting).late_effect(lasting);
             let router = &call.context.engine.router;

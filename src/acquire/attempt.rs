@@ -1,0 +1,246 @@
+//! One attempt of a call in the wait loop: the acquire command, its reply, and the clean-up.
+//!
+//! A reply counts only if no topology change happened since the command was sent; otherwise the
+//! command is sent again. A grant counts only if its deadline lies ahead when the reply is read.
+//! Every other end of an attempt may leave an effect at the server, now or later
+//! ([`Leftovers`](super::Leftovers)), which the clean-up undoes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::acquire::schedule::{ChannelView, Pace};
+use crate::acquire::{Acquire, HoldHandle, LockContext};
+use crate::command::call::{Call, ConnectionId};
+use crate::error::Result;
+use crate::kind::rules::{AcquireArgs, AcquireReply, ListensTo, Wake};
+use crate::listener::channels::{Channel, SubscriptionState};
+use crate::local::hold::{self, Grant};
+use crate::pool::Target;
+use crate::pool::request::{Answer, BackgroundTask, Failure, Request};
+use crate::topology::route::Generation;
+use crate::util::clock::{self, Moment, Patience};
+
+impl Acquire<'_> {
+    /// Sends the acquire command once and applies its reply.
+    ///
+    /// Returns `None` if the lock was refused, or if there was no reply and the call goes on.
+    pub(super) fn attempt(
+        &mut self,
+        connection: Option<ConnectionId>,
+    ) -> Result<Option<HoldHandle>> {
+        let command = self.prepare();
+        let router = &self.context().engine.router;
+        let target = self.leftovers.may_run_late.map_or(Target::prefer(connection), Target::Only);
+        let generation = router.generation();
+        let pending = router.queue(command, target);
+        match router.wait(pending, &self.call.limit()) {
+            (_, Ok(answer)) => {
+                self.leftovers.queued |= self.takes_place_in_redis();
+                self.answered(answer, generation)
+            }
+            (connection, Err(failure)) => self.unanswered(connection, failure).map(|()| None),
+        }
+    }
+
+    /// Tells the schedule what is known before the attempt, and returns the acquire command.
+    fn prepare(&mut self) -> Call {
+        let LockContext { engine, local } = self.context();
+        let session = engine.listeners.session().filter(|_| self.caller.request.waits);
+        let channel = match session {
+            // A command that requests a subscription needs the message count from before it: the
+            // listener may subscribe and unsubscribe again before this call registers.
+            Some(_) => self.channel(),
+            None => {
+                let shared = local.known_channel(self.call.rules.listens_to());
+                shared.or(self.wakeups.own_channel.get())
+            }
+        };
+        let subscription =
+            channel.map_or(SubscriptionState::Nothing, |channel| channel.subscription());
+        let unsubscribed = channel.is_some() && subscription == SubscriptionState::Nothing;
+        let requested_in = session.filter(|_| unsubscribed);
+        let messages = channel.map(|channel| channel.messages());
+        let to_subscribe = channel.filter(|_| requested_in.is_some()).cloned();
+        self.schedule.before_attempt(ChannelView { messages, subscription, requested_in });
+        if self.wanted.threads == 0 {
+            self.wanted.threads = self.threads_to_serve();
+        }
+        self.command(to_subscribe.as_deref())
+    }
+
+    fn command(&self, to_subscribe: Option<&Channel>) -> Call {
+        let LockContext { engine, local } = self.context();
+        let wake =
+            |channel| Wake { control: &engine.settings.control, channel: Channel::name(channel) };
+        let command = self.call.rules.acquire(&AcquireArgs {
+            name: local.name(),
+            owner: &self.wanted.owner,
+            lease: self.call.lease(),
+            beside: self.wanted.beside.as_ref(),
+            patience: self.waiter_timeout(),
+            fair_waiter_timeout: engine.settings.fair_waiter_timeout,
+            threads: self.wanted.threads,
+            wake: to_subscribe.map(wake),
+        });
+        command.replicated()
+    }
+
+    /// Returns the channel whose messages say that the lock is free.
+    fn channel(&self) -> Option<&Arc<Channel>> {
+        let LockContext { engine, local } = self.context();
+        match self.call.rules.listens_to() {
+            ListensTo::Itself => Some(self.wakeups.own_channel.get_or_init(|| {
+                engine.waiters.channel(&local.name().own_channel(&self.wanted.owner))
+            })),
+            listens => local.channel(listens, &engine.waiters),
+        }
+    }
+
+    /// Returns after how long other waiters may take this call for dead.
+    ///
+    /// `None` for a call that does not wait.
+    fn waiter_timeout(&self) -> Option<Duration> {
+        let settings = &self.context().engine.settings;
+        let least = settings.poll_interval.saturating_mul(2);
+        match self.call.options.patience {
+            Patience::None => None,
+            Patience::Forever => Some(settings.fair_waiter_timeout),
+            Patience::Until(end) => {
+                Some(self.started.until(end).clamp(least, settings.fair_waiter_timeout))
+            }
+        }
+    }
+
+    /// Returns the number of threads that may get the hold in turn, and need a token each.
+    fn threads_to_serve(&self) -> u32 {
+        if !self.call.rules.has_tokens() {
+            return 1;
+        }
+        let LockContext { engine, local } = self.context();
+        let behind = self.ticket.map_or(0, |_| local.queue_len().saturating_sub(1));
+        let renewed = self.call.options.lease.is_none();
+        let most = if renewed { engine.settings.handoff.max_handoffs } else { 0 };
+        1 + u32::try_from(behind).unwrap_or(u32::MAX).min(most)
+    }
+
+    /// Returns whether an attempt that was not granted takes a place in a queue in Redis.
+    fn takes_place_in_redis(&self) -> bool {
+        self.call.rules.queues_in_redis() && self.caller.request.waits
+    }
+
+    /// Applies the failure of an attempt; an error if the call cannot go on.
+    fn unanswered(&mut self, connection: ConnectionId, failure: Failure) -> Result<()> {
+        // A refused script counts too: it may have been refused half-way.
+        if failure.is_written() {
+            self.leftovers.queued |= self.takes_place_in_redis();
+            self.leftovers.may_run_late.get_or_insert(connection);
+        }
+        let error = failure.into_error();
+        self.context().local.set_last_error(error.is_transient().then(|| error.clone()));
+        self.schedule.unanswered(clock::now(), error)
+    }
+
+    fn answered(&mut self, answer: Answer, generation: Generation) -> Result<Option<HoldHandle>> {
+        let (sent, connection, too_few) = (answer.sent, answer.connection, answer.too_few);
+        if self.context().engine.router.generation() != generation {
+            // The watchdog renewed the known holds at the change, and this hold was unknown.
+            self.leftovers.may_run_late = Some(connection);
+            self.schedule.outdated()?;
+            return self.attempt(Some(connection));
+        }
+        // A late copy of a command of this call can take the lock after this reply.
+        let has_copies = answer.maybe_duplicate || self.leftovers.may_run_late.is_some();
+        self.leftovers.may_run_late = (answer.may_run_late && has_copies).then_some(connection);
+        let reply = self.call.rules.read_acquire(answer.reply);
+        let reply = reply.inspect_err(|_| self.leftovers.may_run_late = Some(connection))?;
+        match (reply, too_few) {
+            (AcquireReply::Granted(_), Some(too_few)) => {
+                self.leftovers.may_run_late = Some(connection);
+                Err(too_few.into_error())
+            }
+            (AcquireReply::Granted(token), None) => {
+                self.granted(sent, connection, token, generation)
+            }
+            (AcquireReply::Refused { left }, _) => {
+                self.refused(left);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Makes a hold of a grant; returns `None` if its deadline has passed already.
+    fn granted(
+        &mut self,
+        sent: Moment,
+        connection: ConnectionId,
+        token: u64,
+        generation: Generation,
+    ) -> Result<Option<HoldHandle>> {
+        let (deadline, now) = (hold::deadline(sent, self.call.lease()), clock::now());
+        if deadline <= now {
+            self.context().local.set_last_error(None);
+            self.leftovers.may_run_late = Some(connection);
+            return self.schedule.granted_too_late(now).map(|()| None);
+        }
+        let last_token = if token == 0 { 0 } else { token + u64::from(self.wanted.threads - 1) };
+        let grant = Grant {
+            hold: self.wanted.id,
+            owner: self.wanted.owner.clone(),
+            rules: self.call.rules,
+            deadline,
+            lease: self.call.lease(),
+            renewed: self.call.options.lease.is_none(),
+            holder: self.caller.holder.clone(),
+            at: now,
+            may_run_late: self.leftovers.may_run_late.take(),
+            tokens: token..=last_token,
+        };
+        let LockContext { engine, local } = self.context();
+        let hold = local.granted(self.ticket, &self.caller, grant, sent.until(now));
+        let handle = self.call.handle(hold);
+        engine.watchdog.keep_granted(handle.watched(), generation);
+        Ok(Some(handle))
+    }
+
+    /// Prepares the wait after a refusal; `left` is the rest of the holder's lease.
+    fn refused(&mut self, left: Option<Duration>) {
+        let (LockContext { engine, local }, waits) = (self.context(), self.caller.request.waits);
+        let polled = waits && matches!(self.call.pace(), Pace::Polled);
+        if local.refused(clock::now(), polled) {
+            engine.watchdog.poll(Arc::clone(local));
+        }
+        if left.is_none() && !std::mem::replace(&mut self.reports.warned, true) {
+            let name = local.name().given();
+            log::warn!(
+                "the lock {name:?} is held without a time to live: it stays held until it is freed"
+            );
+        }
+        self.schedule.refused(clock::now(), left);
+        let Some(channel) = self.channel().filter(|_| waits).cloned() else { return };
+        if self.wakeups.channel.is_none() {
+            let waiting = channel.wait(&self.caller.parker);
+            self.schedule.registered(&waiting, &channel, engine.listeners.session());
+            self.wakeups.channel = Some(waiting);
+        }
+        engine.request_subscription(&channel);
+    }
+
+    /// Undoes what the attempts have left at the server, or may leave there yet.
+    ///
+    /// Sends a background request, on the connection on which an acquire command may run late.
+    pub(super) fn clean_up(&mut self, acquired: bool) {
+        let connection = self.leftovers.may_run_late.take();
+        if connection.is_none() && (acquired || !self.leftovers.queued) {
+            return;
+        }
+        let (rules, name) = (self.call.rules, self.context().local.name());
+        let undo = rules.undo(name, &self.wanted.owner, self.waiter_timeout());
+        let place = self.waiter_timeout().filter(|_| self.leftovers.queued).unwrap_or_default();
+        let lasting = self.call.lease().max(place);
+        let task = BackgroundTask::new(None, clock::now() + lasting)
+            .outlives_lease(rules.outlives_its_lease())
+            .late_effect(lasting);
+        let router = &self.context().engine.router;
+        router.dispatch(router.submit(Request::background(undo, task), connection));
+    }
+}

@@ -1,0 +1,203 @@
+//! One call of an acquiring verb, on one lock.
+//!
+//! An [`AcquireCall`] is a lock together with [`AcquireOptions`]. It decides whether the thread
+//! holds the lock already and counts one more guard, or has to enter the wait loop
+//! ([`Acquire`]).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::acquire::Acquire;
+use crate::acquire::handle::{HoldHandle, LockContext};
+use crate::acquire::schedule::Pace;
+use crate::cancel::{CancelToken, Limit};
+use crate::command::owner::{Holder, Owner, ThreadId};
+use crate::error::{Error, Result};
+use crate::kind::rules::{KindRules, ListensTo, Queueing};
+use crate::local::Caller;
+use crate::local::hold::Hold;
+use crate::local::queue::Ticket;
+use crate::local::table::{EntryOutcome, EntryRequest};
+use crate::util::clock::{self, Moment, Patience};
+
+/// Time after the caller's deadline in which the last reply may still arrive.
+///
+/// A call that sends its last command shortly before its deadline can so report whether the lock
+/// was free.
+pub(crate) const ANSWER_GRACE: Duration = Duration::from_millis(50);
+
+/// The choices of one call: the kind of guard, the lease, and what ends the wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AcquireOptions<'a> {
+    /// The length of a fixed lease; `None` for a lease that the watchdog renews.
+    pub(crate) lease: Option<Duration>,
+    /// Whether the hold belongs to a guard and to no thread.
+    pub(crate) owned: bool,
+    /// The holder to record, if it is not the calling thread.
+    pub(crate) on_behalf: Option<&'a Holder>,
+    /// How long the call waits for the lock.
+    pub(crate) patience: Patience,
+    /// The moment at which the caller expects the call to return; `patience` may end earlier.
+    pub(crate) return_by: Moment,
+    pub(crate) cancel: Option<&'a CancelToken>,
+}
+
+impl AcquireOptions<'_> {
+    /// Returns options for a renewed lease and the calling thread.
+    pub(crate) fn new(patience: Patience) -> Self {
+        AcquireOptions {
+            lease: None,
+            owned: false,
+            on_behalf: None,
+            patience,
+            return_by: patience.deadline(),
+            cancel: None,
+        }
+    }
+}
+
+/// One call of an acquiring verb: a lock and the options of the call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AcquireCall<'a> {
+    pub(crate) context: &'a Arc<LockContext>,
+    pub(crate) rules: &'static dyn KindRules,
+    /// The owner field that the program chose, for a named holder.
+    pub(crate) holder_name: Option<&'a Arc<str>>,
+    pub(crate) options: AcquireOptions<'a>,
+}
+
+impl<'a> AcquireCall<'a> {
+    /// Returns the same call with another patience.
+    ///
+    /// The call still returns by the moment that its caller expects.
+    pub(crate) fn with_patience(mut self, patience: Patience) -> AcquireCall<'a> {
+        self.options.patience = patience;
+        self
+    }
+
+    /// Takes the lock; returns `None` if the patience of the call ends first.
+    ///
+    /// Blocks until then, a cancellation or the close of the client. A thread that holds the lock
+    /// makes no round trip; a free lock takes one. Errors carry the name of the lock.
+    pub(crate) fn acquire(&self) -> Result<Option<HoldHandle>> {
+        self.enter().map_err(|error| self.with_lock_name(error))
+    }
+
+    fn with_lock_name(&self, error: Error) -> Error {
+        error.with_lock_name(Arc::clone(self.context.local.name().given()))
+    }
+
+    /// Counts one more guard of a hold of this thread, or enters the wait loop.
+    fn enter(&self) -> Result<Option<HoldHandle>> {
+        let now = clock::now();
+        self.check_not_ended()?;
+        let request = self.entry_request();
+        let entry = self.context.local.enter(&request, self.holder_name, self.thread(), now);
+        if entry.as_ref().is_err_and(Error::is_deadlock) {
+            // In a forked child the hold in the way is one of the parent process.
+            self.context.engine.router.check_process()?;
+        }
+        let beside = match entry? {
+            EntryOutcome::Reentered(hold) => return self.re_enter(self.handle(hold)).map(Some),
+            EntryOutcome::Beside(owner) => Some(owner),
+            EntryOutcome::New => None,
+            EntryOutcome::Busy => return self.refuse_at_once(),
+        };
+        self.context.engine.ready(&self.limit())?;
+        let caller = Caller::of(request, self.options.on_behalf);
+        if self.rules.queueing() == Queueing::None {
+            return self.run(caller, None, beside, now);
+        }
+        match self.context.local.join_queue(caller.clone(), now) {
+            Some(ticket) => self.run(caller, Some(ticket), beside, now),
+            None => self.refuse_at_once(),
+        }
+    }
+
+    fn run(
+        &self,
+        caller: Caller,
+        ticket: Option<Ticket>,
+        beside: Option<Owner>,
+        now: Moment,
+    ) -> Result<Option<HoldHandle>> {
+        // Dropped after the clean-up of the loop, for which the close of the client waits.
+        let _call = self.context.engine.begin_call();
+        Acquire::new(self, caller, ticket, beside, now).run()
+    }
+
+    /// Returns the request for the table of this process's holds.
+    fn entry_request(&self) -> EntryRequest {
+        let AcquireOptions { owned, lease, patience, cancel, .. } = self.options;
+        EntryRequest {
+            rules: self.rules,
+            owned,
+            waits: patience != Patience::None,
+            endless: patience == Patience::Forever && cancel.is_none(),
+            renewed: lease.is_none(),
+        }
+    }
+
+    /// Refuses a call that does not wait, because of another thread of this process.
+    ///
+    /// In a forked child that thread is one of the parent process, which is an error.
+    fn refuse_at_once(&self) -> Result<Option<HoldHandle>> {
+        self.context.engine.router.check_process().map(|()| None)
+    }
+
+    fn thread(&self) -> ThreadId {
+        self.options.on_behalf.and_then(Holder::thread).unwrap_or_else(ThreadId::current)
+    }
+
+    /// Returns the length of the lease that the call asks for.
+    pub(crate) fn lease(&self) -> Duration {
+        self.options.lease.unwrap_or(self.context.engine.settings.watchdog_timeout)
+    }
+
+    /// Returns how soon a refused call tries again without a message.
+    pub(super) fn pace(&self) -> Pace {
+        match (self.rules.listens_to(), self.rules.queueing()) {
+            (ListensTo::Nothing, _) => Pace::BackOff(self.context.engine.settings.back_off),
+            (_, Queueing::None) => Pace::Unaided,
+            (_, Queueing::InProcess) => Pace::Polled,
+        }
+    }
+
+    /// Returns what ends the wait for a reply.
+    ///
+    /// The first of: the response time-out, the grace after `return_by`, the close of the client,
+    /// the cancellation.
+    pub(crate) fn limit(&self) -> Limit<'_> {
+        let engine = &self.context.engine;
+        let response = engine.bound().end();
+        Limit::at(response.min(self.options.return_by + ANSWER_GRACE))
+            .or_closed(&engine.closing)
+            .or_cancelled(self.options.cancel)
+    }
+
+    /// Returns an error if the client is closed or the call is cancelled.
+    pub(crate) fn check_not_ended(&self) -> Result<()> {
+        self.context.engine.check_open()?;
+        self.options.cancel.map_or(Ok(()), CancelToken::check)
+    }
+
+    pub(crate) fn handle(&self, hold: Arc<Hold>) -> HoldHandle {
+        HoldHandle::new(Arc::clone(self.context), hold)
+    }
+
+    /// Gives a nested guard the lease that the call asks for.
+    ///
+    /// Ends the nested guard again if its lease cannot be extended. Makes no round trip unless it
+    /// has to extend a fixed lease.
+    pub(crate) fn re_enter(&self, handle: HoldHandle) -> Result<HoldHandle> {
+        match self.options.lease {
+            None => handle.keep_renewed(),
+            // A fixed lease inside a renewed hold needs nothing.
+            Some(lease) if handle.needs_extension(lease) => {
+                handle.extend_within(lease, &self.limit())?;
+            }
+            Some(_) => {}
+        }
+        Ok(handle)
+    }
+}

@@ -1,0 +1,181 @@
+//! A guard's share of a hold: what it can ask about the hold, and how it extends the lease.
+//!
+//! The end of a share is in `release.rs`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::acquire::schedule::MAX_OUTDATED_ANSWERS;
+use crate::cancel::{Bound, Limit};
+use crate::config::{LONGEST_LEASE, SHORTEST_LEASE};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::local::Local;
+use crate::local::hold::{self, Hold, HoldStatus};
+use crate::pool::Target;
+use crate::pool::request::Answer;
+use crate::util::clock;
+use crate::util::executor::Executor;
+use crate::watchdog::{self, WatchedHold};
+
+/// A lock together with its client: what the guards of one lock share.
+#[derive(Debug)]
+pub(crate) struct LockContext {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) local: Arc<Local>,
+}
+
+/// One guard's share of a hold. Its drop ends the share and does not wait for a reply.
+#[derive(Debug)]
+pub(crate) struct HoldHandle {
+    pub(super) context: Arc<LockContext>,
+    pub(super) hold: Arc<Hold>,
+    token: u64,
+    /// Whether the share has ended, so that the drop has nothing to do.
+    pub(super) ended: bool,
+}
+
+impl HoldHandle {
+    pub(crate) fn new(context: Arc<LockContext>, hold: Arc<Hold>) -> HoldHandle {
+        let token = hold.token();
+        HoldHandle { context, hold, token, ended: false }
+    }
+
+    /// Returns the fencing token of this share; zero if the kind has no tokens.
+    pub(crate) fn token(&self) -> u64 {
+        self.token
+    }
+
+    pub(crate) fn hold(&self) -> &Hold {
+        &self.hold
+    }
+
+    /// Returns the name of the lock as the program gave it.
+    pub(crate) fn name(&self) -> &str {
+        self.context.local.name().given()
+    }
+
+    /// Returns the hold in the form that the watchdog keeps.
+    pub(crate) fn watched(&self) -> WatchedHold {
+        WatchedHold { local: Arc::clone(&self.context.local), hold: Arc::clone(&self.hold) }
+    }
+
+    /// Returns whether the hold is valid. Reports its loss if this call notices it first.
+    pub(crate) fn is_held(&self) -> bool {
+        self.context.local.is_valid(&self.hold, clock::now())
+    }
+
+    /// Returns an error if the hold is lost.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.is_held() {
+            true => Ok(()),
+            false => Err(self.lost()),
+        }
+    }
+
+    /// Returns the time to the deadline of the lease.
+    pub(crate) fn remaining(&self) -> Duration {
+        self.hold.remaining(clock::now())
+    }
+
+    /// Blocks for at most `span` until the hold is lost, and returns whether it is.
+    pub(crate) fn wait_lost(&self, span: Duration) -> bool {
+        let end = clock::now() + span;
+        while self.is_held() {
+            if end <= clock::now() {
+                return false;
+            }
+            self.hold.wait(end);
+        }
+        true
+    }
+
+    pub(super) fn lost(&self) -> Error {
+        self.with_lock_name(Error::lost(self.hold.lost_reason(), "the lock was lost"))
+    }
+
+    pub(super) fn with_lock_name(&self, error: Error) -> Error {
+        error.with_lock_name(Arc::clone(self.context.local.name().given()))
+    }
+
+    /// Returns the moment by which a call that begins now returns.
+    pub(crate) fn bound(&self) -> Bound {
+        self.context.engine.bound()
+    }
+
+    /// Returns the client's threads for work that may block.
+    pub(crate) fn executor(&self) -> Arc<Executor> {
+        Arc::clone(&self.context.engine.executor)
+    }
+
+    /// Sets the lease to `lease` from now, unless the present lease lasts longer.
+    ///
+    /// Returns within the bound. One round trip.
+    pub(crate) fn extend(&self, lease: Duration, bound: Bound) -> Result<()> {
+        self.extend_within(lease, &self.context.engine.limit(bound))
+    }
+
+    /// Extends the lease as [`HoldHandle::extend`] does, within the limit of the call.
+    pub(crate) fn extend_within(&self, lease: Duration, limit: &Limit<'_>) -> Result<()> {
+        let extended = checked_lease(lease).and_then(|lease| self.try_extend(lease, limit));
+        extended.map_err(|error| self.with_lock_name(error))
+    }
+
+    fn try_extend(&self, lease: Duration, limit: &Limit<'_>) -> Result<()> {
+        self.check()?;
+        // Without a reply that says otherwise, the server may have extended the lease.
+        let unknown = |_: &Error| self.hold.may_be_extended(clock::now(), lease);
+        let answer = self.send_extension(lease, limit).inspect_err(unknown)?;
+        let sent = answer.sent;
+        if !watchdog::is_extended(answer).inspect_err(unknown)? {
+            self.context.local.lose(&self.hold);
+            return Err(self.lost());
+        }
+        match self.hold.extend(sent, clock::now(), lease) {
+            HoldStatus::Held => Ok(()),
+            HoldStatus::Over { newly_lost } => {
+                self.watched().over(newly_lost, &self.context.engine.router);
+                Err(self.lost())
+            }
+        }
+    }
+
+    /// Sends the extension until its reply comes from the current servers.
+    ///
+    /// After a topology change neither a yes nor a no of the former server counts.
+    fn send_extension(&self, lease: Duration, limit: &Limit<'_>) -> Result<Answer> {
+        let router = &self.context.engine.router;
+        for _ in 0..MAX_OUTDATED_ANSWERS {
+            let generation = router.generation();
+            let extension = watchdog::extension(&self.watched(), lease);
+            let answer = router.call(extension, Target::only(self.hold.may_run_late()), limit)?;
+            if router.generation() == generation {
+                return Ok(answer);
+            }
+        }
+        Err(Error::outdated())
+    }
+
+    /// Has the watchdog renew the hold from now on.
+    pub(crate) fn keep_renewed(&self) {
+        if self.hold.keep_renewed() {
+            self.context.engine.watchdog.forget(&self.hold);
+            self.context.engine.watchdog.keep(self.watched());
+        }
+    }
+
+    /// Returns whether the hold has a fixed lease that ends before a new `lease` would.
+    pub(crate) fn needs_extension(&self, lease: Duration) -> bool {
+        let now = clock::now();
+        let deadline = now + self.hold.remaining(now);
+        !self.hold.is_renewed() && deadline < hold::deadline(now, lease)
+    }
+}
+
+/// Returns the lease, at most the longest one; an error if it is too short.
+pub(crate) fn checked_lease(lease: Duration) -> Result<Duration> {
+    match lease < SHORTEST_LEASE {
+        true => Err(Error::configuration("a lease must be at least 10 ms long")),
+        false => Ok(lease.min(LONGEST_LEASE)),
+    }
+}
