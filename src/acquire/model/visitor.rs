@@ -1,6 +1,6 @@
-//! The wait loop of the models: [`InLine`](super::super::InLine) without an engine.
+//! The wait loop of the models: `Acquire` without an engine.
 
-use crate::acquire::schedule::{Pace, RetrySchedule};
+use crate::acquire::schedule::{ChannelView, Pace, RetrySchedule};
 use crate::cancel::{CancelToken, CancelWatch};
 use crate::command::call::ConnectionId;
 use crate::command::owner::{HoldId, Owner, ThreadId};
@@ -208,7 +208,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
     }
 
     fn is_over(&self, wants_to_ask: bool) -> bool {
-        let first = wants_to_ask && !self.schedule.asked();
+        let first = wants_to_ask && !self.schedule.has_attempted();
         !first && (!self.manners.waits || is_cancelled(&self.manners.patience))
     }
 
@@ -233,11 +233,11 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
                 true
             }
             Turn::HeldHere => {
-                self.schedule.is_due_beside_a_holder(self.around.now());
+                self.schedule.is_due_while_held_here(self.around.now());
                 polls
             }
             Turn::Ask(_) | Turn::Yield(..) => {
-                self.schedule.be_due(polls);
+                self.schedule.end_pauses(polls);
                 self.schedule.is_due(self.around.now(), messages)
             }
         }
@@ -263,7 +263,8 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
         let subscription =
             channel.map_or(SubscriptionState::Nothing, |channel| channel.subscription());
         let told = session.filter(|_| subscription == SubscriptionState::Nothing);
-        self.schedule.before(channel.map(|channel| channel.messages()), subscription, told);
+        let messages = channel.map(|channel| channel.messages());
+        self.schedule.before_attempt(ChannelView { messages, subscription, requested_in: told });
         let sent = self.around.now();
         let (connection, free_here) = match turn {
             Turn::Ask(connection) | Turn::Yield(_, connection) => (*connection, true),
@@ -316,7 +317,7 @@ impl<'a, S: Surroundings> Visitor<'a, S> {
         if self.manners.waits && self.listening.is_none() {
             let channel = self.around.channel();
             let listening = Channel::wait(channel, &self.caller.parker);
-            self.schedule.listens(&listening, channel, self.around.session());
+            self.schedule.registered(&listening, channel, self.around.session());
             self.listening = Some(listening);
             self.around.call_listener();
         }
