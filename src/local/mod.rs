@@ -36,7 +36,7 @@ use crate::listener::channels::{Channel, SubscriptionState, Waiters};
 use crate::local::fairness::Fairness;
 use crate::local::hold::{Grant, HandoffBounds, Hold, HoldStatus};
 use crate::local::queue::{Ticket, WaitQueue};
-use crate::local::table::{EntryOutcome, EntryRequest, HoldEntry, HoldShare};
+use crate::local::table::{EntryOutcome, EntryRequest, HoldEntry, HoldShare, HoldTable};
 use crate::util::clock::{self, Moment};
 use crate::util::sync::{Mutex, Parker};
 use crate::util::threads;
@@ -59,7 +59,7 @@ struct LocalState {
     queue: WaitQueue<Caller>,
     /// Holds that were passed to callers who have not woken up yet.
     handed: Vec<(Ticket, Arc<Hold>)>,
-    holds: Vec<HoldEntry>,
+    holds: HoldTable,
     /// The releases that have no answer yet, and the lines in which they stand: one at most,
     /// but of a kind that is shared.
     background: Vec<Owed>,
@@ -258,11 +258,11 @@ impl Local {
         let newly_lost = state.lose_others(&lease, &caller.holder);
         if let Some(ticket) = ticket {
             if let Some(stale) = state.take_handed(ticket) {
-                state.remove(&stale);
+                state.holds.remove(&stale);
             }
             state.queue.leave(ticket);
         }
-        state.holds.push(HoldEntry::new(Arc::clone(&lease), caller.holder.clone()));
+        state.holds.insert(Arc::clone(&lease), caller.holder.clone());
         state.wake_head();
         drop(state);
         self.report_lost(newly_lost, LostReason::Gone);
@@ -349,22 +349,22 @@ impl Local {
         send: impl FnOnce() -> ConnectionId,
     ) -> EndOutcome {
         let mut state = self.state.lock();
-        let Some(held) = state.held(lease).filter(|held| held.has(counted)) else {
+        let Some(held) = state.holds.entry_mut(lease).filter(|held| held.has(counted)) else {
             return if counted == HoldShare::Guard {
                 EndOutcome::Lost
             } else {
                 EndOutcome::NotHeld
             };
         };
-        held.discount(counted);
-        if held.guards + held.detached > 0 {
+        held.end(counted);
+        if held.count() > 0 {
             return EndOutcome::Nested;
         }
         let now = clock();
         if state.hand_off(lease, now, &self.bounds) {
             return EndOutcome::HandedOff;
         }
-        state.remove(lease);
+        state.holds.remove(lease);
         let look = lease.release(now);
         state.fairness.released(now);
         if look == HoldStatus::Held {
@@ -397,10 +397,7 @@ impl Local {
 
     /// One guard of the hold is detached: it counts, but nobody has it.
     pub(crate) fn detach(&self, lease: &Arc<Hold>) {
-        if let Some(held) = self.state.lock().held(lease) {
-            held.discount(HoldShare::Guard);
-            held.detached += 1;
-        }
+        self.state.lock().holds.detach(lease);
     }
 
     /// The detached hold that this thread may end: its own, one that was owned, or one
@@ -412,16 +409,7 @@ impl Local {
         now: Moment,
     ) -> Option<(Arc<Hold>, HoldShare)> {
         let state = self.state.lock();
-        let own = |held: &&HoldEntry| held.holder.is_thread(thread) && held.detached > 0;
-        let holds: Vec<_> = state.holds.iter().filter(|held| mine(&held.lease)).collect();
-        let holds = || holds.iter().copied();
-        let nobodys = || holds().filter(|held| held.is_nobodys());
-        let valid = |held: &&HoldEntry| !held.lease.remaining(now).is_zero();
-        let found = holds().find(own);
-        let found = found.or_else(|| nobodys().find(valid)).or_else(|| nobodys().next())?;
-        let ended = found.holder.has_ended();
-        let counted = if ended { HoldShare::Everything } else { HoldShare::Detached };
-        Some((Arc::clone(&found.lease), counted))
+        state.holds.detached(thread, mine, |hold| !hold.remaining(now).is_zero())
     }
 
     /// How many guards and detached holds this thread has of those valid holds.
@@ -432,9 +420,8 @@ impl Local {
         now: Moment,
     ) -> usize {
         let state = self.state.lock();
-        let own = state.own(thread).filter(|held| mine(&held.lease));
-        let own: Vec<_> =
-            own.map(|held| (Arc::clone(&held.lease), held.guards + held.detached)).collect();
+        let own = state.holds.of_thread(thread).filter(|held| mine(&held.hold));
+        let own: Vec<_> = own.map(|held| (Arc::clone(&held.hold), held.count())).collect();
         drop(state);
         let valid = own.iter().filter(|(lease, _)| self.is_valid(lease, now));
         valid.map(|(_, count)| count).sum()
@@ -465,14 +452,14 @@ impl Local {
         now: Moment,
     ) -> bool {
         let state = self.state.lock();
-        let other = |held: &HoldEntry| owned || held.lease.rules().kind() != rules.kind();
-        let mut own = state.own(ThreadId::current());
-        own.any(|held| other(held) && !held.lease.remaining(now).is_zero())
+        let other = |held: &HoldEntry| owned || held.hold.rules().kind() != rules.kind();
+        let mut own = state.holds.of_thread(ThreadId::current());
+        own.any(|held| other(held) && !held.hold.remaining(now).is_zero())
     }
 
     /// All holds of this process at this moment.
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
-        self.state.lock().holds.iter().map(|held| Arc::clone(&held.lease)).collect()
+        self.state.lock().holds.iter().map(|held| Arc::clone(&held.hold)).collect()
     }
 
     /// Tells of what happened, if anybody wants to know.
@@ -508,10 +495,10 @@ impl LocalState {
     /// its renewal. The losses that are news.
     fn look_at_all(&mut self, now: Moment) -> Vec<Arc<Hold>> {
         let mut newly_lost = Vec::new();
-        self.holds.retain(|held| match held.lease.status(now) {
+        self.holds.retain(|held| match held.hold.status(now) {
             HoldStatus::Held => true,
             HoldStatus::Over { newly_lost: messages } => {
-                newly_lost.extend(messages.then(|| Arc::clone(&held.lease)));
+                newly_lost.extend(messages.then(|| Arc::clone(&held.hold)));
                 !held.holder.has_ended() && (held.guards > 0 || held.is_counted_on())
             }
         });
@@ -522,13 +509,13 @@ impl LocalState {
     fn lose_others(&mut self, lease: &Hold, holder: &Holder) -> Vec<Arc<Hold>> {
         let lost = |held: &&HoldEntry| {
             let other = OtherHold {
-                kind: held.lease.rules().kind(),
-                owner: held.lease.owner(),
+                kind: held.hold.rules().kind(),
+                owner: held.hold.owner(),
                 same_thread: held.holder.is_same_thread(holder),
             };
-            !lease.rules().shares_with(lease.owner().as_bytes(), &other) && held.lease.lose()
+            !lease.rules().shares_with(lease.owner().as_bytes(), &other) && held.hold.lose()
         };
-        self.holds.iter().filter(lost).map(|held| Arc::clone(&held.lease)).collect()
+        self.holds.iter().filter(lost).map(|held| Arc::clone(&held.hold)).collect()
     }
 
     fn enter(
@@ -539,13 +526,13 @@ impl LocalState {
         now: Moment,
     ) -> Result<EntryOutcome> {
         let same = |held: &&mut HoldEntry| {
-            held.holder.is_thread(thread) && held.lease.rules().kind() == request.rules.kind()
+            held.holder.is_thread(thread) && held.hold.rules().kind() == request.rules.kind()
         };
         match self.holds.iter_mut().find(same) {
             Some(held) if !request.owned && request.rules.re_enters() => held.again(now),
             _ => {
                 let owner = holder.map_or(&[][..], |it| it.as_bytes());
-                let entry = EntryOutcome::of(self.own(thread), request, owner, now)?;
+                let entry = EntryOutcome::of(self.holds.of_thread(thread), request, owner, now)?;
                 self.check_owned(request, owner, thread, now).map(|()| entry)
             }
         }
@@ -559,29 +546,18 @@ impl LocalState {
         thread: ThreadId,
         now: Moment,
     ) -> Result<()> {
-        let taken = |held: &&HoldEntry| held.guards > 0 && held.holder.was_taken_by(thread);
-        let bars = |held: &HoldEntry| held.is_in_the_way(request, owner, now);
-        match request.endless && !request.owned && self.holds.iter().filter(taken).any(bars) {
+        let bars = |held: &HoldEntry| {
+            held.is_owned_guard_of(thread) && held.is_in_the_way(request, owner, now)
+        };
+        match request.endless && !request.owned && self.holds.iter().any(bars) {
             true => Err(table::deadlock_with_owned()),
             false => Ok(()),
         }
     }
 
-    fn own(&self, thread: ThreadId) -> impl Iterator<Item = &HoldEntry> {
-        self.holds.iter().filter(move |held| held.holder.is_thread(thread))
-    }
-
-    fn held(&mut self, lease: &Arc<Hold>) -> Option<&mut HoldEntry> {
-        self.holds.iter_mut().find(|held| Arc::ptr_eq(&held.lease, lease))
-    }
-
-    fn remove(&mut self, lease: &Arc<Hold>) {
-        self.holds.retain(|held| !Arc::ptr_eq(&held.lease, lease));
-    }
-
     /// Whether any hold is valid. Ends none: a loss that it came upon would not be told.
     fn is_held(&self, now: Moment) -> bool {
-        self.holds.iter().any(|held| !held.lease.remaining(now).is_zero())
+        self.holds.iter().any(|held| !held.hold.remaining(now).is_zero())
     }
 
     /// The line in which a release stands that has no answer yet.
@@ -609,13 +585,13 @@ impl LocalState {
         let Some((ticket, head)) = self.queue.head() else { return false };
         let (holder, request) = (head.holder.clone(), head.request);
         // What its thread has beside it would stay behind.
-        let same = |held: &&HoldEntry| Arc::ptr_eq(&held.lease, lease);
+        let same = |held: &&HoldEntry| Arc::ptr_eq(&held.hold, lease);
         let Some(own) = self.holds.iter().find(same).map(|held| &held.holder) else { return false };
         let beside = |other: &HoldEntry| !same(&other) && other.holder.is_same_thread(own);
         let alone = !self.holds.iter().any(beside);
-        let Some(held) = self.held(lease) else { return false };
-        let fits = alone && request.renewed && held.lease.rules().kind() == request.rules.kind();
-        if !fits || !held.lease.hand_off(now, bounds, &holder) {
+        let Some(held) = self.holds.entry_mut(lease) else { return false };
+        let fits = alone && request.renewed && held.hold.rules().kind() == request.rules.kind();
+        if !fits || !held.hold.hand_off(now, bounds, &holder) {
             return false;
         }
         held.holder = holder;

@@ -13,7 +13,7 @@ impl Local {
         let state = self.state.lock();
         assert!(state.queue.is_empty(), "somebody is left in line");
         assert!(state.handed.is_empty(), "a hold was passed to somebody who left");
-        assert!(state.holds.is_empty(), "a hold is left without an owner");
+        assert!(state.holds.iter().len() == 0, "a hold is left without an owner");
         assert!(state.background.is_empty(), "a release that has run is still owed");
     }
 }

@@ -1,8 +1,9 @@
-//! What a thread of this process has of one lock: a hold, and how often it counts.
+//! The holds of one lock in this process, with the holder and the guards of each.
 
+use std::slice;
 use std::sync::Arc;
 
-use crate::command::owner::{Holder, Owner};
+use crate::command::owner::{Holder, Owner, ThreadId};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::events::Kind;
 use crate::kind::rules::{KindRules, OtherHold};
@@ -23,10 +24,16 @@ pub(crate) struct EntryRequest {
     pub(crate) renewed: bool,
 }
 
-/// A hold, and how many guards it has.
+/// The holds of one lock in this process.
+///
+/// `H` is the hold: a [`Hold`], or the hold of a red lock on a majority of its servers.
 #[derive(Debug)]
-pub(crate) struct HoldEntry {
-    pub(crate) lease: Arc<Hold>,
+pub(crate) struct HoldTable<H = Hold>(Vec<HoldEntry<H>>);
+
+/// A hold, its holder, and the number of its guards and of its detached shares.
+#[derive(Debug)]
+pub(crate) struct HoldEntry<H = Hold> {
+    pub(crate) hold: Arc<H>,
     pub(crate) holder: Holder,
     pub(crate) guards: usize,
     pub(crate) detached: usize,
@@ -62,44 +69,142 @@ impl EntryOutcome {
     }
 }
 
-/// What ends of that which counts a hold.
+/// The part of a hold that a caller ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HoldShare {
     Guard,
     Detached,
-    /// All that a thread left behind when it ended.
+    /// All shares of a thread that has ended.
     Everything,
 }
 
-impl HoldEntry {
-    pub(crate) fn new(lease: Arc<Hold>, holder: Holder) -> HoldEntry {
-        HoldEntry { lease, holder, guards: 1, detached: 0 }
+impl<H> Default for HoldTable<H> {
+    fn default() -> HoldTable<H> {
+        HoldTable(Vec::new())
+    }
+}
+
+impl<H> HoldTable<H> {
+    /// Adds a hold with one guard.
+    pub(crate) fn insert(&mut self, hold: Arc<H>, holder: Holder) {
+        self.0.push(HoldEntry { hold, holder, guards: 1, detached: 0 });
     }
 
+    pub(crate) fn remove(&mut self, hold: &Arc<H>) {
+        self.0.retain(|entry| !Arc::ptr_eq(&entry.hold, hold));
+    }
+
+    pub(crate) fn retain(&mut self, is_kept: impl FnMut(&HoldEntry<H>) -> bool) {
+        self.0.retain(is_kept);
+    }
+
+    pub(crate) fn iter(&self) -> slice::Iter<'_, HoldEntry<H>> {
+        self.0.iter()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> slice::IterMut<'_, HoldEntry<H>> {
+        self.0.iter_mut()
+    }
+
+    pub(crate) fn entry_mut(&mut self, hold: &Arc<H>) -> Option<&mut HoldEntry<H>> {
+        self.0.iter_mut().find(|entry| Arc::ptr_eq(&entry.hold, hold))
+    }
+
+    /// Returns the entries whose holder is that thread.
+    pub(crate) fn of_thread(&self, thread: ThreadId) -> impl Iterator<Item = &HoldEntry<H>> {
+        self.0.iter().filter(move |entry| entry.holder.is_thread(thread))
+    }
+
+    /// Turns one guard into a detached share.
+    pub(crate) fn detach(&mut self, hold: &Arc<H>) {
+        if let Some(entry) = self.entry_mut(hold) {
+            entry.end(HoldShare::Guard);
+            entry.detached += 1;
+        }
+    }
+
+    /// Returns the detached hold that this thread may end: a hold that it detached; otherwise a
+    /// detached owned hold, or a hold of a thread that has ended. Of these it prefers a valid one.
+    pub(crate) fn detached(
+        &self,
+        thread: ThreadId,
+        is_eligible: impl Fn(&H) -> bool,
+        is_valid: impl Fn(&H) -> bool,
+    ) -> Option<(Arc<H>, HoldShare)> {
+        let eligible = || self.0.iter().filter(|entry| is_eligible(&entry.hold));
+        let own = |entry: &&HoldEntry<H>| entry.detached > 0 && entry.holder.is_thread(thread);
+        let unattended = || eligible().filter(|entry| entry.is_unattended());
+        let found = eligible().find(own);
+        let found = found.or_else(|| unattended().find(|entry| is_valid(&entry.hold)));
+        let entry = found.or_else(|| unattended().next())?;
+        let ended = entry.holder.has_ended();
+        let share = if ended { HoldShare::Everything } else { HoldShare::Detached };
+        Some((Arc::clone(&entry.hold), share))
+    }
+}
+
+impl<H> HoldEntry<H> {
+    /// Returns the number of shares: guards and detached shares.
+    pub(crate) fn count(&self) -> usize {
+        self.guards + self.detached
+    }
+
+    /// Returns whether the entry has such a share.
+    ///
+    /// False for the later of two callers that end the same detached share. The hold may then
+    /// belong to another thread already.
+    pub(crate) fn has(&self, share: HoldShare) -> bool {
+        match share {
+            HoldShare::Guard => self.guards > 0,
+            HoldShare::Detached => self.detached > 0,
+            HoldShare::Everything => self.holder.has_ended(),
+        }
+    }
+
+    pub(crate) fn end(&mut self, share: HoldShare) {
+        match share {
+            HoldShare::Guard => self.guards = self.guards.saturating_sub(1),
+            HoldShare::Detached => self.detached = self.detached.saturating_sub(1),
+            HoldShare::Everything => (self.guards, self.detached) = (0, 0),
+        }
+    }
+
+    /// Returns whether this is the hold of an owned guard that the thread took.
+    pub(crate) fn is_owned_guard_of(&self, thread: ThreadId) -> bool {
+        self.guards > 0 && self.holder.was_taken_by(thread)
+    }
+
+    /// Returns whether any thread may end this hold.
+    fn is_unattended(&self) -> bool {
+        self.holder.has_ended() || self.holder.is_owned() && self.detached > 0
+    }
+}
+
+impl HoldEntry {
     /// Counts one guard more of this hold, which is of the kind that is wanted.
     pub(crate) fn again(&mut self, now: Moment) -> Result<EntryOutcome> {
-        if self.lease.status(now) != HoldStatus::Held {
-            return Err(lost(&self.lease));
+        if self.hold.status(now) != HoldStatus::Held {
+            return Err(lost(&self.hold));
         }
         self.guards += 1;
-        Ok(EntryOutcome::Reentered(Arc::clone(&self.lease)))
+        Ok(EntryOutcome::Reentered(Arc::clone(&self.hold)))
     }
 
     /// What the thread's own hold means for a caller that wants another beside it.
     fn beside(&self, request: &EntryRequest, owner: &[u8], now: Moment) -> Result<EntryOutcome> {
-        let valid = self.lease.status(now) == HoldStatus::Held;
+        let valid = self.hold.status(now) == HoldStatus::Held;
         let other = OtherHold {
-            kind: self.lease.rules().kind(),
-            owner: self.lease.owner(),
+            kind: self.hold.rules().kind(),
+            owner: self.hold.owner(),
             same_thread: !request.owned,
         };
         match request.rules.shares_with(owner, &other) {
             true if valid && other.same_thread && other.kind != request.rules.kind() => {
-                Ok(EntryOutcome::Beside(self.lease.owner().clone()))
+                Ok(EntryOutcome::Beside(self.hold.owner().clone()))
             }
             true => Ok(EntryOutcome::New),
             false if request.owned && !(valid && request.waits) => Ok(EntryOutcome::New),
-            false if !valid => Err(lost(&self.lease)),
+            false if !valid => Err(lost(&self.hold)),
             false if !request.waits => Ok(EntryOutcome::Busy),
             false => Err(deadlock(other.kind)),
         }
@@ -109,39 +214,16 @@ impl HoldEntry {
     /// thread's, is valid.
     pub(crate) fn is_in_the_way(&self, request: &EntryRequest, owner: &[u8], now: Moment) -> bool {
         let other = OtherHold {
-            kind: self.lease.rules().kind(),
-            owner: self.lease.owner(),
+            kind: self.hold.rules().kind(),
+            owner: self.hold.owner(),
             same_thread: false,
         };
-        !self.lease.remaining(now).is_zero() && !request.rules.shares_with(owner, &other)
-    }
-
-    /// Whether it has what is to be ended: of two that end the same detach one is late,
-    /// and the hold may have gone on to another thread meanwhile.
-    pub(crate) fn has(&self, counted: HoldShare) -> bool {
-        match counted {
-            HoldShare::Guard => self.guards > 0,
-            HoldShare::Detached => self.detached > 0,
-            HoldShare::Everything => self.holder.has_ended(),
-        }
-    }
-
-    pub(crate) fn discount(&mut self, counted: HoldShare) {
-        match counted {
-            HoldShare::Guard => self.guards = self.guards.saturating_sub(1),
-            HoldShare::Detached => self.detached = self.detached.saturating_sub(1),
-            HoldShare::Everything => (self.guards, self.detached) = (0, 0),
-        }
+        !self.hold.remaining(now).is_zero() && !request.rules.shares_with(owner, &other)
     }
 
     /// Whether it was detached by a thread that may think it has it still.
     pub(crate) fn is_counted_on(&self) -> bool {
-        !self.holder.is_owned() && self.lease.is_renewed()
-    }
-
-    /// Whether it was left behind for anybody to end.
-    pub(crate) fn is_nobodys(&self) -> bool {
-        self.holder.has_ended() || self.holder.is_owned() && self.detached > 0
+        !self.holder.is_owned() && self.hold.is_renewed()
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::command::owner::{Holder, ThreadId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::local::queue::{Ticket, WaitQueue};
-use crate::local::table;
+use crate::local::table::{self, HoldEntry, HoldShare, HoldTable};
 use crate::lock::red_lock::quorum::QuorumHold;
 use crate::util::sync::{Mutex, Parker};
 
@@ -17,17 +17,9 @@ pub(super) struct RedLocal(Mutex<RedLocalState>);
 #[derive(Debug, Default)]
 struct RedLocalState {
     queue: WaitQueue<Arc<Parker>>,
-    holds: Vec<RedHoldEntry>,
+    holds: HoldTable<QuorumHold>,
     /// Why the last question of this process got too few answers.
     last_error: Option<Error>,
-}
-
-#[derive(Debug)]
-struct RedHoldEntry {
-    hold: Arc<QuorumHold>,
-    holder: Holder,
-    guards: usize,
-    detached: usize,
 }
 
 /// The request of a caller that enters.
@@ -75,22 +67,20 @@ impl RedLocal {
         parker: &Arc<Parker>,
     ) -> Result<RedEntryOutcome> {
         let mut state = self.0.lock();
-        let (left_behind, holds) =
-            state.holds.drain(..).partition::<Vec<_>, _>(RedHoldEntry::is_left_behind);
-        state.holds = holds;
+        let unattended = state.remove_unattended();
         let entry = state.enter(request, parker);
         drop(state);
         // Without the mutex: the drop releases the rest of the holds.
-        drop(left_behind);
+        drop(unattended);
         entry
     }
 
     /// Returns the next step of the caller with that ticket.
     pub(super) fn turn(&self, ticket: Ticket) -> RedTurn {
         let state = self.0.lock();
-        match state.holds.iter().find(|entry| entry.hold.check().is_ok()) {
+        match state.valid_hold() {
             _ if !state.queue.is_head(ticket) => RedTurn::Behind,
-            Some(entry) => RedTurn::HeldHere(Arc::clone(&entry.hold)),
+            Some(hold) => RedTurn::HeldHere(Arc::clone(hold)),
             None => RedTurn::Ask,
         }
     }
@@ -115,8 +105,7 @@ impl RedLocal {
 
     /// Adds a hold with one guard.
     pub(super) fn granted(&self, hold: &Arc<QuorumHold>, holder: Holder) {
-        let entry = RedHoldEntry { hold: Arc::clone(hold), holder, guards: 1, detached: 0 };
-        self.0.lock().holds.push(entry);
+        self.0.lock().holds.insert(Arc::clone(hold), holder);
     }
 
     /// Ends one guard of a hold. Returns whether it was the last.
@@ -124,53 +113,39 @@ impl RedLocal {
     /// After the last guard the caller releases the hold and [removes](RedLocal::remove) it.
     pub(super) fn end(&self, hold: &Arc<QuorumHold>) -> bool {
         let mut state = self.0.lock();
-        let Some(entry) = state.entry(hold) else { return true };
-        entry.guards = entry.guards.saturating_sub(1);
-        entry.guards + entry.detached == 0
+        let Some(entry) = state.holds.entry_mut(hold) else { return true };
+        entry.end(HoldShare::Guard);
+        entry.count() == 0
     }
 
     /// Removes a released or lost hold and wakes the head of the queue.
     pub(super) fn remove(&self, hold: &Arc<QuorumHold>) {
         let mut state = self.0.lock();
-        state.holds.retain(|entry| !Arc::ptr_eq(&entry.hold, hold));
+        state.holds.remove(hold);
         state.wake_head();
     }
 
     /// Turns one guard into a detached share.
     pub(super) fn detach(&self, hold: &Arc<QuorumHold>) {
-        if let Some(entry) = self.0.lock().entry(hold) {
-            entry.guards = entry.guards.saturating_sub(1);
-            entry.detached += 1;
-        }
+        self.0.lock().holds.detach(hold);
     }
 
     /// Gives a detached share a guard again and returns its hold: a hold of this thread, a
     /// detached owned hold, or a hold of a thread that has ended.
     pub(super) fn take_detached(&self) -> Option<Arc<QuorumHold>> {
         let (thread, mut state) = (ThreadId::current(), self.0.lock());
-        let own = |entry: &RedHoldEntry| entry.detached > 0 && entry.holder.is_thread(thread);
-        let nobodys = |entry: &RedHoldEntry| {
-            entry.holder.has_ended() || entry.holder.is_owned() && entry.detached > 0
-        };
-        let valid = |entry: &RedHoldEntry| nobodys(entry) && entry.hold.check().is_ok();
-        let at = state.holds.iter().position(own);
-        let at = at.or_else(|| state.holds.iter().position(valid));
-        let at = at.or_else(|| state.holds.iter().position(nobodys))?;
-        let entry = &mut state.holds[at];
-        match entry.holder.has_ended() {
-            // All shares that the thread left behind end together.
-            true => (entry.guards, entry.detached) = (1, 0),
-            false => (entry.guards, entry.detached) = (entry.guards + 1, entry.detached - 1),
-        }
-        Some(Arc::clone(&entry.hold))
+        let (hold, share) = state.holds.detached(thread, |_| true, QuorumHold::is_valid)?;
+        let entry = state.holds.entry_mut(&hold)?;
+        entry.end(share);
+        entry.guards += 1;
+        Some(hold)
     }
 
     /// Returns how many guards and detached shares this thread has of a valid hold.
     pub(super) fn count(&self) -> usize {
         let (thread, state) = (ThreadId::current(), self.0.lock());
-        let own = state.holds.iter().find(|entry| entry.holder.is_thread(thread));
-        let valid = own.filter(|entry| entry.hold.check().is_ok());
-        valid.map_or(0, |entry| entry.guards + entry.detached)
+        let valid = state.holds.of_thread(thread).filter(|entry| entry.hold.is_valid());
+        valid.map(HoldEntry::count).sum()
     }
 }
 
@@ -178,7 +153,7 @@ impl RedLocalState {
     fn enter(&mut self, request: RedEntryRequest, parker: &Arc<Parker>) -> Result<RedEntryOutcome> {
         let (thread, RedEntryRequest { owned, waits, endless }) = (ThreadId::current(), request);
         if let Some(own) = self.holds.iter_mut().find(|entry| entry.holder.is_thread(thread)) {
-            let valid = own.hold.check().is_ok();
+            let valid = own.hold.is_valid();
             match (owned, valid) {
                 (false, true) => {
                     own.guards += 1;
@@ -189,40 +164,43 @@ impl RedLocalState {
                 (true, _) => {}
             }
         }
-        if endless && !owned && self.holds.iter().any(|entry| entry.blocks(thread)) {
+        if endless
+            && !owned
+            && self
+                .holds
+                .iter()
+                .any(|entry| entry.is_owned_guard_of(thread) && entry.hold.is_valid())
+        {
             return Err(table::deadlock_with_owned());
         }
-        let free = self.queue.is_empty() && !self.is_held();
+        let free = self.queue.is_empty() && self.valid_hold().is_none();
         match free || waits {
             true => Ok(RedEntryOutcome::Queued(self.queue.enter(Arc::clone(parker)))),
             false => Ok(RedEntryOutcome::Busy),
         }
     }
 
-    fn entry(&mut self, hold: &Arc<QuorumHold>) -> Option<&mut RedHoldEntry> {
-        self.holds.iter_mut().find(|entry| Arc::ptr_eq(&entry.hold, hold))
+    /// Removes and returns the lost holds whose loss no thread has to learn of.
+    fn remove_unattended(&mut self) -> Vec<Arc<QuorumHold>> {
+        let mut removed = Vec::new();
+        self.holds.retain(|entry| {
+            let attended = entry.guards > 0 && !entry.holder.has_ended();
+            let kept = attended || entry.hold.is_valid();
+            removed.extend((!kept).then(|| Arc::clone(&entry.hold)));
+            kept
+        });
+        removed
     }
 
-    fn is_held(&self) -> bool {
-        self.holds.iter().any(|entry| entry.hold.check().is_ok())
+    /// Returns the valid hold of this process.
+    fn valid_hold(&self) -> Option<&Arc<QuorumHold>> {
+        self.holds.iter().map(|entry| &entry.hold).find(|hold| hold.is_valid())
     }
 
     fn wake_head(&self) {
         if let Some((_, head)) = self.queue.head() {
             head.unpark();
         }
-    }
-}
-
-impl RedHoldEntry {
-    /// Returns whether this is an owned guard that the thread took.
-    fn blocks(&self, thread: ThreadId) -> bool {
-        self.guards > 0 && self.holder.was_taken_by(thread) && self.hold.check().is_ok()
-    }
-
-    /// Returns whether the hold was lost and no thread is left that must learn of it.
-    fn is_left_behind(&self) -> bool {
-        (self.guards == 0 || self.holder.has_ended()) && self.hold.check().is_err()
     }
 }
 

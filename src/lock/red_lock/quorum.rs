@@ -70,11 +70,16 @@ impl QuorumHold {
         self.quorum
     }
 
+    /// Returns whether the majority is valid. Once false, always false.
+    pub(crate) fn is_valid(&self) -> bool {
+        !self.remaining().is_zero()
+    }
+
     /// Fails once the majority is lost.
     pub(crate) fn check(&self) -> Result<()> {
-        match self.remaining().is_zero() {
-            true => Err(Error::lost(self.lost_reason(), "the majority was lost")),
-            false => Ok(()),
+        match self.is_valid() {
+            true => Ok(()),
+            false => Err(Error::lost(self.lost_reason(), "the majority was lost")),
         }
     }
 
