@@ -20,6 +20,7 @@ mod reply_slot;
 pub(crate) mod request;
 pub(crate) mod router;
 pub(crate) mod shared_connection;
+mod stale;
 
 use std::collections::BTreeMap;
 use std::fmt;

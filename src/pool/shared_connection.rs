@@ -36,7 +36,7 @@ use crate::command::call::ConnectionId;
 use crate::connection::Timeouts;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pool::context::PoolContext;
-use crate::pool::pipeline::Pipeline;
+use crate::pool::pipeline::{LeaderLimit, Pipeline, PipelineContext};
 use crate::pool::reply_slot::ReplySlot;
 use crate::pool::request::{Failure, Outcome, Request, panicked};
 use crate::util::clock::{self, Moment};
@@ -120,7 +120,12 @@ impl SharedConnection {
         timeouts: Timeouts,
         elsewhere: bool,
     ) -> Arc<SharedConnection> {
-        let pipeline = Some(Box::new(Pipeline::new(id, Arc::clone(&context), timeouts, elsewhere)));
+        let pipeline = Some(Box::new(Pipeline::new(PipelineContext {
+            id,
+            pool: Arc::clone(&context),
+            timeouts,
+            connected_explicitly: elsewhere,
+        })));
         let state =
             SharedState { queue: VecDeque::new(), queuing: 0, asleep: 0..0, taken: 0, pipeline };
         Arc::new_cyclic(|itself| SharedConnection {
@@ -446,10 +451,16 @@ fn exchange(
         None if pipeline.has_to_connect() || !pipeline.takes_more() => {
             pipeline.exchange(None, some_done)
         }
-        None => pipeline.exchange(Some((Moment::END, &|| connection.has_line())), some_done),
+        None => pipeline.exchange(
+            Some(LeaderLimit { end: Moment::END, has_to_leave: &|| connection.has_line() }),
+            some_done,
+        ),
         Some(OwnRequest { slot, limit }) => {
             let has_to_go = || slot.is_done() || limit.is_stopped();
-            pipeline.exchange(Some((limit.end(), &has_to_go)), some_done)
+            pipeline.exchange(
+                Some(LeaderLimit { end: limit.end(), has_to_leave: &has_to_go }),
+                some_done,
+            )
         }
     }
 }
@@ -498,7 +509,7 @@ impl SharedState {
             if let Some(group) = request.slot().map(|slot| slot.group()) {
                 asleep = asleep.start.min(group)..asleep.end.max(group + 1);
             }
-            pipeline.take(request);
+            pipeline.push(request);
         }
         self.queuing += usize::from(self.queue.is_empty() && asleep.end > self.queuing);
         self.asleep = asleep;

@@ -1,0 +1,180 @@
+//! The requests in flight: taken from the queue, not answered.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::command::call::Call;
+use crate::command::reply::Reply;
+use crate::command::script::Script;
+use crate::connection::ConnectionIdentity;
+use crate::error::{Error, Refusal};
+use crate::pool::joined::CallJoiner;
+use crate::pool::pipeline::{MAX_UNREAD, PipelineContext};
+use crate::pool::request::{PipelineCommand, ReplyTo, Request};
+use crate::pool::stale::StaleList;
+use crate::util::clock::{self, Moment};
+use crate::util::threads;
+
+/// The requests in flight, and what replies said about the connection.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    pub(super) context: Arc<PipelineContext>,
+    /// Requests without a reply, in order. The written ones come first.
+    pub(super) unanswered: VecDeque<Request>,
+    /// Requests to be written again, in order, before the unanswered ones.
+    pub(super) resend: VecDeque<Request>,
+    /// Requests whose replies are held until replicas have acknowledged them.
+    pub(super) unacknowledged: VecDeque<(Request, Reply)>,
+    pub(super) stale: StaleList,
+    pub(super) joiner: CallJoiner,
+    /// A reply said that the server is a read-only replica.
+    pub(super) led_to_replica: bool,
+    /// A script that could not be loaded in this round, by its digest, and the reason.
+    pub(super) not_loaded: Option<(&'static str, Refusal)>,
+}
+
+impl InFlight {
+    pub(super) fn new(context: Arc<PipelineContext>) -> InFlight {
+        InFlight {
+            context,
+            unanswered: VecDeque::new(),
+            resend: VecDeque::new(),
+            unacknowledged: VecDeque::new(),
+            stale: StaleList::default(),
+            joiner: CallJoiner::default(),
+            led_to_replica: false,
+            not_loaded: None,
+        }
+    }
+
+    pub(super) fn push(&mut self, request: Request) {
+        debug_assert!(request.written.is_none(), "it would never be written");
+        self.unanswered.push_back(request);
+    }
+
+    /// All requests, in the order in which they were taken over.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Request> {
+        let unacknowledged = self.unacknowledged.iter().map(|(request, _)| request);
+        unacknowledged.chain(&self.resend).chain(&self.unanswered)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.unanswered.is_empty() && self.resend.is_empty()
+    }
+
+    pub(super) fn has_resends(&self) -> bool {
+        !self.resend.is_empty()
+    }
+
+    pub(super) fn unread_since(&self) -> Option<Moment> {
+        self.unanswered.front()?.written
+    }
+
+    /// Whether more may be written before the unread replies are read.
+    pub(super) fn can_post(&self) -> bool {
+        !self.waits_for_replicas()
+            && !self.has_resends()
+            && self.unanswered.len() < MAX_UNREAD
+            && self.stale.to_kill().next().is_none()
+    }
+
+    /// Whether `WAIT` was written last.
+    pub(super) fn waits_for_replicas(&self) -> bool {
+        let last = self.unanswered.back().map(|request| &request.reply_to);
+        matches!(last, Some(ReplyTo::Pipeline(PipelineCommand::CountReplicas)))
+    }
+
+    pub(super) fn take_led_to_replica(&mut self) -> bool {
+        std::mem::take(&mut self.led_to_replica)
+    }
+
+    /// Puts the pipeline's own commands in front of the unwritten requests: stale connections
+    /// are killed and missing scripts loaded before anything else is written.
+    pub(super) fn begin_round(&mut self) {
+        self.not_loaded = None;
+        // A posted command has a reply to come.
+        self.unanswered.retain(|it| !it.is_of_pipeline() || it.written.is_some());
+        let first = self.first_unwritten();
+        let joined = self.joiner.take_missing_script();
+        for script in missing_scripts(&self.unanswered).into_iter().chain(joined) {
+            threads::say(|| log::debug!("loading the script {} into the server", script.name));
+            let load = PipelineCommand::LoadScript(script);
+            self.unanswered.insert(first, Request::pipeline(Call::load(script), load));
+        }
+        for identity in self.stale.to_kill() {
+            let kill = PipelineCommand::KillStale(identity.clone());
+            self.unanswered.insert(first, Request::pipeline(identity.kill(), kill));
+        }
+    }
+
+    fn first_unwritten(&self) -> usize {
+        self.unanswered.partition_point(|request| request.written.is_some())
+    }
+
+    /// Packs all unwritten requests and marks them as written. Drops abandoned ones.
+    pub(super) fn pack(&mut self, bytes: &mut Vec<u8>) {
+        self.unanswered.retain(|request| request.written.is_some() || !request.is_abandoned());
+        let first = self.first_unwritten();
+        let mut next = first;
+        while next < self.unanswered.len() {
+            if self.unanswered[next].redirection.asking {
+                let asking = Call::command(&[b"ASKING"]);
+                bytes.extend_from_slice(&asking.bytes);
+                let asking = Request::pipeline(asking, PipelineCommand::Asking);
+                self.unanswered.insert(next, asking);
+                next += 1;
+            }
+            next += self.joiner.pack(&mut self.unanswered, next, bytes);
+        }
+        if self.unanswered.range(first..).any(|request| self.context.wants_replicas(request)) {
+            let wait = self.context.wait_for_replicas();
+            bytes.extend_from_slice(&wait.bytes);
+            let wait = Request::pipeline(wait, PipelineCommand::CountReplicas);
+            self.unanswered.push_back(wait);
+        }
+        let now = clock::now();
+        self.unanswered.range_mut(first..).for_each(|request| request.written = Some(now));
+    }
+
+    /// Puts the requests that are written again in front of the unanswered ones.
+    pub(super) fn requeue(&mut self) {
+        self.resend.append(&mut self.unanswered);
+        std::mem::swap(&mut self.unanswered, &mut self.resend);
+    }
+
+    /// Prepares all requests for the next connection. An unacknowledged request counts as
+    /// unanswered.
+    pub(super) fn outlive_connection(&mut self, given_up: Option<&ConnectionIdentity>) {
+        self.requeue();
+        for (request, _) in self.unacknowledged.drain(..).rev() {
+            self.unanswered.push_front(request);
+        }
+        if let Some(identity) = given_up {
+            self.stale.record(identity, &self.unanswered);
+        }
+        self.unanswered.iter_mut().for_each(Request::outlive_connection);
+    }
+
+    /// Returns the requests without a reply, without the commands of the pipeline itself.
+    pub(super) fn give_back(&mut self) -> VecDeque<Request> {
+        let mut back = std::mem::take(&mut self.unanswered);
+        back.retain(|request| !request.is_of_pipeline());
+        back
+    }
+
+    /// Fails the unanswered requests for which `fails` returns `true`.
+    pub(super) fn fail_if(&mut self, fails: impl Fn(&Request) -> bool, error: &Error) {
+        let (failed, rest) = self.unanswered.drain(..).partition::<VecDeque<_>, _>(fails);
+        self.unanswered = rest;
+        self.context.fail(failed, error);
+    }
+}
+
+/// The scripts that replies of `NOSCRIPT` asked for, once each.
+fn missing_scripts(unanswered: &VecDeque<Request>) -> Vec<&'static Script> {
+    let refused = unanswered.iter().filter(|it| it.written.is_none() && it.replay.loads > 0);
+    let mut scripts: Vec<_> = refused.filter_map(|request| request.call.script).collect();
+    scripts.sort_unstable_by_key(|script| script.digest);
+    scripts.dedup_by_key(|script| script.digest);
+    scripts
+}

@@ -1,0 +1,234 @@
+//! Reads replies, and decides for each request whether the reply completes it.
+//!
+//! | reply | effect |
+//! | --- | --- |
+//! | `NOSCRIPT` | loads the script, and writes the request again |
+//! | `READONLY` | connects anew, and writes the request again, once |
+//! | a redirection by a cluster node | the caller, or the pool, sends the command elsewhere |
+//! | any other | completes the request |
+//!
+//! `READONLY` means that a replica has answered: the server was a master, or its address has
+//! been given to another server. A new connection may lead to the master.
+//!
+//! Requests run in order. Once a request has to be written again, so are the requests behind
+//! it, although they have replies: they ran too early.
+//!
+//! If replicas have to acknowledge a command, `WAIT` is the last command of the write. Replies
+//! to such commands are held until `WAIT` is answered. Nothing is posted behind `WAIT`,
+//! because the server would not read it before.
+
+use crate::command::call::{Call, Digits};
+use crate::command::reply::Reply;
+use crate::command::script::Script;
+use crate::connection::{ReadLimit, STEP};
+use crate::error::{Error, Redirect, Result};
+use crate::pool::pipeline::in_flight::InFlight;
+use crate::pool::pipeline::{Connection, ExchangeResult, PipelineContext};
+use crate::pool::request::{Answer, Failure, PipelineCommand, ReplyTo, Request, TooFewReplicas};
+use crate::util::clock::{self, Moment, millis};
+
+/// How often a script is loaded for one request before `NOSCRIPT` is an error.
+const MAX_LOADS: u8 = 3;
+
+impl InFlight {
+    /// Reads the replies to all written requests, each `until` it is late. Returns `false` if
+    /// the leader had to leave first.
+    pub(super) fn read<'a>(
+        &mut self,
+        connection: &mut Connection,
+        until: impl Fn(Moment) -> ReadLimit<'a>,
+    ) -> ExchangeResult<bool> {
+        let mut leave = Moment::END;
+        while let Some((count, written)) = self.next_reply() {
+            let until = until(written + connection.patience());
+            // Replies to others may keep arriving for a long time.
+            if until.has_to_go() {
+                leave = leave.min(clock::now() + STEP);
+            }
+            if leave <= clock::now() || !connection.flush(&until)? {
+                return Ok(false);
+            }
+            let Some(reply) = connection.answer_until(&until)? else { return Ok(false) };
+            self.distribute(count, reply);
+        }
+        Ok(true)
+    }
+
+    /// The number of requests that the next reply answers, and the moment of their write.
+    fn next_reply(&self) -> Option<(usize, Moment)> {
+        let first = self.unanswered.front()?;
+        Some((first.joining.count, first.written?))
+    }
+
+    fn distribute(&mut self, count: usize, reply: Reply) {
+        if count == 1 {
+            return self.accept(reply);
+        }
+        for reply in self.joiner.split(count, reply) {
+            match reply {
+                Some(reply) => self.accept(reply),
+                None => self.resend_alone(),
+            }
+        }
+    }
+
+    /// Has the next request written again by itself. It did not run.
+    fn resend_alone(&mut self) {
+        if let Some(mut request) = self.unanswered.pop_front() {
+            request.joining.alone = true;
+            request.written = None;
+            self.resend.push_back(request);
+        }
+    }
+
+    /// Handles the reply to the next request.
+    fn accept(&mut self, reply: Reply) {
+        let Some(mut request) = self.unanswered.pop_front() else { return };
+        if let ReplyTo::Pipeline(command) = &request.reply_to {
+            return self.accept_own(command, reply);
+        }
+        let reply = self.with_load_refusal(&request, reply);
+        if reply.is_refused("NOSCRIPT") && request.replay.loads < MAX_LOADS {
+            request.replay.loads += 1;
+            request.written = None;
+            self.resend.push_back(request);
+        } else if reply.is_refused("READONLY") && !request.replay.sent_to_replica {
+            self.led_to_replica = true;
+            request.replay.sent_to_replica = true;
+            request.written = None;
+            self.resend.push_back(request);
+        } else if self.resend.is_empty() || request.call.once {
+            self.finish(request, reply);
+        } else {
+            request.take_back();
+            self.resend.push_back(request);
+        }
+    }
+
+    /// Handles the reply to a command that the pipeline sent for itself.
+    fn accept_own(&mut self, command: &PipelineCommand, reply: Reply) {
+        match command {
+            PipelineCommand::LoadScript(script) => {
+                if let Reply::Refused(refusal) = reply {
+                    self.joiner.load_was_refused(script);
+                    self.not_loaded = Some((script.digest, refusal));
+                }
+            }
+            PipelineCommand::KillStale(identity) => self.stale.kill_was_answered(identity, &reply),
+            PipelineCommand::CountReplicas => self.release_acknowledged(reply),
+            PipelineCommand::Asking => {}
+        }
+    }
+
+    /// Completes the requests behind which `WAIT` was written, by its reply.
+    fn release_acknowledged(&mut self, reply: Reply) {
+        let too_few = self.context.too_few(reply);
+        while let Some((request, reply)) = self.unacknowledged.pop_front() {
+            match &too_few {
+                Ok(too_few) => self.complete(request, reply, *too_few),
+                Err(error) => self.context.complete(request, Err(error.clone())),
+            }
+        }
+    }
+
+    /// Replaces `NOSCRIPT` by the reason why the script could not be loaded, if known.
+    fn with_load_refusal(&self, request: &Request, reply: Reply) -> Reply {
+        match (&self.not_loaded, request.call.script) {
+            (Some((digest, refusal)), Some(Script { digest: wanted, .. }))
+                if wanted == digest && reply.is_refused("NOSCRIPT") =>
+            {
+                Reply::Refused(refusal.clone())
+            }
+            _ => reply,
+        }
+    }
+
+    /// Completes the request, redirects it, or holds its reply until replicas acknowledge it.
+    fn finish(&mut self, mut request: Request, reply: Reply) {
+        if let Some((redirect, error)) = self.context.redirect_in(&reply, &mut request) {
+            return self.context.redirect(request, redirect, error);
+        }
+        match self.context.wants_replicas(&request) && !matches!(reply, Reply::Refused(_)) {
+            true => self.unacknowledged.push_back((request, reply)),
+            false => self.complete(request, reply, None),
+        }
+    }
+
+    fn complete(&self, request: Request, reply: Reply, too_few: Option<TooFewReplicas>) {
+        let sent = request.written.unwrap_or(Moment::START);
+        let answer = match reply {
+            Reply::Refused(refusal) => Err(Error::refused(&refusal)),
+            reply => Ok(Answer {
+                reply,
+                sent,
+                maybe_duplicate: request.replay.maybe_duplicate,
+                may_run_late: self.stale.may_run_late(sent),
+                too_few,
+                connection: self.context.id,
+            }),
+        };
+        self.context.complete(request, answer);
+    }
+}
+
+impl PipelineContext {
+    /// Reports an answer to the caller, or to the observer for a background request.
+    fn complete(&self, mut request: Request, answer: Result<Answer>) {
+        // The observer may have the request written again.
+        request.written = None;
+        let answer = answer.map_err(|error| self.pool.named(error));
+        match (&mut request.reply_to, answer) {
+            (ReplyTo::Caller(promise), answer) => promise.keep(answer.map_err(Failure::sent)),
+            (ReplyTo::Background(_), Err(error)) => {
+                self.pool.observer.failed(self.id, request, error);
+            }
+            (ReplyTo::Background(_), Ok(answer)) => {
+                self.pool.observer.answered(self.id, request, answer);
+            }
+            (ReplyTo::Pipeline(_), _) => {}
+        }
+    }
+
+    /// Reports an error to the callers, or to the observer for background requests.
+    pub(super) fn fail(&self, requests: impl IntoIterator<Item = Request>, error: &Error) {
+        let error = &self.pool.named(error.clone());
+        for request in requests.into_iter().filter_map(|request| request.fail(error)) {
+            if let ReplyTo::Background(_) = request.reply_to {
+                self.pool.observer.failed(self.id, request, error.clone());
+            }
+        }
+    }
+
+    /// Returns the redirection in a reply of a cluster node, and the error if not followed.
+    fn redirect_in(&self, reply: &Reply, request: &mut Request) -> Option<(Redirect, Error)> {
+        let Reply::Refused(refusal) = reply else { return None };
+        let redirect = refusal.redirect().filter(|_| self.pool.is_node)?;
+        request.replay.maybe_duplicate |= refusal.is_slot_migrating();
+        Some((redirect, self.pool.named(Error::refused(refusal))))
+    }
+
+    fn redirect(&self, mut request: Request, redirect: Redirect, error: Error) {
+        request.written = None;
+        request.redirection.asking = false;
+        if let Some((request, redirect, error)) = request.redirect(redirect, error) {
+            self.pool.observer.redirected(self.id, request, redirect, error);
+        }
+    }
+
+    /// Whether replicas have to acknowledge the command.
+    pub(super) fn wants_replicas(&self, request: &Request) -> bool {
+        self.pool.replicas > 0 && request.call.replicated
+    }
+
+    /// Returns the command that waits for replicas of everything written before it.
+    pub(super) fn wait_for_replicas(&self) -> Call {
+        let timeout = millis(self.timeouts.replicas).unsigned_abs();
+        let (wanted, timeout) = (Digits::new(self.pool.replicas.into()), Digits::new(timeout));
+        Call::command(&[b"WAIT", wanted.as_bytes(), timeout.as_bytes()])
+    }
+
+    fn too_few(&self, reply: Reply) -> Result<Option<TooFewReplicas>> {
+        let (acknowledged, wanted) = (reply.into_int()?.unsigned_abs(), self.pool.replicas);
+        Ok((acknowledged < wanted.into()).then_some(TooFewReplicas { acknowledged, wanted }))
+    }
+}
