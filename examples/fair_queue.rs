@@ -1,6 +1,6 @@
-//! How do I have a lock granted in the order in which it was asked for?
+//! How do I grant a lock in the order of arrival?
 //!
-//! `cargo run --example fair_queue` starts a Redis of its own (or uses `REDIS_URL`).
+//! `cargo run --example fair_queue` starts a private Redis server, or uses `REDIS_URL`.
 
 mod support;
 
@@ -12,7 +12,7 @@ use leasehold::Client;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let server = support::Server::start()?;
-    // As good as three machines.
+    // Three clients, as on three machines.
     let clients = [(); 3].map(|()| Client::open(server.url()));
     let clients: Vec<Client> = clients.into_iter().collect::<Result<_, _>>()?;
     let mut redis = redis::Client::open(server.url())?.get_connection()?;
@@ -22,19 +22,19 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let order = Mutex::new(Vec::new());
     let guard = clients[0].fair_lock("example:fair_queue").lock()?;
-    println!("the counter is closed; customers come");
+    println!("the counter is closed, customers arrive");
     thread::scope(|scope| -> Result<(), Box<dyn Error>> {
         for customer in 0..6 {
             let (lock, order) = (clients[customer % 3].fair_lock("example:fair_queue"), &order);
             scope.spawn(move || {
-                let _turn = lock.lock().expect("its turn comes");
-                order.lock().expect("nobody panics").push(customer);
+                let _turn = lock.lock().expect("every customer is served");
+                order.lock().expect("no thread panics").push(customer);
             });
             while queued()? <= customer {
-                thread::yield_now(); // so that the next one comes after this one
+                thread::yield_now(); // the next customer arrives after this one is queued
             }
         }
-        println!("it opens");
+        println!("the counter opens");
         guard.unlock()?;
         Ok(())
     })?;

@@ -1,10 +1,9 @@
-//! What if a holder is paused, loses its lease, and goes on as if nothing had happened?
+//! What protects a resource from a holder that is paused and loses its lease?
 //!
-//! `cargo run --example fenced_store` starts a Redis of its own (or uses `REDIS_URL`).
+//! `cargo run --example fenced_store` starts a private Redis server, or uses `REDIS_URL`.
 //!
-//! No lock with a lease can prevent that. The thing that the lock protects can: it
-//! remembers the largest fencing token that it has seen, and refuses who comes with a
-//! smaller one.
+//! A lock with a lease cannot: the pause may come after the last check. The resource can: it
+//! remembers the largest fencing token that it has seen, and refuses smaller ones.
 
 mod support;
 
@@ -13,20 +12,23 @@ use std::time::Duration;
 
 use leasehold::Client;
 
-/// What the lock protects: a database row, a file, a device.
+/// The resource that the lock protects: a database row, a file, a device.
 #[derive(Debug, Default)]
 struct Store {
     text: String,
-    newest: u64,
+    largest_token: u64,
 }
 
 impl Store {
-    /// Writes, unless somebody with a newer token has been here.
+    /// Writes `text`, unless a larger token has written before.
     fn write(&mut self, token: u64, text: &str) -> Result<(), String> {
-        if token < self.newest {
-            return Err(format!("token {token} is stale: {} was here", self.newest));
+        if token < self.largest_token {
+            return Err(format!(
+                "token {token} is stale: token {} has written",
+                self.largest_token
+            ));
         }
-        self.newest = token;
+        self.largest_token = token;
         self.text = text.to_owned();
         Ok(())
     }
@@ -34,27 +36,28 @@ impl Store {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let server = support::Server::start()?;
-    let (slow, quick) = (Client::open(server.url())?, Client::open(server.url())?);
+    let (first, second) = (Client::open(server.url())?, Client::open(server.url())?);
     let mut store = Store::default();
 
-    // A holder that is paused right after it has looked at its lease.
-    let lock = slow.fenced_lock("example:fenced_store").with_lease(Duration::from_millis(100));
+    // The first holder is paused right after it has checked its lease.
+    let lock = first.fenced_lock("example:fenced_store").with_lease(Duration::from_millis(100));
     let paused = lock.lock()?;
     paused.check()?;
-    println!("the first holder has token {}, and is paused", paused.token());
+    println!("the first holder has token {} and is paused", paused.token());
     while paused.is_held() {
-        std::thread::yield_now(); // stands for the pause: its lease runs out meanwhile
+        std::thread::yield_now(); // stands for the pause, in which the lease expires
     }
 
-    // Another gets the lock, with a larger token, and writes.
-    let guard = quick.fenced_lock("example:fenced_store").lock()?;
+    // The second holder gets a larger token, and writes.
+    let guard = second.fenced_lock("example:fenced_store").lock()?;
     assert!(guard.token() > paused.token());
     store.write(guard.token(), "by the second holder")?;
-    println!("the second holder has token {}, and has written", guard.token());
+    println!("the second holder has token {} and has written", guard.token());
     guard.unlock()?;
 
-    // The first one wakes up and writes, since it has just checked: the store refuses it.
-    let refused = store.write(paused.token(), "by a ghost").expect_err("it is stale");
+    // The first holder continues after its check. The store refuses the write.
+    let refused =
+        store.write(paused.token(), "by the first holder").expect_err("the token is stale");
     println!("the first holder writes: {refused}");
     assert_eq!(store.text, "by the second holder");
     Ok(())

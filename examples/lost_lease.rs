@@ -1,10 +1,10 @@
-//! How do I notice that my lock is gone?
+//! How do I notice that a lock is lost?
 //!
-//! `cargo run --example lost_lease` starts a Redis of its own (or uses `REDIS_URL`).
+//! `cargo run --example lost_lease` starts a private Redis server, or uses `REDIS_URL`.
 //!
-//! A lease can end before its guard: a fixed one runs out, somebody frees the lock by
-//! hand, the process was stopped for too long. Then another may hold the lock, and the
-//! holder must know before it does what must not be done twice.
+//! A lease can end before its guard: a fixed lease expires, an operator frees the lock, or the
+//! process was stopped for too long. Another caller may then hold the lock, so the holder has to
+//! check before each step that must not run twice.
 
 mod support;
 
@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use leasehold::{Client, Events, Lost};
 
-/// Long enough for whatever this example waits for.
+/// Longer than anything in this example takes.
 const LONG: Duration = Duration::from_secs(30);
 
-/// Tells of every lost lock: for logs and alarms, wherever the guard may be.
+/// Reports every lost lock, for logs and alarms.
 struct Alarm(Sender<Lost>);
 
 impl Events for Alarm {
@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .build()?;
     let lock = client.lock("example:lost_lease");
 
-    // check(): costs no round trip, so ask before every step that counts.
+    // check() makes no round trip: call it before every step that counts.
     let guard = lock.clone().with_lease(Duration::from_millis(200)).lock()?;
     guard.check()?;
     println!("a fixed lease:     held, {:.0?} left", guard.remaining());
@@ -45,25 +45,28 @@ fn main() -> Result<(), Box<dyn Error>> {
     assert!(error.is_lost() && !guard.is_held());
     println!("  check():         {error}");
     println!("  the lost event:  {:?}", alarms.recv_timeout(LONG)?.reason);
-    drop(guard); // does nothing: whoever holds the lock now keeps it
+    drop(guard); // releases nothing: a later holder keeps the lock
 
-    // wait_lost(): the watchdog renews this one, until somebody frees it by hand.
+    // wait_lost() blocks. The watchdog renews this lease until an operator frees the lock.
     let guard = lock.lock()?;
     println!("a renewed lease:   held, {:.0?} left", guard.remaining());
     assert!(!guard.wait_lost(Duration::from_millis(1500))); // longer than the lease
     println!("  1.5 s later:     held, {:.0?} left", guard.remaining());
     let operator = Client::open(server.url())?;
     assert!(operator.lock("example:lost_lease").force_unlock()?);
-    assert!(guard.wait_lost(LONG)); // noticed when it would be renewed
+    assert!(guard.wait_lost(LONG)); // noticed at the next renewal
     println!("  force_unlock():  lost: {}", !guard.is_held());
     println!("  the lost event:  {:?}", alarms.recv_timeout(LONG)?.reason);
     drop(guard);
 
-    // unlock(): says so too, if nobody looked before.
+    // unlock() also reports the loss, if no renewal came before.
     let guard = lock.lock()?;
     redis::cmd("DEL").arg(lock.name()).exec(&mut connection(server.url())?)?;
-    println!("the key deleted:   is_held() is still {}, nobody has asked yet", guard.is_held());
-    let error = guard.unlock().expect_err("there was nothing to release");
+    println!(
+        "the key deleted:   is_held() is still {}, until the server is asked",
+        guard.is_held()
+    );
+    let error = guard.unlock().expect_err("there is nothing to release");
     assert!(error.is_lost());
     println!("  unlock():        {error}");
 

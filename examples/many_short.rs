@@ -1,6 +1,6 @@
 //! How do I take very many locks for a very short time, without subscriptions?
 //!
-//! `cargo run --example many_short` starts a Redis of its own (or uses `REDIS_URL`).
+//! `cargo run --example many_short` starts a private Redis server, or uses `REDIS_URL`.
 
 mod support;
 
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             scope.spawn(move || {
                 for turn in 0..EACH {
                     let name = format!("example:short:{}", (turn * 7 + number) % LOCKS);
-                    let _guard = client.spin_lock(name).lock().expect("it comes round");
+                    let _guard = client.spin_lock(name).lock().expect("the lock is free soon");
                 }
             });
         }
@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut redis = redis::Client::open(server.url())?.get_connection()?;
     let channels: Vec<String> =
         redis::cmd("PUBSUB").arg(&["CHANNELS", "redisson_lock__channel:*"]).query(&mut redis)?;
-    println!("channels that were subscribed: {}", channels.len());
+    println!("subscribed channels: {}", channels.len());
     assert!(channels.is_empty());
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! How do many read what one writes now and then?
+//! How do many readers share what one writer changes now and then?
 //!
-//! `cargo run --example read_mostly` starts a Redis of its own (or uses `REDIS_URL`).
+//! `cargo run --example read_mostly` starts a private Redis server, or uses `REDIS_URL`.
 
 mod support;
 
@@ -15,36 +15,36 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (here, elsewhere) = (Client::open(server.url())?, Client::open(server.url())?);
     let reading = AtomicUsize::new(0);
 
-    // Readers share, whatever process they are in.
+    // Readers share the lock, in any process.
     thread::scope(|scope| {
         for client in [&here, &elsewhere, &here, &elsewhere] {
             let (prices, reading) = (client.rw_lock("example:prices"), &reading);
             scope.spawn(move || {
-                let _guard = prices.read().expect("nobody writes");
+                let _guard = prices.read().expect("there is no writer");
                 reading.fetch_add(1, Ordering::SeqCst);
                 while reading.load(Ordering::SeqCst) < 4 {
-                    thread::yield_now(); // all four are in here together
+                    thread::yield_now(); // until all four readers are here
                 }
             });
         }
     });
-    println!("four have read at the same time");
+    println!("four threads have read at the same time");
 
-    // A writer is alone. It may look at what it has written, and go on looking when it
-    // lets others in.
+    // A writer excludes all others. It can also read, and continue to read after it has stopped
+    // writing.
     let prices = here.rw_lock("example:prices");
     let writing = prices.write()?;
     assert!(elsewhere.rw_lock("example:prices").try_read()?.is_none());
-    println!("one writes: nobody else reads");
+    println!("one thread writes: no other reads");
     let reading = prices.read()?;
     writing.unlock()?;
     assert!(elsewhere.rw_lock("example:prices").try_read()?.is_some());
-    println!("it only reads now: others may too");
+    println!("it only reads now: others can read too");
 
-    // The other way round would be a deadlock as soon as two try it.
-    let error = prices.write().map(drop).expect_err("it reads");
+    // A reader cannot become a writer: two that tried would wait for each other.
+    let error = prices.write().map(drop).expect_err("this thread reads");
     assert!(error.is_deadlock());
-    println!("to write while it reads: {error}");
+    println!("write() while reading: {error}");
     reading.unlock()?;
     Ok(())
 }

@@ -1,10 +1,10 @@
-//! How do I stop cleanly?
+//! How do I shut a service down cleanly?
 //!
-//! `cargo run --example shutdown` starts a Redis of its own (or uses `REDIS_URL`).
+//! `cargo run --example shutdown` starts a private Redis server, or uses `REDIS_URL`.
 //!
-//! `close()` ends the waits of all threads, so that they can end themselves. Who
-//! holds a lock at that moment finishes and releases it as ever: only renewals have
-//! ended, so it has until the end of its lease.
+//! `close()` ends the waits of all threads, so that these threads can end. A thread that holds a
+//! lock finishes and releases it as usual. Renewals have stopped, so it has until the end of its
+//! lease.
 
 mod support;
 
@@ -21,24 +21,24 @@ fn main() -> Result<(), Box<dyn Error>> {
     let server = support::Server::start()?;
     let client = Client::open(server.url())?;
 
-    // One thread holds the lock and is in the middle of its work.
+    // One thread holds the lock and works.
     let (holds, held) = mpsc::channel();
     let (finish, finished) = mpsc::channel::<()>();
     let holder = thread::spawn({
         let lock = client.lock(NAME);
         move || {
             let guard = lock.lock()?;
-            println!("holder    has the lock, and works");
+            println!("holder    has the lock and works");
             let _ = holds.send(());
             let _ = finished.recv();
             guard.check()?;
-            println!("holder    finishes its work, its lock is still valid");
+            println!("holder    finishes its work, the lease is still valid");
             guard.unlock()
         }
     });
     held.recv()?;
 
-    // Others wait for it.
+    // Three threads wait for the lock.
     let waiters: Vec<_> = (1..=3)
         .map(|number| {
             let lock = client.lock(NAME);
@@ -48,18 +48,18 @@ fn main() -> Result<(), Box<dyn Error>> {
             })
         })
         .collect();
-    thread::sleep(Duration::from_millis(200)); // the service runs, then SIGTERM comes
+    thread::sleep(Duration::from_millis(200)); // the service runs until it gets SIGTERM
 
     client.close();
     println!("main      closed the client");
     for waiter in waiters {
-        let error = waiter.join().expect("no waiter panics").expect_err("it was closed");
+        let error = waiter.join().expect("no waiter panics").expect_err("the client is closed");
         assert!(error.is_closed());
     }
-    let error = client.lock(NAME).lock().expect_err("it is closed for newcomers, too");
+    let error = client.lock(NAME).lock().expect_err("the client is closed");
     assert!(error.is_closed());
 
-    // The guard that is left does its last work and releases.
+    // The holder finishes its work and releases the lock.
     finish.send(())?;
     holder.join().expect("the holder does not panic")?;
 

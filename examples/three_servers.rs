@@ -1,6 +1,6 @@
 //! How do I hold a lock that survives the loss of a server?
 //!
-//! `cargo run --example three_servers` starts three Redis servers of its own.
+//! `cargo run --example three_servers` starts three private Redis servers.
 
 mod support;
 
@@ -22,16 +22,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     assert!(elsewhere.try_lock()?.is_none());
 
     drop(servers.pop());
-    println!("one server is gone: held: {}", guard.is_held());
+    println!("one server is gone, held: {}", guard.is_held());
     assert!(elsewhere.try_lock()?.is_none());
     guard.unlock()?;
 
     let guard = elsewhere.lock()?;
-    println!("two of three are enough for the next: {:.0?} left", guard.remaining());
+    println!("two of three servers are enough for the next holder: {:.0?} left", guard.remaining());
     drop(servers.pop());
     drop(guard);
-    let error = lock.lock().map(drop).expect_err("one of three is not");
+    let error = lock.lock().map(drop).expect_err("one server of three is no majority");
     assert!(error.is_connection());
-    println!("two are gone: {error}");
+    println!("two servers are gone: {error}");
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! How do I hold several locks at once, without a deadlock?
 //!
-//! `cargo run --example transfer` starts a Redis of its own (or uses `REDIS_URL`).
+//! `cargo run --example transfer` starts a private Redis server, or uses `REDIS_URL`.
 
 mod support;
 
@@ -17,21 +17,22 @@ fn main() -> Result<(), Box<dyn Error>> {
     let clients = [Client::open(server.url())?, Client::open(server.url())?];
     let accounts = [Mutex::new(1000_i64), Mutex::new(1000)];
 
-    // Two directions: each names the accounts in its own order.
+    // One thread per direction. Each names the accounts in its own order.
     thread::scope(|scope| {
         for (client, [from, to]) in clients.iter().zip([[0, 1], [1, 0]]) {
             let accounts = &accounts;
             let both = MultiLock::new([from, to].map(|it| client.lock(format!("account:{it}"))));
             scope.spawn(move || {
                 for _ in 0..TRANSFERS {
-                    let guard = both.lock().expect("both come round");
-                    // Nobody else is at either account: the mutexes are always free.
-                    let mut balance = accounts[from].try_lock().expect("it is ours");
-                    let mut other = accounts[to].try_lock().expect("it is ours");
+                    let guard = both.lock().expect("both locks are free soon");
+                    // The lock excludes all others, so the mutexes are always free.
+                    let mut balance =
+                        accounts[from].try_lock().expect("the other thread is excluded");
+                    let mut other = accounts[to].try_lock().expect("the other thread is excluded");
                     *balance -= 1 + from as i64;
                     *other += 1 + from as i64;
                     drop((balance, other));
-                    guard.unlock().expect("held all the while");
+                    guard.unlock().expect("the leases are valid");
                 }
             });
         }

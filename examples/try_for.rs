@@ -1,9 +1,9 @@
-//! How do I give up waiting for a lock?
+//! How do I limit the wait for a lock?
 //!
-//! `cargo run --example try_for` starts a Redis of its own (or uses `REDIS_URL`).
+//! `cargo run --example try_for` starts a private Redis server, or uses `REDIS_URL`.
 //!
-//! Not getting a lock is an answer, `Ok(None)`, and not an error. Only a wait that
-//! another thread cancels ends in one, so that `?` leaves the function.
+//! A lock that is not free in time is `Ok(None)` and not an error. A wait that another thread
+//! cancels is an error, so that `?` leaves the function.
 
 mod support;
 
@@ -16,17 +16,17 @@ use leasehold::{CancelToken, Client};
 fn main() -> Result<(), Box<dyn Error>> {
     let server = support::Server::start()?;
     let client = Client::open(server.url())?;
-    let elsewhere = Client::open(server.url())?; // as good as another machine
+    let elsewhere = Client::open(server.url())?; // as on another machine
 
     let lock = client.lock("example:try_for");
     let other = elsewhere.lock("example:try_for").lock()?;
-    println!("somebody else holds the lock");
+    println!("another client holds the lock");
 
-    // Ask once, and do something else if it is taken.
+    // Ask once, and do something else if the lock is held.
     assert!(lock.try_lock()?.is_none());
-    println!("try_lock:        not free, no waiting");
+    println!("try_lock:        not free, did not wait");
 
-    // Wait, but not for long.
+    // Wait for a limited time.
     let started = Instant::now();
     assert!(lock.try_lock_for(Duration::from_millis(200))?.is_none());
     assert!(started.elapsed() >= Duration::from_millis(200));
@@ -40,25 +40,25 @@ fn main() -> Result<(), Box<dyn Error>> {
         assert_eq!(got, name.ends_with("too"));
     }
 
-    // Wait for as long as it takes, unless another thread says stop.
+    // Wait without a limit, until another thread cancels.
     let stop = CancelToken::new();
     let waiter = thread::spawn({
         let lock = lock.clone().with_cancel(&stop);
         move || lock.lock().map(drop)
     });
-    thread::sleep(Duration::from_millis(100)); // the user thinks, then clicks "cancel"
+    thread::sleep(Duration::from_millis(100)); // then the user clicks "cancel"
     stop.cancel();
-    let error = waiter.join().expect("the waiter does not panic").expect_err("the lock is taken");
+    let error = waiter.join().expect("the waiter does not panic").expect_err("the lock is held");
     assert!(error.is_cancelled());
     println!("CancelToken:     {error}");
 
-    // The lock is released while a caller waits: it gets it at once.
+    // A caller that waits gets the lock as soon as it is released.
     let started = Instant::now();
     let waiter = thread::spawn(move || match lock.try_lock_for(Duration::from_secs(30))? {
         Some(guard) => guard.unlock().map(|()| true),
         None => Ok(false),
     });
-    thread::sleep(Duration::from_millis(100)); // somebody else works on
+    thread::sleep(Duration::from_millis(100)); // the other client works
     other.unlock()?;
     assert!(waiter.join().expect("the waiter does not panic")?);
     println!("try_lock_for:    released after 100 ms, got it after {:.0?}", started.elapsed());
@@ -67,8 +67,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Whether the lock of that name can be had before the deadline. Even if that has
-/// passed already, a lock that is free is taken.
+/// Returns whether the lock is acquired by the deadline. A free lock is acquired even later.
 fn lock_by(client: &Client, name: &str, deadline: Instant) -> leasehold::Result<bool> {
     let guard = client.lock(name).try_lock_until(deadline)?;
     Ok(guard.is_some())
