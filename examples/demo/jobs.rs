@@ -1,5 +1,4 @@
-//! The list of jobs in Redis, and the record of what was done: plain keys, guarded by
-//! nothing.
+//! The list of jobs in Redis and the record of done jobs: plain keys without protection.
 
 use std::collections::HashMap;
 use std::process;
@@ -8,15 +7,15 @@ use redis::Connection;
 
 use super::Result;
 
-/// A job. Its number counts from 1.
+/// A job. Numbers start at 1.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Job {
     pub(crate) number: usize,
-    /// It takes until the parent says so.
+    /// The job lasts until the parent permits its end.
     pub(crate) slow: bool,
 }
 
-/// Who did a job.
+/// A done job, and the thread that did it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Done {
     pub(crate) job: usize,
@@ -24,8 +23,8 @@ pub(crate) struct Done {
     pub(crate) thread: usize,
 }
 
-/// The three keys, behind the prefix of this run: `jobs`, a list of "quick" and "slow";
-/// `done`, how many are done; `log`, a list of "job process thread".
+/// The three keys after the prefix of this run: `jobs`, a list of "quick" and "slow"; `done`, the
+/// number of done jobs; `log`, a list of "job process thread".
 pub(crate) struct Jobs {
     connection: Connection,
     keys: String,
@@ -43,7 +42,7 @@ impl Jobs {
         Ok(())
     }
 
-    /// Reads which job is next.
+    /// Reads the next job.
     pub(crate) fn next(&mut self) -> Result<Option<Job>> {
         let done = redis::cmd("GET").arg(self.key("done")).query(&mut self.connection)?;
         let done: usize = Option::unwrap_or_default(done);
@@ -53,8 +52,8 @@ impl Jobs {
         Ok(kind.map(|kind| Job { number: done + 1, slow: kind == "slow" }))
     }
 
-    /// Writes down that this process has done a job: two commands in one write, so that
-    /// little time passes between the last look at the lock and this.
+    /// Records a job as done by this process. Two commands in one write, so that little time passes
+    /// after the last check of the lock.
     pub(crate) fn record(&mut self, job: Job, thread: usize) -> Result<()> {
         let line = format!("{} {} {thread}", job.number, process::id());
         let mut commands = redis::pipe();
@@ -63,16 +62,16 @@ impl Jobs {
         Ok(())
     }
 
-    /// Reads what was done, in the order in which it was recorded.
+    /// Reads the done jobs in the order of the record.
     pub(crate) fn log(&mut self) -> Result<Vec<Done>> {
         let mut log = redis::cmd("LRANGE");
         let lines: Vec<String> =
             log.arg(self.key("log")).arg(0).arg(-1).query(&mut self.connection)?;
         let done = lines.iter().map(|line| Done::read(line));
-        done.collect::<Option<_>>().ok_or_else(|| "the log in Redis is not readable".into())
+        done.collect::<Option<_>>().ok_or_else(|| "the log in Redis cannot be read".into())
     }
 
-    /// Removes all keys of this run but the lock's.
+    /// Removes all keys of this run except that of the lock.
     pub(crate) fn delete(&mut self) -> Result<()> {
         let keys = ["jobs", "done", "log"].map(|name| self.key(name));
         redis::cmd("DEL").arg(&keys).exec(&mut self.connection)?;
@@ -95,7 +94,7 @@ impl Done {
     }
 }
 
-/// What the log says about a list of jobs.
+/// The figures of a log.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Count {
     pub(crate) done: usize,
@@ -109,15 +108,15 @@ impl Count {
     pub(crate) fn of(log: &[Done], jobs: usize) -> Count {
         let mut times: HashMap<usize, usize> = (1..=jobs).map(|job| (job, 0)).collect();
         log.iter().for_each(|done| *times.entry(done.job).or_default() += 1);
-        let handed = |to_thread: &dyn Fn(&Done, &Done) -> bool| {
-            log.windows(2).filter(|pair| to_thread(&pair[0], &pair[1])).count()
+        let moves = |is_move: &dyn Fn(&Done, &Done) -> bool| {
+            log.windows(2).filter(|pair| is_move(&pair[0], &pair[1])).count()
         };
         Count {
             done: log.len(),
             twice: times.values().filter(|times| **times > 1).count(),
             never: times.values().filter(|times| **times == 0).count(),
-            between_processes: handed(&|a, b| a.process != b.process),
-            between_threads: handed(&|a, b| a.process == b.process && a.thread != b.thread),
+            between_processes: moves(&|a, b| a.process != b.process),
+            between_threads: moves(&|a, b| a.process == b.process && a.thread != b.thread),
         }
     }
 }

@@ -1,9 +1,8 @@
 //! A worker process of the demo: threads that do jobs from one list in Redis.
 //!
-//! A job is not safe to do twice, and the list does not help: to do the next job, a
-//! thread reads how many are done, works on the one after them, records that it has
-//! done it, and writes the new number. Only the lock around these steps keeps two
-//! threads from doing the same job.
+//! A job must not be done twice, and the list does not prevent it: to do a job, a thread reads how
+//! many jobs are done, works on the next one, records it, and writes the new number. Only the lock
+//! around these steps keeps two threads from doing the same job.
 
 use std::env;
 use std::error::Error;
@@ -18,35 +17,35 @@ use leasehold::{Client, Events, Guard, Lock, Lost, Waited};
 
 use super::Result;
 use super::jobs::{Job, Jobs};
-use super::said::Said;
+use super::report::Report;
 
-/// The lease of the demo's lock: short, so that a dead worker is soon replaced.
+/// The lease of the lock. Short, so that a dead worker is replaced soon.
 pub(crate) const WATCHDOG_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The name of the lock, behind the prefix of this run's keys.
+/// The name of the lock, after the prefix of this run.
 pub(crate) const LOCK: &str = "lock";
 
-/// How many threads a worker has.
+/// The number of threads of a worker.
 pub(crate) const THREADS: usize = 2;
 
-/// What the parent says when all workers are ready.
+/// The permission to begin, given when all workers are ready.
 pub(crate) const START: usize = 0;
 
-/// How long a quick job takes. A slow one takes until the parent says so.
+/// The length of a quick job. A slow job lasts until the parent permits its end.
 const QUICK: Duration = Duration::from_millis(3);
 
-/// How long the end of the client's threads may take.
+/// How long the threads of the client may take to end.
 const ENDING: Duration = Duration::from_secs(10);
 
-/// The lock (none, to show what happens then), the jobs, and the parent's word.
+/// The threads of this process share it. Without a lock they do jobs twice.
 struct Worker {
     lock: Option<Lock>,
     url: String,
     keys: String,
-    word: Arc<Word>,
+    permissions: Arc<Permissions>,
 }
 
-/// Runs a worker until there are no more jobs, with the lock or without.
+/// Runs a worker until there are no more jobs, with or without the lock.
 pub(crate) fn run(keys: String, locked: bool) -> Result<()> {
     let url = env::var("REDIS_URL")?;
     let (ends, ended) = mpsc::channel();
@@ -54,18 +53,18 @@ pub(crate) fn run(keys: String, locked: bool) -> Result<()> {
         .single(&url)
         .watchdog_timeout(WATCHDOG_TIMEOUT)
         .name_prefix(&keys)
-        .events(Told { _ends: ends })
+        .events(EventReporter { _ends: ends })
         .build()?;
     let lock = locked.then(|| client.lock(LOCK));
 
-    let worker = Worker { lock, url, keys, word: Word::listen() };
+    let worker = Worker { lock, url, keys, permissions: Permissions::listen() };
     worker.run_threads();
 
-    // What is still to be told is told before the process ends.
+    // Events that are still queued are reported before the process ends.
     drop((worker, client));
     match ended.recv_timeout(ENDING) {
         Err(RecvTimeoutError::Disconnected) => Ok(()),
-        _ => Err("the client's events did not end with the client".into()),
+        _ => Err("the events thread did not end with the client".into()),
     }
 }
 
@@ -75,22 +74,22 @@ impl Worker {
             for thread in 1..=THREADS {
                 scope.spawn(move || self.work(thread).unwrap_or_else(|error| fail(&*error)));
             }
-            Said::Ready.say();
+            Report::Ready.send();
         });
     }
 
-    /// Does jobs until there are none left.
+    /// Does jobs until there are no more.
     fn work(&self, thread: usize) -> Result<()> {
         let mut jobs = Jobs::open(&self.url, &self.keys)?;
-        self.word.wait_for(START);
+        self.permissions.wait_for(START);
         while self.do_next(thread, &mut jobs)? {}
         Ok(())
     }
 
-    /// Does the next job, under the lock; whether there was one.
+    /// Does the next job under the lock. Returns whether there was one.
     fn do_next(&self, thread: usize, jobs: &mut Jobs) -> Result<bool> {
         let guard = match self.lock.as_ref().map(Lock::lock).transpose() {
-            // The answer came when the lease was over already: another try.
+            // The grant arrived after its lease had expired: try again.
             Err(error) if error.is_lost() => return Ok(true),
             guard => guard?,
         };
@@ -98,85 +97,83 @@ impl Worker {
         let Some(job) = jobs.next()? else { return Ok(false) };
         self.work_on(job, thread);
 
-        // The last moment to notice that the lock is another's by now, and so is the job.
+        // The last check before the record: if the lock is lost, another worker does the job.
         if let Some(why) = guard.as_ref().and_then(lost) {
-            Said::Noticed { thread, job: job.number, why }.say();
+            Report::Noticed { thread, job: job.number, why }.send();
             return Ok(true);
         }
         jobs.record(job, thread)?;
         if job.slow {
-            Said::Did { thread, job: job.number }.say();
+            Report::Did { thread, job: job.number }.send();
         }
         Ok(true)
     }
 
     fn work_on(&self, job: Job, thread: usize) {
         if job.slow {
-            Said::Took { thread, job: job.number }.say();
-            self.word.wait_for(job.number);
+            Report::Took { thread, job: job.number }.send();
+            self.permissions.wait_for(job.number);
         } else {
             thread::sleep(QUICK);
         }
     }
 }
 
-/// Ends the worker at once; the parent then gives up as well.
+/// Ends the worker at once. The parent then fails too.
 fn fail(error: &dyn Error) -> ! {
     eprintln!("a worker failed: {error}");
     process::exit(1)
 }
 
-/// Why the lock is not this guard's any more, if it is not.
+/// Returns why the lock is lost, or `None` if it is held.
 fn lost(guard: &Guard) -> Option<String> {
     guard.check().err().map(|error| error.to_string())
 }
 
-/// Passes on what the client tells of its locks.
-struct Told {
-    /// Dropped when there is nothing more to tell.
+/// Reports the events of the client.
+struct EventReporter {
+    /// Dropped after the last event.
     _ends: Sender<()>,
 }
 
-impl Events for Told {
+impl Events for EventReporter {
     fn waited(&self, event: &Waited) {
-        Said::Waited(event.waited).say();
+        Report::Waited(event.waited).send();
     }
 
     fn lost(&self, _: &Lost) {
-        Said::Lost.say();
+        Report::Lost.send();
     }
 }
 
-/// The last number that the parent has given the word for: [`START`], then each slow
-/// job that may end.
+/// The last permission of the parent: [`START`], then the number of each slow job that may end.
 #[derive(Default)]
-struct Word {
-    given: Mutex<Option<usize>>,
-    news: Condvar,
+struct Permissions {
+    last: Mutex<Option<usize>>,
+    changed: Condvar,
 }
 
-impl Word {
-    /// Hears the parent's word on standard input from now on. Without a parent the
-    /// process ends.
-    fn listen() -> Arc<Word> {
-        let word = Arc::new(Word::default());
-        let heard = Arc::clone(&word);
+impl Permissions {
+    /// Starts to read permissions from standard input. Ends the process when the parent ends.
+    fn listen() -> Arc<Permissions> {
+        let permissions = Arc::new(Permissions::default());
+        let shared = Arc::clone(&permissions);
         thread::spawn(move || {
             let numbers = io::stdin().lines().map_while(|line| line.ok()?.parse().ok());
-            numbers.for_each(|number| heard.give(number));
+            numbers.for_each(|number| shared.give(number));
             process::exit(1);
         });
-        word
+        permissions
     }
 
     fn give(&self, number: usize) {
-        *self.given.lock().unwrap_or_else(PoisonError::into_inner) = Some(number);
-        self.news.notify_all();
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(number);
+        self.changed.notify_all();
     }
 
     fn wait_for(&self, number: usize) {
-        let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
-        let not_yet = |given: &mut Option<usize>| given.is_none_or(|given| given < number);
-        drop(self.news.wait_while(given, not_yet));
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let not_yet = |last: &mut Option<usize>| last.is_none_or(|last| last < number);
+        drop(self.changed.wait_while(last, not_yet));
     }
 }

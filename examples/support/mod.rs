@@ -1,5 +1,5 @@
-//! A Redis server for an example: a private one, on a unix socket in a temporary
-//! folder, or the one that `REDIS_URL` names.
+//! The Redis server of an example: a private one on a Unix socket in a temporary folder, or that of
+//! `REDIS_URL`.
 
 use std::env;
 use std::error::Error;
@@ -13,22 +13,22 @@ use tempfile::TempDir;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// How long a server may take to start, and how often it is looked at meanwhile.
+/// How long a server may take to start, and the interval at which it is asked meanwhile.
 const START: Duration = Duration::from_secs(20);
-const LOOK: Duration = Duration::from_millis(5);
+const POLL: Duration = Duration::from_millis(5);
 
-/// What lies in its folder.
+/// The files in the temporary folder.
 const SOCKET: &str = "socket";
 const LOG: &str = "log";
 
-/// The server of an example. A private one is stopped and removed on drop.
+/// The server of an example. Stops and removes a private one when dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
     url: String,
     _private: Option<Private>,
 }
 
-/// A server that this process has started. The folder goes after the process.
+/// A server started by this process. The fields drop in order: first the process, then the folder.
 #[derive(Debug)]
 struct Private {
     process: Child,
@@ -36,9 +36,9 @@ struct Private {
 }
 
 impl Server {
-    /// Takes the server of `REDIS_URL`, or starts the `redis-server` that
-    /// `LEASEHOLD_REDIS_SERVER` names or that is on the PATH. Blocks until it answers.
-    #[allow(dead_code, reason = "some examples have servers of their own in any case")]
+    /// Uses the server of `REDIS_URL`, or starts a private one: the program that
+    /// `LEASEHOLD_REDIS_SERVER` names, or `redis-server`. Blocks until it answers.
+    #[allow(dead_code, reason = "some examples always start private servers")]
     pub(crate) fn start() -> Result<Server> {
         if let Ok(url) = env::var("REDIS_URL") {
             return Ok(Server { url, _private: None });
@@ -46,7 +46,7 @@ impl Server {
         Server::start_private()
     }
 
-    /// Starts one, whatever `REDIS_URL` names. Blocks until it answers.
+    /// Starts a private server, even with `REDIS_URL` set. Blocks until it answers.
     pub(crate) fn start_private() -> Result<Server> {
         let mut private = Private::start()?;
         let url = format!("redis+unix://{}", private.socket().display());
@@ -86,14 +86,14 @@ impl Private {
                 let log = fs::read_to_string(self.folder.path().join(LOG))?;
                 return Err(format!("the Redis server did not start: {error}\n{log}").into());
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL);
         }
         Ok(())
     }
 }
 
 impl Drop for Private {
-    /// Nothing in it is worth keeping, so it may go without ceremony.
+    /// Kills the server: its data is not needed.
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();

@@ -1,4 +1,4 @@
-//! What the demo prints: calm, aligned lines; colours only on a terminal.
+//! The output of the demo: aligned lines, coloured on a terminal only.
 
 use std::env;
 use std::fmt::Display;
@@ -10,19 +10,19 @@ const DIM: &str = "2";
 const RED: &str = "31";
 const GREEN: &str = "32";
 
-/// How long the bar of a whole lease is.
+/// The length of the bar of a whole lease.
 const BAR: u32 = 30;
 
-/// The one who tells, and since when.
-pub(crate) struct Story {
+/// Prints lines with the time since the start.
+pub(crate) struct Output {
     start: Instant,
     colours: bool,
 }
 
-impl Story {
-    pub(crate) fn begin() -> Story {
+impl Output {
+    pub(crate) fn begin() -> Output {
         let colours = io::stdout().is_terminal() && env::var_os("NO_COLOR").is_none();
-        Story { start: Instant::now(), colours }
+        Output { start: Instant::now(), colours }
     }
 
     pub(crate) fn heading(&self, text: &str) {
@@ -33,19 +33,19 @@ impl Story {
         text.lines().for_each(|line| println!("  {}", line.trim()));
     }
 
-    /// A line of what happens now.
+    /// Prints a line about the present.
     pub(crate) fn tell(&self, who: &str, what: impl Display) {
         self.tell_at(Instant::now(), who, what);
     }
 
-    /// A line of what happened a moment ago.
+    /// Prints a line about an earlier moment.
     pub(crate) fn tell_at(&self, at: Instant, who: &str, what: impl Display) {
         let seconds = at.saturating_duration_since(self.start).as_secs_f64();
         let time = self.paint(DIM, &format!("{seconds:6.2} s"));
         println!("  {time}  {who:<7} {what}");
     }
 
-    /// A line of the result; `good` where there is a right figure.
+    /// Prints a line of the result. `good` colours the figure.
     pub(crate) fn row(&self, what: &str, figure: impl Display, good: Option<bool>) {
         let figure = format!("{figure:>8}");
         let figure = match good {
@@ -64,7 +64,7 @@ impl Story {
     }
 }
 
-/// A bar as long as the part of `whole` that is left.
+/// Returns a bar whose filled part is `left` of `whole`.
 pub(crate) fn bar(left: Duration, whole: Duration) -> String {
     let filled = (left.min(whole).as_millis() * u128::from(BAR)).div_ceil(whole.as_millis());
     (0..u128::from(BAR)).map(|place| if place < filled { '=' } else { ' ' }).collect()
