@@ -164,9 +164,9 @@ impl Deployment {
     pub(crate) fn router(&self, settings: PoolSettings, lazily: bool) -> Result<Router> {
         match &self.cluster {
             Some(cluster) => {
-                Ok(Router::nodes(Arc::clone(cluster), settings, Arc::clone(&self.sharded)))
+                Ok(Router::cluster(Arc::clone(cluster), settings, Arc::clone(&self.sharded)))
             }
-            None => Router::one(settings, lazily),
+            None => Router::single(settings, lazily),
         }
     }
 

@@ -29,8 +29,8 @@ use crate::listener::channels::Waiters;
 use crate::listener::shards::Listeners;
 use crate::listener::{self, ListenerSettings};
 use crate::local::hold::HandoffBounds;
-use crate::pool::PoolSettings;
 use crate::pool::router::Router;
+use crate::pool::{PoolServer, PoolSettings, PoolTimeouts};
 use crate::topology::audit::{AuditPolicy, Auditor};
 use crate::topology::failover::{FailoverMonitor, OnReconnect};
 use crate::util::sync::Mutex;
@@ -116,18 +116,16 @@ impl Startup {
 
     fn pool_settings(&self, deployment: &Deployment) -> PoolSettings {
         let settings = &self.settings;
+        let private = watchdog::timeouts(self.timeouts, settings.watchdog_timeout);
+        let queue = settings.pool_timeout;
         PoolSettings {
-            node: 0,
-            is_node: false,
+            server: PoolServer { node: 0, is_node: false, route: deployment.route.clone() },
             process: std::process::id(),
-            route: deployment.route.clone(),
-            timeouts: self.timeouts,
-            private: watchdog::timeouts(self.timeouts, settings.watchdog_timeout),
-            replicas: settings.min_replicas.0,
             name: self.name.clone(),
             size: settings.pool_size,
-            wait: settings.pool_timeout,
-            repeat: settings.poll_interval,
+            timeouts: PoolTimeouts { shared: self.timeouts, private, queue },
+            replicas: settings.min_replicas.0,
+            repeat_interval: settings.poll_interval,
             events: self.sink.clone(),
         }
     }

@@ -1,24 +1,25 @@
-//! A model of what is owed, and of the reaper that starts and ends.
+//! A model of background requests and of the reapers that start and end.
 //!
-//! The pool and its lanes are the real ones, over connections to a server inside the
-//! model. Its threads are not the model's: [`World::dispatch`] starts the reaper instead.
-//! The pause before a debt is tried again is over when the model says so.
+//! The pool and its connections are the real ones, connected to a server inside the model. The
+//! model starts the reapers ([`World::dispatch`]), because the pool's own threads are not the
+//! model's, and it decides when a pause is over.
 //!
-//! What must be so in every schedule: a debt is settled once, by some reaper, also if
-//! it is queued while the reaper ends; when all is settled, who waits for that hears
-//! of it, and a reaper that was told to finish ends.
+//! In every schedule a background request is settled once by some reaper, also if it is queued
+//! while a reaper ends. When all are settled, a thread that waits for that returns, and a reaper
+//! that was told to finish ends.
 //!
-//! Faults that it was seen to catch:
-//! * a reaper ends while something is owed, or without saying so;
-//! * what failed stays delayed when somebody else has made a connection;
-//! * the last debt wakes neither who waits for it nor the reapers that are to finish.
+//! Faults that the model was seen to catch:
+//! * a reaper ends while a background request is open, or without releasing its claim;
+//! * a failed request stays scheduled when another thread has made a connection;
+//! * the last request wakes neither the thread that waits for it nor the reapers that finish.
 
 use super::*;
 use crate::connection::Address;
 use crate::connection::model::{Mishap, Server};
-use crate::local::hold::{Grant, Hold};
 use crate::pool::request::{Answer, BackgroundTask, OnOutcome};
+use crate::pool::retry_queue::ConnectionRetries;
 use crate::util::model::check;
+use crate::util::sync::Mutex;
 use shuttle::thread::{self as model, JoinHandle};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,17 +27,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 struct World {
     server: Arc<Server>,
     pool: Pool,
-    creditors: Mutex<Vec<Arc<Creditor>>>,
+    releases: Mutex<Vec<Arc<Release>>>,
     reapers: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// Somebody to whom something is owed.
+/// Receives the outcome of one background request.
 #[derive(Default)]
-struct Creditor {
+struct Release {
     settled: AtomicUsize,
 }
 
-impl OnOutcome for Creditor {
+impl OnOutcome for Release {
     fn settle(&self, _outcome: Result<Answer>) {
         self.settled.fetch_add(1, Ordering::Relaxed);
     }
@@ -45,26 +46,16 @@ impl OnOutcome for Creditor {
 fn settings() -> PoolSettings {
     static ADDRESS: OnceLock<Address> = OnceLock::new();
     let address = ADDRESS.get_or_init(|| Address::parse("redis://model/").expect("a good URL"));
+    let timeouts =
+        Timeouts { connect: Duration::MAX, response: Duration::MAX, replicas: Duration::ZERO };
     PoolSettings {
-        route: Route::To(Arc::new(address.clone())),
-        replicas: 0,
-        is_node: false,
-        timeouts: Timeouts {
-            connect: Duration::MAX,
-            response: Duration::MAX,
-            replicas: Duration::ZERO,
-        },
-        private: Timeouts {
-            connect: Duration::MAX,
-            response: Duration::MAX,
-            replicas: Duration::ZERO,
-        },
-        node: 0,
+        server: PoolServer { node: 0, is_node: false, route: Route::To(Arc::new(address.clone())) },
         process: std::process::id(),
         name: "model".to_owned(),
         size: 2,
-        wait: Duration::MAX,
-        repeat: Duration::MAX,
+        timeouts: PoolTimeouts { shared: timeouts, private: timeouts, queue: Duration::MAX },
+        replicas: 0,
+        repeat_interval: Duration::MAX,
         events: EventSink::default(),
     }
 }
@@ -73,31 +64,31 @@ impl World {
     fn new() -> Arc<World> {
         let server = Server::start();
         let pool = Pool::open(settings()).expect("the server can be reached");
-        let (creditors, reapers) = (Mutex::default(), Mutex::default());
-        Arc::new(World { server, pool, creditors, reapers })
+        let (releases, reapers) = (Mutex::default(), Mutex::default());
+        Arc::new(World { server, pool, releases, reapers })
     }
 
-    /// Owes something, worth trying until then.
-    fn submit(&self, text: &str, until: Moment) {
-        self.owe_on(None, text, until);
+    /// Submits a background request with that deadline.
+    fn submit(&self, text: &str, deadline: Moment) {
+        self.submit_on(None, text, deadline);
     }
 
-    fn owe_on(&self, connection: Option<ConnectionId>, text: &str, until: Moment) {
-        let creditor = Arc::<Creditor>::default();
-        self.creditors.lock().push(Arc::clone(&creditor));
-        let task = BackgroundTask::new(Some(creditor), until);
+    fn submit_on(&self, connection: Option<ConnectionId>, text: &str, deadline: Moment) {
+        let release = Arc::<Release>::default();
+        self.releases.lock().push(Arc::clone(&release));
+        let task = BackgroundTask::new(Some(release), deadline);
         let connection = self.pool.submit(Request::background(echo(text), task), connection);
         self.dispatch(connection);
     }
 
-    /// What [`Pool::dispatch`] does.
+    /// Like [`Pool::dispatch`], with a reaper that the model schedules.
     fn dispatch(&self, connection: ConnectionId) {
-        let shared = &self.pool.shared;
-        if shared.retries.starts_reaper(connection) {
-            let shared = Arc::clone(shared);
-            self.reapers.lock().push(model::spawn(move || shared.reap(connection)));
+        let connections = &self.pool.connections;
+        if connections.background.queue.claim_reaper(connection) {
+            let connections = Arc::clone(connections);
+            self.reapers.lock().push(model::spawn(move || connections.reap(connection)));
         }
-        self.pool.shared.connection(connection).post();
+        self.pool.flush(connection);
     }
 
     fn finish(&self) {
@@ -109,43 +100,39 @@ impl World {
         model::spawn(move || act(&world))
     }
 
-    /// The pauses of all that was delayed are over.
+    /// Ends all pauses and makes all scheduled requests due.
     fn let_time_pass(&self) {
-        let retries = &self.pool.shared.retries;
-        for connection in (0..self.pool.shared.connections.len())
-            .map(|connection| ConnectionId::at(0, connection))
-        {
-            let mut state = retries.state.lock();
-            let state = state.connection(connection);
-            let delayed = std::mem::take(&mut state.delayed);
-            let due = |((_, number), request)| ((Moment::START, number), request);
-            state.delayed = delayed.into_iter().map(due).collect();
-            state.retry = Moment::START;
-            retries.wake_reaper(connection);
+        let connections = &self.pool.connections;
+        let queue = &connections.background.queue;
+        for id in (0..connections.shared.len()).map(|number| connections.id(number)) {
+            let mut state = queue.state.lock();
+            let retries = state.connection(id);
+            let scheduled = std::mem::take(&mut retries.scheduled);
+            let due = |((_, arrival), request)| ((Moment::START, arrival), request);
+            retries.scheduled = scheduled.into_iter().map(due).collect();
+            retries.pause_end = Moment::START;
+            queue.wake_reaper(id);
         }
     }
 
     fn count_settled(&self) -> usize {
-        let settled = |one: &Arc<Creditor>| one.settled.load(Ordering::Relaxed);
-        self.creditors.lock().iter().map(settled).sum()
+        let settled = |release: &Arc<Release>| release.settled.load(Ordering::Relaxed);
+        self.releases.lock().iter().map(settled).sum()
     }
 
-    /// Has the reaper finish, if nobody has, and looks at what is left.
-    fn check_rest(&self, tasks: usize) {
+    /// Lets the reapers finish, and checks what is left.
+    fn check_rest(&self, requests: usize) {
         self.finish();
         let reapers = std::mem::take(&mut *self.reapers.lock());
         join(reapers);
-        assert_eq!(self.count_settled(), tasks);
-        let once = |one: &Arc<Creditor>| one.settled.load(Ordering::Relaxed) == 1;
-        assert!(self.creditors.lock().iter().all(once), "every debt is settled once");
-        let state = self.pool.shared.retries.state.lock();
+        assert_eq!(self.count_settled(), requests);
+        let once = |release: &Arc<Release>| release.settled.load(Ordering::Relaxed) == 1;
+        assert!(self.releases.lock().iter().all(once), "every request is settled once");
+        let state = self.pool.connections.background.queue.state.lock();
         assert_eq!(state.open, 0);
-        assert!(
-            state
-                .connections
-                .iter()
-                .all(|connection| connection.delayed.is_empty() && !connection.reaping)
-        );
+        let is_idle =
+            |retries: &ConnectionRetries| retries.scheduled.is_empty() && !retries.has_reaper;
+        assert!(state.connections.iter().all(is_idle));
     }
 }
 
@@ -158,7 +145,7 @@ fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
 }
 
 #[test]
-fn what_is_owed_while_the_reaper_ends_is_sent() {
+fn a_request_that_is_queued_while_the_reaper_ends_is_sent() {
     check(|| {
         let world = World::new();
         join([
@@ -172,7 +159,7 @@ fn what_is_owed_while_the_reaper_ends_is_sent() {
 }
 
 #[test]
-fn what_is_owed_beside_calls_is_sent() {
+fn background_requests_beside_calls_are_sent() {
     check(|| {
         let world = World::new();
         let call = |world: &World| {
@@ -190,16 +177,16 @@ fn what_is_owed_beside_calls_is_sent() {
 }
 
 #[test]
-fn who_waits_until_all_is_settled_hears_of_it() {
+fn a_thread_that_waits_until_all_is_settled_returns() {
     check(|| {
         let world = World::new();
-        let owe_and_flush = |world: &World| {
+        let submit_and_wait = |world: &World| {
             world.submit("a", Moment::END);
             assert!(world.pool.wait_until_settled(Moment::END));
             assert!(world.count_settled() > 0);
         };
         join([
-            world.start(owe_and_flush),
+            world.start(submit_and_wait),
             world.start(|world| world.submit("b", Moment::END)),
             world.start(World::finish),
         ]);
@@ -208,7 +195,7 @@ fn who_waits_until_all_is_settled_hears_of_it() {
 }
 
 #[test]
-fn what_failed_is_tried_again_as_soon_as_there_is_a_connection() {
+fn a_failed_request_is_retried_as_soon_as_there_is_a_connection() {
     check(|| {
         let world = World::new();
         world.server.plan(Mishap::Broken { ran: 0, answered: 0 });
@@ -219,7 +206,7 @@ fn what_failed_is_tried_again_as_soon_as_there_is_a_connection() {
             }
         };
         join([
-            world.start(|world| world.owe_on(Some(ConnectionId::at(0, 0)), "a", Moment::END)),
+            world.start(|world| world.submit_on(Some(ConnectionId::at(0, 0)), "a", Moment::END)),
             world.start(call),
         ]);
         world.check_rest(1);
@@ -228,7 +215,7 @@ fn what_failed_is_tried_again_as_soon_as_there_is_a_connection() {
 }
 
 #[test]
-fn what_fails_is_tried_again_while_that_is_worth_it() {
+fn failed_requests_are_retried_until_their_deadline() {
     for mishap in [Mishap::Unreachable, Mishap::Broken { ran: 0, answered: 0 }] {
         check(move || {
             let world = World::new();
@@ -246,7 +233,7 @@ fn what_fails_is_tried_again_while_that_is_worth_it() {
                 world.start(pass_time),
             ]);
             world.check_rest(2);
-            assert!(world.server.echoed().contains(&"a".to_owned()), "it was worth it");
+            assert!(world.server.echoed().contains(&"a".to_owned()), "before its deadline");
         });
     }
 }

@@ -646,7 +646,7 @@ mod tests {
     use crate::kind::plain::Plain;
     use crate::kind::rules::{AcquireArgs, KindRules};
     use crate::local::hold::Grant;
-    use crate::pool::PoolSettings;
+    use crate::pool::{PoolServer, PoolSettings, PoolTimeouts};
     use crate::topology::audit::AuditPolicy;
     use crate::topology::cluster::Cluster;
     use crate::topology::route::Route;
@@ -688,20 +688,16 @@ mod tests {
         let seeds = vec![address.expect("a good URL")];
         let cluster = Arc::new(Cluster::new(seeds, "test".to_owned(), timeouts));
         let settings = PoolSettings {
-            node: 0,
-            is_node: true,
+            server: PoolServer { node: 0, is_node: true, route: Route::Node(Arc::clone(&cluster)) },
             process: std::process::id(),
-            route: Route::Node(Arc::clone(&cluster)),
-            timeouts,
-            private: timeouts,
-            replicas: 0,
             name: "test".to_owned(),
             size: 1,
-            wait: SECOND,
-            repeat: SECOND,
+            timeouts: PoolTimeouts { shared: timeouts, private: timeouts, queue: SECOND },
+            replicas: 0,
+            repeat_interval: SECOND,
             events: EventSink::default(),
         };
-        Router::nodes(cluster, settings, Arc::default())
+        Router::cluster(cluster, settings, Arc::default())
     }
 
     fn watchdog() -> Watchdog {

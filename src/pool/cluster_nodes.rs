@@ -1,0 +1,194 @@
+//! The pools of the nodes of a cluster.
+//!
+//! A pool is made at the first use of its node. It is dropped when its node serves no slot, nobody
+//! uses it, and it has no open background requests.
+//!
+//! A redirected command takes the connection of the same number at the other node. So commands that
+//! were in order at one node stay in order at the other. A caller resends its own command
+//! ([`Resend`](super::resend::Resend)). Background requests are moved by the thread that reads the
+//! redirection, or by the reaper when they are due again ([`Rerouter`]).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, OnceLock, Weak};
+
+use crate::command::call::{Call, ConnectionId};
+use crate::error::Redirect;
+use crate::pool::background::Rerouter;
+use crate::pool::nodes::{Nodes, PoolRef};
+use crate::pool::request::Request;
+use crate::pool::{Pool, PoolServer, PoolSettings, Target};
+use crate::topology::cluster::Cluster;
+use crate::topology::failover::OnReconnect;
+use crate::topology::route::{Generation, Route};
+use crate::util::sync::Mutex;
+
+/// The nodes of a cluster and their pools.
+pub(super) struct ClusterNodes {
+    cluster: Arc<Cluster>,
+    /// The settings of each pool, except for its server.
+    settings: PoolSettings,
+    /// Whether messages are published to shards; not set before the discovery of the cluster.
+    sharded: Arc<OnceLock<bool>>,
+    pools: Mutex<BTreeMap<u32, Arc<Pool>>>,
+    on_reconnect: OnceLock<Weak<dyn OnReconnect>>,
+    this: Weak<ClusterNodes>,
+}
+
+impl fmt::Debug for ClusterNodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.cluster.fmt(f)
+    }
+}
+
+impl ClusterNodes {
+    pub(super) fn new(
+        cluster: Arc<Cluster>,
+        settings: PoolSettings,
+        sharded: Arc<OnceLock<bool>>,
+    ) -> Arc<ClusterNodes> {
+        Arc::new_cyclic(|this| ClusterNodes {
+            cluster,
+            settings,
+            sharded,
+            pools: Mutex::default(),
+            on_reconnect: OnceLock::new(),
+            this: Weak::clone(this),
+        })
+    }
+
+    /// Returns the pool of a node and makes it if it does not exist.
+    pub(super) fn pool_of(&self, node: u32) -> Arc<Pool> {
+        let mut pools = self.pools.lock();
+        let pool = pools.entry(node).or_insert_with(|| self.make_pool(node));
+        Arc::clone(pool)
+    }
+
+    fn make_pool(&self, node: u32) -> Arc<Pool> {
+        // Numbers are given to addresses only, so the fallbacks are never used.
+        let address = self.cluster.address(node).or_else(|| self.cluster.address(0));
+        let fallback = || self.settings.server.route.clone();
+        let route = address.map_or_else(fallback, |address| Route::To(Arc::new(address)));
+        let server = PoolServer { node, is_node: true, route };
+        let pool = Arc::new(Pool::new(PoolSettings { server, ..self.settings.clone() }));
+        if let Some(receiver) = self.on_reconnect.get() {
+            pool.set_on_reconnect(Weak::clone(receiver));
+        }
+        pool.set_router(Weak::clone(&self.this) as Weak<dyn Rerouter>);
+        pool
+    }
+
+    /// Returns a node for a command without a key: one that can be reached, if any is known.
+    fn any_node(&self) -> Option<u32> {
+        let owners = self.cluster.owners();
+        let pools = self.pools.lock();
+        let connected =
+            |node: &&u32| pools.get(*node).is_some_and(|pool| pool.is_private_connected());
+        owners.iter().find(connected).or(owners.first()).copied()
+    }
+
+    /// Returns whether another node than that of the connection serves the call's key.
+    pub(super) fn is_elsewhere(&self, call: &Call, connection: ConnectionId) -> bool {
+        let owner = call.key().and_then(|key| self.cluster.owner_of(key));
+        owner.is_some_and(|owner| owner != connection.node)
+    }
+
+    /// Returns the node to which `from` redirected a command, and records a moved slot.
+    pub(super) fn follow(&self, redirect: &Redirect, from: u32) -> Option<u32> {
+        match redirect {
+            Redirect::Moved(slot, address) => {
+                let node = self.cluster.node_at(address, from)?;
+                self.cluster.set_owner(*slot, node);
+                self.cluster.request_refresh();
+                Some(node)
+            }
+            Redirect::Ask(address) => self.cluster.node_at(address, from),
+            Redirect::RetryLater => {
+                self.cluster.request_refresh();
+                None
+            }
+        }
+    }
+}
+
+impl Nodes for ClusterNodes {
+    fn pool(&self, node: u32) -> PoolRef<'_> {
+        PoolRef::Owned(self.pool_of(node))
+    }
+
+    fn place(&self, key: Option<&[u8]>, target: Target) -> (PoolRef<'_>, Target) {
+        let owner = key.and_then(|key| self.cluster.owner_of(key));
+        let node = owner.or(target.connection().map(|connection| connection.node));
+        let node = node.or_else(|| self.any_node()).unwrap_or_default();
+        (self.pool(node), target.on(node))
+    }
+
+    fn pools(&self) -> Vec<Arc<Pool>> {
+        self.pools.lock().values().cloned().collect()
+    }
+
+    fn serving(&self) -> Vec<Arc<Pool>> {
+        self.cluster.owners().into_iter().map(|node| self.pool_of(node)).collect()
+    }
+
+    fn owner_of(&self, key: &[u8]) -> Option<u32> {
+        self.cluster.owner_of(key)
+    }
+
+    fn generation(&self) -> Generation {
+        Generation::of(self.cluster.generation())
+    }
+
+    fn leave_old_servers(&self) {
+        let owners = self.cluster.owners();
+        let mut dropped = Vec::new();
+        self.pools.lock().retain(|node, pool| {
+            // A thread that has a reference may be about to submit a background request.
+            let is_used = Arc::strong_count(pool) > 1;
+            let stays = owners.contains(node) || is_used || !pool.is_settled();
+            if !stays {
+                dropped.push(Arc::clone(pool));
+            }
+            stays
+        });
+        // The pools are dropped here, without the mutex.
+        drop(dropped);
+    }
+
+    fn set_on_reconnect(&self, receiver: Weak<dyn OnReconnect>) {
+        // Set once, at the start of the client.
+        let _ = self.on_reconnect.set(receiver);
+    }
+
+    fn adapt(&self, call: Call) -> Call {
+        match self.sharded.get() {
+            Some(true) => call.for_shards(),
+            Some(false) | None => call,
+        }
+    }
+}
+
+impl Rerouter for ClusterNodes {
+    fn reroute(
+        &self,
+        connection: ConnectionId,
+        request: Request,
+        redirect: Option<&Redirect>,
+    ) -> Option<Request> {
+        let owner = request.call.key().and_then(|key| self.cluster.owner_of(key));
+        let node = redirect.map_or(owner, |redirect| self.follow(redirect, connection.node));
+        let asking = matches!(redirect, Some(Redirect::Ask(_)));
+        match node {
+            Some(node) if node != connection.node || redirect.is_some() => {
+                let request = request.announced(asking);
+                self.pool_of(node).take_over(request, connection.connection);
+                None
+            }
+            _ => Some(request),
+        }
+    }
+
+    fn request_refresh(&self) {
+        self.cluster.request_refresh();
+    }
+}

@@ -1,0 +1,114 @@
+//! Reapers: the threads that read unclaimed replies and send what is due.
+//!
+//! A connection gets its reaper with its first background request, or with the first caller that
+//! leaves before its reply. So a connection that does not answer delays no other connection.
+//!
+//! In each round a reaper
+//! 1. queues the background requests that are due,
+//! 2. writes the queue and reads the replies, unless the connection pauses after a failure,
+//! 3. reads replies that have been unread for [`UNREAD_LIMIT`],
+//! 4. sleeps until it is woken or something is due.
+//!
+//! Under traffic it checks every [`UNREAD_LIMIT`] without being woken: waking it for each reply
+//! doubled the context switches of a thread that locks and unlocks.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::command::call::ConnectionId;
+use crate::pool::connections::Connections;
+use crate::pool::retry_queue::LONGEST_PAUSE;
+use crate::pool::shared_connection::Unread;
+use crate::util::clock::{self, Moment};
+use crate::util::sync::TIME_PASSES;
+use crate::util::threads;
+
+/// How long a reply is left for the next caller to read.
+///
+/// A shorter limit wakes the reaper more often under traffic. A longer one delays the retry of a
+/// release that failed.
+const UNREAD_LIMIT: Duration = if TIME_PASSES { Duration::from_millis(5) } else { Duration::ZERO };
+
+impl Connections {
+    /// Sends the background requests of a connection, as far as that needs no waiting.
+    ///
+    /// The thread that leads there or the reaper sends the rest.
+    pub(super) fn dispatch(self: &Arc<Connections>, connection: ConnectionId) {
+        self.ensure_reaper(connection);
+        self.get(connection).post();
+    }
+
+    /// Has the reaper read a reply whose caller has left.
+    pub(super) fn read_soon(self: &Arc<Connections>, connection: ConnectionId) {
+        self.ensure_reaper(connection);
+        self.background.queue.wake_reaper(connection);
+    }
+
+    /// Starts the reaper of a connection, unless it runs.
+    pub(super) fn ensure_reaper(self: &Arc<Connections>, connection: ConnectionId) {
+        if self.background.queue.claim_reaper(connection) {
+            let connections = Arc::clone(self);
+            match threads::start("leasehold-reaper", move || connections.reap(connection)) {
+                Ok(thread) => drop(self.reapers.lock().insert(connection.connection, thread)),
+                Err(error) => self.serve_without_reaper(connection, &error),
+            }
+        }
+    }
+
+    /// Serves a connection on the calling thread, because the system starts no thread.
+    fn serve_without_reaper(&self, connection: ConnectionId, error: &io::Error) {
+        threads::say(|| {
+            log::error!("cannot start a reaper thread, so a caller waits instead: {error}");
+        });
+        self.background.queue.release_reaper(connection);
+        self.get(connection).serve();
+    }
+
+    /// Runs the reaper of a connection.
+    pub(super) fn reap(&self, connection: ConnectionId) {
+        let parker = &self.background.queue.reaper(connection).parker;
+        while !self.background.queue.end_reaper(connection) {
+            let next = threads::survive("sending background requests", || self.round(connection));
+            parker.park_until(next.unwrap_or_else(|| clock::now() + threads::PAUSE));
+        }
+    }
+
+    /// Runs one round. Returns when the next one is due.
+    fn round(&self, id: ConnectionId) -> Moment {
+        let due = self.background.queue.take_due(id, clock::now());
+        let connection = self.get(id);
+        let requests = due.requests.into_iter();
+        let requests = requests.filter_map(|request| self.background.reroute(id, request, None));
+        requests.for_each(|request| connection.queue(request));
+        if !due.is_paused && connection.unsent() > 0 {
+            connection.serve();
+        }
+        let unread_due = self.read_unread(id);
+        match due.next == Moment::END && connection.unsent() == 0 {
+            // Nothing is scheduled or queued, and new requests wake the reaper.
+            true => unread_due,
+            false => unread_due.min(due.next).min(clock::now() + LONGEST_PAUSE),
+        }
+    }
+
+    /// Reads replies that are unread for too long. Returns when younger ones are due.
+    fn read_unread(&self, id: ConnectionId) -> Moment {
+        let connection = self.get(id);
+        let will_check = &self.background.queue.reaper(id).will_check;
+        will_check.store(false, Ordering::Release);
+        loop {
+            let due = match connection.unread() {
+                Unread::Led if TIME_PASSES => clock::now() + UNREAD_LIMIT,
+                Unread::Nothing | Unread::Led => return Moment::END,
+                Unread::Since(since) => since + UNREAD_LIMIT,
+            };
+            if clock::now() < due {
+                will_check.store(true, Ordering::Release);
+                return due;
+            }
+            connection.serve();
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! The schedule of background requests, and the reapers that serve it.
+//!
+//! Each connection has a pause of its own. A request that fails during the pause is retried at its
+//! end, together with all others, or as soon as the connection is made again. The pauses double from
+//! 20 ms to 1 s until a request is answered.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use crate::command::call::ConnectionId;
+use crate::pool::request::Request;
+use crate::util::clock::{self, Moment, doubled, jittered};
+use crate::util::sync::{Condvar, Mutex, Parker};
+
+/// The first and the longest pause before a failed request is retried.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Holds background requests that wait for their next attempt, and counts the open ones.
+pub(super) struct RetryQueue {
+    pub(super) state: Mutex<RetryQueueState>,
+    /// Notified when no request is open.
+    settled: Condvar,
+    /// By the number of the connection.
+    reapers: Box<[Reaper]>,
+}
+
+/// Where the reaper of one connection sleeps.
+#[derive(Default)]
+pub(super) struct Reaper {
+    pub(super) parker: Parker,
+    /// The reaper will check for unread replies without being woken.
+    pub(super) will_check: AtomicBool,
+}
+
+#[derive(Debug)]
+pub(super) struct RetryQueueState {
+    /// The number of requests that delay the close and have no outcome.
+    pub(super) open: usize,
+    /// The client was closed: reapers end when no request is open.
+    finish: bool,
+    pub(super) connections: Box<[ConnectionRetries]>,
+}
+
+/// The scheduled requests of one connection.
+#[derive(Debug, Default)]
+pub(super) struct ConnectionRetries {
+    /// By the moment of the next attempt, then in the order of arrival.
+    pub(super) scheduled: BTreeMap<(Moment, u64), Request>,
+    arrivals: u64,
+    /// The end of the pause. The reaper sends nothing before; a caller that leads does, with its
+    /// own request.
+    pub(super) pause_end: Moment,
+    /// Consecutive pauses without an answer.
+    failures: u32,
+    /// A reaper exists and will check the schedule again.
+    pub(super) has_reaper: bool,
+}
+
+/// What a reaper has to do.
+pub(super) struct DueRequests {
+    pub(super) requests: Vec<Request>,
+    /// When to check again.
+    pub(super) next: Moment,
+    pub(super) is_paused: bool,
+}
+
+/// Counting and scheduling.
+impl RetryQueue {
+    pub(super) fn new(connections: usize) -> RetryQueue {
+        let state = RetryQueueState {
+            open: 0,
+            finish: false,
+            connections: (0..connections).map(|_| ConnectionRetries::default()).collect(),
+        };
+        RetryQueue {
+            state: Mutex::new(state),
+            settled: Condvar::default(),
+            reapers: (0..connections).map(|_| Reaper::default()).collect(),
+        }
+    }
+
+    /// Counts a request that delays the close.
+    pub(super) fn count_open(&self) {
+        self.state.lock().open += 1;
+    }
+
+    /// Counts a request that has its outcome. An answer resets the pauses of its connection.
+    pub(super) fn count_closed(
+        &self,
+        connection: ConnectionId,
+        delays_close: bool,
+        is_answered: bool,
+    ) {
+        let mut state = self.state.lock();
+        state.open -= usize::from(delays_close);
+        if is_answered {
+            state.connection(connection).failures = 0;
+        }
+        if state.open == 0 {
+            self.settled.notify_all();
+            if state.finish {
+                self.reapers.iter().for_each(|reaper| reaper.parker.unpark());
+            }
+        }
+    }
+
+    /// Blocks until no request is open, or until `end`. Returns whether no request is open.
+    pub(super) fn wait_until_settled(&self, end: Moment) -> bool {
+        let mut state = self.state.lock();
+        while state.open > 0 && clock::now() < end {
+            self.settled.wait_until(&mut state, end);
+        }
+        state.open == 0
+    }
+
+    /// Schedules a request for that moment.
+    pub(super) fn schedule(&self, connection: ConnectionId, request: Request, at: Moment) {
+        self.insert(connection, request, |_| at);
+    }
+
+    /// Schedules a failed request for the end of the pause; begins a pause if there is none.
+    pub(super) fn schedule_retry(&self, connection: ConnectionId, request: Request, now: Moment) {
+        self.insert(connection, request, |retries| retries.pause_until(now));
+    }
+
+    /// Inserts a request for the moment that `at` returns; wakes the reaper if that comes first.
+    fn insert(
+        &self,
+        connection: ConnectionId,
+        request: Request,
+        at: impl FnOnce(&mut ConnectionRetries) -> Moment,
+    ) {
+        let mut state = self.state.lock();
+        let retries = state.connection(connection);
+        let at = at(retries);
+        let before = retries.next();
+        retries.arrivals += 1;
+        retries.scheduled.insert((at, retries.arrivals), request);
+        if at < before {
+            self.wake_reaper(connection);
+        }
+    }
+
+    /// Ends the pause of a connection that was made again, and makes its requests due.
+    pub(super) fn end_pause(&self, connection: ConnectionId) {
+        let mut state = self.state.lock();
+        let Some(retries) = state.connections.get_mut(connection.connection) else { return };
+        let pause_end = std::mem::replace(&mut retries.pause_end, Moment::START);
+        let due = retries.take_until(pause_end);
+        if !due.is_empty() {
+            let at_once = |((_, arrival), request)| ((Moment::START, arrival), request);
+            retries.scheduled.extend(due.into_iter().map(at_once));
+            self.wake_reaper(connection);
+        }
+    }
+
+    /// Takes the requests that are due at `now`.
+    pub(super) fn take_due(&self, connection: ConnectionId, now: Moment) -> DueRequests {
+        let mut state = self.state.lock();
+        let retries = state.connection(connection);
+        let requests = retries.take_until(now).into_values().collect();
+        let (next, is_paused) = (retries.next(), now < retries.pause_end);
+        let next = if is_paused { next.min(retries.pause_end) } else { next };
+        DueRequests { requests, next, is_paused }
+    }
+}
+
+/// Reapers.
+impl RetryQueue {
+    pub(super) fn reaper(&self, connection: ConnectionId) -> &Reaper {
+        &self.reapers[connection.connection]
+    }
+
+    pub(super) fn wake_reaper(&self, connection: ConnectionId) {
+        if let Some(reaper) = self.find_reaper(connection) {
+            reaper.parker.unpark();
+        }
+    }
+
+    /// Returns the reaper of a connection; the private connection has none.
+    pub(super) fn find_reaper(&self, connection: ConnectionId) -> Option<&Reaper> {
+        self.reapers.get(connection.connection)
+    }
+
+    /// Returns whether the caller has to start the reaper, and counts it as started.
+    pub(super) fn claim_reaper(&self, connection: ConnectionId) -> bool {
+        !std::mem::replace(&mut self.state.lock().connection(connection).has_reaper, true)
+    }
+
+    /// Takes back a claim whose thread could not be started.
+    pub(super) fn release_reaper(&self, connection: ConnectionId) {
+        self.state.lock().connection(connection).has_reaper = false;
+    }
+
+    /// Tells the reapers to end when no request is open.
+    pub(super) fn finish(&self) {
+        self.state.lock().finish = true;
+        self.reapers.iter().for_each(|reaper| reaper.parker.unpark());
+    }
+
+    /// Returns whether the calling reaper has to end.
+    ///
+    /// The check and the end are one step: a new request either is counted before, or starts a new
+    /// reaper.
+    pub(super) fn end_reaper(&self, connection: ConnectionId) -> bool {
+        let mut state = self.state.lock();
+        let ends = state.finish && state.open == 0;
+        if ends {
+            state.connection(connection).has_reaper = false;
+        }
+        ends
+    }
+}
+
+impl RetryQueueState {
+    pub(super) fn connection(&mut self, connection: ConnectionId) -> &mut ConnectionRetries {
+        &mut self.connections[connection.connection]
+    }
+}
+
+impl ConnectionRetries {
+    /// Returns the moment of the next attempt.
+    fn next(&self) -> Moment {
+        self.scheduled.first_key_value().map_or(Moment::END, |((at, _), _)| *at)
+    }
+
+    /// Removes the requests that are scheduled until that moment, inclusive.
+    fn take_until(&mut self, moment: Moment) -> BTreeMap<(Moment, u64), Request> {
+        let later = self.scheduled.split_off(&(moment + Duration::from_nanos(1), 0));
+        std::mem::replace(&mut self.scheduled, later)
+    }
+
+    /// Returns the end of the pause that `now` lies in, or that begins now.
+    fn pause_until(&mut self, now: Moment) -> Moment {
+        if self.pause_end <= now {
+            let pause = doubled(FIRST_PAUSE, self.failures, LONGEST_PAUSE);
+            self.pause_end = now + jittered(pause, now.nanos());
+            self.failures += 1;
+        }
+        self.pause_end
+    }
+}
