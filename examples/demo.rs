@@ -265,11 +265,7 @@ impl Demo {
         output.row("moves from thread to thread in a process", count.between_threads, None);
         output.row("waits for the lock", totals.waits, None);
         output.row("longest wait", seconds(totals.longest_wait), None);
-        output.row(
-            "lost locks, noticed before the record",
-            totals.lost,
-            Some(totals.lost > 0),
-        );
+        output.row("lost locks, noticed before the record", totals.lost, Some(totals.lost > 0));
         output.row("jobs done twice", count.twice, Some(count.twice == 0));
         output.row("jobs never done", count.never, Some(count.never == 0));
         ensure(count.twice == 0, "a job was done twice")?;
