@@ -1,10 +1,10 @@
-//! Models of the wait loop: what a caller does with what it knows.
+//! Models of the wait loop, run under the model checker.
 //!
-//! The loop itself speaks with an engine, so the models have a small one of their
-//! own, [`visitor`], which does the same steps with the same parts: the gate and the
-//! holds (`local.rs`, `lease.rs`), the questions (this file's parent) and the
-//! channel (`waiters.rs`).
+//! The real loop needs an engine. [`wait_loop`] is a smaller loop without one: it takes the same
+//! steps with the same parts, which are the queue and the holds (`local/`), the retry schedule
+//! (`schedule.rs`) and the channels (`listener/channels.rs`). [`process`] checks the threads of
+//! one process, [`messages`] the messages between processes.
 
 mod messages;
 mod process;
-mod visitor;
+mod wait_loop;

@@ -1,19 +1,19 @@
-//! A model of processes that want the same lock and hear of its releases.
+//! A model of processes that want the same lock and are woken by messages.
 //!
-//! Each process has one thread that wants the lock and one that listens: with the
-//! real sessions (`listener.rs`), channels and questions, over a server inside the
-//! model. Nobody polls, so a message that is missed is a deadlock, whatever happens
-//! to the listener's connection and whenever a subscription is given up.
+//! Each process has one thread that takes the lock and one listener thread, with the real sessions
+//! (`listener/`), channels and retry schedules, and a server inside the model. No process polls:
+//! a missed message is a deadlock, whatever happens to the listener's connection and whenever a
+//! subscription ends.
 //!
-//! Faults that it was seen to catch:
-//! * who begins to listen never thinks that it has missed something, whether the
-//!   channel is heard already or the listener has not been told of it;
-//! * news is no reason to ask, or is counted after those who wait were rung;
-//! * the listener does not look who waits once it can be told of channels;
-//! * a confirmed subscription, or one that is given up, is no news;
-//! * a listener that goes idle does not look who has come meanwhile.
+//! Faults that this model has caught:
+//! * A registration never makes an attempt due, although the channel was subscribed before it, or
+//!   the listener was not told of the channel.
+//! * A message makes no attempt due, or is counted after the waiters are woken.
+//! * The listener does not look for waiters once it accepts subscription requests.
+//! * A confirmed subscription, or the end of a subscription, does not count as a message.
+//! * A listener that goes idle does not look for waiters that have come in the meantime.
 
-use super::visitor::{Answered, Manners, Question, Surroundings, acquire};
+use super::wait_loop::{Attempt, AttemptOutcome, CallOptions, Environment, acquire};
 use crate::command::call::{Call, ConnectionId};
 use crate::command::name::Name;
 use crate::command::owner::{HoldId, Owner};
@@ -44,8 +44,8 @@ struct Process {
     local: Local,
     waiters: Arc<Waiters>,
     listener: ListenerSettings,
-    /// The one that goes idle and has to be called; else one listens all the time.
-    called: Option<Arc<Listener>>,
+    /// A listener that goes idle; without it, one listens all the time.
+    idle_listener: Option<Arc<Listener>>,
     stop: AtomicBool,
 }
 
@@ -67,24 +67,24 @@ impl Process {
             idle: if goes_idle { Duration::ZERO } else { Duration::MAX },
         };
         let waiters = Arc::<Waiters>::default();
-        let called = goes_idle.then(|| Listener::in_model(&listener, &waiters));
+        let idle_listener = goes_idle.then(|| Listener::in_model(&listener, &waiters));
         let name = Name::new("", "model".into()).expect("a good name");
         Arc::new(Process {
             server: Arc::clone(server),
             local: Local::new(name, EventSink::default(), HandoffBounds::default()),
             waiters,
             listener,
-            called,
+            idle_listener,
             stop: AtomicBool::new(false),
         })
     }
 
     fn visit(&self) {
-        let lease = acquire(self, &Manners::default()).expect("nothing makes it leave");
-        self.end(&lease.expect("it waits"));
+        let hold = acquire(self, &CallOptions::default()).expect("no call is cancelled");
+        self.end(&hold.expect("the call waits"));
     }
 
-    /// At every beat the listener gives up the subscriptions that nobody uses.
+    /// Sends a heartbeat, at which the listener ends subscriptions without waiters.
     fn beat(&self) {
         let control = self.listener.control.as_bytes();
         self.server.execute(&Call::command(&[b"PUBLISH", control, b""]));
@@ -92,11 +92,11 @@ impl Process {
 
     fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        self.called.iter().for_each(|listener| drop(listener.stop()));
+        self.idle_listener.iter().for_each(|listener| drop(listener.stop()));
         self.beat();
     }
 
-    /// Has a process that is not modelled take the lock.
+    /// Takes the lock for a process outside the model.
     fn hold_elsewhere(&self) -> Owner {
         let owner = Owner::new(Uuid::max(), HoldId::next(), "");
         let acquire = Plain.acquire(&AcquireArgs {
@@ -109,8 +109,8 @@ impl Process {
             threads: 1,
             wake: None,
         });
-        let verdict = Plain.read_acquire(self.server.execute(&acquire)).expect("a number");
-        assert!(matches!(verdict, AcquireReply::Granted(_)), "nobody holds it");
+        let reply = Plain.read_acquire(self.server.execute(&acquire)).expect("a number");
+        assert!(matches!(reply, AcquireReply::Granted(_)), "the lock is free");
         owner
     }
 
@@ -124,14 +124,14 @@ impl Process {
     }
 
     fn start_listener(self: &Arc<Process>) -> JoinHandle<()> {
-        self.start(|process| match &process.called {
+        self.start(|process| match &process.idle_listener {
             Some(listener) => listener.run_in_model(),
             None => listen(&process.listener, &process.waiters, &process.stop),
         })
     }
 }
 
-impl Surroundings for Process {
+impl Environment for Process {
     fn local(&self) -> &Local {
         &self.local
     }
@@ -141,15 +141,15 @@ impl Surroundings for Process {
     }
 
     fn channel(&self) -> &Arc<Channel> {
-        self.local.channel(Plain.listens_to(), &self.waiters).expect("it has one")
+        self.local.channel(Plain.listens_to(), &self.waiters).expect("plain locks have a channel")
     }
 
     fn session(&self) -> Option<ListenerSession> {
         self.waiters.session()
     }
 
-    fn call_listener(&self) {
-        self.called.iter().for_each(Listener::call);
+    fn wake_listener(&self) {
+        self.idle_listener.iter().for_each(Listener::call);
     }
 
     fn now(&self) -> Moment {
@@ -160,7 +160,7 @@ impl Surroundings for Process {
         0
     }
 
-    fn ask(&self, hold: HoldId, question: Question) -> Answered {
+    fn attempt(&self, hold: HoldId, attempt: Attempt) -> AttemptOutcome {
         let call = Plain.acquire(&AcquireArgs {
             name: self.local.name(),
             owner: &Owner::new(Uuid::nil(), hold, ""),
@@ -169,39 +169,39 @@ impl Surroundings for Process {
             patience: None,
             fair_waiter_timeout: Duration::ZERO,
             threads: 1,
-            wake: question.tells.then_some(Wake {
+            wake: attempt.requests_subscription.then_some(Wake {
                 control: &self.listener.control,
                 channel: self.local.name().channel(),
             }),
         });
         match Plain.read_acquire(self.server.execute(&call)).expect("a number") {
-            AcquireReply::Granted(_) => Answered::Granted(ConnectionId::at(0, 0)),
-            AcquireReply::Refused { .. } => Answered::Refused,
+            AcquireReply::Granted(_) => AttemptOutcome::Granted(ConnectionId::at(0, 0)),
+            AcquireReply::Refused { .. } => AttemptOutcome::Refused,
         }
     }
 
-    fn clean_up(&self, _hold: HoldId, _lane: ConnectionId) {
-        unreachable!("every question gets its answer here");
+    fn clean_up(&self, _hold: HoldId, _connection: ConnectionId) {
+        unreachable!("every attempt has a reply in this model");
     }
 
-    fn keep(&self, _lease: &Arc<Hold>) {}
+    fn keep(&self, _hold: &Arc<Hold>) {}
 
-    fn end(&self, lease: &Arc<Hold>) {
+    fn end(&self, hold: &Arc<Hold>) {
         self.local.end(
-            lease,
+            hold,
             HoldShare::Guard,
             || NOW,
             || {
-                let release = Plain.release(self.local.name(), lease.owner());
+                let release = Plain.release(self.local.name(), hold.owner());
                 self.server.execute(&release);
                 ConnectionId::at(0, 0)
             },
         );
-        self.local.release_settled(lease);
+        self.local.release_settled(hold);
     }
 }
 
-/// Runs so many processes, with two visits each, while that happens.
+/// Runs `number` processes, which take the lock twice each, beside `meanwhile`.
 fn run(number: usize, meanwhile: impl FnOnce(&[Arc<Process>]) + Send + 'static) {
     let server = Server::start();
     let processes: Vec<_> =
@@ -218,8 +218,7 @@ fn run(number: usize, meanwhile: impl FnOnce(&[Arc<Process>]) + Send + 'static) 
     processes.iter().for_each(|process| process.local.assert_at_rest());
 }
 
-/// Has a process visit while another holds the lock, which releases it at some time, and does
-/// that meanwhile.
+/// Runs a visit while another process holds the lock, then `meanwhile`, then the release.
 fn visit_beside_a_holder(process: &Arc<Process>, meanwhile: impl FnOnce(&Process)) {
     let owner = process.hold_elsewhere();
     let visitor = process.start(Process::visit);
@@ -233,13 +232,13 @@ fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
 }
 
 #[test]
-fn every_release_is_heard() {
+fn every_release_wakes_a_waiter() {
     check(|| run(2, |_| {}));
     check(|| run(3, |_| {}));
 }
 
 #[test]
-fn subscriptions_that_are_given_up_are_made_again() {
+fn ended_subscriptions_are_made_again() {
     check(|| {
         run(2, |processes| {
             processes.iter().chain(processes).for_each(|process| process.beat());
@@ -248,7 +247,7 @@ fn subscriptions_that_are_given_up_are_made_again() {
 }
 
 #[test]
-fn releases_are_heard_although_connections_break() {
+fn releases_wake_waiters_although_connections_break() {
     check(|| {
         run(2, |processes| {
             processes[0].server.cut("0:listener");
@@ -259,7 +258,7 @@ fn releases_are_heard_although_connections_break() {
 }
 
 #[test]
-fn a_listener_that_goes_idle_hears_of_those_who_come_meanwhile() {
+fn a_listener_that_goes_idle_finds_waiters_that_come_meanwhile() {
     check(|| {
         let process = Process::new(&Server::start(), 0, true);
         let listener = process.start_listener();

@@ -1,28 +1,27 @@
 //! A model of one lock and the threads of one process that want it.
 //!
-//! The server is one key and two lines of commands; a command that is queued runs
-//! when somebody has it run: who asks, who unlocks, and the end of the model, which
-//! stands for a reaper that comes as late as it can. Nothing here rings a mailbox
-//! but the code under test, so a wake-up that it loses is a deadlock.
+//! The server is one key and two connections. A queued command runs when a thread makes it run: an
+//! attempt, an unlock, or the end of the model, which stands for a reader of replies that comes as
+//! late as possible. Only the code under test unparks threads, so a lost wake-up is a deadlock.
 //!
-//! What must be so in every schedule:
-//! * of all holds that were ever given out, no two are valid at one time;
-//! * what is lost stays lost, and each loss is told once;
-//! * everybody gets in who was not cancelled;
-//! * a question that is asked when nobody here holds the lock stands behind the last
-//!   release;
-//! * in the end nobody is in line, nobody holds, nothing is owed, and the key is free.
+//! In every schedule:
+//! * No two of all holds that were ever granted are valid at the same time.
+//! * A lost hold stays lost, and each loss is reported once.
+//! * Every call that is not cancelled gets the lock.
+//! * An attempt at a moment when no thread of the process holds the lock follows the last release
+//!   on the same connection.
+//! * In the end the queue is empty, no hold is left, no release is open, and the key is free.
 //!
-//! Faults that it was seen to catch:
-//! * the front leaves, or a release is queued, and nobody rings the next in line;
-//! * a lock that the server grants does not end the hold that was here before;
-//! * who gives up does not look for a hold that was passed to it;
-//! * a hold that is over is passed on;
-//! * the front does not ask behind the release that is still owed;
-//! * who asks because of a poll beside a holder of this process, and is refused, does not
-//!   ask again when that lets go.
+//! Faults that this model has caught:
+//! * The head of the queue leaves, or a release is queued, and the next in the queue is not woken.
+//! * A grant of the server does not end the former hold of this process.
+//! * A call that gives up does not look for a hold that was handed over to it.
+//! * A hold that is over is handed over.
+//! * The head of the queue does not send its command behind an open release.
+//! * A poll makes an attempt beside a holder of this process, which is refused, and no attempt
+//!   follows when that holder releases the lock.
 
-use super::visitor::{Answered, Left, Manners, Question, Surroundings, acquire};
+use super::wait_loop::{Attempt, AttemptOutcome, CallFailed, CallOptions, Environment, acquire};
 use crate::cancel::CancelToken;
 use crate::command::call::ConnectionId;
 use crate::command::name::Name;
@@ -43,64 +42,64 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What the clock says at first, and after it has jumped past all deadlines.
+/// The time at the start, and after a jump past all deadlines.
 const BEFORE: Moment = Moment::from_nanos(1_000_000_000);
 const AFTER: Moment = Moment::from_nanos(100_000_000_000);
 
-/// How long the server keeps a lock.
-const SERVERS_LEASE: Duration = Duration::from_secs(10);
+/// The lease at the server.
+const SERVER_LEASE: Duration = Duration::from_secs(10);
 
-const PASSES: HandoffBounds =
+const HANDOFFS: HandoffBounds =
     HandoffBounds { max_handoffs: 2, max_time: Duration::MAX, min_remaining: Duration::ZERO };
-const NO_PASSES: HandoffBounds =
+const NO_HANDOFFS: HandoffBounds =
     HandoffBounds { max_handoffs: 0, max_time: Duration::ZERO, min_remaining: Duration::ZERO };
 
 struct World {
     local: Local,
-    told: Receiver<Event>,
+    events: Receiver<Event>,
     channel: Arc<Channel>,
     server: Mutex<Server>,
-    /// Something has happened that ends holds.
-    has_lost: AtomicBool,
+    /// Whether something has happened that ends holds.
+    may_lose: AtomicBool,
     clock: AtomicU64,
     polls: AtomicU64,
-    /// All holds that the server has granted and the process has taken.
-    given: Mutex<Vec<Arc<Hold>>>,
-    tally: Mutex<Tally>,
+    /// All holds that the process has taken from the server.
+    granted: Mutex<Vec<Arc<Hold>>>,
+    counts: Mutex<Counts>,
 }
 
 #[derive(Debug, Default)]
-struct Tally {
-    /// Visits that ended with the lock.
-    got_in: usize,
-    /// Releases that were queued.
+struct Counts {
+    /// Calls that got the lock.
+    acquired: usize,
+    /// Queued releases.
     queued: usize,
-    /// Releases that came too late: the server said that the lock was not held.
+    /// Releases whose reply was "not held".
     too_late: usize,
 }
 
-/// The key of the lock, and what is on its way to it.
+/// The key of the lock, and the commands on their way to it.
 #[derive(Debug, Default)]
 struct Server {
-    /// Who holds the lock, and until when.
+    /// The hold that has the lock, and the end of its lease.
     owner: Option<(HoldId, Moment)>,
     connections: [VecDeque<Command>; 2],
-    next_lane: usize,
-    answers: Vec<(HoldId, bool)>,
+    next_connection: usize,
+    replies: Vec<(HoldId, bool)>,
     released: Vec<HoldId>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Command {
-    Ask(HoldId),
+    Acquire(HoldId),
     Release(HoldId),
-    /// The release of a hold that may never have been.
+    /// The release of a hold that may never come into being.
     CleanUp(HoldId),
 }
 
-/// What a command came to that has to be told.
-enum Ran {
-    Answered,
+/// The effect of a command.
+enum Effect {
+    Acquired,
     Released { hold: HoldId, freed: bool },
     CleanedUp { freed: bool },
 }
@@ -108,40 +107,43 @@ enum Ran {
 impl Server {
     fn queue(&mut self, command: Command, connection: Option<ConnectionId>) -> ConnectionId {
         let ConnectionId { connection, .. } =
-            connection.unwrap_or(ConnectionId::at(0, self.next_lane));
-        self.next_lane = (self.next_lane + 1) % self.connections.len();
+            connection.unwrap_or(ConnectionId::at(0, self.next_connection));
+        self.next_connection = (self.next_connection + 1) % self.connections.len();
         self.connections[connection].push_back(command);
         ConnectionId::at(0, connection)
     }
 
-    /// Nobody may be sent to ask past the release of the one who holds the lock.
-    fn check_order(&self, asked: ConnectionId) {
+    /// Checks that no attempt overtakes the release of the present holder.
+    fn check_order(&self, attempt: ConnectionId) {
         let Some((owner, _)) = self.owner else { return };
         let release = Command::Release(owner);
-        let passed = |(connection, queue): (usize, &VecDeque<_>)| {
-            connection != asked.connection && queue.contains(&release)
+        let is_overtaken = |(connection, queue): (usize, &VecDeque<_>)| {
+            connection != attempt.connection && queue.contains(&release)
         };
-        assert!(!self.connections.iter().enumerate().any(passed), "a question overtakes a release");
+        assert!(
+            !self.connections.iter().enumerate().any(is_overtaken),
+            "an attempt overtakes a release"
+        );
     }
 
-    fn run(&mut self, connection: ConnectionId, now: Moment) -> Option<Ran> {
+    fn run(&mut self, connection: ConnectionId, now: Moment) -> Option<Effect> {
         let command = self.connections[connection.connection].pop_front()?;
         self.owner = self.owner.take_if(|(_, until)| now < *until);
         Some(match command {
-            Command::Ask(hold) => {
+            Command::Acquire(hold) => {
                 let free = self.owner.is_none_or(|(owner, _)| owner == hold);
                 if free {
-                    self.owner = Some((hold, now + SERVERS_LEASE));
+                    self.owner = Some((hold, now + SERVER_LEASE));
                 }
-                self.answers.push((hold, free));
-                Ran::Answered
+                self.replies.push((hold, free));
+                Effect::Acquired
             }
             Command::Release(hold) => {
                 assert!(!self.released.contains(&hold), "a hold is released once");
                 self.released.push(hold);
-                Ran::Released { hold, freed: self.free(hold) }
+                Effect::Released { hold, freed: self.free(hold) }
             }
-            Command::CleanUp(hold) => Ran::CleanedUp { freed: self.free(hold) },
+            Command::CleanUp(hold) => Effect::CleanedUp { freed: self.free(hold) },
         })
     }
 
@@ -149,52 +151,52 @@ impl Server {
         self.owner.take_if(|(owner, _)| *owner == hold).is_some()
     }
 
-    fn answer(&mut self, hold: HoldId) -> Option<bool> {
-        let at = self.answers.iter().position(|(asked, _)| *asked == hold)?;
-        Some(self.answers.swap_remove(at).1)
+    fn take_reply(&mut self, hold: HoldId) -> Option<bool> {
+        let at = self.replies.iter().position(|(attempt, _)| *attempt == hold)?;
+        Some(self.replies.swap_remove(at).1)
     }
 }
 
 impl World {
     fn new(bounds: HandoffBounds) -> Arc<World> {
-        let (events, told) = EventSink::new();
+        let (sink, events) = EventSink::new();
         let name = Name::new("", "model".into()).expect("a good name");
         let channel = Waiters::default().channel(name.channel());
         channel.set_hearing(SubscriptionState::Everything);
         Arc::new(World {
-            local: Local::new(name, events, bounds),
-            told,
+            local: Local::new(name, sink, bounds),
+            events,
             channel,
             server: Mutex::default(),
-            has_lost: AtomicBool::new(false),
+            may_lose: AtomicBool::new(false),
             clock: AtomicU64::new(BEFORE.nanos()),
             polls: AtomicU64::new(0),
-            given: Mutex::default(),
-            tally: Mutex::default(),
+            granted: Mutex::default(),
+            counts: Mutex::default(),
         })
     }
 
-    /// Has the next command of a line run; `false` if there was none.
+    /// Runs the next command of a connection; returns `false` if there is none.
     fn run_next(&self, connection: ConnectionId) -> bool {
         let now = self.now();
-        let ran = self.server.lock().run(connection, now);
-        match ran {
+        let effect = self.server.lock().run(connection, now);
+        match effect {
             None => return false,
-            Some(Ran::Answered) => {}
-            Some(Ran::Released { hold, freed }) => self.released(hold, freed),
-            Some(Ran::CleanedUp { freed }) => self.announce(freed),
+            Some(Effect::Acquired) => {}
+            Some(Effect::Released { hold, freed }) => self.released(hold, freed),
+            Some(Effect::CleanedUp { freed }) => self.announce(freed),
         }
         true
     }
 
     fn released(&self, hold: HoldId, freed: bool) {
         self.announce(freed);
-        let lease = self.given.lock().iter().find(|lease| lease.id() == hold).cloned();
-        let lease = lease.expect("only what was given is released");
-        self.local.release_settled(&lease);
+        let hold = self.granted.lock().iter().find(|granted| granted.id() == hold).cloned();
+        let hold = hold.expect("only granted holds are released");
+        self.local.release_settled(&hold);
         if !freed {
-            self.tally.lock().too_late += 1;
-            self.local.report_lost([&*lease], LostReason::Gone);
+            self.counts.lock().too_late += 1;
+            self.local.report_lost([&*hold], LostReason::Gone);
         }
     }
 
@@ -208,91 +210,91 @@ impl World {
         while self.run_next(connection) {}
     }
 
-    /// Ends a guard; tells on which line its release stands, if there is one.
-    fn end_guard(&self, lease: &Arc<Hold>, counted: HoldShare) -> Option<ConnectionId> {
+    /// Ends a share of a hold; returns the connection of its release, if there is one.
+    fn end_share(&self, hold: &Arc<Hold>, share: HoldShare) -> Option<ConnectionId> {
         let mut connection = None;
         let ended = self.local.end(
-            lease,
-            counted,
+            hold,
+            share,
             || self.now(),
             || {
-                let queued = self.server.lock().queue(Command::Release(lease.id()), None);
+                let queued = self.server.lock().queue(Command::Release(hold.id()), None);
                 *connection.insert(queued)
             },
         );
         let queued = ended == EndOutcome::Queued;
         assert_eq!(queued, connection.is_some());
-        self.tally.lock().queued += usize::from(queued);
+        self.counts.lock().queued += usize::from(queued);
         connection
     }
 
-    /// What is done with the lock: it is looked after.
+    /// Checks the exclusion while a call has the lock.
     fn work(&self, mine: &Arc<Hold>) {
-        for other in self.given.lock().clone() {
+        for other in self.granted.lock().clone() {
             let both = !Arc::ptr_eq(&other, mine) && self.is_valid(&other) && self.is_valid(mine);
             assert!(!both, "two holds are valid at one time");
         }
         let valid = self.is_valid(mine);
-        assert!(valid || self.has_lost.load(Ordering::Acquire), "nothing may have ended it");
-        assert!(valid || !self.is_valid(mine), "lost is final");
+        assert!(valid || self.may_lose.load(Ordering::Acquire), "no event has ended the hold");
+        assert!(valid || !self.is_valid(mine), "a lost hold stays lost");
     }
 
-    fn is_valid(&self, lease: &Hold) -> bool {
-        self.local.is_valid(lease, self.now())
+    fn is_valid(&self, hold: &Hold) -> bool {
+        self.local.is_valid(hold, self.now())
     }
 
-    /// The server forgets the lock, as if somebody had deleted the key. Whose it was.
+    /// Deletes the key; returns the hold that had the lock.
     fn delete_key(&self) -> Option<Arc<Hold>> {
-        self.has_lost.store(true, Ordering::Release);
+        self.may_lose.store(true, Ordering::Release);
         let owner = self.server.lock().owner.take();
-        let given = self.given.lock();
+        let granted = self.granted.lock();
         let (owner, _) = owner?;
-        given.iter().find(|lease| lease.id() == owner).map(Arc::clone)
+        granted.iter().find(|hold| hold.id() == owner).map(Arc::clone)
     }
 
-    /// The watchdog has polled for those who are in line.
-    fn look_for_free(&self) {
+    /// Polls for the calls in the queue, as the watchdog does.
+    fn poll_by_watchdog(&self) {
         let free = self.server.lock().owner.is_none();
         if free && self.local.keep_polling() {
             self.local.may_be_free();
         }
     }
 
-    /// The front asks unaided.
-    fn poll(&self) {
+    /// Makes a poll of the head of the queue itself due.
+    fn poll_unaided(&self) {
         self.polls.fetch_add(1, Ordering::AcqRel);
         self.local.ring();
     }
 
-    /// The clock jumps past all deadlines; the watchdog notices by and by.
+    /// Moves the clock past all deadlines; the watchdog notices one hold after the other.
     fn jump(&self) {
-        self.has_lost.store(true, Ordering::Release);
+        self.may_lose.store(true, Ordering::Release);
         self.clock.store(AFTER.nanos(), Ordering::Release);
-        for lease in self.given.lock().clone() {
-            self.watch_over(&lease);
+        for hold in self.granted.lock().clone() {
+            self.fire_timer(&hold);
         }
     }
 
-    /// What the watchdog does when the timer of a hold fires.
-    fn watch_over(&self, lease: &Hold) {
-        if let Renewal::Over { newly_lost } = lease.renewal(self.now()) {
-            self.local.report_lost(newly_lost.then_some(lease), LostReason::Expired);
+    /// Does what the watchdog does when the timer of a hold fires.
+    fn fire_timer(&self, hold: &Hold) {
+        if let Renewal::Over { newly_lost } = hold.renewal(self.now()) {
+            self.local.report_lost(newly_lost.then_some(hold), LostReason::Expired);
         }
     }
 
-    /// All is over: nothing may be left.
+    /// Runs what is queued, and checks that nothing is left.
     fn check_rest(&self) {
         (0..2).for_each(|connection| self.run_all(ConnectionId::at(0, connection)));
         self.local.assert_at_rest();
         let owner = self.server.lock().owner;
         assert!(owner.is_none_or(|(_, until)| until <= self.now()), "the key is free: {owner:?}");
-        let tally = self.tally.lock();
-        let lost = self.given.lock().len() - tally.queued + tally.too_late;
-        assert_eq!(self.told.len(), lost, "each loss is told once");
+        let counts = self.counts.lock();
+        let lost = self.granted.lock().len() - counts.queued + counts.too_late;
+        assert_eq!(self.events.len(), lost, "each loss is reported once");
     }
 }
 
-impl Surroundings for World {
+impl Environment for World {
     fn local(&self) -> &Local {
         &self.local
     }
@@ -317,20 +319,20 @@ impl Surroundings for World {
         self.polls.load(Ordering::Acquire)
     }
 
-    fn ask(&self, hold: HoldId, question: Question) -> Answered {
+    fn attempt(&self, hold: HoldId, attempt: Attempt) -> AttemptOutcome {
         let mut server = self.server.lock();
-        let connection = server.queue(Command::Ask(hold), question.connection);
-        if question.free_here {
+        let connection = server.queue(Command::Acquire(hold), attempt.connection);
+        if attempt.free_here {
             server.check_order(connection);
         }
         drop(server);
-        if question.unheard {
-            return Answered::Nothing(connection);
+        if attempt.reply_lost {
+            return AttemptOutcome::Unanswered(connection);
         }
         loop {
-            match self.server.lock().answer(hold) {
-                Some(true) => return Answered::Granted(connection),
-                Some(false) => return Answered::Refused,
+            match self.server.lock().take_reply(hold) {
+                Some(true) => return AttemptOutcome::Granted(connection),
+                Some(false) => return AttemptOutcome::Refused,
                 None => {}
             }
             self.run_next(connection);
@@ -342,57 +344,59 @@ impl Surroundings for World {
         self.run_all(connection);
     }
 
-    fn keep(&self, lease: &Arc<Hold>) {
-        self.given.lock().push(Arc::clone(lease));
-        self.watch_over(lease);
+    fn keep(&self, hold: &Arc<Hold>) {
+        self.granted.lock().push(Arc::clone(hold));
+        self.fire_timer(hold);
     }
 
-    fn end(&self, lease: &Arc<Hold>) {
-        self.end_guard(lease, HoldShare::Guard);
+    fn end(&self, hold: &Arc<Hold>) {
+        self.end_share(hold, HoldShare::Guard);
     }
 }
 
-/// A thread that wants the lock.
+/// A thread that takes the lock.
 #[derive(Clone, Debug)]
-struct Guest {
-    manners: Manners,
+struct Worker {
+    options: CallOptions,
     visits: usize,
     /// Whether it locks again while it has the lock.
-    again: bool,
-    /// Whether it waits for its releases to have run.
+    re_enters: bool,
+    /// Whether it runs its releases at once.
     unlocks: bool,
 }
 
-impl Default for Guest {
-    fn default() -> Guest {
-        Guest { manners: Manners::default(), visits: 1, again: false, unlocks: false }
+impl Default for Worker {
+    fn default() -> Worker {
+        Worker { options: CallOptions::default(), visits: 1, re_enters: false, unlocks: false }
     }
 }
 
-impl Guest {
+impl Worker {
     fn visit(&self, world: &World) {
-        let Ok(Some(lease)) = acquire(world, &self.manners) else { return };
-        world.tally.lock().got_in += 1;
-        world.work(&lease);
-        if self.again {
-            self.visit_again(world, &lease);
+        let Ok(Some(hold)) = acquire(world, &self.options) else { return };
+        world.counts.lock().acquired += 1;
+        world.work(&hold);
+        if self.re_enters {
+            self.re_enter(world, &hold);
         }
-        self.go(world, &lease);
+        self.leave(world, &hold);
     }
 
-    fn visit_again(&self, world: &World, lease: &Arc<Hold>) {
-        match acquire(world, &self.manners) {
+    fn re_enter(&self, world: &World, hold: &Arc<Hold>) {
+        match acquire(world, &self.options) {
             Ok(again) => {
-                let again = again.expect("a caller that holds the lock gets in");
-                assert!(Arc::ptr_eq(lease, &again));
-                self.go(world, &again);
+                let again = again.expect("a thread that holds the lock gets it again");
+                assert!(Arc::ptr_eq(hold, &again));
+                self.leave(world, &again);
             }
-            Err(Left) => assert!(!world.is_valid(lease), "only a lost lock is not entered again"),
+            Err(CallFailed) => {
+                assert!(!world.is_valid(hold), "only a lost lock refuses its thread");
+            }
         }
     }
 
-    fn go(&self, world: &World, lease: &Arc<Hold>) {
-        let connection = world.end_guard(lease, HoldShare::Guard);
+    fn leave(&self, world: &World, hold: &Arc<Hold>) {
+        let connection = world.end_share(hold, HoldShare::Guard);
         if let (true, Some(connection)) = (self.unlocks, connection) {
             world.run_all(connection);
         }
@@ -409,109 +413,109 @@ fn in_thread(world: &Arc<World>, act: impl FnOnce(&World) + Send + 'static) -> J
     thread::spawn(move || act(&world))
 }
 
-/// Runs all, and looks at what is left. How many visits ended with the lock.
+/// Runs all workers beside `mishap`; returns how many calls got the lock.
 fn run(
     bounds: HandoffBounds,
-    guests: impl IntoIterator<Item = Guest>,
+    workers: impl IntoIterator<Item = Worker>,
     mishap: impl FnOnce(&World) + Send + 'static,
 ) -> usize {
     let world = World::new(bounds);
-    let mut threads: Vec<_> = guests.into_iter().map(|guest| guest.start(&world)).collect();
+    let mut threads: Vec<_> = workers.into_iter().map(|worker| worker.start(&world)).collect();
     threads.push(in_thread(&world, mishap));
     threads.into_iter().for_each(|thread| thread.join().expect("no thread of a model panics"));
     world.check_rest();
-    world.tally.lock().got_in
+    world.counts.lock().acquired
 }
 
-fn nothing(_: &World) {}
+fn no_mishap(_: &World) {}
 
-fn guest() -> Guest {
-    Guest::default()
+fn worker() -> Worker {
+    Worker::default()
 }
 
-fn guest_with(cancel: &CancelToken) -> Guest {
+fn worker_with(cancel: &CancelToken) -> Worker {
     let cancel = Some(cancel.clone());
-    Guest { manners: Manners { cancel, ..Manners::default() }, ..guest() }
+    Worker { options: CallOptions { cancel, ..CallOptions::default() }, ..worker() }
 }
 
-fn impatient(end: &CancelToken) -> Guest {
+fn impatient(end: &CancelToken) -> Worker {
     let patience = Some(end.clone());
-    Guest { manners: Manners { patience, ..Manners::default() }, ..guest() }
+    Worker { options: CallOptions { patience, ..CallOptions::default() }, ..worker() }
 }
 
-/// Guests of whom some unlock, some come twice, and some lock again inside.
-fn guests() -> [Guest; 3] {
+/// Returns workers that unlock, take the lock twice, re-enter, or own their guards.
+fn workers() -> [Worker; 3] {
     [
-        Guest { visits: 2, ..guest() },
-        Guest { unlocks: true, again: true, ..guest() },
-        Guest { manners: Manners { owned: true, ..Manners::default() }, ..guest() },
+        Worker { visits: 2, ..worker() },
+        Worker { unlocks: true, re_enters: true, ..worker() },
+        Worker { options: CallOptions { owned: true, ..CallOptions::default() }, ..worker() },
     ]
 }
 
 #[test]
-fn all_get_in_one_after_the_other() {
-    check(|| assert_eq!(run(NO_PASSES, guests(), nothing), 4));
+fn all_calls_get_the_lock_in_turn() {
+    check(|| assert_eq!(run(NO_HANDOFFS, workers(), no_mishap), 4));
 }
 
 #[test]
-fn all_get_in_when_holds_are_passed_on() {
-    check(|| assert_eq!(run(PASSES, guests(), nothing), 4));
+fn all_calls_get_the_lock_with_hand_offs() {
+    check(|| assert_eq!(run(HANDOFFS, workers(), no_mishap), 4));
 }
 
 #[test]
-fn all_get_in_if_some_want_leases_that_are_not_passed_on() {
-    let fixed = || Manners { renewed: false, ..Manners::default() };
+fn all_calls_get_the_lock_beside_fixed_leases() {
+    let fixed = || CallOptions { renewed: false, ..CallOptions::default() };
     check(move || {
-        let guests = [guest(), Guest { manners: fixed(), visits: 2, ..guest() }, guest()];
-        assert_eq!(run(PASSES, guests, nothing), 4);
+        let workers = [worker(), Worker { options: fixed(), visits: 2, ..worker() }, worker()];
+        assert_eq!(run(HANDOFFS, workers, no_mishap), 4);
     });
 }
 
 #[test]
-fn who_does_not_wait_does_not_disturb_those_who_do() {
-    let hasty = || Manners { waits: false, ..Manners::default() };
+fn a_call_that_does_not_wait_does_not_disturb_waiting_calls() {
+    let at_once = || CallOptions { waits: false, ..CallOptions::default() };
     check(move || {
-        let hasty = Guest { manners: hasty(), visits: 2, ..guest() };
-        assert!(run(PASSES, [hasty, guest(), guest()], nothing) >= 2);
+        let at_once = Worker { options: at_once(), visits: 2, ..worker() };
+        assert!(run(HANDOFFS, [at_once, worker(), worker()], no_mishap) >= 2);
     });
 }
 
 #[test]
-fn who_gives_up_takes_nothing_along() {
-    for bounds in [PASSES, NO_PASSES] {
+fn a_call_that_gives_up_keeps_no_hold() {
+    for bounds in [HANDOFFS, NO_HANDOFFS] {
         check(move || {
             let (one, other) = (CancelToken::new(), CancelToken::new());
-            let guests = [guest(), guest_with(&one), guest(), impatient(&other)];
+            let workers = [worker(), worker_with(&one), worker(), impatient(&other)];
             let cancel = move |_: &World| [one, other].iter().for_each(CancelToken::cancel);
-            assert!(run(bounds, guests, cancel) >= 2);
+            assert!(run(bounds, workers, cancel) >= 2);
         });
     }
 }
 
 #[test]
-fn a_question_without_an_answer_is_cleaned_up() {
-    let unheard = || Manners { unheard: true, ..Manners::default() };
+fn an_attempt_without_a_reply_is_cleaned_up() {
+    let reply_lost = || CallOptions { reply_lost: true, ..CallOptions::default() };
     check(move || {
-        let unheard = Guest { manners: unheard(), ..guest() };
-        assert!(run(PASSES, [guest(), unheard, guest()], nothing) >= 2);
+        let reply_lost = Worker { options: reply_lost(), ..worker() };
+        assert!(run(HANDOFFS, [worker(), reply_lost, worker()], no_mishap) >= 2);
     });
 }
 
 #[test]
-fn who_holds_past_the_deadline_has_lost() {
-    for bounds in [PASSES, NO_PASSES] {
+fn a_hold_past_its_deadline_is_lost() {
+    for bounds in [HANDOFFS, NO_HANDOFFS] {
         check(move || {
-            run(bounds, guests(), World::jump);
+            run(bounds, workers(), World::jump);
         });
     }
 }
 
 #[test]
-fn a_loss_is_told_also_if_who_finds_it_gives_up() {
+fn a_loss_is_reported_although_the_call_that_finds_it_gives_up() {
     check(|| {
         let (one, other) = (CancelToken::new(), CancelToken::new());
-        let guests = [guest(), impatient(&one), impatient(&other)];
-        run(PASSES, guests, move |world| {
+        let workers = [worker(), impatient(&one), impatient(&other)];
+        run(HANDOFFS, workers, move |world| {
             one.cancel();
             other.cancel();
             world.jump();
@@ -520,37 +524,37 @@ fn a_loss_is_told_also_if_who_finds_it_gives_up() {
 }
 
 #[test]
-fn what_the_server_says_is_not_ours_is_lost() {
+fn a_hold_that_the_server_does_not_have_is_lost() {
     let renew = |world: &World| {
-        if let Some(lease) = world.delete_key() {
-            world.local.lose(&lease);
+        if let Some(hold) = world.delete_key() {
+            world.local.lose(&hold);
         }
     };
-    for bounds in [PASSES, NO_PASSES] {
-        check(move || assert_eq!(run(bounds, guests(), renew), 4));
+    for bounds in [HANDOFFS, NO_HANDOFFS] {
+        check(move || assert_eq!(run(bounds, workers(), renew), 4));
     }
 }
 
 #[test]
-fn a_lock_that_is_freed_by_force_is_lost_to_its_holder_alone() {
+fn a_forced_unlock_ends_only_the_present_hold() {
     let force = |world: &World| {
-        let held = world.local.holds();
+        let holds = world.local.holds();
         world.delete_key();
         world.announce(true);
-        held.iter().for_each(|lease| world.local.lose(lease));
+        holds.iter().for_each(|hold| world.local.lose(hold));
     };
-    for bounds in [PASSES, NO_PASSES] {
-        check(move || assert_eq!(run(bounds, guests(), force), 4));
+    for bounds in [HANDOFFS, NO_HANDOFFS] {
+        check(move || assert_eq!(run(bounds, workers(), force), 4));
     }
 }
 
 #[test]
-fn a_poll_finds_that_a_lock_held_here_is_free() {
+fn a_poll_finds_a_free_lock_that_this_process_holds() {
     for (bounds, poll) in [
-        (PASSES, World::poll as fn(&World)),
-        (NO_PASSES, World::poll),
-        (PASSES, World::look_for_free),
-        (NO_PASSES, World::look_for_free),
+        (HANDOFFS, World::poll_unaided as fn(&World)),
+        (NO_HANDOFFS, World::poll_unaided),
+        (HANDOFFS, World::poll_by_watchdog),
+        (NO_HANDOFFS, World::poll_by_watchdog),
     ] {
         check(move || {
             let delete = move |world: &World| {
@@ -558,7 +562,7 @@ fn a_poll_finds_that_a_lock_held_here_is_free() {
                 world.delete_key();
                 poll(world);
             };
-            assert_eq!(run(bounds, guests(), delete), 4);
+            assert_eq!(run(bounds, workers(), delete), 4);
         });
     }
 }
@@ -567,11 +571,11 @@ fn a_poll_finds_that_a_lock_held_here_is_free() {
 fn all_mishaps_at_once() {
     check(|| {
         let (one, other) = (CancelToken::new(), CancelToken::new());
-        let guests = [guest(), guest_with(&one), guest(), impatient(&other)];
-        run(PASSES, guests, move |world| {
+        let workers = [worker(), worker_with(&one), worker(), impatient(&other)];
+        run(HANDOFFS, workers, move |world| {
             world.delete_key();
-            world.poll();
-            world.look_for_free();
+            world.poll_unaided();
+            world.poll_by_watchdog();
             one.cancel();
             other.cancel();
             world.jump();
@@ -579,31 +583,31 @@ fn all_mishaps_at_once() {
     });
 }
 
-/// Locks, detached holds the guard, and ends.
+/// Takes the lock, detaches the guard, and ends the thread.
 fn detach(world: &World) {
-    let lease = acquire(world, &Manners::default()).expect("nobody cancels");
-    world.local.detach(&lease.expect("it waits"));
+    let hold = acquire(world, &CallOptions::default()).expect("no call is cancelled");
+    world.local.detach(&hold.expect("the call waits"));
 }
 
-/// What `Lock::unlock` does.
+/// Does what `Lock::unlock` does.
 fn unlock(world: &World) {
     let detached = world.local.detached(|_| true, ThreadId::current(), world.now());
-    if let Some((lease, counted)) = detached {
-        world.end_guard(&lease, counted);
+    if let Some((hold, share)) = detached {
+        world.end_share(&hold, share);
     }
 }
 
 #[test]
-fn a_hold_that_was_left_behind_is_ended_by_one_and_once() {
-    for bounds in [PASSES, NO_PASSES] {
+fn a_detached_hold_of_an_ended_thread_is_released_once() {
+    for bounds in [HANDOFFS, NO_HANDOFFS] {
         check(move || {
             let world = World::new(bounds);
             in_thread(&world, detach).join().expect("no thread of a model panics");
-            let mut threads = vec![guest().start(&world), guest().start(&world)];
+            let mut threads = vec![worker().start(&world), worker().start(&world)];
             threads.extend([in_thread(&world, unlock), in_thread(&world, unlock)]);
             threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
             world.check_rest();
-            assert_eq!(world.told.len(), 0);
+            assert_eq!(world.events.len(), 0);
         });
     }
 }

@@ -1,0 +1,348 @@
+//! The wait loop of the models: `Acquire` without an engine.
+
+use crate::acquire::schedule::{ChannelView, Pace, RetrySchedule};
+use crate::cancel::{CancelToken, CancelWatch};
+use crate::command::call::ConnectionId;
+use crate::command::owner::{HoldId, Owner, ThreadId};
+use crate::error::{Error, ErrorKind};
+use crate::kind::plain::Plain;
+use crate::listener::channels::{Channel, ListenerSession, SubscriptionState, Waiting};
+use crate::local::hold::{self, Grant, Hold};
+use crate::local::queue::Ticket;
+use crate::local::table::{EntryOutcome, EntryRequest};
+use crate::local::{Caller, Local, Turn};
+use crate::util::clock::Moment;
+use std::sync::Arc;
+use std::time::Duration;
+use uuid::Uuid;
+
+/// The lease that calls ask for.
+const LEASE: Duration = Duration::from_secs(10);
+
+/// The world around a call: the process, the server and the clock.
+pub(super) trait Environment {
+    fn local(&self) -> &Local;
+    /// Returns the channel of the lock if a thread of this process has used it before.
+    fn known_channel(&self) -> Option<&Arc<Channel>>;
+    fn channel(&self) -> &Arc<Channel>;
+    /// Returns the listener's connection while the listener accepts subscription requests.
+    fn session(&self) -> Option<ListenerSession>;
+    /// Wakes a listener that may be idle.
+    fn wake_listener(&self) {}
+    fn now(&self) -> Moment;
+    /// Returns a number that grows when polls are due.
+    fn polls(&self) -> u64;
+    /// Sends the acquire command of `hold`.
+    fn attempt(&self, hold: HoldId, attempt: Attempt) -> AttemptOutcome;
+    /// Queues the release of a hold that may never come into being.
+    fn clean_up(&self, hold: HoldId, connection: ConnectionId);
+    /// Notes a hold that the server granted and the call took.
+    fn keep(&self, hold: &Arc<Hold>);
+    /// Ends a hold that was handed over to a call that cannot use it.
+    fn end(&self, hold: &Arc<Hold>);
+}
+
+/// One acquire command, and what is known when it is sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attempt {
+    /// The connection that it has to use, if there is one.
+    pub(super) connection: Option<ConnectionId>,
+    /// Whether no thread of this process holds the lock.
+    pub(super) free_here: bool,
+    /// Whether it requests the subscription of the channel.
+    pub(super) requests_subscription: bool,
+    /// Whether its reply gets lost.
+    pub(super) reply_lost: bool,
+}
+
+/// The outcome of an attempt, with the connection that it used.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum AttemptOutcome {
+    Granted(ConnectionId),
+    Refused,
+    Unanswered(ConnectionId),
+}
+
+/// The options of a call in the models.
+#[derive(Clone, Debug)]
+pub(super) struct CallOptions {
+    pub(super) waits: bool,
+    pub(super) owned: bool,
+    pub(super) renewed: bool,
+    pub(super) cancel: Option<CancelToken>,
+    /// Cancelled when the patience of the call ends.
+    pub(super) patience: Option<CancelToken>,
+    /// Whether the reply to the first attempt gets lost.
+    pub(super) reply_lost: bool,
+}
+
+impl Default for CallOptions {
+    fn default() -> CallOptions {
+        CallOptions {
+            waits: true,
+            owned: false,
+            renewed: true,
+            cancel: None,
+            patience: None,
+            reply_lost: false,
+        }
+    }
+}
+
+/// The error of a call that was cancelled, or whose attempt got no reply.
+#[derive(Debug)]
+pub(super) struct CallFailed;
+
+/// A call in the wait loop.
+struct WaitingCall<'a, E> {
+    environment: &'a E,
+    options: &'a CallOptions,
+    caller: Caller,
+    ticket: Ticket,
+    id: HoldId,
+    schedule: RetrySchedule,
+    may_run_late: Option<ConnectionId>,
+    /// The value of [`Environment::polls`] at the last attempt.
+    polls: u64,
+    call_end: Option<[Option<CancelWatch>; 2]>,
+    channel: Option<Waiting>,
+}
+
+/// Takes the lock; returns `None` if the patience of the call ends first.
+pub(super) fn acquire<E: Environment>(
+    environment: &E,
+    options: &CallOptions,
+) -> Result<Option<Arc<Hold>>, CallFailed> {
+    let (local, now) = (environment.local(), environment.now());
+    let CallOptions { owned, waits, renewed, .. } = *options;
+    let request = EntryRequest { rules: &Plain, owned, waits, endless: false, renewed };
+    let entry = local.enter(&request, None, ThreadId::current(), now).map_err(|_| CallFailed)?;
+    if let EntryOutcome::Reentered(hold) = entry {
+        return Ok(Some(hold));
+    }
+    let caller = Caller::new(request);
+    match local.join_queue(caller.clone(), now) {
+        None => Ok(None),
+        Some(ticket) => WaitingCall::new(environment, options, caller, ticket).run(),
+    }
+}
+
+impl<'a, E: Environment> WaitingCall<'a, E> {
+    fn new(
+        environment: &'a E,
+        options: &'a CallOptions,
+        caller: Caller,
+        ticket: Ticket,
+    ) -> WaitingCall<'a, E> {
+        let (id, now) = (HoldId::next(), environment.now());
+        WaitingCall {
+            environment,
+            options,
+            caller,
+            ticket,
+            id,
+            schedule: RetrySchedule::new(now, LEASE, id.seed(), Pace::Polled),
+            may_run_late: None,
+            polls: environment.polls(),
+            call_end: None,
+            channel: None,
+        }
+    }
+
+    fn run(mut self) -> Result<Option<Arc<Hold>>, CallFailed> {
+        let outcome = match self.wait() {
+            Ok(Some(hold)) => Ok(Some(hold)),
+            Ok(None) => Ok(self.environment.local().leave(self.ticket)),
+            Err(failed) => {
+                let handed = self.environment.local().leave(self.ticket);
+                handed.iter().for_each(|hold| self.environment.end(hold));
+                Err(failed)
+            }
+        };
+        if let Some(connection) = self.may_run_late.take() {
+            self.environment.clean_up(self.id, connection);
+        }
+        outcome
+    }
+
+    fn wait(&mut self) -> Result<Option<Arc<Hold>>, CallFailed> {
+        loop {
+            let now = self.environment.now();
+            let turn = self.environment.local().turn(self.ticket, now);
+            if let Turn::Handed(hold) = turn {
+                if let Some(hold) = self.take_handed(hold, now)? {
+                    return Ok(Some(hold));
+                }
+                continue;
+            }
+            self.check_not_cancelled()?;
+            let is_due = self.is_due(&turn);
+            if self.is_over(is_due) {
+                return self.give_up();
+            }
+            if !is_due {
+                self.sleep();
+            } else if let Some(hold) = self.attempt(&turn)? {
+                return Ok(Some(hold));
+            }
+        }
+    }
+
+    /// Takes a hold that another thread handed over.
+    ///
+    /// Joins the queue again and returns `None` if the hold was lost before this thread woke.
+    fn take_handed(
+        &mut self,
+        hold: Arc<Hold>,
+        now: Moment,
+    ) -> Result<Option<Arc<Hold>>, CallFailed> {
+        self.check_not_cancelled().inspect_err(|_| self.environment.end(&hold))?;
+        let local = self.environment.local();
+        if local.is_valid(&hold, now) {
+            return Ok(Some(hold));
+        }
+        self.environment.end(&hold);
+        self.ticket = local.join_queue(self.caller.clone(), now).unwrap_or(self.ticket);
+        Ok(None)
+    }
+
+    fn check_not_cancelled(&self) -> Result<(), CallFailed> {
+        match is_cancelled(&self.options.cancel) {
+            true => Err(CallFailed),
+            false => Ok(()),
+        }
+    }
+
+    fn is_over(&self, is_due: bool) -> bool {
+        let first = is_due && !self.schedule.has_attempted();
+        !first && (!self.options.waits || is_cancelled(&self.options.patience))
+    }
+
+    fn give_up(&self) -> Result<Option<Arc<Hold>>, CallFailed> {
+        match self.environment.local().last_error(self.environment.now()) {
+            Some(_) => Err(CallFailed),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns whether an attempt is due. The clock stands still, so all pauses count as over.
+    fn is_due(&mut self, turn: &Turn) -> bool {
+        let messages = self.channel.as_ref().map(Waiting::messages);
+        let polls = self.environment.polls() != self.polls;
+        match turn {
+            Turn::Behind | Turn::Handed(_) => {
+                self.polls = self.environment.polls();
+                false
+            }
+            Turn::AskAtOnce(_, held_here) => {
+                self.schedule.found_free(*held_here);
+                true
+            }
+            Turn::HeldHere => {
+                self.schedule.is_due_while_held_here(self.environment.now());
+                polls
+            }
+            Turn::Ask(_) | Turn::Yield(..) => {
+                self.schedule.end_pauses(polls);
+                self.schedule.is_due(self.environment.now(), messages)
+            }
+        }
+    }
+
+    fn sleep(&mut self) {
+        let parker = &self.caller.parker;
+        if self.call_end.is_none() {
+            let tokens = [&self.options.cancel, &self.options.patience];
+            let watch = |token: &CancelToken| token.watch(parker);
+            self.call_end = Some(tokens.map(|token| token.as_ref().map(watch)));
+            return;
+        }
+        parker.park_until(Moment::END);
+    }
+
+    fn attempt(&mut self, turn: &Turn) -> Result<Option<Arc<Hold>>, CallFailed> {
+        self.polls = self.environment.polls();
+        let requests_subscription = self.look_at_channel();
+        let sent = self.environment.now();
+        let (connection, free_here) = match turn {
+            Turn::Ask(connection) | Turn::Yield(_, connection) => (*connection, true),
+            Turn::AskAtOnce(connection, held_here) => (*connection, !held_here),
+            Turn::HeldHere | Turn::Behind | Turn::Handed(_) => (None, false),
+        };
+        let reply_lost = self.options.reply_lost;
+        let attempt = Attempt { connection, free_here, requests_subscription, reply_lost };
+        match self.environment.attempt(self.id, attempt) {
+            AttemptOutcome::Granted(connection) => self.granted(sent, connection).map(Some),
+            AttemptOutcome::Unanswered(connection) => {
+                self.may_run_late.get_or_insert(connection);
+                self.environment.local().set_last_error(Some(no_reply()));
+                Err(CallFailed)
+            }
+            AttemptOutcome::Refused => {
+                self.environment.local().refused(self.environment.now(), self.options.waits);
+                self.refused();
+                Ok(None)
+            }
+        }
+    }
+
+    /// Tells the schedule what is known of the channel.
+    ///
+    /// Returns whether the command requests the subscription.
+    fn look_at_channel(&mut self) -> bool {
+        let session = self.environment.session().filter(|_| self.options.waits);
+        let channel = match session {
+            Some(_) => Some(self.environment.channel()),
+            None => self.environment.known_channel(),
+        };
+        let subscription =
+            channel.map_or(SubscriptionState::Nothing, |channel| channel.subscription());
+        let requested_in = session.filter(|_| subscription == SubscriptionState::Nothing);
+        let messages = channel.map(|channel| channel.messages());
+        self.schedule.before_attempt(ChannelView { messages, subscription, requested_in });
+        requested_in.is_some()
+    }
+
+    fn granted(&mut self, sent: Moment, connection: ConnectionId) -> Result<Arc<Hold>, CallFailed> {
+        let (deadline, now) = (hold::deadline(sent, LEASE), self.environment.now());
+        if deadline <= now {
+            self.may_run_late = Some(connection);
+            return Err(CallFailed);
+        }
+        let grant = Grant {
+            hold: self.id,
+            owner: Owner::new(Uuid::nil(), self.id, ""),
+            rules: &Plain,
+            deadline,
+            lease: LEASE,
+            renewed: self.options.renewed,
+            holder: self.caller.holder.clone(),
+            at: now,
+            may_run_late: None,
+            tokens: 0..=0,
+        };
+        let (local, ticket) = (self.environment.local(), Some(self.ticket));
+        let hold = local.granted(ticket, &self.caller, grant, Duration::ZERO);
+        self.environment.keep(&hold);
+        Ok(hold)
+    }
+
+    fn refused(&mut self) {
+        self.schedule.refused(self.environment.now(), None);
+        if self.options.waits && self.channel.is_none() {
+            let channel = self.environment.channel();
+            let waiting = Channel::wait(channel, &self.caller.parker);
+            self.schedule.registered(&waiting, channel, self.environment.session());
+            self.channel = Some(waiting);
+            self.environment.wake_listener();
+        }
+    }
+}
+
+fn is_cancelled(token: &Option<CancelToken>) -> bool {
+    token.as_ref().is_some_and(CancelToken::is_cancelled)
+}
+
+fn no_reply() -> Error {
+    Error::new(ErrorKind::Connection, "no answer")
+}
