@@ -1,4 +1,8 @@
-//! What ends a call: its deadline, a cancellation, the close of its client.
+//! The ends of a call: its deadline, a cancellation, the close of its client.
+//!
+//! [`CancelToken`] is public. Every wait for an answer takes a [`Limit`], which combines a deadline
+//! with the tokens of the caller and of the client. [`Bound`] is the part of a limit that is fixed
+//! when a call begins.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,18 +15,25 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::util::clock::{self, Moment};
 use crate::util::sync::{Mutex, Parker, TIME_PASSES};
 
-/// Ends waits from another thread.
+/// Ends waits for locks from another thread.
 ///
-/// Give it to a lock with [`Lock::with_cancel`](crate::Lock::with_cancel); from
-/// [`cancel`](CancelToken::cancel) on, every call that would take that lock fails with
-/// [`Error::is_cancelled`](crate::Error::is_cancelled), whether it waits or not. What is
-/// held already stays held. A clone is the same token; a cancelled one stays cancelled.
+/// [`Lock::with_cancel`](crate::Lock::with_cancel) attaches a token to a handle. After
+/// [`cancel`](CancelToken::cancel) every call that would take a lock through that handle fails
+/// with [`Error::is_cancelled`](crate::Error::is_cancelled), whether the call waits or not; a
+/// waiting call returns within 100 ms. Guards keep their holds. A clone is the same token, and a
+/// cancelled token stays cancelled.
 ///
-/// ```
-/// let token = leasehold::CancelToken::new();
-/// assert!(!token.is_cancelled());
-/// token.clone().cancel();
-/// assert!(token.is_cancelled());
+/// ```no_run
+/// use std::thread;
+/// use leasehold::{CancelToken, Client};
+///
+/// let token = CancelToken::new();
+/// let lock = Client::open("redis://127.0.0.1/")?.lock("orders:42").with_cancel(&token);
+/// let waiter = thread::spawn(move || lock.lock().map(drop));
+/// token.cancel();
+/// let outcome = waiter.join().expect("no panic");
+/// assert!(outcome.is_ok() || outcome.is_err_and(|error| error.is_cancelled()));
+/// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Clone, Default)]
 #[must_use = "a token ends no wait until it is given to a lock"]
@@ -31,20 +42,21 @@ pub struct CancelToken(Arc<TokenState>);
 #[derive(Default)]
 struct TokenState {
     cancelled: AtomicBool,
-    /// Who to wake, by the address of the mailbox: a thread waits once at a time.
+    /// Waiting threads by the address of their parker. A thread has one wait at a time.
     waiting: Mutex<HashMap<usize, Arc<Parker>>>,
 }
 
-/// A panic leaves it in order: loggers and callbacks run with no lock held (`tests/panics.rs`).
+/// A panic leaves the state consistent: loggers and callbacks run without the mutex
+/// (`tests/panics.rs`).
 impl RefUnwindSafe for TokenState {}
 
 impl CancelToken {
-    /// Makes a token that is not cancelled.
+    /// Returns a token that is not cancelled.
     pub fn new() -> CancelToken {
         CancelToken::default()
     }
 
-    /// Ends the waits that were given this token, and all later ones. Does not block.
+    /// Ends all present and later waits of this token. Does not block; no round trip.
     pub fn cancel(&self) {
         self.0.cancelled.store(true, Ordering::Release);
         self.0.waiting.lock().values().for_each(|parker| parker.unpark());
@@ -56,7 +68,7 @@ impl CancelToken {
         self.0.cancelled.load(Ordering::Acquire)
     }
 
-    /// An error once it is cancelled.
+    /// Fails with `is_cancelled` if the token is cancelled.
     pub(crate) fn check(&self) -> Result<()> {
         match self.is_cancelled() {
             true => Err(cancelled()),
@@ -64,8 +76,9 @@ impl CancelToken {
         }
     }
 
-    /// Has the mailbox rung at cancellation, until the answer is dropped. To be
-    /// looked at ([`CancelToken::is_cancelled`]) after this and before each sleep.
+    /// Unparks the parker at cancellation, until the returned watch is dropped. The caller checks
+    /// [`CancelToken::is_cancelled`] after this call and before each sleep: an earlier
+    /// cancellation unparks nothing.
     pub(crate) fn watch(&self, parker: &Arc<Parker>) -> CancelWatch {
         let key = Arc::as_ptr(parker) as usize;
         self.0.waiting.lock().insert(key, Arc::clone(parker));
@@ -79,7 +92,7 @@ impl fmt::Debug for CancelToken {
     }
 }
 
-/// A wait that ends when its token is cancelled.
+/// The registration of a parker with a token; dropping it ends the registration.
 #[derive(Debug)]
 pub(crate) struct CancelWatch {
     token: CancelToken,
@@ -92,16 +105,16 @@ impl Drop for CancelWatch {
     }
 }
 
-/// How long a thread that waits for an answer sleeps before it looks whether its call was
-/// ended. In a model nothing but a wake-up ends a sleep.
+/// Interval at which a thread that waits for an answer checks whether its call has ended. In a
+/// model only a wake-up ends a sleep.
 const CHECK_INTERVAL: Duration =
     if TIME_PASSES { Duration::from_millis(50) } else { Duration::MAX };
 
-/// When a call returns that has no deadline of its own: fixed when it begins.
+/// The end of a call without a deadline of its own, fixed when the call begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bound {
     end: Moment,
-    /// The client was open when the call began: its close ends the call.
+    /// Set if the client was open when the call began: the close of the client ends the call.
     ends_on_close: bool,
 }
 
@@ -110,7 +123,7 @@ impl Bound {
         Bound { end, ends_on_close: !closing.is_cancelled() }
     }
 
-    /// A bound that is over at once, for a call that fails anyway.
+    /// Returns a bound in the past, for a call that fails anyway.
     pub(crate) fn over() -> Bound {
         Bound { end: Moment::START, ends_on_close: true }
     }
@@ -119,44 +132,45 @@ impl Bound {
         self.end
     }
 
-    /// The bound of a call on several locks.
+    /// Returns the bound of a call on several locks: the later end.
     pub(crate) fn and(self, other: Bound) -> Bound {
         let ends_on_close = self.ends_on_close && other.ends_on_close;
         Bound { end: self.end.max(other.end), ends_on_close }
     }
 }
 
-/// When a call has to return, whatever the server does.
+/// The moment and the tokens at which a call returns, whatever the server does.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit<'a> {
     end: Moment,
-    /// The client's token, which ends the call when the client is closed.
+    /// The token of the client, cancelled by its close.
     closing: Option<&'a CancelToken>,
+    /// The token of the caller.
     cancel: Option<&'a CancelToken>,
 }
 
 impl<'a> Limit<'a> {
-    /// The call returns at `end`.
+    /// Returns a limit that ends the call at `end`.
     pub(crate) fn at(end: Moment) -> Limit<'a> {
         Limit { end, closing: None, cancel: None }
     }
 
-    /// The call returns when it has its answer, which is late at some time in any case.
+    /// Returns a limit that never ends the call. The response time-out of the request still does.
     pub(crate) fn none() -> Limit<'a> {
         Limit::at(Moment::END)
     }
 
-    /// The limit of a call with that bound.
+    /// Returns the limit of a call with this bound.
     pub(crate) fn of(bound: Bound, closing: &'a CancelToken) -> Limit<'a> {
         Limit { closing: bound.ends_on_close.then_some(closing), ..Limit::at(bound.end) }
     }
 
-    /// Ends the call when the client is closed.
+    /// Returns a limit that also ends the call when the client is closed.
     pub(crate) fn or_closed(self, closing: &'a CancelToken) -> Limit<'a> {
         Limit { closing: Some(closing), ..self }
     }
 
-    /// Ends the call when the token is cancelled.
+    /// Returns a limit that also ends the call when the token is cancelled.
     pub(crate) fn or_cancelled(self, cancel: Option<&'a CancelToken>) -> Limit<'a> {
         Limit { cancel, ..self }
     }
@@ -165,17 +179,18 @@ impl<'a> Limit<'a> {
         self.end
     }
 
+    /// Returns whether the call has to return at `now`.
     pub(crate) fn is_over(&self, now: Moment) -> bool {
         self.end <= now || self.is_stopped()
     }
 
-    /// Whether the call was ended by another thread.
+    /// Returns whether another thread ended the call.
     pub(crate) fn is_stopped(&self) -> bool {
         let stopped = |token: Option<&CancelToken>| token.is_some_and(CancelToken::is_cancelled);
         stopped(self.closing) || stopped(self.cancel)
     }
 
-    /// Until when a thread may sleep before it looks again.
+    /// Returns the moment until which a thread may sleep before it checks the limit again.
     pub(crate) fn next_check(&self, now: Moment) -> Moment {
         match (self.closing, self.cancel) {
             (None, None) => self.end,
@@ -193,7 +208,7 @@ impl<'a> Limit<'a> {
         }
     }
 
-    /// Why the call is over: it was ended, or else it is `late`.
+    /// Returns the error for the end of the call; `late` if no token ended it.
     pub(crate) fn error(&self, late: Error) -> Error {
         match (self.closing, self.cancel) {
             (Some(closing), _) if closing.is_cancelled() => Error::closed(),
@@ -212,17 +227,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cancellation_wakes_who_watches_and_nobody_else() {
+    fn a_cancellation_wakes_the_registered_thread_and_a_dropped_watch_is_forgotten() {
         let (token, parker) = (CancelToken::new(), Arc::default());
-        let watching = token.watch(&parker);
+        let watch = token.watch(&parker);
         token.cancel();
         parker.park_until(Moment::END);
-        drop(watching);
+        drop(watch);
         assert!(token.0.waiting.lock().is_empty());
     }
 
     #[test]
-    fn a_limit_tells_what_ended_the_call() {
+    fn a_limit_returns_the_error_for_its_end() {
         let (closing, cancel) = (CancelToken::new(), CancelToken::new());
         let now = clock::now();
         let limit = |end| Limit::at(end).or_closed(&closing).or_cancelled(Some(&cancel));

@@ -1,4 +1,7 @@
-//! What a program can be told of its locks.
+//! Events: reports of what happens to the locks of a client.
+//!
+//! [`Events`] is the trait of a listener, the structs are its arguments. [`EventSink`] queues events
+//! for the thread `leasehold-events`, which calls the listener.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,20 +14,20 @@ use crate::error::{Error, LostReason};
 use crate::util::clock::{EPOCH, WallTime};
 use crate::util::threads;
 
-/// Is told what happens to the locks of one client.
+/// Listens to the events of one client.
 ///
-/// Every method has an empty default: implement those of interest and hand the
-/// value to [`Builder::events`](crate::Builder::events). The methods are called one
-/// after the other on a thread of their own (`leasehold-events`), so they may block,
-/// take locks and use the client; no lock waits for them. If they fall more than 4,096
-/// events behind, further events are dropped and the log says how many.
+/// Every method has an empty default. Implement the methods of interest and pass the value to
+/// [`Builder::events`](crate::Builder::events). A thread of the client (`leasehold-events`) calls
+/// them one after the other, so a method may block, take locks and use the client: no lock waits
+/// for it. Up to 4,096 events wait for a slow method. Further events are dropped, and the log has
+/// their number. A panic in a method is logged, and ends no more than that call.
 ///
-/// That thread, and the value, live as long as the client, its locks or its guards do.
-/// A value that has its own client keeps both for ever, unless it gives it back.
+/// The thread and the value live as long as the client, its locks or its guards. A value that
+/// owns a clone of its own client keeps the client alive until it drops the clone.
 ///
-/// Every event says when it happened. An event of a lock names it and its [kind](Kind), and has
-/// the number of the hold, by which the events of one hold are told from those of others. All can
-/// be made by a test:
+/// Every event has the time at which it happened. An event of a lock has the name, the
+/// [kind](Kind) and the number of the hold, which is unique within the process. A test can make
+/// every event:
 ///
 /// ```
 /// use leasehold::{Events, Lost, LostReason, Released};
@@ -43,11 +46,11 @@ use crate::util::threads;
 /// Alarm.released(&released);
 /// ```
 pub trait Events: Send + Sync {
-    /// A lock was acquired (not told for re-entries).
+    /// A caller acquired a lock. Re-entries are not reported.
     fn acquired(&self, event: &Acquired) {
         let _ = event;
     }
-    /// A caller waited for a lock, whatever came of it.
+    /// A caller waited for a lock, and got it or gave up.
     fn waited(&self, event: &Waited) {
         let _ = event;
     }
@@ -55,31 +58,31 @@ pub trait Events: Send + Sync {
     fn released(&self, event: &Released) {
         let _ = event;
     }
-    /// The watchdog renewed leases.
+    /// The watchdog renewed the leases of one batch of holds.
     fn renewed(&self, event: &Renewed) {
         let _ = event;
     }
-    /// The watchdog could not ask for a renewal. The lease is still valid; it will
-    /// be tried again until the lease runs out.
+    /// The watchdog got no answer to a renewal. The lease is still valid; the watchdog repeats
+    /// the renewal until the lease runs out.
     fn renewal_failed(&self, event: &RenewalFailed) {
         let _ = event;
     }
-    /// A lease was lost while it was held.
+    /// A lease was lost while the lock was held.
     fn lost(&self, event: &Lost) {
         let _ = event;
     }
-    /// A connection was made again after it had broken.
+    /// A broken connection was replaced.
     fn reconnected(&self, event: &Reconnected) {
         let _ = event;
     }
-    /// A server is set up in a way that endangers locks; see
-    /// [`Builder::audit`](crate::Builder::audit_policy).
+    /// The configuration of a server endangers locks; see
+    /// [`Builder::audit_policy`](crate::Builder::audit_policy).
     fn audit(&self, event: &Audit) {
         let _ = event;
     }
 }
 
-/// Gives the events of a client to a listener that others share.
+/// Passes the events to a shared listener.
 impl<E: Events + ?Sized> Events for Arc<E> {
     fn acquired(&self, event: &Acquired) {
         (**self).acquired(event);
@@ -107,7 +110,7 @@ impl<E: Events + ?Sized> Events for Arc<E> {
     }
 }
 
-/// The kind of a lock, as events name it.
+/// The kind of a lock in an event. `Display` has its name, such as `fair lock`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Kind {
@@ -145,8 +148,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Makes the type of an event, with a constructor for the tests of a program: it takes the
-/// fields that have no default.
+/// Defines the type of an event and its constructor, which takes the fields without a default.
 macro_rules! event {
     ($(#[$docs:meta])* $event:ident($($given:ident: $given_as:ty),*) {
         $($(#[$field_docs:meta])* $field:ident: $type:ty = $default:expr,)*
@@ -155,15 +157,17 @@ macro_rules! event {
         #[derive(Clone, Debug, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct $event {
-            /// When it happened, by this machine's clock.
+            /// The wall-clock time of this machine at the event.
             pub at: WallTime,
             $($(#[$field_docs])* pub $field: $type,)*
         }
 
         impl $event {
-            /// Returns an event at the Unix epoch, for the tests of a program. The fields can
-            /// be set.
-            #[must_use = "the event that is returned has to be told to somebody"]
+            /// Returns an event at the Unix epoch, for the tests of a program.
+            ///
+            /// The other fields have the values zero, `None`, `false` and the plain kind; set
+            /// them afterwards.
+            #[must_use = "an event does nothing until it is passed to a listener"]
             pub fn new($($given: $given_as),*) -> $event {
                 $event { at: EPOCH, $($field: $default),* }
             }
@@ -172,85 +176,85 @@ macro_rules! event {
 }
 
 event! {
-    /// Told by [`Events::acquired`].
+    /// The argument of [`Events::acquired`].
     Acquired(name: impl Into<Arc<str>>) {
-        /// The name of the lock, as it was given.
+        /// The name of the lock, without the client's prefix.
         name: Arc<str> = name.into(),
         /// The kind of the lock.
         kind: Kind = Kind::default(),
-        /// The number of the hold, which ends its owner field in Redis (`<client>:<number>`).
-        /// A hold keeps it when it passes to another thread of the process.
+        /// The number of the hold, the last part of its owner field in Redis
+        /// (`<client>:<number>`). A hand-off to another thread of the process keeps it.
         hold: u64 = 0,
-        /// How long the caller took to get it, its questions to the server included.
+        /// The time from the call to the grant, round trips included.
         waited: Duration = Duration::ZERO,
     }
 }
 
 event! {
-    /// Told by [`Events::waited`].
+    /// The argument of [`Events::waited`].
     Waited(name: impl Into<Arc<str>>) {
-        /// The name of the lock, as it was given.
+        /// The name of the lock, without the client's prefix.
         name: Arc<str> = name.into(),
         /// The kind of the lock.
         kind: Kind = Kind::default(),
-        /// The number of the hold; `None` if the caller did not get one, and for a
-        /// [`RedLock`](crate::RedLock), which has a hold on each server.
+        /// The number of the hold. `None` if the caller gave up, and for a
+        /// [`RedLock`](crate::RedLock), which has one hold per server.
         hold: Option<u64> = None,
-        /// How long the caller waited.
+        /// The time from the call to its end.
         waited: Duration = Duration::ZERO,
-        /// Whether it got the lock in the end.
+        /// Whether the caller got the lock.
         acquired: bool = false,
     }
 }
 
 event! {
-    /// Told by [`Events::released`].
+    /// The argument of [`Events::released`].
     Released(name: impl Into<Arc<str>>) {
-        /// The name of the lock, as it was given.
+        /// The name of the lock, without the client's prefix.
         name: Arc<str> = name.into(),
         /// The kind of the lock.
         kind: Kind = Kind::default(),
         /// The number of the hold.
         hold: u64 = 0,
-        /// How long the lock was held: from the grant to its last guard's end, by all threads
-        /// of the process to which the hold passed.
+        /// The time from the grant to the end of the last guard, over all threads of the process
+        /// that had the hold one after the other.
         held: Duration = Duration::ZERO,
-        /// How many subscribers the server told; `None` if the release failed, or if its
-        /// first answer was lost.
+        /// The number of subscribers that received the message of the release. `None` if the
+        /// release failed, or if a repeated release found the lock already released.
         heard_by: Option<u64> = None,
-        /// Why the release failed for good; the lock is then free when its lease ends.
+        /// The reason for which the release failed; the lock is then free when its lease ends.
         error: Option<Error> = None,
     }
 }
 
 event! {
-    /// Told by [`Events::renewed`].
+    /// The argument of [`Events::renewed`].
     Renewed(holds: impl Into<Vec<u64>>) {
-        /// The numbers of the holds whose leases one batch renewed.
+        /// The numbers of the holds with renewed leases.
         holds: Vec<u64> = holds.into(),
     }
 }
 
 event! {
-    /// Told by [`Events::renewal_failed`].
+    /// The argument of [`Events::renewal_failed`].
     RenewalFailed(name: impl Into<Arc<str>>, error: Error) {
-        /// The name of the lock, as it was given.
+        /// The name of the lock, without the client's prefix.
         name: Arc<str> = name.into(),
         /// The kind of the lock.
         kind: Kind = Kind::default(),
         /// The number of the hold.
         hold: u64 = 0,
-        /// How much of the lease is left.
+        /// The remaining lease.
         remaining: Duration = Duration::ZERO,
-        /// Why the question failed.
+        /// The reason for which the renewal failed.
         error: Error = error,
     }
 }
 
 event! {
-    /// Told by [`Events::lost`].
+    /// The argument of [`Events::lost`].
     Lost(name: impl Into<Arc<str>>, reason: LostReason) {
-        /// The name of the lock, as it was given.
+        /// The name of the lock, without the client's prefix.
         name: Arc<str> = name.into(),
         /// The kind of the lock.
         kind: Kind = Kind::default(),
@@ -262,22 +266,22 @@ event! {
 }
 
 event! {
-    /// Told by [`Events::reconnected`].
+    /// The argument of [`Events::reconnected`].
     Reconnected(address: impl Into<Arc<str>>) {
-        /// The server's address, without user and password.
+        /// The address of the server, without user and password.
         address: Arc<str> = address.into(),
     }
 }
 
 event! {
-    /// Told by [`Events::audit`].
+    /// The argument of [`Events::audit`].
     Audit(finding: impl Into<Arc<str>>) {
-        /// What was found, in words.
+        /// The finding, as a sentence.
         finding: Arc<str> = finding.into(),
     }
 }
 
-/// One call of an [`Events`] method, on its way to the events thread.
+/// A queued call of an [`Events`] method.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     Acquired(Acquired),
@@ -291,43 +295,43 @@ pub(crate) enum Event {
 }
 
 impl Event {
-    pub(crate) fn deliver(&self, to: &dyn Events) {
+    /// Calls the method of the listener.
+    pub(crate) fn deliver(&self, listener: &dyn Events) {
         match self {
-            Event::Acquired(event) => to.acquired(event),
-            Event::Waited(event) => to.waited(event),
-            Event::Released(event) => to.released(event),
-            Event::Renewed(event) => to.renewed(event),
-            Event::RenewalFailed(event) => to.renewal_failed(event),
-            Event::Lost(event) => to.lost(event),
-            Event::Reconnected(event) => to.reconnected(event),
-            Event::Audit(event) => to.audit(event),
+            Event::Acquired(event) => listener.acquired(event),
+            Event::Waited(event) => listener.waited(event),
+            Event::Released(event) => listener.released(event),
+            Event::Renewed(event) => listener.renewed(event),
+            Event::RenewalFailed(event) => listener.renewal_failed(event),
+            Event::Lost(event) => listener.lost(event),
+            Event::Reconnected(event) => listener.reconnected(event),
+            Event::Audit(event) => listener.audit(event),
         }
     }
 }
 
-/// How many events may wait for the events thread.
-const BACKLOG: usize = 4096;
+/// Capacity of the queue to the events thread, in events.
+const CAPACITY: usize = 4096;
 
-/// Where events are handed in. Without a listener it takes nothing and costs
-/// nothing: the event is not even built.
+/// The queue of a client to its events thread. Without a listener it builds no events.
 #[derive(Clone, Default)]
-pub(crate) struct EventSink(Option<Queue>);
+pub(crate) struct EventSink(Option<EventQueue>);
 
 #[derive(Clone)]
-struct Queue {
+struct EventQueue {
     sender: Sender<Event>,
     dropped: Arc<AtomicU64>,
 }
 
 impl EventSink {
-    /// A sink and the end at which the events thread takes them out.
+    /// Returns a sink, and the receiver of the events thread.
     pub(crate) fn new() -> (EventSink, Receiver<Event>) {
-        let (sender, receiver) = crossbeam_channel::bounded(BACKLOG);
+        let (sender, receiver) = crossbeam_channel::bounded(CAPACITY);
         let dropped = Arc::default();
-        (EventSink(Some(Queue { sender, dropped })), receiver)
+        (EventSink(Some(EventQueue { sender, dropped })), receiver)
     }
 
-    /// Hands in what `event` builds; never blocks.
+    /// Queues the event that `event` builds. Never blocks: drops the event if the queue is full.
     pub(crate) fn emit(&self, event: impl FnOnce() -> Event) {
         let Some(queue) = &self.0 else { return };
         if let Err(TrySendError::Full(_)) = queue.sender.try_send(event()) {
@@ -336,13 +340,13 @@ impl EventSink {
     }
 }
 
-impl Queue {
-    /// Says so at the first dropped event, then at every doubling.
+impl EventQueue {
+    /// Counts a dropped event, and logs the count at each power of two.
     fn count_dropped(&self) {
         let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
         if dropped.is_power_of_two() {
             threads::say(|| {
-                log::warn!("the events listener is too slow: {dropped} events dropped so far");
+                log::warn!("the events listener is too slow: {dropped} events were dropped so far");
             });
         }
     }
@@ -363,15 +367,15 @@ mod tests {
     }
 
     #[test]
-    fn a_sink_without_listener_builds_no_event() {
-        EventSink::default().emit(|| unreachable!("nobody listens"));
+    fn a_sink_without_a_listener_builds_no_event() {
+        EventSink::default().emit(|| unreachable!("there is no listener"));
     }
 
     #[test]
-    fn a_full_backlog_drops_instead_of_blocking() {
+    fn a_full_queue_drops_events_instead_of_blocking() {
         let (sink, events) = EventSink::new();
-        (0..BACKLOG as u64 + 3).for_each(|n| sink.emit(|| renewed(n)));
-        assert_eq!(events.try_iter().count(), BACKLOG);
+        (0..CAPACITY as u64 + 3).for_each(|n| sink.emit(|| renewed(n)));
+        assert_eq!(events.try_iter().count(), CAPACITY);
         let dropped = sink.0.map(|queue| queue.dropped.load(Ordering::Relaxed));
         assert_eq!(dropped, Some(3));
     }

@@ -1,0 +1,95 @@
+//! The text of an error, its comparison, and its conversion to `io::Error`.
+
+use std::fmt;
+use std::io;
+
+use super::{Error, ErrorDetails, ErrorKind};
+
+impl Eq for Error {}
+
+impl PartialEq for Error {
+    fn eq(&self, other: &Error) -> bool {
+        let facts = |error: &Error| {
+            let ErrorDetails { kind, retryability, lost, .. } = *error.0;
+            (kind, retryability, lost)
+        };
+        // The text contains these values, but not which of them is present.
+        let present =
+            |it: &ErrorDetails| [it.code.is_some(), it.lock.is_some(), it.server.is_some()];
+        facts(self) == facts(other)
+            && present(&self.0) == present(&other.0)
+            && self.to_string() == other.to_string()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ErrorDetails { message, lost, lock, server, .. } = &*self.0;
+        f.write_str(message)?;
+        if let Some(reason) = lost {
+            write!(f, ": {reason}")?;
+        }
+        match (lock.as_deref().map(Shortened), server) {
+            (Some(lock), Some(server)) => write!(f, " [lock {lock}, server {server}]"),
+            (Some(lock), None) => write!(f, " [lock {lock}]"),
+            (None, Some(server)) => write!(f, " [server {server}]"),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+/// A name in quotes, cut after 256 characters.
+struct Shortened<'a>(&'a str);
+
+impl fmt::Display for Shortened<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const LONGEST: usize = 256;
+        match self.0.char_indices().nth(LONGEST) {
+            Some((end, _)) => write!(f, "{:?}...", &self.0[..end]),
+            None => write!(f, "{:?}", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ErrorDetails { kind, message, code, lost, lock, server, source, .. } = &*self.0;
+        let mut debug = f.debug_struct("Error");
+        debug.field("kind", kind).field("message", message);
+        let facts: [(&str, Option<&dyn fmt::Debug>); 5] = [
+            ("code", code.as_ref().map(|it| it as _)),
+            ("lost_reason", lost.as_ref().map(|it| it as _)),
+            ("lock_name", lock.as_ref().map(|it| it as _)),
+            ("server", server.as_ref().map(|it| it as _)),
+            ("source", source.as_ref().map(|it| it as _)),
+        ];
+        for (name, value) in facts {
+            value.map(|value| debug.field(name, value));
+        }
+        debug.finish()
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}
+
+/// Wraps the error; `io::Error::downcast` returns it unchanged.
+impl From<Error> for io::Error {
+    fn from(error: Error) -> io::Error {
+        let kind = match error.kind() {
+            ErrorKind::Timeout | ErrorKind::PoolTimeout => io::ErrorKind::TimedOut,
+            ErrorKind::Connection | ErrorKind::Closed => io::ErrorKind::NotConnected,
+            ErrorKind::InvalidName | ErrorKind::Configuration => io::ErrorKind::InvalidInput,
+            ErrorKind::Deadlock => io::ErrorKind::Deadlock,
+            ErrorKind::Server => match error.code() {
+                Some("NOAUTH" | "WRONGPASS" | "NOPERM") => io::ErrorKind::PermissionDenied,
+                _ => io::ErrorKind::Other,
+            },
+            _ => io::ErrorKind::Other,
+        };
+        io::Error::new(kind, error)
+    }
+}

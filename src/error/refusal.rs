@@ -1,0 +1,134 @@
+//! Error replies of Redis: their codes, the advice for each, and redirects of a cluster.
+
+use std::fmt;
+
+use super::kind::Retryability;
+
+/// An error reply: the first word, and the rest of the line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) code: String,
+    pub(crate) detail: String,
+}
+
+/// Where, or when, a command that a cluster node has not run is to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Redirect {
+    /// The node serves the slot from now on.
+    Moved(u16, NodeAddress),
+    /// The node serves this command, after an `ASKING`.
+    Ask(NodeAddress),
+    /// The same node, or another one, can run the command soon.
+    RetryLater,
+}
+
+/// The address of a node in a redirect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NodeAddress {
+    /// The host; `None` means the host of the node that sent the redirect.
+    pub(crate) host: Option<String>,
+    pub(crate) port: u16,
+}
+
+const PERMISSIONS: &str = "docs/permissions.md lists the required permissions";
+
+impl Refusal {
+    /// Reads an error reply. Redis before 7 wraps the error of a command inside a script, with
+    /// its code in the middle of the text; the wrapping is removed.
+    pub(crate) fn new(code: &str, detail: &str) -> Refusal {
+        let inner = if code == "ERR" { unwrapped(detail) } else { None };
+        let (code, detail) = inner.unwrap_or((code, detail));
+        Refusal { code: code.to_owned(), detail: detail.to_owned() }
+    }
+
+    /// Returns what waiting does for the refusal, and the advice for its reader.
+    pub(super) fn advice(&self) -> (Retryability, &'static str) {
+        use Retryability::{Final, Login, Recoverable, Transient};
+        match self.code.as_str() {
+            "LOADING" => (Transient, "the server is loading its data; try again later"),
+            "BUSY" => (Transient, "a script runs for too long; end it with SCRIPT KILL"),
+            "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" => (Transient, "try again later"),
+            "READONLY" => (Transient, "the server is a replica; connect to the master"),
+            "OOM" => (Recoverable, "the server is full; raise maxmemory or delete data"),
+            "MISCONF" => (Recoverable, "the server cannot save its data; see its log"),
+            "NOREPLICAS" => (Recoverable, "too few replicas are in good order"),
+            "NOAUTH" => (Login, "the server requires a password; add it to the URL"),
+            "WRONGPASS" => (Login, "check the user and the password in the URL"),
+            "WRONGTYPE" => (Final, "the key holds a value that is no lock"),
+            "NOPERM" => (Final, PERMISSIONS),
+            "MOVED" | "ASK" => (Final, "the server is a cluster node; see Builder::cluster"),
+            "CROSSSLOT" => (Final, "the keys of one lock lie in different slots"),
+            "NOSCRIPT" => (Recoverable, "the server drops scripts as fast as they are loaded"),
+            // The master became a replica while a command was blocked.
+            "UNBLOCKED" => (Transient, "the server is a replica now"),
+            _ => self.advice_by_detail(),
+        }
+    }
+
+    /// Returns the same for refusals without a code of their own.
+    fn advice_by_detail(&self) -> (Retryability, &'static str) {
+        let is_forbidden = || {
+            // Redis before 7 has no code for a command that a script may not run.
+            self.detail.contains("executing the script can't") || self.detail.contains("ermission")
+        };
+        if self.is_slot_migrating() {
+            return (Retryability::Transient, "a slot is moving; try again later");
+        }
+        if self.detail.starts_with("max number of clients") {
+            return (Retryability::Transient, "raise maxclients, or close connections");
+        }
+        (Retryability::Final, if is_forbidden() { PERMISSIONS } else { "" })
+    }
+
+    /// Returns whether a script met a key that a moving slot had already taken to another node.
+    /// The writes of the script before that command stay.
+    pub(crate) fn is_slot_migrating(&self) -> bool {
+        self.detail.contains("non local key")
+    }
+
+    /// Returns where or when to send the command again; `None` if the refusal is no redirect.
+    pub(crate) fn redirect(&self) -> Option<Redirect> {
+        match self.code.as_str() {
+            "MOVED" => self.address().map(|(slot, node)| Redirect::Moved(slot, node)),
+            "ASK" => self.address().map(|(_, node)| Redirect::Ask(node)),
+            "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" | "LOADING" => Some(Redirect::RetryLater),
+            _ if self.is_slot_migrating() => Some(Redirect::RetryLater),
+            _ => None,
+        }
+    }
+
+    /// Reads `<slot> <host>:<port>`; newer servers append more words.
+    fn address(&self) -> Option<(u16, NodeAddress)> {
+        let (slot, address) = self.detail.split_once(' ')?;
+        let (host, port) = address.split(' ').next()?.rsplit_once(':')?;
+        let host = (!host.is_empty() && host != "?").then(|| host.to_owned());
+        Some((slot.parse().ok()?, NodeAddress { host, port: port.parse().ok()? }))
+    }
+
+    pub(crate) fn is(&self, code: &str) -> bool {
+        self.code == code
+    }
+}
+
+/// Returns the code and the text that Redis before 7 wraps when a script fails.
+///
+/// The form is `Error running script (call to <name>): @user_script:<line>: <text>`. An error of
+/// the server itself repeats `@user_script: <line>: ` and has a `-` before its code. `None` if the
+/// text has no code.
+fn unwrapped(detail: &str) -> Option<(&str, &str)> {
+    let (_, inner) = detail.strip_prefix("Error running script")?.rsplit_once("@user_script:")?;
+    let (_line, inner) = inner.split_once(": ")?;
+    let (code, rest) = inner.split_once(' ').unwrap_or((inner, ""));
+    let code = code.strip_prefix('-').unwrap_or(code);
+    let is_code = !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_uppercase());
+    is_code.then_some((code, rest))
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.detail.as_str() {
+            "" => write!(f, "{}", self.code),
+            detail => write!(f, "{} {detail}", self.code),
+        }
+    }
+}
