@@ -77,7 +77,7 @@ impl Acquire<'_> {
             owner: &self.wanted.owner,
             lease: self.call.lease(),
             beside: self.wanted.beside.as_ref(),
-            patience: self.waiter_timeout(),
+            waiter_timeout: self.waiter_timeout(),
             fair_waiter_timeout: engine.settings.fair_waiter_timeout,
             threads: self.wanted.threads,
             wake: to_subscribe.map(wake),

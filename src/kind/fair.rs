@@ -1,20 +1,20 @@
 //! The fair lock: Redisson's `RFairLock`.
 //!
-//! The hash of a plain lock, a list of those who wait, and a sorted set that says when
-//! each of them is taken for dead. The order is global: threads of one process stand in
-//! the list by themselves, one entry per call of a verb. Each hears a channel of its own,
-//! on which it alone is told that the lock is free.
+//! Redis has the hash of a plain lock, a list with the queue, and a sorted set with the time at
+//! which each waiter is given up. The order is global: every call of a verb has its own entry, also
+//! for threads of one process. Each waiter listens to a channel of its own, where only it is told
+//! that the lock is free.
 //!
-//! Who waits asks again at the poll interval, and by that moves its own death on before half
-//! of its time is used up: however long the lock is held, its place is kept. Who leaves
-//! without the lock takes its entry along and passes on the message that it may have had.
-//! The dead leave a free lock alone: from when another finds that they wait for no longer
-//! than the fair wait, whatever the lease was when they came.
+//! A waiter asks again at the poll interval. Each question moves its time forward once half of the
+//! waiter timeout is used up, so a live waiter keeps its place for as long as the lock is held. A
+//! caller that gives up removes its entry, and passes on a message that it may have received. A
+//! dead waiter at the head of the queue keeps a free lock for at most the fair waiter timeout:
+//! counted from the moment at which another waiter finds the lock free, independent of the lease
+//! that the dead waiter had found.
 //!
-//! Times are the server's; Redisson sends its own clock's. Where this differs from it
-//! besides: a release of a lock that is gone is an error, who waits behind others is not
-//! told to ask at once, the time of who is first is cut short beside a free lock, and the list
-//! and the set have an end.
+//! All times are the server's; Redisson sends times of its own clock. Further differences: a
+//! release of a lost lock is an error; a waiter behind others is not told to ask at once; the time
+//! of the head of the queue is cut short when the lock is free; the list and the set expire.
 
 use std::time::Duration;
 
@@ -26,12 +26,13 @@ use crate::events::Kind;
 use crate::kind::plain::{Plain, UNLOCKED};
 use crate::kind::rules::{self, AcquireArgs, KindRules, ListensTo, Queueing, kind_of_lock};
 
-/// The lock of [`Client::fair_lock`](crate::Client::fair_lock): Redisson's fair lock.
+/// The kind of [`Client::fair_lock`](crate::Client::fair_lock): first come, first served.
 #[derive(Clone, Copy, Debug)]
 pub struct Fair;
 
 kind_of_lock!(Fair, Fair);
 
+/// The hash, the queue, and the times at which waiters are given up.
 fn keys(name: &Name) -> [&[u8]; 3] {
     [name.key().as_bytes(), name.queue_key().as_bytes(), name.timeouts_key().as_bytes()]
 }
@@ -50,16 +51,13 @@ impl KindRules for Fair {
     }
 
     fn acquire(&self, args: &AcquireArgs<'_>) -> Call {
-        let patience = rules::digits(args.patience.unwrap_or_default());
-        let (lease, fair_waiter_timeout) = (args.millis(), rules::digits(args.fair_waiter_timeout));
-        let taking = [
-            lease.as_bytes(),
-            args.owner.as_bytes(),
-            patience.as_bytes(),
-            fair_waiter_timeout.as_bytes(),
-        ];
+        let waiter_timeout = args.waiter_timeout.unwrap_or_default();
+        let (lease, timeout) = (args.millis(), rules::digits(waiter_timeout));
+        let head_timeout = rules::digits(args.fair_waiter_timeout);
+        let taking =
+            [lease.as_bytes(), args.owner.as_bytes(), timeout.as_bytes(), head_timeout.as_bytes()];
         let argv = taking.into_iter().chain(args.wake_args());
-        let lasting = args.lease.max(args.patience.unwrap_or_default());
+        let lasting = args.lease.max(waiter_timeout);
         Call::script(&script::FAIR_ACQUIRE, keys(args.name), argv).lasting(lasting)
     }
 
@@ -69,10 +67,10 @@ impl KindRules for Fair {
         Call::script(&script::FAIR_RELEASE, keys(name), args)
     }
 
-    fn undo(&self, name: &Name, owner: &Owner, patience: Option<Duration>) -> Call {
+    fn undo(&self, name: &Name, owner: &Owner, waiter_timeout: Option<Duration>) -> Call {
         let channel = name.own_channel_prefix();
-        let patience = rules::digits(patience.unwrap_or_default());
-        let args = [owner.as_bytes(), channel.as_bytes(), UNLOCKED, patience.as_bytes()];
+        let timeout = rules::digits(waiter_timeout.unwrap_or_default());
+        let args = [owner.as_bytes(), channel.as_bytes(), UNLOCKED, timeout.as_bytes()];
         Call::script(&script::FAIR_LEAVE, keys(name), args)
     }
 

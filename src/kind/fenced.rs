@@ -1,13 +1,13 @@
 //! The fenced lock: Redisson's `RFencedLock`.
 //!
-//! The hash of a plain lock, and a counter beside it: the last token that was given out.
-//! Each hold gets a token larger than all before it, which the protected resource can
-//! compare: it refuses who comes with a smaller one than it has seen. The next token is
-//! the larger of the counter plus one and the server's time in microseconds, so that it
-//! grows also where the counter was lost.
+//! The format in Redis is that of the plain lock, and a counter with the last token. Each hold gets
+//! a token larger than all earlier tokens. A protected resource compares the tokens of its callers,
+//! and refuses a token smaller than the largest one so far. The next token is the larger of the
+//! counter plus one and the server's time in microseconds, so tokens also grow after the counter
+//! was lost.
 //!
-//! A hold that may go from thread to thread of this process takes one token for each of
-//! them, with the acquire: no thread gets that of another.
+//! An acquire takes one token for each thread of this process to which the hold may be handed off,
+//! so no two holders have the same token.
 
 use crate::command::call::{Call, Digits};
 use crate::command::name::Name;
@@ -19,8 +19,7 @@ use crate::events::Kind;
 use crate::kind::plain::Plain;
 use crate::kind::rules::{self, AcquireArgs, AcquireReply, KindRules, kind_of_lock};
 
-/// The lock of [`Client::fenced_lock`](crate::Client::fenced_lock), whose guards have a
-/// fencing token: Redisson's `RFencedLock`.
+/// The kind of [`Client::fenced_lock`](crate::Client::fenced_lock): its guards have fencing tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct Fenced;
 
@@ -44,9 +43,10 @@ impl KindRules for Fenced {
         Call::script(&script::FENCED_ACQUIRE, keys, argv).lasting(args.lease)
     }
 
+    /// A granted acquire returns its first token as a negative number; -1 is a refusal.
     fn read_acquire(&self, reply: Reply) -> Result<AcquireReply> {
         match reply.into_int()? {
-            minus_token @ ..-1 => Ok(AcquireReply::Granted(minus_token.unsigned_abs())),
+            negated @ ..-1 => Ok(AcquireReply::Granted(negated.unsigned_abs())),
             millis => Ok(AcquireReply::Refused { left: rules::lease_left(millis) }),
         }
     }

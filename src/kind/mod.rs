@@ -1,22 +1,32 @@
-//! The kinds of a [`Lock`](crate::Lock): types that stand in its place for a kind, as in
-//! `Guard<kind::Fair>`.
+//! The kinds of locks, as type arguments: `Lock<kind::Fair>`, `Guard<kind::Fair>`.
 //!
-//! They are apart, so that a program can import everything from the root of the crate and from
-//! `std::io`:
+//! | type | made by | guard |
+//! | --- | --- | --- |
+//! | [`Plain`] | [`Client::lock`](crate::Client::lock) | [`Guard`](crate::Guard) |
+//! | [`Fair`] | [`Client::fair_lock`](crate::Client::fair_lock) | `Guard<kind::Fair>` |
+//! | [`Fenced`] | [`Client::fenced_lock`](crate::Client::fenced_lock) | [`FencedGuard`](crate::FencedGuard) |
+//! | [`Read`], [`Write`](Write) | [`Client::rw_lock`](crate::Client::rw_lock) | [`ReadGuard`](crate::ReadGuard), [`WriteGuard`](crate::WriteGuard) |
+//! | [`Spin`] | [`Client::spin_lock`](crate::Client::spin_lock) | `Guard<kind::Spin>` |
+//!
+//! [`LockKind`] is the trait of these types, for code that is generic over the kind. `Read` and
+//! `Write` are not at the root of the crate, so a program can import both the root and the traits
+//! of [`std::io`]:
 //!
 //! ```
-//! use leasehold::*;
+//! use leasehold::{kind::LockKind, *};
 //! use std::io::prelude::*;
 //!
-//! fn copy(reader: &mut impl Read, guard: &ReadGuard) -> std::io::Result<String> {
-//!     guard.check()?;
+//! fn read_locked<K: LockKind>(lock: &Lock<K>, file: &mut impl Read) -> std::io::Result<String> {
+//!     let guard = lock.lock()?;
 //!     let mut text = String::new();
-//!     reader.read_to_string(&mut text)?;
+//!     file.read_to_string(&mut text)?;
+//!     guard.unlock()?;
 //!     Ok(text)
 //! }
 //! ```
-// One file per kind. `rules` says what a kind has to define; a file of a kind names its scripts.
-// Imports `command`, `events`, `error` and `util`. Read `rules`, then `plain`.
+// One file per kind. `rules` defines what a kind has to supply; each kind builds its commands from
+// its scripts in `lua/`. Imports `command`, `error`, `events` and `util`. Read `rules`, then
+// `plain`, then any other kind.
 
 pub(crate) mod fair;
 pub(crate) mod fenced;

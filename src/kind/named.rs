@@ -1,13 +1,13 @@
-//! The plain lock under a name that the caller gives, instead of a hold's.
+//! The plain lock of a named holder: the caller gives the owner field.
 //!
-//! The name is the whole owner field, so any caller that presents it, in any thread or
-//! process, enters again. The value of the field counts the holds. OtherHold it the hash has a
-//! field with the value 0 for each hold that this library counted. A hold and its field come
-//! and go in one step, and both end with the hash: a repeated acquire counts once, and a late
-//! release finds no field and takes nothing off what another caller counted since. Redisson
-//! ignores these fields, and deletes them with the hash.
+//! The owner field is the holder name alone. A caller with the same name, in any thread or process,
+//! enters again; the value of the field counts the holds. In addition the hash has a field with the
+//! value 0 for each hold of this library. A hold and its field begin and end in one step, and both
+//! end with the hash. So a repeated acquire counts once, and a late release finds no field and
+//! leaves the count of other callers unchanged. Redisson ignores these fields, and deletes them
+//! with the hash.
 //!
-//! A renewal looks for the field of its hold, as that of a plain lock does.
+//! A renewal checks the field of its hold, as for a plain lock.
 
 use crate::command::call::Call;
 use crate::command::name::Name;
@@ -17,12 +17,12 @@ use crate::events::Kind;
 use crate::kind::plain::{Plain, UNLOCKED};
 use crate::kind::rules::{AcquireArgs, KindRules, OtherHold, Queueing};
 
-/// The rules of a plain lock with a holder.
+/// The rules of a plain lock with a named holder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Named;
 
 impl Named {
-    /// Takes one off the count of a holder, whoever counted it.
+    /// Returns the call that ends the oldest hold of this holder, of any client. Sent at most once.
     pub(crate) fn unlock(name: &Name, holder: &str) -> Call {
         let args = [holder.as_bytes(), name.channel().as_bytes(), UNLOCKED];
         Call::script(&script::NAMED_UNLOCK, [name.key().as_bytes()], args).once()
@@ -46,7 +46,7 @@ impl KindRules for Named {
         other.kind == Named.kind() && other.owner.as_bytes() == owner
     }
 
-    /// Others who present the name keep it there.
+    /// Other callers with the same holder name extend the lease of the hash.
     fn outlives_its_lease(&self) -> bool {
         true
     }

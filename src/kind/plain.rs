@@ -1,7 +1,7 @@
 //! The plain lock: Redisson's `RLock`.
 //!
-//! A hash at the lock's name with one field, the owner, whose value is the count
-//! of its holds: always 1 here, since re-entry is counted in the process.
+//! The key of the lock is a hash with one field, the owner field of the hold. Its value is the
+//! count of re-entries: always 1 here, because re-entries are counted in the process.
 
 use crate::command::call::Call;
 use crate::command::name::Name;
@@ -10,13 +10,13 @@ use crate::command::script::{self, Script};
 use crate::events::Kind;
 use crate::kind::rules::{AcquireArgs, KindRules, kind_of_lock};
 
-/// The re-entrant lock of [`Client::lock`](crate::Client::lock): Redisson's `RLock`.
+/// The kind of [`Client::lock`](crate::Client::lock): re-entrant, Redisson's `RLock`.
 #[derive(Clone, Copy, Debug)]
 pub struct Plain;
 
 kind_of_lock!(Plain, Plain);
 
-/// What Redisson publishes when a lock becomes free.
+/// Message that Redisson publishes when a lock becomes free.
 pub(crate) const UNLOCKED: &[u8] = b"0";
 
 impl KindRules for Plain {

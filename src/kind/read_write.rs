@@ -1,17 +1,17 @@
 //! The two sides of a read-write lock: Redisson's `RReadWriteLock`.
 //!
-//! One hash for both: a field `mode`, `read` or `write`, and a field per hold: the owner
-//! of a reader, or the owner and `:write`. OtherHold it a key per read hold that lives as
-//! long as its lease; the hash lives as long as the longest of them.
+//! One hash serves both sides. It has a field `mode` with the value `read` or `write`, and a field
+//! per hold: the owner of a read hold, or the owner and `:write`. Each read hold has a key of its
+//! own, which lives as long as its lease. The hash lives as long as the longest of these leases.
 //!
-//! Readers share. Each has a hold of its own, never passed on, and asks by itself. Who
-//! writes may read too, by naming its write hold, and goes on reading when that ends; the
-//! other way round is refused, since two readers that want to write would wait for each
+//! Readers share the lock. Each asks the server for itself and has a hold of its own, which is
+//! never handed off. A writer may also read: the read acquire names the write hold, and the read
+//! hold outlives it. A reader cannot write: two readers that both want to write would wait for each
 //! other.
 //!
-//! Where this differs from Redisson: the end of a write hold under which its owner reads
-//! is told to those who wait, and the lock then lasts as long as its readers' leases; a
-//! read release never touches the lease of who writes.
+//! Differences to Redisson: the end of a write hold whose owner also reads is published to waiters,
+//! and the lock then lasts as long as the leases of its readers. A read release never changes the
+//! lease of a writer.
 
 use crate::command::call::Call;
 use crate::command::name::Name;
@@ -21,21 +21,21 @@ use crate::events::Kind;
 use crate::kind::plain::{Plain, UNLOCKED};
 use crate::kind::rules::{AcquireArgs, KindRules, ListensTo, OtherHold, Queueing, kind_of_lock};
 
-/// The reading side of [`Client::rw_lock`](crate::Client::rw_lock).
+/// The kind of the read side of [`Client::rw_lock`](crate::Client::rw_lock): holds share the lock.
 #[derive(Clone, Copy, Debug)]
 pub struct Read;
 
-/// The writing side of [`Client::rw_lock`](crate::Client::rw_lock).
+/// The kind of the write side of [`Client::rw_lock`](crate::Client::rw_lock): excludes all others.
 #[derive(Clone, Copy, Debug)]
 pub struct Write;
 
 kind_of_lock!(Read, Read);
 kind_of_lock!(Write, Write);
 
-/// What stands behind the owner of a writer.
+/// Suffix of the owner field of a write hold.
 const WRITER: &str = ":write";
 
-/// What is published when readers may come, many at a time.
+/// Message of a release after which readers may enter.
 const READ_UNLOCKED: &[u8] = b"1";
 
 impl KindRules for Read {
@@ -55,7 +55,7 @@ impl KindRules for Read {
         other.kind == Read.kind() || other.kind == Write.kind() && other.same_thread
     }
 
-    /// Other readers keep it there, and its writer.
+    /// Other readers, and the writer of this thread, extend the lease of the hash.
     fn outlives_its_lease(&self) -> bool {
         true
     }
@@ -105,7 +105,7 @@ impl KindRules for Write {
         WRITER
     }
 
-    /// Its own reading keeps it there.
+    /// Read holds of the writer extend the lease of the hash.
     fn outlives_its_lease(&self) -> bool {
         true
     }

@@ -1,8 +1,8 @@
-//! What distinguishes one kind of lock from another.
+//! The rules that distinguish one kind of lock from another.
 //!
-//! A kind is a set of [`KindRules`]: how its commands are built and its answers read, how the
-//! threads of one process stand before it, and how they learn that it is free. Everything
-//! that waits, holds, renews and releases is written once, for all.
+//! A kind implements [`KindRules`]: its commands and their answers, how the threads of one process
+//! queue, which channel wakes them, and which holds may exist at the same time. Waiting, holding,
+//! renewing and releasing are written once for all kinds, in `acquire/`, `local/` and `watchdog/`.
 
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
@@ -17,11 +17,13 @@ use crate::error::Result;
 use crate::events::Kind;
 use crate::util::clock;
 
-/// The kind of a [`Lock`](crate::Lock). Sealed: the kinds are those of this crate.
+/// A kind of [`Lock`](crate::Lock), for code that is generic over the kind.
+///
+/// Sealed: only the types of [`kind`](crate::kind) implement it.
 pub trait LockKind: sealed::Sealed + Send + Sync + UnwindSafe + RefUnwindSafe + 'static {}
 
 pub(crate) mod sealed {
-    /// Keeps [`LockKind`](super::LockKind) from being implemented elsewhere.
+    /// Prevents implementations of [`LockKind`](super::LockKind) in other crates.
     #[allow(unreachable_pub, reason = "a sealed trait is public and cannot be named")]
     pub trait Sealed {
         #[doc(hidden)]
@@ -30,7 +32,7 @@ pub(crate) mod sealed {
     }
 }
 
-/// Makes a type without values the kind of lock that `$rules` describes.
+/// Implements [`LockKind`] for `$kind` with these rules.
 macro_rules! kind_of_lock {
     ($kind:ty, $rules:expr) => {
         impl crate::kind::rules::LockKind for $kind {}
@@ -45,171 +47,180 @@ macro_rules! kind_of_lock {
 }
 pub(crate) use kind_of_lock;
 
-/// What an attempt asks for.
+/// The arguments of an acquire command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AcquireArgs<'a> {
     pub(crate) name: &'a Name,
     pub(crate) owner: &'a Owner,
     pub(crate) lease: Duration,
-    /// The hold beside which it is to stand.
+    /// The owner of a write hold of the same thread, under which the new hold reads.
     pub(crate) beside: Option<&'a Owner>,
-    /// From a caller that will wait: after how long without a word from it others need
-    /// not wait for it any more.
-    pub(crate) patience: Option<Duration>,
-    /// For how long another that is first in a queue may leave a free lock alone.
+    /// Time after which a silent waiter loses its place in the queue; `None` if the caller does
+    /// not wait.
+    pub(crate) waiter_timeout: Option<Duration>,
+    /// Time for which another head of the queue may leave a free lock untaken.
     pub(crate) fair_waiter_timeout: Duration,
-    /// To how many threads of this process the hold may go, one after the other.
+    /// Number of threads of this process that may have the hold, one after the other.
     pub(crate) threads: u32,
-    /// From a caller that will wait, how the listener can be told to subscribe.
+    /// The message that has the listener subscribe; `None` if none is needed.
     pub(crate) wake: Option<Wake<'a>>,
 }
 
-/// What a script that refuses publishes on behalf of its caller.
+/// The message that a refusing script publishes to the listener of the caller's client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wake<'a> {
-    /// The client's own channel.
+    /// The client's own channel, to which its listener is always subscribed.
     pub(crate) control: &'a str,
-    /// The channel that the caller wants to hear.
+    /// The channel to subscribe to.
     pub(crate) channel: &'a str,
 }
 
 impl AcquireArgs<'_> {
-    /// The lease in milliseconds.
+    /// Returns the lease in milliseconds.
     pub(crate) fn millis(&self) -> Digits {
         digits(self.lease)
     }
 
-    /// The last arguments of every script that acquires.
+    /// Returns the last arguments of every acquire script.
     pub(crate) fn wake_args(&self) -> impl Iterator<Item = &[u8]> + Clone {
         let parts = self.wake.map(|wake| [wake.control.as_bytes(), wake.channel.as_bytes()]);
         parts.into_iter().flatten()
     }
 }
 
-/// A span in the milliseconds that scripts count in.
+/// Returns a span as a script argument: whole milliseconds, rounded down.
 pub(crate) fn digits(span: Duration) -> Digits {
     Digits::new(clock::millis(span).unsigned_abs())
 }
 
-/// What the server says to an attempt.
+/// The answer of the server to an acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AcquireReply {
-    /// The first of its tokens, zero if the kind has none.
+    /// Granted; the first fencing token, zero for a kind without tokens.
     Granted(u64),
-    /// Another holds it; `left` of its lease, or `None` if it has no end.
+    /// Another holder has the lock. `left` is the remaining lease, `None` without an expiry.
     Refused { left: Option<Duration> },
 }
 
-/// What the server says to a release.
+/// The answer of the server to a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReleaseReply {
-    /// Released, and so many subscribers were told.
+    /// Released; the number of subscribers that received the message.
     Told(u64),
+    /// The owner had no hold.
     NotHeld,
 }
 
-/// How the threads of one process stand before a lock.
+/// How the threads of one process wait for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queueing {
-    /// At a gate: only the first in line speaks with the server, and a hold may pass from
-    /// thread to thread.
+    /// In one queue: only its head talks to the server, and a hold may be handed off.
     InProcess,
-    /// Each by itself, as if they were of different processes.
+    /// Each thread talks to the server for itself, as if it were a process of its own.
     None,
 }
 
-/// What a caller that was refused listens to.
+/// The channel that wakes a refused caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ListensTo {
     /// The channel of the lock.
     Lock,
-    /// The channel that the readers and writers of a lock share.
+    /// The common channel of the readers and writers of a lock.
     ReadWrite,
-    /// A channel of its own.
+    /// A channel for this caller alone.
     Itself,
-    /// Nothing: it asks again and again.
+    /// None: the caller polls.
     Nothing,
 }
 
-/// A hold beside which another is to be, or that is asked for.
+/// A hold that exists when another one is requested.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OtherHold<'a> {
     pub(crate) kind: Kind,
     pub(crate) owner: &'a Owner,
-    /// They are of the same thread.
+    /// Whether both belong to the same thread.
     pub(crate) same_thread: bool,
 }
 
-/// How one kind of lock is spoken of with the server.
+/// The commands, the answers and the sharing rules of one kind of lock.
 pub(crate) trait KindRules: Send + Sync {
-    /// Returns the kind.
+    /// Returns the kind, as events name it.
     fn kind(&self) -> Kind;
 
+    /// Returns how the threads of one process wait.
     fn queueing(&self) -> Queueing {
         Queueing::InProcess
     }
 
-    /// Whether a thread that has a hold of this kind gets the same again.
+    /// Returns whether a thread with a hold of this kind re-enters it.
     fn re_enters(&self) -> bool {
         true
     }
 
+    /// Returns the channel that wakes a refused caller.
     fn listens_to(&self) -> ListensTo {
         ListensTo::Lock
     }
 
-    /// What stands behind the number of a hold in its owner field.
+    /// Returns the suffix of the owner field, after the number of the hold.
     fn suffix(&self) -> &'static str {
         ""
     }
 
-    /// Whether a hold of this kind may be valid beside that other one, of any kind.
+    /// Returns whether a hold of this kind with this owner may be valid at the same time as
+    /// `other`, which may be of any kind.
     fn shares_with(&self, owner: &[u8], other: &OtherHold<'_>) -> bool {
         let _ = (owner, other);
         false
     }
 
+    /// Returns the call that takes the lock.
     fn acquire(&self, args: &AcquireArgs<'_>) -> Call;
 
+    /// Reads the answer to [`KindRules::acquire`].
     fn read_acquire(&self, reply: Reply) -> Result<AcquireReply> {
         read_acquire(reply)
     }
 
+    /// Returns the call that ends a hold; [`read_release`] reads its answer.
     fn release(&self, name: &Name, owner: &Owner) -> Call;
 
-    /// Has whatever a question took, or left behind, undone, whether it has been answered
-    /// or not; `patience` as in the question.
-    fn undo(&self, name: &Name, owner: &Owner, patience: Option<Duration>) -> Call {
-        let _ = patience;
+    /// Returns the call that undoes an acquire, answered or not: ends its hold, and removes its
+    /// place in the queue. `waiter_timeout` is that of the acquire.
+    fn undo(&self, name: &Name, owner: &Owner, waiter_timeout: Option<Duration>) -> Call {
+        let _ = waiter_timeout;
         self.release(name, owner)
     }
 
-    /// Whether what a hold has taken may stay when its lease is over, kept there by others.
+    /// Returns whether a hold may outlive its lease on the server, because other holds extend
+    /// the lease of the hash.
     fn outlives_its_lease(&self) -> bool {
         false
     }
 
-    /// Whether its holds have fencing tokens.
+    /// Returns whether holds of this kind have fencing tokens.
     fn has_tokens(&self) -> bool {
         false
     }
 
-    /// Whether a caller that was refused has left something behind that must be undone.
+    /// Returns whether a refused caller has a place in a queue in Redis, which
+    /// [`KindRules::undo`] has to remove.
     fn queues_in_redis(&self) -> bool {
         false
     }
 
-    /// Frees the lock whoever holds it.
+    /// Returns the call that frees the lock, whatever its holder. Sent at most once.
     fn force_unlock(&self, name: &Name) -> Call;
 
-    /// Asks what is left of the lease: answered as by `PTTL`.
+    /// Returns the call for the remaining lease; its answer has the form of `PTTL`.
     fn ttl(&self, name: &Name) -> Call {
         Call::on_key(b"PTTL", name.key().as_bytes(), &[])
     }
 
-    /// The script that renews many holds of this kind: keys are the locks' hashes,
-    /// arguments the lease and the owners; it answers with the positions that are
-    /// lost.
+    /// Returns the script that renews many holds of this kind.
+    ///
+    /// Keys are the hashes of the locks, arguments the lease in milliseconds and the owners. The
+    /// answer has the positions of the lost holds, counted from 1.
     fn renewal(&self) -> &'static Script;
 }
 
@@ -219,23 +230,24 @@ impl fmt::Debug for dyn KindRules {
     }
 }
 
-/// Reads the answer of a script that acquires: -2 acquired, -1 held without an end, else
-/// the milliseconds that are left.
+/// Reads the answer of an acquire script: -2 for granted, -1 for a holder without an expiry,
+/// else the remaining lease in milliseconds.
 pub(crate) fn read_acquire(reply: Reply) -> Result<AcquireReply> {
-    const ACQUIRED: i64 = -2;
+    const GRANTED: i64 = -2;
     let left = match reply.into_int()? {
-        ACQUIRED => return Ok(AcquireReply::Granted(0)),
+        GRANTED => return Ok(AcquireReply::Granted(0)),
         millis => lease_left(millis),
     };
     Ok(AcquireReply::Refused { left })
 }
 
-/// The milliseconds that a script counts, `None` if there is no end.
+/// Returns a remaining lease in milliseconds as a span; `None` for a key without an expiry.
 pub(crate) fn lease_left(millis: i64) -> Option<Duration> {
     u64::try_from(millis).ok().map(Duration::from_millis)
 }
 
-/// Reads the answer of every release and force script: -1, or how many were told.
+/// Reads the answer of a release or force-unlock script: -1 for not held, else the number of
+/// subscribers that received the message.
 pub(crate) fn read_release(reply: Reply) -> Result<ReleaseReply> {
     let told = reply.into_int()?;
     Ok(u64::try_from(told).map_or(ReleaseReply::NotHeld, ReleaseReply::Told))

@@ -1,8 +1,8 @@
 //! The spin lock: Redisson's `RSpinLock`.
 //!
-//! The hash of a plain lock, but nobody subscribes and nothing is published: who was
-//! refused asks again after a while, which grows. Threads of one process meet at the gate
-//! as before a plain lock, so only one of them asks.
+//! The format in Redis is that of the plain lock, without messages: no caller subscribes, and a
+//! release publishes nothing. A refused caller asks again after a pause that grows. The threads of
+//! one process stand in one queue, so only the head of the queue asks.
 
 use crate::command::call::Call;
 use crate::command::name::Name;
@@ -12,7 +12,7 @@ use crate::events::Kind;
 use crate::kind::plain::Plain;
 use crate::kind::rules::{AcquireArgs, KindRules, ListensTo, kind_of_lock};
 
-/// The lock of [`Client::spin_lock`](crate::Client::spin_lock): Redisson's spin lock.
+/// The kind of [`Client::spin_lock`](crate::Client::spin_lock): polls with growing pauses.
 #[derive(Clone, Copy, Debug)]
 pub struct Spin;
 

@@ -104,7 +104,7 @@ impl Process {
             owner: &owner,
             lease: Duration::from_secs(10),
             beside: None,
-            patience: None,
+            waiter_timeout: None,
             fair_waiter_timeout: Duration::ZERO,
             threads: 1,
             wake: None,
@@ -166,7 +166,7 @@ impl Environment for Process {
             owner: &Owner::new(Uuid::nil(), hold, ""),
             lease: Duration::from_secs(10),
             beside: None,
-            patience: None,
+            waiter_timeout: None,
             fair_waiter_timeout: Duration::ZERO,
             threads: 1,
             wake: attempt.requests_subscription.then_some(Wake {

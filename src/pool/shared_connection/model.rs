@@ -428,7 +428,7 @@ impl Locking {
             owner,
             lease,
             beside: None,
-            patience: None,
+            waiter_timeout: None,
             fair_waiter_timeout: Duration::ZERO,
             threads: 1,
             wake: None,
