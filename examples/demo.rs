@@ -55,7 +55,7 @@ const PER_LINE: usize = 20;
 /// The first argument of a worker.
 const WORKER: &str = "worker";
 
-/// The interval at which the time to live is shown, and the shortest time for which it is shown.
+/// The interval and the shortest time for which the time to live is shown.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 const WATCH_TIME: Duration = WATCHDOG_TIMEOUT.saturating_mul(2);
 

@@ -136,7 +136,7 @@ impl Client {
         Lock::new(Arc::clone(&self.engine), name.into())
     }
 
-    /// Returns the id of this client, the first part of the owner fields of its holds.
+    /// Returns the id of this client, which its owner fields begin with.
     ///
     /// An owner field is `<client id>:<hold number>`.
     #[must_use = "a query changes nothing: use its answer"]
@@ -187,8 +187,8 @@ impl Builder {
     /// response time-outs for each server that is asked, at most.
     ///
     /// # Errors
-    /// Those of [`Client::open`], and [`is_configuration`](Error::is_configuration) if a setting is
-    /// out of bounds or the audit finds a fault under [`AuditPolicy::Refuse`].
+    /// The errors of [`Client::open`], and [`is_configuration`](Error::is_configuration) if a
+    /// setting is out of bounds or the audit finds a fault under [`AuditPolicy::Refuse`].
     ///
     /// ```no_run
     /// let client = leasehold::Client::builder()

@@ -60,7 +60,7 @@
 //! - the clock of the client counts all time (the pause of a virtual machine may not count);
 //! - no write that the server acknowledged is lost in a fail-over, in a restart without data or by
 //!   eviction;
-//! - nobody deletes the key.
+//! - the key is not deleted by hand.
 //!
 //! A guard never reports a valid lease after its own deadline. The deadline counts from the moment
 //! before the command was sent, on a clock that continues while the machine sleeps.
@@ -74,13 +74,13 @@
 //! | kind | made by | property |
 //! | --- | --- | --- |
 //! | [`Lock`] | [`Client::lock`] | the plain lock |
-//! | [`FencedLock`] | [`Client::fenced_lock`] | its guards carry a token that identifies stale holders |
+//! | [`FencedLock`] | [`Client::fenced_lock`] | guards have a token that identifies stale holders |
 //! | [`FairLock`] | [`Client::fair_lock`] | granted in the order of arrival |
 //! | [`RwLock`] | [`Client::rw_lock`] | many readers or one writer |
 //! | [`SpinLock`] | [`Client::spin_lock`] | no subscription: waiters poll |
 //! | [`MultiLock`] | [`MultiLock::new`] | several locks, or none |
 //! | [`RedLock`] | [`RedLock::new`] | held on a majority of several servers |
-//! | named holder | [`Lock::with_holder`] | held by a name, such as that of a job, instead of a thread |
+//! | named holder | [`Lock::with_holder`] | held by a name, such as a job's, instead of a thread |
 //!
 //! All kinds have the same verbs and guards.
 //!

@@ -1,4 +1,4 @@
-//! The list of jobs in Redis and the record of done jobs: plain keys without protection.
+//! The list of jobs in Redis and the record: plain keys without protection.
 
 use std::collections::HashMap;
 use std::process;
@@ -23,7 +23,9 @@ pub(crate) struct Done {
     pub(crate) thread: usize,
 }
 
-/// The three keys after the prefix of this run: `jobs`, a list of "quick" and "slow"; `done`, the
+/// The keys of this run.
+///
+/// After the prefix: `jobs`, a list of "quick" and "slow"; `done`, the
 /// number of done jobs; `log`, a list of "job process thread".
 pub(crate) struct Jobs {
     connection: Connection,

@@ -146,7 +146,7 @@ impl Events for EventReporter {
     }
 }
 
-/// The last permission of the parent: [`START`], then the number of each slow job that may end.
+/// The last permission of the parent: [`START`], then the numbers of slow jobs.
 #[derive(Default)]
 struct Permissions {
     last: Mutex<Option<usize>>,

@@ -1,5 +1,6 @@
-//! The Redis server of an example: a private one on a Unix socket in a temporary folder, or that of
-//! `REDIS_URL`.
+//! The Redis server of an example: a private one, or that of `REDIS_URL`.
+//!
+//! A private server listens on a Unix socket in a temporary folder.
 
 use std::env;
 use std::error::Error;
@@ -13,7 +14,7 @@ use tempfile::TempDir;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// How long a server may take to start, and the interval at which it is asked meanwhile.
+/// How long a server may take to start, and the interval of the pings.
 const START: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(5);
 
@@ -36,8 +37,9 @@ struct Private {
 }
 
 impl Server {
-    /// Uses the server of `REDIS_URL`, or starts a private one: the program that
-    /// `LEASEHOLD_REDIS_SERVER` names, or `redis-server`. Blocks until it answers.
+    /// Uses the server of `REDIS_URL`, or starts a private one.
+    ///
+    /// The program is `LEASEHOLD_REDIS_SERVER`, or `redis-server`. Blocks until the server answers.
     #[allow(dead_code, reason = "some examples always start private servers")]
     pub(crate) fn start() -> Result<Server> {
         if let Ok(url) = env::var("REDIS_URL") {

@@ -152,7 +152,7 @@ macro_rules! guard_methods {
             /// Blocks until the lease is lost, or for `timeout`; returns whether it is lost.
             ///
             /// No round trip. Can be called from another thread through a reference.
-            #[must_use = "without the answer nobody knows whether the lease was lost: use it"]
+            #[must_use = "only the return value says whether the lease is lost"]
             pub fn wait_lost(&self, timeout: Duration) -> bool {
                 self.handle.wait_lost(timeout)
             }

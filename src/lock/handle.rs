@@ -61,7 +61,7 @@ pub(crate) use verbs::endless_wait_ended;
 #[must_use = "a lock is not taken until lock() or another of its verbs is called"]
 pub struct Lock<K: LockKind = Plain> {
     name: Arc<str>,
-    /// An error if the name, or the name of the holder, cannot be used: every verb returns it.
+    /// The error of every verb, if the lock or the holder has an invalid name.
     context: Result<Arc<LockContext>>,
     lease: Option<Duration>,
     cancel: Option<CancelToken>,
@@ -86,10 +86,9 @@ pub struct Lock<K: LockKind = Plain> {
 /// - Unlocking a lock that is gone is an error, as with every other kind.
 pub type FairLock = Lock<Fair>;
 
-/// A lock whose guards carry a fencing token ([`Guard::token`](crate::Guard::token)): Redisson's
-/// fenced lock.
+/// A lock whose guards carry a fencing token: Redisson's fenced lock.
 ///
-/// Each token is larger than all tokens before it. If the counter was deleted or lost, the next
+/// [`Guard::token`](crate::Guard::token) is larger than all tokens before it. If the counter was deleted or lost, the next
 /// token is the server's clock in microseconds, so the order survives. The counter is a key of its
 /// own without a time to live, as in Redisson.
 ///
@@ -137,7 +136,7 @@ impl<K: LockKind> fmt::Debug for Lock<K> {
 }
 
 impl Lock<Plain> {
-    /// Sets a name for the holder, such as the id of a job or a transaction.
+    /// Names the holder, for instance by the id of a job.
     ///
     /// `holder` is the whole owner field in Redis. Every caller with the same holder name enters
     /// the lock again, in any thread, process or language. Each guard adds one to a count in Redis
@@ -182,9 +181,9 @@ impl<K: LockKind> Lock<K> {
         Lock { name, context, lease: None, cancel: None, holder: None, kind: PhantomData }
     }
 
-    /// Sets a fixed lease: the watchdog does not renew it, and it ends after `lease` at the latest.
+    /// Sets a fixed lease, which the watchdog does not renew.
     ///
-    /// Millisecond precision. The verbs return [`is_configuration`](Error::is_configuration) below
+    /// The hold ends after `lease` at the latest. Millisecond precision. The verbs return [`is_configuration`](Error::is_configuration) below
     /// 10 ms. More than a hundred years means a hundred years.
     ///
     /// In a nested call, a fixed lease longer than the rest of a fixed hold extends that hold (one
@@ -266,7 +265,7 @@ impl<K: LockKind> Lock<K> {
         self.context.as_ref().is_ok_and(blocks)
     }
 
-    /// The channel of a refused caller; `None` if waiters of this kind do not share one.
+    /// The channel that the waiters of this kind share, if any.
     pub(crate) fn channel(&self) -> Option<Arc<Channel>> {
         let LockContext { engine, local } = &**self.context.as_ref().ok()?;
         local.channel(self.rules().listens_to(), &engine.waiters).cloned()

@@ -121,7 +121,7 @@ impl OwnedMultiGuard {
     }
 }
 
-/// Blocks until the holds no longer count as one, or until `end`; returns whether they do not.
+/// Blocks until the set of holds is lost, or until `end`; returns whether it is.
 fn wait_lost(holds: &dyn GuardSet, end: Moment) -> bool {
     let parker = Parker::mine();
     holds.watch(&parker);
@@ -182,7 +182,7 @@ macro_rules! multi_guard_methods {
             /// Blocks until the guard is not valid, or for `timeout`; returns whether it is lost.
             ///
             /// No round trip. Can be called from another thread through a reference.
-            #[must_use = "without the answer nobody knows whether the lease was lost: use it"]
+            #[must_use = "only the return value says whether the lease is lost"]
             pub fn wait_lost(&self, timeout: Duration) -> bool {
                 wait_lost(&*self.holds, clock::now() + timeout)
             }
@@ -194,8 +194,8 @@ macro_rules! multi_guard_methods {
             /// round trip to all servers of a [`RedLock`](crate::RedLock) at the same time.
             ///
             /// # Errors
-            /// Those of [`Guard::extend`](crate::Guard::extend). Some leases may then be extended
-            /// and others not.
+            /// The errors of [`Guard::extend`](crate::Guard::extend). Some leases may then be
+            /// extended and others not.
             pub fn extend(&self, lease: Duration) -> Result<()> {
                 self.holds.extend(lease)
             }

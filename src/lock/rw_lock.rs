@@ -86,7 +86,7 @@ macro_rules! side {
             /// Waits as [`Lock::lock`] does.
             ///
             /// # Errors
-            /// Those of [`Lock::lock`].
+            /// The errors of [`Lock::lock`].
             pub fn $lock(&self) -> Result<Guard<$kind>> {
                 self.$side.lock()
             }
@@ -96,7 +96,7 @@ macro_rules! side {
             /// Returns `None` if it does. See [`Lock::try_lock`].
             ///
             /// # Errors
-            /// Those of [`Lock::try_lock`].
+            /// The errors of [`Lock::try_lock`].
             pub fn $try(&self) -> Result<Option<Guard<$kind>>> {
                 self.$side.try_lock()
             }
@@ -106,7 +106,7 @@ macro_rules! side {
             /// Then returns `None`. See [`Lock::try_lock_for`].
             ///
             /// # Errors
-            /// Those of [`Lock::try_lock_for`].
+            /// The errors of [`Lock::try_lock_for`].
             pub fn $for(&self, timeout: Duration) -> Result<Option<Guard<$kind>>> {
                 self.$side.try_lock_for(timeout)
             }
@@ -116,7 +116,7 @@ macro_rules! side {
             /// Then returns `None`. See [`Lock::try_lock_until`].
             ///
             /// # Errors
-            /// Those of [`Lock::try_lock_until`].
+            /// The errors of [`Lock::try_lock_until`].
             pub fn $until(&self, deadline: Instant) -> Result<Option<Guard<$kind>>> {
                 self.$side.try_lock_until(deadline)
             }
@@ -126,7 +126,7 @@ macro_rules! side {
             /// See [`Lock::lock_owned`].
             ///
             /// # Errors
-            /// Those of [`Lock::lock_owned`].
+            /// The errors of [`Lock::lock_owned`].
             pub fn $owned(&self) -> Result<OwnedGuard<$kind>> {
                 self.$side.lock_owned()
             }
@@ -136,7 +136,7 @@ macro_rules! side {
             /// See [`Lock::try_lock_owned`].
             ///
             /// # Errors
-            /// Those of [`Lock::try_lock_owned`].
+            /// The errors of [`Lock::try_lock_owned`].
             pub fn $try_owned(&self) -> Result<Option<OwnedGuard<$kind>>> {
                 self.$side.try_lock_owned()
             }
@@ -146,7 +146,7 @@ macro_rules! side {
             /// See [`Lock::try_lock_for_owned`].
             ///
             /// # Errors
-            /// Those of [`Lock::try_lock_for_owned`].
+            /// The errors of [`Lock::try_lock_for_owned`].
             pub fn $for_owned(&self, timeout: Duration) -> Result<Option<OwnedGuard<$kind>>> {
                 self.$side.try_lock_for_owned(timeout)
             }
@@ -156,7 +156,7 @@ macro_rules! side {
             /// See [`Lock::try_lock_until_owned`].
             ///
             /// # Errors
-            /// Those of [`Lock::try_lock_until_owned`].
+            /// The errors of [`Lock::try_lock_until_owned`].
             pub fn $until_owned(&self, deadline: Instant) -> Result<Option<OwnedGuard<$kind>>> {
                 self.$side.try_lock_until_owned(deadline)
             }

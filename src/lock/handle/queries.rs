@@ -63,7 +63,7 @@ impl<K: LockKind> Lock<K> {
     /// server answers, for one response time-out at most. One round trip.
     ///
     /// # Errors
-    /// Those of [`is_locked`](Lock::is_locked).
+    /// The errors of [`is_locked`](Lock::is_locked).
     pub fn remaining(&self) -> Result<Option<Duration>> {
         self.remaining_within(self.bound())
     }
@@ -95,7 +95,7 @@ impl<K: LockKind> Lock<K> {
         self.unlock_within(self.bound())
     }
 
-    /// Frees the lock, whoever holds it; returns whether it was held.
+    /// Frees the lock regardless of its holder; returns whether it was held.
     ///
     /// For repairs by hand. Wakes the waiters. A holder in this process loses its hold at once.
     /// Holders in other processes, and a caller that is granted the lock at the same moment, notice
@@ -109,12 +109,12 @@ impl<K: LockKind> Lock<K> {
     /// holder. Without an answer it may or may not have run.
     ///
     /// # Errors
-    /// Those of [`is_locked`](Lock::is_locked).
+    /// The errors of [`is_locked`](Lock::is_locked).
     pub fn force_unlock(&self) -> Result<bool> {
         self.force_unlock_within(self.bound())
     }
 
-    /// Returns the bound of a call that begins now and has no deadline of its own.
+    /// Returns the bound of a call that begins now without a deadline.
     pub(crate) fn bound(&self) -> Bound {
         self.context.as_ref().map_or_else(|_| Bound::over(), |context| context.engine.bound())
     }
@@ -176,8 +176,9 @@ impl<K: LockKind> Lock<K> {
         Ok(true)
     }
 
-    /// Sends a command that must not run twice, if the lock is held. Two round trips, one if the
-    /// lock is free.
+    /// Sends a command that must not run twice, if the lock is held.
+    ///
+    /// Two round trips, one if the lock is free.
     fn send_once(&self, command: impl FnOnce(&Name) -> Call, bound: Bound) -> Result<ReleaseReply> {
         let LockContext { engine, local } = &**self.context()?;
         engine.check_open()?;
@@ -192,14 +193,14 @@ impl<K: LockKind> Lock<K> {
         rules::read_release(answer.reply)
     }
 
-    /// Whether a hold is of this kind, and of this holder if the holder has a name.
+    /// Whether a hold is of this kind and of the named holder, if any.
     fn is_mine(&self, hold: &Hold) -> bool {
         let has_name = |name: &Arc<str>| hold.owner().as_bytes() == name.as_bytes();
         hold.rules().kind() == self.rules().kind() && self.holder.as_ref().is_none_or(has_name)
     }
 }
 
-/// Reads the reply to a query for the remaining lease; `None` if the lock is free.
+/// Reads the remaining lease from a reply; `None` if the lock is free.
 fn remaining(reply: Reply) -> Result<Option<Duration>> {
     const FREE: i64 = -2;
     let left = reply.into_int()?;

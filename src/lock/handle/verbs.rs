@@ -61,7 +61,7 @@ impl<K: LockKind> Lock<K> {
     /// name.
     ///
     /// # Errors
-    /// Those of [`lock`](Lock::lock), except [`is_deadlock`](Error::is_deadlock).
+    /// The errors of [`lock`](Lock::lock), except [`is_deadlock`](Error::is_deadlock).
     ///
     /// ```no_run
     /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
@@ -82,8 +82,8 @@ impl<K: LockKind> Lock<K> {
     /// whatever the server does. A request without an answer is undone in the background.
     ///
     /// # Errors
-    /// Those of [`lock`](Lock::lock). If the time ends before the server has answered whether the
-    /// lock is free: [`is_connection`](Error::is_connection), [`is_timeout`](Error::is_timeout),
+    /// The errors of [`lock`](Lock::lock). If the time ends before the server has answered whether
+    /// the lock is free: [`is_connection`](Error::is_connection), [`is_timeout`](Error::is_timeout),
     /// or [`is_pool_timeout`](Error::is_pool_timeout) if no request could be sent.
     ///
     /// ```no_run
@@ -105,7 +105,7 @@ impl<K: LockKind> Lock<K> {
     /// lock is taken even if the deadline has passed.
     ///
     /// # Errors
-    /// Those of [`try_lock_for`](Lock::try_lock_for).
+    /// The errors of [`try_lock_for`](Lock::try_lock_for).
     pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<Guard<K>>> {
         Ok(self.acquire(Patience::instant(clock::now(), deadline), false)?.map(Guard::new))
     }
@@ -116,8 +116,8 @@ impl<K: LockKind> Lock<K> {
     /// this thread does not enter the lock again through it.
     ///
     /// # Errors
-    /// Those of [`lock`](Lock::lock), and [`is_deadlock`](Error::is_deadlock) if this thread has a
-    /// [`Guard`] of the lock.
+    /// The errors of [`lock`](Lock::lock), and [`is_deadlock`](Error::is_deadlock) if this thread
+    /// has a [`Guard`] of the lock.
     ///
     /// ```no_run
     /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
@@ -137,7 +137,7 @@ impl<K: LockKind> Lock<K> {
     /// Like [`try_lock`](Lock::try_lock), with the guard of [`lock_owned`](Lock::lock_owned).
     ///
     /// # Errors
-    /// Those of [`try_lock`](Lock::try_lock).
+    /// The errors of [`try_lock`](Lock::try_lock).
     pub fn try_lock_owned(&self) -> Result<Option<OwnedGuard<K>>> {
         Ok(self.acquire(Patience::None, true)?.map(OwnedGuard::new))
     }
@@ -148,7 +148,7 @@ impl<K: LockKind> Lock<K> {
     /// [`lock_owned`](Lock::lock_owned).
     ///
     /// # Errors
-    /// Those of [`lock_owned`](Lock::lock_owned) and [`try_lock_for`](Lock::try_lock_for).
+    /// The errors of [`lock_owned`](Lock::lock_owned) and [`try_lock_for`](Lock::try_lock_for).
     pub fn try_lock_for_owned(&self, timeout: Duration) -> Result<Option<OwnedGuard<K>>> {
         Ok(self.acquire(Patience::span(clock::now(), timeout), true)?.map(OwnedGuard::new))
     }
@@ -159,7 +159,7 @@ impl<K: LockKind> Lock<K> {
     /// [`lock_owned`](Lock::lock_owned).
     ///
     /// # Errors
-    /// Those of [`lock_owned`](Lock::lock_owned) and [`try_lock_for`](Lock::try_lock_for).
+    /// The errors of [`lock_owned`](Lock::lock_owned) and [`try_lock_for`](Lock::try_lock_for).
     pub fn try_lock_until_owned(&self, deadline: Instant) -> Result<Option<OwnedGuard<K>>> {
         Ok(self.acquire(Patience::instant(clock::now(), deadline), true)?.map(OwnedGuard::new))
     }
@@ -171,7 +171,7 @@ impl<K: LockKind> Lock<K> {
     }
 }
 
-/// The error of a wait without a limit that ended without a hold, which does not happen.
+/// The error of an endless wait that ended without a hold. Does not happen.
 pub(crate) fn endless_wait_ended() -> Error {
     Error::new(ErrorKind::Timeout, "a wait without a time limit ended")
 }
