@@ -25,8 +25,8 @@ pub(crate) struct Done {
 
 /// The keys of this run.
 ///
-/// After the prefix: `jobs`, a list of "quick" and "slow"; `done`, the
-/// number of done jobs; `log`, a list of "job process thread".
+/// After the prefix: `jobs`, a list of "quick" and "slow"; `done`, the number of done jobs; `log`,
+/// a list of "job process thread".
 pub(crate) struct Jobs {
     connection: Connection,
     keys: String,

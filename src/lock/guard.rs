@@ -234,8 +234,8 @@ macro_rules! token_method {
         impl $guard<Fenced> {
             /// Returns the fencing token of this hold. Does not block, no round trip.
             ///
-            /// The token is larger than the token of every earlier hold on the lock. Pass it to
-            /// the resource that the lock protects. The resource remembers the largest token and
+            /// The token is larger than the token of every earlier hold on the lock. Pass it to the
+            /// resource that the lock protects. The resource remembers the largest token and
             /// refuses smaller ones, so a holder that has lost its lease without noticing does no
             /// harm. Guards of nested calls have the same token.
             ///

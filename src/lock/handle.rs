@@ -76,8 +76,8 @@ pub struct Lock<K: LockKind = Plain> {
 /// entry in a queue in Redis. A waiter whose process has died is skipped after the
 /// [fair waiter time-out](crate::Builder::fair_waiter_timeout). [`try_lock`](Lock::try_lock) does
 /// not enter the queue and does not overtake it. Acquiring costs as much as with a plain lock; a
-/// release publishes one message, to the next waiter only. There is no hand-off inside the
-/// process, since it would overtake other processes.
+/// release publishes one message, to the next waiter only. There is no hand-off inside the process,
+/// since it would overtake other processes.
 ///
 /// Differences from Redisson:
 /// - A waiter that gives up, is cancelled or fails leaves the queue at once.
@@ -88,9 +88,9 @@ pub type FairLock = Lock<Fair>;
 
 /// A lock whose guards carry a fencing token: Redisson's fenced lock.
 ///
-/// [`Guard::token`](crate::Guard::token) is larger than all tokens before it. If the counter was deleted or lost, the next
-/// token is the server's clock in microseconds, so the order survives. The counter is a key of its
-/// own without a time to live, as in Redisson.
+/// [`Guard::token`](crate::Guard::token) is larger than all tokens before it. If the counter was
+/// deleted or lost, the next token is the server's clock in microseconds, so the order survives.
+/// The counter is a key of its own without a time to live, as in Redisson.
 ///
 /// Differences from Redisson:
 /// - Nested calls have the token of their hold.
@@ -140,7 +140,7 @@ impl Lock<Plain> {
     ///
     /// `holder` is the whole owner field in Redis. Every caller with the same holder name enters
     /// the lock again, in any thread, process or language. Each guard adds one to a count in Redis
-    /// and each release takes one off. Every verb costs its round trip, and every waiter polls on
+    /// and each release takes one off. Every verb costs its round trip, and every waiter asks on
     /// its own, outside the queue of its process. [`unlock`](Lock::unlock) takes off the count of a
     /// detached guard, or else the oldest count that another process left.
     ///
@@ -183,8 +183,9 @@ impl<K: LockKind> Lock<K> {
 
     /// Sets a fixed lease, which the watchdog does not renew.
     ///
-    /// The hold ends after `lease` at the latest. Millisecond precision. The verbs return [`is_configuration`](Error::is_configuration) below
-    /// 10 ms. More than a hundred years means a hundred years.
+    /// The hold ends after `lease` at the latest. Millisecond precision. The verbs return
+    /// [`is_configuration`](Error::is_configuration) below 10 ms. More than a hundred years means a
+    /// hundred years.
     ///
     /// In a nested call, a fixed lease longer than the rest of a fixed hold extends that hold (one
     /// round trip); inside a renewed hold it changes nothing. A renewed lock inside a fixed hold

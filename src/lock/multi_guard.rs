@@ -190,8 +190,8 @@ macro_rules! multi_guard_methods {
             /// Sets every remaining lease to `lease`, unless it is longer already.
             ///
             /// Blocks until the servers answer, for one response time-out at most. One round trip
-            /// for each member of a [`MultiLock`](crate::MultiLock), one after the other; one
-            /// round trip to all servers of a [`RedLock`](crate::RedLock) at the same time.
+            /// for each member of a [`MultiLock`](crate::MultiLock), one after the other; one round
+            /// trip to all servers of a [`RedLock`](crate::RedLock) at the same time.
             ///
             /// # Errors
             /// The errors of [`Guard::extend`](crate::Guard::extend). Some leases may then be

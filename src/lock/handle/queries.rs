@@ -75,9 +75,9 @@ impl<K: LockKind> Lock<K> {
     /// until the server answers, for one response time-out at most. One round trip, none if the
     /// hold has other guards.
     ///
-    /// With a [named holder](Lock::with_holder), and without a detached hold in this process,
-    /// takes off one count that another process left: two round trips. This command is never sent
-    /// twice: without an answer it may or may not have run.
+    /// With a [named holder](Lock::with_holder), and without a detached hold in this process, takes
+    /// off one count that another process left: two round trips. This command is never sent twice:
+    /// without an answer it may or may not have run.
     ///
     /// # Errors
     /// [`is_not_held`](crate::Error::is_not_held) if there is no such hold, and the errors of

@@ -83,8 +83,9 @@ impl<K: LockKind> Lock<K> {
     ///
     /// # Errors
     /// The errors of [`lock`](Lock::lock). If the time ends before the server has answered whether
-    /// the lock is free: [`is_connection`](Error::is_connection), [`is_timeout`](Error::is_timeout),
-    /// or [`is_pool_timeout`](Error::is_pool_timeout) if no request could be sent.
+    /// the lock is free: [`is_connection`](Error::is_connection),
+    /// [`is_timeout`](Error::is_timeout), or [`is_pool_timeout`](Error::is_pool_timeout) if no
+    /// request could be sent.
     ///
     /// ```no_run
     /// # use std::time::Duration;
