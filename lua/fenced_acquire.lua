@@ -1,27 +1,33 @@
--- Takes a lock that is free with a block of fencing tokens, or sees to the full lease if this hold has it.
--- KEYS: 1 the lock's hash, 2 the last token that was given out
--- ARGV: 1 lease in ms, 2 owner, 3 how many tokens, 4 and 5, only from a caller that will wait: wake channel of its client, and what to publish there if refused
--- RETURNS: -1 held without a time to live; else ms that the holder has left, or acquired: the first token of the block, below zero
--- Atomic: between the look and the write nobody else may take the lock, and no two holds may get the same tokens.
-local lock, counter, lease, owner, size, wake, wanted = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+-- Takes a free lock with a block of fencing tokens, or restores this hold's full lease.
+-- KEYS: 1 the lock's hash, 2 the last token handed out
+-- ARGV: 1 lease in ms, 2 owner, 3 the number of tokens in the block, 4 and 5, only from a caller
+--   that will wait: the client's wake channel, and the lock's channel, which is published there on
+--   a refusal
+-- RETURNS: -1 held without expiry; else the holder's remaining lease in ms, or if acquired the
+--   first token of the block, negated
+-- Atomic: no other client may take the lock between the check and the write, and no token may be
+--   handed out twice.
+local lock, counter, lease, owner = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+local size, wake, channel = ARGV[3], ARGV[4], ARGV[5]
 
-local left = redis.call('pttl', lock)
-local again = left ~= -2 and redis.call('hexists', lock, owner) == 1
-if left ~= -2 and not again then
+local ttl = redis.call('pttl', lock)
+local held = ttl ~= -2 and redis.call('hexists', lock, owner) == 1
+if ttl ~= -2 and not held then
   if wake then
-    redis.call('publish', wake, wanted)
+    redis.call('publish', wake, channel)
   end
-  return left
+  return ttl
 end
 local last = tonumber(redis.call('get', counter))
-if not again or not last then
-  -- Larger than any token before, also if the counter was lost. Lua would print it as 1.79e+15.
+if not held or not last then
+  -- The server's time in microseconds exceeds every earlier token if the counter was lost.
+  -- Lua would write the number as 1.79e+15, so it is formatted.
   local time = redis.call('time')
   last = math.max(last or 0, time[1] * 1000000 + time[2] - 1) + size
   redis.call('set', counter, string.format('%.0f', last))
 end
 redis.call('hset', lock, owner, 1)
-if left < tonumber(lease) then
+if ttl < tonumber(lease) then
   redis.call('pexpire', lock, lease)
 end
 return size - 1 - last

@@ -1,19 +1,20 @@
--- Takes many locks that are free, or sees to the full leases of those that these holds have, or takes none.
--- KEYS: n locks' hashes
+-- Takes all of the locks, or none; restores the full lease of each that its hold already has.
+-- KEYS: n the locks' hashes
 -- ARGV: 1 lease in ms, 2 .. n + 1 the owners, in the order of KEYS
--- RETURNS: an empty list if all are acquired; else the position (from 1) of one that another holds, and ms that it has left, less than 0 without a time to live
--- Atomic: all or none; between the look and the write nobody else may take one of the locks.
-local lease, left = ARGV[1], {}
+-- RETURNS: an empty list if all are acquired; else the position (from 1) of a lock that another
+--   owner holds, and its remaining lease in ms, negative without expiry
+-- Atomic: no other client may take one of the locks between the check and the write.
+local lease, ttl = ARGV[1], {}
 
 for position, lock in ipairs(KEYS) do
-  left[position] = redis.call('pttl', lock)
-  if left[position] ~= -2 and redis.call('hexists', lock, ARGV[position + 1]) == 0 then
-    return { position, left[position] }
+  ttl[position] = redis.call('pttl', lock)
+  if ttl[position] ~= -2 and redis.call('hexists', lock, ARGV[position + 1]) == 0 then
+    return { position, ttl[position] }
   end
 end
 for position, lock in ipairs(KEYS) do
   redis.call('hset', lock, ARGV[position + 1], 1)
-  if left[position] < tonumber(lease) then
+  if ttl[position] < tonumber(lease) then
     redis.call('pexpire', lock, lease)
   end
 end

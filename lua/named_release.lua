@@ -1,8 +1,9 @@
--- Takes a hold off its holder's count, and announces that the lock is free if it was the last.
+-- Subtracts a hold from its holder's count; the last one frees the lock and announces it.
 -- KEYS: 1 the lock's hash
 -- ARGV: 1 holder, 2 hold, 3 channel, 4 message
--- RETURNS: -1 the hold is not counted; 0 other holds are left; else how many subscribers were told
--- Atomic: the hold and its count must go together, and the message must not come before the lock is free.
+-- RETURNS: -1 the hold is not counted; 0 other holds remain; else the number of subscribers that
+--   received the message
+-- Atomic: the hold and the count must change together, and the message must follow the release.
 local lock, holder, hold, channel, message = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 if redis.call('hdel', lock, hold) == 0 then

@@ -1,11 +1,13 @@
--- Takes one off a holder's count, whoever counted it: the oldest hold, if the count is not another library's.
+-- Subtracts one from a holder's count: the oldest hold, or a count that another library added.
 -- KEYS: 1 the lock's hash
 -- ARGV: 1 holder, 2 channel, 3 message
--- RETURNS: -1 not held by this holder; 0 other holds are left; else how many subscribers were told
--- Atomic: a hold and its count must go together, and the message must not come before the lock is free.
+-- RETURNS: -1 not held by this holder; 0 other holds remain; else the number of subscribers that
+--   received the message
+-- Atomic: the hold and the count must change together, and the message must follow the release.
 local lock, holder, channel, message = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 
-local count, mode = tonumber(redis.call('hget', lock, holder)) or 0, redis.call('hget', lock, 'mode')
+local count = tonumber(redis.call('hget', lock, holder)) or 0
+local mode = redis.call('hget', lock, 'mode')
 if count < 1 or mode == 'read' or mode == 'write' then
   return -1
 end

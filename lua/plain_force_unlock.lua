@@ -1,8 +1,8 @@
--- Frees a lock, whoever holds it, and announces it.
+-- Frees a lock, whichever owner holds it, and announces the release.
 -- KEYS: 1 the lock's hash
 -- ARGV: 1 channel, 2 message
--- RETURNS: -1 it was free; else how many subscribers were told
--- Atomic: the message must not come before the lock is free. A key that is no hash is an error, not freed.
+-- RETURNS: -1 the lock was free; else the number of subscribers that received the message
+-- Atomic: the message must follow the release. A key that is not a hash is an error and stays.
 local lock, channel, message = KEYS[1], ARGV[1], ARGV[2]
 
 if redis.call('hlen', lock) == 0 then

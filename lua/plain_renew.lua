@@ -1,12 +1,12 @@
--- Renews the leases of many holds, and never shortens one. With a lease of -2 it only looks.
--- KEYS: n locks' hashes
+-- Extends the leases of many holds and never shortens one. A lease of -2 only checks the holds.
+-- KEYS: n the locks' hashes
 -- ARGV: 1 lease in ms, 2 .. n + 1 the owners, in the order of KEYS
--- RETURNS: the positions (from 1) of the locks that are not held by their owners any more
--- Atomic: a lease must not be renewed for a hold that ends between the look and the write.
+-- RETURNS: the positions (from 1) of the locks that their owners no longer hold
+-- Atomic: no lease may be extended for a hold that ends between the check and the write.
 local lease, lost = ARGV[1], {}
 
 for position, lock in ipairs(KEYS) do
-  -- A key that is no hash any more must not keep the others from being renewed.
+  -- A key that is no longer a hash must not prevent the renewal of the others.
   local held = redis.pcall('hexists', lock, ARGV[position + 1])
   if type(held) == 'table' and not string.find(held.err, 'WRONGTYPE') then
     return held

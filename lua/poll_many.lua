@@ -1,13 +1,13 @@
--- Looks which of many locks are worth asking for.
--- KEYS: n locks' hashes
+-- Finds the locks among many that are worth an attempt.
+-- KEYS: n the locks' hashes
 -- ARGV: none
--- RETURNS: the positions (from 1) of the locks that are free, or where something is wrong
--- Atomic: it need not be; it is one script so that many locks cost one command.
+-- RETURNS: the positions (from 1) of the locks that are free or cannot be read
+-- Atomic: not needed; one script costs less than one command per lock.
 local free = {}
 
 for position, lock in ipairs(KEYS) do
-  local held = redis.pcall('hlen', lock)
-  if type(held) == 'table' or held == 0 then
+  local fields = redis.pcall('hlen', lock)
+  if type(fields) == 'table' or fields == 0 then
     free[#free + 1] = position
   end
 end

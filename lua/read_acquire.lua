@@ -1,25 +1,28 @@
--- Takes a read-write lock for reading if nobody else writes, or sees to the full lease if this hold has it.
+-- Takes a read-write lock for reading unless another owner writes, or restores the full lease.
 -- KEYS: 1 the lock's hash, 2 the time-out key of this hold
--- ARGV: 1 lease in ms, 2 owner, 3 the owner of the write hold under which it may read, empty if there is none, 4 and 5, only from a caller that will wait: wake channel of its client, and what to publish there if refused
--- RETURNS: -2 acquired; -1 held without a time to live; else ms that the holder has left
--- Atomic: between the look and the write nobody may take the lock for writing.
-local lock, timeout, lease, owner, writer, wake, wanted = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+-- ARGV: 1 lease in ms, 2 owner, 3 the owner of the write hold under which this hold may read, or an
+--   empty string, 4 and 5, only from a caller that will wait: the client's wake channel, and the
+--   lock's channel, which is published there on a refusal
+-- RETURNS: -2 acquired; -1 held without expiry; else the holder's remaining lease in ms
+-- Atomic: no other client may take the lock for writing between the check and the write.
+local lock, timeout_key, lease, owner = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+local writer, wake, channel = ARGV[3], ARGV[4], ARGV[5]
 
-local left, mode = redis.call('pttl', lock), redis.call('hget', lock, 'mode')
-if left == -2 then
+local ttl, mode = redis.call('pttl', lock), redis.call('hget', lock, 'mode')
+if ttl == -2 then
   redis.call('hset', lock, 'mode', 'read')
 elseif mode ~= 'read' and (mode ~= 'write' or redis.call('hexists', lock, writer) == 0) then
   if wake then
-    redis.call('publish', wake, wanted)
+    redis.call('publish', wake, channel)
   end
-  return left
+  return ttl
 end
 redis.call('hset', lock, owner, 1)
-if redis.call('pttl', timeout) < tonumber(lease) then
-  redis.call('set', timeout, 1, 'px', lease)
+if redis.call('pttl', timeout_key) < tonumber(lease) then
+  redis.call('set', timeout_key, 1, 'px', lease)
 end
--- Never sooner than the end of another's lease.
-if left < tonumber(lease) then
+-- The lock must not expire before the longest lease of its holders.
+if ttl < tonumber(lease) then
   redis.call('pexpire', lock, lease)
 end
 return -2

@@ -1,15 +1,15 @@
--- Renews the leases of many read holds, and never shortens one. With a lease of -2 it only looks.
--- KEYS: n locks' hashes
+-- Extends the leases of many read holds, never shortens one. A lease of -2 only checks the holds.
+-- KEYS: n the locks' hashes
 -- ARGV: 1 lease in ms, 2 .. n + 1 the owners, in the order of KEYS
--- RETURNS: the positions (from 1) of the locks that are not held by their owners any more
--- Atomic: a lease must not be renewed for a hold that ends between the look and the write.
-local lease, lost, due = ARGV[1], {}, {}
+-- RETURNS: the positions (from 1) of the locks that their owners no longer hold
+-- Atomic: no lease may be extended for a hold that ends between the check and the write.
+local lease, lost, held_locks = ARGV[1], {}, {}
 
--- All keys are looked at before anything is written: while the slot moves to another server, one
--- of the time-out keys may be there already.
+-- All reads precede the first write: while the slot migrates, a time-out key may already be on the
+-- other server, which fails the read.
 for position, lock in ipairs(KEYS) do
   local owner = ARGV[position + 1]
-  -- A key that is no hash any more must not keep the others from being renewed.
+  -- A key that is no longer a hash must not prevent the renewal of the others.
   local held = redis.pcall('hexists', lock, owner)
   if type(held) == 'table' and not string.find(held.err, 'WRONGTYPE') then
     return held
@@ -17,18 +17,19 @@ for position, lock in ipairs(KEYS) do
     lost[#lost + 1] = position
   else
     local tagged = string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}'
-    local timeout = tagged .. ':' .. owner .. ':rwlock_timeout:1'
-    due[#due + 1] = { lock, redis.call('pttl', lock), timeout, redis.call('pttl', timeout) }
+    local timeout_key = tagged .. ':' .. owner .. ':rwlock_timeout:1'
+    local ttl, timeout_ttl = redis.call('pttl', lock), redis.call('pttl', timeout_key)
+    held_locks[#held_locks + 1] = { lock, ttl, timeout_key, timeout_ttl }
   end
 end
-for _, hold in ipairs(due) do
-  local lock, lock_left, timeout, timeout_left = unpack(hold)
-  if lock_left < tonumber(lease) then
+for _, hold in ipairs(held_locks) do
+  local lock, ttl, timeout_key, timeout_ttl = unpack(hold)
+  if ttl < tonumber(lease) then
     redis.call('pexpire', lock, lease)
   end
-  -- A full server takes the second only behind the first.
-  if timeout_left < tonumber(lease) and redis.call('pexpire', timeout, lease) == 0 then
-    redis.call('set', timeout, 1, 'px', lease)
+  -- A full server accepts SET only after a command that does not grow memory.
+  if timeout_ttl < tonumber(lease) and redis.call('pexpire', timeout_key, lease) == 0 then
+    redis.call('set', timeout_key, 1, 'px', lease)
   end
 end
 return lost

@@ -1,12 +1,12 @@
--- Looks how long a read-write lock is still held for reading.
+-- Reads the remaining lease of a read-write lock that is held for reading.
 -- KEYS: 1 the lock's hash
 -- ARGV: none
--- RETURNS: -2 nobody reads; -1 held without a time to live; else ms that the holders have left
--- Atomic: what is left must be what is left of those holds.
+-- RETURNS: -2 not held for reading; -1 held without expiry; else the remaining lease in ms
+-- Atomic: the remaining lease must belong to the holds that were found.
 local lock = KEYS[1]
 
 local mode = redis.call('hget', lock, 'mode')
--- Who writes may read too: beside the mode and the writer there is a reader then.
+-- A writer may read too: a third field, besides the mode and the writer, is a reader.
 if mode == 'read' or mode == 'write' and redis.call('hlen', lock) > 2 then
   return redis.call('pttl', lock)
 end

@@ -1,8 +1,8 @@
--- Frees a lock, whoever holds it, and tells nobody: who spins does not listen.
+-- Frees a lock, whichever owner holds it, without a message: spinning waiters do not listen.
 -- KEYS: 1 the lock's hash
 -- ARGV: none
--- RETURNS: -1 it was free; 0 freed
--- Atomic: a key that is no hash is an error, not freed.
+-- RETURNS: -1 the lock was free; 0 freed
+-- Atomic: a key that is not a hash is an error and stays.
 local lock = KEYS[1]
 
 if redis.call('hlen', lock) == 0 then

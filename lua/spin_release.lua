@@ -1,8 +1,8 @@
--- Ends a hold and tells nobody: who spins does not listen.
+-- Ends a hold without a message: spinning waiters do not listen.
 -- KEYS: 1 the lock's hash
 -- ARGV: 1 owner
 -- RETURNS: -1 not held by this owner; 0 released
--- Atomic: by itself; it is a script so that all kinds are released alike.
+-- Atomic: a single command; a script gives all kinds the same form of release.
 local lock, owner = KEYS[1], ARGV[1]
 
 if redis.call('hdel', lock, owner) == 0 then

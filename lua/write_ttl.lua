@@ -1,8 +1,8 @@
--- Looks how long a read-write lock is still held for writing.
+-- Reads the remaining lease of a read-write lock that is held for writing.
 -- KEYS: 1 the lock's hash
 -- ARGV: none
--- RETURNS: -2 nobody writes; -1 held without a time to live; else ms that the holder has left
--- Atomic: what is left must be what is left of that hold.
+-- RETURNS: -2 not held for writing; -1 held without expiry; else the remaining lease in ms
+-- Atomic: the remaining lease must belong to the hold that was found.
 local lock = KEYS[1]
 
 if redis.call('hget', lock, 'mode') ~= 'write' then

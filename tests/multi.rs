@@ -4,7 +4,7 @@ mod bare;
 mod faults;
 mod support;
 
-use bare::{Bare, MINE, OTHER, documented_answers, hold, is_refused_as};
+use bare::{Bare, MINE, OTHER, documented_replies, hold, is_refused_as};
 use faults::{NEVER, build, owners, patient};
 use leasehold::{AnyLock, Client, MultiGuard, MultiLock};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,9 +19,9 @@ fn of(client: &Client, names: &[&str]) -> MultiLock {
 
 #[test]
 fn acquire_answers_as_documented() {
-    let held = "else the position (from 1) of one that another holds, and ms that it has left, \
-                less than 0 without a time to live";
-    assert_eq!(documented_answers("multi_acquire"), ["an empty list if all are acquired", held]);
+    let held = "else the position (from 1) of a lock that another owner holds, and its remaining \
+                lease in ms, negative without expiry";
+    assert_eq!(documented_replies("multi_acquire"), ["an empty list if all are acquired", held]);
     let mut bare = Bare::start();
     let keys = ["a", "b", "c"];
     let take = |bare: &mut Bare| -> Vec<i64> {
@@ -40,7 +40,7 @@ fn acquire_answers_as_documented() {
         keys.iter()
             .for_each(|key| assert_eq!(owners(&bare.server, key), [(MINE.into(), 1)].into()));
     }
-    keys.iter().for_each(|key| bare::assert_left(&bare.server, key, 30_000..=60_000));
+    keys.iter().for_each(|key| bare::assert_ttl(&bare.server, key, 30_000..=60_000));
     bare.server.ask::<()>(&["SET", "c", "a text"]);
     bare.server.ask::<()>(&["DEL", "a", "b"]);
     let error = bare.try_call::<Vec<i64>>("multi_acquire", &keys, &["1", MINE, MINE, MINE]);

@@ -1,6 +1,6 @@
-//! The scripts in `lua/`: their headers are parsed and held against their bodies, the
-//! table in `src/command/script.rs` against the folder and a server's digests, and every
-//! documented answer against a real server, a full one included.
+//! The scripts in `lua/`: their headers against their code, the table in `src/command/script.rs`
+//! against the folder, the digests against a server, and every documented reply against a real
+//! server, a full one included.
 
 mod bare;
 mod support;
@@ -18,28 +18,27 @@ use bare::*;
 use support::{Server, eventually, pttl};
 
 // ---------------------------------------------------------------------------------
-// What stands in the files.
+// The text of the scripts.
 
-/// The lines that every header has, in this order, after a line that says what the
-/// script does.
+/// The tags that follow the first line of every header, in this order. The first line says what
+/// the script does.
 const TAGS: [&str; 4] = ["-- KEYS: ", "-- ARGV: ", "-- RETURNS: ", "-- Atomic: "];
 
-/// Splits a script into the comment lines at its head, and its code without comments.
-fn head_and_code(text: &str) -> (Vec<&str>, String) {
-    let head: Vec<&str> = text.lines().take_while(|line| line.starts_with("--")).collect();
-    let rest = text.lines().skip(head.len());
-    let code: Vec<&str> = rest.map(|line| line.split("--").next().unwrap_or("")).collect();
-    (head, code.join("\n"))
+/// Returns a script's code without its header and its comments.
+fn code_of(text: &str) -> String {
+    let lines = text.lines().skip_while(|line| line.starts_with("--"));
+    let code: Vec<&str> = lines.map(|line| line.split("--").next().unwrap_or("")).collect();
+    code.join("\n")
 }
 
-/// Which entries of KEYS or ARGV: single ones, and all from one on.
+/// Which entries of KEYS or ARGV: single positions, and all positions from one on.
 #[derive(Debug, Default, PartialEq)]
 struct Positions {
     single: BTreeSet<usize>,
     from: Option<usize>,
 }
 
-/// Reads `1 this, 2 that, 3 and 4, for those`, `1 this, 2 .. n + 1 those`, `n these`.
+/// Reads `1 lease, 2 owner, 3 and 4, only for`, `1 lease, 2 .. n + 1 owners` or `n locks`.
 fn documented(list: &str) -> Positions {
     let mut positions = Positions::default();
     for item in list.split(", ") {
@@ -58,9 +57,10 @@ fn documented(list: &str) -> Positions {
     positions
 }
 
-/// Finds the entries of `table` (KEYS or ARGV) that code uses, in the forms that
-/// scripts may use: `KEYS[1]`, `ipairs(KEYS)`, `ARGV[position + 1]` in its loop, and
-/// `unpack(ARGV, first, ...)` of all that come behind those that have names.
+/// Finds the entries of `table` (KEYS or ARGV) that the code uses.
+///
+/// A script may use these forms only: `KEYS[1]`, `ipairs(KEYS)`, `ARGV[position + 1]` in the loop
+/// over it, and `unpack(ARGV, first, ...)` for all entries after those that have names.
 fn used(code: &str, table: &str) -> Result<Positions, String> {
     let mut positions = Positions::default();
     for (at, _) in code.match_indices(table) {
@@ -89,64 +89,74 @@ fn used(code: &str, table: &str) -> Result<Positions, String> {
     Ok(positions)
 }
 
-/// All that is wrong with a script's text.
+/// Returns everything that is wrong with a script's text.
 fn faults(text: &str) -> Vec<String> {
-    let (head, code) = head_and_code(text);
+    let (head, code) = (header(text), code_of(text));
     let mut faults = Vec::new();
     let mut check = |fine: bool, fault: String| {
         if !fine {
             faults.push(fault);
         }
     };
-    check(head.len() == 1 + TAGS.len(), format!("{} lines of header", head.len()));
+    check(head.len() == 1 + TAGS.len(), format!("a header of {} entries", head.len()));
     check(head.first().is_some_and(|line| is_sentence(line)), "no sentence first".to_owned());
     for (tag, line) in TAGS.iter().zip(head.iter().skip(1)) {
-        let told = line.strip_prefix(tag).is_some_and(|told| !told.trim().is_empty());
-        check(told, format!("{tag:?} expected, not {line:?}"));
+        let documents = line.strip_prefix(tag).is_some_and(|text| !text.trim().is_empty());
+        check(documents, format!("{tag:?} expected, not {line:?}"));
     }
+    let entry = |tag: &str| head.iter().find_map(|line| line.strip_prefix(&format!("-- {tag}: ")));
     for table in ["KEYS", "ARGV"] {
-        let list = head.iter().find_map(|line| line.strip_prefix(&format!("-- {table}: ")));
-        let documented = documented(list.unwrap_or_default());
+        let documented = documented(entry(table).unwrap_or_default());
         match used(&code, table) {
             Ok(used) => check(documented == used, format!("{table}: {documented:?}, but {used:?}")),
             Err(fault) => check(false, fault),
         }
     }
-    let returns =
-        head.iter().find_map(|line| line.strip_prefix("-- RETURNS: ")).unwrap_or_default();
+    let returns = entry("RETURNS").unwrap_or_default();
     for literal in returned_numbers(&code) {
-        let told = returns.split([' ', ';']).any(|word| word == literal);
-        check(told, format!("returns {literal}, which is not documented"));
+        let documented = returns.split([' ', ';']).any(|word| word == literal);
+        check(documented, format!("returns {literal}, which is not documented"));
     }
+    let long = text.lines().filter(|line| line.len() > 100);
+    faults.extend(long.map(|line| format!("longer than 100 columns: {line}")));
     faults.extend(binding_faults(&code));
     faults
 }
 
-/// A comment of one sentence: a capital first, a full stop last.
+/// Returns whether a comment line begins with a capital letter and ends with a full stop.
 fn is_sentence(line: &str) -> bool {
-    let told = line.strip_prefix("-- ").unwrap_or_default();
-    told.starts_with(char::is_uppercase) && told.ends_with('.')
+    let sentence = line.strip_prefix("-- ").unwrap_or_default();
+    sentence.starts_with(char::is_uppercase) && sentence.ends_with('.')
 }
 
-/// The numbers after `return`.
+/// Returns the numbers that directly follow a `return`.
 fn returned_numbers(code: &str) -> Vec<&str> {
     let returned = code.split("return ").skip(1);
     let first_words = returned.filter_map(|rest| rest.split_whitespace().next());
     first_words.filter(|word| word.parse::<i64>().is_ok()).collect()
 }
 
-/// What is wrong with the first line of code, which gives a name to every single entry
-/// of KEYS and ARGV; the rest speaks of these names.
-fn binding_faults(code: &str) -> Vec<String> {
+/// Splits off the first paragraph of the code, which names the entries of KEYS and ARGV. Returns the
+/// names, the values and the rest of the code.
+fn bindings(code: &str) -> (Vec<&str>, Vec<&str>, &str) {
     let code = code.trim_start();
-    let (first, rest) = code.split_once('\n').unwrap_or((code, ""));
-    let Some((names, values)) = first.strip_prefix("local ").and_then(|it| it.split_once(" = "))
-    else {
-        return vec![format!("the first line of code binds nothing: {first:?}")];
-    };
-    let (names, values): (Vec<_>, Vec<_>) =
-        (names.split(", ").collect(), values.split(", ").collect());
+    let (paragraph, rest) = code.split_once("\n\n").unwrap_or((code, ""));
+    let (mut names, mut values) = (Vec::new(), Vec::new());
+    for statement in paragraph.split("local ").skip(1) {
+        let (left, right) = statement.split_once('=').unwrap_or((statement, ""));
+        names.extend(left.split(',').map(str::trim));
+        values.extend(right.split(',').map(str::trim));
+    }
+    (names, values, rest)
+}
+
+/// Returns everything that is wrong with the names that a script gives to KEYS and ARGV.
+fn binding_faults(code: &str) -> Vec<String> {
+    let (names, values, rest) = bindings(code);
     let mut faults = Vec::new();
+    if names.is_empty() {
+        faults.push("the first paragraph of the code binds nothing".to_owned());
+    }
     if names.len() != values.len() {
         faults.push(format!("{} names for {} values", names.len(), values.len()));
     }
@@ -155,7 +165,7 @@ fn binding_faults(code: &str) -> Vec<String> {
     for table in ["KEYS", "ARGV"] {
         let unnamed = used(rest, table).is_ok_and(|later| !later.single.is_empty());
         if unnamed {
-            faults.push(format!("{table} is indexed by number after the first line"));
+            faults.push(format!("{table} is indexed by number after the first paragraph"));
         }
     }
     faults
@@ -166,28 +176,32 @@ fn words(code: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn every_header_is_complete_and_true() {
+fn every_header_is_complete_and_matches_the_code() {
     for Script { name, text } in scripts() {
         assert_eq!(faults(&text), Vec::<String>::new(), "lua/{name}.lua");
-        let (kind, verb) = name.split_once('_').expect("<kind>_<verb>.lua");
+        let (kind, verb) = name.split_once('_').expect("<kind>_<verb>.lua or <verb>_many.lua");
         assert!(!kind.is_empty() && !verb.is_empty(), "lua/{name}.lua is no <kind>_<verb>.lua");
     }
 }
 
-/// The check above can fail: each of these changes to a good script is found.
+/// Shows that the check above can fail: it finds each of these changes to a good script.
 #[test]
 fn wrong_headers_are_found() {
-    const GOOD: &str = "-- Does it.\n\
+    const GOOD: &str = "-- Does something.\n\
         -- KEYS: 1 lock\n\
-        -- ARGV: 1 lease, 2 and 3, for those who wait: a, and b\n\
+        -- ARGV: 1 lease, 2 and 3, only from a caller\n\
+        --   that waits: a, and b\n\
         -- RETURNS: -1 refused; else ms\n\
-        -- Atomic: it must be.\n\
-        local lock, lease, a, b = KEYS[1], ARGV[1], ARGV[2], ARGV[3]\n\n\
+        -- Atomic: always.\n\
+        local lock, lease = KEYS[1], ARGV[1]\n\
+        local a, b =\n  ARGV[2], ARGV[3]\n\n\
         if lease then\n  return -1\nend\nreturn redis.call('get', lock, a, b)\n";
     assert_eq!(faults(GOOD), Vec::<String>::new());
+    let long = format!("-- Does something {}.", "x".repeat(100));
     let changes = [
-        ("-- Does it.\n", ""),
-        ("-- Does it.", "-- does it"),
+        ("-- Does something.\n", ""),
+        ("-- Does something.", "-- does something"),
+        ("-- Does something.", &long),
         ("-- KEYS: 1 lock\n", ""),
         ("-- KEYS: 1 lock", "-- KEYS:"),
         ("-- KEYS: 1 lock", "-- KEYS: 1 lock, 2 channel"),
@@ -195,10 +209,13 @@ fn wrong_headers_are_found() {
         ("1 lease, 2 and 3,", "1 lease, 2,"),
         ("1 lease, 2 and 3,", "1 lease, 2 and 4,"),
         ("1 lease, 2 and 3,", "1 lease, 2 .. n + 1"),
+        ("--   that waits", "-- that waits"),
         ("-- RETURNS: -1 refused;", "-- RETURNS: -2 refused;"),
         ("-- Atomic", "-- Why"),
         ("-- Atomic", "-- And this.\n-- Atomic"),
-        ("local lock, lease, a, b = ", "local lock, lease, a = "),
+        ("local lock, lease = ", "local lock = "),
+        ("local a, b =", "local a ="),
+        ("ARGV[3]\n\n", "ARGV[3]\n"),
         ("get', lock,", "get', KEYS[1],"),
         ("get', lock,", "get', lock, KEYS[2],"),
         ("lock, a, b)", "lock, a, b, unpack(ARGV))"),
@@ -212,150 +229,169 @@ fn wrong_headers_are_found() {
     }
 }
 
+/// The joined script runs the code of the scripts that it replaces.
+#[test]
+fn call_many_repeats_the_code_of_the_scripts_that_it_runs() {
+    let joined = script("call_many").text;
+    for name in ["plain_acquire", "plain_release"] {
+        let code = code_of(&script(name).text);
+        let (names, values, body) = bindings(&code);
+        // As parameters, the names have the same meaning only in this order.
+        let args = (1..names.len()).map(|number| format!("ARGV[{number}]"));
+        let in_order: Vec<String> = std::iter::once("KEYS[1]".to_owned()).chain(args).collect();
+        assert_eq!(values, in_order, "lua/{name}.lua");
+        let body: String = body.lines().map(|line| format!("  {line}\n")).collect();
+        let function = format!("local function {name}({})\n{body}end\n", names.join(", "));
+        assert!(joined.contains(&function), "lua/call_many.lua does not contain:\n{function}");
+    }
+}
+
 // ---------------------------------------------------------------------------------
 // The table in src/command/script.rs.
 
 #[test]
-fn the_table_holds_the_files_of_the_folder_and_no_others() {
-    let mut listed: Vec<String> = table().into_iter().map(|(_, script, _)| script).collect();
+fn the_table_lists_exactly_the_files_of_the_folder() {
+    let mut listed: Vec<String> = table().into_iter().map(|(_, script)| script).collect();
     listed.sort();
     let files: Vec<String> = scripts().into_iter().map(|script| script.name).collect();
     assert_eq!(listed, files, "src/command/script.rs against lua/");
-    for (item, script, _) in table() {
-        assert_eq!(item, script.to_uppercase(), "the static of lua/{script}.lua");
+    for (item, script) in table() {
+        assert_eq!(item, script.to_uppercase(), "the static item of lua/{script}.lua");
     }
 }
 
 #[test]
 fn the_digests_are_those_that_a_server_computes() {
     let server = Server::start();
-    let right = |name: &str| server.ask::<String>(&["SCRIPT", "LOAD", &whole(name)]);
-    let wrong: Vec<String> = table()
-        .into_iter()
-        .filter(|(_, script, digest)| *digest != right(script))
-        .map(|(item, script, digest)| format!("{item}: {digest} must be {}", right(&script)))
-        .collect();
-    assert!(wrong.is_empty(), "in src/command/script.rs:\n{}", wrong.join("\n"));
+    for Script { name, text } in scripts() {
+        assert_eq!(server.ask::<String>(&["SCRIPT", "LOAD", &text]), digest(&name), "{name}");
+    }
 }
 
+/// The library derives the form for shards from calls that publish to `channel`. An acquire script
+/// publishes to the wake channel only, which a client of a cluster does not have.
 #[test]
-fn every_script_that_tells_of_a_release_can_tell_a_shard() {
+fn every_script_that_announces_a_release_can_announce_it_to_a_shard() {
     let server = Server::start();
-    let mut sharded = Vec::new();
-    for (item, script, digest) in sharded_table() {
-        assert_eq!(item, format!("{}_SHARDED", script.to_uppercase()));
-        let text = whole(&script).replace("redis.call('publish'", "redis.call('spublish'");
-        assert_eq!(server.ask::<String>(&["SCRIPT", "LOAD", &text]), digest, "{item}");
-        sharded.push(script);
+    let mut announce = Vec::new();
+    for Script { name, text } in scripts() {
+        let rest = sharded(&text).replace("redis.call('publish', wake, channel)", "");
+        assert!(!rest.contains("'publish'"), "lua/{name}.lua publishes to another name");
+        if sharded(&text) != text {
+            let loaded = server.ask::<String>(&["SCRIPT", "LOAD", &sharded(&text)]);
+            assert_eq!(loaded, sha1(&sharded(&text)), "{name}");
+            announce.push(name);
+        }
     }
-    // Those that acquire tell the listener only, which they do not where there are shards.
-    let mut tell: Vec<_> =
-        scripts().into_iter().filter(|it| it.text.contains("'publish'")).collect();
-    tell.retain(|script| !script.text.contains("'publish', wake, wanted"));
-    let mut tell: Vec<_> = tell.into_iter().map(|script| script.name).collect();
-    tell.sort();
-    sharded.sort();
-    assert_eq!(sharded, tell);
+    let frees = |name: &str| {
+        let verb = name.split_once('_').map_or("", |(_, verb)| verb);
+        ["release", "force_unlock", "leave", "unlock"].contains(&verb) && !name.starts_with("spin")
+    };
+    let frees = scripts().into_iter().map(|script| script.name).filter(|name| frees(name));
+    announce.retain(|name| name != "call_many");
+    assert_eq!(announce, frees.collect::<Vec<String>>());
 }
 
 // ---------------------------------------------------------------------------------
-// What the scripts answer.
+// The replies of the scripts.
+
+const RECEIVED: &str = "else the number of subscribers that received the message";
 
 #[test]
-fn acquire_answers_as_documented() {
-    let answers =
-        ["-2 acquired", "-1 held without a time to live", "else ms that the holder has left"];
-    assert_eq!(documented_answers("plain_acquire"), answers, "each is tried below");
+fn acquire_replies_as_documented() {
+    let documented =
+        ["-2 acquired", "-1 held without expiry", "else the holder's remaining lease in ms"];
+    assert_eq!(documented_replies("plain_acquire"), documented, "each is tried below");
     let mut bare = Bare::start();
 
     // A free lock.
     assert_eq!(bare.call("plain_acquire", &[LOCK], &["60000", MINE]), -2);
     bare.is_held_by(MINE);
-    assert_left(&bare.server, LOCK, 30_000..=60_000);
+    assert_ttl(&bare.server, LOCK, 30_000..=60_000);
 
-    // One's own field again: the same answer, a longer lease, and never a shorter one.
+    // The same owner again: the same reply; the lease becomes longer, never shorter.
     assert_eq!(bare.call("plain_acquire", &[LOCK], &["600000", MINE]), -2);
-    assert_left(&bare.server, LOCK, 300_000..=600_000);
+    assert_ttl(&bare.server, LOCK, 300_000..=600_000);
     assert_eq!(bare.call("plain_acquire", &[LOCK], &["60000", MINE]), -2);
-    assert_left(&bare.server, LOCK, 300_000..=600_000);
+    assert_ttl(&bare.server, LOCK, 300_000..=600_000);
     bare.is_held_by(MINE);
 
-    // Held by another: what it has left, and nothing changes.
-    let left = bare.call("plain_acquire", &[LOCK], &["600000", OTHER]);
-    assert!((300_000..=600_000).contains(&left), "{left} ms");
-    assert_left(&bare.server, LOCK, 300_000..=left);
+    // Held by another owner: the remaining lease. Nothing changes.
+    let ttl = bare.call("plain_acquire", &[LOCK], &["600000", OTHER]);
+    assert!((300_000..=600_000).contains(&ttl), "{ttl} ms");
+    assert_ttl(&bare.server, LOCK, 300_000..=ttl);
     bare.is_held_by(MINE);
 
-    // Held by another without a time to live.
+    // Held by another owner without expiry.
     assert!(bare.server.ask::<bool>(&["PERSIST", LOCK]));
     assert_eq!(bare.call("plain_acquire", &[LOCK], &["600000", OTHER]), -1);
-    assert_left(&bare.server, LOCK, -1..=-1);
+    assert_ttl(&bare.server, LOCK, -1..=-1);
     bare.is_held_by(MINE);
 
-    // One's own without a time to live gets one.
+    // The owner's own lock without expiry gets a lease.
     assert_eq!(bare.call("plain_acquire", &[LOCK], &["60000", MINE]), -2);
-    assert_left(&bare.server, LOCK, 30_000..=60_000);
+    assert_ttl(&bare.server, LOCK, 30_000..=60_000);
 
-    // A lease that is over.
+    // After the end of a lease.
     assert!(bare.server.ask::<bool>(&["PEXPIRE", LOCK, "1"]));
-    eventually("the lease is over", || !bare.server.ask::<bool>(&["EXISTS", LOCK]));
+    eventually("the lease ends", || !bare.server.ask::<bool>(&["EXISTS", LOCK]));
     assert_eq!(bare.call("plain_acquire", &[LOCK], &["60000", OTHER]), -2);
     bare.is_held_by(OTHER);
 
-    bare.is_refused_for_a_text("plain_acquire", &["60000", MINE]);
+    bare.is_refused_for_a_string("plain_acquire", &["60000", MINE]);
     assert_eq!(bare.server.keys(), Vec::<String>::new());
 }
 
 #[test]
-fn acquire_publishes_what_its_caller_wants_only_if_it_is_refused() {
+fn acquire_publishes_the_channel_only_on_a_refusal() {
     let mut bare = Bare::start();
-    let mut ear = Ear::on(&bare.server, "wake");
-    let wanting = |owner| ["60000", owner, "wake", CHANNEL];
+    let mut listener = Listener::on(&bare.server, "wake");
+    let waiting = |owner| ["60000", owner, "wake", CHANNEL];
 
     bare.server.reset_stats();
-    assert_eq!(bare.call("plain_acquire", &[LOCK], &wanting(MINE)), -2);
-    assert_eq!(bare.call("plain_acquire", &[LOCK], &wanting(MINE)), -2);
+    assert_eq!(bare.call("plain_acquire", &[LOCK], &waiting(MINE)), -2);
+    assert_eq!(bare.call("plain_acquire", &[LOCK], &waiting(MINE)), -2);
     assert!(bare.call("plain_acquire", &[LOCK], &["60000", OTHER]) > 0);
-    assert_eq!(bare.server.calls("publish"), 0, "nobody was refused and wants to wait");
+    assert_eq!(bare.server.calls("publish"), 0, "no caller that waits was refused");
 
-    assert!(bare.call("plain_acquire", &[LOCK], &wanting(OTHER)) > 0);
+    assert!(bare.call("plain_acquire", &[LOCK], &waiting(OTHER)) > 0);
     assert_eq!(bare.server.calls("publish"), 1);
-    assert_eq!(ear.hear(), ("wake".to_owned(), CHANNEL.to_owned()));
+    assert_eq!(listener.next_message(), ("wake".to_owned(), CHANNEL.to_owned()));
 }
 
 #[test]
-fn release_answers_as_documented() {
-    let answers = ["-1 not held by this owner", "else how many subscribers were told"];
-    assert_eq!(documented_answers("plain_release"), answers, "each is tried below");
+fn release_replies_as_documented() {
+    let documented = ["-1 not held by this owner", RECEIVED];
+    assert_eq!(documented_replies("plain_release"), documented, "each is tried below");
     let mut bare = Bare::start();
     let args = [MINE, CHANNEL, "0"];
 
-    // Free; held by another. Nobody is told.
+    // Free, then held by another owner: no message.
     bare.server.reset_stats();
     assert_eq!(bare.call("plain_release", &[LOCK], &args), -1);
     assert_eq!(bare.call("plain_acquire", &[LOCK], &["60000", OTHER]), -2);
     assert_eq!(bare.call("plain_release", &[LOCK], &args), -1);
     bare.is_held_by(OTHER);
-    assert_left(&bare.server, LOCK, 30_000..=60_000);
+    assert_ttl(&bare.server, LOCK, 30_000..=60_000);
     assert_eq!(bare.server.calls("publish"), 0);
     assert_eq!(bare.call("plain_release", &[LOCK], &[OTHER, CHANNEL, "0"]), 0);
 
-    // One's own, heard by none, by one, by two; a second release finds nothing.
-    let mut ears: Vec<Ear> = Vec::new();
+    // Held by the owner, with zero, one and two subscribers. A second release finds nothing.
+    let mut listeners: Vec<Listener> = Vec::new();
     for count in 0..3 {
         assert_eq!(bare.call("plain_acquire", &[LOCK], &["60000", MINE]), -2);
         assert_eq!(bare.call("plain_release", &[LOCK], &args), count);
         assert_eq!(bare.server.keys(), Vec::<String>::new(), "an empty hash is gone");
         assert_eq!(bare.call("plain_release", &[LOCK], &args), -1);
-        let heard = ears.iter_mut().map(Ear::hear);
-        heard.for_each(|heard| assert_eq!(heard, (CHANNEL.to_owned(), "0".to_owned())));
-        ears.push(Ear::on(&bare.server, CHANNEL));
+        let messages = listeners.iter_mut().map(Listener::next_message);
+        messages.for_each(|it| assert_eq!(it, (CHANNEL.to_owned(), "0".to_owned())));
+        listeners.push(Listener::on(&bare.server, CHANNEL));
     }
 
-    bare.is_refused_for_a_text("plain_release", &args);
+    bare.is_refused_for_a_string("plain_release", &args);
 }
 
-/// Renews locks of one owner; which of them are lost, counted from 1.
+/// Renews the locks of one owner and returns the positions, from 1, of the lost ones.
 #[track_caller]
 fn renew(bare: &mut Bare, lease: &str, keys: &[&str]) -> Vec<usize> {
     let owners = keys.iter().map(|_| MINE);
@@ -368,59 +404,57 @@ fn poll(bare: &mut Bare, keys: &[&str]) -> Vec<usize> {
 }
 
 #[test]
-fn renew_answers_as_documented_and_never_shortens() {
-    let answers =
-        ["the positions (from 1) of the locks that are not held by their owners any more"];
-    assert_eq!(documented_answers("plain_renew"), answers, "tried below");
+fn renew_replies_as_documented_and_never_shortens_a_lease() {
+    let documented = ["the positions (from 1) of the locks that their owners no longer hold"];
+    assert_eq!(documented_replies("plain_renew"), documented, "tried below");
     const NONE: [usize; 0] = [];
     let mut bare = Bare::start();
     let keys = ["a", "b", "c", "d"];
 
-    // All are gone.
+    // All locks are free.
     assert_eq!(renew(&mut bare, "60000", &keys), [1, 2, 3, 4]);
     assert_eq!(bare.server.keys(), Vec::<String>::new());
 
-    // All are held: longer; then shorter, which changes nothing.
+    // All are held. A longer lease extends them; a shorter one changes nothing.
     keys.iter().for_each(|key| hold(&bare.server, key, MINE, "60000"));
     assert_eq!(renew(&mut bare, "600000", &keys), NONE);
-    keys.iter().for_each(|key| assert_left(&bare.server, key, 300_000..=600_000));
+    keys.iter().for_each(|key| assert_ttl(&bare.server, key, 300_000..=600_000));
     assert_eq!(renew(&mut bare, "60000", &keys), NONE);
-    keys.iter().for_each(|key| assert_left(&bare.server, key, 300_000..=600_000));
+    keys.iter().for_each(|key| assert_ttl(&bare.server, key, 300_000..=600_000));
 
-    // One has a new owner, one is gone, one has no end: a look changes nothing, then the rest
-    // is renewed.
+    // One has a new owner, one is free, one has no expiry. A check changes nothing; a renewal
+    // extends the others.
     bare.server.ask::<()>(&["DEL", "b", "d"]);
     hold(&bare.server, "b", OTHER, "60000");
     bare.server.ask::<()>(&["PERSIST", "c"]);
     assert_eq!(renew(&mut bare, "-2", &keys), [2, 4]);
-    assert_left(&bare.server, "a", 300_000..=600_000);
+    assert_ttl(&bare.server, "a", 300_000..=600_000);
     assert_eq!(pttl(&bare.server, "c"), -1);
     assert_eq!(renew(&mut bare, "1200000", &keys), [2, 4]);
-    assert_left(&bare.server, "a", 900_000..=1_200_000);
-    assert_left(&bare.server, "b", 30_000..=60_000);
-    assert_left(&bare.server, "c", 900_000..=1_200_000);
+    assert_ttl(&bare.server, "a", 900_000..=1_200_000);
+    assert_ttl(&bare.server, "b", 30_000..=60_000);
+    assert_ttl(&bare.server, "c", 900_000..=1_200_000);
     assert_eq!(bare.server.keys(), ["a", "b", "c"]);
     assert_eq!(bare.server.ask::<BTreeMap<String, String>>(&["HGETALL", "b"]).len(), 1);
 }
 
-/// Somebody wrote a text over one lock. It is lost; that is no reason to lose those
-/// that were renewed together with it.
+/// A string that overwrote one lock costs that lock only, and none of the others in the batch.
 #[test]
-fn renew_goes_on_after_a_key_that_is_no_lock() {
+fn renew_continues_after_a_key_that_is_no_lock() {
     let mut bare = Bare::start();
     let keys = ["a", "b", "c"];
     keys.iter().for_each(|key| hold(&bare.server, key, MINE, "60000"));
-    bare.server.ask::<()>(&["SET", "b", "a text"]);
+    bare.server.ask::<()>(&["SET", "b", "a string"]);
     assert_eq!(renew(&mut bare, "600000", &keys), [2]);
-    assert_left(&bare.server, "a", 300_000..=600_000);
-    assert_left(&bare.server, "c", 300_000..=600_000);
-    assert_eq!(bare.server.ask::<String>(&["GET", "b"]), "a text");
+    assert_ttl(&bare.server, "a", 300_000..=600_000);
+    assert_ttl(&bare.server, "c", 300_000..=600_000);
+    assert_eq!(bare.server.ask::<String>(&["GET", "b"]), "a string");
 }
 
 #[test]
-fn poll_answers_as_documented() {
-    let told = "the positions (from 1) of the locks that are free, or where something is wrong";
-    assert_eq!(documented_answers("poll_many"), [told], "tried below");
+fn poll_replies_as_documented() {
+    let documented = ["the positions (from 1) of the locks that are free or cannot be read"];
+    assert_eq!(documented_replies("poll_many"), documented, "tried below");
     let mut bare = Bare::start();
     assert_eq!(poll(&mut bare, &["a", "b"]), [1, 2]);
     assert_eq!(poll(&mut bare, &[]), Vec::<usize>::new());
@@ -430,9 +464,9 @@ fn poll_answers_as_documented() {
 }
 
 #[test]
-fn force_answers_as_documented() {
-    let answers = ["-1 it was free", "else how many subscribers were told"];
-    assert_eq!(documented_answers("plain_force_unlock"), answers, "each is tried below");
+fn force_unlock_replies_as_documented() {
+    let documented = ["-1 the lock was free", RECEIVED];
+    assert_eq!(documented_replies("plain_force_unlock"), documented, "each is tried below");
     let mut bare = Bare::start();
     let args = [CHANNEL, "0"];
 
@@ -440,23 +474,23 @@ fn force_answers_as_documented() {
     assert_eq!(bare.call("plain_force_unlock", &[LOCK], &args), -1);
     assert_eq!(bare.server.calls("publish"), 0);
 
-    // Held, by whomever; heard by nobody.
+    // Held by any owner, without a subscriber.
     hold(&bare.server, LOCK, OTHER, "60000");
     assert_eq!(bare.call("plain_force_unlock", &[LOCK], &args), 0);
     assert_eq!(bare.server.keys(), Vec::<String>::new());
 
-    // Held without an end, and by two fields, as a foreign client may do; heard by one.
-    let mut ear = Ear::on(&bare.server, CHANNEL);
+    // Held without expiry and by two fields, as a foreign client may do, with one subscriber.
+    let mut listener = Listener::on(&bare.server, CHANNEL);
     bare.server.ask::<()>(&["HSET", LOCK, MINE, "1", OTHER, "3"]);
     assert_eq!(bare.call("plain_force_unlock", &[LOCK], &args), 1);
     assert_eq!(bare.server.keys(), Vec::<String>::new());
-    assert_eq!(ear.hear(), (CHANNEL.to_owned(), "0".to_owned()));
+    assert_eq!(listener.next_message(), (CHANNEL.to_owned(), "0".to_owned()));
 
-    bare.is_refused_for_a_text("plain_force_unlock", &args);
+    bare.is_refused_for_a_string("plain_force_unlock", &args);
 }
 
 #[test]
-fn join_answers_as_documented() {
+fn call_many_replies_as_documented() {
     let mut bare = Bare::start();
     bare.server.ask::<()>(&["SET", "text", "no lock"]);
     hold(&bare.server, "held", OTHER, "60000");
@@ -465,21 +499,21 @@ fn join_answers_as_documented() {
     let freeing = [MINE, CHANNEL, "0"];
     let waiting = ["60000", MINE, "wake", CHANNEL];
     let args = [&taking[..], &waiting, &taking, &freeing, &taking, &freeing, &freeing].concat();
-    let mut ear = Ear::on(&bare.server, "wake");
+    let mut listener = Listener::on(&bare.server, "wake");
     let args = [&["a2a4a2r3a2r3r3"][..], &args].concat();
-    let answers = bare.try_call::<Vec<Option<i64>>>("call_many", &keys, &args);
-    let answers = answers.expect("no call that fails makes it fail");
-    let left = answers[1].expect("held by another");
-    assert!((1..=60_000).contains(&left), "{left}");
-    let wanted = [Some(-2), Some(left), None, Some(0), Some(-2), Some(-1), None];
-    assert_eq!(answers, wanted);
-    assert_eq!(ear.hear(), ("wake".to_owned(), CHANNEL.to_owned()));
+    let replies = bare.try_call::<Vec<Option<i64>>>("call_many", &keys, &args);
+    let replies = replies.expect("a failed call does not fail the others");
+    let ttl = replies[1].expect("held by another owner");
+    assert!((1..=60_000).contains(&ttl), "{ttl}");
+    let expected = [Some(-2), Some(ttl), None, Some(0), Some(-2), Some(-1), None];
+    assert_eq!(replies, expected);
+    assert_eq!(listener.next_message(), ("wake".to_owned(), CHANNEL.to_owned()));
     assert_eq!(bare.server.keys(), ["b", "held", "text"]);
 }
 
-/// A user who may touch the keys in KEYS and no other key can run every script.
+/// A user that may access the keys in KEYS and no other key can run the scripts.
 #[test]
-fn scripts_touch_no_key_beside_those_in_keys() {
+fn plain_scripts_access_only_the_keys_in_keys() {
     let bare = Bare::start();
     let rule = ["~a", "~b", "&*", "+@all"];
     bare.server.ask::<()>(&[&["ACL", "SETUSER", "narrow", "on", ">secret"], &rule[..]].concat());
@@ -501,7 +535,8 @@ fn scripts_touch_no_key_beside_those_in_keys() {
 // ---------------------------------------------------------------------------------
 // Through the library.
 
-/// A client whose leases are short, though not for a slow machine, and which counts its renewals.
+/// Returns a client with short leases, and the count of its renewals. The leases are long enough
+/// for a slow machine.
 fn renewing(server: &Server) -> (Client, Arc<AtomicUsize>) {
     let renewals = Renewals::default();
     let count = Arc::clone(&renewals.0);
@@ -523,11 +558,11 @@ impl Events for Renewals {
     }
 }
 
-/// Blocks until so many more leases were renewed.
+/// Blocks until this many more leases are renewed.
 #[track_caller]
 fn await_renewals(count: &AtomicUsize, more: usize) {
-    let wanted = count.load(Ordering::SeqCst) + more;
-    eventually("leases are renewed", || count.load(Ordering::SeqCst) >= wanted);
+    let target = count.load(Ordering::SeqCst) + more;
+    eventually("leases are renewed", || count.load(Ordering::SeqCst) >= target);
 }
 
 fn is_known(server: &Server, script: &str) -> bool {
@@ -542,7 +577,7 @@ fn every_script_is_loaded_again_after_a_flush() {
     let lock = client.lock(LOCK);
     let flush = || server.ask::<()>(&["SCRIPT", "FLUSH"]);
 
-    let guard = lock.lock().expect("a server that knows no script");
+    let guard = lock.lock().expect("the client loads the script");
     assert!(is_known(&server, "plain_acquire"));
 
     flush();
@@ -557,44 +592,43 @@ fn every_script_is_loaded_again_after_a_flush() {
     guard.unlock().expect("released after a flush");
     assert!(is_known(&server, "plain_release") && !is_known(&server, "plain_acquire"));
 
-    drop(lock.try_lock().expect("asked after a flush").expect("the lock is free"));
+    drop(lock.try_lock().expect("acquired after a flush").expect("the lock is free"));
     eventually("the dropped lock is free", || server.keys().is_empty());
     lock.lock().expect("the lock is free").detach();
     flush();
-    assert!(lock.force_unlock().expect("forced after a flush"));
+    assert!(lock.force_unlock().expect("freed after a flush"));
     assert!(is_known(&server, "plain_force_unlock"));
     assert_eq!(server.calls("eval"), 0, "scripts are called by their digests");
 }
 
-/// What a thread asks after it has dropped a guard goes behind the release, also where
-/// that has to be sent a second time.
+/// An attempt after the drop of a guard runs after the release, also if the release has to be sent
+/// a second time.
 #[test]
-fn a_release_whose_script_was_unknown_still_comes_first() {
+fn a_release_whose_script_is_unknown_still_precedes_the_next_attempt() {
     let server = Server::start();
     let client = builder(&server).build().expect("the server is there");
     let lock = client.lock(LOCK);
     let acquire = script("plain_acquire").text;
     let mut guard = lock.lock().expect("the lock is free");
-    // The question overtakes only where both go out in one write.
+    // The attempt could overtake only if both are written together.
     for round in 0..200 {
         server.ask::<()>(&["SCRIPT", "FLUSH"]);
         server.ask::<String>(&["SCRIPT", "LOAD", &acquire]);
         drop(guard);
         let again = lock.try_lock().expect("the server answers");
-        guard = again.unwrap_or_else(|| panic!("in round {round} it was refused by its own hold"));
+        guard = again.unwrap_or_else(|| panic!("refused by its own hold in round {round}"));
     }
 }
 
-/// Many threads, each with a lock of its own, and two whose attempts fail. Whatever goes
-/// to the server in one command, everybody gets an answer of his own. Says how many
-/// locks were taken.
-fn crowd(client: &Client, fails: impl Fn() + Sync) -> usize {
+/// Takes and releases locks on many threads, each with its own lock, while two more threads make
+/// attempts that fail. Returns the number of acquired locks.
+fn take_many(client: &Client, fails: impl Fn() + Sync) -> usize {
     const THREADS: usize = 32;
     const PAIRS: usize = 200;
     let take = |number: usize| {
         let lock = client.lock(format!("lock:{number}"));
         for _ in 0..PAIRS {
-            drop(lock.lock().expect("nobody else wants it"));
+            drop(lock.lock().expect("no other thread uses this lock"));
         }
     };
     let fail = || (0..PAIRS).for_each(|_| fails());
@@ -606,41 +640,40 @@ fn crowd(client: &Client, fails: impl Fn() + Sync) -> usize {
 }
 
 #[test]
-fn calls_that_are_joined_get_their_own_answers() {
+fn each_joined_call_gets_its_own_reply() {
     let server = Server::start();
     let client = builder(&server).pool_size(1).build().expect("the server is there");
-    server.ask::<()>(&["SET", "no lock", "but a text"]);
-    let taken = crowd(&client, || {
-        let error = client.lock("no lock").lock().expect_err("it is a text");
+    server.ask::<()>(&["SET", "no lock", "but a string"]);
+    let taken = take_many(&client, || {
+        let error = client.lock("no lock").lock().expect_err("a string is no lock");
         assert!(error.is_server() && error.to_string().contains("WRONGTYPE"), "{error}");
     });
     eventually("all locks are free", || server.keys() == ["no lock"]);
     let stats = server.commandstats();
     assert_eq!(stats["hset"], taken as u64, "every lock was taken once");
     let calls = stats["evalsha"];
-    assert!(calls < 2 * taken as u64, "{calls} calls for {taken} locks: none was joined");
+    assert!(calls < 2 * taken as u64, "{calls} calls for {taken} locks: no calls were joined");
 }
 
-/// A name that is forbidden spoils nothing for the others, also where the server refuses
-/// all that was joined with it.
+/// A forbidden name fails only its own caller, although the server refuses the whole joined call.
 #[test]
-fn calls_that_are_joined_with_a_forbidden_one_are_made_by_themselves() {
+fn calls_that_are_joined_with_a_forbidden_one_are_repeated_alone() {
     let server = Server::start();
     let rule = ["ACL", "SETUSER", "narrow", "on", ">secret", "~lock:*", "&*", "+@all"];
     server.ask::<()>(&rule);
     let url = server.login_url("narrow", "secret");
     let client = Client::builder().single(url).pool_size(1).build().expect("it may log in");
-    let taken = crowd(&client, || {
-        let error = client.lock("forbidden").lock().expect_err("it is forbidden");
+    let taken = take_many(&client, || {
+        let error = client.lock("forbidden").lock().expect_err("the user may not access this key");
         assert!(error.is_server() && error.to_string().contains("NOPERM"), "{error}");
     });
     eventually("all locks are free", || server.keys().is_empty());
     assert_eq!(server.commandstats()["hset"], taken as u64, "every lock was taken once");
 }
 
-/// A server that does not let scripts be loaded that it does not know.
+/// A user that may not load scripts, on a server that does not know the joined script.
 #[test]
-fn where_calls_cannot_be_joined_they_are_made_by_themselves() {
+fn calls_are_sent_alone_if_the_joined_script_cannot_be_loaded() {
     let server = Server::start();
     for name in ["plain_acquire", "plain_release"] {
         server.ask::<String>(&["SCRIPT", "LOAD", &script(name).text]);
@@ -649,17 +682,17 @@ fn where_calls_cannot_be_joined_they_are_made_by_themselves() {
     server.ask::<()>(&rule);
     let url = server.login_url("narrow", "secret");
     let client = Client::builder().single(url).pool_size(1).build().expect("it may log in");
-    let taken = crowd(&client, || ());
+    let taken = take_many(&client, || ());
     eventually("all locks are free", || server.keys().is_empty());
     let stats = server.commandstats();
-    // Only what went unknown to be joined once was sent twice.
+    // Only the calls of the first joined attempts are sent twice.
     let most = 2 * taken as u64 + 64;
     assert!(stats["evalsha"] <= most, "{} calls for {taken} locks", stats["evalsha"]);
 }
 
-/// What the pair costs the server, as DESIGN says: idea 4.
+/// The cost of a lock and an unlock on the server.
 #[test]
-fn a_pair_is_seven_commands() {
+fn a_lock_and_an_unlock_take_seven_commands() {
     const PAIRS: u64 = 20;
     let server = Server::start();
     let client = builder(&server).build().expect("the server is there");
@@ -670,11 +703,11 @@ fn a_pair_is_seven_commands() {
     server.reset_stats();
     (0..PAIRS).for_each(|_| pair());
     let mut stats = server.commandstats();
-    // The harness's own. Redis before 7 counts no subcommands.
+    // The commands of the harness. Redis before 7 counts no subcommands.
     for own in ["info", "config|resetstat", "config", "client|setname", "client"] {
         stats.remove(own);
     }
-    let wanted = [
+    let expected = [
         ("evalsha", 2 * PAIRS),
         ("pttl", PAIRS),
         ("hset", PAIRS),
@@ -682,16 +715,16 @@ fn a_pair_is_seven_commands() {
         ("hdel", PAIRS),
         ("publish", PAIRS),
     ];
-    let wanted = wanted.map(|(command, calls)| (command.to_owned(), calls));
-    assert_eq!(BTreeMap::from_iter(stats), BTreeMap::from(wanted));
+    let expected = expected.map(|(command, calls)| (command.to_owned(), calls));
+    assert_eq!(BTreeMap::from_iter(stats), BTreeMap::from(expected));
 }
 
 // ---------------------------------------------------------------------------------
 // A full Redis.
 
-/// What keeps or frees a lock must not call anything that a full Redis refuses.
+/// Releases and renewals must not begin with a command that a full Redis refuses.
 #[test]
-fn only_acquire_calls_commands_that_grow_memory() {
+fn only_acquire_scripts_begin_with_commands_that_grow_memory() {
     let server = Server::start();
     let has = |command: &str, flag: &str| {
         let info: Vec<Vec<Value>> = server.ask(&["COMMAND", "INFO", command]);
@@ -699,24 +732,24 @@ fn only_acquire_calls_commands_that_grow_memory() {
         flags.contains(&flag.to_owned())
     };
     let (grows, writes) = (|it: &str| has(it, "denyoom"), |it: &str| has(it, "write"));
-    assert!(grows("hset") && !grows("hdel"), "the server tells them apart");
-    for Script { name, .. } in scripts() {
-        let (_, code) = head_and_code(&whole(&name));
+    assert!(grows("hset") && !grows("hdel"), "the server distinguishes the two");
+    for Script { name, text } in scripts() {
+        let code = code_of(&text);
         let called = code.split("call('").skip(1).filter_map(|rest| rest.split('\'').next());
         let called: Vec<&str> = called.collect();
         assert!(!called.is_empty(), "lua/{name}.lua calls nothing");
-        // Behind a command that writes and does not grow, a full server takes any.
+        // After a write that does not grow memory, a full server accepts every command.
         let frees = |command: &&str| writes(command) && !grows(command);
         let first = called.iter().take_while(|command| !frees(command));
         let growing: Vec<&&str> = first.filter(|command| grows(command)).collect();
-        // What is joined fails each for itself: an acquire keeps no release from being made.
+        // In a joined call an acquire that fails does not prevent a release.
         let may_grow = name.ends_with("_acquire") || name == "call_many";
         assert!(growing.is_empty() || may_grow, "lua/{name}.lua calls {growing:?} first");
     }
 }
 
-/// Fills the server with data far beyond its limit, so that what connections come and
-/// go changes nothing, and proves it.
+/// Fills the server far beyond its memory limit, so that connections that open and close change
+/// nothing, and checks that it is full.
 fn fill(server: &Server) {
     let data = "x".repeat(8 << 20);
     server.ask::<()>(&["SET", "data", &data]);
@@ -732,7 +765,7 @@ fn a_full_server_still_renews_extends_and_frees() {
     let server = Server::start();
     let (client, renewals) = renewing(&server);
     let [renewed, extended, dropped, forced] = ["renewed", "extended", "dropped", "forced"]
-        .map(|name| client.lock(name).lock().expect("there is room yet"));
+        .map(|name| client.lock(name).lock().expect("there is still room"));
     fill(&server);
     server.ask::<()>(&["SCRIPT", "FLUSH"]);
 
@@ -740,11 +773,11 @@ fn a_full_server_still_renews_extends_and_frees() {
     for guard in [&renewed, &extended, &dropped, &forced] {
         guard.check().expect("renewed on a full server");
     }
-    assert_left(&server, "renewed", 1..=1500);
+    assert_ttl(&server, "renewed", 1..=1500);
 
     extended.extend(Duration::from_secs(60)).expect("extended on a full server");
-    assert_left(&server, "extended", 30_000..=60_000);
-    let nested = client.lock("renewed").lock().expect("no round trip, no memory");
+    assert_ttl(&server, "extended", 30_000..=60_000);
+    let nested = client.lock("renewed").lock().expect("re-entry takes no round trip and no memory");
     nested.unlock().expect("nested");
 
     server.ask::<()>(&["SCRIPT", "FLUSH"]);
@@ -752,25 +785,25 @@ fn a_full_server_still_renews_extends_and_frees() {
     extended.unlock().expect("released on a full server");
     drop(dropped);
     assert!(client.lock("forced").force_unlock().expect("forced on a full server"));
-    eventually("only the data is left", || server.keys() == ["data"]);
-    assert!(forced.check().expect_err("taken away").is_lost());
+    eventually("only the data remains", || server.keys() == ["data"]);
+    assert!(forced.check().expect_err("the lock was freed by force").is_lost());
 }
 
-/// Ends the wait of a thread when a test fails: or its scope would wait with it.
-struct Cancelling(CancelToken);
+/// Ends the wait of a thread when a test fails, since its scope would wait for the thread.
+struct CancelOnDrop(CancelToken);
 
-impl Drop for Cancelling {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.cancel();
     }
 }
 
 #[test]
-fn a_full_server_gives_no_lock_and_says_why() {
+fn a_full_server_grants_no_lock_and_the_error_says_why() {
     let server = Server::start();
     let holder = builder(&server).build().expect("the server is there");
     let client = builder(&server).build().expect("the server is there");
-    let held = holder.lock("held").lock().expect("there is room yet");
+    let held = holder.lock("held").lock().expect("there is still room");
     fill(&server);
 
     let lock = client.lock("free");
@@ -785,17 +818,17 @@ fn a_full_server_gives_no_lock_and_says_why() {
         assert!(error.is_server(), "{error:?}");
         let text = error.to_string();
         assert!(text.contains("OOM") && text.contains("maxmemory"), "{text}");
-        assert!(text.contains("make room"), "it says what to do: {text}");
+        assert!(text.contains("make room"), "the error says what to do: {text}");
     }
 
-    // What is held is said as ever, and who waited for it is told when it is free.
+    // A refusal is reported as usual, and a waiter gets the error once the lock is free.
     assert!(client.lock("held").try_lock().expect("a refusal takes no memory").is_none());
-    assert!(client.lock("held").is_locked().expect("a look takes no memory"));
+    assert!(client.lock("held").is_locked().expect("a query takes no memory"));
     std::thread::scope(|scope| {
-        let token = Cancelling(CancelToken::new());
+        let token = CancelOnDrop(CancelToken::new());
         let lock = client.lock("held").with_cancel(&token.0);
         let waiter = scope.spawn(move || lock.lock().map(drop));
-        eventually("somebody waits", || server.numsub("redisson_lock__channel:{held}") == 1);
+        eventually("a caller waits", || server.numsub("redisson_lock__channel:{held}") == 1);
         held.unlock().expect("released on a full server");
         eventually("the wait ends", || waiter.is_finished());
         let error = waiter.join().expect("no panic").expect_err("a lock takes memory");
@@ -804,5 +837,5 @@ fn a_full_server_gives_no_lock_and_says_why() {
 
     server.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     lock.lock().and_then(leasehold::Guard::unlock).expect("there is room again");
-    eventually("only the data is left", || server.keys() == ["data"]);
+    eventually("only the data remains", || server.keys() == ["data"]);
 }

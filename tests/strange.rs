@@ -4,6 +4,7 @@
 //! Real servers give them where they can; a fake one, which otherwise behaves, gives
 //! the rest.
 
+mod bare;
 mod support;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -267,17 +268,11 @@ impl Play {
     }
 }
 
-/// The name of the script that is called, or else of the command.
+/// Returns the name of the called script, or of the command if it calls no script.
 fn what(request: &[String]) -> String {
-    let table = include_str!("../src/command/script.rs");
-    let command = request[0].to_uppercase();
-    match command.as_str() {
-        "EVALSHA" => {
-            let (before, _) = table.split_once(&request[1]).expect("a digest of the table");
-            let (_, names) = before.rsplit_once("script!(").expect("the table's form");
-            names.split('"').nth(1).expect("a name").to_owned()
-        }
-        _ => command,
+    match request[0].to_uppercase().as_str() {
+        "EVALSHA" => bare::name_of(&request[1]),
+        command => command.to_owned(),
     }
 }
 

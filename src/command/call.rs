@@ -1,4 +1,10 @@
-//! Packed commands: calls of scripts and plain commands, as they go over the wire.
+//! Packed commands, as they are written to a connection.
+//!
+//! A [`Call`] is one command in Redis' protocol, with the facts that decide how the pool may send
+//! it: whether a second copy is harmless, how long a late copy would have an effect, and whether
+//! it can be *joined*: calls of scripts with one key that are written together become one call of
+//! `lua/call_many.lua`. The packed bytes stay as they are, and the positions of the parts that a
+//! joined call copies are kept beside them.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,180 +12,201 @@ use std::time::Duration;
 
 use crate::command::script::{self, Script};
 
-/// Makes sure that late copies are prevented, where that is possible. There is nothing
-/// that could be done about their effects.
-const NOT_LATE: Duration = Duration::from_millis(1);
+/// The effect that [`Call::once`] assumes at least, so that late copies are prevented.
+///
+/// The span is short, because nothing can be done about a copy that runs all the same.
+const MIN_LATE_EFFECT: Duration = Duration::from_millis(1);
 
-/// One command as it goes over the wire.
+/// The packed name and the packed length of the digest, which precede the digest of a script call.
+const EVALSHA: &[u8] = b"$7\r\nEVALSHA\r\n$40\r\n";
+
+/// The length of a digest.
+const DIGEST: usize = 40;
+
+/// A packed command.
 pub(crate) struct Call {
-    /// The packed command.
     pub(crate) bytes: Vec<u8>,
-    /// The script that it calls, which the server may not know yet.
+    /// The script that the command calls. The server may not know it yet.
     pub(crate) script: Option<&'static Script>,
-    /// How it can be joined with others, if it can be.
-    part: Option<Part>,
-    /// Where the name of its first key stands, if it has one.
+    /// What a joined call copies, if this one can be joined.
+    joinable: Option<Joinable>,
+    /// The position of the first key, if the command has a key.
     key: Option<Range<usize>>,
-    /// How long its effect would last if it ran once more, after everything else.
+    /// The span for which a late copy of the command would have an effect.
     pub(crate) lasting: Duration,
-    /// A second copy would do more than the first: it must not be sent again if the
-    /// first may have run.
+    /// Whether a second copy would do more than the first. Such a command is not sent again if the
+    /// first copy may have run.
     pub(crate) once: bool,
-    /// Its answer is good only if enough replicas have what it wrote, where the client was
-    /// told to see to that.
+    /// Whether replicas have to acknowledge the write, if the client is configured to wait for
+    /// them.
     pub(crate) replicated: bool,
 }
 
-/// Where the parts of a call stand that can be joined with others: one key, few
-/// arguments.
+/// The parts of a packed script call that a joined call copies.
 #[derive(Clone, Copy, Debug)]
-struct Part {
-    mark: u8,
+struct Joinable {
+    code: u8,
+    /// The start of the packed key, which ends where the arguments start.
     key: usize,
+    /// The start of the packed arguments, which end with the call.
     args: usize,
-    count: usize,
+    arg_count: usize,
 }
 
 impl fmt::Debug for Call {
+    /// Leaves out the bytes, which may contain a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.script.map(|script| script.name);
-        // Not the bytes: there may be a password in them.
         f.debug_struct("Call").field("script", &name).field("length", &self.bytes.len()).finish()
     }
 }
 
 impl Call {
-    /// A call of `script` with its keys and arguments.
+    /// Returns a call of `script` with its keys and arguments.
     pub(crate) fn script<'a>(
         script: &'static Script,
         keys: impl IntoIterator<Item = &'a [u8]> + Clone,
         args: impl IntoIterator<Item = &'a [u8]> + Clone,
     ) -> Call {
-        let count = keys.clone().into_iter().count();
-        let parts = count + args.clone().into_iter().count();
-        let mut bytes = Vec::with_capacity(128 + 48 * parts);
-        open_script(&mut bytes, script, count, parts - count);
-        let key = bytes.len();
-        let first = keys.clone().into_iter().next().map(<[u8]>::len);
-        keys.into_iter().for_each(|value| part(&mut bytes, value));
-        let first = first.map(|length| content(key, length));
-        let rest = bytes.len();
-        args.into_iter().for_each(|value| part(&mut bytes, value));
-        let mark = script.mark.filter(|_| count == 1);
-        let part = mark.map(|mark| Part { mark, key, args: rest, count: parts - count });
-        Call { script: Some(script), part, key: first, ..Call::of(bytes) }
+        let key_count = keys.clone().into_iter().count();
+        let arg_count = args.clone().into_iter().count();
+        let mut bytes = Vec::with_capacity(128 + 48 * (key_count + arg_count));
+        begin_script(&mut bytes, script, key_count, arg_count);
+        let keys_at = bytes.len();
+        let first_length = keys.clone().into_iter().next().map(<[u8]>::len);
+        keys.into_iter().for_each(|key| push_part(&mut bytes, key));
+        let args_at = bytes.len();
+        args.into_iter().for_each(|arg| push_part(&mut bytes, arg));
+        let join_code = script.join_code.filter(|_| key_count == 1);
+        Call {
+            script: Some(script),
+            joinable: join_code.map(|code| Joinable {
+                code,
+                key: keys_at,
+                args: args_at,
+                arg_count,
+            }),
+            key: first_length.map(|length| content(keys_at, length)),
+            ..Call::new(bytes)
+        }
     }
 
-    /// A plain command.
+    /// Returns a plain command without a key.
     pub(crate) fn command(parts: &[&[u8]]) -> Call {
         let mut bytes = Vec::with_capacity(64);
-        open(&mut bytes, parts.len());
-        parts.iter().for_each(|value| part(&mut bytes, value));
-        Call::of(bytes)
+        begin(&mut bytes, parts.len());
+        parts.iter().for_each(|value| push_part(&mut bytes, value));
+        Call::new(bytes)
     }
 
-    fn of(bytes: Vec<u8>) -> Call {
-        let (lasting, once, replicated) = (Duration::ZERO, false, false);
-        Call { bytes, script: None, part: None, key: None, lasting, once, replicated }
-    }
-
-    /// A plain command whose first argument is a key, or the channel of a shard.
+    /// Returns a plain command whose first argument is a key, or the channel of a shard.
     pub(crate) fn on_key(name: &[u8], key: &[u8], rest: &[&[u8]]) -> Call {
         let call = Call::command(&[&[name, key], rest].concat());
-        let before = Call::command(&[name]).bytes.len() - 1 + digits(2 + rest.len());
-        Call { key: Some(content(before, key.len())), ..call }
+        // A lone name is packed with a count of one digit.
+        let key_at = Call::command(&[name]).bytes.len() - 1 + digit_count(2 + rest.len());
+        Call { key: Some(content(key_at, key.len())), ..call }
     }
 
-    /// Its first key, if it has one.
-    pub(crate) fn key(&self) -> Option<&[u8]> {
-        self.bytes.get(self.key.clone()?)
-    }
-
-    /// The same, but its messages go to shards.
-    pub(crate) fn for_shards(mut self) -> Call {
-        if let Some(script) = self.script
-            && let Some(sharded) = script.sharded
-            && let Some(at) =
-                self.bytes.windows(40).position(|text| text == script.digest.as_bytes())
-        {
-            self.bytes[at..at + 40].copy_from_slice(sharded.digest.as_bytes());
-            self.script = Some(sharded);
-        }
-        self
-    }
-
-    /// Whether it can be joined with others.
-    pub(crate) fn joins(&self) -> bool {
-        self.part.is_some() && !self.once
-    }
-
-    /// Packs one command behind `bytes` that makes those calls, all of which can be joined.
-    pub(crate) fn join<'a>(calls: impl Iterator<Item = &'a Call> + Clone, bytes: &mut Vec<u8>) {
-        let parts = calls.filter_map(|call| call.part.as_ref().map(|part| (part, &*call.bytes)));
-        let count = parts.clone().count();
-        let args: usize = parts.clone().map(|(part, _)| part.count).sum();
-        open_script(bytes, &script::CALL_MANY, count, 1 + args);
-        parts.clone().for_each(|(part, text)| bytes.extend_from_slice(&text[part.key..part.args]));
-        open_part(bytes, 2 * count);
-        parts.clone().for_each(|(part, _)| bytes.extend([part.mark, b'0' + part.count as u8]));
-        bytes.extend_from_slice(b"\r\n");
-        parts.for_each(|(part, text)| bytes.extend_from_slice(&text[part.args..]));
-    }
-
-    /// What makes `script` known to the server.
+    /// Returns the `SCRIPT LOAD` of a script.
     pub(crate) fn load(script: &Script) -> Call {
         Call::command(&[b"SCRIPT", b"LOAD", script.source().as_bytes()])
     }
 
-    /// Says that the call takes something for so long.
+    fn new(bytes: Vec<u8>) -> Call {
+        let (lasting, once, replicated) = (Duration::ZERO, false, false);
+        Call { bytes, script: None, joinable: None, key: None, lasting, once, replicated }
+    }
+
+    /// Returns the first key, if the command has a key.
+    pub(crate) fn key(&self) -> Option<&[u8]> {
+        self.bytes.get(self.key.clone()?)
+    }
+
+    /// Has the script announce a release to the shards of a cluster.
+    ///
+    /// A script that announces nothing stays as it is. The result cannot be joined.
+    pub(crate) fn for_shards(mut self) -> Call {
+        if let Some(sharded) = self.script.and_then(Script::sharded) {
+            let count_ends = self.bytes.iter().position(|byte| *byte == b'\n');
+            let digest = count_ends.map_or(0, |end| end + 1) + EVALSHA.len();
+            self.bytes[digest..digest + DIGEST].copy_from_slice(sharded.digest().as_bytes());
+            self.script = Some(sharded);
+            self.joinable = None;
+        }
+        self
+    }
+
+    /// Sets the span for which a late copy would have an effect: the lease that it takes.
     pub(crate) fn lasting(self, lease: Duration) -> Call {
         Call { lasting: lease, ..self }
     }
 
-    /// Says that replicas have to acknowledge it, where the client was told so.
+    /// Requires acknowledgements of replicas, if the client is configured to wait for them.
     pub(crate) fn replicated(self) -> Call {
         Call { replicated: true, ..self }
     }
 
-    /// Says that no second copy may be sent, nor a late one run.
+    /// Forbids a second copy, and has late copies prevented where that is possible.
     pub(crate) fn once(self) -> Call {
-        Call { once: true, lasting: self.lasting.max(NOT_LATE), ..self }
+        Call { once: true, lasting: self.lasting.max(MIN_LATE_EFFECT), ..self }
+    }
+
+    /// Returns whether the call can be joined with others.
+    pub(crate) fn joins(&self) -> bool {
+        self.joinable.is_some() && !self.once
+    }
+
+    /// Appends one command to `bytes` that runs `calls`, all of which can be joined.
+    pub(crate) fn join<'a>(calls: impl Iterator<Item = &'a Call> + Clone, bytes: &mut Vec<u8>) {
+        let parts = calls.filter_map(|call| call.joinable.as_ref().map(|it| (it, &*call.bytes)));
+        let call_count = parts.clone().count();
+        let arg_count: usize = parts.clone().map(|(it, _)| it.arg_count).sum();
+        begin_script(bytes, &script::CALL_MANY, call_count, 1 + arg_count);
+        parts.clone().for_each(|(it, call)| bytes.extend_from_slice(&call[it.key..it.args]));
+        begin_part(bytes, 2 * call_count);
+        parts.clone().for_each(|(it, _)| bytes.extend([it.code, b'0' + it.arg_count as u8]));
+        bytes.extend_from_slice(b"\r\n");
+        parts.for_each(|(it, call)| bytes.extend_from_slice(&call[it.args..]));
     }
 }
 
-fn open(bytes: &mut Vec<u8>, parts: usize) {
+/// Appends the head of a command with so many parts, its name included.
+fn begin(bytes: &mut Vec<u8>, part_count: usize) {
     bytes.push(b'*');
-    bytes.extend_from_slice(Digits::new(parts as u64).as_bytes());
+    bytes.extend_from_slice(Digits::new(part_count as u64).as_bytes());
     bytes.extend_from_slice(b"\r\n");
 }
 
-fn open_script(bytes: &mut Vec<u8>, script: &Script, keys: usize, args: usize) {
-    open(bytes, 3 + keys + args);
-    part(bytes, b"EVALSHA");
-    part(bytes, script.digest.as_bytes());
-    part(bytes, Digits::new(keys as u64).as_bytes());
+/// Appends a script call up to its keys.
+fn begin_script(bytes: &mut Vec<u8>, script: &Script, key_count: usize, arg_count: usize) {
+    begin(bytes, 3 + key_count + arg_count);
+    bytes.extend_from_slice(EVALSHA);
+    bytes.extend_from_slice(script.digest().as_bytes());
+    bytes.extend_from_slice(b"\r\n");
+    push_part(bytes, Digits::new(key_count as u64).as_bytes());
 }
 
-/// Where the content of a part stands that begins at `start` and has that length.
-fn content(start: usize, length: usize) -> Range<usize> {
-    let from = start + 1 + digits(length) + 2;
-    from..from + length
-}
-
-fn digits(number: usize) -> usize {
-    Digits::new(number as u64).as_bytes().len()
-}
-
-fn open_part(bytes: &mut Vec<u8>, length: usize) {
+/// Appends the head of a part with a content of `length` bytes.
+fn begin_part(bytes: &mut Vec<u8>, length: usize) {
     bytes.push(b'$');
     bytes.extend_from_slice(Digits::new(length as u64).as_bytes());
     bytes.extend_from_slice(b"\r\n");
 }
 
-fn part(bytes: &mut Vec<u8>, value: &[u8]) {
-    open_part(bytes, value.len());
+fn push_part(bytes: &mut Vec<u8>, value: &[u8]) {
+    begin_part(bytes, value.len());
     bytes.extend_from_slice(value);
     bytes.extend_from_slice(b"\r\n");
+}
+
+/// Returns the position of the content of a part that starts at `start`.
+fn content(start: usize, length: usize) -> Range<usize> {
+    let from = start + b"$".len() + digit_count(length) + b"\r\n".len();
+    from..from + length
+}
+
+fn digit_count(number: usize) -> usize {
+    Digits::new(number as u64).as_bytes().len()
 }
 
 /// A number in decimal, without an allocation.
@@ -208,11 +235,12 @@ impl Digits {
     }
 }
 
-/// One of the lines in which commands of a client go to the server. What stands in
-/// one line gets there in order; see `lane.rs`.
+/// Identifies one shared connection of a client.
+///
+/// Commands that are written to the same connection reach the server in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConnectionId {
-    /// The number of the server, where there are several.
+    /// The number of the node, zero outside a cluster.
     pub(crate) node: u32,
     pub(crate) connection: usize,
 }
@@ -226,7 +254,13 @@ impl ConnectionId {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::script::PLAIN_RELEASE;
+    use crate::command::script::{CALL_MANY, PLAIN_ACQUIRE, PLAIN_RELEASE};
+
+    const KEYS: [&[u8]; 1] = [b"k"];
+
+    fn text(bytes: &[u8]) -> &str {
+        std::str::from_utf8(bytes).expect("ASCII")
+    }
 
     #[test]
     fn digits_are_decimal() {
@@ -236,25 +270,60 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_packed_as_redis_reads_it() {
-        let keys: [&[u8]; 1] = [b"k"];
+    fn a_call_is_packed_in_the_protocol_of_redis() {
         let args: [&[u8]; 2] = [b"10", b""];
-        let call = Call::script(&PLAIN_RELEASE, keys, args);
-        let text = String::from_utf8(call.bytes.to_vec()).expect("ASCII");
-        let digest = PLAIN_RELEASE.digest;
-        let wanted = format!(
+        let call = Call::script(&PLAIN_RELEASE, KEYS, args);
+        let digest = PLAIN_RELEASE.digest();
+        let expected = format!(
             "*6\r\n$7\r\nEVALSHA\r\n$40\r\n{digest}\r\n$1\r\n1\r\n$1\r\nk\r\n$2\r\n10\r\n$0\r\n\r\n"
         );
-        assert_eq!(text, wanted);
+        assert_eq!(text(&call.bytes), expected);
         let ping = Call::command(&[b"PING"]);
         assert_eq!(*ping.bytes, *b"*1\r\n$4\r\nPING\r\n");
         assert_eq!((call.key(), ping.key()), (Some(&b"k"[..]), None));
+    }
+
+    #[test]
+    fn a_command_on_a_key_knows_its_key() {
         for key in [&b"k"[..], b"0123456789", &[b'k'; 1234]] {
-            let asked = Call::on_key(b"PTTL", key, &[]);
-            assert_eq!(*asked.bytes, *Call::command(&[b"PTTL", key]).bytes);
-            assert_eq!(asked.key(), Some(key));
+            let call = Call::on_key(b"PTTL", key, &[]);
+            assert_eq!(*call.bytes, *Call::command(&[b"PTTL", key]).bytes);
+            assert_eq!(call.key(), Some(key));
             let rest = [&b"1"[..]; 12];
             assert_eq!(Call::on_key(b"SPUBLISH", key, &rest).key(), Some(key));
         }
+    }
+
+    #[test]
+    fn a_release_can_be_announced_to_shards() {
+        let args: [&[u8]; 9] = [b"1"; 9];
+        // The count of parts has one digit, then two.
+        for args in [&args[..3], &args] {
+            let release = || Call::script(&PLAIN_RELEASE, KEYS, args.iter().copied());
+            let (plain, sharded) = (release(), release().for_shards());
+            let form = PLAIN_RELEASE.sharded().expect("it announces a release");
+            let expected = text(&plain.bytes).replace(PLAIN_RELEASE.digest(), form.digest());
+            assert_eq!(text(&sharded.bytes), expected);
+            assert_eq!(sharded.script.map(Script::digest), Some(form.digest()));
+            assert!(plain.joins() && !sharded.joins());
+        }
+        let acquire = Call::script(&PLAIN_ACQUIRE, KEYS, []).for_shards();
+        assert_eq!(acquire.script.map(Script::digest), Some(PLAIN_ACQUIRE.digest()));
+        assert!(Call::command(&[b"PING"]).for_shards().script.is_none());
+    }
+
+    #[test]
+    fn joined_calls_keep_their_keys_and_arguments_in_order() {
+        let other: [&[u8]; 1] = [b"kk"];
+        let (two, three): ([&[u8]; 2], [&[u8]; 3]) = ([b"10", b"me"], [b"me", b"c", b"0"]);
+        let calls =
+            [Call::script(&PLAIN_ACQUIRE, KEYS, two), Call::script(&PLAIN_RELEASE, other, three)];
+        assert!(calls.iter().all(Call::joins));
+        assert!(!Call::script(&PLAIN_ACQUIRE, KEYS, two).once().joins(), "it may fail and repeat");
+        let mut bytes = b"before".to_vec();
+        Call::join(calls.iter(), &mut bytes);
+        let args: [&[u8]; 6] = [b"a2r3", b"10", b"me", b"me", b"c", b"0"];
+        let expected = Call::script(&CALL_MANY, [KEYS[0], other[0]], args);
+        assert_eq!(text(&bytes), format!("before{}", text(&expected.bytes)));
     }
 }

@@ -1,8 +1,9 @@
-//! What is sent to Redis: scripts and packed commands, the names of keys and channels, the
-//! owner fields of locks.
+//! Everything that is sent to Redis and read from it: packed commands, scripts, replies, the names
+//! of keys and channels, and the owner fields of locks.
 //!
-//! Imports only `error` and `util`. Read [`script`] first (commands and replies), then [`owner`]
-//! and [`name`], which make the bytes that other clients read.
+//! Imports only `error` and `util`. Reading order: [`script`] (the table of Lua scripts), [`call`]
+//! (packed commands), [`reply`] (replies and pushed messages), then [`owner`] and [`name`], which
+//! define the bytes shared with other clients.
 
 pub(crate) mod call;
 pub(crate) mod name;

@@ -1,8 +1,8 @@
-//! Replies and messages of a server.
+//! Replies of a server, and the messages that it pushes to subscribers.
 
 use crate::error::{Error, ErrorKind, Refusal, Result};
 
-/// What a server answered to one command.
+/// A server's reply to one command, or a pushed message.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reply {
     Int(i64),
@@ -13,7 +13,7 @@ pub(crate) enum Reply {
     Refused(Refusal),
 }
 
-/// What a server says without having been asked.
+/// A message that a server sends without a request.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Push {
     Message { channel: Vec<u8>, payload: Vec<u8> },
@@ -23,6 +23,7 @@ pub(crate) enum Push {
 }
 
 impl Reply {
+    /// Returns the number of an integer reply. A refusal or any other shape is an error.
     pub(crate) fn into_int(self) -> Result<i64> {
         match self {
             Reply::Int(number) => Ok(number),
@@ -31,6 +32,7 @@ impl Reply {
         }
     }
 
+    /// Returns the numbers of a list of integers. A refusal or any other shape is an error.
     pub(crate) fn into_ints(self) -> Result<Vec<i64>> {
         match self {
             Reply::List(parts) => parts.into_iter().map(Reply::into_int).collect(),
@@ -39,7 +41,7 @@ impl Reply {
         }
     }
 
-    /// The value of that name, in a list of names and values.
+    /// Returns the value of `name` in a list of alternating names and values.
     pub(crate) fn field(&self, name: &str) -> Option<&Reply> {
         let Reply::List(parts) = self else { return None };
         parts.chunks_exact(2).find_map(|pair| match pair {
@@ -48,6 +50,7 @@ impl Reply {
         })
     }
 
+    /// Returns the bytes of a text reply.
     pub(crate) fn text(&self) -> Option<&[u8]> {
         match self {
             Reply::Text(text) => Some(text),
@@ -55,22 +58,23 @@ impl Reply {
         }
     }
 
+    /// Returns whether the reply is a refusal with this error code.
     pub(crate) fn is_refused(&self, code: &str) -> bool {
         matches!(self, Reply::Refused(refusal) if refusal.is(code))
     }
 }
 
-/// An answer of a shape that no server gives to our commands.
+/// Returns the error for a reply of a shape that its command never has.
 pub(crate) fn unexpected(reply: &Reply) -> Error {
     let shape = match reply {
-        Reply::Int(_) => "a number",
-        Reply::Text(_) => "a text",
-        Reply::Nil => "nothing",
-        Reply::List(_) => "a list",
-        Reply::Push(_) => "a message",
+        Reply::Int(_) => "an integer",
+        Reply::Text(_) => "a string",
+        Reply::Nil => "nil",
+        Reply::List(_) => "an array",
+        Reply::Push(_) => "a pushed message",
         Reply::Refused(_) => "an error",
     };
-    Error::new(ErrorKind::Server, format!("the server gave {shape} where it should not"))
+    Error::new(ErrorKind::Server, format!("unexpected reply from the server: {shape}"))
 }
 
 #[cfg(test)]
@@ -78,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replies_of_a_wrong_shape_are_errors_of_the_server() {
+    fn a_reply_of_the_wrong_shape_is_a_server_error() {
         assert_eq!(Reply::Int(3).into_int().ok(), Some(3));
         assert!(Reply::Nil.into_int().is_err_and(|e| e.is_server()));
         assert!(Reply::Int(3).into_ints().is_err_and(|e| e.is_server()));

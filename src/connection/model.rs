@@ -102,7 +102,7 @@ impl Server {
     /// Runs a command for somebody who is not modelled any further.
     pub(crate) fn execute(&self, call: &Call) -> Reply {
         let mut state = self.state.lock();
-        state.loaded.extend(call.script.map(|script| script.digest.into()));
+        state.loaded.extend(call.script.map(|script| script.digest().into()));
         let commands = parse(&call.bytes);
         let reply = commands.first().and_then(|command| state.answer(NOBODY, command));
         self.changed.notify_all();
@@ -222,14 +222,14 @@ impl State {
     }
 
     fn load(&mut self, source: &[u8]) -> Reply {
-        let digest = known(|script| script.source().as_bytes() == source).digest;
+        let digest = known(|script| script.source().as_bytes() == source).digest();
         self.loaded.insert(digest.into());
         Reply::Text(digest.into())
     }
 
     /// Calls that were joined.
     fn call_all(&mut self, digest: &[u8], count: &[u8], rest: &[&[u8]]) -> Reply {
-        assert_eq!(digest, script::CALL_MANY.digest.as_bytes(), "a script with many keys");
+        assert_eq!(digest, script::CALL_MANY.digest().as_bytes(), "a script with many keys");
         if !self.loaded.contains(digest) {
             return refused("NOSCRIPT");
         }
@@ -240,7 +240,8 @@ impl State {
         let one = |(lock, call): (&&[u8], &[u8])| {
             let (own, others) = args.split_at(usize::from(call[1] - b'0'));
             args = others;
-            match self.run_script(known(|script| script.mark == Some(call[0])).name, lock, own) {
+            match self.run_script(known(|script| script.join_code == Some(call[0])).name, lock, own)
+            {
                 Reply::Refused(_) => Reply::Nil,
                 reply => reply,
             }
@@ -251,7 +252,7 @@ impl State {
     }
 
     fn call(&mut self, digest: &[u8], lock: &[u8], args: &[&[u8]]) -> Reply {
-        let name = known(|script| script.digest.as_bytes() == digest).name;
+        let name = known(|script| script.digest().as_bytes() == digest).name;
         match self.loaded.contains(digest) {
             true => self.run_script(name, lock, args),
             false => refused("NOSCRIPT"),

@@ -98,7 +98,7 @@ impl CallJoiner {
 
     /// Stops joining if the server refused to load the script for it.
     pub(super) fn load_was_refused(&mut self, script: &Script) {
-        self.enabled &= script.digest != script::CALL_MANY.digest;
+        self.enabled &= script.digest() != script::CALL_MANY.digest();
     }
 }
 
@@ -188,8 +188,8 @@ mod tests {
         let unknown = Reply::Refused(Refusal::new("NOSCRIPT", ""));
         assert_eq!(joiner.split(2, unknown), [None, None]);
         assert!(joiner.enabled);
-        let script = joiner.take_missing_script().map(|script| script.digest);
-        assert_eq!(script, Some(script::CALL_MANY.digest));
+        let script = joiner.take_missing_script().map(|script| script.digest());
+        assert_eq!(script, Some(script::CALL_MANY.digest()));
         assert!(joiner.take_missing_script().is_none());
     }
 }

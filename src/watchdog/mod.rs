@@ -390,7 +390,7 @@ impl Watchdog {
     /// Asks for holds.
     fn renew(&self, mut due: Vec<Due>) {
         let kind = |due: &Due| {
-            (due.renewed, due.watched.renewal().digest, self.slot_of(&due.watched.local))
+            (due.renewed, due.watched.renewal().digest(), self.slot_of(&due.watched.local))
         };
         let question = |batch: &[Due]| self.question(batch);
         batches::ask(&self.router, &mut due, kind, question, |batch, outcome| {

@@ -1,30 +1,32 @@
-//! The scripts in `lua/`, called by themselves on a bare server.
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part of it")]
+//! Calls the scripts in `lua/` directly on a server, without the library.
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use redis::{Connection, FromRedisValue, RedisError, RedisResult, Value};
 
-use crate::support::Server;
+use crate::support::{Server, pttl};
 
-/// One file of `lua/`.
+/// A file of `lua/`.
 pub struct Script {
     pub name: String,
     pub text: String,
 }
 
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("lua")
+}
+
 pub fn scripts() -> Vec<Script> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
-    let entries = fs::read_dir(folder).expect("there is a folder lua/");
+    let entries = fs::read_dir(folder()).expect("there is a folder lua/");
     let mut scripts: Vec<_> = entries
-        .map(|entry| entry.expect("the folder can be listed").path())
-        .map(|path| {
-            let name = path.file_name().expect("a file has a name").to_string_lossy();
-            let name = name.strip_suffix(".lua").unwrap_or_else(|| panic!("lua/{name}?"));
-            let text = fs::read_to_string(&path).expect("a script is text");
-            Script { name: name.to_owned(), text }
+        .map(|entry| entry.expect("the folder can be listed").file_name())
+        .map(|file| {
+            let file = file.to_string_lossy();
+            script(file.strip_suffix(".lua").unwrap_or_else(|| panic!("lua/{file}?")))
         })
         .collect();
     scripts.sort_by(|a, b| a.name.cmp(&b.name));
@@ -33,76 +35,66 @@ pub fn scripts() -> Vec<Script> {
 }
 
 pub fn script(name: &str) -> Script {
-    let found = scripts().into_iter().find(|script| script.name == name);
-    found.unwrap_or_else(|| panic!("there is no lua/{name}.lua"))
+    let path = folder().join(format!("{name}.lua"));
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("lua/{name}.lua: {error}"));
+    Script { name: name.to_owned(), text }
 }
 
-/// What one tag of a header says.
-pub fn tagged<'a>(text: &'a str, tag: &str) -> &'a str {
-    let found = text.lines().find_map(|line| line.strip_prefix(&format!("-- {tag}: ")));
-    found.unwrap_or_else(|| panic!("no {tag} in {text}"))
+/// Returns the lines of a script's header. A line that begins with three spaces continues the line
+/// before it, and is joined to it.
+pub fn header(text: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines().take_while(|line| line.starts_with("--")) {
+        match (line.strip_prefix("--   "), lines.last_mut()) {
+            (Some(more), Some(last)) => last.extend([" ", more]),
+            _ => lines.push(line.to_owned()),
+        }
+    }
+    lines
 }
 
-/// Static item, script, digest.
-pub fn table() -> Vec<(String, String, String)> {
-    all_statics().into_iter().filter(|(item, ..)| !item.ends_with(SHARDED)).collect()
+/// Returns what one tag of a header documents.
+pub fn tagged(text: &str, tag: &str) -> String {
+    let tag = format!("-- {tag}: ");
+    let found = header(text).iter().find_map(|line| line.strip_prefix(&tag).map(str::to_owned));
+    found.unwrap_or_else(|| panic!("no {tag:?} in {text}"))
 }
 
-/// The same for the forms of scripts whose messages go to the shards of a cluster.
-pub fn sharded_table() -> Vec<(String, String, String)> {
-    all_statics().into_iter().filter(|(item, ..)| item.ends_with(SHARDED)).collect()
-}
-
-const SHARDED: &str = "_SHARDED";
-
-fn all_statics() -> Vec<(String, String, String)> {
+/// Returns the static items of the library's table of scripts, each with the name of its script.
+pub fn table() -> Vec<(String, String)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/command/script.rs");
     let source = fs::read_to_string(path).expect("src/command/script.rs is there");
-    let mut entries = Vec::new();
-    for (at, _) in source.match_indices("script!(") {
-        let before = source[..at].rsplit_once("static ").expect("script! makes a static").1;
-        let item = before.split(':').next().unwrap_or_default().trim().to_owned();
-        let inside = source[at..].split(')').next().unwrap_or_default();
-        let mut quoted = inside.split('"').skip(1).step_by(2).map(str::to_owned);
-        let mut next = || quoted.next().unwrap_or_else(|| panic!("two strings in {inside}"));
-        entries.push((item, next(), next()));
-    }
+    let lines = source.lines().filter_map(|line| line.split_once(": Script = script!(\""));
+    let entry = |(item, rest): (&str, &str)| {
+        let item = item.rsplit(' ').next().unwrap_or_default();
+        let name = rest.split('"').next().unwrap_or_default();
+        (item.to_owned(), name.to_owned())
+    };
+    let entries: Vec<(String, String)> = lines.map(entry).collect();
     assert!(!entries.is_empty(), "no script! in src/command/script.rs");
     entries
 }
 
-/// The digest by which the library calls a script.
+/// Returns the digest by which the library calls a script.
 pub fn digest(name: &str) -> String {
-    let found = table().into_iter().find(|(_, script, _)| script == name);
-    found.unwrap_or_else(|| panic!("{name} is not in src/command/script.rs")).2
+    sha1(&script(name).text)
 }
 
-/// What is loaded: before the text of `call_many` stand the scripts that it calls.
-pub fn whole(name: &str) -> String {
-    let text = script(name).text;
-    match name {
-        "call_many" => format!("local scripts = {{}}\n{}{text}", functions()),
-        _ => text,
-    }
+/// Returns the name of the script that has this digest.
+pub fn name_of(digest: &str) -> String {
+    static NAMES: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| {
+        scripts().into_iter().map(|script| (sha1(&script.text), script.name)).collect()
+    });
+    NAMES.get(digest).unwrap_or_else(|| panic!("no script has the digest {digest}")).clone()
 }
 
-pub fn functions() -> String {
-    let function = |(mark, name): (char, &str)| {
-        let text = script(name).text;
-        let (_, code) = text.split_once("\nlocal ").expect("a line that gives names");
-        let (binding, body) = code.split_once('\n').expect("more lines");
-        let (names, values) = binding.split_once(" = ").expect("a line that gives names");
-        // As parameters, the names mean the same only in this order.
-        let in_order = (1..).map(|number| format!("ARGV[{number}]"));
-        let in_order: Vec<String> = ["KEYS[1]".to_owned()]
-            .into_iter()
-            .chain(in_order)
-            .take(names.split(", ").count())
-            .collect();
-        assert_eq!(values, in_order.join(", "), "lua/{name}.lua");
-        format!("scripts[{}] = function({names})\n{body}end\n", u32::from(mark))
-    };
-    [('a', "plain_acquire"), ('r', "plain_release")].into_iter().map(function).collect()
+pub fn sha1(text: &str) -> String {
+    sha1_smol::Sha1::from(text).digest().to_string()
+}
+
+/// Returns the form of a script that announces a release to the shards of a cluster.
+pub fn sharded(text: &str) -> String {
+    text.replace("redis.call('publish', channel", "redis.call('spublish', channel")
 }
 
 pub const LOCK: &str = "the-lock";
@@ -110,8 +102,7 @@ pub const CHANNEL: &str = "redisson_lock__channel:{the-lock}";
 pub const MINE: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:1";
 pub const OTHER: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:2";
 
-/// A server that knows the scripts, and a connection on which they are called by the
-/// digests of `src/command/script.rs`.
+/// A server that knows all scripts, and the connection on which a test calls them by digest.
 pub struct Bare {
     pub server: Server,
     pub connection: Connection,
@@ -120,17 +111,17 @@ pub struct Bare {
 impl Bare {
     pub fn start() -> Bare {
         let server = Server::start();
-        for Script { name, .. } in scripts() {
-            server.ask::<String>(&["SCRIPT", "LOAD", &whole(&name)]);
+        for Script { text, .. } in scripts() {
+            server.ask::<String>(&["SCRIPT", "LOAD", &text]);
         }
         let connection = server.connection();
         Bare { server, connection }
     }
 
-    /// Runs one command on the connection of the scripts.
+    /// Runs one command on the connection of the script calls.
     pub fn ask<T: FromRedisValue>(&mut self, words: &[&str]) -> T {
-        let answer = redis::cmd(words[0]).arg(&words[1..]).query(&mut self.connection);
-        answer.unwrap_or_else(|error| panic!("{words:?}: {error}"))
+        let reply = redis::cmd(words[0]).arg(&words[1..]).query(&mut self.connection);
+        reply.unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
     pub fn try_call<T: FromRedisValue>(
@@ -146,22 +137,22 @@ impl Bare {
 
     #[track_caller]
     pub fn call(&mut self, script: &str, keys: &[&str], args: &[&str]) -> i64 {
-        let answer = self.try_call(script, keys, args);
-        answer.unwrap_or_else(|error| panic!("{script} {keys:?} {args:?}: {error}"))
+        let reply = self.try_call(script, keys, args);
+        reply.unwrap_or_else(|error| panic!("{script} {keys:?} {args:?}: {error}"))
     }
 
-    /// The call is refused with WRONGTYPE, and the key stays as it was.
+    /// Asserts that the call is refused with WRONGTYPE and leaves a string key unchanged.
     #[track_caller]
-    pub fn is_refused_for_a_text(&mut self, script: &str, args: &[&str]) {
-        self.server.ask::<()>(&["SET", LOCK, "a text", "PX", "60000"]);
-        let error = self.try_call::<Value>(script, &[LOCK], args).expect_err("a text is no lock");
+    pub fn is_refused_for_a_string(&mut self, script: &str, args: &[&str]) {
+        self.server.ask::<()>(&["SET", LOCK, "a string", "PX", "60000"]);
+        let error = self.try_call::<Value>(script, &[LOCK], args).expect_err("a string is no lock");
         assert!(is_refused_as("WRONGTYPE", &error), "{script}: {error}");
-        assert_eq!(self.server.ask::<String>(&["GET", LOCK]), "a text");
-        assert_left(&self.server, LOCK, 30_000..=60_000);
+        assert_eq!(self.server.ask::<String>(&["GET", LOCK]), "a string");
+        assert_ttl(&self.server, LOCK, 30_000..=60_000);
         self.server.ask::<()>(&["DEL", LOCK]);
     }
 
-    /// The lock is held, by this owner and once.
+    /// Asserts that this owner alone holds the lock, with a count of 1.
     #[track_caller]
     pub fn is_held_by(&self, owner: &str) {
         let fields: BTreeMap<String, String> = self.server.ask(&["HGETALL", LOCK]);
@@ -169,44 +160,40 @@ impl Bare {
     }
 }
 
-/// Whether a script was refused with this code. Redis before 7 wraps what a script met in
-/// words of its own, with the code in the middle.
+/// Returns whether a script was refused with this code. Redis before 7 puts the script's error into
+/// a sentence of its own, with the code in the middle.
 pub fn is_refused_as(code: &str, error: &RedisError) -> bool {
-    let met = error.detail().filter(|detail| detail.starts_with("Error running script"));
-    let wrapped = met.and_then(|detail| detail.rsplit_once("@user_script:"));
-    let wrapped = wrapped.and_then(|(_, met)| met.split_once(": "));
-    error.code() == Some(code) || wrapped.is_some_and(|(_, met)| met.starts_with(code))
-}
-
-pub fn left(server: &Server, key: &str) -> i64 {
-    server.ask(&["PTTL", key])
+    let wrapped = error.detail().filter(|detail| detail.starts_with("Error running script"));
+    let wrapped = wrapped.and_then(|detail| detail.rsplit_once("@user_script:"));
+    let wrapped = wrapped.and_then(|(_, place)| place.split_once(": "));
+    error.code() == Some(code) || wrapped.is_some_and(|(_, refusal)| refusal.starts_with(code))
 }
 
 #[track_caller]
-pub fn assert_left(server: &Server, key: &str, range: std::ops::RangeInclusive<i64>) {
-    let left = left(server, key);
-    assert!(range.contains(&left), "{left} ms left, not {range:?}");
+pub fn assert_ttl(server: &Server, key: &str, range: std::ops::RangeInclusive<i64>) {
+    let ttl = pttl(server, key);
+    assert!(range.contains(&ttl), "{ttl} ms remain, not {range:?}");
 }
 
-/// The answers that a header documents, one by one.
-pub fn documented_answers(name: &str) -> Vec<String> {
+/// Returns the replies that a header documents, one by one.
+pub fn documented_replies(name: &str) -> Vec<String> {
     tagged(&script(name).text, "RETURNS").split("; ").map(str::to_owned).collect()
 }
 
-/// A connection that hears one channel.
-pub struct Ear(Connection);
+/// A connection that is subscribed to one channel.
+pub struct Listener(Connection);
 
-impl Ear {
-    pub fn on(server: &Server, channel: &str) -> Ear {
+impl Listener {
+    pub fn on(server: &Server, channel: &str) -> Listener {
         let mut connection = server.connection();
-        let answer = redis::cmd("SUBSCRIBE").arg(channel).query::<Value>(&mut connection);
-        answer.expect("the channel is confirmed");
-        Ear(connection)
+        let reply = redis::cmd("SUBSCRIBE").arg(channel).query::<Value>(&mut connection);
+        reply.expect("the subscription is confirmed");
+        Listener(connection)
     }
 
-    /// The next message, as its channel and its payload. Blocks until there is one.
-    pub fn hear(&mut self) -> (String, String) {
-        let message = self.0.recv_response().expect("a message comes");
+    /// Returns the channel and the payload of the next message. Blocks until a message arrives.
+    pub fn next_message(&mut self) -> (String, String) {
+        let message = self.0.recv_response().expect("a message arrives");
         let (kind, channel, payload): (String, String, String) =
             redis::from_redis_value(message).expect("a message has three parts");
         assert_eq!(kind, "message");

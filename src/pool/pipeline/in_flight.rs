@@ -174,7 +174,7 @@ impl InFlight {
 fn missing_scripts(unanswered: &VecDeque<Request>) -> Vec<&'static Script> {
     let refused = unanswered.iter().filter(|it| it.written.is_none() && it.replay.loads > 0);
     let mut scripts: Vec<_> = refused.filter_map(|request| request.call.script).collect();
-    scripts.sort_unstable_by_key(|script| script.digest);
-    scripts.dedup_by_key(|script| script.digest);
+    scripts.sort_unstable_by_key(|script| script.digest());
+    scripts.dedup_by_key(|script| script.digest());
     scripts
 }

@@ -19,7 +19,6 @@
 
 use crate::command::call::{Call, Digits};
 use crate::command::reply::Reply;
-use crate::command::script::Script;
 use crate::connection::{ReadLimit, STEP};
 use crate::error::{Error, Redirect, Result};
 use crate::pool::pipeline::in_flight::InFlight;
@@ -111,7 +110,7 @@ impl InFlight {
             PipelineCommand::LoadScript(script) => {
                 if let Reply::Refused(refusal) = reply {
                     self.joiner.load_was_refused(script);
-                    self.not_loaded = Some((script.digest, refusal));
+                    self.not_loaded = Some((script.digest(), refusal));
                 }
             }
             PipelineCommand::KillStale(identity) => self.stale.kill_was_answered(identity, &reply),
@@ -134,8 +133,8 @@ impl InFlight {
     /// Replaces `NOSCRIPT` by the reason why the script could not be loaded, if known.
     fn with_load_refusal(&self, request: &Request, reply: Reply) -> Reply {
         match (&self.not_loaded, request.call.script) {
-            (Some((digest, refusal)), Some(Script { digest: wanted, .. }))
-                if wanted == digest && reply.is_refused("NOSCRIPT") =>
+            (Some((digest, refusal)), Some(script))
+                if script.digest() == *digest && reply.is_refused("NOSCRIPT") =>
             {
                 Reply::Refused(refusal.clone())
             }
