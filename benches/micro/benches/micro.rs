@@ -1,12 +1,12 @@
 //! All microbenchmarks.
 
-use micro::{gates, packing, reentry, wheels};
+use micro::{packing, queues, reentry, wheels};
 
 criterion::criterion_group!(
     benches,
     wheels::insert_and_cancel,
     wheels::advance,
-    gates::enter_and_leave,
+    queues::enter_and_leave,
     reentry::nested_pair,
     packing::commands,
 );

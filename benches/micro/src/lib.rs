@@ -3,8 +3,8 @@
 //! has to become public. They are in a library, as cargo would compile their tests into a
 //! benchmark.
 
-pub mod gates;
 pub mod packing;
+pub mod queues;
 pub mod reentry;
 pub mod wheels;
 

@@ -1,4 +1,4 @@
-//! Commands as they go over the wire.
+//! The packing of commands.
 
 use std::hint::black_box;
 
@@ -11,10 +11,10 @@ const KEY: &[u8] = b"orders:4711";
 const OWNER: &[u8] = b"f5b1c7a2-6c0e-4f0a-9d39-0a3b8e6c1d52:17";
 const CHANNEL: &[u8] = b"redisson_lock__channel:{orders:4711}";
 
-/// As many as a script call renews at most.
+/// The largest number of holds that one script call renews.
 const BATCH: usize = 128;
 
-/// The commands of a pair, as `protocol/plain.rs` builds them, and a full batch of renewals.
+/// Packs an acquire and a release as `kind/plain.rs` builds them, and a full batch of renewals.
 pub fn commands(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("packing");
     group.bench_function("acquire", |bencher| {
