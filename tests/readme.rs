@@ -336,6 +336,17 @@ fn types_of_the_glossary_exist() {
 }
 
 #[test]
+fn the_design_gives_a_reason_for_each_dependency() {
+    let (design, manifest) = (source("DESIGN.md"), source("Cargo.toml"));
+    let (_, dependencies) = manifest.split_once("\n[dependencies]\n").expect("dependencies");
+    let dependencies = dependencies.split("\n[").next().unwrap_or_default();
+    let names = dependencies.lines().filter_map(|line| line.split_once(" = "));
+    let unnamed: Vec<_> =
+        names.map(|(name, _)| name).filter(|name| !design.contains(&format!("`{name}`"))).collect();
+    assert!(unnamed.is_empty(), "DESIGN.md does not name {unnamed:?}");
+}
+
+#[test]
 fn the_table_of_promises_names_all_test_files() {
     let testing = source("docs/testing.md");
     let tests = files_in("tests").into_iter().filter(|name| name.matches('/').count() == 1);
