@@ -1,8 +1,8 @@
 //! The state that all handles of one client share, and its start and stop.
 //!
-//! Imports `config`, `watchdog`, `local`, `listener`, `pool`, `topology` and below. [`start`] builds
-//! an engine; [`Deployment`] says where the servers are; this file holds what the verbs use, and
-//! the shutdown:
+//! Imports `config`, `watchdog`, `local`, `listener`, `pool`, `topology` and below. [`start`]
+//! builds an engine; [`Deployment`] says where the servers are; this file holds what the verbs use,
+//! and the shutdown:
 //!
 //! 1. The closing token ends waits, and the executor, watchdog, listeners and fail-over monitor are
 //!    told to stop.

@@ -1,8 +1,8 @@
 //! The pools of a deployment, one per node.
 //!
 //! A single server, or the master that Sentinel names, is a deployment of one node: [`SingleNode`].
-//! Its pool is known from the start, so finding it locks no mutex and counts no reference. The nodes
-//! of a cluster are [`ClusterNodes`](super::cluster_nodes::ClusterNodes).
+//! Its pool is known from the start, so finding it locks no mutex and counts no reference. The
+//! nodes of a cluster are [`ClusterNodes`](super::cluster_nodes::ClusterNodes).
 
 use std::fmt;
 use std::ops::Deref;

@@ -1,8 +1,8 @@
 //! The schedule of background requests, and the reapers that serve it.
 //!
 //! Each connection has a pause of its own. A request that fails during the pause is retried at its
-//! end, together with all others, or as soon as the connection is made again. The pauses double from
-//! 20 ms to 1 s until a request is answered.
+//! end, together with all others, or as soon as the connection is made again. The pauses double
+//! from 20 ms to 1 s until a request is answered.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;

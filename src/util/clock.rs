@@ -1,8 +1,8 @@
 //! Moments, deadlines and milliseconds.
 //!
-//! Every moment is read from the clock that counts since boot and goes on while
-//! the machine is suspended (`CLOCK_BOOTTIME`), because a lease goes on too. The
-//! state machines never read it: they are told what time it is.
+//! Moments come from the clock that counts since boot and goes on while the machine is suspended
+//! (`CLOCK_BOOTTIME`), because leases expire during suspension too. State machines never read the
+//! clock: the time is an argument.
 
 use std::ops::Add;
 use std::time::{Duration, Instant, SystemTime};
@@ -14,9 +14,9 @@ use crate::util::platform;
 pub(crate) struct Moment(u64);
 
 impl Moment {
-    /// The moment that no clock has reached yet: for "not before anything".
+    /// The moment before all others.
     pub(crate) const START: Moment = Moment(0);
-    /// The moment that no clock will reach: 580 years after boot.
+    /// A moment that no clock reaches: 580 years after boot.
     pub(crate) const END: Moment = Moment(u64::MAX);
 
     pub(crate) const fn from_nanos(nanos: u64) -> Moment {
@@ -27,19 +27,20 @@ impl Moment {
         self.0
     }
 
-    /// The time from `self` to `later`, zero if that is behind.
+    /// Returns the time from `self` to `later`, or zero if `later` is earlier.
     pub(crate) fn until(self, later: Moment) -> Duration {
         Duration::from_nanos(later.0.saturating_sub(self.0))
     }
 
-    /// The next moment that is a multiple of `grain`, so that what is due at about the
-    /// same time becomes due together.
+    /// Returns the next moment that is a multiple of `grain`.
+    ///
+    /// Timers that end at about the same moment then fire together.
     pub(crate) fn rounded_up(self, grain: Duration) -> Moment {
         let grain = nanos(grain).max(1);
         Moment(self.0.div_ceil(grain).saturating_mul(grain))
     }
 
-    /// The moment `span` before this one, or the start.
+    /// Returns the moment `span` before this one, or [`Moment::START`].
     pub(crate) fn before(self, span: Duration) -> Moment {
         Moment(self.0.saturating_sub(nanos(span)))
     }
@@ -57,7 +58,7 @@ fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Reads the clock. No system call on Linux: the kernel maps it into the process.
+/// Returns the current moment. No system call on Linux: the kernel maps the clock into the process.
 pub(crate) fn now() -> Moment {
     let time = rustix::time::clock_gettime(platform::CLOCK);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
@@ -65,35 +66,35 @@ pub(crate) fn now() -> Moment {
     Moment(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
 }
 
-/// A time of day, as events have it.
+/// A time of day, for events.
 pub(crate) type WallTime = SystemTime;
 
-/// The beginning of 1970.
+/// The start of 1970, UTC.
 pub(crate) const EPOCH: WallTime = SystemTime::UNIX_EPOCH;
 
-/// The time of day as this machine knows it, which may jump.
+/// Returns the time of day of this machine, which may jump.
 pub(crate) fn wall_time() -> WallTime {
     SystemTime::now()
 }
 
-/// The time since 1970 as this machine knows it, which may jump: to compare clocks.
+/// Returns the time since 1970 of this machine, which may jump; for comparing clocks.
 pub(crate) fn wall_clock() -> Duration {
     wall_time().duration_since(EPOCH).unwrap_or_default()
 }
 
-/// Until when a caller is willing to wait.
+/// How long a caller waits for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// One question, no waiting.
+    /// One attempt without waiting.
     None,
-    /// Waits until that moment.
+    /// Until that moment.
     Until(Moment),
-    /// Waits for ever.
+    /// Without end.
     Forever,
 }
 
 impl Patience {
-    /// A wait of `span` from `now`; one that no clock can count is for ever.
+    /// A wait of `span` from `now`; a span beyond the clock is without end.
     pub(crate) fn span(now: Moment, span: Duration) -> Patience {
         match now + span {
             Moment::END => Patience::Forever,
@@ -101,12 +102,12 @@ impl Patience {
         }
     }
 
-    /// A wait until `instant`, which lies on the standard library's clock.
+    /// A wait until `instant`, which belongs to the clock of the standard library.
     pub(crate) fn instant(now: Moment, instant: Instant) -> Patience {
         Patience::span(now, instant.saturating_duration_since(Instant::now()))
     }
 
-    /// The moment at which the wait ends, if it does.
+    /// Returns the moment at which the wait ends, or [`Moment::END`].
     pub(crate) fn end(self) -> Moment {
         match self {
             Patience::None => Moment::START,
@@ -115,7 +116,7 @@ impl Patience {
         }
     }
 
-    /// The deadline of the caller, if it named one.
+    /// Returns the deadline that the caller gave, or [`Moment::END`].
     pub(crate) fn deadline(self) -> Moment {
         match self {
             Patience::Until(end) => end,
@@ -128,25 +129,26 @@ impl Patience {
     }
 }
 
-/// Whole milliseconds, rounded down: what Redis counts leases in.
+/// Returns whole milliseconds, rounded down: the unit of leases in Redis.
 pub(crate) fn millis(span: Duration) -> i64 {
     i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Twice as long as `first` for each of so many `times`, but never longer than `longest`.
+/// Doubles `first` that many `times`, up to `longest`.
 pub(crate) fn doubled(first: Duration, times: u32, longest: Duration) -> Duration {
     first.saturating_mul(2_u32.saturating_pow(times)).min(longest)
 }
 
-/// A span between half of `span` and all of it, so that those who wait for the
-/// same thing do not all come back at once. `seed` is any number that differs
-/// between callers and between calls.
+/// Returns a span between half of `span` and all of it.
+///
+/// Callers that pause for the same reason then do not return all at once. `seed` is any number that
+/// differs between callers and between calls.
 pub(crate) fn jittered(span: Duration, seed: u64) -> Duration {
     let half = nanos(span) / 2;
     Duration::from_nanos(half + scramble(seed) % (half + 1))
 }
 
-/// Spreads consecutive numbers over all of `u64` (the finaliser of SplitMix64).
+/// Spreads consecutive numbers over all of `u64`: the finaliser of SplitMix64.
 fn scramble(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -159,21 +161,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_clock_goes_forward() {
+    fn the_clock_moves_forward() {
         let first = now();
         assert!(first > Moment::START);
         assert!(now() >= first);
     }
 
     #[test]
-    fn a_span_that_overflows_means_for_ever() {
+    fn a_span_that_overflows_never_ends() {
         assert_eq!(Patience::span(now(), Duration::MAX), Patience::Forever);
         let short = Patience::span(Moment::from_nanos(5), Duration::from_nanos(7));
         assert_eq!(short, Patience::Until(Moment::from_nanos(12)));
     }
 
     #[test]
-    fn an_instant_that_has_passed_is_over_at_once() {
+    fn a_wait_until_a_past_instant_is_over_at_once() {
         let at = now();
         assert!(Patience::instant(at, Instant::now()).is_over(at));
         assert!(!Patience::Forever.is_over(Moment::from_nanos(u64::MAX - 1)));

@@ -1,48 +1,49 @@
-//! One shared value per name, for as long as somebody has it.
+//! One shared value per name, for as long as it has a user.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 use crate::util::sync::Mutex;
 
-/// Values by name. It keeps none alive, and forgets the dropped ones by and by: a
-/// look costs one hash, whatever was here before.
+/// Shared values by name. Keeps none of them alive.
+///
+/// A lookup costs one hash. Entries of dropped values are removed when the table has doubled.
 #[derive(Debug)]
 pub(crate) struct Interned<T>(Mutex<Table<T>>);
 
 #[derive(Debug)]
 struct Table<T> {
     by_name: HashMap<Box<str>, Weak<T>>,
-    /// The dropped values are cleared away when there are this many entries.
-    tidy_at: usize,
+    /// The number of entries at which those of dropped values are removed.
+    cleanup_at: usize,
 }
 
 impl<T> Default for Interned<T> {
     fn default() -> Interned<T> {
-        Interned(Mutex::new(Table { by_name: HashMap::new(), tidy_at: 64 }))
+        Interned(Mutex::new(Table { by_name: HashMap::new(), cleanup_at: 64 }))
     }
 }
 
 impl<T> Interned<T> {
-    /// The value of that name; `make` makes it if nobody has one.
+    /// Returns the value of that name; calls `make` if it has no user.
     pub(crate) fn get(&self, name: &str, make: impl FnOnce() -> T) -> Arc<T> {
         let mut table = self.0.lock();
         if let Some(value) = table.by_name.get(name).and_then(Weak::upgrade) {
             return value;
         }
-        table.tidy();
+        table.remove_dropped();
         let value = Arc::new(make());
         table.by_name.insert(name.into(), Arc::downgrade(&value));
         value
     }
 
-    /// All values that somebody has.
+    /// Returns all values that have a user.
     pub(crate) fn all(&self) -> Vec<Arc<T>> {
         self.0.lock().by_name.values().filter_map(Weak::upgrade).collect()
     }
 }
 
-/// Values that were used lately: these are kept alive.
+/// Keeps the most recently used values alive.
 #[derive(Debug)]
 pub(crate) struct Recent<T>(Mutex<VecDeque<Arc<T>>>);
 
@@ -53,27 +54,29 @@ impl<T> Default for Recent<T> {
 }
 
 impl<T> Recent<T> {
-    const MANY: usize = 32;
+    const CAPACITY: usize = 32;
 
+    /// Marks a value as the most recent one; lets the oldest go if there are too many.
     pub(crate) fn keep(&self, value: &Arc<T>) {
         let mut all = self.0.lock();
-        let before = all.iter().position(|watched| Arc::ptr_eq(watched, value));
+        let before = all.iter().position(|kept| Arc::ptr_eq(kept, value));
         let oldest = match before {
             Some(at) => all.remove(at),
-            None if all.len() < Self::MANY => None,
+            None if all.len() < Self::CAPACITY => None,
             None => all.pop_front(),
         };
         all.push_back(Arc::clone(value));
+        // A destructor must not run under the mutex.
         drop(all);
         drop(oldest);
     }
 }
 
 impl<T> Table<T> {
-    fn tidy(&mut self) {
-        if self.by_name.len() >= self.tidy_at {
+    fn remove_dropped(&mut self) {
+        if self.by_name.len() >= self.cleanup_at {
             self.by_name.retain(|_, value| value.strong_count() > 0);
-            self.tidy_at = 2 * self.by_name.len().max(32);
+            self.cleanup_at = 2 * self.by_name.len().max(32);
         }
     }
 }
@@ -100,15 +103,15 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_lately_is_kept_and_the_oldest_let_go() {
+    fn recently_used_values_are_kept_and_the_oldest_is_dropped() {
         let (table, recent) = (Interned::default(), Recent::default());
-        let many = Recent::<usize>::MANY;
+        let capacity = Recent::<usize>::CAPACITY;
         let used = |number: usize| recent.keep(&table.get(&number.to_string(), || number));
-        (0..many).for_each(used);
-        // The first is used again, and one more comes.
-        [0, many].into_iter().for_each(used);
+        (0..capacity).for_each(used);
+        // The first value is used again, and one more is added.
+        [0, capacity].into_iter().for_each(used);
         let mut left: Vec<_> = table.all().into_iter().map(|value| *value).collect();
         left.sort_unstable();
-        assert_eq!(left, Vec::from_iter((0..=many).filter(|number| *number != 1)));
+        assert_eq!(left, Vec::from_iter((0..=capacity).filter(|number| *number != 1)));
     }
 }

@@ -1,6 +1,9 @@
-//! Tools that know nothing of locks or Redis. Imports nothing of the crate.
+//! Tools that know nothing of locks or Redis. Imports no other folder.
 //!
-//! [`sync`] is the switch to the model checker; [`clock`] is the only file that reads the time.
+//! [`clock`] is the only file that reads the time, and [`sync`] the switch to the model checker.
+//! [`threads`] and [`executor`] run code on other threads. [`wheel`] is the timer wheel of the
+//! watchdog, [`interner`] keeps one value per name, and [`platform`] holds the code that differs
+//! between operating systems.
 
 pub(crate) mod clock;
 pub(crate) mod executor;

@@ -1,4 +1,4 @@
-//! The code that differs between operating systems. No other file has any.
+//! All code that differs between operating systems.
 
 pub(crate) use arm::{CLOCK, SEND, unix_socket};
 
@@ -9,7 +9,7 @@ mod arm {
     use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socket_with};
     use rustix::time::ClockId;
 
-    /// Counts since boot and goes on while the machine is suspended.
+    /// Counts since boot, also while the machine is suspended.
     pub(crate) const CLOCK: ClockId = ClockId::Boottime;
 
     /// A write to a closed connection is an error, not a signal.
@@ -21,7 +21,7 @@ mod arm {
     }
 }
 
-/// On macOS the monotonic clock goes on while the machine is suspended.
+/// On macOS the monotonic clock counts while the machine is suspended.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 mod arm {
     use rustix::fd::OwnedFd;

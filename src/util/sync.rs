@@ -1,5 +1,7 @@
-//! Mutexes, condition variables, parking and what each thread has for itself: the
-//! one switch between the real ones and those of the model checker (`model.rs`).
+//! Mutexes, condition variables, parking and thread-locals, real or of the model checker.
+//!
+//! The only switch between the two: `real` and `model` export the same names. [`Parker`] and
+//! [`WaitGroup`] are built on either. `util/model.rs` says how models run.
 
 #[cfg(not(all(test, leasehold_model)))]
 pub(crate) use real::{AtomicU64, Condvar, Mutex, thread_local};
@@ -7,7 +9,7 @@ pub(crate) use real::{AtomicU64, Condvar, Mutex, thread_local};
 #[cfg(all(test, leasehold_model))]
 pub(crate) use model::{AtomicU64, Condvar, Mutex, thread_local};
 
-/// Whether time passes. In a model it stands still.
+/// Whether time passes; in a model it stands still.
 pub(crate) const TIME_PASSES: bool = !cfg!(all(test, leasehold_model));
 
 pub(crate) use group::WaitGroup;
@@ -25,8 +27,8 @@ mod real {
     pub(crate) use std::thread_local;
     use std::time::Duration;
 
-    /// No sleep lasts longer: condition variables count on a clock that stands
-    /// still while the machine is suspended.
+    /// The longest sleep, because condition variables use a clock that stands still while the
+    /// machine is suspended.
     const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
     #[derive(Debug, Default)]
@@ -37,14 +39,14 @@ mod real {
             self.0.notify_all();
         }
 
-        /// Waits until notified or until `end`; may also return for no reason.
+        /// Blocks until notified or until `end`; may also return without a reason.
         pub(crate) fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, end: Moment) {
             let span = clock::now().until(end).min(LONGEST_SLEEP);
             self.0.wait_for(guard, span);
         }
     }
 
-    pub(super) mod wide {
+    pub(super) mod broadcast {
         use super::{LONGEST_SLEEP, Moment, clock};
         use std::sync::PoisonError;
         pub(in crate::util::sync) use std::sync::{Condvar, Mutex, MutexGuard};
@@ -64,64 +66,65 @@ mod real {
         use crossbeam_channel::{Receiver, Sender};
         use std::time::Duration;
 
-        /// A waiting caller with a deadline looks at the clock at least this often. Channels are
-        /// timed by a clock that stands still while the machine is suspended, deadlines by one
-        /// that goes on: a deadline that passes during suspend is noticed so long after the
-        /// resume. Longer than the sleeps above, because there may be thousands of callers: each
-        /// look costs about 17 us of processor time.
-        pub(super) const LONGEST_NAP: Duration = Duration::from_secs(5);
+        /// The longest sleep of a caller that has a deadline.
+        ///
+        /// Channels use a clock that stands still while the machine is suspended, deadlines one
+        /// that goes on. So a deadline that passes during suspension is noticed at most this long
+        /// after the resume. Longer than the sleeps above, because there may be thousands of
+        /// callers and each wake-up costs about 17 us of processor time.
+        pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-        /// How long a caller sleeps before it looks at the clock again.
-        pub(super) fn nap(now: Moment, end: Moment) -> Duration {
+        /// Returns how long a caller sleeps before it reads the clock again.
+        pub(super) fn sleep_span(now: Moment, end: Moment) -> Duration {
             match end {
-                // No clock ends this sleep.
+                // Only another thread ends this sleep.
                 Moment::END => Duration::MAX,
-                end => now.until(end).min(LONGEST_NAP),
+                end => now.until(end).min(LONGEST_WAIT),
             }
         }
 
-        /// A bell that is rung at most once until somebody has heard it.
+        /// A flag that one thread waits for and any thread sets.
         #[derive(Debug)]
-        pub(crate) struct Bell {
-            ring: Sender<()>,
-            heard: Receiver<()>,
+        pub(crate) struct Signal {
+            sender: Sender<()>,
+            receiver: Receiver<()>,
         }
 
-        impl Default for Bell {
-            fn default() -> Bell {
-                let (ring, heard) = crossbeam_channel::bounded(1);
-                Bell { ring, heard }
+        impl Default for Signal {
+            fn default() -> Signal {
+                let (sender, receiver) = crossbeam_channel::bounded(1);
+                Signal { sender, receiver }
             }
         }
 
-        impl Bell {
-            pub(crate) fn ring(&self) {
-                // A full channel: it has been rung and not been heard yet.
-                let _ = self.ring.try_send(());
+        impl Signal {
+            pub(crate) fn set(&self) {
+                // The channel is full if the signal is set.
+                let _ = self.sender.try_send(());
             }
 
-            pub(crate) fn hear(&self, end: Moment) {
-                let _ = self.heard.recv_timeout(nap(clock::now(), end));
+            pub(crate) fn wait(&self, end: Moment) {
+                let _ = self.receiver.recv_timeout(sleep_span(clock::now(), end));
             }
         }
     }
 
     #[cfg(test)]
     mod tests {
-        use super::signal::{LONGEST_NAP, nap};
+        use super::signal::{LONGEST_WAIT, sleep_span};
         use super::*;
 
-        /// The machine is suspended at any moment of the sleep: the clock of deadlines goes on,
-        /// that of sleeps does not.
+        /// The machine is suspended at any moment of the sleep. The clock of deadlines goes on, the
+        /// clock of sleeps stands still.
         #[test]
-        fn a_deadline_that_passes_during_suspend_is_noticed_within_the_longest_nap() {
+        fn a_deadline_that_passes_during_suspend_is_noticed_within_the_longest_wait() {
             let deadline = Moment::START + Duration::from_secs(100);
             for left in (0..100_000).step_by(7).map(Duration::from_millis) {
-                let rest_after_resume = nap(deadline.before(left), deadline);
-                assert!(rest_after_resume <= LONGEST_NAP && rest_after_resume <= left);
-                assert!(rest_after_resume == left || rest_after_resume == LONGEST_NAP);
+                let rest_after_resume = sleep_span(deadline.before(left), deadline);
+                assert!(rest_after_resume <= LONGEST_WAIT && rest_after_resume <= left);
+                assert!(rest_after_resume == left || rest_after_resume == LONGEST_WAIT);
             }
-            assert_eq!(nap(deadline, Moment::END), Duration::MAX, "another thread ends it");
+            assert_eq!(sleep_span(deadline, Moment::END), Duration::MAX, "another thread ends it");
         }
     }
 }
@@ -145,7 +148,7 @@ mod model {
         }
 
         pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-            // A model that panics has failed; what it leaves behind is of no interest.
+            // A model that panics has failed, so a poisoned mutex needs no handling.
             MutexGuard(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
         }
 
@@ -157,13 +160,13 @@ mod model {
     impl<T> Deref for MutexGuard<'_, T> {
         type Target = T;
         fn deref(&self) -> &T {
-            self.0.as_ref().expect("present but during a wait")
+            self.0.as_ref().expect("present except during a wait")
         }
     }
 
     impl<T> DerefMut for MutexGuard<'_, T> {
         fn deref_mut(&mut self) -> &mut T {
-            self.0.as_mut().expect("present but during a wait")
+            self.0.as_mut().expect("present except during a wait")
         }
     }
 
@@ -175,14 +178,14 @@ mod model {
             self.0.notify_all();
         }
 
-        /// Time stands still in a model: only a notification ends the wait.
+        /// Blocks until notified. Time stands still in a model.
         pub(crate) fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, _end: Moment) {
-            let inner = guard.0.take().expect("present but during a wait");
+            let inner = guard.0.take().expect("present except during a wait");
             guard.0 = Some(self.0.wait(inner).unwrap_or_else(PoisonError::into_inner));
         }
     }
 
-    pub(super) mod wide {
+    pub(super) mod broadcast {
         use super::Moment;
         pub(in crate::util::sync) use shuttle::sync::{Condvar, Mutex, MutexGuard};
         use std::sync::PoisonError;
@@ -200,23 +203,23 @@ mod model {
         use super::{Condvar, Moment, Mutex};
 
         #[derive(Debug, Default)]
-        pub(crate) struct Bell {
-            rung: Mutex<bool>,
-            ringing: Condvar,
+        pub(crate) struct Signal {
+            is_set: Mutex<bool>,
+            changed: Condvar,
         }
 
-        impl Bell {
-            pub(crate) fn ring(&self) {
-                *self.rung.lock() = true;
-                self.ringing.notify_all();
+        impl Signal {
+            pub(crate) fn set(&self) {
+                *self.is_set.lock() = true;
+                self.changed.notify_all();
             }
 
-            pub(crate) fn hear(&self, end: Moment) {
-                let mut rung = self.rung.lock();
-                while !*rung {
-                    self.ringing.wait_until(&mut rung, end);
+            pub(crate) fn wait(&self, end: Moment) {
+                let mut is_set = self.is_set.lock();
+                while !*is_set {
+                    self.changed.wait_until(&mut is_set, end);
                 }
-                *rung = false;
+                *is_set = false;
             }
         }
     }
@@ -225,15 +228,16 @@ mod model {
 mod group {
     use super::Moment;
     #[cfg(all(test, leasehold_model))]
-    use super::model::wide::{self, Condvar, Mutex, MutexGuard};
+    use super::model::broadcast::{self, Condvar, Mutex, MutexGuard};
     #[cfg(not(all(test, leasehold_model)))]
-    use super::real::wide::{self, Condvar, Mutex, MutexGuard};
+    use super::real::broadcast::{self, Condvar, Mutex, MutexGuard};
     use crate::util::clock;
     use std::sync::PoisonError;
 
-    /// Threads that sleep until something of their own is done, or until one of them is
-    /// offered something. All are woken by one system call: that of `parking_lot` makes
-    /// one per thread, and on a busy machine each may cost the caller its processor.
+    /// Threads that sleep until their own work is done, or until one of them takes an offer.
+    ///
+    /// One system call of the standard library wakes all. `parking_lot` makes one call per thread,
+    /// and on a busy machine each of them may cost the caller its processor.
     #[derive(Debug, Default)]
     pub(crate) struct WaitGroup {
         state: Mutex<State>,
@@ -247,25 +251,27 @@ mod group {
     }
 
     impl WaitGroup {
-        /// Wakes all, to look whether they are done.
+        /// Wakes all threads, which check whether they are done.
         pub(crate) fn wake(&self) {
             drop(self.lock());
             self.changed.notify_all();
         }
 
-        /// Wakes one who is not done, now or when it is about to sleep. Whether anybody
-        /// sleeps here.
+        /// Offers the lead to one thread that is not done, now or when it is about to sleep.
+        ///
+        /// Returns whether any thread sleeps here.
         pub(crate) fn offer(&self) -> bool {
             let mut state = self.lock();
-            // If it was offered before, somebody is on the way.
+            // An earlier offer has woken a thread that has not taken it yet.
             if !std::mem::replace(&mut state.offer, true) {
                 self.changed.notify_one();
             }
             state.asleep > 0
         }
 
-        /// Sleeps until `done`, after which somebody calls [`WaitGroup::wake`], or until it
-        /// takes an offer; `false` if neither came before `end`.
+        /// Sleeps until `done` or until an offer. Returns `false` if neither comes before `end`.
+        ///
+        /// The thread that makes `done` true calls [`WaitGroup::wake`] afterwards.
         pub(crate) fn sleep(&self, end: Moment, done: impl Fn() -> bool) -> bool {
             let mut state = self.lock();
             let woken = loop {
@@ -279,10 +285,10 @@ mod group {
                     break false;
                 }
                 state.asleep += 1;
-                state = wide::wait_until(&self.changed, state, end);
+                state = broadcast::wait_until(&self.changed, state, end);
                 state.asleep -= 1;
             };
-            // It may have been woken for the offer, and has no use for it.
+            // This thread may have been woken for the offer, which another one has to take.
             if state.offer {
                 self.changed.notify_one();
             }
@@ -297,33 +303,34 @@ mod group {
 
 mod parker {
     #[cfg(all(test, leasehold_model))]
-    use super::model::signal::Bell;
+    use super::model::signal::Signal;
     #[cfg(not(all(test, leasehold_model)))]
-    use super::real::signal::Bell;
+    use super::real::signal::Signal;
     use super::{Moment, thread_local};
     use std::sync::Arc;
 
-    /// Where one waiting thread sleeps. Whoever changes something that it may be
-    /// waiting for rings; it then looks for itself at what has changed. A ring
-    /// before the sleep is not lost: the sleep ends at once.
+    /// The place where one waiting thread sleeps.
+    ///
+    /// A thread that changes a condition unparks the waiting one, which checks the condition
+    /// itself. An `unpark` before the sleep is not lost: the sleep then ends at once.
     #[derive(Debug, Default)]
-    pub(crate) struct Parker(Bell);
+    pub(crate) struct Parker(Signal);
 
     impl Parker {
-        /// The calling thread's own: a thread sleeps in one place at a time.
+        /// Returns the parker of the calling thread, which sleeps in one place at a time.
         pub(crate) fn mine() -> Arc<Parker> {
             thread_local!(static MINE: Arc<Parker> = Arc::default());
             MINE.try_with(Arc::clone).unwrap_or_default()
         }
 
-        /// Wakes the thread, or keeps it from its next sleep.
+        /// Wakes the thread, or prevents its next sleep.
         pub(crate) fn unpark(&self) {
-            self.0.ring();
+            self.0.set();
         }
 
-        /// Sleeps until rung or until `end`; may also return for no reason.
+        /// Sleeps until unparked or until `end`; may also return without a reason.
         pub(crate) fn park_until(&self, end: Moment) {
-            self.0.hear(end);
+            self.0.wait(end);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The threads of a client: named, and not easily ended.
+//! Named threads that survive a panic of foreign code.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-/// How long a thread pauses when it had to give a step up, lest it spins.
+/// The pause of a thread after a step that panicked, so that it does not spin.
 pub(crate) const PAUSE: Duration = Duration::from_millis(100);
 
-/// Starts a thread under that name.
+/// Starts a thread with that name.
 pub(crate) fn start(
     name: &str,
     run: impl FnOnce() + Send + 'static,
@@ -17,7 +17,7 @@ pub(crate) fn start(
     Builder::new().name(name.to_owned()).spawn(run)
 }
 
-/// Starts a thread that nobody joins; in a model one that the model schedules.
+/// Starts a thread that nobody joins; in a model, a thread that the model schedules.
 #[cfg(not(all(test, leasehold_model)))]
 fn detach(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     start(name, run).map(drop)
@@ -28,42 +28,44 @@ fn detach(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()
     shuttle::thread::Builder::new().name(name.to_owned()).spawn(run).map(drop)
 }
 
-/// Runs a job on a thread of its own, which nobody joins; by the caller if none can be started.
+/// Runs a job on a thread that nobody joins; on the calling thread if none can be started.
 pub(crate) fn detach_or_run(name: &str, job: impl FnOnce() + Send + 'static) {
     let job = Arc::new(Mutex::new(Some(job)));
     let take = |job: &Mutex<Option<_>>| job.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let handed = Arc::clone(&job);
+    let shared = Arc::clone(&job);
     let run = move || {
-        if let Some(job) = take(&handed) {
+        if let Some(job) = take(&shared) {
             job();
         }
     };
     if let Err(error) = detach(name, run) {
-        say(|| log::error!("no thread {name}, so the caller has to wait: {error}"));
+        say(|| log::error!("cannot start the thread {name}, so a caller waits instead: {error}"));
         if let Some(job) = take(&job) {
             job();
         }
     }
 }
 
-/// Takes one step of a thread that must go on: foreign code in it, a logger or a
-/// callback, may panic. `None` if it did; then the log says so, if it can. In a model
-/// a panic is a finding, and goes on.
+/// Runs one step of a thread that must not end. Returns `None` if the step panicked.
+///
+/// Foreign code in the step, a logger or a callback, may panic. The panic is logged, unless the
+/// logger panics. In a model a panic is a finding and propagates.
 pub(crate) fn survive<T>(what: impl fmt::Display, step: impl FnOnce() -> T) -> Option<T> {
     if cfg!(all(test, leasehold_model)) {
         return Some(step());
     }
     let done = catch_unwind(AssertUnwindSafe(step));
     if done.is_err() {
-        let say = || log::error!("panicked while {what}, and goes on");
-        // The logger may be what panics.
+        let say = || log::error!("a thread panicked while {what}, and continues");
+        // The logger itself may have panicked.
         let _ = catch_unwind(AssertUnwindSafe(say));
     }
     done.ok()
 }
 
-/// Writes to the log where a panic of the logger would do harm: on the threads of a
-/// client, and where a guard is dropped, perhaps while its thread unwinds.
+/// Writes to the log and survives a panic of the logger.
+///
+/// For the threads of a client, and for the drop of a guard, perhaps while its thread unwinds.
 pub(crate) fn say(log: impl FnOnce()) {
     survive("logging", log);
 }
@@ -73,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_ends_the_step_and_nothing_else() {
+    fn a_panic_ends_only_the_step() {
         assert_eq!(survive("counting", || 1), Some(1));
         assert_eq!(survive("testing", || -> u8 { panic!("on purpose") }), None);
     }
@@ -81,7 +83,7 @@ mod tests {
     #[test]
     fn threads_have_names() {
         let name = || assert_eq!(std::thread::current().name(), Some("leasehold-test"));
-        let thread = start("leasehold-test", name).expect("a thread");
-        thread.join().expect("the name is right");
+        let thread = start("leasehold-test", name).expect("the system starts a thread");
+        thread.join().expect("the assertion holds");
     }
 }

@@ -1,23 +1,20 @@
-//! A hashed timer wheel: what is due when, for many items that mostly get
-//! cancelled before they are.
+//! A hashed timer wheel, for many timers that are mostly cancelled before they are due.
 //!
-//! Time is cut into ticks. Tick `n` belongs to slot `n % SLOTS`, and a slot is a
-//! doubly linked list of the items due in its ticks, whichever turn of the wheel
-//! they belong to. The wheel remembers the tick it has reached:
+//! Time is cut into ticks. Tick `n` belongs to slot `n % SLOTS`. A slot is a doubly linked list of
+//! the items due in its ticks, in any turn of the wheel. The wheel stores the tick it has reached:
 //!
-//! 1. An item goes to the slot of the tick it is due in, or to that of the reached
-//!    tick if it is due before it. So nothing lies behind the reached tick.
-//! 2. `advance` goes through the slots from the reached tick to the tick of `now`,
-//!    both included, or once through all of them if that is more than a turn. It
-//!    takes the items that are due; those of a later turn, or later in the last
-//!    tick, stay where they are.
-//! 3. Each slot knows a moment before which none of its items is due. It is exact
-//!    until an item is cancelled, then possibly too early until the next visit,
-//!    since finding the new one would mean walking the list. A slot with nothing due
-//!    is thus passed at a glance, and the earliest of these moments is `next_due`.
+//! 1. An item goes to the slot of its tick, or of the reached tick if the item is due earlier. So
+//!    no item is behind the reached tick.
+//! 2. `advance` visits the slots from the reached tick to the tick of `now`, both included, or each
+//!    slot once if that is more than a turn. It takes the items that are due. Items of a later
+//!    turn, or later in the last tick, stay.
+//! 3. Each slot has a moment before which none of its items is due. The moment is exact until an
+//!    item is cancelled, and may then be too early until the next visit: an exact one would require
+//!    a walk through the list. `advance` skips a slot whose moment is later, and `next_due` is the
+//!    earliest of these moments.
 //!
-//! The lists run through one slab of entries by index. A free entry is used again;
-//! its generation, which its key has to match, says for whom.
+//! The lists are links between the entries of one slab. A free entry is used again. Its generation
+//! counts its items, and a key fits only the item of its own generation.
 //!
 //! | call               | cost                                                      |
 //! |--------------------|-----------------------------------------------------------|
@@ -31,27 +28,28 @@ use std::time::Duration;
 
 use crate::util::clock::Moment;
 
-/// The slots in a turn. A power of two, so that a tick's slot is a few of its bits;
-/// enough for a timer of some seconds to be looked at a few times only before it is due,
-/// few enough to look at them all in well under a microsecond.
+/// The slots in a turn. A power of two, so that some bits of a tick are its slot.
+///
+/// Enough that a timer of a few seconds is visited only a few times before it is due, and few
+/// enough to check all in well under a microsecond.
 const SLOTS: usize = 512;
 
-/// What is due when. Time is what the caller says it is.
+/// A set of items with due times. The caller says what time it is.
 pub(crate) struct Wheel<T> {
-    /// When tick 0 begins; what is due earlier counts to it as well.
+    /// The start of tick 0, which includes all earlier moments.
     start: Moment,
     /// The length of a tick in nanoseconds, at least one.
     tick: u64,
-    /// The tick that `advance` has reached. It never goes back.
+    /// The tick that `advance` has reached. Never decreases.
     reached: u64,
     slots: Box<[WheelSlot; SLOTS]>,
     entries: Vec<Timer<T>>,
-    /// The first free entry; its `next` leads to the others.
+    /// The first free entry; its `next` links to the others.
     free: Option<usize>,
     len: usize,
 }
 
-/// Names one item of one wheel for as long as the wheel holds it, and nothing after.
+/// Identifies one item while the wheel holds it, and no other item afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     index: usize,
@@ -62,7 +60,7 @@ pub(crate) struct Key {
 #[derive(Clone, Copy)]
 struct WheelSlot {
     first: Option<usize>,
-    /// No item of the list is due before this.
+    /// No item of the list is due before this moment.
     earliest: Moment,
 }
 
@@ -70,12 +68,12 @@ impl WheelSlot {
     const EMPTY: WheelSlot = WheelSlot { first: None, earliest: Moment::END };
 }
 
-/// An item and its place in a list, or a link of the chain of free entries.
+/// An item and its links in a list, or a link in the chain of free entries.
 struct Timer<T> {
     /// `None` while the entry is free.
     item: Option<T>,
     due: Moment,
-    /// How many items have left this entry.
+    /// The number of items that have left this entry.
     generation: u64,
     slot: usize,
     previous: Option<usize>,
@@ -88,8 +86,10 @@ impl<T> Timer<T> {
 }
 
 impl<T> Wheel<T> {
-    /// An empty wheel whose first tick begins at `start`. A finer `tick` means fewer
-    /// items per slot but more slots to pass; it does not change what fires when.
+    /// An empty wheel whose first tick begins at `start`.
+    ///
+    /// A shorter `tick` means fewer items per slot but more slots to visit. The due times do not
+    /// depend on it.
     pub(crate) fn new(tick: Duration, start: Moment) -> Wheel<T> {
         Wheel {
             start,
@@ -102,7 +102,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// How many items wait.
+    /// Returns the number of items.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -111,12 +111,12 @@ impl<T> Wheel<T> {
         self.len == 0
     }
 
-    /// All waiting items, in no particular order.
+    /// Returns all items, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.entries.iter().filter_map(|entry| entry.item.as_ref())
     }
 
-    /// Holds `item` until `due`. If that has passed, the next `advance` fires it.
+    /// Holds `item` until `due`. The next `advance` fires an item that is due already.
     pub(crate) fn insert(&mut self, due: Moment, item: T) -> Key {
         let index = self.free_entry();
         let slot = slot_of(self.tick_of(due).max(self.reached));
@@ -129,7 +129,7 @@ impl<T> Wheel<T> {
         Key { index, generation }
     }
 
-    /// Takes the item back, or returns `None` if it has fired or was cancelled before.
+    /// Removes the item and returns it; `None` if it has fired or was cancelled.
     pub(crate) fn cancel(&mut self, key: Key) -> Option<T> {
         let entry = self.entries.get(key.index)?;
         if entry.generation != key.generation {
@@ -138,9 +138,10 @@ impl<T> Wheel<T> {
         self.remove(key.index)
     }
 
-    /// Fires every item that is due at `now`: moves it to the end of `fired`. Nothing
-    /// fires early, and nothing twice. The order within one call is not specified.
-    /// A `now` before that of an earlier call is as good as any other.
+    /// Moves every item that is due at `now` to the end of `fired`.
+    ///
+    /// No item fires early or twice. The order within one call is not specified. `now` may be
+    /// earlier than in an earlier call.
     pub(crate) fn advance(&mut self, now: Moment, fired: &mut Vec<T>) {
         let last = self.tick_of(now).max(self.reached);
         let turn_end = self.reached.saturating_add(SLOTS as u64 - 1);
@@ -150,13 +151,12 @@ impl<T> Wheel<T> {
         self.reached = last;
     }
 
-    /// A moment before which no item is due, or `None` if there is no item.
+    /// Returns a moment before which no item is due, or `None` without items.
     ///
-    /// It is the very moment at which the earliest item is due, unless an item of
-    /// the same slot that was due before it has been cancelled. Right after
-    /// `advance(now)` it is always later than `now`. So a thread that sleeps until
-    /// `next_due`, advances to that moment and asks again never spins: each round
-    /// fires an item, or is the one round that a cancelled item may still cost.
+    /// The moment is that of the earliest item, unless an earlier item of the same slot was
+    /// cancelled. Right after `advance(now)` it is later than `now`. So a thread that sleeps until
+    /// `next_due`, advances and repeats never spins: each round fires an item, or is the one round
+    /// that a cancelled item may still cost.
     pub(crate) fn next_due(&self) -> Option<Moment> {
         if self.is_empty() {
             return None;
@@ -168,7 +168,7 @@ impl<T> Wheel<T> {
         moment.nanos().saturating_sub(self.start.nanos()) / self.tick
     }
 
-    /// Fires what is due in one slot, and notes when the rest is.
+    /// Fires the items of one slot that are due, and stores the earliest due time of the rest.
     fn sweep(&mut self, slot: usize, now: Moment, fired: &mut Vec<T>) {
         if self.slots[slot].earliest > now {
             return;
@@ -187,7 +187,7 @@ impl<T> Wheel<T> {
         self.slots[slot].earliest = earliest;
     }
 
-    /// Empties an entry that holds an item, and ends the life of its key.
+    /// Empties an entry that holds an item; its key fits no more.
     fn remove(&mut self, index: usize) -> Option<T> {
         self.unlink(index);
         self.len -= 1;
@@ -197,7 +197,7 @@ impl<T> Wheel<T> {
         entry.item.take()
     }
 
-    /// Takes an entry off the chain of free ones, or makes a new one.
+    /// Takes an entry from the chain of free entries, or adds a new one.
     fn free_entry(&mut self) -> usize {
         if let Some(index) = self.free {
             self.free = self.entries[index].next;
@@ -207,7 +207,7 @@ impl<T> Wheel<T> {
         self.entries.len() - 1
     }
 
-    /// Puts an entry at the head of a slot's list.
+    /// Inserts an entry at the head of a slot's list.
     fn link(&mut self, index: usize, slot: usize) {
         let head = &mut self.slots[slot];
         let next = head.first.replace(index);
@@ -221,7 +221,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Takes an entry out of its slot's list.
+    /// Removes an entry from its slot's list.
     fn unlink(&mut self, index: usize) {
         let Timer { slot, previous, next, .. } = self.entries[index];
         if let Some(next) = next {
@@ -233,7 +233,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Changes the head of a slot's list; an empty list forgets what was due in it.
+    /// Changes the head of a slot's list, and resets the slot if the list is empty.
     fn set_first(&mut self, slot: usize, first: Option<usize>) {
         match first {
             Some(_) => self.slots[slot].first = first,
@@ -246,7 +246,7 @@ fn slot_of(tick: u64) -> usize {
     (tick % SLOTS as u64) as usize
 }
 
-/// Says how many items wait, not which: they belong to others.
+/// Shows the number of items, but not the items, which may be secret.
 impl<T> fmt::Debug for Wheel<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Wheel")
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn firing_appends_to_what_is_there() {
+    fn fired_items_are_appended() {
         let mut wheel = wheel();
         wheel.insert(at(1), 'b');
         let mut fired = vec!['a'];
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_of_the_past_fires_at_the_next_call() {
+    fn a_past_item_fires_at_the_next_call() {
         let mut wheel = wheel();
         advance(&mut wheel, at(100 * TICK));
         wheel.insert(at(5 * TICK), 'a');
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_goes_back_does_no_harm() {
+    fn a_clock_that_goes_back_fires_no_item_early() {
         let mut wheel = wheel();
         advance(&mut wheel, at(100 * TICK));
         wheel.insert(at(50 * TICK), 'a');
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tick_that_no_clock_can_count_is_one_slot_for_all() {
+    fn an_endless_tick_puts_all_items_into_one_slot() {
         let mut wheel = Wheel::new(Duration::MAX, at(0));
         wheel.insert(at(1), 'a');
         wheel.insert(at(2), 'b');
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_dead_once_its_item_is_gone() {
+    fn a_key_fits_no_item_after_its_own() {
         let mut wheel = wheel();
         let cancelled = wheel.insert(at(1), 'a');
         assert_eq!(wheel.cancel(cancelled), Some('a'));
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_emptied_by_cancelling_is_not_waited_for() {
+    fn a_slot_emptied_by_cancelling_has_no_due_time() {
         let mut wheel = wheel();
         assert_eq!(wheel.next_due(), None);
         let early = wheel.insert(at(TICK), 'a');
@@ -415,15 +415,14 @@ mod tests {
         assert!(!text.contains("secret"), "{text}");
     }
 
-    /// One call on the wheel. Spans are in nanoseconds from the present, and may
-    /// point to the past.
+    /// One call on the wheel. Spans are nanoseconds from the present, negative for the past.
     #[derive(Clone, Debug)]
     enum Step {
         Insert(i64),
-        /// With the due of the item before.
+        /// At the due time of the item before.
         InsertEqual,
         CancelLive(Index),
-        /// With any key ever given, most of them dead.
+        /// With any earlier key; most fit no item any more.
         CancelAny(Index),
         Advance(i64),
         AdvanceToNextDue,
@@ -441,7 +440,7 @@ mod tests {
         proptest::collection::vec(step, 1..200)
     }
 
-    /// Near, at a tick's border, within a turn, around whole turns, far away, behind.
+    /// Near, at a tick's border, within a turn, around whole turns, far in the future, past.
     fn span() -> impl Strategy<Value = i64> {
         let (tick, turn) = (TICK as i64, TURN as i64);
         prop_oneof![
@@ -456,7 +455,7 @@ mod tests {
         ]
     }
 
-    /// A wheel beside a plain map that does the same. Items are numbered.
+    /// A wheel and a plain map with the same items, which are numbers.
     struct Pair {
         wheel: Wheel<usize>,
         now: Moment,
@@ -514,7 +513,7 @@ mod tests {
             }
         }
 
-        /// Cancels twice: the second time must always be in vain.
+        /// Cancels twice; the second call must return nothing.
         fn cancel(&mut self, number: usize) {
             let expected = self.live.remove(&number).map(|_| number);
             assert_eq!(self.wheel.cancel(self.keys[number]), expected);
@@ -554,7 +553,7 @@ mod tests {
             assert!(self.cancelled || next == earliest);
         }
 
-        /// Sleeping until the next due fires all, in no more rounds than inserts.
+        /// Advances from one due time to the next, which fires all in at most one round per insert.
         fn run_out(&mut self) {
             for _ in 0..self.keys.len() {
                 self.advance_to_next_due();
@@ -567,7 +566,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn it_does_what_a_plain_map_does(steps in steps()) {
+        fn the_wheel_behaves_like_a_plain_map(steps in steps()) {
             let mut pair = Pair::new();
             for step in steps {
                 pair.apply(step);
