@@ -136,8 +136,9 @@ fn returned_numbers(code: &str) -> Vec<&str> {
     first_words.filter(|word| word.parse::<i64>().is_ok()).collect()
 }
 
-/// Splits off the first paragraph of the code, which names the entries of KEYS and ARGV. Returns the
-/// names, the values and the rest of the code.
+/// Splits off the first paragraph of the code, which names the entries of KEYS and ARGV.
+///
+/// Returns the names, the values and the rest of the code.
 fn bindings(code: &str) -> (Vec<&str>, Vec<&str>, &str) {
     let code = code.trim_start();
     let (paragraph, rest) = code.split_once("\n\n").unwrap_or((code, ""));

@@ -447,8 +447,8 @@ fn fair_acquire_replies_as_documented() {
     times_out_in(&bare, "c", 360);
 }
 
-/// A waiter of Redisson subtracts from the timeouts behind it what it added, although its own
-/// timeout may have become earlier beside a free lock.
+/// When a waiter of Redisson acquires the lock, it subtracts its full addition from the timeouts
+/// behind it, even if its own timeout became earlier beside a free lock.
 #[test]
 fn a_waiter_behind_redissons_waiters_outlives_their_subtractions() {
     let mut bare = Bare::start();
@@ -766,7 +766,7 @@ impl Model {
     }
 }
 
-/// Runs a step as Redisson's scripts do. Redisson releases only what it holds, which the model knows.
+/// Runs a step as Redisson's scripts do. Redisson releases only what it holds; the model knows it.
 fn redisson(bare: &mut Bare, holder: &str, step: i64) -> i64 {
     let mut field = |words: &[&str]| bare.ask::<i64>(words);
     if step > 0 {
@@ -785,7 +785,7 @@ fn redisson(bare: &mut Bare, holder: &str, step: i64) -> i64 {
 
 fn take_step(bare: &mut Bare, step: Step, expected: i64) -> i64 {
     let hold = |number: usize| format!("hold:{number}");
-    let answer = match step {
+    let reply = match step {
         Step::Acquire(number) => {
             let holder = Model::holder_of(number).to_string();
             enter(bare, &hold(number), "60000", &holder)
@@ -795,9 +795,8 @@ fn take_step(bare: &mut Bare, step: Step, expected: i64) -> i64 {
             bare.call("named_release", &[LOCK], &[&holder, &hold(number), CHANNEL, "0"])
         }
         Step::Renew(number) => {
-            let lost: Vec<i64> = bare
-                .try_call("plain_renew", &[LOCK], &["60000", &hold(number)])
-                .expect("an answer");
+            let lost: Vec<i64> =
+                bare.try_call("plain_renew", &[LOCK], &["60000", &hold(number)]).expect("a reply");
             return if lost.is_empty() { 0 } else { -1 };
         }
         Step::Unlock(holder) => end_any(bare, &holder.to_string()),
@@ -807,7 +806,7 @@ fn take_step(bare: &mut Bare, step: Step, expected: i64) -> i64 {
         Step::Lapse => bare.ask::<i64>(&["DEL", LOCK]).min(0),
     };
     // A remaining lease.
-    if answer > 1 { 0 } else { answer }
+    if reply > 1 { 0 } else { reply }
 }
 
 /// The count of a holder equals the number of its granted holds that have not ended, in every order

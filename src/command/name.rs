@@ -1,9 +1,10 @@
-//! The name of a lock, and every key and channel that belongs to it.
+//! The name of a lock, with all keys and channels that belong to it.
 //!
-//! All of them must hash to one slot of a cluster, by the rule that both Redis
-//! and Redisson follow: what stands between the first `{` and the next `}` is
-//! hashed, if it is not empty; otherwise the whole key is. Redisson writes the
-//! name as it is where it has a `{`, and in braces where it has none.
+//! All keys and channels of a lock hash to one slot of a cluster. Redis hashes the text between
+//! the first `{` and the next `}`, its *hash tag*, or the whole key if that text is empty or
+//! missing. The formats are Redisson's: a name with a `{` is used as it is, any other name is put
+//! in braces behind a prefix. Names whose keys would get different slots are refused everywhere,
+//! so that a lock still works when its server becomes a cluster.
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,113 +13,115 @@ use crc::{CRC_16_XMODEM, Crc};
 use crate::command::owner::Owner;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The longest key that Redis takes by default (`proto-max-bulk-len`).
-const LONGEST: usize = 512 * 1024 * 1024;
+/// The longest key that Redis accepts by default (`proto-max-bulk-len`), in bytes.
+const MAX_KEY: usize = 512 * 1024 * 1024;
 
-/// What Redisson puts before the name to make the channel of a lock, and of one that is
-/// read and written.
+/// Redisson's prefixes of the channel of a lock, and of a read-write lock.
 const CHANNEL: &str = "redisson_lock__channel";
 const RW_CHANNEL: &str = "redisson_rwlock";
 
-/// What Redisson puts before the name of a fenced lock to make the key of its tokens, and
-/// before that of a fair one to make those of its queue.
+/// Redisson's prefixes of the token key of a fenced lock, and of the two queue keys of a fair lock.
 const TOKEN: &str = "redisson_lock_token";
 const QUEUE: &str = "redisson_lock_queue";
-const DEATHS: &str = "redisson_lock_timeout";
+const TIMEOUTS: &str = "redisson_lock_timeout";
 
-/// The longest of what stands around a name: a time-out key's hold and ending.
-const AROUND: usize = 128;
+/// Room for the longest prefix and suffix of a name: those of a read hold's time-out key.
+const MAX_AFFIXES: usize = 128;
 
-/// The name of a lock that can be used, with its key and its channel.
+/// A valid lock name, with its keys and channels.
 #[derive(Debug)]
 pub(crate) struct Name {
     given: Arc<str>,
     key: Box<str>,
     channel: Box<str>,
-    /// Made when the first of them is asked for: most locks are plain.
-    others: OnceLock<Box<Others>>,
+    /// The keys of other kinds than the plain lock, made at the first use: most locks are plain.
+    derived: OnceLock<Box<DerivedKeys>>,
 }
 
-/// What other kinds than the plain lock have beside the key.
+/// The additional keys and channels of all kinds but the plain lock.
 #[derive(Debug)]
-struct Others {
+struct DerivedKeys {
     rw_channel: String,
     token: String,
     queue: String,
-    deaths: String,
+    timeouts: String,
 }
 
 impl Name {
-    /// Checks `given`, which stands behind `prefix` in Redis.
+    /// Returns the name `given` with the client's `prefix`.
+    ///
+    /// # Errors
+    ///
+    /// `is_invalid_name` if the name is empty or too long, or has braces that are no hash tag.
     pub(crate) fn new(prefix: &str, given: Arc<str>) -> Result<Name> {
         if given.is_empty() {
-            return Err(invalid("the name of a lock is empty"));
+            return Err(invalid("the lock name is empty"));
         }
         let key = [prefix, &given].concat().into_boxed_str();
-        check_length(key.len() + AROUND)?;
+        check_length(key.len() + MAX_AFFIXES)?;
         check_braces(&key)?;
         let channel = prefixed(CHANNEL, &key).into_boxed_str();
-        Ok(Name { given, key, channel, others: OnceLock::new() })
+        Ok(Name { given, key, channel, derived: OnceLock::new() })
     }
 
-    /// The name as the user gave it, without the client's prefix.
+    /// Returns the name as the caller gave it, without the client's prefix.
     pub(crate) fn given(&self) -> &Arc<str> {
         &self.given
     }
 
-    /// The key of the hash that says who holds the lock.
+    /// Returns the key of the lock's hash, which contains the owner fields.
     pub(crate) fn key(&self) -> &str {
         &self.key
     }
 
-    /// The channel on which a release is announced.
+    /// Returns the channel on which a release is announced.
     pub(crate) fn channel(&self) -> &str {
         &self.channel
     }
 
-    fn others(&self) -> &Others {
+    fn derived(&self) -> &DerivedKeys {
         let make = |prefix| prefixed(prefix, &self.key);
-        self.others.get_or_init(|| {
-            Box::new(Others {
+        self.derived.get_or_init(|| {
+            Box::new(DerivedKeys {
                 rw_channel: make(RW_CHANNEL),
                 token: make(TOKEN),
                 queue: make(QUEUE),
-                deaths: make(DEATHS),
+                timeouts: make(TIMEOUTS),
             })
         })
     }
 
-    /// The channel on which the end of reading and writing is announced.
+    /// Returns the channel on which the releases of a read-write lock are announced.
     pub(crate) fn rw_channel(&self) -> &str {
-        &self.others().rw_channel
+        &self.derived().rw_channel
     }
 
-    /// The key of the last fencing token that was given out.
+    /// Returns the key of the last fencing token that was handed out.
     pub(crate) fn token_key(&self) -> &str {
-        &self.others().token
+        &self.derived().token
     }
 
-    /// The key of the list of those who wait for a fair lock.
+    /// Returns the key of a fair lock's queue, a list of owner fields.
     pub(crate) fn queue_key(&self) -> &str {
-        &self.others().queue
+        &self.derived().queue
     }
 
-    /// The key of the sorted set that says when each of them is taken for dead.
+    /// Returns the key of the waiters' timeouts, a sorted set of owner fields.
     pub(crate) fn timeouts_key(&self) -> &str {
-        &self.others().deaths
+        &self.derived().timeouts
     }
 
-    /// What stands before an owner in the name of the channel that it alone hears.
+    /// Returns the prefix of the waiters' own channels; an owner field follows it.
     pub(crate) fn own_channel_prefix(&self) -> String {
         format!("{}:", self.channel)
     }
 
-    /// The channel on which one that waits for a fair lock is told.
+    /// Returns the channel on which this waiter for a fair lock is notified.
     pub(crate) fn own_channel(&self, owner: &Owner) -> String {
         format!("{}:{owner}", self.channel)
     }
 
-    /// What stands before an owner in the name of a read hold's time-out key.
+    /// Returns the prefix of the read holds' time-out keys; an owner field follows it.
     pub(crate) fn timeout_prefix(&self) -> String {
         match self.key.contains('{') {
             true => format!("{}:", self.key),
@@ -126,7 +129,7 @@ impl Name {
         }
     }
 
-    /// The key that lives as long as the lease of that read hold.
+    /// Returns the time-out key of a read hold, which expires with its lease.
     pub(crate) fn timeout_key(&self, owner: &Owner) -> String {
         format!("{}{owner}:rwlock_timeout:1", self.timeout_prefix())
     }
@@ -134,16 +137,16 @@ impl Name {
 
 static CHECKSUM: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
 
-/// How many slots a cluster has.
+/// The number of slots in a cluster.
 pub(crate) const SLOTS: u16 = 16_384;
 
-/// The slot of a cluster in which a key lies.
+/// Returns the cluster slot of a key.
 pub(crate) fn slot(key: &[u8]) -> u16 {
-    CHECKSUM.checksum(hashed(key)) % SLOTS
+    CHECKSUM.checksum(hash_tag(key)) % SLOTS
 }
 
-/// What of a key decides on its slot.
-fn hashed(key: &[u8]) -> &[u8] {
+/// Returns the part of a key that determines its slot: the hash tag, or the whole key.
+fn hash_tag(key: &[u8]) -> &[u8] {
     let at = |sign: u8, from: usize| key[from..].iter().position(|byte| *byte == sign);
     let Some(open) = at(b'{', 0) else { return key };
     match at(b'}', open + 1) {
@@ -157,24 +160,24 @@ pub(crate) fn invalid(message: &'static str) -> Error {
 }
 
 fn check_length(length: usize) -> Result<()> {
-    match length <= LONGEST {
+    match length <= MAX_KEY {
         true => Ok(()),
-        false => Err(invalid("the name of a lock is longer than the 512 MiB that Redis takes")),
+        false => Err(invalid("the lock name is longer than 512 MiB, the limit of Redis")),
     }
 }
 
-/// Refuses names whose keys and channels would lie in different slots.
+/// Refuses a name whose keys and channels would get different slots.
 fn check_braces(key: &str) -> Result<()> {
-    let whole = match key.find('{') {
+    let is_valid = match key.find('{') {
         None if key.contains('}') => false,
         None => true,
         Some(open) => key[open..].find('}').is_some_and(|close| close > 1),
     };
-    match whole {
+    match is_valid {
         true => Ok(()),
         false => Err(invalid(
-            "the braces in the name of a lock must enclose a hash tag, as in \"a{b}c\", \
-             or its keys would lie in different slots of a cluster",
+            "the braces in a lock name must enclose a hash tag, as in \"a{b}c\": otherwise its \
+             keys would be in different slots of a cluster",
         )),
     }
 }
@@ -196,9 +199,8 @@ mod tests {
         Name::new("", given.into())
     }
 
-    /// What Redis hashes of a key, by its documentation.
     #[test]
-    fn keys_and_channels_are_redissons() {
+    fn the_key_and_channel_of_a_plain_lock_have_redissons_format() {
         let plain = name("orders:42").expect("a plain name");
         assert_eq!(plain.key(), "orders:42");
         assert_eq!(plain.channel(), "redisson_lock__channel:{orders:42}");
@@ -210,17 +212,17 @@ mod tests {
     }
 
     #[test]
-    fn names_that_cannot_work_are_refused() {
+    fn invalid_names_are_refused() {
         for bad in ["", "a{b", "{}x", "a}b", "a{}b{c}", "}", "{"] {
             assert!(name(bad).is_err_and(|e| e.is_invalid_name()), "{bad:?}");
         }
-        assert!(check_length(LONGEST).is_ok());
-        assert!(check_length(LONGEST + 1).is_err());
-        assert!(Name::new("{", "x}".into()).is_ok(), "the prefix is part of the key");
+        assert!(check_length(MAX_KEY).is_ok());
+        assert!(check_length(MAX_KEY + 1).is_err());
+        assert!(Name::new("{", "x}".into()).is_ok(), "the prefix is a part of the key");
     }
 
     #[test]
-    fn keys_and_channels_of_the_other_kinds_are_redissons() {
+    fn the_keys_and_channels_of_other_kinds_have_redissons_format() {
         let owner = Owner::new(uuid::Uuid::nil(), HoldId::next(), "");
         let (plain, tagged) = (name("x").expect("good"), name("a{b}c").expect("good"));
         assert_eq!(plain.rw_channel(), "redisson_rwlock:{x}");
@@ -233,12 +235,12 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_those_of_redis() {
-        // As `CLUSTER KEYSLOT` says.
-        for (key, wanted) in
+    fn slots_match_redis() {
+        // The replies of `CLUSTER KEYSLOT`.
+        for (key, expected) in
             [("123456789", 12739), ("foo", 12182), ("a{foo}b", 12182), ("{}foo", 9500)]
         {
-            assert_eq!(slot(key.as_bytes()), wanted, "{key}");
+            assert_eq!(slot(key.as_bytes()), expected, "{key}");
         }
     }
 
@@ -249,10 +251,11 @@ mod tests {
                 let owner = Owner::new(uuid::Uuid::nil(), HoldId::next(), "");
                 let (own, timeout) = (name.own_channel(&owner), name.timeout_key(&owner));
                 let [channel, rw_channel] = [name.channel(), name.rw_channel()];
-                let [token, queue, deaths] = [name.token_key(), name.queue_key(), name.timeouts_key()];
-                let all = [channel, rw_channel, token, queue, deaths, &own, &timeout];
-                for other in all {
-                    prop_assert_eq!(slot(name.key().as_bytes()), slot(other.as_bytes()));
+                let [token, queue] = [name.token_key(), name.queue_key()];
+                let timeouts = name.timeouts_key();
+                let all = [channel, rw_channel, token, queue, timeouts, &own, &timeout];
+                for derived in all {
+                    prop_assert_eq!(slot(name.key().as_bytes()), slot(derived.as_bytes()));
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Who holds: the number of a hold, its owner field, and the thread behind it.
+//! Holds and holders: the number of a hold, its owner field in Redis, and the thread that holds.
 
 use std::cell::Cell;
 use std::fmt::{self, Write as _};
@@ -15,61 +15,67 @@ pub(crate) fn client_id() -> Uuid {
     uuid::Builder::from_custom_bytes(Uuid::new_v4().into_bytes()).into_uuid()
 }
 
-/// Returns whether a name has the form of an owner field of this library. No caller may present
-/// one: the hold behind it ends all that stands under that name.
+/// Returns whether a name has the form of an owner field of this library.
+///
+/// Such a name is refused as the name of a holder: the release of the hold with this owner field
+/// would end all holds under that name.
 pub(crate) fn is_owner_field(name: &str) -> bool {
     let id = name.split_once(':').and_then(|(id, _)| Uuid::try_parse(id).ok());
     id.is_some_and(|id| id.get_version_num() == 8)
 }
 
-/// The number of one hold: of one successful or unsuccessful attempt to get a
-/// lock, never used twice by this process.
+/// The number of one hold. Each attempt to acquire a lock takes a new number, which this process
+/// never uses again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct HoldId(u64);
 
 impl HoldId {
+    /// Returns the next unused number.
     pub(crate) fn next() -> HoldId {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         HoldId(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Returns the number as events show it, and the owner field in Redis.
+    /// Returns the number as shown in events and in the owner field.
     pub(crate) fn number(self) -> u64 {
         self.0
     }
 
-    /// A number that differs from hold to hold: a seed for jitter.
+    /// Returns a seed for jitter, different for each hold.
     pub(crate) fn seed(self) -> u64 {
         self.0
     }
 }
 
-/// The owner field of a hold in Redis: `<client uuid>:<hold number>`, the form of
-/// Redisson's `<uuid>:<thread id>`, with what a kind of lock puts behind it; or the name
-/// that the caller gave to the holder.
+/// The owner field of a hold in Redis.
+///
+/// The format is `<client uuid>:<hold number>`, like Redisson's `<uuid>:<thread id>`, followed by
+/// the suffix of the kind of lock. A named holder has its name as owner field instead.
 #[derive(Clone)]
 pub(crate) struct Owner {
-    text: [u8; Owner::LONGEST],
+    text: [u8; Owner::MAX_LENGTH],
     length: u8,
     holder: Option<Arc<str>>,
 }
 
 impl Owner {
-    /// A hyphenated UUID, a colon, the digits of a `u64`, `:write`.
-    const LONGEST: usize = 36 + 1 + 20 + 6;
+    /// The length of a hyphenated UUID, a colon, the digits of a `u64`, and `:write`.
+    const MAX_LENGTH: usize = 36 + 1 + 20 + 6;
 
+    /// Returns the owner field of a hold without a named holder.
     pub(crate) fn new(client: Uuid, hold: HoldId, suffix: &str) -> Owner {
-        let mut owner = Owner { text: [0; Owner::LONGEST], length: 0, holder: None };
-        // It fits, by the length above: the writer below has nothing to refuse.
+        let mut owner = Owner { text: [0; Owner::MAX_LENGTH], length: 0, holder: None };
+        // `MAX_LENGTH` covers every suffix, so the write cannot fail.
         let _ = write!(owner, "{client}:{}{suffix}", hold.0);
         owner
     }
 
-    /// Gives the hold to a named holder, if there is one.
+    /// Sets the named holder, if any.
     pub(crate) fn named(self, holder: Option<Arc<str>>) -> Owner {
         Owner { holder, ..self }
     }
 
+    /// Returns the owner field: the name of a named holder, or else that of the hold.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         match &self.holder {
             Some(holder) => holder.as_bytes(),
@@ -77,9 +83,9 @@ impl Owner {
         }
     }
 
-    /// The hold itself, also where its holder has a name.
+    /// Returns the field of the hold itself, also for a named holder.
     pub(crate) fn hold(&self) -> &str {
-        // Only text was written into it.
+        // Only `write_str` writes to the buffer, so it contains UTF-8.
         std::str::from_utf8(&self.text[..usize::from(self.length)]).unwrap_or_default()
     }
 }
@@ -90,7 +96,7 @@ impl fmt::Write for Owner {
         let end = start + part.len();
         let room = self.text.get_mut(start..end).ok_or(fmt::Error)?;
         room.copy_from_slice(part.as_bytes());
-        // It is no longer than the text, which is short.
+        // `end` is at most `MAX_LENGTH`, which fits in a `u8`.
         self.length = end as u8;
         Ok(())
     }
@@ -108,12 +114,12 @@ impl fmt::Debug for Owner {
     }
 }
 
-/// One thread of this process, never two, also after its end.
+/// Identifies a thread of this process. An id is not reused after the end of its thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ThreadId(u64);
 
 impl ThreadId {
-    /// The calling thread's; works also while its thread-locals are destroyed.
+    /// Returns the id of the calling thread, also while its thread-locals are destroyed.
     pub(crate) fn current() -> ThreadId {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         thread_local!(static ID: Cell<u64> = const { Cell::new(0) });
@@ -126,35 +132,39 @@ impl ThreadId {
     }
 }
 
-/// To whom a hold belongs.
+/// The holder of a hold in this process.
 #[derive(Clone, Debug)]
 pub(crate) enum Holder {
-    /// To a thread, which may re-enter. Its part of `alive` is dropped when it ends.
+    /// A thread, which may re-enter. `alive` expires when the thread ends.
     Thread { id: ThreadId, alive: Weak<()> },
-    /// To an owned guard that this thread took, wherever it is now.
+    /// An owned guard, acquired by this thread. The guard may be in another thread now.
     Owned { by: ThreadId },
 }
 
 impl Holder {
+    /// Returns the calling thread as holder.
     pub(crate) fn this_thread() -> Holder {
         thread_local!(static ALIVE: Arc<()> = Arc::default());
         let alive = ALIVE.try_with(Arc::downgrade).unwrap_or_default();
         Holder::Thread { id: ThreadId::current(), alive }
     }
 
+    /// Returns an owned guard that the calling thread acquires.
     pub(crate) fn owned() -> Holder {
         Holder::Owned { by: ThreadId::current() }
     }
 
-    /// Whether it is an owned guard that this thread took.
+    /// Returns whether the holder is an owned guard that this thread acquired.
     pub(crate) fn was_taken_by(&self, thread: ThreadId) -> bool {
         matches!(self, Holder::Owned { by } if *by == thread)
     }
 
+    /// Returns whether the holder is this thread.
     pub(crate) fn is_thread(&self, thread: ThreadId) -> bool {
         matches!(self, Holder::Thread { id, .. } if *id == thread)
     }
 
+    /// Returns the thread, unless the holder is an owned guard.
     pub(crate) fn thread(&self) -> Option<ThreadId> {
         match self {
             Holder::Thread { id, .. } => Some(*id),
@@ -162,15 +172,17 @@ impl Holder {
         }
     }
 
+    /// Returns whether both holders are the same thread.
     pub(crate) fn is_same_thread(&self, other: &Holder) -> bool {
         matches!(other, Holder::Thread { id, .. } if self.is_thread(*id))
     }
 
+    /// Returns whether the holder is an owned guard.
     pub(crate) fn is_owned(&self) -> bool {
         matches!(self, Holder::Owned { .. })
     }
 
-    /// Whether it belongs to a thread that has ended.
+    /// Returns whether the holder is a thread that has ended.
     pub(crate) fn has_ended(&self) -> bool {
         matches!(self, Holder::Thread { alive, .. } if alive.strong_count() == 0)
     }
@@ -181,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_owner_has_redissons_form() {
+    fn an_owner_field_has_redissons_format() {
         let client = Uuid::new_v4();
         let owner = Owner::new(client, HoldId(u64::MAX), ":write");
         let text = format!("{client}:18446744073709551615:write");
@@ -194,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_field_of_this_library_is_known_by_its_client() {
+    fn an_owner_field_of_this_library_is_recognized_by_its_client_id() {
         let (client, redisson) = (client_id(), Uuid::new_v4());
         assert_ne!(client, client_id());
         assert_eq!(client.get_variant(), redisson.get_variant());
@@ -207,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_never_used_twice() {
+    fn hold_numbers_are_never_used_twice() {
         let many = |_| std::thread::spawn(|| (0..1000).map(|_| HoldId::next().0).collect());
         let threads: Vec<std::thread::JoinHandle<Vec<u64>>> = (0..4).map(many).collect();
         let mut all: Vec<u64> =
@@ -218,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_knows_its_thread_and_that_it_has_ended() {
+    fn a_holder_knows_its_thread_and_whether_the_thread_has_ended() {
         let mine = Holder::this_thread();
         assert!(mine.is_thread(ThreadId::current()) && !mine.has_ended());
         let other = std::thread::spawn(Holder::this_thread).join().expect("no panic");
