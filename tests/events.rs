@@ -383,7 +383,7 @@ fn the_log_says_that_a_thread_ended_with_a_lock_and_that_the_lock_was_lost() -> 
         };
         thread::spawn(detaches).join().expect("no panic")?;
     }
-    let said = |name| logged(&["WARN", name, "has ended: it is renewed no more"]);
+    let said = |name| logged(&["WARN", name, "has ended: its lease is not renewed any more"]);
     eventually("the log says so", || said("orphan of a thread") == 1);
     eventually("it is lost", || {
         logged(&["WARN", "orphan of a thread", "lost: the lease expired"]) == 1

@@ -134,7 +134,7 @@ impl HoldHandle {
         match self.hold.extend(sent, clock::now(), lease) {
             HoldStatus::Held => Ok(()),
             HoldStatus::Over { newly_lost } => {
-                self.watched().over(newly_lost, &self.context.engine.router);
+                self.watched().end_lost(newly_lost, &self.context.engine.router);
                 Err(self.lost())
             }
         }
@@ -147,7 +147,7 @@ impl HoldHandle {
         let router = &self.context.engine.router;
         for _ in 0..MAX_OUTDATED_ANSWERS {
             let generation = router.generation();
-            let extension = watchdog::extension(&self.watched(), lease);
+            let extension = watchdog::extension_call(&self.watched(), lease);
             let answer = router.call(extension, Target::only(self.hold.may_run_late()), limit)?;
             if router.generation() == generation {
                 return Ok(answer);

@@ -82,7 +82,7 @@ impl HoldHandle {
             self.context.engine.watchdog.forget(&self.hold);
         }
         if matches!(outcome, EndOutcome::Lost) {
-            self.watched().undo(&self.context.engine.router);
+            self.watched().release_at_server(&self.context.engine.router);
         }
     }
 

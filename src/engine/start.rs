@@ -156,7 +156,7 @@ impl Startup {
     ) -> Arc<Watchdog> {
         let settings = WatchdogSettings {
             timeout: self.settings.watchdog_timeout,
-            beat: MAX_HEARTBEAT_INTERVAL.min(self.settings.poll_interval / 2),
+            heartbeat_interval: MAX_HEARTBEAT_INTERVAL.min(self.settings.poll_interval / 2),
             poll_interval: self.settings.poll_interval,
             events: self.sink.clone(),
         };

@@ -1,7 +1,7 @@
-//! Questions about many locks, in batches: all are written before any answer is read.
+//! Calls about many locks, in batches that are all written before any reply is read.
 //!
-//! A server may refuse a whole batch because of one key, or because the keys lie in several
-//! slots. Then each item of that batch is asked for by itself, at once.
+//! A server may refuse a whole batch because of one key, or because its keys are in several slots.
+//! Each item of such a batch is then sent by itself, in the same round.
 
 use crate::cancel::Limit;
 use crate::command::call::Call;
@@ -9,35 +9,38 @@ use crate::error::Error;
 use crate::pool::request::{Answer, Failure};
 use crate::pool::router::Router;
 
-/// The most keys of one script call.
-const KEYS: usize = 128;
+/// The largest number of keys in one script call.
+const MAX_KEYS: usize = 128;
 
-/// Why a batch has no answer.
+/// Why a batch has no usable reply.
 #[derive(Debug)]
 pub(super) enum NoAnswer {
-    /// The connection is being made.
+    /// A connection is being made in the background.
     Connecting,
-    /// There are other servers now than when it was sent.
+    /// The topology changed after the batch was sent.
     Outdated,
     Failed {
         error: Error,
-        /// It may have run, or run yet.
+        /// Whether the batch may have run, or may run later.
         written: bool,
     },
 }
 
 pub(super) type BatchResult = Result<Answer, NoAnswer>;
 
-/// Asks for all items, those of one `kind` together, and reports the outcome of each batch.
-pub(super) fn ask<T, K: Ord>(
+/// Sends calls for all items, items of one group together, and reports each outcome.
+///
+/// Blocks until each batch has its reply or its time-out.
+pub(super) fn send_all<T, K: Ord>(
     router: &Router,
     items: &mut [T],
-    kind: impl Fn(&T) -> K,
+    group: impl Fn(&T) -> K,
     call: impl Fn(&[T]) -> Call,
     mut report: impl FnMut(&[T], BatchResult),
 ) {
-    items.sort_by_key(&kind);
-    let batches = items.chunk_by(|a, b| kind(a) == kind(b)).flat_map(|chunk| chunk.chunks(KEYS));
+    items.sort_by_key(&group);
+    let batches =
+        items.chunk_by(|a, b| group(a) == group(b)).flat_map(|chunk| chunk.chunks(MAX_KEYS));
     let mut refused = Vec::new();
     send(router, batches, &call, |batch, outcome| match outcome {
         Err(NoAnswer::Failed { error, .. }) if batch.len() > 1 && error.is_caused_by_keys() => {

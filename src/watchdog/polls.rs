@@ -1,0 +1,44 @@
+//! Polls for the callers that wait: which locks are free.
+//!
+//! A release message may get lost, so the server is asked at the poll interval in any case. The
+//! watchdog asks for all waiting callers of the process, many locks in each script call. The head
+//! of the queue tries again if its lock is free, or if a poll got no reply.
+
+use std::sync::Arc;
+
+use super::Watchdog;
+use super::batches::{self, NoAnswer};
+use crate::command::call::Call;
+use crate::command::script;
+use crate::local::Local;
+use crate::util::threads;
+
+impl Watchdog {
+    /// Asks the server which of these locks are free, and plans the next polls.
+    pub(super) fn poll_locks(&self, mut locks: Vec<Arc<Local>>) {
+        locks.retain(|local| local.keep_polling());
+        let slot = |local: &Arc<Local>| self.slot_of(local);
+        batches::send_all(&self.router, &mut locks, slot, poll_call, |batch, outcome| {
+            let free = outcome.map_err(NoAnswer::into_error);
+            match free.and_then(|answer| answer.reply.into_ints()) {
+                Ok(free) => {
+                    // Lua counts positions from 1.
+                    let free = (1..).zip(batch).filter(|(position, _)| free.contains(position));
+                    free.for_each(|(_, local)| local.may_be_free());
+                }
+                Err(error) => {
+                    let count = batch.len();
+                    threads::say(|| log::debug!("a poll of {count} locks failed: {error}"));
+                    batch.iter().for_each(|local| local.may_be_free());
+                }
+            }
+        });
+        locks.into_iter().for_each(|local| self.poll(local));
+    }
+}
+
+/// Returns the call that asks which of these locks are free.
+fn poll_call(batch: &[Arc<Local>]) -> Call {
+    let keys = batch.iter().map(|local| local.name().key().as_bytes());
+    Call::script(&script::POLL_MANY, keys, [])
+}

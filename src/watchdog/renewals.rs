@@ -1,0 +1,240 @@
+//! Renewals: which holds the server is asked for, and what its replies mean.
+//!
+//! | reply | effect |
+//! | --- | --- |
+//! | renewed | the deadline moves forward; the next renewal is planned |
+//! | not held | the hold is lost at once |
+//! | none, or too few replicas | the hold stays valid to its deadline; the renewal is repeated |
+//!
+//! A fixed lease goes through the same scripts, which then verify the hold and extend nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::batches::{self, NoAnswer};
+use super::timers::TICK;
+use super::{LONGEST_SLEEP, RECONNECT_PAUSE, Watchdog, WatchedHold};
+use crate::command::call::{Call, Digits};
+use crate::error::{Error, Result};
+use crate::events::{Event, RenewalFailed, Renewed};
+use crate::local::hold::{HoldStatus, Renewal};
+use crate::pool::request::{Answer, TooFewReplicas};
+use crate::util::clock::{self, Moment, jittered, millis};
+use crate::util::threads;
+
+/// The lease with which a renewal script verifies and extends nothing: no key has less left.
+const VERIFY_ONLY: &[u8] = b"-2";
+
+/// A hold that the server is asked for in this round.
+#[derive(Debug)]
+pub(super) struct DueHold {
+    watched: WatchedHold,
+    /// Whether the lease is extended; otherwise the hold is verified.
+    renewed: bool,
+}
+
+/// The reply to one batch of renewals.
+#[derive(Debug)]
+struct RenewalReply {
+    sent: Moment,
+    /// The positions of lost holds in the batch; Lua counts from 1.
+    lost: Vec<i64>,
+    /// Set if the other holds count as not renewed.
+    too_few: Option<TooFewReplicas>,
+}
+
+impl RenewalReply {
+    fn read(answer: Answer) -> Result<RenewalReply> {
+        let (sent, too_few) = (answer.sent, answer.too_few);
+        Ok(RenewalReply { sent, lost: answer.reply.into_ints()?, too_few })
+    }
+}
+
+impl Watchdog {
+    /// Returns the holds that are due; ends lost holds among those whose timers have fired.
+    pub(super) fn due_holds(&self, fired: Vec<WatchedHold>, now: Moment) -> Vec<DueHold> {
+        let mut due = Vec::new();
+        for watched in fired {
+            match watched.hold.renewal(now) {
+                Renewal::Extend => due.push(DueHold { watched, renewed: true }),
+                Renewal::Verify => due.push(DueHold { watched, renewed: false }),
+                Renewal::Orphaned => self.keep_orphaned(watched),
+                Renewal::Over { newly_lost } => watched.end_lost(newly_lost, &self.router),
+            }
+        }
+        due
+    }
+
+    /// Lets the lease of a hold run out whose thread has ended.
+    fn keep_orphaned(&self, watched: WatchedHold) {
+        let name = Arc::clone(watched.local.name().given());
+        self.set_renewal_timer(watched);
+        threads::say(|| {
+            log::warn!(
+                "the thread that held the lock {name:?} has ended: its lease is not renewed any more"
+            );
+        });
+    }
+
+    /// Returns all watched holds.
+    pub(super) fn all_holds(&self) -> Vec<DueHold> {
+        let timers = self.timers.lock();
+        let due = |watched: &WatchedHold| DueHold {
+            watched: watched.clone(),
+            renewed: watched.hold.is_renewed(),
+        };
+        timers.holds.iter().map(due).collect()
+    }
+
+    /// Returns the holds of servers that may have lost their data. Asks the servers.
+    pub(super) fn holds_in_doubt(&self) -> Vec<DueHold> {
+        let mut holds = self.all_holds();
+        if holds.is_empty() || !self.auditor.is_on() {
+            return holds;
+        }
+        let unchanged = self.replication_ids.unchanged_nodes(&self.router);
+        let node = |due: &DueHold| self.router.node_of(due.watched.local.name().key());
+        holds.retain(|due| !unchanged.contains(&node(due)));
+        holds
+    }
+
+    /// Asks the servers for these holds, and applies the replies.
+    pub(super) fn renew(&self, mut due: Vec<DueHold>) {
+        let group = |due: &DueHold| {
+            let script = due.watched.renewal_script();
+            (due.renewed, script.digest(), self.slot_of(&due.watched.local))
+        };
+        let call = |batch: &[DueHold]| self.batch_call(batch);
+        batches::send_all(&self.router, &mut due, group, call, |batch, outcome| {
+            match outcome.map(RenewalReply::read) {
+                Ok(Ok(reply)) => self.apply(batch, &reply),
+                Ok(Err(error)) => self.renewal_failed(batch, &error),
+                Err(NoAnswer::Connecting) => self.repeat(batch, RECONNECT_PAUSE),
+                Err(NoAnswer::Outdated) => {
+                    self.may_be_extended(batch);
+                    self.repeat(batch, RECONNECT_PAUSE);
+                }
+                Err(NoAnswer::Failed { error, written }) => {
+                    if written {
+                        self.may_be_extended(batch);
+                    }
+                    self.renewal_failed(batch, &error);
+                }
+            }
+        });
+    }
+
+    fn batch_call(&self, batch: &[DueHold]) -> Call {
+        let lease = Digits::new(millis(self.settings.timeout).unsigned_abs());
+        let holds = batch.iter().map(|due| &due.watched);
+        match batch.first() {
+            Some(DueHold { renewed: true, .. }) => {
+                renewal_call(holds, lease.as_bytes()).replicated()
+            }
+            _ => renewal_call(holds, VERIFY_ONLY),
+        }
+    }
+
+    fn apply(&self, batch: &[DueHold], reply: &RenewalReply) {
+        let now = clock::now();
+        let (lost, kept): (Vec<_>, Vec<_>) =
+            (1..).zip(batch).partition(|(position, _)| reply.lost.contains(position));
+        lost.iter().for_each(|(_, due)| due.watched.local.lose(&due.watched.hold));
+        let (renewed, fixed): (Vec<_>, Vec<_>) =
+            kept.into_iter().map(|(_, due)| due).partition(|due| due.renewed);
+        fixed.iter().for_each(|due| self.keep(due.watched.clone()));
+        if renewed.is_empty() {
+            return;
+        }
+        if let Some(too_few) = reply.too_few {
+            self.may_be_extended(renewed.iter().copied());
+            return self.renewal_failed(renewed, &too_few.into_error());
+        }
+        renewed.iter().for_each(|due| self.extend(&due.watched, reply.sent, now));
+        let holds = || renewed.iter().map(|due| due.watched.hold.id().number()).collect();
+        let at = clock::wall_time;
+        self.settings.events.emit(|| Event::Renewed(Renewed { at: at(), holds: holds() }));
+    }
+
+    fn extend(&self, watched: &WatchedHold, sent: Moment, now: Moment) {
+        match watched.hold.extend(sent, now, self.settings.timeout) {
+            HoldStatus::Held => self.set_renewal_timer(watched.clone()),
+            HoldStatus::Over { newly_lost } => watched.end_lost(newly_lost, &self.router),
+        }
+    }
+
+    /// Notes that the server may have extended these leases, although no reply says so.
+    fn may_be_extended<'a>(&self, batch: impl IntoIterator<Item = &'a DueHold>) {
+        let now = clock::now();
+        let renewed = batch.into_iter().filter(|due| due.renewed);
+        renewed.for_each(|due| due.watched.hold.may_be_extended(now, self.settings.timeout));
+    }
+
+    /// Reports renewals without a usable reply, and repeats those of holds that are still valid.
+    fn renewal_failed<'a>(&self, batch: impl IntoIterator<Item = &'a DueHold>, error: &Error) {
+        let (now, batch) = (clock::now(), Vec::from_iter(batch));
+        threads::say(|| {
+            log::warn!("{} leases could not be renewed or verified: {error}", batch.len())
+        });
+        for DueHold { watched, renewed } in &batch {
+            if !watched.local.is_valid(&watched.hold, now) {
+                watched.release_at_server(&self.router);
+            } else if *renewed {
+                self.report_failed(watched, error, now);
+            }
+        }
+        self.repeat(batch, LONGEST_SLEEP);
+    }
+
+    fn report_failed(&self, watched: &WatchedHold, error: &Error, now: Moment) {
+        let name = Arc::clone(watched.local.name().given());
+        let error = error.clone().with_lock_name(Arc::clone(&name));
+        let remaining = watched.hold.remaining(now);
+        let ((kind, hold), at) = (watched.hold.kind_and_number(), clock::wall_time());
+        let failed = RenewalFailed { at, name, kind, hold, remaining, error };
+        self.settings.events.emit(|| Event::RenewalFailed(failed));
+    }
+
+    /// Repeats these renewals after a pause: at most `longest`, shorter if little time is left.
+    fn repeat<'a>(&self, batch: impl IntoIterator<Item = &'a DueHold>, longest: Duration) {
+        let now = clock::now();
+        let watched = batch.into_iter().map(|due| &due.watched);
+        for watched in watched.filter(|watched| watched.local.is_valid(&watched.hold, now)) {
+            let pause = (watched.hold.remaining(now) / 8).min(longest).max(TICK);
+            let at = now + jittered(pause, watched.hold.id().seed());
+            self.set_timer(watched.clone(), |_| at);
+        }
+    }
+}
+
+/// Returns the call that renews these holds; all have the same renewal script.
+fn renewal_call<'a>(
+    holds: impl ExactSizeIterator<Item = &'a WatchedHold> + Clone,
+    lease: &[u8],
+) -> Call {
+    let script = holds.clone().next().map(WatchedHold::renewal_script);
+    let keys = holds.clone().map(|watched| watched.local.name().key().as_bytes());
+    let owners = holds.map(|watched| watched.hold.owner().hold().as_bytes());
+    let args = std::iter::once(lease).chain(owners);
+    match script {
+        Some(script) => Call::script(script, keys, args),
+        None => Call::command(&[b"PING"]),
+    }
+}
+
+/// Returns the call that extends one hold, for `extend` and nested guards with longer leases.
+pub(crate) fn extension_call(watched: &WatchedHold, lease: Duration) -> Call {
+    let lease = Digits::new(millis(lease).unsigned_abs());
+    renewal_call(std::slice::from_ref(watched).iter(), lease.as_bytes()).replicated()
+}
+
+/// Returns whether the reply to [`extension_call`] says that the server has the hold.
+///
+/// An error if too few replicas have the extension.
+pub(crate) fn is_extended(answer: Answer) -> Result<bool> {
+    let RenewalReply { lost, too_few, .. } = RenewalReply::read(answer)?;
+    match too_few.filter(|_| lost.is_empty()) {
+        Some(too_few) => Err(too_few.into_error()),
+        None => Ok(lost.is_empty()),
+    }
+}

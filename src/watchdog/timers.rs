@@ -1,0 +1,146 @@
+//! The timers of the watchdog: one for each hold, and one for each lock that is polled.
+
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{POLL_GRAIN, Watchdog, WatchedHold};
+use crate::local::Local;
+use crate::local::hold::{Hold, HoldStatus};
+use crate::util::clock::{self, Moment, jittered};
+use crate::util::wheel::Wheel;
+
+/// The resolution of the timers.
+pub(super) const TICK: Duration = Duration::from_millis(5);
+
+/// The part of its lease that a hold has left when its renewal is due.
+const RENEW_BELOW: (u32, u32) = (2, 3);
+
+/// The part of the lease over which renewals are spread.
+const SPREAD: u32 = 12;
+
+/// The part of the lease in which due renewals go out together.
+const RENEWAL_GRAIN: u32 = 120;
+
+/// The timers, and the items whose timers have fired.
+#[derive(Debug)]
+pub(super) struct Timers {
+    pub(super) holds: Wheel<WatchedHold>,
+    polls: Wheel<Arc<Local>>,
+    /// Items of the present round. The next round repeats them if this round panics.
+    fired_holds: Vec<WatchedHold>,
+    fired_polls: Vec<Arc<Local>>,
+    /// The moment at which the thread wakes next.
+    next_round: Moment,
+}
+
+impl Timers {
+    pub(super) fn new(now: Moment) -> Timers {
+        Timers {
+            holds: Wheel::new(TICK, now),
+            polls: Wheel::new(TICK, now),
+            fired_holds: Vec::new(),
+            fired_polls: Vec::new(),
+            next_round: Moment::START,
+        }
+    }
+
+    /// Returns what is due, and what a round that panicked has left.
+    pub(super) fn advance(&mut self, now: Moment) -> (Vec<WatchedHold>, Vec<Arc<Local>>) {
+        self.fired_holds.retain(|watched| !watched.hold.has_timer());
+        self.holds.advance(now, &mut self.fired_holds);
+        self.polls.advance(now, &mut self.fired_polls);
+        (self.fired_holds.clone(), self.fired_polls.clone())
+    }
+
+    /// Takes the items of a round that has come to its end.
+    pub(super) fn take_fired(&mut self) -> (Vec<WatchedHold>, Vec<Arc<Local>>) {
+        (mem::take(&mut self.fired_holds), mem::take(&mut self.fired_polls))
+    }
+
+    /// Sets the next round to the earliest timer, at the latest to `latest`.
+    pub(super) fn plan_round(&mut self, latest: Moment) -> Moment {
+        let timers = [self.holds.next_due(), self.polls.next_due()];
+        self.next_round = timers.into_iter().flatten().fold(latest, Moment::min);
+        self.next_round
+    }
+
+    /// Moves the next round forward to `at`; returns whether the thread must be woken for it.
+    fn hurry(&mut self, at: Moment) -> bool {
+        let must_wake = self.next_round > at;
+        self.next_round = self.next_round.min(at);
+        must_wake
+    }
+}
+
+impl Watchdog {
+    /// Watches a hold until [`Watchdog::forget`], or ends it if it is lost already.
+    pub(crate) fn keep(&self, watched: WatchedHold) {
+        match watched.hold.status(clock::now()) {
+            HoldStatus::Held => self.set_renewal_timer(watched),
+            HoldStatus::Over { newly_lost } => watched.end_lost(newly_lost, &self.router),
+        }
+    }
+
+    /// Stops watching a hold.
+    pub(crate) fn forget(&self, hold: &Hold) {
+        let timer = hold.take_timer();
+        let watched = timer.and_then(|timer| self.timers.lock().holds.cancel(timer));
+        drop(watched);
+    }
+
+    /// Polls for the callers that wait for a lock, while there are such callers.
+    pub(crate) fn poll(&self, local: Arc<Local>) {
+        let interval = self.settings.poll_interval;
+        let grain = interval / POLL_GRAIN;
+        let at = (clock::now() + (interval - 2 * grain)).rounded_up(grain);
+        let mut timers = self.timers.lock();
+        timers.polls.insert(at, local);
+        let must_wake = timers.hurry(at);
+        drop(timers);
+        if must_wake {
+            self.parker.unpark();
+        }
+    }
+
+    pub(super) fn set_renewal_timer(&self, watched: WatchedHold) {
+        self.set_timer(watched, |watched| self.renewal_time(watched));
+    }
+
+    /// Returns when the server is asked for the hold.
+    ///
+    /// That is a little later than it is due, so that many renewals share a batch, but not after
+    /// the end of a fixed lease.
+    fn renewal_time(&self, watched: &WatchedHold) -> Moment {
+        let (now, timeout) = (clock::now(), self.settings.timeout);
+        let renew_below = timeout * RENEW_BELOW.0 / RENEW_BELOW.1;
+        let due = watched.hold.next_renewal(now, timeout - renew_below, renew_below);
+        let spread = jittered(timeout / SPREAD, watched.hold.id().seed());
+        let later = (due + spread).rounded_up(timeout / RENEWAL_GRAIN);
+        match watched.hold.is_renewed() {
+            _ if due <= now => now,
+            true => later,
+            false => later.min(now + watched.hold.remaining(now)),
+        }
+    }
+
+    /// Sets the timer of a hold to the moment that `at` computes, in place of its present timer.
+    pub(super) fn set_timer(&self, watched: WatchedHold, at: impl FnOnce(&WatchedHold) -> Moment) {
+        let hold = Arc::clone(&watched.hold);
+        let mut timers = self.timers.lock();
+        // Computed under the mutex: otherwise a later timer of a fixed lease could replace the
+        // timer that another thread sets when it has the hold renewed from now on.
+        let at = at(&watched);
+        let timer = timers.holds.insert(at, watched);
+        let must_wake = timers.hurry(at);
+        // Under the mutex too: the watchdog may fire this timer at once and set the next one, which
+        // must not count as the one before.
+        let superseded = hold.set_timer(timer);
+        let superseded = superseded.and_then(|timer| timers.holds.cancel(timer));
+        drop(timers);
+        drop(superseded);
+        if must_wake {
+            self.parker.unpark();
+        }
+    }
+}
