@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::acquire::schedule::{ChannelView, Pace};
-use crate::acquire::{Acquire, HoldHandle, LockContext};
+use crate::acquire::{Acquire, GrantReply, HoldHandle, LockContext};
 use crate::command::call::{Call, ConnectionId};
 use crate::error::Result;
 use crate::kind::rules::{AcquireArgs, AcquireReply, ListensTo, Wake};
 use crate::listener::channels::{Channel, SubscriptionState};
-use crate::local::hold::{self, Grant};
+use crate::local::hold;
 use crate::pool::Target;
-use crate::pool::request::{Answer, BackgroundTask, Failure, Request};
+use crate::pool::request::{Answer, Failure};
 use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment, Patience};
 
@@ -45,7 +45,7 @@ impl Acquire<'_> {
     /// Tells the schedule what is known before the attempt, and returns the acquire command.
     fn prepare(&mut self) -> Call {
         let LockContext { engine, local } = self.context();
-        let session = engine.listeners.session().filter(|_| self.caller.request.waits);
+        let session = engine.listeners.session().filter(|_| self.candidate.caller.request.waits);
         let channel = match session {
             // A command that requests a subscription needs the message count from before it: the
             // listener may subscribe and unsubscribe again before this call registers.
@@ -62,8 +62,8 @@ impl Acquire<'_> {
         let messages = channel.map(|channel| channel.messages());
         let to_subscribe = channel.filter(|_| requested_in.is_some()).cloned();
         self.schedule.before_attempt(ChannelView { messages, subscription, requested_in });
-        if self.wanted.threads == 0 {
-            self.wanted.threads = self.threads_to_serve();
+        if self.threads == 0 {
+            self.threads = self.threads_to_serve();
         }
         self.command(to_subscribe.as_deref())
     }
@@ -74,12 +74,12 @@ impl Acquire<'_> {
             |channel| Wake { control: &engine.settings.control, channel: Channel::name(channel) };
         let command = self.call.rules.acquire(&AcquireArgs {
             name: local.name(),
-            owner: &self.wanted.owner,
+            owner: &self.candidate.owner,
             lease: self.call.lease(),
-            beside: self.wanted.beside.as_ref(),
+            beside: self.candidate.beside.as_ref(),
             waiter_timeout: self.waiter_timeout(),
             fair_waiter_timeout: engine.settings.fair_waiter_timeout,
-            threads: self.wanted.threads,
+            threads: self.threads,
             wake: to_subscribe.map(wake),
         });
         command.replicated()
@@ -90,7 +90,7 @@ impl Acquire<'_> {
         let LockContext { engine, local } = self.context();
         match self.call.rules.listens_to() {
             ListensTo::Itself => Some(self.wakeups.own_channel.get_or_init(|| {
-                engine.waiters.channel(&local.name().own_channel(&self.wanted.owner))
+                engine.waiters.channel(&local.name().own_channel(&self.candidate.owner))
             })),
             listens => local.channel(listens, &engine.waiters),
         }
@@ -117,7 +117,7 @@ impl Acquire<'_> {
             return 1;
         }
         let LockContext { engine, local } = self.context();
-        let behind = self.ticket.map_or(0, |_| local.queue_len().saturating_sub(1));
+        let behind = self.candidate.ticket.map_or(0, |_| local.queue_len().saturating_sub(1));
         let renewed = self.call.options.lease.is_none();
         let most = if renewed { engine.settings.handoff.max_handoffs } else { 0 };
         1 + u32::try_from(behind).unwrap_or(u32::MAX).min(most)
@@ -125,7 +125,7 @@ impl Acquire<'_> {
 
     /// Returns whether an attempt that was not granted takes a place in a queue in Redis.
     fn takes_place_in_redis(&self) -> bool {
-        self.call.rules.queues_in_redis() && self.caller.request.waits
+        self.call.rules.queues_in_redis() && self.candidate.caller.request.waits
     }
 
     /// Applies the failure of an attempt; an error if the call cannot go on.
@@ -182,29 +182,20 @@ impl Acquire<'_> {
             self.leftovers.may_run_late = Some(connection);
             return self.schedule.granted_too_late(now).map(|()| None);
         }
-        let last_token = if token == 0 { 0 } else { token + u64::from(self.wanted.threads - 1) };
-        let grant = Grant {
-            hold: self.wanted.id,
-            owner: self.wanted.owner.clone(),
-            rules: self.call.rules,
-            deadline,
-            lease: self.call.lease(),
-            renewed: self.call.options.lease.is_none(),
-            holder: self.caller.holder.clone(),
+        let last_token = if token == 0 { 0 } else { token + u64::from(self.threads - 1) };
+        Ok(Some(self.candidate.granted(GrantReply {
+            sent,
             at: now,
+            generation,
             may_run_late: self.leftovers.may_run_late.take(),
             tokens: token..=last_token,
-        };
-        let LockContext { engine, local } = self.context();
-        let hold = local.granted(self.ticket, &self.caller, grant, sent.until(now));
-        let handle = self.call.handle(hold);
-        engine.watchdog.keep_granted(handle.watched(), generation);
-        Ok(Some(handle))
+        })))
     }
 
     /// Prepares the wait after a refusal; `left` is the rest of the holder's lease.
     fn refused(&mut self, left: Option<Duration>) {
-        let (LockContext { engine, local }, waits) = (self.context(), self.caller.request.waits);
+        let (LockContext { engine, local }, waits) =
+            (self.context(), self.candidate.caller.request.waits);
         let polled = waits && matches!(self.call.pace(), Pace::Polled);
         if local.refused(clock::now(), polled) {
             engine.watchdog.poll(Arc::clone(local));
@@ -218,7 +209,7 @@ impl Acquire<'_> {
         self.schedule.refused(clock::now(), left);
         let Some(channel) = self.channel().filter(|_| waits).cloned() else { return };
         if self.wakeups.channel.is_none() {
-            let waiting = channel.wait(&self.caller.parker);
+            let waiting = channel.wait(&self.candidate.caller.parker);
             self.schedule.registered(&waiting, &channel, engine.listeners.session());
             self.wakeups.channel = Some(waiting);
         }
@@ -233,14 +224,7 @@ impl Acquire<'_> {
         if connection.is_none() && (acquired || !self.leftovers.queued) {
             return;
         }
-        let (rules, name) = (self.call.rules, self.context().local.name());
-        let undo = rules.undo(name, &self.wanted.owner, self.waiter_timeout());
         let place = self.waiter_timeout().filter(|_| self.leftovers.queued).unwrap_or_default();
-        let lasting = self.call.lease().max(place);
-        let task = BackgroundTask::new(None, clock::now() + lasting)
-            .outlives_lease(rules.outlives_its_lease())
-            .late_effect(lasting);
-        let router = &self.context().engine.router;
-        router.dispatch(router.submit(Request::background(undo, task), connection));
+        self.candidate.undo(connection, self.waiter_timeout(), self.call.lease().max(place));
     }
 }

@@ -7,16 +7,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acquire::Acquire;
 use crate::acquire::handle::{HoldHandle, LockContext};
 use crate::acquire::schedule::Pace;
+use crate::acquire::{Acquire, Candidate};
 use crate::cancel::{CancelToken, Limit};
-use crate::command::owner::{Holder, Owner, ThreadId};
+use crate::command::owner::{Holder, ThreadId};
 use crate::error::{Error, Result};
+use crate::events::{Acquired, Event};
 use crate::kind::rules::{KindRules, ListensTo, Queueing};
 use crate::local::Caller;
 use crate::local::hold::Hold;
-use crate::local::queue::Ticket;
 use crate::local::table::{EntryOutcome, EntryRequest};
 use crate::util::clock::{self, Moment, Patience};
 
@@ -66,6 +66,16 @@ pub(crate) struct AcquireCall<'a> {
     pub(crate) options: AcquireOptions<'a>,
 }
 
+/// The first step of a call in this process.
+pub(crate) enum CallEntry<'a> {
+    /// The thread holds the lock already, now with one more guard.
+    Held(HoldHandle),
+    /// The caller asks the server in its turn.
+    Candidate(Candidate<'a>),
+    /// Another thread of this process holds the lock or waits for it, and the call does not wait.
+    Refused,
+}
+
 impl<'a> AcquireCall<'a> {
     /// Returns the same call with another patience.
     ///
@@ -80,16 +90,28 @@ impl<'a> AcquireCall<'a> {
     /// Blocks until then, a cancellation or the close of the client. A thread that holds the lock
     /// makes no round trip; a free lock takes one. Errors carry the name of the lock.
     pub(crate) fn acquire(&self) -> Result<Option<HoldHandle>> {
-        self.enter().map_err(|error| self.with_lock_name(error))
+        self.run().map_err(|error| self.with_lock_name(error))
+    }
+
+    fn run(&self) -> Result<Option<HoldHandle>> {
+        let now = clock::now();
+        match self.enter(now)? {
+            CallEntry::Held(handle) => Ok(Some(handle)),
+            CallEntry::Candidate(candidate) => {
+                // Dropped after the clean-up of the loop, for which the close of the client waits.
+                let _call = self.context.engine.begin_call();
+                Acquire::new(candidate, now).run()
+            }
+            CallEntry::Refused => Ok(None),
+        }
     }
 
     fn with_lock_name(&self, error: Error) -> Error {
         error.with_lock_name(Arc::clone(self.context.local.name().given()))
     }
 
-    /// Counts one more guard of a hold of this thread, or enters the wait loop.
-    fn enter(&self) -> Result<Option<HoldHandle>> {
-        let now = clock::now();
+    /// Counts one more guard of a hold of this thread, or joins the queue of this process.
+    pub(crate) fn enter(&self, now: Moment) -> Result<CallEntry<'_>> {
         self.check_not_ended()?;
         let request = self.entry_request();
         let entry = self.context.local.enter(&request, self.holder_name, self.thread(), now);
@@ -98,7 +120,9 @@ impl<'a> AcquireCall<'a> {
             self.context.engine.router.check_process()?;
         }
         let beside = match entry? {
-            EntryOutcome::Reentered(hold) => return self.re_enter(self.handle(hold)).map(Some),
+            EntryOutcome::Reentered(hold) => {
+                return self.re_enter(self.handle(hold)).map(CallEntry::Held);
+            }
             EntryOutcome::Beside(owner) => Some(owner),
             EntryOutcome::New => None,
             EntryOutcome::Busy => return self.refuse_at_once(),
@@ -106,24 +130,12 @@ impl<'a> AcquireCall<'a> {
         self.context.engine.ready(&self.limit())?;
         let caller = Caller::of(request, self.options.on_behalf);
         if self.rules.queueing() == Queueing::None {
-            return self.run(caller, None, beside, now);
+            return Ok(CallEntry::Candidate(Candidate::new(self, caller, None, beside)));
         }
         match self.context.local.join_queue(caller.clone(), now) {
-            Some(ticket) => self.run(caller, Some(ticket), beside, now),
             None => self.refuse_at_once(),
+            ticket => Ok(CallEntry::Candidate(Candidate::new(self, caller, ticket, beside))),
         }
-    }
-
-    fn run(
-        &self,
-        caller: Caller,
-        ticket: Option<Ticket>,
-        beside: Option<Owner>,
-        now: Moment,
-    ) -> Result<Option<HoldHandle>> {
-        // Dropped after the clean-up of the loop, for which the close of the client waits.
-        let _call = self.context.engine.begin_call();
-        Acquire::new(self, caller, ticket, beside, now).run()
     }
 
     /// Returns the request for the table of this process's holds.
@@ -141,8 +153,17 @@ impl<'a> AcquireCall<'a> {
     /// Refuses a call that does not wait, because of another thread of this process.
     ///
     /// In a forked child that thread is one of the parent process, which is an error.
-    fn refuse_at_once(&self) -> Result<Option<HoldHandle>> {
-        self.context.engine.router.check_process().map(|()| None)
+    fn refuse_at_once(&self) -> Result<CallEntry<'_>> {
+        self.context.engine.router.check_process().map(|()| CallEntry::Refused)
+    }
+
+    /// Emits the event of a call that got the lock.
+    pub(crate) fn report_acquired(&self, handle: &HoldHandle, waited: Duration) {
+        let (kind, hold) = handle.hold().kind_and_number();
+        self.context.engine.events.emit(|| {
+            let (at, name) = (clock::wall_time(), Arc::clone(self.context.local.name().given()));
+            Event::Acquired(Acquired { at, name, kind, hold, waited })
+        });
     }
 
     fn thread(&self) -> ThreadId {

@@ -1,9 +1,9 @@
 //! The wait loop of every kind of lock and every verb, and the release of holds.
 //!
-//! Reading order: `call.rs` (one call of a verb), this file (the loop), `attempt.rs` (one acquire
-//! command), `schedule.rs` (when the next attempt is due), `handle.rs` (a guard's share of a
-//! hold), `release.rs` and `release_outcome.rs` (its end). Imports: everything below the public
-//! handles and guards.
+//! Reading order: `call.rs` (one call of a verb), `candidate.rs` (a caller that asks for a new
+//! hold), this file (the loop), `attempt.rs` (one acquire command), `schedule.rs` (when the next
+//! attempt is due), `handle.rs` (a guard's share of a hold), `release.rs` and `release_outcome.rs`
+//! (its end). Imports: everything below the public handles and guards.
 //!
 //! The steps of a call:
 //! 1. A thread that holds the lock already counts one more guard, and perhaps extends the lease.
@@ -28,12 +28,14 @@
 
 mod attempt;
 mod call;
+mod candidate;
 mod handle;
 mod release;
 mod release_outcome;
 mod schedule;
 
-pub(crate) use call::{ANSWER_GRACE, AcquireCall, AcquireOptions};
+pub(crate) use call::{ANSWER_GRACE, AcquireCall, AcquireOptions, CallEntry};
+pub(crate) use candidate::{Candidate, GrantReply};
 pub(crate) use handle::{HoldHandle, LockContext, checked_lease};
 pub(crate) use release::{PendingRelease, not_held};
 pub(crate) use schedule::MAX_OUTDATED_ANSWERS;
@@ -44,13 +46,11 @@ use std::sync::Arc;
 use crate::acquire::schedule::RetrySchedule;
 use crate::cancel::CancelWatch;
 use crate::command::call::ConnectionId;
-use crate::command::owner::{HoldId, Owner};
 use crate::error::Result;
-use crate::events::{Acquired, Event, Waited};
+use crate::events::{Event, Waited};
 use crate::listener::channels::{Channel, Waiting};
+use crate::local::Turn;
 use crate::local::hold::Hold;
-use crate::local::queue::Ticket;
-use crate::local::{Caller, Turn};
 use crate::util::clock::{self, Moment};
 
 #[cfg(all(test, leasehold_model))]
@@ -59,27 +59,16 @@ mod model;
 /// The state of one call in the wait loop.
 struct Acquire<'a> {
     call: &'a AcquireCall<'a>,
-    caller: Caller,
-    /// The place in the queue of this process, for kinds that have one.
-    ticket: Option<Ticket>,
+    candidate: Candidate<'a>,
     /// Whether the call has left the queue and the loop.
     has_left: bool,
     started: Moment,
-    wanted: WantedHold,
+    /// The number of threads that may have the hold in turn; zero before the first attempt.
+    threads: u32,
     leftovers: Leftovers,
     schedule: RetrySchedule,
     wakeups: Wakeups,
     reports: Reports,
-}
-
-/// The hold that all attempts of a call ask for.
-struct WantedHold {
-    id: HoldId,
-    owner: Owner,
-    /// The hold of the same thread beside which it is to be valid.
-    beside: Option<Owner>,
-    /// The number of threads that may have the hold in turn; zero before the first attempt.
-    threads: u32,
 }
 
 /// Effects of earlier attempts at the server, for the clean-up to undo.
@@ -131,26 +120,17 @@ impl Drop for Acquire<'_> {
 }
 
 impl<'a> Acquire<'a> {
-    fn new(
-        call: &'a AcquireCall<'a>,
-        caller: Caller,
-        ticket: Option<Ticket>,
-        beside: Option<Owner>,
-        now: Moment,
-    ) -> Acquire<'a> {
-        let (engine, id) = (&call.context.engine, HoldId::next());
-        let owner = Owner::new(engine.id, id, call.rules.suffix());
-        let owner = owner.named(call.holder_name.cloned());
-        let poll_interval = engine.settings.poll_interval;
+    fn new(candidate: Candidate<'a>, now: Moment) -> Acquire<'a> {
+        let (call, seed) = (candidate.call, candidate.id.seed());
+        let poll_interval = call.context.engine.settings.poll_interval;
         Acquire {
             call,
-            caller,
-            ticket,
+            candidate,
             has_left: false,
             started: now,
-            wanted: WantedHold { id, owner, beside, threads: 0 },
+            threads: 0,
             leftovers: Leftovers::default(),
-            schedule: RetrySchedule::new(now, poll_interval, id.seed(), call.pace()),
+            schedule: RetrySchedule::new(now, poll_interval, seed, call.pace()),
             wakeups: Wakeups::default(),
             reports: Reports::default(),
         }
@@ -180,8 +160,7 @@ impl<'a> Acquire<'a> {
     /// Leaves the queue; returns a valid hold that was handed over in the meantime.
     fn leave(&mut self) -> Option<HoldHandle> {
         self.has_left = true;
-        let handed = self.context().local.leave(self.ticket?);
-        handed.map(|hold| self.call.handle(hold)).filter(HoldHandle::is_held)
+        self.candidate.leave()
     }
 
     fn wait(&mut self) -> Result<Option<HoldHandle>> {
@@ -216,7 +195,8 @@ impl<'a> Acquire<'a> {
 
     fn turn(&self, now: Moment) -> Turn {
         let local = &self.context().local;
-        self.ticket.map_or_else(|| local.turn_unqueued(now), |ticket| local.turn(ticket, now))
+        let ticket = self.candidate.ticket;
+        ticket.map_or_else(|| local.turn_unqueued(now), |ticket| local.turn(ticket, now))
     }
 
     /// Takes a hold that another thread handed over.
@@ -225,11 +205,13 @@ impl<'a> Acquire<'a> {
     fn take_handed(&mut self, hold: Arc<Hold>, now: Moment) -> Result<Option<HoldHandle>> {
         let handle = self.call.handle(hold);
         self.call.check_not_ended()?;
+        let Candidate { caller, ticket, .. } = &mut self.candidate;
         if handle.is_held() {
+            *ticket = None;
             return Ok(Some(handle));
         }
         drop(handle);
-        self.ticket = self.context().local.join_queue(self.caller.clone(), now).or(self.ticket);
+        *ticket = self.call.context.local.join_queue(caller.clone(), now).or(*ticket);
         Ok(None)
     }
 
@@ -274,7 +256,7 @@ impl<'a> Acquire<'a> {
     /// The first call only registers for wake-ups: the state that the caller looked at may have
     /// changed before.
     fn sleep(&mut self, end: Moment) -> Result<()> {
-        let (call, parker) = (self.call, &self.caller.parker);
+        let (call, parker) = (self.call, &self.candidate.caller.parker);
         if self.wakeups.call_end.is_none() {
             // The threads before it in the queue do not exist in a forked child.
             call.context.engine.router.check_process()?;
@@ -300,15 +282,13 @@ impl<'a> Acquire<'a> {
     /// Emits the events of a call that has ended.
     fn report(&self, acquired: Option<&HoldHandle>) {
         let (events, waited) = (&self.context().engine.events, self.started.until(clock::now()));
-        let (at, kind) = (clock::wall_time, self.call.rules.kind());
-        let name = || Arc::clone(self.context().local.name().given());
-        let hold = acquired.map(|handle| handle.hold().id().number());
-        if let Some(hold) = hold {
-            let event = || Acquired { at: at(), name: name(), kind, hold, waited };
-            events.emit(|| Event::Acquired(event()));
+        if let Some(handle) = acquired {
+            self.call.report_acquired(handle, waited);
         }
         if self.reports.waited {
-            let acquired = hold.is_some();
+            let hold = acquired.map(|handle| handle.hold().id().number());
+            let (at, kind, acquired) = (clock::wall_time, self.call.rules.kind(), hold.is_some());
+            let name = || Arc::clone(self.context().local.name().given());
             let event = || Waited { at: at(), name: name(), kind, hold, waited, acquired };
             events.emit(|| Event::Waited(event()));
         }

@@ -90,7 +90,8 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// The calling thread.
+    /// Returns the calling thread.
+    #[cfg(test)]
     pub(crate) fn new(request: EntryRequest) -> Caller {
         Caller::of(request, None)
     }

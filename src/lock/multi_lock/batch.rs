@@ -6,23 +6,18 @@
 //! background release of another lock on another connection; the script then finds that lock held
 //! and refuses the batch.
 
-use std::sync::Arc;
-
-use crate::acquire::{AcquireCall, HoldHandle, LockContext, MAX_OUTDATED_ANSWERS};
+use crate::acquire::{
+    AcquireCall, CallEntry, Candidate, GrantReply, HoldHandle, MAX_OUTDATED_ANSWERS,
+};
 use crate::command::call::{Call, ConnectionId};
-use crate::command::owner::{HoldId, Owner, ThreadId};
 use crate::command::reply::Reply;
 use crate::command::script;
 use crate::error::{Error, LostReason, Result};
-use crate::events::{Acquired, Event};
 use crate::kind::rules;
-use crate::local::Caller;
-use crate::local::hold::{self, Grant};
-use crate::local::queue::Ticket;
-use crate::local::table::{EntryOutcome, EntryRequest};
+use crate::local::hold;
 use crate::lock::multi_lock::acquire::MultiOutcome;
 use crate::pool::Target;
-use crate::pool::request::{Answer, BackgroundTask, Failure, Request};
+use crate::pool::request::{Answer, Failure};
 use crate::topology::route::Generation;
 use crate::util::clock;
 
@@ -30,34 +25,18 @@ use crate::util::clock;
 enum BatchMember<'a> {
     /// The thread held the lock before.
     Held(HoldHandle),
-    Queued(QueuedMember<'a>),
-}
-
-/// A lock to ask the server for, with the caller at the head of its queue.
-struct QueuedMember<'a> {
-    call: &'a AcquireCall<'a>,
-    caller: Caller,
-    /// `None` once the lock is granted.
-    ticket: Option<Ticket>,
-    hold: HoldId,
-    owner: Owner,
-}
-
-impl Drop for QueuedMember<'_> {
-    /// Leaves the queue, and releases a hold that was handed to this caller meanwhile.
-    fn drop(&mut self) {
-        let handed = self.ticket.and_then(|ticket| self.call.context.local.leave(ticket));
-        drop(handed.map(|hold| self.call.handle(hold)));
-    }
+    /// The caller is at the head of the queue of the lock.
+    Queued(Candidate<'a>),
 }
 
 /// Takes plain locks of one client, all with the same lease, without waiting.
 pub(crate) fn take(calls: &[AcquireCall<'_>]) -> Result<MultiOutcome> {
     let mut members = Vec::with_capacity(calls.len());
     for (position, call) in calls.iter().enumerate() {
-        match enter(call)? {
-            Some(member) => members.push(member),
-            None => return Ok(MultiOutcome::Refused(position)),
+        match call.enter(clock::now())? {
+            CallEntry::Held(handle) => members.push(BatchMember::Held(handle)),
+            CallEntry::Candidate(candidate) => members.push(BatchMember::Queued(candidate)),
+            CallEntry::Refused => return Ok(MultiOutcome::Refused(position)),
         }
     }
     let queued: Vec<_> = members.iter().filter_map(BatchMember::queued).collect();
@@ -75,46 +54,17 @@ pub(crate) fn take(calls: &[AcquireCall<'_>]) -> Result<MultiOutcome> {
     Ok(MultiOutcome::All(members.into_iter().map(granted).collect()))
 }
 
-/// Re-enters the lock, or joins its queue. `None` if the caller would have to wait.
-fn enter<'a>(call: &'a AcquireCall<'a>) -> Result<Option<BatchMember<'a>>> {
-    call.check_not_ended()?;
-    let LockContext { engine, local } = &**call.context;
-    engine.ready(&call.limit())?;
-    let (now, renewed) = (clock::now(), call.options.lease.is_none());
-    let request = EntryRequest {
-        rules: call.rules,
-        owned: call.options.owned,
-        waits: false,
-        endless: false,
-        renewed,
-    };
-    match local.enter(&request, None, ThreadId::current(), now)? {
-        EntryOutcome::Reentered(hold) => {
-            return call.re_enter(call.handle(hold)).map(BatchMember::Held).map(Some);
-        }
-        EntryOutcome::Busy => return engine.router.check_process().map(|()| None),
-        EntryOutcome::Beside(_) | EntryOutcome::New => {}
-    }
-    let caller = Caller::new(request);
-    let Some(ticket) = local.join_queue(caller.clone(), now) else {
-        return engine.router.check_process().map(|()| None);
-    };
-    let hold = HoldId::next();
-    let owner = Owner::new(engine.id, hold, call.rules.suffix());
-    Ok(Some(BatchMember::Queued(QueuedMember { call, caller, ticket: Some(ticket), hold, owner })))
-}
-
 impl<'a> BatchMember<'a> {
-    fn queued(&self) -> Option<&QueuedMember<'a>> {
+    fn queued(&self) -> Option<&Candidate<'a>> {
         match self {
-            BatchMember::Queued(member) => Some(member),
+            BatchMember::Queued(candidate) => Some(candidate),
             BatchMember::Held(_) => None,
         }
     }
 
     fn held(self) -> Option<HoldHandle> {
         match self {
-            BatchMember::Held(hold) => Some(hold),
+            BatchMember::Held(handle) => Some(handle),
             BatchMember::Queued(_) => None,
         }
     }
@@ -122,52 +72,32 @@ impl<'a> BatchMember<'a> {
     /// Returns the earlier hold, or the one that the answer grants.
     fn granted(self, answer: &Answer, generation: Generation) -> HoldHandle {
         match self {
-            BatchMember::Held(hold) => hold,
-            BatchMember::Queued(member) => member.granted(answer, generation),
+            BatchMember::Held(handle) => handle,
+            BatchMember::Queued(candidate) => granted(candidate, answer, generation),
         }
     }
 }
 
-impl QueuedMember<'_> {
-    fn granted(mut self, answer: &Answer, generation: Generation) -> HoldHandle {
-        let (call, now) = (self.call, clock::now());
-        let term = call.lease();
-        let grant = Grant {
-            hold: self.hold,
-            owner: self.owner.clone(),
-            rules: call.rules,
-            deadline: hold::deadline(answer.sent, term),
-            lease: term,
-            renewed: call.options.lease.is_none(),
-            holder: self.caller.holder.clone(),
-            at: now,
-            may_run_late: (answer.may_run_late && answer.maybe_duplicate)
-                .then_some(answer.connection),
-            tokens: 0..=0,
-        };
-        let (local, round_trip) = (&call.context.local, answer.sent.until(now));
-        let hold = local.granted(self.ticket.take(), &self.caller, grant, round_trip);
-        let hold = call.handle(hold);
-        call.context.engine.watchdog.keep_granted(hold.watched(), generation);
-        let (kind, number) = hold.hold().kind_and_number();
-        call.context.engine.events.emit(|| {
-            let (at, name) = (clock::wall_time(), Arc::clone(local.name().given()));
-            Event::Acquired(Acquired { at, name, kind, hold: number, waited: round_trip })
-        });
-        hold
-    }
+fn granted(mut candidate: Candidate<'_>, answer: &Answer, generation: Generation) -> HoldHandle {
+    let (sent, at) = (answer.sent, clock::now());
+    let has_copies = answer.may_run_late && answer.maybe_duplicate;
+    let may_run_late = has_copies.then_some(answer.connection);
+    let reply = GrantReply { sent, at, generation, may_run_late, tokens: 0..=0 };
+    let handle = candidate.granted(reply);
+    candidate.call.report_acquired(&handle, sent.until(at));
+    handle
 }
 
 /// One acquire command for several locks.
 struct BatchAcquire<'a> {
-    members: &'a [&'a QueuedMember<'a>],
+    members: &'a [&'a Candidate<'a>],
     /// The member whose client, lease and limits stand for those of all.
-    first: &'a QueuedMember<'a>,
+    first: &'a Candidate<'a>,
 }
 
 impl<'a> BatchAcquire<'a> {
     /// `None` if there is no lock to ask for.
-    fn new(members: &'a [&'a QueuedMember<'a>]) -> Option<BatchAcquire<'a>> {
+    fn new(members: &'a [&'a Candidate<'a>]) -> Option<BatchAcquire<'a>> {
         Some(BatchAcquire { members, first: members.first()? })
     }
 
@@ -201,13 +131,13 @@ impl<'a> BatchAcquire<'a> {
     }
 
     fn command(&self) -> Call {
-        let term = self.first.call.lease();
-        let lease = rules::digits(term);
+        let lease = self.first.call.lease();
+        let digits = rules::digits(lease);
         let keys =
             self.members.iter().map(|member| member.call.context.local.name().key().as_bytes());
         let owners = self.members.iter().map(|member| member.owner.as_bytes());
-        let args = std::iter::once(lease.as_bytes()).chain(owners);
-        Call::script(&script::MULTI_ACQUIRE, keys, args).lasting(term).replicated()
+        let args = std::iter::once(digits.as_bytes()).chain(owners);
+        Call::script(&script::MULTI_ACQUIRE, keys, args).lasting(lease).replicated()
     }
 
     /// Returns the position of the refused lock, `None` if all were granted.
@@ -240,11 +170,7 @@ impl<'a> BatchAcquire<'a> {
     /// Releases all locks that the command took or may still take.
     fn undo(&self, connection: ConnectionId) {
         for member in self.members {
-            let (call, lasting) = (member.call, member.call.lease());
-            let release = call.rules.release(call.context.local.name(), &member.owner);
-            let task = BackgroundTask::new(None, clock::now() + lasting).late_effect(lasting);
-            let router = &call.context.engine.router;
-            router.dispatch(router.submit(Request::background(release, task), Some(connection)));
+            member.undo(Some(connection), None, member.call.lease());
         }
     }
 }

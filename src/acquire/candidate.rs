@@ -1,0 +1,109 @@
+//! A caller that asks for a new hold, in the wait loop or in a batch of several locks.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use crate::acquire::{AcquireCall, HoldHandle};
+use crate::command::call::ConnectionId;
+use crate::command::owner::{HoldId, Owner};
+use crate::local::Caller;
+use crate::local::hold::{self, Grant};
+use crate::local::queue::Ticket;
+use crate::pool::request::{BackgroundTask, Request};
+use crate::topology::route::Generation;
+use crate::util::clock::{self, Moment};
+
+/// A caller that asks for a new hold. Leaves the queue when dropped.
+pub(crate) struct Candidate<'a> {
+    pub(crate) call: &'a AcquireCall<'a>,
+    pub(crate) caller: Caller,
+    /// The place in the queue of this process, for kinds that have one; `None` after the grant.
+    pub(crate) ticket: Option<Ticket>,
+    /// The identity of the hold, the same in all attempts.
+    pub(crate) id: HoldId,
+    pub(crate) owner: Owner,
+    /// The hold of the same thread beside which the new one is to be valid.
+    pub(crate) beside: Option<Owner>,
+}
+
+/// A grant, as the reply to an acquire command reports it.
+pub(crate) struct GrantReply {
+    /// The moment before the command was sent.
+    pub(crate) sent: Moment,
+    /// The moment at which the reply was read.
+    pub(crate) at: Moment,
+    /// The generation in which the command was sent.
+    pub(crate) generation: Generation,
+    /// The connection on which a copy of the command may still run.
+    pub(crate) may_run_late: Option<ConnectionId>,
+    /// The fencing tokens, one for each thread that may have the hold; zeros if the kind has none.
+    pub(crate) tokens: RangeInclusive<u64>,
+}
+
+impl<'a> Candidate<'a> {
+    pub(super) fn new(
+        call: &'a AcquireCall<'a>,
+        caller: Caller,
+        ticket: Option<Ticket>,
+        beside: Option<Owner>,
+    ) -> Candidate<'a> {
+        let id = HoldId::next();
+        let owner = Owner::new(call.context.engine.id, id, call.rules.suffix());
+        let owner = owner.named(call.holder_name.cloned());
+        Candidate { call, caller, ticket, id, owner, beside }
+    }
+
+    /// Leaves the queue; returns a valid hold that was handed over in the meantime.
+    pub(super) fn leave(&mut self) -> Option<HoldHandle> {
+        let handed = self.call.context.local.leave(self.ticket.take()?);
+        handed.map(|hold| self.call.handle(hold)).filter(HoldHandle::is_held)
+    }
+
+    /// Makes a hold of a grant whose deadline lies ahead, and has the watchdog keep it.
+    pub(crate) fn granted(&mut self, reply: GrantReply) -> HoldHandle {
+        let (call, lease) = (self.call, self.call.lease());
+        let grant = Grant {
+            hold: self.id,
+            owner: self.owner.clone(),
+            rules: call.rules,
+            deadline: hold::deadline(reply.sent, lease),
+            lease,
+            renewed: call.options.lease.is_none(),
+            holder: self.caller.holder.clone(),
+            at: reply.at,
+            may_run_late: reply.may_run_late,
+            tokens: reply.tokens,
+        };
+        let round_trip = reply.sent.until(reply.at);
+        let local = &call.context.local;
+        let hold = local.granted(self.ticket.take(), &self.caller, grant, round_trip);
+        let handle = call.handle(hold);
+        call.context.engine.watchdog.keep_granted(handle.watched(), reply.generation);
+        handle
+    }
+
+    /// Releases the hold, or the place in a queue in Redis, that a command took or may still take.
+    ///
+    /// Sends a background request, on the connection on which the command may run late. Repeats
+    /// it for the time `lasting`.
+    pub(crate) fn undo(
+        &self,
+        connection: Option<ConnectionId>,
+        waiter_timeout: Option<Duration>,
+        lasting: Duration,
+    ) {
+        let (rules, context) = (self.call.rules, self.call.context);
+        let undo = rules.undo(context.local.name(), &self.owner, waiter_timeout);
+        let task = BackgroundTask::new(None, clock::now() + lasting)
+            .outlives_lease(rules.outlives_its_lease())
+            .late_effect(lasting);
+        let router = &context.engine.router;
+        router.dispatch(router.submit(Request::background(undo, task), connection));
+    }
+}
+
+impl Drop for Candidate<'_> {
+    fn drop(&mut self) {
+        drop(self.leave());
+    }
+}
