@@ -67,6 +67,7 @@ pub(crate) struct AcquireCall<'a> {
 }
 
 /// The first step of a call in this process.
+#[expect(clippy::large_enum_variant, reason = "each call moves one such value, on the stack")]
 pub(crate) enum CallEntry<'a> {
     /// The thread holds the lock already, now with one more guard.
     Held(HoldHandle),

@@ -205,7 +205,7 @@ impl RedLock {
         question: impl Fn(&Lock<Plain>) -> Result<Option<T>> + Clone + Send + 'static,
         must: bool,
     ) -> Result<Vec<T>> {
-        self.check_wanted().map_err(|error| self.named(error))?;
+        self.check_not_ended().map_err(|error| self.named(error))?;
         let ballot = self.query(question, must);
         let majority = ballot.decide().map_err(|error| self.named(error))?;
         let answers = ballot.take_yes();
@@ -256,8 +256,7 @@ impl RedLock {
     }
 
     /// Fails if a client is closed, the process is a forked child, or the token is cancelled.
-
-    fn check_wanted(&self) -> Result<()> {
+    fn check_not_ended(&self) -> Result<()> {
         if self.members.is_empty() {
             return Err(Error::configuration("a lock on no server"));
         }
@@ -299,7 +298,7 @@ impl RedLock {
     }
 
     fn take_majority(&self, patience: Patience, owned: bool) -> Result<Option<Box<dyn GuardSet>>> {
-        self.check_wanted()?;
+        self.check_not_ended()?;
         self.lease.map(checked_lease).transpose()?;
         if patience != Patience::None {
             self.check_own_locks(owned)?;

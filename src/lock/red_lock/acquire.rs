@@ -116,14 +116,14 @@ impl<'a> RedAcquire<'a> {
 
     fn wait(&mut self) -> Result<Option<Arc<QuorumHold>>> {
         loop {
-            self.lock.check_wanted()?;
+            self.lock.check_not_ended()?;
             let turn = self.lock.local.turn(self.ticket);
             if matches!(turn, RedTurn::Ask)
                 && let Some(hold) = self.ask()?
             {
                 return Ok(Some(hold));
             }
-            self.lock.check_wanted()?;
+            self.lock.check_not_ended()?;
             if self.patience.is_over(clock::now()) {
                 let error = self.retries.error.take().or_else(|| self.lock.local.last_error());
                 return error.map_or(Ok(None), Err);
@@ -178,7 +178,7 @@ impl<'a> RedAcquire<'a> {
     /// Asks all servers at the same time.
     fn ask_all(&mut self) -> Result<Option<Arc<QuorumHold>>> {
         let ballot = self.open_ballot();
-        if !ballot.decide_while(|| self.lock.check_wanted())? {
+        if !ballot.decide_while(|| self.lock.check_not_ended())? {
             return Ok(None);
         }
         let hold = Arc::new(QuorumHold::new(self.lock.quorum(), ballot.take_yes()));
@@ -234,7 +234,7 @@ impl<'a> RedAcquire<'a> {
         if futile_wakes > 0 {
             let quiet = now + grown(FIRST_QUIET, futile_wakes, LONGEST_QUIET);
             let quiet = quiet.min(self.patience.end());
-            while clock::now() < quiet && self.lock.check_wanted().is_ok() {
+            while clock::now() < quiet && self.lock.check_not_ended().is_ok() {
                 self.parker.park_until(quiet);
             }
         }

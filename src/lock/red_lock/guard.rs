@@ -58,7 +58,7 @@ impl RedHoldHandle {
             Some(lease) if self.hold.needs_extension(lease) => {
                 let parker = Parker::mine();
                 let _watching = lock.watch(&parker);
-                return self.extend_while(lease, (end, || lock.check_wanted()));
+                return self.extend_while(lease, (end, || lock.check_not_ended()));
             }
             Some(_) => {}
         }
