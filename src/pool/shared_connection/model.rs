@@ -1,29 +1,27 @@
-//! A model of one lane and the threads that share it.
+//! A model of one shared connection and the threads that use it.
 //!
-//! Some wait for their requests, some only until nobody has taken them at once, some leave
-//! theirs behind, some owe theirs, and a reaper reads what nobody comes for. Only the code
-//! under test wakes anybody.
+//! Some callers wait for their replies, some only until no leader has taken the request at
+//! once, and some return immediately. Others send background requests, and a reaper reads the
+//! replies that no caller reads. Only the code under test wakes threads.
 //!
-//! What must be so in every schedule:
-//! * there is one connection at a time, and requests run in the order in which they
-//!   were queued;
-//! * every request is completed once: answered, failed, or taken back and not sent;
-//! * an answer that is not doubtful is that of the only copy that ran;
-//! * whoever waits wakes up, and what is owed is sent;
-//! * what was asked on a connection that fell silent does not run after its clean-up.
+//! Properties in every schedule:
+//! * There is one connection at a time, and requests run in the order of the queue.
+//! * Every request is completed once: answered, failed, or taken back unsent.
+//! * An answer that is not marked `maybe_duplicate` is that of the only copy that ran.
+//! * Every waiting caller wakes up, and every background request is sent.
+//! * No command of a silent connection runs after its clean-up.
 //!
-//! Faults that it was seen to catch:
-//! * the lead is given back without a look at the line: at who waits, or at what is
-//!   owed;
-//! * who gives up keeps the lead that it was offered at that moment;
-//! * what has to be repeated comes after what stood behind it;
-//! * what must not run twice is sent again, or what was sent again is not doubtful;
-//! * ghosts are not killed;
-//! * what was posted and could not be written is not put back in line, or those whose
-//!   requests it was are not woken;
-//! * nobody is offered the lead when only such wait whose requests were posted;
-//! * of calls that were joined, one that fails is answered by nothing or joined again, or
-//!   the answers go to each other's callers.
+//! Faults that the model has caught:
+//! * The leadership is given up without a look at the queue, at its callers or at its
+//!   background requests.
+//! * A caller that gives up keeps the leadership that it was offered at that moment.
+//! * A repeated request comes after the requests that stood behind it.
+//! * A request that must not run twice is repeated, or a repeated one is not marked.
+//! * Stale connections are not killed.
+//! * Requests that could not be posted are not queued again, or their callers are not woken.
+//! * No caller is offered the leadership when only callers of posted requests wait.
+//! * A failed call among joined ones is never answered, or joined again, or replies reach the
+//!   wrong callers.
 
 use super::*;
 use crate::command::call::Call;
@@ -35,7 +33,6 @@ use crate::connection::model::{Mishap, Server};
 use crate::error::Error;
 use crate::kind::plain::Plain;
 use crate::kind::rules::{AcquireArgs, AcquireReply, KindRules as _};
-use crate::local::hold::{Grant, Hold};
 use crate::pool::context::Observer;
 use crate::pool::request::{Answer, BackgroundTask, Failure, OnOutcome};
 use crate::topology::route::Route;
@@ -47,14 +44,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use uuid::Uuid;
 
-/// How long a sender waits.
+/// How long a caller waits.
 #[derive(Clone, Copy)]
 enum Stay {
-    /// For the answer.
+    /// Until the answer arrives.
     Patient,
-    /// Until nobody has taken its request at once.
+    /// Leaves the queue unless a leader takes the request at once.
     Hasty,
-    /// Not at all.
+    /// Returns at once.
     Gone,
 }
 
@@ -62,12 +59,12 @@ use Stay::{Gone, Hasty, Patient};
 
 impl Stay {
     fn wait(self, connection: &SharedConnection, slot: &Arc<ReplySlot>) -> Outcome {
-        let (limit, line_end) = match self {
+        let (limit, queue_end) = match self {
             Patient => (Limit::none(), Moment::END),
             Hasty => (Limit::none(), Moment::START),
             Gone => (Limit::at(Moment::START), Moment::END),
         };
-        connection.wait(slot, &limit, line_end)
+        connection.wait(slot, &limit, queue_end)
     }
 }
 
@@ -75,14 +72,14 @@ struct World {
     server: Arc<Server>,
     connection: Arc<SharedConnection>,
     reaper: Arc<Reaper>,
-    /// What was queued, in order.
+    /// The texts of the queued requests, in order.
     queued: Mutex<Vec<String>>,
-    /// How often a request may run: one time more if the connection breaks, and one if
-    /// a script before it had to be loaded.
+    /// How often a request may run: once more if the connection breaks, and once more if a
+    /// script before it has to be loaded.
     most_copies: AtomicUsize,
 }
 
-/// What the thread that sees to owed requests is told.
+/// The thread that sends background requests and reads unread replies.
 #[derive(Default)]
 struct Reaper {
     parker: Parker,
@@ -90,38 +87,38 @@ struct Reaper {
 }
 
 impl Observer for Reaper {
-    fn reconnected(&self, _lane: ConnectionId, _address: &Arc<str>) {}
+    fn reconnected(&self, _connection: ConnectionId, _address: &Arc<str>) {}
 
-    fn answered(&self, _lane: ConnectionId, request: Request, answer: Answer) {
+    fn answered(&self, _connection: ConnectionId, request: Request, answer: Answer) {
         self.settle(request, Ok(answer));
     }
 
-    fn failed(&self, _lane: ConnectionId, request: Request, error: Error) {
+    fn failed(&self, _connection: ConnectionId, request: Request, error: Error) {
         self.settle(request, Err(error));
     }
 
     fn redirected(
         &self,
-        _lane: ConnectionId,
+        _connection: ConnectionId,
         request: Request,
-        _direction: crate::error::Redirect,
+        _redirect: crate::error::Redirect,
         error: Error,
     ) {
         self.settle(request, Err(error));
     }
 
-    fn queue_unattended(&self, _lane: ConnectionId) {
+    fn queue_unattended(&self, _connection: ConnectionId) {
         self.parker.unpark();
     }
 
-    fn replies_unread(&self, _lane: ConnectionId) {
+    fn replies_unread(&self, _connection: ConnectionId) {
         self.parker.unpark();
     }
 }
 
 impl Reaper {
     fn settle(&self, request: Request, outcome: Result<Answer>) {
-        let (_, task) = request.into_task().expect("only what is owed comes back");
+        let (_, task) = request.into_task().expect("only background requests are reported");
         task.settle(outcome);
         *self.open.lock() -= 1;
         self.parker.unpark();
@@ -137,19 +134,19 @@ impl Reaper {
     }
 }
 
-/// Somebody to whom a request is owed. Told of its outcome once.
+/// Receives the outcome of one background request.
 #[derive(Default)]
-struct Creditor(Mutex<Option<Result<Answer>>>);
+struct OutcomeProbe(Mutex<Option<Result<Answer>>>);
 
-impl OnOutcome for Creditor {
+impl OnOutcome for OutcomeProbe {
     fn settle(&self, outcome: Result<Answer>) {
         let before = self.0.lock().replace(outcome);
-        assert!(before.is_none(), "a debt is settled once");
+        assert!(before.is_none(), "a background request is settled once");
     }
 }
 
 impl World {
-    /// `debts` is how many requests will be owed.
+    /// `tasks` is the number of background requests to come.
     fn new(tasks: usize) -> Arc<World> {
         let reaper = Arc::new(Reaper { parker: Parker::default(), open: Mutex::new(tasks) });
         static ADDRESS: OnceLock<Address> = OnceLock::new();
@@ -186,24 +183,24 @@ impl World {
         outcome
     }
 
-    fn submit(&self, text: &str) -> Arc<Creditor> {
-        let creditor = Arc::<Creditor>::default();
-        self.queue(Request::background(echo(text), debt_to(&creditor)), text);
+    fn submit(&self, text: &str) -> Arc<OutcomeProbe> {
+        let probe = Arc::<OutcomeProbe>::default();
+        self.queue(Request::background(echo(text), task_for(&probe)), text);
         self.connection.post();
-        creditor
+        probe
     }
 
-    fn owe_call(&self, call: Call) {
-        self.connection.queue(Request::background(call, debt_to(&Arc::default())));
+    fn submit_call(&self, call: Call) {
+        self.connection.queue(Request::background(call, task_for(&Arc::default())));
         self.connection.post();
     }
 
-    /// How often it ran.
+    /// How often the request ran.
     fn copies(&self, text: &str) -> usize {
         self.server.echoed().iter().filter(|echoed| *echoed == text).count()
     }
 
-    /// What became of a request must fit what the server ran.
+    /// Checks the outcome of a request against what the server ran.
     fn check_outcome(&self, text: &str, outcome: &Outcome) {
         let (copies, most) = (self.copies(text), self.most_copies.load(Ordering::Relaxed));
         match outcome {
@@ -229,8 +226,8 @@ impl World {
     }
 }
 
-fn debt_to(creditor: &Arc<Creditor>) -> BackgroundTask {
-    let settle = Arc::clone(creditor) as Arc<dyn OnOutcome>;
+fn task_for(probe: &Arc<OutcomeProbe>) -> BackgroundTask {
+    let settle = Arc::clone(probe) as Arc<dyn OnOutcome>;
     BackgroundTask::new(Some(settle), Moment::END)
 }
 
@@ -242,7 +239,7 @@ fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
     threads.into_iter().for_each(|thread| thread.join().expect("no thread of a model panics"));
 }
 
-/// Asks and looks at the answer; its failure is one of those that are allowed.
+/// Sends a request and checks its outcome.
 fn ask(text: &'static str, stay: Stay) -> impl Fn(&World) {
     move |world| {
         let outcome = world.ask(text, stay);
@@ -250,8 +247,8 @@ fn ask(text: &'static str, stay: Stay) -> impl Fn(&World) {
     }
 }
 
-/// Owes something, and then asks on the same lane.
-fn owe_and_ask(background: &'static str, asked: &'static str, stay: Stay) -> impl Fn(&World) {
+/// Sends a background request, and then a request of a caller.
+fn submit_and_ask(background: &'static str, asked: &'static str, stay: Stay) -> impl Fn(&World) {
     move |world| {
         world.submit(background);
         ask(asked, stay)(world);
@@ -259,12 +256,12 @@ fn owe_and_ask(background: &'static str, asked: &'static str, stay: Stay) -> imp
 }
 
 #[test]
-fn everything_runs_once_and_in_order() {
+fn requests_run_once_and_in_order() {
     check(|| {
         let world = World::new(2);
         join([
-            world.start(owe_and_ask("a", "b", Patient)),
-            world.start(owe_and_ask("c", "d", Patient)),
+            world.start(submit_and_ask("a", "b", Patient)),
+            world.start(submit_and_ask("c", "d", Patient)),
             world.start(|world| ["e", "f"].iter().for_each(|text| ask(text, Patient)(world))),
             world.start_reaper(),
         ]);
@@ -273,53 +270,53 @@ fn everything_runs_once_and_in_order() {
 }
 
 #[test]
-fn who_gives_up_takes_no_lead_along() {
+fn a_caller_that_gives_up_passes_the_leadership_on() {
     check(|| {
         let world = World::new(2);
         join([
             world.start(ask("a", Hasty)),
-            world.start(owe_and_ask("b", "c", Hasty)),
-            world.start(owe_and_ask("d", "e", Patient)),
+            world.start(submit_and_ask("b", "c", Hasty)),
+            world.start(submit_and_ask("d", "e", Patient)),
             world.start(ask("f", Patient)),
             world.start_reaper(),
         ]);
-        assert!(world.connection.unsent() == 0, "nothing is left in line");
+        assert!(world.connection.unsent() == 0, "the queue is empty");
     });
 }
 
-/// A sender that leaves in the middle keeps nobody from an answer, and no debt from being
-/// paid, whatever happens to the connection.
+/// A caller that returns in the middle of an exchange delays no answer and no background
+/// request, whatever happens to the connection.
 #[test]
-fn a_sender_that_leaves_holds_up_nobody() {
+fn a_caller_that_returns_early_delays_no_other() {
     for mishap in [None, Some(Mishap::Broken { ran: 1, answered: 0 }), Some(Mishap::Unreachable)] {
         check(move || {
             let world = World::new(2);
             mishap.into_iter().for_each(|mishap| world.server.plan(mishap));
             join([
                 world.start(ask("a", Gone)),
-                world.start(owe_and_ask("b", "c", Gone)),
-                world.start(owe_and_ask("d", "e", Patient)),
+                world.start(submit_and_ask("b", "c", Gone)),
+                world.start(submit_and_ask("d", "e", Patient)),
                 world.start(World::flush_scripts),
                 world.start(take_and_leave),
                 world.start_reaper(),
             ]);
-            assert!(world.connection.unsent() == 0, "nothing is left in line");
+            assert!(world.connection.unsent() == 0, "the queue is empty");
         });
     }
 }
 
-/// Takes a lock and leaves before the answer; then frees it.
+/// Takes a lock, returns before the answer, and frees the lock.
 fn take_and_leave(world: &World) {
     let locking = Locking::new();
     let (request, slot) = Request::awaited(locking.take());
     world.connection.queue(request);
     let _ = Gone.wait(&world.connection, &slot);
     while world.call(locking.free()).is_err() {}
-    assert!(!world.server.is_locked(), "the release stands behind the acquire");
+    assert!(!world.server.is_locked(), "the release runs after the acquire");
 }
 
 #[test]
-fn what_breaks_is_sent_again_once_and_said_to_be_doubtful() {
+fn requests_on_a_broken_connection_are_repeated_once_and_marked() {
     for mishap in [
         Mishap::Broken { ran: 0, answered: 0 },
         Mishap::Broken { ran: 2, answered: 1 },
@@ -328,9 +325,9 @@ fn what_breaks_is_sent_again_once_and_said_to_be_doubtful() {
         check(move || {
             let world = World::new(1);
             let submit = |world: &World| {
-                let creditor = world.submit("a");
+                let probe = world.submit("a");
                 ask("b", Patient)(world);
-                let outcome = creditor.0.lock().clone().expect("settled before what came after");
+                let outcome = probe.0.lock().clone().expect("settled before the request behind it");
                 let outcome = outcome.map_err(Failure::sent);
                 world.check_outcome("a", &outcome);
             };
@@ -346,7 +343,7 @@ fn what_breaks_is_sent_again_once_and_said_to_be_doubtful() {
 }
 
 #[test]
-fn a_question_stays_behind_the_release_before_it() {
+fn an_acquire_runs_after_the_release_queued_before_it() {
     for mishap in [
         Mishap::Broken { ran: 0, answered: 0 },
         Mishap::Broken { ran: 1, answered: 1 },
@@ -361,10 +358,14 @@ fn a_question_stays_behind_the_release_before_it() {
                 AcquireReply::Granted(0)
             );
             let next = move |world: &World| {
-                world.owe_call(first.free());
+                world.submit_call(first.free());
                 if let Ok(answer) = world.call(second.take()) {
                     let verdict = Plain.read_acquire(answer.reply).expect("a number");
-                    assert_eq!(verdict, AcquireReply::Granted(0), "the release came too late");
+                    assert_eq!(
+                        verdict,
+                        AcquireReply::Granted(0),
+                        "the release ran after the acquire"
+                    );
                 }
             };
             join([
@@ -378,7 +379,7 @@ fn a_question_stays_behind_the_release_before_it() {
 }
 
 #[test]
-fn what_must_not_run_twice_does_not() {
+fn a_request_that_must_not_run_twice_runs_once() {
     for mishap in [
         Mishap::Broken { ran: 0, answered: 0 },
         Mishap::Broken { ran: 1, answered: 0 },
@@ -395,7 +396,7 @@ fn what_must_not_run_twice_does_not() {
             join([
                 world.start(once),
                 world.start(ask("a", Patient)),
-                world.start(|world| drop(world.submit("owed"))),
+                world.start(|world| drop(world.submit("background"))),
                 world.start_reaper(),
                 world.start(take_and_free),
                 world.start(World::flush_scripts),
@@ -446,22 +447,19 @@ impl World {
         self.connection.queue(request);
         Patient.wait(&self.connection, &slot)
     }
-}
 
-impl World {
-    /// Takes a lock that nobody else wants and frees it again.
+    /// Takes and frees a lock that no other thread wants.
     fn lock_alone(&self, name: &'static str) {
         let locking = Locking::of(name);
         let taken = self.call(locking.take()).expect("sent again if it breaks");
         assert_eq!(Plain.read_acquire(taken.reply).expect("a number"), AcquireReply::Granted(0));
         let freed = self.call(locking.free()).expect("sent again if it breaks");
         let left = freed.reply == Reply::Int(0) || freed.maybe_duplicate;
-        assert!(left, "it had nothing to free: {freed:?}");
+        assert!(left, "there was nothing to free: {freed:?}");
     }
 }
 
-/// Takes the lock and frees it again, whatever is known of it, until the server says
-/// that it has.
+/// Takes the lock, and frees it whatever the outcome was, until the server confirms.
 fn take_and_free(world: &World) {
     let locking = Locking::new();
     let _ = world.call(locking.take());
@@ -469,7 +467,7 @@ fn take_and_free(world: &World) {
 }
 
 #[test]
-fn what_fell_silent_does_not_run_after_its_clean_up() {
+fn no_command_of_a_silent_connection_runs_after_its_clean_up() {
     check(|| {
         let world = World::new(0);
         join([
@@ -479,12 +477,12 @@ fn what_fell_silent_does_not_run_after_its_clean_up() {
             world.start(|world| world.server.run_ghosts()),
         ]);
         world.server.run_ghosts();
-        assert!(!world.server.is_locked(), "a late copy has taken the lock");
+        assert!(!world.server.is_locked(), "a late copy took the lock");
     });
 }
 
 #[test]
-fn scripts_that_the_server_forgets_are_loaded_again() {
+fn forgotten_scripts_are_loaded_again() {
     check(|| {
         let world = World::new(0);
         join([
@@ -496,9 +494,9 @@ fn scripts_that_the_server_forgets_are_loaded_again() {
     });
 }
 
-/// What is joined is answered each for itself, whatever becomes of the others.
+/// Each joined call gets its own reply, whatever happens to the others.
 #[test]
-fn calls_that_are_joined_get_their_own_answers() {
+fn joined_calls_get_their_own_answers() {
     for mishap in [None, Some(Mishap::Broken { ran: 1, answered: 0 })] {
         check(move || {
             let world = World::new(0);
@@ -512,8 +510,8 @@ fn calls_that_are_joined_get_their_own_answers() {
                 world.start(|world| world.lock_alone("two")),
                 world.start(|world| {
                     let spoiled = Locking::of("spoiled");
-                    assert!(world.call(spoiled.take()).is_err(), "it is no lock");
-                    assert!(world.call(spoiled.free()).is_err(), "it is no lock");
+                    assert!(world.call(spoiled.take()).is_err(), "the key is no lock");
+                    assert!(world.call(spoiled.free()).is_err(), "the key is no lock");
                 }),
                 world.start(meddle),
             ]);
