@@ -57,7 +57,8 @@
 //!
 //! While [`Guard::is_held`] returns true, no other hold on the lock is valid, provided that
 //! - the clock of the server does not step forward;
-//! - the clock of the client counts all time (the pause of a virtual machine may not count);
+//! - the clock of the client counts all time (the pause of a virtual machine may not count) and is
+//!   at most 1 % slower than the clock of the server;
 //! - no write that the server acknowledged is lost in a fail-over, in a restart without data or by
 //!   eviction;
 //! - the key is not deleted by hand.

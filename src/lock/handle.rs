@@ -56,8 +56,8 @@ pub(crate) use verbs::endless_wait_ended;
 /// - [`is_configuration`](Error::is_configuration) if the lease is below 10 ms, and in a forked
 ///   child;
 /// - [`is_closed`](Error::is_closed) after [`Client::close`](crate::Client::close);
-/// - [`is_server`](Error::is_server) if the server refuses the command. The text has the server's
-///   words and an advice.
+/// - [`is_server`](Error::is_server) if the server refuses the command. The text has the
+///   server's words and advice.
 #[must_use = "a lock is not taken until lock() or another of its verbs is called"]
 pub struct Lock<K: LockKind = Plain> {
     name: Arc<str>,
