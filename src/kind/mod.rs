@@ -5,7 +5,7 @@
 //! | [`Plain`] | [`Client::lock`](crate::Client::lock) | [`Guard`](crate::Guard) |
 //! | [`Fair`] | [`Client::fair_lock`](crate::Client::fair_lock) | `Guard<kind::Fair>` |
 //! | [`Fenced`] | [`Client::fenced_lock`](crate::Client::fenced_lock) | [`FencedGuard`](crate::FencedGuard) |
-//! | [`Read`], [`Write`](Write) | [`Client::rw_lock`](crate::Client::rw_lock) | [`ReadGuard`](crate::ReadGuard), [`WriteGuard`](crate::WriteGuard) |
+//! | [`Read`], [`Write`] | [`Client::rw_lock`](crate::Client::rw_lock) | [`ReadGuard`](crate::ReadGuard), [`WriteGuard`](crate::WriteGuard) |
 //! | [`Spin`] | [`Client::spin_lock`](crate::Client::spin_lock) | `Guard<kind::Spin>` |
 //!
 //! [`LockKind`] is the trait of these types, for code that is generic over the kind. `Read` and
