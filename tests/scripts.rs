@@ -819,7 +819,7 @@ fn a_full_server_grants_no_lock_and_the_error_says_why() {
         assert!(error.is_server(), "{error:?}");
         let text = error.to_string();
         assert!(text.contains("OOM") && text.contains("maxmemory"), "{text}");
-        assert!(text.contains("make room"), "the error says what to do: {text}");
+        assert!(text.contains("delete data"), "the error says what to do: {text}");
     }
 
     // A refusal is reported as usual, and a waiter gets the error once the lock is free.
