@@ -71,7 +71,8 @@ impl Watchdog {
         self.set_renewal_timer(watched);
         threads::say(|| {
             log::warn!(
-                "the thread that held the lock {name:?} has ended: its lease is not renewed any more"
+                "the thread that held the lock {name:?} has ended: \
+                 its lease is not renewed any more"
             );
         });
     }
