@@ -128,7 +128,8 @@ impl Background {
         self.queue.count_closed(connection, task.delays_close, is_answered);
     }
 
-    /// Ends a request that has no answer at its deadline, or goes on without anybody waiting.
+    /// Ends a request without an answer at its deadline; keeps sending it if its hold may outlive the
+    /// lease.
     fn expire(&self, connection: ConnectionId, call: Call, task: BackgroundTask, error: Error) {
         if error.is_final() || !task.outlives_lease {
             return self.complete(connection, call, task, Err(error));

@@ -157,7 +157,9 @@ impl Nodes for ClusterNodes {
 
     fn set_on_reconnect(&self, receiver: Weak<dyn OnReconnect>) {
         // Set once, at the start of the client.
-        let _ = self.on_reconnect.set(receiver);
+        let receiver = self.on_reconnect.get_or_init(|| receiver);
+        // The audit at the start may have made pools before.
+        self.pools.lock().values().for_each(|pool| pool.set_on_reconnect(Weak::clone(receiver)));
     }
 
     fn adapt(&self, call: Call) -> Call {
@@ -190,5 +192,57 @@ impl Rerouter for ClusterNodes {
 
     fn request_refresh(&self) {
         self.cluster.request_refresh();
+    }
+}
+
+#[cfg(all(test, not(leasehold_model)))]
+mod tests {
+    use super::*;
+    use crate::connection::{Address, Timeouts};
+    use crate::events::EventSink;
+    use crate::pool::PoolTimeouts;
+    use crate::pool::context::Observer;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    #[derive(Default)]
+    struct Reconnections(AtomicUsize);
+
+    impl OnReconnect for Reconnections {
+        fn reconnected(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn nodes() -> Arc<ClusterNodes> {
+        let none = Duration::ZERO;
+        let timeouts = Timeouts { connect: none, response: none, replicas: none };
+        let seed = Address::parse("redis://127.0.0.1:1/").expect("a good URL");
+        let cluster = Arc::new(Cluster::new(vec![seed], String::new(), timeouts));
+        let route = Route::Node(Arc::clone(&cluster));
+        let settings = PoolSettings {
+            server: PoolServer { node: 0, is_node: true, route },
+            process: std::process::id(),
+            name: String::new(),
+            size: 1,
+            timeouts: PoolTimeouts { shared: timeouts, private: timeouts, queue: none },
+            replicas: 0,
+            repeat_interval: none,
+            events: EventSink::default(),
+        };
+        ClusterNodes::new(cluster, settings, Arc::default())
+    }
+
+    #[test]
+    fn reconnections_are_reported_also_by_pools_that_were_made_before() {
+        let (nodes, reconnections) = (nodes(), Arc::<Reconnections>::default());
+        let before = nodes.pool_of(0);
+        let receiver = Arc::downgrade(&reconnections);
+        nodes.set_on_reconnect(receiver);
+        for pool in [before, nodes.pool_of(1)] {
+            let background = &pool.connections.background;
+            background.reconnected(pool.first_connection(), &"127.0.0.1:1".into());
+        }
+        assert_eq!(reconnections.0.load(Ordering::Relaxed), 2);
     }
 }

@@ -181,7 +181,7 @@ mod tests {
     use crate::topology::route::Route;
     use std::time::Duration;
 
-    /// Connections that nobody connects.
+    /// Connections that stay unconnected.
     fn connections(size: usize) -> Arc<Connections> {
         let none = Duration::ZERO;
         let timeouts = Timeouts { connect: none, response: none, replicas: none };
