@@ -1,4 +1,4 @@
-//! What the shared connections of one pool have in common, and the observer of their events.
+//! The settings that the shared connections of one pool have in common, and their observer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::error::{Error, Redirect, Result};
 use crate::pool::request::{Answer, Request};
 use crate::topology::route::Route;
 
-/// What the shared connections of one pool have in common.
+/// The settings that the shared connections of one pool have in common.
 pub(crate) struct PoolContext {
     pub(crate) route: Route,
     /// The server is a node of a cluster.
@@ -46,8 +46,8 @@ impl PoolContext {
 
 /// Returns an error if the calling process is not `process`, which made the client.
 ///
-/// A forked child shares the sockets of its parent: its bytes would mix with the parent's. It
-/// has none of the parent's threads, and would use the hold numbers of its parent.
+/// A forked child shares the sockets of its parent, where their bytes would mix. It has none
+/// of the parent's threads, and would use the parent's hold numbers again.
 pub(crate) fn check_process(process: u32) -> Result<()> {
     match std::process::id() == process {
         true => Ok(()),

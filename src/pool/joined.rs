@@ -59,7 +59,7 @@ impl CallJoiner {
         self.enabled = enabled;
     }
 
-    /// Packs the next command of the requests from `first` on, and returns how many it covers.
+    /// Packs the requests from `first` on into one command; returns how many it covers.
     pub(super) fn pack(
         &self,
         requests: &mut VecDeque<Request>,
@@ -75,7 +75,9 @@ impl CallJoiner {
         count
     }
 
-    /// Splits the reply to `count` joined calls; `None` for a call that has to be sent again.
+    /// Splits the reply to `count` joined calls into one reply per call.
+    ///
+    /// `None` stands for a call that did not run and has to be sent again.
     pub(super) fn split(&mut self, count: usize, reply: Reply) -> Vec<Option<Reply>> {
         match reply {
             Reply::List(replies) if replies.len() == count => {

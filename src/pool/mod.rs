@@ -4,6 +4,7 @@
 //! the receiver of its outcome), then [`shared_connection`] (a queue whose leader writes and reads
 //! for all), [`pipeline`] (one connection's requests on the wire), [`connections`] (which
 //! connection a request takes), [`background`] and [`reaper`], and [`router`] (which server).
+//! [`joined`] and [`stale`] hold one mechanism of the pipeline each, and can be read last.
 //!
 //! * *Background request*: a request whose sender does not wait. The sender writes it if that needs
 //!   no waiting, and goes on.

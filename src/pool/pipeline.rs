@@ -3,8 +3,8 @@
 //! The life of a request here:
 //! 1. It is written together with all other unwritten requests, in queue order. A reply is
 //!    late a response time-out after the write of its own request.
-//! 2. Its reply completes it. A leader that has no more requests may *post*: write, and leave
-//!    the replies unread. The next leader reads them before its own.
+//! 2. Its reply completes it. Requests may also be *posted*: written, with their replies left
+//!    unread. The next leader reads those before its own.
 //! 3. Some replies have the request written again (`in_flight.rs`): its script has to be
 //!    loaded, or the server is a read-only replica.
 //! 4. If the connection breaks first, a new one is made at once. Requests without a reply are

@@ -105,8 +105,10 @@ pub(crate) struct BackgroundTask {
     pub(crate) release: Option<Arc<dyn OnOutcome>>,
     /// The command is not worth sending after this moment.
     pub(crate) deadline: Moment,
-    /// How long the effect of another command would last if a late copy of it ran after this
-    /// command. If the answer is marked `may_run_late`, the command is repeated for that long.
+    /// How long the effect of a late copy of another command would last.
+    ///
+    /// If the answer is marked `may_run_late`, the command is repeated for that long: the late
+    /// copy may run after it.
     pub(crate) late_effect: Duration,
     /// The command is repeated until this moment, whatever the answers say.
     pub(crate) repeat_until: Moment,

@@ -230,7 +230,7 @@ impl SharedConnection {
         }
     }
 
-    /// Takes a request out of the queue and fails it; `None` if it is not queued.
+    /// Takes a request out of the queue and fails it, if it is queued.
     fn withdraw(&self, slot: &Arc<ReplySlot>, limit: &Limit<'_>) -> Option<Outcome> {
         let request = self.state.lock().remove(slot)?;
         self.pass_on_leadership();
@@ -256,8 +256,9 @@ impl SharedConnection {
         self.post();
     }
 
-    /// Leads, if there is no leader, until all requests are complete or a caller can lead.
-    /// Returns also when the connection is lost.
+    /// Leads, unless there is a leader. For the reaper.
+    ///
+    /// Blocks until all requests are complete, a caller can lead, or the connection is lost.
     pub(crate) fn serve(&self) {
         if let Some(leadership) = Leadership::take(self) {
             leadership.serve(None);

@@ -29,7 +29,7 @@ pub(super) struct InFlight {
     pub(super) joiner: CallJoiner,
     /// A reply said that the server is a read-only replica.
     pub(super) led_to_replica: bool,
-    /// A script that could not be loaded in this round, by its digest, and the reason.
+    /// The digest of a script that could not be loaded in this round, and the reason.
     pub(super) not_loaded: Option<(&'static str, Refusal)>,
 }
 
@@ -88,8 +88,9 @@ impl InFlight {
         std::mem::take(&mut self.led_to_replica)
     }
 
-    /// Puts the pipeline's own commands in front of the unwritten requests: stale connections
-    /// are killed and missing scripts loaded before anything else is written.
+    /// Puts the pipeline's own commands in front of the unwritten requests.
+    ///
+    /// Stale connections are killed and missing scripts loaded before anything else is written.
     pub(super) fn begin_round(&mut self) {
         self.not_loaded = None;
         // A posted command has a reply to come.

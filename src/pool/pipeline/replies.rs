@@ -198,7 +198,7 @@ impl PipelineContext {
         }
     }
 
-    /// Returns the redirection in a reply of a cluster node, and the error if not followed.
+    /// Returns the redirection in a reply, and the error for a command that stays.
     fn redirect_in(&self, reply: &Reply, request: &mut Request) -> Option<(Redirect, Error)> {
         let Reply::Refused(refusal) = reply else { return None };
         let redirect = refusal.redirect().filter(|_| self.pool.is_node)?;

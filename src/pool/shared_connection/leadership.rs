@@ -1,4 +1,4 @@
-//! Leading a shared connection: who writes and reads, and who comes next.
+//! The leadership of a shared connection: one thread writes and reads for all callers.
 //!
 //! A [`Leadership`] owns the pipeline. When it is dropped, the pipeline goes back and the
 //! queue is looked at in one step under the mutex. So a request that is queued at that moment
@@ -36,10 +36,10 @@ pub(super) struct OwnRequest<'a> {
     pub(super) limit: &'a Limit<'a>,
 }
 
-/// What a leader has to do after it has given up the leadership.
+/// The duty of a leader after it has given up the leadership.
 enum AfterLeadership {
     Nothing,
-    /// Post the requests that were just taken from the queue; the leadership is kept for that.
+    /// Post the requests just taken from the queue. The leadership is kept for that.
     Post,
     /// Offer the leadership to a caller in one of these wait groups.
     OfferLeadership([Option<usize>; 2]),

@@ -74,8 +74,9 @@ struct World {
     reaper: Arc<Reaper>,
     /// The texts of the queued requests, in order.
     queued: Mutex<Vec<String>>,
-    /// How often a request may run: once more if the connection breaks, and once more if a
-    /// script before it has to be loaded.
+    /// The most times that a request may run.
+    ///
+    /// Once more if the connection breaks, and once more if a script before it is loaded.
     most_copies: AtomicUsize,
 }
 
@@ -284,8 +285,7 @@ fn a_caller_that_gives_up_passes_the_leadership_on() {
     });
 }
 
-/// A caller that returns in the middle of an exchange delays no answer and no background
-/// request, whatever happens to the connection.
+/// A caller that returns during an exchange delays no answer and no background request.
 #[test]
 fn a_caller_that_returns_early_delays_no_other() {
     for mishap in [None, Some(Mishap::Broken { ran: 1, answered: 0 }), Some(Mishap::Unreachable)] {

@@ -15,7 +15,7 @@ use std::ops::Range;
 use crate::util::clock::Moment;
 use crate::util::sync::WaitGroup;
 
-/// One group reads, one was posted, one is queued.
+/// The leader reads for one group; one was posted, and one is queued.
 const GROUPS: usize = 3;
 
 /// The condition variables of the groups.
@@ -72,7 +72,7 @@ impl GroupNumbers {
         self.taken = self.taken.start.min(group)..self.taken.end.max(group + 1);
     }
 
-    /// Begins a new group, if requests of the queued one were taken and none is left.
+    /// Begins a new group, if requests of the queued group were taken. None is left.
     pub(super) fn queue_is_empty(&mut self) {
         self.queued += usize::from(self.taken.end > self.queued);
     }
