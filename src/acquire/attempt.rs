@@ -1,4 +1,4 @@
-//! One attempt of a call in the wait loop: the acquire command, its reply, and the clean-up.
+//! An attempt of a call in the wait loop: the acquire command, its reply, and the clean-up.
 //!
 //! A reply counts only if no topology change happened since the command was sent; otherwise the
 //! command is sent again. A grant counts only if its deadline lies ahead when the reply is read.
@@ -42,7 +42,7 @@ impl Acquire<'_> {
         }
     }
 
-    /// Tells the schedule what is known before the attempt, and returns the acquire command.
+    /// Gives the schedule the state of the channel, and returns the acquire command.
     fn prepare(&mut self) -> Call {
         let LockContext { engine, local } = self.context();
         let session = engine.listeners.session().filter(|_| self.candidate.caller.request.waits);
@@ -111,7 +111,7 @@ impl Acquire<'_> {
         }
     }
 
-    /// Returns the number of threads that may get the hold in turn, and need a token each.
+    /// Returns the number of threads that may get the hold in turn. Each needs a token.
     fn threads_to_serve(&self) -> u32 {
         if !self.call.rules.has_tokens() {
             return 1;
@@ -123,7 +123,7 @@ impl Acquire<'_> {
         1 + u32::try_from(behind).unwrap_or(u32::MAX).min(most)
     }
 
-    /// Returns whether an attempt that was not granted takes a place in a queue in Redis.
+    /// Returns whether a refused attempt takes a place in a queue in Redis.
     fn takes_place_in_redis(&self) -> bool {
         self.call.rules.queues_in_redis() && self.candidate.caller.request.waits
     }

@@ -1,4 +1,4 @@
-//! One call of an acquiring verb, on one lock.
+//! A call of an acquiring verb on one lock.
 //!
 //! An [`AcquireCall`] is a lock together with [`AcquireOptions`]. It decides whether the thread
 //! holds the lock already and counts one more guard, or has to enter the wait loop
@@ -26,7 +26,7 @@ use crate::util::clock::{self, Moment, Patience};
 /// was free.
 pub(crate) const ANSWER_GRACE: Duration = Duration::from_millis(50);
 
-/// The choices of one call: the kind of guard, the lease, and what ends the wait.
+/// The choices of one call: the guard, the lease, and the end of the wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AcquireOptions<'a> {
     /// The length of a fixed lease; `None` for a lease that the watchdog renews.
@@ -56,7 +56,7 @@ impl AcquireOptions<'_> {
     }
 }
 
-/// One call of an acquiring verb: a lock and the options of the call.
+/// A call of an acquiring verb: a lock and the options of the call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AcquireCall<'a> {
     pub(crate) context: &'a Arc<LockContext>,
@@ -73,7 +73,7 @@ pub(crate) enum CallEntry<'a> {
     Held(HoldHandle),
     /// The caller asks the server in its turn.
     Candidate(Candidate<'a>),
-    /// Another thread of this process holds the lock or waits for it, and the call does not wait.
+    /// Another thread of this process comes first, and the call does not wait.
     Refused,
 }
 
@@ -111,7 +111,7 @@ impl<'a> AcquireCall<'a> {
         error.with_lock_name(Arc::clone(self.context.local.name().given()))
     }
 
-    /// Counts one more guard of a hold of this thread, or joins the queue of this process.
+    /// Counts one more guard of this thread's hold, or joins the process's queue.
     pub(crate) fn enter(&self, now: Moment) -> Result<CallEntry<'_>> {
         self.check_not_ended()?;
         let request = self.entry_request();

@@ -17,7 +17,7 @@ use crate::util::clock::{self, Moment};
 pub(crate) struct Candidate<'a> {
     pub(crate) call: &'a AcquireCall<'a>,
     pub(crate) caller: Caller,
-    /// The place in the queue of this process, for kinds that have one; `None` after the grant.
+    /// The place in the process's queue; `None` without a queue and after the grant.
     pub(crate) ticket: Option<Ticket>,
     /// The identity of the hold, the same in all attempts.
     pub(crate) id: HoldId,
@@ -36,7 +36,9 @@ pub(crate) struct GrantReply {
     pub(crate) generation: Generation,
     /// The connection on which a copy of the command may still run.
     pub(crate) may_run_late: Option<ConnectionId>,
-    /// The fencing tokens, one for each thread that may have the hold; zeros if the kind has none.
+    /// The fencing tokens; zeros if the kind has none.
+    ///
+    /// One for each thread that may have the hold.
     pub(crate) tokens: RangeInclusive<u64>,
 }
 
@@ -59,7 +61,7 @@ impl<'a> Candidate<'a> {
         handed.map(|hold| self.call.handle(hold)).filter(HoldHandle::is_held)
     }
 
-    /// Makes a hold of a grant whose deadline lies ahead, and has the watchdog keep it.
+    /// Makes a hold of a grant before its deadline, and has the watchdog keep it.
     pub(crate) fn granted(&mut self, reply: GrantReply) -> HoldHandle {
         let (call, lease) = (self.call, self.call.lease());
         let grant = Grant {
@@ -82,7 +84,7 @@ impl<'a> Candidate<'a> {
         handle
     }
 
-    /// Releases the hold, or the place in a queue in Redis, that a command took or may still take.
+    /// Undoes what an acquire command took or may still take: a hold, or a place in Redis.
     ///
     /// Sends a background request, on the connection on which the command may run late. Repeats
     /// it for the time `lasting`.

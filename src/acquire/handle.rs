@@ -25,7 +25,7 @@ pub(crate) struct LockContext {
     pub(crate) local: Arc<Local>,
 }
 
-/// One guard's share of a hold. Its drop ends the share and does not wait for a reply.
+/// A guard's share of a hold. Its drop ends the share and does not wait for a reply.
 #[derive(Debug)]
 pub(crate) struct HoldHandle {
     pub(super) context: Arc<LockContext>,

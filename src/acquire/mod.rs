@@ -63,7 +63,7 @@ struct Acquire<'a> {
     /// Whether the call has left the queue and the loop.
     has_left: bool,
     started: Moment,
-    /// The number of threads that may have the hold in turn; zero before the first attempt.
+    /// The threads that may have the hold in turn; zero before the first attempt.
     threads: u32,
     leftovers: Leftovers,
     schedule: RetrySchedule,
@@ -76,11 +76,11 @@ struct Acquire<'a> {
 struct Leftovers {
     /// The connection on which a copy of an acquire command may still run.
     may_run_late: Option<ConnectionId>,
-    /// Whether the call may have a place in a queue that the kind keeps in Redis.
+    /// Whether the call may have a place in a queue in Redis.
     queued: bool,
 }
 
-/// What wakes a call that sleeps.
+/// The wake-ups of a sleeping call.
 #[derive(Default)]
 struct Wakeups {
     /// The close of the client and the cancellation, registered by the first sleep.
@@ -91,7 +91,7 @@ struct Wakeups {
     own_channel: OnceCell<Arc<Channel>>,
 }
 
-/// What the log and the events say about a call.
+/// The contents of the log and the events about a call.
 #[derive(Default)]
 struct Reports {
     /// Whether the call slept because of other holders or callers.
@@ -100,7 +100,7 @@ struct Reports {
     warned: bool,
 }
 
-/// What a call does next.
+/// The next step of a call.
 enum NextStep {
     /// Send the acquire command, on the given connection if there is one.
     Attempt(Option<ConnectionId>),

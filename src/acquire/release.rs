@@ -154,7 +154,7 @@ impl Drop for HoldHandle {
     }
 }
 
-/// A share that has ended in this process, with its queued release if it was the last share.
+/// A share that has ended in this process, and the release of the last share.
 #[derive(Debug)]
 #[must_use = "the release is sent only by flush() or finish()"]
 pub(crate) struct PendingRelease {

@@ -18,7 +18,7 @@ use crate::listener::channels::{
 };
 use crate::util::clock::{Moment, doubled, jittered};
 
-/// Time for which a call that lost a race ignores messages: the first and the longest.
+/// The first and the longest time in which a call that lost a race ignores messages.
 const FIRST_QUIET: Duration = Duration::from_micros(200);
 const LONGEST_QUIET: Duration = Duration::from_millis(2);
 
@@ -65,7 +65,7 @@ pub(super) struct RetrySchedule {
     was_refused: bool,
     /// Refusals in a row, for the back-off.
     refusals: u32,
-    /// Whether a thread of this process held the lock at the last look, or may have since.
+    /// Whether a thread of this process may hold the lock since the last look.
     held_here: bool,
     /// The latest moment of the next attempt.
     next: Moment,
@@ -86,7 +86,7 @@ struct Failures {
     error: Option<Error>,
 }
 
-/// What is known of the lock's channel when a command is sent.
+/// The state of the lock's channel when a command is sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChannelView {
     /// The message count, if the call knows the channel.
@@ -109,7 +109,7 @@ struct Notifications {
     missed: bool,
     /// The listener's connection over which the last attempt requested the subscription.
     requested_in: Option<ListenerSession>,
-    /// The end of the time in which the call ignores messages; the next attempt is due then.
+    /// The end of the time without messages; the next attempt is due then.
     quiet_until: Option<Moment>,
     lost_races: u32,
     first_loss: Option<Moment>,
@@ -141,7 +141,7 @@ impl RetrySchedule {
         self.has_attempted
     }
 
-    /// Notes that the call is not the head of the queue, and makes no attempt due.
+    /// Notes that the call is not the head of the queue. No attempt is due.
     ///
     /// The head may take the lock and release it before this call looks again.
     pub(super) fn wait_behind(&mut self) {
@@ -198,7 +198,7 @@ impl RetrySchedule {
         self.notifications.registered(waiting, channel, session);
     }
 
-    /// Notes what is known of the channel before the acquire command is sent.
+    /// Notes the state of the channel before the acquire command is sent.
     pub(super) fn before_attempt(&mut self, channel: ChannelView) {
         self.has_attempted = true;
         self.notifications.before_attempt(channel);
@@ -270,7 +270,7 @@ impl RetrySchedule {
         }
     }
 
-    /// Ends all pauses, and makes an attempt due if `poll`: the clock stands still in models.
+    /// Ends all pauses, and makes an attempt due if `poll`. The clock stands still in models.
     #[cfg(all(test, leasehold_model))]
     pub(super) fn end_pauses(&mut self, poll: bool) {
         self.next = if poll { Moment::START } else { Moment::END };
@@ -294,9 +294,9 @@ impl Notifications {
 
     /// Decides at the registration whether a message may have been missed.
     ///
-    /// That is so if the channel was subscribed already, and the call could not read the message
-    /// count before its command; or if a listener could be told of the channel now but was not
-    /// told by the last command. A listener that cannot be told yet looks for waiters when it
+    /// Two cases: the channel was subscribed already, and the call could not read the message count
+    /// before its command; or the listener accepts requests now, and the last command did not
+    /// request the subscription. A listener that accepts no requests yet looks for waiters when it
     /// connects.
     fn registered(
         &mut self,

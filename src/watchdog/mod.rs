@@ -6,7 +6,7 @@
 //! whether it has the hold. To take and drop a lock costs one insertion and one removal of a
 //! timer, and no system call.
 //!
-//! One round of the thread:
+//! A round of the thread:
 //! 1. After a topology change, closes connections to former servers, and makes all waiting callers
 //!    try again. All leases are then due.
 //! 2. Sends the due renewals ([`renewals`]) in batches ([`batches`]) over a connection of its own.
@@ -338,7 +338,7 @@ mod tests {
         Arc::new(Local::new(name, EventSink::default(), Default::default()))
     }
 
-    /// One thread sets the timer of a fixed lease while another has the hold renewed from now on.
+    /// A thread sets the timer of a fixed lease while another makes the hold renewed.
     #[test]
     fn a_fixed_lease_does_not_delay_the_timer_of_a_hold_that_becomes_renewed() {
         let local = local();

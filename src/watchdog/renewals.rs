@@ -22,7 +22,7 @@ use crate::pool::request::{Answer, TooFewReplicas};
 use crate::util::clock::{self, Moment, jittered, millis};
 use crate::util::threads;
 
-/// The lease with which a renewal script verifies and extends nothing: no key has less left.
+/// The lease for a verification without an extension: no key has less left.
 const VERIFY_ONLY: &[u8] = b"-2";
 
 /// A hold that the server is asked for in this round.

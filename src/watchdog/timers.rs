@@ -45,7 +45,7 @@ impl Timers {
         }
     }
 
-    /// Returns what is due, and what a round that panicked has left.
+    /// Returns the due items, and the items of a round that panicked.
     pub(super) fn advance(&mut self, now: Moment) -> (Vec<WatchedHold>, Vec<Arc<Local>>) {
         self.fired_holds.retain(|watched| !watched.hold.has_timer());
         self.holds.advance(now, &mut self.fired_holds);
@@ -65,7 +65,7 @@ impl Timers {
         self.next_round
     }
 
-    /// Moves the next round forward to `at`; returns whether the thread must be woken for it.
+    /// Moves the next round forward to `at`; returns whether the thread must be woken.
     fn hurry(&mut self, at: Moment) -> bool {
         let must_wake = self.next_round > at;
         self.next_round = self.next_round.min(at);
@@ -109,8 +109,8 @@ impl Watchdog {
 
     /// Returns when the server is asked for the hold.
     ///
-    /// That is a little later than it is due, so that many renewals share a batch, but not after
-    /// the end of a fixed lease.
+    /// A little later than the due time, so that many renewals share a batch, but not after the end
+    /// of a fixed lease.
     fn renewal_time(&self, watched: &WatchedHold) -> Moment {
         let (now, timeout) = (clock::now(), self.settings.timeout);
         let renew_below = timeout * RENEW_BELOW.0 / RENEW_BELOW.1;
@@ -124,7 +124,7 @@ impl Watchdog {
         }
     }
 
-    /// Sets the timer of a hold to the moment that `at` computes, in place of its present timer.
+    /// Replaces the timer of a hold; `at` computes its moment.
     pub(super) fn set_timer(&self, watched: WatchedHold, at: impl FnOnce(&WatchedHold) -> Moment) {
         let hold = Arc::clone(&watched.hold);
         let mut timers = self.timers.lock();

@@ -22,7 +22,7 @@ impl WatchedHold {
         self.hold.rules().renewal()
     }
 
-    /// Ends a hold whose deadline has passed: reports the loss if it is new, and releases it.
+    /// Ends a hold past its deadline: reports a new loss, and releases the hold.
     pub(crate) fn end_lost(&self, newly_lost: bool, router: &Router) {
         self.local.report_lost(newly_lost.then_some(&*self.hold), LostReason::Expired);
         self.release_at_server(router);

@@ -7,7 +7,7 @@
 //!
 //! Faults that this model has caught:
 //! * A registration never makes an attempt due, although the channel was subscribed before it, or
-//!   the listener was not told of the channel.
+//!   the listener got no request for the channel.
 //! * A message makes no attempt due, or is counted after the waiters are woken.
 //! * The listener does not look for waiters once it accepts subscription requests.
 //! * A confirmed subscription, or the end of a subscription, does not count as a message.

@@ -210,7 +210,7 @@ impl World {
         while self.run_next(connection) {}
     }
 
-    /// Ends a share of a hold; returns the connection of its release, if there is one.
+    /// Ends a share of a hold; returns the connection of its release, if any.
     fn end_share(&self, hold: &Arc<Hold>, share: HoldShare) -> Option<ConnectionId> {
         let mut connection = None;
         let ended = self.local.end(
@@ -282,7 +282,7 @@ impl World {
         }
     }
 
-    /// Runs what is queued, and checks that nothing is left.
+    /// Runs all queued commands, and checks that nothing is left.
     fn check_rest(&self) {
         (0..2).for_each(|connection| self.run_all(ConnectionId::at(0, connection)));
         self.local.assert_at_rest();

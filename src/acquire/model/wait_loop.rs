@@ -22,7 +22,7 @@ const LEASE: Duration = Duration::from_secs(10);
 /// The world around a call: the process, the server and the clock.
 pub(super) trait Environment {
     fn local(&self) -> &Local;
-    /// Returns the channel of the lock if a thread of this process has used it before.
+    /// Returns the channel of the lock if this process has used it before.
     fn known_channel(&self) -> Option<&Arc<Channel>>;
     fn channel(&self) -> &Arc<Channel>;
     /// Returns the listener's connection while the listener accepts subscription requests.
@@ -42,7 +42,7 @@ pub(super) trait Environment {
     fn end(&self, hold: &Arc<Hold>);
 }
 
-/// One acquire command, and what is known when it is sent.
+/// An acquire command, with the state of the process when it is sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attempt {
     /// The connection that it has to use, if there is one.
@@ -286,7 +286,7 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
         }
     }
 
-    /// Tells the schedule what is known of the channel.
+    /// Gives the schedule the state of the channel.
     ///
     /// Returns whether the command requests the subscription.
     fn look_at_channel(&mut self) -> bool {
