@@ -1,4 +1,6 @@
-//! A caller that asks for a new hold, in the wait loop or in a batch of several locks.
+//! A caller that asks for a new hold.
+//!
+//! Shared by the wait loop and by the batches of a `MultiLock`.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

@@ -180,7 +180,7 @@ impl MultiLock {
         Ok(freed?.contains(&true))
     }
 
-    /// Returns the bound of a call that begins now and has no deadline of its own.
+    /// Returns the bound of a call that begins now, without a deadline of its own.
     fn bound(&self) -> Bound {
         let all = self.members.iter().map(|member| member.0.bound());
         all.reduce(Bound::and).unwrap_or_else(Bound::over)

@@ -176,9 +176,10 @@ impl RedLock {
         self.local.count()
     }
 
-    /// Returns the remaining lease on a majority of servers, or `None` if so many servers report
-    /// the lock free that no majority can hold it. May understate a lease that is being extended.
-    /// One round trip.
+    /// Returns the remaining lease on a majority of servers, or `None` for a free lock.
+    ///
+    /// The lock is free if so many servers report it free that no majority can hold it. The result
+    /// may understate a lease that is being extended. One round trip.
     ///
     /// # Errors
     /// Those of [`is_locked`](RedLock::is_locked).
@@ -255,7 +256,7 @@ impl RedLock {
         RedHoldHandle { name, local, hold, response_timeout, ended: false }
     }
 
-    /// Fails if a client is closed, the process is a forked child, or the token is cancelled.
+    /// Fails in a forked child, after a client is closed, and after a cancellation.
     fn check_not_ended(&self) -> Result<()> {
         if self.members.is_empty() {
             return Err(Error::configuration("a lock on no server"));

@@ -1,7 +1,7 @@
 //! The acquire of several locks.
 //!
-//! In most rounds no caller waits for a lock while it holds another, so callers that name the locks in
-//! different orders do not wait for each other:
+//! In most rounds no caller waits for a lock while it holds another, so callers that name the
+//! locks in different orders do not wait for each other:
 //! 1. The caller asks for all locks without waiting, in one order (key, client, kind, holder):
 //!    plain locks of one client by one script call ([`batch`]), all others one by one.
 //! 2. A lock is refused: the caller releases the locks that it took and waits for the refused one.
@@ -29,9 +29,10 @@ use crate::util::sync::Parker;
 const FIRST_PAUSE: Duration = Duration::from_micros(500);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// The lost rounds before a round that waits while it holds some of the locks, and the first and
-/// the longest wait for each lock in such a round.
+/// The number of lost rounds before a round that takes the locks in turn.
 const LOST_ROUNDS: u32 = 2;
+
+/// The first and the longest wait for each lock in such a round.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
@@ -81,7 +82,7 @@ impl MultiAcquire<'_> {
         }
     }
 
-    /// Waits for each lock in turn, for a short time, and keeps the earlier ones meanwhile.
+    /// Waits for each lock in turn, for a short time, while it keeps the earlier ones.
     fn in_turn(&self, turns: u32) -> Result<MultiOutcome> {
         let wait = doubled(FIRST_WAIT, turns, LONGEST_WAIT);
         let mut holds = Vec::with_capacity(self.calls.len());

@@ -35,9 +35,8 @@ use crate::util::sync::Parker;
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// The first and the longest span in which a caller ignores messages after a futile wake-up.
-/// Without it a caller would wake itself: it hears the messages of the releases of its own
-/// minority grants.
+/// The first and the longest span without messages after a futile wake-up. Without it a caller
+/// would wake itself: it hears the messages of the releases of its own minority grants.
 const FIRST_QUIET: Duration = Duration::from_millis(1);
 const LONGEST_QUIET: Duration = Duration::from_millis(128);
 
@@ -333,7 +332,7 @@ impl Drop for HoldPoll {
     }
 }
 
-/// Takes the lock on one server on behalf of the caller of the red lock, without waiting.
+/// Takes the lock on one server without waiting, for the caller of the red lock.
 fn acquire_member(
     lock: &Lock<Plain>,
     holder: &Holder,

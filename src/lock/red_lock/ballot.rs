@@ -3,11 +3,11 @@
 //! Every server is asked on a thread of its client's executor, so a silent server delays no
 //! other. The ballot ends as soon as the answers or the time decide it, in one of three ways:
 //!
-//! | outcome | condition |
-//! | --- | --- |
-//! | yes | a quorum answers yes |
-//! | no | so many servers answer no that no quorum can answer yes; also, for an acquire, a quorum has answered and either no quorum can answer yes or the `majority_wait` is over |
-//! | error | so many servers fail that no quorum can answer yes, or all servers have answered, or the `timeout` is over |
+//! - Yes: a quorum answers yes.
+//! - No: so many servers answer no that no quorum can answer yes. Also, for an acquire: a quorum
+//!   has answered, and either no quorum can answer yes or the `majority_wait` is over.
+//! - Error: so many servers fail that no quorum can answer yes, or all servers have answered, or
+//!   the `timeout` is over.
 //!
 //! A late yes goes to the receiver of [`hand_over`](Ballot::hand_over) or, once the ballot is
 //! closed, is dropped on the executor's thread: a hold is then released.
@@ -42,7 +42,7 @@ pub(crate) struct Ballot<T> {
 /// The end of a ballot that the answers do not decide.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BallotLimits {
-    /// The ballot ends with no after this span if a majority has answered, although the missing
+    /// The span after which the answers of a majority suffice for a no, although the missing
     /// answers could still make a yes. `None`: the ballot waits for answers that exclude a yes.
     majority_wait: Option<Duration>,
     /// The ballot ends with an error after this span.
@@ -57,7 +57,7 @@ impl BallotLimits {
         BallotLimits { majority_wait: Some(majority_wait), timeout }
     }
 
-    /// Returns the limits of a query, which reports the answer of a majority or an error.
+    /// Returns the limits of a query. It reports the answer of a majority or an error.
     pub(crate) fn of_query(timeout: Duration) -> BallotLimits {
         BallotLimits { majority_wait: None, timeout }
     }

@@ -61,7 +61,7 @@ impl QuorumHold {
         }
     }
 
-    /// Fails in a forked child, where a thread of the parent may have left a mutex locked.
+    /// Fails in a forked child. A thread of the parent may have left a mutex locked there.
     pub(crate) fn check_process(&self) -> Result<()> {
         context::check_process(self.process)
     }
