@@ -65,7 +65,7 @@ pub(super) struct RetrySchedule {
     was_refused: bool,
     /// Refusals in a row, for the back-off.
     refusals: u32,
-    /// Whether a thread of this process may hold the lock since the last look.
+    /// Whether a thread of this process held the lock at the last look, or later.
     held_here: bool,
     /// The latest moment of the next attempt.
     next: Moment,
