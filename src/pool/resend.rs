@@ -8,8 +8,8 @@
 //! | not written, and another node owns the slot   | queue there, [`MAX_OWNERS`] times at most    |
 //! | anything else, or no time left for a pause    | fail                                         |
 //!
-//! Pauses grow from 5 to 200 ms and each asks for a new map of the slots. They end the call after a
-//! response time-out, or at once for a caller that must not pause.
+//! Pauses grow from 5 to 200 ms, and each asks for a new map of the slots. A call stops pausing one
+//! response time-out after its wait began; a caller that must not pause fails at the first one.
 
 use std::time::Duration;
 
