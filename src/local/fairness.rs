@@ -1,51 +1,53 @@
-//! How long a process goes on taking one lock, and when it *yields* to others.
+//! Fairness between processes: when a process *yields* a lock to others.
 //!
-//! Who takes a lock again right after its release would win every race against a process
-//! that has to be woken by a message. So after a *run* of holds that followed one another
-//! the front does not ask for a while, if the last release was heard by others. Pure: it is
-//! told what happened and when.
+//! A process that takes a lock again right after its release wins every race against a process that
+//! first has to be woken by a message. So after a long *run* of successive holds the head of the
+//! queue pauses for 0.5 to 20 ms before it asks, if other processes received the message of the last
+//! release.
+//!
+//! Pure: events and times are arguments.
 
 use std::time::Duration;
 
 use crate::local::hold::HandoffBounds;
 use crate::util::clock::Moment;
 
-/// How long a process yields at least and at most: others are woken by a message, and
-/// ask. It is meant for others at about the same distance from the server. A run as long as
-/// that is a long one: so no more than half of the time is lost if nobody comes.
+/// Bounds of the time for which a process yields. Within it another process at about the same
+/// distance from the server receives the message and asks. A run of the same length counts as
+/// long, so at most half of the time is lost if no other process asks.
 const LEAST_YIELD: Duration = Duration::from_micros(500);
 const LONGEST_YIELD: Duration = Duration::from_millis(20);
 
-/// The same where nobody knows whether anybody else wants the lock, and those who do look only
-/// now and then: a tenth of the time is for them.
-const UNHEARD_YIELD: Duration = Duration::from_millis(2);
-const UNHEARD_RUN: Duration = Duration::from_millis(20);
+/// The same for a kind without messages, whose callers poll: whether another process wants the
+/// lock is unknown, so a tenth of the time is left to others.
+const SILENT_YIELD: Duration = Duration::from_millis(2);
+const SILENT_RUN: Duration = Duration::from_millis(20);
 
-/// The runs of one lock in this process.
+/// The present run of one lock in this process, and its yield.
 #[derive(Debug, Default)]
 pub(crate) struct Fairness {
     run: Option<Run>,
-    /// The last release that was answered was heard by others too.
+    /// Subscribers of other processes received the message of the last answered release.
     others_listen: bool,
-    /// Nobody can say who else wants the lock: those who spin do not listen.
-    unheard: bool,
-    /// The front does not ask before that.
-    yields_until: Moment,
+    /// The kind has no messages, so whether other processes wait is unknown.
+    has_no_messages: bool,
+    /// The head of the queue does not ask before this moment.
+    yielding_until: Moment,
 }
 
-/// Holds of this process that followed one another.
+/// Successive holds of this process, with no hold of another process in between.
 #[derive(Debug)]
 struct Run {
     since: Moment,
     holds: u32,
-    /// How long the server took at least to grant one of them.
+    /// The shortest round trip of an acquire in this run.
     round_trip: Duration,
-    /// When the last one was released.
+    /// Moment of the last release.
     ended: Moment,
 }
 
 impl Fairness {
-    /// The server granted one more hold, after so long.
+    /// Counts a hold that the server granted after this round trip.
     pub(crate) fn granted(&mut self, now: Moment, round_trip: Duration) {
         let new = Run { since: now, holds: 0, round_trip, ended: now };
         let run = self.run.get_or_insert(new);
@@ -53,57 +55,59 @@ impl Fairness {
         run.round_trip = run.round_trip.min(round_trip);
     }
 
-    /// A hold went from thread to thread.
+    /// Counts a hand-off between two threads.
     pub(crate) fn handed_off(&mut self) {
         if let Some(run) = &mut self.run {
             run.holds = run.holds.saturating_add(1);
         }
     }
 
+    /// Notes a release.
     pub(crate) fn released(&mut self, now: Moment) {
         if let Some(run) = &mut self.run {
             run.ended = now;
         }
     }
 
-    /// A release was heard, by others too or by nobody else.
+    /// Notes whether subscribers of other processes received the message of a release.
     pub(crate) fn heard(&mut self, by_others: bool) {
         self.others_listen = by_others;
     }
 
-    /// A release of a kind that nobody hears.
-    pub(crate) fn unheard(&mut self) {
-        (self.others_listen, self.unheard) = (true, true);
+    /// Notes a release of a kind without messages.
+    pub(crate) fn released_silently(&mut self) {
+        (self.others_listen, self.has_no_messages) = (true, true);
     }
 
-    /// Another process holds the lock.
-    pub(crate) fn end(&mut self) {
+    /// Ends the run: another process holds the lock.
+    pub(crate) fn end_run(&mut self) {
         self.run = None;
     }
 
-    /// Until when the front is not to ask, if it has to yield.
-    pub(crate) fn yields(&mut self, now: Moment, bounds: &HandoffBounds) -> Option<Moment> {
+    /// Returns the moment until which the head of the queue must not ask, if it has to yield.
+    pub(crate) fn yield_until(&mut self, now: Moment, bounds: &HandoffBounds) -> Option<Moment> {
         if self.others_listen
-            && let Some(run) = self.run.take_if(|run| run.is_long(now, bounds, self.unheard))
+            && let Some(run) =
+                self.run.take_if(|run| run.is_long(now, bounds, self.has_no_messages))
         {
-            let unheard = self.unheard.then_some(UNHEARD_YIELD);
-            self.yields_until = run.ended + unheard.unwrap_or_else(|| run.yields_for());
+            let silent = self.has_no_messages.then_some(SILENT_YIELD);
+            self.yielding_until = run.ended + silent.unwrap_or_else(|| run.yield_time());
             self.others_listen = false;
         }
-        (now < self.yields_until).then_some(self.yields_until)
+        (now < self.yielding_until).then_some(self.yielding_until)
     }
 }
 
 impl Run {
-    fn is_long(&self, now: Moment, bounds: &HandoffBounds, unheard: bool) -> bool {
-        if unheard {
-            return self.since + UNHEARD_RUN <= now;
+    fn is_long(&self, now: Moment, bounds: &HandoffBounds, silent: bool) -> bool {
+        if silent {
+            return self.since + SILENT_RUN <= now;
         }
-        let passed_on = bounds.max_handoffs > 0 && self.holds > bounds.max_handoffs;
-        passed_on || self.since + self.yields_for() <= now
+        let used_up = bounds.max_handoffs > 0 && self.holds > bounds.max_handoffs;
+        used_up || self.since + self.yield_time() <= now
     }
 
-    fn yields_for(&self) -> Duration {
+    fn yield_time(&self) -> Duration {
         (2 * self.round_trip).clamp(LEAST_YIELD, LONGEST_YIELD)
     }
 }
@@ -124,14 +128,13 @@ mod tests {
         HandoffBounds { max_handoffs, max_time: MILLI, min_remaining: Duration::ZERO }
     }
 
-    /// Runs whose releases others hear.
+    /// Returns the state of a process whose releases other processes receive.
     fn heard() -> Fairness {
         Fairness { others_listen: true, ..Fairness::default() }
     }
 
     impl Fairness {
-        /// The lock is taken at that moment and released at once. Until when the process
-        /// should have yielded instead.
+        /// Takes and releases the lock at `now`. Returns the end of the yield that was due.
         fn take(&mut self, now: Moment, round_trip: Duration) -> Option<Moment> {
             self.take_within(&bounds(0), now, round_trip)
         }
@@ -142,10 +145,10 @@ mod tests {
             now: Moment,
             round_trip: Duration,
         ) -> Option<Moment> {
-            let yields = self.yields(now, bounds);
+            let end = self.yield_until(now, bounds);
             self.granted(now, round_trip);
             self.released(now);
-            yields
+            end
         }
     }
 
@@ -159,27 +162,27 @@ mod tests {
         assert_eq!(fairness.take(at(1000), ROUND_TRIP), None, "a new run");
         assert_eq!(fairness.take(at(1400), ROUND_TRIP), None);
         fairness.heard(false);
-        assert_eq!(fairness.take(at(9000), ROUND_TRIP), None, "nobody else listens");
+        assert_eq!(fairness.take(at(9000), ROUND_TRIP), None, "no other process listens");
     }
 
     #[test]
-    fn where_nobody_listens_a_tenth_of_the_time_is_for_others() {
+    fn without_messages_a_tenth_of_the_time_is_left_to_others() {
         let mut fairness = Fairness::default();
-        fairness.unheard();
+        fairness.released_silently();
         assert_eq!(fairness.take(at(0), ROUND_TRIP), None);
         assert_eq!(fairness.take(at(19_000), ROUND_TRIP), None);
-        assert_eq!(fairness.yields(at(20_000), &bounds(0)), Some(at(21_000)));
+        assert_eq!(fairness.yield_until(at(20_000), &bounds(0)), Some(at(21_000)));
     }
 
     #[test]
-    fn who_has_left_the_lock_alone_need_not_yield() {
+    fn a_process_that_paused_by_itself_does_not_yield() {
         let mut fairness = heard();
         assert_eq!(fairness.take(at(0), ROUND_TRIP), None);
         assert_eq!(fairness.take(at(2000), ROUND_TRIP), None, "others had their chance");
     }
 
     #[test]
-    fn it_yields_for_two_of_the_shortest_round_trips_within_bounds() {
+    fn a_yield_lasts_two_of_the_shortest_round_trips_within_bounds() {
         for (round_trip, most) in [(3 * MILLI, 6 * MILLI), (SECOND, LONGEST_YIELD)] {
             let mut fairness = heard();
             fairness.take(at(0), 5 * SECOND);
@@ -188,18 +191,22 @@ mod tests {
             fairness.granted(at(70_000), 5 * SECOND);
             fairness.granted(at(100_000), round_trip);
             fairness.released(at(100_000));
-            assert_eq!(fairness.yields(at(100_001), &bounds(0)), Some(at(100_000) + most));
+            assert_eq!(fairness.yield_until(at(100_001), &bounds(0)), Some(at(100_000) + most));
         }
     }
 
     #[test]
-    fn another_holder_ends_a_run_and_passes_belong_to_it() {
+    fn another_holder_ends_a_run_and_handoffs_belong_to_it() {
         let (mut fairness, bounds) = (heard(), bounds(1));
         assert_eq!(fairness.take_within(&bounds, at(0), ROUND_TRIP), None);
-        fairness.end();
+        fairness.end_run();
         assert_eq!(fairness.take_within(&bounds, at(100), ROUND_TRIP), None);
         fairness.handed_off();
         fairness.released(at(200));
-        assert_eq!(fairness.yields(at(300), &bounds), Some(at(700)), "one pass is allowed");
+        assert_eq!(
+            fairness.yield_until(at(300), &bounds),
+            Some(at(700)),
+            "one hand-off is allowed"
+        );
     }
 }

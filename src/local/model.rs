@@ -1,19 +1,22 @@
-//! What the models of `acquire/model` need to look at in a lock of this process.
+//! Access for the models of `acquire/model` to the process state of a lock.
 
 use super::Local;
 
 impl Local {
-    /// Wakes the front, as its own clock does at the poll interval.
+    /// Wakes the head of the queue, as its clock does at the poll interval.
     pub(crate) fn ring(&self) {
         self.state.lock().wake_head();
     }
 
-    /// Nobody is in line, nobody holds, and nothing is owed.
+    /// Asserts that the queue is empty, and that no hold and no release is left.
     pub(crate) fn assert_at_rest(&self) {
         let state = self.state.lock();
-        assert!(state.queue.is_empty(), "somebody is left in line");
-        assert!(state.handed.is_empty(), "a hold was passed to somebody who left");
-        assert!(state.holds.iter().len() == 0, "a hold is left without an owner");
-        assert!(state.background.is_empty(), "a release that has run is still owed");
+        assert!(state.queue.is_empty(), "a caller is left in the queue");
+        assert!(state.handed_off.is_empty(), "a hold was handed off to a caller that has left");
+        assert!(state.holds.iter().len() == 0, "a hold is left without a guard");
+        assert!(
+            state.unanswered.is_empty(),
+            "a release that was answered is still listed as unanswered"
+        );
     }
 }

@@ -1,16 +1,16 @@
-//! The queue in front of one lock, inside one process.
+//! The queue for one lock inside one process.
 //!
-//! Callers of one process that want the same lock stand in line here, and only
-//! the first in line, the *front*, talks to Redis. The line is first come, first
-//! served. A caller that comes alone becomes the front without an allocation.
+//! Callers of one process that want the same lock stand in this queue, first come, first served.
+//! Only the *head* of the queue talks to Redis. A single caller becomes the head without an
+//! allocation.
 
 use std::collections::BTreeMap;
 
-/// A place in the line of one gate, never used twice by it.
+/// A place in one queue, never used twice by that queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket(u64);
 
-/// The line. `W` is what the gate keeps for each caller.
+/// A first-come, first-served queue; `W` is the entry of one caller.
 #[derive(Debug)]
 pub(crate) struct WaitQueue<W> {
     next: u64,
@@ -25,7 +25,7 @@ impl<W> Default for WaitQueue<W> {
 }
 
 impl<W> WaitQueue<W> {
-    /// Joins the end of the line.
+    /// Appends a caller.
     pub(crate) fn enter(&mut self, caller: W) -> Ticket {
         let ticket = Ticket(self.next);
         self.next += 1;
@@ -36,9 +36,8 @@ impl<W> WaitQueue<W> {
         ticket
     }
 
-    /// Leaves the line, from wherever in it. The next in line moves up when the
-    /// front leaves; see [`front`](Gate::front) for whom to tell. `None` if it had
-    /// left before.
+    /// Removes a caller from any place; `None` if it left before. If the head leaves, the next
+    /// caller becomes the [`head`](WaitQueue::head), and has to be told.
     pub(crate) fn leave(&mut self, ticket: Ticket) -> Option<W> {
         match self.is_head(ticket) {
             true => self.pop(),
@@ -46,13 +45,13 @@ impl<W> WaitQueue<W> {
         }
     }
 
-    /// Takes the front out of the line.
+    /// Removes and returns the head of the queue.
     pub(crate) fn pop(&mut self) -> Option<W> {
         let next = self.behind.pop_first();
         std::mem::replace(&mut self.head, next).map(|(_, caller)| caller)
     }
 
-    /// The first in line.
+    /// Returns the head of the queue.
     pub(crate) fn head(&self) -> Option<(Ticket, &W)> {
         self.head.as_ref().map(|(ticket, caller)| (*ticket, caller))
     }
@@ -88,31 +87,31 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behaves_like_a_list(steps in prop::collection::vec(step(), 0..80)) {
+        fn a_queue_behaves_like_a_list(steps in prop::collection::vec(step(), 0..80)) {
             let mut queue = WaitQueue::default();
-            let mut line: Vec<(Ticket, usize)> = Vec::new();
+            let mut list: Vec<(Ticket, usize)> = Vec::new();
             let mut all = Vec::new();
             for (number, step) in steps.into_iter().enumerate() {
                 match step {
                     Step::Enter => {
                         let ticket = queue.enter(number);
-                        line.push((ticket, number));
+                        list.push((ticket, number));
                         all.push(ticket);
                     }
-                    Step::Leave(which) if which < all.len() => {
-                        let ticket = all[which];
-                        let at = line.iter().position(|(t, _)| *t == ticket);
-                        prop_assert_eq!(queue.leave(ticket), at.map(|at| line.remove(at).1));
+                    Step::Leave(index) if index < all.len() => {
+                        let ticket = all[index];
+                        let at = list.iter().position(|(t, _)| *t == ticket);
+                        prop_assert_eq!(queue.leave(ticket), at.map(|at| list.remove(at).1));
                     }
                     Step::Leave(_) => {}
                     Step::Pop => {
-                        let first = (!line.is_empty()).then(|| line.remove(0).1);
+                        let first = (!list.is_empty()).then(|| list.remove(0).1);
                         prop_assert_eq!(queue.pop(), first);
                     }
                 }
-                prop_assert_eq!(queue.head().map(|(t, n)| (t, *n)), line.first().copied());
-                prop_assert_eq!((queue.is_empty(), queue.len()), (line.is_empty(), line.len()));
-                prop_assert!(line.iter().skip(1).all(|(t, _)| !queue.is_head(*t)));
+                prop_assert_eq!(queue.head().map(|(t, n)| (t, *n)), list.first().copied());
+                prop_assert_eq!((queue.is_empty(), queue.len()), (list.is_empty(), list.len()));
+                prop_assert!(list.iter().skip(1).all(|(t, _)| !queue.is_head(*t)));
             }
         }
     }

@@ -1,4 +1,7 @@
 //! The holds of one lock in this process, with the holder and the guards of each.
+//!
+//! A request of a thread meets the entries of that thread here: it re-enters a hold, asks the
+//! server for a new one, or fails because the thread would wait for itself.
 
 use std::slice;
 use std::sync::Arc;
@@ -10,17 +13,17 @@ use crate::kind::rules::{KindRules, OtherHold};
 use crate::local::hold::{Hold, HoldStatus};
 use crate::util::clock::Moment;
 
-/// What a caller wants.
+/// The request of a caller for a hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EntryRequest {
     pub(crate) rules: &'static dyn KindRules,
-    /// A hold that is no thread's.
+    /// Whether the guard belongs to no thread.
     pub(crate) owned: bool,
-    /// Whether it would wait; if not, it asks only if nobody is before it.
+    /// Whether the caller waits. If not, it asks the server only if the queue is empty.
     pub(crate) waits: bool,
-    /// Whether neither a deadline nor a token ends its wait.
+    /// Whether neither a deadline nor a token ends the wait.
     pub(crate) endless: bool,
-    /// Whether it wants a lease that is renewed: only such holds are passed.
+    /// Whether the lease is to be renewed: only such holds are handed off.
     pub(crate) renewed: bool,
 }
 
@@ -39,30 +42,32 @@ pub(crate) struct HoldEntry<H = Hold> {
     pub(crate) detached: usize,
 }
 
-/// How a caller comes to a hold.
+/// The way in which a caller gets a hold.
 #[derive(Debug)]
 pub(crate) enum EntryOutcome {
-    /// It has it already.
+    /// The thread has the hold already; one more guard was counted.
     Reentered(Arc<Hold>),
-    /// It asks for one beside this hold of its thread.
+    /// A new hold, under the write hold of the same thread with this owner.
     Beside(Owner),
-    /// It asks for one of its own.
+    /// A new hold.
     New,
-    /// Its thread is in the way, and it would not wait.
+    /// No hold: the caller does not wait, and its own thread has the lock.
     Busy,
 }
 
 impl EntryOutcome {
-    /// What the holds of a thread mean for what it wants.
+    /// Returns the outcome for a request, given the holds of the calling thread.
+    ///
+    /// Fails with `is_lost` or `is_deadlock` if one of these holds prevents the request.
     pub(crate) fn of<'a>(
         mut own: impl Iterator<Item = &'a HoldEntry>,
         request: &EntryRequest,
         owner: &[u8],
         now: Moment,
     ) -> Result<EntryOutcome> {
-        own.try_fold(EntryOutcome::New, |entry, held| {
-            match (entry, held.beside(request, owner, now)?) {
-                (entry, EntryOutcome::New) | (entry @ EntryOutcome::Busy, _) => Ok(entry),
+        own.try_fold(EntryOutcome::New, |outcome, entry| {
+            match (outcome, entry.outcome_for(request, owner, now)?) {
+                (outcome, EntryOutcome::New) | (outcome @ EntryOutcome::Busy, _) => Ok(outcome),
                 (_, other) => Ok(other),
             }
         })
@@ -90,10 +95,12 @@ impl<H> HoldTable<H> {
         self.0.push(HoldEntry { hold, holder, guards: 1, detached: 0 });
     }
 
+    /// Removes a hold with all its shares.
     pub(crate) fn remove(&mut self, hold: &Arc<H>) {
         self.0.retain(|entry| !Arc::ptr_eq(&entry.hold, hold));
     }
 
+    /// Removes all entries for which `is_kept` returns false.
     pub(crate) fn retain(&mut self, is_kept: impl FnMut(&HoldEntry<H>) -> bool) {
         self.0.retain(is_kept);
     }
@@ -161,6 +168,7 @@ impl<H> HoldEntry<H> {
         }
     }
 
+    /// Ends a share.
     pub(crate) fn end(&mut self, share: HoldShare) {
         match share {
             HoldShare::Guard => self.guards = self.guards.saturating_sub(1),
@@ -181,8 +189,8 @@ impl<H> HoldEntry<H> {
 }
 
 impl HoldEntry {
-    /// Counts one guard more of this hold, which is of the kind that is wanted.
-    pub(crate) fn again(&mut self, now: Moment) -> Result<EntryOutcome> {
+    /// Counts one more guard for a re-entry. Fails with `is_lost` if the hold is over.
+    pub(crate) fn re_enter(&mut self, now: Moment) -> Result<EntryOutcome> {
         if self.hold.status(now) != HoldStatus::Held {
             return Err(lost(&self.hold));
         }
@@ -190,8 +198,13 @@ impl HoldEntry {
         Ok(EntryOutcome::Reentered(Arc::clone(&self.hold)))
     }
 
-    /// What the thread's own hold means for a caller that wants another beside it.
-    fn beside(&self, request: &EntryRequest, owner: &[u8], now: Moment) -> Result<EntryOutcome> {
+    /// Returns the outcome of a request by the thread of this hold.
+    fn outcome_for(
+        &self,
+        request: &EntryRequest,
+        owner: &[u8],
+        now: Moment,
+    ) -> Result<EntryOutcome> {
         let valid = self.hold.status(now) == HoldStatus::Held;
         let other = OtherHold {
             kind: self.hold.rules().kind(),
@@ -210,9 +223,8 @@ impl HoldEntry {
         }
     }
 
-    /// Whether a caller cannot have what it wants as long as this hold, which is not its
-    /// thread's, is valid.
-    pub(crate) fn is_in_the_way(&self, request: &EntryRequest, owner: &[u8], now: Moment) -> bool {
+    /// Returns whether this hold of another thread is valid and excludes the request.
+    pub(crate) fn excludes(&self, request: &EntryRequest, owner: &[u8], now: Moment) -> bool {
         let other = OtherHold {
             kind: self.hold.rules().kind(),
             owner: self.hold.owner(),
@@ -221,29 +233,31 @@ impl HoldEntry {
         !self.hold.remaining(now).is_zero() && !request.rules.shares_with(owner, &other)
     }
 
-    /// Whether it was detached by a thread that may think it has it still.
-    pub(crate) fn is_counted_on(&self) -> bool {
+    /// Returns whether a thread may still rely on the renewal of its detached share.
+    pub(crate) fn is_relied_on(&self) -> bool {
         !self.holder.is_owned() && self.hold.is_renewed()
     }
 }
 
-/// What a thread is told that has lost a hold and counts on it still.
-fn lost(lease: &Hold) -> Error {
-    lost_before(lease.lost_reason())
+/// Returns the error for a thread that lost a hold and still has a guard of it.
+fn lost(hold: &Hold) -> Error {
+    lost_before(hold.lost_reason())
 }
 
-/// The same, where several leases count as one.
+/// Returns the same error for a hold that consists of several leases.
 pub(crate) fn lost_before(reason: LostReason) -> Error {
-    Error::lost(reason, "this thread has lost the lock and still has a guard, or a detach, of it")
+    Error::lost(reason, "this thread lost the lock, and still has a guard or a detached hold of it")
 }
 
+/// Returns the error for an endless wait for an owned guard that the calling thread took.
 pub(crate) fn deadlock_with_owned() -> Error {
     let message =
-        "this thread took an owned guard of the lock, and would wait for its end for ever";
+        "this thread took an owned guard of the lock, and would wait for ever for its end";
     Error::new(ErrorKind::Deadlock, message)
 }
 
+/// Returns the error for a wait of a thread for its own hold.
 fn deadlock(kind: Kind) -> Error {
-    let message = format!("this thread has a {kind} of that name, and would wait for itself");
+    let message = format!("this thread holds a {kind} of the same name, and would wait for itself");
     Error::new(ErrorKind::Deadlock, message)
 }

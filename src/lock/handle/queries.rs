@@ -157,7 +157,8 @@ impl<K: LockKind> Lock<K> {
         engine.check_open()?;
         let (query, limit) = (self.rules().ttl(local.name()), engine.limit(bound));
         engine.ready(&limit)?;
-        let answer = engine.router.call(query, Target::prefer(local.background()), &limit)?;
+        let answer =
+            engine.router.call(query, Target::prefer(local.unanswered_release()), &limit)?;
         remaining(answer.reply)
     }
 
@@ -184,7 +185,8 @@ impl<K: LockKind> Lock<K> {
         engine.check_open()?;
         let (query, limit) = (self.rules().ttl(local.name()), engine.limit(bound));
         engine.ready(&limit)?;
-        let found = engine.router.call(query, Target::prefer(local.background()), &limit)?;
+        let found =
+            engine.router.call(query, Target::prefer(local.unanswered_release()), &limit)?;
         if remaining(found.reply)?.is_none() {
             return Ok(ReleaseReply::NotHeld);
         }

@@ -81,7 +81,7 @@ impl<'a> BatchAcquire<'a> {
     fn ask(&self) -> Result<(Answer, Generation)> {
         let engine = &self.first.context.engine;
         let (_call, router) = (engine.begin_call(), &engine.router);
-        let mut near = self.locals().find_map(Local::background);
+        let mut near = self.locals().find_map(Local::unanswered_release);
         let limit = self.first.limit();
         for _ in 0..MAX_OUTDATED_ANSWERS {
             let generation = router.generation();

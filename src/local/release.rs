@@ -1,0 +1,122 @@
+//! The end of guards and detached shares, and the release of a hold.
+
+use std::sync::Arc;
+
+use crate::command::call::ConnectionId;
+use crate::command::owner::ThreadId;
+use crate::error::LostReason;
+use crate::kind::rules::{KindRules, ListensTo};
+use crate::listener::channels::{Channel, SubscriptionState};
+use crate::local::Local;
+use crate::local::hold::{Hold, HoldStatus};
+use crate::local::state::UnansweredRelease;
+use crate::local::table::HoldShare;
+use crate::util::clock::Moment;
+
+/// The effect of the end of a share.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum EndOutcome {
+    /// The hold has other shares.
+    Nested,
+    /// The hold was handed off to another thread of this process.
+    HandedOff,
+    /// The release is queued on a connection.
+    Queued,
+    /// The hold was lost before.
+    Lost,
+    /// There was no such detached share.
+    NotHeld,
+}
+
+impl Local {
+    /// Ends one share of a hold. The last one hands the hold off, or releases it.
+    ///
+    /// `send` queues the release on a connection. The mutex is held meanwhile, so `send` does no
+    /// I/O. The head of the queue is woken after it.
+    pub(crate) fn end(
+        &self,
+        hold: &Arc<Hold>,
+        share: HoldShare,
+        clock: impl FnOnce() -> Moment,
+        send: impl FnOnce() -> ConnectionId,
+    ) -> EndOutcome {
+        let mut state = self.state.lock();
+        let Some(entry) = state.holds.entry_mut(hold).filter(|entry| entry.has(share)) else {
+            return match share {
+                HoldShare::Guard => EndOutcome::Lost,
+                HoldShare::Detached | HoldShare::Everything => EndOutcome::NotHeld,
+            };
+        };
+        entry.end(share);
+        if entry.count() > 0 {
+            return EndOutcome::Nested;
+        }
+        let now = clock();
+        if state.hand_off(hold, now, &self.bounds) {
+            return EndOutcome::HandedOff;
+        }
+        state.holds.remove(hold);
+        let status = hold.release(now);
+        state.fairness.released(now);
+        if status == HoldStatus::Held {
+            state.unanswered.push(UnansweredRelease { hold: hold.id(), connection: send() });
+        }
+        state.wake_head();
+        drop(state);
+        match status {
+            HoldStatus::Held => EndOutcome::Queued,
+            HoldStatus::Over { newly_lost } => {
+                self.report_lost(newly_lost.then_some(&**hold), LostReason::Expired);
+                EndOutcome::Lost
+            }
+        }
+    }
+
+    /// Returns the connection on which a release has no answer yet. A command that has to see its
+    /// effect follows it there.
+    pub(crate) fn unanswered_release(&self) -> Option<ConnectionId> {
+        self.state.lock().unanswered_release()
+    }
+
+    /// Notes that the release of this hold was answered, or will not be sent again.
+    pub(crate) fn release_settled(&self, hold: &Arc<Hold>) {
+        hold.set_gone();
+        let mut state = self.state.lock();
+        state.unanswered.retain(|release| release.hold != hold.id());
+        state.spare = Some(Arc::clone(hold));
+    }
+
+    /// Notes the number of subscribers that received the message of a release. The listener of
+    /// this process may be one of them.
+    pub(crate) fn release_heard(&self, rules: &dyn KindRules, subscribers: u64) {
+        let listens = rules.listens_to();
+        // Readers of this process listen for themselves, and compete with a writer of it.
+        let is_own = |channel: &Arc<Channel>| {
+            let competes = listens == ListensTo::ReadWrite && channel.is_waited_for();
+            channel.subscription() == SubscriptionState::Everything && !competes
+        };
+        let own = self.known_channel(listens).is_some_and(is_own);
+        let mut state = self.state.lock();
+        match listens {
+            ListensTo::Nothing => state.fairness.released_silently(),
+            _ => state.fairness.heard(subscribers > u64::from(own)),
+        }
+    }
+
+    /// Turns one guard of the hold into a detached share: it counts, but no value represents it.
+    pub(crate) fn detach(&self, hold: &Arc<Hold>) {
+        self.state.lock().holds.detach(hold);
+    }
+
+    /// Returns the detached hold that this thread may end: a hold that it detached; otherwise a
+    /// detached owned hold, or a hold of a thread that has ended.
+    pub(crate) fn detached(
+        &self,
+        is_mine: impl Fn(&Hold) -> bool,
+        thread: ThreadId,
+        now: Moment,
+    ) -> Option<(Arc<Hold>, HoldShare)> {
+        let state = self.state.lock();
+        state.holds.detached(thread, is_mine, |hold| !hold.remaining(now).is_zero())
+    }
+}

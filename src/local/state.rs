@@ -1,0 +1,195 @@
+//! The state of one lock under its mutex: queue, holds, unanswered releases, fairness.
+//!
+//! Pure: no I/O, no clock, no log and no events. Losses are returned, for the caller to report them
+//! after it has released the mutex.
+
+use std::sync::Arc;
+
+use crate::command::call::ConnectionId;
+use crate::command::owner::{HoldId, Holder, ThreadId};
+use crate::error::{Error, Result};
+use crate::kind::rules::OtherHold;
+use crate::local::fairness::Fairness;
+use crate::local::hold::{Grant, HandoffBounds, Hold, HoldStatus};
+use crate::local::queue::{Ticket, WaitQueue};
+use crate::local::table::{self, EntryOutcome, EntryRequest, HoldEntry, HoldTable};
+use crate::local::{Caller, Turn};
+use crate::util::clock::Moment;
+
+#[derive(Debug, Default)]
+pub(super) struct LocalState {
+    pub(super) queue: WaitQueue<Caller>,
+    /// Holds that were handed off to callers that have not woken up yet.
+    pub(super) handed_off: Vec<(Ticket, Arc<Hold>)>,
+    pub(super) holds: HoldTable,
+    /// The releases without an answer: at most one, except for a kind whose holds share the lock.
+    pub(super) unanswered: Vec<UnansweredRelease>,
+    /// The error of the last acquire of this process, if it got no answer.
+    pub(super) last_error: Option<Error>,
+    pub(super) fairness: Fairness,
+    /// The watchdog polls the server for the callers in the queue.
+    pub(super) polled: bool,
+    /// A poll found the lock free, or got no answer: the head of the queue has to ask.
+    pub(super) may_be_free: bool,
+    /// The allocation of a hold that is gone, for the next hold.
+    pub(super) spare: Option<Arc<Hold>>,
+}
+
+/// A release without an answer, and its connection.
+#[derive(Debug)]
+pub(super) struct UnansweredRelease {
+    pub(super) hold: HoldId,
+    pub(super) connection: ConnectionId,
+}
+
+impl LocalState {
+    /// Ends the holds whose deadline has passed. Returns the newly lost ones.
+    ///
+    /// Removes an ended hold from the table if no caller will ask for it: its thread has ended,
+    /// or it is detached and no thread relies on its renewal.
+    pub(super) fn end_expired(&mut self, now: Moment) -> Vec<Arc<Hold>> {
+        let mut lost = Vec::new();
+        self.holds.retain(|entry| match entry.hold.status(now) {
+            HoldStatus::Held => true,
+            HoldStatus::Over { newly_lost } => {
+                lost.extend(newly_lost.then(|| Arc::clone(&entry.hold)));
+                !entry.holder.has_ended() && (entry.guards > 0 || entry.is_relied_on())
+            }
+        });
+        lost
+    }
+
+    /// Ends all holds that cannot be valid at the same time as `hold`. Returns them.
+    pub(super) fn lose_others(&mut self, hold: &Hold, holder: &Holder) -> Vec<Arc<Hold>> {
+        let is_lost = |entry: &&HoldEntry| {
+            let other = OtherHold {
+                kind: entry.hold.rules().kind(),
+                owner: entry.hold.owner(),
+                same_thread: entry.holder.is_same_thread(holder),
+            };
+            !hold.rules().shares_with(hold.owner().as_bytes(), &other) && entry.hold.lose()
+        };
+        self.holds.iter().filter(is_lost).map(|entry| Arc::clone(&entry.hold)).collect()
+    }
+
+    pub(super) fn enter(
+        &mut self,
+        request: &EntryRequest,
+        holder: Option<&Arc<str>>,
+        thread: ThreadId,
+        now: Moment,
+    ) -> Result<EntryOutcome> {
+        let same = |entry: &&mut HoldEntry| {
+            entry.holder.is_thread(thread) && entry.hold.rules().kind() == request.rules.kind()
+        };
+        match self.holds.iter_mut().find(same) {
+            Some(entry) if !request.owned && request.rules.re_enters() => entry.re_enter(now),
+            _ => {
+                let owner = holder.map_or(&[][..], |name| name.as_bytes());
+                let own = self.holds.of_thread(thread);
+                let outcome = EntryOutcome::of(own, request, owner, now)?;
+                self.check_owned_guards(request, owner, thread, now).map(|()| outcome)
+            }
+        }
+    }
+
+    /// Fails with `is_deadlock` if the request waits without an end for an owned guard that the
+    /// calling thread took.
+    fn check_owned_guards(
+        &self,
+        request: &EntryRequest,
+        owner: &[u8],
+        thread: ThreadId,
+        now: Moment,
+    ) -> Result<()> {
+        let blocks = |entry: &HoldEntry| {
+            entry.is_owned_guard_of(thread) && entry.excludes(request, owner, now)
+        };
+        match request.endless && !request.owned && self.holds.iter().any(blocks) {
+            true => Err(table::deadlock_with_owned()),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns whether any hold is valid. Ends none, because its caller reports no loss.
+    pub(super) fn is_held(&self, now: Moment) -> bool {
+        self.holds.iter().any(|entry| !entry.hold.remaining(now).is_zero())
+    }
+
+    /// Returns the connection of the latest release without an answer.
+    pub(super) fn unanswered_release(&self) -> Option<ConnectionId> {
+        self.unanswered.last().map(|release| release.connection)
+    }
+
+    /// Removes and returns the hold that was handed off to the caller with this ticket.
+    pub(super) fn take_handed_off(&mut self, ticket: Ticket) -> Option<Arc<Hold>> {
+        let at = self.handed_off.iter().position(|(to, _)| *to == ticket)?;
+        Some(self.handed_off.swap_remove(at).1)
+    }
+
+    /// Returns the hold for a grant, in the spare allocation if that is unused.
+    pub(super) fn new_hold(&mut self, grant: Grant) -> Arc<Hold> {
+        let hold = Hold::new(grant);
+        let Some(mut spare) = self.spare.take() else { return Arc::new(hold) };
+        match Arc::get_mut(&mut spare) {
+            Some(unused) => *unused = hold,
+            None => spare = Arc::new(hold),
+        }
+        spare
+    }
+
+    /// Hands the hold off to the head of the queue, if kind, lease and bounds allow it.
+    pub(super) fn hand_off(
+        &mut self,
+        hold: &Arc<Hold>,
+        now: Moment,
+        bounds: &HandoffBounds,
+    ) -> bool {
+        let Some((ticket, head)) = self.queue.head() else { return false };
+        let (holder, request) = (head.holder.clone(), head.request);
+        let fits = request.renewed
+            && hold.rules().kind() == request.rules.kind()
+            && self.is_only_hold_of_its_thread(hold);
+        let Some(entry) = self.holds.entry_mut(hold) else { return false };
+        if !fits || !hold.hand_off(now, bounds, &holder) {
+            return false;
+        }
+        entry.holder = holder;
+        entry.guards = 1;
+        self.fairness.handed_off();
+        self.handed_off.push((ticket, Arc::clone(hold)));
+        if let Some(caller) = self.queue.pop() {
+            caller.parker.unpark();
+        }
+        self.wake_head();
+        true
+    }
+
+    /// Returns whether the thread of this hold has no other hold of the lock. Another hold, such
+    /// as a read hold under a write hold, would stay with the thread.
+    fn is_only_hold_of_its_thread(&self, hold: &Arc<Hold>) -> bool {
+        let is_it = |entry: &HoldEntry| Arc::ptr_eq(&entry.hold, hold);
+        let Some(it) = self.holds.iter().find(|entry| is_it(entry)) else { return false };
+        let beside = |other: &HoldEntry| !is_it(other) && other.holder.is_same_thread(&it.holder);
+        !self.holds.iter().any(beside)
+    }
+
+    /// Returns the step of the head of the queue while no thread of this process holds the lock.
+    /// A caller that does not wait never yields.
+    pub(super) fn turn_if_free(&mut self, now: Moment, bounds: &HandoffBounds) -> Turn {
+        let connection = self.unanswered_release();
+        if !self.queue.head().is_some_and(|(_, head)| head.request.waits) {
+            return Turn::Ask(connection);
+        }
+        match self.fairness.yield_until(now, bounds) {
+            Some(end) => Turn::Yield(end, connection),
+            None => Turn::Ask(connection),
+        }
+    }
+
+    pub(super) fn wake_head(&self) {
+        if let Some((_, head)) = self.queue.head() {
+            head.parker.unpark();
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Tests of the queue, the holds and the fairness of one lock in one process.
+
+use super::*;
+use crate::command::call::ConnectionId;
+use crate::kind::plain::Plain;
+use crate::listener::channels::SubscriptionState;
+use crate::local::table::HoldShare;
+
+const MILLI: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn at(micros: u64) -> Moment {
+    Moment::START + SECOND + Duration::from_micros(micros)
+}
+
+fn local(max_handoffs: u32) -> Local {
+    let name = Name::new("", "a".into()).expect("a good name");
+    let bounds = HandoffBounds { max_handoffs, max_time: MILLI, min_remaining: Duration::ZERO };
+    Local::new(name, EventSink::default(), bounds)
+}
+
+fn caller(waits: bool) -> Caller {
+    Caller::new(EntryRequest { rules: &Plain, owned: true, waits, endless: false, renewed: true })
+}
+
+impl Local {
+    /// Joins the queue.
+    fn join(&self, waits: bool, now: Moment) -> Ticket {
+        self.join_queue(caller(waits), now).expect("the caller waits, or the lock is free")
+    }
+
+    /// Enters a hold of one second for the caller with this ticket.
+    fn grant(&self, ticket: Ticket, now: Moment, round_trip: Duration) -> Arc<Hold> {
+        let grant = Grant::owned(now, now + SECOND);
+        self.granted(Some(ticket), &caller(true), grant, round_trip)
+    }
+
+    /// Enters and releases a hold at `now`.
+    fn grant_and_release(&self, ticket: Ticket, now: Moment, round_trip: Duration) {
+        let hold = self.grant(ticket, now, round_trip);
+        assert_eq!(
+            self.end(&hold, HoldShare::Guard, || now, || ConnectionId::at(0, 0)),
+            EndOutcome::Queued
+        );
+        self.release_settled(&hold);
+    }
+
+    /// Takes and releases the lock at `now`. Returns the end of the yield that was due.
+    fn take(&self, waits: bool, now: Moment) -> Option<Moment> {
+        let ticket = self.join(waits, now);
+        let yields = match self.turn(ticket, now) {
+            Turn::Yield(end, _) => Some(end),
+            Turn::Ask(_) => None,
+            other => panic!("not the head of the queue: {other:?}"),
+        };
+        self.grant_and_release(ticket, now, Duration::from_micros(100));
+        yields
+    }
+}
+
+#[test]
+fn a_caller_that_does_not_wait_never_yields() {
+    let local = local(0);
+    local.release_heard(&Plain, 1);
+    assert_eq!(local.take(true, at(0)), None);
+    assert_eq!(local.take(true, at(400)), None);
+    assert_eq!(local.take(false, at(500)), None);
+    assert_eq!(local.take(true, at(500)), Some(at(1000)));
+}
+
+#[test]
+fn a_refusal_ends_a_run() {
+    let local = local(0);
+    local.release_heard(&Plain, 1);
+    assert_eq!(local.take(true, at(0)), None);
+    local.refused(at(50), true);
+    assert_eq!(local.take(true, at(400)), None);
+    assert_eq!(local.take(true, at(600)), None);
+    assert_eq!(local.take(true, at(900)), Some(at(1100)));
+}
+
+#[test]
+fn a_refusal_because_of_a_hold_of_this_process_does_not_end_a_run() {
+    let local = local(0);
+    local.release_heard(&Plain, 1);
+    let first = local.join(true, at(0));
+    let hold = local.grant(first, at(0), Duration::ZERO);
+    let next = local.join(true, at(0));
+    assert!(matches!(local.turn(next, at(50_000)), Turn::HeldHere));
+    local.refused(at(50_000), true);
+    assert_eq!(
+        local.end(&hold, HoldShare::Guard, || at(60_000), || ConnectionId::at(0, 0)),
+        EndOutcome::Queued
+    );
+    assert!(matches!(local.turn(next, at(60_000)), Turn::Yield(..)));
+}
+
+#[test]
+fn the_own_subscription_does_not_count_as_another_listener() {
+    let (local, waiters) = (local(0), Waiters::default());
+    let channel = local.channel(ListensTo::Lock, &waiters).expect("a plain lock has a channel");
+    channel.set_hearing(SubscriptionState::Everything);
+    for (subscribers, yields) in [(1, None), (2, Some(at(900)))] {
+        local.refused(at(0), true);
+        local.release_heard(&Plain, subscribers);
+        assert_eq!(local.take(true, at(0)), None);
+        assert_eq!(local.take(true, at(400)), None);
+        assert_eq!(local.take(true, at(500)), yields);
+    }
+}
