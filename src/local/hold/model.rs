@@ -1,10 +1,10 @@
-//! A model of one hold: whoever ends it, passes it on, extends it or waits for its
-//! end does so in one step, before or after each of the others.
+//! A model of one hold: its end, a hand-off, an extension and a wait are single steps, each before
+//! or after every other.
 //!
-//! Faults that it was seen to catch:
-//! * `extend` stores the copy of the deadline after it has let go of the mutex;
-//! * `end` does not notify, or `wait` looks at the phase before it takes the mutex;
-//! * `release` does not look at the phase.
+//! Faults that the model found when they were put in:
+//! * `extend` stores the copy of the deadline after it has released the mutex;
+//! * `end` does not notify, or `wait` reads the phase before it takes the mutex;
+//! * `release` does not check the phase.
 
 use super::*;
 use crate::util::model::{check, check_all};
@@ -23,58 +23,58 @@ fn bounds() -> HandoffBounds {
     HandoffBounds { max_handoffs: 1, max_time: Duration::MAX, min_remaining: Duration::ZERO }
 }
 
-fn lease() -> Arc<Hold> {
+fn hold() -> Arc<Hold> {
     Arc::new(Hold::new(Grant::owned(Moment::START, DEADLINE)))
 }
 
-/// Has each step taken by a thread of its own; what each came to.
-fn race<const N: usize>(lease: &Arc<Hold>, steps: [fn(&Hold) -> bool; N]) -> [bool; N] {
+/// Runs each step in a thread of its own. Returns the result of each.
+fn race<const N: usize>(hold: &Arc<Hold>, steps: [fn(&Hold) -> bool; N]) -> [bool; N] {
     let threads = steps.map(|step| {
-        let lease = Arc::clone(lease);
-        thread::spawn(move || step(&lease))
+        let hold = Arc::clone(hold);
+        thread::spawn(move || step(&hold))
     });
     threads.map(|thread| thread.join().expect("no thread of a model panics"))
 }
 
-fn releases(lease: &Hold) -> bool {
-    lease.release(NOW) == HoldStatus::Held
+fn releases(hold: &Hold) -> bool {
+    hold.release(NOW) == HoldStatus::Held
 }
 
-fn loses(lease: &Hold) -> bool {
-    let messages = lease.lose();
-    assert_eq!(lease.status(NOW), HoldStatus::Over { newly_lost: false }, "lost is final");
-    assert!(!lease.hand_off(NOW, &bounds(), &Holder::owned()), "a lost hold is not passed on");
-    messages
+fn loses(hold: &Hold) -> bool {
+    let newly_lost = hold.lose();
+    assert_eq!(hold.status(NOW), HoldStatus::Over { newly_lost: false }, "a loss is final");
+    assert!(!hold.hand_off(NOW, &bounds(), &Holder::owned()), "a lost hold is not handed off");
+    newly_lost
 }
 
-fn expires(lease: &Hold) -> bool {
-    lease.status(DEADLINE) == NOTICED
+fn expires(hold: &Hold) -> bool {
+    hold.status(DEADLINE) == NOTICED
 }
 
-fn extends(lease: &Hold) -> bool {
-    lease.extend(NOW, NOW, Duration::from_secs(20)) == HoldStatus::Held
+fn extends(hold: &Hold) -> bool {
+    hold.extend(NOW, NOW, Duration::from_secs(20)) == HoldStatus::Held
 }
 
-fn passes(lease: &Hold) -> bool {
-    lease.hand_off(NOW, &bounds(), &Holder::owned())
+fn hands_off(hold: &Hold) -> bool {
+    hold.hand_off(NOW, &bounds(), &Holder::owned())
 }
 
-fn waits(lease: &Hold) -> bool {
-    while lease.status(NOW) == HoldStatus::Held {
-        lease.wait(Moment::END);
+fn waits(hold: &Hold) -> bool {
+    while hold.status(NOW) == HoldStatus::Held {
+        hold.wait(Moment::END);
     }
     true
 }
 
 fn ends_once(steps: [fn(&Hold) -> bool; 2]) {
-    let lease = lease();
-    let ends = race(&lease, steps);
-    assert_eq!(ends.into_iter().filter(|end| *end).count(), 1, "one end, told once");
-    assert_eq!(lease.remaining(NOW), Duration::ZERO);
+    let hold = hold();
+    let ends = race(&hold, steps);
+    assert_eq!(ends.into_iter().filter(|end| *end).count(), 1, "one end, reported once");
+    assert_eq!(hold.remaining(NOW), Duration::ZERO);
 }
 
 #[test]
-fn two_that_would_end_a_hold_do_not_both() {
+fn of_two_concurrent_ends_one_takes_effect() {
     check_all(|| ends_once([releases, loses]));
     check_all(|| ends_once([releases, expires]));
     check_all(|| ends_once([loses, expires]));
@@ -84,41 +84,41 @@ fn two_that_would_end_a_hold_do_not_both() {
 #[test]
 fn an_extension_comes_before_the_deadline_or_not_at_all() {
     check_all(|| {
-        let [extended, expired] = race(&lease(), [extends, expires]);
+        let [extended, expired] = race(&hold(), [extends, expires]);
         assert!(extended != expired);
     });
 }
 
 #[test]
-fn what_is_over_is_not_extended() {
+fn a_hold_that_is_over_is_not_extended() {
     check_all(|| {
-        let lease = lease();
-        race(&lease, [loses, extends]);
-        assert_eq!(lease.remaining(NOW), Duration::ZERO);
+        let hold = hold();
+        race(&hold, [loses, extends]);
+        assert_eq!(hold.remaining(NOW), Duration::ZERO);
     });
 }
 
 #[test]
-fn a_hold_that_is_passed_once_is_passed_to_one() {
+fn a_single_handoff_has_one_receiver() {
     check_all(|| {
-        let [one, other] = race(&lease(), [passes, passes]);
+        let [one, other] = race(&hold(), [hands_off, hands_off]);
         assert!(one != other);
     });
 }
 
 #[test]
-fn who_waits_for_the_end_of_a_hold_hears_of_it() {
-    check_all(|| assert_eq!(race(&lease(), [waits, Hold::lose]), [true, true]));
-    check_all(|| assert_eq!(race(&lease(), [waits, releases]), [true, true]));
+fn a_wait_for_the_end_of_a_hold_returns() {
+    check_all(|| assert_eq!(race(&hold(), [waits, Hold::lose]), [true, true]));
+    check_all(|| assert_eq!(race(&hold(), [waits, releases]), [true, true]));
 }
 
 #[test]
-fn all_at_once() {
+fn all_steps_at_once() {
     check(|| {
-        let lease = lease();
-        let steps = [waits, releases, loses, expires, extends, passes];
-        let [_, released, lost, expired, _, _] = race(&lease, steps);
+        let hold = hold();
+        let steps = [waits, releases, loses, expires, extends, hands_off];
+        let [_, released, lost, expired, _, _] = race(&hold, steps);
         assert_eq!([released, lost, expired].into_iter().filter(|end| *end).count(), 1);
-        assert_eq!(lease.remaining(NOW), Duration::ZERO);
+        assert_eq!(hold.remaining(NOW), Duration::ZERO);
     });
 }

@@ -1,0 +1,386 @@
+//! The life of one hold, from its grant to its end.
+//!
+//! | state | becomes | when |
+//! | --- | --- | --- |
+//! | (asking) | held | the server granted the lock, and the deadline is still ahead |
+//! | | releasing | the caller gave up, got no answer, or the grant came after its deadline |
+//! | held | held | a renewal, an `extend` or a re-entry moves the deadline forward, never back |
+//! | | held, by another thread | the last guard of a thread ends, and another thread of the process waits (`hand_off`) |
+//! | | releasing | the last guard is dropped or unlocked, and no thread of the process gets the hold |
+//! | | lost | the deadline has passed; a renewal found the hold gone; the server granted the lock to another thread of this process; `force_unlock` of this process |
+//! | releasing | gone | the release was answered, or will not be sent again |
+//! | lost | | final: a later renewal does not revive it; its release is sent only until the *server expiry bound* |
+//!
+//! The holds of detached guards do not differ here: the table of holds counts the detached shares.
+//! A hold whose thread has ended is no longer renewed, and ends in the state lost.
+//!
+//! Two moments bound a lease. Until the *deadline* the server keeps the lock for this hold: it counts
+//! from the moment before the command was sent, less a margin for clocks of different speed. Until
+//! the *server expiry bound* the server may keep the lock: it counts from the moment at which an
+//! answer was read, or was given up. A hold that is over here and still within that bound has to be
+//! released on the server, and so has a hold whose hash other holds keep beyond its lease.
+//!
+//! Every step below is one check and one change under the mutex of the hold, so of two concurrent
+//! steps one comes first:
+//! * a loss beats a hand-off and an extension: both check the clock before they change anything;
+//! * a hand-off beats the time-out and the cancellation of its receiver, which finds the hold when
+//!   it leaves the queue;
+//! * `status` of a valid hold takes no mutex: `deadline` is a copy, which is zero from the step that
+//!   ends the hold.
+//!
+//! Pure: no clock and no I/O. `model.rs` checks it with the model checker, `acquire/model` checks it
+//! together with the queue.
+
+mod grant;
+#[cfg(all(test, leasehold_model))]
+mod model;
+mod state;
+#[cfg(all(test, not(leasehold_model)))]
+mod tests;
+
+use std::panic::RefUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::command::call::{Call, ConnectionId};
+use crate::command::name::Name;
+use crate::command::owner::{HoldId, Holder, Owner};
+use crate::error::LostReason;
+use crate::events::Kind;
+use crate::kind::rules::KindRules;
+use crate::util::clock::Moment;
+use crate::util::sync::{AtomicU64, Condvar, Mutex, Parker};
+use crate::util::wheel;
+use state::{HoldState, Phase};
+
+pub(crate) use grant::{Grant, deadline};
+
+/// One hold of one lock.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    id: HoldId,
+    owner: Owner,
+    rules: &'static dyn KindRules,
+    lease: Duration,
+    /// The last fencing token of its block; zero for a kind without tokens.
+    last_token: u64,
+    /// Nanoseconds of the deadline; zero once the hold is over.
+    deadline: AtomicU64,
+    state: Mutex<HoldState>,
+    over: Condvar,
+}
+
+/// The state of a hold for its users.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HoldStatus {
+    Held,
+    /// The hold is over. `newly_lost` is set for the one call that found the loss, whose caller
+    /// has to report it.
+    Over {
+        newly_lost: bool,
+    },
+}
+
+/// The task of the watchdog for a hold whose timer fired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renewal {
+    /// Extend the lease.
+    Extend,
+    /// The lease is fixed: only verify that the server has the hold.
+    Verify,
+    /// The thread of the hold has ended: the lease is fixed from now on.
+    Orphaned,
+    /// Nothing: the hold is over, as in [`HoldStatus::Over`].
+    Over { newly_lost: bool },
+}
+
+/// Bounds for hand-offs, after which the hold is released to other processes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct HandoffBounds {
+    pub(crate) max_handoffs: u32,
+    /// Time since the grant.
+    pub(crate) max_time: Duration,
+    /// A lease with less than this remaining is released instead.
+    pub(crate) min_remaining: Duration,
+}
+
+/// A panic leaves the state consistent: loggers and callbacks run without the mutex
+/// (`tests/panics.rs`).
+impl RefUnwindSafe for Hold {}
+
+/// The facts of a hold.
+impl Hold {
+    pub(crate) fn new(grant: Grant) -> Hold {
+        Hold {
+            id: grant.hold,
+            owner: grant.owner.clone(),
+            rules: grant.rules,
+            lease: grant.lease,
+            last_token: *grant.tokens.end(),
+            deadline: AtomicU64::new(grant.deadline.nanos()),
+            state: Mutex::new(HoldState::new(grant)),
+            over: Condvar::default(),
+        }
+    }
+
+    pub(crate) fn id(&self) -> HoldId {
+        self.id
+    }
+
+    /// Returns the moment of the grant.
+    pub(crate) fn granted(&self) -> Moment {
+        self.state.lock().granted
+    }
+
+    /// Returns the time from the grant to the release; zero for a hold that was not released.
+    pub(crate) fn held_for(&self) -> Duration {
+        let state = self.state.lock();
+        state.granted.until(state.released)
+    }
+
+    pub(crate) fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    /// Returns the kind and the number of the hold, as events name it.
+    pub(crate) fn kind_and_number(&self) -> (Kind, u64) {
+        (self.rules.kind(), self.id.number())
+    }
+
+    /// Returns the rules of the kind of lock.
+    pub(crate) fn rules(&self) -> &'static dyn KindRules {
+        self.rules
+    }
+
+    /// Returns the call that ends the hold on the server; `name` is the name of its lock.
+    pub(crate) fn release_call(&self, name: &Name) -> Call {
+        self.rules.release(name, &self.owner)
+    }
+
+    /// Returns the call that undoes the acquire on the server, if it took effect there.
+    pub(crate) fn undo_call(&self, name: &Name) -> Call {
+        self.rules.undo(name, &self.owner, None)
+    }
+
+    /// Returns the fencing token of the present holder; zero for a kind without tokens.
+    pub(crate) fn token(&self) -> u64 {
+        if self.last_token == 0 { 0 } else { self.state.lock().possession.token }
+    }
+
+    /// Returns the length of the lease of the acquire.
+    pub(crate) fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// Returns the connection on which a late copy of the acquire may still run, if any. The
+    /// release has to follow it there.
+    pub(crate) fn may_run_late(&self) -> Option<ConnectionId> {
+        self.state.lock().may_run_late
+    }
+
+    /// Returns the time to the deadline; zero once the hold is over.
+    pub(crate) fn remaining(&self, now: Moment) -> Duration {
+        now.until(Moment::from_nanos(self.deadline.load(Ordering::Acquire)))
+    }
+
+    /// Returns the deadline, or the last one of a hold that is over.
+    pub(crate) fn last_deadline(&self) -> Moment {
+        self.state.lock().deadline
+    }
+
+    /// Returns the moment until which the server may keep the hold without a release.
+    pub(crate) fn server_expiry_bound(&self) -> Moment {
+        self.state.lock().server.expiry_bound
+    }
+
+    pub(crate) fn is_renewed(&self) -> bool {
+        self.state.lock().renewed
+    }
+
+    /// Returns the reason of the loss; for a hold that was not lost, the reason if it expires.
+    pub(crate) fn lost_reason(&self) -> LostReason {
+        match self.state.lock().phase {
+            Phase::Lost(reason) => reason,
+            Phase::Held | Phase::Releasing | Phase::Gone => LostReason::Expired,
+        }
+    }
+}
+
+/// The steps in the life of a hold.
+impl Hold {
+    /// Returns whether the hold is valid at `now`. Ends it if its deadline has passed.
+    pub(crate) fn status(&self, now: Moment) -> HoldStatus {
+        if now.nanos() < self.deadline.load(Ordering::Acquire) {
+            return HoldStatus::Held;
+        }
+        self.update_status(&mut self.state.lock(), now)
+    }
+
+    fn update_status(&self, state: &mut HoldState, now: Moment) -> HoldStatus {
+        match state.phase {
+            Phase::Held if now < state.deadline => HoldStatus::Held,
+            Phase::Held => {
+                self.end(state, Phase::Lost(LostReason::Expired));
+                HoldStatus::Over { newly_lost: true }
+            }
+            Phase::Releasing | Phase::Gone | Phase::Lost(_) => {
+                HoldStatus::Over { newly_lost: false }
+            }
+        }
+    }
+
+    /// Ends the validity of the hold. The only step that does.
+    fn end(&self, state: &mut HoldState, phase: Phase) {
+        state.phase = phase;
+        self.deadline.store(0, Ordering::Release);
+        self.over.notify_all();
+        state.watchers.drain(..).for_each(|parker| parker.unpark());
+    }
+
+    /// Moves the deadline forward, if the hold is valid at `now`: the server set the lease anew
+    /// between `sent` and `now`.
+    pub(crate) fn extend(&self, sent: Moment, now: Moment, lease: Duration) -> HoldStatus {
+        let mut state = self.state.lock();
+        let status = self.update_status(&mut state, now);
+        state.server.may_expire_at(now + lease, status != HoldStatus::Held);
+        let extended = deadline(sent, lease);
+        if status == HoldStatus::Held && state.deadline < extended {
+            state.deadline = extended;
+            self.deadline.store(extended.nanos(), Ordering::Release);
+        }
+        status
+    }
+
+    /// Notes that the server may have set the lease anew up to `now`: an extension got no answer.
+    pub(crate) fn may_be_extended(&self, now: Moment, lease: Duration) {
+        self.state.lock().server.may_expire_at(now + lease, true);
+    }
+
+    /// Returns, once, whether the hold was lost here while the server may still keep it, so that
+    /// it has to be released there.
+    ///
+    /// False for a hold that is being released, and for one that ran out on the server as well.
+    pub(crate) fn take_may_still_be_held(&self, now: Moment) -> bool {
+        let mut state = self.state.lock();
+        let outlives = self.rules.outlives_its_lease() && !state.server.is_known_gone();
+        let may_be_there = now < state.server.expiry_bound || outlives;
+        let is_lost = matches!(state.phase, Phase::Lost(_));
+        is_lost && may_be_there && std::mem::take(&mut state.server.may_still_be_held)
+    }
+
+    /// Has the watchdog renew the hold from now on. Returns whether that is a change.
+    pub(crate) fn keep_renewed(&self) -> bool {
+        !std::mem::replace(&mut self.state.lock().renewed, true)
+    }
+
+    /// Ends the hold because the server no longer has it. Returns whether that is a change.
+    pub(crate) fn lose(&self) -> bool {
+        let mut state = self.state.lock();
+        state.server.set_gone();
+        let newly_lost = state.phase == Phase::Held;
+        if newly_lost {
+            self.end(&mut state, Phase::Lost(LostReason::Gone));
+        }
+        newly_lost
+    }
+
+    /// Ends the hold in order to release it. Returns `Held` if a release has to be sent.
+    pub(crate) fn release(&self, now: Moment) -> HoldStatus {
+        let mut state = self.state.lock();
+        let status = self.update_status(&mut state, now);
+        if status == HoldStatus::Held {
+            state.released = now;
+            self.end(&mut state, Phase::Releasing);
+        }
+        status
+    }
+
+    /// Notes that the release was answered, or will not be sent again.
+    pub(crate) fn set_gone(&self) {
+        let mut state = self.state.lock();
+        if state.phase == Phase::Releasing {
+            state.phase = Phase::Gone;
+        }
+    }
+
+    /// Hands the hold and its lease to another thread of this process. Returns whether it did.
+    ///
+    /// Refused at the bounds, for a fixed lease, for a lease with too little remaining, and
+    /// without a fencing token for the next holder.
+    pub(crate) fn hand_off(&self, now: Moment, bounds: &HandoffBounds, to: &Holder) -> bool {
+        let mut state = self.state.lock();
+        let has_token = self.last_token == 0 || state.possession.token < self.last_token;
+        let allowed = has_token && state.may_hand_off(now, bounds);
+        if allowed {
+            state.possession.handoffs += 1;
+            state.possession.token += u64::from(self.last_token > 0);
+            state.possession.holder = to.clone();
+        }
+        allowed
+    }
+}
+
+/// Timers of the watchdog, and waits for the end of a hold.
+impl Hold {
+    /// Returns the task for the hold, whose timer fired.
+    pub(crate) fn renewal(&self, now: Moment) -> Renewal {
+        let mut state = self.state.lock();
+        state.timer = None;
+        if let HoldStatus::Over { newly_lost } = self.update_status(&mut state, now) {
+            return Renewal::Over { newly_lost };
+        }
+        state.renewal()
+    }
+
+    /// Returns the moment of the next renewal or verification: after `period`, or when less than
+    /// `due_below` of a renewed lease remains, or at the deadline of a fixed lease.
+    pub(crate) fn next_renewal(
+        &self,
+        now: Moment,
+        period: Duration,
+        due_below: Duration,
+    ) -> Moment {
+        let state = self.state.lock();
+        let due = if state.renewed { state.deadline.before(due_below) } else { state.deadline };
+        due.min(now + period)
+    }
+
+    /// Stores the timer of this hold. Returns the timer to cancel: the earlier one, or the new one
+    /// if the hold is over.
+    pub(crate) fn set_timer(&self, timer: wheel::Key) -> Option<wheel::Key> {
+        let mut state = self.state.lock();
+        match state.phase {
+            Phase::Held => state.timer.replace(timer),
+            Phase::Releasing | Phase::Gone | Phase::Lost(_) => Some(timer),
+        }
+    }
+
+    pub(crate) fn has_timer(&self) -> bool {
+        self.state.lock().timer.is_some()
+    }
+
+    pub(crate) fn take_timer(&self) -> Option<wheel::Key> {
+        self.state.lock().timer.take()
+    }
+
+    /// Unparks the parker at the end of the hold. Does nothing for a hold that is over.
+    pub(crate) fn watch(&self, parker: &Arc<Parker>) {
+        let mut state = self.state.lock();
+        // A parker with one reference belongs to a thread that has ended.
+        state.watchers.retain(|other| Arc::strong_count(other) > 1);
+        let known = state.watchers.iter().any(|other| Arc::ptr_eq(other, parker));
+        if state.phase == Phase::Held && !known {
+            state.watchers.push(Arc::clone(parker));
+        }
+    }
+
+    /// Blocks until the hold is over, its deadline, or `end`. May also return early.
+    pub(crate) fn wait(&self, end: Moment) {
+        let mut state = self.state.lock();
+        if state.phase == Phase::Held {
+            let end = state.deadline.min(end);
+            self.over.wait_until(&mut state, end);
+        }
+    }
+}

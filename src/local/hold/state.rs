@@ -1,0 +1,115 @@
+//! The state of a hold under its mutex.
+
+use std::sync::Arc;
+
+use crate::command::call::ConnectionId;
+use crate::command::owner::Holder;
+use crate::error::LostReason;
+use crate::local::hold::{Grant, HandoffBounds, Renewal};
+use crate::util::clock::Moment;
+use crate::util::sync::Parker;
+use crate::util::wheel;
+
+#[derive(Debug)]
+pub(super) struct HoldState {
+    pub(super) phase: Phase,
+    pub(super) deadline: Moment,
+    pub(super) server: ServerSide,
+    pub(super) renewed: bool,
+    pub(super) possession: Possession,
+    pub(super) granted: Moment,
+    /// Moment of the end of the last guard.
+    pub(super) released: Moment,
+    pub(super) may_run_late: Option<ConnectionId>,
+    pub(super) timer: Option<wheel::Key>,
+    /// Parkers to unpark at the end of the hold.
+    pub(super) watchers: Vec<Arc<Parker>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Held,
+    Releasing,
+    Gone,
+    Lost(LostReason),
+}
+
+/// Knowledge about the hold on the server.
+#[derive(Debug)]
+pub(super) struct ServerSide {
+    /// The server may keep the hold until then; the start of time if the hold is known to be gone.
+    pub(super) expiry_bound: Moment,
+    /// The server may keep the hold beyond the deadline: an answer did not come, or came too late.
+    pub(super) may_still_be_held: bool,
+}
+
+/// The present holder of a hold.
+#[derive(Debug)]
+pub(super) struct Possession {
+    pub(super) holder: Holder,
+    /// The fencing token of the holder; zero for a kind without tokens.
+    pub(super) token: u64,
+    /// The number of hand-offs since the grant.
+    pub(super) handoffs: u32,
+}
+
+impl HoldState {
+    pub(super) fn new(grant: Grant) -> HoldState {
+        HoldState {
+            phase: Phase::Held,
+            deadline: grant.deadline,
+            server: ServerSide {
+                expiry_bound: grant.at + grant.lease,
+                may_still_be_held: grant.rules.outlives_its_lease(),
+            },
+            renewed: grant.renewed,
+            possession: Possession {
+                holder: grant.holder,
+                token: *grant.tokens.start(),
+                handoffs: 0,
+            },
+            granted: grant.at,
+            released: Moment::START,
+            may_run_late: grant.may_run_late,
+            timer: None,
+            watchers: Vec::new(),
+        }
+    }
+
+    /// Returns whether bounds, lease and phase allow a hand-off.
+    pub(super) fn may_hand_off(&self, now: Moment, bounds: &HandoffBounds) -> bool {
+        self.phase == Phase::Held
+            && self.renewed
+            && self.possession.handoffs < bounds.max_handoffs
+            && now < self.granted + bounds.max_time
+            && now.until(self.deadline) >= bounds.min_remaining
+    }
+
+    /// Returns the task of the watchdog for a valid hold.
+    pub(super) fn renewal(&mut self) -> Renewal {
+        if self.renewed && self.possession.holder.has_ended() {
+            self.renewed = false;
+            return Renewal::Orphaned;
+        }
+        if self.renewed { Renewal::Extend } else { Renewal::Verify }
+    }
+}
+
+impl ServerSide {
+    /// Moves the bound forward to `moment`. `unknown` is set if the deadline does not follow.
+    /// A hold that is known to be gone stays gone.
+    pub(super) fn may_expire_at(&mut self, moment: Moment, unknown: bool) {
+        if !self.is_known_gone() && self.expiry_bound < moment {
+            self.expiry_bound = moment;
+            self.may_still_be_held |= unknown;
+        }
+    }
+
+    pub(super) fn set_gone(&mut self) {
+        self.expiry_bound = Moment::START;
+    }
+
+    pub(super) fn is_known_gone(&self) -> bool {
+        self.expiry_bound == Moment::START
+    }
+}

@@ -1,0 +1,145 @@
+//! Tests of the steps of one hold.
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn at(seconds: u64) -> Moment {
+    Moment::START + SECOND * u32::try_from(seconds).expect("small")
+}
+
+fn hold(renewed: bool, until: u64) -> Hold {
+    let holder = Holder::this_thread();
+    Hold::new(Grant { lease: SECOND, renewed, holder, ..Grant::owned(at(0), at(until)) })
+}
+
+const NOTICED: HoldStatus = HoldStatus::Over { newly_lost: true };
+const KNOWN: HoldStatus = HoldStatus::Over { newly_lost: false };
+
+fn bounds() -> HandoffBounds {
+    HandoffBounds { max_handoffs: 2, max_time: 5 * SECOND, min_remaining: 3 * SECOND }
+}
+
+#[test]
+fn a_hold_ends_at_its_deadline_and_one_call_reports_the_loss() {
+    let hold = hold(true, 10);
+    assert_eq!(hold.status(at(9)), HoldStatus::Held);
+    assert_eq!(hold.remaining(at(9)), SECOND);
+    assert_eq!(hold.status(at(10)), NOTICED);
+    assert_eq!(hold.status(at(9)), KNOWN, "a loss is final, even if the clock went back");
+    assert_eq!(hold.remaining(at(9)), Duration::ZERO);
+}
+
+#[test]
+fn the_deadline_moves_forward_only_and_never_after_it_has_passed() {
+    let hold = hold(true, 10);
+    assert_eq!(hold.extend(at(5), at(6), 10 * SECOND), HoldStatus::Held);
+    assert_eq!(hold.extend(at(6), at(6), 6 * SECOND), HoldStatus::Held);
+    assert_eq!(hold.remaining(at(6)), at(6).until(deadline(at(5), 10 * SECOND)));
+    assert_eq!(hold.extend(at(9), at(15), 15 * SECOND), NOTICED, "the answer came too late");
+    assert_eq!(hold.extend(at(7), at(7), 15 * SECOND), KNOWN);
+}
+
+#[test]
+fn the_server_may_keep_a_hold_that_is_over_here_until_it_is_known_to_be_gone() {
+    let overrun = hold(true, 10);
+    assert_eq!(overrun.server_expiry_bound(), at(1), "granted at 0 for a second");
+    overrun.may_be_extended(at(8), 10 * SECOND);
+    assert_eq!(overrun.status(at(11)), NOTICED, "no answer confirmed an extension");
+    assert_eq!(overrun.server_expiry_bound(), at(18));
+    assert!(
+        overrun.take_may_still_be_held(at(11)) && !overrun.take_may_still_be_held(at(11)),
+        "once"
+    );
+    assert_eq!(overrun.extend(at(10), at(12), 10 * SECOND), KNOWN);
+    assert_eq!(overrun.server_expiry_bound(), at(22));
+    assert!(!overrun.take_may_still_be_held(at(22)), "the lease is over on the server too");
+    assert!(overrun.take_may_still_be_held(at(21)));
+    overrun.lose();
+    overrun.may_be_extended(at(12), 10 * SECOND);
+    assert_eq!(overrun.server_expiry_bound(), at(0));
+}
+
+#[test]
+fn a_release_is_sent_once_and_not_after_a_loss() {
+    let released = hold(true, 10);
+    assert_eq!(released.release(at(9)), HoldStatus::Held);
+    assert_eq!(released.release(at(9)), KNOWN);
+    assert!(!released.lose(), "a released hold cannot be lost");
+    assert_eq!(released.extend(at(8), at(9), 30 * SECOND), KNOWN);
+    assert!(!released.take_may_still_be_held(at(9)), "its release is on its way");
+    let overrun = hold(false, 10);
+    assert_eq!(overrun.release(at(11)), NOTICED);
+    let taken = hold(true, 10);
+    assert!(taken.lose() && !taken.lose());
+    assert_eq!(taken.release(at(1)), KNOWN);
+}
+
+#[test]
+fn a_hold_is_handed_off_within_its_bounds() {
+    let to = Holder::owned();
+    let passed = hold(true, 10);
+    assert!(passed.hand_off(at(1), &bounds(), &to) && passed.hand_off(at(2), &bounds(), &to));
+    assert!(!passed.hand_off(at(3), &bounds(), &to), "the bound is two");
+    assert!(!hold(true, 10).hand_off(at(5), &bounds(), &to), "the time is over");
+    assert!(!hold(true, 4).hand_off(at(2), &bounds(), &to), "too little remains");
+    assert!(!hold(false, 10).hand_off(at(1), &bounds(), &to), "a fixed lease");
+    let lost = hold(true, 10);
+    lost.lose();
+    assert!(!lost.hand_off(at(1), &bounds(), &to));
+    assert!(!hold(true, 10).hand_off(at(1), &HandoffBounds::default(), &to), "switched off");
+}
+
+#[test]
+fn a_fenced_hold_is_handed_off_while_it_has_tokens_and_each_holder_has_its_own() {
+    let tokens = 7..=8;
+    let fenced = Hold::new(Grant { tokens, ..Grant::owned(at(0), at(10)) });
+    assert_eq!(fenced.token(), 7);
+    assert!(fenced.hand_off(
+        at(1),
+        &HandoffBounds { max_handoffs: 9, ..bounds() },
+        &Holder::owned()
+    ));
+    assert_eq!(fenced.token(), 8);
+    assert!(!fenced.hand_off(
+        at(1),
+        &HandoffBounds { max_handoffs: 9, ..bounds() },
+        &Holder::owned()
+    ));
+    assert_eq!(hold(true, 10).token(), 0);
+}
+
+#[test]
+fn a_renewal_is_due_when_too_little_remains_and_once_in_a_period() {
+    let due = |hold: &Hold, now| hold.next_renewal(at(now), 10 * SECOND, 20 * SECOND);
+    let watched = hold(true, 30);
+    assert_eq!([due(&watched, 9), due(&watched, 11)], [at(10), at(10)]);
+    assert_eq!(watched.renewal(at(9)), Renewal::Extend);
+    watched.extend(at(11), at(11), 289 * SECOND);
+    assert_eq!(due(&watched, 12), at(22), "a long lease is renewed in each period too");
+    assert_eq!(watched.renewal(at(300)), Renewal::Over { newly_lost: true });
+}
+
+#[test]
+fn a_fixed_lease_is_verified_in_each_period_and_at_its_end_unless_a_re_entry_renews_it() {
+    let fixed = hold(false, 30);
+    let due = |now| fixed.next_renewal(at(now), 10 * SECOND, 20 * SECOND);
+    assert_eq!([due(9), due(20), due(29)], [at(19), at(30), at(30)]);
+    assert_eq!(fixed.renewal(at(29)), Renewal::Verify);
+    assert!(fixed.keep_renewed() && !fixed.keep_renewed());
+    assert_eq!((due(29), fixed.renewal(at(29))), (at(10), Renewal::Extend));
+}
+
+#[test]
+fn the_hold_of_an_ended_thread_is_no_longer_renewed() {
+    let orphan = std::thread::spawn(|| hold(true, 30)).join().expect("no panic");
+    assert_eq!(orphan.renewal(at(25)), Renewal::Orphaned);
+    assert_eq!(orphan.renewal(at(26)), Renewal::Verify);
+}
+
+#[test]
+fn a_deadline_counts_from_the_sending_less_a_margin() {
+    let lease = Duration::from_secs(30);
+    assert_eq!(deadline(at(0), lease), Moment::START + Duration::from_millis(29_698));
+    assert_eq!(deadline(at(5), Duration::from_millis(1)), at(5), "never before the sending");
+}
