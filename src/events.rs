@@ -1,7 +1,7 @@
 //! Events: reports of what happens to the locks of a client.
 //!
-//! [`Events`] is the trait of a listener, the structs are its arguments. [`EventSink`] queues events
-//! for the thread `leasehold-events`, which calls the listener.
+//! [`Events`] is the trait of a listener, the structs are its arguments. [`EventSink`] queues
+//! events for the thread `leasehold-events`, which calls the listener.
 
 use std::fmt;
 use std::sync::Arc;

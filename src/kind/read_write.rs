@@ -9,7 +9,7 @@
 //! hold outlives it. A reader cannot write: two readers that both want to write would wait for each
 //! other.
 //!
-//! Differences to Redisson: the end of a write hold whose owner also reads is published to waiters,
+//! Differences from Redisson: the end of a write hold whose owner also reads is published to waiters,
 //! and the lock then lasts as long as the leases of its readers. A read release never changes the
 //! lease of a writer.
 

@@ -249,6 +249,6 @@ pub(crate) fn lease_left(millis: i64) -> Option<Duration> {
 /// Reads the answer of a release or force-unlock script: -1 for not held, else the number of
 /// subscribers that received the message.
 pub(crate) fn read_release(reply: Reply) -> Result<ReleaseReply> {
-    let told = reply.into_int()?;
-    Ok(u64::try_from(told).map_or(ReleaseReply::NotHeld, ReleaseReply::Told))
+    let subscribers = reply.into_int()?;
+    Ok(u64::try_from(subscribers).map_or(ReleaseReply::NotHeld, ReleaseReply::Told))
 }

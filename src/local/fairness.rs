@@ -2,8 +2,8 @@
 //!
 //! A process that takes a lock again right after its release wins every race against a process that
 //! first has to be woken by a message. So after a long *run* of successive holds the head of the
-//! queue pauses for 0.5 to 20 ms before it asks, if other processes received the message of the last
-//! release.
+//! queue pauses for 0.5 to 20 ms before it asks, if other processes received the message of the
+//! last release.
 //!
 //! Pure: events and times are arguments.
 

@@ -16,8 +16,8 @@
 //!
 //! Folder: `queue.rs` the queue, `table.rs` the holds with their guards, `hold.rs` the life of one
 //! hold, `state.rs` the state under the mutex, `turn.rs` the next step of a caller in the queue,
-//! `release.rs` the end of a guard. Imports `kind`, `command`, `listener` (channels only), `events`,
-//! `error` and `util`. Read this file, `turn.rs`, `release.rs`, then the rest.
+//! `release.rs` the end of a guard. Imports `kind`, `command`, `listener` (channels only),
+//! `events`, `error` and `util`. Read this file, `turn.rs`, `release.rs`, then the rest.
 
 mod fairness;
 pub(crate) mod hold;

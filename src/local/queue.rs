@@ -37,7 +37,7 @@ impl<W> WaitQueue<W> {
     }
 
     /// Removes a caller from any place; `None` if it left before. If the head leaves, the next
-    /// caller becomes the [`head`](WaitQueue::head), and has to be told.
+    /// caller becomes the [`head`](WaitQueue::head), and has to be woken.
     pub(crate) fn leave(&mut self, ticket: Ticket) -> Option<W> {
         match self.is_head(ticket) {
             true => self.pop(),

@@ -11,25 +11,25 @@
 //! | releasing | gone | the release was answered, or will not be sent again |
 //! | lost | | final: a later renewal does not revive it; its release is sent only until the *server expiry bound* |
 //!
-//! The holds of detached guards do not differ here: the table of holds counts the detached shares.
+//! A detached guard makes no difference here: the table of holds counts the detached shares.
 //! A hold whose thread has ended is no longer renewed, and ends in the state lost.
 //!
-//! Two moments bound a lease. Until the *deadline* the server keeps the lock for this hold: it counts
-//! from the moment before the command was sent, less a margin for clocks of different speed. Until
-//! the *server expiry bound* the server may keep the lock: it counts from the moment at which an
-//! answer was read, or was given up. A hold that is over here and still within that bound has to be
-//! released on the server, and so has a hold whose hash other holds keep beyond its lease.
+//! Two moments bound a lease. Until the *deadline* the server keeps the lock for this hold: it
+//! counts from the moment before the command was sent, less a margin for clocks of different speed.
+//! Until the *server expiry bound* the server may keep the lock: it counts from the moment at which
+//! an answer was read, or was given up. A hold that is over here and still within that bound has to
+//! be released on the server, and so has a hold whose hash other holds keep beyond its lease.
 //!
 //! Every step below is one check and one change under the mutex of the hold, so of two concurrent
 //! steps one comes first:
 //! * a loss beats a hand-off and an extension: both check the clock before they change anything;
 //! * a hand-off beats the time-out and the cancellation of its receiver, which finds the hold when
 //!   it leaves the queue;
-//! * `status` of a valid hold takes no mutex: `deadline` is a copy, which is zero from the step that
-//!   ends the hold.
+//! * `status` of a valid hold takes no mutex: `deadline` is a copy, which is zero from the step
+//!   that ends the hold.
 //!
-//! Pure: no clock and no I/O. `model.rs` checks it with the model checker, `acquire/model` checks it
-//! together with the queue.
+//! Pure: no clock and no I/O. `model.rs` checks it with the model checker, `acquire/model` checks
+//! it together with the queue.
 
 mod grant;
 #[cfg(all(test, leasehold_model))]
