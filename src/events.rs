@@ -216,8 +216,8 @@ event! {
         kind: Kind = Kind::default(),
         /// The number of the hold.
         hold: u64 = 0,
-        /// The time from the grant to the end of the last guard, over all threads of the process
-        /// that had the hold one after the other.
+        /// The time from the grant to the end of the last guard. Includes all threads of the
+        /// process that had the hold one after the other.
         held: Duration = Duration::ZERO,
         /// The number of subscribers that received the message of the release. `None` if the
         /// release failed, or if a repeated release found the lock already released.

@@ -9,9 +9,9 @@
 //! hold outlives it. A reader cannot write: two readers that both want to write would wait for each
 //! other.
 //!
-//! Differences from Redisson: the end of a write hold whose owner also reads is published to waiters,
-//! and the lock then lasts as long as the leases of its readers. A read release never changes the
-//! lease of a writer.
+//! Differences from Redisson: the end of a write hold whose owner also reads is published to
+//! waiters, and the lock then lasts as long as the leases of its readers. A read release never
+//! changes the lease of a writer.
 
 use crate::command::call::Call;
 use crate::command::name::Name;

@@ -111,8 +111,8 @@ impl Local {
         &self.name
     }
 
-    /// Returns the channel that publishes releases of this lock; `None` for a kind whose callers
-    /// share no channel.
+    /// Returns the channel that publishes releases of this lock. `None` for a kind without a
+    /// common channel.
     pub(crate) fn channel(&self, listens: ListensTo, waiters: &Waiters) -> Option<&Arc<Channel>> {
         let name = match listens {
             ListensTo::Lock => self.name.channel(),
@@ -206,8 +206,9 @@ impl Local {
         hold
     }
 
-    /// Returns the number of guards and detached shares of the thread, of its valid holds that
-    /// match `is_mine`.
+    /// Returns the number of guards and detached shares of the thread.
+    ///
+    /// Counts valid holds that match `is_mine`.
     pub(crate) fn count(
         &self,
         is_mine: impl Fn(&Hold) -> bool,
@@ -238,8 +239,9 @@ impl Local {
         self.report_lost(hold.lose().then_some(hold), LostReason::Gone);
     }
 
-    /// Returns whether the calling thread holds the lock and cannot get it again: as another kind,
-    /// or as an owned guard.
+    /// Returns whether the calling thread holds the lock and cannot get it again.
+    ///
+    /// True for a hold of another kind, and for a request of an owned guard.
     pub(crate) fn blocks_own_thread(
         &self,
         rules: &dyn KindRules,

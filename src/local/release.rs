@@ -86,8 +86,9 @@ impl Local {
         state.spare = Some(Arc::clone(hold));
     }
 
-    /// Notes the number of subscribers that received the message of a release. The listener of
-    /// this process may be one of them.
+    /// Notes the number of subscribers that received the message of a release.
+    ///
+    /// The listener of this process may be one of them.
     pub(crate) fn release_heard(&self, rules: &dyn KindRules, subscribers: u64) {
         let listens = rules.listens_to();
         // Readers of this process listen for themselves, and compete with a writer of it.

@@ -257,9 +257,9 @@ impl Hold {
         self.state.lock().server.may_expire_at(now + lease, true);
     }
 
-    /// Returns, once, whether the hold was lost here while the server may still keep it, so that
-    /// it has to be released there.
+    /// Returns, once, whether a lost hold still has to be released on the server.
     ///
+    /// True if the hold was lost here while the server may still keep it.
     /// False for a hold that is being released, and for one that ran out on the server as well.
     pub(crate) fn take_may_still_be_held(&self, now: Moment) -> bool {
         let mut state = self.state.lock();
@@ -333,8 +333,10 @@ impl Hold {
         state.renewal()
     }
 
-    /// Returns the moment of the next renewal or verification: after `period`, or when less than
-    /// `due_below` of a renewed lease remains, or at the deadline of a fixed lease.
+    /// Returns the moment of the next renewal or verification.
+    ///
+    /// The earlier of two: after `period`, and when less than `due_below` of a renewed lease
+    /// remains, or the deadline of a fixed lease.
     pub(crate) fn next_renewal(
         &self,
         now: Moment,
