@@ -126,7 +126,7 @@ fn an_owned_guard_is_a_hold_of_its_own() -> Result<()> {
     let lock = client.lock("a");
     let owned = lock.lock_owned()?;
     assert!(lock.try_lock()?.is_none() && lock.try_lock_owned()?.is_none());
-    assert!(lock.try_lock_for(Duration::from_millis(20))?.is_none());
+    assert!(lock.try_lock_for(Duration::from_millis(300))?.is_none());
     owned.unlock()
 }
 

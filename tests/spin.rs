@@ -32,11 +32,13 @@ fn nobody_subscribes_and_nothing_is_published() {
 fn the_back_off_is_a_setting() {
     let server = Server::start();
     let holder = build(patient(server.url()));
-    let seldom = BackOff::Constant(Duration::from_millis(200));
+    let seldom = BackOff::Constant(Duration::from_secs(2));
     let client = build(patient(server.url()).spin_back_off(seldom));
     let guard = holder.spin_lock("a").lock().expect("it is free");
     let before = server.calls("evalsha");
-    assert!(client.spin_lock("a").try_lock_for(Duration::from_millis(90)).expect("None").is_none());
+    assert!(
+        client.spin_lock("a").try_lock_for(Duration::from_millis(900)).expect("None").is_none()
+    );
     assert_eq!(server.calls("evalsha") - before, 1, "once, and then its time was over");
     guard.unlock().expect("it was held");
     let none = BackOff::Constant(Duration::ZERO);

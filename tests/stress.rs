@@ -258,7 +258,7 @@ impl Player {
             0 => self.use_it(|lock| lock.try_lock()),
             1 | 2 => {
                 let short = self.dice.millis(20);
-                self.use_it(|lock| lock.try_lock_for(short));
+                self.use_it(|lock| unless_late(lock.try_lock_for(short)));
             }
             3 => self.wait_until_cancelled(),
             4 => {
@@ -317,8 +317,8 @@ impl Player {
 
     fn send_away(&mut self) {
         let patience = self.dice.millis(50);
-        if let Some(guard) = accept(self.manners, self.lock.try_lock_for_owned(patience)).flatten()
-        {
+        let outcome = unless_late(self.lock.try_lock_for_owned(patience));
+        if let Some(guard) = accept(self.manners, outcome).flatten() {
             self.enter(guard.is_held());
             self.away.send(guard).expect("somebody ends guards");
         }
@@ -326,11 +326,20 @@ impl Player {
 
     fn detach_and_end(&mut self) {
         let patience = self.dice.millis(50);
-        if let Some(guard) = accept(self.manners, self.lock.try_lock_for(patience)).flatten() {
+        let outcome = unless_late(self.lock.try_lock_for(patience));
+        if let Some(guard) = accept(self.manners, outcome).flatten() {
             self.enter(guard.is_held());
             guard.detach();
             accept(self.manners, self.lock.unlock());
         }
+    }
+}
+
+/// A busy machine may answer after the deadline of a call, which is an error then.
+fn unless_late<T>(outcome: Result<Option<T>, Error>) -> Result<Option<T>, Error> {
+    match outcome {
+        Err(error) if error.is_timeout() => Ok(None),
+        outcome => outcome,
     }
 }
 

@@ -114,7 +114,7 @@ fn nothing_is_said_while_a_lock_is_held_or_refused() -> Result<()> {
     let heard = overhear(&server);
     let guard = client.lock("b").lock()?;
     assert!(client.lock("a").try_lock()?.is_none() && client.lock("b").try_lock()?.is_some());
-    assert!(client.lock("a").try_lock_for(Duration::from_millis(50))?.is_none());
+    assert!(client.lock("a").try_lock_for(Duration::from_millis(300))?.is_none());
     assert!(!client.lock("c").force_unlock()?);
     guard.unlock()?;
     let (channel, _) = heard.recv_timeout(MINUTE).expect("the release");
@@ -131,7 +131,7 @@ fn a_lock_that_java_holds_is_respected_whatever_its_count() -> Result<()> {
         let before = hash(&server, "a");
         let lock = client.lock("a");
         assert!(lock.try_lock()?.is_none() && lock.try_lock_owned()?.is_none());
-        assert!(lock.try_lock_for(Duration::from_millis(50))?.is_none());
+        assert!(lock.try_lock_for(Duration::from_millis(300))?.is_none());
         assert!(lock.is_locked()? && !lock.is_held());
         assert!(lock.unlock().is_err_and(|e| e.is_not_held()));
         assert_eq!(hash(&server, "a"), before);

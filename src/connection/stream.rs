@@ -13,9 +13,12 @@ use super::address::{Address, Endpoint};
 use super::socket::Socket;
 use super::tls::Session;
 use crate::util::clock::{self, Moment};
+use crate::util::sync::TIME_PASSES;
 
-/// How long one read blocks before the calling thread looks at its deadline.
-pub(crate) const STEP: Duration = Duration::from_millis(20);
+/// How long one read blocks before the calling thread looks at its deadline. In a model a
+/// leader that has to go goes at once: time stands still there.
+pub(crate) const STEP: Duration =
+    if TIME_PASSES { Duration::from_millis(20) } else { Duration::ZERO };
 
 /// An open connection to a server.
 pub(super) struct Stream {
