@@ -219,7 +219,7 @@ fn a_late_grant_lasts_as_long_as_the_others() {
 #[test]
 fn what_is_unlocked_is_free_on_most_servers() {
     const SLOW: Duration = Duration::from_millis(300);
-    let stage = stage_of(3, |builder| builder.watchdog_timeout(NEVER).pool_size(1));
+    let stage = unhurried_stage(3);
     let brief = stage.mine.clone().with_lease(NEVER / 4);
     stage.is_at_rest();
     stage.proxies[2].delay(Direction::Replies, SLOW);
@@ -318,7 +318,8 @@ fn an_unlock_after_close_is_one() {
     let guard = stage.mine.lock().expect("free");
     stage.clients.iter().for_each(Client::close);
     guard.unlock().expect("it was held");
-    assert_eq!(stage.holders(), 0);
+    // Most have released it by then.
+    eventually("nothing is left", || stage.holders() == 0);
 }
 
 /// Somebody takes it away by hand: who waits in the holder's own process finds out at the poll

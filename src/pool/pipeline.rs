@@ -264,7 +264,7 @@ impl Pipeline {
         let PipelineContext { id, pool, timeouts, .. } = &*self.context;
         let name = format!("{}:{}.{}", pool.name, id.connection, self.connects);
         let now = clock::now();
-        let stale = self.in_flight.stale.to_check(now);
+        let stale = self.in_flight.stale.connections_to_check(now);
         let opened = pool.route.open(*timeouts, &name, &stale)?;
         self.in_flight.stale.update(&opened.stale, now);
         self.in_flight.joiner.set_enabled(!pool.is_node);

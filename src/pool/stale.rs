@@ -69,7 +69,7 @@ impl StaleList {
     }
 
     /// Returns the connections to ask for in the next handshake.
-    pub(super) fn to_check(&mut self, now: Moment) -> Vec<ConnectionIdentity> {
+    pub(super) fn connections_to_check(&mut self, now: Moment) -> Vec<ConnectionIdentity> {
         self.0.retain(|stale| stale.is_relevant(now));
         self.0.iter().map(|stale| stale.identity.clone()).collect()
     }

@@ -354,7 +354,7 @@ mod tests {
                     watchdog.keep(watched.clone());
                 });
                 while !started.load(Ordering::Relaxed) {
-                    std::hint::spin_loop();
+                    std::thread::yield_now();
                 }
                 // A little later in each round.
                 (0..round % 200).for_each(|_| std::hint::spin_loop());
