@@ -1,12 +1,17 @@
-//! Callers that wait for a message on a channel.
+//! Channels, and the callers of this process that wait for messages on them.
 //!
-//! A caller that was refused may only sleep if no message came since it asked.
-//! So every channel counts its news: messages, confirmed subscriptions, broken
-//! connections. The caller reads the count, asks the server, and then wants to
-//! sleep *since that count*; if there was news in between, it asks again instead.
-//! The counting and the registering happen under one mutex, so nothing is missed.
+//! A refused caller sleeps only if no message has come since its attempt. Each channel therefore
+//! has a message count, which grows with each message, each confirmed subscription and each
+//! broken connection of the listener. A caller
 //!
-//! The listener thread finds here what to subscribe to, and tells what it heard.
+//! 1. reads the count and sends its attempt,
+//! 2. registers on the channel after a refusal,
+//! 3. reads the count again, and sleeps if it is unchanged, or sends another attempt.
+//!
+//! Counting and registering happen under one mutex, so a registered caller is woken by every
+//! message that its last look at the count did not include.
+//!
+//! The listener finds here the channels to subscribe to, and reports the messages that it receives.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,11 +26,11 @@ use crate::util::sync::{AtomicU64, Mutex, Parker};
 #[cfg(all(test, leasehold_model))]
 mod model;
 
-/// One channel, and who of this process waits for its messages.
+/// One channel with its message count and the waiting callers of this process.
 #[derive(Debug)]
 pub(crate) struct Channel {
     name: Box<str>,
-    /// How much was heard so far; changed under `state`, read without.
+    /// The message count. Written under the mutex of `state`, read without it.
     messages: AtomicU64,
     state: Mutex<ChannelState>,
 }
@@ -34,7 +39,7 @@ pub(crate) struct Channel {
 struct ChannelState {
     subscription: SubscriptionState,
     waiting: Vec<Arc<Parker>>,
-    /// Since when nobody has waited.
+    /// When the last caller left.
     idle_since: Moment,
 }
 
@@ -43,12 +48,13 @@ struct ChannelState {
 pub(crate) enum SubscriptionState {
     /// Not subscribed.
     Nothing,
-    /// A subscription was sent and has not been confirmed.
+    /// The subscription is sent and not confirmed.
     Asked,
+    /// Subscribed: all messages arrive.
     Everything,
 }
 
-/// How much news a channel had when its reader looked.
+/// The message count of a channel at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessageCount(u64);
 
@@ -67,7 +73,7 @@ impl Channel {
         &self.name
     }
 
-    /// How much news there was up to now. To be read before the server is asked.
+    /// Returns the message count. A caller reads it before it sends an attempt.
     pub(crate) fn messages(&self) -> MessageCount {
         MessageCount(self.messages.load(Ordering::Acquire))
     }
@@ -76,7 +82,7 @@ impl Channel {
         self.state.lock().subscription
     }
 
-    /// Registers a waiter until the answer is dropped.
+    /// Registers a waiting caller until the result is dropped.
     pub(crate) fn wait(self: &Arc<Channel>, parker: &Arc<Parker>) -> Waiting {
         self.state.lock().waiting.push(Arc::clone(parker));
         Waiting { channel: Arc::clone(self), parker: Arc::clone(parker) }
@@ -84,46 +90,50 @@ impl Channel {
 
     fn leave(&self, parker: &Arc<Parker>) {
         let mut state = self.state.lock();
-        if let Some(at) = state.waiting.iter().position(|m| Arc::ptr_eq(m, parker)) {
+        if let Some(at) = state.waiting.iter().position(|other| Arc::ptr_eq(other, parker)) {
             state.waiting.swap_remove(at);
         }
         state.idle_since = clock::now();
     }
 
-    /// A message has come: counts it and wakes everybody who waits. (Only one
-    /// caller of a process waits for most kinds of lock: the front of the gate.)
+    /// Counts a message and wakes all waiting callers.
+    ///
+    /// For most kinds there is one: the head of the queue.
     pub(crate) fn message(&self) {
-        self.tell(&self.state.lock());
+        self.count_message(&self.state.lock());
     }
 
-    fn tell(&self, state: &ChannelState) {
+    fn count_message(&self, state: &ChannelState) {
         self.messages.fetch_add(1, Ordering::AcqRel);
         state.waiting.iter().for_each(|parker| parker.unpark());
     }
 
-    /// The subscription was sent, confirmed, or is gone with its connection. All but
-    /// the first is news for those who wait: what came before may have been missed. Each
-    /// confirmation is: it may be that of a subscription before the last one.
+    /// Stores that the subscription was sent, was confirmed, or ended.
+    ///
+    /// A confirmation and an end count as messages, because an earlier message may have been
+    /// missed. Every confirmation counts: an earlier one may belong to a former subscription.
     pub(crate) fn set_hearing(&self, subscription: SubscriptionState) {
         let mut state = self.state.lock();
-        let messages = match subscription {
+        let counts = match subscription {
             SubscriptionState::Asked => false,
             SubscriptionState::Everything => true,
             SubscriptionState::Nothing => state.subscription != SubscriptionState::Nothing,
         };
         state.subscription = subscription;
-        if messages {
-            self.tell(&state);
+        if counts {
+            self.count_message(&state);
         }
     }
 
-    /// Gives the subscription up if nobody has waited for `linger`; `true` if so.
+    /// Returns whether no caller has waited for `linger`, and ends the subscription if so.
+    ///
+    /// The end counts as a message, so that a caller that registers now sends another attempt.
     pub(crate) fn retire(&self, now: Moment, linger: Duration) -> bool {
         let mut state = self.state.lock();
         let idle = state.waiting.is_empty() && state.idle_since + linger <= now;
         if idle && state.subscription != SubscriptionState::Nothing {
             state.subscription = SubscriptionState::Nothing;
-            self.tell(&state);
+            self.count_message(&state);
         }
         idle
     }
@@ -133,17 +143,19 @@ impl Channel {
     }
 }
 
-/// A caller that waits on a channel.
+/// The registration of a waiting caller on a channel, until it is dropped.
 #[derive(Debug)]
-#[must_use = "the caller waits only as long as this lives"]
+#[must_use = "dropping it ends the registration"]
 pub(crate) struct Waiting {
     channel: Arc<Channel>,
     parker: Arc<Parker>,
 }
 
 impl Waiting {
-    /// How much news there is by now. If it is not what there was before the server
-    /// was asked, it must be asked again before any sleep.
+    /// Returns the message count.
+    ///
+    /// If it differs from the count before the last attempt, the caller must send another attempt
+    /// before it sleeps.
     pub(crate) fn messages(&self) -> MessageCount {
         self.channel.messages()
     }
@@ -155,47 +167,47 @@ impl Drop for Waiting {
     }
 }
 
-/// What one client hears, and whether it hears anything.
+/// The channels of one client, and the control channels of its connected listeners.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     channels: Interned<Channel>,
-    /// How often the listener began and ceased to listen: it does while this is odd.
-    turns: AtomicU64,
-    /// The control channels of the listeners that listen, by the number of their node.
+    /// Counts the starts and ends of sessions of the listener without a node. Odd in a session.
+    transitions: AtomicU64,
+    /// The control channels of connected listeners, by node; `None` for the listener without one.
     controls: Mutex<BTreeMap<Option<u32>, Arc<str>>>,
 }
 
-/// One connection of the listener, from the moment it can be told what to subscribe
-/// to until it is given up.
+/// One connection of the listener, while it accepts subscription requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ListenerSession(u64);
 
 impl Waiters {
-    /// The channel of that name; the same one for all who ask.
+    /// Returns the channel of that name, which all its users share.
     pub(crate) fn channel(&self, name: &str) -> Arc<Channel> {
         self.channels.get(name, || Channel::new(name))
     }
 
-    /// The channels that somebody waits on.
+    /// Returns the channels with a waiting caller.
     pub(crate) fn waited_for(&self) -> Vec<Arc<Channel>> {
         let mut channels = self.channels.all();
         channels.retain(|channel| channel.is_waited_for());
         channels
     }
 
-    /// Has all who wait ask again: what they know is of another server.
+    /// Makes all waiting callers send another attempt, after a change of the server.
     pub(crate) fn shake(&self) {
         self.waited_for().iter().for_each(|channel| channel.message());
     }
 
-    /// The listener's connection, while it can be told what to subscribe to.
+    /// Returns the listener's session, or `None` if it accepts no subscription requests.
     pub(crate) fn session(&self) -> Option<ListenerSession> {
-        let turns = self.turns.load(Ordering::Acquire);
-        (turns % 2 == 1).then_some(ListenerSession(turns))
+        let transitions = self.transitions.load(Ordering::Acquire);
+        (transitions % 2 == 1).then_some(ListenerSession(transitions))
     }
 
-    /// A listener can be told what to subscribe to from now on, over that channel. To be called
-    /// by it alone, before it looks who waits.
+    /// Stores that a listener accepts subscription requests on the channel `control`.
+    ///
+    /// Only that listener calls this, before it looks for waiting callers.
     pub(crate) fn set_control(&self, node: Option<u32>, control: &Arc<str>) {
         self.controls.lock().insert(node, Arc::clone(control));
         if node.is_none() {
@@ -203,11 +215,11 @@ impl Waiters {
         }
     }
 
-    /// It cannot be told any more over that channel.
+    /// Stores that a listener no longer accepts subscription requests on `control`.
     pub(crate) fn end_control(&self, node: Option<u32>, control: &Arc<str>) {
         let mut controls = self.controls.lock();
-        // Its successor may have come already.
-        if controls.get(&node).is_some_and(|now| Arc::ptr_eq(now, control)) {
+        // The next connection may have stored its own channel already.
+        if controls.get(&node).is_some_and(|current| Arc::ptr_eq(current, control)) {
             controls.remove(&node);
         }
         drop(controls);
@@ -216,35 +228,38 @@ impl Waiters {
         }
     }
 
-    /// Whether any listener listens.
+    /// Returns whether any listener is connected.
     pub(crate) fn is_listening(&self) -> bool {
         !self.controls.lock().is_empty()
     }
 
-    /// What tells the listener of a node, or the only one, something; `None` if it does not
-    /// listen.
-    pub(crate) fn message(&self, node: Option<u32>, payload: &str) -> Option<Call> {
+    /// Returns a command that sends `payload` to a listener, or `None` if it is not connected.
+    ///
+    /// The listener of `node`, or the listener without a node.
+    pub(crate) fn message_to_listener(&self, node: Option<u32>, payload: &str) -> Option<Call> {
         let controls = self.controls.lock();
-        Some(message(node, controls.get(&node)?, payload))
+        Some(publish(node, controls.get(&node)?, payload))
     }
 
-    /// A heartbeat for every listener that listens.
+    /// Returns commands that send a heartbeat to each connected listener.
     pub(crate) fn beats(&self) -> Vec<Call> {
         let controls = self.controls.lock();
-        controls.iter().map(|(node, control)| message(*node, control, "")).collect()
+        controls.iter().map(|(node, control)| publish(*node, control, "")).collect()
     }
 
-    /// To be called by the listener alone, before it looks who waits: a waiter that
-    /// registers too late for that look finds the session.
+    /// Starts or ends the session of the listener without a node.
+    ///
+    /// Only the listener calls this, before it looks for waiting callers. A caller that registers
+    /// after that look finds the session.
     pub(crate) fn set_listening(&self, listening: bool) {
         if self.session().is_some() != listening {
-            self.turns.fetch_add(1, Ordering::AcqRel);
+            self.transitions.fetch_add(1, Ordering::AcqRel);
         }
     }
 }
 
-/// What says something on a control channel.
-fn message(node: Option<u32>, control: &str, payload: &str) -> Call {
+/// Returns the command that publishes `payload` on a control channel.
+fn publish(node: Option<u32>, control: &str, payload: &str) -> Call {
     let name: &[u8] = if node.is_some() { b"SPUBLISH" } else { b"PUBLISH" };
     match node {
         Some(_) => Call::on_key(name, control.as_bytes(), &[payload.as_bytes()]),
@@ -261,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_between_the_question_and_the_sleep_is_not_missed() {
+    fn a_message_between_the_attempt_and_the_sleep_is_not_missed() {
         let (channel, parker) = (channel(), Arc::default());
         let before = channel.messages();
         channel.message();
@@ -271,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_wakes_who_waits() {
+    fn a_message_wakes_the_waiting_caller() {
         let (channel, parker) = (channel(), Arc::default());
         let waiting = channel.wait(&parker);
         channel.message();
@@ -280,34 +295,38 @@ mod tests {
     }
 
     #[test]
-    fn a_subscription_that_comes_or_goes_is_news() {
+    fn a_confirmed_or_ended_subscription_counts_as_a_message() {
         let channel = channel();
-        let is_news = |subscription| {
+        let counts = |subscription| {
             let before = channel.messages();
             channel.set_hearing(subscription);
             channel.messages() != before
         };
-        assert!(!is_news(SubscriptionState::Asked), "nothing was missed, and nothing is heard yet");
-        assert!(is_news(SubscriptionState::Everything) && is_news(SubscriptionState::Nothing));
-        assert!(!is_news(SubscriptionState::Asked) && is_news(SubscriptionState::Nothing));
+        assert!(!counts(SubscriptionState::Asked), "no message was missed, and none arrives yet");
+        assert!(counts(SubscriptionState::Everything) && counts(SubscriptionState::Nothing));
+        assert!(!counts(SubscriptionState::Asked) && counts(SubscriptionState::Nothing));
     }
 
     #[test]
-    fn a_channel_retires_when_nobody_has_waited_for_a_while() {
+    fn a_subscription_ends_when_no_caller_has_waited_for_the_linger_time() {
         let (channel, parker) = (channel(), Arc::default());
         channel.set_hearing(SubscriptionState::Everything);
         let later = clock::now() + Duration::from_secs(60);
         let waiting = channel.wait(&parker);
-        assert!(!channel.retire(later, Duration::from_secs(1)), "somebody waits");
+        assert!(!channel.retire(later, Duration::from_secs(1)), "a caller waits");
         drop(waiting);
         assert!(!channel.retire(clock::now(), Duration::from_secs(60)), "too early");
         let before = channel.messages();
         assert!(channel.retire(later, Duration::from_secs(1)));
-        assert_ne!(channel.messages(), before, "a waiter that comes now must ask again");
+        assert_ne!(
+            channel.messages(),
+            before,
+            "a caller that registers now must send another attempt"
+        );
     }
 
     #[test]
-    fn every_connection_of_the_listener_is_another_session() {
+    fn every_connection_of_the_listener_is_a_new_session() {
         let waiters = Waiters::default();
         assert_eq!(waiters.session(), None);
         waiters.set_listening(true);
@@ -321,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn only_channels_with_a_waiter_are_waited_for() {
+    fn only_channels_with_a_waiting_caller_are_returned() {
         let waiters = Waiters::default();
         let (waited, idle) = (waiters.channel("a"), waiters.channel("b"));
         let parker = Arc::default();

@@ -1,44 +1,43 @@
-//! The thread that hears messages: one, or in a cluster whose messages go to shards one for
-//! each node with channels that somebody waits on (`ears.rs`).
+//! The listener: a thread that subscribes to channels and receives release messages.
 //!
-//! It owns one connection, blocks in its reads, and knows nothing of locks: it
-//! subscribes to channels and tells [`Channel`]s what it heard. Nobody can wake it
-//! but by a message, so it is always subscribed to a *control channel* of its
-//! client's own:
-//! * a caller that was refused has the acquire script publish there the name of the
-//!   channel it will wait on; the listener subscribes to it;
-//! * an empty message is the watchdog's heartbeat. At each the listener gives up
-//!   subscriptions that nobody has used for half a poll interval. Silence for
-//!   [`SILENCE`] means that the path is broken, whatever the socket says.
+//! A client has one listener, or, in a cluster with sharded pub/sub, one for each node that serves
+//! a channel with a waiting caller ([`shards`]). Imports `topology`, `connection` and the folders
+//! below them; knows no locks. Read [`channels`] first, then this file (the thread), then
+//! `subscriber` (one connection).
 //!
-//! Confirmations are matched by the channel's name; each is news to the waiters,
-//! which then ask the server once more. A broken connection is made again with
-//! growing, jittered pauses; its channels are subscribed again, and their
-//! confirmations wake every waiter. A channel whose slot moves to another node is given up: its
-//! waiters ask again, and have the listener there subscribe to it. The thread connects when somebody waits, and
-//! disconnects when nobody has for [`IDLE`].
+//! The thread owns one connection and blocks in its reads, so only a message can wake it. It is
+//! therefore always subscribed to a *control channel* of its own client:
+//! * A payload is the name of a channel to subscribe to. The acquire script publishes it for the
+//!   caller that it refuses.
+//! * An empty payload is a heartbeat of the watchdog. At each heartbeat the listener ends
+//!   subscriptions that no caller has used for half a poll interval. A silence of [`MAX_SILENCE`]
+//!   means that the connection is broken, whatever the socket reports.
+//!
+//! Rules:
+//! * Confirmations are matched by the name of the channel. Each counts as a message, so that the
+//!   waiting callers send another attempt.
+//! * The thread connects when a caller waits, and disconnects when none has waited for [`IDLE`].
+//! * After a broken connection it reconnects with growing, jittered pauses, and subscribes again to
+//!   all channels with a waiting caller. The confirmations wake these callers.
+//! * When the slot of a channel moves to another node, the listener drops the channel. Its callers
+//!   send another attempt, and the listener of the new node subscribes to it.
 
 pub(crate) mod channels;
 pub(crate) mod shards;
+mod subscriber;
 
-use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::command::call::Call;
-use crate::command::reply::{Push, Reply};
-#[cfg(not(all(test, leasehold_model)))]
-use crate::connection::Connection;
 use crate::connection::Timeouts;
-#[cfg(all(test, leasehold_model))]
-use crate::connection::model::Connection;
-use crate::error::{Error, ErrorKind, Redirect, Refusal, Result};
-use crate::listener::channels::{Channel, SubscriptionState, Waiters};
+use crate::error::{Error, ErrorKind, Result};
+use crate::listener::channels::Waiters;
+use crate::listener::subscriber::Subscriber;
 use crate::topology::cluster::Cluster;
-use crate::topology::route::{Generation, Route, RoutedConnection};
+use crate::topology::route::Route;
 use crate::util::clock::{self, Moment, jittered};
 use crate::util::sync::{Mutex, Parker};
 use crate::util::threads;
@@ -46,39 +45,40 @@ use crate::util::threads;
 #[cfg(all(test, leasehold_model))]
 pub(crate) mod model;
 
-/// How long the connection may be silent: three heartbeats and more.
-const SILENCE: Duration = Duration::from_secs(3);
+/// The longest silence of a working connection: at least three heartbeats.
+const MAX_SILENCE: Duration = Duration::from_secs(3);
 
-/// How long the connection stays when nobody waits.
+/// How long the connection stays open without a subscription.
 pub(crate) const IDLE: Duration = Duration::from_secs(60);
 
-/// The first and the longest pause before it is made again.
+/// The first and the longest pause before a reconnection.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// A connection that lasted so long was good, and the next may be made at once.
-const STEADY: Duration = Duration::from_secs(5);
+/// The age from which a connection counts as working, so that the pauses start again.
+const STABLE_AGE: Duration = Duration::from_secs(5);
 
-/// How many channels one command subscribes to.
-const MANY: usize = 128;
+/// The channels that one command names at most.
+const CHANNELS_PER_COMMAND: usize = 128;
 
-/// How the listener is set up.
+/// The settings of one listener.
 #[derive(Clone, Debug)]
 pub(crate) struct ListenerSettings {
     pub(crate) route: Route,
-    /// The node of a cluster whose shard it hears, if it hears one.
+    /// The node it listens to with sharded pub/sub; `None` otherwise.
     pub(crate) shard: Option<Shard>,
     pub(crate) timeouts: Timeouts,
-    /// The name of its connection, on the server.
+    /// The name of the connection on the server (`CLIENT SETNAME`).
     pub(crate) name: String,
+    /// The control channel of the client.
     pub(crate) control: Arc<str>,
-    /// How long a subscription is kept when nobody uses it.
+    /// How long a subscription is kept without a waiting caller.
     pub(crate) linger: Duration,
     /// How long the connection is kept without a subscription.
     pub(crate) idle: Duration,
 }
 
-/// The node of a cluster whose channels are heard.
+/// A cluster node with the channels of its slots.
 #[derive(Clone, Debug)]
 pub(crate) struct Shard {
     pub(crate) node: u32,
@@ -90,39 +90,43 @@ impl ListenerSettings {
         self.shard.as_ref().map(|shard| shard.node)
     }
 
-    /// Whether that channel is heard here, if anybody waits there.
+    /// Returns whether this listener is responsible for the channel.
     fn covers(&self, channel: &str) -> bool {
         self.shard.as_ref().is_none_or(|Shard { node, cluster }| {
             cluster.owner_of(channel.as_bytes()) == Some(*node)
         })
     }
 
-    /// The channel of its own, on its node.
-    fn own_channel(&self) -> Result<Arc<str>> {
+    /// Returns this listener's control channel, with sharded pub/sub in a slot of its node.
+    fn control_channel(&self) -> Result<Arc<str>> {
         let Some(Shard { node, cluster }) = &self.shard else {
             return Ok(Arc::clone(&self.control));
         };
         let prefix = self.control.replace(['{', '}'], "");
         let channel = cluster.channel_on(*node, &prefix).map(Arc::from);
-        let none = || Error::new(ErrorKind::Connection, "the node serves nothing any more");
-        channel.ok_or_else(none)
+        let no_slots = || Error::new(ErrorKind::Connection, "the node serves no slots any more");
+        channel.ok_or_else(no_slots)
     }
 
-    fn command(&self, classic: &'static str) -> String {
-        format!("{}{classic}", if self.shard.is_some() { "S" } else { "" })
+    /// Returns the name of a pub/sub command, with sharded pub/sub that of its sharded form.
+    fn command(&self, unsharded: &'static str) -> String {
+        format!("{}{unsharded}", if self.shard.is_some() { "S" } else { "" })
     }
 
-    /// How many channels one command subscribes to: those of a shard differ in their slots.
-    fn many(&self) -> usize {
-        if self.shard.is_some() { 1 } else { MANY }
+    /// Returns how many channels one command names.
+    ///
+    /// One with sharded pub/sub, where all channels of a command must be in the same slot.
+    fn channels_per_command(&self) -> usize {
+        if self.shard.is_some() { 1 } else { CHANNELS_PER_COMMAND }
     }
 }
 
-/// The listener of one client.
+/// One listener: its settings and its thread.
 pub(crate) struct Listener {
     settings: ListenerSettings,
     waiters: Arc<Waiters>,
-    calls: Parker,
+    /// The place where the thread sleeps while no caller waits.
+    parker: Parker,
     started: AtomicBool,
     stop: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -137,27 +141,29 @@ impl fmt::Debug for Listener {
 impl Listener {
     pub(crate) fn new(settings: ListenerSettings, waiters: Arc<Waiters>) -> Listener {
         let (started, stop) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (calls, thread) = (Parker::default(), Mutex::new(None));
-        Listener { settings, waiters, calls, started, stop, thread }
+        let (parker, thread) = (Parker::default(), Mutex::new(None));
+        Listener { settings, waiters, parker, started, stop, thread }
     }
 
-    /// Sees to it that the thread runs and connects. To be called by a waiter after
-    /// it has registered with its channel.
-    pub(crate) fn call(self: &Arc<Listener>) {
-        if self.listens() {
+    /// Starts the thread if necessary, and makes it connect. Does not block.
+    ///
+    /// A caller calls this after it has registered on its channel.
+    pub(crate) fn wake(self: &Arc<Listener>) {
+        if self.is_connected() {
             return;
         }
-        self.calls.unpark();
+        self.parker.unpark();
         if !self.started.swap(true, Ordering::AcqRel) {
             self.start();
         }
     }
 
-    fn listens(&self) -> bool {
-        self.waiters.message(self.settings.node(), "").is_some()
+    fn is_connected(&self) -> bool {
+        self.waiters.message_to_listener(self.settings.node(), "").is_some()
     }
 
-    fn is_wanted(&self) -> bool {
+    /// Returns whether a caller waits on a channel of this listener.
+    fn has_waiting_callers(&self) -> bool {
         let waited_for = self.waiters.waited_for();
         waited_for.iter().any(|channel| self.settings.covers(channel.name()))
     }
@@ -167,17 +173,19 @@ impl Listener {
         match threads::start("leasehold-listener", move || listener.run()) {
             Ok(thread) => *self.thread.lock() = Some(thread),
             Err(error) => {
-                log::error!("no thread to listen for releases, so waiters poll: {error}");
+                log::error!("cannot start the listener thread, so waiting callers poll: {error}");
                 self.started.store(false, Ordering::Release);
             }
         }
     }
 
-    /// Has the thread end at the next message on its control channel, or at the end
-    /// of a silence.
+    /// Makes the thread end, and returns it for joining. Does not block.
+    ///
+    /// The thread ends at the next message on its control channel, or after [`MAX_SILENCE`] without
+    /// any message.
     pub(crate) fn stop(&self) -> Option<JoinHandle<()>> {
         self.stop.store(true, Ordering::Release);
-        self.calls.unpark();
+        self.parker.unpark();
         self.thread.lock().take()
     }
 
@@ -186,23 +194,22 @@ impl Listener {
     }
 
     fn run(&self) {
-        // The call of `stop` may have been heard in a pause: so the flag is looked at
-        // before each sleep, too.
+        // A pause may have consumed the wake-up of `stop`, so the flag is read before each sleep.
         while !self.is_stopped() {
-            self.calls.park_until(Moment::END);
-            while threads::survive("listening", || self.listen_while_wanted()).is_none() {
-                self.calls.park_until(clock::now() + threads::PAUSE);
+            self.parker.park_until(Moment::END);
+            while threads::survive("listening", || self.listen_while_callers_wait()).is_none() {
+                self.parker.park_until(clock::now() + threads::PAUSE);
             }
         }
     }
 
-    /// Listens, over as many connections as it takes, until nobody waits any more.
+    /// Listens until no caller waits, and reconnects whenever the connection breaks.
     ///
-    /// The look for waiters comes after the end of the connection. A waiter that registers
-    /// before the look is seen, and one that registers after it calls.
-    fn listen_while_wanted(&self) {
+    /// The search for waiting callers comes after the end of the connection. It finds the callers
+    /// that registered before; a caller that registers later wakes the thread.
+    fn listen_while_callers_wait(&self) {
         let mut pause = FIRST_PAUSE;
-        while !self.is_stopped() && self.is_wanted() {
+        while !self.is_stopped() && self.has_waiting_callers() {
             let mut subscriber = match Subscriber::open(&self.settings, &self.waiters) {
                 Ok(subscriber) => subscriber,
                 Err(error) => {
@@ -211,247 +218,25 @@ impl Listener {
                 }
             };
             if let Err(error) = subscriber.listen(&self.stop) {
-                // One that was refused as soon as it worked is no better than one
-                // that never did.
-                let lasted = subscriber.opened + STEADY <= clock::now();
+                // A connection that ends right after it was opened counts as a failed one.
+                let was_stable = subscriber.opened() + STABLE_AGE <= clock::now();
                 drop(subscriber);
-                pause = if lasted { FIRST_PAUSE } else { pause };
+                pause = if was_stable { FIRST_PAUSE } else { pause };
                 self.pause(&mut pause, &error);
             }
         }
     }
 
+    /// Logs the error, sleeps for about `pause`, and doubles `pause`.
     fn pause(&self, pause: &mut Duration, error: &Error) {
-        threads::say(|| log::warn!("not listening for releases, so waiters poll: {error}"));
+        threads::say(|| log::warn!("cannot listen for releases, so waiting callers poll: {error}"));
         let now = clock::now();
         let end = now + jittered(*pause, now.nanos());
-        // Calls of waiters do not cut it short, or they would make it a storm.
+        // Wake-ups by waiting callers do not shorten the pause: many callers would cause a storm of
+        // connections.
         while !self.is_stopped() && clock::now() < end {
-            self.calls.park_until(end);
+            self.parker.park_until(end);
         }
         *pause = LONGEST_PAUSE.min(*pause * 2);
-    }
-}
-
-/// One connection of the listener, and what it is subscribed to.
-struct Subscriber<'a> {
-    settings: &'a ListenerSettings,
-    waiters: &'a Waiters,
-    conn: Connection,
-    /// What the connection is good for.
-    generation: Generation,
-    /// By which it is told what to subscribe to.
-    control: Arc<str>,
-    channels: HashMap<Box<str>, Subscribed>,
-    /// Those of a shard whose subscription has no answer, in order.
-    asked: VecDeque<Box<str>>,
-    /// Those that were given up, without an answer yet.
-    leaving: Vec<Box<str>>,
-    opened: Moment,
-    idle_since: Moment,
-}
-
-struct Subscribed {
-    channel: Arc<Channel>,
-    asked: Moment,
-}
-
-impl Drop for Subscriber<'_> {
-    fn drop(&mut self) {
-        self.waiters.end_control(self.settings.node(), &self.control);
-        self.channels.values().for_each(|one| one.channel.set_hearing(SubscriptionState::Nothing));
-    }
-}
-
-impl<'a> Subscriber<'a> {
-    fn open(settings: &'a ListenerSettings, waiters: &'a Waiters) -> Result<Subscriber<'a>> {
-        let timeouts = Timeouts { response: SILENCE, ..settings.timeouts.without_replicas() };
-        let RoutedConnection { conn, generation, .. } =
-            settings.route.open(timeouts, &settings.name, &[])?;
-        let (channels, asked, control) = (HashMap::new(), VecDeque::new(), settings.own_channel()?);
-        let now = clock::now();
-        let mut subscriber = Subscriber {
-            settings,
-            waiters,
-            conn,
-            generation,
-            control,
-            channels,
-            asked,
-            leaving: Vec::new(),
-            opened: now,
-            idle_since: now,
-        };
-        let control = Arc::clone(&subscriber.control);
-        subscriber.send("SUBSCRIBE", &[control.as_bytes()])?;
-        subscriber.subscribe_waited_for()?;
-        Ok(subscriber)
-    }
-
-    /// Hears, until it is stopped or nobody has waited for long (`Ok`), or something
-    /// is wrong with the connection.
-    fn listen(&mut self, stop: &AtomicBool) -> Result<()> {
-        while !stop.load(Ordering::Acquire) {
-            let reply = self.conn.receive(clock::now() + SILENCE).map_err(|fault| fault.error)?;
-            match reply {
-                Reply::Push(Push::Message { channel, payload }) => {
-                    self.heard(&channel, &payload)?
-                }
-                Reply::Push(Push::Subscribed { channel }) => self.confirmed(&channel)?,
-                Reply::Push(Push::Unsubscribed { channel }) => self.moved_away(&channel)?,
-                Reply::Refused(refusal) => self.refused(&refusal)?,
-                _ => {}
-            }
-            if self.generation != self.settings.route.generation() {
-                return Err(Error::new(ErrorKind::Connection, "the server is another one now"));
-            }
-            if self.is_idle() {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    fn heard(&mut self, channel: &[u8], payload: &[u8]) -> Result<()> {
-        let channel = String::from_utf8_lossy(channel);
-        if *channel != *self.control {
-            if let Some(one) = self.channels.get(&*channel) {
-                one.channel.message();
-            }
-            return Ok(());
-        }
-        match payload {
-            b"" => self.check_confirmations().and_then(|()| self.retire_unused()),
-            wanted => {
-                let wanted = self.waiters.channel(&String::from_utf8_lossy(wanted));
-                self.subscribe(vec![wanted])
-            }
-        }
-    }
-
-    fn confirmed(&mut self, channel: &[u8]) -> Result<()> {
-        let channel = String::from_utf8_lossy(channel);
-        if *channel == *self.control {
-            self.waiters.set_control(self.settings.node(), &self.control);
-            // Who came while this channel was not heard could not make itself known.
-            return self.subscribe_waited_for();
-        }
-        if let Some(at) = self.asked.iter().position(|asked| **asked == *channel) {
-            self.asked.remove(at);
-        }
-        if let Some(one) = self.channels.get(&*channel) {
-            one.channel.set_hearing(SubscriptionState::Everything);
-        }
-        Ok(())
-    }
-
-    /// The server has ended a subscription: another node serves its slot now.
-    fn moved_away(&mut self, channel: &[u8]) -> Result<()> {
-        let channel = String::from_utf8_lossy(channel);
-        if let Some(at) = self.leaving.iter().position(|left| **left == *channel) {
-            self.leaving.swap_remove(at);
-            return Ok(());
-        }
-        if *channel == *self.control {
-            return Err(Error::new(ErrorKind::Connection, "another node serves its channel now"));
-        }
-        if let Some(Shard { cluster, .. }) = &self.settings.shard {
-            cluster.request_refresh();
-        }
-        self.give_up(&channel);
-        Ok(())
-    }
-
-    /// The server has refused a subscription: of a shard, the first without an answer.
-    fn refused(&mut self, refusal: &Refusal) -> Result<()> {
-        match (&self.settings.shard, refusal.redirect(), self.asked.pop_front()) {
-            (Some(Shard { node, cluster }), Some(direction), channel) => {
-                if let Redirect::Moved(slot, place) = direction
-                    && let Some(owner) = cluster.node_at(&place, *node)
-                {
-                    cluster.set_owner(slot, owner);
-                }
-                cluster.request_refresh();
-                // Else it was one that is given up anyway.
-                channel.into_iter().for_each(|channel| self.give_up(&channel));
-                Ok(())
-            }
-            _ => Err(Error::refused(refusal)),
-        }
-    }
-
-    /// Who waits there asks again, and has it subscribed to where it is.
-    fn give_up(&mut self, channel: &str) {
-        if let Some(one) = self.channels.remove(channel) {
-            one.channel.set_hearing(SubscriptionState::Nothing);
-        }
-    }
-
-    fn subscribe_waited_for(&mut self) -> Result<()> {
-        self.subscribe(self.waiters.waited_for())
-    }
-
-    fn subscribe(&mut self, mut wanted: Vec<Arc<Channel>>) -> Result<()> {
-        let settings = self.settings;
-        wanted.retain(|channel| {
-            !self.channels.contains_key(channel.name()) && settings.covers(channel.name())
-        });
-        for many in wanted.chunks(settings.many()) {
-            let names: Vec<_> = many.iter().map(|channel| channel.name().as_bytes()).collect();
-            self.send("SUBSCRIBE", &names)?;
-        }
-        let asked = clock::now();
-        for channel in wanted {
-            if settings.shard.is_some() {
-                self.asked.push_back(channel.name().into());
-            }
-            channel.set_hearing(SubscriptionState::Asked);
-            self.channels.insert(channel.name().into(), Subscribed { channel, asked });
-        }
-        Ok(())
-    }
-
-    fn retire_unused(&mut self) -> Result<()> {
-        let now = clock::now();
-        let unused = |one: &Subscribed| one.channel.retire(now, self.settings.linger);
-        let retired: Vec<_> =
-            self.channels.extract_if(|_, one| unused(one)).map(|(name, _)| name).collect();
-        for many in retired.chunks(self.settings.many()) {
-            let names: Vec<_> = many.iter().map(|name| name.as_bytes()).collect();
-            self.send("UNSUBSCRIBE", &names)?;
-        }
-        self.leaving.extend(retired);
-        Ok(())
-    }
-
-    /// A subscription that is not confirmed in time condemns the connection.
-    fn check_confirmations(&self) -> Result<()> {
-        let late = clock::now().before(self.settings.timeouts.response);
-        let unconfirmed = |one: &Subscribed| {
-            one.asked < late && one.channel.subscription() == SubscriptionState::Asked
-        };
-        match self.channels.values().any(unconfirmed) {
-            true => {
-                let message = "the server did not confirm a subscription in time";
-                Err(Error::new(ErrorKind::Connection, message))
-            }
-            false => Ok(()),
-        }
-    }
-
-    fn is_idle(&mut self) -> bool {
-        let now = clock::now();
-        if !self.channels.is_empty() {
-            self.idle_since = now;
-            return false;
-        }
-        self.idle_since + self.settings.idle <= now
-    }
-
-    fn send(&mut self, command: &'static str, channels: &[&[u8]]) -> Result<()> {
-        let command = self.settings.command(command);
-        let parts = [&[command.as_bytes()], channels].concat();
-        let sent = self.conn.send(&Call::command(&parts).bytes);
-        sent.map(drop).map_err(|fault| fault.error)
     }
 }

@@ -1,30 +1,32 @@
-//! The listener's thread in a model: its subscribers, over connections to a server
-//! inside the model. `acquire/model/messages.rs` is where it is looked at.
+//! The listener's thread in a model, with its real subscriber and connections to a modelled server.
+//!
+//! Used by the model in `acquire/model/messages.rs`.
 
-use super::{Listener, ListenerSettings, Subscriber};
+use super::subscriber::Subscriber;
+use super::{Listener, ListenerSettings};
 use crate::listener::channels::Waiters;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Listens, over as many connections as it takes, until it is stopped.
+/// Listens until `stop` is set, and reconnects whenever a connection ends.
 pub(crate) fn listen(settings: &ListenerSettings, waiters: &Waiters, stop: &AtomicBool) {
     while !stop.load(Ordering::Acquire) {
         if let Ok(mut subscriber) = Subscriber::open(settings, waiters) {
-            // What ended it is the model's doing.
+            // The model breaks connections on purpose.
             let _ = subscriber.listen(stop);
         }
     }
 }
 
 impl Listener {
-    /// A listener whose thread is the model's, which is to run it.
+    /// Returns a listener without a thread; a thread of the model runs [`Self::run_in_model`].
     pub(crate) fn in_model(settings: &ListenerSettings, waiters: &Arc<Waiters>) -> Arc<Listener> {
         let listener = Listener::new(settings.clone(), Arc::clone(waiters));
         listener.started.store(true, Ordering::Release);
         Arc::new(listener)
     }
 
-    /// What its thread does.
+    /// Runs the listener's thread function on the calling thread.
     pub(crate) fn run_in_model(&self) {
         self.run();
     }

@@ -1,5 +1,7 @@
-//! The listeners of one client: one, or where messages go to the shards of a cluster, one for
-//! each node that serves channels on which somebody waits.
+//! All listeners of one client: one, or one for each cluster node with sharded pub/sub.
+//!
+//! With sharded pub/sub, a node gets a listener when a caller waits on a channel that the node
+//! serves.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -12,112 +14,122 @@ use crate::topology::cluster::Cluster;
 use crate::topology::route::Route;
 use crate::util::sync::Mutex;
 
-/// The listeners.
+/// The listeners of one client.
 #[derive(Debug)]
 pub(crate) struct Listeners {
     waiters: Arc<Waiters>,
-    /// For all channels.
-    one: Arc<Listener>,
-    /// One for each node instead, if messages go to shards.
-    many: Option<Shards>,
+    /// The listener of all channels; unused with sharded pub/sub.
+    single: Arc<Listener>,
+    /// The listeners of the nodes, in a cluster.
+    per_node: Option<NodeListeners>,
 }
 
-/// Those of a cluster.
+/// The listeners of a cluster with sharded pub/sub, one per node.
 #[derive(Debug)]
-struct Shards {
+struct NodeListeners {
     cluster: Arc<Cluster>,
-    /// Not set before the first contact with the cluster.
-    sharded: Arc<OnceLock<bool>>,
-    /// Of each, but for its route.
+    /// Whether the cluster uses sharded pub/sub; empty before the first contact.
+    is_sharded: Arc<OnceLock<bool>>,
+    /// The settings of each listener, except route, shard and name.
     settings: ListenerSettings,
     waiters: Arc<Waiters>,
-    /// By the numbers of their nodes.
+    /// The listeners by node.
     listeners: Mutex<BTreeMap<u32, Arc<Listener>>>,
 }
 
 impl Listeners {
-    /// Starts no thread. With a cluster there is a listener for each node, if that says that its
-    /// messages go to shards; `settings` as for one, but for the route.
+    /// Creates the listeners without starting a thread.
+    ///
+    /// A cluster comes with a cell that tells whether it uses sharded pub/sub. If so, each node has
+    /// its own listener, with these settings except route, shard and name.
     pub(crate) fn new(
         settings: ListenerSettings,
         waiters: Arc<Waiters>,
         cluster: Option<(Arc<Cluster>, Arc<OnceLock<bool>>)>,
     ) -> Listeners {
-        let many = cluster.map(|(cluster, sharded)| Shards {
+        let per_node = cluster.map(|(cluster, is_sharded)| NodeListeners {
             cluster,
-            sharded,
+            is_sharded,
             settings: settings.clone(),
             waiters: Arc::clone(&waiters),
             listeners: Mutex::default(),
         });
-        let one = Arc::new(Listener::new(settings, Arc::clone(&waiters)));
-        Listeners { waiters, one, many }
+        let single = Arc::new(Listener::new(settings, Arc::clone(&waiters)));
+        Listeners { waiters, single, per_node }
     }
 
-    fn shards(&self) -> Option<&Shards> {
-        self.many.as_ref().filter(|shards| shards.sharded.get() == Some(&true))
+    /// Returns the listeners of the nodes, if the cluster uses sharded pub/sub.
+    fn sharded(&self) -> Option<&NodeListeners> {
+        self.per_node.as_ref().filter(|nodes| nodes.is_sharded.get() == Some(&true))
     }
 
-    /// The listener's connection, if the script that refuses a caller can tell it what to
-    /// subscribe to: a script reaches channels of its own slot only.
+    /// Returns the listener's session, if the acquire script can send it subscription requests.
+    ///
+    /// `None` with sharded pub/sub, where a script reaches only channels of its own slot.
     pub(crate) fn session(&self) -> Option<ListenerSession> {
-        match self.shards() {
+        match self.sharded() {
             None => self.waiters.session(),
             Some(_) => None,
         }
     }
 
-    /// Sees to it that there is a listener that hears that channel. To be called by a waiter
-    /// after it has registered there. What is to be sent to tell that listener, if the script
-    /// could not.
+    /// Starts and connects the listener of the channel. Does not block.
+    ///
+    /// A caller calls this after it has registered on the channel. Returns the subscription request
+    /// to send, if the acquire script could not send it.
     pub(crate) fn call(&self, channel: &Channel) -> Option<Call> {
-        match self.shards() {
+        match self.sharded() {
             None => {
-                self.one.call();
+                self.single.wake();
                 None
             }
-            Some(shards) => {
-                let node = shards.node_of(channel)?;
-                let listener = shards.listener(node)?;
-                let told = self.message(Some(node), channel);
-                listener.call();
-                told
+            Some(nodes) => {
+                let node = nodes.node_of(channel)?;
+                let listener = nodes.listener(node)?;
+                let request = self.request_to(Some(node), channel);
+                listener.wake();
+                request
             }
         }
     }
 
-    /// What is to be sent to have a channel subscribed to that is not, if the listener can be
-    /// told so.
+    /// Returns the subscription request to send for a channel without a subscription.
+    ///
+    /// `None` if the channel has one, or if its listener is not connected.
     pub(crate) fn tell(&self, channel: &Channel) -> Option<Call> {
-        match self.shards() {
-            None => self.message(None, channel),
-            Some(shards) => self.message(Some(shards.node_of(channel)?), channel),
+        match self.sharded() {
+            None => self.request_to(None, channel),
+            Some(nodes) => self.request_to(Some(nodes.node_of(channel)?), channel),
         }
     }
 
-    fn message(&self, node: Option<u32>, channel: &Channel) -> Option<Call> {
-        let deaf = channel.subscription() == SubscriptionState::Nothing;
-        deaf.then(|| self.waiters.message(node, channel.name())).flatten()
+    fn request_to(&self, node: Option<u32>, channel: &Channel) -> Option<Call> {
+        let is_unsubscribed = channel.subscription() == SubscriptionState::Nothing;
+        let request = || self.waiters.message_to_listener(node, channel.name());
+        is_unsubscribed.then(request).flatten()
     }
 
-    /// Has the threads end, each at the next message on its control channel, or at the end of a
-    /// silence.
+    /// Makes all threads end, and returns them for joining. Does not block.
+    ///
+    /// See [`Listener::stop`] for the time it takes.
     pub(crate) fn stop(&self) -> Vec<JoinHandle<()>> {
-        let many = self.many.iter();
-        let many = many.flat_map(|shards| std::mem::take(&mut *shards.listeners.lock()));
-        let all = many.map(|(_, listener)| listener).chain([Arc::clone(&self.one)]);
+        let per_node = self.per_node.iter();
+        let per_node = per_node.flat_map(|nodes| std::mem::take(&mut *nodes.listeners.lock()));
+        let all = per_node.map(|(_, listener)| listener).chain([Arc::clone(&self.single)]);
         all.filter_map(|listener| listener.stop()).collect()
     }
 }
 
-impl Shards {
+impl NodeListeners {
     fn node_of(&self, channel: &Channel) -> Option<u32> {
         self.cluster.owner_of(channel.name().as_bytes())
     }
 
-    /// That of a node, which is made if there is none.
+    /// Returns the listener of a node, and creates it at first use. `None` for an unknown node.
+    ///
+    /// A creation stops the listeners of nodes that serve no slots any more.
     fn listener(&self, node: u32) -> Option<Arc<Listener>> {
-        let Shards { cluster, settings, .. } = self;
+        let NodeListeners { cluster, settings, .. } = self;
         let mut listeners = self.listeners.lock();
         if let Some(listener) = listeners.get(&node) {
             return Some(Arc::clone(listener));
@@ -128,7 +140,6 @@ impl Shards {
         let settings = ListenerSettings { route, shard, name, ..settings.clone() };
         let listener = Arc::new(Listener::new(settings, Arc::clone(&self.waiters)));
         listeners.insert(node, Arc::clone(&listener));
-        // Those of nodes that serve nothing any more.
         let owners = cluster.owners();
         listeners.retain(|node, listener| {
             let stays = owners.contains(node);

@@ -149,7 +149,7 @@ impl Environment for Process {
     }
 
     fn wake_listener(&self) {
-        self.idle_listener.iter().for_each(Listener::call);
+        self.idle_listener.iter().for_each(Listener::wake);
     }
 
     fn now(&self) -> Moment {

@@ -1,16 +1,16 @@
-//! A model of one channel and one waiter, who sleeps for ever if it misses the one
-//! thing that it has to hear. (`acquire/model/messages.rs` has whole processes.)
+//! A model of one channel and one waiting caller.
 //!
-//! Faults that it was seen to catch: see `acquire/model/messages.rs`, which runs the same
-//! channels with a listener.
+//! The caller sleeps forever if it misses the only message. `acquire/model/messages.rs` runs whole
+//! processes with the same channels and a listener, and lists the faults that it has caught.
 
 use super::*;
 use crate::util::model::{check, check_all};
 use shuttle::thread;
 use std::sync::atomic::AtomicBool;
 
-/// A lock on a server, and whether its releases are announced to the channel. What
-/// the server does is a single step, so it is made of no primitive of `sync.rs`.
+/// A lock on a server, and whether its releases reach the channel.
+///
+/// Each action of the server is a single step, so its fields are no primitives of `sync.rs`.
 struct Server {
     free: AtomicBool,
     subscribed: AtomicBool,
@@ -25,17 +25,17 @@ impl Server {
         Arc::new(Server { free: AtomicBool::new(false), subscribed, channel })
     }
 
-    /// Asks until the lock is free, and sleeps in between.
+    /// Sends attempts until the lock is free, and sleeps between them.
     fn wait(&self) {
         let parker = Arc::default();
         let mut waiting = None;
         loop {
-            let since = self.channel.messages();
+            let before = self.channel.messages();
             if self.free.load(Ordering::Acquire) {
                 return;
             }
             let waiting = waiting.get_or_insert_with(|| self.channel.wait(&parker));
-            if waiting.messages() == since {
+            if waiting.messages() == before {
                 parker.park_until(Moment::END);
             }
         }
@@ -48,7 +48,7 @@ impl Server {
         }
     }
 
-    /// What the listener does; nothing is heard while it is not connected.
+    /// The listener: subscribes, loses its connection, and subscribes again.
     fn listen(&self) {
         self.subscribe();
         self.subscribed.store(false, Ordering::Release);
@@ -69,18 +69,18 @@ fn race<const N: usize>(server: &Arc<Server>, steps: [fn(&Server); N]) {
         thread::spawn(move || step(&server))
     });
     threads.into_iter().for_each(|thread| thread.join().expect("no thread of a model panics"));
-    assert!(!server.channel.is_waited_for(), "nobody is left behind");
+    assert!(!server.channel.is_waited_for(), "no caller still waits");
 }
 
 #[test]
-fn a_message_between_a_question_and_the_sleep_is_not_missed() {
+fn a_message_between_an_attempt_and_the_sleep_is_not_missed() {
     check_all(|| {
         race(&Server::new(SubscriptionState::Everything), [Server::wait, Server::release])
     });
 }
 
 #[test]
-fn a_release_that_was_not_announced_is_found_when_the_subscription_is_confirmed() {
+fn a_release_before_the_subscription_is_found_at_its_confirmation() {
     check(|| {
         let steps = [Server::wait, Server::release, Server::listen];
         race(&Server::new(SubscriptionState::Nothing), steps);

@@ -1,0 +1,283 @@
+//! One connection of a listener, its subscriptions, and the handling of its messages.
+//!
+//! States of a channel on a connection:
+//!
+//! 1. *Requested*: the subscription is sent. A confirmation leads to 2. Without one in a response
+//!    time-out the connection is condemned. A redirect by a cluster node drops the channel.
+//! 2. *Confirmed*: messages arrive. A linger time without a waiting caller leads to 3. The loss of
+//!    the slot drops the channel.
+//! 3. *Ending*: the end of the subscription is sent and has no reply yet. Sharded pub/sub needs
+//!    this state to tell the reply from the loss of a slot.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::command::call::Call;
+use crate::command::reply::{Push, Reply};
+#[cfg(not(all(test, leasehold_model)))]
+use crate::connection::Connection;
+use crate::connection::Timeouts;
+#[cfg(all(test, leasehold_model))]
+use crate::connection::model::Connection;
+use crate::error::{Error, ErrorKind, Redirect, Refusal, Result};
+use crate::listener::channels::{Channel, SubscriptionState, Waiters};
+use crate::listener::{ListenerSettings, MAX_SILENCE, Shard};
+use crate::topology::route::{Generation, RoutedConnection};
+use crate::util::clock::{self, Moment};
+
+/// One connection of a listener with its subscriptions.
+pub(super) struct Subscriber<'a> {
+    settings: &'a ListenerSettings,
+    waiters: &'a Waiters,
+    conn: Connection,
+    /// The topology for which the connection was opened.
+    generation: Generation,
+    /// The control channel.
+    control: Arc<str>,
+    /// The channels with a requested or confirmed subscription, by name.
+    channels: HashMap<Box<str>, Subscription>,
+    /// With sharded pub/sub, the channels whose request has no reply yet, in the order sent.
+    requested: VecDeque<Box<str>>,
+    /// The channels whose end of subscription has no reply yet.
+    ending: Vec<Box<str>>,
+    opened: Moment,
+    /// The last time at which there was a subscription.
+    idle_since: Moment,
+}
+
+struct Subscription {
+    channel: Arc<Channel>,
+    requested_at: Moment,
+}
+
+impl Drop for Subscriber<'_> {
+    fn drop(&mut self) {
+        self.waiters.end_control(self.settings.node(), &self.control);
+        let subscriptions = self.channels.values();
+        subscriptions.for_each(|one| one.channel.set_hearing(SubscriptionState::Nothing));
+    }
+}
+
+impl<'a> Subscriber<'a> {
+    /// Connects, and requests the subscriptions to the control channel and all awaited channels.
+    ///
+    /// Blocks until the connection is open. Does not wait for the confirmations.
+    pub(super) fn open(
+        settings: &'a ListenerSettings,
+        waiters: &'a Waiters,
+    ) -> Result<Subscriber<'a>> {
+        let timeouts = Timeouts { response: MAX_SILENCE, ..settings.timeouts.without_replicas() };
+        let RoutedConnection { conn, generation, .. } =
+            settings.route.open(timeouts, &settings.name, &[])?;
+        let control = settings.control_channel()?;
+        let now = clock::now();
+        let mut subscriber = Subscriber {
+            settings,
+            waiters,
+            conn,
+            generation,
+            control: Arc::clone(&control),
+            channels: HashMap::new(),
+            requested: VecDeque::new(),
+            ending: Vec::new(),
+            opened: now,
+            idle_since: now,
+        };
+        subscriber.send("SUBSCRIBE", &[control.as_bytes()])?;
+        subscriber.subscribe_waited_for()?;
+        Ok(subscriber)
+    }
+
+    /// Returns when the connection was opened.
+    pub(super) fn opened(&self) -> Moment {
+        self.opened
+    }
+
+    /// Receives messages until `stop` is set or the connection is idle.
+    ///
+    /// # Errors
+    ///
+    /// The connection is broken or silent, the topology has changed, or the server refuses or does
+    /// not confirm a subscription.
+    pub(super) fn listen(&mut self, stop: &AtomicBool) -> Result<()> {
+        while !stop.load(Ordering::Acquire) {
+            let reply =
+                self.conn.receive(clock::now() + MAX_SILENCE).map_err(|fault| fault.error)?;
+            match reply {
+                Reply::Push(Push::Message { channel, payload }) => {
+                    self.on_message(&channel, &payload)?
+                }
+                Reply::Push(Push::Subscribed { channel }) => self.on_subscribed(&channel)?,
+                Reply::Push(Push::Unsubscribed { channel }) => self.on_unsubscribed(&channel)?,
+                Reply::Refused(refusal) => self.on_refusal(&refusal)?,
+                _ => {}
+            }
+            if self.generation != self.settings.route.generation() {
+                return Err(Error::new(ErrorKind::Connection, "the topology has changed"));
+            }
+            if self.is_idle() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Wakes the callers of the channel, or does what the control channel requests.
+    fn on_message(&mut self, channel: &[u8], payload: &[u8]) -> Result<()> {
+        let channel = String::from_utf8_lossy(channel);
+        if *channel != *self.control {
+            if let Some(one) = self.channels.get(&*channel) {
+                one.channel.message();
+            }
+            return Ok(());
+        }
+        match payload {
+            b"" => self.check_confirmations().and_then(|()| self.end_unused()),
+            name => {
+                let channel = self.waiters.channel(&String::from_utf8_lossy(name));
+                self.subscribe(vec![channel])
+            }
+        }
+    }
+
+    /// Stores a confirmed subscription.
+    fn on_subscribed(&mut self, channel: &[u8]) -> Result<()> {
+        let channel = String::from_utf8_lossy(channel);
+        if *channel == *self.control {
+            self.waiters.set_control(self.settings.node(), &self.control);
+            // Callers that registered before could not request their subscriptions.
+            return self.subscribe_waited_for();
+        }
+        if let Some(at) = self.requested.iter().position(|name| **name == *channel) {
+            self.requested.remove(at);
+        }
+        if let Some(one) = self.channels.get(&*channel) {
+            one.channel.set_hearing(SubscriptionState::Everything);
+        }
+        Ok(())
+    }
+
+    /// Stores the end of a subscription, which this listener requested or the server decided.
+    ///
+    /// The server ends a subscription when another node takes over the slot of the channel.
+    fn on_unsubscribed(&mut self, channel: &[u8]) -> Result<()> {
+        let channel = String::from_utf8_lossy(channel);
+        if let Some(at) = self.ending.iter().position(|name| **name == *channel) {
+            self.ending.swap_remove(at);
+            return Ok(());
+        }
+        if *channel == *self.control {
+            return Err(Error::new(
+                ErrorKind::Connection,
+                "another node serves the control channel now",
+            ));
+        }
+        if let Some(Shard { cluster, .. }) = &self.settings.shard {
+            cluster.request_refresh();
+        }
+        self.drop_channel(&channel);
+        Ok(())
+    }
+
+    /// Follows a redirect of a subscription; any other refusal is an error.
+    ///
+    /// With sharded pub/sub the refusal belongs to the oldest request without a reply.
+    fn on_refusal(&mut self, refusal: &Refusal) -> Result<()> {
+        match (&self.settings.shard, refusal.redirect(), self.requested.pop_front()) {
+            (Some(Shard { node, cluster }), Some(redirect), channel) => {
+                if let Redirect::Moved(slot, address) = redirect
+                    && let Some(owner) = cluster.node_at(&address, *node)
+                {
+                    cluster.set_owner(slot, owner);
+                }
+                cluster.request_refresh();
+                // Without an open request, the refusal is that of the end of a subscription.
+                channel.into_iter().for_each(|channel| self.drop_channel(&channel));
+                Ok(())
+            }
+            _ => Err(Error::refused(refusal)),
+        }
+    }
+
+    /// Drops a channel that another node serves.
+    ///
+    /// Its callers send another attempt, and the listener of the other node subscribes to it.
+    fn drop_channel(&mut self, channel: &str) {
+        if let Some(one) = self.channels.remove(channel) {
+            one.channel.set_hearing(SubscriptionState::Nothing);
+        }
+    }
+
+    fn subscribe_waited_for(&mut self) -> Result<()> {
+        self.subscribe(self.waiters.waited_for())
+    }
+
+    /// Requests subscriptions to the channels of this listener that have none.
+    fn subscribe(&mut self, mut channels: Vec<Arc<Channel>>) -> Result<()> {
+        let settings = self.settings;
+        channels.retain(|channel| {
+            !self.channels.contains_key(channel.name()) && settings.covers(channel.name())
+        });
+        for chunk in channels.chunks(settings.channels_per_command()) {
+            let names: Vec<_> = chunk.iter().map(|channel| channel.name().as_bytes()).collect();
+            self.send("SUBSCRIBE", &names)?;
+        }
+        let requested_at = clock::now();
+        for channel in channels {
+            if settings.shard.is_some() {
+                self.requested.push_back(channel.name().into());
+            }
+            channel.set_hearing(SubscriptionState::Asked);
+            self.channels.insert(channel.name().into(), Subscription { channel, requested_at });
+        }
+        Ok(())
+    }
+
+    /// Ends the subscriptions that no caller has used for the linger time.
+    fn end_unused(&mut self) -> Result<()> {
+        let now = clock::now();
+        let unused = |one: &Subscription| one.channel.retire(now, self.settings.linger);
+        let ended: Vec<_> =
+            self.channels.extract_if(|_, one| unused(one)).map(|(name, _)| name).collect();
+        for chunk in ended.chunks(self.settings.channels_per_command()) {
+            let names: Vec<_> = chunk.iter().map(|name| name.as_bytes()).collect();
+            self.send("UNSUBSCRIBE", &names)?;
+        }
+        self.ending.extend(ended);
+        Ok(())
+    }
+
+    /// Returns an error if a subscription is not confirmed within the response time-out.
+    fn check_confirmations(&self) -> Result<()> {
+        let late = clock::now().before(self.settings.timeouts.response);
+        let unconfirmed = |one: &Subscription| {
+            one.requested_at < late && one.channel.subscription() == SubscriptionState::Asked
+        };
+        match self.channels.values().any(unconfirmed) {
+            true => {
+                let message = "the server did not confirm a subscription in time";
+                Err(Error::new(ErrorKind::Connection, message))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Returns whether there has been no subscription for the idle time.
+    fn is_idle(&mut self) -> bool {
+        let now = clock::now();
+        if !self.channels.is_empty() {
+            self.idle_since = now;
+            return false;
+        }
+        self.idle_since + self.settings.idle <= now
+    }
+
+    /// Sends a pub/sub command, in its sharded form if this listener uses sharded pub/sub.
+    fn send(&mut self, command: &'static str, channels: &[&[u8]]) -> Result<()> {
+        let command = self.settings.command(command);
+        let parts = [&[command.as_bytes()], channels].concat();
+        let sent = self.conn.send(&Call::command(&parts).bytes);
+        sent.map(drop).map_err(|fault| fault.error)
+    }
+}
