@@ -7,8 +7,8 @@
 -- Atomic: each call by itself; one script costs the server less than one script per call.
 local calls, first, replies = ARGV[1], 2, {}
 
--- These two functions repeat the code of plain_acquire.lua and plain_release.lua. tests/scripts.rs
--- compares them.
+-- These two functions repeat the code of plain_acquire.lua and plain_release.lua.
+-- tests/protocol/scripts.rs compares them.
 local function plain_acquire(lock, lease, owner, wake, channel)
   local ttl = redis.call('pttl', lock)
   if ttl == -2 then

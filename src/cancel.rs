@@ -47,7 +47,7 @@ struct TokenState {
 }
 
 /// A panic leaves the state consistent: loggers and callbacks run without the mutex
-/// (`tests/panics.rs`).
+/// (`tests/isolated/panics.rs`).
 impl RefUnwindSafe for TokenState {}
 
 impl CancelToken {

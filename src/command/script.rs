@@ -1,7 +1,7 @@
 //! The table of the Lua scripts: source text and SHA-1 digest.
 //!
 //! Each script is one file in `lua/`, embedded at compile time. A new script needs its file, one
-//! line in this table, and a test of its documented replies (`tests/scripts.rs`).
+//! line in this table, and a test of its documented replies (`tests/protocol/scripts.rs`).
 //!
 //! Redis identifies a script by the SHA-1 of its source. [`Script::digest`] computes it at the
 //! first use and keeps it. A script that announces a release also has a form for clusters, which

@@ -98,7 +98,7 @@ impl fmt::Debug for Local {
 }
 
 /// A panic leaves the state consistent: loggers and callbacks run without the mutex
-/// (`tests/panics.rs`).
+/// (`tests/isolated/panics.rs`).
 impl RefUnwindSafe for Local {}
 
 impl Local {

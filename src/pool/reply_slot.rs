@@ -5,7 +5,7 @@
 //! before the outcome arrives *abandons* its slot.
 //!
 //! A thread reuses the slot of its last request, which saves one allocation per call
-//! (`tests/allocations.rs` counts them).
+//! (`tests/isolated/allocations.rs` counts them).
 
 use std::cell::Cell;
 use std::sync::Arc;

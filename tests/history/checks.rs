@@ -8,7 +8,7 @@ mod waits;
 
 use super::Nanos;
 use super::record::{End, Record, What, Wish};
-use crate::support::nodes::slot;
+use crate::harness::nodes::slot;
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -327,7 +327,7 @@ impl fmt::Display for Attempt {
 #[cfg(test)]
 mod examples {
     use super::*;
-    use crate::history::millis;
+    use crate::millis;
 
     /// A history of plain attempts with leases of one second, by two workers.
     pub(super) fn history(attempts: Vec<Attempt>) -> History {

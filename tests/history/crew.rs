@@ -6,7 +6,7 @@ use super::record::Record;
 use super::site::Site;
 use super::worker::{CLEAN, DIRTY, IDLE, Orders, STOP, WORKER};
 use super::{Nanos, now};
-use crate::support::ChildProcess;
+use crate::harness::ChildProcess;
 use std::collections::BTreeMap;
 
 /// The test that plays a worker.

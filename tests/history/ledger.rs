@@ -5,7 +5,7 @@
 //! that were accepted. A fenced account refuses, at both steps, who comes with a smaller
 //! token than another before.
 
-use crate::support::Server;
+use crate::harness::Server;
 use redis::Connection;
 
 /// KEYS: 1 the account. ARGV: 1 fencing token, 0 for none. RETURNS: the value, or -1: stale.

@@ -6,7 +6,7 @@ use super::fault::Fault;
 use super::plan::{Layout, Plan};
 use super::site::{Site, whose, wipe};
 use super::{Nanos, millis, now};
-use crate::support::{Direction, Flow, Proxy, Server, Whose};
+use crate::harness::{Direction, Flow, Proxy, Server, Whose};
 use std::ops::Range;
 use std::thread;
 use std::time::Duration;

@@ -3,10 +3,10 @@
 use super::checks::{ALL_SLOTS, Effect, Slots};
 use super::plan::Layout;
 use super::worker::Orders;
-use crate::support::nodes::Node;
-use crate::support::replicated::MASTER;
-use crate::support::wait::{BOUND, holds_within};
-use crate::support::{Cluster, Config, Members, Proxy, Replicated, Server, Whose, eventually};
+use crate::harness::nodes::Node;
+use crate::harness::replicated::MASTER;
+use crate::harness::wait::{BOUND, holds_within};
+use crate::harness::{Cluster, Config, Members, Proxy, Replicated, Server, Whose, eventually};
 use std::cell::RefCell;
 use std::fs;
 

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command};
 
-#[path = "../../../tests/support/watcher.rs"]
+#[path = "../../../tests/harness/watcher.rs"]
 mod watcher;
 
 /// A running child process. Dropping it kills it and waits for its end.

@@ -106,7 +106,7 @@ pub(crate) struct HandoffBounds {
 }
 
 /// A panic leaves the state consistent: loggers and callbacks run without the mutex
-/// (`tests/panics.rs`).
+/// (`tests/isolated/panics.rs`).
 impl RefUnwindSafe for Hold {}
 
 /// The facts of a hold.

@@ -52,7 +52,7 @@ pub(super) enum RedTurn {
 }
 
 /// A panic leaves the state consistent: loggers and callbacks run without a mutex held
-/// (`tests/panics.rs`).
+/// (`tests/isolated/panics.rs`).
 impl RefUnwindSafe for RedLocal {}
 
 impl RedLocal {

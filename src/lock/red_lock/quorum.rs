@@ -46,7 +46,7 @@ struct QuorumState {
 }
 
 /// A panic leaves the state consistent: loggers and callbacks run without a mutex held
-/// (`tests/panics.rs`).
+/// (`tests/isolated/panics.rs`).
 impl RefUnwindSafe for QuorumHold {}
 
 impl QuorumHold {

@@ -3,7 +3,7 @@
 //! the way.
 
 use super::{Attempt, History, Hold, Outcome, Promise, Violation};
-use crate::history::millis;
+use crate::millis;
 
 pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> {
     attempts.iter().filter_map(|attempt| groundless(history, attempt)).collect()
@@ -37,7 +37,7 @@ fn groundless(history: &History, attempt: &Attempt) -> Option<Violation> {
 mod tests {
     use super::super::examples::{asking, broken, disturbance, held, history};
     use super::super::{Attempt, Effect, Outcome, Promise, Whom};
-    use crate::history::millis;
+    use crate::millis;
 
     /// What is broken by it, in calm and in a disturbance.
     fn both(attempt: Attempt) -> [Vec<Promise>; 2] {

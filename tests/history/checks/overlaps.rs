@@ -2,7 +2,7 @@
 //! then the loser is told in time.
 
 use super::{Attempt, Disturbance, Effect, History, Hold, Promise, Violation};
-use crate::history::Nanos;
+use crate::Nanos;
 
 pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> {
     let holds = attempts.iter().filter_map(|attempt| Some((*attempt, attempt.hold()?)));

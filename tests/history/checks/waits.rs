@@ -6,7 +6,7 @@
 
 use super::super::record::End;
 use super::{Attempt, Bounds, History, Outcome, Promise, Violation};
-use crate::history::Nanos;
+use crate::Nanos;
 
 /// `gaps` has those of all attempts at one lock.
 pub(super) fn check(
@@ -149,8 +149,8 @@ fn longest_gap(from: Nanos, to: Nanos, mut spans: Vec<(Nanos, Nanos)>) -> Nanos 
 mod tests {
     use super::super::examples::{asking, broken, disturbance, held, history};
     use super::super::{Attempt, Effect, History, Outcome, Promise, Whom};
-    use crate::history::millis;
-    use crate::history::record::End;
+    use crate::millis;
+    use crate::record::End;
 
     /// The poll interval, the response time-out and the slack of the examples.
     const BOUND: u64 = 200;

@@ -1,0 +1,459 @@
+//! The client: how it connects, with what settings, and how it ends.
+
+use crate::harness::process::{self, Role};
+use crate::harness::server::free_port;
+use crate::harness::wait::{open_descriptors, threads};
+use crate::harness::{ChildProcess, Direction, Proxy, Server, eventually, exists, join};
+use leasehold::{Client, Error, Guard, Lock, OwnedGuard, Result};
+use std::error::Error as _;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_millis(100);
+
+/// All that an error shows, its causes included.
+fn shown(error: &Error) -> String {
+    let mut text = format!("{error} {error:?}");
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text += &format!(" {cause} {cause:?}");
+        source = cause.source();
+    }
+    text
+}
+
+fn error(url: impl AsRef<str>) -> Error {
+    Client::open(url).expect_err("nothing to connect to")
+}
+
+#[test]
+fn a_url_that_cannot_be_used_is_a_configuration_error() {
+    for url in [
+        "",
+        "localhost",
+        "http://127.0.0.1/",
+        "redis://",
+        "redis://:geheim@",
+        "redis://127.0.0.1:port/",
+        "redis://127.0.0.1/database",
+        "rediss+unix:///tmp/geheim",
+    ] {
+        let error = error(url);
+        assert!(error.is_configuration(), "{url}: {error:?}");
+        assert!(!shown(&error).contains("geheim"), "{url}: {error:?}");
+    }
+    let nowhere = Client::builder().build().expect_err("no server was named");
+    assert!(nowhere.is_configuration());
+}
+
+#[cfg(not(feature = "tls"))]
+#[test]
+fn tls_without_its_feature_is_a_configuration_error_that_names_it() {
+    let error = error("rediss://127.0.0.1/");
+    assert!(error.is_configuration(), "{error:?}");
+    assert!(error.to_string().contains("feature \"tls\""), "{error}");
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_is_a_connection_error_at_once() {
+    let port = free_port();
+    let refused = error(format!("redis://user:geheim@127.0.0.1:{port}/"));
+    let no_socket = error("redis+unix:///nowhere/redis.sock?pass=geheim");
+    assert!(refused.is_connection() && no_socket.is_connection(), "{refused:?} {no_socket:?}");
+    assert!(refused.to_string().contains(&format!("127.0.0.1:{port}")), "{refused}");
+    assert!(refused.source().is_some(), "the cause is kept");
+    assert!(!shown(&refused).contains("geheim") && !shown(&no_socket).contains("geheim"));
+}
+
+#[test]
+fn a_wrong_password_or_none_is_refused_in_the_servers_words() {
+    let server = Server::with(|config| config.password("geheim"));
+    let none = error(server.url());
+    assert!(none.is_server() && none.to_string().contains("NOAUTH"), "{none:?}");
+    let wrong = error(server.login_url("", "verkehrt"));
+    assert!(wrong.is_server() && wrong.to_string().contains("WRONGPASS"), "{wrong:?}");
+    assert!(!shown(&wrong).contains("verkehrt"), "{wrong:?}");
+    let unknown = error(server.login_url("nobody", "geheim"));
+    assert!(unknown.is_server() && !shown(&unknown).contains("geheim"), "{unknown:?}");
+}
+
+#[test]
+fn a_database_that_the_server_does_not_have_is_refused() {
+    let server = Server::start();
+    let error = error(format!("{}4711", server.url()));
+    assert!(error.is_server(), "{error:?}");
+    assert!(error.to_string().contains("DB index"), "{error}");
+}
+
+#[test]
+fn user_password_and_database_of_a_url_are_used_over_tcp_and_unix_sockets() -> Result<()> {
+    let server = Server::start();
+    let password = ">p@s:s/w ö%d";
+    server.ask::<()>(&["ACL", "SETUSER", "ann", "on", password, "~*", "&*", "+@all"]);
+    server.ask::<()>(&["ACL", "SETUSER", "default", "-@all", "+client", "+info", "+acl"]);
+    server.ask::<()>(&["ACL", "SETUSER", "default", "+select", "+exists", "+keys"]);
+    let encoded = "p%40s%3As%2Fw%20%C3%B6%25d";
+    let tcp = format!("redis://ann:{encoded}@{}/3", server.addr());
+    let unix = format!("{}?db=3&user=ann&pass={encoded}", server.unix_url());
+    let mut connection = server.connection();
+    redis::cmd("SELECT").arg(3).exec(&mut connection).expect("there are 16");
+    for url in [tcp, unix] {
+        let client = Client::open(&url)?;
+        let guard = client.lock("a").lock()?;
+        let there: bool = redis::cmd("EXISTS").arg("a").query(&mut connection).expect("EXISTS");
+        assert!(there && server.keys().is_empty(), "database 3, and not 0");
+        guard.unlock()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_waiter_over_a_unix_socket_is_woken_by_the_message() -> Result<()> {
+    let server = Server::start();
+    let holder = Client::open(server.unix_url())?;
+    let client = Client::builder().single(server.unix_url()).poll_interval(MINUTE).build()?;
+    let guard = holder.lock("a").with_lease(MINUTE).lock()?;
+    let lock = client.lock("a");
+    let waiter = thread::spawn(move || lock.lock()?.unlock());
+    eventually("it waits", || server.numsub("redisson_lock__channel:{a}") == 1);
+    guard.unlock()?;
+    join(waiter)
+}
+
+#[test]
+fn nothing_that_can_be_printed_shows_the_password() -> Result<()> {
+    let server = Server::with(|config| config.password("geheim"));
+    let url = server.login_url("default", "geheim");
+    let builder = Client::builder().single(&url).response_timeout(5 * SOON);
+    let mut texts = vec![format!("{builder:?}")];
+    let client = builder.build()?;
+    let guard = client.lock("a").lock()?;
+    let owned = client.lock("b").lock_owned()?;
+    texts.push(format!("{client:?} {:?} {guard:?} {owned:?}", client.lock("a")));
+    server.kill();
+    texts.push(shown(&guard.unlock().expect_err("the server is gone")));
+    texts.push(shown(&client.lock("c").lock().map(drop).expect_err("the server is gone")));
+    let pieces: Vec<_> = texts.iter().filter(|text| text.contains("geheim")).collect();
+    assert!(pieces.is_empty(), "{pieces:?}");
+    Ok(())
+}
+
+#[test]
+fn settings_out_of_bounds_are_configuration_errors_and_the_bounds_themselves_work() {
+    let server = Server::start();
+    let settings = || Client::builder().single(server.url());
+    let millis = Duration::from_millis;
+    for builder in [
+        settings().pool_size(0),
+        settings().watchdog_timeout(Duration::ZERO),
+        settings().watchdog_timeout(millis(99)),
+        settings().watchdog_timeout(Duration::MAX),
+        settings().poll_interval(millis(9)),
+        settings().poll_interval(Duration::MAX),
+        settings().connect_timeout(Duration::ZERO),
+        settings().connect_timeout(Duration::MAX),
+        settings().response_timeout(Duration::ZERO),
+        settings().response_timeout(Duration::MAX),
+    ] {
+        let text = format!("{builder:?}");
+        let error = builder.build().expect_err(&text);
+        assert!(error.is_configuration(), "{text}: {error:?}");
+    }
+    let least = settings().watchdog_timeout(millis(100)).poll_interval(millis(10)).pool_size(1);
+    assert!(least.build().is_ok());
+    let odd = settings().pool_timeout(Duration::MAX).local_handoff(u32::MAX, Duration::MAX);
+    let client = odd.build().expect("what is long is just long");
+    assert!(client.lock("a").lock().is_ok_and(|guard| guard.unlock().is_ok()));
+}
+
+#[test]
+fn a_pool_of_any_size_serves_many_threads_over_no_more_connections_than_that() -> Result<()> {
+    for size in [1, 3] {
+        let server = Server::start();
+        let client = Client::builder().single(server.url()).pool_size(size).build()?;
+        let work = |number: usize| {
+            let client = client.clone();
+            thread::spawn(move || {
+                for turn in 0..20 {
+                    let lock = client.lock(format!("lock {}", number % 8));
+                    let guard = lock.lock()?;
+                    assert!(lock.is_locked()?);
+                    if turn % 2 == 0 { drop(guard) } else { guard.unlock()? }
+                }
+                Result::Ok(())
+            })
+        };
+        let threads: Vec<_> = (0..24).map(work).collect();
+        threads.into_iter().try_for_each(join)?;
+        let beyond = 2; // the watchdog's and the listener's
+        assert!(server.clients().len() <= size + beyond, "{:#?}", server.clients());
+        eventually("nothing is left", || server.keys().is_empty());
+    }
+    Ok(())
+}
+
+#[test]
+fn who_finds_all_connections_busy_is_told_so_after_the_pool_time_out() -> Result<()> {
+    let server = Server::start();
+    let builder = Client::builder().single(server.url()).pool_size(1);
+    let client = builder.pool_timeout(SOON).response_timeout(MINUTE).build()?;
+    client.lock("warm").lock()?.unlock()?;
+    client.lock("warm").lock()?.unlock()?; // nothing is owed any more
+    let (ends, ended) = mpsc::channel();
+    server.stop();
+    for name in ["a", "b"] {
+        let (lock, ends) = (client.lock(name), ends.clone());
+        thread::spawn(move || ends.send(lock.lock().map(drop)).expect("the test listens"));
+    }
+    // One of them has the connection, and waits for its answer.
+    let first = ended.recv_timeout(MINUTE).expect("one ends").expect_err("all are busy");
+    assert!(first.is_pool_timeout() && first.is_retryable(), "{first:?}");
+    let addr = server.addr().to_string();
+    assert!(first.lock_name().is_some() && first.server() == Some(&addr), "{first:?}");
+    server.resume();
+    ended.recv_timeout(MINUTE).expect("the other ends")
+}
+
+/// A client to a server that hears of everything a while later.
+fn sluggish(server: &Server) -> Result<(Client, Proxy)> {
+    let proxy = Proxy::start(server.addr());
+    let client = Client::open(proxy.url())?;
+    client.lock("warm").lock()?.unlock()?; // the scripts are known from here on
+    proxy.delay(Direction::Requests, 2 * SOON);
+    Ok((client, proxy))
+}
+
+#[test]
+fn dropping_the_last_handle_of_a_client_waits_for_what_is_owed() -> Result<()> {
+    let server = Server::start();
+    let (client, _proxy) = sluggish(&server)?;
+    let clone = client.clone();
+    drop(client.lock("a").lock()?);
+    drop(client);
+    drop(clone);
+    assert!(!exists(&server, "a"));
+    Ok(())
+}
+
+#[test]
+fn closing_a_client_waits_for_what_is_owed() -> Result<()> {
+    let server = Server::start();
+    let (client, _proxy) = sluggish(&server)?;
+    drop(client.lock("a").lock()?);
+    client.close();
+    assert!(!exists(&server, "a"));
+    Ok(())
+}
+
+#[test]
+fn closing_ends_all_waits() -> Result<()> {
+    let server = Server::start();
+    let client = Client::builder().single(server.url()).poll_interval(MINUTE).build()?;
+    let guard = client.lock("local").lock()?;
+    server.ask::<()>(&["HSET", "java", "java:1", "1"]);
+    let waits: [fn(Lock) -> Result<()>; 3] = [
+        |lock| lock.lock().map(drop),
+        |lock| lock.try_lock_for(MINUTE).map(drop),
+        |lock| lock.lock_owned().map(drop),
+    ];
+    let start = |name: &'static str| {
+        waits.map(|wait| {
+            let lock = client.lock(name);
+            thread::spawn(move || wait(lock))
+        })
+    };
+    let waiters = [start("local"), start("java")];
+    eventually("one waits", || server.numsub("redisson_lock__channel:{java}") == 1);
+    client.clone().close();
+    for waiter in waiters.into_iter().flatten() {
+        let ended = join(waiter);
+        assert!(ended.as_ref().is_err_and(Error::is_closed), "{ended:?}");
+    }
+    assert!(guard.is_held());
+    guard.unlock()?;
+    assert_eq!(server.keys(), ["java"]);
+    Ok(())
+}
+
+#[test]
+fn a_closed_client_refuses_every_verb_and_query_without_a_command() -> Result<()> {
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    let held = client.lock("held").lock()?;
+    client.close();
+    client.close();
+    client.clone().close();
+    server.reset_stats();
+    for lock in [client.lock("a"), client.lock("held"), client.lock("b").with_lease(MINUTE)] {
+        let later = Instant::now() + MINUTE;
+        let ended: [Result<()>; 10] = [
+            lock.lock().map(drop),
+            lock.try_lock().map(drop::<Option<Guard>>),
+            lock.try_lock_for(MINUTE).map(drop),
+            lock.try_lock_until(later).map(drop),
+            lock.lock_owned().map(drop),
+            lock.try_lock_owned().map(drop::<Option<OwnedGuard>>),
+            lock.try_lock_for_owned(MINUTE).map(drop),
+            lock.try_lock_until_owned(later).map(drop),
+            lock.is_locked().map(drop),
+            lock.remaining().map(drop),
+        ];
+        assert!(ended.iter().all(|one| one.as_ref().is_err_and(Error::is_closed)), "{ended:?}");
+    }
+    assert!(held.is_held() && client.lock("held").hold_count() == 1);
+    assert_eq!(server.calls("evalsha") + server.calls("exists") + server.calls("pttl"), 0);
+    held.unlock()
+}
+
+#[test]
+fn a_closed_client_does_not_free_the_locks_of_others_by_force() -> Result<()> {
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    server.ask::<()>(&["HSET", "a", "java:1", "1"]);
+    client.close();
+    let forced = client.lock("a").force_unlock();
+    assert!(forced.as_ref().is_err_and(Error::is_closed), "{forced:?}");
+    assert!(exists(&server, "a"));
+    Ok(())
+}
+
+#[test]
+fn guards_of_a_closed_client_are_valid_to_their_deadline_and_released_as_ever() -> Result<()> {
+    let server = Server::start();
+    let client = Client::builder().single(server.url()).watchdog_timeout(15 * SOON).build()?;
+    let watched = client.lock("watched").lock()?;
+    let fixed = ["unlock", "drop", "detach"].map(|name| client.lock(name).with_lease(MINUTE));
+    let [to_unlock, to_drop, to_detach] = [fixed[0].lock()?, fixed[1].lock()?, fixed[2].lock()?];
+    client.close();
+    assert!(to_unlock.is_held() && to_drop.is_held() && exists(&server, "drop"));
+    to_unlock.unlock()?;
+    assert!(!exists(&server, "unlock"));
+    drop(to_drop);
+    eventually("the drop is sent", || !exists(&server, "drop"));
+    to_detach.detach();
+    fixed[2].unlock()?;
+    assert!(!exists(&server, "detach"));
+    assert!(watched.wait_lost(MINUTE), "nobody renews it any more");
+    Ok(())
+}
+
+#[test]
+fn closing_from_many_threads_at_once_is_closing() -> Result<()> {
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    thread::scope(|scope| {
+        (0..8).for_each(|_| drop(scope.spawn(|| client.close())));
+    });
+    assert!(client.lock("a").lock().is_err_and(|e| e.is_closed()));
+    Ok(())
+}
+
+#[test]
+fn the_connections_of_a_client_end_with_its_last_handle() -> Result<()> {
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    server.ask::<()>(&["HSET", "a", "java:1", "1"]);
+    assert!(client.lock("a").try_lock_for(SOON)?.is_none()); // starts the listener
+    let guard = client.lock("b").lock()?;
+    drop(client);
+    assert!(!server.clients().is_empty(), "the guard is a handle, too");
+    drop(guard);
+    eventually("all connections are closed", || server.clients().is_empty());
+    assert!(!exists(&server, "b"), "and what was owed was sent before");
+    Ok(())
+}
+
+#[test]
+fn a_closed_and_dropped_client_leaves_no_thread_and_no_descriptor() {
+    let server = Server::start();
+    server.ask::<()>(&["HSET", "java", "java:1", "1"]);
+    let mut child = ChildProcess::start("client::child_entry", "tenant", &[&server.url()]);
+    assert!(child.wait().success(), "see what it wrote");
+}
+
+#[test]
+fn child_entry() {
+    match process::role() {
+        None => {}
+        Some(role) if role.name() == "tenant" => come_and_go(&role).expect("it works"),
+        Some(role) => panic!("nobody plays {role:?}"),
+    }
+}
+
+fn come_and_go(role: &Role) -> Result<()> {
+    let ours = || threads().into_keys().filter(|name| name.starts_with("leasehold")).count();
+    let before = open_descriptors();
+    for closed in [true, false] {
+        let client = Client::open(role.arg(0))?;
+        assert!(client.lock("java").try_lock_for(SOON)?.is_none());
+        drop(client.lock("a").lock()?);
+        eventually("a watchdog, a listener and a reaper run", || ours() == 3);
+        if closed {
+            client.close();
+            eventually("all threads have ended", || ours() == 0);
+        }
+        drop(client);
+        eventually("all threads have ended", || ours() == 0);
+        eventually("all descriptors are closed", || open_descriptors() == before);
+    }
+    Ok(())
+}
+
+/// Compiles if the public types have the traits that a program expects of them.
+#[test]
+fn the_public_types_have_the_traits_that_are_expected() {
+    use leasehold::kind::Kind;
+    use leasehold::*;
+    use std::fmt::{Debug, Display};
+    use std::panic::{RefUnwindSafe, UnwindSafe};
+
+    fn unwinds<T: Debug + UnwindSafe + RefUnwindSafe>() {}
+    fn handle<T: Debug + Clone + Send + Sync + UnwindSafe + RefUnwindSafe + 'static>() {}
+    fn value<T: Debug + Clone + PartialEq + Send + Sync + UnwindSafe + 'static>() {}
+    fn setting<T: Debug + Copy + Default + Eq + Send + Sync + 'static>() {}
+    fn shown<T: Display + Debug + Copy + Eq + std::hash::Hash + Send + Sync + 'static>() {}
+
+    handle::<Client>();
+    handle::<Builder>();
+    handle::<CancelToken>();
+    handle::<Lock>();
+    handle::<FairLock>();
+    handle::<RwLock>();
+    handle::<AnyLock>();
+    handle::<MultiLock>();
+    handle::<RedLock>();
+    unwinds::<Guard>();
+    unwinds::<OwnedGuard>();
+    unwinds::<MultiGuard>();
+    unwinds::<OwnedMultiGuard>();
+    value::<Error>();
+    value::<Acquired>();
+    value::<Waited>();
+    value::<Released>();
+    value::<Renewed>();
+    value::<RenewalFailed>();
+    value::<Lost>();
+    value::<Reconnected>();
+    value::<Audit>();
+    setting::<AuditPolicy>();
+    setting::<Sharding>();
+    setting::<BackOff>();
+    shown::<ErrorKind>();
+    shown::<LostReason>();
+    shown::<Kind>();
+    let into_io: std::io::Error = Error::new(ErrorKind::Timeout, "no answer").into();
+    assert_eq!(into_io.kind(), std::io::ErrorKind::TimedOut);
+}
+
+#[test]
+fn a_builder_can_be_used_again() -> Result<()> {
+    let server = Server::start();
+    let builder = Client::builder().single(server.url()).name_prefix("app:");
+    let [first, second] = [builder.clone().build()?, builder.build()?];
+    assert_ne!(first.id(), second.id());
+    let guard = first.lock("a").lock()?;
+    assert!(second.lock("a").try_lock()?.is_none(), "the prefix is the same");
+    guard.unlock()
+}

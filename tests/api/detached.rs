@@ -1,0 +1,315 @@
+//! Guards that are detached or forgotten: who may end their holds, and until when
+//! they are renewed.
+
+use crate::harness::{Server, eventually, exists, join};
+use leasehold::{Client, Events, Guard, OwnedGuard, Renewed, Result};
+use std::cell::RefCell;
+use std::mem;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+use std::time::Duration;
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// A watchdog time-out of which some pass in a test, and of which no stall of a slow
+/// machine takes two thirds.
+const BRISK: Duration = Duration::from_millis(1500);
+
+/// Tells of renewals.
+struct Renewals(Sender<usize>);
+
+impl Events for Renewals {
+    fn renewed(&self, event: &Renewed) {
+        // Nobody hears it when the test is over.
+        let _ = self.0.send(event.holds.len());
+    }
+}
+
+fn brisk(server: &Server) -> (Client, Receiver<usize>) {
+    let (sender, renewals) = mpsc::channel();
+    let builder = Client::builder().single(server.url()).watchdog_timeout(BRISK);
+    (builder.events(Renewals(sender)).build().expect("the server answers"), renewals)
+}
+
+/// Waits for so many batches of renewals.
+fn renewed(renewals: &Receiver<usize>, times: usize) {
+    for _ in 0..times {
+        renewals.recv_timeout(MINUTE).expect("the watchdog renews");
+    }
+}
+
+/// Runs it on a thread of its own, and returns when that has ended.
+fn elsewhere<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
+    join(thread::spawn(act))
+}
+
+#[test]
+fn a_thread_ends_the_hold_that_it_detached_once() -> Result<()> {
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    let lock = client.lock("a");
+    assert!(lock.unlock().is_err_and(|e| e.is_not_held()));
+    lock.lock()?.detach();
+    assert!(exists(&server, "a") && lock.is_held() && lock.hold_count() == 1);
+    client.lock("a").unlock()?;
+    assert!(!exists(&server, "a") && !lock.is_held());
+    assert!(lock.unlock().is_err_and(|e| e.is_not_held()));
+    Ok(())
+}
+
+#[test]
+fn a_hold_without_a_detach_is_not_ended_by_its_lock() -> Result<()> {
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    let lock = client.lock("a");
+    let guard = lock.lock()?;
+    assert!(lock.unlock().is_err_and(|e| e.is_not_held()));
+    assert!(guard.is_held() && exists(&server, "a"));
+    guard.unlock()?;
+    let owned = lock.lock_owned()?;
+    assert!(lock.unlock().is_err_and(|e| e.is_not_held()));
+    owned.unlock()
+}
+
+#[test]
+fn detached_holds_are_counted_beside_the_guards() -> Result<()> {
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    let lock = client.lock("a");
+    let (first, second, third) = (lock.lock()?, lock.lock()?, lock.lock()?);
+    first.detach();
+    second.detach();
+    assert_eq!(lock.hold_count(), 3);
+    lock.unlock()?;
+    assert_eq!(lock.hold_count(), 2);
+    third.unlock()?;
+    assert!(exists(&server, "a") && lock.hold_count() == 1, "a detach is left");
+    let fourth = lock.lock()?;
+    lock.unlock()?;
+    assert!(lock.unlock().is_err_and(|e| e.is_not_held()), "what is left is a guard");
+    assert!(exists(&server, "a") && fourth.is_held());
+    fourth.unlock()?;
+    assert!(!exists(&server, "a"));
+    Ok(())
+}
+
+#[test]
+fn the_detach_of_a_live_thread_is_its_own_affair() -> Result<()> {
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    let lock = client.lock("a");
+    lock.lock()?.detach();
+    let other = lock.clone();
+    let refused = elsewhere(move || (other.unlock(), other.try_lock().map(|got| got.is_some())));
+    assert!(refused.0.is_err_and(|e| e.is_not_held()));
+    assert!(!refused.1?);
+    assert!(exists(&server, "a"));
+    lock.unlock()
+}
+
+#[test]
+fn a_detached_owned_hold_is_ended_from_any_thread() -> Result<()> {
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    let lock = client.lock("a");
+    lock.lock_owned()?.detach();
+    let other = lock.clone();
+    elsewhere(move || other.unlock())?;
+    assert!(!exists(&server, "a"));
+    assert!(lock.unlock().is_err_and(|e| e.is_not_held()));
+    lock.lock_owned()?.detach();
+    lock.unlock()?;
+    assert!(!exists(&server, "a"));
+    Ok(())
+}
+
+#[test]
+fn what_a_thread_left_behind_is_ended_by_any_other_in_one_go() -> Result<()> {
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    for forgotten in [false, true] {
+        let lock = client.lock("a");
+        elsewhere(move || {
+            lock.lock()?.detach();
+            lock.lock()?.detach();
+            if forgotten {
+                mem::forget(lock.lock()?);
+            }
+            Result::Ok(())
+        })?;
+        assert!(exists(&server, "a"));
+        client.lock("a").unlock()?;
+        assert!(!exists(&server, "a"));
+        assert!(client.lock("a").unlock().is_err_and(|e| e.is_not_held()));
+    }
+    Ok(())
+}
+
+#[test]
+fn another_client_cannot_end_a_detached_hold() -> Result<()> {
+    let server = Server::start();
+    let (client, other) = (Client::open(server.url())?, Client::open(server.url())?);
+    client.lock("a").lock_owned()?.detach();
+    assert!(other.lock("a").unlock().is_err_and(|e| e.is_not_held()));
+    assert!(client.lock("b").unlock().is_err_and(|e| e.is_not_held()));
+    client.lock("a").unlock()
+}
+
+#[test]
+fn ending_a_detached_hold_that_was_lost_says_so() -> Result<()> {
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    let lock = client.lock("a");
+    lock.lock()?.detach();
+    assert!(lock.force_unlock()?);
+    assert!(lock.lock().is_err_and(|e| e.is_lost()), "this thread still has it on its books");
+    assert!(lock.unlock().is_err_and(|e| e.is_lost()));
+    lock.lock()?.unlock()
+}
+
+#[test]
+fn a_detached_owned_hold_that_is_over_is_forgotten() -> Result<()> {
+    let server = Server::start();
+    let lock = Client::open(server.url())?.lock("a").with_lease(Duration::from_millis(20));
+    for _ in 0..20 {
+        lock.try_lock_for_owned(MINUTE)?.expect("the one before is over").detach();
+    }
+    lock.try_lock_for_owned(MINUTE)?.expect("the one before is over").unlock()?;
+    assert!(lock.unlock().is_err_and(|error| error.is_not_held()), "they were forgotten");
+    Ok(())
+}
+
+#[test]
+fn the_hold_of_a_thread_that_has_ended_is_renewed_no_more_and_others_get_in() -> Result<()> {
+    let server = Server::start();
+    let (client, _renewals) = brisk(&server);
+    for forgotten in [false, true] {
+        let lock = client.lock("a");
+        elsewhere(move || {
+            let guard = lock.lock()?;
+            match forgotten {
+                true => mem::forget(guard),
+                false => guard.detach(),
+            }
+            Result::Ok(())
+        })?;
+        eventually("its lease runs out", || !exists(&server, "a"));
+        client.lock("a").try_lock()?.expect("it keeps nobody out").unlock()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_waiter_gets_in_when_the_lease_of_an_ended_thread_runs_out() -> Result<()> {
+    let server = Server::start();
+    let (client, _renewals) = brisk(&server);
+    let lock = client.lock("a");
+    elsewhere(move || lock.lock().map(|guard| guard.detach()))?;
+    client.lock("a").try_lock_for(MINUTE)?.expect("its lease runs out").unlock()
+}
+
+#[test]
+fn detached_and_forgotten_guards_are_renewed_while_their_thread_lives() -> Result<()> {
+    let server = Server::start();
+    let (client, renewals) = brisk(&server);
+    let (detached, forgotten) = (client.lock("detached"), client.lock("forgotten"));
+    detached.lock()?.detach();
+    mem::forget(forgotten.lock()?);
+    renewed(&renewals, 6);
+    assert!(detached.is_held() && forgotten.is_held());
+    assert!(exists(&server, "detached") && exists(&server, "forgotten"));
+    assert!(forgotten.unlock().is_err_and(|e| e.is_not_held()), "it looks like a live guard");
+    detached.unlock()?;
+    assert!(!exists(&server, "detached"));
+    Ok(())
+}
+
+#[test]
+fn a_detached_owned_hold_is_renewed_after_the_end_of_the_thread_that_took_it() -> Result<()> {
+    let server = Server::start();
+    let (client, renewals) = brisk(&server);
+    let lock = client.lock("a");
+    elsewhere(move || lock.lock_owned().map(|guard| guard.detach()))?;
+    renewed(&renewals, 4);
+    assert!(exists(&server, "a"));
+    client.lock("a").unlock()
+}
+
+#[test]
+fn a_guard_is_released_while_its_thread_unwinds() -> Result<()> {
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    let (lock, owned) = (client.lock("a"), client.lock("b"));
+    let unwinds = thread::spawn(move || {
+        let _guards = (lock.lock().expect("free"), lock.lock().expect("ours"));
+        let _owned = owned.lock_owned().expect("free");
+        panic!("what makes a thread unwind");
+    });
+    assert!(unwinds.join().is_err());
+    client.lock("a").try_lock_for(MINUTE)?.expect("it was released").unlock()?;
+    eventually("nothing is left", || server.keys().is_empty());
+    Ok(())
+}
+
+#[test]
+fn a_guard_in_a_thread_local_is_released_at_the_end_of_its_thread() -> Result<()> {
+    thread_local!(static KEPT: RefCell<Vec<(Guard, OwnedGuard)>> = const { RefCell::new(vec![]) });
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    let (lock, owned) = (client.lock("a"), client.lock("b"));
+    let keeps = move |early: bool| {
+        // Destructors run in the order in which the locals were first used, or in any
+        // other: the library's own may be gone or not.
+        early.then(|| KEPT.with_borrow(Vec::len));
+        let guards = (lock.lock()?, owned.lock_owned()?);
+        KEPT.with_borrow_mut(|kept| kept.push(guards));
+        Result::Ok(())
+    };
+    for early in [true, false] {
+        let keeps = keeps.clone();
+        elsewhere(move || keeps(early))?;
+        client.lock("a").try_lock_for(MINUTE)?.expect("it was released").unlock()?;
+        eventually("nothing is left", || server.keys().is_empty());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_thread_may_lock_while_its_locals_are_destroyed() -> Result<()> {
+    /// Locks in its destructor.
+    struct Late(Option<(Client, Sender<Result<()>>)>);
+    impl Drop for Late {
+        fn drop(&mut self) {
+            let (client, sender) = self.0.take().expect("once");
+            let locked = client.lock("a").lock().and_then(|guard| guard.unlock());
+            sender.send(locked).expect("the test listens");
+        }
+    }
+    thread_local!(static LATE: RefCell<Vec<Late>> = const { RefCell::new(vec![]) });
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    for early in [true, false] {
+        let (sender, locked) = mpsc::channel();
+        let client = client.clone();
+        elsewhere(move || {
+            early.then(|| LATE.with_borrow(Vec::len));
+            drop(client.lock("b").lock()?);
+            LATE.with_borrow_mut(|late| late.push(Late(Some((client, sender)))));
+            Result::Ok(())
+        })?;
+        locked.recv().expect("the destructor runs")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn of_two_detached_holds_the_one_that_is_held_is_ended_first() -> Result<()> {
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    let lock = client.lock("a");
+    lock.lock_owned()?.detach();
+    assert!(lock.force_unlock()?);
+    lock.lock_owned()?.detach();
+    lock.unlock()?;
+    assert!(!exists(&server, "a"));
+    Ok(())
+}

@@ -1,0 +1,196 @@
+//! What errors say: the lock, the server, the reason and the code, each once.
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use leasehold::{Client, Error, ErrorKind, LostReason, MultiLock, RedLock, Result};
+
+use crate::harness::{Server, eventually, ports};
+
+const SOON: Duration = Duration::from_millis(50);
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A name that stands nowhere else in an error.
+const NAME: &str = "orders:42";
+
+/// The text of an error and of all causes beneath it.
+fn full_text(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}\n{error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// Checks that the error has these facts, and that the full text has each once.
+fn check(error: &Error, kind: ErrorKind, lock: Option<&str>, server: Option<&str>) {
+    assert_eq!(error.kind(), kind, "{error:?}");
+    assert_eq!(error.lock_name(), lock, "{error:?}");
+    assert_eq!(error.server(), server, "{error:?}");
+    let reason = error.lost_reason().map(|reason| reason.to_string());
+    assert_eq!(error.is_lost(), reason.is_some(), "{error:?}");
+    let text = full_text(error);
+    let facts = [lock, server, error.code(), reason.as_deref()];
+    for fact in facts.into_iter().flatten() {
+        assert_eq!(text.matches(fact).count(), 1, "{fact:?} in {text:?}");
+    }
+}
+
+#[test]
+fn a_silent_server_is_a_time_out_that_names_it() -> Result<()> {
+    let server = Server::start();
+    let builder = || Client::builder().single(server.url()).response_timeout(SOON);
+    let client = builder().build()?;
+    let lock = client.lock(NAME);
+    let guard = lock.lock()?;
+    let addr = server.addr().to_string();
+    let in_wait = |error: &Error| check(error, ErrorKind::Timeout, Some(NAME), Some(&addr));
+    server.stop();
+    in_wait(&guard.extend(MINUTE).expect_err("no answer"));
+    in_wait(&lock.is_locked().expect_err("no answer"));
+    in_wait(&lock.force_unlock().expect_err("no answer"));
+    let other = client.lock("other").try_lock().expect_err("no answer");
+    check(&other, ErrorKind::Timeout, Some("other"), Some(&addr));
+    let several = MultiLock::new([client.lock("c"), client.lock("d")]).lock();
+    let several = several.expect_err("no answer");
+    check(&several, ErrorKind::Timeout, Some("c, d"), Some(&addr));
+    in_wait(&guard.unlock().expect_err("no answer"));
+    let handshake = builder().build().expect_err("no answer to the handshake");
+    check(&handshake, ErrorKind::Timeout, None, Some(&addr));
+    assert!(handshake.is_retryable(), "{handshake:?}");
+    server.resume();
+    Ok(())
+}
+
+#[test]
+fn a_server_that_is_gone_is_a_connection_error_that_names_it() -> Result<()> {
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    let (lock, addr) = (client.lock(NAME), server.addr().to_string());
+    drop(server);
+    let error = lock.lock().expect_err("nobody is there");
+    check(&error, ErrorKind::Connection, Some(NAME), Some(&addr));
+    assert!(error.is_retryable() && error.source().is_some(), "{error:?}");
+    let port = ports::free_port();
+    let error = Client::open(format!("redis://127.0.0.1:{port}/")).expect_err("nobody is there");
+    check(&error, ErrorKind::Connection, None, Some(&format!("127.0.0.1:{port}")));
+    Ok(())
+}
+
+#[test]
+fn a_refusal_names_its_code_the_lock_and_the_server() -> Result<()> {
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    let addr = server.addr().to_string();
+    server.ask::<()>(&["SET", NAME, "no lock"]);
+    let error = client.lock(NAME).lock().expect_err("the key is no lock");
+    check(&error, ErrorKind::Server, Some(NAME), Some(&addr));
+    assert_eq!(error.code(), Some("WRONGTYPE"));
+    assert!(!error.is_retryable(), "{error}");
+    let several = MultiLock::new([client.lock("a"), client.lock(NAME)]);
+    let error = several.lock().expect_err("one of them is no lock");
+    check(&error, ErrorKind::Server, Some(NAME), Some(&addr));
+    server.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    let error = client.lock("another").lock().expect_err("the server is full");
+    check(&error, ErrorKind::Server, Some("another"), Some(&addr));
+    assert_eq!(error.code(), Some("OOM"));
+    assert!(error.is_retryable(), "{error}");
+    let refused = Client::open(server.login_url("nobody", "nothing")).expect_err("no such user");
+    check(&refused, ErrorKind::Server, None, Some(&addr));
+    assert_eq!(refused.code(), Some("WRONGPASS"));
+    Ok(())
+}
+
+#[test]
+fn a_loss_says_how_it_was_noticed() -> Result<()> {
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    let lost = |error: &Error, reason| {
+        check(error, ErrorKind::Lost, Some(NAME), None);
+        assert_eq!(error.lost_reason(), Some(reason), "{error:?}");
+        assert!(!error.is_retryable(), "{error}");
+    };
+    let guard = client.lock(NAME).with_lease(SOON).lock()?;
+    assert!(guard.wait_lost(MINUTE));
+    lost(&guard.check().expect_err("lost"), LostReason::Expired);
+    lost(&guard.extend(MINUTE).expect_err("lost"), LostReason::Expired);
+    lost(&client.lock(NAME).lock().expect_err("this thread has lost it"), LostReason::Expired);
+    lost(&guard.unlock().expect_err("lost"), LostReason::Expired);
+    let guard = client.lock(NAME).lock()?;
+    assert!(client.lock(NAME).force_unlock()?);
+    lost(&guard.check().expect_err("lost"), LostReason::Gone);
+    lost(&guard.unlock().expect_err("lost"), LostReason::Gone);
+    let guard = client.lock(NAME).lock()?;
+    server.ask::<()>(&["DEL", NAME]);
+    lost(&guard.unlock().expect_err("lost"), LostReason::Gone);
+    let guard = client.lock(NAME).lock()?;
+    server.ask::<()>(&["DEL", NAME]);
+    lost(&guard.extend(MINUTE).expect_err("lost"), LostReason::Gone);
+    Ok(())
+}
+
+#[test]
+fn a_majority_that_is_lost_says_how() -> Result<()> {
+    let servers = [(); 3].map(|()| Server::start());
+    let clients: Result<Vec<_>> = servers.iter().map(|it| Client::open(it.url())).collect();
+    let clients = clients?;
+    let lock = RedLock::new(clients.clone(), NAME);
+    let guard = lock.with_lease(SOON).lock()?;
+    assert!(guard.wait_lost(MINUTE));
+    let error = guard.check().expect_err("lost");
+    check(&error, ErrorKind::Lost, Some(NAME), None);
+    assert_eq!(error.lost_reason(), Some(LostReason::Expired));
+    drop(guard);
+    let lock = RedLock::new(clients, NAME);
+    eventually("it is free again", || !lock.is_locked().expect("the servers are there"));
+    let guard = lock.lock()?;
+    assert!(lock.force_unlock()?);
+    let error = guard.unlock().expect_err("lost");
+    check(&error, ErrorKind::Lost, Some(NAME), None);
+    assert_eq!(error.lost_reason(), Some(LostReason::Gone));
+    Ok(())
+}
+
+#[test]
+fn what_needs_no_server_names_the_lock_alone() -> Result<()> {
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    let lock = client.lock(NAME);
+    let named = |error: &Error, kind| check(error, kind, Some(NAME), None);
+    named(&lock.unlock().expect_err("nothing is detached"), ErrorKind::NotHeld);
+    let short = lock.clone().with_lease(Duration::ZERO);
+    named(&short.lock().expect_err("too short"), ErrorKind::Configuration);
+    let guard = lock.lock()?;
+    named(&lock.lock_owned().expect_err("it would wait for itself"), ErrorKind::Deadlock);
+    named(&guard.extend(Duration::ZERO).expect_err("too short"), ErrorKind::Configuration);
+    guard.unlock()?;
+    let token = leasehold::CancelToken::new();
+    token.cancel();
+    let cancelled = lock.clone().with_cancel(&token).lock().expect_err("cancelled");
+    named(&cancelled, ErrorKind::Cancelled);
+    let red = RedLock::new([client.clone()], NAME);
+    named(&red.unlock().expect_err("nothing is detached"), ErrorKind::NotHeld);
+    client.close();
+    named(&lock.lock().expect_err("closed"), ErrorKind::Closed);
+    named(&lock.is_locked().expect_err("closed"), ErrorKind::Closed);
+    named(&red.lock().expect_err("closed"), ErrorKind::Closed);
+    let odd = client.lock("a}b").is_locked().expect_err("no hash tag");
+    check(&odd, ErrorKind::InvalidName, Some("a}b"), None);
+    Ok(())
+}
+
+#[test]
+fn the_errors_of_a_majority_that_cannot_be_asked_are_told_apart() -> Result<()> {
+    let servers = [(); 3].map(|()| Server::start());
+    let open = |it: &Server| Client::builder().single(it.url()).response_timeout(SOON).build();
+    let clients: Result<Vec<_>> = servers.iter().map(open).collect();
+    let lock = RedLock::new(clients?, NAME);
+    servers.iter().for_each(Server::stop);
+    let error = lock.lock().expect_err("no answer");
+    assert!(error.is_timeout() && error.is_retryable(), "{error:?}");
+    assert_eq!(error.lock_name(), Some(NAME));
+    servers.iter().for_each(Server::resume);
+    Ok(())
+}

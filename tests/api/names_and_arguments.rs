@@ -1,0 +1,323 @@
+//! Bad input, odd input, and keys that hold something else.
+
+use crate::harness::{Peer, Server, eventually, join, pttl};
+use leasehold::{
+    Client, Error, Events, Guard, Lock, Lost, OwnedGuard, RenewalFailed, Renewed, Result,
+};
+use std::sync::mpsc::{self, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const MILLI: Duration = Duration::from_millis(1);
+const BRISK: Duration = Duration::from_millis(1500);
+
+/// What every verb says, and every query that may fail.
+fn all(lock: &Lock) -> [Result<()>; 8] {
+    let later = Instant::now() + MINUTE;
+    [
+        lock.lock().map(drop),
+        lock.try_lock().map(drop::<Option<Guard>>),
+        lock.try_lock_for(MINUTE).map(drop),
+        lock.try_lock_until(later).map(drop),
+        lock.lock_owned().map(drop),
+        lock.try_lock_owned().map(drop::<Option<OwnedGuard>>),
+        lock.try_lock_for_owned(MINUTE).map(drop),
+        lock.try_lock_until_owned(later).map(drop),
+    ]
+}
+
+fn all_fail(ended: &[Result<()>], is_right: fn(&Error) -> bool) {
+    assert!(ended.iter().all(|one| one.as_ref().is_err_and(is_right)), "{ended:?}");
+}
+
+#[test]
+fn a_name_that_cannot_be_used_is_an_error_of_every_verb_and_query() -> Result<()> {
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    server.reset_stats();
+    for name in ["", "{", "}", "a}b", "a{b", "{}", "a{}b", "a{}{b}", "}a{"] {
+        let lock = client.lock(name);
+        assert_eq!(lock.name(), name);
+        assert!(!lock.is_held() && lock.hold_count() == 0);
+        all_fail(&all(&lock), Error::is_invalid_name);
+        all_fail(
+            &[
+                lock.unlock(),
+                lock.is_locked().map(drop),
+                lock.remaining().map(drop),
+                lock.force_unlock().map(drop),
+            ],
+            Error::is_invalid_name,
+        );
+    }
+    assert_eq!(server.calls("evalsha"), 0);
+    Ok(())
+}
+
+#[test]
+fn a_prefix_is_part_of_what_has_to_fit() -> Result<()> {
+    let server = Server::start();
+    let prefixed = |prefix| Client::builder().single(server.url()).name_prefix(prefix).build();
+    let (good, bad) = (prefixed("{tag}:")?, prefixed("{")?);
+    good.lock("a").lock()?.unlock()?;
+    all_fail(&all(&good.lock("")), Error::is_invalid_name);
+    all_fail(&all(&bad.lock("a")), Error::is_invalid_name);
+    bad.lock("a}").lock()?.unlock()
+}
+
+#[test]
+fn names_may_be_long_and_hold_any_text() -> Result<()> {
+    let server = Server::start();
+    let (client, other) = (Client::open(server.url())?, Client::open(server.url())?);
+    let long = "long ".repeat(300_000);
+    for name in ["a\0b", "\r\n*1\r\n$8\r\nFLUSHALL\r\n", "{ä}ß€🔒", " ", "{{a}}", &long] {
+        let guard = client.lock(name).lock()?;
+        assert_eq!(server.keys(), [name]);
+        assert!(other.lock(name).try_lock()?.is_none());
+        let lock = other.lock(name);
+        let waiter = thread::spawn(move || lock.lock()?.unlock());
+        eventually("it waits", || server.channels().iter().any(|one| one.contains(name)));
+        guard.unlock()?;
+        join(waiter)?;
+        assert!(server.keys().is_empty());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_lease_below_10_ms_is_a_configuration_error_of_every_verb() -> Result<()> {
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    server.reset_stats();
+    for lease in [Duration::ZERO, Duration::from_nanos(1), 9 * MILLI, Duration::from_micros(9999)] {
+        all_fail(&all(&client.lock("a").with_lease(lease)), Error::is_configuration);
+    }
+    assert_eq!(server.calls("evalsha"), 0);
+
+    let guard = client.lock("a").lock()?;
+    let nested = client.lock("a").with_lease(9 * MILLI).lock();
+    assert!(nested.map(drop).is_err_and(|e| e.is_configuration()), "also for a re-entry");
+    assert!(guard.extend(Duration::ZERO).is_err_and(|e| e.is_configuration()));
+    assert!(guard.extend(9 * MILLI).is_err_and(|e| e.is_configuration()));
+    assert!(guard.is_held() && client.lock("a").hold_count() == 1);
+    guard.unlock()
+}
+
+#[test]
+fn the_shortest_lease_works_and_is_soon_over() -> Result<()> {
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    let lock = client.lock("a").with_lease(10 * MILLI);
+    // On a slow machine a lease may be over before the answer was read.
+    let guard = crate::harness::eventually_some("an answer comes in time", || match lock.lock() {
+        Ok(guard) => Some(guard),
+        Err(error) => {
+            assert!(error.is_lost(), "{error:?}");
+            None
+        }
+    });
+    assert!(guard.remaining() < 10 * MILLI);
+    assert!(guard.wait_lost(MINUTE));
+    drop(guard);
+    eventually("the lock is free", || server.keys().is_empty());
+    Ok(())
+}
+
+#[test]
+fn a_lease_without_measure_is_a_hundred_years() -> Result<()> {
+    const YEARS: i64 = 100 * 365 * 24 * 3600 * 1000;
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    let guard = client.lock("a").with_lease(Duration::MAX).lock()?;
+    assert!((YEARS - 60_000..=YEARS).contains(&pttl(&server, "a")));
+    assert!(guard.remaining() > MINUTE * 60 * 24 * 365 * 90);
+    assert!(guard.is_held() && !guard.wait_lost(MILLI));
+    guard.extend(Duration::MAX)?;
+    let nested = client.lock("a").with_lease(Duration::MAX).lock()?;
+    drop(nested);
+    guard.unlock()?;
+
+    let watched = client.lock("b").lock()?;
+    watched.extend(Duration::MAX)?;
+    assert!((YEARS - 60_000..=YEARS).contains(&pttl(&server, "b")));
+    watched.unlock()?;
+    assert!(server.keys().is_empty());
+    Ok(())
+}
+
+#[test]
+fn a_wait_without_measure_is_for_ever() -> Result<()> {
+    let server = Server::start();
+    let (holder, client) = (Client::open(server.url())?, Client::open(server.url())?);
+    let far = Instant::now() + MINUTE * 60 * 24 * 365 * 50;
+    let waits: [fn(&Lock, Instant) -> Result<()>; 4] = [
+        |lock, _| lock.try_lock_for(Duration::MAX)?.expect("it waits on").unlock(),
+        |lock, _| lock.try_lock_for_owned(Duration::MAX)?.expect("it waits on").unlock(),
+        |lock, far| lock.try_lock_until(far)?.expect("it waits on").unlock(),
+        |lock, far| lock.try_lock_until_owned(far)?.expect("it waits on").unlock(),
+    ];
+    for (number, wait) in waits.into_iter().enumerate() {
+        let name = number.to_string();
+        let guard = holder.lock(&name).lock()?;
+        let lock = client.lock(&name);
+        let waiter = thread::spawn(move || wait(&lock, far));
+        let channel = format!("redisson_lock__channel:{{{name}}}");
+        eventually("it waits", || server.numsub(&channel) == 1);
+        assert!(!waiter.is_finished());
+        guard.unlock()?;
+        join(waiter)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn no_time_at_all_is_one_question() -> Result<()> {
+    let server = Server::start();
+    let (holder, client) = (Client::open(server.url())?, Client::open(server.url())?);
+    let past = Instant::now();
+    let tries: [fn(&Lock, Instant) -> Result<bool>; 4] = [
+        |lock, _| Ok(lock.try_lock_for(Duration::ZERO)?.is_some()),
+        |lock, _| Ok(lock.try_lock_for_owned(Duration::ZERO)?.is_some()),
+        |lock, past| Ok(lock.try_lock_until(past)?.is_some()),
+        |lock, past| Ok(lock.try_lock_until_owned(past)?.is_some()),
+    ];
+    for (number, attempt) in tries.into_iter().enumerate() {
+        let lock = client.lock(number.to_string());
+        assert!(attempt(&lock, past)?, "it is free");
+        eventually("it is free again", || server.keys().is_empty());
+        let guard = holder.lock(lock.name()).lock()?;
+        let before = server.calls("evalsha");
+        assert!(!attempt(&lock, past)?, "it is held");
+        assert_eq!(server.calls("evalsha"), before + 1);
+        guard.unlock()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_key_of_another_type_is_an_error_of_the_server_and_left_alone() -> Result<()> {
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    server.ask::<()>(&["SET", "string", "text", "PX", "600000"]);
+    server.ask::<()>(&["RPUSH", "list", "text"]);
+    server.ask::<()>(&["SADD", "set", "text"]);
+    for (name, kind) in [("string", "string"), ("list", "list"), ("set", "set")] {
+        let lock = client.lock(name);
+        let is_wrong_type = |e: &Error| e.is_server() && e.to_string().contains("WRONGTYPE");
+        all_fail(&all(&lock), is_wrong_type);
+        all_fail(&[lock.force_unlock().map(drop)], is_wrong_type);
+        assert_eq!(server.ask::<String>(&["TYPE", name]), kind);
+        assert!(lock.is_locked()? && lock.remaining()?.is_some());
+        assert!(!lock.is_held());
+    }
+    let left = pttl(&server, "string");
+    assert!(left > 0 && left <= 600_000);
+    server.ask::<()>(&["DEL", "string"]);
+    client.lock("string").try_lock()?.expect("nobody stands in line").unlock()
+}
+
+#[test]
+fn a_waiter_that_finds_another_type_stops_waiting() -> Result<()> {
+    let server = Server::start();
+    let client = Client::builder().single(server.url()).poll_interval(100 * MILLI).build()?;
+    server.ask::<()>(&["HSET", "a", "java:1", "1"]);
+    let wait = || {
+        let lock = client.lock("a");
+        thread::spawn(move || lock.lock().map(drop))
+    };
+    let waiters = [wait(), wait()];
+    eventually("it waits", || server.numsub("redisson_lock__channel:{a}") == 1);
+    server.ask::<()>(&["SET", "a", "text"]);
+    for waiter in waiters {
+        let ended = join(waiter);
+        assert!(ended.as_ref().is_err_and(Error::is_server), "{ended:?}");
+    }
+    assert_eq!(server.ask::<String>(&["GET", "a"]), "text");
+    Ok(())
+}
+
+#[test]
+fn a_held_lock_whose_key_was_overwritten_is_said_to_be_so_and_left_alone() -> Result<()> {
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    let (guard, dropped) = (client.lock("a").lock()?, client.lock("b").lock()?);
+    for name in ["a", "b"] {
+        server.ask::<()>(&["SET", name, "text"]);
+    }
+    let extended = guard.extend(MINUTE);
+    assert!(extended.as_ref().is_err_and(|e| e.is_server() || e.is_lost()), "{extended:?}");
+    let ended = guard.unlock();
+    assert!(ended.as_ref().is_err_and(|e| e.is_server() || e.is_lost()), "{ended:?}");
+    drop(dropped);
+    drop(client); // waits for what is owed
+    for name in ["a", "b"] {
+        assert_eq!(server.ask::<String>(&["GET", name]), "text");
+    }
+    Ok(())
+}
+
+/// Tells which locks are lost or fail to be renewed because the server refuses it,
+/// and of renewals as nameless ones.
+struct Losses(Sender<Option<String>>);
+
+impl Events for Losses {
+    fn lost(&self, event: &Lost) {
+        // Nobody hears it when the test is over.
+        let _ = self.0.send(Some(event.name.to_string()));
+    }
+    fn renewal_failed(&self, event: &RenewalFailed) {
+        if event.error.is_server() {
+            let _ = self.0.send(Some(format!("failed: {}", event.name)));
+        }
+    }
+    fn renewed(&self, _: &Renewed) {
+        let _ = self.0.send(None);
+    }
+}
+
+#[test]
+fn a_held_lock_whose_key_was_overwritten_does_not_cost_others_their_renewal() -> Result<()> {
+    let server = Server::start();
+    let (sender, told) = mpsc::channel();
+    let builder = Client::builder().single(server.url()).watchdog_timeout(BRISK);
+    let client = builder.events(Losses(sender)).build()?;
+    let name = |number: u32| format!("lock {number}");
+    let guards = (0..30).map(|number| client.lock(name(number)).lock());
+    let guards = guards.collect::<Result<Vec<_>>>()?;
+    server.ask::<()>(&["SET", &name(7), "text"]);
+    // After a reconnect all of them are renewed at once.
+    server.client_kill_type("normal");
+    client.lock("another").lock()?.unlock()?;
+
+    let start = Instant::now();
+    let mut lost = Vec::new();
+    while lost.is_empty() || start.elapsed() < 3 * BRISK {
+        lost.extend(told.recv_timeout(MINUTE).expect("renewals go on"));
+        assert!(start.elapsed() < MINUTE, "it is not lost");
+    }
+    assert_eq!(lost, [name(7)]);
+    let held = guards.iter().filter(|guard| guard.is_held()).count();
+    assert_eq!(held, guards.len() - 1);
+    assert_eq!(server.ask::<String>(&["GET", &name(7)]), "text");
+    Ok(())
+}
+
+#[test]
+fn a_pool_of_no_size_is_refused() {
+    for size in [0, 1025, usize::MAX] {
+        let built = Client::builder().single("redis://127.0.0.1:1/").pool_size(size).build();
+        assert!(built.is_err_and(|error| error.is_configuration()), "{size}");
+    }
+}
+
+#[test]
+fn a_user_without_a_password_is_still_that_user() -> Result<()> {
+    let server = Server::start();
+    server.ask::<()>(&["ACL", "SETUSER", "worker", "on", "nopass", "~*", "&*", "+@all"]);
+    let client = Client::open(format!("redis://worker@{}/", server.addr()))?;
+    client.lock("a").lock()?.unlock()?;
+    let is_worker = |peer: &Peer| peer.fields.get("user").is_some_and(|user| user == "worker");
+    assert!(server.clients().iter().any(is_worker), "it speaks as somebody else");
+    Ok(())
+}

@@ -1,0 +1,12 @@
+//! What happens when servers, connections, threads and processes fail.
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod lost_replies;
+mod malformed_replies;
+mod outages;
+mod processes;
+mod stale_connections;
+mod stress;
+mod watchdog;

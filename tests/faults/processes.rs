@@ -1,0 +1,375 @@
+//! Processes that exclude each other, and that are killed or stopped while they
+//! hold a lock, wait for one, or are just being given it.
+
+use crate::harness::faults::*;
+use crate::harness::process::{self, Role};
+use crate::harness::wait::BOUND;
+use crate::harness::{ChildProcess, Direction, Flow, Proxy, Server, eventually};
+use leasehold::{Client, Error, Guard, Result};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A lease that a test waits to see the end of.
+const SHORT: Duration = Duration::from_secs(1);
+
+/// All children lock this.
+const NAME: &str = "shared";
+
+#[test]
+fn child_entry() {
+    match process::role() {
+        None => {}
+        Some(role) if role.name() == "increment" => increment(&role),
+        Some(role) if role.name() == "increment for ever" => increment_for_ever(&role),
+        Some(role) if role.name() == "hold" => hold(&role),
+        Some(role) => panic!("nobody plays {role:?}"),
+    }
+}
+
+/// Increments a counter so many times in each of two threads.
+fn increment(role: &Role) {
+    let (url, times): (_, usize) = (role.arg(0), role.arg(1).parse().expect("a number"));
+    let client = Client::open(url).expect("the server answers");
+    role.say("ready");
+    role.expect("go");
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            let lock = client.lock(NAME);
+            scope.spawn(move || {
+                let server = redis::Client::open(url).expect("a good URL");
+                let mut server = server.get_connection().expect("the server answers");
+                for _ in 0..times {
+                    let guard = lock.lock().expect("nothing is in its way");
+                    let count: Option<usize> = ask(&mut server, &["GET", "counter"]);
+                    let next = (count.unwrap_or(0) + 1).to_string();
+                    let () = ask(&mut server, &["SET", "counter", &next]);
+                    drop(guard);
+                }
+            });
+        }
+    });
+    drop(client);
+    role.say("done");
+}
+
+/// Increments a counter, and in the same step its own, until it is killed.
+fn increment_for_ever(role: &Role) {
+    let client = build(patient(role.arg(0)).watchdog_timeout(SHORT));
+    let server = redis::Client::open(role.arg(0)).expect("a good URL");
+    let mut server = server.get_connection().expect("the server answers");
+    loop {
+        let guard = client.lock(NAME).lock().expect("nothing is in its way");
+        let count: Option<usize> = ask(&mut server, &["GET", "counter"]);
+        let mut both = redis::pipe();
+        both.atomic().set("counter", count.unwrap_or(0) + 1).ignore();
+        both.incr(role.arg(1), 1).ignore();
+        both.query::<()>(&mut server).expect("the server answers");
+        drop(guard);
+    }
+}
+
+fn ask<T: redis::FromRedisValue>(server: &mut redis::Connection, words: &[&str]) -> T {
+    redis::cmd(words[0]).arg(&words[1..]).query(server).expect("the server answers")
+}
+
+/// Takes the lock and does what it is told; says how all of it went.
+fn hold(role: &Role) {
+    let (url, lease) = (role.arg(0), role.arg(1).parse().expect("milliseconds"));
+    let lease = Duration::from_millis(lease);
+    let client = build(patient(url).watchdog_timeout(lease));
+    let lock = match role.arg(2) {
+        "watched" => client.lock(NAME),
+        _ => client.lock(NAME).with_lease(lease),
+    };
+    role.say("ready");
+    role.expect("lock");
+    let mut guard = match lock.lock() {
+        Ok(guard) => Some(guard),
+        Err(error) => return role.say(&format!("not locked: {}", kind(&error))),
+    };
+    role.say("locked");
+    while let Some(order) = role.hear() {
+        let here = guard.as_ref();
+        let outcome = match &*order {
+            "check" => here.map_or("nothing", |guard| word(&guard.check())).to_owned(),
+            "look" => format!("{:?}", here.map(looks).expect("it is still there")),
+            "debug" => format!("{here:?}"),
+            "unlock" => word(&guard.take().map_or(Ok(()), Guard::unlock)).to_owned(),
+            "drop" => {
+                drop(guard.take());
+                "dropped".to_owned()
+            }
+            _ => panic!("{order:?} is no order"),
+        };
+        role.say(&outcome);
+    }
+}
+
+/// Everything that a guard can be asked and that is no error.
+fn looks(guard: &Guard) -> (bool, Duration, bool) {
+    (guard.is_held(), guard.remaining(), guard.wait_lost(Duration::ZERO))
+}
+
+fn word(outcome: &Result<()>) -> &'static str {
+    outcome.as_ref().map_or_else(kind, |()| "good")
+}
+
+fn kind(error: &Error) -> &'static str {
+    match error {
+        error if error.is_lost() => "lost",
+        error if error.is_connection() => "connection",
+        _ => "another error",
+    }
+}
+
+/// A process that is ready to take the lock.
+fn holder(url: &str, lease: Duration, how: &str) -> ChildProcess {
+    let lease = lease.as_millis().to_string();
+    let mut child = ChildProcess::start("processes::child_entry", "hold", &[url, &lease, how]);
+    child.expect_line("ready");
+    child
+}
+
+/// A process that has taken it.
+fn locked(url: &str, lease: Duration, how: &str) -> ChildProcess {
+    let mut child = holder(url, lease, how);
+    tell(&mut child, "lock", "locked");
+    child
+}
+
+#[track_caller]
+fn tell(child: &mut ChildProcess, order: &str, outcome: &str) {
+    child.send_line(order);
+    child.expect_line(outcome);
+}
+
+#[test]
+fn processes_lose_no_increment() {
+    let server = Server::start();
+    let (processes, times) = (2 + stress(), 50);
+    let start = |_| {
+        ChildProcess::start(
+            "processes::child_entry",
+            "increment",
+            &[&server.url(), &times.to_string()],
+        )
+    };
+    let mut children: Vec<_> = (0..processes).map(start).collect();
+    children.iter_mut().for_each(|child| child.expect_line("ready"));
+    children.iter_mut().for_each(|child| child.send_line("go"));
+    children.iter_mut().for_each(|child| child.expect_line("done"));
+    assert!(children.iter_mut().all(|child| child.wait().success()));
+    assert_eq!(server.ask::<usize>(&["GET", "counter"]), processes * 2 * times);
+    assert_eq!(server.keys(), ["counter"]);
+}
+
+#[test]
+fn processes_that_are_killed_at_any_moment_lose_no_increment() {
+    const ROLE: &str = "increment for ever";
+    let server = Server::start();
+    let count = || server.ask::<Option<usize>>(&["GET", "counter"]).unwrap_or(0);
+    let mut own = 0;
+    let mut start = || {
+        own += 1;
+        ChildProcess::start("processes::child_entry", ROLE, &[&server.url(), &format!("own {own}")])
+    };
+    let mut children = vec![start(), start()];
+    for round in 0..4 * stress() {
+        children.push(start());
+        let before = count();
+        eventually("the others get on", || count() > before + 50 + round);
+        children.remove(0).kill();
+    }
+    let before = count();
+    eventually("the others get on", || count() > before + 50);
+    children.iter_mut().for_each(ChildProcess::kill);
+    let counted = |own| server.ask::<Option<usize>>(&["GET", &format!("own {own}")]).unwrap_or(0);
+    let counted: usize = (1..=own).map(counted).sum();
+    assert_eq!(count(), counted, "increments were lost");
+    eventually("the last lease ends", || !exists(&server, NAME));
+}
+
+#[test]
+fn the_lock_of_a_killed_process_is_free_when_its_lease_is_over_and_not_before() {
+    for how in ["watched", "fixed"] {
+        let server = Server::start();
+        let client = other(&server);
+        let mut child = locked(&server.url(), SHORT * 3, how);
+        let waiter = Waiter::start(&server, &client, NAME);
+        let (then, left) = (Instant::now(), left(&server, NAME));
+        child.kill();
+        waiter.gets_it();
+        let waited = then.elapsed();
+        // Redis counts whole milliseconds.
+        assert!(waited + Duration::from_millis(2) >= left, "{how}: {waited:?} of {left:?}");
+        assert!(waited < SHORT * 3 + BOUND / 3, "{how}: it took {waited:?}");
+        waiter.releases();
+        drop(client);
+        nothing_is_left(&server);
+    }
+}
+
+#[test]
+fn a_killed_waiter_leaves_nothing() {
+    let server = Server::start();
+    let client = other(&server);
+    let guard = client.lock(NAME).lock().expect("it is free");
+    let mut child = holder(&server.url(), NEVER, "watched");
+    child.send_line("lock");
+    eventually("it waits", || server.numsub(&channel_of(NAME)) == 1);
+    child.kill();
+    eventually("its subscription goes", || server.numsub(&channel_of(NAME)) == 0);
+    guard.unlock().expect("it is held");
+    assert_others_can_take(&client, NAME);
+    drop(client);
+    nothing_is_left(&server);
+}
+
+/// Stops a holder until its lease is over and another has the lock; then has it do
+/// these things, the first of them at once.
+fn stopped_past_its_lease(how: &str, orders: &[(&str, &str)]) {
+    let server = Server::start();
+    let client = other(&server);
+    let mut child = locked(&server.url(), SHORT, how);
+    child.stop();
+    let guard = client.lock(NAME).lock().expect("it is free when the lease is over");
+    child.resume();
+    for (order, outcome) in orders {
+        tell(&mut child, order, outcome);
+    }
+    child.close_input();
+    assert!(child.wait().success());
+    assert_held(&server, NAME, &guard, NEVER);
+    guard.unlock().expect("nobody took it away");
+}
+
+#[test]
+fn a_process_that_was_stopped_past_its_lease_finds_it_lost_at_the_first_check() {
+    stopped_past_its_lease("watched", &[("check", "lost"), ("unlock", "lost")]);
+    stopped_past_its_lease("fixed", &[("check", "lost"), ("unlock", "lost")]);
+}
+
+#[test]
+fn a_process_that_was_stopped_past_its_lease_finds_it_lost_at_the_first_look() {
+    stopped_past_its_lease("watched", &[("look", "(false, 0ns, true)"), ("check", "lost")]);
+    stopped_past_its_lease("fixed", &[("look", "(false, 0ns, true)"), ("check", "lost")]);
+}
+
+#[test]
+fn a_process_that_was_stopped_past_its_lease_unlocks_nothing() {
+    stopped_past_its_lease("watched", &[("unlock", "lost")]);
+    stopped_past_its_lease("fixed", &[("unlock", "lost")]);
+}
+
+#[test]
+fn a_process_that_was_stopped_past_its_lease_drops_nothing_of_anothers() {
+    stopped_past_its_lease("watched", &[("drop", "dropped")]);
+    stopped_past_its_lease("fixed", &[("drop", "dropped")]);
+}
+
+#[test]
+fn a_process_that_was_stopped_for_less_than_its_lease_keeps_it() {
+    const LEASE: Duration = Duration::from_secs(6);
+    let server = Server::start();
+    let mut child = locked(&server.url(), LEASE, "watched");
+    for _ in 0..5 * stress() {
+        child.stop();
+        child.resume();
+        tell(&mut child, "check", "good");
+    }
+    let before = left(&server, NAME);
+    eventually("it is renewed", || left(&server, NAME) > before);
+    child.stop();
+    child.resume();
+    tell(&mut child, "check", "good");
+    tell(&mut child, "unlock", "good");
+    assert!(!exists(&server, NAME));
+}
+
+/// A process that is stopped between its question and the answer, for longer than
+/// the lease; `then` lets it and the answer go on. What it says has to be true. (A
+/// stop can break off the read of the answer, though it is there: then the process
+/// asks again, and may get the lock after all.)
+fn stopped_before_the_answer(then: impl Fn(&Proxy, &ChildProcess)) -> String {
+    let server = Server::start();
+    let (digests, client) = (Digests::of(&server), other(&server));
+    let proxy = Proxy::start(server.addr());
+    let mut child = holder(&proxy.url(), SHORT, "fixed");
+    proxy.on_request(digests.acquire.as_bytes(), Direction::Replies, Flow::Hold);
+    child.send_line("lock");
+    something_is_held(&proxy);
+    child.stop();
+    eventually("its lease is over", || !exists(&server, NAME));
+    then(&proxy, &child);
+    let said = child.next_line();
+    if said == "locked" {
+        let owners = owners(&server, NAME);
+        let owner = owners.keys().next().expect("the server says so too");
+        child.send_line("debug");
+        let guard = child.next_line();
+        assert!(guard.contains(owner), "{owner} is not {guard}");
+        assert_others_cannot_take(&client, NAME);
+        tell(&mut child, "unlock", "good");
+    }
+    child.close_input();
+    assert!(child.wait().success());
+    proxy.heal();
+    eventually("it is free", || !exists(&server, NAME));
+    assert_others_can_take(&client, NAME);
+    said
+}
+
+#[test]
+fn an_answer_that_waited_for_a_stopped_process_is_not_believed() {
+    stopped_before_the_answer(|proxy, child| {
+        let forwarded = proxy.stats().replies.forwarded;
+        proxy.release_held();
+        proxy.wait_for_bytes(Direction::Replies, forwarded + 1);
+        child.resume();
+    });
+}
+
+#[test]
+fn an_answer_that_waited_for_a_stopped_process_is_not_believed_without_another() {
+    let said = stopped_before_the_answer(|proxy, child| {
+        proxy.refuse();
+        let forwarded = proxy.stats().replies.forwarded;
+        proxy.release_held();
+        proxy.wait_for_bytes(Direction::Replies, forwarded + 1);
+        // The next question gets no answer.
+        proxy.cut_requests_after(0);
+        child.resume();
+    });
+    assert!(["not locked: lost", "not locked: connection"].contains(&&*said), "{said}");
+}
+
+#[test]
+fn an_answer_that_comes_after_a_stop_is_not_believed() {
+    stopped_before_the_answer(|proxy, child| {
+        proxy.refuse();
+        child.resume();
+        let broken_off = || proxy.stats().refused > 0;
+        if !crate::harness::wait::holds_within(SHORT, broken_off) {
+            proxy.release_held();
+        }
+    });
+}
+
+#[test]
+fn a_stopped_waiter_holds_nobody_up_and_goes_on() {
+    let server = Server::start();
+    let client = other(&server);
+    let guard = client.lock(NAME).lock().expect("it is free");
+    let mut child = holder(&server.url(), NEVER, "watched");
+    child.send_line("lock");
+    eventually("it waits", || server.numsub(&channel_of(NAME)) == 1);
+    child.stop();
+    guard.unlock().expect("it is held");
+    let guard = client.lock(NAME).try_lock().expect("all is well").expect("it is free");
+    child.resume();
+    assert_held(&server, NAME, &guard, NEVER);
+    assert_eq!(child.said_already(), Vec::<String>::new());
+    guard.unlock().expect("it is held");
+    child.expect_line("locked");
+    tell(&mut child, "unlock", "good");
+}

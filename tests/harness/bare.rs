@@ -1,0 +1,207 @@
+//! Calls the scripts in `lua/` directly on a server, without the library.
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use redis::{Connection, FromRedisValue, RedisError, RedisResult, Value};
+
+use super::{Server, pttl};
+
+/// A file of `lua/`.
+pub struct Script {
+    pub name: String,
+    pub text: String,
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("lua")
+}
+
+pub fn scripts() -> Vec<Script> {
+    let entries = fs::read_dir(folder()).expect("there is a folder lua/");
+    let mut scripts: Vec<_> = entries
+        .map(|entry| entry.expect("the folder can be listed").file_name())
+        .map(|file| {
+            let file = file.to_string_lossy();
+            script(file.strip_suffix(".lua").unwrap_or_else(|| panic!("lua/{file}?")))
+        })
+        .collect();
+    scripts.sort_by(|a, b| a.name.cmp(&b.name));
+    assert!(!scripts.is_empty(), "lua/ is empty");
+    scripts
+}
+
+pub fn script(name: &str) -> Script {
+    let path = folder().join(format!("{name}.lua"));
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("lua/{name}.lua: {error}"));
+    Script { name: name.to_owned(), text }
+}
+
+/// Returns the lines of a script's header. A line that begins with three spaces continues the line
+/// before it, and is joined to it.
+pub fn header(text: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines().take_while(|line| line.starts_with("--")) {
+        match (line.strip_prefix("--   "), lines.last_mut()) {
+            (Some(more), Some(last)) => last.extend([" ", more]),
+            _ => lines.push(line.to_owned()),
+        }
+    }
+    lines
+}
+
+/// Returns what one tag of a header documents.
+pub fn tagged(text: &str, tag: &str) -> String {
+    let tag = format!("-- {tag}: ");
+    let found = header(text).iter().find_map(|line| line.strip_prefix(&tag).map(str::to_owned));
+    found.unwrap_or_else(|| panic!("no {tag:?} in {text}"))
+}
+
+/// Returns the static items of the library's table of scripts, each with the name of its script.
+pub fn table() -> Vec<(String, String)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/command/script.rs");
+    let source = fs::read_to_string(path).expect("src/command/script.rs is there");
+    let lines = source.lines().filter_map(|line| line.split_once(": Script = script!(\""));
+    let entry = |(item, rest): (&str, &str)| {
+        let item = item.rsplit(' ').next().unwrap_or_default();
+        let name = rest.split('"').next().unwrap_or_default();
+        (item.to_owned(), name.to_owned())
+    };
+    let entries: Vec<(String, String)> = lines.map(entry).collect();
+    assert!(!entries.is_empty(), "no script! in src/command/script.rs");
+    entries
+}
+
+/// Returns the digest by which the library calls a script.
+pub fn digest(name: &str) -> String {
+    sha1(&script(name).text)
+}
+
+/// Returns the name of the script that has this digest.
+pub fn name_of(digest: &str) -> String {
+    static NAMES: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| {
+        scripts().into_iter().map(|script| (sha1(&script.text), script.name)).collect()
+    });
+    NAMES.get(digest).unwrap_or_else(|| panic!("no script has the digest {digest}")).clone()
+}
+
+pub fn sha1(text: &str) -> String {
+    sha1_smol::Sha1::from(text).digest().to_string()
+}
+
+/// Returns the form of a script that announces a release to the shards of a cluster.
+pub fn sharded(text: &str) -> String {
+    text.replace("redis.call('publish', channel", "redis.call('spublish', channel")
+}
+
+pub const LOCK: &str = "the-lock";
+pub const CHANNEL: &str = "redisson_lock__channel:{the-lock}";
+pub const MINE: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:1";
+pub const OTHER: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:2";
+
+/// A server that knows all scripts, and the connection on which a test calls them by digest.
+pub struct Bare {
+    pub server: Server,
+    pub connection: Connection,
+}
+
+impl Bare {
+    pub fn start() -> Bare {
+        let server = Server::start();
+        for Script { text, .. } in scripts() {
+            server.ask::<String>(&["SCRIPT", "LOAD", &text]);
+        }
+        let connection = server.connection();
+        Bare { server, connection }
+    }
+
+    /// Runs one command on the connection of the script calls.
+    pub fn ask<T: FromRedisValue>(&mut self, words: &[&str]) -> T {
+        let reply = redis::cmd(words[0]).arg(&words[1..]).query(&mut self.connection);
+        reply.unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    pub fn try_call<T: FromRedisValue>(
+        &mut self,
+        script: &str,
+        keys: &[&str],
+        args: &[&str],
+    ) -> RedisResult<T> {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(digest(script)).arg(keys.len()).arg(keys).arg(args);
+        command.query(&mut self.connection)
+    }
+
+    #[track_caller]
+    pub fn call(&mut self, script: &str, keys: &[&str], args: &[&str]) -> i64 {
+        let reply = self.try_call(script, keys, args);
+        reply.unwrap_or_else(|error| panic!("{script} {keys:?} {args:?}: {error}"))
+    }
+
+    /// Asserts that the call is refused with WRONGTYPE and leaves a string key unchanged.
+    #[track_caller]
+    pub fn is_refused_for_a_string(&mut self, script: &str, args: &[&str]) {
+        self.server.ask::<()>(&["SET", LOCK, "a string", "PX", "60000"]);
+        let error = self.try_call::<Value>(script, &[LOCK], args).expect_err("a string is no lock");
+        assert!(is_refused_as("WRONGTYPE", &error), "{script}: {error}");
+        assert_eq!(self.server.ask::<String>(&["GET", LOCK]), "a string");
+        assert_ttl(&self.server, LOCK, 30_000..=60_000);
+        self.server.ask::<()>(&["DEL", LOCK]);
+    }
+
+    /// Asserts that this owner alone holds the lock, with a count of 1.
+    #[track_caller]
+    pub fn is_held_by(&self, owner: &str) {
+        let fields: BTreeMap<String, String> = self.server.ask(&["HGETALL", LOCK]);
+        assert_eq!(fields, BTreeMap::from([(owner.to_owned(), "1".to_owned())]));
+    }
+}
+
+/// Returns whether a script was refused with this code. Redis before 7 puts the script's error into
+/// a sentence of its own, with the code in the middle.
+pub fn is_refused_as(code: &str, error: &RedisError) -> bool {
+    let wrapped = error.detail().filter(|detail| detail.starts_with("Error running script"));
+    let wrapped = wrapped.and_then(|detail| detail.rsplit_once("@user_script:"));
+    let wrapped = wrapped.and_then(|(_, place)| place.split_once(": "));
+    error.code() == Some(code) || wrapped.is_some_and(|(_, refusal)| refusal.starts_with(code))
+}
+
+#[track_caller]
+pub fn assert_ttl(server: &Server, key: &str, range: std::ops::RangeInclusive<i64>) {
+    let ttl = pttl(server, key);
+    assert!(range.contains(&ttl), "{ttl} ms remain, not {range:?}");
+}
+
+/// Returns the replies that a header documents, one by one.
+pub fn documented_replies(name: &str) -> Vec<String> {
+    tagged(&script(name).text, "RETURNS").split("; ").map(str::to_owned).collect()
+}
+
+/// A connection that is subscribed to one channel.
+pub struct Listener(Connection);
+
+impl Listener {
+    pub fn on(server: &Server, channel: &str) -> Listener {
+        let mut connection = server.connection();
+        let reply = redis::cmd("SUBSCRIBE").arg(channel).query::<Value>(&mut connection);
+        reply.expect("the subscription is confirmed");
+        Listener(connection)
+    }
+
+    /// Returns the channel and the payload of the next message. Blocks until a message arrives.
+    pub fn next_message(&mut self) -> (String, String) {
+        let message = self.0.recv_response().expect("a message arrives");
+        let (kind, channel, payload): (String, String, String) =
+            redis::from_redis_value(message).expect("a message has three parts");
+        assert_eq!(kind, "message");
+        (channel, payload)
+    }
+}
+
+pub fn hold(server: &Server, key: &str, owner: &str, lease: &str) {
+    server.ask::<()>(&["HSET", key, owner, "1"]);
+    server.ask::<()>(&["PEXPIRE", key, lease]);
+}

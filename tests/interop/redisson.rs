@@ -1,0 +1,541 @@
+//! With Redisson itself at the other end of the same lock, on a real server.
+//!
+//! Leases and poll intervals are far longer than these tests: what wakes somebody in time is
+//! the message of the other side. Where there is no JDK or no Maven each test says that it
+//! is skipped; with `LEASEHOLD_INTEROP` set that is a failure.
+
+use crate::harness::faults::{NEVER, build, owners, patient};
+use crate::harness::process::{self, ChildProcess};
+use crate::harness::{Server, eventually, exists, in_time};
+use crate::java::Java;
+use leasehold::kind::{Fair, Fenced, LockKind, Plain, Spin, Write};
+use leasehold::{Client, Guard, Lock, MultiGuard, MultiLock, RedLock, Result};
+use std::sync::Mutex;
+use std::thread;
+use std::time::Duration;
+
+/// A server, a client of leasehold's and one of Redisson's.
+struct Both {
+    server: Server,
+    rust: Client,
+    java: Java,
+}
+
+fn both() -> Option<Both> {
+    both_with(NEVER)
+}
+
+fn both_with(watchdog: Duration) -> Option<Both> {
+    let server = Server::start();
+    let java = Java::start(&[&server], watchdog)?;
+    let rust = build(patient(server.url()).watchdog_timeout(watchdog));
+    Some(Both { server, rust, java })
+}
+
+/// Runs the test only where there is Java.
+macro_rules! with_java {
+    ($both:expr) => {
+        match $both {
+            Some(both) => both,
+            None => return,
+        }
+    };
+}
+
+#[test]
+fn child_entry() {
+    let Some(role) = process::role() else { return };
+    let lease = Duration::from_millis(1500);
+    let client = Client::builder().single(role.arg(0)).watchdog_timeout(lease).build();
+    let client = client.expect("the server is there");
+    let hold = |locked: bool| {
+        assert!(locked, "it is free");
+        role.say("locked");
+        thread::park();
+    };
+    match role.name() {
+        "plain" => hold(client.lock("a").lock().map(Guard::detach).is_ok()),
+        "fenced" => hold(client.fenced_lock("a").lock().map(Guard::detach).is_ok()),
+        "fair" => hold(client.fair_lock("a").lock().map(Guard::detach).is_ok()),
+        "spin" => hold(client.spin_lock("a").lock().map(Guard::detach).is_ok()),
+        "write" => hold(client.rw_lock("a").write().map(Guard::detach).is_ok()),
+        other => panic!("nobody plays {other}"),
+    }
+}
+
+impl Both {
+    fn asks(&self) -> u64 {
+        self.server.calls("evalsha")
+    }
+
+    /// Blocks until somebody who wants a lock of that kind has been refused.
+    fn waits(&self, kind: &str, asks_before: u64) {
+        eventually("somebody waits", || match kind {
+            "spin" => self.asks() > asks_before + 3,
+            "fair" => self.server.ask::<usize>(&["LLEN", "redisson_lock_queue:{a}"]) > 0,
+            "read" | "write" => self.server.numsub("redisson_rwlock:{a}") > 0,
+            _ => self.server.numsub("redisson_lock__channel:{a}") > 0,
+        });
+        if kind == "fair" {
+            eventually("it listens", || {
+                self.server
+                    .channels()
+                    .iter()
+                    .any(|it| it.starts_with("redisson_lock__channel:{a}:"))
+            });
+        }
+    }
+}
+
+/// A kind of lock with the same life on both sides.
+fn holds_and_waits<P: LockKind>(kind: &str, make: fn(&Client) -> Lock<P>) {
+    let both = with_java!(both());
+    let (java, lock) = (&both.java, make(&both.rust));
+    let order = |verb: &str| format!("{verb} {kind} a");
+
+    // Java holds, Rust waits, and is woken by its release.
+    java.does("t", &order("lock"));
+    assert!(lock.try_lock().expect("an answer").is_none());
+    assert!(lock.is_locked().expect("an answer") && !lock.is_held());
+    thread::scope(|scope| {
+        let asks = both.asks();
+        let waiter = scope.spawn(|| lock.lock().and_then(Guard::unlock));
+        both.waits(kind, asks);
+        java.does("t", &order("unlock"));
+        in_time("the Rust waiter", waiter).expect("it got the lock");
+    });
+
+    // Rust holds, Java waits, and is woken by its release: by drop, and by unlock.
+    for explicit in [false, true] {
+        let guard = lock.lock().expect("it is free");
+        assert_eq!(java.does("t", &order("try")), "false");
+        assert_eq!(java.does("t", &order("locked")), "true");
+        let asks = both.asks();
+        let waiting = java.order("t", &order("lock"));
+        both.waits(kind, asks);
+        match explicit {
+            true => guard.unlock().expect("it was held"),
+            false => drop(guard),
+        }
+        assert_eq!(waiting.answer(), Ok("locked".to_owned()));
+        java.does("t", &order("unlock"));
+    }
+
+    // Each enters again on its side; the other is out until the last has gone.
+    java.does("t", &order("lock"));
+    java.does("t", &order("lock"));
+    java.does("t", &order("unlock"));
+    assert!(lock.try_lock().expect("an answer").is_none());
+    java.does("t", &order("unlock"));
+    let (guard, nested) = (lock.lock().expect("free"), lock.lock().expect("again"));
+    drop(guard);
+    assert_eq!(java.does("t", &order("try")), "false");
+    nested.unlock().expect("it was held");
+    assert_eq!(java.does("t", &order("try")), "true");
+
+    // Either side takes it away from the other.
+    assert!(lock.force_unlock().expect("an answer"));
+    let error = java.order("t", &order("unlock")).answer();
+    if kind != "fair" {
+        assert!(error.is_err_and(|it| it.starts_with("IllegalMonitorState")), "it was lost");
+    }
+    let guard = lock.lock().expect("it is free");
+    assert_eq!(java.does("u", &order("force")), "true");
+    assert!(guard.unlock().is_err_and(|error| error.is_lost()));
+    eventually("nothing is left", || {
+        let keys = both.server.keys().into_iter();
+        keys.filter(|key| !key.starts_with("redisson_lock_token")).count() == 0
+    });
+}
+
+#[test]
+fn plain_locks_exclude_and_wake_each_other() {
+    holds_and_waits::<Plain>("plain", |client| client.lock("a"));
+}
+
+#[test]
+fn fenced_locks_exclude_and_wake_each_other() {
+    holds_and_waits::<Fenced>("fenced", |client| client.fenced_lock("a"));
+}
+
+#[test]
+fn fair_locks_exclude_and_wake_each_other() {
+    holds_and_waits::<Fair>("fair", |client| client.fair_lock("a"));
+}
+
+#[test]
+fn spin_locks_exclude_each_other() {
+    holds_and_waits::<Spin>("spin", |client| client.spin_lock("a"));
+}
+
+#[test]
+fn write_locks_exclude_and_wake_each_other() {
+    holds_and_waits::<Write>("write", |client| client.rw_lock("a").write_lock());
+}
+
+// ---------------------------------------------------------------------------------
+// Leases.
+
+const BRIEF: Duration = Duration::from_millis(1500);
+
+/// Each side renews, and its lock is free when its process dies: Rust's, then Java's.
+fn renews_and_dies<P: LockKind>(kind: &str, make: fn(&Client, &str) -> Lock<P>) {
+    let both = with_java!(both_with(BRIEF));
+    let mut child = ChildProcess::start("redisson::child_entry", kind, &[&both.server.url()]);
+    child.expect_line("locked");
+    both.java.does("u", &format!("lock {kind} b"));
+    // Over several leases of both.
+    let own = both.rust.lock("c").lock().expect("it is free");
+    assert!(!own.wait_lost(3 * BRIEF));
+    assert_eq!(both.java.does("t", &format!("try {kind} a")), "false");
+    assert!(make(&both.rust, "b").try_lock().expect("an answer").is_none(), "Java renews too");
+
+    let asks = both.asks();
+    let waiting = both.java.order("t", &format!("lock {kind} a"));
+    both.waits(kind, asks);
+    child.kill();
+    assert_eq!(waiting.answer(), Ok("locked".to_owned()), "Rust's lease is over");
+    let lock = make(&both.rust, "a");
+    thread::scope(|scope| {
+        let asks = both.asks();
+        let waiter = scope.spawn(|| lock.lock().and_then(Guard::unlock));
+        both.waits(kind, asks);
+        both.java.kill();
+        in_time("the Rust waiter", waiter).expect("Java's lease is over");
+    });
+}
+
+#[test]
+fn plain_locks_are_renewed_and_end_with_their_process() {
+    renews_and_dies::<Plain>("plain", |client, name| client.lock(name));
+}
+
+#[test]
+fn fenced_locks_are_renewed_and_end_with_their_process() {
+    renews_and_dies::<Fenced>("fenced", |client, name| client.fenced_lock(name));
+}
+
+#[test]
+fn fair_locks_are_renewed_and_end_with_their_process() {
+    renews_and_dies::<Fair>("fair", |client, name| client.fair_lock(name));
+}
+
+#[test]
+fn spin_locks_are_renewed_and_end_with_their_process() {
+    renews_and_dies::<Spin>("spin", |client, name| client.spin_lock(name));
+}
+
+#[test]
+fn write_locks_are_renewed_and_end_with_their_process() {
+    renews_and_dies::<Write>("write", |client, name| client.rw_lock(name).write_lock());
+}
+
+/// Readers of both sides are renewed by both; those of a dead process keep writers out no longer.
+#[test]
+fn readers_are_renewed_and_end_with_their_process() {
+    let both = with_java!(both_with(BRIEF));
+    let lock = both.rust.rw_lock("a");
+    both.java.does("t", "lock read a");
+    let reading = lock.read_owned().expect("they share");
+    assert!(!reading.wait_lost(3 * BRIEF));
+    assert_eq!(both.java.does("w", "try write a"), "false");
+    reading.unlock().expect("it was held");
+    assert!(lock.try_write().expect("an answer").is_none(), "Java renews too");
+    both.java.kill();
+    lock.write().expect("Java's lease is over").unlock().expect("it was held");
+}
+
+#[test]
+fn fixed_leases_end_on_both_sides() {
+    let both = with_java!(both());
+    both.java.does("t", "lease plain a 400");
+    let lock = both.rust.lock("a");
+    let guard = lock.lock().expect("Java's lease is over");
+    assert!(both.java.order("t", "unlock plain a").answer().is_err(), "it was lost");
+    guard.unlock().expect("it was held");
+    let brief = both.rust.lock("a").with_lease(Duration::from_millis(400));
+    let guard = brief.lock().expect("it is free");
+    both.java.does("t", "lock plain a");
+    assert!(guard.unlock().is_err_and(|error| error.is_lost()));
+    both.java.does("t", "unlock plain a");
+}
+
+// ---------------------------------------------------------------------------------
+// What single kinds do.
+
+#[test]
+fn a_fair_queue_of_both_is_served_in_order() {
+    let both = with_java!(both());
+    let (lock, order) = (both.rust.fair_lock("a"), Mutex::new(Vec::new()));
+    let length = || both.server.ask::<usize>(&["LLEN", "redisson_lock_queue:{a}"]);
+    let guard = lock.lock().expect("it is free");
+    thread::scope(|scope| {
+        for number in 0..6 {
+            let (both, order, lock) = (&both, &order, both.rust.fair_lock("a"));
+            let label = format!("t{number}");
+            scope.spawn(move || {
+                let note = || order.lock().expect("no panic").push(number);
+                if number % 2 == 0 {
+                    both.java.does(&label, "lock fair a");
+                    note();
+                    both.java.does(&label, "unlock fair a");
+                } else {
+                    let guard = lock.lock().expect("it comes round");
+                    note();
+                    guard.unlock().expect("it was held");
+                }
+            });
+            eventually("it stands in the queue", || length() == number + 1);
+        }
+        guard.unlock().expect("it was held");
+    });
+    assert_eq!(order.into_inner().expect("no panic"), Vec::from_iter(0..6));
+    eventually("nothing is left", || both.server.keys().is_empty());
+}
+
+/// A Redisson waiter that gives up leaves; ours that is cancelled leaves as well.
+#[test]
+fn who_leaves_a_mixed_fair_queue_holds_up_nobody() {
+    let both = with_java!(both());
+    let lock = both.rust.fair_lock("a");
+    both.java.does("holder", "lock fair a");
+    let length = || both.server.ask::<usize>(&["LLEN", "redisson_lock_queue:{a}"]);
+    thread::scope(|scope| {
+        let leaving = scope.spawn(|| lock.try_lock_for_owned(Duration::from_millis(600)));
+        eventually("it stands in the queue", || length() == 1);
+        let waiting = both.java.order("t", "lock fair a");
+        eventually("Java stands behind it", || length() == 2);
+        assert!(in_time("it", leaving).expect("an answer").is_none());
+        eventually("it has left", || length() == 1);
+        both.java.does("holder", "unlock fair a");
+        assert_eq!(waiting.answer(), Ok("locked".to_owned()));
+        both.java.does("t", "unlock fair a");
+    });
+    eventually("nothing is left", || both.server.keys().is_empty());
+}
+
+#[test]
+fn tokens_of_both_grow() {
+    let both = with_java!(both());
+    let lock = both.rust.fenced_lock("a");
+    let mut tokens: Vec<u64> = Vec::new();
+    for _ in 0..3 {
+        tokens.push(both.java.does("t", "token fenced a").parse().expect("a token"));
+        both.java.does("t", "unlock fenced a");
+        let guard = lock.lock().expect("it is free");
+        tokens.push(guard.token());
+        guard.unlock().expect("it was held");
+    }
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+}
+
+#[test]
+fn readers_of_both_share_and_writers_wait_for_all() {
+    let both = with_java!(both());
+    let (java, lock) = (&both.java, both.rust.rw_lock("a"));
+    java.does("r", "lock read a");
+    let reading = lock.read().expect("they share");
+    assert!(lock.try_write_owned().expect("an answer").is_none());
+    assert_eq!(java.does("w", "try write a"), "false");
+    java.does("r", "unlock read a");
+    let waiting = java.order("w", "lock write a");
+    both.waits("write", 0);
+    assert!(waiting.is_open(), "Rust reads");
+    reading.unlock().expect("it was held");
+    assert_eq!(waiting.answer(), Ok("locked".to_owned()));
+
+    // Java writes, Rust waits to read; then both read.
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| lock.read_owned());
+        eventually("it waits", || both.server.numsub("redisson_rwlock:{a}") == 1);
+        java.does("w", "unlock write a");
+        let reading = in_time("the Rust reader", reader).expect("they share");
+        java.does("r", "lock read a");
+        reading.unlock().expect("it was held");
+    });
+    assert!(lock.try_write().expect("an answer").is_none(), "Java reads");
+    java.does("r", "unlock read a");
+    lock.write().expect("nobody reads").unlock().expect("it was held");
+    assert!(!exists(&both.server, "a"));
+}
+
+/// Rust writes, reads, and goes on reading: Java's readers come in at once, its writers
+/// when that ends too; and the other way round.
+#[test]
+fn a_writer_that_goes_on_reading_is_understood_by_the_other_side() {
+    let both = with_java!(both());
+    let (java, lock) = (&both.java, both.rust.rw_lock("a"));
+    let (writing, reading) = (lock.write().expect("free"), lock.read().expect("its own"));
+    let waiting = java.order("r", "lock read a");
+    both.waits("read", 0);
+    writing.unlock().expect("it was held");
+    assert_eq!(waiting.answer(), Ok("locked".to_owned()), "it was told");
+    assert_eq!(java.does("w", "try write a"), "false");
+    java.does("r", "unlock read a");
+    reading.unlock().expect("it was held");
+
+    java.does("t", "lock write a");
+    java.does("t", "lock read a");
+    assert!(lock.try_read().expect("an answer").is_none());
+    java.does("t", "unlock write a");
+    let reading = lock.try_read().expect("an answer").expect("Java only reads now");
+    java.does("t", "unlock read a");
+    assert!(reading.is_held());
+    reading.unlock().expect("it was held");
+    eventually("nothing is left", || both.server.keys().is_empty());
+}
+
+/// Java's read release computes the lock's time to live from the time-out keys of all
+/// readers, ours too, and ours from Java's.
+#[test]
+fn the_lease_of_the_reader_that_stays_counts() {
+    let both = with_java!(both());
+    let (java, lock) = (&both.java, both.rust.rw_lock("a"));
+    let left = || both.server.ask::<i64>(&["PTTL", "a"]);
+    let long = lock.read_lock().with_lease(NEVER).lock().expect("it is free");
+    java.does("r", "lease read a 20000");
+    java.does("r", "unlock read a");
+    assert!(left() > 60_000, "ours stays: {}", left());
+    java.does("r", "lease read a 20000");
+    long.unlock().expect("it was held");
+    assert!((1..=20_000).contains(&left()), "Java's stays: {}", left());
+    java.does("r", "unlock read a");
+    eventually("nothing is left", || both.server.keys().is_empty());
+}
+
+/// A job that knows Redisson's owner presents it, and enters, and leaves.
+#[test]
+fn the_owner_of_a_java_thread_can_be_presented() {
+    let both = with_java!(both());
+    both.java.does("t", "lock plain a");
+    let owner = both.java.does("t", "owner plain a");
+    let lock = both.rust.lock("a").with_holder(&owner);
+    assert!(both.rust.lock("a").try_lock().expect("an answer").is_none());
+    let guard = lock.try_lock().expect("an answer").expect("it is the same holder");
+    assert_eq!(owners(&both.server, "a").get(&owner), Some(&2));
+    assert_eq!(both.java.does("t", "count plain a"), "2");
+    both.java.does("t", "unlock plain a");
+    assert!(guard.is_held());
+    guard.unlock().expect("it was held");
+    assert!(!exists(&both.server, "a"));
+    both.java.does("t", "lock plain a");
+    lock.unlock().expect("it presents the owner");
+    assert!(both.java.order("t", "unlock plain a").answer().is_err());
+}
+
+// ---------------------------------------------------------------------------------
+// Several locks, several servers.
+
+#[test]
+fn locks_of_several_exclude_each_other() {
+    let both = with_java!(both());
+    let lock = MultiLock::new(["a", "b"].map(|name| both.rust.lock(name)));
+    both.java.does("t", "lock multi a,b");
+    assert!(lock.try_lock().expect("an answer").is_none());
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| lock.lock().and_then(MultiGuard::unlock));
+        both.waits("plain", 0);
+        both.java.does("t", "unlock multi a,b");
+        in_time("the Rust waiter", waiter).expect("it got both");
+    });
+    let guard = lock.lock().expect("free");
+    assert_eq!(both.java.does("t", "try multi b,a"), "false");
+    assert_eq!(both.java.does("t", "try plain b"), "false");
+    let waiting = both.java.order("t", "lock multi b,a");
+    assert!(waiting.is_open());
+    guard.unlock().expect("held");
+    assert_eq!(waiting.answer(), Ok("locked".to_owned()));
+    assert!(lock.try_lock().expect("an answer").is_none());
+    both.java.does("t", "unlock multi b,a");
+    eventually("nothing is left", || both.server.keys().is_empty());
+}
+
+#[test]
+fn locks_on_most_servers_exclude_each_other() {
+    let servers = [Server::start(), Server::start(), Server::start()];
+    let all: Vec<_> = servers.iter().collect();
+    let java = with_java!(Java::start(&all, NEVER));
+    let clients = servers.each_ref().map(|server| build(patient(server.url())));
+    let lock = RedLock::new(clients, "a");
+    java.does("t", "lock red a");
+    assert!(lock.try_lock().expect("an answer").is_none());
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| lock.lock().and_then(MultiGuard::unlock));
+        eventually("it waits", || {
+            all.iter().all(|server| server.numsub("redisson_lock__channel:{a}") > 0)
+        });
+        java.does("t", "unlock red a");
+        in_time("the Rust waiter", waiter).expect("it got most");
+    });
+    let guard = lock.lock().expect("free");
+    eventually("all have granted it", || all.iter().all(|server| exists(server, "a")));
+    assert_eq!(java.does("t", "try red a"), "false");
+    let waiting = java.order("t", "lock red a");
+    guard.unlock().expect("held");
+    assert_eq!(waiting.answer(), Ok("locked".to_owned()));
+    java.does("t", "unlock red a");
+    eventually("nothing is left", || all.iter().all(|server| server.keys().is_empty()));
+}
+
+// ---------------------------------------------------------------------------------
+// Together.
+
+const THREADS: usize = 4;
+const EACH: usize = 500;
+
+/// Four threads of each side raise one counter, by a read and a write.
+fn no_increment_is_lost<P: LockKind>(kind: &str, make: fn(&Client) -> Lock<P>) {
+    let both = with_java!(both_with(Duration::from_secs(30)));
+    let lock = make(&both.rust);
+    let add = || -> Result<()> {
+        let mut connection = both.server.connection();
+        for _ in 0..EACH {
+            let guard = lock.lock()?;
+            let get = redis::cmd("GET").arg("counter").query::<Option<usize>>(&mut connection);
+            let next = get.expect("our own connection").unwrap_or(0) + 1;
+            let set = redis::cmd("SET").arg("counter").arg(next).query::<()>(&mut connection);
+            set.expect("our own connection");
+            guard.unlock()?;
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let order = format!("add {kind} a {EACH}");
+        let java = (0..THREADS).map(|number| both.java.order(&format!("t{number}"), &order));
+        let java: Vec<_> = java.collect();
+        let rust: Vec<_> = (0..THREADS).map(|_| scope.spawn(add)).collect();
+        for thread in rust {
+            thread.join().expect("no panic").expect("every lock comes round");
+        }
+        for thread in java {
+            let stands = || both.server.ask::<Vec<String>>(&["HGETALL", "a"]);
+            assert_eq!(thread.answer(), Ok("added".to_owned()), "{:?}", stands());
+        }
+    });
+    assert_eq!(both.server.ask::<usize>(&["GET", "counter"]), 2 * THREADS * EACH);
+}
+
+#[test]
+fn no_increment_is_lost_with_plain_locks() {
+    no_increment_is_lost::<Plain>("plain", |client| client.lock("a"));
+}
+
+#[test]
+fn no_increment_is_lost_with_fenced_locks() {
+    no_increment_is_lost::<Fenced>("fenced", |client| client.fenced_lock("a"));
+}
+
+#[test]
+fn no_increment_is_lost_with_fair_locks() {
+    no_increment_is_lost::<Fair>("fair", |client| client.fair_lock("a"));
+}
+
+#[test]
+fn no_increment_is_lost_with_spin_locks() {
+    no_increment_is_lost::<Spin>("spin", |client| client.spin_lock("a"));
+}
+
+#[test]
+fn no_increment_is_lost_with_write_locks() {
+    no_increment_is_lost::<Write>("write", |client| client.rw_lock("a").write_lock());
+}

@@ -1,0 +1,104 @@
+//! The allocations of taking and releasing a lock, once all that is reused is there: those of
+//! the redis crate's parser for the replies, and one for each command.
+
+use crate::harness::Server;
+use crate::harness::process::alone;
+use allocation_counter::measure;
+use leasehold::{Client, Lock, Result};
+use std::sync::{Arc, Barrier};
+use std::thread;
+
+const PAIRS: u64 = 500;
+
+/// Takes and releases the lock so often; how many allocations of this thread that cost.
+fn allocations(lock: &Lock, release: impl Fn(leasehold::Guard) -> Result<()>) -> u64 {
+    let pairs = || {
+        for _ in 0..PAIRS {
+            let guard = lock.lock().expect("the server answers");
+            release(guard).expect("it is held");
+        }
+    };
+    pairs();
+    measure(pairs).count_total
+}
+
+/// How many allocations as many pairs need: a buffer for each command, and what the redis
+/// crate allocates when it reads the replies.
+fn needed(server: &Server, pairs: u64) -> u64 {
+    let client = redis::Client::open(server.url()).expect("a good URL");
+    let mut connection = client.get_connection().expect("the server answers");
+    let ask = redis::cmd("PTTL").arg("nothing").get_packed_command();
+    let replies = measure(|| {
+        for _ in 0..2 * pairs {
+            connection.send_packed_command(&ask).expect("the server answers");
+            connection.recv_response().expect("the server answers");
+        }
+    });
+    replies.count_total + 2 * pairs
+}
+
+/// The highest count that passes. The reaper may come between, and the next hold find no
+/// spare lease.
+fn bound(needed: u64) -> u64 {
+    needed + needed / 50
+}
+
+fn dropped(guard: leasehold::Guard) -> Result<()> {
+    drop(guard);
+    Ok(())
+}
+
+#[test]
+fn a_pair_allocates_its_commands_and_replies() -> Result<()> {
+    if !alone("allocations::a_pair_allocates_its_commands_and_replies") {
+        return Ok(());
+    }
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    let needed = needed(&server, PAIRS);
+    assert!(needed > 2 * PAIRS, "nothing would be counted");
+    let lock = client.lock("dropped");
+    let dropped = allocations(&lock, dropped);
+    assert!(dropped <= bound(needed), "{dropped} allocations, {needed} are needed");
+    let unlocked = allocations(&client.lock("unlocked"), leasehold::Guard::unlock);
+    assert!(unlocked <= bound(needed), "{unlocked} allocations, {needed} are needed");
+    Ok(())
+}
+
+#[test]
+fn a_nested_pair_allocates_nothing() -> Result<()> {
+    if !alone("allocations::a_nested_pair_allocates_nothing") {
+        return Ok(());
+    }
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    let lock = client.lock("a");
+    let _outer = lock.lock()?;
+    assert_eq!(allocations(&lock, dropped), 0);
+    assert_eq!(allocations(&lock, leasehold::Guard::unlock), 0);
+    Ok(())
+}
+
+#[test]
+fn threads_that_share_connections_allocate_no_more() -> Result<()> {
+    if !alone("allocations::threads_that_share_connections_allocate_no_more") {
+        return Ok(());
+    }
+    const THREADS: u64 = 8;
+    let server = Server::start();
+    let client = Client::builder().single(server.url()).pool_size(2).build()?;
+    let begin = Arc::new(Barrier::new(usize::try_from(THREADS).expect("small")));
+    let threads: Vec<_> = (0..THREADS)
+        .map(|number| {
+            let (lock, begin) = (client.lock(format!("lock:{number}")), Arc::clone(&begin));
+            thread::spawn(move || {
+                begin.wait();
+                allocations(&lock, dropped)
+            })
+        })
+        .collect();
+    let counts = threads.into_iter().map(|thread| thread.join().expect("no thread panics"));
+    let (all, needed) = (counts.sum::<u64>(), needed(&server, THREADS * PAIRS));
+    assert!(all <= bound(needed), "{all} allocations, {needed} are needed");
+    Ok(())
+}

@@ -1,0 +1,600 @@
+//! The restricted user: what the `ACL SETUSER` line of docs/permissions.md grants is enough for
+//! everything, all of it is needed, and what is missing is named.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use leasehold::{AuditPolicy, Builder, CancelToken, Client, Error, Events, Guard, Renewed};
+use redis::Value;
+
+use crate::harness::{Direction, Flow, Proxy, Server, eventually, eventually_some, in_time};
+
+// ---------------------------------------------------------------------------------
+// The rule.
+
+/// What a user may do, word by word, as `ACL SETUSER` takes it.
+#[derive(Clone)]
+struct Rule(Vec<String>);
+
+impl Rule {
+    /// Reads the one line of docs/permissions.md that begins with `ACL SETUSER`.
+    fn documented() -> Rule {
+        let mut lines = include_str!("../../docs/permissions.md")
+            .lines()
+            .filter_map(|line| line.strip_prefix("ACL SETUSER "))
+            .map(|line| line.split_whitespace().skip(1).map(str::to_owned).collect());
+        let rule = Rule(lines.next().expect("docs/permissions.md has a line ACL SETUSER"));
+        assert!(lines.next().is_none(), "docs/permissions.md has one such line");
+        rule
+    }
+
+    /// What the rule permits: commands, keys and channels.
+    fn permissions(&self) -> BTreeSet<String> {
+        let permits = |word: &&String| word.starts_with(['+', '~', '&']);
+        self.0.iter().filter(permits).cloned().collect()
+    }
+
+    fn without(&self, permission: &str) -> Rule {
+        let words: Vec<String> =
+            self.0.iter().filter(|word| *word != permission).cloned().collect();
+        assert_eq!(words.len() + 1, self.0.len(), "{permission} stands there once");
+        Rule(words)
+    }
+
+    fn password(&self) -> &str {
+        let password = self.0.iter().find_map(|word| word.strip_prefix('>'));
+        password.expect("the documented user has a password")
+    }
+
+    /// Gives the user these permissions and no others, whatever it had before.
+    fn grant(&self, server: &Server, user: &str) {
+        let mut words = vec!["ACL", "SETUSER", user, "reset"];
+        words.extend(self.0.iter().map(String::as_str));
+        server.ask::<()>(&words);
+    }
+
+    /// The address for that user, over a proxy too.
+    fn url(&self, server: &Server, user: &str) -> String {
+        server.login_url(user, self.password())
+    }
+}
+
+const USER: &str = "worker";
+
+// ---------------------------------------------------------------------------------
+// The log.
+
+/// Remembers warnings and errors.
+struct Recorder(Mutex<Vec<String>>);
+
+static RECORDER: Recorder = Recorder(Mutex::new(Vec::new()));
+
+impl log::Log for Recorder {
+    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+        metadata.level() <= log::Level::Warn
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        if self.enabled(record.metadata()) {
+            self.lines().push(record.args().to_string());
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+impl Recorder {
+    fn lines(&self) -> MutexGuard<'_, Vec<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The warnings that speak of a permission.
+    fn of_permissions(&self) -> Vec<String> {
+        let lines = self.lines();
+        lines.iter().filter(|line| names_a_permission(line)).cloned().collect()
+    }
+}
+
+/// Held by each test that has a permission missing: they share one log.
+static LOG_IN_USE: Mutex<()> = Mutex::new(());
+
+/// Empties the log, for as long as the answer lives.
+fn fresh_log() -> MutexGuard<'static, ()> {
+    let alone = LOG_IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
+    // Fails where another test has installed the same.
+    let _ = log::set_logger(&RECORDER);
+    log::set_max_level(log::LevelFilter::Warn);
+    RECORDER.lines().clear();
+    alone
+}
+
+/// Whether a text has the server's words for "you may not", which differ between a
+/// command and one in a script, and between versions.
+fn names_a_permission(text: &str) -> bool {
+    ["NOPERM", "no permission", "executing the script can't", "ACL failure in script"]
+        .iter()
+        .any(|words| text.contains(words))
+}
+
+// ---------------------------------------------------------------------------------
+// The whole rule.
+
+/// Longer than any wait of these tests: what comes before it came by message.
+const NEVER: Duration = Duration::from_secs(60);
+
+fn channel(name: &str) -> String {
+    format!("redisson_lock__channel:{{{name}}}")
+}
+
+/// Counts leases that were renewed.
+#[derive(Default)]
+struct Renewals(Arc<AtomicUsize>);
+
+impl Events for Renewals {
+    fn renewed(&self, event: &Renewed) {
+        self.0.fetch_add(event.holds.len(), Ordering::SeqCst);
+    }
+}
+
+/// Ends the wait of a thread when a test fails: or its scope would wait with it.
+struct Cancelling(CancelToken);
+
+impl Drop for Cancelling {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+fn open(builder: Builder) -> Client {
+    // What is looked at then, a user that may do just what is needed may not.
+    builder.audit_policy(AuditPolicy::Ignore).build().expect("the user may connect")
+}
+
+/// One client holds, another waits, and gets the lock by the message of its release.
+#[track_caller]
+fn pass_by_message(server: &Server, holder: &Client, waiter: &Client, name: &str) {
+    let guard = holder.lock(name).lock().expect("the lock is free");
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| waiter.lock(name).lock().and_then(Guard::unlock));
+        eventually("the waiter listens", || server.numsub(&channel(name)) == 1);
+        guard.unlock().expect("the holder may release");
+        in_time("the waiter is told", waiting).expect("the waiter may take the lock");
+    });
+}
+
+#[test]
+fn the_documented_user_can_do_everything() {
+    let server = Server::start();
+    let rule = Rule::documented();
+    rule.grant(&server, USER);
+    let url = rule.url(&server, USER);
+    server.reset_stats();
+
+    let patient =
+        || Client::builder().single(&url).watchdog_timeout(NEVER * 10).poll_interval(NEVER);
+    let (one, two) = (open(patient()), open(patient()));
+    pass_by_message(&server, &one, &two, "orders:1");
+    // By the message with which a refused script wakes the listener, once it listens.
+    pass_by_message(&server, &one, &two, "orders:2");
+
+    let guard = one.lock("orders:1").lock().expect("the lock is free");
+    assert!(two.lock("orders:1").try_lock().expect("the user may ask").is_none());
+    assert!(two.lock("orders:1").is_locked().expect("the user may ask"));
+    assert!(two.lock("orders:1").remaining().expect("the user may ask").is_some());
+    guard.extend(NEVER * 20).expect("the user may extend");
+    assert!(two.lock("orders:1").force_unlock().expect("the user may force"));
+    assert!(!two.lock("orders:1").is_locked().expect("the user may ask"));
+    drop(guard);
+
+    let renewals = Renewals::default();
+    let count = Arc::clone(&renewals.0);
+    let brief = Duration::from_secs(1);
+    let renewing = open(Client::builder().single(&url).watchdog_timeout(brief).events(renewals));
+    let guard = renewing.lock("orders:3").lock_owned().expect("the lock is free");
+    eventually("leases are renewed", || count.load(Ordering::SeqCst) >= 3);
+    server.ask::<()>(&["SCRIPT", "FLUSH"]);
+    let before = count.load(Ordering::SeqCst);
+    eventually("leases are renewed", || count.load(Ordering::SeqCst) >= before + 3);
+    guard.check().expect("still held");
+    drop(guard);
+    eventually("the dropped lock is free", || server.keys().is_empty());
+
+    server.ask::<()>(&["SCRIPT", "FLUSH"]);
+    pass_by_message(&server, &one, &two, "orders:4");
+
+    assert!(server.client_kill_type("normal") > 0);
+    assert!(server.client_kill_type("pubsub") > 0);
+    pass_by_message(&server, &one, &two, "orders:5");
+
+    let polling = open(Client::builder().single(&url).poll_interval(Duration::from_millis(50)));
+    let guard = one.lock("orders:6").lock().expect("the lock is free");
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| polling.lock("orders:6").lock().and_then(Guard::unlock));
+        eventually("the waiter listens", || server.numsub(&channel("orders:6")) == 1);
+        guard.unlock().expect("the holder may release");
+        in_time("the waiter is told", waiting).expect("the waiter may take the lock");
+    });
+    eventually("nobody listens any more", || server.numsub(&channel("orders:6")) == 0);
+
+    let in_database = open(Client::builder().single(format!("{url}3")));
+    in_database.lock("orders:1").lock().and_then(Guard::unlock).expect("in another database");
+
+    outlive_a_ghost(&server, &rule, USER, "orders:7");
+
+    let unused: Vec<String> =
+        rule.permissions().into_iter().filter(|p| !is_used(&server, p)).collect();
+    assert_eq!(unused, Vec::<String>::new(), "permissions that nothing above has used");
+    [one, two, renewing, polling, in_database].iter().for_each(Client::close);
+    eventually("all have left", || server.clients().is_empty());
+    assert_eq!(server.keys(), Vec::<String>::new());
+    let denied: Vec<BTreeMap<String, Value>> = server.ask(&["ACL", "LOG"]);
+    assert!(denied.is_empty(), "the server denied something: {denied:#?}");
+}
+
+/// Whether the command of a permission has been called. Keys and channels have.
+fn is_used(server: &Server, permission: &str) -> bool {
+    let Some(command) = permission.strip_prefix('+') else { return true };
+    // Servers before 7 count subcommands together.
+    let container = command.split('|').next().expect("a command has a name");
+    server.calls(command) + server.calls(container) > 0
+}
+
+/// How often a connection was killed, of a server that keeps all commands in its slow log.
+/// The statistics of Redis before 7 count no subcommands.
+fn kills(server: &Server) -> usize {
+    let log: Vec<(u64, u64, u64, Vec<String>, String, String)> =
+        server.ask(&["SLOWLOG", "GET", "100000"]);
+    log.iter().filter(|entry| entry.3.starts_with(&["CLIENT", "KILL"].map(str::to_owned))).count()
+}
+
+/// A question hangs, is given up, and its connection stays: the next one has to see to
+/// it that the old does nothing any more. Says how often the release was sent.
+fn outlive_a_ghost(server: &Server, rule: &Rule, user: &str, name: &str) -> u64 {
+    let proxy = Proxy::start(server.addr());
+    let url = format!("redis://{user}:{}@{}/", rule.password(), proxy.addr());
+    let client = Client::builder()
+        .single(url)
+        .audit_policy(AuditPolicy::Ignore)
+        .response_timeout(Duration::from_millis(300))
+        .poll_interval(Duration::from_millis(50))
+        .build()
+        .expect("the user may connect");
+    let lock = client.lock(name).with_lease(Duration::from_secs(1));
+    lock.lock().and_then(Guard::unlock).expect("the scripts are known now");
+
+    let before = server.calls("hdel");
+    proxy.on_request(name.as_bytes(), Direction::Requests, Flow::Hold);
+    let error = lock.try_lock().expect_err("the question hangs");
+    assert!(error.is_timeout(), "{error:?}");
+    eventually("the clean-up is sent", || server.calls("hdel") > before);
+    // It comes late, if its connection is still there; and must not take the lock.
+    proxy.release_held();
+    eventually("no late copy holds the lock", || server.keys().is_empty());
+    client.close();
+    server.calls("hdel") - before
+}
+
+// ---------------------------------------------------------------------------------
+// The rule without one of its permissions.
+
+/// What a user tries, once its permissions were cut down.
+const USES: [&str; 12] = [
+    "open",
+    "open a database",
+    "take a free lock",
+    "ask for a held lock",
+    "take it after a flush",
+    "extend",
+    "unlock",
+    "is_locked",
+    "remaining",
+    "force_unlock",
+    "wait",
+    "listen",
+];
+
+/// Which uses fail without which permission. One with a question mark may fail.
+const NEEDED: [(&str, &[&str]); 19] = [
+    (
+        "+evalsha",
+        &[
+            "take a free lock",
+            "ask for a held lock",
+            "take it after a flush",
+            "extend",
+            "unlock",
+            "force_unlock",
+            "wait",
+        ],
+    ),
+    ("+script|load", &["force_unlock", "take it after a flush"]),
+    ("+hset", &["take a free lock", "take it after a flush", "wait"]),
+    ("+pexpire", &["take a free lock", "take it after a flush", "extend", "wait"]),
+    (
+        "+pttl",
+        &[
+            "take a free lock",
+            "ask for a held lock",
+            "take it after a flush",
+            "extend",
+            "is_locked",
+            "remaining",
+            "force_unlock",
+            "wait",
+        ],
+    ),
+    ("+hexists", &["ask for a held lock", "extend", "wait"]),
+    ("+hdel", &["unlock"]),
+    ("+publish", &["unlock", "force_unlock", "wait?", "listen?"]),
+    ("+hlen", &["force_unlock"]),
+    ("+del", &["force_unlock"]),
+    ("+subscribe", &["listen"]),
+    ("+unsubscribe", &["listen"]),
+    ("+select", &["open a database"]),
+    ("+client|list", &[]),
+    ("+client|kill", &[]),
+    (
+        "~orders:*",
+        &[
+            "take a free lock",
+            "ask for a held lock",
+            "take it after a flush",
+            "extend",
+            "unlock",
+            "is_locked",
+            "remaining",
+            "force_unlock",
+            "wait",
+        ],
+    ),
+    ("&redisson_lock__channel:*", &["unlock", "force_unlock", "listen"]),
+    ("&leasehold:wake:*", &["listen"]),
+    // The end of the table: nothing is missing, and everything works.
+    ("", &[]),
+];
+
+/// Stands before errors that are not of the kind that they should be.
+const NO_REFUSAL: &str = "not is_server(): ";
+
+/// Everything that failed without that permission, by what was tried. For `listen`,
+/// what the log said; all else is the caller's error.
+fn failures(permission: &str) -> BTreeMap<&'static str, String> {
+    let server = Server::start();
+    let whole = Rule::documented();
+    whole.grant(&server, USER);
+    let url = whole.url(&server, USER);
+    let client = open(Client::builder().single(&url).poll_interval(Duration::from_millis(50)));
+    let take = |name: &str| client.lock(name).lock().expect("nothing is missing yet");
+    let (extended, unlocked) = (take("orders:extended"), take("orders:unlocked"));
+    let occupy = |name: &str| server.ask::<()>(&["HSET", name, "another", "1"]);
+    ["orders:held", "orders:forced", "orders:waited"].into_iter().for_each(occupy);
+    load_all_scripts(&client);
+
+    if !permission.is_empty() {
+        whole.without(permission).grant(&server, USER);
+    }
+    let mut failures = BTreeMap::new();
+    let mut tried = BTreeSet::new();
+    let mut attempt = |what: &'static str, outcome: Result<(), Error>| {
+        tried.insert(what);
+        if let Err(error) = outcome {
+            let refused = error.is_server().then(|| error.to_string());
+            failures.insert(what, refused.unwrap_or_else(|| format!("{NO_REFUSAL}{error:?}")));
+        }
+    };
+    let connect = |url: &str| Client::open(url).map(|client| client.close());
+    attempt("open", connect(&url));
+    attempt("open a database", connect(&format!("{url}3")));
+    let free = client.lock("orders:free");
+    attempt(
+        "take a free lock",
+        free.try_lock().map(|guard| guard.into_iter().for_each(Guard::detach)),
+    );
+    let held = client.lock("orders:held").try_lock();
+    attempt("ask for a held lock", held.map(|guard| assert!(guard.is_none())));
+    attempt("extend", extended.extend(Duration::from_secs(120)));
+    attempt("unlock", unlocked.unlock());
+    attempt("is_locked", client.lock("orders:held").is_locked().map(|held| assert!(held)));
+    attempt(
+        "remaining",
+        client.lock("orders:held").remaining().map(|left| assert!(left.is_some())),
+    );
+    attempt(
+        "force_unlock",
+        client.lock("orders:forced").force_unlock().map(|freed| assert!(freed)),
+    );
+    let to_the_end = ["", "+unsubscribe"].contains(&permission);
+    attempt("wait", wait_and_listen(&server, &client, to_the_end));
+    server.ask::<()>(&["SCRIPT", "FLUSH"]);
+    let again = client.lock("orders:again");
+    attempt(
+        "take it after a flush",
+        again.try_lock().map(|guard| guard.into_iter().for_each(Guard::detach)),
+    );
+    tried.insert("listen");
+    if let Some(warning) = RECORDER.of_permissions().iter().find(|line| line.contains("listening"))
+    {
+        failures.insert("listen", warning.clone());
+    }
+    assert_eq!(tried, BTreeSet::from(USES));
+    client.close();
+    failures
+}
+
+/// Makes every script known to the server, by a use of each.
+fn load_all_scripts(client: &Client) {
+    let guard = client.lock("orders:warm").lock().expect("the lock is free");
+    guard.extend(NEVER).expect("it is held");
+    guard.unlock().expect("it is held");
+    client.lock("orders:warm").force_unlock().expect("a look at a free lock");
+}
+
+/// Waits for a lock that somebody holds without an end, until that is deleted without
+/// a message; and, if `to_the_end`, until the subscription was let go again.
+fn wait_and_listen(server: &Server, client: &Client, to_the_end: bool) -> Result<(), Error> {
+    let name = "orders:waited";
+    let listens = || server.numsub(&channel(name)) == 1;
+    let complained = || RECORDER.of_permissions().iter().any(|line| line.contains("listening"));
+    thread::scope(|scope| {
+        let token = Cancelling(CancelToken::new());
+        let lock = client.lock(name).with_cancel(&token.0);
+        let waiting = scope.spawn(move || lock.lock().map(Guard::detach));
+        let settled = || listens() || complained() || waiting.is_finished();
+        eventually("the waiter listens, or the log says why not", settled);
+        server.ask::<()>(&["DEL", name]);
+        in_time("the waiter polls", waiting)
+    })?;
+    if to_the_end {
+        eventually("nobody listens any more, or the log says why", || !listens() || complained());
+    }
+    Ok(())
+}
+
+#[test]
+fn the_table_has_the_documented_permissions() {
+    let listed: BTreeSet<String> = NEEDED.map(|(permission, _)| permission.to_owned()).into();
+    let mut granted = Rule::documented().permissions();
+    granted.insert(String::new());
+    assert_eq!(listed, granted, "NEEDED in this file against the line of docs/permissions.md");
+}
+
+/// What fails without each permission, found out once.
+static FAILURES: LazyLock<Vec<(&str, BTreeMap<&str, String>)>> = LazyLock::new(|| {
+    let _alone = fresh_log();
+    let without = |permission| {
+        RECORDER.lines().clear();
+        (permission, failures(permission))
+    };
+    NEEDED.map(|(permission, _)| without(permission)).into()
+});
+
+#[test]
+fn every_permission_is_needed_for_what_the_table_says() {
+    for ((permission, needed), (_, failures)) in NEEDED.iter().zip(FAILURES.iter()) {
+        let may_fail: Vec<&str> = needed.iter().filter_map(|what| what.strip_suffix('?')).collect();
+        let must_fail = needed.iter().copied().filter(|what| !what.ends_with('?'));
+        let failed = failures.keys().copied().filter(|what| !may_fail.contains(what));
+        let (failed, must_fail): (BTreeSet<_>, BTreeSet<_>) =
+            (failed.collect(), must_fail.collect());
+        assert_eq!(failed, must_fail, "without {permission:?}");
+        let dispensable = ["+client|list", "+client|kill", ""].contains(permission);
+        assert_eq!(must_fail.is_empty(), dispensable, "without {permission:?}");
+    }
+}
+
+#[test]
+fn an_error_names_the_missing_permission_and_the_document() {
+    let mut silent = Vec::new();
+    for (permission, failures) in FAILURES.iter() {
+        let good = |text: &str| {
+            names_a_permission(text)
+                && text.contains("docs/permissions.md")
+                && !text.contains(NO_REFUSAL)
+        };
+        let bad = failures.iter().filter(|(_, text)| !good(text));
+        silent.extend(bad.map(|(what, text)| format!("without {permission}, {what}: {text}")));
+    }
+    assert!(silent.is_empty(), "do not say what to do:\n{}", silent.join("\n"));
+}
+
+/// The script that takes a lock may be refused half-way: then the lock must not stay
+/// taken, least of all for ever.
+#[test]
+fn a_lock_that_was_taken_halfway_is_given_back() {
+    let _alone = fresh_log();
+    let server = Server::start();
+    let rule = Rule::documented();
+    rule.without("+pexpire").grant(&server, USER);
+    let client = open(Client::builder().single(rule.url(&server, USER)));
+    let error = client.lock("orders:1").try_lock().expect_err("there is no lease without pexpire");
+    assert!(error.is_server(), "{error:?}");
+    eventually("nothing is left", || server.keys().is_empty());
+}
+
+/// In which a waiter with a poll interval of 100 ms polls 20 times, or a little more since
+/// polls are jittered, and a listener tries again with pauses that grow to a second.
+const WHILE: Duration = Duration::from_secs(2);
+
+/// Nobody may listen: waiters poll, a warning says so, and no storm breaks loose.
+#[test]
+fn who_may_not_listen_polls() {
+    for missing in ["+subscribe", "&redisson_lock__channel:*", "&leasehold:wake:*"] {
+        let _alone = fresh_log();
+        let server = Server::start();
+        let rule = Rule::documented();
+        rule.without(missing).grant(&server, USER);
+        server.ask::<()>(&["HSET", "orders:1", "another", "1"]);
+        let poll = Duration::from_millis(100);
+        let client = open(Client::builder().single(rule.url(&server, USER)).poll_interval(poll));
+        thread::scope(|scope| {
+            let token = Cancelling(CancelToken::new());
+            let lock = client.lock("orders:1").with_cancel(&token.0);
+            let waiting = scope.spawn(move || lock.lock().map(Guard::detach));
+            let warning = eventually_some("a warning", || RECORDER.of_permissions().pop());
+            assert!(
+                warning.contains("poll") && warning.contains("docs/permissions.md"),
+                "{warning}"
+            );
+
+            // No synchronisation: a span in which to count. A slow machine makes fewer.
+            let (warnings, polls) = (RECORDER.of_permissions().len(), server.calls("evalsha"));
+            thread::sleep(WHILE);
+            let warnings = RECORDER.of_permissions().len() - warnings;
+            let polls = server.calls("evalsha") - polls;
+            assert!(!waiting.is_finished(), "without {missing} a wait ends too early");
+            let storm = warnings > 15 || polls > 90;
+            assert!(!storm, "without {missing}: {warnings} warnings, {polls} polls in {WHILE:?}");
+
+            server.ask::<()>(&["DEL", "orders:1"]);
+            in_time("the waiter polls", waiting).expect("no error");
+        });
+    }
+}
+
+/// A listener that is refused again and again rests in between; `close()` ends it there.
+#[test]
+fn a_client_that_may_not_listen_can_be_closed() {
+    let _alone = fresh_log();
+    let server = Server::start();
+    let rule = Rule::documented();
+    rule.without("+subscribe").grant(&server, USER);
+    server.ask::<()>(&["HSET", "orders:1", "another", "1"]);
+    let client = open(Client::builder().single(rule.url(&server, USER)));
+    thread::scope(|scope| {
+        let token = Cancelling(CancelToken::new());
+        let lock = client.lock("orders:1").with_cancel(&token.0);
+        let waiting = scope.spawn(move || lock.lock().map(drop));
+        // By now it rests for longer than it takes to be refused.
+        eventually("several warnings", || RECORDER.of_permissions().len() >= 4);
+        client.close();
+        let error = in_time("close ends the wait", waiting).expect_err("it is closed");
+        assert!(error.is_closed(), "{error:?}");
+    });
+    let busy = RECORDER.lines().iter().any(|line| line.contains("of a closed client"));
+    assert!(!busy, "a thread goes on after close(): {:?}", RECORDER.lines());
+}
+
+/// Without the two permissions that docs/permissions.md calls optional, a connection that
+/// was given up may act late: then its release is sent again and again for a lease.
+#[test]
+fn who_may_not_kill_clients_repeats_releases() {
+    let server = Server::with(|config| {
+        config.line("slowlog-log-slower-than 0").line("slowlog-max-len 100000")
+    });
+    let rule = Rule::documented();
+    rule.grant(&server, "whole");
+    let once = outlive_a_ghost(&server, &rule, "whole", "orders:1");
+    assert!(kills(&server) > 0, "there was a ghost, and it was killed");
+    for (user, missing) in [("no list", "+client|list"), ("no kill", "+client|kill")] {
+        let user = user.replace(' ', "-");
+        let rule = rule.without(missing);
+        rule.grant(&server, &user);
+        let killed = kills(&server);
+        let often = outlive_a_ghost(&server, &rule, &user, "orders:2");
+        assert_eq!(kills(&server), killed, "{missing}");
+        assert!(often > once, "without {missing}: {often} releases, not more than {once}");
+    }
+}

@@ -1,0 +1,226 @@
+//! Several locks as one: all or none, in whatever order they are named.
+
+use crate::harness::bare::{Bare, MINE, OTHER, documented_replies, hold, is_refused_as};
+use crate::harness::faults::{NEVER, build, owners, patient};
+use crate::harness::wait::{BOUND, holds_within};
+use crate::harness::{Proxy, Server, eventually, exists, in_time};
+use leasehold::{AnyLock, Client, MultiGuard, MultiLock};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+fn of(client: &Client, names: &[&str]) -> MultiLock {
+    MultiLock::new(names.iter().map(|name| client.lock(*name)))
+}
+
+#[test]
+fn acquire_answers_as_documented() {
+    let held = "else the position (from 1) of a lock that another owner holds, and its remaining \
+                lease in ms, negative without expiry";
+    assert_eq!(documented_replies("multi_acquire"), ["an empty list if all are acquired", held]);
+    let mut bare = Bare::start();
+    let keys = ["a", "b", "c"];
+    let take = |bare: &mut Bare| -> Vec<i64> {
+        bare.try_call("multi_acquire", &keys, &["60000", MINE, MINE, MINE]).expect("a list")
+    };
+    hold(&bare.server, "b", OTHER, "50000");
+    let refused = take(&mut bare);
+    assert!(refused[0] == 2 && (25_000..=50_000).contains(&refused[1]), "{refused:?}");
+    assert_eq!(bare.server.keys(), ["b"], "all or none");
+    bare.server.ask::<()>(&["PERSIST", "b"]);
+    assert_eq!(take(&mut bare), [2, -1]);
+    bare.server.ask::<()>(&["DEL", "b"]);
+    // Free, and one's own again.
+    for _ in 0..2 {
+        assert_eq!(take(&mut bare), [] as [i64; 0]);
+        keys.iter()
+            .for_each(|key| assert_eq!(owners(&bare.server, key), [(MINE.into(), 1)].into()));
+    }
+    keys.iter()
+        .for_each(|key| crate::harness::bare::assert_ttl(&bare.server, key, 30_000..=60_000));
+    bare.server.ask::<()>(&["SET", "c", "a text"]);
+    bare.server.ask::<()>(&["DEL", "a", "b"]);
+    let error = bare.try_call::<Vec<i64>>("multi_acquire", &keys, &["1", MINE, MINE, MINE]);
+    assert!(is_refused_as("WRONGTYPE", &error.expect_err("no lock")));
+    assert_eq!(bare.server.keys(), ["c"]);
+}
+
+#[test]
+fn plain_locks_of_one_client_cost_one_question() {
+    let server = Server::start();
+    let client = build(patient(server.url()));
+    let lock = of(&client, &["a", "b", "c", "b"]);
+    lock.lock().and_then(MultiGuard::unlock).expect("free");
+    let before = server.calls("evalsha");
+    let guard = lock.lock().expect("free");
+    assert_eq!(server.calls("evalsha") - before, 1);
+    assert_eq!(server.keys(), ["a", "b", "c"]);
+    let nested = lock.lock().expect("it has them");
+    let more = of(&client, &["b", "d"]).lock().expect("one is its own, one is free");
+    assert_eq!(server.calls("evalsha") - before, 2);
+    drop((guard, more));
+    assert!(nested.is_held());
+    eventually("one is free", || server.keys() == ["a", "b", "c"]);
+    nested.unlock().expect("held");
+    assert!(server.keys().is_empty());
+}
+
+#[test]
+fn while_one_is_waited_for_the_others_are_free() {
+    let server = Server::start();
+    let (mine, theirs) = (build(patient(server.url())), build(patient(server.url())));
+    let held = theirs.lock("b").lock().expect("free");
+    let lock = of(&mine, &["a", "b", "c"]);
+    assert!(lock.try_lock().expect("an answer").is_none());
+    assert_eq!(server.keys(), ["b"]);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| lock.lock_owned());
+        eventually("it waits", || server.numsub("redisson_lock__channel:{b}") == 1);
+        eventually("and has nothing", || server.keys() == ["b"]);
+        let other = theirs.lock("c").lock().expect("nobody has it");
+        held.unlock().expect("held");
+        // It gets b, finds c taken, gives b back and waits for c.
+        eventually("it waits", || server.numsub("redisson_lock__channel:{c}") == 1);
+        eventually("and has nothing", || server.keys() == ["c"]);
+        other.unlock().expect("held");
+        let guard = in_time("the waiter", waiter).expect("all are free");
+        assert!(guard.is_held() && server.keys() == ["a", "b", "c"]);
+        guard.unlock().expect("held");
+    });
+}
+
+#[test]
+fn callers_that_name_them_in_different_order_all_get_them() {
+    const EACH: usize = 30;
+    let server = Server::start();
+    let clients = [build(patient(server.url())), build(patient(server.url()))];
+    let inside = AtomicUsize::new(0);
+    let names = [["a", "b", "c"], ["c", "b", "a"], ["b", "c", "a"], ["c", "a", "b"]];
+    thread::scope(|scope| {
+        for (number, names) in names.iter().enumerate() {
+            // Not all are plain, so not all are taken together.
+            let client = &clients[number % 2];
+            let [first, rest @ ..] = names;
+            let members = rest.iter().map(|name| AnyLock::from(client.lock(*name)));
+            let fenced = AnyLock::from(client.fenced_lock(*first));
+            let lock = MultiLock::new(members.chain([fenced]));
+            let inside = &inside;
+            scope.spawn(move || {
+                for _ in 0..EACH {
+                    let guard = lock.lock().expect("it comes round");
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                    thread::yield_now();
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    guard.unlock().expect("held");
+                }
+            });
+        }
+    });
+    for name in ["a", "b", "c"] {
+        assert!(!exists(&server, name), "{name}");
+    }
+}
+
+/// Each of its members is always wanted by others of the same process: it gets them all the same.
+#[test]
+fn it_is_not_starved_beside_lines_that_never_end() {
+    let server = Server::start();
+    let client = build(patient(server.url()));
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for name in ["a", "a", "a", "b", "b", "b"] {
+            let (lock, stop) = (client.lock(name), &stop);
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let guard = lock.lock().expect("it comes round");
+                    thread::yield_now();
+                    drop(guard);
+                }
+            });
+        }
+        let both = of(&client, &["a", "b"]);
+        let waiter = scope.spawn(move || both.lock().and_then(MultiGuard::unlock));
+        let got = holds_within(BOUND, || waiter.is_finished());
+        stop.store(true, Ordering::Relaxed);
+        waiter.join().expect("no panic").expect("both come round");
+        assert!(got, "only when the others had ended");
+    });
+}
+
+/// A server that stands still keeps no other from being released.
+#[test]
+fn releases_go_out_before_any_answer_is_waited_for() {
+    let servers = [Server::start(), Server::start()];
+    let clients = servers.each_ref().map(|server| build(patient(server.url())));
+    let lock = MultiLock::new(clients.iter().map(|client| client.lock("a")));
+    lock.lock().and_then(MultiGuard::unlock).expect("free");
+    for (stopped, other) in [(0, 1), (1, 0)] {
+        let guard = lock.lock_owned().expect("free");
+        servers[stopped].stop();
+        thread::scope(|scope| {
+            let unlocking = scope.spawn(|| guard.unlock());
+            eventually("the other is released", || !exists(&servers[other], "a"));
+            servers[stopped].resume();
+            in_time("the unlock", unlocking).expect("both were held");
+        });
+    }
+}
+
+#[test]
+fn members_at_odds_with_each_other_are_refused() {
+    let server = Server::start();
+    let client = build(patient(server.url()));
+    let sides = client.rw_lock("a");
+    let sides = [AnyLock::from(sides.read_lock()), sides.write_lock().into()];
+    let kinds = [AnyLock::from(client.lock("a")), client.fenced_lock("a").into()];
+    for members in [sides, kinds] {
+        let lock = MultiLock::new(members);
+        assert!(lock.lock_owned().is_err_and(|error| error.is_deadlock()));
+        assert!(lock.try_lock().is_err_and(|error| error.is_deadlock()));
+    }
+    assert!(server.keys().is_empty());
+}
+
+/// It was refused, and waits: a server that is away then is waited for too.
+#[test]
+fn who_was_refused_waits_through_outages() {
+    let servers = [Server::start(), Server::start()];
+    let proxy = Proxy::start(servers[0].addr());
+    let clients = [build(patient(proxy.url())), build(patient(servers[1].url()))];
+    let held = build(patient(servers[1].url())).lock("b").lock_owned().expect("free");
+    let lock = MultiLock::new([clients[0].lock("a"), clients[1].lock("b")]);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| lock.lock().and_then(MultiGuard::unlock));
+        eventually("it waits", || servers[1].numsub("redisson_lock__channel:{b}") == 1);
+        eventually("and has nothing", || servers[0].keys().is_empty());
+        let refused = proxy.stats().refused;
+        proxy.refuse();
+        proxy.kill_all();
+        held.unlock().expect("held");
+        proxy.wait_until("it tries", |stats| stats.refused > refused + 1);
+        proxy.heal();
+        in_time("the waiter", waiter).expect("both are free");
+    });
+}
+
+#[test]
+fn one_lost_member_loses_the_guard() {
+    let server = Server::start();
+    let client = build(patient(server.url()).watchdog_timeout(Duration::from_millis(600)));
+    let guard = of(&client, &["a", "b"]).lock_owned().expect("free");
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| guard.wait_lost(NEVER));
+        server.ask::<()>(&["DEL", "b"]);
+        assert!(in_time("who waits for the loss", waiting));
+    });
+    assert!(guard.check().is_err_and(|error| error.is_lost()));
+    assert!(guard.unlock().is_err_and(|error| error.is_lost()));
+    assert!(server.keys().is_empty(), "the other one is released");
+}
+
+#[test]
+fn a_lock_of_nothing_is_refused() {
+    let none = MultiLock::new(Vec::<AnyLock>::new());
+    assert!(none.lock().is_err_and(|error| error.is_configuration()));
+    assert!(!none.is_held());
+}

@@ -1,0 +1,11 @@
+//! The bytes on the wire: scripts, keys, permissions, subscriptions.
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod messages;
+mod permissions_of_kinds;
+mod polls;
+mod scripts;
+mod scripts_of_kinds;
+mod wire;

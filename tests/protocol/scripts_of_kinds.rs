@@ -1,0 +1,843 @@
+//! Every documented reply of the scripts of all kinds but the plain lock, against a real server.
+
+use std::collections::BTreeMap;
+
+use crate::harness::bare::*;
+use crate::harness::{Server, exists, pttl};
+
+const WRITER: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:1:write";
+const OTHER_WRITER: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:2:write";
+const RW_CHANNEL: &str = "redisson_rwlock:{the-lock}";
+const COUNTER: &str = "redisson_lock_token:{the-lock}";
+const QUEUE: [&str; 3] =
+    [LOCK, "redisson_lock_queue:{the-lock}", "redisson_lock_timeout:{the-lock}"];
+const NO_EXPIRY: &str = "-1 held without expiry";
+const LEASE: &str = "else the holder's remaining lease in ms";
+const RECEIVED: &str = "else the number of subscribers that received the message";
+
+fn fields(server: &Server) -> BTreeMap<String, String> {
+    server.ask(&["HGETALL", LOCK])
+}
+
+fn map<const N: usize>(fields: [(&str, &str); N]) -> BTreeMap<String, String> {
+    fields.into_iter().map(|(field, value)| (field.to_owned(), value.to_owned())).collect()
+}
+
+fn timeout(owner: &str) -> String {
+    format!("{{the-lock}}:{owner}:rwlock_timeout:1")
+}
+
+fn micros(server: &Server) -> i64 {
+    let (seconds, micros): (i64, i64) = server.ask(&["TIME"]);
+    seconds * 1_000_000 + micros
+}
+
+#[track_caller]
+fn documents(script: &str, replies: &[&str]) {
+    assert_eq!(documented_replies(script), replies, "each is tried below");
+}
+
+/// Asserts that a refusal publishes the channel, and that nothing else is published.
+#[track_caller]
+fn publishes_only_on_a_refusal(bare: &mut Bare, script: &str, keys: &[&str], args: &[&str]) {
+    let waiting = [args, &["wake", "the channel"]].concat();
+    let mut listener = Listener::on(&bare.server, "wake");
+    bare.server.reset_stats();
+    assert!(bare.call(script, keys, &waiting) > -2, "refused");
+    assert_eq!(listener.next_message(), ("wake".to_owned(), "the channel".to_owned()));
+    bare.call(script, keys, args);
+    assert_eq!(bare.server.calls("publish"), 1, "{script}");
+}
+
+// ---------------------------------------------------------------------------------
+// All kinds.
+
+/// A late copy of an acquire must not shorten a lease that was extended.
+#[test]
+fn no_repeated_acquire_shortens_a_lease() {
+    let mut bare = Bare::start();
+    let reads = timeout(MINE);
+    let scripts: [(&str, &[&str], &[&str]); 7] = [
+        ("plain_acquire", &[LOCK], &["60000", MINE]),
+        ("fenced_acquire", &[LOCK, COUNTER], &["60000", MINE, "1"]),
+        ("fair_acquire", &QUEUE, &["60000", MINE, "300000", "300000"]),
+        ("read_acquire", &[LOCK, &reads], &["60000", MINE, ""]),
+        ("write_acquire", &[LOCK], &["60000", WRITER]),
+        ("named_acquire", &[LOCK], &["60000", "tx-42", MINE]),
+        ("multi_acquire", &[LOCK, "another"], &["60000", MINE, MINE]),
+    ];
+    let acquires = crate::harness::bare::scripts()
+        .into_iter()
+        .filter(|script| script.name.ends_with("_acquire"));
+    assert_eq!(acquires.count(), scripts.len(), "all acquire scripts");
+    for (script, keys, args) in scripts {
+        for _ in 0..2 {
+            bare.try_call::<redis::Value>(script, keys, args).expect("free, or held by this owner");
+            for key in bare.server.keys() {
+                bare.ask::<()>(&["PEXPIRE", &key, "600000"]);
+            }
+        }
+        bare.try_call::<redis::Value>(script, keys, args).expect("held by this owner");
+        let keys = bare.server.keys();
+        keys.iter().for_each(|key| assert_ttl(&bare.server, key, 300_000..=600_000));
+        bare.ask::<()>(&["FLUSHALL"]);
+    }
+}
+
+// ---------------------------------------------------------------------------------
+// Fenced.
+
+#[test]
+fn fenced_acquire_replies_as_documented_and_its_tokens_grow() {
+    let lease_or_token = "else the holder's remaining lease in ms, or if acquired the first token \
+                          of the block, negated";
+    documents("fenced_acquire", &[NO_EXPIRY, lease_or_token]);
+    let mut bare = Bare::start();
+    let keys = [LOCK, COUNTER];
+    let counter = |bare: &Bare| bare.server.ask::<i64>(&["GET", COUNTER]);
+
+    // A free lock without a counter: the first token is the server's time.
+    let before = micros(&bare.server);
+    let first = -bare.call("fenced_acquire", &keys, &["60000", MINE, "3"]);
+    assert!((before..=micros(&bare.server)).contains(&first), "{first}");
+    assert_eq!(counter(&bare), first + 2, "a block of three");
+    assert_eq!(pttl(&bare.server, COUNTER), -1, "the counter never expires");
+    bare.is_held_by(MINE);
+    assert_ttl(&bare.server, LOCK, 30_000..=60_000);
+
+    // The same owner again: the same tokens.
+    assert_eq!(bare.call("fenced_acquire", &keys, &["600000", MINE, "3"]), -first);
+    assert_ttl(&bare.server, LOCK, 300_000..=600_000);
+    assert_eq!(counter(&bare), first + 2);
+    // A counter that was lost in between: new tokens.
+    bare.server.ask::<()>(&["DEL", COUNTER]);
+    let again = -bare.call("fenced_acquire", &keys, &["60000", MINE, "3"]);
+    assert!(again > first, "{again}");
+    bare.is_held_by(MINE);
+
+    // Held by another owner, with and without expiry.
+    let ttl = bare.call("fenced_acquire", &keys, &["60000", OTHER, "1"]);
+    assert!((300_000..=600_000).contains(&ttl), "{ttl}");
+    publishes_only_on_a_refusal(&mut bare, "fenced_acquire", &keys, &["60000", OTHER, "1"]);
+    bare.server.ask::<()>(&["PERSIST", LOCK]);
+    assert_eq!(bare.call("fenced_acquire", &keys, &["60000", OTHER, "1"]), -1);
+    assert_eq!(counter(&bare), again + 2, "a refused caller takes no token");
+
+    // A counter ahead of the clock continues, in decimal.
+    let ahead = "4000000000000000";
+    bare.server.ask::<()>(&["SET", COUNTER, ahead, "PX", "60000"]);
+    bare.server.ask::<()>(&["DEL", LOCK]);
+    assert_eq!(bare.call("fenced_acquire", &keys, &["60000", OTHER, "1"]), -4_000_000_000_000_001);
+    assert_eq!(bare.server.ask::<String>(&["GET", COUNTER]), "4000000000000001");
+    assert_eq!(pttl(&bare.server, COUNTER), -1, "the counter never expires");
+
+    // A counter behind the clock jumps to the clock.
+    bare.server.ask::<()>(&["SET", COUNTER, "7"]);
+    bare.server.ask::<()>(&["DEL", LOCK]);
+    assert!(-bare.call("fenced_acquire", &keys, &["60000", OTHER, "1"]) > before);
+}
+
+// ---------------------------------------------------------------------------------
+// Spin.
+
+#[test]
+fn spin_release_and_force_unlock_reply_as_documented() {
+    documents("spin_release", &["-1 not held by this owner", "0 released"]);
+    documents("spin_force_unlock", &["-1 the lock was free", "0 freed"]);
+    let mut bare = Bare::start();
+    bare.server.reset_stats();
+    assert_eq!(bare.call("spin_release", &[LOCK], &[MINE]), -1);
+    assert_eq!(bare.call("spin_force_unlock", &[LOCK], &[]), -1);
+    hold(&bare.server, LOCK, OTHER, "60000");
+    assert_eq!(bare.call("spin_release", &[LOCK], &[MINE]), -1);
+    bare.is_held_by(OTHER);
+    assert_eq!(bare.call("spin_release", &[LOCK], &[OTHER]), 0);
+    hold(&bare.server, LOCK, OTHER, "60000");
+    assert_eq!(bare.call("spin_force_unlock", &[LOCK], &[]), 0);
+    assert_eq!(bare.server.keys(), Vec::<String>::new());
+    assert_eq!(bare.server.calls("publish"), 0);
+    bare.is_refused_for_a_string("spin_release", &[MINE]);
+    bare.is_refused_for_a_string("spin_force_unlock", &[]);
+}
+
+// ---------------------------------------------------------------------------------
+// Read-write.
+
+fn read(bare: &mut Bare, lease: &str, owner: &str) -> i64 {
+    // The write hold of the same thread, under which it may read.
+    let writer = format!("{owner}:write");
+    bare.call("read_acquire", &[LOCK, &timeout(owner)], &[lease, owner, &writer])
+}
+
+fn end_read(bare: &mut Bare, owner: &str) -> i64 {
+    let args = [owner, RW_CHANNEL, "0", "{the-lock}:"];
+    bare.call("read_release", &[LOCK, &timeout(owner)], &args)
+}
+
+fn write(bare: &mut Bare, lease: &str, owner: &str) -> i64 {
+    bare.call("write_acquire", &[LOCK], &[lease, owner])
+}
+
+fn end_write(bare: &mut Bare, owner: &str) -> i64 {
+    bare.call("write_release", &[LOCK], &[owner, RW_CHANNEL, "1", "{the-lock}:"])
+}
+
+#[test]
+fn write_acquire_and_release_reply_as_documented() {
+    documents(
+        "write_acquire",
+        &["-2 acquired", NO_EXPIRY, "else the holders' remaining lease in ms"],
+    );
+    documents("write_release", &["-1 not held by this owner", RECEIVED]);
+    let mut bare = Bare::start();
+    assert_eq!(end_write(&mut bare, WRITER), -1);
+    assert_eq!(write(&mut bare, "60000", WRITER), -2);
+    assert_eq!(fields(&bare.server), map([("mode", "write"), (WRITER, "1")]));
+    assert_ttl(&bare.server, LOCK, 30_000..=60_000);
+    assert_eq!(write(&mut bare, "600000", WRITER), -2, "again");
+    assert_ttl(&bare.server, LOCK, 300_000..=600_000);
+    assert!(write(&mut bare, "60000", OTHER_WRITER) >= 300_000);
+    publishes_only_on_a_refusal(&mut bare, "write_acquire", &[LOCK], &["60000", OTHER_WRITER]);
+    bare.server.ask::<()>(&["PERSIST", LOCK]);
+    assert_eq!(write(&mut bare, "60000", OTHER_WRITER), -1);
+    assert_eq!(end_write(&mut bare, OTHER_WRITER), -1);
+
+    let mut listener = Listener::on(&bare.server, RW_CHANNEL);
+    assert_eq!(end_write(&mut bare, WRITER), 1);
+    assert_eq!(listener.next_message(), (RW_CHANNEL.to_owned(), "1".to_owned()));
+    assert_eq!(bare.server.keys(), Vec::<String>::new());
+    bare.is_refused_for_a_string("write_acquire", &["60000", WRITER]);
+    bare.is_refused_for_a_string("write_release", &[WRITER, RW_CHANNEL, "1", "{the-lock}:"]);
+}
+
+#[test]
+fn read_acquire_and_release_reply_as_documented() {
+    documents("read_acquire", &["-2 acquired", NO_EXPIRY, LEASE]);
+    let others = "0 released while other holds remain";
+    documents("read_release", &["-1 not held by this owner", others, RECEIVED]);
+    let mut bare = Bare::start();
+    assert_eq!(end_read(&mut bare, MINE), -1);
+    assert_eq!(read(&mut bare, "60000", MINE), -2);
+    assert_eq!(fields(&bare.server), map([("mode", "read"), (MINE, "1")]));
+    assert_eq!(bare.server.ask::<String>(&["GET", &timeout(MINE)]), "1");
+    assert_ttl(&bare.server, &timeout(MINE), 30_000..=60_000);
+
+    // A second, shorter lease does not shorten the lock; its own time-out key is short.
+    assert_eq!(read(&mut bare, "10000", OTHER), -2);
+    assert_ttl(&bare.server, LOCK, 30_000..=60_000);
+    assert_ttl(&bare.server, &timeout(OTHER), 5_000..=10_000);
+    assert!(write(&mut bare, "60000", WRITER) > 30_000, "readers exclude a writer");
+    assert_eq!(end_read(&mut bare, MINE), 0);
+    assert_ttl(&bare.server, LOCK, 5_000..=10_000);
+    assert_eq!(bare.server.keys(), [LOCK, &timeout(OTHER)].map(str::to_owned).to_vec().sorted());
+
+    // The same owner again: the full lease, the same count.
+    assert_eq!(read(&mut bare, "60000", OTHER), -2);
+    assert_eq!(fields(&bare.server), map([("mode", "read"), (OTHER, "1")]));
+    assert_ttl(&bare.server, LOCK, 30_000..=60_000);
+    let mut listener = Listener::on(&bare.server, RW_CHANNEL);
+    assert_eq!(end_read(&mut bare, OTHER), 1);
+    assert_eq!(listener.next_message(), (RW_CHANNEL.to_owned(), "0".to_owned()));
+    assert_eq!(bare.server.keys(), Vec::<String>::new());
+
+    // Another owner writes, with and without expiry; then a plain lock has the same name.
+    assert_eq!(write(&mut bare, "60000", OTHER_WRITER), -2);
+    assert!(read(&mut bare, "60000", MINE) > 30_000);
+    let keys = [LOCK, &timeout(MINE)];
+    publishes_only_on_a_refusal(&mut bare, "read_acquire", &keys, &["60000", MINE, WRITER]);
+    bare.server.ask::<()>(&["PERSIST", LOCK]);
+    assert_eq!(read(&mut bare, "60000", MINE), -1);
+    bare.server.ask::<()>(&["DEL", LOCK]);
+    hold(&bare.server, LOCK, OTHER, "60000");
+    assert!(read(&mut bare, "60000", MINE) > 30_000, "a hash without a mode is no free lock");
+    assert!(write(&mut bare, "60000", WRITER) > 30_000);
+}
+
+trait Sorted {
+    fn sorted(self) -> Self;
+}
+
+impl Sorted for Vec<String> {
+    fn sorted(mut self) -> Vec<String> {
+        self.sort();
+        self
+    }
+}
+
+/// Redisson differs: there a read release shortens the lease of its own writer, and no message is
+/// sent when a writer continues as a reader.
+#[test]
+fn a_writer_may_read_and_continue_as_a_reader() {
+    let mut bare = Bare::start();
+    assert_eq!(write(&mut bare, "60000", WRITER), -2);
+    assert_eq!(read(&mut bare, "5000", MINE), -2, "under its own write hold");
+    assert_ttl(&bare.server, LOCK, 30_000..=60_000);
+    assert_eq!(fields(&bare.server), map([("mode", "write"), (WRITER, "1"), (MINE, "1")]));
+    assert_eq!(end_read(&mut bare, MINE), 0);
+    assert_ttl(&bare.server, LOCK, 30_000..=60_000);
+    assert!(read(&mut bare, "60000", OTHER) > 0, "another owner may not");
+
+    assert_eq!(read(&mut bare, "5000", MINE), -2);
+    let mut listener = Listener::on(&bare.server, RW_CHANNEL);
+    assert_eq!(end_write(&mut bare, WRITER), 1);
+    assert_eq!(listener.next_message(), (RW_CHANNEL.to_owned(), "1".to_owned()));
+    assert_eq!(fields(&bare.server), map([("mode", "read"), (MINE, "1")]));
+    assert_ttl(&bare.server, LOCK, 1..=5_000);
+    assert_eq!(read(&mut bare, "60000", OTHER), -2, "other owners may read now");
+}
+
+#[test]
+fn a_reader_whose_lease_has_ended_excludes_no_writer_after_the_last_release() {
+    let mut bare = Bare::start();
+    assert_eq!(read(&mut bare, "60000", MINE), -2);
+    assert_eq!(read(&mut bare, "60000", OTHER), -2);
+    bare.server.ask::<()>(&["DEL", &timeout(OTHER)]);
+    assert_eq!(end_read(&mut bare, MINE), 0);
+    assert_eq!(bare.server.keys(), Vec::<String>::new());
+}
+
+#[test]
+fn read_renew_replies_as_documented_and_never_shortens_a_lease() {
+    let lost = "the positions (from 1) of the locks that their owners no longer hold";
+    documents("read_renew", &[lost]);
+    let mut bare = Bare::start();
+    let renew = |bare: &mut Bare, lease: &str| -> Vec<i64> {
+        bare.try_call("read_renew", &[LOCK, "text", "gone"], &[lease, MINE, MINE, MINE])
+            .expect("a list")
+    };
+    bare.server.ask::<()>(&["SET", "text", "no lock"]);
+    assert_eq!(renew(&mut bare, "60000"), [1, 2, 3]);
+    assert_eq!(read(&mut bare, "60000", MINE), -2);
+    assert_eq!(renew(&mut bare, "600000"), [2, 3]);
+    assert_ttl(&bare.server, LOCK, 300_000..=600_000);
+    assert_ttl(&bare.server, &timeout(MINE), 300_000..=600_000);
+    assert_eq!(renew(&mut bare, "60000"), [2, 3]);
+    assert_ttl(&bare.server, LOCK, 300_000..=600_000);
+    assert_ttl(&bare.server, &timeout(MINE), 300_000..=600_000);
+    // A renewal restores a missing time-out key; a check does not.
+    bare.server.ask::<()>(&["DEL", &timeout(MINE)]);
+    assert_eq!(renew(&mut bare, "-2"), [2, 3]);
+    assert!(!exists(&bare.server, &timeout(MINE)));
+    assert_ttl(&bare.server, LOCK, 300_000..=600_000);
+    assert_eq!(renew(&mut bare, "60000"), [2, 3]);
+    assert_ttl(&bare.server, &timeout(MINE), 30_000..=60_000);
+}
+
+#[test]
+fn read_and_write_force_unlock_and_ttl_reply_as_documented() {
+    documents("write_force_unlock", &["-1 not held for writing", RECEIVED]);
+    documents("read_force_unlock", &["-1 not held for reading", RECEIVED]);
+    documents(
+        "write_ttl",
+        &["-2 not held for writing", NO_EXPIRY, "else the remaining lease in ms"],
+    );
+    documents(
+        "read_ttl",
+        &["-2 not held for reading", NO_EXPIRY, "else the remaining lease in ms"],
+    );
+    let mut bare = Bare::start();
+    let ttls =
+        |bare: &mut Bare| ["read_ttl", "write_ttl"].map(|name| bare.call(name, &[LOCK], &[]));
+    let force = |bare: &mut Bare, name, message| {
+        bare.call(name, &[LOCK], &[RW_CHANNEL, message, "{the-lock}:"])
+    };
+    assert_eq!(ttls(&mut bare), [-2, -2]);
+    assert_eq!(force(&mut bare, "read_force_unlock", "0"), -1);
+    assert_eq!(force(&mut bare, "write_force_unlock", "1"), -1);
+
+    assert_eq!(write(&mut bare, "60000", WRITER), -2);
+    let [reads, writes] = ttls(&mut bare);
+    assert!(reads == -2 && writes > 30_000, "{reads} {writes}");
+    assert_eq!(force(&mut bare, "read_force_unlock", "0"), -1);
+    assert_eq!(read(&mut bare, "60000", MINE), -2);
+    assert!(ttls(&mut bare)[0] > 30_000, "its writer also reads");
+    let mut listener = Listener::on(&bare.server, RW_CHANNEL);
+    assert_eq!(force(&mut bare, "write_force_unlock", "1"), 1);
+    assert_eq!(listener.next_message().1, "1");
+    assert_eq!(ttls(&mut bare), [-2, -2]);
+
+    assert_eq!(read(&mut bare, "60000", MINE), -2);
+    bare.server.ask::<()>(&["PERSIST", LOCK]);
+    assert_eq!(ttls(&mut bare), [-1, -2]);
+    assert_eq!(force(&mut bare, "write_force_unlock", "1"), -1);
+    assert_eq!(force(&mut bare, "read_force_unlock", "0"), 1);
+    assert_eq!(listener.next_message().1, "0");
+    assert_eq!(write(&mut bare, "60000", WRITER), -2);
+    bare.server.ask::<()>(&["PERSIST", LOCK]);
+    assert_eq!(ttls(&mut bare), [-2, -1]);
+}
+
+// ---------------------------------------------------------------------------------
+// Fair.
+
+fn take(bare: &mut Bare, owner: &str, patience: &str) -> i64 {
+    bare.call("fair_acquire", &QUEUE, &["60000", owner, patience, "300000"])
+}
+
+fn end_fair(bare: &mut Bare, owner: &str) -> i64 {
+    bare.call("fair_release", &QUEUE, &[owner, "own:", "0"])
+}
+
+fn leave(bare: &mut Bare, owner: &str, patience: &str) -> i64 {
+    bare.call("fair_leave", &QUEUE, &[owner, "own:", "0", patience])
+}
+
+fn queue(bare: &Bare) -> Vec<String> {
+    bare.server.ask(&["LRANGE", QUEUE[1], "0", "-1"])
+}
+
+/// Returns the seconds until each waiter times out.
+fn timeouts(bare: &Bare) -> BTreeMap<String, i64> {
+    let now = micros(&bare.server) / 1000;
+    let all: Vec<(String, i64)> = bare.server.ask(&["ZRANGE", QUEUE[2], "0", "-1", "WITHSCORES"]);
+    all.into_iter().map(|(owner, at)| (owner, (at - now + 500) / 1000)).collect()
+}
+
+#[track_caller]
+fn times_out_in(bare: &Bare, owner: &str, seconds: i64) {
+    let timeouts = timeouts(bare);
+    let found = timeouts.get(owner).copied().unwrap_or(i64::MIN);
+    assert!((seconds - 20..=seconds + 1).contains(&found), "{owner} in {found} s, not {seconds}");
+}
+
+#[test]
+fn fair_acquire_replies_as_documented() {
+    let wait = "else the ms to wait: the holder's remaining lease, or the time until the head of \
+                the queue times out if that is longer";
+    documents("fair_acquire", &["-2 acquired", NO_EXPIRY, wait]);
+    let mut bare = Bare::start();
+    assert_eq!(take(&mut bare, "a", "300000"), -2);
+    assert_eq!(take(&mut bare, "a", "300000"), -2, "again");
+    assert_ttl(&bare.server, LOCK, 30_000..=60_000);
+    assert!(take(&mut bare, "b", "0") > 30_000, "the caller does not wait");
+    assert_eq!(bare.server.keys(), [LOCK]);
+
+    // A waiter is queued once. The reply is the remaining lease, or the timeout of the head.
+    let wait = take(&mut bare, "b", "300000");
+    assert!((30_000..=60_000).contains(&wait), "{wait}");
+    times_out_in(&bare, "b", 360);
+    assert!(take(&mut bare, "c", "300000") > 300_000, "c waits for b");
+    times_out_in(&bare, "c", 660);
+    take(&mut bare, "b", "300000");
+    assert_eq!(queue(&bare), ["b", "c"]);
+    assert_ttl(&bare.server, QUEUE[1], 3_600_000..=4_300_000);
+    assert_ttl(&bare.server, QUEUE[2], 3_600_000..=4_300_000);
+    publishes_only_on_a_refusal(
+        &mut bare,
+        "fair_acquire",
+        &QUEUE,
+        &["60000", "b", "300000", "300000"],
+    );
+
+    // A lock without expiry.
+    bare.server.ask::<()>(&["PERSIST", LOCK]);
+    assert_eq!(take(&mut bare, "b", "300000"), -1);
+    assert_eq!(take(&mut bare, "d", "0"), -1);
+
+    // Free: only the head of the queue gets the lock; the others move up.
+    bare.server.ask::<()>(&["DEL", LOCK]);
+    assert!(take(&mut bare, "d", "0") > 100_000, "d does not overtake");
+    times_out_in(&bare, "b", 360);
+    let wait = take(&mut bare, "c", "300000");
+    assert!(wait > 100_000, "c must not retry without a pause: {wait} ms");
+    times_out_in(&bare, "b", 300);
+    assert_eq!(take(&mut bare, "b", "300000"), -2);
+    assert_eq!(queue(&bare), ["c"]);
+    times_out_in(&bare, "c", 360);
+}
+
+/// When a waiter of Redisson acquires the lock, it subtracts its full addition from the timeouts
+/// behind it, even if its own timeout became earlier beside a free lock.
+#[test]
+fn a_waiter_behind_redissons_waiters_outlives_their_subtractions() {
+    let mut bare = Bare::start();
+    let short = |bare: &mut Bare, owner: &str| {
+        bare.call("fair_acquire", &QUEUE, &["60000", owner, "30000", "30000"])
+    };
+    let timeout = (micros(&bare.server) / 1000 + 310_000).to_string();
+    bare.server.ask::<()>(&["RPUSH", QUEUE[1], "theirs"]);
+    bare.server.ask::<()>(&["ZADD", QUEUE[2], &timeout, "theirs"]);
+    short(&mut bare, "ours");
+    times_out_in(&bare, "theirs", 30);
+    times_out_in(&bare, "ours", 340);
+    // Redisson's waiter gets the lock.
+    bare.server.ask::<()>(&["LPOP", QUEUE[1]]);
+    bare.server.ask::<()>(&["ZREM", QUEUE[2], "theirs"]);
+    bare.server.ask::<()>(&["ZINCRBY", QUEUE[2], "-300000", "ours"]);
+    bare.server.ask::<()>(&["HSET", LOCK, "theirs", "1"]);
+    short(&mut bare, "another");
+    assert_eq!(queue(&bare), ["ours", "another"]);
+}
+
+/// However long the lock is held, a waiter that polls in time keeps its place in the queue.
+#[test]
+fn a_poll_keeps_the_place_of_a_waiter_in_the_fair_queue() {
+    let mut bare = Bare::start();
+    assert_eq!(take(&mut bare, "a", "300000"), -2);
+    take(&mut bare, "b", "300000");
+    take(&mut bare, "c", "300000");
+    let now = micros(&bare.server) / 1000;
+    let soon = |seconds: i64| (now + seconds * 1000).to_string();
+    bare.server.ask::<()>(&["ZADD", QUEUE[2], &soon(100), "b", &soon(100), "c"]);
+    take(&mut bare, "b", "300000");
+    times_out_in(&bare, "b", 360);
+    take(&mut bare, "c", "300000");
+    times_out_in(&bare, "c", 660);
+    // A waiter with half of its patience left changes nothing.
+    bare.server.ask::<()>(&["ZADD", QUEUE[2], &soon(200), "b"]);
+    take(&mut bare, "b", "300000");
+    times_out_in(&bare, "b", 200);
+    assert_eq!(queue(&bare), ["b", "c"]);
+}
+
+#[test]
+fn waiters_that_timed_out_at_the_head_of_the_fair_queue_are_removed() {
+    let mut bare = Bare::start();
+    let time_out =
+        |bare: &Bare, owner: &str| bare.server.ask::<()>(&["ZADD", QUEUE[2], "1", owner]);
+    assert_eq!(take(&mut bare, "a", "300000"), -2);
+    ["b", "c", "d", "e"].iter().for_each(|owner| {
+        take(&mut bare, owner, "300000");
+    });
+    ["b", "c", "e"].iter().for_each(|owner| time_out(&bare, owner));
+    let mut listener = Listener::on(&bare.server, "own:d");
+    assert_eq!(end_fair(&mut bare, "a"), 1, "d receives the message");
+    assert_eq!(listener.next_message(), ("own:d".to_owned(), "0".to_owned()));
+    assert_eq!(queue(&bare), ["d", "e"]);
+    time_out(&bare, "d");
+    assert_eq!(take(&mut bare, "f", "0"), -2, "all waiters have timed out");
+    assert_eq!(bare.server.keys(), [LOCK]);
+}
+
+#[test]
+fn fair_release_force_unlock_and_leave_reply_as_documented() {
+    documents("fair_release", &["-1 not held by this owner", RECEIVED]);
+    documents("fair_force_unlock", &["-1 the lock was free", RECEIVED]);
+    documents("fair_leave", &["-1 neither held nor queued", "0 no waiter to notify", RECEIVED]);
+    let mut bare = Bare::start();
+    let force = |bare: &mut Bare| bare.call("fair_force_unlock", &QUEUE, &["own:", "0"]);
+    assert_eq!(end_fair(&mut bare, "a"), -1, "a free lock is not released");
+    assert_eq!(force(&mut bare), -1);
+    assert_eq!(leave(&mut bare, "a", "300000"), -1);
+
+    assert_eq!(take(&mut bare, "a", "300000"), -2);
+    assert_eq!(end_fair(&mut bare, "a"), 0, "no waiter");
+    assert_eq!(take(&mut bare, "a", "300000"), -2);
+    ["b", "c", "d"].iter().for_each(|owner| {
+        take(&mut bare, owner, "300000");
+    });
+    assert_eq!(end_fair(&mut bare, "b"), -1);
+
+    // From the middle of the queue: the waiters behind move up. The lock is held: no message.
+    assert_eq!(leave(&mut bare, "c", "300000"), 0);
+    assert_eq!(queue(&bare), ["b", "d"]);
+    times_out_in(&bare, "b", 360);
+    times_out_in(&bare, "d", 660);
+    // From the head of the queue, with a free lock: this waiter may have received the message.
+    let mut listener = Listener::on(&bare.server, "own:d");
+    assert_eq!(end_fair(&mut bare, "a"), 0, "b does not listen");
+    assert_eq!(leave(&mut bare, "b", "300000"), 1);
+    assert_eq!(listener.next_message(), ("own:d".to_owned(), "0".to_owned()));
+    // A waiter that has acquired the lock in the meantime.
+    assert_eq!(take(&mut bare, "d", "300000"), -2);
+    take(&mut bare, "e", "300000");
+    assert_eq!(leave(&mut bare, "d", "300000"), 0, "e does not listen");
+    assert_eq!(take(&mut bare, "e", "300000"), -2);
+    assert_eq!(force(&mut bare), 0);
+    assert_eq!(bare.server.keys(), Vec::<String>::new());
+    let args = ["a", "own:", "0"];
+    bare.is_refused_for_a_string("fair_release", &args);
+}
+
+// ---------------------------------------------------------------------------------
+// Named holders.
+
+const AGAIN: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:3";
+
+fn enter(bare: &mut Bare, hold: &str, lease: &str, holder: &str) -> i64 {
+    bare.call("named_acquire", &[LOCK], &[lease, holder, hold])
+}
+
+fn end_named(bare: &mut Bare, hold: &str) -> i64 {
+    bare.call("named_release", &[LOCK], &["tx-42", hold, CHANNEL, "0"])
+}
+
+fn end_any(bare: &mut Bare, holder: &str) -> i64 {
+    bare.call("named_unlock", &[LOCK], &[holder, CHANNEL, "0"])
+}
+
+#[test]
+fn named_acquire_counts_each_hold_once() {
+    documents("named_acquire", &["-2 acquired", NO_EXPIRY, LEASE]);
+    let mut bare = Bare::start();
+    assert_eq!(enter(&mut bare, MINE, "60000", "tx-42"), -2);
+    assert_eq!(enter(&mut bare, MINE, "60000", "tx-42"), -2, "the same hold");
+    assert_eq!(fields(&bare.server), map([("tx-42", "1"), (MINE, "0")]));
+    assert_eq!(enter(&mut bare, AGAIN, "10000", "tx-42"), -2);
+    assert_eq!(fields(&bare.server), map([("tx-42", "2"), (MINE, "0"), (AGAIN, "0")]));
+    assert_ttl(&bare.server, LOCK, 30_000..=60_000);
+    assert!(enter(&mut bare, OTHER, "60000", "tx-43") > 30_000);
+    publishes_only_on_a_refusal(&mut bare, "named_acquire", &[LOCK], &["60000", "tx-43", OTHER]);
+    bare.server.ask::<()>(&["PERSIST", LOCK]);
+    assert_eq!(enter(&mut bare, OTHER, "60000", "tx-43"), -1);
+    assert_eq!(fields(&bare.server).len(), 3, "a refusal adds no field");
+    bare.is_refused_for_a_string("named_acquire", &["60000", "tx-42", MINE]);
+}
+
+#[test]
+fn named_release_subtracts_each_hold_once() {
+    let others = "0 other holds remain";
+    documents("named_release", &["-1 the hold is not counted", others, RECEIVED]);
+    let mut bare = Bare::start();
+    let mut listener = Listener::on(&bare.server, CHANNEL);
+    assert_eq!(enter(&mut bare, MINE, "60000", "tx-42"), -2);
+    assert_eq!(enter(&mut bare, AGAIN, "60000", "tx-42"), -2);
+    assert_eq!(end_named(&mut bare, MINE), 0);
+    assert_eq!(end_named(&mut bare, MINE), -1, "the same hold");
+    assert_eq!(fields(&bare.server), map([("tx-42", "1"), (AGAIN, "0")]));
+    assert_eq!(end_named(&mut bare, AGAIN), 1);
+    assert_eq!(listener.next_message(), (CHANNEL.to_owned(), "0".to_owned()));
+    assert!(!bare.server.ask::<bool>(&["EXISTS", LOCK]));
+    assert_eq!(end_named(&mut bare, AGAIN), -1);
+    bare.is_refused_for_a_string("named_release", &["tx-42", MINE, CHANNEL, "0"]);
+}
+
+#[test]
+fn named_unlock_subtracts_the_oldest_hold_or_a_count_without_a_hold() {
+    let others = "0 other holds remain";
+    documents("named_unlock", &["-1 not held by this holder", others, RECEIVED]);
+    let mut bare = Bare::start();
+    let mut listener = Listener::on(&bare.server, CHANNEL);
+    assert_eq!(end_any(&mut bare, "tx-42"), -1);
+    for hold in [AGAIN, MINE] {
+        assert_eq!(enter(&mut bare, hold, "60000", "tx-42"), -2);
+    }
+    assert_eq!(end_any(&mut bare, "tx-43"), -1);
+    assert_eq!(end_any(&mut bare, MINE), -1, "a hold is no holder");
+    assert_eq!(end_any(&mut bare, "tx-42"), 0);
+    assert_eq!(fields(&bare.server), map([("tx-42", "1"), (MINE, "0")]));
+    assert_eq!(end_any(&mut bare, "tx-42"), 1);
+    assert_eq!(listener.next_message(), (CHANNEL.to_owned(), "0".to_owned()));
+    assert!(!bare.server.ask::<bool>(&["EXISTS", LOCK]));
+    // Another library counts without fields for its holds:
+    bare.server.ask::<()>(&["HSET", LOCK, "tx-42", "2"]);
+    assert_eq!(end_any(&mut bare, "tx-42"), 0);
+    assert_eq!(end_any(&mut bare, "tx-42"), 1);
+    bare.is_refused_for_a_string("named_unlock", &["tx-42", CHANNEL, "0"]);
+}
+
+/// A holder name that equals another field of the hash does not admit its caller.
+#[test]
+fn a_name_that_is_another_field_of_the_lock_is_no_holder() {
+    let mut bare = Bare::start();
+    let refused = |bare: &mut Bare, name: &str| {
+        let before = fields(&bare.server);
+        assert!(enter(bare, "another", "60000", name) > 0, "{name}");
+        assert_eq!(end_any(bare, name), -1, "{name}");
+        assert_eq!(fields(&bare.server), before);
+    };
+    assert_eq!(enter(&mut bare, MINE, "60000", "tx-42"), -2);
+    refused(&mut bare, MINE);
+    refused(&mut bare, "mode");
+    bare.server.ask::<()>(&["DEL", LOCK]);
+    assert_eq!(write(&mut bare, "60000", WRITER), -2);
+    assert_eq!(read(&mut bare, "60000", MINE), -2);
+    ["mode", "write", WRITER, MINE, "nobody"].iter().for_each(|name| refused(&mut bare, name));
+    bare.server.ask::<()>(&["DEL", LOCK]);
+    assert_eq!(read(&mut bare, "60000", MINE), -2);
+    ["mode", "read", MINE, "nobody"].iter().for_each(|name| refused(&mut bare, name));
+}
+
+/// A lock that is held under such a name is not free to other kinds.
+#[test]
+fn a_holder_of_any_name_excludes_readers_and_writers() {
+    let mut bare = Bare::start();
+    for name in ["nobody", "mode", "read", "write", WRITER, MINE, "1"] {
+        assert_eq!(enter(&mut bare, AGAIN, "60000", name), -2);
+        let before = fields(&bare.server);
+        assert!(read(&mut bare, "60000", OTHER) > 0, "{name}");
+        let timeout = [LOCK, "the-timeout"];
+        for writer in [name, "", WRITER] {
+            let args = ["60000", OTHER, writer];
+            assert!(bare.call("read_acquire", &timeout, &args) > 0, "{name}, {writer}");
+        }
+        assert!(write(&mut bare, "60000", "other:write") > 0, "{name}");
+        let ttls = ["read_ttl", "write_ttl"].map(|script| bare.call(script, &[LOCK], &[]));
+        assert_eq!(ttls, [-2, -2], "{name}");
+        let force = ["read_force_unlock", "write_force_unlock"]
+            .map(|script| bare.call(script, &[LOCK], &[RW_CHANNEL, "0", "{the-lock}:"]));
+        assert_eq!(force, [-1, -1], "{name}");
+        assert_eq!(fields(&bare.server), before);
+        bare.server.ask::<()>(&["DEL", LOCK]);
+    }
+}
+
+/// A step of the sequences below, on a hold or a holder with this number.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// The first attempt, a repetition after a lost reply, or a late copy after the release.
+    Acquire(usize),
+    /// In time, late, or repeated.
+    Release(usize),
+    Renew(usize),
+    /// By name: any hold of the holder.
+    Unlock(usize),
+    /// Redisson acquires, or releases.
+    Enter(usize),
+    Leave(usize),
+    /// The lease ends, or the server loses its data.
+    Lapse,
+}
+
+/// The counted holds, and the count that Redisson added, of the holder that has the lock.
+#[derive(Default)]
+struct Model {
+    holder: usize,
+    holds: Vec<usize>,
+    redisson: usize,
+}
+
+impl Model {
+    /// Several holds share one holder.
+    fn holder_of(hold: usize) -> usize {
+        hold % 2
+    }
+
+    fn count(&self) -> usize {
+        self.holds.len() + self.redisson
+    }
+
+    fn admits(&mut self, holder: usize) -> bool {
+        let admitted = self.count() == 0 || self.holder == holder;
+        self.holder = if admitted { holder } else { self.holder };
+        admitted
+    }
+
+    fn release_reply(&self) -> i64 {
+        if self.count() > 0 { 0 } else { 1 }
+    }
+
+    /// Applies a step and returns the expected reply. A remaining lease counts as 0, and one
+    /// listener receives the message of a release.
+    fn apply(&mut self, step: Step) -> i64 {
+        match step {
+            Step::Acquire(hold) if self.holds.contains(&hold) => -2,
+            Step::Acquire(hold) if self.admits(Model::holder_of(hold)) => {
+                self.holds.push(hold);
+                -2
+            }
+            Step::Enter(holder) if self.admits(holder) => {
+                self.redisson += 1;
+                -2
+            }
+            Step::Acquire(_) | Step::Enter(_) => 0,
+            Step::Release(hold) | Step::Renew(hold) if !self.holds.contains(&hold) => -1,
+            Step::Renew(_) => 0,
+            Step::Release(hold) => {
+                self.holds.retain(|other| *other != hold);
+                self.release_reply()
+            }
+            Step::Unlock(holder) if self.count() == 0 || self.holder != holder => -1,
+            Step::Unlock(_) if self.holds.is_empty() => {
+                self.redisson -= 1;
+                self.release_reply()
+            }
+            Step::Unlock(_) => {
+                self.holds.remove(0);
+                self.release_reply()
+            }
+            Step::Leave(holder) if self.holder != holder || self.redisson == 0 => -1,
+            Step::Leave(_) => {
+                self.redisson -= 1;
+                self.release_reply()
+            }
+            Step::Lapse => {
+                *self = Model::default();
+                0
+            }
+        }
+    }
+
+    fn fields(&self) -> BTreeMap<String, String> {
+        let holds = self.holds.iter().map(|hold| (format!("hold:{hold}"), "0".to_owned()));
+        let count = (self.count() > 0).then(|| (self.holder.to_string(), self.count().to_string()));
+        holds.chain(count).collect()
+    }
+}
+
+/// Runs a step as Redisson's scripts do. Redisson releases only what it holds; the model knows it.
+fn redisson(bare: &mut Bare, holder: &str, step: i64) -> i64 {
+    let mut field = |words: &[&str]| bare.ask::<i64>(words);
+    if step > 0 {
+        let entered = field(&["EXISTS", LOCK]) == 0 || field(&["HEXISTS", LOCK, holder]) == 1;
+        if entered {
+            field(&["HINCRBY", LOCK, holder, "1"]);
+            field(&["PEXPIRE", LOCK, "60000"]);
+        }
+        return if entered { -2 } else { 0 };
+    }
+    if field(&["HINCRBY", LOCK, holder, "-1"]) > 0 {
+        return 0;
+    }
+    field(&["DEL", LOCK])
+}
+
+fn take_step(bare: &mut Bare, step: Step, expected: i64) -> i64 {
+    let hold = |number: usize| format!("hold:{number}");
+    let reply = match step {
+        Step::Acquire(number) => {
+            let holder = Model::holder_of(number).to_string();
+            enter(bare, &hold(number), "60000", &holder)
+        }
+        Step::Release(number) => {
+            let holder = Model::holder_of(number).to_string();
+            bare.call("named_release", &[LOCK], &[&holder, &hold(number), CHANNEL, "0"])
+        }
+        Step::Renew(number) => {
+            let lost: Vec<i64> =
+                bare.try_call("plain_renew", &[LOCK], &["60000", &hold(number)]).expect("a reply");
+            return if lost.is_empty() { 0 } else { -1 };
+        }
+        Step::Unlock(holder) => end_any(bare, &holder.to_string()),
+        Step::Enter(holder) => redisson(bare, &holder.to_string(), 1),
+        Step::Leave(_) if expected == -1 => -1,
+        Step::Leave(holder) => redisson(bare, &holder.to_string(), -1),
+        Step::Lapse => bare.ask::<i64>(&["DEL", LOCK]).min(0),
+    };
+    // A remaining lease.
+    if reply > 1 { 0 } else { reply }
+}
+
+/// The count of a holder equals the number of its granted holds that have not ended, in every order
+/// of acquires, repetitions, late copies, renewals, releases and ends of leases.
+#[test]
+fn the_count_of_a_holder_is_the_number_of_its_holds_in_every_order() {
+    use proptest::prelude::*;
+    let step = prop_oneof![
+        3 => (0..5usize).prop_map(Step::Acquire),
+        3 => (0..5usize).prop_map(Step::Release),
+        1 => (0..5usize).prop_map(Step::Renew),
+        1 => (0..2usize).prop_map(Step::Unlock),
+        1 => (0..2usize).prop_map(Step::Enter),
+        1 => (0..2usize).prop_map(Step::Leave),
+        1 => Just(Step::Lapse),
+    ];
+    let mut bare = Bare::start();
+    let _listener = Listener::on(&bare.server, CHANNEL);
+    let config = ProptestConfig { cases: 200, ..ProptestConfig::default() };
+    let mut runner = proptest::test_runner::TestRunner::new(config);
+    let bare = std::cell::RefCell::new(&mut bare);
+    let outcome = runner.run(&proptest::collection::vec(step, 1..40), |steps| {
+        let mut bare = bare.borrow_mut();
+        let mut model = Model::default();
+        bare.ask::<i64>(&["DEL", LOCK]);
+        for step in steps {
+            let expected = model.apply(step);
+            prop_assert_eq!(take_step(&mut bare, step, expected), expected, "{:?}", step);
+            let fields: BTreeMap<String, String> = bare.ask(&["HGETALL", LOCK]);
+            prop_assert_eq!(fields, model.fields(), "after {:?}", step);
+        }
+        Ok(())
+    });
+    outcome.unwrap_or_else(|error| panic!("{error}"));
+}

@@ -1,0 +1,240 @@
+//! The harness itself, where it starts several servers that belong together: they fail
+//! over, come back, and move what they have.
+
+use crate::harness::{Cluster, Members, Replicated, Server, Whose, eventually, exists};
+use redis::{RedisError, RedisResult};
+use std::thread;
+use std::time::Duration;
+
+#[test]
+fn a_replica_takes_the_masters_place_as_planned_and_it_goes_on_with_the_data() {
+    let replicated = Replicated::start(2, 3);
+    assert_eq!(replicated.sentinel_urls().len(), 3);
+    let old = replicated.master();
+    assert_eq!(old.port(), replicated.servers()[0].port(), "the first one");
+    put(old, "kept", 2);
+
+    let new = replicated.fail_over();
+    assert_ne!(new.port(), old.port());
+    assert!(exists(new, "kept"));
+    replicated.settle();
+    assert!(old.says("role:slave"));
+    assert_eq!(replicated.replicas().len(), 2);
+    assert_ne!(replicated.fail_over().port(), new.port(), "and once more, at once");
+}
+
+#[test]
+fn a_replica_takes_the_place_of_a_killed_master_which_comes_back_as_a_replica() {
+    let replicated = Replicated::start(1, 3);
+    let old = replicated.master();
+    put(old, "kept", 1);
+
+    old.kill();
+    let new = replicated.await_master_other_than(old.port());
+    assert_eq!(replicated.master().port(), new.port());
+    assert!(exists(new, "kept") && replicated.replicas().is_empty());
+    old.restart();
+    replicated.settle();
+    // It came back with nothing, so it has followed. (On a busy machine it may have been chosen
+    // again since.)
+    assert!(exists(old, "kept"));
+    assert_eq!(replicated.replicas().len(), 1);
+}
+
+#[test]
+fn a_replica_takes_the_place_of_a_master_that_stands_still_though_a_sentinel_does_too() {
+    let replicated = Replicated::start(1, 3);
+    let (old, sentinel) = (replicated.master(), &replicated.sentinels()[0]);
+    sentinel.stop();
+    old.stop();
+    let new = replicated.await_master_other_than(old.port());
+    old.resume();
+    sentinel.resume();
+    replicated.settle();
+    assert_eq!(replicated.master().port(), new.port());
+}
+
+/// A busy machine lets a sentinel run seldom, which then takes the clock for wrong and acts no
+/// more for a while.
+#[test]
+fn sentinels_that_could_not_run_for_a_while_fail_over_soon() {
+    let replicated = Replicated::start(1, 3);
+    let old = replicated.master();
+    replicated.sentinels().iter().for_each(Server::stop);
+    thread::sleep(Duration::from_secs(3));
+    replicated.sentinels().iter().for_each(Server::resume);
+    old.kill();
+    replicated.await_master_other_than(old.port());
+}
+
+#[test]
+fn a_sentinel_that_was_killed_comes_back_with_what_it_knew() {
+    let replicated = Replicated::start(1, 3);
+    let sentinel = &replicated.sentinels()[1];
+    sentinel.kill();
+    assert!(!sentinel.runs());
+    let new = replicated.fail_over();
+    sentinel.restart();
+    replicated.settle();
+    assert_eq!(replicated.master().port(), new.port());
+}
+
+#[test]
+fn servers_with_a_password_follow_and_are_watched() {
+    let replicated = Replicated::with(1, 1, |config| config.password("pass-word"));
+    let old = replicated.master().port();
+    assert_ne!(replicated.fail_over().port(), old);
+}
+
+#[test]
+fn replicas_need_no_sentinels() {
+    let replicated = Replicated::start(2, 0);
+    put(replicated.master(), "kept", 2);
+    assert!(replicated.replicas().iter().all(|replica| exists(replica, "kept")));
+}
+
+#[test]
+fn a_cluster_serves_keys_of_every_node_and_says_moved_elsewhere() {
+    let cluster = Cluster::start(3, 1);
+    assert_eq!(cluster.urls().len(), 6);
+    for master in &cluster.nodes()[..3] {
+        let key = cluster.key_on(master, "mine");
+        put(master, &key, 1);
+        assert!(cluster.replica_of(master).says("master_link_status:up"));
+        let others = cluster.nodes().iter().filter(|node| node.port() != master.port());
+        for other in others {
+            let error = get(other, &key).expect_err("another node's key");
+            assert_eq!(redirection(&error), ("MOVED", master.port()));
+        }
+    }
+}
+
+#[test]
+fn a_slot_moves_with_its_keys_and_its_owner_says_ask_meanwhile() {
+    let cluster = Cluster::with(2, 1, |config| config.password("pass-word"));
+    let [from, to] = &cluster.nodes()[..2] else { panic!("two masters") };
+    let tag = cluster.key_on(from, "tag");
+    let keys: Vec<String> = (0..250).map(|count| format!("{{{tag}}}:{count}")).collect();
+    keys.iter().for_each(|key| put(from, key, 0));
+    let slot = cluster.slot_of(&keys[0]);
+
+    cluster.begin_migration(slot, to);
+    assert!(get(from, &keys[0]).is_ok(), "it still has it");
+    let error = get(from, &format!("{{{tag}}}:new")).expect_err("a key that it has not");
+    assert_eq!(redirection(&error), ("ASK", to.port()));
+    cluster.move_keys(slot, to);
+    assert_eq!(redirection(&get(from, &keys[0]).expect_err("moved")), ("ASK", to.port()));
+    assert_eq!(cluster.owner_of(&keys[0]).port(), from.port());
+    cluster.end_migration(slot, to);
+
+    assert_eq!(cluster.owner_of(&keys[0]).port(), to.port());
+    assert_eq!(redirection(&get(from, &keys[0]).expect_err("moved")), ("MOVED", to.port()));
+    assert_eq!(to.keys().len(), keys.len());
+    cluster.migrate(slot, from);
+    assert_eq!(cluster.owner_of_slot(slot).port(), from.port());
+    assert_eq!(from.keys().len(), keys.len());
+}
+
+#[test]
+fn a_replica_in_a_cluster_takes_its_masters_place_as_planned() {
+    let cluster = Cluster::start(3, 1);
+    let old = &cluster.nodes()[0];
+    let (new, key) = (cluster.replica_of(old), cluster.key_on(old, "kept"));
+    put(old, &key, 1);
+    cluster.fail_over(new);
+    assert_eq!(cluster.owner_of(&key).port(), new.port());
+    assert_eq!(cluster.replica_of(new).port(), old.port());
+    assert!(exists(new, &key));
+}
+
+#[test]
+fn a_cluster_survives_the_kill_of_a_master_which_comes_back_as_a_replica() {
+    let cluster = Cluster::start(3, 1);
+    let old = &cluster.nodes()[0];
+    let (new, key) = (cluster.replica_of(old), cluster.key_on(old, "kept"));
+    put(old, &key, 1);
+
+    old.kill();
+    assert_eq!(cluster.owner_of(&key).port(), new.port());
+    cluster.settle();
+    assert!(exists(new, &key));
+    old.restart();
+    cluster.settle();
+    assert_eq!(cluster.replica_of(new).port(), old.port());
+}
+
+#[test]
+fn a_master_that_is_cut_off_from_the_others_is_replaced_and_follows_when_they_meet_again() {
+    let members = Members::default();
+    let replicated = Replicated::with(1, 3, |config| config.gated(&members));
+    let old = replicated.master();
+    put(old, "kept", 1);
+    cut_off(old, replicated.servers().iter().chain(replicated.sentinels()));
+    let new = replicated.await_master_other_than(old.port());
+    assert!(old.says("role:master") && exists(new, "kept"), "both serve");
+    replicated.servers().iter().for_each(|server| server.gate().heal());
+    replicated.settle();
+    assert!(old.says("role:slave"));
+}
+
+#[test]
+fn a_node_that_is_cut_off_from_the_others_is_replaced_and_follows_when_they_meet_again() {
+    let members = Members::default();
+    let cluster = Cluster::with(3, 1, |config| config.gated(&members));
+    let old = &cluster.nodes()[0];
+    let (new, key) = (cluster.replica_of(old), cluster.key_on(old, "kept"));
+    put(old, &key, 1);
+    cut_off(old, cluster.nodes().iter());
+    eventually("the replica takes its place", || new.says("role:master"));
+    cluster.nodes().iter().for_each(|node| node.gate().heal());
+    cluster.settle();
+    assert_eq!(cluster.replica_of(new).port(), old.port());
+}
+
+/// Keeps one server apart from others, whoever connects to whom.
+fn cut_off<'a>(one: &Server, others: impl Iterator<Item = &'a Server>) {
+    let others: Vec<_> = others.filter(|other| other.port() != one.port()).collect();
+    one.gate().identify();
+    for other in others {
+        other.gate().identify();
+        one.gate().keep_apart(&Whose::Member(other.member().into()));
+        other.gate().keep_apart(&Whose::Member(one.member().into()));
+    }
+}
+
+#[test]
+fn the_clock_of_a_server_can_be_moved() {
+    let server = Server::with(|config| config.movable_clock());
+    let seconds = || server.ask::<(i64, i64)>(&["TIME"]).0;
+    let before = seconds();
+    put(&server, "volatile", 0);
+    server.ask::<()>(&["PEXPIRE", "volatile", "1000000"]);
+    server.set_clock(500_000);
+    assert!((before + 500..before + 600).contains(&seconds()));
+    assert!(exists(&server, "volatile"));
+    server.set_clock(2_000_000);
+    assert!(!exists(&server, "volatile"), "its time is over there");
+    server.set_clock(-500_000);
+    assert!(seconds() < before);
+}
+
+/// Sets a key, and blocks until as many replicas have it.
+fn put(master: &Server, key: &str, replicas: usize) {
+    let mut connection = master.connection();
+    redis::cmd("SET").arg(key).arg(1).exec(&mut connection).expect("it is served here");
+    eventually("replicas have the key", || {
+        let wait = redis::cmd("WAIT").arg(replicas).arg(1000).query::<usize>(&mut connection);
+        wait.expect("WAIT is answered") >= replicas
+    });
+}
+
+fn get(node: &Server, key: &str) -> RedisResult<String> {
+    redis::cmd("GET").arg(key).query(&mut node.connection())
+}
+
+/// The code and the port of a node's hint where to go.
+fn redirection(error: &RedisError) -> (&str, u16) {
+    let (address, _) = error.redirect_node().expect("a redirection");
+    let (_, port) = address.rsplit_once(':').expect("an address with a port");
+    (error.code().expect("a code"), port.parse().expect("a port"))
+}

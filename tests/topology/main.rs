@@ -1,0 +1,11 @@
+//! Replicas, Sentinel, Cluster, TLS, and the audit of servers.
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod audit;
+mod cluster;
+mod deployments;
+mod replicas;
+mod sentinel;
+mod tls;
