@@ -56,10 +56,10 @@ impl Acquire<'_> {
             }
         };
         let subscription =
-            channel.map_or(SubscriptionState::Nothing, |channel| channel.subscription());
-        let unsubscribed = channel.is_some() && subscription == SubscriptionState::Nothing;
+            channel.map_or(SubscriptionState::Unsubscribed, |channel| channel.subscription());
+        let unsubscribed = channel.is_some() && subscription == SubscriptionState::Unsubscribed;
         let requested_in = session.filter(|_| unsubscribed);
-        let messages = channel.map(|channel| channel.messages());
+        let messages = channel.map(|channel| channel.message_count());
         let to_subscribe = channel.filter(|_| requested_in.is_some()).cloned();
         self.schedule.before_attempt(ChannelView { messages, subscription, requested_in });
         if self.threads == 0 {

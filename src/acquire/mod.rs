@@ -224,7 +224,7 @@ impl<'a> Acquire<'a> {
     }
 
     fn next_step(&mut self, turn: &Turn, now: Moment) -> NextStep {
-        let messages = self.wakeups.channel.as_ref().map(Waiting::messages);
+        let messages = self.wakeups.channel.as_ref().map(Waiting::message_count);
         match turn {
             Turn::Behind | Turn::Handed(_) => {
                 self.schedule.wait_behind();

@@ -305,11 +305,11 @@ impl Notifications {
         session: Option<ListenerSession>,
     ) {
         let first_look = self.seen.is_none();
-        self.seen.get_or_insert(waiting.messages());
+        self.seen.get_or_insert(waiting.message_count());
         self.missed = match channel.subscription() {
-            SubscriptionState::Everything => first_look,
-            SubscriptionState::Asked => false,
-            SubscriptionState::Nothing => session.is_some() && session != self.requested_in,
+            SubscriptionState::Subscribed => first_look,
+            SubscriptionState::Requested => false,
+            SubscriptionState::Unsubscribed => session.is_some() && session != self.requested_in,
         };
     }
 
@@ -317,7 +317,7 @@ impl Notifications {
         // A call without a subscription at its last attempt cannot be woken by a message.
         self.woken =
             self.subscribed && self.quiet_until.is_none() && self.has_grown(channel.messages);
-        self.subscribed = channel.subscription == SubscriptionState::Everything;
+        self.subscribed = channel.subscription == SubscriptionState::Subscribed;
         self.seen = channel.messages;
         self.requested_in = channel.requested_in;
         self.missed = false;
@@ -352,7 +352,7 @@ mod tests {
     }
 
     fn view_without_channel() -> ChannelView {
-        let subscription = SubscriptionState::Nothing;
+        let subscription = SubscriptionState::Unsubscribed;
         ChannelView { messages: None, subscription, requested_in: None }
     }
 
@@ -430,19 +430,19 @@ mod tests {
         let (waiters, parker) = (Waiters::default(), Arc::<Parker>::default());
         let channel = waiters.channel("c");
         let waiting = channel.wait(&parker);
-        channel.set_hearing(SubscriptionState::Everything);
+        channel.set_subscription(SubscriptionState::Subscribed);
         let mut schedule = schedule();
         let mut quiets = Vec::new();
         for _ in 0..8 {
             schedule.before_attempt(ChannelView {
-                messages: Some(channel.messages()),
+                messages: Some(channel.message_count()),
                 subscription: channel.subscription(),
                 requested_in: None,
             });
             schedule.refused(START, None);
             quiets.push(START.until(schedule.next_attempt()));
-            channel.message();
-            let messages = Some(waiting.messages());
+            channel.notify();
+            let messages = Some(waiting.message_count());
             assert!(schedule.is_due(schedule.next_attempt(), messages));
         }
         assert!(quiets[0] >= POLL / 2, "the first refusal costs nothing");
@@ -456,18 +456,21 @@ mod tests {
         let channel = waiters.channel("c");
         let waiting = channel.wait(&parker);
         let registers = |subscription, session| {
-            channel.set_hearing(subscription);
+            channel.set_subscription(subscription);
             let mut schedule = attempted(schedule());
             schedule.refused(START, None);
             schedule.registered(&waiting, &channel, session);
-            schedule.is_due(START, Some(waiting.messages()))
+            schedule.is_due(START, Some(waiting.message_count()))
         };
-        assert!(registers(SubscriptionState::Everything, None), "a message may have come before");
-        assert!(!registers(SubscriptionState::Asked, None), "the confirmation will count");
-        assert!(!registers(SubscriptionState::Nothing, None), "the listener looks for waiters");
+        assert!(registers(SubscriptionState::Subscribed, None), "a message may have come before");
+        assert!(!registers(SubscriptionState::Requested, None), "the confirmation will count");
+        assert!(
+            !registers(SubscriptionState::Unsubscribed, None),
+            "the listener looks for waiters"
+        );
         waiters.set_listening(true);
         assert!(
-            registers(SubscriptionState::Nothing, waiters.session()),
+            registers(SubscriptionState::Unsubscribed, waiters.session()),
             "an attempt has to request the subscription"
         );
     }

@@ -125,12 +125,12 @@ impl Engine {
     /// For a caller that registered on the channel and whose acquire was refused. The acquire
     /// script asks the listener itself, except in a cluster with sharded pub/sub.
     pub(crate) fn request_subscription(&self, channel: &Channel) {
-        self.send(self.listeners.call(channel));
+        self.send(self.listeners.listen_to(channel));
     }
 
     /// Has a listener subscribe to a channel on which a caller waits without a refused acquire.
     pub(crate) fn subscribe(&self, channel: &Channel) {
-        self.send(self.listeners.tell(channel));
+        self.send(self.listeners.subscription_request(channel));
         self.request_subscription(channel);
     }
 
@@ -227,7 +227,7 @@ impl Engine {
         self.watchdog.stop();
         let listeners = self.listeners.stop();
         // A listener blocks in a read; a heartbeat makes it check whether to stop.
-        self.send(self.waiters.beats());
+        self.send(self.waiters.heartbeats());
         self.threads.failover.stop();
         let handles = std::mem::take(&mut *self.threads.handles.lock());
         executors.into_iter().chain(listeners).chain(handles).collect()

@@ -46,12 +46,12 @@ struct ChannelState {
 /// Whether messages of a channel reach this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SubscriptionState {
-    /// Not subscribed.
-    Nothing,
+    /// No subscription is sent.
+    Unsubscribed,
     /// The subscription is sent and not confirmed.
-    Asked,
-    /// Subscribed: all messages arrive.
-    Everything,
+    Requested,
+    /// The subscription is confirmed: all messages arrive.
+    Subscribed,
 }
 
 /// The message count of a channel at one moment.
@@ -62,7 +62,7 @@ impl Channel {
     fn new(name: &str) -> Channel {
         let idle_since = clock::now();
         let state = ChannelState {
-            subscription: SubscriptionState::Nothing,
+            subscription: SubscriptionState::Unsubscribed,
             waiting: Vec::new(),
             idle_since,
         };
@@ -74,7 +74,7 @@ impl Channel {
     }
 
     /// Returns the message count. A caller reads it before it sends an attempt.
-    pub(crate) fn messages(&self) -> MessageCount {
+    pub(crate) fn message_count(&self) -> MessageCount {
         MessageCount(self.messages.load(Ordering::Acquire))
     }
 
@@ -99,11 +99,11 @@ impl Channel {
     /// Counts a message and wakes all waiting callers.
     ///
     /// For most kinds there is one: the head of the queue.
-    pub(crate) fn message(&self) {
-        self.count_message(&self.state.lock());
+    pub(crate) fn notify(&self) {
+        self.count_and_wake(&self.state.lock());
     }
 
-    fn count_message(&self, state: &ChannelState) {
+    fn count_and_wake(&self, state: &ChannelState) {
         self.messages.fetch_add(1, Ordering::AcqRel);
         state.waiting.iter().for_each(|parker| parker.unpark());
     }
@@ -112,16 +112,18 @@ impl Channel {
     ///
     /// A confirmation and an end count as messages, because an earlier message may have been
     /// missed. Every confirmation counts: an earlier one may belong to a former subscription.
-    pub(crate) fn set_hearing(&self, subscription: SubscriptionState) {
+    pub(crate) fn set_subscription(&self, subscription: SubscriptionState) {
         let mut state = self.state.lock();
         let counts = match subscription {
-            SubscriptionState::Asked => false,
-            SubscriptionState::Everything => true,
-            SubscriptionState::Nothing => state.subscription != SubscriptionState::Nothing,
+            SubscriptionState::Requested => false,
+            SubscriptionState::Subscribed => true,
+            SubscriptionState::Unsubscribed => {
+                state.subscription != SubscriptionState::Unsubscribed
+            }
         };
         state.subscription = subscription;
         if counts {
-            self.count_message(&state);
+            self.count_and_wake(&state);
         }
     }
 
@@ -131,14 +133,14 @@ impl Channel {
     pub(crate) fn retire(&self, now: Moment, linger: Duration) -> bool {
         let mut state = self.state.lock();
         let idle = state.waiting.is_empty() && state.idle_since + linger <= now;
-        if idle && state.subscription != SubscriptionState::Nothing {
-            state.subscription = SubscriptionState::Nothing;
-            self.count_message(&state);
+        if idle && state.subscription != SubscriptionState::Unsubscribed {
+            state.subscription = SubscriptionState::Unsubscribed;
+            self.count_and_wake(&state);
         }
         idle
     }
 
-    pub(crate) fn is_waited_for(&self) -> bool {
+    pub(crate) fn has_waiting_callers(&self) -> bool {
         !self.state.lock().waiting.is_empty()
     }
 }
@@ -156,8 +158,8 @@ impl Waiting {
     ///
     /// If it differs from the count before the last attempt, the caller must send another attempt
     /// before it sleeps.
-    pub(crate) fn messages(&self) -> MessageCount {
-        self.channel.messages()
+    pub(crate) fn message_count(&self) -> MessageCount {
+        self.channel.message_count()
     }
 }
 
@@ -188,15 +190,15 @@ impl Waiters {
     }
 
     /// Returns the channels with a waiting caller.
-    pub(crate) fn waited_for(&self) -> Vec<Arc<Channel>> {
+    pub(crate) fn awaited(&self) -> Vec<Arc<Channel>> {
         let mut channels = self.channels.all();
-        channels.retain(|channel| channel.is_waited_for());
+        channels.retain(|channel| channel.has_waiting_callers());
         channels
     }
 
     /// Makes all waiting callers send another attempt, after a change of the server.
-    pub(crate) fn shake(&self) {
-        self.waited_for().iter().for_each(|channel| channel.message());
+    pub(crate) fn wake_all(&self) {
+        self.awaited().iter().for_each(|channel| channel.notify());
     }
 
     /// Returns the listener's session, or `None` if it accepts no subscription requests.
@@ -242,7 +244,7 @@ impl Waiters {
     }
 
     /// Returns commands that send a heartbeat to each connected listener.
-    pub(crate) fn beats(&self) -> Vec<Call> {
+    pub(crate) fn heartbeats(&self) -> Vec<Call> {
         let controls = self.controls.lock();
         controls.iter().map(|(node, control)| publish(*node, control, "")).collect()
     }
@@ -278,18 +280,18 @@ mod tests {
     #[test]
     fn a_message_between_the_attempt_and_the_sleep_is_not_missed() {
         let (channel, parker) = (channel(), Arc::default());
-        let before = channel.messages();
-        channel.message();
+        let before = channel.message_count();
+        channel.notify();
         let waiting = channel.wait(&parker);
-        assert_ne!(waiting.messages(), before);
-        assert_eq!(waiting.messages(), channel.messages());
+        assert_ne!(waiting.message_count(), before);
+        assert_eq!(waiting.message_count(), channel.message_count());
     }
 
     #[test]
     fn a_message_wakes_the_waiting_caller() {
         let (channel, parker) = (channel(), Arc::default());
         let waiting = channel.wait(&parker);
-        channel.message();
+        channel.notify();
         parker.park_until(Moment::END);
         drop(waiting);
     }
@@ -298,28 +300,31 @@ mod tests {
     fn a_confirmed_or_ended_subscription_counts_as_a_message() {
         let channel = channel();
         let counts = |subscription| {
-            let before = channel.messages();
-            channel.set_hearing(subscription);
-            channel.messages() != before
+            let before = channel.message_count();
+            channel.set_subscription(subscription);
+            channel.message_count() != before
         };
-        assert!(!counts(SubscriptionState::Asked), "no message was missed, and none arrives yet");
-        assert!(counts(SubscriptionState::Everything) && counts(SubscriptionState::Nothing));
-        assert!(!counts(SubscriptionState::Asked) && counts(SubscriptionState::Nothing));
+        assert!(
+            !counts(SubscriptionState::Requested),
+            "no message was missed, and none arrives yet"
+        );
+        assert!(counts(SubscriptionState::Subscribed) && counts(SubscriptionState::Unsubscribed));
+        assert!(!counts(SubscriptionState::Requested) && counts(SubscriptionState::Unsubscribed));
     }
 
     #[test]
     fn a_subscription_ends_when_no_caller_has_waited_for_the_linger_time() {
         let (channel, parker) = (channel(), Arc::default());
-        channel.set_hearing(SubscriptionState::Everything);
+        channel.set_subscription(SubscriptionState::Subscribed);
         let later = clock::now() + Duration::from_secs(60);
         let waiting = channel.wait(&parker);
         assert!(!channel.retire(later, Duration::from_secs(1)), "a caller waits");
         drop(waiting);
         assert!(!channel.retire(clock::now(), Duration::from_secs(60)), "too early");
-        let before = channel.messages();
+        let before = channel.message_count();
         assert!(channel.retire(later, Duration::from_secs(1)));
         assert_ne!(
-            channel.messages(),
+            channel.message_count(),
             before,
             "a caller that registers now must send another attempt"
         );
@@ -345,9 +350,9 @@ mod tests {
         let (waited, idle) = (waiters.channel("a"), waiters.channel("b"));
         let parker = Arc::default();
         let waiting = waited.wait(&parker);
-        let names: Vec<_> = waiters.waited_for().iter().map(|c| c.name().to_owned()).collect();
+        let names: Vec<_> = waiters.awaited().iter().map(|c| c.name().to_owned()).collect();
         assert_eq!(names, ["a"]);
         drop((waiting, idle));
-        assert!(waiters.waited_for().is_empty());
+        assert!(waiters.awaited().is_empty());
     }
 }

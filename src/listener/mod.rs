@@ -164,8 +164,8 @@ impl Listener {
 
     /// Returns whether a caller waits on a channel of this listener.
     fn has_waiting_callers(&self) -> bool {
-        let waited_for = self.waiters.waited_for();
-        waited_for.iter().any(|channel| self.settings.covers(channel.name()))
+        let awaited = self.waiters.awaited();
+        awaited.iter().any(|channel| self.settings.covers(channel.name()))
     }
 
     fn start(self: &Arc<Listener>) {

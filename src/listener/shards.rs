@@ -77,7 +77,7 @@ impl Listeners {
     ///
     /// A caller calls this after it has registered on the channel. Returns the subscription request
     /// to send, if the acquire script could not send it.
-    pub(crate) fn call(&self, channel: &Channel) -> Option<Call> {
+    pub(crate) fn listen_to(&self, channel: &Channel) -> Option<Call> {
         match self.sharded() {
             None => {
                 self.single.wake();
@@ -96,7 +96,7 @@ impl Listeners {
     /// Returns the subscription request to send for a channel without a subscription.
     ///
     /// `None` if the channel has one, or if its listener is not connected.
-    pub(crate) fn tell(&self, channel: &Channel) -> Option<Call> {
+    pub(crate) fn subscription_request(&self, channel: &Channel) -> Option<Call> {
         match self.sharded() {
             None => self.request_to(None, channel),
             Some(nodes) => self.request_to(Some(nodes.node_of(channel)?), channel),
@@ -104,7 +104,7 @@ impl Listeners {
     }
 
     fn request_to(&self, node: Option<u32>, channel: &Channel) -> Option<Call> {
-        let is_unsubscribed = channel.subscription() == SubscriptionState::Nothing;
+        let is_unsubscribed = channel.subscription() == SubscriptionState::Unsubscribed;
         let request = || self.waiters.message_to_listener(node, channel.name());
         is_unsubscribed.then(request).flatten()
     }

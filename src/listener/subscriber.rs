@@ -55,7 +55,7 @@ impl Drop for Subscriber<'_> {
     fn drop(&mut self) {
         self.waiters.end_control(self.settings.node(), &self.control);
         let subscriptions = self.channels.values();
-        subscriptions.for_each(|one| one.channel.set_hearing(SubscriptionState::Nothing));
+        subscriptions.for_each(|one| one.channel.set_subscription(SubscriptionState::Unsubscribed));
     }
 }
 
@@ -85,7 +85,7 @@ impl<'a> Subscriber<'a> {
             idle_since: now,
         };
         subscriber.send("SUBSCRIBE", &[control.as_bytes()])?;
-        subscriber.subscribe_waited_for()?;
+        subscriber.subscribe_awaited()?;
         Ok(subscriber)
     }
 
@@ -128,7 +128,7 @@ impl<'a> Subscriber<'a> {
         let channel = String::from_utf8_lossy(channel);
         if *channel != *self.control {
             if let Some(one) = self.channels.get(&*channel) {
-                one.channel.message();
+                one.channel.notify();
             }
             return Ok(());
         }
@@ -147,13 +147,13 @@ impl<'a> Subscriber<'a> {
         if *channel == *self.control {
             self.waiters.set_control(self.settings.node(), &self.control);
             // Callers that registered before could not request their subscriptions.
-            return self.subscribe_waited_for();
+            return self.subscribe_awaited();
         }
         if let Some(at) = self.requested.iter().position(|name| **name == *channel) {
             self.requested.remove(at);
         }
         if let Some(one) = self.channels.get(&*channel) {
-            one.channel.set_hearing(SubscriptionState::Everything);
+            one.channel.set_subscription(SubscriptionState::Subscribed);
         }
         Ok(())
     }
@@ -205,12 +205,12 @@ impl<'a> Subscriber<'a> {
     /// Its callers send another attempt, and the listener of the other node subscribes to it.
     fn drop_channel(&mut self, channel: &str) {
         if let Some(one) = self.channels.remove(channel) {
-            one.channel.set_hearing(SubscriptionState::Nothing);
+            one.channel.set_subscription(SubscriptionState::Unsubscribed);
         }
     }
 
-    fn subscribe_waited_for(&mut self) -> Result<()> {
-        self.subscribe(self.waiters.waited_for())
+    fn subscribe_awaited(&mut self) -> Result<()> {
+        self.subscribe(self.waiters.awaited())
     }
 
     /// Requests subscriptions to the channels of this listener that have none.
@@ -228,7 +228,7 @@ impl<'a> Subscriber<'a> {
             if settings.shard.is_some() {
                 self.requested.push_back(channel.name().into());
             }
-            channel.set_hearing(SubscriptionState::Asked);
+            channel.set_subscription(SubscriptionState::Requested);
             self.channels.insert(channel.name().into(), Subscription { channel, requested_at });
         }
         Ok(())
@@ -252,7 +252,7 @@ impl<'a> Subscriber<'a> {
     fn check_confirmations(&self) -> Result<()> {
         let late = clock::now().before(self.settings.timeouts.response);
         let unconfirmed = |one: &Subscription| {
-            one.requested_at < late && one.channel.subscription() == SubscriptionState::Asked
+            one.requested_at < late && one.channel.subscription() == SubscriptionState::Requested
         };
         match self.channels.values().any(unconfirmed) {
             true => {

@@ -93,8 +93,8 @@ impl Local {
         let listens = rules.listens_to();
         // Readers of this process listen for themselves, and compete with a writer of it.
         let is_own = |channel: &Arc<Channel>| {
-            let competes = listens == ListensTo::ReadWrite && channel.is_waited_for();
-            channel.subscription() == SubscriptionState::Everything && !competes
+            let competes = listens == ListensTo::ReadWrite && channel.has_waiting_callers();
+            channel.subscription() == SubscriptionState::Subscribed && !competes
         };
         let own = self.known_channel(listens).is_some_and(is_own);
         let mut state = self.state.lock();

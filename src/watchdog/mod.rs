@@ -226,7 +226,7 @@ impl Watchdog {
         if before != generation {
             self.renew_all.store(true, Ordering::Release);
             self.router.leave_old_servers();
-            self.waiters.shake();
+            self.waiters.wake_all();
         }
     }
 
@@ -240,7 +240,7 @@ impl Watchdog {
     }
 
     fn send_heartbeats(&self) {
-        let heartbeats = self.waiters.beats().into_iter();
+        let heartbeats = self.waiters.heartbeats().into_iter();
         let pending: Vec<_> = heartbeats.flat_map(|beat| self.router.queue_private(beat)).collect();
         for heartbeat in pending {
             let (_, outcome) = self.router.wait_without_retry(heartbeat, &Limit::none());

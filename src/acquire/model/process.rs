@@ -162,7 +162,7 @@ impl World {
         let (sink, events) = EventSink::new();
         let name = Name::new("", "model".into()).expect("a good name");
         let channel = Waiters::default().channel(name.channel());
-        channel.set_hearing(SubscriptionState::Everything);
+        channel.set_subscription(SubscriptionState::Subscribed);
         Arc::new(World {
             local: Local::new(name, sink, bounds),
             events,
@@ -202,7 +202,7 @@ impl World {
 
     fn announce(&self, freed: bool) {
         if freed {
-            self.channel.message();
+            self.channel.notify();
         }
     }
 

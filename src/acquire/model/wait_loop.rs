@@ -227,7 +227,7 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
 
     /// Returns whether an attempt is due. The clock stands still, so all pauses count as over.
     fn is_due(&mut self, turn: &Turn) -> bool {
-        let messages = self.channel.as_ref().map(Waiting::messages);
+        let messages = self.channel.as_ref().map(Waiting::message_count);
         let polls = self.environment.polls() != self.polls;
         match turn {
             Turn::Behind | Turn::Handed(_) => {
@@ -296,9 +296,9 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
             None => self.environment.known_channel(),
         };
         let subscription =
-            channel.map_or(SubscriptionState::Nothing, |channel| channel.subscription());
-        let requested_in = session.filter(|_| subscription == SubscriptionState::Nothing);
-        let messages = channel.map(|channel| channel.messages());
+            channel.map_or(SubscriptionState::Unsubscribed, |channel| channel.subscription());
+        let requested_in = session.filter(|_| subscription == SubscriptionState::Unsubscribed);
+        let messages = channel.map(|channel| channel.message_count());
         self.schedule.before_attempt(ChannelView { messages, subscription, requested_in });
         requested_in.is_some()
     }

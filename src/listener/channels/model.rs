@@ -20,8 +20,8 @@ struct Server {
 impl Server {
     fn new(subscription: SubscriptionState) -> Arc<Server> {
         let channel = Waiters::default().channel("model");
-        channel.set_hearing(subscription);
-        let subscribed = AtomicBool::new(subscription == SubscriptionState::Everything);
+        channel.set_subscription(subscription);
+        let subscribed = AtomicBool::new(subscription == SubscriptionState::Subscribed);
         Arc::new(Server { free: AtomicBool::new(false), subscribed, channel })
     }
 
@@ -30,12 +30,12 @@ impl Server {
         let parker = Arc::default();
         let mut waiting = None;
         loop {
-            let before = self.channel.messages();
+            let before = self.channel.message_count();
             if self.free.load(Ordering::Acquire) {
                 return;
             }
             let waiting = waiting.get_or_insert_with(|| self.channel.wait(&parker));
-            if waiting.messages() == before {
+            if waiting.message_count() == before {
                 parker.park_until(Moment::END);
             }
         }
@@ -44,7 +44,7 @@ impl Server {
     fn release(&self) {
         self.free.store(true, Ordering::Release);
         if self.subscribed.load(Ordering::Acquire) {
-            self.channel.message();
+            self.channel.notify();
         }
     }
 
@@ -52,14 +52,14 @@ impl Server {
     fn listen(&self) {
         self.subscribe();
         self.subscribed.store(false, Ordering::Release);
-        self.channel.set_hearing(SubscriptionState::Nothing);
+        self.channel.set_subscription(SubscriptionState::Unsubscribed);
         self.subscribe();
     }
 
     fn subscribe(&self) {
-        self.channel.set_hearing(SubscriptionState::Asked);
+        self.channel.set_subscription(SubscriptionState::Requested);
         self.subscribed.store(true, Ordering::Release);
-        self.channel.set_hearing(SubscriptionState::Everything);
+        self.channel.set_subscription(SubscriptionState::Subscribed);
     }
 }
 
@@ -69,13 +69,13 @@ fn race<const N: usize>(server: &Arc<Server>, steps: [fn(&Server); N]) {
         thread::spawn(move || step(&server))
     });
     threads.into_iter().for_each(|thread| thread.join().expect("no thread of a model panics"));
-    assert!(!server.channel.is_waited_for(), "no caller still waits");
+    assert!(!server.channel.has_waiting_callers(), "no caller still waits");
 }
 
 #[test]
 fn a_message_between_an_attempt_and_the_sleep_is_not_missed() {
     check_all(|| {
-        race(&Server::new(SubscriptionState::Everything), [Server::wait, Server::release])
+        race(&Server::new(SubscriptionState::Subscribed), [Server::wait, Server::release])
     });
 }
 
@@ -83,6 +83,6 @@ fn a_message_between_an_attempt_and_the_sleep_is_not_missed() {
 fn a_release_before_the_subscription_is_found_at_its_confirmation() {
     check(|| {
         let steps = [Server::wait, Server::release, Server::listen];
-        race(&Server::new(SubscriptionState::Nothing), steps);
+        race(&Server::new(SubscriptionState::Unsubscribed), steps);
     });
 }

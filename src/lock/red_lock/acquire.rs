@@ -267,7 +267,7 @@ impl RedChannels {
     }
 
     fn counts(&self) -> Vec<MessageCount> {
-        self.waiting.iter().map(Waiting::messages).collect()
+        self.waiting.iter().map(Waiting::message_count).collect()
     }
 
     fn has_news(&self) -> bool {
