@@ -1,4 +1,4 @@
-//! Server addresses: place, login, database and TLS settings.
+//! Server addresses: endpoint, login, database and TLS settings.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,26 +11,28 @@ use super::tls::{self, Session, Trust};
 use crate::command::call::{Call, Digits};
 use crate::error::{Error, Result};
 
-/// Where a server is, how it is spoken to, and as whom.
+/// The address of a server, with the settings for connecting to it.
 #[derive(Clone)]
 pub(crate) struct Address {
-    place: Endpoint,
+    endpoint: Endpoint,
+    /// Whether the URL asks for TLS.
     wants_tls: bool,
-    /// The settings of all connections of this client, if the URL asks for TLS.
+    /// The TLS settings that all connections of the client share. `None` without TLS.
     tls: Option<tls::Settings>,
+    /// The endpoint in text, for messages and comparisons.
     shown: Arc<str>,
     login: Login,
     database: i64,
 }
 
-/// Where a server listens.
+/// The endpoint at which a server listens.
 #[derive(Clone, Debug)]
 pub(super) enum Endpoint {
     Host(String, u16),
     Path(PathBuf),
 }
 
-/// The name and the password of a user of the server.
+/// The name and the password of a Redis user.
 #[derive(Clone, Default)]
 pub(crate) struct Login {
     pub(crate) user: Option<String>,
@@ -38,78 +40,79 @@ pub(crate) struct Login {
 }
 
 impl Address {
-    /// Reads a URL. The error never repeats it: there may be a password in it.
+    /// Parses a URL. The error never repeats the URL, which may contain a password.
     pub(crate) fn parse(url: &str) -> Result<Address> {
-        let (url, wants_tls) = without_tls(url)?;
+        let (url, wants_tls) = split_tls(url)?;
         let info = url.as_ref().into_connection_info().map_err(|_| bad_url())?;
         let settings = info.redis_settings();
         let user = settings.username().map(str::to_owned);
         let password = settings.password().map(str::to_owned);
         let shown = info.addr().to_string().into();
-        let place = match info.addr().clone() {
+        let endpoint = match info.addr().clone() {
             ConnectionAddr::Tcp(host, port) => Endpoint::Host(host, port),
             ConnectionAddr::Unix(path) => Endpoint::Path(path),
             _ => return Err(bad_url()),
         };
         let login = Login { user, password };
-        Ok(Address { place, wants_tls, tls: None, shown, login, database: settings.db() })
+        Ok(Address { endpoint, wants_tls, tls: None, shown, login, database: settings.db() })
     }
 
-    /// The same address with the TLS settings of its client, if the URL asks for TLS.
+    /// Adds the client's TLS settings, if the URL asks for TLS.
     pub(crate) fn secured(self, trust: &Trust<'_>) -> Result<Address> {
         let tls = if self.wants_tls { Some(trust.settings()?) } else { None };
         Ok(Address { tls, ..self })
     }
 
-    /// The server at another place that is spoken to in the same way; over TCP, with TLS if
-    /// this one has it.
+    /// Returns the address of a TCP endpoint, with the same login, database and TLS settings.
     pub(crate) fn at(&self, host: &str, port: u16) -> Address {
-        let place = Endpoint::Host(host.to_owned(), port);
-        Address { place, shown: format!("{host}:{port}").into(), ..self.clone() }
+        let endpoint = Endpoint::Host(host.to_owned(), port);
+        Address { endpoint, shown: format!("{host}:{port}").into(), ..self.clone() }
     }
 
-    /// The server at a place that this one has named, which may leave the host out.
+    /// Returns the address of an endpoint named by this server. No host means the server's own.
     pub(crate) fn beside(&self, host: Option<&str>, port: u16) -> Address {
-        match (host, &self.place) {
+        match (host, &self.endpoint) {
             (Some(host), _) => self.at(host, port),
             (None, Endpoint::Host(host, _)) => self.at(host, port),
             (None, Endpoint::Path(_)) => self.at("127.0.0.1", port),
         }
     }
 
-    /// Whether it names another database than the first.
+    /// Returns whether the address selects a database other than the first.
     pub(crate) fn has_database(&self) -> bool {
         self.database > 0
     }
 
-    /// The same place for another user.
+    /// Returns the same endpoint with another login.
     pub(crate) fn with_login(self, login: Login) -> Address {
         Address { login, ..self }
     }
 
-    /// The same place where there are no databases, or but one.
+    /// Returns the same endpoint without a database, for sentinels and cluster nodes.
     pub(crate) fn without_database(self) -> Address {
         Address { database: 0, ..self }
     }
 
-    /// The address without user and password.
+    /// Returns the endpoint in text, without user and password.
     pub(crate) fn shown(&self) -> &Arc<str> {
         &self.shown
     }
 
-    pub(super) fn place(&self) -> &Endpoint {
-        &self.place
+    pub(super) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
-    /// Starts a TLS session, if the connection uses TLS.
+    /// Creates a TLS session, if the connection uses TLS.
     pub(super) fn session(&self) -> std::io::Result<Option<Session>> {
-        match (&self.tls, &self.place) {
+        match (&self.tls, &self.endpoint) {
             (Some(tls), Endpoint::Host(host, _)) => Session::open(tls, host).map(Some),
             _ => Ok(None),
         }
     }
 
-    /// The first command on a connection; RESP3 tells its client id.
+    /// Returns the first command of a connection: RESP3, login, and the connection's name.
+    ///
+    /// The reply in RESP3 contains the connection's client id.
     pub(super) fn hello(&self, name: &str) -> Call {
         let mut parts: Vec<&[u8]> = vec![b"HELLO", b"3"];
         let Login { user, password } = &self.login;
@@ -122,6 +125,7 @@ impl Address {
         Call::command(&parts)
     }
 
+    /// Returns the command that selects the database, if it is not the first.
     pub(super) fn select(&self) -> Option<Call> {
         let database = u64::try_from(self.database).ok().filter(|database| *database > 0)?;
         Some(Call::command(&[b"SELECT", Digits::new(database).as_bytes()]))
@@ -129,11 +133,13 @@ impl Address {
 }
 
 fn insecure() -> Error {
-    Error::configuration("the URL says \"#insecure\", and certificates are always checked")
+    Error::configuration("the URL contains \"#insecure\", but certificates are always checked")
 }
 
-/// Splits the wish for TLS from a URL: what follows is read by a parser that knows no TLS.
-fn without_tls(url: &str) -> Result<(Cow<'_, str>, bool)> {
+/// Returns the URL with a scheme without TLS, and whether the URL asks for TLS.
+///
+/// The redis crate is built without TLS, and its parser refuses the schemes with TLS.
+fn split_tls(url: &str) -> Result<(Cow<'_, str>, bool)> {
     let (scheme, rest) = url.split_at(url.find("://").unwrap_or_default());
     let scheme = match scheme.to_ascii_lowercase().as_str() {
         "rediss" => "redis",
@@ -171,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_are_read_and_passwords_never_shown() {
+    fn a_url_is_parsed_and_its_password_is_not_shown() {
         assert_eq!(shown("redis://u:secret@host:7000/3"), "Address(\"host:7000\")");
         assert_eq!(
             shown("redis+unix:///run/r.sock?user=u&pass=secret"),
@@ -184,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_urls_are_refused_without_being_repeated() {
+    fn the_error_for_a_bad_url_does_not_repeat_the_url() {
         for url in ["", "secret", "http://secret/", "redis://:secret@", "redis://h/secret"] {
             let error = parse(url).expect_err(url);
             assert!(error.is_configuration(), "{url}: {error}");
@@ -194,7 +200,7 @@ mod tests {
 
     #[cfg(feature = "tls")]
     #[test]
-    fn addresses_with_tls_share_the_settings_of_their_client() {
+    fn addresses_with_tls_share_the_settings_of_the_client() {
         let certificates = tls::Certificates::default();
         let trust = Trust::new(&certificates).expect("TLS is there");
         let secured = |url| parse(url).and_then(|address| address.secured(&trust));
@@ -209,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn another_place_is_spoken_to_as_the_same_user() {
+    fn another_endpoint_keeps_login_and_database() {
         let seed = parse("redis://u:p@host:7000/3").expect("a good URL");
         let other = seed.at("::1", 7001);
         assert_eq!(&**other.shown(), "::1:7001");

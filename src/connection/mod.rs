@@ -1,12 +1,15 @@
-//! One connection. Sockets and waiting are our own, the protocol's parser is the redis
-//! crate's.
+//! One connection to a server. The only folder that names the redis crate.
 //!
-//! A connection writes bytes without waiting and reads reply by reply until a deadline. A
-//! reader may stop in the middle of a reply; the next one goes on there. An error or a
-//! reply that is late condemns the connection.
+//! Imports `command`, `error` and `util`. The sockets and the waiting are the crate's own; the
+//! redis crate gives the syntax of URLs and the parser of replies. Read this file first, then
+//! [`stream`] with [`socket`] and [`tls`], and [`address`].
+//!
+//! - A connection writes bytes without blocking and reads one reply at a time, until a deadline.
+//! - A reader may leave in the middle of a reply. The next reader continues there.
+//! - An error, or a late reply, is a [`Fault`]. The connection must not be used after a fault.
 #![cfg_attr(
     all(test, leasehold_model),
-    allow(dead_code, reason = "in a model, connections lead to a server inside it: conn/model.rs")
+    allow(dead_code, reason = "a model connects to the server of connection/model.rs instead")
 )]
 
 use std::fmt;
@@ -14,14 +17,15 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{ErrorKind as Cause, Parser, PushKind, Value};
+use redis::{ErrorKind as Cause, Parser};
 
 use crate::command::call::{Call, Digits};
-use crate::command::reply::{Push, Reply, unexpected};
+use crate::command::reply::{Reply, unexpected};
 use crate::error::{Error, ErrorKind, Refusal, Result};
 use crate::util::clock::{self, Moment};
 
 mod address;
+mod decode;
 #[cfg(all(test, leasehold_model))]
 pub(crate) mod model;
 mod socket;
@@ -34,23 +38,25 @@ pub(crate) use tls::{Certificates, Trust};
 pub(crate) use stream::STEP;
 use stream::Stream;
 
-/// How long a connection waits, for itself and for answers.
+/// The time limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timeouts {
+    /// The limit for each address of a host, and for a TLS handshake.
     pub(crate) connect: Duration,
+    /// The limit for a reply.
     pub(crate) response: Duration,
-    /// How much longer an answer may take that waits for replicas; zero if none does.
+    /// The additional limit for a reply that waits for replicas; zero if no reply does.
     pub(crate) replicas: Duration,
 }
 
 impl Timeouts {
-    /// For a connection on which nothing waits for replicas.
+    /// Returns the limits of a connection on which no reply waits for replicas.
     pub(crate) fn without_replicas(self) -> Timeouts {
         Timeouts { replicas: Duration::ZERO, ..self }
     }
 }
 
-/// By what the server knows one connection, now and after it has broken.
+/// The server's identification of one connection, valid also after the connection broke.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConnectionIdentity {
     server: Arc<str>,
@@ -66,48 +72,51 @@ pub(crate) struct Connection {
     timeouts: Timeouts,
 }
 
-/// How long a thread reads.
+/// The conditions that end a read or a flush.
 pub(crate) struct ReadLimit<'a> {
-    /// From then on the reply is late.
+    /// The moment from which the reply is late, which is a fault.
     pub(crate) due: Moment,
-    /// The reader leaves then, or soon after it `has_to_go`.
+    /// The moment at which the reader leaves.
     pub(crate) leave: Moment,
-    pub(crate) has_to_go: Option<&'a dyn Fn() -> bool>,
+    /// Checked once per [`STEP`]. The reader leaves when the function returns `true`.
+    pub(crate) has_to_leave: Option<&'a dyn Fn() -> bool>,
 }
 
-/// Why a connection is condemned.
+/// An error after which a connection must not be used.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) error: Error,
-    /// It did not break: the answer did not come in time.
+    /// Whether a reply was late. Otherwise the connection broke.
     pub(crate) timed_out: bool,
 }
 
-/// A fresh connection, and what the server said of itself and of old ones.
+/// A new connection, with the server's statements about itself and about stale connections.
 pub(crate) struct OpenedConnection {
     pub(crate) conn: Connection,
     pub(crate) stale: StaleConnections,
     pub(crate) is_replica: bool,
 }
 
-/// What has become of connections that were given up with questions under way.
+/// The state of connections that were abandoned with requests in flight.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum StaleConnections {
-    /// The server still has these; the others cannot do anything any more.
+    /// The server still has these connections. Other stale connections run no more commands.
     Alive(Vec<ConnectionIdentity>),
-    /// The server would not say.
+    /// The server did not list its connections.
     Unknown,
 }
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Conn").field(&self.identity).finish()
+        f.debug_tuple("Connection").field(&self.identity).finish()
     }
 }
 
 impl Connection {
-    /// Connects and introduces itself as `name`, in one round trip, and asks what
-    /// became of those `ghosts` that are connections to this server in the same write.
+    /// Connects, authenticates, and sets the connection's name.
+    ///
+    /// One round trip after the socket is connected. The same write asks for the state of those
+    /// `stale` connections that lead to this server.
     pub(crate) fn open(
         address: &Address,
         timeouts: Timeouts,
@@ -118,11 +127,11 @@ impl Connection {
             .map_err(|error| unreachable_server(address, error))?;
         let identity = ConnectionIdentity { server: Arc::clone(address.shown()), id: 0, name };
         let conn = Connection { stream, parser: Parser::new(), identity, timeouts };
-        conn.shake_hands(address, stale)
+        conn.handshake(address, stale)
             .map_err(|error| error.with_server(Arc::clone(address.shown())))
     }
 
-    fn shake_hands(
+    fn handshake(
         mut self,
         address: &Address,
         stale: &[ConnectionIdentity],
@@ -131,119 +140,117 @@ impl Connection {
         let select = address.select();
         let list = (!stale.is_empty()).then(|| list_clients(&stale));
         let mut bytes = address.hello(&self.identity.name).bytes;
-        let more = [&select, &list].into_iter().flatten();
-        more.for_each(|call| bytes.extend_from_slice(&call.bytes));
+        let optional = [&select, &list].into_iter().flatten();
+        optional.for_each(|call| bytes.extend_from_slice(&call.bytes));
 
         let deadline = self.send(&bytes).map_err(|fault| fault.error)?;
-        let mut answer = || self.answer(deadline).map_err(|fault| fault.error);
-        let Greeting { id, is_replica } = greeting(answer()?)?;
+        let mut next_reply = || self.answer(deadline).map_err(|fault| fault.error);
+        let Greeting { id, is_replica } = read_hello(next_reply()?)?;
         if select.is_some() {
-            accepted(answer()?)?;
+            accepted(next_reply()?)?;
         }
         let stale = match list {
-            Some(_) => still_alive(answer()?, &stale),
+            Some(_) => still_alive(next_reply()?, &stale),
             None => StaleConnections::Alive(Vec::new()),
         };
         self.identity.id = id;
         Ok(OpenedConnection { conn: self, stale, is_replica })
     }
 
-    /// Sends one command and reads its answer; a refusal is an error.
+    /// Sends one command and returns the reply. One round trip; a refusal is an error.
     pub(crate) fn ask(&mut self, call: &Call) -> Result<Reply> {
         let deadline = self.send(&call.bytes).map_err(|fault| fault.error)?;
-        self.told(deadline)
+        self.accepted_answer(deadline)
     }
 
-    /// Reads the answer to a command; a refusal is an error.
-    pub(crate) fn told(&mut self, deadline: Moment) -> Result<Reply> {
-        match self.answer(deadline).map_err(|fault| fault.error)? {
-            Reply::Refused(refusal) => Err(Error::refused(&refusal)),
-            reply => Ok(reply),
-        }
+    /// Reads the reply to a command that was sent before; a refusal is an error.
+    pub(crate) fn accepted_answer(&mut self, deadline: Moment) -> Result<Reply> {
+        accepted(self.answer(deadline).map_err(|fault| fault.error)?)
     }
 
     pub(crate) fn identity(&self) -> &ConnectionIdentity {
         &self.identity
     }
 
-    /// Writes bytes and returns when their answers are due. Blocks until they are written.
+    /// Writes bytes and returns the moment at which their replies are due.
+    ///
+    /// Blocks until the system has taken the bytes. Fails if they are not written by that moment.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> std::result::Result<Moment, Fault> {
-        let due = clock::now() + self.patience();
+        let due = clock::now() + self.reply_limit();
         self.post(bytes)?;
         self.flush(&ReadLimit::due(due))?;
         Ok(due)
     }
 
-    /// Writes bytes without waiting. What the system does not take is kept for
-    /// [`Connection::flush`].
+    /// Writes bytes without blocking. Keeps the rest for [`Connection::flush`].
     pub(crate) fn post(&mut self, bytes: &[u8]) -> std::result::Result<(), Fault> {
         self.stream.write(bytes).map_err(Fault::broken)
     }
 
-    /// Whether all that was posted has been written.
+    /// Returns whether all posted bytes have been written.
     pub(crate) fn is_flushed(&self) -> bool {
         self.stream.is_flushed()
     }
 
-    /// How long an answer may take.
-    pub(crate) fn patience(&self) -> Duration {
+    /// Returns the time within which a reply has to arrive.
+    pub(crate) fn reply_limit(&self) -> Duration {
         self.timeouts.response + self.timeouts.replicas
     }
 
-    /// Writes what was posted. Returns `false` if the caller left before.
-    pub(crate) fn flush(&mut self, until: &ReadLimit<'_>) -> std::result::Result<bool, Fault> {
+    /// Writes the posted bytes. Returns `false` if the caller left first.
+    pub(crate) fn flush(&mut self, limit: &ReadLimit<'_>) -> std::result::Result<bool, Fault> {
         while !self.stream.is_flushed() {
-            self.stream.begin_step(until.step()).map_err(Fault::broken)?;
+            self.stream.begin_step(limit.step()).map_err(Fault::broken)?;
             match self.stream.flush() {
                 Err(error) if stream::is_pause(&error) => {}
                 flushed => flushed.map_err(Fault::broken)?,
             }
-            if !self.stream.is_flushed() && until.is_over()? {
+            if !self.stream.is_flushed() && limit.is_over()? {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Reads one reply, of a deadline that many may share.
+    /// Reads one reply or push message. Blocks until the deadline, which replies may share.
     pub(crate) fn receive(&mut self, deadline: Moment) -> std::result::Result<Reply, Fault> {
-        // It never leaves before the reply is late.
+        // With this limit the reader never leaves early, so `None` cannot occur.
         self.receive_until(&ReadLimit::due(deadline))?.ok_or_else(Fault::late)
     }
 
-    /// Reads one reply. Returns `None` if the caller left before.
+    /// Reads one reply or push message. Returns `None` if the caller left first.
     fn receive_until(
         &mut self,
-        until: &ReadLimit<'_>,
+        limit: &ReadLimit<'_>,
     ) -> std::result::Result<Option<Reply>, Fault> {
         loop {
-            self.stream.begin_step(until.step()).map_err(Fault::broken)?;
+            self.stream.begin_step(limit.step()).map_err(Fault::broken)?;
             match self.parser.parse_value(&mut self.stream) {
-                Ok(value) => return Ok(Some(reply(value))),
+                Ok(value) => return Ok(Some(decode::reply(value))),
                 Err(error) if error.is_timeout() => {}
-                Err(error) => return Err(Fault::new(error)),
+                Err(error) => return Err(Fault::unreadable(error)),
             }
-            if until.is_over()? {
+            if limit.is_over()? {
                 return Ok(None);
             }
         }
     }
 
-    /// Reads the next reply that answers a command. A server may say something else in
-    /// between, but not for ever.
+    /// Reads the next reply to a command. Skips push messages, until the deadline.
     pub(crate) fn answer(&mut self, deadline: Moment) -> std::result::Result<Reply, Fault> {
-        // It never leaves before the reply is late.
+        // With this limit the reader never leaves early, so `None` cannot occur.
         self.answer_until(&ReadLimit::due(deadline))?.ok_or_else(Fault::late)
     }
 
-    /// Reads the next reply that answers a command. Returns `None` if the caller left before.
+    /// Reads the next reply to a command. Returns `None` if the caller left first.
     pub(crate) fn answer_until(
         &mut self,
-        until: &ReadLimit<'_>,
+        limit: &ReadLimit<'_>,
     ) -> std::result::Result<Option<Reply>, Fault> {
         loop {
-            match self.receive_until(until)? {
-                Some(Reply::Push(_)) if until.is_over()? => return Ok(None),
+            match self.receive_until(limit)? {
+                // Push messages without end must not keep the reader beyond its limit.
+                Some(Reply::Push(_)) if limit.is_over()? => return Ok(None),
                 Some(Reply::Push(_)) => {}
                 reply => return Ok(reply),
             }
@@ -252,28 +259,28 @@ impl Connection {
 }
 
 impl ReadLimit<'_> {
-    /// The reader stays until the reply is late.
+    /// Returns the limit of a reader that stays until the reply is late.
     pub(crate) fn due(due: Moment) -> ReadLimit<'static> {
-        ReadLimit { due, leave: Moment::END, has_to_go: None }
+        ReadLimit { due, leave: Moment::END, has_to_leave: None }
     }
 
-    /// How long to wait before the next look.
+    /// Returns the time for which the next system call may block.
     fn step(&self) -> Duration {
         let left = clock::now().until(self.due.min(self.leave));
-        if self.has_to_go.is_some() { left.min(STEP) } else { left }
+        if self.has_to_leave.is_some() { left.min(STEP) } else { left }
     }
 
-    /// Whether the reader was told to leave.
-    pub(crate) fn has_to_go(&self) -> bool {
-        self.has_to_go.is_some_and(|has_to_go| has_to_go())
+    /// Returns whether the reader's function tells it to leave.
+    pub(crate) fn has_to_leave(&self) -> bool {
+        self.has_to_leave.is_some_and(|has_to_leave| has_to_leave())
     }
 
-    /// Whether the reader leaves now; an error if the reply is late.
+    /// Returns whether the reader leaves now. A late reply is a fault.
     fn is_over(&self) -> std::result::Result<bool, Fault> {
         let now = clock::now();
         match self.due <= now {
             true => Err(Fault::late()),
-            false => Ok(self.leave <= now || self.has_to_go()),
+            false => Ok(self.leave <= now || self.has_to_leave()),
         }
     }
 }
@@ -283,42 +290,44 @@ impl ConnectionIdentity {
         self.server == *address.shown()
     }
 
-    /// The command that makes sure that this connection does nothing any more.
+    /// Returns the command that closes this connection, so that it runs no more commands.
     pub(crate) fn kill(&self) -> Call {
         Call::command(&[b"CLIENT", b"KILL", b"ID", Digits::new(self.id.unsigned_abs()).as_bytes()])
     }
 }
 
 fn list_clients(stale: &[ConnectionIdentity]) -> Call {
-    let ids: Vec<_> = stale.iter().map(|g| Digits::new(g.id.unsigned_abs())).collect();
+    let ids: Vec<_> = stale.iter().map(|one| Digits::new(one.id.unsigned_abs())).collect();
     let mut parts: Vec<&[u8]> = vec![b"CLIENT", b"LIST", b"ID"];
     parts.extend(ids.iter().map(Digits::as_bytes));
     Call::command(&parts)
 }
 
-/// Which of `ghosts` are in a client list. The name is compared too: a server that
-/// was restarted gives the same numbers to others.
+/// Returns those stale connections that are in a reply to `CLIENT LIST`.
+///
+/// The name is compared too, because a restarted server gives the same ids to other connections.
 fn still_alive(reply: Reply, stale: &[ConnectionIdentity]) -> StaleConnections {
     let Reply::Text(list) = reply else { return StaleConnections::Unknown };
     let list = String::from_utf8_lossy(&list);
-    let is_in = |stale: &&ConnectionIdentity| {
+    let is_alive = |stale: &&ConnectionIdentity| {
         let (id, name) = (format!("id={}", stale.id), format!("name={}", stale.name));
-        let listed = |line: &str| {
+        let is_listed = |line: &str| {
             let mut fields = line.split(' ');
             fields.clone().any(|field| field == id) && fields.any(|field| field == name)
         };
-        list.lines().any(listed)
+        list.lines().any(is_listed)
     };
-    StaleConnections::Alive(stale.iter().filter(is_in).cloned().collect())
+    StaleConnections::Alive(stale.iter().filter(is_alive).cloned().collect())
 }
 
-/// What a server says of itself and of the connection.
+/// The parts of the reply to `HELLO` that are used.
 struct Greeting {
+    /// The client id of the connection.
     id: i64,
     is_replica: bool,
 }
 
-fn greeting(hello: Reply) -> Result<Greeting> {
+fn read_hello(hello: Reply) -> Result<Greeting> {
     if let Reply::Refused(refusal) = hello {
         return Err(hello_refused(&refusal));
     }
@@ -327,10 +336,12 @@ fn greeting(hello: Reply) -> Result<Greeting> {
     Ok(Greeting { id, is_replica: role.is_some_and(|role| role != b"master") })
 }
 
-/// Redis before 6 does not know HELLO, some proxies do not know version 3.
+/// Returns the error for a refused `HELLO`.
+///
+/// Redis before version 6 does not know the command, and some proxies do not know RESP3.
 fn hello_refused(refusal: &Refusal) -> Error {
-    // What the server says of a command that it does not know is left out: it may
-    // repeat the arguments, and the password is one of them.
+    // The server's message is left out: a message about an unknown command may repeat the
+    // arguments, which include the password.
     match refusal.is("NOPROTO") || refusal.detail.contains("unknown command") {
         true => Error::new(
             ErrorKind::Server,
@@ -340,19 +351,20 @@ fn hello_refused(refusal: &Refusal) -> Error {
     }
 }
 
-fn accepted(reply: Reply) -> Result<()> {
+/// Turns a refusal into an error.
+fn accepted(reply: Reply) -> Result<Reply> {
     match reply {
         Reply::Refused(refusal) => Err(Error::refused(&refusal)),
-        _ => Ok(()),
+        reply => Ok(reply),
     }
 }
 
 fn unreachable_server(address: &Address, error: io::Error) -> Error {
-    let unreachable = match error.kind() {
+    let public = match error.kind() {
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Error::timeout(),
         _ => Error::connection("the server cannot be reached"),
     };
-    unreachable.with_source(error).with_server(Arc::clone(address.shown()))
+    public.with_source(error).with_server(Arc::clone(address.shown()))
 }
 
 impl Fault {
@@ -361,58 +373,17 @@ impl Fault {
     }
 
     fn broken(error: io::Error) -> Fault {
-        let fault = Error::connection("the connection to the server broke");
-        Fault { error: fault.with_source(error), timed_out: false }
+        let broken = Error::connection("the connection to the server broke");
+        Fault { error: broken.with_source(error), timed_out: false }
     }
 
-    fn new(error: redis::RedisError) -> Fault {
-        let fault = match error.kind() {
+    /// Returns the fault for an error of the parser.
+    fn unreadable(error: redis::RedisError) -> Fault {
+        let public = match error.kind() {
             Cause::Io => Error::connection("the connection to the server broke"),
-            _ => Error::connection("the server's answer is not Redis' protocol"),
+            _ => Error::connection("the server's reply is not valid RESP"),
         };
-        Fault { error: fault.with_source(error), timed_out: false }
-    }
-}
-
-fn reply(value: Value) -> Reply {
-    match value {
-        Value::Int(number) => Reply::Int(number),
-        Value::Boolean(truth) => Reply::Int(i64::from(truth)),
-        Value::BulkString(text) => Reply::Text(text),
-        Value::SimpleString(text) | Value::VerbatimString { text, .. } => {
-            Reply::Text(text.into_bytes())
-        }
-        Value::Okay => Reply::Text(b"OK".to_vec()),
-        Value::Double(number) => Reply::Text(number.to_string().into_bytes()),
-        Value::Array(parts) | Value::Set(parts) => {
-            Reply::List(parts.into_iter().map(reply).collect())
-        }
-        Value::Map(pairs) => {
-            Reply::List(pairs.into_iter().flat_map(|(k, v)| [reply(k), reply(v)]).collect())
-        }
-        Value::Attribute { data, .. } => reply(*data),
-        Value::Push { kind, data } => Reply::Push(push(&kind, data)),
-        Value::ServerError(error) => {
-            Reply::Refused(Refusal::new(error.code(), error.details().unwrap_or_default()))
-        }
-        _ => Reply::Nil,
-    }
-}
-
-fn push(kind: &PushKind, data: Vec<Value>) -> Push {
-    let mut texts = data.into_iter().map(|value| match value {
-        Value::BulkString(text) => text,
-        Value::SimpleString(text) => text.into_bytes(),
-        _ => Vec::new(),
-    });
-    let mut next = || texts.next().unwrap_or_default();
-    match kind {
-        PushKind::Message | PushKind::SMessage => {
-            Push::Message { channel: next(), payload: next() }
-        }
-        PushKind::Subscribe | PushKind::SSubscribe => Push::Subscribed { channel: next() },
-        PushKind::Unsubscribe | PushKind::SUnsubscribe => Push::Unsubscribed { channel: next() },
-        _ => Push::Other,
+        Fault { error: public.with_source(error), timed_out: false }
     }
 }
 
@@ -421,7 +392,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stale_connection_is_alive_only_under_its_own_name() {
+    fn a_stale_connection_is_alive_only_if_id_and_name_are_listed() {
         let identity = |id: i64, name: &str| ConnectionIdentity {
             server: "s".into(),
             id,

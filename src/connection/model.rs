@@ -449,7 +449,7 @@ impl Connection {
         Ok(true)
     }
 
-    pub(crate) fn patience(&self) -> Duration {
+    pub(crate) fn reply_limit(&self) -> Duration {
         Duration::MAX
     }
 

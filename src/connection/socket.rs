@@ -1,4 +1,7 @@
-//! TCP and Unix sockets. The only file that talks to the system about them.
+//! TCP and Unix sockets. The only file that makes system calls on sockets.
+//!
+//! Reads and writes happen in *steps*, see [`Socket::begin_step`]. The first read and the first
+//! write of a step are always tried; later ones fail with `WouldBlock` when the step is over.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -15,68 +18,71 @@ use rustix::net::{self, SendFlags, SocketAddrUnix};
 use crate::util::clock::{self, Moment};
 use crate::util::platform;
 
-/// After such a silence the system asks whether the other end is still there: a connection
-/// that died while it was idle is better found broken than silent.
+/// The idle time after which the system probes the peer.
+///
+/// A connection that died while idle is then found broken; without probes it would stay silent.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// The shortest time that a system call waits: zero would mean for ever.
+/// The shortest time-out of a system call. Zero would mean no time-out.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// An open socket.
 pub(super) struct Socket {
-    end: End,
-    /// The time-out of reads; zero before the first step.
+    stream: SocketStream,
+    /// The time-out of reads, as set in the system; zero before the first step.
     timeout: Duration,
     step_end: Moment,
-    /// A read or a write of this step has been tried.
+    /// Whether a read (a write) has been tried in this step.
     has_read: bool,
     has_written: bool,
 }
 
-enum End {
+enum SocketStream {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
 impl Socket {
-    /// Connects to one address of `host` after the other, each within `span`.
+    /// Connects over TCP. Tries the addresses of `host` in order, each within `span`.
     pub(super) fn tcp(host: &str, port: u16, span: Duration) -> io::Result<Socket> {
         let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
         for address in (host, port).to_socket_addrs()? {
             match TcpStream::connect_timeout(&address, span) {
-                Ok(stream) => return Socket::prepared(stream),
+                Ok(stream) => return Socket::configured(stream),
                 Err(error) => failure = error,
             }
         }
         Err(failure)
     }
 
-    fn prepared(stream: TcpStream) -> io::Result<Socket> {
+    /// Sets the options of a TCP socket: no delay, and probes of an idle peer.
+    fn configured(stream: TcpStream) -> io::Result<Socket> {
         stream.set_nodelay(true)?;
         sockopt::set_socket_keepalive(&stream, true)?;
         sockopt::set_tcp_keepidle(&stream, KEEPALIVE)?;
         sockopt::set_tcp_keepintvl(&stream, KEEPALIVE / 3)?;
-        Ok(Socket::new(End::Tcp(stream)))
+        Ok(Socket::new(SocketStream::Tcp(stream)))
     }
 
-    /// Connects to a socket file. The system waits while the server's queue is full.
+    /// Connects to a Unix socket. Blocks for at most `span` while the server's backlog is full.
     pub(super) fn unix(path: &Path, span: Duration) -> io::Result<Socket> {
         let socket = platform::unix_socket()?;
         sockopt::set_socket_timeout(&socket, Timeout::Send, Some(span))?;
         net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-        Ok(Socket::new(End::Unix(UnixStream::from(socket))))
+        Ok(Socket::new(SocketStream::Unix(UnixStream::from(socket))))
     }
 
-    fn new(end: End) -> Socket {
+    fn new(stream: SocketStream) -> Socket {
         let (timeout, step_end) = (Duration::ZERO, Moment::START);
-        Socket { end, timeout, step_end, has_read: false, has_written: false }
+        Socket { stream, timeout, step_end, has_read: false, has_written: false }
     }
 
-    /// Starts a step: reads and writes fail with `WouldBlock` after `span`, also while bytes
-    /// pass.
+    /// Starts a step. Reads and writes fail with `WouldBlock` after `span`.
+    ///
+    /// They also fail then if bytes are still arriving. A `span` under 1 ms counts as 1 ms.
     pub(super) fn begin_step(&mut self, span: Duration) -> io::Result<()> {
         let span = span.max(SHORTEST);
-        // Setting a time-out is a system call: an eighth more or less does not pay for one.
+        // A difference of an eighth is not worth the system call that sets the time-out.
         if self.timeout.abs_diff(span) > self.timeout / 8 {
             sockopt::set_socket_timeout(&*self, Timeout::Recv, Some(span))?;
             self.timeout = span;
@@ -85,16 +91,16 @@ impl Socket {
         Ok(())
     }
 
-    /// Starts a step that is over after one write.
+    /// Starts a step that ends with its first write.
     pub(super) fn begin_post(&mut self) {
         (self.step_end, self.has_written) = (Moment::START, false);
     }
 
-    /// Waits until the system takes bytes, or the step is over.
+    /// Blocks until the system takes bytes, or until the end of the step.
     pub(super) fn wait_to_write(&self) -> io::Result<()> {
         let left = clock::now().until(self.step_end);
         if left.is_zero() {
-            // A write fails from now on, also if the system would take bytes.
+            // The next write would fail even if the system took bytes.
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let left = Timespec::try_from(left).map_err(io::Error::other)?;
@@ -106,7 +112,7 @@ impl Socket {
         }
     }
 
-    /// Writes and removes bytes from the front of `unwritten` until none is left.
+    /// Writes all bytes of `unwritten`. Removes those that the system took, also after an error.
     pub(super) fn write_from(&mut self, unwritten: &mut Vec<u8>) -> io::Result<()> {
         let mut written = 0;
         let result = loop {
@@ -124,14 +130,14 @@ impl Socket {
 
 impl Read for Socket {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // The first read of a step takes what is there, however late it is.
+        // The first read of a step takes the bytes that have arrived, even after the step's end.
         if self.has_read && self.step_end <= clock::now() {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         loop {
-            let read = match &mut self.end {
-                End::Tcp(stream) => stream.read(buffer),
-                End::Unix(stream) => stream.read(buffer),
+            let read = match &mut self.stream {
+                SocketStream::Tcp(stream) => stream.read(buffer),
+                SocketStream::Unix(stream) => stream.read(buffer),
             };
             match read {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -145,7 +151,7 @@ impl Read for Socket {
 }
 
 impl Write for Socket {
-    /// Writes what the system takes at once.
+    /// Writes as many bytes as the system takes without blocking.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.has_written && self.step_end <= clock::now() {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -166,9 +172,9 @@ impl Write for Socket {
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.end {
-            End::Tcp(stream) => stream.as_fd(),
-            End::Unix(stream) => stream.as_fd(),
+        match &self.stream {
+            SocketStream::Tcp(stream) => stream.as_fd(),
+            SocketStream::Unix(stream) => stream.as_fd(),
         }
     }
 }

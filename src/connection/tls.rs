@@ -1,18 +1,20 @@
-//! TLS: the settings of a client, and the session of one connection. Without the feature
-//! `tls` there are neither.
+//! TLS settings of a client, and the TLS session of one connection.
+//!
+//! Module `backend` exists twice with the same names: over rustls with the feature `tls`, and
+//! without the feature as stubs, of which no value can be used.
 
 use std::cell::OnceCell;
 
 use crate::error::{Error, Result};
 
-pub(crate) use arm::{Session, Settings};
+pub(crate) use backend::{Session, Settings};
 
-/// What TLS needs beyond the URL, in PEM.
+/// The configured certificates of a client, in PEM.
 #[derive(Clone, Default)]
 pub(crate) struct Certificates {
-    /// The only authorities to trust; without one, those of the system.
+    /// The only trusted authorities. `None` means the system's root certificates.
     pub(crate) authority: Option<Vec<u8>>,
-    /// The certificate that a client shows, and its key.
+    /// The client certificate and its key.
     pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -22,14 +24,14 @@ impl Certificates {
     }
 }
 
-/// Certificates, and the settings built from them for the first address that needs TLS.
+/// Certificates, and the TLS settings built from them when the first address needs TLS.
 pub(crate) struct Trust<'a> {
     certificates: &'a Certificates,
     settings: OnceCell<Settings>,
 }
 
 impl<'a> Trust<'a> {
-    /// Certificates without the feature `tls` are an error.
+    /// Creates the trust of one client. Certificates without the feature `tls` are an error.
     pub(crate) fn new(certificates: &'a Certificates) -> Result<Trust<'a>> {
         match cfg!(feature = "tls") || certificates.is_empty() {
             true => Ok(Trust { certificates, settings: OnceCell::new() }),
@@ -37,7 +39,7 @@ impl<'a> Trust<'a> {
         }
     }
 
-    /// The settings that all connections of one client share.
+    /// Returns the settings that all connections of one client share.
     pub(super) fn settings(&self) -> Result<Settings> {
         if let Some(settings) = self.settings.get() {
             return Ok(settings.clone());
@@ -52,7 +54,7 @@ fn no_tls() -> Error {
 }
 
 #[cfg(feature = "tls")]
-mod arm {
+mod backend {
     use super::Certificates;
     use std::io::{self, Read, Write};
     use std::sync::Arc;
@@ -63,7 +65,7 @@ mod arm {
 
     use crate::error::{Error, Result};
 
-    /// The TLS settings of one client. A clone shares them.
+    /// The TLS settings of one client. Clones share the settings.
     #[derive(Clone)]
     pub(crate) struct Settings(Arc<ClientConfig>);
 
@@ -78,11 +80,11 @@ mod arm {
         }
     }
 
-    /// TLS on one connection: plain bytes on one side, a socket on the other.
+    /// The TLS session of one connection, between plain bytes and a socket.
     pub(crate) struct Session(Box<ClientConnection>);
 
     impl Session {
-        /// Starts a session. Nothing is sent before the handshake.
+        /// Creates a session. Sends nothing before the handshake.
         pub(crate) fn open(settings: &Settings, host: &str) -> io::Result<Session> {
             let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
             let session = ClientConnection::new(Arc::clone(&settings.0), name);
@@ -95,16 +97,17 @@ mod arm {
             self.0.is_handshaking()
         }
 
-        pub(crate) fn shake_hands(&mut self, socket: &mut (impl Read + Write)) -> io::Result<()> {
+        /// Continues the handshake until it is complete or the socket's step is over.
+        pub(crate) fn handshake(&mut self, socket: &mut (impl Read + Write)) -> io::Result<()> {
             self.0.complete_io(socket).map(drop)
         }
 
-        /// Takes bytes to be written.
+        /// Encrypts bytes and keeps them for [`Session::flush`].
         pub(crate) fn take(&mut self, bytes: &[u8]) -> io::Result<()> {
             self.0.writer().write_all(bytes)
         }
 
-        /// Writes what was taken, until the socket takes no more.
+        /// Writes the kept bytes. Fails with `WouldBlock` when the socket takes no more.
         pub(crate) fn flush(&mut self, socket: &mut impl Write) -> io::Result<()> {
             while self.0.wants_write() {
                 self.0.write_tls(socket)?;
@@ -125,16 +128,17 @@ mod arm {
         }
     }
 
-    /// Builds the TLS settings of one client. All its connections share them, and with them
-    /// the system's root certificates (read here, once) and the session tickets.
+    /// Builds the TLS settings of one client.
     ///
-    /// Unusable certificates in the system's store are skipped. In given PEM they are errors.
+    /// All connections of the client share the settings, the system's root certificates (read
+    /// here, once) and the session tickets. Unusable certificates are skipped in the system's
+    /// store, and are errors in configured PEM.
     pub(super) fn client_config(certificates: &Certificates) -> Result<Arc<ClientConfig>> {
         let roots = match &certificates.authority {
-            Some(pem) => given_roots(pem)?,
+            Some(pem) => configured_roots(pem)?,
             None => system_roots()?,
         };
-        // Named here: with several providers in the program, rustls' own choice panics.
+        // The provider is explicit, because rustls panics if the program has several providers.
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -142,19 +146,21 @@ mod arm {
             .with_root_certificates(roots);
         let config = match &certificates.identity {
             None => builder.with_no_client_auth(),
-            Some((chain, key)) => builder
-                .with_client_auth_cert(certificates_in(chain)?, key_in(key)?)
-                .map_err(|error| unusable("the client certificate and its key fail", error))?,
+            Some((chain, key)) => {
+                builder.with_client_auth_cert(certificates_in(chain)?, key_in(key)?).map_err(
+                    |error| unusable("the client certificate or its key is unusable", error),
+                )?
+            }
         };
         Ok(Arc::new(config))
     }
 
-    fn given_roots(pem: &[u8]) -> Result<RootCertStore> {
+    fn configured_roots(pem: &[u8]) -> Result<RootCertStore> {
         let mut roots = RootCertStore::empty();
         for certificate in certificates_in(pem)? {
             roots
                 .add(certificate)
-                .map_err(|error| unusable("the authority's certificate is unusable", error))?;
+                .map_err(|error| unusable("the certificate of the authority is unusable", error))?;
         }
         Ok(roots)
     }
@@ -164,7 +170,7 @@ mod arm {
         let mut roots = RootCertStore::empty();
         let (usable, _skipped) = roots.add_parsable_certificates(found.certs);
         match (usable, found.errors.into_iter().next()) {
-            (0, Some(error)) => Err(unusable("the system's root certificates fail to load", error)),
+            (0, Some(error)) => Err(unusable("cannot load the system's root certificates", error)),
             (0, None) => Err(Error::configuration("the system has no root certificates")),
             _ => Ok(roots),
         }
@@ -173,7 +179,7 @@ mod arm {
     fn certificates_in(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>> {
         let all = CertificateDer::pem_slice_iter(pem).collect::<std::result::Result<Vec<_>, _>>();
         match all.map_err(bad_pem)? {
-            none if none.is_empty() => Err(Error::configuration("a PEM holds no certificate")),
+            none if none.is_empty() => Err(Error::configuration("a PEM contains no certificate")),
             all => Ok(all),
         }
     }
@@ -182,9 +188,9 @@ mod arm {
         PrivateKeyDer::from_pem_slice(pem).map_err(bad_pem)
     }
 
-    /// Leaves the cause out: it may quote the line it stumbled over, a part of a key.
+    /// Returns the error for bad PEM, without its cause, which may quote a part of a key.
     fn bad_pem(_: pem::Error) -> Error {
-        Error::configuration("a certificate or a key is not in good PEM")
+        Error::configuration("a certificate or a key is not valid PEM")
     }
 
     fn unusable(
@@ -196,13 +202,13 @@ mod arm {
 }
 
 #[cfg(not(feature = "tls"))]
-mod arm {
+mod backend {
     use super::Certificates;
     use std::io::{self, Read, Write};
 
     use crate::error::Result;
 
-    /// Never made without the feature.
+    /// Never created without the feature `tls`.
     #[derive(Clone)]
     pub(crate) struct Settings;
 
@@ -212,7 +218,7 @@ mod arm {
         }
     }
 
-    /// There is none.
+    /// Has no values without the feature `tls`.
     pub(crate) enum Session {}
 
     impl Session {
@@ -224,7 +230,7 @@ mod arm {
             match *self {}
         }
 
-        pub(crate) fn shake_hands(&mut self, _socket: &mut (impl Read + Write)) -> io::Result<()> {
+        pub(crate) fn handshake(&mut self, _socket: &mut (impl Read + Write)) -> io::Result<()> {
             match *self {}
         }
 
@@ -252,7 +258,7 @@ mod arm {
 
 #[cfg(all(test, feature = "tls", not(leasehold_model)))]
 mod tests {
-    use super::arm::client_config;
+    use super::backend::client_config;
     use super::*;
     use std::error::Error as _;
     use std::sync::Arc;
@@ -263,7 +269,7 @@ mod tests {
     use rustls::server::WebPkiClientVerifier;
     use rustls::{ClientConnection, RootCertStore, ServerConfig, ServerConnection};
 
-    /// An authority and its certificate.
+    /// A certificate authority.
     struct Authority {
         issuer: Issuer<'static, KeyPair>,
         pem: Vec<u8>,
@@ -279,7 +285,7 @@ mod tests {
             Authority { issuer: Issuer::new(params, key), pem }
         }
 
-        /// A certificate for `localhost`, and its key.
+        /// Returns a new certificate for `localhost`, and its key.
         fn sign(&self) -> (Vec<u8>, Vec<u8>) {
             let key = KeyPair::generate().expect("a key");
             let params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
@@ -291,7 +297,7 @@ mod tests {
             Certificates { authority: Some(self.pem.clone()), identity: None }
         }
 
-        /// A server that demands client certificates of this authority.
+        /// Returns a server that demands client certificates of this authority.
         fn server(&self) -> ServerConnection {
             let mut roots = RootCertStore::empty();
             roots.add(CertificateDer::from_pem_slice(&self.pem).expect("PEM")).expect("a root");
@@ -312,8 +318,8 @@ mod tests {
         }
     }
 
-    /// Runs a handshake in memory, until both sides agree or one refuses.
-    fn shake_hands(
+    /// Runs a handshake in memory, until it is complete or one side refuses.
+    fn handshake(
         config: &Arc<rustls::ClientConfig>,
         mut server: ServerConnection,
     ) -> std::result::Result<(), rustls::Error> {
@@ -333,14 +339,14 @@ mod tests {
     }
 
     #[test]
-    fn a_given_authority_is_trusted_and_the_client_certificate_is_shown() {
+    fn a_configured_authority_is_trusted_and_the_client_certificate_is_presented() {
         let authority = Authority::new();
         let with_identity =
             Certificates { identity: Some(authority.sign()), ..authority.trusted() };
         let config = client_config(&with_identity).expect("good PEM");
-        shake_hands(&config, authority.server()).expect("both trust the authority");
+        handshake(&config, authority.server()).expect("both sides trust the authority");
         let nameless = client_config(&authority.trusted()).expect("good PEM");
-        let refused = shake_hands(&nameless, authority.server());
+        let refused = handshake(&nameless, authority.server());
         assert!(matches!(refused, Err(rustls::Error::NoCertificatesPresented)), "{refused:?}");
     }
 
@@ -358,7 +364,7 @@ mod tests {
         let system = Certificates { authority: None, identity: Some(authority.sign()) };
         for certificates in [other.trusted(), system] {
             let config = client_config(&certificates).expect("good PEM, and roots of the system");
-            let refused = shake_hands(&config, authority.server());
+            let refused = handshake(&config, authority.server());
             assert!(matches!(refused, Err(rustls::Error::InvalidCertificate(_))), "{refused:?}");
         }
     }
@@ -387,10 +393,10 @@ mod tests {
     }
 
     #[test]
-    fn an_error_quotes_nothing_of_a_key() {
+    fn the_error_for_a_bad_key_does_not_quote_the_key() {
         let key = b"-----BEGIN c2VjcmV0\n";
         let quoted = PrivateKeyDer::from_pem_slice(key).expect_err("no key").to_string();
-        assert!(quoted.contains("99, 50, 86"), "this is why: {quoted}");
+        assert!(quoted.contains("99, 50, 86"), "rustls quotes the key: {quoted}");
         let authority = Authority::new();
         let identity = Some((authority.sign().0, key.to_vec()));
         let error = client_config(&Certificates { identity, ..authority.trusted() });

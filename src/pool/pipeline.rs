@@ -223,7 +223,7 @@ impl Pipeline {
         let until = |due| match limit {
             None => ReadLimit::due(due),
             Some(LeaderLimit { end, has_to_leave }) => {
-                ReadLimit { due, leave: end, has_to_go: Some(has_to_leave) }
+                ReadLimit { due, leave: end, has_to_leave: Some(has_to_leave) }
             }
         };
         if !self.in_flight.read(connection, until)? {

@@ -166,8 +166,8 @@ impl Sentinels {
 
     fn ask_over(&self, conn: &mut Connection) -> Result<NamedMaster> {
         let deadline = self.send_questions(conn)?;
-        let epoch = epoch(&conn.told(deadline)?)?;
-        self.named(&conn.told(deadline)?, epoch)
+        let epoch = epoch(&conn.accepted_answer(deadline)?)?;
+        self.named(&conn.accepted_answer(deadline)?, epoch)
     }
 
     /// Asks for the epoch and then the address, in one write; until when the answers are due.

@@ -39,9 +39,9 @@ impl InFlight {
     ) -> ExchangeResult<bool> {
         let mut leave = Moment::END;
         while let Some((count, written)) = self.next_reply() {
-            let until = until(written + connection.patience());
+            let until = until(written + connection.reply_limit());
             // Replies to others may keep arriving for a long time.
-            if until.has_to_go() {
+            if until.has_to_leave() {
                 leave = leave.min(clock::now() + STEP);
             }
             if leave <= clock::now() || !connection.flush(&until)? {

@@ -1,0 +1,50 @@
+//! Conversion of the redis crate's parsed values into replies.
+
+use redis::{PushKind, Value};
+
+use crate::command::reply::{Push, Reply};
+use crate::error::Refusal;
+
+/// Converts a value of the redis crate. Types without a counterpart become nil.
+pub(super) fn reply(value: Value) -> Reply {
+    match value {
+        Value::Int(number) => Reply::Int(number),
+        Value::Boolean(truth) => Reply::Int(i64::from(truth)),
+        Value::BulkString(text) => Reply::Text(text),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => {
+            Reply::Text(text.into_bytes())
+        }
+        Value::Okay => Reply::Text(b"OK".to_vec()),
+        Value::Double(number) => Reply::Text(number.to_string().into_bytes()),
+        Value::Array(parts) | Value::Set(parts) => {
+            Reply::List(parts.into_iter().map(reply).collect())
+        }
+        Value::Map(pairs) => {
+            Reply::List(pairs.into_iter().flat_map(|(k, v)| [reply(k), reply(v)]).collect())
+        }
+        Value::Attribute { data, .. } => reply(*data),
+        Value::Push { kind, data } => Reply::Push(push(&kind, data)),
+        Value::ServerError(error) => {
+            Reply::Refused(Refusal::new(error.code(), error.details().unwrap_or_default()))
+        }
+        _ => Reply::Nil,
+    }
+}
+
+/// Converts a push message. Kinds other than pub/sub become [`Push::Other`].
+fn push(kind: &PushKind, data: Vec<Value>) -> Push {
+    let mut texts = data.into_iter().map(|value| match value {
+        Value::BulkString(text) => text,
+        Value::SimpleString(text) => text.into_bytes(),
+        _ => Vec::new(),
+    });
+    let mut next = || texts.next().unwrap_or_default();
+    match kind {
+        PushKind::Message | PushKind::SMessage => {
+            Push::Message { channel: next(), payload: next() }
+        }
+        PushKind::Subscribe | PushKind::SSubscribe => Push::Subscribed { channel: next() },
+        PushKind::Unsubscribe | PushKind::SUnsubscribe => Push::Unsubscribed { channel: next() },
+        _ => Push::Other,
+    }
+}
