@@ -1,9 +1,8 @@
 //! A server inside a model, and the connections to it.
 //!
-//! It has the scripts and the commands that this crate sends, and no clock: a lease
-//! lasts for ever. A connection can be told beforehand how it will fail; see
-//! [`Mishap`]. What it says without having been asked (messages) waits for its
-//! reader, which sleeps until there is something.
+//! The server knows the commands and the scripts that the pool and the plain lock send. There is
+//! no clock, so a lease never ends. A test can plan the failure of a connection, see [`Mishap`].
+//! Push messages wait for the reader of their connection, which sleeps until one arrives.
 
 use super::{Address, ConnectionIdentity, Fault, ReadLimit, StaleConnections, Timeouts};
 use crate::command::call::Call;
@@ -18,55 +17,58 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// What will happen to a connection that is written to.
+/// A planned failure of the next connection that is opened or written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mishap {
-    /// It does not come about.
+    /// The connection is not opened.
     Unreachable,
-    /// It breaks when so many commands have run, and so many were answered.
+    /// The connection breaks after `ran` commands have run and `answered` replies were sent.
     Broken { ran: usize, answered: usize },
-    /// No answer comes in time. The server may run what was written, later: see
-    /// [`Server::run_ghosts`].
+    /// No reply arrives in time. The server may run the written commands later, see
+    /// [`Server::run_unread`].
     Silent,
 }
 
-/// The server.
+/// The server of one run of a model.
 #[derive(Debug, Default)]
 pub(crate) struct Server {
     state: Mutex<State>,
     changed: Condvar,
 }
 
-/// The number of a connection that there is not.
-const NOBODY: usize = usize::MAX;
+/// The client number of commands that the test itself runs.
+const NO_CLIENT: usize = usize::MAX;
 
 type Bytes = Vec<u8>;
 type Command = Vec<Bytes>;
 
 #[derive(Debug, Default)]
 struct State {
-    /// The owner of each lock that is held.
+    /// The owner field of each held lock.
     locks: BTreeMap<Bytes, Bytes>,
-    /// The first argument of every ECHO, in the order in which they ran.
+    /// The first arguments of all ECHO commands, in order of execution.
     echoed: Vec<Bytes>,
+    /// The digests of the loaded scripts.
     loaded: BTreeSet<Bytes>,
-    /// Keys that hold something else than a lock.
+    /// Keys whose value is not a lock.
     spoiled: BTreeSet<Bytes>,
-    /// All there ever were; their place is their number.
+    /// All connections ever opened. The index is the client id.
     clients: Vec<Client>,
     mishaps: VecDeque<Mishap>,
 }
 
-/// A connection, as the server sees it.
+/// The server's side of a connection.
 #[derive(Debug)]
 struct Client {
     name: String,
-    /// The other end has it.
+    /// Whether the client's side still exists.
     open: bool,
     fate: Fate,
-    said: VecDeque<Reply>,
-    /// Later answers do not reach the other end.
-    heard_up_to: Option<usize>,
+    /// Replies and push messages that the client has not read.
+    outgoing: VecDeque<Reply>,
+    /// The length of `outgoing` beyond which replies are lost.
+    outgoing_limit: Option<usize>,
+    /// Commands that a silent connection has not run.
     unread: VecDeque<Command>,
     channels: BTreeSet<Bytes>,
 }
@@ -78,11 +80,11 @@ enum Fate {
     Silent,
 }
 
-// The threads of a model share one thread, on which nothing else runs.
+// The model checker runs all threads of a model on one thread of the system.
 thread_local!(static CURRENT: RefCell<Weak<Server>> = RefCell::default());
 
 impl Server {
-    /// The server that connections lead to, for as long as somebody has it.
+    /// Starts the server for all later connections. The server lives as long as the returned `Arc`.
     pub(crate) fn start() -> Arc<Server> {
         let server = Arc::default();
         CURRENT.with(|current| *current.borrow_mut() = Arc::downgrade(&server));
@@ -94,22 +96,22 @@ impl Server {
         server.ok_or_else(|| broken("there is no server"))
     }
 
-    /// Has something happen to the next connection that is made or written to.
+    /// Plans a failure of the next connection that is opened or written to.
     pub(crate) fn plan(&self, mishap: Mishap) {
         self.state.lock().mishaps.push_back(mishap);
     }
 
-    /// Runs a command for somebody who is not modelled any further.
+    /// Runs a command of a client without a modelled connection.
     pub(crate) fn execute(&self, call: &Call) -> Reply {
         let mut state = self.state.lock();
         state.loaded.extend(call.script.map(|script| script.digest().into()));
         let commands = parse(&call.bytes);
-        let reply = commands.first().and_then(|command| state.answer(NOBODY, command));
+        let reply = commands.first().and_then(|command| state.answer(NO_CLIENT, command));
         self.changed.notify_all();
         reply.expect("a command that has an answer")
     }
 
-    /// Breaks the connections whose names end so.
+    /// Breaks all connections whose names have this ending.
     pub(crate) fn cut(&self, name: &str) {
         let mut state = self.state.lock();
         let cut = state.clients.iter_mut().filter(|client| client.name.ends_with(name));
@@ -117,8 +119,8 @@ impl Server {
         self.changed.notify_all();
     }
 
-    /// Runs what was written to connections that have fallen silent.
-    pub(crate) fn run_ghosts(&self) {
+    /// Runs the commands that were written to silent connections.
+    pub(crate) fn run_unread(&self) {
         let mut state = self.state.lock();
         for id in 0..state.clients.len() {
             while let Some(command) = state.clients[id].unread.pop_front() {
@@ -128,7 +130,7 @@ impl Server {
         self.changed.notify_all();
     }
 
-    /// What was echoed, in order.
+    /// Returns the arguments of all ECHO commands, in order of execution.
     pub(crate) fn echoed(&self) -> Vec<String> {
         let state = self.state.lock();
         state.echoed.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect()
@@ -138,12 +140,12 @@ impl Server {
         !self.state.lock().locks.is_empty()
     }
 
-    /// Has a key hold something else than a lock.
+    /// Gives a key a value that is not a lock.
     pub(crate) fn spoil(&self, key: &str) {
         self.state.lock().spoiled.insert(key.into());
     }
 
-    /// Forgets the scripts that it knows.
+    /// Removes all loaded scripts.
     pub(crate) fn flush_scripts(&self) {
         self.state.lock().loaded.clear();
     }
@@ -153,25 +155,27 @@ impl Client {
     fn cut(&mut self) {
         self.fate = Fate::Broken;
         self.channels.clear();
-        self.said.clear();
+        self.outgoing.clear();
     }
 }
 
 impl State {
+    /// Opens a connection. Panics if the shared connection of that name has an open one.
     fn connect(&mut self, name: String) -> usize {
-        let connection =
-            |name: &str| name.rsplit_once('.').map(|(connection, _)| connection.to_owned());
-        let same = |one: &Client| {
-            one.open && connection(&one.name).is_some_and(|l| Some(l) == connection(&name))
+        let shared = |name: &str| name.rsplit_once('.').map(|(shared, _)| shared.to_owned());
+        let is_same = |client: &Client| {
+            client.open && shared(&client.name).is_some_and(|other| Some(other) == shared(&name))
         };
-        assert!(!self.clients.iter().any(same), "two connections of one lane at a time");
-        let (said, heard_up_to, unread, channels) = Default::default();
+        let is_taken = self.clients.iter().any(is_same);
+        assert!(!is_taken, "a shared connection has two open connections");
+        let (outgoing, outgoing_limit, unread, channels) = Default::default();
         let (open, fate) = (true, Fate::Good);
-        self.clients.push(Client { name, open, fate, said, heard_up_to, unread, channels });
+        let client = Client { name, open, fate, outgoing, outgoing_limit, unread, channels };
+        self.clients.push(client);
         self.clients.len() - 1
     }
 
-    /// Takes what was written; what has to be run at once comes back.
+    /// Accepts written commands. Returns those to be run at once.
     fn take(&mut self, id: usize, mut commands: Vec<Command>) -> Vec<Command> {
         if self.clients[id].fate == Fate::Silent {
             self.clients[id].unread.extend(commands);
@@ -187,7 +191,7 @@ impl State {
                 commands.truncate(ran);
                 let client = &mut self.clients[id];
                 client.fate = Fate::Broken;
-                client.heard_up_to = Some(client.said.len() + answered);
+                client.outgoing_limit = Some(client.outgoing.len() + answered);
             }
             Some(Mishap::Unreachable) | None => {}
         }
@@ -197,12 +201,12 @@ impl State {
     fn run(&mut self, id: usize, command: &Command) {
         let Some(reply) = self.answer(id, command) else { return };
         let client = &mut self.clients[id];
-        if client.heard_up_to.is_none_or(|end| client.said.len() < end) {
-            client.said.push_back(reply);
+        if client.outgoing_limit.is_none_or(|limit| client.outgoing.len() < limit) {
+            client.outgoing.push_back(reply);
         }
     }
 
-    /// Runs a command. What comes back to a subscriber is no answer, but a message.
+    /// Runs a command. Returns `None` for a command confirmed by push messages.
     fn answer(&mut self, id: usize, command: &Command) -> Option<Reply> {
         let words: Vec<&[u8]> = command.iter().map(Vec::as_slice).collect();
         Some(match words[..] {
@@ -227,7 +231,7 @@ impl State {
         Reply::Text(digest.into())
     }
 
-    /// Calls that were joined.
+    /// Runs the calls of one joined call.
     fn call_all(&mut self, digest: &[u8], count: &[u8], rest: &[&[u8]]) -> Reply {
         assert_eq!(digest, script::CALL_MANY.digest().as_bytes(), "a script with many keys");
         if !self.loaded.contains(digest) {
@@ -235,7 +239,7 @@ impl State {
         }
         let count: usize = String::from_utf8_lossy(count).parse().expect("a number");
         let (locks, args) = rest.split_at(count);
-        let (calls, mut args) = args.split_first().expect("what to call");
+        let (calls, mut args) = args.split_first().expect("the codes of the calls");
         assert_eq!(calls.len(), 2 * count);
         let one = |(lock, call): (&&[u8], &[u8])| {
             let (own, others) = args.split_at(usize::from(call[1] - b'0'));
@@ -247,7 +251,7 @@ impl State {
             }
         };
         let replies = locks.iter().zip(calls.chunks(2)).map(one).collect();
-        assert!(args.is_empty(), "arguments of no call");
+        assert!(args.is_empty(), "arguments without a call");
         Reply::List(replies)
     }
 
@@ -278,7 +282,7 @@ impl State {
     }
 
     fn is_owner(&self, lock: &[u8], owner: &[u8]) -> bool {
-        self.locks.get(lock).is_some_and(|one| one == owner)
+        self.locks.get(lock).is_some_and(|stored| stored == owner)
     }
 
     fn acquire(&mut self, lock: &[u8], owner: &[u8], wake: &[&[u8]]) -> Reply {
@@ -286,8 +290,8 @@ impl State {
             self.locks.insert(lock.into(), owner.into());
             return Reply::Int(-2);
         }
-        if let [control, wanted] = wake {
-            self.publish(control, wanted);
+        if let [control, channel] = wake {
+            self.publish(control, channel);
         }
         Reply::Int(-1)
     }
@@ -299,21 +303,21 @@ impl State {
 
     fn publish(&mut self, channel: &[u8], payload: &[u8]) -> Reply {
         let (channel, payload) = (channel.to_vec(), payload.to_vec());
-        let hears = |client: &&mut Client| client.channels.contains(&channel);
-        let mut told = 0;
-        for client in self.clients.iter_mut().filter(hears) {
+        let is_subscribed = |client: &&mut Client| client.channels.contains(&channel);
+        let mut receivers = 0;
+        for client in self.clients.iter_mut().filter(is_subscribed) {
             let (channel, payload) = (channel.clone(), payload.clone());
-            client.said.push_back(Reply::Push(Push::Message { channel, payload }));
-            told += 1;
+            client.outgoing.push_back(Reply::Push(Push::Message { channel, payload }));
+            receivers += 1;
         }
-        Reply::Int(told)
+        Reply::Int(receivers)
     }
 
     fn subscribe(&mut self, id: usize, channels: &[&[u8]]) -> Option<Reply> {
         for channel in channels {
             let channel = channel.to_vec();
             self.clients[id].channels.insert(channel.clone());
-            self.clients[id].said.push_back(Reply::Push(Push::Subscribed { channel }));
+            self.clients[id].outgoing.push_back(Reply::Push(Push::Subscribed { channel }));
         }
         None
     }
@@ -322,41 +326,41 @@ impl State {
         for channel in channels {
             let channel = channel.to_vec();
             self.clients[id].channels.remove(&channel);
-            self.clients[id].said.push_back(Reply::Push(Push::Unsubscribed { channel }));
+            self.clients[id].outgoing.push_back(Reply::Push(Push::Unsubscribed { channel }));
         }
         None
     }
 
     fn kill(&mut self, number: &[u8]) -> Reply {
-        let place: usize = String::from_utf8_lossy(number).parse().expect("a client's number");
-        let client = &mut self.clients[place];
+        let id: usize = String::from_utf8_lossy(number).parse().expect("a client id");
+        let client = &mut self.clients[id];
         client.unread.clear();
         client.cut();
         Reply::Int(1)
     }
 
-    /// Which of those connections may still do something.
-    fn alive(&self, asked: &[ConnectionIdentity]) -> Vec<ConnectionIdentity> {
-        let alive = |one: &&ConnectionIdentity| {
-            let place = usize::try_from(one.id).expect("a place among the clients");
-            self.clients.get(place).is_some_and(|client| client.fate == Fate::Silent)
+    /// Returns those stale connections whose commands may still run.
+    fn alive(&self, stale: &[ConnectionIdentity]) -> Vec<ConnectionIdentity> {
+        let is_alive = |one: &&ConnectionIdentity| {
+            let id = usize::try_from(one.id).expect("a client id");
+            self.clients.get(id).is_some_and(|client| client.fate == Fate::Silent)
         };
-        asked.iter().filter(alive).cloned().collect()
+        stale.iter().filter(is_alive).cloned().collect()
     }
 }
 
-/// The script of this crate for which that is so.
-fn known(wanted: impl Fn(&Script) -> bool) -> &'static Script {
+/// Returns the modelled script that meets a condition. Panics if there is none.
+fn known(is_wanted: impl Fn(&Script) -> bool) -> &'static Script {
     let plain = [&script::PLAIN_ACQUIRE, &script::PLAIN_RELEASE, &script::PLAIN_FORCE_UNLOCK];
     let all = plain.into_iter().chain([&script::CALL_MANY]);
-    all.into_iter().find(|script| wanted(script)).expect("a script of this crate")
+    all.into_iter().find(|script| is_wanted(script)).expect("a modelled script")
 }
 
 fn refused(code: &str) -> Reply {
     Reply::Refused(Refusal { code: code.to_owned(), detail: String::new() })
 }
 
-/// Splits what was written into commands.
+/// Splits written bytes into commands.
 fn parse(bytes: &[u8]) -> Vec<Command> {
     let mut rest = bytes;
     let mut commands = Vec::new();
@@ -375,21 +379,21 @@ fn word(rest: &mut &[u8]) -> Bytes {
 }
 
 fn number(rest: &mut &[u8], kind: u8) -> usize {
-    assert_eq!(rest[0], kind, "this is not Redis' protocol");
-    let end = rest.iter().position(|byte| *byte == b'\r').expect("a line has an end");
+    assert_eq!(rest[0], kind, "the bytes are not valid RESP");
+    let end = rest.iter().position(|byte| *byte == b'\r').expect("the end of a line");
     let digits = String::from_utf8_lossy(&rest[1..end]).parse().expect("a number");
     *rest = &rest[end + b"\r\n".len()..];
     digits
 }
 
-/// An open connection.
+/// The client's side of an open connection.
 pub(crate) struct Connection {
     server: Arc<Server>,
     id: usize,
     identity: ConnectionIdentity,
 }
 
-/// A fresh connection, and which of the asked-for old ones the server still has.
+/// A new connection, and the stale connections that the server still has.
 pub(crate) struct OpenedConnection {
     pub(crate) conn: Connection,
     pub(crate) stale: StaleConnections,
@@ -398,7 +402,7 @@ pub(crate) struct OpenedConnection {
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Conn").field(&self.identity).finish()
+        f.debug_tuple("Connection").field(&self.identity).finish()
     }
 }
 
@@ -436,7 +440,7 @@ impl Connection {
         &self.identity
     }
 
-    /// A model's server takes all at once.
+    /// Writes bytes. The server of a model takes all bytes at once.
     pub(crate) fn post(&mut self, bytes: &[u8]) -> std::result::Result<(), Fault> {
         self.send(bytes).map(drop)
     }
@@ -445,7 +449,7 @@ impl Connection {
         true
     }
 
-    pub(crate) fn flush(&mut self, _until: &ReadLimit<'_>) -> std::result::Result<bool, Fault> {
+    pub(crate) fn flush(&mut self, _limit: &ReadLimit<'_>) -> std::result::Result<bool, Fault> {
         Ok(true)
     }
 
@@ -467,29 +471,29 @@ impl Connection {
         Ok(Moment::END)
     }
 
-    /// Nothing but answers comes to a connection that has not subscribed.
+    /// Reads the next reply. Without a subscription, no push messages arrive.
     pub(crate) fn answer_until(
         &mut self,
-        until: &ReadLimit<'_>,
+        limit: &ReadLimit<'_>,
     ) -> std::result::Result<Option<Reply>, Fault> {
-        self.hear(until.leave == Moment::START)
+        self.read(limit.leave == Moment::START)
     }
 
     pub(crate) fn receive(&mut self, _deadline: Moment) -> std::result::Result<Reply, Fault> {
-        self.hear(false).map(|reply| reply.expect("it stays until there is one"))
+        self.read(false).map(|reply| reply.expect("a reader that stays gets a reply"))
     }
 
-    /// Waits for a reply; not if the reader `leaves` at once.
-    fn hear(&mut self, leaves: bool) -> std::result::Result<Option<Reply>, Fault> {
+    /// Reads a reply or push message. Blocks until one arrives, unless the reader `leaves` at once.
+    fn read(&mut self, leaves: bool) -> std::result::Result<Option<Reply>, Fault> {
         let mut state = self.server.state.lock();
         loop {
             let client = &mut state.clients[self.id];
-            match (client.said.pop_front(), client.fate) {
+            match (client.outgoing.pop_front(), client.fate) {
                 (Some(reply), _) => return Ok(Some(reply)),
                 (None, Fate::Good) if leaves => return Ok(None),
                 (None, Fate::Good) => self.server.changed.wait_until(&mut state, Moment::END),
                 (None, Fate::Broken) => return Err(fault("the connection broke", false)),
-                (None, Fate::Silent) => return Err(fault("no answer came in time", true)),
+                (None, Fate::Silent) => return Err(fault("no reply arrived in time", true)),
             }
         }
     }

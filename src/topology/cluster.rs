@@ -1,13 +1,15 @@
-//! Which node of a Redis Cluster serves which slot.
+//! The slot map of a Redis Cluster.
 //!
-//! Nodes are known by numbers, given in the order in which they were first heard of. The map is
-//! read from a node that says that the cluster is well (`CLUSTER SLOTS`) and corrected by every
-//! `MOVED`. It is read again at the latest every [`REFRESH`], and soon after a node could not
-//! be reached or has sent a command elsewhere; when slots are found to be served by others
-//! than before that is a *move*, as a fail-over is one for Sentinel.
+//! - A node has a number, given when the client first learns of the node.
+//! - The map is read (`CLUSTER SLOTS`) from a node that reports a healthy cluster, and is corrected
+//!   by every `MOVED`.
+//! - The map is read again after [`REFRESH`], and soon after a node could not be reached or has
+//!   redirected a command.
+//! - The generation grows when a reading finds that slots have another owner than at the last
+//!   reading. This corresponds to a fail-over with Sentinel.
 //!
-//! A [`ClusterWatch`] reads the map over one connection, which it keeps. After an error it connects to
-//! the next node. Readings that find nothing new, and errors, make its pauses grow.
+//! A [`ClusterWatch`] reads the map over one connection, which stays open. After an error it
+//! connects to the next node. Errors, and readings without changes, make the pauses grow.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -23,36 +25,37 @@ use crate::error::{Error, ErrorKind, NodeAddress, Result};
 use crate::util::clock::{self, Moment, doubled, jittered};
 use crate::util::sync::{Mutex, Parker};
 
-/// How old the map becomes.
+/// The age at which the map is read again.
 const REFRESH: Duration = Duration::from_secs(5);
 
 /// The first pause between two readings of the map.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// The longest pause before the map is read again that a node has cast doubt on.
+/// The longest pause between two readings while nodes can be reached.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// No node: a slot that nobody is known to serve.
-const NOBODY: u32 = u32::MAX;
+/// The owner of a slot without a known node.
+const NO_NODE: u32 = u32::MAX;
 
-/// How many names are tried for a channel that is to lie on a certain node.
+/// The number of names that [`Cluster::channel_on`] tries.
 const TRIALS: u32 = 1 << 20;
 
-/// The nodes of a cluster.
+/// The nodes and the slot map of one cluster.
 pub(crate) struct Cluster {
-    /// By their numbers; the first are those that were given.
+    /// The addresses of the nodes. The index is the node's number; configured nodes come first.
     nodes: Mutex<Vec<Address>>,
-    /// By slot, the number of the node that serves it.
+    /// The number of the node that serves each slot.
     owners: Box<[AtomicU32]>,
-    /// The name of the connections over which the map is read.
+    /// The name of the connections that read the map.
     name: String,
     timeouts: Timeouts,
-    /// A slot has another owner since the map was last read.
+    /// Whether a slot has changed its owner since the last reading of the map.
     changed: AtomicBool,
     generation: AtomicU64,
+    /// Wakes the watch for a refresh.
     parker: Parker,
-    /// The node that answered last, and is asked first.
-    answered: Mutex<Option<Arc<str>>>,
+    /// The node that replied last. New connections try this node first.
+    last_reached: Mutex<Option<Arc<str>>>,
 }
 
 impl fmt::Debug for Cluster {
@@ -62,53 +65,54 @@ impl fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// The cluster to which these nodes belong.
+    /// Creates the cluster of some configured nodes. Connects to none.
     pub(crate) fn new(seeds: Vec<Address>, name: String, timeouts: Timeouts) -> Cluster {
         Cluster {
             nodes: Mutex::new(seeds),
-            owners: (0..SLOTS).map(|_| AtomicU32::new(NOBODY)).collect(),
+            owners: (0..SLOTS).map(|_| AtomicU32::new(NO_NODE)).collect(),
             name,
             timeouts,
             changed: AtomicBool::new(false),
             generation: AtomicU64::new(0),
             parker: Parker::default(),
-            answered: Mutex::default(),
+            last_reached: Mutex::default(),
         }
     }
 
-    /// The number of the node that serves a slot, as far as is known.
+    /// Returns the number of the node that serves a slot, if known.
     fn owner(&self, slot: u16) -> Option<u32> {
         let owner = self.owners.get(usize::from(slot))?.load(Ordering::Relaxed);
-        (owner != NOBODY).then_some(owner)
+        (owner != NO_NODE).then_some(owner)
     }
 
-    /// The number of the node that serves a key, or the channel of a shard.
+    /// Returns the number of the node that serves a key or a shard channel, if known.
     pub(crate) fn owner_of(&self, key: &[u8]) -> Option<u32> {
         self.owner(slot(key))
     }
 
-    /// Where the node of that number is.
+    /// Returns the address of a node.
     pub(crate) fn address(&self, node: u32) -> Option<Address> {
         self.nodes.lock().get(usize::try_from(node).ok()?).cloned()
     }
 
-    /// The numbers of all nodes that serve slots.
+    /// Returns the numbers of all nodes that serve slots.
     pub(crate) fn owners(&self) -> BTreeSet<u32> {
         let owners = self.owners.iter().map(|owner| owner.load(Ordering::Relaxed));
-        owners.filter(|owner| *owner != NOBODY).collect()
+        owners.filter(|owner| *owner != NO_NODE).collect()
     }
 
-    /// How often slots were found to be served by others than before.
+    /// Returns the count of readings that found slots with new owners.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The number of the node at a place that another has named.
+    /// Returns the number of the node at an address that node `named_by` has sent.
     pub(crate) fn node_at(&self, place: &NodeAddress, named_by: u32) -> Option<u32> {
         let named_by = self.address(named_by)?;
         Some(self.number(named_by.beside(place.host.as_deref(), place.port)))
     }
 
+    /// Returns the number of the node at an address. A new node gets the next number.
     fn number(&self, address: Address) -> u32 {
         let mut nodes = self.nodes.lock();
         let known = nodes.iter().position(|node| node.shown() == address.shown());
@@ -116,10 +120,10 @@ impl Cluster {
             nodes.push(address);
             nodes.len() - 1
         });
-        u32::try_from(number).unwrap_or(NOBODY)
+        u32::try_from(number).unwrap_or(NO_NODE)
     }
 
-    /// A node has said that a slot is served by that one.
+    /// Records the node that serves a slot.
     pub(crate) fn set_owner(&self, slot: u16, node: u32) {
         if let Some(owner) = self.owners.get(usize::from(slot))
             && owner.swap(node, Ordering::Relaxed) != node
@@ -128,30 +132,32 @@ impl Cluster {
         }
     }
 
-    /// Has the map read again soon.
+    /// Asks the watch to read the map again soon.
     pub(crate) fn request_refresh(&self) {
         self.parker.unpark();
     }
 
-    /// Reads the map from any node, over a connection of its own.
+    /// Reads the map from any node, over a new connection. Returns whether slots changed owners.
     pub(crate) fn refresh(&self) -> Result<bool> {
         self.with_any_node(|address| self.read_over(address, &mut self.open(address)?))?;
-        Ok(self.count_move())
+        Ok(self.count_change())
     }
 
     fn open(&self, address: &Address) -> Result<Connection> {
         Ok(Connection::open(address, self.timeouts, self.name.clone(), &[])?.conn)
     }
 
-    /// Returns whether a slot has another owner since the last call.
-    fn count_move(&self) -> bool {
+    /// Returns whether slots changed owners since the last call, and counts the change.
+    fn count_change(&self) -> bool {
         let changed = self.changed.swap(false, Ordering::AcqRel);
         self.generation.fetch_add(changed.into(), Ordering::AcqRel);
         changed
     }
 
-    /// Has `open` tried with one node after the other: the one that answered last, then those that
-    /// serve slots.
+    /// Calls `open` with one node after the other until it succeeds.
+    ///
+    /// The node that replied last comes first, then nodes that serve slots. Returns the error of
+    /// the last node if all fail.
     pub(crate) fn with_any_node<T>(
         &self,
         mut open: impl FnMut(&Address) -> Result<T>,
@@ -160,7 +166,7 @@ impl Cluster {
         for address in self.addresses() {
             match open(&address) {
                 Ok(opened) => {
-                    *self.answered.lock() = Some(Arc::clone(address.shown()));
+                    *self.last_reached.lock() = Some(Arc::clone(address.shown()));
                     return Ok(opened);
                 }
                 Err(error) => last = Some(error.with_server(Arc::clone(address.shown()))),
@@ -169,44 +175,48 @@ impl Cluster {
         Err(last.unwrap_or_else(no_node))
     }
 
-    /// The node that answered last comes first.
+    /// Returns all known nodes. The node that replied last comes first.
     fn addresses(&self) -> Vec<Address> {
         let mut all = self.known();
-        let answered = self.answered.lock().clone();
-        all.sort_by_key(|address| answered.as_ref() != Some(address.shown()));
+        let reached = self.last_reached.lock().clone();
+        all.sort_by_key(|address| reached.as_ref() != Some(address.shown()));
         all
     }
 
-    /// Nodes that serve slots come first.
+    /// Returns all known nodes. Nodes that serve slots come first.
     fn known(&self) -> Vec<Address> {
         let (owners, nodes) = (self.owners(), self.nodes.lock());
-        let serves = |number: usize| u32::try_from(number).is_ok_and(|it| owners.contains(&it));
+        let serves = |number: usize| u32::try_from(number).is_ok_and(|node| owners.contains(&node));
         let (first, rest): (Vec<_>, Vec<_>) =
             nodes.iter().enumerate().partition(|(number, _)| serves(*number));
-        // A node that was given may be called otherwise by the others, and comes last.
+        // A configured node may be known to the cluster by another name, and then comes last.
         first.into_iter().chain(rest).map(|(_, address)| address.clone()).collect()
     }
 
+    /// Reads the map over a connection to the node at `address`. Two round trips.
+    ///
+    /// Fails if the node reports an unhealthy cluster, unless the client has no map yet.
     fn read_over(&self, address: &Address, conn: &mut Connection) -> Result<()> {
         let slots = conn.ask(&Call::command(&[b"CLUSTER", b"SLOTS"]))?;
-        // One that was cut off from the others goes on saying what it knew.
+        // A node that was cut off from the cluster keeps reporting an outdated map.
         let info = conn.ask(&Call::command(&[b"CLUSTER", b"INFO"]));
-        let is_well = |text: &[u8]| text.windows(16).any(|part| part == b"cluster_state:ok");
+        let is_healthy = |text: &[u8]| text.windows(16).any(|part| part == b"cluster_state:ok");
         match info {
-            Ok(info) if self.has_map() && !info.text().is_some_and(is_well) => {
-                Err(Error::new(ErrorKind::Connection, "the cluster is not well"))
+            Ok(info) if self.has_map() && !info.text().is_some_and(is_healthy) => {
+                Err(Error::new(ErrorKind::Connection, "the node reports an unhealthy cluster"))
             }
-            // The connection, not the right to ask.
+            // A refusal of `CLUSTER INFO` is tolerated; a broken connection is not.
             Err(error) if error.is_unanswered() => Err(error),
-            _ => self.take_in(address, &slots),
+            _ => self.apply(address, &slots),
         }
     }
 
     fn has_map(&self) -> bool {
-        self.owners.iter().any(|owner| owner.load(Ordering::Relaxed) != NOBODY)
+        self.owners.iter().any(|owner| owner.load(Ordering::Relaxed) != NO_NODE)
     }
 
-    fn take_in(&self, asked: &Address, slots: &Reply) -> Result<()> {
+    /// Applies the reply to `CLUSTER SLOTS` of the node at `asked` to the map.
+    fn apply(&self, asked: &Address, slots: &Reply) -> Result<()> {
         let Reply::List(ranges) = slots else { return Err(unexpected(slots)) };
         for range in ranges {
             let (slots, address) = read_range(asked, range).ok_or_else(|| unexpected(range))?;
@@ -216,8 +226,10 @@ impl Cluster {
         Ok(())
     }
 
-    /// A channel of the node of that number, if it serves anything, whose name begins with
-    /// `prefix`, in which there are no braces.
+    /// Returns a channel name that belongs to a slot of a node.
+    ///
+    /// The name begins with `prefix`, which must not contain braces. Returns `None` if the node
+    /// serves no slots.
     pub(crate) fn channel_on(&self, node: u32, prefix: &str) -> Option<String> {
         if !self.owners().contains(&node) {
             return None;
@@ -227,24 +239,26 @@ impl Cluster {
     }
 }
 
-/// Reads the map again and again, for one thread.
+/// Reads the map repeatedly, for one thread.
 pub(crate) struct ClusterWatch {
     cluster: Arc<Cluster>,
     conn: Option<(Address, Connection)>,
-    /// Which of the known nodes is connected to next, counted round.
+    /// The index of the node for the next connection, modulo the number of known nodes.
     next: usize,
+    /// The start of the last reading.
     last_read: Moment,
-    /// Consecutive readings that failed, or found nothing new although a node had cast doubt.
+    /// Consecutive readings that failed, or that were requested and found no change.
     futile: u32,
+    /// Whether the last reading failed.
     failed: bool,
-    /// A node could be connected to when the map was last read.
+    /// Whether a node could be connected to at the last reading.
     reached: bool,
 }
 
 impl ClusterWatch {
     pub(crate) fn new(cluster: Arc<Cluster>) -> ClusterWatch {
         let last_read = clock::now();
-        // Processes begin with different nodes.
+        // A random start, so that processes use different nodes.
         let next = jittered(Duration::from_nanos(1 << 16), last_read.nanos()).subsec_nanos();
         let next = usize::try_from(next).unwrap_or(0);
         ClusterWatch {
@@ -258,8 +272,10 @@ impl ClusterWatch {
         }
     }
 
-    /// Blocks until the map is to be read again. `stop` ends the pause, [`Cluster::request_refresh`] the
-    /// wait after a good reading.
+    /// Blocks until the next reading is due.
+    ///
+    /// After a successful reading, [`Cluster::request_refresh`] ends the wait for a refresh. Then,
+    /// and after a failed reading, a pause follows, which `stop` ends.
     pub(crate) fn wait(&mut self, stop: &Parker) {
         if !self.failed {
             let refresh = self.last_read + REFRESH;
@@ -271,13 +287,15 @@ impl ClusterWatch {
         stop.park_until(self.last_read + self.pause());
     }
 
-    /// Grows to a second while nodes answer, and to [`REFRESH`] while none can be connected to.
+    /// Returns the pause after the last reading. The pause grows with each futile reading.
+    ///
+    /// The bound is [`LONGEST_PAUSE`] while nodes can be reached, otherwise [`REFRESH`].
     fn pause(&self) -> Duration {
         let longest = if self.reached { LONGEST_PAUSE } else { REFRESH };
         jittered(doubled(FIRST_PAUSE, self.futile, longest), self.last_read.nanos())
     }
 
-    /// Reads the map. Returns whether slots are served by other nodes than before.
+    /// Reads the map. Returns whether slots have changed owners.
     pub(crate) fn look(&mut self) -> Result<bool> {
         self.last_read = clock::now();
         let read = self.read();
@@ -294,7 +312,7 @@ impl ClusterWatch {
         };
         self.cluster.read_over(&address, &mut conn)?;
         self.conn = Some((address, conn));
-        Ok(self.cluster.count_move())
+        Ok(self.cluster.count_change())
     }
 
     fn connect(&mut self) -> Result<(Address, Connection)> {
@@ -320,7 +338,9 @@ fn no_node() -> Error {
     Error::new(ErrorKind::Connection, "no node is known")
 }
 
-/// `[first, last, [host, port, ...], replicas ...]`.
+/// Reads one range of the map: `[first, last, [host, port, ...], replicas ...]`.
+///
+/// Without a host, the range belongs to the host of the node that was asked.
 fn read_range(asked: &Address, range: &Reply) -> Option<(std::ops::RangeInclusive<u16>, Address)> {
     let Reply::List(parts) = range else { return None };
     let [Reply::Int(first), Reply::Int(last), Reply::List(master), ..] = &parts[..] else {
@@ -361,23 +381,23 @@ mod tests {
     }
 
     #[test]
-    fn the_map_is_read_and_corrected() {
+    fn the_map_is_read_and_then_corrected_by_a_redirection() {
         let cluster = cluster();
         let ranges = [
             range(0, 100, text(""), 7000),
             range(101, 200, text("other"), 7001),
             range(201, 16_383, Reply::Nil, 7002),
         ];
-        cluster.take_in(&address(7000), &Reply::List(ranges.to_vec())).expect("a good map");
+        cluster.apply(&address(7000), &Reply::List(ranges.to_vec())).expect("a good map");
         let shown = |slot| {
             let owner = cluster.owner(slot).and_then(|node| cluster.address(node));
-            owner.expect("it is served").shown().to_string()
+            owner.expect("the slot has an owner").shown().to_string()
         };
         assert_eq!([shown(0), shown(101), shown(16_383)], ["seed:7000", "other:7001", "seed:7002"]);
         assert_eq!(cluster.owners().into_iter().collect::<Vec<_>>(), [0, 1, 2]);
         assert!(cluster.changed.swap(false, Ordering::AcqRel));
         cluster.set_owner(5, 0);
-        assert!(!cluster.changed.load(Ordering::Acquire), "it was known");
+        assert!(!cluster.changed.load(Ordering::Acquire), "the owner is the same");
         let place = NodeAddress { host: Some("other".to_owned()), port: 7001 };
         let node = cluster.node_at(&place, 0).expect("a node");
         cluster.set_owner(5, node);
@@ -386,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_of_a_wrong_shape_is_an_error() {
+    fn a_malformed_map_is_an_error() {
         for wrong in [
             Reply::Nil,
             Reply::List(vec![Reply::Int(1)]),
@@ -394,17 +414,18 @@ mod tests {
             Reply::List(vec![range(-1, 5, text("h"), 1)]),
             Reply::List(vec![range(0, 5, text("h"), 70_000)]),
         ] {
-            assert!(cluster().take_in(&address(1), &wrong).is_err(), "{wrong:?}");
+            assert!(cluster().apply(&address(1), &wrong).is_err(), "{wrong:?}");
         }
     }
 
     #[test]
-    fn every_node_has_a_channel_of_its_own() {
+    fn each_node_with_slots_has_a_channel_in_one_of_them() {
         let cluster = cluster();
         cluster.set_owner(7, 1);
         (8..SLOTS).for_each(|slot| cluster.set_owner(slot, 0));
         for node in [0, 1] {
-            let channel = cluster.channel_on(node, "leasehold:wake:x").expect("it serves slots");
+            let channel =
+                cluster.channel_on(node, "leasehold:wake:x").expect("the node serves slots");
             assert_eq!(cluster.owner_of(channel.as_bytes()), Some(node), "{channel}");
         }
         assert_eq!(cluster.channel_on(2, "x"), None);

@@ -1,7 +1,7 @@
-//! The thread that looks for fail-overs.
+//! The fail-over monitor: a thread that watches for topology changes.
 //!
-//! Every new connection finds them, too. This thread finds them for connections that still
-//! stand, to a master that was cut off, and for clients without connections.
+//! A new connection notices a fail-over by itself. The monitor notices it for clients whose
+//! connections still lead to a master that was cut off, and for clients without connections.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -13,12 +13,12 @@ use crate::util::clock;
 use crate::util::sync::Parker;
 use crate::util::threads;
 
-/// Is told when a connection was made again after one that broke. Must not block.
+/// Receives a call after a reconnection or a topology change. Must not block.
 pub(crate) trait OnReconnect: Send + Sync {
     fn reconnected(&self);
 }
 
-/// The scout of one client.
+/// The fail-over monitor of one client.
 #[derive(Debug)]
 pub(crate) struct FailoverMonitor {
     route: Route,
@@ -31,20 +31,20 @@ impl FailoverMonitor {
         FailoverMonitor { route, parker: Parker::default(), stop: AtomicBool::new(false) }
     }
 
-    /// Starts the thread, if there is anything that it could hear; `whom` it is to tell.
+    /// Starts the thread, if the topology can change. Topology changes are reported to `observer`.
     pub(crate) fn start(
         self: &Arc<FailoverMonitor>,
-        whom: Weak<dyn OnReconnect>,
+        observer: Weak<dyn OnReconnect>,
     ) -> Result<Option<JoinHandle<()>>> {
         let Some(watch) = self.route.watch() else { return Ok(None) };
-        let failover = Arc::clone(self);
-        let run = move || failover.run(watch, &whom);
+        let monitor = Arc::clone(self);
+        let run = move || monitor.run(watch, &observer);
         threads::start("leasehold-scout", run).map(Some).map_err(|error| {
-            Error::configuration(format!("the scout thread cannot be started: {error}"))
+            Error::configuration(format!("cannot start the fail-over monitor: {error}"))
         })
     }
 
-    /// Has the thread end, which may take it a connect and a response time-out.
+    /// Tells the thread to end. The thread may first use up a connect and a response time-out.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.parker.unpark();
@@ -55,19 +55,19 @@ impl FailoverMonitor {
         self.stop.load(Ordering::Acquire)
     }
 
-    fn run(&self, mut watch: FailoverWatch, whom: &Weak<dyn OnReconnect>) {
+    fn run(&self, mut watch: FailoverWatch, observer: &Weak<dyn OnReconnect>) {
         while !self.is_stopped() {
             watch.wait(&self.parker);
             if self.is_stopped() {
                 return;
             }
-            match threads::survive("looking for fail-overs", || watch.look()) {
+            match threads::survive("watching for fail-overs", || watch.look()) {
                 Some(Ok(true)) => {
-                    whom.upgrade().inspect(|whom| whom.reconnected());
+                    observer.upgrade().inspect(|observer| observer.reconnected());
                 }
                 Some(Ok(false)) => {}
                 Some(Err(error)) => {
-                    threads::say(|| log::debug!("no news of fail-overs: {error}"));
+                    threads::say(|| log::debug!("cannot watch for fail-overs: {error}"));
                 }
                 None => self.parker.park_until(clock::now() + threads::PAUSE),
             }

@@ -1,8 +1,8 @@
-//! Where the servers are, and whether they are still the same.
+//! Finds the servers, notices fail-overs, and audits the configuration of servers.
 //!
-//! Imports `connection`, `command` and below. Read [`route`] first, then [`sentinel`] and
-//! [`cluster`]; [`failover`] is the thread that looks for changes, [`audit`] looks how a server is
-//! set up.
+//! Imports `connection`, `command` and folders below them. Read [`route`] first, then [`sentinel`]
+//! and [`cluster`], which find servers. [`failover`] is the thread that watches for topology
+//! changes, [`audit`] checks the configuration of each server.
 
 pub(crate) mod audit;
 pub(crate) mod cluster;

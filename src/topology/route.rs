@@ -1,10 +1,9 @@
-//! Where connections lead.
+//! The route of a pool: the server to which its connections lead.
 //!
-//! To a server whose address stays, or to one that is looked for whenever a connection is
-//! made, because it may be another by then: see [`sentinel`]. (Where the keys are is another
-//! matter: [`cluster`].) What is looked for is *moved*
-//! when another server is found in its place; each move is counted, and connections made
-//! before it are not used any more.
+//! The server has a fixed address, or is found for each new connection: the current master by
+//! [`sentinel`], any node by [`cluster`], which also knows the nodes of the keys. The
+//! [`Generation`] of a master's route grows when another server has become the master.
+//! Connections of an earlier generation are not used any more.
 
 use std::sync::Arc;
 
@@ -18,17 +17,18 @@ use crate::topology::cluster::{self, Cluster};
 use crate::topology::sentinel::{self, Sentinels, no_master};
 use crate::util::sync::Parker;
 
-/// Where the connections of one pool lead.
+/// The server to which the connections of one pool lead.
 #[derive(Clone, Debug)]
 pub(crate) enum Route {
+    /// A server with a fixed address.
     To(Arc<Address>),
-    /// To the master that the sentinels name.
+    /// The master that the sentinels name.
     Master(Arc<Sentinels>),
-    /// To any node of a cluster.
+    /// Any node of a cluster.
     Node(Arc<Cluster>),
 }
 
-/// How often what a route leads to has been another server than before.
+/// The count of topology changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Generation(u64);
 
@@ -38,18 +38,19 @@ impl Generation {
     }
 }
 
-/// A connection, and what its server said of older ones.
+/// A new connection, with its server and the state of stale connections to this server.
 pub(crate) struct RoutedConnection {
     pub(crate) conn: Connection,
     pub(crate) stale: StaleConnections,
-    /// It is good until there are more.
+    /// The generation in which the connection was opened. A later generation ends its use.
     pub(crate) generation: Generation,
     pub(crate) server: Arc<str>,
 }
 
 impl Route {
-    /// Connects to the server of this moment. May speak with several for that, each of which
-    /// has both time-outs for itself.
+    /// Connects to the current server.
+    ///
+    /// May contact several servers, each within both time-outs.
     pub(crate) fn open(
         &self,
         timeouts: Timeouts,
@@ -75,7 +76,7 @@ impl Route {
         Ok(RoutedConnection { conn, stale, generation: Generation(generation), server })
     }
 
-    /// The address of the server, if one has been found.
+    /// Returns the address of the server, if it has been found. A cluster has no single server.
     pub(crate) fn server(&self) -> Option<Arc<str>> {
         match self {
             Route::To(address) => Some(Arc::clone(address.shown())),
@@ -84,14 +85,14 @@ impl Route {
         }
     }
 
-    /// Ends a wait of [`FailoverWatch::wait`] that waits for a reason to look.
+    /// Ends a [`FailoverWatch::wait`] on a cluster that waits for a refresh.
     pub(crate) fn wake(&self) {
         if let Route::Node(cluster) = self {
             cluster.request_refresh();
         }
     }
 
-    /// What looks for another server, where there can be one.
+    /// Returns a watch for topology changes, or `None` if the address is fixed.
     pub(crate) fn watch(&self) -> Option<FailoverWatch> {
         match self {
             Route::To(_) => None,
@@ -104,24 +105,24 @@ impl Route {
         }
     }
 
-    /// A connection that was made with fewer leads to what is no more the server.
+    /// Returns the current generation. Connections of earlier generations are outdated.
     pub(crate) fn generation(&self) -> Generation {
         match self {
-            // One node is as good as another.
+            // A connection to any node of a cluster stays usable after a topology change.
             Route::To(_) | Route::Node(_) => Generation::default(),
             Route::Master(sentinels) => Generation(sentinels.generation()),
         }
     }
 }
 
-/// Looks again and again whether the server is another one, over connections that it keeps.
+/// Checks the topology repeatedly, over connections that stay open.
 pub(crate) enum FailoverWatch {
     Master(sentinel::SentinelWatch),
     Nodes(Box<cluster::ClusterWatch>),
 }
 
 impl FailoverWatch {
-    /// Blocks until it is time to look. `stop` ends the wait, together with [`Route::wake`].
+    /// Blocks until the next check is due. `stop` together with [`Route::wake`] ends the wait.
     pub(crate) fn wait(&mut self, stop: &Parker) {
         match self {
             FailoverWatch::Master(watch) => watch.wait(stop),
@@ -129,7 +130,7 @@ impl FailoverWatch {
         }
     }
 
-    /// Looks. Returns whether the server is another one than before.
+    /// Checks the topology once. Returns whether it has changed.
     pub(crate) fn look(&mut self) -> Result<bool> {
         match self {
             FailoverWatch::Master(watch) => watch.look(),

@@ -474,9 +474,9 @@ fn no_command_of_a_silent_connection_runs_after_its_clean_up() {
             world.start(take_and_free),
             world.start(ask("a", Patient)),
             world.start(|world| world.server.plan(Mishap::Silent)),
-            world.start(|world| world.server.run_ghosts()),
+            world.start(|world| world.server.run_unread()),
         ]);
-        world.server.run_ghosts();
+        world.server.run_unread();
         assert!(!world.server.is_locked(), "a late copy took the lock");
     });
 }
