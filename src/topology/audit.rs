@@ -1,7 +1,7 @@
-//! How a server is set up, where that endangers locks.
+//! The audit: findings about a server's configuration that endanger locks.
 //!
-//! Each server is looked at when a client has connected to it for the first time, in one
-//! round trip. What may not be read counts as good.
+//! A client audits each server once, after its first connection to the server, in one round trip.
+//! Facts that the client may not read cause no finding.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,37 +16,37 @@ use crate::util::clock;
 use crate::util::sync::Mutex;
 use crate::util::threads;
 
-/// The oldest version that is supported.
+/// The oldest supported version of Redis.
 const OLDEST: (u32, u32) = (6, 2);
 
-/// The settings that matter.
+/// The audited settings.
 const SETTINGS: [&str; 5] =
     ["maxmemory", "maxmemory-policy", "appendonly", "save", "min-replicas-to-write"];
 
-/// How far the server's clock may be from ours, beyond what the question took.
-const CLOCKS_APART: Duration = Duration::from_secs(5);
+/// The tolerated difference between the clocks, beyond the duration of the round trip.
+const CLOCK_TOLERANCE: Duration = Duration::from_secs(5);
 
-/// What is done about a server that is set up in a way that endangers locks.
+/// The reaction to a server whose configuration endangers locks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AuditPolicy {
-    /// Servers are not looked at.
+    /// Does not audit servers.
     Ignore,
-    /// Each finding is a warning in the log and told to [`Events::audit`](crate::Events::audit),
-    /// once.
+    /// Reports each finding once: as a warning in the log and to
+    /// [`Events::audit`](crate::Events::audit).
     #[default]
     Report,
-    /// The same, and the client is not built.
+    /// Reports findings, and does not build the client if there are any.
     Refuse,
 }
 
-/// What one client has found.
+/// The audit of one client.
 pub(crate) struct Auditor {
     audit_policy: AuditPolicy,
-    /// The servers are the nodes of a cluster, and used as such.
+    /// Whether the client is configured for a cluster.
     of_cluster: bool,
     events: EventSink,
-    looked_at: Mutex<BTreeSet<Arc<str>>>,
+    audited: Mutex<BTreeSet<Arc<str>>>,
 }
 
 impl fmt::Debug for Auditor {
@@ -57,40 +57,40 @@ impl fmt::Debug for Auditor {
 
 impl Auditor {
     pub(crate) fn new(audit_policy: AuditPolicy, of_cluster: bool, events: EventSink) -> Auditor {
-        Auditor { audit_policy, of_cluster, events, looked_at: Mutex::default() }
+        Auditor { audit_policy, of_cluster, events, audited: Mutex::default() }
     }
 
-    /// Whether servers are asked how they are.
+    /// Returns whether the client audits servers.
     pub(crate) fn is_on(&self) -> bool {
         self.audit_policy != AuditPolicy::Ignore
     }
 
-    /// Whether that server is to be looked at; `true` once.
-    fn wants(&self, server: &Arc<str>) -> bool {
-        self.is_on() && self.looked_at.lock().insert(Arc::clone(server))
+    /// Returns whether to audit a server. Returns `true` once per server.
+    fn is_first(&self, server: &Arc<str>) -> bool {
+        self.is_on() && self.audited.lock().insert(Arc::clone(server))
     }
 
-    /// Looks at a server, if it has not been looked at; `ask` asks it many questions at once.
-    /// An error if there is a finding and that is wanted.
+    /// Audits a server once. `ask` sends the commands and returns the replies, in one round trip.
+    ///
+    /// With [`AuditPolicy::Refuse`], a finding is an error.
     pub(crate) fn look(
         &self,
         server: Arc<str>,
         ask: impl FnOnce(Vec<Call>) -> Vec<Reply>,
     ) -> Result<()> {
-        if !self.wants(&server) {
+        if !self.is_first(&server) {
             return Ok(());
         }
         let before = clock::wall_clock();
-        let replies = ask(schedule());
-        self.judge(&server, &ServerFacts::read(replies, before, clock::wall_clock()))
+        let replies = ask(audit_commands());
+        self.report(&server, &ServerFacts::read(replies, before, clock::wall_clock()))
     }
 
-    /// Takes in what a server answered, and tells what is wrong with it. An error if that is
-    /// wanted.
-    fn judge(&self, server: &Arc<str>, found: &ServerFacts) -> Result<()> {
-        let findings = found.findings();
-        // It costs commands and endangers no lock.
-        let harmless = found.has_slots().filter(|_| !self.of_cluster);
+    /// Reports the findings about a server. With [`AuditPolicy::Refuse`], a finding is an error.
+    fn report(&self, server: &Arc<str>, facts: &ServerFacts) -> Result<()> {
+        let findings = facts.findings();
+        // This finding never refuses a server: it costs commands and endangers no lock.
+        let harmless = facts.has_slots().filter(|_| !self.of_cluster);
         for finding in findings.iter().chain(&harmless) {
             let finding: Arc<str> = format!("the server at {server} {finding}").into();
             threads::say(|| log::warn!("{finding}"));
@@ -107,29 +107,31 @@ impl Auditor {
     }
 }
 
-/// What a server is asked; the clock comes last.
-fn schedule() -> Vec<Call> {
+/// Returns the commands of an audit. `TIME` comes last.
+fn audit_commands() -> Vec<Call> {
     let settings = SETTINGS.map(|name| Call::command(&[b"CONFIG", b"GET", name.as_bytes()]));
     let [info, time] = [&[b"INFO" as &[u8]], &[b"TIME" as &[u8]]].map(|parts| Call::command(parts));
     [info].into_iter().chain(settings).chain([time]).collect()
 }
 
-/// What a server says of itself, as far as it does.
+/// The facts that a server has reported about itself.
 #[derive(Debug, Default)]
 struct ServerFacts {
-    /// Lines of `INFO`, and settings.
+    /// The fields of `INFO`, and settings, by name.
     facts: BTreeMap<String, String>,
-    /// How far its clock is from ours at least.
-    clocks_apart: Duration,
+    /// The least possible difference between the server's clock and the client's.
+    clock_offset: Duration,
 }
 
 impl ServerFacts {
-    /// Reads the answers to [`questions`]; ours were the times before and after.
+    /// Reads the replies to [`audit_commands`].
+    ///
+    /// `before` and `after` are the client's times before and after the round trip.
     fn read(replies: Vec<Reply>, before: Duration, after: Duration) -> ServerFacts {
         let mut found = ServerFacts::default();
         for reply in replies {
-            match (&reply, seconds(&reply)) {
-                (_, Some(theirs)) => found.clocks_apart = apart(theirs, before, after),
+            match (&reply, time(&reply)) {
+                (_, Some(time)) => found.clock_offset = offset(time, before, after),
                 (Reply::Text(info), None) => found.read_info(&String::from_utf8_lossy(info)),
                 (Reply::List(pairs), None) => found.read_settings(pairs),
                 _ => {}
@@ -153,6 +155,7 @@ impl ServerFacts {
         }
     }
 
+    /// Returns the value of the first of two names that the server has reported.
     fn fact(&self, names: [&str; 2]) -> Option<&str> {
         names.into_iter().find_map(|name| self.facts.get(name)).map(String::as_str)
     }
@@ -161,7 +164,7 @@ impl ServerFacts {
         self.fact(names)?.parse().ok()
     }
 
-    /// What endangers locks, each as the end of a sentence that begins with the server.
+    /// Returns the findings. Each is the end of a sentence that starts with the server.
     fn findings(&self) -> Vec<String> {
         let all = [self.evicts(), self.forgets(), self.is_cut_off(), self.is_old(), self.is_off()];
         all.into_iter().flatten().collect()
@@ -172,7 +175,7 @@ impl ServerFacts {
         let full = self.number(["maxmemory", "maxmemory"])? > 0;
         (full && policy != "noeviction").then(|| {
             format!(
-                "removes keys when it is full, locks that are held among them \
+                "evicts keys when its memory is full, including held locks \
                      (maxmemory-policy {policy})"
             )
         })
@@ -182,8 +185,7 @@ impl ServerFacts {
         let snapshots = self.fact(["save", "save"])?;
         let log = self.fact(["appendonly", "appendonly"])?;
         (snapshots.is_empty() && log == "no").then(|| {
-            "keeps nothing on disk: after a restart locks that are held are free (appendonly no)"
-                .to_owned()
+            "keeps nothing on disk: a restart frees all held locks (appendonly no)".to_owned()
         })
     }
 
@@ -192,8 +194,8 @@ impl ServerFacts {
         let wanted = self.number(["min-replicas-to-write", "min-slaves-to-write"])?;
         let master = self.fact(["role", "role"])? == "master";
         (master && replicas > 0 && wanted == 0).then(|| {
-            "goes on granting locks when it is cut off from its replicas, one of which may be \
-             the master by then (min-replicas-to-write 0)"
+            "keeps granting locks when it is cut off from its replicas, although one of them may \
+             have become the master (min-replicas-to-write 0)"
                 .to_owned()
         })
     }
@@ -204,36 +206,36 @@ impl ServerFacts {
         let numbers = (parts.next()??, parts.next()??);
         let (major, minor) = OLDEST;
         (numbers < OLDEST)
-            .then(|| format!("is of version {version}; {major}.{minor} is the oldest supported"))
+            .then(|| format!("has version {version}; {major}.{minor} is the oldest supported"))
     }
 
-    /// Only a finding where nobody knows of slots.
+    /// A finding only for a client that is not configured for a cluster.
     fn has_slots(&self) -> Option<String> {
         (self.fact(["redis_mode", "server_mode"])? == "cluster").then(|| {
             "is in cluster mode: it refuses commands on keys of different slots, which are then \
-             sent one by one (Builder::cluster knows of slots)"
+             sent one by one (a client of Builder::cluster knows the slots)"
                 .to_owned()
         })
     }
 
     fn is_off(&self) -> Option<String> {
-        (self.clocks_apart > CLOCKS_APART)
-            .then(|| format!("has a clock that is {:?} off from ours", self.clocks_apart))
+        (self.clock_offset > CLOCK_TOLERANCE)
+            .then(|| format!("has a clock that is {:?} off from the client's", self.clock_offset))
     }
 }
 
-/// The answer to `TIME`: the seconds and microseconds since 1970, in text.
-fn seconds(reply: &Reply) -> Option<Duration> {
+/// Reads the reply to `TIME`: seconds and microseconds since 1970, in text.
+fn time(reply: &Reply) -> Option<Duration> {
     let Reply::List(parts) = reply else { return None };
     let [Reply::Text(seconds), Reply::Text(micros)] = &parts[..] else { return None };
     let number = |text| std::str::from_utf8(text).ok()?.parse().ok();
     Some(Duration::from_secs(number(seconds)?) + Duration::from_micros(number(micros)?))
 }
 
-/// How far a clock is away that was read at some time between those two.
-fn apart(theirs: Duration, before: Duration, after: Duration) -> Duration {
-    let behind = before.saturating_sub(theirs);
-    behind.max(theirs.saturating_sub(after))
+/// Returns the least offset of a clock that showed `time` at a moment from `before` to `after`.
+fn offset(time: Duration, before: Duration, after: Duration) -> Duration {
+    let behind = before.saturating_sub(time);
+    behind.max(time.saturating_sub(after))
 }
 
 #[cfg(test)]
@@ -256,7 +258,7 @@ mod tests {
                         maxmemory_policy:noeviction\r\nconnected_slaves:2\r\n";
 
     #[test]
-    fn a_good_server_has_no_findings_and_neither_has_one_that_says_nothing() {
+    fn a_good_server_and_a_server_without_facts_have_no_findings() {
         let good = settings(&[("appendonly", "yes"), ("save", ""), ("min-replicas-to-write", "1")]);
         let time = Reply::List(vec![text("105"), text("999999")]);
         assert_eq!(findings(vec![text(GOOD), good, time]), [""; 0]);
@@ -264,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn each_danger_is_a_finding() {
+    fn each_dangerous_setting_is_a_finding() {
         let info = GOOD.replace("noeviction", "volatile-ttl").replace("6.2.0", "6.0.20");
         let bad = settings(&[("appendonly", "no"), ("save", ""), ("min-replicas-to-write", "0")]);
         let time = Reply::List(vec![text("94"), text("0")]);
@@ -273,23 +275,23 @@ mod tests {
             ["volatile-ttl", "appendonly no", "min-replicas-to-write 0", "6.0.20", "6s off"];
         assert_eq!(findings.len(), words.len(), "{findings:?}");
         for (finding, word) in findings.iter().zip(words) {
-            assert!(finding.contains(word), "{finding:?} says nothing of {word:?}");
+            assert!(finding.contains(word), "{finding:?} does not contain {word:?}");
         }
     }
 
     #[test]
-    fn a_clock_is_off_by_what_the_question_cannot_have_taken() {
+    fn the_clock_offset_leaves_out_the_duration_of_the_round_trip() {
         let [a, b] = [100, 101].map(Duration::from_secs);
-        assert_eq!(apart(Duration::from_millis(100_500), a, b), Duration::ZERO);
-        assert_eq!(apart(Duration::from_secs(90), a, b), Duration::from_secs(10));
-        assert_eq!(apart(Duration::from_secs(111), a, b), Duration::from_secs(10));
+        assert_eq!(offset(Duration::from_millis(100_500), a, b), Duration::ZERO);
+        assert_eq!(offset(Duration::from_secs(90), a, b), Duration::from_secs(10));
+        assert_eq!(offset(Duration::from_secs(111), a, b), Duration::from_secs(10));
     }
 
     #[test]
-    fn a_server_is_looked_at_once() {
+    fn a_server_is_audited_once() {
         let server: Arc<str> = "s".into();
         let auditor = Auditor::new(AuditPolicy::Report, false, EventSink::default());
-        assert!(auditor.wants(&server) && !auditor.wants(&server));
-        assert!(!Auditor::new(AuditPolicy::Ignore, false, EventSink::default()).wants(&server));
+        assert!(auditor.is_first(&server) && !auditor.is_first(&server));
+        assert!(!Auditor::new(AuditPolicy::Ignore, false, EventSink::default()).is_first(&server));
     }
 }
