@@ -80,7 +80,8 @@ impl<'a> Candidate<'a> {
         };
         let round_trip = reply.sent.until(reply.at);
         let local = &call.context.local;
-        let hold = local.granted(self.ticket.take(), &self.caller, grant, round_trip);
+        let hold = local.granted(self.ticket, &self.caller, grant, round_trip);
+        self.ticket = None;
         let handle = call.handle(hold);
         call.context.engine.watchdog.keep_granted(handle.watched(), reply.generation);
         handle

@@ -11,14 +11,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::acquire::HoldHandle;
-use crate::acquire::release_outcome::BackgroundRelease;
 use crate::cancel::Bound;
 use crate::command::call::{Call, ConnectionId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::local::EndOutcome;
 use crate::local::table::HoldShare;
 use crate::pool::Target;
-use crate::pool::request::{BackgroundTask, Failure, Request};
+use crate::pool::request::{BackgroundTask, Failure, OnOutcome, ReleasedHold, Request};
 use crate::pool::router::RoutedCall;
 use crate::util::clock;
 
@@ -122,11 +121,9 @@ impl HoldHandle {
     }
 
     fn background_release(&self) -> Request {
-        let (local, hold) = (Arc::clone(&self.context.local), Arc::clone(&self.hold));
-        let task = BackgroundTask::new(
-            Some(Arc::new(BackgroundRelease { local, hold })),
-            self.hold.server_expiry_bound(),
-        );
+        let observer = Arc::clone(&self.context.local) as Arc<dyn OnOutcome>;
+        let hold = Arc::clone(&self.hold) as ReleasedHold;
+        let task = BackgroundTask::new(Some((observer, hold)), self.hold.server_expiry_bound());
         let outlives_lease = self.hold.rules().outlives_its_lease();
         let task = task.outlives_lease(outlives_lease).late_effect(self.late_acquire_effect());
         Request::background(self.release(), task)

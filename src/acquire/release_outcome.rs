@@ -17,20 +17,16 @@ use crate::events::{Event, Released};
 use crate::kind::rules::{self, ReleaseReply};
 use crate::local::Local;
 use crate::local::hold::Hold;
-use crate::pool::request::{Answer, OnOutcome};
+use crate::pool::request::{Answer, OnOutcome, ReleasedHold};
 use crate::util::clock;
 use crate::util::threads;
 
-/// The release of a hold as a background request.
-pub(super) struct BackgroundRelease {
-    pub(super) local: Arc<Local>,
-    pub(super) hold: Arc<Hold>,
-}
-
-impl OnOutcome for BackgroundRelease {
-    fn settle(&self, outcome: Result<Answer>) {
-        // The log and the events have the error already; no caller waits for it.
-        let _ = self.local.finish_release(&self.hold, outcome);
+impl OnOutcome for Local {
+    fn settle(&self, hold: ReleasedHold, outcome: Result<Answer>) {
+        if let Ok(hold) = hold.downcast::<Hold>() {
+            // The log and the events have the error already; no caller waits for it.
+            let _ = self.finish_release(&hold, outcome);
+        }
     }
 }
 

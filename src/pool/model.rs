@@ -16,7 +16,7 @@
 use super::*;
 use crate::connection::Address;
 use crate::connection::model::{Mishap, Server};
-use crate::pool::request::{Answer, BackgroundTask, OnOutcome};
+use crate::pool::request::{Answer, BackgroundTask, OnOutcome, ReleasedHold};
 use crate::pool::retry_queue::ConnectionRetries;
 use crate::util::model::check;
 use crate::util::sync::Mutex;
@@ -38,7 +38,7 @@ struct Release {
 }
 
 impl OnOutcome for Release {
-    fn settle(&self, _outcome: Result<Answer>) {
+    fn settle(&self, _hold: ReleasedHold, _outcome: Result<Answer>) {
         self.settled.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -76,7 +76,7 @@ impl World {
     fn submit_on(&self, connection: Option<ConnectionId>, text: &str, deadline: Moment) {
         let release = Arc::<Release>::default();
         self.releases.lock().push(Arc::clone(&release));
-        let task = BackgroundTask::new(Some(release), deadline);
+        let task = BackgroundTask::new(Some((release, Arc::new(()) as ReleasedHold)), deadline);
         let connection = self.pool.submit(Request::background(echo(text), task), connection);
         self.dispatch(connection);
     }

@@ -7,6 +7,7 @@
 //!
 //! [`Observer`]: crate::pool::context::Observer
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,13 +97,16 @@ pub(crate) type Outcome = std::result::Result<Answer, Failure>;
 /// Receives the outcome of a background release.
 pub(crate) trait OnOutcome: Send + Sync {
     /// Called with no mutex locked, by any thread that reads replies. Must not block.
-    fn settle(&self, outcome: Result<Answer>);
+    fn settle(&self, hold: ReleasedHold, outcome: Result<Answer>);
 }
+
+/// The hold that a background release ends. The pool does not look at it.
+pub(crate) type ReleasedHold = Arc<dyn Any + Send + Sync>;
 
 /// The terms of a background request: a command for whose outcome nobody waits.
 pub(crate) struct BackgroundTask {
     /// Receives the outcome of a release; `None` for a clean-up.
-    pub(crate) release: Option<Arc<dyn OnOutcome>>,
+    pub(crate) release: Option<(Arc<dyn OnOutcome>, ReleasedHold)>,
     /// The command is not worth sending after this moment.
     pub(crate) deadline: Moment,
     /// How long the effect of a late copy of another command would last.
@@ -122,7 +126,10 @@ pub(crate) struct BackgroundTask {
 
 impl BackgroundTask {
     /// A task that ends with its first answer.
-    pub(crate) fn new(release: Option<Arc<dyn OnOutcome>>, deadline: Moment) -> BackgroundTask {
+    pub(crate) fn new(
+        release: Option<(Arc<dyn OnOutcome>, ReleasedHold)>,
+        deadline: Moment,
+    ) -> BackgroundTask {
         BackgroundTask {
             release,
             deadline,
@@ -151,7 +158,7 @@ impl BackgroundTask {
     /// Reports the outcome to the release, or logs the failure of a clean-up.
     pub(crate) fn settle(&self, outcome: Result<Answer>) {
         match (&self.release, outcome) {
-            (Some(release), outcome) => release.settle(outcome),
+            (Some((observer, hold)), outcome) => observer.settle(Arc::clone(hold), outcome),
             (None, Ok(_)) => {}
             (None, Err(error)) if self.late_effect.is_zero() => {
                 log::debug!("a background request failed: {error}");

@@ -225,6 +225,9 @@ impl Router {
         let mut resend = Resend::new(cluster, limit, retry_end());
         let mut routed = routed;
         loop {
+            // The pause before the next attempt must not end the pool: its stale connections
+            // are known to it alone.
+            let _pool = routed.pool.clone();
             let (connection, outcome) = self.wait_once(routed, limit);
             let Err(failure) = outcome else { return (connection, outcome) };
             match resend.next(connection, failure) {

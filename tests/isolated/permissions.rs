@@ -415,7 +415,8 @@ fn failures(permission: &str) -> BTreeMap<&'static str, String> {
         again.try_lock().map(|guard| guard.into_iter().for_each(Guard::detach)),
     );
     tried.insert("listen");
-    if let Some(warning) = RECORDER.of_permissions().iter().find(|line| line.contains("listening"))
+    if let Some(warning) =
+        RECORDER.of_permissions().iter().find(|line| line.contains("cannot listen"))
     {
         failures.insert("listen", warning.clone());
     }
@@ -437,7 +438,7 @@ fn load_all_scripts(client: &Client) {
 fn wait_and_listen(server: &Server, client: &Client, to_the_end: bool) -> Result<(), Error> {
     let name = "orders:waited";
     let listens = || server.numsub(&channel(name)) == 1;
-    let complained = || RECORDER.of_permissions().iter().any(|line| line.contains("listening"));
+    let complained = || RECORDER.of_permissions().iter().any(|line| line.contains("cannot listen"));
     thread::scope(|scope| {
         let token = Cancelling(CancelToken::new());
         let lock = client.lock(name).with_cancel(&token.0);

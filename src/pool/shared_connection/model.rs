@@ -34,7 +34,7 @@ use crate::error::Error;
 use crate::kind::plain::Plain;
 use crate::kind::rules::{AcquireArgs, AcquireReply, KindRules as _};
 use crate::pool::context::Observer;
-use crate::pool::request::{Answer, BackgroundTask, Failure, OnOutcome};
+use crate::pool::request::{Answer, BackgroundTask, Failure, OnOutcome, ReleasedHold};
 use crate::topology::route::Route;
 use crate::util::model::check;
 use crate::util::sync::Parker;
@@ -140,7 +140,7 @@ impl Reaper {
 struct OutcomeProbe(Mutex<Option<Result<Answer>>>);
 
 impl OnOutcome for OutcomeProbe {
-    fn settle(&self, outcome: Result<Answer>) {
+    fn settle(&self, _hold: ReleasedHold, outcome: Result<Answer>) {
         let before = self.0.lock().replace(outcome);
         assert!(before.is_none(), "a background request is settled once");
     }
@@ -229,7 +229,7 @@ impl World {
 
 fn task_for(probe: &Arc<OutcomeProbe>) -> BackgroundTask {
     let settle = Arc::clone(probe) as Arc<dyn OnOutcome>;
-    BackgroundTask::new(Some(settle), Moment::END)
+    BackgroundTask::new(Some((settle, Arc::new(()) as ReleasedHold)), Moment::END)
 }
 
 fn echo(text: &str) -> Call {
