@@ -188,8 +188,8 @@ macro_rules! guard_methods {
             /// [`Lock::unlock`](crate::Lock::unlock). A fixed lease may simply run out.
             ///
             /// If the renewed lease of a detached [`Guard`] is lost, its thread gets
-            /// [`is_lost`](crate::Error::is_lost) from every verb that acquires the lock, until it
-            /// has called `unlock`: the work that it began may have been disturbed.
+            /// [`is_lost`](crate::Error::is_lost) from every verb that returns a `Guard` of the
+            /// lock, until it has called `unlock`: the work that it began may have been disturbed.
             ///
             /// ```no_run
             /// # use std::time::Duration;

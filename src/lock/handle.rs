@@ -142,7 +142,7 @@ impl Lock<Plain> {
     /// the lock again, in any thread, process or language. Each guard adds one to a count in Redis
     /// and each release takes one off. Every verb costs its round trip, and every waiter asks on
     /// its own, outside the queue of its process. [`unlock`](Lock::unlock) takes off the count of a
-    /// detached guard, or else the oldest count that another process left.
+    /// detached guard, or else the oldest count under this id, of any process.
     ///
     /// A guard keeps its lease as any other guard does. If its process dies, its count stays until
     /// the key expires: at most one lease after the last renewal by any caller with this name.

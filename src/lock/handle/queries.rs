@@ -70,10 +70,10 @@ impl<K: LockKind> Lock<K> {
 
     /// Releases a hold whose guard was [detached](crate::Guard::detach).
     ///
-    /// Releases a hold that this thread detached, or else a detached hold that belongs to no
-    /// thread: that of an [`OwnedGuard`](crate::OwnedGuard), or of a thread that has ended. Blocks
-    /// until the server answers, for one response time-out at most. One round trip, none if the
-    /// hold has other guards.
+    /// Releases a hold that this thread detached, or else a hold that belongs to no thread: of a
+    /// detached [`OwnedGuard`](crate::OwnedGuard), or of a thread that has ended. Blocks until the
+    /// server answers, for one response time-out at most. One round trip, none if the hold has
+    /// other guards.
     ///
     /// With a [named holder](Lock::with_holder), and without a detached hold in this process, takes
     /// off one count that another process left: two round trips. This command is never sent twice:
