@@ -28,7 +28,7 @@ pub(crate) struct Call {
     pub(crate) bytes: Vec<u8>,
     /// The script that the command calls. The server may not know it yet.
     pub(crate) script: Option<&'static Script>,
-    /// What a joined call copies, if this one can be joined.
+    /// The part that a joined call copies, if this call can be joined.
     joinable: Option<Joinable>,
     /// The position of the first key, if the command has a key.
     key: Option<Range<usize>>,

@@ -79,7 +79,7 @@ impl Socket {
 
     /// Starts a step. Reads and writes fail with `WouldBlock` after `span`.
     ///
-    /// They also fail then if bytes are still arriving. A `span` under 1 ms counts as 1 ms.
+    /// Bytes that are still arriving do not prolong a step. A `span` under 1 ms counts as 1 ms.
     pub(super) fn begin_step(&mut self, span: Duration) -> io::Result<()> {
         let span = span.max(SHORTEST);
         // A difference of an eighth is not worth the system call that sets the time-out.

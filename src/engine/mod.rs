@@ -105,7 +105,8 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// A panic leaves no broken state: loggers and callbacks run without a lock (`tests/isolated/panics.rs`).
+/// A panic leaves no broken state: loggers and callbacks run without a lock
+/// (`tests/isolated/panics.rs`).
 impl RefUnwindSafe for Engine {}
 
 impl Engine {

@@ -32,7 +32,7 @@ pub enum ErrorKind {
     Server,
 }
 
-/// What waiting does for a failure.
+/// The effect of waiting on a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Retryability {
     /// The failure ends by itself.

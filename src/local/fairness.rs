@@ -18,8 +18,8 @@ use crate::util::clock::Moment;
 const LEAST_YIELD: Duration = Duration::from_micros(500);
 const LONGEST_YIELD: Duration = Duration::from_millis(20);
 
-/// The same for a kind without messages, whose callers poll: whether another process wants the
-/// lock is unknown, so a tenth of the time is left to others.
+/// The yield and the run for a kind without messages, whose callers poll. It is unknown whether
+/// another process wants the lock, so a tenth of the time is left to others.
 const SILENT_YIELD: Duration = Duration::from_millis(2);
 const SILENT_RUN: Duration = Duration::from_millis(20);
 

@@ -139,7 +139,7 @@ impl MultiLock {
     /// Returns whether any of the members is held: one round trip each.
     ///
     /// # Errors
-    /// Those of [`Lock::is_locked`].
+    /// The errors of [`Lock::is_locked`].
     pub fn is_locked(&self) -> Result<bool> {
         Ok(self.remaining()?.is_some())
     }
@@ -160,7 +160,7 @@ impl MultiLock {
     /// each.
     ///
     /// # Errors
-    /// Those of [`Lock::remaining`].
+    /// The errors of [`Lock::remaining`].
     pub fn remaining(&self) -> Result<Option<Duration>> {
         let bound = self.bound();
         let left: Result<Vec<_>> =
@@ -172,7 +172,7 @@ impl MultiLock {
     /// [`Lock::force_unlock`].
     ///
     /// # Errors
-    /// Those of [`Lock::force_unlock`]; some members may then have been freed.
+    /// The errors of [`Lock::force_unlock`]; some members may then have been freed.
     pub fn force_unlock(&self) -> Result<bool> {
         let bound = self.bound();
         let freed: Result<Vec<_>> =

@@ -7,7 +7,7 @@ macro_rules! multi_verbs {
             /// Blocks until this thread holds the lock: see [`Lock::lock`](crate::Lock::lock).
             ///
             /// # Errors
-            /// Those of [`Lock::lock`](crate::Lock::lock).
+            /// The errors of [`Lock::lock`](crate::Lock::lock).
             pub fn lock(&self) -> Result<MultiGuard> {
                 self.acquire(Patience::Forever, false)?
                     .map(MultiGuard::new)
@@ -17,7 +17,7 @@ macro_rules! multi_verbs {
             /// Takes the lock if that is possible without waiting; `None` if it is not.
             ///
             /// # Errors
-            /// Those of [`Lock::lock`](crate::Lock::lock).
+            /// The errors of [`Lock::lock`](crate::Lock::lock).
             pub fn try_lock(&self) -> Result<Option<MultiGuard>> {
                 Ok(self.acquire(Patience::None, false)?.map(MultiGuard::new))
             }
@@ -26,7 +26,7 @@ macro_rules! multi_verbs {
             /// `Duration::MAX` waits without end.
             ///
             /// # Errors
-            /// Those of [`Lock::try_lock_for`](crate::Lock::try_lock_for).
+            /// The errors of [`Lock::try_lock_for`](crate::Lock::try_lock_for).
             pub fn try_lock_for(&self, timeout: Duration) -> Result<Option<MultiGuard>> {
                 let patience = Patience::span(clock::now(), timeout);
                 Ok(self.acquire(patience, false)?.map(MultiGuard::new))
@@ -35,7 +35,7 @@ macro_rules! multi_verbs {
             /// Blocks until this thread holds the lock; `None` after `deadline`.
             ///
             /// # Errors
-            /// Those of [`Lock::try_lock_for`](crate::Lock::try_lock_for).
+            /// The errors of [`Lock::try_lock_for`](crate::Lock::try_lock_for).
             pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<MultiGuard>> {
                 let patience = Patience::instant(clock::now(), deadline);
                 Ok(self.acquire(patience, false)?.map(MultiGuard::new))
@@ -44,7 +44,7 @@ macro_rules! multi_verbs {
             /// Like `lock`, but the guard belongs to no thread and can be sent.
             ///
             /// # Errors
-            /// Those of [`Lock::lock_owned`](crate::Lock::lock_owned).
+            /// The errors of [`Lock::lock_owned`](crate::Lock::lock_owned).
             pub fn lock_owned(&self) -> Result<OwnedMultiGuard> {
                 self.acquire(Patience::Forever, true)?
                     .map(OwnedMultiGuard::new)
@@ -54,7 +54,7 @@ macro_rules! multi_verbs {
             /// Like `try_lock`, but the guard belongs to no thread and can be sent.
             ///
             /// # Errors
-            /// Those of [`Lock::lock`](crate::Lock::lock).
+            /// The errors of [`Lock::lock`](crate::Lock::lock).
             pub fn try_lock_owned(&self) -> Result<Option<OwnedMultiGuard>> {
                 Ok(self.acquire(Patience::None, true)?.map(OwnedMultiGuard::new))
             }
@@ -62,7 +62,7 @@ macro_rules! multi_verbs {
             /// Like `try_lock_for`, but the guard belongs to no thread and can be sent.
             ///
             /// # Errors
-            /// Those of [`Lock::try_lock_for_owned`](crate::Lock::try_lock_for_owned).
+            /// The errors of [`Lock::try_lock_for_owned`](crate::Lock::try_lock_for_owned).
             pub fn try_lock_for_owned(&self, timeout: Duration) -> Result<Option<OwnedMultiGuard>> {
                 let patience = Patience::span(clock::now(), timeout);
                 Ok(self.acquire(patience, true)?.map(OwnedMultiGuard::new))
@@ -71,7 +71,7 @@ macro_rules! multi_verbs {
             /// Like `try_lock_until`, but the guard belongs to no thread and can be sent.
             ///
             /// # Errors
-            /// Those of [`Lock::try_lock_for_owned`](crate::Lock::try_lock_for_owned).
+            /// The errors of [`Lock::try_lock_for_owned`](crate::Lock::try_lock_for_owned).
             pub fn try_lock_until_owned(
                 &self,
                 deadline: Instant,

@@ -149,7 +149,7 @@ impl RedLock {
     /// [`Client::ping`](crate::Client::ping). One round trip to all servers at the same time.
     ///
     /// # Errors
-    /// Those of [`Client::ping`](crate::Client::ping), if too few servers answer.
+    /// The errors of [`Client::ping`](crate::Client::ping), if too few servers answer.
     pub fn ping(&self) -> Result<()> {
         self.ask_all(|lock| lock.ping().map(Some), false).map(drop)
     }
@@ -182,7 +182,7 @@ impl RedLock {
     /// may understate a lease that is being extended. One round trip.
     ///
     /// # Errors
-    /// Those of [`is_locked`](RedLock::is_locked).
+    /// The errors of [`is_locked`](RedLock::is_locked).
     pub fn remaining(&self) -> Result<Option<Duration>> {
         let mut left = self.ask_all(Lock::remaining, false)?;
         left.sort_unstable_by(|a, b| b.cmp(a));
@@ -193,7 +193,7 @@ impl RedLock {
     /// servers held it, as soon as a majority has answered. See [`Lock::force_unlock`].
     ///
     /// # Errors
-    /// Those of [`is_locked`](RedLock::is_locked); some servers may then have freed the lock.
+    /// The errors of [`is_locked`](RedLock::is_locked); some servers may then have freed the lock.
     pub fn force_unlock(&self) -> Result<bool> {
         let freed = self.ask_all(|lock| Ok(lock.force_unlock()?.then_some(())), true)?;
         Ok(freed.len() >= self.quorum())

@@ -1,4 +1,4 @@
-//! What happens to background requests: requests whose sender does not wait.
+//! The fate of background requests: requests whose sender does not wait.
 //!
 //! | outcome                          | next step                                                 |
 //! |----------------------------------|-----------------------------------------------------------|

@@ -16,6 +16,7 @@ use crate::command::call::ConnectionId;
 use crate::error::Error;
 use crate::pool::background::Background;
 use crate::pool::context::{Observer, PoolContext};
+use crate::pool::pipeline::PipelineContext;
 use crate::pool::request::{Request, panicked};
 use crate::pool::shared_connection::SharedConnection;
 use crate::pool::{PoolServer, PoolSettings};
@@ -61,17 +62,14 @@ impl Connections {
             observer: Arc::clone(&background) as Arc<dyn Observer>,
         });
         let timeouts = settings.timeouts;
-        let id = |number| ConnectionId::at(node, number);
-        let make =
-            |number| SharedConnection::new(id(number), Arc::clone(&context), timeouts.shared);
-        let make_private = match is_node {
-            true => SharedConnection::connected_explicitly,
-            false => SharedConnection::new,
+        let make = |number, timeouts, connected_explicitly| {
+            let (id, pool) = (ConnectionId::at(node, number), Arc::clone(&context));
+            SharedConnection::new(PipelineContext { id, pool, timeouts, connected_explicitly })
         };
-        let private = make_private(id(settings.size), Arc::clone(&context), timeouts.private);
+        let private = make(settings.size, timeouts.private, is_node);
         let connections = Connections {
             node,
-            shared: (0..settings.size).map(make).collect(),
+            shared: (0..settings.size).map(|number| make(number, timeouts.shared, false)).collect(),
             private,
             private_attempt: Mutex::default(),
             callers: AtomicUsize::new(0),

@@ -93,10 +93,6 @@ impl Pipeline {
         }
     }
 
-    pub(crate) fn id(&self) -> ConnectionId {
-        self.context.id
-    }
-
     pub(crate) fn is_connected(&self) -> bool {
         self.connection.is_some()
     }

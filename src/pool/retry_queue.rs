@@ -58,7 +58,7 @@ pub(super) struct ConnectionRetries {
     pub(super) has_reaper: bool,
 }
 
-/// What a reaper has to do.
+/// The work of a reaper.
 pub(super) struct DueRequests {
     pub(super) requests: Vec<Request>,
     /// When to check again.

@@ -32,7 +32,7 @@ use crate::util::clock::{self, Moment};
 #[derive(Debug)]
 pub(crate) struct Router {
     nodes: Arc<dyn Nodes>,
-    /// The same nodes, if they are those of a cluster.
+    /// The nodes again, if they are the nodes of a cluster.
     cluster: Option<Arc<ClusterNodes>>,
     /// Whether the keys of one command have to share a slot. A single server may be a node of a
     /// cluster; its first `CROSSSLOT` error shows that.

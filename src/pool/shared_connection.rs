@@ -29,7 +29,6 @@ use std::time::Duration;
 
 use crate::cancel::Limit;
 use crate::command::call::ConnectionId;
-use crate::connection::Timeouts;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pool::context::PoolContext;
 use crate::pool::pipeline::{Pipeline, PipelineContext};
@@ -87,39 +86,17 @@ impl fmt::Debug for SharedConnection {
 }
 
 impl SharedConnection {
-    /// A connection that is made when it is needed.
-    pub(crate) fn new(
-        id: ConnectionId,
-        context: Arc<PoolContext>,
-        timeouts: Timeouts,
-    ) -> Arc<SharedConnection> {
-        let pool = Arc::clone(&context);
-        let pipeline = PipelineContext { id, pool, timeouts, connected_explicitly: false };
-        SharedConnection::with_pipeline(context, Pipeline::new(pipeline))
-    }
-
-    /// A connection that only [`SharedConnection::connect`] makes. Without it, requests fail
-    /// at once.
-    pub(crate) fn connected_explicitly(
-        id: ConnectionId,
-        context: Arc<PoolContext>,
-        timeouts: Timeouts,
-    ) -> Arc<SharedConnection> {
-        let pool = Arc::clone(&context);
-        let pipeline = PipelineContext { id, pool, timeouts, connected_explicitly: true };
-        SharedConnection::with_pipeline(context, Pipeline::new(pipeline))
-    }
-
-    fn with_pipeline(context: Arc<PoolContext>, pipeline: Pipeline) -> Arc<SharedConnection> {
+    /// Makes a shared connection that is not connected yet.
+    pub(crate) fn new(context: PipelineContext) -> Arc<SharedConnection> {
         Arc::new_cyclic(|itself| SharedConnection {
-            id: pipeline.id(),
-            context,
+            id: context.id,
+            context: Arc::clone(&context.pool),
             itself: Weak::clone(itself),
             state: Mutex::new(QueueState {
                 queue: VecDeque::new(),
                 groups: GroupNumbers::default(),
                 taken: 0,
-                pipeline: Some(Box::new(pipeline)),
+                pipeline: Some(Box::new(Pipeline::new(context))),
             }),
             groups: WaitGroups::default(),
             disconnected: AtomicBool::new(true),

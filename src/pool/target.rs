@@ -6,9 +6,9 @@ use crate::command::call::ConnectionId;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Target {
     Any,
-    /// That connection, or another one if it cannot be connected.
+    /// The named connection, or another one if it cannot be connected.
     Prefer(ConnectionId),
-    /// That connection and no other, behind everything that is queued there.
+    /// The named connection and no other, behind everything that is queued there.
     Only(ConnectionId),
 }
 

@@ -240,7 +240,7 @@ fn an_answer_to_a_renewal_that_comes_after_the_lease_renews_nothing() {
     proxy.hold_replies();
     assert!(guard.wait_lost(LEASE * 2), "nothing renews it");
     proxy.release_held();
-    assert_eq!(heard.lost(), "renewed");
+    assert_eq!(&*heard.lost().name, "renewed");
     assert!(guard.unlock().is_err_and(|error| error.is_lost()));
     eventually("the server forgets it", || !exists(&server, "renewed"));
 }

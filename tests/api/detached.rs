@@ -1,42 +1,16 @@
 //! Guards that are detached or forgotten: who may end their holds, and until when
 //! they are renewed.
 
+use crate::harness::faults::{BRISK, watched};
 use crate::harness::{Server, eventually, exists, join};
-use leasehold::{Client, Events, Guard, OwnedGuard, Renewed, Result};
+use leasehold::{Client, Guard, OwnedGuard, Result};
 use std::cell::RefCell;
 use std::mem;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// A watchdog time-out of which some pass in a test, and of which no stall of a slow
-/// machine takes two thirds.
-const BRISK: Duration = Duration::from_millis(1500);
-
-/// Tells of renewals.
-struct Renewals(Sender<usize>);
-
-impl Events for Renewals {
-    fn renewed(&self, event: &Renewed) {
-        // Nobody hears it when the test is over.
-        let _ = self.0.send(event.holds.len());
-    }
-}
-
-fn brisk(server: &Server) -> (Client, Receiver<usize>) {
-    let (sender, renewals) = mpsc::channel();
-    let builder = Client::builder().single(server.url()).watchdog_timeout(BRISK);
-    (builder.events(Renewals(sender)).build().expect("the server answers"), renewals)
-}
-
-/// Waits for so many batches of renewals.
-fn renewed(renewals: &Receiver<usize>, times: usize) {
-    for _ in 0..times {
-        renewals.recv_timeout(MINUTE).expect("the watchdog renews");
-    }
-}
-
 /// Runs it on a thread of its own, and returns when that has ended.
 fn elsewhere<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
     join(thread::spawn(act))
@@ -181,7 +155,7 @@ fn a_detached_owned_hold_that_is_over_is_forgotten() -> Result<()> {
 #[test]
 fn the_hold_of_a_thread_that_has_ended_is_renewed_no_more_and_others_get_in() -> Result<()> {
     let server = Server::start();
-    let (client, _renewals) = brisk(&server);
+    let (client, _renewals) = watched(&server, BRISK);
     for forgotten in [false, true] {
         let lock = client.lock("a");
         elsewhere(move || {
@@ -201,7 +175,7 @@ fn the_hold_of_a_thread_that_has_ended_is_renewed_no_more_and_others_get_in() ->
 #[test]
 fn a_waiter_gets_in_when_the_lease_of_an_ended_thread_runs_out() -> Result<()> {
     let server = Server::start();
-    let (client, _renewals) = brisk(&server);
+    let (client, _renewals) = watched(&server, BRISK);
     let lock = client.lock("a");
     elsewhere(move || lock.lock().map(|guard| guard.detach()))?;
     client.lock("a").try_lock_for(MINUTE)?.expect("its lease runs out").unlock()
@@ -210,11 +184,11 @@ fn a_waiter_gets_in_when_the_lease_of_an_ended_thread_runs_out() -> Result<()> {
 #[test]
 fn detached_and_forgotten_guards_are_renewed_while_their_thread_lives() -> Result<()> {
     let server = Server::start();
-    let (client, renewals) = brisk(&server);
+    let (client, renewals) = watched(&server, BRISK);
     let (detached, forgotten) = (client.lock("detached"), client.lock("forgotten"));
     detached.lock()?.detach();
     mem::forget(forgotten.lock()?);
-    renewed(&renewals, 6);
+    renewals.renewed(6);
     assert!(detached.is_held() && forgotten.is_held());
     assert!(exists(&server, "detached") && exists(&server, "forgotten"));
     assert!(forgotten.unlock().is_err_and(|e| e.is_not_held()), "it looks like a live guard");
@@ -226,10 +200,10 @@ fn detached_and_forgotten_guards_are_renewed_while_their_thread_lives() -> Resul
 #[test]
 fn a_detached_owned_hold_is_renewed_after_the_end_of_the_thread_that_took_it() -> Result<()> {
     let server = Server::start();
-    let (client, renewals) = brisk(&server);
+    let (client, renewals) = watched(&server, BRISK);
     let lock = client.lock("a");
     elsewhere(move || lock.lock_owned().map(|guard| guard.detach()))?;
-    renewed(&renewals, 4);
+    renewals.renewed(4);
     assert!(exists(&server, "a"));
     client.lock("a").unlock()
 }

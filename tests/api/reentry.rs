@@ -1,43 +1,15 @@
 //! Re-entry: counted in memory, per thread, with no command; and what a nested
 //! lock means for the lease of the hold.
 
+use crate::harness::faults::{BRISK, watched};
 use crate::harness::{Server, eventually, exists, pttl};
-use leasehold::{Client, Events, Guard, Lock, Renewed, Result};
+use leasehold::{Client, Guard, Lock, Result};
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
-/// A watchdog time-out of which some pass in a test, and of which no stall of a slow
-/// machine takes two thirds.
-const BRISK: Duration = Duration::from_millis(1500);
-
-/// Tells of renewals.
-struct Renewals(Sender<Renewed>);
-
-impl Events for Renewals {
-    fn renewed(&self, event: &Renewed) {
-        // Nobody hears it when the test is over.
-        let _ = self.0.send(event.clone());
-    }
-}
-
-/// A client whose watchdog has much to do, and what it says of that.
-fn brisk(server: &Server) -> (Client, Receiver<Renewed>) {
-    let (sender, renewals) = mpsc::channel();
-    let builder = Client::builder().single(server.url()).watchdog_timeout(BRISK);
-    (builder.events(Renewals(sender)).build().expect("the server answers"), renewals)
-}
-
-/// Waits for so many batches of renewals.
-fn renewed(renewals: &Receiver<Renewed>, times: usize) {
-    for _ in 0..times {
-        renewals.recv_timeout(MINUTE).expect("the watchdog renews");
-    }
-}
-
 /// Everything that was called since the statistics were reset, but the harness's
 /// own commands.
 fn commands(server: &Server) -> Vec<String> {
@@ -173,12 +145,12 @@ fn a_nested_fixed_lease_that_is_longer_extends_a_fixed_hold() -> Result<()> {
 #[test]
 fn a_nested_watched_lock_has_a_fixed_hold_renewed_until_it_ends() -> Result<()> {
     let server = Server::start();
-    let (client, renewals) = brisk(&server);
+    let (client, renewals) = watched(&server, BRISK);
     let outer = client.lock("a").with_lease(BRISK).lock()?;
     let inner = client.lock("a").lock()?;
-    renewed(&renewals, 3);
+    renewals.renewed(3);
     inner.unlock()?;
-    renewed(&renewals, 3); // also after the nested guard's end
+    renewals.renewed(3); // also after the nested guard's end
     assert!(outer.is_held() && pttl(&server, "a") > 0);
     outer.unlock()?;
     assert!(!exists(&server, "a"));
@@ -188,11 +160,11 @@ fn a_nested_watched_lock_has_a_fixed_hold_renewed_until_it_ends() -> Result<()> 
 #[test]
 fn a_nested_watched_lock_keeps_the_longer_lease_of_a_fixed_hold() -> Result<()> {
     let server = Server::start();
-    let (client, renewals) = brisk(&server);
+    let (client, renewals) = watched(&server, BRISK);
     let outer = client.lock("a").with_lease(MINUTE).lock()?;
     let _inner = client.lock("a").lock()?;
     let _other = client.lock("b").lock()?;
-    renewed(&renewals, 4); // of the other lock: they take their time
+    renewals.renewed(4); // of the other lock: they take their time
     assert!(pttl(&server, "a") > 30_000 && outer.remaining() > 30 * SECOND);
     Ok(())
 }
@@ -200,12 +172,12 @@ fn a_nested_watched_lock_keeps_the_longer_lease_of_a_fixed_hold() -> Result<()> 
 #[test]
 fn a_nested_fixed_lease_changes_nothing_in_a_hold_that_is_renewed() -> Result<()> {
     let server = Server::start();
-    let (client, renewals) = brisk(&server);
+    let (client, renewals) = watched(&server, BRISK);
     let outer = client.lock("a").lock()?;
     for lease in [MINUTE, Duration::from_millis(10)] {
         let inner = client.lock("a").with_lease(lease).lock()?;
         assert!(pttl(&server, "a") <= BRISK.as_millis() as i64);
-        renewed(&renewals, 3);
+        renewals.renewed(3);
         inner.unlock()?;
     }
     assert!(outer.is_held(), "it is still renewed");

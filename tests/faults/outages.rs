@@ -25,7 +25,7 @@ fn a_holder_finds_its_lock_lost_when_the_server_comes_back_without_it() {
     waiter.gets_it();
     assert!(guard.is_held(), "nobody has told it, and its lease is long");
     holder.lock("another").is_locked().expect("it connects again");
-    assert_eq!(heard.lost(), "gone");
+    assert_eq!(&*heard.lost().name, "gone");
     assert!(!guard.is_held() && guard.wait_lost(Duration::ZERO));
     assert!(guard.unlock().is_err_and(|error| error.is_lost()));
     assert_eq!(owners(&server, "gone").len(), 1, "the waiter's hold is untouched");

@@ -1,108 +1,25 @@
 //! The watchdog: it keeps leases alive, never shortens one, and asks for many at
 //! once; and how a lost lease is noticed.
 
+use crate::harness::faults::{BRISK, Told, watched};
 use crate::harness::{Server, eventually, exists, pttl};
-use leasehold::{Client, Events, Lost, LostReason, Released, RenewalFailed, Renewed, Result};
-use std::sync::mpsc::{self, Receiver, Sender};
+use leasehold::{LostReason, Result};
 use std::thread;
 use std::time::{Duration, Instant};
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// A watchdog time-out of which some pass in a test, and of which no stall of a slow
-/// machine takes two thirds.
-const BRISK: Duration = Duration::from_millis(1500);
 /// One that ends soon when the server stands still.
 const SHORT: Duration = Duration::from_millis(300);
-
-/// What the tests of this file want to be told.
-#[derive(Debug)]
-enum Told {
-    Renewed(usize),
-    Failed(RenewalFailed),
-    Lost(Lost),
-    Released(Released),
-}
-
-struct Recorder(Sender<Told>);
-
-impl Recorder {
-    fn tell(&self, told: Told) {
-        // Nobody hears it when the test is over.
-        let _ = self.0.send(told);
-    }
-}
-
-impl Events for Recorder {
-    fn renewed(&self, event: &Renewed) {
-        self.tell(Told::Renewed(event.holds.len()));
-    }
-    fn renewal_failed(&self, event: &RenewalFailed) {
-        self.tell(Told::Failed(event.clone()));
-    }
-    fn lost(&self, event: &Lost) {
-        self.tell(Told::Lost(event.clone()));
-    }
-    fn released(&self, event: &Released) {
-        self.tell(Told::Released(event.clone()));
-    }
-}
-
-/// What a client tells.
-struct Tidings(Receiver<Told>);
-
-impl Tidings {
-    fn next(&self) -> Told {
-        self.0.recv_timeout(MINUTE).expect("the client tells something")
-    }
-
-    /// Skips all but what `find` finds.
-    fn find<T>(&self, mut find: impl FnMut(Told) -> Option<T>) -> T {
-        let end = Instant::now() + MINUTE;
-        loop {
-            if let Some(found) = find(self.next()) {
-                return found;
-            }
-            assert!(Instant::now() < end, "much is told, but not that");
-        }
-    }
-
-    /// The sizes of the next batches of renewals.
-    fn renewed(&self, batches: usize) -> Vec<usize> {
-        let size = |told| if let Told::Renewed(leases) = told { Some(leases) } else { None };
-        (0..batches).map(|_| self.find(size)).collect()
-    }
-
-    fn lost(&self) -> Lost {
-        self.find(|told| if let Told::Lost(lost) = told { Some(lost) } else { None })
-    }
-
-    fn failed(&self) -> RenewalFailed {
-        self.find(|told| if let Told::Failed(failed) = told { Some(failed) } else { None })
-    }
-
-    /// What was told before the release of that lock.
-    fn until_released(&self, name: &str) -> Vec<Told> {
-        let is_last = |told: &Told| matches!(told, Told::Released(one) if &*one.name == name);
-        std::iter::repeat_with(|| self.next()).take_while(|told| !is_last(told)).collect()
-    }
-}
-
-fn client(server: &Server, watchdog: Duration) -> (Client, Tidings) {
-    let (sender, told) = mpsc::channel();
-    let builder = Client::builder().single(server.url()).watchdog_timeout(watchdog);
-    let client = builder.events(Recorder(sender)).build().expect("the server answers");
-    (client, Tidings(told))
-}
 
 #[test]
 fn a_watched_lock_outlives_its_lease_many_times() -> Result<()> {
     let server = Server::start();
-    let (client, tidings) = client(&server, BRISK);
+    let (client, heard) = watched(&server, BRISK);
     let start = Instant::now();
     let (guard, owned) = (client.lock("a").lock()?, client.lock("b").lock_owned()?);
     let field: Vec<String> = server.ask(&["HGETALL", "a"]);
     while start.elapsed() < 2 * BRISK {
-        tidings.renewed(1);
+        heard.renewed(1);
         assert!((1..=BRISK.as_millis() as i64).contains(&pttl(&server, "a")));
     }
     assert!(guard.is_held() && owned.is_held() && exists(&server, "b"));
@@ -115,7 +32,7 @@ fn a_watched_lock_outlives_its_lease_many_times() -> Result<()> {
 #[test]
 fn a_released_lock_is_renewed_no_more() -> Result<()> {
     let server = Server::start();
-    let (client, tidings) = client(&server, BRISK);
+    let (client, heard) = watched(&server, BRISK);
     let locks: Vec<_> = (0..5).map(|number| client.lock(number.to_string())).collect();
     for lock in &locks {
         lock.lock()?.unlock()?;
@@ -123,26 +40,26 @@ fn a_released_lock_is_renewed_no_more() -> Result<()> {
         drop(lock.lock_owned()?);
     }
     let _kept = client.lock("kept").lock()?;
-    assert_eq!(tidings.renewed(3), [1, 1, 1], "only the lock that is held");
+    assert_eq!(heard.renewed(3), [1, 1, 1], "only the lock that is held");
     Ok(())
 }
 
 #[test]
 fn an_extended_lease_is_never_shortened_by_renewals() -> Result<()> {
     let server = Server::start();
-    let (client, tidings) = client(&server, BRISK);
+    let (client, heard) = watched(&server, BRISK);
     let guard = client.lock("a").lock()?;
     guard.extend(MINUTE)?;
     assert!(guard.remaining() > MINUTE / 2 && pttl(&server, "a") > 30_000);
     let _other = client.lock("b").lock()?;
-    tidings.renewed(4);
+    heard.renewed(4);
     assert!(guard.remaining() > MINUTE / 2 && pttl(&server, "a") > 30_000);
 
     // After a reconnect all leases are renewed at once.
     eventually("both are renewed together", || {
         server.client_kill_type("normal");
         let reconnects = client.lock("c").lock().and_then(|guard| guard.unlock());
-        reconnects.is_ok() && tidings.renewed(1)[0] >= 2
+        reconnects.is_ok() && heard.renewed(1)[0] >= 2
     });
     assert!(pttl(&server, "a") > 30_000 && guard.remaining() > MINUTE / 2);
     guard.extend(Duration::from_secs(2))?;
@@ -153,12 +70,12 @@ fn an_extended_lease_is_never_shortened_by_renewals() -> Result<()> {
 #[test]
 fn a_lease_that_was_extended_by_little_is_renewed_in_time() -> Result<()> {
     let server = Server::start();
-    let (client, tidings) = client(&server, BRISK);
+    let (client, heard) = watched(&server, BRISK);
     let guard = client.lock("a").lock()?;
     guard.extend(2 * BRISK)?;
     let start = Instant::now();
     while start.elapsed() < 5 * BRISK / 2 {
-        tidings.renewed(1);
+        heard.renewed(1);
     }
     assert!(guard.is_held());
     guard.unlock()
@@ -167,7 +84,7 @@ fn a_lease_that_was_extended_by_little_is_renewed_in_time() -> Result<()> {
 #[test]
 fn a_fixed_lease_is_extended_once_and_not_renewed() -> Result<()> {
     let server = Server::start();
-    let (client, _tidings) = client(&server, SHORT);
+    let (client, _heard) = watched(&server, SHORT);
     let guard = client.lock("a").with_lease(10 * SHORT).lock()?;
     guard.extend(SHORT)?;
     assert!(guard.remaining() > SHORT, "it is never shortened");
@@ -184,14 +101,14 @@ fn a_fixed_lease_is_extended_once_and_not_renewed() -> Result<()> {
 #[test]
 fn a_fixed_lease_that_was_taken_away_is_lost_within_a_renewal_period() -> Result<()> {
     let server = Server::start();
-    let (client, tidings) = client(&server, BRISK);
+    let (client, heard) = watched(&server, BRISK);
     let guard = client.lock("a").with_lease(10 * MINUTE).lock()?;
     let before = pttl(&server, "a");
     eventually("the server is asked again and again", || server.calls("hexists") > 3);
     assert!(guard.is_held() && pttl(&server, "a") < before, "the lease is not extended");
     server.ask::<()>(&["DEL", "a"]);
     server.ask::<()>(&["HSET", "a", "java:1", "1"]);
-    assert_eq!(tidings.lost().reason, LostReason::Gone);
+    assert_eq!(heard.lost().reason, LostReason::Gone);
     assert!(guard.check().is_err_and(|e| e.is_lost()));
     assert_eq!(pttl(&server, "a"), -1, "the lease of another is not touched");
     Ok(())
@@ -200,14 +117,14 @@ fn a_fixed_lease_that_was_taken_away_is_lost_within_a_renewal_period() -> Result
 #[test]
 fn an_extended_lease_that_was_taken_away_is_lost_within_a_renewal_period() -> Result<()> {
     let server = Server::start();
-    let (client, tidings) = client(&server, BRISK);
+    let (client, heard) = watched(&server, BRISK);
     let guard = client.lock("a").lock()?;
     guard.extend(10 * MINUTE)?;
     // The first was planned before the extension.
-    tidings.renewed(2);
+    heard.renewed(2);
     server.ask::<()>(&["DEL", "a"]);
     server.ask::<()>(&["HSET", "a", "java:1", "1"]);
-    assert_eq!(tidings.lost().reason, LostReason::Gone);
+    assert_eq!(heard.lost().reason, LostReason::Gone);
     assert!(!guard.is_held());
     Ok(())
 }
@@ -215,7 +132,7 @@ fn an_extended_lease_that_was_taken_away_is_lost_within_a_renewal_period() -> Re
 #[test]
 fn a_fixed_lease_that_cannot_be_looked_at_is_kept_and_looked_at_later() -> Result<()> {
     let server = Server::start();
-    let (client, tidings) = client(&server, BRISK);
+    let (client, heard) = watched(&server, BRISK);
     let guard = client.lock("a").with_lease(10 * MINUTE).lock()?;
     server.stop();
     thread::sleep(2 * BRISK);
@@ -225,20 +142,20 @@ fn a_fixed_lease_that_cannot_be_looked_at_is_kept_and_looked_at_later() -> Resul
     eventually("it is looked at again", || server.calls("hexists") > before + 1);
     assert!(guard.is_held());
     server.ask::<()>(&["DEL", "a"]);
-    assert_eq!(tidings.lost().reason, LostReason::Gone);
+    assert_eq!(heard.lost().reason, LostReason::Gone);
     Ok(())
 }
 
 #[test]
 fn extending_what_was_taken_away_says_so_and_takes_nothing_back() -> Result<()> {
     let server = Server::start();
-    let (client, tidings) = client(&server, MINUTE);
+    let (client, heard) = watched(&server, MINUTE);
     let guard = client.lock("a").lock()?;
     server.ask::<()>(&["DEL", "a"]);
     server.ask::<()>(&["HSET", "a", "java:1", "1"]);
     assert!(guard.extend(MINUTE).is_err_and(|e| e.is_lost()));
     assert!(!guard.is_held() && guard.remaining() == Duration::ZERO);
-    assert_eq!(tidings.lost().reason, LostReason::Gone);
+    assert_eq!(heard.lost().reason, LostReason::Gone);
     assert_eq!(pttl(&server, "a"), -1, "the lease of another is not touched");
     Ok(())
 }
@@ -247,19 +164,23 @@ fn extending_what_was_taken_away_says_so_and_takes_nothing_back() -> Result<()> 
 fn many_leases_are_renewed_by_few_commands() -> Result<()> {
     const LOCKS: usize = 200;
     let server = Server::start();
-    let (client, tidings) = client(&server, 2 * BRISK);
+    let (client, heard) = watched(&server, 2 * BRISK);
     let name = |number| format!("lock {number}");
     let guards = (0..LOCKS).map(|number| client.lock(name(number)).lock());
     let guards = guards.collect::<Result<Vec<_>>>()?;
     // Brings all renewals together: after a reconnect they are due at once.
     server.client_kill_type("normal");
     client.lock("another").lock()?.unlock()?;
-    tidings.find(|told| matches!(told, Told::Renewed(128)).then_some(()));
+    let all = |told| match told {
+        Told::Renewed(renewed) if renewed.holds.len() == 128 => Some(()),
+        _ => None,
+    };
+    heard.until("a whole batch", all);
 
     let before = server.calls("evalsha");
     let mut leases = 0;
     while leases < 3 * LOCKS {
-        leases += tidings.renewed(1)[0];
+        leases += heard.renewed(1)[0];
     }
     let asked = server.calls("evalsha") - before;
     assert!(asked <= leases as u64 / 4, "{asked} commands for {leases} renewals");
@@ -270,7 +191,7 @@ fn many_leases_are_renewed_by_few_commands() -> Result<()> {
 #[test]
 fn a_lease_that_runs_out_unheard_is_lost_by_the_clock_alone_and_told_once() -> Result<()> {
     let server = Server::start();
-    let (client, tidings) = client(&server, BRISK);
+    let (client, heard) = watched(&server, BRISK);
     let guard = client.lock("a").lock()?;
     assert!(!guard.wait_lost(Duration::from_millis(1)));
     thread::scope(|scope| {
@@ -282,13 +203,13 @@ fn a_lease_that_runs_out_unheard_is_lost_by_the_clock_alone_and_told_once() -> R
     assert!(guard.check().is_err_and(|e| e.is_lost()));
     assert!(!guard.is_held() && guard.remaining() == Duration::ZERO);
     assert!(guard.wait_lost(MINUTE) && start.elapsed() < MINUTE / 2, "it asks nobody");
-    assert_eq!(tidings.lost().reason, LostReason::Expired);
+    assert_eq!(heard.lost().reason, LostReason::Expired);
 
     server.resume();
     assert!(!guard.is_held(), "lost is final, even if the server still has it");
     drop(guard);
     client.lock("b").with_lease(MINUTE).lock()?.unlock()?;
-    let more = tidings.until_released("b");
+    let more = heard.until_released("b");
     assert!(!more.iter().any(|told| matches!(told, Told::Lost(_))), "{more:?}");
     Ok(())
 }
@@ -296,13 +217,13 @@ fn a_lease_that_runs_out_unheard_is_lost_by_the_clock_alone_and_told_once() -> R
 #[test]
 fn a_lock_that_was_deleted_is_lost_at_its_next_renewal_and_its_guard_harms_nobody() -> Result<()> {
     let server = Server::start();
-    let (client, tidings) = client(&server, 2 * BRISK);
+    let (client, heard) = watched(&server, 2 * BRISK);
     let (guard, owned) = (client.lock("a").lock()?, client.lock("b").lock_owned()?);
     for name in ["a", "b"] {
         server.ask::<()>(&["DEL", name]);
         server.ask::<()>(&["HSET", name, "java:1", "1"]);
     }
-    let told = [tidings.lost(), tidings.lost()];
+    let told = [heard.lost(), heard.lost()];
     let mut names: Vec<_> = told.iter().map(|lost| &*lost.name).collect();
     names.sort_unstable();
     assert_eq!(names, ["a", "b"]);
@@ -320,18 +241,18 @@ fn a_lock_that_was_deleted_is_lost_at_its_next_renewal_and_its_guard_harms_nobod
 fn renewals_that_fail_for_a_while_lose_nothing() -> Result<()> {
     let server = Server::start();
     let watchdog = 3 * BRISK;
-    let (client, tidings) = client(&server, watchdog);
+    let (client, heard) = watched(&server, watchdog);
     let guard = client.lock("a").lock()?;
     server.stop();
-    let failed = tidings.failed();
+    let failed = heard.renewal_failed();
     server.resume();
     assert_eq!(&*failed.name, "a");
     assert!(failed.remaining > Duration::ZERO && failed.remaining < watchdog);
     assert!(failed.error.is_timeout(), "{:?}", failed.error);
-    tidings.renewed(1);
+    heard.renewed(1);
     assert!(guard.is_held() && exists(&server, "a"));
     guard.unlock()?;
-    let rest = tidings.until_released("a");
+    let rest = heard.until_released("a");
     assert!(!rest.iter().any(|told| matches!(told, Told::Lost(_))), "{rest:?}");
     Ok(())
 }
@@ -339,7 +260,7 @@ fn renewals_that_fail_for_a_while_lose_nothing() -> Result<()> {
 #[test]
 fn waiting_for_a_loss_ends_at_its_time_out_and_at_a_force_unlock() -> Result<()> {
     let server = Server::start();
-    let (client, _tidings) = client(&server, MINUTE);
+    let (client, _heard) = watched(&server, MINUTE);
     let guard = client.lock("a").lock()?;
     let (start, short) = (Instant::now(), Duration::from_millis(50));
     assert!(!guard.wait_lost(short) && start.elapsed() >= short);
@@ -354,7 +275,7 @@ fn waiting_for_a_loss_ends_at_its_time_out_and_at_a_force_unlock() -> Result<()>
 #[test]
 fn a_lock_is_free_within_its_lease_when_nobody_renews_it() -> Result<()> {
     let server = Server::start();
-    let (client, _tidings) = client(&server, SHORT);
+    let (client, _heard) = watched(&server, SHORT);
     let guard = client.lock("a").lock()?;
     client.close(); // as a process that dies would
     eventually("the lock is free", || !exists(&server, "a"));

@@ -30,6 +30,17 @@ pub fn stress() -> usize {
     stress.map_or(1, |stress| stress.parse().expect("LEASEHOLD_STRESS is a number"))
 }
 
+/// A watchdog time-out of which some pass in a test, and of which no stall of a slow
+/// machine takes two thirds.
+pub const BRISK: Duration = Duration::from_millis(1500);
+
+/// A client with that watchdog time-out, and its events.
+pub fn watched(server: &Server, watchdog: Duration) -> (Client, Heard) {
+    let builder = Client::builder().single(server.url()).watchdog_timeout(watchdog);
+    let (builder, heard) = Heard::from(builder);
+    (build(builder), heard)
+}
+
 /// The settings of a client whose answers come if ever they do: one connection, no
 /// end to a lease or to a wait for a message but those that the test brings about.
 pub fn patient(url: impl Into<String>) -> Builder {
@@ -223,16 +234,49 @@ impl Heard {
         self.0.try_iter().find_map(Told::released)
     }
 
+    /// Blocks until so many batches of leases are renewed; their sizes.
+    #[track_caller]
+    pub fn renewed(&self, batches: usize) -> Vec<usize> {
+        let size = |told| match told {
+            Told::Renewed(renewed) => Some(renewed.holds.len()),
+            _ => None,
+        };
+        (0..batches).map(|_| self.until("a renewal", size)).collect()
+    }
+
+    /// Blocks until a renewal fails.
+    #[track_caller]
+    pub fn renewal_failed(&self) -> RenewalFailed {
+        self.until("a renewal that fails", |told| match told {
+            Told::RenewalFailed(failed) => Some(failed),
+            _ => None,
+        })
+    }
+
+    /// Blocks until that lock is released; what was told before.
+    #[track_caller]
+    pub fn until_released(&self, name: &str) -> Vec<Told> {
+        let mut before = Vec::new();
+        self.until("the release", |told| match told {
+            Told::Released(released) if &*released.name == name => Some(()),
+            other => {
+                before.push(other);
+                None
+            }
+        });
+        before
+    }
+
     /// How many renewals have been told of since the last look. Does not block.
     pub fn renewals_already(&self) -> usize {
         self.0.try_iter().filter(|told| matches!(told, Told::Renewed(_))).count()
     }
 
-    /// Blocks until a lock is lost; its name.
+    /// Blocks until a lock is lost.
     #[track_caller]
-    pub fn lost(&self) -> String {
+    pub fn lost(&self) -> Lost {
         self.until("a loss", |told| match told {
-            Told::Lost(lost) => Some(lost.name.to_string()),
+            Told::Lost(lost) => Some(lost),
             _ => None,
         })
     }

@@ -46,7 +46,8 @@ pub fn alone(test: &str) -> bool {
     }
     let mut child = ChildProcess::start(test, ALONE, &[]);
     let said = child.said_to_the_end();
-    assert!(child.wait().success(), "{said:?}; {}", child.noise());
+    let passed = child.wait().success() && child.other_output.contains("test result: ok. 1 passed");
+    assert!(passed, "{said:?}; {}", child.noise());
     false
 }
 

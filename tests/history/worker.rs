@@ -5,9 +5,10 @@ use super::plan::Work;
 use super::record::{End, Record, What, Wish};
 use super::{Nanos, millis, now};
 use crate::harness::process::Role;
+use crate::harness::subject::{self, Subject};
 use crate::harness::wait::{descriptors, eventually_some, holds_within, threads};
-use leasehold::kind::{Fenced, LockKind};
-use leasehold::{Builder, Client, Error, Guard, Lock, MultiGuard, RedLock};
+use leasehold::kind::Fenced;
+use leasehold::{Builder, Client, Error, Guard, RedLock};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -238,23 +239,13 @@ trait Held {
     fn unlock(self: Box<Self>) -> leasehold::Result<()>;
 }
 
-impl<P: LockKind> Held for Guard<P> {
+impl<G: subject::Held> Held for G {
     fn is_held(&self) -> bool {
-        Guard::is_held(self)
+        subject::Held::is_held(self)
     }
 
     fn unlock(self: Box<Self>) -> leasehold::Result<()> {
-        Guard::unlock(*self)
-    }
-}
-
-impl Held for MultiGuard {
-    fn is_held(&self) -> bool {
-        MultiGuard::is_held(self)
-    }
-
-    fn unlock(self: Box<Self>) -> leasehold::Result<()> {
-        MultiGuard::unlock(*self)
+        subject::Held::unlock(*self)
     }
 }
 
@@ -403,27 +394,18 @@ fn take_any(clients: &[Client], kind: Kind, wish: &Wish) -> leasehold::Result<Op
         Kind::Rw if wish.shares => take(client.rw_lock(name).read_lock(), wish, |_| 0),
         Kind::Rw => take(client.rw_lock(name).write_lock(), wish, |_| 0),
         Kind::Spin => take(client.spin_lock(name), wish, |_| 0),
-        Kind::Red => take_red(RedLock::new(clients.to_vec(), name), wish),
+        Kind::Red => take(RedLock::new(clients.to_vec(), name), wish, |_| 0),
     }
 }
 
-fn take_red(lock: RedLock, wish: &Wish) -> leasehold::Result<Option<Taken>> {
-    let lock = match wish.lease {
-        Some(lease) => lock.with_lease(Duration::from_millis(lease)),
-        None => lock,
-    };
-    let guard = match wish.patience {
-        0 => lock.try_lock()?,
-        patience => lock.try_lock_for(Duration::from_millis(patience))?,
-    };
-    Ok(guard.map(|guard| (Box::new(guard) as Box<dyn Held>, 0)))
-}
-
-fn take<P: LockKind>(
-    lock: Lock<P>,
+fn take<S: Subject>(
+    lock: S,
     wish: &Wish,
-    token: impl Fn(&Guard<P>) -> u64,
-) -> leasehold::Result<Option<Taken>> {
+    token: impl Fn(&S::Guard) -> u64,
+) -> leasehold::Result<Option<Taken>>
+where
+    S::Guard: 'static,
+{
     let lock = match wish.lease {
         Some(lease) => lock.with_lease(Duration::from_millis(lease)),
         None => lock,

@@ -28,8 +28,8 @@ use crate::command::call::Call;
 use crate::command::name::Name;
 use crate::command::owner::{HoldId, Owner};
 use crate::command::reply::Reply;
-use crate::connection::Address;
 use crate::connection::model::{Mishap, Server};
+use crate::connection::{Address, Timeouts};
 use crate::error::Error;
 use crate::kind::plain::Plain;
 use crate::kind::rules::{AcquireArgs, AcquireReply, KindRules as _};
@@ -162,7 +162,10 @@ impl World {
         };
         let timeouts =
             Timeouts { connect: Duration::MAX, response: Duration::MAX, replicas: Duration::ZERO };
-        let connection = SharedConnection::new(ConnectionId::at(0, 0), Arc::new(context), timeouts);
+        let (id, pool) = (ConnectionId::at(0, 0), Arc::new(context));
+        let connected_explicitly = false;
+        let context = PipelineContext { id, pool, timeouts, connected_explicitly };
+        let connection = SharedConnection::new(context);
         let (server, queued) = (Server::start(), Mutex::default());
         let most_copies = AtomicUsize::new(2);
         Arc::new(World { server, connection, reaper, queued, most_copies })
