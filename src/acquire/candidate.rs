@@ -90,18 +90,18 @@ impl<'a> Candidate<'a> {
     /// Undoes what an acquire command took or may still take: a hold, or a place in Redis.
     ///
     /// Sends a background request, on the connection on which the command may run late. Repeats
-    /// it for the time `lasting`.
+    /// it for the time `late_effect` if the command may run after it.
     pub(crate) fn undo(
         &self,
         connection: Option<ConnectionId>,
         waiter_timeout: Option<Duration>,
-        lasting: Duration,
+        late_effect: Duration,
     ) {
         let (rules, context) = (self.call.rules, self.call.context);
         let undo = rules.undo(context.local.name(), &self.owner, waiter_timeout);
-        let task = BackgroundTask::new(None, clock::now() + lasting)
+        let task = BackgroundTask::new(None, clock::now() + late_effect)
             .outlives_lease(rules.outlives_its_lease())
-            .late_effect(lasting);
+            .late_effect(late_effect);
         let router = &context.engine.router;
         router.dispatch(router.submit(Request::background(undo, task), connection));
     }

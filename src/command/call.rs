@@ -12,11 +12,6 @@ use std::time::Duration;
 
 use crate::command::script::{self, Script};
 
-/// The effect that [`Call::once`] assumes at least, so that late copies are prevented.
-///
-/// The span is short, because nothing can be done about a copy that runs all the same.
-const MIN_LATE_EFFECT: Duration = Duration::from_millis(1);
-
 /// The packed name and the packed length of the digest, which precede the digest of a script call.
 const EVALSHA: &[u8] = b"$7\r\nEVALSHA\r\n$40\r\n";
 
@@ -32,8 +27,8 @@ pub(crate) struct Call {
     joinable: Option<Joinable>,
     /// The position of the first key, if the command has a key.
     key: Option<Range<usize>>,
-    /// The span for which a late copy of the command would have an effect.
-    pub(crate) lasting: Duration,
+    /// How long the effect of a late copy of the command would last.
+    pub(crate) late_effect: Duration,
     /// Whether a second copy would do more than the first. Such a command is not sent again if the
     /// first copy may have run.
     pub(crate) once: bool,
@@ -113,8 +108,8 @@ impl Call {
     }
 
     fn new(bytes: Vec<u8>) -> Call {
-        let (lasting, once, replicated) = (Duration::ZERO, false, false);
-        Call { bytes, script: None, joinable: None, key: None, lasting, once, replicated }
+        let (late_effect, once, replicated) = (Duration::ZERO, false, false);
+        Call { bytes, script: None, joinable: None, key: None, late_effect, once, replicated }
     }
 
     /// Returns the first key, if the command has a key.
@@ -136,9 +131,9 @@ impl Call {
         self
     }
 
-    /// Sets the span for which a late copy would have an effect: the lease that it takes.
-    pub(crate) fn lasting(self, lease: Duration) -> Call {
-        Call { lasting: lease, ..self }
+    /// Sets how long the effect of a late copy would last: the lease that it takes.
+    pub(crate) fn late_effect(self, lease: Duration) -> Call {
+        Call { late_effect: lease, ..self }
     }
 
     /// Requires acknowledgements of replicas, if the client is configured to wait for them.
@@ -146,9 +141,9 @@ impl Call {
         Call { replicated: true, ..self }
     }
 
-    /// Forbids a second copy, and has late copies prevented where that is possible.
+    /// Forbids a second copy.
     pub(crate) fn once(self) -> Call {
-        Call { once: true, lasting: self.lasting.max(MIN_LATE_EFFECT), ..self }
+        Call { once: true, ..self }
     }
 
     /// Returns whether the call can be joined with others.

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use redis::{ErrorKind as Cause, Parser};
 
-use crate::command::call::{Call, Digits};
+use crate::command::call::Call;
 use crate::command::reply::{Reply, unexpected};
 use crate::error::{Error, ErrorKind, Refusal, Result};
 use crate::util::clock::{self, Moment};
@@ -56,20 +56,13 @@ impl Timeouts {
     }
 }
 
-/// The server's identification of one connection, valid also after the connection broke.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ConnectionIdentity {
-    server: Arc<str>,
-    id: i64,
-    name: String,
-}
-
 /// An open connection.
 pub(crate) struct Connection {
     stream: Stream,
     parser: Parser,
-    identity: ConnectionIdentity,
+    server: Arc<str>,
     timeouts: Timeouts,
+    is_replica: bool,
 }
 
 /// The conditions that end a read or a flush.
@@ -90,71 +83,41 @@ pub(crate) struct Fault {
     pub(crate) timed_out: bool,
 }
 
-/// A new connection, with the server's statements about itself and about stale connections.
-pub(crate) struct OpenedConnection {
-    pub(crate) conn: Connection,
-    pub(crate) stale: StaleConnections,
-    pub(crate) is_replica: bool,
-}
-
-/// The state of connections that were abandoned with requests in flight.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum StaleConnections {
-    /// The server still has these connections. Other stale connections run no more commands.
-    Alive(Vec<ConnectionIdentity>),
-    /// The server did not list its connections.
-    Unknown,
-}
-
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Connection").field(&self.identity).finish()
+        f.debug_tuple("Connection").field(&self.server).finish()
     }
 }
 
 impl Connection {
     /// Connects, authenticates, and sets the connection's name.
     ///
-    /// One round trip after the socket is connected. The same write asks for the state of those
-    /// `stale` connections that lead to this server.
-    pub(crate) fn open(
-        address: &Address,
-        timeouts: Timeouts,
-        name: String,
-        stale: &[ConnectionIdentity],
-    ) -> Result<OpenedConnection> {
+    /// One round trip after the socket is connected.
+    pub(crate) fn open(address: &Address, timeouts: Timeouts, name: &str) -> Result<Connection> {
+        let server = address.shown();
         let stream = Stream::connect(address, timeouts.connect)
             .map_err(|error| unreachable_server(address, error))?;
-        let identity = ConnectionIdentity { server: Arc::clone(address.shown()), id: 0, name };
-        let conn = Connection { stream, parser: Parser::new(), identity, timeouts };
-        conn.handshake(address, stale)
-            .map_err(|error| error.with_server(Arc::clone(address.shown())))
+        let (parser, server) = (Parser::new(), Arc::clone(server));
+        let mut conn = Connection { stream, parser, server, timeouts, is_replica: false };
+        conn.is_replica = conn
+            .handshake(address, name)
+            .map_err(|error| error.with_server(Arc::clone(address.shown())))?;
+        Ok(conn)
     }
 
-    fn handshake(
-        mut self,
-        address: &Address,
-        stale: &[ConnectionIdentity],
-    ) -> Result<OpenedConnection> {
-        let stale: Vec<_> = stale.iter().filter(|stale| stale.is_at(address)).cloned().collect();
+    /// Authenticates and selects the database. Returns whether the server is a replica.
+    fn handshake(&mut self, address: &Address, name: &str) -> Result<bool> {
         let select = address.select();
-        let list = (!stale.is_empty()).then(|| list_clients(&stale));
-        let mut bytes = address.hello(&self.identity.name).bytes;
-        let optional = [&select, &list].into_iter().flatten();
-        optional.for_each(|call| bytes.extend_from_slice(&call.bytes));
+        let mut bytes = address.hello(name).bytes;
+        select.iter().for_each(|call| bytes.extend_from_slice(&call.bytes));
 
         let deadline = self.send(&bytes).map_err(|fault| fault.error)?;
-        let mut next_reply = || self.answer(deadline).map_err(|fault| fault.error);
-        let Greeting { id, is_replica } = read_hello(next_reply()?)?;
+        let hello = self.answer(deadline).map_err(|fault| fault.error)?;
+        let is_replica = read_hello(hello)?;
         if select.is_some() {
-            accepted(next_reply()?)?;
+            self.accepted_answer(deadline)?;
         }
-        let stale = match list {
-            Some(_) => still_alive(next_reply()?, &stale),
-            None => StaleConnections::Alive(Vec::new()),
-        };
-        self.identity.id = id;
-        Ok(OpenedConnection { conn: self, stale, is_replica })
+        Ok(is_replica)
     }
 
     /// Sends one command and returns the reply. One round trip; a refusal is an error.
@@ -168,8 +131,16 @@ impl Connection {
         accepted(self.answer(deadline).map_err(|fault| fault.error)?)
     }
 
-    pub(crate) fn identity(&self) -> &ConnectionIdentity {
-        &self.identity
+    /// Returns whether the server reported the role of replica.
+    pub(crate) fn is_replica(&self) -> bool {
+        self.is_replica
+    }
+
+    /// Closes a connection that failed, and has the system discard the bytes it has not sent.
+    ///
+    /// After an ordinary close the system goes on sending them, for example after a partition.
+    pub(crate) fn abort(self) {
+        self.stream.abort();
     }
 
     /// Writes bytes and returns the moment at which their replies are due.
@@ -285,55 +256,16 @@ impl ReadLimit<'_> {
     }
 }
 
-impl ConnectionIdentity {
-    fn is_at(&self, address: &Address) -> bool {
-        self.server == *address.shown()
-    }
-
-    /// Returns the command that closes this connection, so that it runs no more commands.
-    pub(crate) fn kill(&self) -> Call {
-        Call::command(&[b"CLIENT", b"KILL", b"ID", Digits::new(self.id.unsigned_abs()).as_bytes()])
-    }
-}
-
-fn list_clients(stale: &[ConnectionIdentity]) -> Call {
-    let ids: Vec<_> = stale.iter().map(|one| Digits::new(one.id.unsigned_abs())).collect();
-    let mut parts: Vec<&[u8]> = vec![b"CLIENT", b"LIST", b"ID"];
-    parts.extend(ids.iter().map(Digits::as_bytes));
-    Call::command(&parts)
-}
-
-/// Returns those stale connections that are in a reply to `CLIENT LIST`.
-///
-/// The name is compared too, because a restarted server gives the same ids to other connections.
-fn still_alive(reply: Reply, stale: &[ConnectionIdentity]) -> StaleConnections {
-    let Reply::Text(list) = reply else { return StaleConnections::Unknown };
-    let list = String::from_utf8_lossy(&list);
-    let is_alive = |stale: &&ConnectionIdentity| {
-        let (id, name) = (format!("id={}", stale.id), format!("name={}", stale.name));
-        let is_listed = |line: &str| {
-            let mut fields = line.split(' ');
-            fields.clone().any(|field| field == id) && fields.any(|field| field == name)
-        };
-        list.lines().any(is_listed)
-    };
-    StaleConnections::Alive(stale.iter().filter(is_alive).cloned().collect())
-}
-
-/// The parts of the reply to `HELLO` that are used.
-struct Greeting {
-    /// The client id of the connection.
-    id: i64,
-    is_replica: bool,
-}
-
-fn read_hello(hello: Reply) -> Result<Greeting> {
+/// Returns whether the server is a replica, as its reply to `HELLO` says.
+fn read_hello(hello: Reply) -> Result<bool> {
     if let Reply::Refused(refusal) = hello {
         return Err(hello_refused(&refusal));
     }
-    let Some(&Reply::Int(id)) = hello.field("id") else { return Err(unexpected(&hello)) };
+    if hello.field("id").is_none() {
+        return Err(unexpected(&hello));
+    }
     let role = hello.field("role").and_then(Reply::text);
-    Ok(Greeting { id, is_replica: role.is_some_and(|role| role != b"master") })
+    Ok(role.is_some_and(|role| role != b"master"))
 }
 
 /// Returns the error for a refused `HELLO`.
@@ -384,25 +316,5 @@ impl Fault {
             _ => Error::connection("the server's reply is not valid RESP"),
         };
         Fault { error: public.with_source(error), timed_out: false }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_stale_connection_is_alive_only_if_id_and_name_are_listed() {
-        let identity = |id: i64, name: &str| ConnectionIdentity {
-            server: "s".into(),
-            id,
-            name: name.to_owned(),
-        };
-        let stale = [identity(3, "a"), identity(4, "b"), identity(5, "c")];
-        let list = b"id=3 addr=1 name=a age=1\nid=4 addr=2 name=other age=1\n".to_vec();
-        let alive = still_alive(Reply::Text(list), &stale);
-        assert_eq!(alive, StaleConnections::Alive(vec![identity(3, "a")]));
-        let refusal = Refusal { code: "NOPERM".into(), detail: String::new() };
-        assert_eq!(still_alive(Reply::Refused(refusal), &stale), StaleConnections::Unknown);
     }
 }

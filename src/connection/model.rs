@@ -4,7 +4,7 @@
 //! no clock, so a lease never ends. A test can plan the failure of a connection, see [`Mishap`].
 //! Push messages wait for the reader of their connection, which sleeps until one arrives.
 
-use super::{Address, ConnectionIdentity, Fault, ReadLimit, StaleConnections, Timeouts};
+use super::{Address, Fault, ReadLimit, Timeouts};
 use crate::command::call::Call;
 use crate::command::reply::{Push, Reply};
 use crate::command::script::{self, Script};
@@ -217,7 +217,6 @@ impl State {
             [b"SCRIPT", b"LOAD", source] => self.load(source),
             [b"EVALSHA", digest, b"1", lock, ref args @ ..] => self.call(digest, lock, args),
             [b"EVALSHA", digest, count, ref rest @ ..] => self.call_all(digest, count, rest),
-            [b"CLIENT", b"KILL", b"ID", number] => self.kill(number),
             [b"PUBLISH", channel, payload] => self.publish(channel, payload),
             [b"SUBSCRIBE", ref channels @ ..] => return self.subscribe(id, channels),
             [b"UNSUBSCRIBE", ref channels @ ..] => return self.unsubscribe(id, channels),
@@ -330,23 +329,6 @@ impl State {
         }
         None
     }
-
-    fn kill(&mut self, number: &[u8]) -> Reply {
-        let id: usize = String::from_utf8_lossy(number).parse().expect("a client id");
-        let client = &mut self.clients[id];
-        client.unread.clear();
-        client.cut();
-        Reply::Int(1)
-    }
-
-    /// Returns those stale connections whose commands may still run.
-    fn alive(&self, stale: &[ConnectionIdentity]) -> Vec<ConnectionIdentity> {
-        let is_alive = |one: &&ConnectionIdentity| {
-            let id = usize::try_from(one.id).expect("a client id");
-            self.clients.get(id).is_some_and(|client| client.fate == Fate::Silent)
-        };
-        stale.iter().filter(is_alive).cloned().collect()
-    }
 }
 
 /// Returns the modelled script that meets a condition. Panics if there is none.
@@ -390,19 +372,11 @@ fn number(rest: &mut &[u8], kind: u8) -> usize {
 pub(crate) struct Connection {
     server: Arc<Server>,
     id: usize,
-    identity: ConnectionIdentity,
-}
-
-/// A new connection, and the stale connections that the server still has.
-pub(crate) struct OpenedConnection {
-    pub(crate) conn: Connection,
-    pub(crate) stale: StaleConnections,
-    pub(crate) is_replica: bool,
 }
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Connection").field(&self.identity).finish()
+        f.debug_tuple("Connection").field(&self.id).finish()
     }
 }
 
@@ -416,29 +390,24 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    pub(crate) fn open(
-        _address: &Address,
-        _timeouts: Timeouts,
-        name: String,
-        stale: &[ConnectionIdentity],
-    ) -> Result<OpenedConnection> {
+    pub(crate) fn open(_address: &Address, _timeouts: Timeouts, name: &str) -> Result<Connection> {
         let server = Server::current()?;
         let mut state = server.state.lock();
         if state.mishaps.front() == Some(&Mishap::Unreachable) {
             state.mishaps.pop_front();
             return Err(broken("the server cannot be reached"));
         }
-        let id = state.connect(name.clone());
-        let stale = StaleConnections::Alive(state.alive(stale));
+        let id = state.connect(name.to_owned());
         drop(state);
-        let number = i64::try_from(id).expect("a small number");
-        let identity = ConnectionIdentity { server: "model".into(), id: number, name };
-        Ok(OpenedConnection { conn: Connection { server, id, identity }, stale, is_replica: false })
+        Ok(Connection { server, id })
     }
 
-    pub(crate) fn identity(&self) -> &ConnectionIdentity {
-        &self.identity
+    pub(crate) fn is_replica(&self) -> bool {
+        false
     }
+
+    /// Closes the connection. What the server has received it may still run.
+    pub(crate) fn abort(self) {}
 
     /// Writes bytes. The server of a model takes all bytes at once.
     pub(crate) fn post(&mut self, bytes: &[u8]) -> std::result::Result<(), Fault> {

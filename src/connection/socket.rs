@@ -77,6 +77,12 @@ impl Socket {
         Socket { stream, timeout, step_end, has_read: false, has_written: false }
     }
 
+    /// Closes the socket. TCP discards unsent bytes and resets the connection.
+    pub(super) fn abort(self) {
+        // Without the option the socket is closed in the ordinary way, which is safe too.
+        let _ = sockopt::set_socket_linger(&self, Some(Duration::ZERO));
+    }
+
     /// Starts a step. Reads and writes fail with `WouldBlock` after `span`.
     ///
     /// Bytes that are still arriving do not prolong a step. A `span` under 1 ms counts as 1 ms.
@@ -176,5 +182,24 @@ impl AsFd for Socket {
             SocketStream::Tcp(stream) => stream.as_fd(),
             SocketStream::Unix(stream) => stream.as_fd(),
         }
+    }
+}
+
+#[cfg(all(test, not(leasehold_model)))]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn an_aborted_connection_is_reset() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        let end_of = |close: fn(Socket)| {
+            close(Socket::tcp("127.0.0.1", port, Duration::MAX).expect("the server listens"));
+            let (mut peer, _) = listener.accept().expect("a connection");
+            peer.read(&mut [0]).map_err(|error| error.kind())
+        };
+        assert_eq!(end_of(drop), Ok(0));
+        assert_eq!(end_of(Socket::abort), Err(io::ErrorKind::ConnectionReset));
     }
 }

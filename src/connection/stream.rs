@@ -62,6 +62,11 @@ impl Stream {
         Ok(())
     }
 
+    /// Closes the connection. The system discards the bytes that it has not sent.
+    pub(super) fn abort(self) {
+        self.socket.abort();
+    }
+
     /// Starts a step. The next read or flush blocks for at most `span`.
     pub(super) fn begin_step(&mut self, span: Duration) -> io::Result<()> {
         self.socket.begin_step(span)

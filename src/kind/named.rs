@@ -55,7 +55,8 @@ impl KindRules for Named {
         let lease = args.millis();
         let taking = [lease.as_bytes(), args.owner.as_bytes(), args.owner.hold().as_bytes()];
         let argv = taking.into_iter().chain(args.wake_args());
-        Call::script(&script::NAMED_ACQUIRE, [args.name.key().as_bytes()], argv).lasting(args.lease)
+        Call::script(&script::NAMED_ACQUIRE, [args.name.key().as_bytes()], argv)
+            .late_effect(args.lease)
     }
 
     fn release(&self, name: &Name, owner: &Owner) -> Call {

@@ -66,7 +66,7 @@ impl KindRules for Read {
         let keys = [args.name.key().as_bytes(), timeout.as_bytes()];
         let taking = [lease.as_bytes(), args.owner.as_bytes(), writer];
         let argv = taking.into_iter().chain(args.wake_args());
-        Call::script(&script::READ_ACQUIRE, keys, argv).lasting(args.lease)
+        Call::script(&script::READ_ACQUIRE, keys, argv).late_effect(args.lease)
     }
 
     fn release(&self, name: &Name, owner: &Owner) -> Call {
@@ -114,7 +114,8 @@ impl KindRules for Write {
         let lease = args.millis();
         let taking = [lease.as_bytes(), args.owner.as_bytes()];
         let argv = taking.into_iter().chain(args.wake_args());
-        Call::script(&script::WRITE_ACQUIRE, [args.name.key().as_bytes()], argv).lasting(args.lease)
+        Call::script(&script::WRITE_ACQUIRE, [args.name.key().as_bytes()], argv)
+            .late_effect(args.lease)
     }
 
     fn release(&self, name: &Name, owner: &Owner) -> Call {

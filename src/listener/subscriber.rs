@@ -69,7 +69,7 @@ impl<'a> Subscriber<'a> {
     ) -> Result<Subscriber<'a>> {
         let timeouts = Timeouts { response: MAX_SILENCE, ..settings.timeouts.without_replicas() };
         let RoutedConnection { conn, generation, .. } =
-            settings.route.open(timeouts, &settings.name, &[])?;
+            settings.route.open(timeouts, &settings.name)?;
         let control = settings.control_channel()?;
         let now = clock::now();
         let mut subscriber = Subscriber {

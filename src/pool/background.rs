@@ -20,9 +20,15 @@ use crate::pool::context::Observer;
 use crate::pool::request::{Answer, BackgroundTask, Request};
 use crate::pool::retry_queue::RetryQueue;
 use crate::topology::failover::OnReconnect;
-use crate::util::clock::{self, Moment};
+use crate::util::clock::{self, Moment, doubled};
 use crate::util::sync::Mutex;
 use crate::util::threads;
+
+/// The time after which a clean-up is repeated that a late command could undo. Doubles with each
+/// copy, up to the poll interval.
+///
+/// So a late command that takes a lock holds it at most about as long as the command was late.
+const FIRST_REPEAT: Duration = Duration::from_millis(10);
 
 /// How often a background request is redirected without a pause.
 const MAX_REDIRECTS: u8 = 4;
@@ -53,19 +59,19 @@ pub(crate) fn no_agreement() -> Error {
 pub(super) struct Background {
     pub(super) queue: RetryQueue,
     events: EventSink,
-    /// The interval for repeating a command that a delayed one could undo.
-    repeat_interval: Duration,
+    /// The longest interval for repeating a clean-up that a late command could undo.
+    longest_repeat: Duration,
     on_reconnect: Mutex<Option<Weak<dyn OnReconnect>>>,
     /// Set where there are several servers.
     router: OnceLock<Weak<dyn Rerouter>>,
 }
 
 impl Background {
-    pub(super) fn new(connections: usize, events: EventSink, repeat_interval: Duration) -> Self {
+    pub(super) fn new(connections: usize, events: EventSink, longest_repeat: Duration) -> Self {
         Background {
             queue: RetryQueue::new(connections),
             events,
-            repeat_interval,
+            longest_repeat,
             on_reconnect: Mutex::new(None),
             router: OnceLock::new(),
         }
@@ -80,12 +86,13 @@ impl Background {
         let _ = self.router.set(router);
     }
 
-    /// Schedules one more copy of a command, unless that would be after `until`.
-    pub(super) fn repeat(&self, connection: ConnectionId, call: Call, until: Moment) {
-        let at = clock::now() + self.repeat_interval;
+    /// Schedules one more copy of a command after so many, unless that would be after `until`.
+    pub(super) fn repeat(&self, connection: ConnectionId, call: Call, copies: u32, until: Moment) {
+        let at = clock::now() + doubled(FIRST_REPEAT, copies, self.longest_repeat);
         if at < until {
             let copy = BackgroundTask {
                 repeat_until: until,
+                copies: copies + 1,
                 delays_close: false,
                 ..BackgroundTask::new(None, until)
             };
@@ -121,10 +128,10 @@ impl Background {
         let may_run_late = outcome.as_ref().ok().filter(|answer| answer.may_run_late);
         let late_until =
             may_run_late.map_or(Moment::START, |answer| answer.sent + task.late_effect);
-        let repeat_until = task.repeat_until.max(late_until);
+        let (copies, repeat_until) = (task.copies, task.repeat_until.max(late_until));
         let is_answered = outcome.is_ok();
         report(&task, outcome);
-        self.repeat(connection, call, repeat_until);
+        self.repeat(connection, call, copies, repeat_until);
         self.queue.count_closed(connection, task.delays_close, is_answered);
     }
 

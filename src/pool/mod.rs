@@ -4,7 +4,7 @@
 //! the receiver of its outcome), then [`shared_connection`] (a queue whose leader writes and reads
 //! for all), [`pipeline`] (one connection's requests on the wire), [`connections`] (which
 //! connection a request takes), [`background`] and [`reaper`], and [`router`] (which server).
-//! [`joined`] and [`stale`] hold one mechanism of the pipeline each, and can be read last.
+//! [`joined`] holds one mechanism of the pipeline, and can be read last.
 //!
 //! * *Background request*: a request whose sender does not wait. The sender writes it if that needs
 //!   no waiting, and goes on.
@@ -25,7 +25,6 @@ mod resend;
 mod retry_queue;
 pub(crate) mod router;
 pub(crate) mod shared_connection;
-mod stale;
 mod target;
 
 use std::fmt;
@@ -295,7 +294,7 @@ impl Pool {
     ///
     /// The close of the client does not wait for the repetitions: they are a precaution.
     pub(crate) fn repeat(&self, call: Call, connection: ConnectionId, until: Moment) {
-        self.connections.background.repeat(connection, call, until);
+        self.connections.background.repeat(connection, call, 0, until);
         self.connections.dispatch(connection);
     }
 

@@ -13,7 +13,10 @@
 //!    that must not run twice ([`Call::once`]) never is. Background requests that fail go
 //!    back to the pool, which retries them.
 //!
-//! An old connection may still run commands after a new one was made; see `pool/stale.rs`.
+//! Bytes that were written cannot be recalled: the server may read a command from a broken
+//! connection after it has replied on the new one. So the replies of the next connections are
+//! marked `may_run_late`, for as long as such a command could leave an effect. A clean-up with
+//! a marked reply is repeated (`pool/background.rs`).
 //!
 //! [`Call::once`]: crate::command::call::Call::once
 
@@ -259,10 +262,7 @@ impl Pipeline {
     fn open(&mut self) -> Result<()> {
         let PipelineContext { id, pool, timeouts, .. } = &*self.context;
         let name = format!("{}:{}.{}", pool.name, id.connection, self.connects);
-        let now = clock::now();
-        let stale = self.in_flight.stale.connections_to_check(now);
-        let opened = pool.route.open(*timeouts, &name, &stale)?;
-        self.in_flight.stale.update(&opened.stale, now);
+        let opened = pool.route.open(*timeouts, &name)?;
         self.in_flight.joiner.set_enabled(!pool.is_node);
         self.connection = Some(opened.conn);
         self.generation = opened.generation;
@@ -317,7 +317,9 @@ impl Pipeline {
 
     /// Gives up the connection. Requests without a reply are to be written again.
     fn disconnect(&mut self) {
-        let connection = self.connection.take();
-        self.in_flight.outlive_connection(connection.as_ref().map(Connection::identity));
+        if let Some(connection) = self.connection.take() {
+            connection.abort();
+        }
+        self.in_flight.outlive_connection();
     }
 }

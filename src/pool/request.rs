@@ -15,7 +15,6 @@ use std::time::Duration;
 use crate::command::call::{Call, ConnectionId};
 use crate::command::reply::Reply;
 use crate::command::script::Script;
-use crate::connection::ConnectionIdentity;
 use crate::error::{Error, ErrorKind, Redirect, Result};
 use crate::pool::joined::Joining;
 use crate::pool::reply_slot::{Promise, ReplySlot};
@@ -116,6 +115,8 @@ pub(crate) struct BackgroundTask {
     pub(crate) late_effect: Duration,
     /// The command is repeated until this moment, whatever the answers say.
     pub(crate) repeat_until: Moment,
+    /// The number of repeated copies so far.
+    pub(crate) copies: u32,
     /// The close of the client waits for the outcome.
     pub(crate) delays_close: bool,
     /// Other holds may keep the released state alive after `deadline`. The command is then
@@ -135,6 +136,7 @@ impl BackgroundTask {
             deadline,
             late_effect: Duration::ZERO,
             repeat_until: Moment::START,
+            copies: 0,
             delays_close: true,
             outlives_lease: false,
         }
@@ -202,7 +204,6 @@ pub(crate) enum ReplyTo {
 #[derive(Debug)]
 pub(crate) enum PipelineCommand {
     LoadScript(&'static Script),
-    KillStale(ConnectionIdentity),
     /// `WAIT`: counts the replicas that have everything written before.
     CountReplicas,
     /// `ASKING`: announces the redirected command that follows.

@@ -225,8 +225,8 @@ impl Router {
         let mut resend = Resend::new(cluster, limit, retry_end());
         let mut routed = routed;
         loop {
-            // The pause before the next attempt must not end the pool: its stale connections
-            // are known to it alone.
+            // The pause before the next attempt must not end the pool: only the pool knows until
+            // when its commands may run late.
             let _pool = routed.pool.clone();
             let (connection, outcome) = self.wait_once(routed, limit);
             let Err(failure) = outcome else { return (connection, outcome) };

@@ -144,7 +144,7 @@ impl Cluster {
     }
 
     fn open(&self, address: &Address) -> Result<Connection> {
-        Ok(Connection::open(address, self.timeouts, self.name.clone(), &[])?.conn)
+        Connection::open(address, self.timeouts, &self.name)
     }
 
     /// Returns whether slots changed owners since the last call, and counts the change.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::connection::Connection;
 #[cfg(all(test, leasehold_model))]
 use crate::connection::model::Connection;
-use crate::connection::{Address, ConnectionIdentity, StaleConnections, Timeouts};
+use crate::connection::{Address, Timeouts};
 use crate::error::Result;
 use crate::topology::cluster::{self, Cluster};
 use crate::topology::sentinel::{self, Sentinels, no_master};
@@ -38,10 +38,9 @@ impl Generation {
     }
 }
 
-/// A new connection, with its server and the state of stale connections to this server.
+/// A new connection, with its server.
 pub(crate) struct RoutedConnection {
     pub(crate) conn: Connection,
-    pub(crate) stale: StaleConnections,
     /// The generation in which the connection was opened. A later generation ends its use.
     pub(crate) generation: Generation,
     pub(crate) server: Arc<str>,
@@ -51,29 +50,23 @@ impl Route {
     /// Connects to the current server.
     ///
     /// May contact several servers, each within both time-outs.
-    pub(crate) fn open(
-        &self,
-        timeouts: Timeouts,
-        name: &str,
-        stale: &[ConnectionIdentity],
-    ) -> Result<RoutedConnection> {
+    pub(crate) fn open(&self, timeouts: Timeouts, name: &str) -> Result<RoutedConnection> {
         let open = |address: &Address| {
-            let opened = Connection::open(address, timeouts, name.to_owned(), stale)?;
-            Ok((opened, Arc::clone(address.shown())))
+            let conn = Connection::open(address, timeouts, name)?;
+            Ok((conn, Arc::clone(address.shown())))
         };
-        let ((opened, server), generation) = match self {
+        let ((conn, server), generation) = match self {
             Route::To(address) => (open(address)?, 0),
             Route::Master(sentinels) => sentinels.with_master(timeouts, |address| {
-                let (opened, server) = open(address)?;
-                match opened.is_replica {
+                let (conn, server) = open(address)?;
+                match conn.is_replica() {
                     true => Err(no_master(address)),
-                    false => Ok((opened, server)),
+                    false => Ok((conn, server)),
                 }
             })?,
             Route::Node(cluster) => (cluster.with_any_node(open)?, 0),
         };
-        let (conn, stale) = (opened.conn, opened.stale);
-        Ok(RoutedConnection { conn, stale, generation: Generation(generation), server })
+        Ok(RoutedConnection { conn, generation: Generation(generation), server })
     }
 
     /// Returns the address of the server, if it has been found. A cluster has no single server.

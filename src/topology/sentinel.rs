@@ -173,7 +173,7 @@ impl Sentinels {
     }
 
     fn open(&self, sentinel: &Address, timeouts: Timeouts) -> Result<Connection> {
-        Ok(Connection::open(sentinel, timeouts, self.name.clone(), &[])?.conn)
+        Connection::open(sentinel, timeouts, &self.name)
     }
 
     /// Asks a sentinel for the master. One round trip.
@@ -257,9 +257,8 @@ impl Sentinels {
         if is_known {
             return Ok(false);
         }
-        let (before, name) = (self.generation(), self.name.clone());
-        let opened = Connection::open(&named.address, self.timeouts, name, &[])?;
-        if opened.is_replica {
+        let before = self.generation();
+        if Connection::open(&named.address, self.timeouts, &self.name)?.is_replica() {
             return Err(no_master(&named.address));
         }
         Ok(self.confirm(named).is_some_and(|generation| generation != before))

@@ -3,10 +3,10 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod late_commands;
 mod lost_replies;
 mod malformed_replies;
 mod outages;
 mod processes;
-mod stale_connections;
 mod stress;
 mod watchdog;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use leasehold::{AuditPolicy, Builder, CancelToken, Client, Error, Events, Guard, Renewed};
 use redis::Value;
 
-use crate::harness::{Direction, Flow, Proxy, Server, eventually, eventually_some, in_time};
+use crate::harness::{Server, eventually, eventually_some, in_time};
 
 // ---------------------------------------------------------------------------------
 // The rule.
@@ -222,8 +222,6 @@ fn the_documented_user_can_do_everything() {
     let in_database = open(Client::builder().single(format!("{url}3")));
     in_database.lock("orders:1").lock().and_then(Guard::unlock).expect("in another database");
 
-    outlive_a_ghost(&server, &rule, USER, "orders:7");
-
     let unused: Vec<String> =
         rule.permissions().into_iter().filter(|p| !is_used(&server, p)).collect();
     assert_eq!(unused, Vec::<String>::new(), "permissions that nothing above has used");
@@ -240,41 +238,6 @@ fn is_used(server: &Server, permission: &str) -> bool {
     // Servers before 7 count subcommands together.
     let container = command.split('|').next().expect("a command has a name");
     server.calls(command) + server.calls(container) > 0
-}
-
-/// How often a connection was killed, of a server that keeps all commands in its slow log.
-/// The statistics of Redis before 7 count no subcommands.
-fn kills(server: &Server) -> usize {
-    let log: Vec<(u64, u64, u64, Vec<String>, String, String)> =
-        server.ask(&["SLOWLOG", "GET", "100000"]);
-    log.iter().filter(|entry| entry.3.starts_with(&["CLIENT", "KILL"].map(str::to_owned))).count()
-}
-
-/// A question hangs, is given up, and its connection stays: the next one has to see to
-/// it that the old does nothing any more. Says how often the release was sent.
-fn outlive_a_ghost(server: &Server, rule: &Rule, user: &str, name: &str) -> u64 {
-    let proxy = Proxy::start(server.addr());
-    let url = format!("redis://{user}:{}@{}/", rule.password(), proxy.addr());
-    let client = Client::builder()
-        .single(url)
-        .audit_policy(AuditPolicy::Ignore)
-        .response_timeout(Duration::from_millis(300))
-        .poll_interval(Duration::from_millis(50))
-        .build()
-        .expect("the user may connect");
-    let lock = client.lock(name).with_lease(Duration::from_secs(1));
-    lock.lock().and_then(Guard::unlock).expect("the scripts are known now");
-
-    let before = server.calls("hdel");
-    proxy.on_request(name.as_bytes(), Direction::Requests, Flow::Hold);
-    let error = lock.try_lock().expect_err("the question hangs");
-    assert!(error.is_timeout(), "{error:?}");
-    eventually("the clean-up is sent", || server.calls("hdel") > before);
-    // It comes late, if its connection is still there; and must not take the lock.
-    proxy.release_held();
-    eventually("no late copy holds the lock", || server.keys().is_empty());
-    client.close();
-    server.calls("hdel") - before
 }
 
 // ---------------------------------------------------------------------------------
@@ -297,7 +260,7 @@ const USES: [&str; 12] = [
 ];
 
 /// Which uses fail without which permission. One with a question mark may fail.
-const NEEDED: [(&str, &[&str]); 19] = [
+const NEEDED: [(&str, &[&str]); 17] = [
     (
         "+evalsha",
         &[
@@ -334,8 +297,6 @@ const NEEDED: [(&str, &[&str]); 19] = [
     ("+subscribe", &["listen"]),
     ("+unsubscribe", &["listen"]),
     ("+select", &["open a database"]),
-    ("+client|list", &[]),
-    ("+client|kill", &[]),
     (
         "~orders:*",
         &[
@@ -481,8 +442,7 @@ fn every_permission_is_needed_for_what_the_table_says() {
         let (failed, must_fail): (BTreeSet<_>, BTreeSet<_>) =
             (failed.collect(), must_fail.collect());
         assert_eq!(failed, must_fail, "without {permission:?}");
-        let dispensable = ["+client|list", "+client|kill", ""].contains(permission);
-        assert_eq!(must_fail.is_empty(), dispensable, "without {permission:?}");
+        assert_eq!(must_fail.is_empty(), permission.is_empty(), "without {permission:?}");
     }
 }
 
@@ -576,26 +536,4 @@ fn a_client_that_may_not_listen_can_be_closed() {
     });
     let busy = RECORDER.lines().iter().any(|line| line.contains("of a closed client"));
     assert!(!busy, "a thread goes on after close(): {:?}", RECORDER.lines());
-}
-
-/// Without the two permissions that docs/permissions.md calls optional, a connection that
-/// was given up may act late: then its release is sent again and again for a lease.
-#[test]
-fn who_may_not_kill_clients_repeats_releases() {
-    let server = Server::with(|config| {
-        config.line("slowlog-log-slower-than 0").line("slowlog-max-len 100000")
-    });
-    let rule = Rule::documented();
-    rule.grant(&server, "whole");
-    let once = outlive_a_ghost(&server, &rule, "whole", "orders:1");
-    assert!(kills(&server) > 0, "there was a ghost, and it was killed");
-    for (user, missing) in [("no list", "+client|list"), ("no kill", "+client|kill")] {
-        let user = user.replace(' ', "-");
-        let rule = rule.without(missing);
-        rule.grant(&server, &user);
-        let killed = kills(&server);
-        let often = outlive_a_ghost(&server, &rule, &user, "orders:2");
-        assert_eq!(kills(&server), killed, "{missing}");
-        assert!(often > once, "without {missing}: {often} releases, not more than {once}");
-    }
 }

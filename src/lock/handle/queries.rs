@@ -77,7 +77,7 @@ impl<K: LockKind> Lock<K> {
     ///
     /// With a [named holder](Lock::with_holder), and without a detached hold in this process, takes
     /// off one count that another process left: two round trips. This command is never sent twice:
-    /// without an answer it may or may not have run.
+    /// without an answer it may have run, or may still run late.
     ///
     /// # Errors
     /// [`is_not_held`](crate::Error::is_not_held) if there is no such hold, and the errors of
@@ -106,7 +106,7 @@ impl<K: LockKind> Lock<K> {
     /// writes and also reads, the write side frees both and the read side frees nothing.
     ///
     /// The command is never sent twice, since the second copy could free the hold of the next
-    /// holder. Without an answer it may or may not have run.
+    /// holder. Without an answer it may have run, or may still run late.
     ///
     /// # Errors
     /// The errors of [`is_locked`](Lock::is_locked).

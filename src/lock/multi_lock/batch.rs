@@ -108,7 +108,7 @@ impl<'a> BatchAcquire<'a> {
         let keys = self.locals().map(|local| local.name().key().as_bytes());
         let owners = self.candidates.iter().map(|(_, candidate)| candidate.owner.as_bytes());
         let args = std::iter::once(digits.as_bytes()).chain(owners);
-        Call::script(&script::MULTI_ACQUIRE, keys, args).lasting(lease).replicated()
+        Call::script(&script::MULTI_ACQUIRE, keys, args).late_effect(lease).replicated()
     }
 
     /// Returns the position of the refused lock, `None` if all were granted.

@@ -6,12 +6,10 @@ use std::sync::Arc;
 use crate::command::call::Call;
 use crate::command::reply::Reply;
 use crate::command::script::Script;
-use crate::connection::ConnectionIdentity;
 use crate::error::{Error, Refusal};
 use crate::pool::joined::CallJoiner;
 use crate::pool::pipeline::{MAX_UNREAD, PipelineContext};
 use crate::pool::request::{PipelineCommand, ReplyTo, Request};
-use crate::pool::stale::StaleList;
 use crate::util::clock::{self, Moment};
 use crate::util::threads;
 
@@ -25,7 +23,8 @@ pub(super) struct InFlight {
     pub(super) resend: VecDeque<Request>,
     /// Requests whose replies are held until replicas have acknowledged them.
     pub(super) unacknowledged: VecDeque<(Request, Reply)>,
-    pub(super) stale: StaleList,
+    /// Until this moment a command of a broken connection may run and leave an effect.
+    pub(super) late_until: Moment,
     pub(super) joiner: CallJoiner,
     /// A reply said that the server is a read-only replica.
     pub(super) led_to_replica: bool,
@@ -40,7 +39,7 @@ impl InFlight {
             unanswered: VecDeque::new(),
             resend: VecDeque::new(),
             unacknowledged: VecDeque::new(),
-            stale: StaleList::default(),
+            late_until: Moment::START,
             joiner: CallJoiner::default(),
             led_to_replica: false,
             not_loaded: None,
@@ -72,10 +71,7 @@ impl InFlight {
 
     /// Whether more may be written before the unread replies are read.
     pub(super) fn can_post(&self) -> bool {
-        !self.waits_for_replicas()
-            && !self.has_resends()
-            && self.unanswered.len() < MAX_UNREAD
-            && self.stale.to_kill().next().is_none()
+        !self.waits_for_replicas() && !self.has_resends() && self.unanswered.len() < MAX_UNREAD
     }
 
     /// Whether `WAIT` was written last.
@@ -90,7 +86,7 @@ impl InFlight {
 
     /// Puts the pipeline's own commands in front of the unwritten requests.
     ///
-    /// Stale connections are killed and missing scripts loaded before anything else is written.
+    /// Missing scripts are loaded before anything else is written.
     pub(super) fn begin_round(&mut self) {
         self.not_loaded = None;
         // A posted command has a reply to come.
@@ -101,10 +97,6 @@ impl InFlight {
             threads::say(|| log::debug!("loading the script {} into the server", script.name));
             let load = PipelineCommand::LoadScript(script);
             self.unanswered.insert(first, Request::pipeline(Call::load(script), load));
-        }
-        for identity in self.stale.to_kill() {
-            let kill = PipelineCommand::KillStale(identity.clone());
-            self.unanswered.insert(first, Request::pipeline(identity.kill(), kill));
         }
     }
 
@@ -145,13 +137,14 @@ impl InFlight {
 
     /// Prepares all requests for the next connection. An unacknowledged request counts as
     /// unanswered.
-    pub(super) fn outlive_connection(&mut self, given_up: Option<&ConnectionIdentity>) {
+    pub(super) fn outlive_connection(&mut self) {
         self.requeue();
         for (request, _) in self.unacknowledged.drain(..).rev() {
             self.unanswered.push_front(request);
         }
-        if let Some(identity) = given_up {
-            self.stale.record(identity, &self.unanswered);
+        let written = self.unanswered.iter().filter(|request| request.written.is_some());
+        if let Some(longest) = written.map(|request| request.call.late_effect).max() {
+            self.late_until = self.late_until.max(clock::now() + longest);
         }
         self.unanswered.iter_mut().for_each(Request::outlive_connection);
     }

@@ -113,7 +113,6 @@ impl InFlight {
                     self.not_loaded = Some((script.digest(), refusal));
                 }
             }
-            PipelineCommand::KillStale(identity) => self.stale.kill_was_answered(identity, &reply),
             PipelineCommand::CountReplicas => self.release_acknowledged(reply),
             PipelineCommand::Asking => {}
         }
@@ -161,7 +160,7 @@ impl InFlight {
                 reply,
                 sent,
                 maybe_duplicate: request.replay.maybe_duplicate,
-                may_run_late: self.stale.may_run_late(sent),
+                may_run_late: sent < self.late_until,
                 too_few,
                 connection: self.context.id,
             }),
