@@ -90,9 +90,9 @@ impl Acquire<'_> {
         let LockContext { engine, local } = self.context();
         match self.call.rules.listens_to() {
             ListensTo::Itself => Some(self.wakeups.own_channel.get_or_init(|| {
-                engine.waiters.channel(&local.name().own_channel(&self.candidate.owner))
+                engine.channels.channel(&local.name().own_channel(&self.candidate.owner))
             })),
-            listens => local.channel(listens, &engine.waiters),
+            listens => local.channel(listens, &engine.channels),
         }
     }
 
@@ -208,10 +208,10 @@ impl Acquire<'_> {
         }
         self.schedule.refused(clock::now(), left);
         let Some(channel) = self.channel().filter(|_| waits).cloned() else { return };
-        if self.wakeups.channel.is_none() {
-            let waiting = channel.wait(&self.candidate.caller.parker);
-            self.schedule.registered(&waiting, &channel, engine.listeners.session());
-            self.wakeups.channel = Some(waiting);
+        if self.wakeups.registration.is_none() {
+            let registration = channel.register(&self.candidate.caller.parker);
+            self.schedule.registered(&registration, &channel, engine.listeners.session());
+            self.wakeups.registration = Some(registration);
         }
         engine.request_subscription(&channel);
     }

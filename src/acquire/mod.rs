@@ -48,7 +48,7 @@ use crate::cancel::CancelWatch;
 use crate::command::call::ConnectionId;
 use crate::error::Result;
 use crate::events::{Event, Waited};
-use crate::listener::channels::{Channel, Waiting};
+use crate::listener::channels::{Channel, Registration};
 use crate::local::Turn;
 use crate::local::hold::Hold;
 use crate::util::clock::{self, Moment};
@@ -86,7 +86,7 @@ struct Wakeups {
     /// The close of the client and the cancellation, registered by the first sleep.
     call_end: Option<[Option<CancelWatch>; 2]>,
     /// The registration at the lock's channel, made by the first refusal.
-    channel: Option<Waiting>,
+    registration: Option<Registration>,
     /// The channel of this call alone, for kinds that have such channels.
     own_channel: OnceCell<Arc<Channel>>,
 }
@@ -224,7 +224,7 @@ impl<'a> Acquire<'a> {
     }
 
     fn next_step(&mut self, turn: &Turn, now: Moment) -> NextStep {
-        let messages = self.wakeups.channel.as_ref().map(Waiting::message_count);
+        let messages = self.wakeups.registration.as_ref().map(Registration::message_count);
         match turn {
             Turn::Behind | Turn::Handed(_) => {
                 self.schedule.wait_behind();

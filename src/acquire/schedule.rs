@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::config::BackOff;
 use crate::error::{Error, LostReason, Result};
 use crate::listener::channels::{
-    Channel, ListenerSession, MessageCount, SubscriptionState, Waiting,
+    Channel, ListenerSession, MessageCount, Registration, SubscriptionState,
 };
 use crate::util::clock::{Moment, doubled, jittered};
 
@@ -191,11 +191,11 @@ impl RetrySchedule {
     /// Notes that the call is registered at the channel from now on.
     pub(super) fn registered(
         &mut self,
-        waiting: &Waiting,
+        registration: &Registration,
         channel: &Channel,
         session: Option<ListenerSession>,
     ) {
-        self.notifications.registered(waiting, channel, session);
+        self.notifications.registered(registration, channel, session);
     }
 
     /// Notes the state of the channel before the acquire command is sent.
@@ -300,12 +300,12 @@ impl Notifications {
     /// connects.
     fn registered(
         &mut self,
-        waiting: &Waiting,
+        registration: &Registration,
         channel: &Channel,
         session: Option<ListenerSession>,
     ) {
         let first_look = self.seen.is_none();
-        self.seen.get_or_insert(waiting.message_count());
+        self.seen.get_or_insert(registration.message_count());
         self.missed = match channel.subscription() {
             SubscriptionState::Subscribed => first_look,
             SubscriptionState::Requested => false,
@@ -340,7 +340,7 @@ impl Notifications {
 mod tests {
     use super::*;
     use crate::error::ErrorKind;
-    use crate::listener::channels::Waiters;
+    use crate::listener::channels::Channels;
     use crate::util::sync::Parker;
     use std::sync::Arc;
 
@@ -427,9 +427,9 @@ mod tests {
 
     #[test]
     fn messages_make_attempts_due_and_lost_races_make_the_call_quiet() {
-        let (waiters, parker) = (Waiters::default(), Arc::<Parker>::default());
-        let channel = waiters.channel("c");
-        let waiting = channel.wait(&parker);
+        let (channels, parker) = (Channels::default(), Arc::<Parker>::default());
+        let channel = channels.channel("c");
+        let registration = channel.register(&parker);
         channel.set_subscription(SubscriptionState::Subscribed);
         let mut schedule = schedule();
         let mut quiets = Vec::new();
@@ -442,7 +442,7 @@ mod tests {
             schedule.refused(START, None);
             quiets.push(START.until(schedule.next_attempt()));
             channel.notify();
-            let messages = Some(waiting.message_count());
+            let messages = Some(registration.message_count());
             assert!(schedule.is_due(schedule.next_attempt(), messages));
         }
         assert!(quiets[0] >= POLL / 2, "the first refusal costs nothing");
@@ -452,15 +452,15 @@ mod tests {
 
     #[test]
     fn a_registration_makes_an_attempt_due_if_a_message_may_have_been_missed() {
-        let (waiters, parker) = (Waiters::default(), Arc::<Parker>::default());
-        let channel = waiters.channel("c");
-        let waiting = channel.wait(&parker);
+        let (channels, parker) = (Channels::default(), Arc::<Parker>::default());
+        let channel = channels.channel("c");
+        let registration = channel.register(&parker);
         let registers = |subscription, session| {
             channel.set_subscription(subscription);
             let mut schedule = attempted(schedule());
             schedule.refused(START, None);
-            schedule.registered(&waiting, &channel, session);
-            schedule.is_due(START, Some(waiting.message_count()))
+            schedule.registered(&registration, &channel, session);
+            schedule.is_due(START, Some(registration.message_count()))
         };
         assert!(registers(SubscriptionState::Subscribed, None), "a message may have come before");
         assert!(!registers(SubscriptionState::Requested, None), "the confirmation will count");
@@ -468,9 +468,9 @@ mod tests {
             !registers(SubscriptionState::Unsubscribed, None),
             "the listener looks for waiters"
         );
-        waiters.set_listening(true);
+        channels.set_listening(true);
         assert!(
-            registers(SubscriptionState::Unsubscribed, waiters.session()),
+            registers(SubscriptionState::Unsubscribed, channels.session()),
             "an attempt has to request the subscription"
         );
     }

@@ -13,7 +13,7 @@ use crate::config::{Servers, Sharding};
 use crate::connection::{Connection, Timeouts};
 use crate::error::{Error, Result};
 use crate::listener::ListenerSettings;
-use crate::listener::channels::Waiters;
+use crate::listener::channels::Channels;
 use crate::listener::shards::Listeners;
 use crate::pool::PoolSettings;
 use crate::pool::request::panicked;
@@ -170,10 +170,14 @@ impl Deployment {
         }
     }
 
-    pub(crate) fn listeners(&self, settings: ListenerSettings, waiters: Arc<Waiters>) -> Listeners {
+    pub(crate) fn listeners(
+        &self,
+        settings: ListenerSettings,
+        channels: Arc<Channels>,
+    ) -> Listeners {
         let cluster = self.cluster.as_ref().map(Arc::clone);
         let cluster = cluster.map(|cluster| (cluster, Arc::clone(&self.sharded)));
-        Listeners::new(settings, waiters, cluster)
+        Listeners::new(settings, channels, cluster)
     }
 }
 

@@ -31,7 +31,7 @@ use crate::config::BackOff;
 use crate::engine::deployment::Deployment;
 use crate::error::{Error, Result};
 use crate::events::EventSink;
-use crate::listener::channels::{Channel, Waiters};
+use crate::listener::channels::{Channel, Channels};
 use crate::listener::shards::Listeners;
 use crate::local::Local;
 use crate::local::hold::HandoffBounds;
@@ -53,7 +53,7 @@ pub(crate) struct Engine {
     pub(crate) settings: EngineSettings,
     deployment: Arc<Deployment>,
     pub(crate) router: Arc<Router>,
-    pub(crate) waiters: Arc<Waiters>,
+    pub(crate) channels: Arc<Channels>,
     pub(crate) listeners: Listeners,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) events: EventSink,
@@ -228,7 +228,7 @@ impl Engine {
         self.watchdog.stop();
         let listeners = self.listeners.stop();
         // A listener blocks in a read; a heartbeat makes it check whether to stop.
-        self.send(self.waiters.heartbeats());
+        self.send(self.channels.heartbeats());
         self.threads.failover.stop();
         let handles = std::mem::take(&mut *self.threads.handles.lock());
         executors.into_iter().chain(listeners).chain(handles).collect()

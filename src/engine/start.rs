@@ -25,7 +25,7 @@ use crate::engine::deployment::Deployment;
 use crate::engine::{BackgroundThreads, Engine, EngineSettings, Locals};
 use crate::error::{Error, Result};
 use crate::events::{Event, EventSink, Events};
-use crate::listener::channels::Waiters;
+use crate::listener::channels::Channels;
 use crate::listener::shards::Listeners;
 use crate::listener::{self, ListenerSettings};
 use crate::local::hold::HandoffBounds;
@@ -54,9 +54,9 @@ impl Engine {
         if !lazily {
             audit(&router, &auditor, startup.settings.audit_policy)?;
         }
-        let waiters = Arc::new(Waiters::default());
-        let listeners = startup.listeners(&deployment, &waiters);
-        let watchdog = startup.watchdog(&router, &waiters, auditor);
+        let channels = Arc::new(Channels::default());
+        let listeners = startup.listeners(&deployment, &channels);
+        let watchdog = startup.watchdog(&router, &channels, auditor);
         let on_reconnect: Weak<dyn OnReconnect> = Arc::downgrade(&watchdog) as _;
         router.set_on_reconnect(Weak::clone(&on_reconnect));
         let failover = Arc::new(FailoverMonitor::new(deployment.route.clone()));
@@ -66,7 +66,7 @@ impl Engine {
             id: startup.id,
             deployment: Arc::new(deployment),
             router,
-            waiters,
+            channels,
             listeners,
             watchdog,
             events: startup.sink.clone(),
@@ -135,7 +135,7 @@ impl Startup {
         Arc::new(Auditor::new(policy, router.is_cluster(), events))
     }
 
-    fn listeners(&self, deployment: &Deployment, waiters: &Arc<Waiters>) -> Listeners {
+    fn listeners(&self, deployment: &Deployment, channels: &Arc<Channels>) -> Listeners {
         let settings = ListenerSettings {
             route: deployment.route.clone(),
             shard: None,
@@ -145,13 +145,13 @@ impl Startup {
             linger: self.settings.poll_interval / 2,
             idle: listener::IDLE,
         };
-        deployment.listeners(settings, Arc::clone(waiters))
+        deployment.listeners(settings, Arc::clone(channels))
     }
 
     fn watchdog(
         &self,
         router: &Arc<Router>,
-        waiters: &Arc<Waiters>,
+        channels: &Arc<Channels>,
         auditor: Arc<Auditor>,
     ) -> Arc<Watchdog> {
         let settings = WatchdogSettings {
@@ -160,7 +160,7 @@ impl Startup {
             poll_interval: self.settings.poll_interval,
             events: self.sink.clone(),
         };
-        Arc::new(Watchdog::new(settings, Arc::clone(router), Arc::clone(waiters), auditor))
+        Arc::new(Watchdog::new(settings, Arc::clone(router), Arc::clone(channels), auditor))
     }
 
     /// Starts the thread that calls the program's `Events`, if there are any.

@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use crate::connection::Timeouts;
 use crate::error::{Error, ErrorKind, Result};
-use crate::listener::channels::Waiters;
+use crate::listener::channels::Channels;
 use crate::listener::subscriber::Subscriber;
 use crate::topology::cluster::Cluster;
 use crate::topology::route::Route;
@@ -124,7 +124,7 @@ impl ListenerSettings {
 /// One listener: its settings and its thread.
 pub(crate) struct Listener {
     settings: ListenerSettings,
-    waiters: Arc<Waiters>,
+    channels: Arc<Channels>,
     /// The place where the thread sleeps while no caller waits.
     parker: Parker,
     started: AtomicBool,
@@ -134,15 +134,15 @@ pub(crate) struct Listener {
 
 impl fmt::Debug for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listener").field("waiters", &self.waiters).finish_non_exhaustive()
+        f.debug_struct("Listener").field("channels", &self.channels).finish_non_exhaustive()
     }
 }
 
 impl Listener {
-    pub(crate) fn new(settings: ListenerSettings, waiters: Arc<Waiters>) -> Listener {
+    pub(crate) fn new(settings: ListenerSettings, channels: Arc<Channels>) -> Listener {
         let (started, stop) = (AtomicBool::new(false), AtomicBool::new(false));
         let (parker, thread) = (Parker::default(), Mutex::new(None));
-        Listener { settings, waiters, parker, started, stop, thread }
+        Listener { settings, channels, parker, started, stop, thread }
     }
 
     /// Starts the thread if necessary, and makes it connect. Does not block.
@@ -159,12 +159,12 @@ impl Listener {
     }
 
     fn is_connected(&self) -> bool {
-        self.waiters.message_to_listener(self.settings.node(), "").is_some()
+        self.channels.message_to_listener(self.settings.node(), "").is_some()
     }
 
     /// Returns whether a caller waits on a channel of this listener.
     fn has_waiting_callers(&self) -> bool {
-        let awaited = self.waiters.awaited();
+        let awaited = self.channels.awaited();
         awaited.iter().any(|channel| self.settings.covers(channel.name()))
     }
 
@@ -210,7 +210,7 @@ impl Listener {
     fn listen_while_callers_wait(&self) {
         let mut pause = FIRST_PAUSE;
         while !self.is_stopped() && self.has_waiting_callers() {
-            let mut subscriber = match Subscriber::open(&self.settings, &self.waiters) {
+            let mut subscriber = match Subscriber::open(&self.settings, &self.channels) {
                 Ok(subscriber) => subscriber,
                 Err(error) => {
                     self.pause(&mut pause, &error);
@@ -219,7 +219,7 @@ impl Listener {
             };
             if let Err(error) = subscriber.listen(&self.stop) {
                 // A connection that ends right after it was opened counts as a failed one.
-                let was_stable = subscriber.opened() + STABLE_AGE <= clock::now();
+                let was_stable = subscriber.opened_at() + STABLE_AGE <= clock::now();
                 drop(subscriber);
                 pause = if was_stable { FIRST_PAUSE } else { pause };
                 self.pause(&mut pause, &error);

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use crate::command::call::Call;
-use crate::listener::channels::{Channel, ListenerSession, SubscriptionState, Waiters};
+use crate::listener::channels::{Channel, Channels, ListenerSession, SubscriptionState};
 use crate::listener::{Listener, ListenerSettings, Shard};
 use crate::topology::cluster::Cluster;
 use crate::topology::route::Route;
@@ -17,7 +17,7 @@ use crate::util::sync::Mutex;
 /// The listeners of one client.
 #[derive(Debug)]
 pub(crate) struct Listeners {
-    waiters: Arc<Waiters>,
+    channels: Arc<Channels>,
     /// The listener of all channels; unused with sharded pub/sub.
     single: Arc<Listener>,
     /// The listeners of the nodes, in a cluster.
@@ -32,7 +32,7 @@ struct NodeListeners {
     is_sharded: Arc<OnceLock<bool>>,
     /// The settings of each listener, except route, shard and name.
     settings: ListenerSettings,
-    waiters: Arc<Waiters>,
+    channels: Arc<Channels>,
     /// The listeners by node.
     listeners: Mutex<BTreeMap<u32, Arc<Listener>>>,
 }
@@ -44,18 +44,18 @@ impl Listeners {
     /// its own listener, with these settings except route, shard and name.
     pub(crate) fn new(
         settings: ListenerSettings,
-        waiters: Arc<Waiters>,
+        channels: Arc<Channels>,
         cluster: Option<(Arc<Cluster>, Arc<OnceLock<bool>>)>,
     ) -> Listeners {
         let per_node = cluster.map(|(cluster, is_sharded)| NodeListeners {
             cluster,
             is_sharded,
             settings: settings.clone(),
-            waiters: Arc::clone(&waiters),
+            channels: Arc::clone(&channels),
             listeners: Mutex::default(),
         });
-        let single = Arc::new(Listener::new(settings, Arc::clone(&waiters)));
-        Listeners { waiters, single, per_node }
+        let single = Arc::new(Listener::new(settings, Arc::clone(&channels)));
+        Listeners { channels, single, per_node }
     }
 
     /// Returns the listeners of the nodes, if the cluster uses sharded pub/sub.
@@ -68,7 +68,7 @@ impl Listeners {
     /// `None` with sharded pub/sub, where a script reaches only channels of its own slot.
     pub(crate) fn session(&self) -> Option<ListenerSession> {
         match self.sharded() {
-            None => self.waiters.session(),
+            None => self.channels.session(),
             Some(_) => None,
         }
     }
@@ -105,7 +105,7 @@ impl Listeners {
 
     fn request_to(&self, node: Option<u32>, channel: &Channel) -> Option<Call> {
         let is_unsubscribed = channel.subscription() == SubscriptionState::Unsubscribed;
-        let request = || self.waiters.message_to_listener(node, channel.name());
+        let request = || self.channels.message_to_listener(node, channel.name());
         is_unsubscribed.then(request).flatten()
     }
 
@@ -138,7 +138,7 @@ impl NodeListeners {
         let shard = Some(Shard { node, cluster: Arc::clone(cluster) });
         let name = format!("{}.{node}", settings.name);
         let settings = ListenerSettings { route, shard, name, ..settings.clone() };
-        let listener = Arc::new(Listener::new(settings, Arc::clone(&self.waiters)));
+        let listener = Arc::new(Listener::new(settings, Arc::clone(&self.channels)));
         listeners.insert(node, Arc::clone(&listener));
         let owners = cluster.owners();
         listeners.retain(|node, listener| {

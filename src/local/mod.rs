@@ -40,7 +40,7 @@ use crate::command::owner::{Holder, ThreadId};
 use crate::error::{LostReason, Result};
 use crate::events::{Event, EventSink, Lost};
 use crate::kind::rules::{KindRules, ListensTo};
-use crate::listener::channels::{Channel, Waiters};
+use crate::listener::channels::{Channel, Channels};
 use crate::local::hold::{Grant, HandoffBounds, Hold, HoldStatus};
 use crate::local::queue::Ticket;
 use crate::local::state::LocalState;
@@ -113,13 +113,13 @@ impl Local {
 
     /// Returns the channel that publishes releases of this lock. `None` for a kind without a
     /// common channel.
-    pub(crate) fn channel(&self, listens: ListensTo, waiters: &Waiters) -> Option<&Arc<Channel>> {
+    pub(crate) fn channel(&self, listens: ListensTo, channels: &Channels) -> Option<&Arc<Channel>> {
         let name = match listens {
             ListensTo::Lock => self.name.channel(),
             ListensTo::ReadWrite => self.name.rw_channel(),
             ListensTo::Itself | ListensTo::Nothing => return None,
         };
-        Some(self.channel_cell(listens)?.get_or_init(|| waiters.channel(name)))
+        Some(self.channel_cell(listens)?.get_or_init(|| channels.channel(name)))
     }
 
     /// Returns the same channel if a caller of this process has waited before.

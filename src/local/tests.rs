@@ -97,8 +97,8 @@ fn a_refusal_because_of_a_hold_of_this_process_does_not_end_a_run() {
 
 #[test]
 fn the_own_subscription_does_not_count_as_another_listener() {
-    let (local, waiters) = (local(0), Waiters::default());
-    let channel = local.channel(ListensTo::Lock, &waiters).expect("a plain lock has a channel");
+    let (local, channels) = (local(0), Channels::default());
+    let channel = local.channel(ListensTo::Lock, &channels).expect("a plain lock has a channel");
     channel.set_subscription(SubscriptionState::Subscribed);
     for (subscribers, yields) in [(1, None), (2, Some(at(900)))] {
         local.refused(at(0), true);

@@ -39,7 +39,7 @@ use crate::cancel::Limit;
 use crate::connection::Timeouts;
 use crate::error::{Error, Result};
 use crate::events::EventSink;
-use crate::listener::channels::Waiters;
+use crate::listener::channels::Channels;
 use crate::local::Local;
 use crate::pool::request::Failure;
 use crate::pool::router::Router;
@@ -81,7 +81,7 @@ pub(crate) struct WatchdogSettings {
 pub(crate) struct Watchdog {
     settings: WatchdogSettings,
     router: Arc<Router>,
-    waiters: Arc<Waiters>,
+    channels: Arc<Channels>,
     auditor: Arc<Auditor>,
     timers: Mutex<Timers>,
     parker: Parker,
@@ -125,13 +125,13 @@ impl Watchdog {
     pub(crate) fn new(
         settings: WatchdogSettings,
         router: Arc<Router>,
-        waiters: Arc<Waiters>,
+        channels: Arc<Channels>,
         auditor: Arc<Auditor>,
     ) -> Watchdog {
         Watchdog {
             settings,
             router,
-            waiters,
+            channels,
             auditor,
             timers: Mutex::new(Timers::new(clock::now())),
             parker: Parker::default(),
@@ -203,7 +203,7 @@ impl Watchdog {
         let done = self.timers.lock().take_fired();
         drop(done);
         self.audit();
-        if !self.waiters.is_listening() {
+        if !self.channels.is_listening() {
             return self.plan_round(Moment::END);
         }
         if *next_heartbeat <= now {
@@ -226,7 +226,7 @@ impl Watchdog {
         if before != generation {
             self.renew_all.store(true, Ordering::Release);
             self.router.leave_old_servers();
-            self.waiters.wake_all();
+            self.channels.wake_all();
         }
     }
 
@@ -240,7 +240,7 @@ impl Watchdog {
     }
 
     fn send_heartbeats(&self) {
-        let heartbeats = self.waiters.heartbeats().into_iter();
+        let heartbeats = self.channels.heartbeats().into_iter();
         let pending: Vec<_> = heartbeats.flat_map(|beat| self.router.queue_private(beat)).collect();
         for heartbeat in pending {
             let (_, outcome) = self.router.wait_without_retry(heartbeat, &Limit::none());

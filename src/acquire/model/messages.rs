@@ -22,7 +22,7 @@ use crate::connection::{Address, Timeouts};
 use crate::events::EventSink;
 use crate::kind::plain::Plain;
 use crate::kind::rules::{AcquireArgs, AcquireReply, KindRules as _, Wake};
-use crate::listener::channels::{Channel, ListenerSession, Waiters};
+use crate::listener::channels::{Channel, Channels, ListenerSession};
 use crate::listener::model::listen;
 use crate::listener::{Listener, ListenerSettings};
 use crate::local::Local;
@@ -42,7 +42,7 @@ const NOW: Moment = Moment::from_nanos(1_000_000_000);
 struct Process {
     server: Arc<Server>,
     local: Local,
-    waiters: Arc<Waiters>,
+    channels: Arc<Channels>,
     listener: ListenerSettings,
     /// A listener that goes idle; without it, one listens all the time.
     idle_listener: Option<Arc<Listener>>,
@@ -66,13 +66,13 @@ impl Process {
             linger: Duration::ZERO,
             idle: if goes_idle { Duration::ZERO } else { Duration::MAX },
         };
-        let waiters = Arc::<Waiters>::default();
-        let idle_listener = goes_idle.then(|| Listener::in_model(&listener, &waiters));
+        let channels = Arc::<Channels>::default();
+        let idle_listener = goes_idle.then(|| Listener::in_model(&listener, &channels));
         let name = Name::new("", "model".into()).expect("a good name");
         Arc::new(Process {
             server: Arc::clone(server),
             local: Local::new(name, EventSink::default(), HandoffBounds::default()),
-            waiters,
+            channels,
             listener,
             idle_listener,
             stop: AtomicBool::new(false),
@@ -126,7 +126,7 @@ impl Process {
     fn start_listener(self: &Arc<Process>) -> JoinHandle<()> {
         self.start(|process| match &process.idle_listener {
             Some(listener) => listener.run_in_model(),
-            None => listen(&process.listener, &process.waiters, &process.stop),
+            None => listen(&process.listener, &process.channels, &process.stop),
         })
     }
 }
@@ -141,11 +141,11 @@ impl Environment for Process {
     }
 
     fn channel(&self) -> &Arc<Channel> {
-        self.local.channel(Plain.listens_to(), &self.waiters).expect("plain locks have a channel")
+        self.local.channel(Plain.listens_to(), &self.channels).expect("plain locks have a channel")
     }
 
     fn session(&self) -> Option<ListenerSession> {
-        self.waiters.session()
+        self.channels.session()
     }
 
     fn wake_listener(&self) {

@@ -28,7 +28,7 @@ use crate::command::name::Name;
 use crate::command::owner::{HoldId, ThreadId};
 use crate::error::LostReason;
 use crate::events::{Event, EventSink};
-use crate::listener::channels::{Channel, ListenerSession, SubscriptionState, Waiters};
+use crate::listener::channels::{Channel, Channels, ListenerSession, SubscriptionState};
 use crate::local::hold::{HandoffBounds, Hold, Renewal};
 use crate::local::table::HoldShare;
 use crate::local::{EndOutcome, Local};
@@ -161,7 +161,7 @@ impl World {
     fn new(bounds: HandoffBounds) -> Arc<World> {
         let (sink, events) = EventSink::new();
         let name = Name::new("", "model".into()).expect("a good name");
-        let channel = Waiters::default().channel(name.channel());
+        let channel = Channels::default().channel(name.channel());
         channel.set_subscription(SubscriptionState::Subscribed);
         Arc::new(World {
             local: Local::new(name, sink, bounds),

@@ -6,7 +6,7 @@ use crate::command::call::ConnectionId;
 use crate::command::owner::{HoldId, Owner, ThreadId};
 use crate::error::{Error, ErrorKind};
 use crate::kind::plain::Plain;
-use crate::listener::channels::{Channel, ListenerSession, SubscriptionState, Waiting};
+use crate::listener::channels::{Channel, ListenerSession, Registration, SubscriptionState};
 use crate::local::hold::{self, Grant, Hold};
 use crate::local::queue::Ticket;
 use crate::local::table::{EntryOutcome, EntryRequest};
@@ -105,7 +105,7 @@ struct WaitingCall<'a, E> {
     /// The value of [`Environment::polls`] at the last attempt.
     polls: u64,
     call_end: Option<[Option<CancelWatch>; 2]>,
-    channel: Option<Waiting>,
+    registration: Option<Registration>,
 }
 
 /// Takes the lock; returns `None` if the patience of the call ends first.
@@ -145,7 +145,7 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
             may_run_late: None,
             polls: environment.polls(),
             call_end: None,
-            channel: None,
+            registration: None,
         }
     }
 
@@ -227,7 +227,7 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
 
     /// Returns whether an attempt is due. The clock stands still, so all pauses count as over.
     fn is_due(&mut self, turn: &Turn) -> bool {
-        let messages = self.channel.as_ref().map(Waiting::message_count);
+        let messages = self.registration.as_ref().map(Registration::message_count);
         let polls = self.environment.polls() != self.polls;
         match turn {
             Turn::Behind | Turn::Handed(_) => {
@@ -329,11 +329,11 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
 
     fn refused(&mut self) {
         self.schedule.refused(self.environment.now(), None);
-        if self.options.waits && self.channel.is_none() {
+        if self.options.waits && self.registration.is_none() {
             let channel = self.environment.channel();
-            let waiting = Channel::wait(channel, &self.caller.parker);
-            self.schedule.registered(&waiting, channel, self.environment.session());
-            self.channel = Some(waiting);
+            let registration = Channel::register(channel, &self.caller.parker);
+            self.schedule.registered(&registration, channel, self.environment.session());
+            self.registration = Some(registration);
             self.environment.wake_listener();
         }
     }

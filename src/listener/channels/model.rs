@@ -19,7 +19,7 @@ struct Server {
 
 impl Server {
     fn new(subscription: SubscriptionState) -> Arc<Server> {
-        let channel = Waiters::default().channel("model");
+        let channel = Channels::default().channel("model");
         channel.set_subscription(subscription);
         let subscribed = AtomicBool::new(subscription == SubscriptionState::Subscribed);
         Arc::new(Server { free: AtomicBool::new(false), subscribed, channel })
@@ -28,14 +28,14 @@ impl Server {
     /// Sends attempts until the lock is free, and sleeps between them.
     fn wait(&self) {
         let parker = Arc::default();
-        let mut waiting = None;
+        let mut registration = None;
         loop {
             let before = self.channel.message_count();
             if self.free.load(Ordering::Acquire) {
                 return;
             }
-            let waiting = waiting.get_or_insert_with(|| self.channel.wait(&parker));
-            if waiting.message_count() == before {
+            let registration = registration.get_or_insert_with(|| self.channel.register(&parker));
+            if registration.message_count() == before {
                 parker.park_until(Moment::END);
             }
         }
