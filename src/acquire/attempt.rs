@@ -59,9 +59,9 @@ impl Acquire<'_> {
             channel.map_or(SubscriptionState::Unsubscribed, |channel| channel.subscription());
         let unsubscribed = channel.is_some() && subscription == SubscriptionState::Unsubscribed;
         let requested_in = session.filter(|_| unsubscribed);
-        let messages = channel.map(|channel| channel.message_count());
+        let message_count = channel.map(|channel| channel.message_count());
         let to_subscribe = channel.filter(|_| requested_in.is_some()).cloned();
-        self.schedule.before_attempt(ChannelView { messages, subscription, requested_in });
+        self.schedule.before_attempt(ChannelView { message_count, subscription, requested_in });
         if self.threads == 0 {
             self.threads = self.threads_to_serve();
         }

@@ -147,8 +147,8 @@ impl<'a> Acquire<'a> {
             // Another thread may hand the lock over at the moment in which this call gives up. The
             // call then takes the hold, or, if it failed, drops the handle and so passes it on.
             other => {
-                let handed = self.leave();
-                other.map(|_| handed)
+                let handed_off = self.leave();
+                other.map(|_| handed_off)
             }
         };
         self.has_left = true;
@@ -167,8 +167,8 @@ impl<'a> Acquire<'a> {
         loop {
             let now = clock::now();
             let turn = self.turn(now);
-            if let Turn::Handed(hold) = turn {
-                if let Some(handle) = self.take_handed(hold, now)? {
+            if let Turn::HandedOff(hold) = turn {
+                if let Some(handle) = self.take_handed_off(hold, now)? {
                     return Ok(Some(handle));
                 }
                 continue;
@@ -202,7 +202,7 @@ impl<'a> Acquire<'a> {
     /// Takes a hold that another thread handed over.
     ///
     /// Joins the queue again and returns `None` if the hold was lost before this thread woke.
-    fn take_handed(&mut self, hold: Arc<Hold>, now: Moment) -> Result<Option<HoldHandle>> {
+    fn take_handed_off(&mut self, hold: Arc<Hold>, now: Moment) -> Result<Option<HoldHandle>> {
         let handle = self.call.handle(hold);
         self.call.check_not_ended()?;
         let Candidate { caller, ticket, .. } = &mut self.candidate;
@@ -224,25 +224,25 @@ impl<'a> Acquire<'a> {
     }
 
     fn next_step(&mut self, turn: &Turn, now: Moment) -> NextStep {
-        let messages = self.wakeups.registration.as_ref().map(Registration::message_count);
+        let message_count = self.wakeups.registration.as_ref().map(Registration::message_count);
         match turn {
-            Turn::Behind | Turn::Handed(_) => {
+            Turn::Behind | Turn::HandedOff(_) => {
                 self.schedule.wait_behind();
                 NextStep::Sleep(Moment::END)
             }
-            Turn::AskAtOnce(connection, held_here) => {
+            Turn::AskAtOnce { connection, held_here } => {
                 self.schedule.found_free(*held_here);
                 NextStep::Attempt(*connection)
             }
             Turn::HeldHere if self.schedule.is_due_while_held_here(now) => NextStep::Attempt(None),
             Turn::HeldHere => NextStep::Sleep(self.schedule.next_poll()),
             Turn::Yield(end, _) if self.may_yield(*end) => NextStep::Yield(*end),
-            Turn::Yield(_, connection) | Turn::Ask(connection)
-                if self.schedule.is_due(now, messages) =>
+            Turn::Yield(_, connection) | Turn::AskWhenDue(connection)
+                if self.schedule.is_due(now, message_count) =>
             {
                 NextStep::Attempt(*connection)
             }
-            Turn::Yield(..) | Turn::Ask(_) => NextStep::Sleep(self.schedule.next_attempt()),
+            Turn::Yield(..) | Turn::AskWhenDue(_) => NextStep::Sleep(self.schedule.next_attempt()),
         }
     }
 

@@ -90,7 +90,7 @@ struct Failures {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChannelView {
     /// The message count, if the call knows the channel.
-    pub(super) messages: Option<MessageCount>,
+    pub(super) message_count: Option<MessageCount>,
     pub(super) subscription: SubscriptionState,
     /// The listener's connection over which the command requests the subscription.
     pub(super) requested_in: Option<ListenerSession>,
@@ -167,7 +167,7 @@ impl RetrySchedule {
     }
 
     /// Returns whether an attempt is due while no thread of this process holds the lock.
-    pub(super) fn is_due(&mut self, now: Moment, messages: Option<MessageCount>) -> bool {
+    pub(super) fn is_due(&mut self, now: Moment, message_count: Option<MessageCount>) -> bool {
         let ended_here = std::mem::take(&mut self.held_here);
         if ended_here {
             self.refusals = 0;
@@ -175,7 +175,7 @@ impl RetrySchedule {
         !self.has_attempted
             || ended_here
             || self.next <= now
-            || self.notifications.is_due(now, messages)
+            || self.notifications.is_due(now, message_count)
     }
 
     /// Returns the moment of the next attempt, without regard to messages.
@@ -199,9 +199,9 @@ impl RetrySchedule {
     }
 
     /// Notes the state of the channel before the acquire command is sent.
-    pub(super) fn before_attempt(&mut self, channel: ChannelView) {
+    pub(super) fn before_attempt(&mut self, view: ChannelView) {
         self.has_attempted = true;
-        self.notifications.before_attempt(channel);
+        self.notifications.before_attempt(view);
     }
 
     /// Plans the next attempt after a refusal; `left` is the rest of the holder's lease.
@@ -280,16 +280,16 @@ impl RetrySchedule {
 }
 
 impl Notifications {
-    fn is_due(&self, now: Moment, messages: Option<MessageCount>) -> bool {
+    fn is_due(&self, now: Moment, message_count: Option<MessageCount>) -> bool {
         match self.quiet_until {
             Some(end) => end <= now,
-            None => self.missed || self.has_grown(messages),
+            None => self.missed || self.has_grown(message_count),
         }
     }
 
     /// Returns whether messages have come since the last attempt.
-    fn has_grown(&self, messages: Option<MessageCount>) -> bool {
-        messages.is_some() && self.seen.is_some() && messages != self.seen
+    fn has_grown(&self, message_count: Option<MessageCount>) -> bool {
+        message_count.is_some() && self.seen.is_some() && message_count != self.seen
     }
 
     /// Decides at the registration whether a message may have been missed.
@@ -313,13 +313,13 @@ impl Notifications {
         };
     }
 
-    fn before_attempt(&mut self, channel: ChannelView) {
+    fn before_attempt(&mut self, view: ChannelView) {
         // A call without a subscription at its last attempt cannot be woken by a message.
         self.woken =
-            self.subscribed && self.quiet_until.is_none() && self.has_grown(channel.messages);
-        self.subscribed = channel.subscription == SubscriptionState::Subscribed;
-        self.seen = channel.messages;
-        self.requested_in = channel.requested_in;
+            self.subscribed && self.quiet_until.is_none() && self.has_grown(view.message_count);
+        self.subscribed = view.subscription == SubscriptionState::Subscribed;
+        self.seen = view.message_count;
+        self.requested_in = view.requested_in;
         self.missed = false;
         self.quiet_until = None;
     }
@@ -353,7 +353,7 @@ mod tests {
 
     fn view_without_channel() -> ChannelView {
         let subscription = SubscriptionState::Unsubscribed;
-        ChannelView { messages: None, subscription, requested_in: None }
+        ChannelView { message_count: None, subscription, requested_in: None }
     }
 
     fn attempted(mut schedule: RetrySchedule) -> RetrySchedule {
@@ -435,15 +435,15 @@ mod tests {
         let mut quiets = Vec::new();
         for _ in 0..8 {
             schedule.before_attempt(ChannelView {
-                messages: Some(channel.message_count()),
+                message_count: Some(channel.message_count()),
                 subscription: channel.subscription(),
                 requested_in: None,
             });
             schedule.refused(START, None);
             quiets.push(START.until(schedule.next_attempt()));
             channel.notify();
-            let messages = Some(registration.message_count());
-            assert!(schedule.is_due(schedule.next_attempt(), messages));
+            let message_count = Some(registration.message_count());
+            assert!(schedule.is_due(schedule.next_attempt(), message_count));
         }
         assert!(quiets[0] >= POLL / 2, "the first refusal costs nothing");
         assert!(quiets[1] <= FIRST_QUIET && quiets[7] <= LONGEST_QUIET);

@@ -32,7 +32,7 @@ use crate::local::hold::HandoffBounds;
 use crate::pool::router::Router;
 use crate::pool::{PoolServer, PoolSettings, PoolTimeouts};
 use crate::topology::audit::{AuditPolicy, Auditor};
-use crate::topology::failover::{FailoverMonitor, OnReconnect};
+use crate::topology::failover::{FailoverMonitor, ServerObserver};
 use crate::util::sync::Mutex;
 use crate::util::threads;
 use crate::watchdog::{self, Watchdog, WatchdogSettings};
@@ -57,11 +57,11 @@ impl Engine {
         let channels = Arc::new(Channels::default());
         let listeners = startup.listeners(&deployment, &channels);
         let watchdog = startup.watchdog(&router, &channels, auditor);
-        let on_reconnect: Weak<dyn OnReconnect> = Arc::downgrade(&watchdog) as _;
-        router.set_on_reconnect(Weak::clone(&on_reconnect));
+        let server_observer: Weak<dyn ServerObserver> = Arc::downgrade(&watchdog) as _;
+        router.set_server_observer(Weak::clone(&server_observer));
         let failover = Arc::new(FailoverMonitor::new(deployment.route.clone()));
         startup.start_events()?;
-        let handles = start_threads(&watchdog, &failover, on_reconnect)?;
+        let handles = start_threads(&watchdog, &failover, server_observer)?;
         Ok(Arc::new(Engine {
             id: startup.id,
             deployment: Arc::new(deployment),
@@ -219,10 +219,10 @@ fn audit(router: &Router, auditor: &Auditor, policy: AuditPolicy) -> Result<()> 
 fn start_threads(
     watchdog: &Arc<Watchdog>,
     failover: &Arc<FailoverMonitor>,
-    on_reconnect: Weak<dyn OnReconnect>,
+    server_observer: Weak<dyn ServerObserver>,
 ) -> Result<Vec<JoinHandle<()>>> {
     let mut handles = vec![watchdog.start()?];
-    handles.extend(failover.start(on_reconnect)?);
+    handles.extend(failover.start(server_observer)?);
     Ok(handles)
 }
 

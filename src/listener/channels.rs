@@ -31,7 +31,7 @@ mod model;
 pub(crate) struct Channel {
     name: Box<str>,
     /// The message count. Written under the mutex of `state`, read without it.
-    messages: AtomicU64,
+    message_count: AtomicU64,
     state: Mutex<ChannelState>,
 }
 
@@ -66,7 +66,7 @@ impl Channel {
             waiting: Vec::new(),
             idle_since,
         };
-        Channel { name: name.into(), messages: AtomicU64::new(0), state: Mutex::new(state) }
+        Channel { name: name.into(), message_count: AtomicU64::new(0), state: Mutex::new(state) }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -75,7 +75,7 @@ impl Channel {
 
     /// Returns the message count. A caller reads it before it sends an attempt.
     pub(crate) fn message_count(&self) -> MessageCount {
-        MessageCount(self.messages.load(Ordering::Acquire))
+        MessageCount(self.message_count.load(Ordering::Acquire))
     }
 
     pub(crate) fn subscription(&self) -> SubscriptionState {
@@ -104,7 +104,7 @@ impl Channel {
     }
 
     fn count_and_wake(&self, state: &ChannelState) {
-        self.messages.fetch_add(1, Ordering::AcqRel);
+        self.message_count.fetch_add(1, Ordering::AcqRel);
         state.waiting.iter().for_each(|parker| parker.unpark());
     }
 

@@ -179,11 +179,11 @@ impl LocalState {
     pub(super) fn turn_if_free(&mut self, now: Moment, bounds: &HandoffBounds) -> Turn {
         let connection = self.unanswered_release();
         if !self.queue.head().is_some_and(|(_, head)| head.request.waits) {
-            return Turn::Ask(connection);
+            return Turn::AskWhenDue(connection);
         }
         match self.fairness.yield_until(now, bounds) {
             Some(end) => Turn::Yield(end, connection),
-            None => Turn::Ask(connection),
+            None => Turn::AskWhenDue(connection),
         }
     }
 

@@ -50,7 +50,7 @@ impl Local {
         let ticket = self.join(waits, now);
         let yields = match self.turn(ticket, now) {
             Turn::Yield(end, _) => Some(end),
-            Turn::Ask(_) => None,
+            Turn::AskWhenDue(_) => None,
             other => panic!("not the head of the queue: {other:?}"),
         };
         self.grant_and_release(ticket, now, Duration::from_micros(100));

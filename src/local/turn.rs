@@ -21,14 +21,14 @@ pub(crate) enum Turn {
     /// Wait for the hold of another thread of this process; ask at the poll interval.
     HeldHere,
     /// Ask the server.
-    Ask(Option<ConnectionId>),
+    AskWhenDue(Option<ConnectionId>),
     /// Ask the server, because a poll found the lock free. The flag says whether a thread of this
     /// process has a valid hold all the same.
-    AskAtOnce(Option<ConnectionId>, bool),
+    AskAtOnce { connection: Option<ConnectionId>, held_here: bool },
     /// Ask the server, but not before this moment: the process yields to others.
     Yield(Moment, Option<ConnectionId>),
     /// Done: the hold was handed off to the caller.
-    Handed(Arc<Hold>),
+    HandedOff(Arc<Hold>),
 }
 
 impl Local {
@@ -36,7 +36,7 @@ impl Local {
     pub(crate) fn turn_unqueued(&self, now: Moment) -> Turn {
         let mut state = self.state.lock();
         let lost = state.end_expired(now);
-        let turn = Turn::Ask(state.unanswered_release());
+        let turn = Turn::AskWhenDue(state.unanswered_release());
         drop(state);
         self.report_lost(lost, LostReason::Expired);
         turn
@@ -46,16 +46,16 @@ impl Local {
     pub(crate) fn turn(&self, ticket: Ticket, now: Moment) -> Turn {
         let mut state = self.state.lock();
         if let Some(hold) = state.take_handed_off(ticket) {
-            return Turn::Handed(hold);
+            return Turn::HandedOff(hold);
         }
         if !state.queue.is_head(ticket) {
             return Turn::Behind;
         }
         let lost = state.end_expired(now);
-        let held = state.is_held(now);
+        let held_here = state.is_held(now);
         let turn = match mem::take(&mut state.may_be_free) {
-            true => Turn::AskAtOnce(state.unanswered_release(), held),
-            false if held => Turn::HeldHere,
+            true => Turn::AskAtOnce { connection: state.unanswered_release(), held_here },
+            false if held_here => Turn::HeldHere,
             false => state.turn_if_free(now, &self.bounds),
         };
         drop(state);

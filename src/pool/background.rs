@@ -19,7 +19,7 @@ use crate::events::{Event, EventSink, Reconnected};
 use crate::pool::context::Observer;
 use crate::pool::request::{Answer, BackgroundTask, Request};
 use crate::pool::retry_queue::RetryQueue;
-use crate::topology::failover::OnReconnect;
+use crate::topology::failover::ServerObserver;
 use crate::util::clock::{self, Moment};
 use crate::util::sync::Mutex;
 use crate::util::threads;
@@ -55,7 +55,7 @@ pub(super) struct Background {
     events: EventSink,
     /// The interval for repeating a command that a delayed one could undo.
     repeat_interval: Duration,
-    on_reconnect: Mutex<Option<Weak<dyn OnReconnect>>>,
+    server_observer: Mutex<Option<Weak<dyn ServerObserver>>>,
     /// Set where there are several servers.
     router: OnceLock<Weak<dyn Rerouter>>,
 }
@@ -66,13 +66,13 @@ impl Background {
             queue: RetryQueue::new(connections),
             events,
             repeat_interval,
-            on_reconnect: Mutex::new(None),
+            server_observer: Mutex::new(None),
             router: OnceLock::new(),
         }
     }
 
-    pub(super) fn set_on_reconnect(&self, receiver: Weak<dyn OnReconnect>) {
-        *self.on_reconnect.lock() = Some(receiver);
+    pub(super) fn set_server_observer(&self, receiver: Weak<dyn ServerObserver>) {
+        *self.server_observer.lock() = Some(receiver);
     }
 
     pub(super) fn set_router(&self, router: Weak<dyn Rerouter>) {
@@ -161,9 +161,9 @@ impl Observer for Background {
             let at = clock::wall_time();
             self.events.emit(|| Event::Reconnected(Reconnected { at, address }));
         });
-        let receiver = self.on_reconnect.lock().clone();
+        let receiver = self.server_observer.lock().clone();
         if let Some(receiver) = receiver.and_then(|receiver| receiver.upgrade()) {
-            receiver.reconnected();
+            receiver.server_may_have_changed();
         }
     }
 

@@ -14,8 +14,8 @@ use crate::util::sync::Parker;
 use crate::util::threads;
 
 /// Receives a call after a reconnection or a topology change. Must not block.
-pub(crate) trait OnReconnect: Send + Sync {
-    fn reconnected(&self);
+pub(crate) trait ServerObserver: Send + Sync {
+    fn server_may_have_changed(&self);
 }
 
 /// The fail-over monitor of one client.
@@ -34,7 +34,7 @@ impl FailoverMonitor {
     /// Starts the thread, if the topology can change. Topology changes are reported to `observer`.
     pub(crate) fn start(
         self: &Arc<FailoverMonitor>,
-        observer: Weak<dyn OnReconnect>,
+        observer: Weak<dyn ServerObserver>,
     ) -> Result<Option<JoinHandle<()>>> {
         let Some(watch) = self.route.watch() else { return Ok(None) };
         let monitor = Arc::clone(self);
@@ -55,7 +55,7 @@ impl FailoverMonitor {
         self.stop.load(Ordering::Acquire)
     }
 
-    fn run(&self, mut watch: FailoverWatch, observer: &Weak<dyn OnReconnect>) {
+    fn run(&self, mut watch: FailoverWatch, observer: &Weak<dyn ServerObserver>) {
         while !self.is_stopped() {
             watch.wait(&self.parker);
             if self.is_stopped() {
@@ -63,7 +63,7 @@ impl FailoverMonitor {
             }
             match threads::survive("watching for fail-overs", || watch.look()) {
                 Some(Ok(true)) => {
-                    observer.upgrade().inspect(|observer| observer.reconnected());
+                    observer.upgrade().inspect(|observer| observer.server_may_have_changed());
                 }
                 Some(Ok(false)) => {}
                 Some(Err(error)) => {

@@ -44,7 +44,7 @@ use crate::local::Local;
 use crate::pool::request::Failure;
 use crate::pool::router::Router;
 use crate::topology::audit::Auditor;
-use crate::topology::failover::OnReconnect;
+use crate::topology::failover::ServerObserver;
 use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment};
 use crate::util::sync::{Mutex, Parker};
@@ -88,7 +88,7 @@ pub(crate) struct Watchdog {
     /// Whether the next round asks for all holds.
     renew_all: AtomicBool,
     /// Whether a connection was made again since the last round.
-    reconnected: AtomicBool,
+    server_may_have_changed: AtomicBool,
     replication_ids: ReplicationIds,
     /// The generation of the last round.
     generation: Mutex<Generation>,
@@ -114,9 +114,9 @@ impl fmt::Debug for Watchdog {
     }
 }
 
-impl OnReconnect for Watchdog {
-    fn reconnected(&self) {
-        self.reconnected.store(true, Ordering::Release);
+impl ServerObserver for Watchdog {
+    fn server_may_have_changed(&self) {
+        self.server_may_have_changed.store(true, Ordering::Release);
         self.parker.unpark();
     }
 }
@@ -136,7 +136,7 @@ impl Watchdog {
             timers: Mutex::new(Timers::new(clock::now())),
             parker: Parker::default(),
             renew_all: AtomicBool::new(false),
-            reconnected: AtomicBool::new(false),
+            server_may_have_changed: AtomicBool::new(false),
             replication_ids: ReplicationIds::default(),
             generation: Mutex::default(),
             stop: AtomicBool::new(false),
@@ -190,13 +190,13 @@ impl Watchdog {
         let (holds, polled) = self.timers.lock().advance(now);
         self.follow_topology();
         let mut due = self.due_holds(holds, now);
-        let reconnected = self.reconnected.swap(false, Ordering::AcqRel);
+        let servers_may_have_changed = self.server_may_have_changed.swap(false, Ordering::AcqRel);
         let renew_all = self.renew_all.swap(false, Ordering::AcqRel);
         if renew_all {
             due.extend(self.all_holds());
         }
         self.renew(due);
-        if reconnected && !renew_all {
+        if servers_may_have_changed && !renew_all {
             self.renew(self.holds_in_doubt());
         }
         self.poll_locks(polled);

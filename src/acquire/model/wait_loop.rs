@@ -154,8 +154,8 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
             Ok(Some(hold)) => Ok(Some(hold)),
             Ok(None) => Ok(self.environment.local().leave(self.ticket)),
             Err(failed) => {
-                let handed = self.environment.local().leave(self.ticket);
-                handed.iter().for_each(|hold| self.environment.end(hold));
+                let handed_off = self.environment.local().leave(self.ticket);
+                handed_off.iter().for_each(|hold| self.environment.end(hold));
                 Err(failed)
             }
         };
@@ -169,8 +169,8 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
         loop {
             let now = self.environment.now();
             let turn = self.environment.local().turn(self.ticket, now);
-            if let Turn::Handed(hold) = turn {
-                if let Some(hold) = self.take_handed(hold, now)? {
+            if let Turn::HandedOff(hold) = turn {
+                if let Some(hold) = self.take_handed_off(hold, now)? {
                     return Ok(Some(hold));
                 }
                 continue;
@@ -191,7 +191,7 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
     /// Takes a hold that another thread handed over.
     ///
     /// Joins the queue again and returns `None` if the hold was lost before this thread woke.
-    fn take_handed(
+    fn take_handed_off(
         &mut self,
         hold: Arc<Hold>,
         now: Moment,
@@ -227,14 +227,14 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
 
     /// Returns whether an attempt is due. The clock stands still, so all pauses count as over.
     fn is_due(&mut self, turn: &Turn) -> bool {
-        let messages = self.registration.as_ref().map(Registration::message_count);
+        let message_count = self.registration.as_ref().map(Registration::message_count);
         let polls = self.environment.polls() != self.polls;
         match turn {
-            Turn::Behind | Turn::Handed(_) => {
+            Turn::Behind | Turn::HandedOff(_) => {
                 self.polls = self.environment.polls();
                 false
             }
-            Turn::AskAtOnce(_, held_here) => {
+            Turn::AskAtOnce { held_here, .. } => {
                 self.schedule.found_free(*held_here);
                 true
             }
@@ -242,9 +242,9 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
                 self.schedule.is_due_while_held_here(self.environment.now());
                 polls
             }
-            Turn::Ask(_) | Turn::Yield(..) => {
+            Turn::AskWhenDue(_) | Turn::Yield(..) => {
                 self.schedule.end_pauses(polls);
-                self.schedule.is_due(self.environment.now(), messages)
+                self.schedule.is_due(self.environment.now(), message_count)
             }
         }
     }
@@ -265,9 +265,9 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
         let requests_subscription = self.look_at_channel();
         let sent = self.environment.now();
         let (connection, free_here) = match turn {
-            Turn::Ask(connection) | Turn::Yield(_, connection) => (*connection, true),
-            Turn::AskAtOnce(connection, held_here) => (*connection, !held_here),
-            Turn::HeldHere | Turn::Behind | Turn::Handed(_) => (None, false),
+            Turn::AskWhenDue(connection) | Turn::Yield(_, connection) => (*connection, true),
+            Turn::AskAtOnce { connection, held_here } => (*connection, !held_here),
+            Turn::HeldHere | Turn::Behind | Turn::HandedOff(_) => (None, false),
         };
         let reply_lost = self.options.reply_lost;
         let attempt = Attempt { connection, free_here, requests_subscription, reply_lost };
@@ -298,8 +298,8 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
         let subscription =
             channel.map_or(SubscriptionState::Unsubscribed, |channel| channel.subscription());
         let requested_in = session.filter(|_| subscription == SubscriptionState::Unsubscribed);
-        let messages = channel.map(|channel| channel.message_count());
-        self.schedule.before_attempt(ChannelView { messages, subscription, requested_in });
+        let message_count = channel.map(|channel| channel.message_count());
+        self.schedule.before_attempt(ChannelView { message_count, subscription, requested_in });
         requested_in.is_some()
     }
 
