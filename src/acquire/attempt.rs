@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::acquire::schedule::{ChannelView, Pace};
-use crate::acquire::{Acquire, GrantReply, HoldHandle, LockContext};
+use crate::acquire::{GrantReply, HoldHandle, LockContext, WaitLoop};
 use crate::command::call::{Call, ConnectionId};
 use crate::error::Result;
 use crate::kind::rules::{AcquireArgs, AcquireReply, ListensTo, Wake};
@@ -20,7 +20,7 @@ use crate::pool::request::{Answer, Failure};
 use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment, Patience};
 
-impl Acquire<'_> {
+impl WaitLoop<'_> {
     /// Sends the acquire command once and applies its reply.
     ///
     /// Returns `None` if the lock was refused, or if there was no reply and the call goes on.
@@ -89,7 +89,7 @@ impl Acquire<'_> {
     fn channel(&self) -> Option<&Arc<Channel>> {
         let LockContext { engine, local } = self.context();
         match self.call.rules.listens_to() {
-            ListensTo::Itself => Some(self.wakeups.own_channel.get_or_init(|| {
+            ListensTo::OwnChannel => Some(self.wakeups.own_channel.get_or_init(|| {
                 engine.channels.channel(&local.name().own_channel(&self.candidate.owner))
             })),
             listens => local.channel(listens, &engine.channels),
@@ -198,7 +198,7 @@ impl Acquire<'_> {
             (self.context(), self.candidate.caller.request.waits);
         let polled = waits && matches!(self.call.pace(), Pace::Polled);
         if local.refused(clock::now(), polled) {
-            engine.watchdog.poll(Arc::clone(local));
+            engine.watchdog.plan_poll(Arc::clone(local));
         }
         if left.is_none() && !std::mem::replace(&mut self.reports.warned, true) {
             let name = local.name().given();

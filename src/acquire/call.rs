@@ -2,14 +2,14 @@
 //!
 //! An [`AcquireCall`] is a lock together with [`AcquireOptions`]. It decides whether the thread
 //! holds the lock already and counts one more guard, or has to enter the wait loop
-//! ([`Acquire`]).
+//! ([`WaitLoop`]).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::acquire::handle::{HoldHandle, LockContext};
 use crate::acquire::schedule::Pace;
-use crate::acquire::{Acquire, Candidate};
+use crate::acquire::{Candidate, WaitLoop};
 use crate::cancel::{CancelToken, Limit};
 use crate::command::owner::{Holder, ThreadId};
 use crate::error::{Error, Result};
@@ -101,7 +101,7 @@ impl<'a> AcquireCall<'a> {
             CallEntry::Candidate(candidate) => {
                 // Dropped after the clean-up of the loop, for which the close of the client waits.
                 let _call = self.context.engine.begin_call();
-                Acquire::new(candidate, now).run()
+                WaitLoop::new(candidate, now).run()
             }
             CallEntry::Refused => Ok(None),
         }
@@ -122,13 +122,13 @@ impl<'a> AcquireCall<'a> {
         }
         let beside = match entry? {
             EntryOutcome::Reentered(hold) => {
-                return self.re_enter(self.handle(hold)).map(CallEntry::Held);
+                return self.apply_lease(self.handle(hold)).map(CallEntry::Held);
             }
             EntryOutcome::Beside(owner) => Some(owner),
             EntryOutcome::New => None,
             EntryOutcome::Busy => return self.refuse_at_once(),
         };
-        self.context.engine.ready(&self.limit())?;
+        self.context.engine.wait_until_ready(&self.limit())?;
         let caller = Caller::of(request, self.options.on_behalf);
         if self.rules.queueing() == Queueing::None {
             return Ok(CallEntry::Candidate(Candidate::new(self, caller, None, beside)));
@@ -180,7 +180,7 @@ impl<'a> AcquireCall<'a> {
     pub(super) fn pace(&self) -> Pace {
         match (self.rules.listens_to(), self.rules.queueing()) {
             (ListensTo::Nothing, _) => Pace::BackOff(self.context.engine.settings.back_off),
-            (_, Queueing::None) => Pace::Unaided,
+            (_, Queueing::None) => Pace::SelfPolling,
             (_, Queueing::InProcess) => Pace::Polled,
         }
     }
@@ -211,7 +211,7 @@ impl<'a> AcquireCall<'a> {
     ///
     /// Ends the nested guard again if its lease cannot be extended. Makes no round trip unless it
     /// has to extend a fixed lease.
-    pub(crate) fn re_enter(&self, handle: HoldHandle) -> Result<HoldHandle> {
+    pub(crate) fn apply_lease(&self, handle: HoldHandle) -> Result<HoldHandle> {
         match self.options.lease {
             None => handle.keep_renewed(),
             // A fixed lease inside a renewed hold needs nothing.

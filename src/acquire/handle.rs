@@ -124,7 +124,7 @@ impl HoldHandle {
     fn try_extend(&self, lease: Duration, limit: &Limit<'_>) -> Result<()> {
         self.check()?;
         // Without a reply that says otherwise, the server may have extended the lease.
-        let unknown = |_: &Error| self.hold.may_be_extended(clock::now(), lease);
+        let unknown = |_: &Error| self.hold.note_possible_extension(clock::now(), lease);
         let answer = self.send_extension(lease, limit).inspect_err(unknown)?;
         let sent = answer.sent;
         if !watchdog::is_extended(answer).inspect_err(unknown)? {
@@ -159,8 +159,8 @@ impl HoldHandle {
     /// Has the watchdog renew the hold from now on.
     pub(crate) fn keep_renewed(&self) {
         if self.hold.keep_renewed() {
-            self.context.engine.watchdog.forget(&self.hold);
-            self.context.engine.watchdog.keep(self.watched());
+            self.context.engine.watchdog.unwatch(&self.hold);
+            self.context.engine.watchdog.watch(self.watched());
         }
     }
 

@@ -57,7 +57,7 @@ use crate::util::clock::{self, Moment};
 mod model;
 
 /// The state of one call in the wait loop.
-struct Acquire<'a> {
+struct WaitLoop<'a> {
     call: &'a AcquireCall<'a>,
     candidate: Candidate<'a>,
     /// Whether the call has left the queue and the loop.
@@ -84,7 +84,7 @@ struct Leftovers {
 #[derive(Default)]
 struct Wakeups {
     /// The close of the client and the cancellation, registered by the first sleep.
-    call_end: Option<[Option<CancelWatch>; 2]>,
+    end_watches: Option<[Option<CancelWatch>; 2]>,
     /// The registration at the lock's channel, made by the first refusal.
     registration: Option<Registration>,
     /// The channel of this call alone, for kinds that have such channels.
@@ -109,7 +109,7 @@ enum NextStep {
     Yield(Moment),
 }
 
-impl Drop for Acquire<'_> {
+impl Drop for WaitLoop<'_> {
     /// Leaves the queue and cleans up after a panic of a logger or an allocation.
     fn drop(&mut self) {
         if !self.has_left {
@@ -119,11 +119,11 @@ impl Drop for Acquire<'_> {
     }
 }
 
-impl<'a> Acquire<'a> {
-    fn new(candidate: Candidate<'a>, now: Moment) -> Acquire<'a> {
+impl<'a> WaitLoop<'a> {
+    fn new(candidate: Candidate<'a>, now: Moment) -> WaitLoop<'a> {
         let (call, seed) = (candidate.call, candidate.id.seed());
         let poll_interval = call.context.engine.settings.poll_interval;
-        Acquire {
+        WaitLoop {
             call,
             candidate,
             has_left: false,
@@ -180,7 +180,7 @@ impl<'a> Acquire<'a> {
             }
             match step {
                 NextStep::Sleep(end) => {
-                    self.reports.waited |= self.wakeups.call_end.is_some();
+                    self.reports.waited |= self.wakeups.end_watches.is_some();
                     self.sleep(end)?;
                 }
                 NextStep::Yield(end) => self.sleep(end)?,
@@ -257,12 +257,12 @@ impl<'a> Acquire<'a> {
     /// changed before.
     fn sleep(&mut self, end: Moment) -> Result<()> {
         let (call, parker) = (self.call, &self.candidate.caller.parker);
-        if self.wakeups.call_end.is_none() {
+        if self.wakeups.end_watches.is_none() {
             // The threads before it in the queue do not exist in a forked child.
             call.context.engine.router.check_process()?;
             let closing = Some(call.context.engine.closing.watch(parker));
             let cancel = call.options.cancel.map(|cancel| cancel.watch(parker));
-            self.wakeups.call_end = Some([closing, cancel]);
+            self.wakeups.end_watches = Some([closing, cancel]);
             return Ok(());
         }
         parker.park_until(end.min(call.options.patience.end()));

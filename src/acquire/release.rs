@@ -78,7 +78,7 @@ impl HoldHandle {
     /// Tells the watchdog that the hold has ended in this process.
     fn after_end(&self, outcome: &EndOutcome) {
         if matches!(outcome, EndOutcome::Queued | EndOutcome::Lost) {
-            self.context.engine.watchdog.forget(&self.hold);
+            self.context.engine.watchdog.unwatch(&self.hold);
         }
         if matches!(outcome, EndOutcome::Lost) {
             self.watched().release_at_server(&self.context.engine.router);

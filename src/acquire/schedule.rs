@@ -2,7 +2,7 @@
 //!
 //! The first attempt is due at once. After a refusal the next attempt is due at the first of:
 //! * the end of the holder's lease;
-//! * the poll interval, or [`UNAIDED_POLLS`] poll intervals if the watchdog polls for the call;
+//! * the poll interval, or [`POLLS_BEFORE_OWN_ATTEMPT`] poll intervals if the watchdog polls for the call;
 //! * a message on the lock's channel ([`Notifications`]);
 //! * the end of a hold of another thread of this process;
 //! * a poll of the watchdog that finds the lock free (`local/`).
@@ -28,7 +28,7 @@ const LONGEST_QUIET: Duration = Duration::from_millis(2);
 const LONG_LOSS: Duration = Duration::from_millis(20);
 
 /// Poll intervals after which a call tries again although the watchdog polls for it.
-const UNAIDED_POLLS: u32 = 60;
+const POLLS_BEFORE_OWN_ATTEMPT: u32 = 60;
 
 /// The first pause after an attempt without a reply; the longest is the poll interval.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -45,10 +45,10 @@ const MAX_LATE_GRANTS: u32 = 3;
 /// How soon a refused call tries again without a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Pace {
-    /// After [`UNAIDED_POLLS`] poll intervals: the watchdog polls for the call.
+    /// After [`POLLS_BEFORE_OWN_ATTEMPT`] poll intervals: the watchdog polls for the call.
     Polled,
     /// After the poll interval.
-    Unaided,
+    SelfPolling,
     /// After a pause that grows with each refusal.
     BackOff(BackOff),
 }
@@ -236,8 +236,8 @@ impl RetrySchedule {
     /// Returns the longest wait without a message. The watchdog polls for refused calls only.
     fn longest_wait(&self) -> Duration {
         match self.pace {
-            Pace::Polled if self.was_refused => self.poll_interval * UNAIDED_POLLS,
-            Pace::Polled | Pace::Unaided | Pace::BackOff(_) => self.poll_interval,
+            Pace::Polled if self.was_refused => self.poll_interval * POLLS_BEFORE_OWN_ATTEMPT,
+            Pace::Polled | Pace::SelfPolling | Pace::BackOff(_) => self.poll_interval,
         }
     }
 
@@ -413,7 +413,7 @@ mod tests {
         assert!(schedule.is_due(START, None), "the next hold has ended");
         assert!(!schedule.is_due(START, None), "once");
         assert!(!schedule.is_due_while_held_here(START + POLL), "the watchdog polls");
-        assert!(schedule.is_due_while_held_here(START + UNAIDED_POLLS * POLL));
+        assert!(schedule.is_due_while_held_here(START + POLLS_BEFORE_OWN_ATTEMPT * POLL));
     }
 
     #[test]
@@ -482,8 +482,8 @@ mod tests {
             schedule.refused(START, None);
             START.until(schedule.next_attempt())
         };
-        let mut unaided = RetrySchedule::new(START, POLL, 7, Pace::Unaided);
-        assert!((POLL / 2..=POLL).contains(&next(&mut unaided)));
+        let mut self_polling = RetrySchedule::new(START, POLL, 7, Pace::SelfPolling);
+        assert!((POLL / 2..=POLL).contains(&next(&mut self_polling)));
         let back_off = BackOff::Exponential {
             first: Duration::from_millis(1),
             longest: Duration::from_millis(128),

@@ -2,7 +2,7 @@
 //!
 //! A cluster has to be discovered before commands can be sent: its nodes, and whether they have
 //! sharded pub/sub. A client that connects at its start does so then. For a client that is built
-//! lazily, the first call starts a thread for it ([`Deployment::ready`]); an attempt that fails
+//! lazily, the first call starts a thread for it ([`Deployment::wait_until_ready`]); an attempt that fails
 //! fails the calls that waited for it, and the next call starts another.
 
 use std::sync::{Arc, OnceLock};
@@ -100,7 +100,7 @@ impl Deployment {
     /// Blocks until a separate thread has discovered the cluster, or until the limit.
     ///
     /// Returns the error of the first attempt that fails while the caller waits.
-    pub(crate) fn ready(self: &Arc<Deployment>, limit: &Limit<'_>) -> Result<()> {
+    pub(crate) fn wait_until_ready(self: &Arc<Deployment>, limit: &Limit<'_>) -> Result<()> {
         if self.is_discovered() {
             return Ok(());
         }
@@ -135,7 +135,7 @@ impl Deployment {
     fn start_discovery(self: &Arc<Deployment>) {
         let deployment = Arc::clone(self);
         let discover = move || {
-            let outcome = threads::survive("discovering the cluster", || deployment.discover());
+            let outcome = threads::catch_panic("discovering the cluster", || deployment.discover());
             deployment.end_discovery(outcome.unwrap_or_else(|| Err(panicked())));
         };
         if let Err(error) = threads::start("leasehold-connect", discover) {
@@ -192,7 +192,7 @@ fn supports_sharding(cluster: &Cluster, name: &str, timeouts: Timeouts) -> Resul
             Ok(_) => Ok(true),
             Err(error) if !error.is_final() => Err(error),
             Err(error) => {
-                threads::say(|| {
+                threads::log_without_panic(|| {
                     log::info!("no sharded pub/sub, so all nodes get each message: {error}");
                 });
                 Ok(false)

@@ -80,7 +80,7 @@ pub(crate) struct EngineSettings {
     pub(crate) handoff: HandoffBounds,
     /// How long a call without a deadline waits for its answer: the response time-out and the
     /// time for acknowledgements of replicas.
-    answer_span: Duration,
+    reply_span: Duration,
     name_prefix: String,
 }
 
@@ -158,7 +158,7 @@ impl Engine {
 
     /// Returns the bound of a call that begins now and has no deadline of its own.
     pub(crate) fn bound(&self) -> Bound {
-        Bound::new(clock::now() + self.settings.answer_span, &self.closing)
+        Bound::new(clock::now() + self.settings.reply_span, &self.closing)
     }
 
     /// Returns the limit of a call with that bound.
@@ -178,19 +178,19 @@ impl Engine {
     ///
     /// Only a lazily built client of a cluster ever waits here: until the nodes are known, the
     /// discovery fails, or the limit is reached.
-    pub(crate) fn ready(&self, limit: &Limit<'_>) -> Result<()> {
+    pub(crate) fn wait_until_ready(&self, limit: &Limit<'_>) -> Result<()> {
         if self.deployment.is_discovered() {
             return Ok(());
         }
         self.router.check_process()?;
-        self.deployment.ready(limit)
+        self.deployment.wait_until_ready(limit)
     }
 
     /// Sends `PING` to all servers. One round trip.
     pub(crate) fn ping(&self) -> Result<()> {
         self.check_open()?;
         let limit = self.limit(self.bound());
-        self.ready(&limit)?;
+        self.wait_until_ready(&limit)?;
         self.router.ping(&limit)
     }
 
@@ -224,14 +224,14 @@ impl Engine {
 
     /// Tells the threads to end, and returns them for joining.
     fn stop(&self) -> Vec<JoinHandle<()>> {
-        let executors = self.executor.close();
+        let workers = self.executor.close();
         self.watchdog.stop();
         let listeners = self.listeners.stop();
         // A listener blocks in a read; a heartbeat makes it check whether to stop.
         self.send(self.channels.heartbeats());
         self.threads.failover.stop();
         let handles = std::mem::take(&mut *self.threads.handles.lock());
-        executors.into_iter().chain(listeners).chain(handles).collect()
+        workers.into_iter().chain(listeners).chain(handles).collect()
     }
 }
 

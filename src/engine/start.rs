@@ -183,7 +183,7 @@ impl Startup {
             fair_waiter_timeout: settings.fair_waiter_timeout.max(shortest),
             back_off: settings.back_off,
             response_timeout: settings.response_timeout,
-            answer_span: self.timeouts.response + self.timeouts.replicas,
+            reply_span: self.timeouts.response + self.timeouts.replicas,
             handoff: HandoffBounds {
                 max_handoffs: settings.max_handoffs,
                 max_time: settings.max_handoff_time,
@@ -212,7 +212,7 @@ fn audit(router: &Router, auditor: &Auditor, policy: AuditPolicy) -> Result<()> 
         return Ok(());
     }
     router.servers().into_iter().try_for_each(|(server, connection)| {
-        auditor.look(server, |calls| router.call_all(calls, connection))
+        auditor.audit(server, |calls| router.call_all(calls, connection))
     })
 }
 
@@ -240,7 +240,7 @@ fn sink(wanted: bool) -> (EventSink, Option<Receiver<Event>>) {
 fn start_events(events: Arc<dyn Events>, receiver: Receiver<Event>) -> Result<()> {
     let report = move || {
         for event in receiver {
-            threads::survive(format_args!("reporting {event:?}"), || event.deliver(&*events));
+            threads::catch_panic(format_args!("reporting {event:?}"), || event.deliver(&*events));
         }
     };
     threads::start("leasehold-events", report)

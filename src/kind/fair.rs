@@ -47,7 +47,7 @@ impl KindRules for Fair {
     }
 
     fn listens_to(&self) -> ListensTo {
-        ListensTo::Itself
+        ListensTo::OwnChannel
     }
 
     fn acquire(&self, args: &AcquireArgs<'_>) -> Call {

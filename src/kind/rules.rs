@@ -106,7 +106,7 @@ pub(crate) enum AcquireReply {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReleaseReply {
     /// Released; the number of subscribers that received the message.
-    Told(u64),
+    Released(u64),
     /// The owner had no hold.
     NotHeld,
 }
@@ -128,7 +128,7 @@ pub(crate) enum ListensTo {
     /// The common channel of the readers and writers of a lock.
     ReadWrite,
     /// A channel for this caller alone.
-    Itself,
+    OwnChannel,
     /// None: the caller polls.
     Nothing,
 }
@@ -250,5 +250,5 @@ pub(crate) fn lease_left(millis: i64) -> Option<Duration> {
 /// subscribers that received the message.
 pub(crate) fn read_release(reply: Reply) -> Result<ReleaseReply> {
     let subscribers = reply.into_int()?;
-    Ok(u64::try_from(subscribers).map_or(ReleaseReply::NotHeld, ReleaseReply::Told))
+    Ok(u64::try_from(subscribers).map_or(ReleaseReply::NotHeld, ReleaseReply::Released))
 }

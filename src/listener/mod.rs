@@ -197,8 +197,8 @@ impl Listener {
         // A pause may have consumed the wake-up of `stop`, so the flag is read before each sleep.
         while !self.is_stopped() {
             self.parker.park_until(Moment::END);
-            while threads::survive("listening", || self.listen_while_callers_wait()).is_none() {
-                self.parker.park_until(clock::now() + threads::PAUSE);
+            while threads::catch_panic("listening", || self.listen_while_callers_wait()).is_none() {
+                self.parker.park_until(clock::now() + threads::PANIC_PAUSE);
             }
         }
     }
@@ -229,7 +229,9 @@ impl Listener {
 
     /// Logs the error, sleeps for about `pause`, and doubles `pause`.
     fn pause(&self, pause: &mut Duration, error: &Error) {
-        threads::say(|| log::warn!("cannot listen for releases, so waiting callers poll: {error}"));
+        threads::log_without_panic(|| {
+            log::warn!("cannot listen for releases, so waiting callers poll: {error}")
+        });
         let now = clock::now();
         let end = now + jittered(*pause, now.nanos());
         // Wake-ups by waiting callers do not shorten the pause: many callers would cause a storm of

@@ -117,7 +117,7 @@ impl Local {
         let name = match listens {
             ListensTo::Lock => self.name.channel(),
             ListensTo::ReadWrite => self.name.rw_channel(),
-            ListensTo::Itself | ListensTo::Nothing => return None,
+            ListensTo::OwnChannel | ListensTo::Nothing => return None,
         };
         Some(self.channel_cell(listens)?.get_or_init(|| channels.channel(name)))
     }
@@ -131,7 +131,7 @@ impl Local {
         match listens {
             ListensTo::Lock => Some(&self.channel),
             ListensTo::ReadWrite => Some(&self.rw_channel),
-            ListensTo::Itself | ListensTo::Nothing => None,
+            ListensTo::OwnChannel | ListensTo::Nothing => None,
         }
     }
 
@@ -191,7 +191,7 @@ impl Local {
         let mut state = self.state.lock();
         let hold = state.new_hold(grant);
         state.last_error = None;
-        state.fairness.granted(hold.granted(), round_trip);
+        state.fairness.granted(hold.granted_at(), round_trip);
         let lost = state.lose_others(&hold, &caller.holder);
         if let Some(ticket) = ticket {
             if let Some(superseded) = state.take_handed_off(ticket) {
@@ -211,12 +211,12 @@ impl Local {
     /// Counts valid holds that match `is_mine`.
     pub(crate) fn count(
         &self,
-        is_mine: impl Fn(&Hold) -> bool,
+        matches: impl Fn(&Hold) -> bool,
         thread: ThreadId,
         now: Moment,
     ) -> usize {
         let state = self.state.lock();
-        let own = state.holds.of_thread(thread).filter(|entry| is_mine(&entry.hold));
+        let own = state.holds.of_thread(thread).filter(|entry| matches(&entry.hold));
         let own: Vec<_> = own.map(|entry| (Arc::clone(&entry.hold), entry.count())).collect();
         drop(state);
         let valid = own.iter().filter(|(hold, _)| self.is_valid(hold, now));
@@ -275,7 +275,7 @@ impl Local {
             any = true;
             let name = Arc::clone(self.name.given());
             // The caller may be a drop of a guard while its thread unwinds.
-            threads::say(|| log::warn!("the lock {name:?} was lost: {reason}"));
+            threads::log_without_panic(|| log::warn!("the lock {name:?} was lost: {reason}"));
             let (kind, hold) = hold.kind_and_number();
             let at = clock::wall_time;
             self.events.emit(|| Event::Lost(Lost { at: at(), name, kind, hold, reason }));

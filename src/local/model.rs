@@ -4,7 +4,7 @@ use super::Local;
 
 impl Local {
     /// Wakes the head of the queue, as its clock does at the poll interval.
-    pub(crate) fn ring(&self) {
+    pub(crate) fn wake_queue_head(&self) {
         self.state.lock().wake_head();
     }
 

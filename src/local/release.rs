@@ -80,7 +80,7 @@ impl Local {
 
     /// Notes that the release of this hold was answered, or will not be sent again.
     pub(crate) fn release_settled(&self, hold: &Arc<Hold>) {
-        hold.set_gone();
+        hold.release_settled();
         let mut state = self.state.lock();
         state.unanswered.retain(|release| release.hold != hold.id());
         state.spare = Some(Arc::clone(hold));
@@ -113,11 +113,11 @@ impl Local {
     /// detached owned hold, or a hold of a thread that has ended.
     pub(crate) fn detached(
         &self,
-        is_mine: impl Fn(&Hold) -> bool,
+        matches: impl Fn(&Hold) -> bool,
         thread: ThreadId,
         now: Moment,
     ) -> Option<(Arc<Hold>, HoldShare)> {
         let state = self.state.lock();
-        state.holds.detached(thread, is_mine, |hold| !hold.remaining(now).is_zero())
+        state.holds.detached(thread, matches, |hold| !hold.remaining(now).is_zero())
     }
 }

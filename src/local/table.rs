@@ -241,11 +241,11 @@ impl HoldEntry {
 
 /// Returns the error for a thread that lost a hold and still has a guard of it.
 fn lost(hold: &Hold) -> Error {
-    lost_before(hold.lost_reason())
+    lost_with_guard(hold.lost_reason())
 }
 
 /// Returns the same error for a hold that consists of several leases.
-pub(crate) fn lost_before(reason: LostReason) -> Error {
+pub(crate) fn lost_with_guard(reason: LostReason) -> Error {
     Error::lost(reason, "this thread lost the lock, and still has a guard or a detached hold of it")
 }
 

@@ -86,7 +86,7 @@ impl Local {
     }
 
     /// Has the head of the queue ask: a poll found the lock free, or got no answer.
-    pub(crate) fn may_be_free(&self) {
+    pub(crate) fn set_may_be_free(&self) {
         let mut state = self.state.lock();
         state.may_be_free = true;
         state.wake_head();

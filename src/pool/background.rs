@@ -149,14 +149,14 @@ impl Background {
 }
 
 fn report(task: &BackgroundTask, outcome: Result<Answer>) {
-    threads::survive("reporting the outcome of a background request", || task.settle(outcome));
+    threads::catch_panic("reporting the outcome of a background request", || task.settle(outcome));
 }
 
 impl Observer for Background {
     fn reconnected(&self, connection: ConnectionId, address: &Arc<str>) {
         self.queue.end_pause(connection);
         let address = Arc::clone(address);
-        threads::survive("reporting a new connection", || {
+        threads::catch_panic("reporting a new connection", || {
             log::info!("reconnected to {address}");
             let at = clock::wall_time();
             self.events.emit(|| Event::Reconnected(Reconnected { at, address }));

@@ -296,7 +296,7 @@ impl ClusterWatch {
     }
 
     /// Reads the map. Returns whether slots have changed owners.
-    pub(crate) fn look(&mut self) -> Result<bool> {
+    pub(crate) fn check(&mut self) -> Result<bool> {
         self.last_read = clock::now();
         let read = self.read();
         let changed = read.as_ref().is_ok_and(|changed| *changed);

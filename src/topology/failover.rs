@@ -61,15 +61,17 @@ impl FailoverMonitor {
             if self.is_stopped() {
                 return;
             }
-            match threads::survive("watching for fail-overs", || watch.look()) {
+            match threads::catch_panic("watching for fail-overs", || watch.check()) {
                 Some(Ok(true)) => {
                     observer.upgrade().inspect(|observer| observer.server_may_have_changed());
                 }
                 Some(Ok(false)) => {}
                 Some(Err(error)) => {
-                    threads::say(|| log::debug!("cannot watch for fail-overs: {error}"));
+                    threads::log_without_panic(|| {
+                        log::debug!("cannot watch for fail-overs: {error}")
+                    });
                 }
-                None => self.parker.park_until(clock::now() + threads::PAUSE),
+                None => self.parker.park_until(clock::now() + threads::PANIC_PAUSE),
             }
         }
     }

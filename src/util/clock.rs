@@ -78,7 +78,7 @@ pub(crate) fn wall_time() -> WallTime {
 }
 
 /// Returns the time since 1970 of this machine, which may jump; for comparing clocks.
-pub(crate) fn wall_clock() -> Duration {
+pub(crate) fn unix_time() -> Duration {
     wall_time().duration_since(EPOCH).unwrap_or_default()
 }
 

@@ -51,7 +51,7 @@ impl Executor {
         };
         let executor = Arc::clone(self);
         let job: Job = Box::new(move || {
-            threads::survive("running a background job", job);
+            threads::catch_panic("running a background job", job);
             executor.0.lock().open -= 1;
         });
         // Sending fails only without a receiver, and each worker holds one.
@@ -72,7 +72,9 @@ impl Executor {
                 state.threads -= 1;
                 let has_no_workers = state.threads == 0;
                 drop(state);
-                threads::say(|| log::error!("the executor cannot start a thread: {error}"));
+                threads::log_without_panic(|| {
+                    log::error!("the executor cannot start a thread: {error}")
+                });
                 if has_no_workers {
                     queue.try_iter().for_each(|job| job());
                 }

@@ -43,7 +43,7 @@ pub(crate) struct Wheel<T> {
     /// The tick that `advance` has reached. Never decreases.
     reached: u64,
     slots: Box<[WheelSlot; SLOTS]>,
-    entries: Vec<Timer<T>>,
+    entries: Vec<WheelEntry<T>>,
     /// The first free entry; its `next` links to the others.
     free: Option<usize>,
     len: usize,
@@ -69,7 +69,7 @@ impl WheelSlot {
 }
 
 /// An item and its links in a list, or a link in the chain of free entries.
-struct Timer<T> {
+struct WheelEntry<T> {
     /// `None` while the entry is free.
     item: Option<T>,
     due: Moment,
@@ -80,9 +80,15 @@ struct Timer<T> {
     next: Option<usize>,
 }
 
-impl<T> Timer<T> {
-    const FREE: Timer<T> =
-        Timer { item: None, due: Moment::END, generation: 0, slot: 0, previous: None, next: None };
+impl<T> WheelEntry<T> {
+    const FREE: WheelEntry<T> = WheelEntry {
+        item: None,
+        due: Moment::END,
+        generation: 0,
+        slot: 0,
+        previous: None,
+        next: None,
+    };
 }
 
 impl<T> Wheel<T> {
@@ -203,7 +209,7 @@ impl<T> Wheel<T> {
             self.free = self.entries[index].next;
             return index;
         }
-        self.entries.push(Timer::FREE);
+        self.entries.push(WheelEntry::FREE);
         self.entries.len() - 1
     }
 
@@ -223,7 +229,7 @@ impl<T> Wheel<T> {
 
     /// Removes an entry from its slot's list.
     fn unlink(&mut self, index: usize) {
-        let Timer { slot, previous, next, .. } = self.entries[index];
+        let WheelEntry { slot, previous, next, .. } = self.entries[index];
         if let Some(next) = next {
             self.entries[next].previous = previous;
         }

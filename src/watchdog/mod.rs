@@ -62,10 +62,10 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(250);
 ///
 /// Polls are planned for the last part but one, so that the head of the queue can try again within
 /// the poll interval.
-const POLL_GRAIN: u32 = 8;
+const POLL_GRAIN_DIVISOR: u32 = 8;
 
 /// The part of a lease for which one renewal may wait for its reply.
-const MAX_WAIT: u32 = 6;
+const WAIT_DIVISOR: u32 = 6;
 
 /// The settings of a watchdog.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ pub(crate) struct Watchdog {
 ///
 /// The watchdog renews nothing while it waits.
 pub(crate) fn timeouts(client: Timeouts, lease: Duration) -> Timeouts {
-    let longest = lease / MAX_WAIT;
+    let longest = lease / WAIT_DIVISOR;
     Timeouts {
         connect: client.connect.min(longest),
         response: client.response.min(longest),
@@ -161,8 +161,8 @@ impl Watchdog {
     ///
     /// A topology change since then has renewed only the holds that were watched already, so all
     /// holds are renewed once more.
-    pub(crate) fn keep_granted(&self, watched: WatchedHold, generation: Generation) {
-        self.keep(watched);
+    pub(crate) fn watch_granted(&self, watched: WatchedHold, generation: Generation) {
+        self.watch(watched);
         if self.router.generation() != generation {
             self.renew_all.store(true, Ordering::Release);
             self.parker.unpark();
@@ -173,7 +173,7 @@ impl Watchdog {
         let mut next_heartbeat = Moment::START;
         while !self.stop.load(Ordering::Acquire) {
             let round = || self.round(&mut next_heartbeat);
-            let next_round = threads::survive("renewing leases", round);
+            let next_round = threads::catch_panic("renewing leases", round);
             self.parker.park_until(next_round.unwrap_or_else(|| self.after_panic()));
         }
     }
@@ -181,7 +181,7 @@ impl Watchdog {
     /// Makes the next round renew everything: the round that panicked may have done any part.
     fn after_panic(&self) -> Moment {
         self.renew_all.store(true, Ordering::Release);
-        clock::now() + threads::PAUSE
+        clock::now() + threads::PANIC_PAUSE
     }
 
     /// Does all that is due; returns the moment of the next round.
@@ -214,7 +214,7 @@ impl Watchdog {
     }
 
     fn plan_round(&self, next_heartbeat: Moment) -> Moment {
-        let longest = LONGEST_SLEEP.min(self.settings.timeout / MAX_WAIT);
+        let longest = LONGEST_SLEEP.min(self.settings.timeout / WAIT_DIVISOR);
         let latest = next_heartbeat.min(clock::now() + longest);
         self.timers.lock().plan_round(latest)
     }
@@ -235,7 +235,7 @@ impl Watchdog {
         for (server, connection) in self.router.connected_servers() {
             let ask = |calls| self.router.call_all(calls, connection);
             // The auditor reports its findings; it is too late to refuse the server.
-            let _ = self.auditor.look(server, ask);
+            let _ = self.auditor.audit(server, ask);
         }
     }
 
@@ -245,7 +245,9 @@ impl Watchdog {
         for heartbeat in pending {
             let (_, outcome) = self.router.wait_without_retry(heartbeat, &Limit::none());
             if let Err(Failure { error, .. }) = outcome {
-                threads::say(|| log::debug!("a listener's heartbeat could not be sent: {error}"));
+                threads::log_without_panic(|| {
+                    log::debug!("a listener's heartbeat could not be sent: {error}")
+                });
             }
         }
     }
@@ -351,7 +353,7 @@ mod tests {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     started.store(true, Ordering::Relaxed);
-                    watchdog.keep(watched.clone());
+                    watchdog.watch(watched.clone());
                 });
                 while !started.load(Ordering::Relaxed) {
                     std::thread::yield_now();
@@ -359,8 +361,8 @@ mod tests {
                 // A little later in each round.
                 (0..round % 200).for_each(|_| std::hint::spin_loop());
                 hold.keep_renewed();
-                watchdog.forget(&hold);
-                watchdog.keep(watched.clone());
+                watchdog.unwatch(&hold);
+                watchdog.watch(watched.clone());
             });
             let (soon, _) = watchdog.timers.lock().advance(now + 5 * SECOND);
             assert_eq!(soon.len(), 1, "round {round}: the renewal comes after the lease");
@@ -371,18 +373,18 @@ mod tests {
     fn a_round_that_panics_loses_no_hold() {
         let (watchdog, now, local) = (watchdog(), clock::now(), local());
         // Less than two thirds of a lease are left, so both renewals are due at once.
-        let keep = |rules: &'static dyn KindRules| {
+        let watch = |rules: &'static dyn KindRules| {
             let grant = Grant { rules, ..Grant::owned(now, now + 10 * SECOND) };
             let hold = Arc::new(Hold::new(grant));
-            watchdog.keep(WatchedHold { local: Arc::clone(&local), hold });
+            watchdog.watch(WatchedHold { local: Arc::clone(&local), hold });
         };
-        keep(&PANICS);
-        keep(&Plain);
+        watch(&PANICS);
+        watch(&Plain);
         let round = || watchdog.round(&mut Moment::START.clone());
-        assert_eq!(threads::survive("testing", round), None);
+        assert_eq!(threads::catch_panic("testing", round), None);
         let holds = || watchdog.timers.lock().holds.len();
         assert_eq!(holds(), 0, "their timers have fired");
-        threads::survive("testing", round).expect("only the first round panics");
+        threads::catch_panic("testing", round).expect("only the first round panics");
         assert_eq!(holds(), 2);
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::Watchdog;
-use super::batches::{self, NoAnswer};
+use super::batches::{self, BatchFailure};
 use crate::command::call::Call;
 use crate::command::script;
 use crate::local::Local;
@@ -19,21 +19,23 @@ impl Watchdog {
         locks.retain(|local| local.keep_polling());
         let slot = |local: &Arc<Local>| self.slot_of(local);
         batches::send_all(&self.router, &mut locks, slot, poll_call, |batch, outcome| {
-            let free = outcome.map_err(NoAnswer::into_error);
+            let free = outcome.map_err(BatchFailure::into_error);
             match free.and_then(|answer| answer.reply.into_ints()) {
                 Ok(free) => {
                     // Lua counts positions from 1.
                     let free = (1..).zip(batch).filter(|(position, _)| free.contains(position));
-                    free.for_each(|(_, local)| local.may_be_free());
+                    free.for_each(|(_, local)| local.set_may_be_free());
                 }
                 Err(error) => {
                     let count = batch.len();
-                    threads::say(|| log::debug!("a poll of {count} locks failed: {error}"));
-                    batch.iter().for_each(|local| local.may_be_free());
+                    threads::log_without_panic(|| {
+                        log::debug!("a poll of {count} locks failed: {error}")
+                    });
+                    batch.iter().for_each(|local| local.set_may_be_free());
                 }
             }
         });
-        locks.into_iter().for_each(|local| self.poll(local));
+        locks.into_iter().for_each(|local| self.plan_poll(local));
     }
 }
 

@@ -4,7 +4,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{POLL_GRAIN, Watchdog, WatchedHold};
+use super::{POLL_GRAIN_DIVISOR, Watchdog, WatchedHold};
 use crate::local::Local;
 use crate::local::hold::{Hold, HoldStatus};
 use crate::util::clock::{self, Moment, jittered};
@@ -17,10 +17,10 @@ pub(super) const TICK: Duration = Duration::from_millis(5);
 const RENEW_BELOW: (u32, u32) = (2, 3);
 
 /// The part of the lease over which renewals are spread.
-const SPREAD: u32 = 12;
+const SPREAD_DIVISOR: u32 = 12;
 
 /// The part of the lease in which due renewals go out together.
-const RENEWAL_GRAIN: u32 = 120;
+const RENEWAL_GRAIN_DIVISOR: u32 = 120;
 
 /// The timers, and the items whose timers have fired.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl Timers {
     }
 
     /// Moves the next round forward to `at`; returns whether the thread must be woken.
-    fn hurry(&mut self, at: Moment) -> bool {
+    fn ensure_round_by(&mut self, at: Moment) -> bool {
         let must_wake = self.next_round > at;
         self.next_round = self.next_round.min(at);
         must_wake
@@ -74,8 +74,8 @@ impl Timers {
 }
 
 impl Watchdog {
-    /// Watches a hold until [`Watchdog::forget`], or ends it if it is lost already.
-    pub(crate) fn keep(&self, watched: WatchedHold) {
+    /// Watches a hold until [`Watchdog::unwatch`], or ends it if it is lost already.
+    pub(crate) fn watch(&self, watched: WatchedHold) {
         match watched.hold.status(clock::now()) {
             HoldStatus::Held => self.set_renewal_timer(watched),
             HoldStatus::Over { newly_lost } => watched.end_lost(newly_lost, &self.router),
@@ -83,20 +83,20 @@ impl Watchdog {
     }
 
     /// Stops watching a hold.
-    pub(crate) fn forget(&self, hold: &Hold) {
+    pub(crate) fn unwatch(&self, hold: &Hold) {
         let timer = hold.take_timer();
         let watched = timer.and_then(|timer| self.timers.lock().holds.cancel(timer));
         drop(watched);
     }
 
     /// Polls for the callers that wait for a lock, while there are such callers.
-    pub(crate) fn poll(&self, local: Arc<Local>) {
+    pub(crate) fn plan_poll(&self, local: Arc<Local>) {
         let interval = self.settings.poll_interval;
-        let grain = interval / POLL_GRAIN;
+        let grain = interval / POLL_GRAIN_DIVISOR;
         let at = (clock::now() + (interval - 2 * grain)).rounded_up(grain);
         let mut timers = self.timers.lock();
         timers.polls.insert(at, local);
-        let must_wake = timers.hurry(at);
+        let must_wake = timers.ensure_round_by(at);
         drop(timers);
         if must_wake {
             self.parker.unpark();
@@ -115,8 +115,8 @@ impl Watchdog {
         let (now, timeout) = (clock::now(), self.settings.timeout);
         let renew_below = timeout * RENEW_BELOW.0 / RENEW_BELOW.1;
         let due = watched.hold.next_renewal(now, timeout - renew_below, renew_below);
-        let spread = jittered(timeout / SPREAD, watched.hold.id().seed());
-        let later = (due + spread).rounded_up(timeout / RENEWAL_GRAIN);
+        let spread = jittered(timeout / SPREAD_DIVISOR, watched.hold.id().seed());
+        let later = (due + spread).rounded_up(timeout / RENEWAL_GRAIN_DIVISOR);
         match watched.hold.is_renewed() {
             _ if due <= now => now,
             true => later,
@@ -132,7 +132,7 @@ impl Watchdog {
         // timer that another thread sets when it has the hold renewed from now on.
         let at = at(&watched);
         let timer = timers.holds.insert(at, watched);
-        let must_wake = timers.hurry(at);
+        let must_wake = timers.ensure_round_by(at);
         // Under the mutex too: the watchdog may fire this timer at once and set the next one, which
         // must not count as the one before.
         let superseded = hold.set_timer(timer);

@@ -29,7 +29,7 @@ use crate::command::owner::{HoldId, ThreadId};
 use crate::error::LostReason;
 use crate::events::{Event, EventSink};
 use crate::listener::channels::{Channel, Channels, ListenerSession, SubscriptionState};
-use crate::local::hold::{HandoffBounds, Hold, Renewal};
+use crate::local::hold::{HandoffBounds, Hold, TimerTask};
 use crate::local::table::HoldShare;
 use crate::local::{EndOutcome, Local};
 use crate::util::clock::Moment;
@@ -256,14 +256,14 @@ impl World {
     fn poll_by_watchdog(&self) {
         let free = self.server.lock().owner.is_none();
         if free && self.local.keep_polling() {
-            self.local.may_be_free();
+            self.local.set_may_be_free();
         }
     }
 
     /// Makes a poll of the head of the queue itself due.
-    fn poll_unaided(&self) {
+    fn poll_by_head(&self) {
         self.polls.fetch_add(1, Ordering::AcqRel);
-        self.local.ring();
+        self.local.wake_queue_head();
     }
 
     /// Moves the clock past all deadlines; the watchdog notices one hold after the other.
@@ -277,7 +277,7 @@ impl World {
 
     /// Does what the watchdog does when the timer of a hold fires.
     fn fire_timer(&self, hold: &Hold) {
-        if let Renewal::Over { newly_lost } = hold.renewal(self.now()) {
+        if let TimerTask::Over { newly_lost } = hold.timer_fired(self.now()) {
             self.local.report_lost(newly_lost.then_some(hold), LostReason::Expired);
         }
     }
@@ -551,8 +551,8 @@ fn a_forced_unlock_ends_only_the_present_hold() {
 #[test]
 fn a_poll_finds_a_free_lock_that_this_process_holds() {
     for (bounds, poll) in [
-        (HANDOFFS, World::poll_unaided as fn(&World)),
-        (NO_HANDOFFS, World::poll_unaided),
+        (HANDOFFS, World::poll_by_head as fn(&World)),
+        (NO_HANDOFFS, World::poll_by_head),
         (HANDOFFS, World::poll_by_watchdog),
         (NO_HANDOFFS, World::poll_by_watchdog),
     ] {
@@ -574,7 +574,7 @@ fn all_mishaps_at_once() {
         let workers = [worker(), worker_with(&one), worker(), impatient(&other)];
         run(HANDOFFS, workers, move |world| {
             world.delete_key();
-            world.poll_unaided();
+            world.poll_by_head();
             world.poll_by_watchdog();
             one.cancel();
             other.cancel();

@@ -1,4 +1,4 @@
-//! The wait loop of the models: `Acquire` without an engine.
+//! The wait loop of the models: `WaitLoop` without an engine.
 
 use crate::acquire::schedule::{ChannelView, Pace, RetrySchedule};
 use crate::cancel::{CancelToken, CancelWatch};
@@ -104,7 +104,7 @@ struct WaitingCall<'a, E> {
     may_run_late: Option<ConnectionId>,
     /// The value of [`Environment::polls`] at the last attempt.
     polls: u64,
-    call_end: Option<[Option<CancelWatch>; 2]>,
+    end_watches: Option<[Option<CancelWatch>; 2]>,
     registration: Option<Registration>,
 }
 
@@ -144,7 +144,7 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
             schedule: RetrySchedule::new(now, LEASE, id.seed(), Pace::Polled),
             may_run_late: None,
             polls: environment.polls(),
-            call_end: None,
+            end_watches: None,
             registration: None,
         }
     }
@@ -251,10 +251,10 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
 
     fn sleep(&mut self) {
         let parker = &self.caller.parker;
-        if self.call_end.is_none() {
+        if self.end_watches.is_none() {
             let tokens = [&self.options.cancel, &self.options.patience];
             let watch = |token: &CancelToken| token.watch(parker);
-            self.call_end = Some(tokens.map(|token| token.as_ref().map(watch)));
+            self.end_watches = Some(tokens.map(|token| token.as_ref().map(watch)));
             return;
         }
         parker.park_until(Moment::END);
@@ -317,7 +317,7 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
             lease: LEASE,
             renewed: self.options.renewed,
             holder: self.caller.holder.clone(),
-            at: now,
+            granted_at: now,
             may_run_late: None,
             tokens: 0..=0,
         };

@@ -21,7 +21,7 @@ pub(crate) struct Grant {
     pub(crate) renewed: bool,
     pub(crate) holder: Holder,
     /// The moment at which the answer was read.
-    pub(crate) at: Moment,
+    pub(crate) granted_at: Moment,
     /// The connection on which a late copy of the acquire may still run. The release has to
     /// follow it there.
     pub(crate) may_run_late: Option<ConnectionId>,
@@ -51,7 +51,7 @@ impl Grant {
             lease: at.until(deadline),
             renewed: true,
             holder: Holder::owned(),
-            at,
+            granted_at: at,
             may_run_late: None,
             tokens: 0..=0,
         }

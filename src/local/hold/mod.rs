@@ -84,7 +84,7 @@ pub(crate) enum HoldStatus {
 
 /// The task of the watchdog for a hold whose timer fired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Renewal {
+pub(crate) enum TimerTask {
     /// Extend the lease.
     Extend,
     /// The lease is fixed: only verify that the server has the hold.
@@ -129,14 +129,14 @@ impl Hold {
     }
 
     /// Returns the moment of the grant.
-    pub(crate) fn granted(&self) -> Moment {
-        self.state.lock().granted
+    pub(crate) fn granted_at(&self) -> Moment {
+        self.state.lock().granted_at
     }
 
     /// Returns the time from the grant to the release; zero for a hold that was not released.
     pub(crate) fn held_for(&self) -> Duration {
         let state = self.state.lock();
-        state.granted.until(state.released)
+        state.granted_at.until(state.released_at)
     }
 
     pub(crate) fn owner(&self) -> &Owner {
@@ -243,7 +243,7 @@ impl Hold {
     pub(crate) fn extend(&self, sent: Moment, now: Moment, lease: Duration) -> HoldStatus {
         let mut state = self.state.lock();
         let status = self.update_status(&mut state, now);
-        state.server.may_expire_at(now + lease, status != HoldStatus::Held);
+        state.server.raise_expiry_bound(now + lease, status != HoldStatus::Held);
         let extended = deadline(sent, lease);
         if status == HoldStatus::Held && state.deadline < extended {
             state.deadline = extended;
@@ -253,8 +253,8 @@ impl Hold {
     }
 
     /// Notes that the server may have set the lease anew up to `now`: an extension got no answer.
-    pub(crate) fn may_be_extended(&self, now: Moment, lease: Duration) {
-        self.state.lock().server.may_expire_at(now + lease, true);
+    pub(crate) fn note_possible_extension(&self, now: Moment, lease: Duration) {
+        self.state.lock().server.raise_expiry_bound(now + lease, true);
     }
 
     /// Returns, once, whether a lost hold still has to be released on the server.
@@ -290,14 +290,14 @@ impl Hold {
         let mut state = self.state.lock();
         let status = self.update_status(&mut state, now);
         if status == HoldStatus::Held {
-            state.released = now;
+            state.released_at = now;
             self.end(&mut state, Phase::Releasing);
         }
         status
     }
 
     /// Notes that the release was answered, or will not be sent again.
-    pub(crate) fn set_gone(&self) {
+    pub(crate) fn release_settled(&self) {
         let mut state = self.state.lock();
         if state.phase == Phase::Releasing {
             state.phase = Phase::Gone;
@@ -324,13 +324,13 @@ impl Hold {
 /// Timers of the watchdog, and waits for the end of a hold.
 impl Hold {
     /// Returns the task for the hold, whose timer fired.
-    pub(crate) fn renewal(&self, now: Moment) -> Renewal {
+    pub(crate) fn timer_fired(&self, now: Moment) -> TimerTask {
         let mut state = self.state.lock();
         state.timer = None;
         if let HoldStatus::Over { newly_lost } = self.update_status(&mut state, now) {
-            return Renewal::Over { newly_lost };
+            return TimerTask::Over { newly_lost };
         }
-        state.renewal()
+        state.timer_task()
     }
 
     /// Returns the moment of the next renewal or verification.

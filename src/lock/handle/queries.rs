@@ -144,7 +144,7 @@ impl<K: LockKind> Lock<K> {
             }
             (None, Some(holder)) => {
                 match self.send_once(|name| Named::unlock(name, holder), bound)? {
-                    ReleaseReply::Told(_) => Ok(()),
+                    ReleaseReply::Released(_) => Ok(()),
                     ReleaseReply::NotHeld => Err(not_held()),
                 }
             }
@@ -156,7 +156,7 @@ impl<K: LockKind> Lock<K> {
         let LockContext { engine, local } = &**self.context()?;
         engine.check_open()?;
         let (query, limit) = (self.rules().ttl(local.name()), engine.limit(bound));
-        engine.ready(&limit)?;
+        engine.wait_until_ready(&limit)?;
         let answer =
             engine.router.call(query, Target::prefer(local.unanswered_release()), &limit)?;
         remaining(answer.reply)
@@ -184,7 +184,7 @@ impl<K: LockKind> Lock<K> {
         let LockContext { engine, local } = &**self.context()?;
         engine.check_open()?;
         let (query, limit) = (self.rules().ttl(local.name()), engine.limit(bound));
-        engine.ready(&limit)?;
+        engine.wait_until_ready(&limit)?;
         let found =
             engine.router.call(query, Target::prefer(local.unanswered_release()), &limit)?;
         if remaining(found.reply)?.is_none() {
