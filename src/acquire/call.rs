@@ -191,7 +191,7 @@ impl<'a> AcquireCall<'a> {
     /// the cancellation.
     pub(crate) fn limit(&self) -> Limit<'_> {
         let engine = &self.context.engine;
-        let response = engine.bound().end();
+        let response = engine.response_limit().end();
         Limit::at(response.min(self.options.return_by + ANSWER_GRACE))
             .or_closed(&engine.closing)
             .or_cancelled(self.options.cancel)

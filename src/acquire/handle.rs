@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::acquire::schedule::MAX_OUTDATED_ANSWERS;
-use crate::cancel::{Bound, Limit};
+use crate::cancel::{Limit, ResponseLimit};
 use crate::config::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -99,8 +99,8 @@ impl HoldHandle {
     }
 
     /// Returns the moment by which a call that begins now returns.
-    pub(crate) fn bound(&self) -> Bound {
-        self.context.engine.bound()
+    pub(crate) fn response_limit(&self) -> ResponseLimit {
+        self.context.engine.response_limit()
     }
 
     /// Returns the client's threads for work that may block.
@@ -110,9 +110,9 @@ impl HoldHandle {
 
     /// Sets the lease to `lease` from now, unless the present lease lasts longer.
     ///
-    /// Returns within the bound. One round trip.
-    pub(crate) fn extend(&self, lease: Duration, bound: Bound) -> Result<()> {
-        self.extend_within(lease, &self.context.engine.limit(bound))
+    /// Returns within the limit. One round trip.
+    pub(crate) fn extend(&self, lease: Duration, response_limit: ResponseLimit) -> Result<()> {
+        self.extend_within(lease, &self.context.engine.limit(response_limit))
     }
 
     /// Extends the lease as [`HoldHandle::extend`] does, within the limit of the call.

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::cancel::{Bound, CancelToken, Limit};
+use crate::cancel::{CancelToken, Limit, ResponseLimit};
 use crate::command::call::Call;
 use crate::command::name::Name;
 use crate::config::BackOff;
@@ -156,14 +156,14 @@ impl Engine {
         }
     }
 
-    /// Returns the bound of a call that begins now and has no deadline of its own.
-    pub(crate) fn bound(&self) -> Bound {
-        Bound::new(clock::now() + self.settings.reply_span, &self.closing)
+    /// Returns the response limit of a call that begins now and has no deadline of its own.
+    pub(crate) fn response_limit(&self) -> ResponseLimit {
+        ResponseLimit::new(clock::now() + self.settings.reply_span, &self.closing)
     }
 
-    /// Returns the limit of a call with that bound.
-    pub(crate) fn limit(&self, bound: Bound) -> Limit<'_> {
-        Limit::of(bound, &self.closing)
+    /// Returns the limit of a call with that response limit.
+    pub(crate) fn limit(&self, response_limit: ResponseLimit) -> Limit<'_> {
+        Limit::of(response_limit, &self.closing)
     }
 
     /// Returns an error once the client is closed.
@@ -189,7 +189,7 @@ impl Engine {
     /// Sends `PING` to all servers. One round trip.
     pub(crate) fn ping(&self) -> Result<()> {
         self.check_open()?;
-        let limit = self.limit(self.bound());
+        let limit = self.limit(self.response_limit());
         self.wait_until_ready(&limit)?;
         self.router.ping(&limit)
     }
