@@ -62,8 +62,8 @@ impl WaitLoop<'_> {
         let message_count = channel.map(|channel| channel.message_count());
         let to_subscribe = channel.filter(|_| requested_in.is_some()).cloned();
         self.schedule.before_attempt(ChannelView { message_count, subscription, requested_in });
-        if self.threads == 0 {
-            self.threads = self.threads_to_serve();
+        if self.max_holders == 0 {
+            self.max_holders = self.threads_to_serve();
         }
         self.command(to_subscribe.as_deref())
     }
@@ -79,7 +79,7 @@ impl WaitLoop<'_> {
             beside: self.candidate.beside.as_ref(),
             waiter_timeout: self.waiter_timeout(),
             fair_waiter_timeout: engine.settings.fair_waiter_timeout,
-            threads: self.threads,
+            max_holders: self.max_holders,
             wake: to_subscribe.map(wake),
         });
         command.replicated()
@@ -182,7 +182,7 @@ impl WaitLoop<'_> {
             self.leftovers.may_run_late = Some(connection);
             return self.schedule.granted_too_late(now).map(|()| None);
         }
-        let last_token = if token == 0 { 0 } else { token + u64::from(self.threads - 1) };
+        let last_token = if token == 0 { 0 } else { token + u64::from(self.max_holders - 1) };
         Ok(Some(self.candidate.granted(GrantReply {
             sent,
             at: now,

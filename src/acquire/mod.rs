@@ -64,7 +64,7 @@ struct WaitLoop<'a> {
     has_left: bool,
     started: Moment,
     /// The threads that may have the hold in turn; zero before the first attempt.
-    threads: u32,
+    max_holders: u32,
     leftovers: Leftovers,
     schedule: RetrySchedule,
     wakeups: Wakeups,
@@ -128,7 +128,7 @@ impl<'a> WaitLoop<'a> {
             candidate,
             has_left: false,
             started: now,
-            threads: 0,
+            max_holders: 0,
             leftovers: Leftovers::default(),
             schedule: RetrySchedule::new(now, poll_interval, seed, call.pace()),
             wakeups: Wakeups::default(),

@@ -61,7 +61,7 @@ pub(crate) struct AcquireArgs<'a> {
     /// Time for which another head of the queue may leave a free lock untaken.
     pub(crate) fair_waiter_timeout: Duration,
     /// Number of threads of this process that may have the hold, one after the other.
-    pub(crate) threads: u32,
+    pub(crate) max_holders: u32,
     /// The message that has the listener subscribe; `None` if none is needed.
     pub(crate) wake: Option<Wake<'a>>,
 }

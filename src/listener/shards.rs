@@ -59,7 +59,7 @@ impl Listeners {
     }
 
     /// Returns the listeners of the nodes, if the cluster uses sharded pub/sub.
-    fn sharded(&self) -> Option<&NodeListeners> {
+    fn node_listeners(&self) -> Option<&NodeListeners> {
         self.per_node.as_ref().filter(|nodes| nodes.is_sharded.get() == Some(&true))
     }
 
@@ -67,7 +67,7 @@ impl Listeners {
     ///
     /// `None` with sharded pub/sub, where a script reaches only channels of its own slot.
     pub(crate) fn session(&self) -> Option<ListenerSession> {
-        match self.sharded() {
+        match self.node_listeners() {
             None => self.channels.session(),
             Some(_) => None,
         }
@@ -78,7 +78,7 @@ impl Listeners {
     /// A caller calls this after it has registered on the channel. Returns the subscription request
     /// to send, if the acquire script could not send it.
     pub(crate) fn listen_to(&self, channel: &Channel) -> Option<Call> {
-        match self.sharded() {
+        match self.node_listeners() {
             None => {
                 self.single.wake();
                 None
@@ -97,7 +97,7 @@ impl Listeners {
     ///
     /// `None` if the channel has one, or if its listener is not connected.
     pub(crate) fn subscription_request(&self, channel: &Channel) -> Option<Call> {
-        match self.sharded() {
+        match self.node_listeners() {
             None => self.request_to(None, channel),
             Some(nodes) => self.request_to(Some(nodes.node_of(channel)?), channel),
         }

@@ -168,9 +168,10 @@ impl LocalState {
     /// Returns whether the thread of this hold has no other hold of the lock. Another hold, such
     /// as a read hold under a write hold, would stay with the thread.
     fn is_only_hold_of_its_thread(&self, hold: &Arc<Hold>) -> bool {
-        let is_it = |entry: &HoldEntry| Arc::ptr_eq(&entry.hold, hold);
-        let Some(it) = self.holds.iter().find(|entry| is_it(entry)) else { return false };
-        let beside = |other: &HoldEntry| !is_it(other) && other.holder.is_same_thread(&it.holder);
+        let is_same = |entry: &HoldEntry| Arc::ptr_eq(&entry.hold, hold);
+        let Some(own) = self.holds.iter().find(|entry| is_same(entry)) else { return false };
+        let beside =
+            |other: &HoldEntry| !is_same(other) && other.holder.is_same_thread(&own.holder);
         !self.holds.iter().any(beside)
     }
 

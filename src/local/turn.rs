@@ -65,14 +65,14 @@ impl Local {
 
     /// Notes a refusal: another process holds the lock, unless this one does. Returns whether the
     /// caller has to start the watchdog's polls, which `waits` requires.
-    pub(crate) fn refused(&self, now: Moment, waits: bool) -> bool {
+    pub(crate) fn refused(&self, now: Moment, needs_polls: bool) -> bool {
         let mut state = self.state.lock();
         if !state.is_held(now) {
             state.fairness.end_run();
         }
         let last_error = state.last_error.take();
-        let starts = waits && !state.polled;
-        state.polled |= waits;
+        let starts = needs_polls && !state.polled;
+        state.polled |= needs_polls;
         drop(state);
         drop(last_error);
         starts

@@ -47,7 +47,7 @@ impl Executor {
     pub(crate) fn run(self: &Arc<Executor>, job: impl FnOnce() + Send + 'static) {
         let admitted = self.0.lock().admit();
         let Some((sender, new_worker)) = admitted else {
-            return threads::detach_or_run("leasehold-aside", job);
+            return threads::detach_or_run("leasehold-jobs", job);
         };
         let executor = Arc::clone(self);
         let job: Job = Box::new(move || {
@@ -65,7 +65,7 @@ impl Executor {
     fn start_worker(&self, queue: Receiver<Job>) {
         let jobs = queue.clone();
         let work = move || jobs.into_iter().for_each(|job| job());
-        match threads::start("leasehold-aside", work) {
+        match threads::start("leasehold-jobs", work) {
             Ok(thread) => self.0.lock().handles.push(thread),
             Err(error) => {
                 let mut state = self.0.lock();

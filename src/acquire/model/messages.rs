@@ -85,7 +85,7 @@ impl Process {
     }
 
     /// Sends a heartbeat, at which the listener ends subscriptions without waiters.
-    fn beat(&self) {
+    fn send_heartbeat(&self) {
         let control = self.listener.control.as_bytes();
         self.server.execute(&Call::command(&[b"PUBLISH", control, b""]));
     }
@@ -93,7 +93,7 @@ impl Process {
     fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.idle_listener.iter().for_each(|listener| drop(listener.stop()));
-        self.beat();
+        self.send_heartbeat();
     }
 
     /// Takes the lock for a process outside the model.
@@ -106,7 +106,7 @@ impl Process {
             beside: None,
             waiter_timeout: None,
             fair_waiter_timeout: Duration::ZERO,
-            threads: 1,
+            max_holders: 1,
             wake: None,
         });
         let reply = Plain.read_acquire(self.server.execute(&acquire)).expect("a number");
@@ -168,7 +168,7 @@ impl Environment for Process {
             beside: None,
             waiter_timeout: None,
             fair_waiter_timeout: Duration::ZERO,
-            threads: 1,
+            max_holders: 1,
             wake: attempt.requests_subscription.then_some(Wake {
                 control: &self.listener.control,
                 channel: self.local.name().channel(),
@@ -241,7 +241,7 @@ fn every_release_wakes_a_waiter() {
 fn ended_subscriptions_are_made_again() {
     check(|| {
         run(2, |processes| {
-            processes.iter().chain(processes).for_each(|process| process.beat());
+            processes.iter().chain(processes).for_each(|process| process.send_heartbeat());
         });
     });
 }
@@ -264,7 +264,7 @@ fn a_listener_that_goes_idle_finds_waiters_that_come_meanwhile() {
         let listener = process.start_listener();
         visit_beside_a_holder(&process, |_| {});
         // The beat ends the subscription, and the connection after it.
-        (0..10).for_each(|_| visit_beside_a_holder(&process, Process::beat));
+        (0..10).for_each(|_| visit_beside_a_holder(&process, Process::send_heartbeat));
         process.stop();
         join([listener]);
     });
