@@ -1,8 +1,7 @@
 //! A call of an acquiring verb on one lock.
 //!
-//! An [`AcquireCall`] is a lock together with [`AcquireOptions`]. It decides whether the thread
-//! holds the lock already and counts one more guard, or has to enter the wait loop
-//! ([`WaitLoop`]).
+//! An [`AcquireCall`] is a lock together with [`AcquireOptions`]. A thread that holds the lock
+//! already counts one more guard. Any other caller enters the [`WaitLoop`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +21,8 @@ use crate::util::clock::{self, Moment, Patience};
 
 /// Time after the caller's deadline in which the last reply may still arrive.
 ///
-/// A call that sends its last command shortly before its deadline can so report whether the lock
-/// was free.
+/// So a call that sends its last command shortly before its deadline can still report whether the
+/// lock was free.
 pub(crate) const ANSWER_GRACE: Duration = Duration::from_millis(50);
 
 /// The choices of one call: the guard, the lease, and the end of the wait.
@@ -71,7 +70,7 @@ pub(crate) struct AcquireCall<'a> {
 pub(crate) enum CallEntry<'a> {
     /// The thread holds the lock already, now with one more guard.
     Held(HoldHandle),
-    /// The caller asks the server in its turn.
+    /// The caller has to ask the server, perhaps after other callers in the queue.
     Candidate(Candidate<'a>),
     /// Another thread of this process comes first, and the call does not wait.
     Refused,
@@ -88,8 +87,8 @@ impl<'a> AcquireCall<'a> {
 
     /// Takes the lock; returns `None` if the patience of the call ends first.
     ///
-    /// Blocks until then, a cancellation or the close of the client. A thread that holds the lock
-    /// makes no round trip; a free lock takes one. Errors carry the name of the lock.
+    /// A cancellation and the close of the client end the wait with an error. A thread that holds
+    /// the lock makes no round trip; a free lock takes one. Errors carry the name of the lock.
     pub(crate) fn acquire(&self) -> Result<Option<HoldHandle>> {
         self.run().map_err(|error| self.with_lock_name(error))
     }
@@ -185,10 +184,10 @@ impl<'a> AcquireCall<'a> {
         }
     }
 
-    /// Returns what ends the wait for a reply.
+    /// Returns the limit of the wait for a reply.
     ///
-    /// The first of: the response time-out, the grace after `return_by`, the close of the client,
-    /// the cancellation.
+    /// The wait ends at the first of: the response time-out, the grace after `return_by`, the close
+    /// of the client, the cancellation.
     pub(crate) fn limit(&self) -> Limit<'_> {
         let engine = &self.context.engine;
         let response = engine.response_limit().end();

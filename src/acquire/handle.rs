@@ -1,4 +1,4 @@
-//! A guard's share of a hold: what it can ask about the hold, and how it extends the lease.
+//! A guard's share of a hold: queries about the hold, and extensions of its lease.
 //!
 //! The end of a share is in `release.rs`.
 
@@ -18,7 +18,7 @@ use crate::util::clock;
 use crate::util::executor::Executor;
 use crate::watchdog::{self, WatchedHold};
 
-/// A lock together with its client: what the guards of one lock share.
+/// A lock together with its client, shared by the guards of the lock.
 #[derive(Debug)]
 pub(crate) struct LockContext {
     pub(crate) engine: Arc<Engine>,
@@ -98,7 +98,7 @@ impl HoldHandle {
         error.with_lock_name(Arc::clone(self.context.local.name().given()))
     }
 
-    /// Returns the moment by which a call that begins now returns.
+    /// Returns the response limit of a call that begins now.
     pub(crate) fn response_limit(&self) -> ResponseLimit {
         self.context.engine.response_limit()
     }
@@ -115,7 +115,7 @@ impl HoldHandle {
         self.extend_within(lease, &self.context.engine.limit(response_limit))
     }
 
-    /// Extends the lease as [`HoldHandle::extend`] does, within the limit of the call.
+    /// Extends the lease as [`HoldHandle::extend`] does, within any limit.
     pub(crate) fn extend_within(&self, lease: Duration, limit: &Limit<'_>) -> Result<()> {
         let extended = checked_lease(lease).and_then(|lease| self.try_extend(lease, limit));
         extended.map_err(|error| self.with_lock_name(error))

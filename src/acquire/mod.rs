@@ -3,13 +3,13 @@
 //! Reading order: `call.rs` (one call of a verb), `candidate.rs` (a caller that asks for a new
 //! hold), this file (the loop), `attempt.rs` (one acquire command), `schedule.rs` (when the next
 //! attempt is due), `handle.rs` (a guard's share of a hold), `release.rs` and `release_outcome.rs`
-//! (its end). Imports: everything below the public handles and guards.
+//! (the end of a share). Imports: everything below the public handles and guards.
 //!
 //! The steps of a call:
 //! 1. A thread that holds the lock already counts one more guard, and perhaps extends the lease.
 //! 2. The caller joins the queue of this process (`local/`). It sleeps until it is the head of the
-//!    queue or another thread hands it a hold. Kinds without that queue, such as the fair lock,
-//!    skip this step: each of their callers asks the server.
+//!    queue or a hold is handed off to it. Kinds without that queue, such as the fair lock, skip
+//!    this step: each of their callers asks the server.
 //! 3. The head of the queue sends the acquire command. If the server grants the lock and the reply
 //!    arrives before the new deadline, the call is done.
 //! 4. A refused call registers at the lock's channel and requests the subscription. It sleeps until
@@ -19,8 +19,8 @@
 //!    without a channel (the spin lock) it tries again after a growing pause.
 //! 5. A call that a message woke and the server refused again has lost a race against other
 //!    processes. It ignores messages for a short, growing, jittered time and then tries once.
-//! 6. Without a reply, the first attempt of a call fails with the error. Later attempts are
-//!    repeated, with pauses, until the caller's deadline.
+//! 6. An attempt without a reply ends the call with an error, unless the server has refused the
+//!    call before. In that case the call repeats the attempt, with pauses, until its deadline.
 //!
 //! All attempts of a call name the same hold, so a repeated command does no harm. A call that
 //! leaves without the lock releases the hold behind any command that may still run, on the same
@@ -63,7 +63,8 @@ struct WaitLoop<'a> {
     /// Whether the call has left the queue and the loop.
     has_left: bool,
     started: Moment,
-    /// The threads that may have the hold in turn; zero before the first attempt.
+    /// The number of threads that may have the hold, one after the other; zero before the first
+    /// attempt.
     max_holders: u32,
     leftovers: Leftovers,
     schedule: RetrySchedule,
@@ -80,23 +81,23 @@ struct Leftovers {
     queued: bool,
 }
 
-/// The wake-ups of a sleeping call.
+/// The registrations that wake a sleeping call.
 #[derive(Default)]
 struct Wakeups {
-    /// The close of the client and the cancellation, registered by the first sleep.
+    /// The watches for the close of the client and for the cancellation, from the first sleep on.
     end_watches: Option<[Option<CancelWatch>; 2]>,
-    /// The registration at the lock's channel, made by the first refusal.
+    /// The registration at the lock's channel, from the first refusal on.
     registration: Option<Registration>,
     /// The channel of this call alone, for kinds that have such channels.
     own_channel: OnceCell<Arc<Channel>>,
 }
 
-/// The contents of the log and the events about a call.
+/// Facts about a call for the log and the events.
 #[derive(Default)]
 struct Reports {
     /// Whether the call slept because of other holders or callers.
     waited: bool,
-    /// Whether the log has the warning about a lock without a time to live.
+    /// Whether the warning about a lock without a time to live was logged.
     warned: bool,
 }
 
@@ -144,8 +145,9 @@ impl<'a> WaitLoop<'a> {
     fn run(mut self) -> Result<Option<HoldHandle>> {
         let outcome = match self.wait() {
             Ok(Some(handle)) => Ok(Some(handle)),
-            // Another thread may hand the lock over at the moment in which this call gives up. The
-            // call then takes the hold, or, if it failed, drops the handle and so passes it on.
+            // Another thread may hand the hold off at the moment at which this call gives up. The
+            // call then takes the hold. A call that failed drops the handle, which hands the hold
+            // off again or releases it.
             other => {
                 let handed_off = self.leave();
                 other.map(|_| handed_off)
@@ -157,7 +159,7 @@ impl<'a> WaitLoop<'a> {
         outcome
     }
 
-    /// Leaves the queue; returns a valid hold that was handed over in the meantime.
+    /// Leaves the queue. Returns a valid hold that was handed off in the meantime.
     fn leave(&mut self) -> Option<HoldHandle> {
         self.has_left = true;
         self.candidate.leave()
@@ -199,7 +201,7 @@ impl<'a> WaitLoop<'a> {
         ticket.map_or_else(|| local.turn_unqueued(now), |ticket| local.turn(ticket, now))
     }
 
-    /// Takes a hold that another thread handed over.
+    /// Takes a hold that another thread handed off.
     ///
     /// Joins the queue again and returns `None` if the hold was lost before this thread woke.
     fn take_handed_off(&mut self, hold: Arc<Hold>, now: Moment) -> Result<Option<HoldHandle>> {
@@ -215,9 +217,9 @@ impl<'a> WaitLoop<'a> {
         Ok(None)
     }
 
-    /// Returns whether the patience of the caller ends before `step`.
+    /// Returns whether the patience of the caller is over.
     ///
-    /// Never ends before the first attempt, once the call may make it.
+    /// Returns `false` if `step` is the first attempt of the call.
     fn is_over(&self, step: &NextStep, now: Moment) -> bool {
         let first = matches!(step, NextStep::Attempt(_)) && !self.schedule.has_attempted();
         !first && self.call.options.patience.is_over(now)
@@ -246,19 +248,19 @@ impl<'a> WaitLoop<'a> {
         }
     }
 
-    /// Returns whether the call can still make its first attempt after a sleep until `end`.
+    /// Returns whether a sleep until `end` leaves the call time for its first attempt.
     fn may_yield(&self, end: Moment) -> bool {
         self.schedule.has_attempted() || end < self.call.options.patience.end()
     }
 
     /// Sleeps until something may have changed, at most until `end`.
     ///
-    /// The first call only registers for wake-ups: the state that the caller looked at may have
-    /// changed before.
+    /// The first call only registers for wake-ups and returns, because the state may have changed
+    /// before the registration.
     fn sleep(&mut self, end: Moment) -> Result<()> {
         let (call, parker) = (self.call, &self.candidate.caller.parker);
         if self.wakeups.end_watches.is_none() {
-            // The threads before it in the queue do not exist in a forked child.
+            // The threads ahead in the queue do not exist in a forked child.
             call.context.engine.router.check_process()?;
             let closing = Some(call.context.engine.closing.watch(parker));
             let cancel = call.options.cancel.map(|cancel| cancel.watch(parker));
@@ -269,10 +271,10 @@ impl<'a> WaitLoop<'a> {
         Ok(())
     }
 
-    /// Ends a call whose patience is over: `None`, or the reason why nobody knows more.
+    /// Returns the outcome of a call whose patience is over: `None`, or an error.
     ///
-    /// If the last attempt of this call, or of the call at the head of the queue, got no reply,
-    /// then the lock may have been free, and its error is the outcome.
+    /// The lock may have been free if the last attempt of this call, or of the call at the head of
+    /// the queue, got no reply. The error of that attempt is then the outcome.
     fn give_up(&mut self) -> Result<Option<HoldHandle>> {
         let own = self.schedule.take_error();
         let of_head = || self.context().local.last_error(clock::now());

@@ -111,8 +111,8 @@ impl RetrySchedule {
 
     /// Notes that the call is not the head of the queue. No attempt is due.
     ///
-    /// The head may take and release the lock before the next look, so the schedule
-    /// acts as if a thread of this process held it.
+    /// The head may take and release the lock before the next look, so the schedule acts as if a
+    /// thread of this process held the lock.
     pub(super) fn wait_behind(&mut self) {
         self.held_here = true;
         self.next = Moment::END;
@@ -120,7 +120,7 @@ impl RetrySchedule {
 
     /// Returns whether an attempt is due although a thread of this process holds the lock.
     ///
-    /// If not, it becomes due after the longest wait at the latest.
+    /// If none is due, the next attempt is due after the longest wait at the latest.
     pub(super) fn is_due_while_held_here(&mut self, now: Moment) -> bool {
         self.held_here = true;
         let due = self.next <= now;
@@ -139,7 +139,7 @@ impl RetrySchedule {
 
     /// Returns whether an attempt is due while no thread of this process holds the lock.
     ///
-    /// Each end of a hold of this process makes one attempt due: the next call does not count it.
+    /// The end of a hold of this process makes an attempt due in one call only.
     pub(super) fn is_due(&mut self, now: Moment, message_count: Option<MessageCount>) -> bool {
         let ended_here = std::mem::take(&mut self.held_here);
         if ended_here {

@@ -1,9 +1,10 @@
-//! Where the servers of a client are, and what a cluster supports.
+//! The servers of a client, and the discovery of a cluster.
 //!
 //! A cluster has to be discovered before commands can be sent: its nodes, and whether they have
-//! sharded pub/sub. A client that connects at its start does so then. For a client that is built
-//! lazily, the first call starts a thread for it ([`Deployment::wait_until_ready`]); an attempt that fails
-//! fails the calls that waited for it, and the next call starts another.
+//! sharded pub/sub. A client that connects at its start discovers the cluster then. For a client
+//! that is built lazily, the first call starts a thread for the discovery
+//! ([`Deployment::wait_until_ready`]). A failed discovery fails the calls that wait for it, and the
+//! next call starts another one.
 
 use std::sync::{Arc, OnceLock};
 
@@ -183,8 +184,8 @@ impl Deployment {
 
 /// Returns whether the nodes have sharded pub/sub.
 ///
-/// Sends the command that Redisson sends for this, so that both decide alike. A node that does not
-/// answer decides nothing: the next node is asked.
+/// Sends the command that Redisson sends for this, so that both decide alike. If a node does not
+/// reply, the next node is asked.
 fn supports_sharding(cluster: &Cluster, name: &str, timeouts: Timeouts) -> Result<bool> {
     cluster.with_any_node(|address| {
         let mut conn = Connection::open(address, timeouts, name.to_owned(), &[])?.conn;

@@ -1,7 +1,7 @@
 //! The state that all handles of one client share, and its start and stop.
 //!
 //! Imports `config`, `watchdog`, `local`, `listener`, `pool`, `topology` and below. [`start`]
-//! builds an engine; [`Deployment`] says where the servers are; this file holds what the verbs use,
+//! builds an engine; [`Deployment`] knows the servers; this file has the state that the verbs use,
 //! and the shutdown:
 //!
 //! 1. The closing token ends waits, and the executor, watchdog, listeners and fail-over monitor are
@@ -78,8 +78,8 @@ pub(crate) struct EngineSettings {
     pub(crate) back_off: BackOff,
     pub(crate) response_timeout: Duration,
     pub(crate) handoff: HandoffBounds,
-    /// How long a call without a deadline waits for its answer: the response time-out and the
-    /// time for acknowledgements of replicas.
+    /// How long a call without a deadline waits for its reply: the response time-out and the time
+    /// for acknowledgements of replicas.
     reply_span: Duration,
     name_prefix: String,
 }
@@ -95,7 +95,7 @@ struct Locals {
 /// The threads that every client has.
 struct BackgroundThreads {
     failover: Arc<FailoverMonitor>,
-    /// The watchdog's, and the fail-over monitor's if the deployment has one.
+    /// The thread of the watchdog, and of the fail-over monitor if the deployment needs one.
     handles: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -176,8 +176,8 @@ impl Engine {
 
     /// Blocks until commands can be sent.
     ///
-    /// Only a lazily built client of a cluster ever waits here: until the nodes are known, the
-    /// discovery fails, or the limit is reached.
+    /// Only a lazily built client of a cluster waits here. The wait ends when the nodes are known,
+    /// when the discovery fails, or at the limit.
     pub(crate) fn wait_until_ready(&self, limit: &Limit<'_>) -> Result<()> {
         if self.deployment.is_discovered() {
             return Ok(());

@@ -206,7 +206,7 @@ fn timeouts(settings: &Builder) -> Timeouts {
 /// Audits the servers.
 ///
 /// The nodes of a cluster are audited here only if a finding is an error. Otherwise the watchdog
-/// audits them once they are connected, and the start opens no connection to each of them.
+/// audits each node after the first connection to it, so that the start does not connect to all.
 fn audit(router: &Router, auditor: &Auditor, policy: AuditPolicy) -> Result<()> {
     if router.is_cluster() && matches!(policy, AuditPolicy::Report | AuditPolicy::Ignore) {
         return Ok(());

@@ -39,7 +39,7 @@ pub(crate) struct Channel {
 struct ChannelState {
     subscription: SubscriptionState,
     waiting: Vec<Arc<Parker>>,
-    /// When the last caller left.
+    /// The moment at which the last caller left.
     idle_since: Moment,
 }
 
@@ -184,7 +184,7 @@ pub(crate) struct Channels {
 pub(crate) struct ListenerSession(u64);
 
 impl Channels {
-    /// Returns the channel of that name, which all its users share.
+    /// Returns the channel of that name. All callers share one value per name.
     pub(crate) fn channel(&self, name: &str) -> Arc<Channel> {
         self.by_name.get(name, || Channel::new(name))
     }
@@ -196,7 +196,7 @@ impl Channels {
         channels
     }
 
-    /// Makes all waiting callers send another attempt, after a change of the server.
+    /// Makes all waiting callers send another attempt, after a topology change.
     pub(crate) fn wake_all(&self) {
         self.awaited().iter().for_each(|channel| channel.notify());
     }
@@ -237,7 +237,7 @@ impl Channels {
 
     /// Returns a command that sends `payload` to a listener, or `None` if it is not connected.
     ///
-    /// The listener of `node`, or the listener without a node.
+    /// `None` as the node stands for the listener without a node.
     pub(crate) fn message_to_listener(&self, node: Option<u32>, payload: &str) -> Option<Call> {
         let controls = self.controls.lock();
         Some(publish(node, controls.get(&node)?, payload))

@@ -58,14 +58,14 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The age from which a connection counts as working, so that the pauses start again.
 const STABLE_AGE: Duration = Duration::from_secs(5);
 
-/// The channels that one command names at most.
+/// The largest number of channels in one command.
 const CHANNELS_PER_COMMAND: usize = 128;
 
 /// The settings of one listener.
 #[derive(Clone, Debug)]
 pub(crate) struct ListenerSettings {
     pub(crate) route: Route,
-    /// The node it listens to with sharded pub/sub; `None` otherwise.
+    /// The node of this listener with sharded pub/sub; `None` otherwise.
     pub(crate) shard: Option<Shard>,
     pub(crate) timeouts: Timeouts,
     /// The name of the connection on the server (`CLIENT SETNAME`).
@@ -108,12 +108,12 @@ impl ListenerSettings {
         channel.ok_or_else(no_slots)
     }
 
-    /// Returns the name of a pub/sub command, with sharded pub/sub that of its sharded form.
+    /// Returns the name of a pub/sub command, or of its sharded form with sharded pub/sub.
     fn command(&self, unsharded: &'static str) -> String {
         format!("{}{unsharded}", if self.shard.is_some() { "S" } else { "" })
     }
 
-    /// Returns how many channels one command names.
+    /// Returns the largest number of channels in one command.
     ///
     /// One with sharded pub/sub, where all channels of a command must be in the same slot.
     fn channels_per_command(&self) -> usize {

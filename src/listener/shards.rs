@@ -127,7 +127,7 @@ impl NodeListeners {
 
     /// Returns the listener of a node, and creates it at first use. `None` for an unknown node.
     ///
-    /// A creation stops the listeners of nodes that serve no slots any more.
+    /// A creation also stops the listeners of nodes that serve no slots.
     fn listener(&self, node: u32) -> Option<Arc<Listener>> {
         let NodeListeners { cluster, settings, .. } = self;
         let mut listeners = self.listeners.lock();

@@ -2,8 +2,9 @@
 //!
 //! States of a channel on a connection:
 //!
-//! 1. *Requested*: the subscription is sent. A confirmation leads to 2. Without one in a response
-//!    time-out the connection is condemned. A redirect by a cluster node drops the channel.
+//! 1. *Requested*: the subscription is sent. A confirmation leads to 2. Without a confirmation
+//!    within the response time-out, the connection is closed as broken. A redirect by a cluster
+//!    node drops the channel.
 //! 2. *Confirmed*: messages arrive. A linger time without a waiting caller leads to 3. The loss of
 //!    the slot drops the channel.
 //! 3. *Ending*: the end of the subscription is sent and has no reply yet. Sharded pub/sub needs
@@ -42,7 +43,7 @@ pub(super) struct Subscriber<'a> {
     /// The channels whose end of subscription has no reply yet.
     ending: Vec<Box<str>>,
     opened_at: Moment,
-    /// The last time at which there was a subscription.
+    /// The last check that found a subscription, or the start of the connection.
     idle_since: Moment,
 }
 
@@ -182,7 +183,7 @@ impl<'a> Subscriber<'a> {
         Ok(())
     }
 
-    /// Follows a redirect of a subscription; any other refusal is an error.
+    /// Follows the redirect of a subscription. Any other refusal is an error.
     ///
     /// With sharded pub/sub the refusal belongs to the oldest request without a reply.
     fn on_refusal(&mut self, refusal: &Refusal) -> Result<()> {
@@ -194,7 +195,7 @@ impl<'a> Subscriber<'a> {
                     cluster.set_owner(slot, owner);
                 }
                 cluster.request_refresh();
-                // Without an open request, the refusal is that of the end of a subscription.
+                // Without an open request, the node has refused the end of a subscription.
                 channel.into_iter().for_each(|channel| self.drop_channel(&channel));
                 Ok(())
             }

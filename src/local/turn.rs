@@ -12,20 +12,21 @@ use crate::util::clock::Moment;
 
 /// The next step of a caller in the queue.
 ///
-/// A connection in it is the one on which a release has no answer yet. The acquire has to follow
-/// the release there, to see its effect.
+/// The connection in a turn has a release without a reply. The acquire command has to follow that
+/// release on the same connection, to see its effect.
 #[derive(Debug)]
 pub(crate) enum Turn {
-    /// Wait until the parker is unparked.
+    /// Wait: another caller is the head of the queue.
     Behind,
-    /// Wait for the hold of another thread of this process; ask at the poll interval.
+    /// Wait for the end of a hold of this process; meanwhile ask only at the poll interval.
     HeldHere,
-    /// Ask the server.
+    /// Ask the server when the retry schedule says so: no thread of this process holds the lock,
+    /// or the caller is in no queue.
     AskWhenDue(Option<ConnectionId>),
-    /// Ask the server, because a poll found the lock free. The flag says whether a thread of this
-    /// process has a valid hold all the same.
+    /// Ask the server at once, because a poll found the lock free or got no reply. `held_here`
+    /// is set if a thread of this process has a valid hold all the same.
     AskAtOnce { connection: Option<ConnectionId>, held_here: bool },
-    /// Ask the server, but not before this moment: the process yields to others.
+    /// The same as `AskWhenDue`, but not before this moment: the process yields to others.
     Yield(Moment, Option<ConnectionId>),
     /// Done: the hold was handed off to the caller.
     HandedOff(Arc<Hold>),
@@ -63,8 +64,10 @@ impl Local {
         turn
     }
 
-    /// Notes a refusal: another process holds the lock, unless this one does. Returns whether the
-    /// caller has to start the watchdog's polls, which `waits` requires.
+    /// Notes a refusal: another process holds the lock, unless this one does.
+    ///
+    /// Returns whether the caller has to start the polls of the watchdog: `needs_polls` is set, and
+    /// no polls run yet.
     pub(crate) fn refused(&self, now: Moment, needs_polls: bool) -> bool {
         let mut state = self.state.lock();
         if !state.is_held(now) {
@@ -78,22 +81,23 @@ impl Local {
         starts
     }
 
-    /// Returns whether the watchdog has to poll again: while the queue has callers.
+    /// Returns whether the watchdog has to poll again, because the queue has callers.
     pub(crate) fn keep_polling(&self) -> bool {
         let mut state = self.state.lock();
         state.polled = !state.queue.is_empty();
         state.polled
     }
 
-    /// Has the head of the queue ask: a poll found the lock free, or got no answer.
+    /// Has the head of the queue ask: a poll found the lock free, or got no reply.
     pub(crate) fn set_may_be_free(&self) {
         let mut state = self.state.lock();
         state.may_be_free = true;
         state.wake_head();
     }
 
-    /// Notes the error of the last acquire of this process, or `None` if it was answered. Callers
-    /// behind the head of the queue know no more than this.
+    /// Stores the error of the last acquire of this process; `None` if there was a reply.
+    ///
+    /// A caller behind the head of the queue that gives up returns this error.
     pub(crate) fn set_last_error(&self, error: Option<Error>) {
         let before = mem::replace(&mut self.state.lock().last_error, error);
         drop(before);

@@ -65,7 +65,7 @@ impl Auditor {
         self.audit_policy != AuditPolicy::Ignore
     }
 
-    /// Returns whether to audit a server. Returns `true` once per server.
+    /// Returns whether a server has to be audited: `true` once per server.
     fn is_first(&self, server: &Arc<str>) -> bool {
         self.is_on() && self.audited.lock().insert(Arc::clone(server))
     }
@@ -89,7 +89,7 @@ impl Auditor {
     /// Reports the findings about a server. With [`AuditPolicy::Refuse`], a finding is an error.
     fn report(&self, server: &Arc<str>, facts: &ServerFacts) -> Result<()> {
         let findings = facts.findings();
-        // This finding never refuses a server: it costs commands and endangers no lock.
+        // This finding never refuses a server: cluster mode costs commands, but endangers no lock.
         let harmless = facts.cluster_mode_finding().filter(|_| !self.of_cluster);
         for finding in findings.iter().chain(&harmless) {
             let finding: Arc<str> = format!("the server at {server} {finding}").into();
@@ -215,7 +215,7 @@ impl ServerFacts {
             .then(|| format!("has version {version}; {major}.{minor} is the oldest supported"))
     }
 
-    /// A finding only for a client that is not configured for a cluster.
+    /// Returns a finding for clients that are not configured for a cluster.
     fn cluster_mode_finding(&self) -> Option<String> {
         (self.fact(["redis_mode", "server_mode"])? == "cluster").then(|| {
             "is in cluster mode: it refuses commands on keys of different slots, which are then \

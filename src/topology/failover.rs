@@ -13,8 +13,9 @@ use crate::util::clock;
 use crate::util::sync::Parker;
 use crate::util::threads;
 
-/// Receives a call after a reconnection or a topology change. Must not block.
+/// Observes reconnections and topology changes.
 pub(crate) trait ServerObserver: Send + Sync {
+    /// Notes that a server may be another one, or the same one without its data. Must not block.
     fn server_may_have_changed(&self);
 }
 
@@ -44,7 +45,7 @@ impl FailoverMonitor {
         })
     }
 
-    /// Tells the thread to end. The thread may first use up a connect and a response time-out.
+    /// Tells the thread to end, which may take a connect and a response time-out. Does not block.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.parker.unpark();

@@ -1,6 +1,6 @@
 //! The master that Redis Sentinel names.
 //!
-//! Sentinels may be stopped, cut off or wrong, so a sentinel's word is not enough:
+//! Sentinels may be stopped, cut off or wrong, so the reply of a sentinel is checked:
 //!
 //! - The sentinels are asked one after the other. The server that a sentinel names has to be
 //!   reachable, and has to confirm its role on the connection that will be used.
@@ -38,7 +38,7 @@ mod search;
 
 use search::Search;
 
-/// The interval between questions to successive sentinels.
+/// The interval between two questions, each to another sentinel.
 const TURN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The longest pause before a sentinel that has failed is asked again.
@@ -56,7 +56,7 @@ pub(crate) struct Sentinels {
     master: String,
     /// The sentinels in the order of questions. A sentinel that fails moves to the end.
     sentinels: Mutex<VecDeque<Address>>,
-    /// The settings for connecting to a server. The endpoint in it is not used.
+    /// The settings for connecting to a server. The endpoint in these settings is not used.
     servers: Address,
     /// The name of the connections to the sentinels.
     name: String,
@@ -76,7 +76,9 @@ struct KnownMaster {
 }
 
 impl KnownMaster {
-    /// Returns whether a named server is the known master or a newer one.
+    /// Returns whether a named server is not outdated.
+    ///
+    /// Its epoch is newer, or is the same and the server was not replaced in that epoch.
     fn accepts(&self, named: &NamedMaster) -> bool {
         let was_replaced = self.replaced.contains(named.address.shown());
         self.epoch < named.epoch || self.epoch == named.epoch && !was_replaced

@@ -94,7 +94,7 @@ impl Executor {
 }
 
 impl ExecutorState {
-    /// Counts one more job; `None` if the executor is closed.
+    /// Counts one more job. Returns `None` if the executor is closed.
     ///
     /// Returns the queue's sender, and a receiver if the caller has to start a worker.
     fn admit(&mut self) -> Option<(Sender<Job>, Option<Receiver<Job>>)> {

@@ -28,7 +28,7 @@ fn detach(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()
     shuttle::thread::Builder::new().name(name.to_owned()).spawn(run).map(drop)
 }
 
-/// Runs a job on a thread that nobody joins; on the calling thread if none can be started.
+/// Runs a job on a thread that nobody joins, or on the calling thread if none can be started.
 pub(crate) fn detach_or_run(name: &str, job: impl FnOnce() + Send + 'static) {
     let job = Arc::new(Mutex::new(Some(job)));
     let take = |job: &Mutex<Option<_>>| job.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -65,7 +65,7 @@ pub(crate) fn catch_panic<T>(activity: impl fmt::Display, step: impl FnOnce() ->
     done.ok()
 }
 
-/// Writes to the log and survives a panic of the logger.
+/// Runs `log`, which writes to the log, and catches a panic of the logger.
 ///
 /// For the threads of a client, and for the drop of a guard, perhaps while its thread unwinds.
 pub(crate) fn log_without_panic(log: impl FnOnce()) {

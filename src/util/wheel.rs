@@ -9,9 +9,9 @@
 //!    slot once if that is more than a turn. It takes the items that are due. Items of a later
 //!    turn, or later in the last tick, stay.
 //! 3. Each slot has a moment before which none of its items is due. The moment is exact until an
-//!    item is cancelled, and may then be too early until the next visit: an exact one would require
-//!    a walk through the list. `advance` skips a slot whose moment is later, and `next_due` is the
-//!    earliest of these moments.
+//!    item is cancelled. Then it may be too early until the next visit, because an exact moment
+//!    would require a walk through the list. `advance` skips a slot whose moment is later than
+//!    `now`, and `next_due` is the earliest of these moments.
 //!
 //! The lists are links between the entries of one slab. A free entry is used again. Its generation
 //! counts its items, and a key fits only the item of its own generation.
@@ -37,7 +37,7 @@ mod tests;
 /// enough to check all in well under a microsecond.
 const SLOTS: usize = 512;
 
-/// A set of items with due times. The caller says what time it is.
+/// A set of items with due times. The caller supplies the current time.
 pub(crate) struct Wheel<T> {
     /// The start of tick 0, which includes all earlier moments.
     start: Moment,
@@ -95,7 +95,7 @@ impl<T> WheelEntry<T> {
 }
 
 impl<T> Wheel<T> {
-    /// An empty wheel whose first tick begins at `start`.
+    /// Returns an empty wheel whose first tick begins at `start`.
     ///
     /// A shorter `tick` means fewer items per slot but more slots to visit. The due times do not
     /// depend on it.
@@ -138,7 +138,7 @@ impl<T> Wheel<T> {
         Key { index, generation }
     }
 
-    /// Removes the item and returns it; `None` if it has fired or was cancelled.
+    /// Removes the item and returns it. `None` if the item has fired or was cancelled.
     pub(crate) fn cancel(&mut self, key: Key) -> Option<T> {
         let entry = self.entries.get(key.index)?;
         if entry.generation != key.generation {

@@ -12,7 +12,7 @@ use crate::pool::router::Router;
 /// The largest number of keys in one script call.
 const MAX_KEYS: usize = 128;
 
-/// Why a batch has no usable reply.
+/// The reason why a batch has no usable reply.
 #[derive(Debug)]
 pub(super) enum BatchFailure {
     /// A connection is being made in the background.
@@ -28,7 +28,7 @@ pub(super) enum BatchFailure {
 
 pub(super) type BatchResult = Result<Answer, BatchFailure>;
 
-/// Sends calls for all items, items of one group together, and reports each outcome.
+/// Sends calls for all items and reports the outcome of each. A batch has items of one group.
 ///
 /// Blocks until each batch has its reply or its time-out.
 pub(super) fn send_all<T, K: Ord>(

@@ -1,10 +1,10 @@
 //! The thread that renews leases, notices lost holds, and polls for waiting callers.
 //!
-//! Every hold has a timer ([`timers`]). A hold with a renewed lease fires when two thirds of its
-//! lease are left, a little later by a jitter, so that locks taken together are not renewed
-//! together. A fixed lease fires after the same period, or at its deadline; the server is asked
-//! whether it has the hold. To take and drop a lock costs one insertion and one removal of a
-//! timer, and no system call.
+//! Every hold has a timer ([`timers`]). The timer of a renewed lease fires when two thirds of the
+//! lease are left, or a little later: a jitter spreads the renewals of locks that were taken
+//! together. The timer of a fixed lease fires after the same period, or at the deadline; the server
+//! is then asked whether it has the hold. To take and drop a lock costs one insertion and one
+//! removal of a timer, and no system call.
 //!
 //! A round of the thread:
 //! 1. After a topology change, closes connections to former servers, and makes all waiting callers
@@ -12,9 +12,9 @@
 //! 2. Sends the due renewals ([`renewals`]) in batches ([`batches`]) over a connection of its own.
 //!    All batches are written before any reply is read, with one time-out, and connections are
 //!    made in the background: no node waits for another.
-//! 3. After a reconnection of this client (its listeners excepted), asks for all leases of that
-//!    server, which may have lost its data, unless it names the same replication id
-//!    ([`replication_ids`]).
+//! 3. After a reconnection of this client (its listeners excepted) or a topology change, renews or
+//!    verifies all holds of servers that may have lost their data: servers that do not report the
+//!    same replication id as before ([`replication_ids`]).
 //! 4. Polls for waiting callers ([`polls`]), and audits new servers (`topology/audit.rs`).
 //! 5. Sends a heartbeat to each connected listener on the client's own channel, at most a second
 //!    after the last one, which proves that messages arrive.
@@ -52,19 +52,18 @@ use crate::util::threads;
 use replication_ids::ReplicationIds;
 use timers::Timers;
 
-/// The longest sleep, and so the longest delay after a machine was suspended.
+/// The longest sleep, which bounds the delay of renewals after the machine was suspended.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// The longest pause while a connection is made, or after a topology change.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(250);
 
-/// The part of the poll interval in which polls go out together.
+/// The divisor of the poll interval that gives the span in which polls go out together.
 ///
-/// Polls are planned for the last part but one, so that the head of the queue can try again within
-/// the poll interval.
+/// Polls are planned so early that the head of the queue can try again within the poll interval.
 const POLL_GRAIN_DIVISOR: u32 = 8;
 
-/// The part of a lease for which one renewal may wait for its reply.
+/// The divisor of a lease that gives the longest wait for a reply, and the longest sleep.
 const WAIT_DIVISOR: u32 = 6;
 
 /// The settings of a watchdog.
@@ -85,9 +84,9 @@ pub(crate) struct Watchdog {
     auditor: Arc<Auditor>,
     timers: Mutex<Timers>,
     parker: Parker,
-    /// Whether the next round asks for all holds.
+    /// Whether the next round renews or verifies all holds.
     renew_all: AtomicBool,
-    /// Whether a connection was made again since the last round.
+    /// Whether a reconnection or a topology change was reported since the last round.
     server_may_have_changed: AtomicBool,
     replication_ids: ReplicationIds,
     /// The generation of the last round.
@@ -178,7 +177,9 @@ impl Watchdog {
         }
     }
 
-    /// Makes the next round renew everything: the round that panicked may have done any part.
+    /// Makes the next round renew all holds, and returns its moment.
+    ///
+    /// The round that panicked may have done any part of its work.
     fn after_panic(&self) -> Moment {
         self.renew_all.store(true, Ordering::Release);
         clock::now() + threads::PANIC_PAUSE

@@ -1,8 +1,8 @@
-//! Polls for the callers that wait: which locks are free.
+//! Polls of the locks for which callers of this process wait.
 //!
 //! A release message may get lost, so the server is asked at the poll interval in any case. The
-//! watchdog asks for all waiting callers of the process, many locks in each script call. The head
-//! of the queue tries again if its lock is free, or if a poll got no reply.
+//! watchdog asks on behalf of all waiting callers, for many locks in each script call. The head of
+//! the queue tries again if its lock is free, or if the poll got no reply.
 
 use std::sync::Arc;
 

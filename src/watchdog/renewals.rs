@@ -1,4 +1,4 @@
-//! Renewals: which holds the server is asked for, and what its replies mean.
+//! Renewals: the holds that the server is asked for, and the meaning of its replies.
 //!
 //! | reply | effect |
 //! | --- | --- |
@@ -22,7 +22,7 @@ use crate::pool::request::{Answer, TooFewReplicas};
 use crate::util::clock::{self, Moment, jittered, millis};
 use crate::util::threads;
 
-/// The lease for a verification without an extension: no key has less left.
+/// The lease that makes the renewal script extend nothing: every key has more left.
 const VERIFY_ONLY: &[u8] = b"-2";
 
 /// A hold that the server is asked for in this round.
@@ -65,7 +65,7 @@ impl Watchdog {
         due
     }
 
-    /// Lets the lease of a hold run out whose thread has ended.
+    /// Lets a lease run out because the thread of its hold has ended.
     fn watch_orphaned(&self, watched: WatchedHold) {
         let name = Arc::clone(watched.local.name().given());
         self.set_renewal_timer(watched);

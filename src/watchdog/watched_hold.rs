@@ -1,4 +1,4 @@
-//! A hold as the watchdog sees it: what it needs to renew the hold and to end it.
+//! A hold together with its lock, from which the watchdog renews and ends the hold.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! A model of processes that want the same lock and are woken by messages.
 //!
 //! Each process has one thread that takes the lock and one listener thread, with the real sessions
-//! (`listener/`), channels and retry schedules, and a server inside the model. No process polls:
-//! a missed message is a deadlock, whatever happens to the listener's connection and whenever a
-//! subscription ends.
+//! (`listener/`), channels and retry schedules, and a server inside the model. No process polls, so
+//! a missed message is a deadlock. The listener's connections may break and subscriptions may end
+//! at any time.
 //!
 //! Faults that this model has caught:
 //! * A registration never makes an attempt due, although the channel was subscribed before it, or
@@ -44,7 +44,7 @@ struct Process {
     local: Local,
     channels: Arc<Channels>,
     listener: ListenerSettings,
-    /// A listener that goes idle; without it, one listens all the time.
+    /// The listener that goes idle. If `None`, another listener listens all the time.
     idle_listener: Option<Arc<Listener>>,
     stop: AtomicBool,
 }
@@ -201,7 +201,7 @@ impl Environment for Process {
     }
 }
 
-/// Runs `number` processes, which take the lock twice each, beside `meanwhile`.
+/// Runs `number` processes, each of which takes the lock twice, at the same time as `meanwhile`.
 fn run(number: usize, meanwhile: impl FnOnce(&[Arc<Process>]) + Send + 'static) {
     let server = Server::start();
     let processes: Vec<_> =
@@ -263,7 +263,7 @@ fn a_listener_that_goes_idle_finds_waiters_that_come_meanwhile() {
         let process = Process::new(&Server::start(), 0, true);
         let listener = process.start_listener();
         visit_beside_a_holder(&process, |_| {});
-        // The beat ends the subscription, and the connection after it.
+        // The heartbeat ends the subscription, and then the connection.
         (0..10).for_each(|_| visit_beside_a_holder(&process, Process::send_heartbeat));
         process.stop();
         join([listener]);

@@ -1,25 +1,25 @@
 //! A model of one lock and the threads of one process that want it.
 //!
-//! The server is one key and two connections. A queued command runs when a thread makes it run: an
-//! attempt, an unlock, or the end of the model, which stands for a reader of replies that comes as
-//! late as possible. Only the code under test unparks threads, so a lost wake-up is a deadlock.
+//! The server is one key and two connections. A thread runs the queued commands of a connection in
+//! an attempt, in an unlock, and at the end of the model, which stands for the latest possible
+//! reader of replies. Only the code under test unparks threads, so a lost wake-up is a deadlock.
 //!
 //! In every schedule:
-//! * No two of all holds that were ever granted are valid at the same time.
+//! * No two holds are valid at the same time.
 //! * A lost hold stays lost, and each loss is reported once.
 //! * Every call that is not cancelled gets the lock.
-//! * An attempt at a moment when no thread of the process holds the lock follows the last release
-//!   on the same connection.
+//! * An attempt while no thread of the process holds the lock follows the last release on the same
+//!   connection.
 //! * In the end the queue is empty, no hold is left, no release is open, and the key is free.
 //!
 //! Faults that this model has caught:
 //! * The head of the queue leaves, or a release is queued, and the next in the queue is not woken.
 //! * A grant of the server does not end the former hold of this process.
-//! * A call that gives up does not look for a hold that was handed over to it.
-//! * A hold that is over is handed over.
+//! * A call that gives up does not look for a hold that was handed off to it.
+//! * A hold that is over is handed off.
 //! * The head of the queue does not send its command behind an open release.
-//! * A poll makes an attempt beside a holder of this process, which is refused, and no attempt
-//!   follows when that holder releases the lock.
+//! * A poll makes an attempt while a thread of this process holds the lock. The attempt is refused,
+//!   and no attempt follows the release of that hold.
 
 use super::wait_loop::{Attempt, AttemptOutcome, CallFailed, CallOptions, Environment, acquire};
 use crate::cancel::CancelToken;
@@ -93,7 +93,7 @@ struct Server {
 enum Command {
     Acquire(HoldId),
     Release(HoldId),
-    /// The release of a hold that may never come into being.
+    /// The release of a hold that the server may never grant.
     CleanUp(HoldId),
 }
 
@@ -260,7 +260,7 @@ impl World {
         }
     }
 
-    /// Makes a poll of the head of the queue itself due.
+    /// Makes a poll by the head of the queue due.
     fn poll_by_head(&self) {
         self.polls.fetch_add(1, Ordering::AcqRel);
         self.local.wake_queue_head();

@@ -34,7 +34,7 @@ pub(super) trait Environment {
     fn polls(&self) -> u64;
     /// Sends the acquire command of `hold`.
     fn attempt(&self, hold: HoldId, attempt: Attempt) -> AttemptOutcome;
-    /// Queues the release of a hold that may never come into being.
+    /// Queues the release of a hold that the server may never grant.
     fn clean_up(&self, hold: HoldId, connection: ConnectionId);
     /// Notes a hold that the server granted and the call took.
     fn keep(&self, hold: &Arc<Hold>);
@@ -188,7 +188,7 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
         }
     }
 
-    /// Takes a hold that another thread handed over.
+    /// Takes a hold that another thread handed off.
     ///
     /// Joins the queue again and returns `None` if the hold was lost before this thread woke.
     fn take_handed_off(
@@ -344,5 +344,5 @@ fn is_cancelled(token: &Option<CancelToken>) -> bool {
 }
 
 fn no_reply() -> Error {
-    Error::new(ErrorKind::Connection, "no answer")
+    Error::new(ErrorKind::Connection, "no reply")
 }

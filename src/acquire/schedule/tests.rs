@@ -71,7 +71,7 @@ fn a_lock_held_in_this_process_is_polled_at_the_poll_interval() {
     assert!(schedule.is_due(START, None), "the first attempt");
     schedule.before_attempt(view_without_channel());
     schedule.refused(START, None);
-    assert!(!schedule.is_due(START, None), "the attempt after that hold was made");
+    assert!(!schedule.is_due(START, None), "the attempt that follows that hold was made");
     assert!(!schedule.is_due_while_held_here(START));
     assert!(schedule.is_due(START, None), "the next hold has ended");
     assert!(!schedule.is_due(START, None), "once");
@@ -108,7 +108,7 @@ fn messages_make_attempts_due_and_lost_races_make_the_call_quiet() {
         let message_count = Some(registration.message_count());
         assert!(schedule.is_due(schedule.next_attempt(), message_count));
     }
-    assert!(quiets[0] >= POLL / 2, "the first refusal costs nothing");
+    assert!(quiets[0] >= POLL / 2, "the first refusal starts no quiet time");
     assert!(quiets[1] <= FIRST_QUIET && quiets[7] <= LONGEST_QUIET);
     assert!(quiets[7] >= LONGEST_QUIET / 2);
 }
@@ -167,5 +167,5 @@ fn a_call_whose_grants_always_arrive_too_late_ends_with_an_error() {
     }
     assert!(schedule.granted_too_late(START).is_err_and(|error| error.is_lost()));
     let error = schedule.take_error();
-    assert!(error.is_some_and(|error| error.is_lost()), "for a call that gives up");
+    assert!(error.is_some_and(|error| error.is_lost()), "a call that gives up returns it");
 }

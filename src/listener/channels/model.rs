@@ -10,7 +10,8 @@ use std::sync::atomic::AtomicBool;
 
 /// A lock on a server, and whether its releases reach the channel.
 ///
-/// Each action of the server is a single step, so its fields are no primitives of `sync.rs`.
+/// Each action of the server is a single step for the model checker: the flags are atomics of the
+/// standard library, at which the checker switches no threads.
 struct Server {
     free: AtomicBool,
     subscribed: AtomicBool,

@@ -37,9 +37,11 @@ pub(super) enum Phase {
 /// Knowledge about the hold on the server.
 #[derive(Debug)]
 pub(super) struct ServerSide {
-    /// The server may keep the hold until then; the start of time if the hold is known to be gone.
+    /// The server may keep the hold until this moment; [`Moment::START`] if the hold is known to be
+    /// gone.
     pub(super) expiry_bound: Moment,
-    /// The server may keep the hold beyond the deadline: an answer did not come, or came too late.
+    /// Whether the server may keep the hold beyond the deadline: a reply did not come, or came too
+    /// late.
     pub(super) may_still_be_held: bool,
 }
 
@@ -86,6 +88,8 @@ impl HoldState {
     }
 
     /// Returns the task of the watchdog for a valid hold.
+    ///
+    /// The lease of a hold whose thread has ended becomes fixed.
     pub(super) fn timer_task(&mut self) -> TimerTask {
         if self.renewed && self.possession.holder.has_ended() {
             self.renewed = false;
@@ -96,8 +100,10 @@ impl HoldState {
 }
 
 impl ServerSide {
-    /// Moves the bound forward to `moment`. `unknown` is set if the deadline does not follow.
-    /// A hold that is known to be gone stays gone.
+    /// Moves the bound to `moment` if that is later.
+    ///
+    /// `unknown` is set if the deadline stays: the server may then keep the hold beyond it. A hold
+    /// that is known to be gone stays gone.
     pub(super) fn raise_expiry_bound(&mut self, moment: Moment, unknown: bool) {
         if !self.is_known_gone() && self.expiry_bound < moment {
             self.expiry_bound = moment;

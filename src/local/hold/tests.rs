@@ -36,7 +36,7 @@ fn the_deadline_moves_forward_only_and_never_after_it_has_passed() {
     assert_eq!(hold.extend(at(5), at(6), 10 * SECOND), HoldStatus::Held);
     assert_eq!(hold.extend(at(6), at(6), 6 * SECOND), HoldStatus::Held);
     assert_eq!(hold.remaining(at(6)), at(6).until(deadline(at(5), 10 * SECOND)));
-    assert_eq!(hold.extend(at(9), at(15), 15 * SECOND), NOTICED, "the answer came too late");
+    assert_eq!(hold.extend(at(9), at(15), 15 * SECOND), NOTICED, "the reply came too late");
     assert_eq!(hold.extend(at(7), at(7), 15 * SECOND), KNOWN);
 }
 
@@ -45,7 +45,7 @@ fn the_server_may_keep_a_hold_that_is_over_here_until_it_is_known_to_be_gone() {
     let overrun = hold(true, 10);
     assert_eq!(overrun.server_expiry_bound(), at(1), "granted at 0 for a second");
     overrun.note_possible_extension(at(8), 10 * SECOND);
-    assert_eq!(overrun.status(at(11)), NOTICED, "no answer confirmed an extension");
+    assert_eq!(overrun.status(at(11)), NOTICED, "no reply confirmed an extension");
     assert_eq!(overrun.server_expiry_bound(), at(18));
     assert!(
         overrun.take_may_still_be_held(at(11)) && !overrun.take_may_still_be_held(at(11)),
