@@ -1,8 +1,8 @@
 //! The ends of a call: its deadline, a cancellation, the close of its client.
 //!
 //! [`CancelToken`] is public. Every wait for an answer takes a [`Limit`], which combines a deadline
-//! with the tokens of the caller and of the client. [`ResponseLimit`] is the part of a limit that is
-//! fixed when a call begins.
+//! with the tokens of the caller and of the client. [`ResponseLimit`] is the part of a limit that
+//! is fixed when a call begins.
 
 use std::collections::HashMap;
 use std::fmt;

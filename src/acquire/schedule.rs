@@ -24,7 +24,7 @@ mod notifications;
 #[cfg(all(test, not(leasehold_model)))]
 mod tests;
 
-/// The poll intervals after which a call tries again although the watchdog polls for it.
+/// The number of poll intervals after which a call tries again although the watchdog polls for it.
 const POLLS_BEFORE_OWN_ATTEMPT: u32 = 60;
 
 /// The first pause after an attempt without a reply; the longest is the poll interval.

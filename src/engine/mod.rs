@@ -105,7 +105,7 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// A panic leaves no broken state: loggers and callbacks run without a lock
+/// A panic leaves the state consistent: loggers and callbacks run without a mutex
 /// (`tests/isolated/panics.rs`).
 impl RefUnwindSafe for Engine {}
 

@@ -244,7 +244,7 @@ fn lost(hold: &Hold) -> Error {
     lost_with_guard(hold.lost_reason())
 }
 
-/// Returns that error for any reason of a loss; a red lock needs it too.
+/// Returns the same error for the given reason of the loss. Red locks use it too.
 pub(crate) fn lost_with_guard(reason: LostReason) -> Error {
     Error::lost(reason, "this thread lost the lock, and still has a guard or a detached hold of it")
 }

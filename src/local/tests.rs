@@ -29,13 +29,13 @@ impl Local {
         self.join_queue(caller(waits), now).expect("the caller waits, or the lock is free")
     }
 
-    /// Enters a hold of one second for the caller with this ticket.
+    /// Adds a hold of one second for the caller with this ticket.
     fn grant(&self, ticket: Ticket, now: Moment, round_trip: Duration) -> Arc<Hold> {
         let grant = Grant::owned(now, now + SECOND);
         self.granted(Some(ticket), &caller(true), grant, round_trip)
     }
 
-    /// Enters and releases a hold at `now`.
+    /// Adds and releases a hold at `now`.
     fn grant_and_release(&self, ticket: Ticket, now: Moment, round_trip: Duration) {
         let hold = self.grant(ticket, now, round_trip);
         assert_eq!(

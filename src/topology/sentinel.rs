@@ -16,9 +16,9 @@
 //! address at once.
 //!
 //! A [`SentinelWatch`] asks one sentinel in each [`TURN_INTERVAL`], one after the other, over
-//! connections that stay open. A sentinel that is cut off delays the detection of a fail-over by one
-//! interval. After an error, the pauses before the next question to that sentinel grow. [`search`] is
-//! one search for the master.
+//! connections that stay open. A sentinel that is cut off delays the detection of a fail-over by
+//! one interval. After an error, the pauses before the next question to that sentinel grow.
+//! [`search`] is one search for the master.
 
 use std::collections::VecDeque;
 use std::fmt;

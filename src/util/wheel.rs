@@ -196,7 +196,7 @@ impl<T> Wheel<T> {
         self.slots[slot].earliest = earliest;
     }
 
-    /// Empties an entry that holds an item; its key fits no more.
+    /// Empties an entry that holds an item. The key of the item then fits no item.
     fn remove(&mut self, index: usize) -> Option<T> {
         self.unlink(index);
         self.len -= 1;

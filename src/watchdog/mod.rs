@@ -17,7 +17,7 @@
 //!    same replication id as before ([`replication_ids`]).
 //! 4. Polls for waiting callers ([`polls`]), and audits new servers (`topology/audit.rs`).
 //! 5. Sends a heartbeat to each connected listener on the client's own channel, at most a second
-//!    after the last one, which proves that messages arrive.
+//!    after the last one. Heartbeats prove that messages arrive.
 
 mod batches;
 mod polls;

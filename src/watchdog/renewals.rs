@@ -1,4 +1,4 @@
-//! Renewals: the holds that the server is asked for, and the meaning of its replies.
+//! Renewals and verifications of holds, and the meaning of the replies.
 //!
 //! | reply | effect |
 //! | --- | --- |
@@ -25,7 +25,7 @@ use crate::util::threads;
 /// The lease that makes the renewal script extend nothing: every key has more left.
 const VERIFY_ONLY: &[u8] = b"-2";
 
-/// A hold that the server is asked for in this round.
+/// A hold that is renewed or verified in this round.
 #[derive(Debug)]
 pub(super) struct DueHold {
     watched: WatchedHold,
@@ -99,7 +99,7 @@ impl Watchdog {
         holds
     }
 
-    /// Asks the servers for these holds, and applies the replies.
+    /// Renews or verifies these holds: asks the servers and applies the replies.
     pub(super) fn renew(&self, mut due: Vec<DueHold>) {
         let group = |due: &DueHold| {
             let script = due.watched.renewal_script();

@@ -107,7 +107,7 @@ impl Watchdog {
         self.set_timer(watched, |watched| self.renewal_time(watched));
     }
 
-    /// Returns the moment at which the server is asked for the hold.
+    /// Returns the moment of the next renewal or verification of the hold.
     ///
     /// This is a little later than the due time, so that many renewals share a batch, but not after
     /// the end of a fixed lease.

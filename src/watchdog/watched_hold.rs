@@ -1,4 +1,4 @@
-//! A hold together with its lock, from which the watchdog renews and ends the hold.
+//! A hold together with the state of its lock, as the watchdog stores it.
 
 use std::sync::Arc;
 

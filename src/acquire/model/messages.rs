@@ -218,7 +218,7 @@ fn run(number: usize, meanwhile: impl FnOnce(&[Arc<Process>]) + Send + 'static) 
     processes.iter().for_each(|process| process.local.assert_at_rest());
 }
 
-/// Runs a visit while another process holds the lock, then `meanwhile`, then the release.
+/// Starts a visit while another process holds the lock, runs `meanwhile`, and ends that hold.
 fn visit_beside_a_holder(process: &Arc<Process>, meanwhile: impl FnOnce(&Process)) {
     let owner = process.hold_elsewhere();
     let visitor = process.start(Process::visit);

@@ -38,7 +38,7 @@ pub(super) trait Environment {
     fn clean_up(&self, hold: HoldId, connection: ConnectionId);
     /// Notes a hold that the server granted and the call took.
     fn keep(&self, hold: &Arc<Hold>);
-    /// Ends a hold that was handed over to a call that cannot use it.
+    /// Ends a hold that was handed off to a call that cannot use it.
     fn end(&self, hold: &Arc<Hold>);
 }
 

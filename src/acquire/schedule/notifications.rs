@@ -39,7 +39,7 @@ pub(super) struct Notifications {
     subscribed: bool,
     /// Whether a message caused the last attempt.
     woken: bool,
-    /// Whether a message may have come before the call first read the message count.
+    /// Whether the registration found that a message may have been missed.
     missed: bool,
     /// The listener's session in which the last attempt requested the subscription, if it did.
     requested_in: Option<ListenerSession>,
