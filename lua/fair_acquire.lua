@@ -71,8 +71,8 @@ if patience > 0 then
     redis.call('pexpire', timeouts, keep)
   end
   -- The timeout of the head may include a long lease. The lock is free now, so the timeout becomes
-  -- earlier. This step follows the computation of this waiter's own timeout: a waiter of Redisson
-  -- at the head later subtracts its full addition from the timeouts behind it.
+  -- earlier. This waiter's own timeout was computed before, from the longer timeout of the head: a
+  -- waiter of Redisson at the head later subtracts its full share from the timeouts behind it.
   if ttl == -2 and now + fair_waiter_timeout < timeout_of(head) then
     redis.call('zadd', timeouts, now + fair_waiter_timeout, head)
   end

@@ -27,7 +27,7 @@ for _, hold in ipairs(held_locks) do
   if ttl < tonumber(lease) then
     redis.call('pexpire', lock, lease)
   end
-  -- A full server accepts SET only after a command that does not grow memory.
+  -- A server whose memory is full refuses SET as the first write of a script, so PEXPIRE precedes.
   if timeout_ttl < tonumber(lease) and redis.call('pexpire', timeout_key, lease) == 0 then
     redis.call('set', timeout_key, 1, 'px', lease)
   end

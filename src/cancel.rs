@@ -1,8 +1,8 @@
 //! The ends of a call: its deadline, a cancellation, the close of its client.
 //!
 //! [`CancelToken`] is public. Every wait for an answer takes a [`Limit`], which combines a deadline
-//! with the tokens of the caller and of the client. [`Bound`] is the part of a limit that is fixed
-//! when a call begins.
+//! with the tokens of the caller and of the client. [`ResponseLimit`] is the part of a limit that
+//! is fixed when a call begins.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -112,30 +112,30 @@ const CHECK_INTERVAL: Duration =
 
 /// The end of a call without a deadline of its own, fixed when the call begins.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bound {
+pub(crate) struct ResponseLimit {
     end: Moment,
     /// Set if the client was open when the call began: the close of the client ends the call.
     ends_on_close: bool,
 }
 
-impl Bound {
-    pub(crate) fn new(end: Moment, closing: &CancelToken) -> Bound {
-        Bound { end, ends_on_close: !closing.is_cancelled() }
+impl ResponseLimit {
+    pub(crate) fn new(end: Moment, closing: &CancelToken) -> ResponseLimit {
+        ResponseLimit { end, ends_on_close: !closing.is_cancelled() }
     }
 
-    /// Returns a bound in the past, for a call that fails anyway.
-    pub(crate) fn over() -> Bound {
-        Bound { end: Moment::START, ends_on_close: true }
+    /// Returns a limit in the past, for a call that fails anyway.
+    pub(crate) fn over() -> ResponseLimit {
+        ResponseLimit { end: Moment::START, ends_on_close: true }
     }
 
     pub(crate) fn end(self) -> Moment {
         self.end
     }
 
-    /// Returns the bound of a call on several locks: the later end.
-    pub(crate) fn and(self, other: Bound) -> Bound {
+    /// Returns the response limit of a call on several locks: the later end.
+    pub(crate) fn and(self, other: ResponseLimit) -> ResponseLimit {
         let ends_on_close = self.ends_on_close && other.ends_on_close;
-        Bound { end: self.end.max(other.end), ends_on_close }
+        ResponseLimit { end: self.end.max(other.end), ends_on_close }
     }
 }
 
@@ -160,9 +160,12 @@ impl<'a> Limit<'a> {
         Limit::at(Moment::END)
     }
 
-    /// Returns the limit of a call with this bound.
-    pub(crate) fn of(bound: Bound, closing: &'a CancelToken) -> Limit<'a> {
-        Limit { closing: bound.ends_on_close.then_some(closing), ..Limit::at(bound.end) }
+    /// Returns the limit of a call with this response limit.
+    pub(crate) fn of(response_limit: ResponseLimit, closing: &'a CancelToken) -> Limit<'a> {
+        Limit {
+            closing: response_limit.ends_on_close.then_some(closing),
+            ..Limit::at(response_limit.end)
+        }
     }
 
     /// Returns a limit that also ends the call when the client is closed.
@@ -248,11 +251,11 @@ mod tests {
         cancel.cancel();
         assert!(limit(Moment::END).is_stopped());
         assert!(limit(Moment::END).error(Error::timeout()).is_cancelled());
-        let begun_before = Bound::new(Moment::END, &closing);
+        let begun_before = ResponseLimit::new(Moment::END, &closing);
         closing.cancel();
         assert!(limit(Moment::END).error(Error::timeout()).is_closed());
         assert!(Limit::of(begun_before, &closing).error(Error::timeout()).is_closed());
-        let begun_after = Bound::new(Moment::END, &closing);
+        let begun_after = ResponseLimit::new(Moment::END, &closing);
         assert!(!Limit::of(begun_after, &closing).is_stopped());
         assert!(!Limit::of(begun_after.and(begun_before), &closing).is_stopped());
     }

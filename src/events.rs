@@ -345,7 +345,7 @@ impl EventQueue {
     fn count_dropped(&self) {
         let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
         if dropped.is_power_of_two() {
-            threads::say(|| {
+            threads::log_without_panic(|| {
                 log::warn!("the events listener is too slow: {dropped} events were dropped so far");
             });
         }

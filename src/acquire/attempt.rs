@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::acquire::schedule::{ChannelView, Pace};
-use crate::acquire::{Acquire, GrantReply, HoldHandle, LockContext};
+use crate::acquire::{GrantReply, HoldHandle, LockContext, WaitLoop};
 use crate::command::call::{Call, ConnectionId};
 use crate::error::Result;
 use crate::kind::rules::{AcquireArgs, AcquireReply, ListensTo, Wake};
@@ -20,7 +20,7 @@ use crate::pool::request::{Answer, Failure};
 use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment, Patience};
 
-impl Acquire<'_> {
+impl WaitLoop<'_> {
     /// Sends the acquire command once and applies its reply.
     ///
     /// Returns `None` if the lock was refused, or if there was no reply and the call goes on.
@@ -59,11 +59,11 @@ impl Acquire<'_> {
             channel.map_or(SubscriptionState::Unsubscribed, |channel| channel.subscription());
         let unsubscribed = channel.is_some() && subscription == SubscriptionState::Unsubscribed;
         let requested_in = session.filter(|_| unsubscribed);
-        let messages = channel.map(|channel| channel.message_count());
+        let message_count = channel.map(|channel| channel.message_count());
         let to_subscribe = channel.filter(|_| requested_in.is_some()).cloned();
-        self.schedule.before_attempt(ChannelView { messages, subscription, requested_in });
-        if self.threads == 0 {
-            self.threads = self.threads_to_serve();
+        self.schedule.before_attempt(ChannelView { message_count, subscription, requested_in });
+        if self.max_holders == 0 {
+            self.max_holders = self.threads_to_serve();
         }
         self.command(to_subscribe.as_deref())
     }
@@ -79,7 +79,7 @@ impl Acquire<'_> {
             beside: self.candidate.beside.as_ref(),
             waiter_timeout: self.waiter_timeout(),
             fair_waiter_timeout: engine.settings.fair_waiter_timeout,
-            threads: self.threads,
+            max_holders: self.max_holders,
             wake: to_subscribe.map(wake),
         });
         command.replicated()
@@ -89,10 +89,10 @@ impl Acquire<'_> {
     fn channel(&self) -> Option<&Arc<Channel>> {
         let LockContext { engine, local } = self.context();
         match self.call.rules.listens_to() {
-            ListensTo::Itself => Some(self.wakeups.own_channel.get_or_init(|| {
-                engine.waiters.channel(&local.name().own_channel(&self.candidate.owner))
+            ListensTo::OwnChannel => Some(self.wakeups.own_channel.get_or_init(|| {
+                engine.channels.channel(&local.name().own_channel(&self.candidate.owner))
             })),
-            listens => local.channel(listens, &engine.waiters),
+            listens => local.channel(listens, &engine.channels),
         }
     }
 
@@ -182,7 +182,7 @@ impl Acquire<'_> {
             self.leftovers.may_run_late = Some(connection);
             return self.schedule.granted_too_late(now).map(|()| None);
         }
-        let last_token = if token == 0 { 0 } else { token + u64::from(self.threads - 1) };
+        let last_token = if token == 0 { 0 } else { token + u64::from(self.max_holders - 1) };
         Ok(Some(self.candidate.granted(GrantReply {
             sent,
             at: now,
@@ -198,7 +198,7 @@ impl Acquire<'_> {
             (self.context(), self.candidate.caller.request.waits);
         let polled = waits && matches!(self.call.pace(), Pace::Polled);
         if local.refused(clock::now(), polled) {
-            engine.watchdog.poll(Arc::clone(local));
+            engine.watchdog.plan_poll(Arc::clone(local));
         }
         if left.is_none() && !std::mem::replace(&mut self.reports.warned, true) {
             let name = local.name().given();
@@ -208,10 +208,10 @@ impl Acquire<'_> {
         }
         self.schedule.refused(clock::now(), left);
         let Some(channel) = self.channel().filter(|_| waits).cloned() else { return };
-        if self.wakeups.channel.is_none() {
-            let waiting = channel.wait(&self.candidate.caller.parker);
-            self.schedule.registered(&waiting, &channel, engine.listeners.session());
-            self.wakeups.channel = Some(waiting);
+        if self.wakeups.registration.is_none() {
+            let registration = channel.register(&self.candidate.caller.parker);
+            self.schedule.registered(&registration, &channel, engine.listeners.session());
+            self.wakeups.registration = Some(registration);
         }
         engine.request_subscription(&channel);
     }

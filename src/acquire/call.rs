@@ -1,15 +1,14 @@
 //! A call of an acquiring verb on one lock.
 //!
-//! An [`AcquireCall`] is a lock together with [`AcquireOptions`]. It decides whether the thread
-//! holds the lock already and counts one more guard, or has to enter the wait loop
-//! ([`Acquire`]).
+//! An [`AcquireCall`] is a lock together with [`AcquireOptions`]. A thread that holds the lock
+//! already counts one more guard. Any other caller enters the [`WaitLoop`].
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::acquire::handle::{HoldHandle, LockContext};
 use crate::acquire::schedule::Pace;
-use crate::acquire::{Acquire, Candidate};
+use crate::acquire::{Candidate, WaitLoop};
 use crate::cancel::{CancelToken, Limit};
 use crate::command::owner::{Holder, ThreadId};
 use crate::error::{Error, Result};
@@ -22,8 +21,8 @@ use crate::util::clock::{self, Moment, Patience};
 
 /// Time after the caller's deadline in which the last reply may still arrive.
 ///
-/// A call that sends its last command shortly before its deadline can so report whether the lock
-/// was free.
+/// So a call that sends its last command shortly before its deadline can still report whether the
+/// lock was free.
 pub(crate) const ANSWER_GRACE: Duration = Duration::from_millis(50);
 
 /// The choices of one call: the guard, the lease, and the end of the wait.
@@ -71,7 +70,7 @@ pub(crate) struct AcquireCall<'a> {
 pub(crate) enum CallEntry<'a> {
     /// The thread holds the lock already, now with one more guard.
     Held(HoldHandle),
-    /// The caller asks the server in its turn.
+    /// The caller has to ask the server, perhaps after other callers in the queue.
     Candidate(Candidate<'a>),
     /// Another thread of this process comes first, and the call does not wait.
     Refused,
@@ -88,8 +87,8 @@ impl<'a> AcquireCall<'a> {
 
     /// Takes the lock; returns `None` if the patience of the call ends first.
     ///
-    /// Blocks until then, a cancellation or the close of the client. A thread that holds the lock
-    /// makes no round trip; a free lock takes one. Errors carry the name of the lock.
+    /// A cancellation and the close of the client end the wait with an error. A thread that holds
+    /// the lock makes no round trip; a free lock takes one. Errors carry the name of the lock.
     pub(crate) fn acquire(&self) -> Result<Option<HoldHandle>> {
         self.run().map_err(|error| self.with_lock_name(error))
     }
@@ -101,7 +100,7 @@ impl<'a> AcquireCall<'a> {
             CallEntry::Candidate(candidate) => {
                 // Dropped after the clean-up of the loop, for which the close of the client waits.
                 let _call = self.context.engine.begin_call();
-                Acquire::new(candidate, now).run()
+                WaitLoop::new(candidate, now).run()
             }
             CallEntry::Refused => Ok(None),
         }
@@ -122,13 +121,13 @@ impl<'a> AcquireCall<'a> {
         }
         let beside = match entry? {
             EntryOutcome::Reentered(hold) => {
-                return self.re_enter(self.handle(hold)).map(CallEntry::Held);
+                return self.apply_lease(self.handle(hold)).map(CallEntry::Held);
             }
             EntryOutcome::Beside(owner) => Some(owner),
             EntryOutcome::New => None,
             EntryOutcome::Busy => return self.refuse_at_once(),
         };
-        self.context.engine.ready(&self.limit())?;
+        self.context.engine.wait_until_ready(&self.limit())?;
         let caller = Caller::of(request, self.options.on_behalf);
         if self.rules.queueing() == Queueing::None {
             return Ok(CallEntry::Candidate(Candidate::new(self, caller, None, beside)));
@@ -180,18 +179,18 @@ impl<'a> AcquireCall<'a> {
     pub(super) fn pace(&self) -> Pace {
         match (self.rules.listens_to(), self.rules.queueing()) {
             (ListensTo::Nothing, _) => Pace::BackOff(self.context.engine.settings.back_off),
-            (_, Queueing::None) => Pace::Unaided,
+            (_, Queueing::None) => Pace::SelfPolling,
             (_, Queueing::InProcess) => Pace::Polled,
         }
     }
 
-    /// Returns what ends the wait for a reply.
+    /// Returns the limit of the wait for a reply.
     ///
-    /// The first of: the response time-out, the grace after `return_by`, the close of the client,
-    /// the cancellation.
+    /// The wait ends at the first of: the response time-out, the grace after `return_by`, the close
+    /// of the client, the cancellation.
     pub(crate) fn limit(&self) -> Limit<'_> {
         let engine = &self.context.engine;
-        let response = engine.bound().end();
+        let response = engine.response_limit().end();
         Limit::at(response.min(self.options.return_by + ANSWER_GRACE))
             .or_closed(&engine.closing)
             .or_cancelled(self.options.cancel)
@@ -211,7 +210,7 @@ impl<'a> AcquireCall<'a> {
     ///
     /// Ends the nested guard again if its lease cannot be extended. Makes no round trip unless it
     /// has to extend a fixed lease.
-    pub(crate) fn re_enter(&self, handle: HoldHandle) -> Result<HoldHandle> {
+    pub(crate) fn apply_lease(&self, handle: HoldHandle) -> Result<HoldHandle> {
         match self.options.lease {
             None => handle.keep_renewed(),
             // A fixed lease inside a renewed hold needs nothing.

@@ -74,7 +74,7 @@ impl<'a> Candidate<'a> {
             lease,
             renewed: call.options.lease.is_none(),
             holder: self.caller.holder.clone(),
-            at: reply.at,
+            granted_at: reply.at,
             may_run_late: reply.may_run_late,
             tokens: reply.tokens,
         };
@@ -83,7 +83,7 @@ impl<'a> Candidate<'a> {
         let hold = local.granted(self.ticket, &self.caller, grant, round_trip);
         self.ticket = None;
         let handle = call.handle(hold);
-        call.context.engine.watchdog.keep_granted(handle.watched(), reply.generation);
+        call.context.engine.watchdog.watch_granted(handle.watched(), reply.generation);
         handle
     }
 

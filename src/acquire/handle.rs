@@ -1,4 +1,4 @@
-//! A guard's share of a hold: what it can ask about the hold, and how it extends the lease.
+//! A guard's share of a hold: queries about the hold, and extensions of its lease.
 //!
 //! The end of a share is in `release.rs`.
 
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::acquire::schedule::MAX_OUTDATED_ANSWERS;
-use crate::cancel::{Bound, Limit};
+use crate::cancel::{Limit, ResponseLimit};
 use crate::config::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -18,7 +18,7 @@ use crate::util::clock;
 use crate::util::executor::Executor;
 use crate::watchdog::{self, WatchedHold};
 
-/// A lock together with its client: what the guards of one lock share.
+/// A lock together with its client, shared by the guards of the lock.
 #[derive(Debug)]
 pub(crate) struct LockContext {
     pub(crate) engine: Arc<Engine>,
@@ -98,9 +98,9 @@ impl HoldHandle {
         error.with_lock_name(Arc::clone(self.context.local.name().given()))
     }
 
-    /// Returns the moment by which a call that begins now returns.
-    pub(crate) fn bound(&self) -> Bound {
-        self.context.engine.bound()
+    /// Returns the response limit of a call that begins now.
+    pub(crate) fn response_limit(&self) -> ResponseLimit {
+        self.context.engine.response_limit()
     }
 
     /// Returns the client's threads for work that may block.
@@ -110,12 +110,12 @@ impl HoldHandle {
 
     /// Sets the lease to `lease` from now, unless the present lease lasts longer.
     ///
-    /// Returns within the bound. One round trip.
-    pub(crate) fn extend(&self, lease: Duration, bound: Bound) -> Result<()> {
-        self.extend_within(lease, &self.context.engine.limit(bound))
+    /// Returns within the limit. One round trip.
+    pub(crate) fn extend(&self, lease: Duration, response_limit: ResponseLimit) -> Result<()> {
+        self.extend_within(lease, &self.context.engine.limit(response_limit))
     }
 
-    /// Extends the lease as [`HoldHandle::extend`] does, within the limit of the call.
+    /// Extends the lease as [`HoldHandle::extend`] does, within any limit.
     pub(crate) fn extend_within(&self, lease: Duration, limit: &Limit<'_>) -> Result<()> {
         let extended = checked_lease(lease).and_then(|lease| self.try_extend(lease, limit));
         extended.map_err(|error| self.with_lock_name(error))
@@ -124,7 +124,7 @@ impl HoldHandle {
     fn try_extend(&self, lease: Duration, limit: &Limit<'_>) -> Result<()> {
         self.check()?;
         // Without a reply that says otherwise, the server may have extended the lease.
-        let unknown = |_: &Error| self.hold.may_be_extended(clock::now(), lease);
+        let unknown = |_: &Error| self.hold.note_possible_extension(clock::now(), lease);
         let answer = self.send_extension(lease, limit).inspect_err(unknown)?;
         let sent = answer.sent;
         if !watchdog::is_extended(answer).inspect_err(unknown)? {
@@ -159,8 +159,8 @@ impl HoldHandle {
     /// Has the watchdog renew the hold from now on.
     pub(crate) fn keep_renewed(&self) {
         if self.hold.keep_renewed() {
-            self.context.engine.watchdog.forget(&self.hold);
-            self.context.engine.watchdog.keep(self.watched());
+            self.context.engine.watchdog.unwatch(&self.hold);
+            self.context.engine.watchdog.watch(self.watched());
         }
     }
 

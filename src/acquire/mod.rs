@@ -3,13 +3,13 @@
 //! Reading order: `call.rs` (one call of a verb), `candidate.rs` (a caller that asks for a new
 //! hold), this file (the loop), `attempt.rs` (one acquire command), `schedule.rs` (when the next
 //! attempt is due), `handle.rs` (a guard's share of a hold), `release.rs` and `release_outcome.rs`
-//! (its end). Imports: everything below the public handles and guards.
+//! (the end of a share). Imports: everything below the public handles and guards.
 //!
 //! The steps of a call:
 //! 1. A thread that holds the lock already counts one more guard, and perhaps extends the lease.
 //! 2. The caller joins the queue of this process (`local/`). It sleeps until it is the head of the
-//!    queue or another thread hands it a hold. Kinds without that queue, such as the fair lock,
-//!    skip this step: each of their callers asks the server.
+//!    queue or a hold is handed off to it. Kinds without that queue, such as the fair lock, skip
+//!    this step: each of their callers asks the server.
 //! 3. The head of the queue sends the acquire command. If the server grants the lock and the reply
 //!    arrives before the new deadline, the call is done.
 //! 4. A refused call registers at the lock's channel and requests the subscription. It sleeps until
@@ -19,8 +19,8 @@
 //!    without a channel (the spin lock) it tries again after a growing pause.
 //! 5. A call that a message woke and the server refused again has lost a race against other
 //!    processes. It ignores messages for a short, growing, jittered time and then tries once.
-//! 6. Without a reply, the first attempt of a call fails with the error. Later attempts are
-//!    repeated, with pauses, until the caller's deadline.
+//! 6. An attempt without a reply ends the call with an error, unless the server has refused the
+//!    call before. In that case the call repeats the attempt, with pauses, until its deadline.
 //!
 //! All attempts of a call name the same hold, so a repeated command does no harm. A call that
 //! leaves without the lock releases the hold behind any command that may still run, on the same
@@ -48,7 +48,7 @@ use crate::cancel::CancelWatch;
 use crate::command::call::ConnectionId;
 use crate::error::Result;
 use crate::events::{Event, Waited};
-use crate::listener::channels::{Channel, Waiting};
+use crate::listener::channels::{Channel, Registration};
 use crate::local::Turn;
 use crate::local::hold::Hold;
 use crate::util::clock::{self, Moment};
@@ -57,14 +57,15 @@ use crate::util::clock::{self, Moment};
 mod model;
 
 /// The state of one call in the wait loop.
-struct Acquire<'a> {
+struct WaitLoop<'a> {
     call: &'a AcquireCall<'a>,
     candidate: Candidate<'a>,
     /// Whether the call has left the queue and the loop.
     has_left: bool,
     started: Moment,
-    /// The threads that may have the hold in turn; zero before the first attempt.
-    threads: u32,
+    /// The number of threads that may have the hold, one after the other; zero before the first
+    /// attempt.
+    max_holders: u32,
     leftovers: Leftovers,
     schedule: RetrySchedule,
     wakeups: Wakeups,
@@ -80,23 +81,23 @@ struct Leftovers {
     queued: bool,
 }
 
-/// The wake-ups of a sleeping call.
+/// The registrations that wake a sleeping call.
 #[derive(Default)]
 struct Wakeups {
-    /// The close of the client and the cancellation, registered by the first sleep.
-    call_end: Option<[Option<CancelWatch>; 2]>,
-    /// The registration at the lock's channel, made by the first refusal.
-    channel: Option<Waiting>,
+    /// The watches for the close of the client and for the cancellation, from the first sleep on.
+    end_watches: Option<[Option<CancelWatch>; 2]>,
+    /// The registration at the lock's channel, from the first refusal on.
+    registration: Option<Registration>,
     /// The channel of this call alone, for kinds that have such channels.
     own_channel: OnceCell<Arc<Channel>>,
 }
 
-/// The contents of the log and the events about a call.
+/// Facts about a call for the log and the events.
 #[derive(Default)]
 struct Reports {
     /// Whether the call slept because of other holders or callers.
     waited: bool,
-    /// Whether the log has the warning about a lock without a time to live.
+    /// Whether the warning about a lock without a time to live was logged.
     warned: bool,
 }
 
@@ -109,7 +110,7 @@ enum NextStep {
     Yield(Moment),
 }
 
-impl Drop for Acquire<'_> {
+impl Drop for WaitLoop<'_> {
     /// Leaves the queue and cleans up after a panic of a logger or an allocation.
     fn drop(&mut self) {
         if !self.has_left {
@@ -119,16 +120,16 @@ impl Drop for Acquire<'_> {
     }
 }
 
-impl<'a> Acquire<'a> {
-    fn new(candidate: Candidate<'a>, now: Moment) -> Acquire<'a> {
+impl<'a> WaitLoop<'a> {
+    fn new(candidate: Candidate<'a>, now: Moment) -> WaitLoop<'a> {
         let (call, seed) = (candidate.call, candidate.id.seed());
         let poll_interval = call.context.engine.settings.poll_interval;
-        Acquire {
+        WaitLoop {
             call,
             candidate,
             has_left: false,
             started: now,
-            threads: 0,
+            max_holders: 0,
             leftovers: Leftovers::default(),
             schedule: RetrySchedule::new(now, poll_interval, seed, call.pace()),
             wakeups: Wakeups::default(),
@@ -144,11 +145,12 @@ impl<'a> Acquire<'a> {
     fn run(mut self) -> Result<Option<HoldHandle>> {
         let outcome = match self.wait() {
             Ok(Some(handle)) => Ok(Some(handle)),
-            // Another thread may hand the lock over at the moment in which this call gives up. The
-            // call then takes the hold, or, if it failed, drops the handle and so passes it on.
+            // Another thread may hand the hold off at the moment at which this call gives up. The
+            // call then takes the hold. A call that failed drops the handle, which hands the hold
+            // off again or releases it.
             other => {
-                let handed = self.leave();
-                other.map(|_| handed)
+                let handed_off = self.leave();
+                other.map(|_| handed_off)
             }
         };
         self.has_left = true;
@@ -157,7 +159,7 @@ impl<'a> Acquire<'a> {
         outcome
     }
 
-    /// Leaves the queue; returns a valid hold that was handed over in the meantime.
+    /// Leaves the queue. Returns a valid hold that was handed off in the meantime.
     fn leave(&mut self) -> Option<HoldHandle> {
         self.has_left = true;
         self.candidate.leave()
@@ -167,8 +169,8 @@ impl<'a> Acquire<'a> {
         loop {
             let now = clock::now();
             let turn = self.turn(now);
-            if let Turn::Handed(hold) = turn {
-                if let Some(handle) = self.take_handed(hold, now)? {
+            if let Turn::HandedOff(hold) = turn {
+                if let Some(handle) = self.take_handed_off(hold, now)? {
                     return Ok(Some(handle));
                 }
                 continue;
@@ -180,7 +182,7 @@ impl<'a> Acquire<'a> {
             }
             match step {
                 NextStep::Sleep(end) => {
-                    self.reports.waited |= self.wakeups.call_end.is_some();
+                    self.reports.waited |= self.wakeups.end_watches.is_some();
                     self.sleep(end)?;
                 }
                 NextStep::Yield(end) => self.sleep(end)?,
@@ -199,10 +201,10 @@ impl<'a> Acquire<'a> {
         ticket.map_or_else(|| local.turn_unqueued(now), |ticket| local.turn(ticket, now))
     }
 
-    /// Takes a hold that another thread handed over.
+    /// Takes a hold that another thread handed off.
     ///
     /// Joins the queue again and returns `None` if the hold was lost before this thread woke.
-    fn take_handed(&mut self, hold: Arc<Hold>, now: Moment) -> Result<Option<HoldHandle>> {
+    fn take_handed_off(&mut self, hold: Arc<Hold>, now: Moment) -> Result<Option<HoldHandle>> {
         let handle = self.call.handle(hold);
         self.call.check_not_ended()?;
         let Candidate { caller, ticket, .. } = &mut self.candidate;
@@ -215,64 +217,64 @@ impl<'a> Acquire<'a> {
         Ok(None)
     }
 
-    /// Returns whether the patience of the caller ends before `step`.
+    /// Returns whether the patience of the caller is over.
     ///
-    /// Never ends before the first attempt, once the call may make it.
+    /// Returns `false` if `step` is the first attempt of the call.
     fn is_over(&self, step: &NextStep, now: Moment) -> bool {
         let first = matches!(step, NextStep::Attempt(_)) && !self.schedule.has_attempted();
         !first && self.call.options.patience.is_over(now)
     }
 
     fn next_step(&mut self, turn: &Turn, now: Moment) -> NextStep {
-        let messages = self.wakeups.channel.as_ref().map(Waiting::message_count);
+        let message_count = self.wakeups.registration.as_ref().map(Registration::message_count);
         match turn {
-            Turn::Behind | Turn::Handed(_) => {
+            Turn::Behind | Turn::HandedOff(_) => {
                 self.schedule.wait_behind();
                 NextStep::Sleep(Moment::END)
             }
-            Turn::AskAtOnce(connection, held_here) => {
+            Turn::AskAtOnce { connection, held_here } => {
                 self.schedule.found_free(*held_here);
                 NextStep::Attempt(*connection)
             }
             Turn::HeldHere if self.schedule.is_due_while_held_here(now) => NextStep::Attempt(None),
             Turn::HeldHere => NextStep::Sleep(self.schedule.next_poll()),
             Turn::Yield(end, _) if self.may_yield(*end) => NextStep::Yield(*end),
-            Turn::Yield(_, connection) | Turn::Ask(connection)
-                if self.schedule.is_due(now, messages) =>
+            Turn::Yield(_, connection) | Turn::AskWhenDue(connection)
+                if self.schedule.is_due(now, message_count) =>
             {
                 NextStep::Attempt(*connection)
             }
-            Turn::Yield(..) | Turn::Ask(_) => NextStep::Sleep(self.schedule.next_attempt()),
+            Turn::Yield(..) | Turn::AskWhenDue(_) => NextStep::Sleep(self.schedule.next_attempt()),
         }
     }
 
-    /// Returns whether the call can still make its first attempt after a sleep until `end`.
+    /// Returns whether a sleep until `end` leaves the call time for its first attempt.
     fn may_yield(&self, end: Moment) -> bool {
         self.schedule.has_attempted() || end < self.call.options.patience.end()
     }
 
     /// Sleeps until something may have changed, at most until `end`.
     ///
-    /// The first call only registers for wake-ups: the state that the caller looked at may have
-    /// changed before.
+    /// The first call only registers for wake-ups and returns, because the state may have changed
+    /// before the registration.
     fn sleep(&mut self, end: Moment) -> Result<()> {
         let (call, parker) = (self.call, &self.candidate.caller.parker);
-        if self.wakeups.call_end.is_none() {
-            // The threads before it in the queue do not exist in a forked child.
+        if self.wakeups.end_watches.is_none() {
+            // The threads ahead in the queue do not exist in a forked child.
             call.context.engine.router.check_process()?;
             let closing = Some(call.context.engine.closing.watch(parker));
             let cancel = call.options.cancel.map(|cancel| cancel.watch(parker));
-            self.wakeups.call_end = Some([closing, cancel]);
+            self.wakeups.end_watches = Some([closing, cancel]);
             return Ok(());
         }
         parker.park_until(end.min(call.options.patience.end()));
         Ok(())
     }
 
-    /// Ends a call whose patience is over: `None`, or the reason why nobody knows more.
+    /// Returns the outcome of a call whose patience is over: `None`, or an error.
     ///
-    /// If the last attempt of this call, or of the call at the head of the queue, got no reply,
-    /// then the lock may have been free, and its error is the outcome.
+    /// The lock may have been free if the last attempt of this call, or of the call at the head of
+    /// the queue, got no reply. The error of that attempt is then the outcome.
     fn give_up(&mut self) -> Result<Option<HoldHandle>> {
         let own = self.schedule.take_error();
         let of_head = || self.context().local.last_error(clock::now());

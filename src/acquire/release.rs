@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::acquire::HoldHandle;
-use crate::cancel::Bound;
+use crate::cancel::ResponseLimit;
 use crate::command::call::{Call, ConnectionId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::local::EndOutcome;
@@ -30,13 +30,17 @@ impl HoldHandle {
 
     /// Ends the share; the release of the last share waits for its reply.
     pub(crate) fn unlock(self) -> Result<()> {
-        let bound = self.bound();
-        self.begin_unlock(None).finish(bound)
+        let response_limit = self.response_limit();
+        self.begin_unlock(None).finish(response_limit)
     }
 
     /// Ends a detached share and waits for the reply to its release.
-    pub(crate) fn unlock_detached(self, share: HoldShare, bound: Bound) -> Result<()> {
-        self.begin(share, None).finish(bound)
+    pub(crate) fn unlock_detached(
+        self,
+        share: HoldShare,
+        response_limit: ResponseLimit,
+    ) -> Result<()> {
+        self.begin(share, None).finish(response_limit)
     }
 
     /// Ends the share and queues the release if it was the last share.
@@ -78,7 +82,7 @@ impl HoldHandle {
     /// Tells the watchdog that the hold has ended in this process.
     fn after_end(&self, outcome: &EndOutcome) {
         if matches!(outcome, EndOutcome::Queued | EndOutcome::Lost) {
-            self.context.engine.watchdog.forget(&self.hold);
+            self.context.engine.watchdog.unwatch(&self.hold);
         }
         if matches!(outcome, EndOutcome::Lost) {
             self.watched().release_at_server(&self.context.engine.router);
@@ -88,10 +92,11 @@ impl HoldHandle {
     /// Waits for the reply to a queued release.
     ///
     /// Without a reply the release goes on as a background request, and the caller gets the error.
-    fn wait_for(&self, pending: RoutedCall, bound: Bound) -> Result<()> {
+    fn wait_for(&self, pending: RoutedCall, response_limit: ResponseLimit) -> Result<()> {
         let _call = self.context.engine.begin_call();
         let router = &self.context.engine.router;
-        let (connection, outcome) = router.wait(pending, &self.context.engine.limit(bound));
+        let (connection, outcome) =
+            router.wait(pending, &self.context.engine.limit(response_limit));
         match &outcome {
             Err(failure) if !failure.error.is_final() || failure.error.is_closed() => {
                 let again = self.background_release().maybe_duplicate(failure.is_written());
@@ -168,12 +173,12 @@ impl PendingRelease {
         }
     }
 
-    /// Waits for the reply to the release. Returns within the bound.
-    pub(crate) fn finish(self, bound: Bound) -> Result<()> {
+    /// Waits for the reply to the release. Returns within the limit.
+    pub(crate) fn finish(self, response_limit: ResponseLimit) -> Result<()> {
         match (self.outcome, self.queued) {
             (EndOutcome::Nested, _) => self.handle.check(),
             (EndOutcome::HandedOff, _) => Ok(()),
-            (EndOutcome::Queued, Some(pending)) => self.handle.wait_for(pending, bound),
+            (EndOutcome::Queued, Some(pending)) => self.handle.wait_for(pending, response_limit),
             (EndOutcome::Lost | EndOutcome::Queued, _) => Err(self.handle.lost()),
             (EndOutcome::NotHeld, _) => Err(self.handle.with_lock_name(not_held())),
         }

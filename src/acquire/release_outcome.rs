@@ -48,7 +48,7 @@ impl Local {
     /// `None` if an earlier copy of the release got the reply with that number.
     fn read_release_reply(&self, hold: &Hold, answer: Answer) -> Result<Option<u64>> {
         match rules::read_release(answer.reply)? {
-            ReleaseReply::Told(subscribers) => {
+            ReleaseReply::Released(subscribers) => {
                 self.release_heard(hold.rules(), subscribers);
                 Ok(Some(subscribers))
             }
@@ -66,7 +66,7 @@ impl Local {
 
     fn report_release(&self, hold: &Hold, subscribers: Result<Option<u64>>) {
         if let Err(error) = &subscribers {
-            threads::say(|| log::warn!("a release failed: {error}"));
+            threads::log_without_panic(|| log::warn!("a release failed: {error}"));
         }
         self.emit(|| {
             let name = Arc::clone(self.name().given());

@@ -24,8 +24,8 @@ pub(crate) fn is_owner_field(name: &str) -> bool {
     id.is_some_and(|id| id.get_version_num() == 8)
 }
 
-/// The number of one hold. Each attempt to acquire a lock takes a new number, which this process
-/// never uses again.
+/// The number of one hold. Each call that asks for a new hold takes a new number, which this
+/// process never uses again. All attempts of the call have the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct HoldId(u64);
 
@@ -75,7 +75,7 @@ impl Owner {
         Owner { holder, ..self }
     }
 
-    /// Returns the owner field: the name of a named holder, or else that of the hold.
+    /// Returns the owner field: the name of the named holder, or else the field of the hold.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         match &self.holder {
             Some(holder) => holder.as_bytes(),

@@ -18,7 +18,7 @@ pub(crate) struct Script {
     /// The name of the file in `lua/`, without its extension.
     pub(crate) name: &'static str,
     source: Cow<'static, str>,
-    /// The byte that selects this script in a call of [`CALL_MANY`], if that can run it.
+    /// The byte that selects this script in a call of [`CALL_MANY`], if `CALL_MANY` can run it.
     pub(crate) join_code: Option<u8>,
     digest: OnceLock<String>,
     sharded: OnceLock<Option<Box<Script>>>,
@@ -96,8 +96,9 @@ impl Script {
 
     /// Returns the form that announces a release with `SPUBLISH`, if this script announces one.
     ///
-    /// The wake channel, to which an acquire script publishes a refusal, is no shard channel: a
-    /// script can reach channels of its own slot only, so no caller in a cluster uses it.
+    /// The wake channel, on which an acquire script publishes a refusal, is no shard channel. A
+    /// script reaches shard channels of its own slot only, so with sharded pub/sub no caller passes
+    /// a wake channel.
     pub(crate) fn sharded(&self) -> Option<&Script> {
         let derive = || {
             let source = self.source.replace(PUBLISH.0, PUBLISH.1);

@@ -1,9 +1,10 @@
-//! Where the servers of a client are, and what a cluster supports.
+//! The servers of a client, and the discovery of a cluster.
 //!
 //! A cluster has to be discovered before commands can be sent: its nodes, and whether they have
-//! sharded pub/sub. A client that connects at its start does so then. For a client that is built
-//! lazily, the first call starts a thread for it ([`Deployment::ready`]); an attempt that fails
-//! fails the calls that waited for it, and the next call starts another.
+//! sharded pub/sub. A client that connects at its start discovers the cluster then. For a client
+//! that is built lazily, the first call starts a thread for the discovery
+//! ([`Deployment::wait_until_ready`]). A failed discovery fails the calls that wait for it, and the
+//! next call starts another one.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,7 +14,7 @@ use crate::config::{Servers, Sharding};
 use crate::connection::{Connection, Timeouts};
 use crate::error::{Error, Result};
 use crate::listener::ListenerSettings;
-use crate::listener::channels::Waiters;
+use crate::listener::channels::Channels;
 use crate::listener::shards::Listeners;
 use crate::pool::PoolSettings;
 use crate::pool::request::panicked;
@@ -100,7 +101,7 @@ impl Deployment {
     /// Blocks until a separate thread has discovered the cluster, or until the limit.
     ///
     /// Returns the error of the first attempt that fails while the caller waits.
-    pub(crate) fn ready(self: &Arc<Deployment>, limit: &Limit<'_>) -> Result<()> {
+    pub(crate) fn wait_until_ready(self: &Arc<Deployment>, limit: &Limit<'_>) -> Result<()> {
         if self.is_discovered() {
             return Ok(());
         }
@@ -135,7 +136,7 @@ impl Deployment {
     fn start_discovery(self: &Arc<Deployment>) {
         let deployment = Arc::clone(self);
         let discover = move || {
-            let outcome = threads::survive("discovering the cluster", || deployment.discover());
+            let outcome = threads::catch_panic("discovering the cluster", || deployment.discover());
             deployment.end_discovery(outcome.unwrap_or_else(|| Err(panicked())));
         };
         if let Err(error) = threads::start("leasehold-connect", discover) {
@@ -170,17 +171,21 @@ impl Deployment {
         }
     }
 
-    pub(crate) fn listeners(&self, settings: ListenerSettings, waiters: Arc<Waiters>) -> Listeners {
+    pub(crate) fn listeners(
+        &self,
+        settings: ListenerSettings,
+        channels: Arc<Channels>,
+    ) -> Listeners {
         let cluster = self.cluster.as_ref().map(Arc::clone);
         let cluster = cluster.map(|cluster| (cluster, Arc::clone(&self.sharded)));
-        Listeners::new(settings, waiters, cluster)
+        Listeners::new(settings, channels, cluster)
     }
 }
 
 /// Returns whether the nodes have sharded pub/sub.
 ///
-/// Sends the command that Redisson sends for this, so that both decide alike. A node that does not
-/// answer decides nothing: the next node is asked.
+/// Sends the command that Redisson sends for this, so that both decide alike. If a node does not
+/// reply, the next node is asked.
 fn supports_sharding(cluster: &Cluster, name: &str, timeouts: Timeouts) -> Result<bool> {
     cluster.with_any_node(|address| {
         let mut conn = Connection::open(address, timeouts, name)?;
@@ -188,7 +193,7 @@ fn supports_sharding(cluster: &Cluster, name: &str, timeouts: Timeouts) -> Resul
             Ok(_) => Ok(true),
             Err(error) if !error.is_final() => Err(error),
             Err(error) => {
-                threads::say(|| {
+                threads::log_without_panic(|| {
                     log::info!("no sharded pub/sub, so all nodes get each message: {error}");
                 });
                 Ok(false)

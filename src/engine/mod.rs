@@ -1,7 +1,7 @@
 //! The state that all handles of one client share, and its start and stop.
 //!
 //! Imports `config`, `watchdog`, `local`, `listener`, `pool`, `topology` and below. [`start`]
-//! builds an engine; [`Deployment`] says where the servers are; this file holds what the verbs use,
+//! builds an engine; [`Deployment`] knows the servers; this file has the state that the verbs use,
 //! and the shutdown:
 //!
 //! 1. The closing token ends waits, and the executor, watchdog, listeners and fail-over monitor are
@@ -24,14 +24,14 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::cancel::{Bound, CancelToken, Limit};
+use crate::cancel::{CancelToken, Limit, ResponseLimit};
 use crate::command::call::Call;
 use crate::command::name::Name;
 use crate::config::BackOff;
 use crate::engine::deployment::Deployment;
 use crate::error::{Error, Result};
 use crate::events::EventSink;
-use crate::listener::channels::{Channel, Waiters};
+use crate::listener::channels::{Channel, Channels};
 use crate::listener::shards::Listeners;
 use crate::local::Local;
 use crate::local::hold::HandoffBounds;
@@ -53,7 +53,7 @@ pub(crate) struct Engine {
     pub(crate) settings: EngineSettings,
     deployment: Arc<Deployment>,
     pub(crate) router: Arc<Router>,
-    pub(crate) waiters: Arc<Waiters>,
+    pub(crate) channels: Arc<Channels>,
     pub(crate) listeners: Listeners,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) events: EventSink,
@@ -78,9 +78,9 @@ pub(crate) struct EngineSettings {
     pub(crate) back_off: BackOff,
     pub(crate) response_timeout: Duration,
     pub(crate) handoff: HandoffBounds,
-    /// How long a call without a deadline waits for its answer: the response time-out and the
-    /// time for acknowledgements of replicas.
-    answer_span: Duration,
+    /// How long a call without a deadline waits for its reply: the response time-out and the time
+    /// for acknowledgements of replicas.
+    reply_span: Duration,
     name_prefix: String,
 }
 
@@ -95,7 +95,7 @@ struct Locals {
 /// The threads that every client has.
 struct BackgroundThreads {
     failover: Arc<FailoverMonitor>,
-    /// The watchdog's, and the fail-over monitor's if the deployment has one.
+    /// The thread of the watchdog, and of the fail-over monitor if the deployment needs one.
     handles: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -105,7 +105,7 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// A panic leaves no broken state: loggers and callbacks run without a lock
+/// A panic leaves the state consistent: loggers and callbacks run without a mutex
 /// (`tests/isolated/panics.rs`).
 impl RefUnwindSafe for Engine {}
 
@@ -156,14 +156,14 @@ impl Engine {
         }
     }
 
-    /// Returns the bound of a call that begins now and has no deadline of its own.
-    pub(crate) fn bound(&self) -> Bound {
-        Bound::new(clock::now() + self.settings.answer_span, &self.closing)
+    /// Returns the response limit of a call that begins now and has no deadline of its own.
+    pub(crate) fn response_limit(&self) -> ResponseLimit {
+        ResponseLimit::new(clock::now() + self.settings.reply_span, &self.closing)
     }
 
-    /// Returns the limit of a call with that bound.
-    pub(crate) fn limit(&self, bound: Bound) -> Limit<'_> {
-        Limit::of(bound, &self.closing)
+    /// Returns the limit of a call with that response limit.
+    pub(crate) fn limit(&self, response_limit: ResponseLimit) -> Limit<'_> {
+        Limit::of(response_limit, &self.closing)
     }
 
     /// Returns an error once the client is closed.
@@ -176,21 +176,21 @@ impl Engine {
 
     /// Blocks until commands can be sent.
     ///
-    /// Only a lazily built client of a cluster ever waits here: until the nodes are known, the
-    /// discovery fails, or the limit is reached.
-    pub(crate) fn ready(&self, limit: &Limit<'_>) -> Result<()> {
+    /// Only a lazily built client of a cluster waits here. The wait ends when the nodes are known,
+    /// when the discovery fails, or at the limit.
+    pub(crate) fn wait_until_ready(&self, limit: &Limit<'_>) -> Result<()> {
         if self.deployment.is_discovered() {
             return Ok(());
         }
         self.router.check_process()?;
-        self.deployment.ready(limit)
+        self.deployment.wait_until_ready(limit)
     }
 
     /// Sends `PING` to all servers. One round trip.
     pub(crate) fn ping(&self) -> Result<()> {
         self.check_open()?;
-        let limit = self.limit(self.bound());
-        self.ready(&limit)?;
+        let limit = self.limit(self.response_limit());
+        self.wait_until_ready(&limit)?;
         self.router.ping(&limit)
     }
 
@@ -224,14 +224,14 @@ impl Engine {
 
     /// Tells the threads to end, and returns them for joining.
     fn stop(&self) -> Vec<JoinHandle<()>> {
-        let executors = self.executor.close();
+        let workers = self.executor.close();
         self.watchdog.stop();
         let listeners = self.listeners.stop();
         // A listener blocks in a read; a heartbeat makes it check whether to stop.
-        self.send(self.waiters.heartbeats());
+        self.send(self.channels.heartbeats());
         self.threads.failover.stop();
         let handles = std::mem::take(&mut *self.threads.handles.lock());
-        executors.into_iter().chain(listeners).chain(handles).collect()
+        workers.into_iter().chain(listeners).chain(handles).collect()
     }
 }
 

@@ -25,14 +25,14 @@ use crate::engine::deployment::Deployment;
 use crate::engine::{BackgroundThreads, Engine, EngineSettings, Locals};
 use crate::error::{Error, Result};
 use crate::events::{Event, EventSink, Events};
-use crate::listener::channels::Waiters;
+use crate::listener::channels::Channels;
 use crate::listener::shards::Listeners;
 use crate::listener::{self, ListenerSettings};
 use crate::local::hold::HandoffBounds;
 use crate::pool::router::Router;
 use crate::pool::{PoolServer, PoolSettings, PoolTimeouts};
 use crate::topology::audit::{AuditPolicy, Auditor};
-use crate::topology::failover::{FailoverMonitor, OnReconnect};
+use crate::topology::failover::{FailoverMonitor, ServerObserver};
 use crate::util::sync::Mutex;
 use crate::util::threads;
 use crate::watchdog::{self, Watchdog, WatchdogSettings};
@@ -54,19 +54,19 @@ impl Engine {
         if !lazily {
             audit(&router, &auditor, startup.settings.audit_policy)?;
         }
-        let waiters = Arc::new(Waiters::default());
-        let listeners = startup.listeners(&deployment, &waiters);
-        let watchdog = startup.watchdog(&router, &waiters, auditor);
-        let on_reconnect: Weak<dyn OnReconnect> = Arc::downgrade(&watchdog) as _;
-        router.set_on_reconnect(Weak::clone(&on_reconnect));
+        let channels = Arc::new(Channels::default());
+        let listeners = startup.listeners(&deployment, &channels);
+        let watchdog = startup.watchdog(&router, &channels, auditor);
+        let server_observer: Weak<dyn ServerObserver> = Arc::downgrade(&watchdog) as _;
+        router.set_server_observer(Weak::clone(&server_observer));
         let failover = Arc::new(FailoverMonitor::new(deployment.route.clone()));
         startup.start_events()?;
-        let handles = start_threads(&watchdog, &failover, on_reconnect)?;
+        let handles = start_threads(&watchdog, &failover, server_observer)?;
         Ok(Arc::new(Engine {
             id: startup.id,
             deployment: Arc::new(deployment),
             router,
-            waiters,
+            channels,
             listeners,
             watchdog,
             events: startup.sink.clone(),
@@ -135,7 +135,7 @@ impl Startup {
         Arc::new(Auditor::new(policy, router.is_cluster(), events))
     }
 
-    fn listeners(&self, deployment: &Deployment, waiters: &Arc<Waiters>) -> Listeners {
+    fn listeners(&self, deployment: &Deployment, channels: &Arc<Channels>) -> Listeners {
         let settings = ListenerSettings {
             route: deployment.route.clone(),
             shard: None,
@@ -145,13 +145,13 @@ impl Startup {
             linger: self.settings.poll_interval / 2,
             idle: listener::IDLE,
         };
-        deployment.listeners(settings, Arc::clone(waiters))
+        deployment.listeners(settings, Arc::clone(channels))
     }
 
     fn watchdog(
         &self,
         router: &Arc<Router>,
-        waiters: &Arc<Waiters>,
+        channels: &Arc<Channels>,
         auditor: Arc<Auditor>,
     ) -> Arc<Watchdog> {
         let settings = WatchdogSettings {
@@ -160,7 +160,7 @@ impl Startup {
             poll_interval: self.settings.poll_interval,
             events: self.sink.clone(),
         };
-        Arc::new(Watchdog::new(settings, Arc::clone(router), Arc::clone(waiters), auditor))
+        Arc::new(Watchdog::new(settings, Arc::clone(router), Arc::clone(channels), auditor))
     }
 
     /// Starts the thread that calls the program's `Events`, if there are any.
@@ -183,7 +183,7 @@ impl Startup {
             fair_waiter_timeout: settings.fair_waiter_timeout.max(shortest),
             back_off: settings.back_off,
             response_timeout: settings.response_timeout,
-            answer_span: self.timeouts.response + self.timeouts.replicas,
+            reply_span: self.timeouts.response + self.timeouts.replicas,
             handoff: HandoffBounds {
                 max_handoffs: settings.max_handoffs,
                 max_time: settings.max_handoff_time,
@@ -206,23 +206,23 @@ fn timeouts(settings: &Builder) -> Timeouts {
 /// Audits the servers.
 ///
 /// The nodes of a cluster are audited here only if a finding is an error. Otherwise the watchdog
-/// audits them once they are connected, and the start opens no connection to each of them.
+/// audits each node after the first connection to it, so that the start does not connect to all.
 fn audit(router: &Router, auditor: &Auditor, policy: AuditPolicy) -> Result<()> {
     if router.is_cluster() && matches!(policy, AuditPolicy::Report | AuditPolicy::Ignore) {
         return Ok(());
     }
     router.servers().into_iter().try_for_each(|(server, connection)| {
-        auditor.look(server, |calls| router.call_all(calls, connection))
+        auditor.audit(server, |calls| router.call_all(calls, connection))
     })
 }
 
 fn start_threads(
     watchdog: &Arc<Watchdog>,
     failover: &Arc<FailoverMonitor>,
-    on_reconnect: Weak<dyn OnReconnect>,
+    server_observer: Weak<dyn ServerObserver>,
 ) -> Result<Vec<JoinHandle<()>>> {
     let mut handles = vec![watchdog.start()?];
-    handles.extend(failover.start(on_reconnect)?);
+    handles.extend(failover.start(server_observer)?);
     Ok(handles)
 }
 
@@ -240,7 +240,7 @@ fn sink(wanted: bool) -> (EventSink, Option<Receiver<Event>>) {
 fn start_events(events: Arc<dyn Events>, receiver: Receiver<Event>) -> Result<()> {
     let report = move || {
         for event in receiver {
-            threads::survive(format_args!("reporting {event:?}"), || event.deliver(&*events));
+            threads::catch_panic(format_args!("reporting {event:?}"), || event.deliver(&*events));
         }
     };
     threads::start("leasehold-events", report)

@@ -5,12 +5,12 @@
 //! for threads of one process. Each waiter listens to a channel of its own, where only it is told
 //! that the lock is free.
 //!
-//! A waiter asks again at the poll interval. Each question moves its time forward once half of the
-//! waiter timeout is used up, so a live waiter keeps its place for as long as the lock is held. A
+//! A waiter asks again at the poll interval. The first question after half of the waiter timeout
+//! moves its time forward, so a live waiter keeps its place for as long as the lock is held. A
 //! caller that gives up removes its entry, and passes on a message that it may have received. A
-//! dead waiter at the head of the queue keeps a free lock for at most the fair waiter timeout:
-//! counted from the moment at which another waiter finds the lock free, independent of the lease
-//! that the dead waiter had found.
+//! dead waiter at the head of the queue blocks a free lock for at most the fair waiter timeout. It
+//! counts from the moment at which another waiter finds the lock free, and does not depend on the
+//! lease that the dead waiter waited for.
 //!
 //! All times are the server's; Redisson sends times of its own clock. Further differences: a
 //! release of a lost lock is an error; a waiter behind others is not told to ask at once; the time
@@ -47,7 +47,7 @@ impl KindRules for Fair {
     }
 
     fn listens_to(&self) -> ListensTo {
-        ListensTo::Itself
+        ListensTo::OwnChannel
     }
 
     fn acquire(&self, args: &AcquireArgs<'_>) -> Call {

@@ -35,10 +35,10 @@ impl KindRules for Fenced {
     }
 
     fn acquire(&self, args: &AcquireArgs<'_>) -> Call {
-        let (lease, threads) = (args.millis(), Digits::new(args.threads.into()));
+        let (lease, max_holders) = (args.millis(), Digits::new(args.max_holders.into()));
         let counter = args.name.token_key();
         let keys = [args.name.key().as_bytes(), counter.as_bytes()];
-        let taking = [lease.as_bytes(), args.owner.as_bytes(), threads.as_bytes()];
+        let taking = [lease.as_bytes(), args.owner.as_bytes(), max_holders.as_bytes()];
         let argv = taking.into_iter().chain(args.wake_args());
         Call::script(&script::FENCED_ACQUIRE, keys, argv).late_effect(args.lease)
     }

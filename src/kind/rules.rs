@@ -1,6 +1,6 @@
 //! The rules that distinguish one kind of lock from another.
 //!
-//! A kind implements [`KindRules`]: its commands and their answers, how the threads of one process
+//! A kind implements [`KindRules`]: its commands and their replies, how the threads of one process
 //! queue, which channel wakes them, and which holds may exist at the same time. Waiting, holding,
 //! renewing and releasing are written once for all kinds, in `acquire/`, `local/` and `watchdog/`.
 
@@ -61,7 +61,7 @@ pub(crate) struct AcquireArgs<'a> {
     /// Time for which another head of the queue may leave a free lock untaken.
     pub(crate) fair_waiter_timeout: Duration,
     /// Number of threads of this process that may have the hold, one after the other.
-    pub(crate) threads: u32,
+    pub(crate) max_holders: u32,
     /// The message that has the listener subscribe; `None` if none is needed.
     pub(crate) wake: Option<Wake<'a>>,
 }
@@ -93,7 +93,7 @@ pub(crate) fn digits(span: Duration) -> Digits {
     Digits::new(clock::millis(span).unsigned_abs())
 }
 
-/// The answer of the server to an acquire.
+/// The reply of the server to an acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AcquireReply {
     /// Granted; the first fencing token, zero for a kind without tokens.
@@ -102,12 +102,12 @@ pub(crate) enum AcquireReply {
     Refused { left: Option<Duration> },
 }
 
-/// The answer of the server to a release.
+/// The reply of the server to a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReleaseReply {
     /// Released; the number of subscribers that received the message.
-    Told(u64),
-    /// The owner had no hold.
+    Released(u64),
+    /// The owner has no hold on the server.
     NotHeld,
 }
 
@@ -128,7 +128,7 @@ pub(crate) enum ListensTo {
     /// The common channel of the readers and writers of a lock.
     ReadWrite,
     /// A channel for this caller alone.
-    Itself,
+    OwnChannel,
     /// None: the caller polls.
     Nothing,
 }
@@ -142,7 +142,7 @@ pub(crate) struct OtherHold<'a> {
     pub(crate) same_thread: bool,
 }
 
-/// The commands, the answers and the sharing rules of one kind of lock.
+/// The commands, the replies and the sharing rules of one kind of lock.
 pub(crate) trait KindRules: Send + Sync {
     /// Returns the kind, as events name it.
     fn kind(&self) -> Kind;
@@ -177,16 +177,18 @@ pub(crate) trait KindRules: Send + Sync {
     /// Returns the call that takes the lock.
     fn acquire(&self, args: &AcquireArgs<'_>) -> Call;
 
-    /// Reads the answer to [`KindRules::acquire`].
+    /// Reads the reply to [`KindRules::acquire`].
     fn read_acquire(&self, reply: Reply) -> Result<AcquireReply> {
         read_acquire(reply)
     }
 
-    /// Returns the call that ends a hold; [`read_release`] reads its answer.
+    /// Returns the call that ends a hold; [`read_release`] reads its reply.
     fn release(&self, name: &Name, owner: &Owner) -> Call;
 
-    /// Returns the call that undoes an acquire, answered or not: ends its hold, and removes its
-    /// place in the queue. `waiter_timeout` is that of the acquire.
+    /// Returns the call that undoes an acquire with or without a reply.
+    ///
+    /// It ends the hold, and removes the waiter's place in the queue in Redis. `waiter_timeout` is
+    /// that of the acquire.
     fn undo(&self, name: &Name, owner: &Owner, waiter_timeout: Option<Duration>) -> Call {
         let _ = waiter_timeout;
         self.release(name, owner)
@@ -212,7 +214,7 @@ pub(crate) trait KindRules: Send + Sync {
     /// Returns the call that frees the lock, whatever its holder. Sent at most once.
     fn force_unlock(&self, name: &Name) -> Call;
 
-    /// Returns the call for the remaining lease; its answer has the form of `PTTL`.
+    /// Returns the call for the remaining lease; its reply has the form of `PTTL`.
     fn ttl(&self, name: &Name) -> Call {
         Call::on_key(b"PTTL", name.key().as_bytes(), &[])
     }
@@ -220,7 +222,7 @@ pub(crate) trait KindRules: Send + Sync {
     /// Returns the script that renews many holds of this kind.
     ///
     /// Keys are the hashes of the locks, arguments the lease in milliseconds and the owners. The
-    /// answer has the positions of the lost holds, counted from 1.
+    /// reply has the positions of the lost holds, counted from 1.
     fn renewal(&self) -> &'static Script;
 }
 
@@ -230,7 +232,7 @@ impl fmt::Debug for dyn KindRules {
     }
 }
 
-/// Reads the answer of an acquire script: -2 for granted, -1 for a holder without an expiry,
+/// Reads the reply of an acquire script: -2 for granted, -1 for a holder without an expiry,
 /// else the remaining lease in milliseconds.
 pub(crate) fn read_acquire(reply: Reply) -> Result<AcquireReply> {
     const GRANTED: i64 = -2;
@@ -246,9 +248,9 @@ pub(crate) fn lease_left(millis: i64) -> Option<Duration> {
     u64::try_from(millis).ok().map(Duration::from_millis)
 }
 
-/// Reads the answer of a release or force-unlock script: -1 for not held, else the number of
+/// Reads the reply of a release or force-unlock script: -1 for not held, else the number of
 /// subscribers that received the message.
 pub(crate) fn read_release(reply: Reply) -> Result<ReleaseReply> {
     let subscribers = reply.into_int()?;
-    Ok(u64::try_from(subscribers).map_or(ReleaseReply::NotHeld, ReleaseReply::Told))
+    Ok(u64::try_from(subscribers).map_or(ReleaseReply::NotHeld, ReleaseReply::Released))
 }

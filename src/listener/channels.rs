@@ -31,7 +31,7 @@ mod model;
 pub(crate) struct Channel {
     name: Box<str>,
     /// The message count. Written under the mutex of `state`, read without it.
-    messages: AtomicU64,
+    message_count: AtomicU64,
     state: Mutex<ChannelState>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Channel {
 struct ChannelState {
     subscription: SubscriptionState,
     waiting: Vec<Arc<Parker>>,
-    /// When the last caller left.
+    /// The moment at which the last caller left.
     idle_since: Moment,
 }
 
@@ -66,7 +66,7 @@ impl Channel {
             waiting: Vec::new(),
             idle_since,
         };
-        Channel { name: name.into(), messages: AtomicU64::new(0), state: Mutex::new(state) }
+        Channel { name: name.into(), message_count: AtomicU64::new(0), state: Mutex::new(state) }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -75,7 +75,7 @@ impl Channel {
 
     /// Returns the message count. A caller reads it before it sends an attempt.
     pub(crate) fn message_count(&self) -> MessageCount {
-        MessageCount(self.messages.load(Ordering::Acquire))
+        MessageCount(self.message_count.load(Ordering::Acquire))
     }
 
     pub(crate) fn subscription(&self) -> SubscriptionState {
@@ -83,12 +83,12 @@ impl Channel {
     }
 
     /// Registers a waiting caller until the result is dropped.
-    pub(crate) fn wait(self: &Arc<Channel>, parker: &Arc<Parker>) -> Waiting {
+    pub(crate) fn register(self: &Arc<Channel>, parker: &Arc<Parker>) -> Registration {
         self.state.lock().waiting.push(Arc::clone(parker));
-        Waiting { channel: Arc::clone(self), parker: Arc::clone(parker) }
+        Registration { channel: Arc::clone(self), parker: Arc::clone(parker) }
     }
 
-    fn leave(&self, parker: &Arc<Parker>) {
+    fn unregister(&self, parker: &Arc<Parker>) {
         let mut state = self.state.lock();
         if let Some(at) = state.waiting.iter().position(|other| Arc::ptr_eq(other, parker)) {
             state.waiting.swap_remove(at);
@@ -104,7 +104,7 @@ impl Channel {
     }
 
     fn count_and_wake(&self, state: &ChannelState) {
-        self.messages.fetch_add(1, Ordering::AcqRel);
+        self.message_count.fetch_add(1, Ordering::AcqRel);
         state.waiting.iter().for_each(|parker| parker.unpark());
     }
 
@@ -148,12 +148,12 @@ impl Channel {
 /// The registration of a waiting caller on a channel, until it is dropped.
 #[derive(Debug)]
 #[must_use = "dropping it ends the registration"]
-pub(crate) struct Waiting {
+pub(crate) struct Registration {
     channel: Arc<Channel>,
     parker: Arc<Parker>,
 }
 
-impl Waiting {
+impl Registration {
     /// Returns the message count.
     ///
     /// If it differs from the count before the last attempt, the caller must send another attempt
@@ -163,16 +163,16 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for Registration {
     fn drop(&mut self) {
-        self.channel.leave(&self.parker);
+        self.channel.unregister(&self.parker);
     }
 }
 
 /// The channels of one client, and the control channels of its connected listeners.
 #[derive(Debug, Default)]
-pub(crate) struct Waiters {
-    channels: Interned<Channel>,
+pub(crate) struct Channels {
+    by_name: Interned<Channel>,
     /// Counts the starts and ends of sessions of the listener without a node. Odd in a session.
     transitions: AtomicU64,
     /// The control channels of connected listeners, by node; `None` for the listener without one.
@@ -183,20 +183,20 @@ pub(crate) struct Waiters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ListenerSession(u64);
 
-impl Waiters {
-    /// Returns the channel of that name, which all its users share.
+impl Channels {
+    /// Returns the channel of that name. All callers share one value per name.
     pub(crate) fn channel(&self, name: &str) -> Arc<Channel> {
-        self.channels.get(name, || Channel::new(name))
+        self.by_name.get(name, || Channel::new(name))
     }
 
     /// Returns the channels with a waiting caller.
     pub(crate) fn awaited(&self) -> Vec<Arc<Channel>> {
-        let mut channels = self.channels.all();
+        let mut channels = self.by_name.all();
         channels.retain(|channel| channel.has_waiting_callers());
         channels
     }
 
-    /// Makes all waiting callers send another attempt, after a change of the server.
+    /// Makes all waiting callers send another attempt, after a topology change.
     pub(crate) fn wake_all(&self) {
         self.awaited().iter().for_each(|channel| channel.notify());
     }
@@ -237,7 +237,7 @@ impl Waiters {
 
     /// Returns a command that sends `payload` to a listener, or `None` if it is not connected.
     ///
-    /// The listener of `node`, or the listener without a node.
+    /// `None` as the node stands for the listener without a node.
     pub(crate) fn message_to_listener(&self, node: Option<u32>, payload: &str) -> Option<Call> {
         let controls = self.controls.lock();
         Some(publish(node, controls.get(&node)?, payload))
@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     fn channel() -> Arc<Channel> {
-        Waiters::default().channel("c")
+        Channels::default().channel("c")
     }
 
     #[test]
@@ -282,18 +282,18 @@ mod tests {
         let (channel, parker) = (channel(), Arc::default());
         let before = channel.message_count();
         channel.notify();
-        let waiting = channel.wait(&parker);
-        assert_ne!(waiting.message_count(), before);
-        assert_eq!(waiting.message_count(), channel.message_count());
+        let registration = channel.register(&parker);
+        assert_ne!(registration.message_count(), before);
+        assert_eq!(registration.message_count(), channel.message_count());
     }
 
     #[test]
     fn a_message_wakes_the_waiting_caller() {
         let (channel, parker) = (channel(), Arc::default());
-        let waiting = channel.wait(&parker);
+        let registration = channel.register(&parker);
         channel.notify();
         parker.park_until(Moment::END);
-        drop(waiting);
+        drop(registration);
     }
 
     #[test]
@@ -317,9 +317,9 @@ mod tests {
         let (channel, parker) = (channel(), Arc::default());
         channel.set_subscription(SubscriptionState::Subscribed);
         let later = clock::now() + Duration::from_secs(60);
-        let waiting = channel.wait(&parker);
+        let registration = channel.register(&parker);
         assert!(!channel.retire(later, Duration::from_secs(1)), "a caller waits");
-        drop(waiting);
+        drop(registration);
         assert!(!channel.retire(clock::now(), Duration::from_secs(60)), "too early");
         let before = channel.message_count();
         assert!(channel.retire(later, Duration::from_secs(1)));
@@ -332,27 +332,27 @@ mod tests {
 
     #[test]
     fn every_connection_of_the_listener_is_a_new_session() {
-        let waiters = Waiters::default();
-        assert_eq!(waiters.session(), None);
-        waiters.set_listening(true);
-        let first = waiters.session();
-        waiters.set_listening(true);
-        assert!(first.is_some() && waiters.session() == first);
-        waiters.set_listening(false);
-        assert_eq!(waiters.session(), None);
-        waiters.set_listening(true);
-        assert!(waiters.session().is_some() && waiters.session() != first);
+        let channels = Channels::default();
+        assert_eq!(channels.session(), None);
+        channels.set_listening(true);
+        let first = channels.session();
+        channels.set_listening(true);
+        assert!(first.is_some() && channels.session() == first);
+        channels.set_listening(false);
+        assert_eq!(channels.session(), None);
+        channels.set_listening(true);
+        assert!(channels.session().is_some() && channels.session() != first);
     }
 
     #[test]
     fn only_channels_with_a_waiting_caller_are_returned() {
-        let waiters = Waiters::default();
-        let (waited, idle) = (waiters.channel("a"), waiters.channel("b"));
+        let channels = Channels::default();
+        let (waited, idle) = (channels.channel("a"), channels.channel("b"));
         let parker = Arc::default();
-        let waiting = waited.wait(&parker);
-        let names: Vec<_> = waiters.awaited().iter().map(|c| c.name().to_owned()).collect();
+        let registration = waited.register(&parker);
+        let names: Vec<_> = channels.awaited().iter().map(|c| c.name().to_owned()).collect();
         assert_eq!(names, ["a"]);
-        drop((waiting, idle));
-        assert!(waiters.awaited().is_empty());
+        drop((registration, idle));
+        assert!(channels.awaited().is_empty());
     }
 }

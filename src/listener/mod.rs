@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use crate::connection::Timeouts;
 use crate::error::{Error, ErrorKind, Result};
-use crate::listener::channels::Waiters;
+use crate::listener::channels::Channels;
 use crate::listener::subscriber::Subscriber;
 use crate::topology::cluster::Cluster;
 use crate::topology::route::Route;
@@ -58,14 +58,14 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The age from which a connection counts as working, so that the pauses start again.
 const STABLE_AGE: Duration = Duration::from_secs(5);
 
-/// The channels that one command names at most.
+/// The largest number of channels in one command.
 const CHANNELS_PER_COMMAND: usize = 128;
 
 /// The settings of one listener.
 #[derive(Clone, Debug)]
 pub(crate) struct ListenerSettings {
     pub(crate) route: Route,
-    /// The node it listens to with sharded pub/sub; `None` otherwise.
+    /// The node of this listener with sharded pub/sub; `None` otherwise.
     pub(crate) shard: Option<Shard>,
     pub(crate) timeouts: Timeouts,
     /// The name of the connection on the server (`CLIENT SETNAME`).
@@ -108,12 +108,12 @@ impl ListenerSettings {
         channel.ok_or_else(no_slots)
     }
 
-    /// Returns the name of a pub/sub command, with sharded pub/sub that of its sharded form.
+    /// Returns the name of a pub/sub command, or of its sharded form with sharded pub/sub.
     fn command(&self, unsharded: &'static str) -> String {
         format!("{}{unsharded}", if self.shard.is_some() { "S" } else { "" })
     }
 
-    /// Returns how many channels one command names.
+    /// Returns the largest number of channels in one command.
     ///
     /// One with sharded pub/sub, where all channels of a command must be in the same slot.
     fn channels_per_command(&self) -> usize {
@@ -124,7 +124,7 @@ impl ListenerSettings {
 /// One listener: its settings and its thread.
 pub(crate) struct Listener {
     settings: ListenerSettings,
-    waiters: Arc<Waiters>,
+    channels: Arc<Channels>,
     /// The place where the thread sleeps while no caller waits.
     parker: Parker,
     started: AtomicBool,
@@ -134,15 +134,15 @@ pub(crate) struct Listener {
 
 impl fmt::Debug for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listener").field("waiters", &self.waiters).finish_non_exhaustive()
+        f.debug_struct("Listener").field("channels", &self.channels).finish_non_exhaustive()
     }
 }
 
 impl Listener {
-    pub(crate) fn new(settings: ListenerSettings, waiters: Arc<Waiters>) -> Listener {
+    pub(crate) fn new(settings: ListenerSettings, channels: Arc<Channels>) -> Listener {
         let (started, stop) = (AtomicBool::new(false), AtomicBool::new(false));
         let (parker, thread) = (Parker::default(), Mutex::new(None));
-        Listener { settings, waiters, parker, started, stop, thread }
+        Listener { settings, channels, parker, started, stop, thread }
     }
 
     /// Starts the thread if necessary, and makes it connect. Does not block.
@@ -159,12 +159,12 @@ impl Listener {
     }
 
     fn is_connected(&self) -> bool {
-        self.waiters.message_to_listener(self.settings.node(), "").is_some()
+        self.channels.message_to_listener(self.settings.node(), "").is_some()
     }
 
     /// Returns whether a caller waits on a channel of this listener.
     fn has_waiting_callers(&self) -> bool {
-        let awaited = self.waiters.awaited();
+        let awaited = self.channels.awaited();
         awaited.iter().any(|channel| self.settings.covers(channel.name()))
     }
 
@@ -197,8 +197,8 @@ impl Listener {
         // A pause may have consumed the wake-up of `stop`, so the flag is read before each sleep.
         while !self.is_stopped() {
             self.parker.park_until(Moment::END);
-            while threads::survive("listening", || self.listen_while_callers_wait()).is_none() {
-                self.parker.park_until(clock::now() + threads::PAUSE);
+            while threads::catch_panic("listening", || self.listen_while_callers_wait()).is_none() {
+                self.parker.park_until(clock::now() + threads::PANIC_PAUSE);
             }
         }
     }
@@ -210,7 +210,7 @@ impl Listener {
     fn listen_while_callers_wait(&self) {
         let mut pause = FIRST_PAUSE;
         while !self.is_stopped() && self.has_waiting_callers() {
-            let mut subscriber = match Subscriber::open(&self.settings, &self.waiters) {
+            let mut subscriber = match Subscriber::open(&self.settings, &self.channels) {
                 Ok(subscriber) => subscriber,
                 Err(error) => {
                     self.pause(&mut pause, &error);
@@ -219,7 +219,7 @@ impl Listener {
             };
             if let Err(error) = subscriber.listen(&self.stop) {
                 // A connection that ends right after it was opened counts as a failed one.
-                let was_stable = subscriber.opened() + STABLE_AGE <= clock::now();
+                let was_stable = subscriber.opened_at() + STABLE_AGE <= clock::now();
                 drop(subscriber);
                 pause = if was_stable { FIRST_PAUSE } else { pause };
                 self.pause(&mut pause, &error);
@@ -229,7 +229,9 @@ impl Listener {
 
     /// Logs the error, sleeps for about `pause`, and doubles `pause`.
     fn pause(&self, pause: &mut Duration, error: &Error) {
-        threads::say(|| log::warn!("cannot listen for releases, so waiting callers poll: {error}"));
+        threads::log_without_panic(|| {
+            log::warn!("cannot listen for releases, so waiting callers poll: {error}")
+        });
         let now = clock::now();
         let end = now + jittered(*pause, now.nanos());
         // Wake-ups by waiting callers do not shorten the pause: many callers would cause a storm of

@@ -4,14 +4,14 @@
 
 use super::subscriber::Subscriber;
 use super::{Listener, ListenerSettings};
-use crate::listener::channels::Waiters;
+use crate::listener::channels::Channels;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Listens until `stop` is set, and reconnects whenever a connection ends.
-pub(crate) fn listen(settings: &ListenerSettings, waiters: &Waiters, stop: &AtomicBool) {
+pub(crate) fn listen(settings: &ListenerSettings, channels: &Channels, stop: &AtomicBool) {
     while !stop.load(Ordering::Acquire) {
-        if let Ok(mut subscriber) = Subscriber::open(settings, waiters) {
+        if let Ok(mut subscriber) = Subscriber::open(settings, channels) {
             // The model breaks connections on purpose.
             let _ = subscriber.listen(stop);
         }
@@ -20,8 +20,8 @@ pub(crate) fn listen(settings: &ListenerSettings, waiters: &Waiters, stop: &Atom
 
 impl Listener {
     /// Returns a listener without a thread; a thread of the model runs [`Self::run_in_model`].
-    pub(crate) fn in_model(settings: &ListenerSettings, waiters: &Arc<Waiters>) -> Arc<Listener> {
-        let listener = Listener::new(settings.clone(), Arc::clone(waiters));
+    pub(crate) fn in_model(settings: &ListenerSettings, channels: &Arc<Channels>) -> Arc<Listener> {
+        let listener = Listener::new(settings.clone(), Arc::clone(channels));
         listener.started.store(true, Ordering::Release);
         Arc::new(listener)
     }

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use crate::command::call::Call;
-use crate::listener::channels::{Channel, ListenerSession, SubscriptionState, Waiters};
+use crate::listener::channels::{Channel, Channels, ListenerSession, SubscriptionState};
 use crate::listener::{Listener, ListenerSettings, Shard};
 use crate::topology::cluster::Cluster;
 use crate::topology::route::Route;
@@ -17,7 +17,7 @@ use crate::util::sync::Mutex;
 /// The listeners of one client.
 #[derive(Debug)]
 pub(crate) struct Listeners {
-    waiters: Arc<Waiters>,
+    channels: Arc<Channels>,
     /// The listener of all channels; unused with sharded pub/sub.
     single: Arc<Listener>,
     /// The listeners of the nodes, in a cluster.
@@ -32,7 +32,7 @@ struct NodeListeners {
     is_sharded: Arc<OnceLock<bool>>,
     /// The settings of each listener, except route, shard and name.
     settings: ListenerSettings,
-    waiters: Arc<Waiters>,
+    channels: Arc<Channels>,
     /// The listeners by node.
     listeners: Mutex<BTreeMap<u32, Arc<Listener>>>,
 }
@@ -44,22 +44,22 @@ impl Listeners {
     /// its own listener, with these settings except route, shard and name.
     pub(crate) fn new(
         settings: ListenerSettings,
-        waiters: Arc<Waiters>,
+        channels: Arc<Channels>,
         cluster: Option<(Arc<Cluster>, Arc<OnceLock<bool>>)>,
     ) -> Listeners {
         let per_node = cluster.map(|(cluster, is_sharded)| NodeListeners {
             cluster,
             is_sharded,
             settings: settings.clone(),
-            waiters: Arc::clone(&waiters),
+            channels: Arc::clone(&channels),
             listeners: Mutex::default(),
         });
-        let single = Arc::new(Listener::new(settings, Arc::clone(&waiters)));
-        Listeners { waiters, single, per_node }
+        let single = Arc::new(Listener::new(settings, Arc::clone(&channels)));
+        Listeners { channels, single, per_node }
     }
 
     /// Returns the listeners of the nodes, if the cluster uses sharded pub/sub.
-    fn sharded(&self) -> Option<&NodeListeners> {
+    fn node_listeners(&self) -> Option<&NodeListeners> {
         self.per_node.as_ref().filter(|nodes| nodes.is_sharded.get() == Some(&true))
     }
 
@@ -67,8 +67,8 @@ impl Listeners {
     ///
     /// `None` with sharded pub/sub, where a script reaches only channels of its own slot.
     pub(crate) fn session(&self) -> Option<ListenerSession> {
-        match self.sharded() {
-            None => self.waiters.session(),
+        match self.node_listeners() {
+            None => self.channels.session(),
             Some(_) => None,
         }
     }
@@ -78,7 +78,7 @@ impl Listeners {
     /// A caller calls this after it has registered on the channel. Returns the subscription request
     /// to send, if the acquire script could not send it.
     pub(crate) fn listen_to(&self, channel: &Channel) -> Option<Call> {
-        match self.sharded() {
+        match self.node_listeners() {
             None => {
                 self.single.wake();
                 None
@@ -97,7 +97,7 @@ impl Listeners {
     ///
     /// `None` if the channel has one, or if its listener is not connected.
     pub(crate) fn subscription_request(&self, channel: &Channel) -> Option<Call> {
-        match self.sharded() {
+        match self.node_listeners() {
             None => self.request_to(None, channel),
             Some(nodes) => self.request_to(Some(nodes.node_of(channel)?), channel),
         }
@@ -105,7 +105,7 @@ impl Listeners {
 
     fn request_to(&self, node: Option<u32>, channel: &Channel) -> Option<Call> {
         let is_unsubscribed = channel.subscription() == SubscriptionState::Unsubscribed;
-        let request = || self.waiters.message_to_listener(node, channel.name());
+        let request = || self.channels.message_to_listener(node, channel.name());
         is_unsubscribed.then(request).flatten()
     }
 
@@ -127,7 +127,7 @@ impl NodeListeners {
 
     /// Returns the listener of a node, and creates it at first use. `None` for an unknown node.
     ///
-    /// A creation stops the listeners of nodes that serve no slots any more.
+    /// A creation also stops the listeners of nodes that serve no slots.
     fn listener(&self, node: u32) -> Option<Arc<Listener>> {
         let NodeListeners { cluster, settings, .. } = self;
         let mut listeners = self.listeners.lock();
@@ -138,7 +138,7 @@ impl NodeListeners {
         let shard = Some(Shard { node, cluster: Arc::clone(cluster) });
         let name = format!("{}.{node}", settings.name);
         let settings = ListenerSettings { route, shard, name, ..settings.clone() };
-        let listener = Arc::new(Listener::new(settings, Arc::clone(&self.waiters)));
+        let listener = Arc::new(Listener::new(settings, Arc::clone(&self.channels)));
         listeners.insert(node, Arc::clone(&listener));
         let owners = cluster.owners();
         listeners.retain(|node, listener| {

@@ -2,8 +2,9 @@
 //!
 //! States of a channel on a connection:
 //!
-//! 1. *Requested*: the subscription is sent. A confirmation leads to 2. Without one in a response
-//!    time-out the connection is condemned. A redirect by a cluster node drops the channel.
+//! 1. *Requested*: the subscription is sent. A confirmation leads to 2. Without a confirmation
+//!    within the response time-out, the connection is closed as broken. A redirect by a cluster
+//!    node drops the channel.
 //! 2. *Confirmed*: messages arrive. A linger time without a waiting caller leads to 3. The loss of
 //!    the slot drops the channel.
 //! 3. *Ending*: the end of the subscription is sent and has no reply yet. Sharded pub/sub needs
@@ -21,7 +22,7 @@ use crate::connection::Timeouts;
 #[cfg(all(test, leasehold_model))]
 use crate::connection::model::Connection;
 use crate::error::{Error, ErrorKind, Redirect, Refusal, Result};
-use crate::listener::channels::{Channel, SubscriptionState, Waiters};
+use crate::listener::channels::{Channel, Channels, SubscriptionState};
 use crate::listener::{ListenerSettings, MAX_SILENCE, Shard};
 use crate::topology::route::{Generation, RoutedConnection};
 use crate::util::clock::{self, Moment};
@@ -29,20 +30,20 @@ use crate::util::clock::{self, Moment};
 /// One connection of a listener with its subscriptions.
 pub(super) struct Subscriber<'a> {
     settings: &'a ListenerSettings,
-    waiters: &'a Waiters,
+    channels: &'a Channels,
     conn: Connection,
     /// The topology for which the connection was opened.
     generation: Generation,
     /// The control channel.
     control: Arc<str>,
     /// The channels with a requested or confirmed subscription, by name.
-    channels: HashMap<Box<str>, Subscription>,
+    subscriptions: HashMap<Box<str>, Subscription>,
     /// With sharded pub/sub, the channels whose request has no reply yet, in the order sent.
     requested: VecDeque<Box<str>>,
     /// The channels whose end of subscription has no reply yet.
     ending: Vec<Box<str>>,
-    opened: Moment,
-    /// The last time at which there was a subscription.
+    opened_at: Moment,
+    /// The last check that found a subscription, or the start of the connection.
     idle_since: Moment,
 }
 
@@ -53,9 +54,11 @@ struct Subscription {
 
 impl Drop for Subscriber<'_> {
     fn drop(&mut self) {
-        self.waiters.end_control(self.settings.node(), &self.control);
-        let subscriptions = self.channels.values();
-        subscriptions.for_each(|one| one.channel.set_subscription(SubscriptionState::Unsubscribed));
+        self.channels.end_control(self.settings.node(), &self.control);
+        let subscriptions = self.subscriptions.values();
+        subscriptions.for_each(|subscription| {
+            subscription.channel.set_subscription(SubscriptionState::Unsubscribed)
+        });
     }
 }
 
@@ -65,7 +68,7 @@ impl<'a> Subscriber<'a> {
     /// Blocks until the connection is open. Does not wait for the confirmations.
     pub(super) fn open(
         settings: &'a ListenerSettings,
-        waiters: &'a Waiters,
+        channels: &'a Channels,
     ) -> Result<Subscriber<'a>> {
         let timeouts = Timeouts { response: MAX_SILENCE, ..settings.timeouts.without_replicas() };
         let RoutedConnection { conn, generation, .. } =
@@ -74,14 +77,14 @@ impl<'a> Subscriber<'a> {
         let now = clock::now();
         let mut subscriber = Subscriber {
             settings,
-            waiters,
+            channels,
             conn,
             generation,
             control: Arc::clone(&control),
-            channels: HashMap::new(),
+            subscriptions: HashMap::new(),
             requested: VecDeque::new(),
             ending: Vec::new(),
-            opened: now,
+            opened_at: now,
             idle_since: now,
         };
         subscriber.send("SUBSCRIBE", &[control.as_bytes()])?;
@@ -90,8 +93,8 @@ impl<'a> Subscriber<'a> {
     }
 
     /// Returns when the connection was opened.
-    pub(super) fn opened(&self) -> Moment {
-        self.opened
+    pub(super) fn opened_at(&self) -> Moment {
+        self.opened_at
     }
 
     /// Receives messages until `stop` is set or the connection is idle.
@@ -127,15 +130,15 @@ impl<'a> Subscriber<'a> {
     fn on_message(&mut self, channel: &[u8], payload: &[u8]) -> Result<()> {
         let channel = String::from_utf8_lossy(channel);
         if *channel != *self.control {
-            if let Some(one) = self.channels.get(&*channel) {
-                one.channel.notify();
+            if let Some(subscription) = self.subscriptions.get(&*channel) {
+                subscription.channel.notify();
             }
             return Ok(());
         }
         match payload {
             b"" => self.check_confirmations().and_then(|()| self.end_unused()),
             name => {
-                let channel = self.waiters.channel(&String::from_utf8_lossy(name));
+                let channel = self.channels.channel(&String::from_utf8_lossy(name));
                 self.subscribe(vec![channel])
             }
         }
@@ -145,15 +148,15 @@ impl<'a> Subscriber<'a> {
     fn on_subscribed(&mut self, channel: &[u8]) -> Result<()> {
         let channel = String::from_utf8_lossy(channel);
         if *channel == *self.control {
-            self.waiters.set_control(self.settings.node(), &self.control);
+            self.channels.set_control(self.settings.node(), &self.control);
             // Callers that registered before could not request their subscriptions.
             return self.subscribe_awaited();
         }
         if let Some(at) = self.requested.iter().position(|name| **name == *channel) {
             self.requested.remove(at);
         }
-        if let Some(one) = self.channels.get(&*channel) {
-            one.channel.set_subscription(SubscriptionState::Subscribed);
+        if let Some(subscription) = self.subscriptions.get(&*channel) {
+            subscription.channel.set_subscription(SubscriptionState::Subscribed);
         }
         Ok(())
     }
@@ -180,7 +183,7 @@ impl<'a> Subscriber<'a> {
         Ok(())
     }
 
-    /// Follows a redirect of a subscription; any other refusal is an error.
+    /// Follows the redirect of a subscription. Any other refusal is an error.
     ///
     /// With sharded pub/sub the refusal belongs to the oldest request without a reply.
     fn on_refusal(&mut self, refusal: &Refusal) -> Result<()> {
@@ -192,7 +195,7 @@ impl<'a> Subscriber<'a> {
                     cluster.set_owner(slot, owner);
                 }
                 cluster.request_refresh();
-                // Without an open request, the refusal is that of the end of a subscription.
+                // Without an open request, the node has refused the end of a subscription.
                 channel.into_iter().for_each(|channel| self.drop_channel(&channel));
                 Ok(())
             }
@@ -204,20 +207,20 @@ impl<'a> Subscriber<'a> {
     ///
     /// Its callers send another attempt, and the listener of the other node subscribes to it.
     fn drop_channel(&mut self, channel: &str) {
-        if let Some(one) = self.channels.remove(channel) {
-            one.channel.set_subscription(SubscriptionState::Unsubscribed);
+        if let Some(subscription) = self.subscriptions.remove(channel) {
+            subscription.channel.set_subscription(SubscriptionState::Unsubscribed);
         }
     }
 
     fn subscribe_awaited(&mut self) -> Result<()> {
-        self.subscribe(self.waiters.awaited())
+        self.subscribe(self.channels.awaited())
     }
 
     /// Requests subscriptions to the channels of this listener that have none.
     fn subscribe(&mut self, mut channels: Vec<Arc<Channel>>) -> Result<()> {
         let settings = self.settings;
         channels.retain(|channel| {
-            !self.channels.contains_key(channel.name()) && settings.covers(channel.name())
+            !self.subscriptions.contains_key(channel.name()) && settings.covers(channel.name())
         });
         for chunk in channels.chunks(settings.channels_per_command()) {
             let names: Vec<_> = chunk.iter().map(|channel| channel.name().as_bytes()).collect();
@@ -229,7 +232,8 @@ impl<'a> Subscriber<'a> {
                 self.requested.push_back(channel.name().into());
             }
             channel.set_subscription(SubscriptionState::Requested);
-            self.channels.insert(channel.name().into(), Subscription { channel, requested_at });
+            self.subscriptions
+                .insert(channel.name().into(), Subscription { channel, requested_at });
         }
         Ok(())
     }
@@ -237,9 +241,13 @@ impl<'a> Subscriber<'a> {
     /// Ends the subscriptions that no caller has used for the linger time.
     fn end_unused(&mut self) -> Result<()> {
         let now = clock::now();
-        let unused = |one: &Subscription| one.channel.retire(now, self.settings.linger);
-        let ended: Vec<_> =
-            self.channels.extract_if(|_, one| unused(one)).map(|(name, _)| name).collect();
+        let unused =
+            |subscription: &Subscription| subscription.channel.retire(now, self.settings.linger);
+        let ended: Vec<_> = self
+            .subscriptions
+            .extract_if(|_, subscription| unused(subscription))
+            .map(|(name, _)| name)
+            .collect();
         for chunk in ended.chunks(self.settings.channels_per_command()) {
             let names: Vec<_> = chunk.iter().map(|name| name.as_bytes()).collect();
             self.send("UNSUBSCRIBE", &names)?;
@@ -250,11 +258,12 @@ impl<'a> Subscriber<'a> {
 
     /// Returns an error if a subscription is not confirmed within the response time-out.
     fn check_confirmations(&self) -> Result<()> {
-        let late = clock::now().before(self.settings.timeouts.response);
-        let unconfirmed = |one: &Subscription| {
-            one.requested_at < late && one.channel.subscription() == SubscriptionState::Requested
+        let overdue_before = clock::now().before(self.settings.timeouts.response);
+        let unconfirmed = |subscription: &Subscription| {
+            subscription.requested_at < overdue_before
+                && subscription.channel.subscription() == SubscriptionState::Requested
         };
-        match self.channels.values().any(unconfirmed) {
+        match self.subscriptions.values().any(unconfirmed) {
             true => {
                 let message = "the server did not confirm a subscription in time";
                 Err(Error::new(ErrorKind::Connection, message))
@@ -266,7 +275,7 @@ impl<'a> Subscriber<'a> {
     /// Returns whether there has been no subscription for the idle time.
     fn is_idle(&mut self) -> bool {
         let now = clock::now();
-        if !self.channels.is_empty() {
+        if !self.subscriptions.is_empty() {
             self.idle_since = now;
             return false;
         }

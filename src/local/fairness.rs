@@ -12,9 +12,9 @@ use std::time::Duration;
 use crate::local::hold::HandoffBounds;
 use crate::util::clock::Moment;
 
-/// Bounds of the time for which a process yields. Within it another process at about the same
-/// distance from the server receives the message and asks. A run of the same length counts as
-/// long, so at most half of the time is lost if no other process asks.
+/// Bounds of the time for which a process yields. In this time another process at about the same
+/// distance from the server receives the message and asks. A run counts as long when it has lasted
+/// as long as a yield. So at most half of the time is lost if no other process asks.
 const LEAST_YIELD: Duration = Duration::from_micros(500);
 const LONGEST_YIELD: Duration = Duration::from_millis(20);
 
@@ -27,9 +27,9 @@ const SILENT_RUN: Duration = Duration::from_millis(20);
 #[derive(Debug, Default)]
 pub(crate) struct Fairness {
     run: Option<Run>,
-    /// Subscribers of other processes received the message of the last answered release.
+    /// Whether other processes received the message of the last release that got a reply.
     others_listen: bool,
-    /// The kind has no messages, so whether other processes wait is unknown.
+    /// Whether the kind has no messages, so that nothing tells whether other processes wait.
     has_no_messages: bool,
     /// The head of the queue does not ask before this moment.
     yielding_until: Moment,

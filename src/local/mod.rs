@@ -1,7 +1,8 @@
 //! The state of one lock in this process: its holds, and the callers that wait for it.
 //!
-//! One mutex per lock joins the queue with the holds. It is never held across I/O, so that a
-//! hand-off, or a release and the wake-up of the head of the queue, is one step for all callers.
+//! One mutex per lock covers the queue and the holds. So a hand-off is one step for all callers;
+//! so is the queueing of a release with the wake-up of the head of the queue. The mutex is never
+//! held across I/O.
 //!
 //! * A thread that already holds the lock *re-enters*: its hold counts one more guard.
 //! * Any other caller joins the queue. The head of the queue asks the server: at once if no thread
@@ -14,10 +15,11 @@
 //! * A process that takes the lock again and again while others listen for its release yields
 //!   (`fairness.rs`).
 //!
-//! Folder: `queue.rs` the queue, `table.rs` the holds with their guards, `hold.rs` the life of one
+//! Folder: `queue.rs` the queue, `table.rs` the holds with their guards, `hold/` the life of one
 //! hold, `state.rs` the state under the mutex, `turn.rs` the next step of a caller in the queue,
-//! `release.rs` the end of a guard. Imports `kind`, `command`, `listener` (channels only),
-//! `events`, `error` and `util`. Read this file, `turn.rs`, `release.rs`, then the rest.
+//! `release.rs` the end of a guard, `fairness.rs` the yields. Imports `kind`, `command`, `listener`
+//! (channels only), `events`, `error` and `util`. Read this file, `turn.rs`, `release.rs`, then the
+//! rest.
 
 mod fairness;
 pub(crate) mod hold;
@@ -40,7 +42,7 @@ use crate::command::owner::{Holder, ThreadId};
 use crate::error::{LostReason, Result};
 use crate::events::{Event, EventSink, Lost};
 use crate::kind::rules::{KindRules, ListensTo};
-use crate::listener::channels::{Channel, Waiters};
+use crate::listener::channels::{Channel, Channels};
 use crate::local::hold::{Grant, HandoffBounds, Hold, HoldStatus};
 use crate::local::queue::Ticket;
 use crate::local::state::LocalState;
@@ -111,18 +113,19 @@ impl Local {
         &self.name
     }
 
-    /// Returns the channel that publishes releases of this lock. `None` for a kind without a
-    /// common channel.
-    pub(crate) fn channel(&self, listens: ListensTo, waiters: &Waiters) -> Option<&Arc<Channel>> {
+    /// Returns the channel on which releases of this lock are published.
+    ///
+    /// `None` for a kind without a common channel.
+    pub(crate) fn channel(&self, listens: ListensTo, channels: &Channels) -> Option<&Arc<Channel>> {
         let name = match listens {
             ListensTo::Lock => self.name.channel(),
             ListensTo::ReadWrite => self.name.rw_channel(),
-            ListensTo::Itself | ListensTo::Nothing => return None,
+            ListensTo::OwnChannel | ListensTo::Nothing => return None,
         };
-        Some(self.channel_cell(listens)?.get_or_init(|| waiters.channel(name)))
+        Some(self.channel_cell(listens)?.get_or_init(|| channels.channel(name)))
     }
 
-    /// Returns the same channel if a caller of this process has waited before.
+    /// Returns the channel on which releases are published, if this process has used it before.
     pub(crate) fn known_channel(&self, listens: ListensTo) -> Option<&Arc<Channel>> {
         self.channel_cell(listens)?.get()
     }
@@ -131,7 +134,7 @@ impl Local {
         match listens {
             ListensTo::Lock => Some(&self.channel),
             ListensTo::ReadWrite => Some(&self.rw_channel),
-            ListensTo::Itself | ListensTo::Nothing => None,
+            ListensTo::OwnChannel | ListensTo::Nothing => None,
         }
     }
 
@@ -154,7 +157,10 @@ impl Local {
         outcome
     }
 
-    /// Appends a caller to the queue. `None` if it does not wait and would have to.
+    /// Appends a caller to the queue.
+    ///
+    /// Returns `None` for a caller that does not wait, if this process holds the lock or the queue
+    /// has callers.
     pub(crate) fn join_queue(&self, caller: Caller, now: Moment) -> Option<Ticket> {
         let mut state = self.state.lock();
         let free = state.queue.is_empty() && !state.is_held(now);
@@ -166,8 +172,10 @@ impl Local {
         self.state.lock().queue.len()
     }
 
-    /// Removes a caller from the queue. Returns the hold that was handed off to it meanwhile, if
-    /// any; the caller must release it.
+    /// Removes a caller from the queue.
+    ///
+    /// Returns the hold that was handed off to this caller meanwhile, if any. It has to be used or
+    /// released.
     pub(crate) fn leave(&self, ticket: Ticket) -> Option<Arc<Hold>> {
         let mut state = self.state.lock();
         let was_head = state.queue.is_head(ticket);
@@ -178,9 +186,9 @@ impl Local {
         state.take_handed_off(ticket)
     }
 
-    /// Enters a hold that the server granted, and removes its caller from the queue.
+    /// Adds a hold that the server granted, and removes its caller from the queue.
     ///
-    /// Holds of this process that cannot be valid at the same time are lost.
+    /// Other holds of this process that cannot be valid beside the new one are lost.
     pub(crate) fn granted(
         &self,
         ticket: Option<Ticket>,
@@ -191,7 +199,7 @@ impl Local {
         let mut state = self.state.lock();
         let hold = state.new_hold(grant);
         state.last_error = None;
-        state.fairness.granted(hold.granted(), round_trip);
+        state.fairness.granted(hold.granted_at(), round_trip);
         let lost = state.lose_others(&hold, &caller.holder);
         if let Some(ticket) = ticket {
             if let Some(superseded) = state.take_handed_off(ticket) {
@@ -208,22 +216,22 @@ impl Local {
 
     /// Returns the number of guards and detached shares of the thread.
     ///
-    /// Counts valid holds that match `is_mine`.
+    /// Counts only valid holds for which `matches` returns `true`.
     pub(crate) fn count(
         &self,
-        is_mine: impl Fn(&Hold) -> bool,
+        matches: impl Fn(&Hold) -> bool,
         thread: ThreadId,
         now: Moment,
     ) -> usize {
         let state = self.state.lock();
-        let own = state.holds.of_thread(thread).filter(|entry| is_mine(&entry.hold));
+        let own = state.holds.of_thread(thread).filter(|entry| matches(&entry.hold));
         let own: Vec<_> = own.map(|entry| (Arc::clone(&entry.hold), entry.count())).collect();
         drop(state);
         let valid = own.iter().filter(|(hold, _)| self.is_valid(hold, now));
         valid.map(|(_, count)| count).sum()
     }
 
-    /// Returns whether the hold is valid. Reports its loss if this call finds it.
+    /// Returns whether the hold is valid. Reports its loss if this call notices it first.
     pub(crate) fn is_valid(&self, hold: &Hold, now: Moment) -> bool {
         match hold.status(now) {
             HoldStatus::Held => true,
@@ -259,12 +267,12 @@ impl Local {
         self.state.lock().holds.iter().map(|entry| Arc::clone(&entry.hold)).collect()
     }
 
-    /// Emits an event. Builds it only if the client has a listener.
+    /// Emits an event. Builds it only if the program receives events.
     pub(crate) fn emit(&self, event: impl FnOnce() -> Event) {
         self.events.emit(event);
     }
 
-    /// Logs and emits losses, and wakes the head of the queue. To be called without the mutex.
+    /// Logs and emits losses, and wakes the head of the queue. The caller must not hold the mutex.
     pub(crate) fn report_lost<H: Deref<Target = Hold>>(
         &self,
         lost: impl IntoIterator<Item = H>,
@@ -275,7 +283,7 @@ impl Local {
             any = true;
             let name = Arc::clone(self.name.given());
             // The caller may be a drop of a guard while its thread unwinds.
-            threads::say(|| log::warn!("the lock {name:?} was lost: {reason}"));
+            threads::log_without_panic(|| log::warn!("the lock {name:?} was lost: {reason}"));
             let (kind, hold) = hold.kind_and_number();
             let at = clock::wall_time;
             self.events.emit(|| Event::Lost(Lost { at: at(), name, kind, hold, reason }));

@@ -3,8 +3,8 @@
 use super::Local;
 
 impl Local {
-    /// Wakes the head of the queue, as its clock does at the poll interval.
-    pub(crate) fn ring(&self) {
+    /// Wakes the head of the queue, as the end of its sleep does at the poll interval.
+    pub(crate) fn wake_queue_head(&self) {
         self.state.lock().wake_head();
     }
 
@@ -16,7 +16,7 @@ impl Local {
         assert!(state.holds.iter().len() == 0, "a hold is left without a guard");
         assert!(
             state.unanswered.is_empty(),
-            "a release that was answered is still listed as unanswered"
+            "a release with a reply is still listed as unanswered"
         );
     }
 }

@@ -29,10 +29,10 @@ pub(crate) enum EndOutcome {
 }
 
 impl Local {
-    /// Ends one share of a hold. The last one hands the hold off, or releases it.
+    /// Ends one share of a hold. The end of the last share hands the hold off or releases it.
     ///
     /// `send` queues the release on a connection. The mutex is held meanwhile, so `send` does no
-    /// I/O. The head of the queue is woken after it.
+    /// I/O. The head of the queue is woken after the call of `send`.
     pub(crate) fn end(
         &self,
         hold: &Arc<Hold>,
@@ -72,15 +72,16 @@ impl Local {
         }
     }
 
-    /// Returns the connection on which a release has no answer yet. A command that has to see its
-    /// effect follows it there.
+    /// Returns the connection on which a release has no reply yet.
+    ///
+    /// A command that has to see the effect of that release goes over the same connection.
     pub(crate) fn unanswered_release(&self) -> Option<ConnectionId> {
         self.state.lock().unanswered_release()
     }
 
-    /// Notes that the release of this hold was answered, or will not be sent again.
+    /// Notes that the release of this hold has a reply, or will not be sent again.
     pub(crate) fn release_settled(&self, hold: &Arc<Hold>) {
-        hold.set_gone();
+        hold.release_settled();
         let mut state = self.state.lock();
         state.unanswered.retain(|release| release.hold != hold.id());
         state.spare = Some(Arc::clone(hold));
@@ -91,7 +92,7 @@ impl Local {
     /// The listener of this process may be one of them.
     pub(crate) fn release_heard(&self, rules: &dyn KindRules, subscribers: u64) {
         let listens = rules.listens_to();
-        // Readers of this process listen for themselves, and compete with a writer of it.
+        // Waiting readers of this process compete with its writers, so they count as others.
         let is_own = |channel: &Arc<Channel>| {
             let competes = listens == ListensTo::ReadWrite && channel.has_waiting_callers();
             channel.subscription() == SubscriptionState::Subscribed && !competes
@@ -104,7 +105,7 @@ impl Local {
         }
     }
 
-    /// Turns one guard of the hold into a detached share: it counts, but no value represents it.
+    /// Turns one guard of the hold into a detached share, which counts as a guard does.
     pub(crate) fn detach(&self, hold: &Arc<Hold>) {
         self.state.lock().holds.detach(hold);
     }
@@ -113,11 +114,11 @@ impl Local {
     /// detached owned hold, or a hold of a thread that has ended.
     pub(crate) fn detached(
         &self,
-        is_mine: impl Fn(&Hold) -> bool,
+        matches: impl Fn(&Hold) -> bool,
         thread: ThreadId,
         now: Moment,
     ) -> Option<(Arc<Hold>, HoldShare)> {
         let state = self.state.lock();
-        state.holds.detached(thread, is_mine, |hold| !hold.remaining(now).is_zero())
+        state.holds.detached(thread, matches, |hold| !hold.remaining(now).is_zero())
     }
 }

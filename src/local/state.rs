@@ -22,20 +22,20 @@ pub(super) struct LocalState {
     /// Holds that were handed off to callers that have not woken up yet.
     pub(super) handed_off: Vec<(Ticket, Arc<Hold>)>,
     pub(super) holds: HoldTable,
-    /// The releases without an answer: at most one, except for a kind whose holds share the lock.
+    /// The releases without a reply: at most one, except for a kind whose holds share the lock.
     pub(super) unanswered: Vec<UnansweredRelease>,
-    /// The error of the last acquire of this process, if it got no answer.
+    /// The error of the last acquire of this process, if it got no reply.
     pub(super) last_error: Option<Error>,
     pub(super) fairness: Fairness,
-    /// The watchdog polls the server for the callers in the queue.
+    /// Whether the watchdog polls the server for the callers in the queue.
     pub(super) polled: bool,
-    /// A poll found the lock free, or got no answer: the head of the queue has to ask.
+    /// Whether a poll found the lock free, or got no reply: the head of the queue has to ask.
     pub(super) may_be_free: bool,
     /// The allocation of a hold that is gone, for the next hold.
     pub(super) spare: Option<Arc<Hold>>,
 }
 
-/// A release without an answer, and its connection.
+/// A release without a reply, and its connection.
 #[derive(Debug)]
 pub(super) struct UnansweredRelease {
     pub(super) hold: HoldId,
@@ -111,12 +111,12 @@ impl LocalState {
         }
     }
 
-    /// Returns whether any hold is valid. Ends none, because its caller reports no loss.
+    /// Returns whether any hold is valid. Ends no hold, because its callers report no loss.
     pub(super) fn is_held(&self, now: Moment) -> bool {
         self.holds.iter().any(|entry| !entry.hold.remaining(now).is_zero())
     }
 
-    /// Returns the connection of the latest release without an answer.
+    /// Returns the connection of the latest release without a reply.
     pub(super) fn unanswered_release(&self) -> Option<ConnectionId> {
         self.unanswered.last().map(|release| release.connection)
     }
@@ -168,22 +168,24 @@ impl LocalState {
     /// Returns whether the thread of this hold has no other hold of the lock. Another hold, such
     /// as a read hold under a write hold, would stay with the thread.
     fn is_only_hold_of_its_thread(&self, hold: &Arc<Hold>) -> bool {
-        let is_it = |entry: &HoldEntry| Arc::ptr_eq(&entry.hold, hold);
-        let Some(it) = self.holds.iter().find(|entry| is_it(entry)) else { return false };
-        let beside = |other: &HoldEntry| !is_it(other) && other.holder.is_same_thread(&it.holder);
+        let is_same = |entry: &HoldEntry| Arc::ptr_eq(&entry.hold, hold);
+        let Some(own) = self.holds.iter().find(|entry| is_same(entry)) else { return false };
+        let beside =
+            |other: &HoldEntry| !is_same(other) && other.holder.is_same_thread(&own.holder);
         !self.holds.iter().any(beside)
     }
 
-    /// Returns the step of the head of the queue while no thread of this process holds the lock.
+    /// Returns the turn of the head of the queue while no thread of this process holds the lock.
+    ///
     /// A caller that does not wait never yields.
     pub(super) fn turn_if_free(&mut self, now: Moment, bounds: &HandoffBounds) -> Turn {
         let connection = self.unanswered_release();
         if !self.queue.head().is_some_and(|(_, head)| head.request.waits) {
-            return Turn::Ask(connection);
+            return Turn::AskWhenDue(connection);
         }
         match self.fairness.yield_until(now, bounds) {
             Some(end) => Turn::Yield(end, connection),
-            None => Turn::Ask(connection),
+            None => Turn::AskWhenDue(connection),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The holds of one lock in this process, with the holder and the guards of each.
 //!
-//! A request of a thread meets the entries of that thread here: it re-enters a hold, asks the
-//! server for a new one, or fails because the thread would wait for itself.
+//! The entries of the calling thread decide the outcome of its request: the thread re-enters a
+//! hold, asks the server for a new one, or fails because it would wait for itself.
 
 use std::slice;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(crate) struct EntryRequest {
     pub(crate) waits: bool,
     /// Whether neither a deadline nor a token ends the wait.
     pub(crate) endless: bool,
-    /// Whether the lease is to be renewed: only such holds are handed off.
+    /// Whether the watchdog is to renew the lease. Only renewed holds are handed off.
     pub(crate) renewed: bool,
 }
 
@@ -156,7 +156,7 @@ impl<H> HoldEntry<H> {
         self.guards + self.detached
     }
 
-    /// Returns whether the entry has such a share.
+    /// Returns whether the entry has this share.
     ///
     /// False for the later of two callers that end the same detached share. The hold may then
     /// belong to another thread already.
@@ -239,13 +239,13 @@ impl HoldEntry {
     }
 }
 
-/// Returns the error for a thread that lost a hold and still has a guard of it.
+/// Returns the error for the thread of a lost hold, which still has a guard or a detached share.
 fn lost(hold: &Hold) -> Error {
-    lost_before(hold.lost_reason())
+    lost_with_guard(hold.lost_reason())
 }
 
-/// Returns the same error for a hold that consists of several leases.
-pub(crate) fn lost_before(reason: LostReason) -> Error {
+/// Returns the same error for the given reason of the loss. Red locks use it too.
+pub(crate) fn lost_with_guard(reason: LostReason) -> Error {
     Error::lost(reason, "this thread lost the lock, and still has a guard or a detached hold of it")
 }
 

@@ -29,13 +29,13 @@ impl Local {
         self.join_queue(caller(waits), now).expect("the caller waits, or the lock is free")
     }
 
-    /// Enters a hold of one second for the caller with this ticket.
+    /// Adds a hold of one second for the caller with this ticket.
     fn grant(&self, ticket: Ticket, now: Moment, round_trip: Duration) -> Arc<Hold> {
         let grant = Grant::owned(now, now + SECOND);
         self.granted(Some(ticket), &caller(true), grant, round_trip)
     }
 
-    /// Enters and releases a hold at `now`.
+    /// Adds and releases a hold at `now`.
     fn grant_and_release(&self, ticket: Ticket, now: Moment, round_trip: Duration) {
         let hold = self.grant(ticket, now, round_trip);
         assert_eq!(
@@ -50,7 +50,7 @@ impl Local {
         let ticket = self.join(waits, now);
         let yields = match self.turn(ticket, now) {
             Turn::Yield(end, _) => Some(end),
-            Turn::Ask(_) => None,
+            Turn::AskWhenDue(_) => None,
             other => panic!("not the head of the queue: {other:?}"),
         };
         self.grant_and_release(ticket, now, Duration::from_micros(100));
@@ -97,8 +97,8 @@ fn a_refusal_because_of_a_hold_of_this_process_does_not_end_a_run() {
 
 #[test]
 fn the_own_subscription_does_not_count_as_another_listener() {
-    let (local, waiters) = (local(0), Waiters::default());
-    let channel = local.channel(ListensTo::Lock, &waiters).expect("a plain lock has a channel");
+    let (local, channels) = (local(0), Channels::default());
+    let channel = local.channel(ListensTo::Lock, &channels).expect("a plain lock has a channel");
     channel.set_subscription(SubscriptionState::Subscribed);
     for (subscribers, yields) in [(1, None), (2, Some(at(900)))] {
         local.refused(at(0), true);

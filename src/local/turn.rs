@@ -12,23 +12,24 @@ use crate::util::clock::Moment;
 
 /// The next step of a caller in the queue.
 ///
-/// A connection in it is the one on which a release has no answer yet. The acquire has to follow
-/// the release there, to see its effect.
+/// The connection in a turn has a release without a reply. The acquire command has to follow that
+/// release on the same connection, to see its effect.
 #[derive(Debug)]
 pub(crate) enum Turn {
-    /// Wait until the parker is unparked.
+    /// Wait: another caller is the head of the queue.
     Behind,
-    /// Wait for the hold of another thread of this process; ask at the poll interval.
+    /// Wait for the end of a hold of this process; meanwhile ask only at the poll interval.
     HeldHere,
-    /// Ask the server.
-    Ask(Option<ConnectionId>),
-    /// Ask the server, because a poll found the lock free. The flag says whether a thread of this
-    /// process has a valid hold all the same.
-    AskAtOnce(Option<ConnectionId>, bool),
-    /// Ask the server, but not before this moment: the process yields to others.
+    /// Ask the server when the retry schedule says so: no thread of this process holds the lock,
+    /// or the caller is in no queue.
+    AskWhenDue(Option<ConnectionId>),
+    /// Ask the server at once, because a poll found the lock free or got no reply. `held_here`
+    /// is set if a thread of this process has a valid hold all the same.
+    AskAtOnce { connection: Option<ConnectionId>, held_here: bool },
+    /// The same as `AskWhenDue`, but not before this moment: the process yields to others.
     Yield(Moment, Option<ConnectionId>),
     /// Done: the hold was handed off to the caller.
-    Handed(Arc<Hold>),
+    HandedOff(Arc<Hold>),
 }
 
 impl Local {
@@ -36,7 +37,7 @@ impl Local {
     pub(crate) fn turn_unqueued(&self, now: Moment) -> Turn {
         let mut state = self.state.lock();
         let lost = state.end_expired(now);
-        let turn = Turn::Ask(state.unanswered_release());
+        let turn = Turn::AskWhenDue(state.unanswered_release());
         drop(state);
         self.report_lost(lost, LostReason::Expired);
         turn
@@ -46,16 +47,16 @@ impl Local {
     pub(crate) fn turn(&self, ticket: Ticket, now: Moment) -> Turn {
         let mut state = self.state.lock();
         if let Some(hold) = state.take_handed_off(ticket) {
-            return Turn::Handed(hold);
+            return Turn::HandedOff(hold);
         }
         if !state.queue.is_head(ticket) {
             return Turn::Behind;
         }
         let lost = state.end_expired(now);
-        let held = state.is_held(now);
+        let held_here = state.is_held(now);
         let turn = match mem::take(&mut state.may_be_free) {
-            true => Turn::AskAtOnce(state.unanswered_release(), held),
-            false if held => Turn::HeldHere,
+            true => Turn::AskAtOnce { connection: state.unanswered_release(), held_here },
+            false if held_here => Turn::HeldHere,
             false => state.turn_if_free(now, &self.bounds),
         };
         drop(state);
@@ -63,37 +64,40 @@ impl Local {
         turn
     }
 
-    /// Notes a refusal: another process holds the lock, unless this one does. Returns whether the
-    /// caller has to start the watchdog's polls, which `waits` requires.
-    pub(crate) fn refused(&self, now: Moment, waits: bool) -> bool {
+    /// Notes a refusal: another process holds the lock, unless this one does.
+    ///
+    /// Returns whether the caller has to start the polls of the watchdog: `needs_polls` is set, and
+    /// no polls run yet.
+    pub(crate) fn refused(&self, now: Moment, needs_polls: bool) -> bool {
         let mut state = self.state.lock();
         if !state.is_held(now) {
             state.fairness.end_run();
         }
         let last_error = state.last_error.take();
-        let starts = waits && !state.polled;
-        state.polled |= waits;
+        let starts = needs_polls && !state.polled;
+        state.polled |= needs_polls;
         drop(state);
         drop(last_error);
         starts
     }
 
-    /// Returns whether the watchdog has to poll again: while the queue has callers.
+    /// Returns whether the watchdog has to poll again, because the queue has callers.
     pub(crate) fn keep_polling(&self) -> bool {
         let mut state = self.state.lock();
         state.polled = !state.queue.is_empty();
         state.polled
     }
 
-    /// Has the head of the queue ask: a poll found the lock free, or got no answer.
-    pub(crate) fn may_be_free(&self) {
+    /// Has the head of the queue ask: a poll found the lock free, or got no reply.
+    pub(crate) fn set_may_be_free(&self) {
         let mut state = self.state.lock();
         state.may_be_free = true;
         state.wake_head();
     }
 
-    /// Notes the error of the last acquire of this process, or `None` if it was answered. Callers
-    /// behind the head of the queue know no more than this.
+    /// Stores the error of the last acquire of this process; `None` if there was a reply.
+    ///
+    /// A caller behind the head of the queue that gives up returns this error.
     pub(crate) fn set_last_error(&self, error: Option<Error>) {
         let before = mem::replace(&mut self.state.lock().last_error, error);
         drop(before);

@@ -179,7 +179,7 @@ macro_rules! guard_methods {
             /// # Ok::<(), leasehold::Error>(())
             /// ```
             pub fn extend(&self, lease: Duration) -> Result<()> {
-                self.handle.extend(lease, self.handle.bound())
+                self.handle.extend(lease, self.handle.response_limit())
             }
 
             /// Gives up the guard and keeps the lock. Does not block, no round trip.

@@ -269,7 +269,7 @@ impl<K: LockKind> Lock<K> {
     /// The channel that the waiters of this kind share, if any.
     pub(crate) fn channel(&self) -> Option<Arc<Channel>> {
         let LockContext { engine, local } = &**self.context.as_ref().ok()?;
-        local.channel(self.rules().listens_to(), &engine.waiters).cloned()
+        local.channel(self.rules().listens_to(), &engine.channels).cloned()
     }
 
     /// Asks the servers of the lock's client for a reply. One round trip.

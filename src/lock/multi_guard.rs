@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::acquire::{HoldHandle, PendingRelease};
-use crate::cancel::Bound;
+use crate::cancel::ResponseLimit;
 use crate::error::Result;
 use crate::util::clock::{self, Moment};
 use crate::util::sync::Parker;
@@ -48,8 +48,8 @@ impl GuardSet for AllHolds {
     }
 
     fn extend(&self, lease: Duration) -> Result<()> {
-        let bound = bound(&self.0);
-        self.0.iter().try_for_each(|handle| handle.extend(lease, bound))
+        let response_limit = response_limit(&self.0);
+        self.0.iter().try_for_each(|handle| handle.extend(lease, response_limit))
     }
 
     fn detach(self: Box<Self>) {
@@ -58,21 +58,26 @@ impl GuardSet for AllHolds {
 
     /// Sends all releases before it waits for the first answer. Returns the first error.
     fn unlock(self: Box<Self>) -> Result<()> {
-        let bound = bound(&self.0);
+        let response_limit = response_limit(&self.0);
         let mut releases: Vec<PendingRelease> = Vec::with_capacity(self.0.len());
         for handle in self.0 {
             let release = handle.begin_unlock(releases.last());
             releases.push(release);
         }
         releases.iter().for_each(PendingRelease::flush);
-        let outcomes: Vec<_> = releases.into_iter().map(|release| release.finish(bound)).collect();
+        let outcomes: Vec<_> =
+            releases.into_iter().map(|release| release.finish(response_limit)).collect();
         outcomes.into_iter().collect()
     }
 }
 
-/// Returns the bound of one call on all these holds.
-fn bound(handles: &[HoldHandle]) -> Bound {
-    handles.iter().map(HoldHandle::bound).reduce(Bound::and).unwrap_or_else(Bound::over)
+/// Returns the response limit of one call on all these holds.
+fn response_limit(handles: &[HoldHandle]) -> ResponseLimit {
+    handles
+        .iter()
+        .map(HoldHandle::response_limit)
+        .reduce(ResponseLimit::and)
+        .unwrap_or_else(ResponseLimit::over)
 }
 
 /// Holds several locks as one for the thread that took them; releases them when dropped.

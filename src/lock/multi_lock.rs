@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::acquire::{AcquireCall, AcquireOptions};
-use crate::cancel::{Bound, CancelToken};
+use crate::cancel::{CancelToken, ResponseLimit};
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::Kind;
 use crate::kind::rules::LockKind;
@@ -32,16 +32,16 @@ impl<P: LockKind> From<Lock<P>> for AnyLock {
     }
 }
 
-/// The operations of a member. Those with a bound return within it.
+/// The operations of a member. Those with a response limit return within it.
 pub(crate) trait MultiMember: fmt::Debug + Send + Sync + RefUnwindSafe {
     fn name(&self) -> &str;
     fn acquire_call<'a>(&'a self, options: &AcquireOptions<'a>) -> Result<AcquireCall<'a>>;
     fn hold_count(&self) -> usize;
-    /// Returns the bound of a call that begins now.
-    fn bound(&self) -> Bound;
-    fn unlock(&self, bound: Bound) -> Result<()>;
-    fn remaining(&self, bound: Bound) -> Result<Option<Duration>>;
-    fn force_unlock(&self, bound: Bound) -> Result<bool>;
+    /// Returns the response limit of a call that begins now.
+    fn response_limit(&self) -> ResponseLimit;
+    fn unlock(&self, response_limit: ResponseLimit) -> Result<()>;
+    fn remaining(&self, response_limit: ResponseLimit) -> Result<Option<Duration>>;
+    fn force_unlock(&self, response_limit: ResponseLimit) -> Result<bool>;
 }
 
 impl<P: LockKind> MultiMember for Lock<P> {
@@ -54,17 +54,17 @@ impl<P: LockKind> MultiMember for Lock<P> {
     fn hold_count(&self) -> usize {
         self.hold_count()
     }
-    fn bound(&self) -> Bound {
-        self.bound()
+    fn response_limit(&self) -> ResponseLimit {
+        self.response_limit()
     }
-    fn unlock(&self, bound: Bound) -> Result<()> {
-        self.unlock_within(bound)
+    fn unlock(&self, response_limit: ResponseLimit) -> Result<()> {
+        self.unlock_within(response_limit)
     }
-    fn remaining(&self, bound: Bound) -> Result<Option<Duration>> {
-        self.remaining_within(bound)
+    fn remaining(&self, response_limit: ResponseLimit) -> Result<Option<Duration>> {
+        self.remaining_within(response_limit)
     }
-    fn force_unlock(&self, bound: Bound) -> Result<bool> {
-        self.force_unlock_within(bound)
+    fn force_unlock(&self, response_limit: ResponseLimit) -> Result<bool> {
+        self.force_unlock_within(response_limit)
     }
 }
 
@@ -130,9 +130,9 @@ impl MultiLock {
     /// # Errors
     /// The first error of [`Lock::unlock`]; the other members are unlocked nevertheless.
     pub fn unlock(&self) -> Result<()> {
-        let bound = self.bound();
+        let response_limit = self.response_limit();
         let members = self.distinct().map_err(|error| self.named(error))?;
-        let ended: Vec<_> = members.iter().map(|member| member.0.unlock(bound)).collect();
+        let ended: Vec<_> = members.iter().map(|member| member.0.unlock(response_limit)).collect();
         ended.into_iter().collect()
     }
 
@@ -162,9 +162,9 @@ impl MultiLock {
     /// # Errors
     /// The errors of [`Lock::remaining`].
     pub fn remaining(&self) -> Result<Option<Duration>> {
-        let bound = self.bound();
+        let response_limit = self.response_limit();
         let left: Result<Vec<_>> =
-            self.members.iter().map(|member| member.0.remaining(bound)).collect();
+            self.members.iter().map(|member| member.0.remaining(response_limit)).collect();
         Ok(left?.into_iter().max().flatten())
     }
 
@@ -174,16 +174,16 @@ impl MultiLock {
     /// # Errors
     /// The errors of [`Lock::force_unlock`]; some members may then have been freed.
     pub fn force_unlock(&self) -> Result<bool> {
-        let bound = self.bound();
+        let response_limit = self.response_limit();
         let freed: Result<Vec<_>> =
-            self.members.iter().map(|member| member.0.force_unlock(bound)).collect();
+            self.members.iter().map(|member| member.0.force_unlock(response_limit)).collect();
         Ok(freed?.contains(&true))
     }
 
-    /// Returns the bound of a call that begins now, without a deadline of its own.
-    fn bound(&self) -> Bound {
-        let all = self.members.iter().map(|member| member.0.bound());
-        all.reduce(Bound::and).unwrap_or_else(Bound::over)
+    /// Returns the response limit of a call that begins now, without a deadline of its own.
+    fn response_limit(&self) -> ResponseLimit {
+        let all = self.members.iter().map(|member| member.0.response_limit());
+        all.reduce(ResponseLimit::and).unwrap_or_else(ResponseLimit::over)
     }
 
     /// Returns the members, each once, in the order in which all callers ask for them.
@@ -224,10 +224,10 @@ impl MultiLock {
             lease: self.lease,
             owned,
             cancel: self.cancel.as_ref(),
-            // `try_lock` has one bound for all members. A wait without end has none, and fails
+            // `try_lock` has one limit for all members. A wait without end has none, and fails
             // with the first question that gets no answer.
             return_by: match patience {
-                Patience::None => self.bound().end(),
+                Patience::None => self.response_limit().end(),
                 _ => patience.deadline(),
             },
             ..AcquireOptions::new(patience)

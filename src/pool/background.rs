@@ -19,7 +19,7 @@ use crate::events::{Event, EventSink, Reconnected};
 use crate::pool::context::Observer;
 use crate::pool::request::{Answer, BackgroundTask, Request};
 use crate::pool::retry_queue::RetryQueue;
-use crate::topology::failover::OnReconnect;
+use crate::topology::failover::ServerObserver;
 use crate::util::clock::{self, Moment, doubled};
 use crate::util::sync::Mutex;
 use crate::util::threads;
@@ -61,7 +61,7 @@ pub(super) struct Background {
     events: EventSink,
     /// The longest interval for repeating a clean-up that a late command could undo.
     longest_repeat: Duration,
-    on_reconnect: Mutex<Option<Weak<dyn OnReconnect>>>,
+    server_observer: Mutex<Option<Weak<dyn ServerObserver>>>,
     /// Set where there are several servers.
     router: OnceLock<Weak<dyn Rerouter>>,
 }
@@ -72,13 +72,13 @@ impl Background {
             queue: RetryQueue::new(connections),
             events,
             longest_repeat,
-            on_reconnect: Mutex::new(None),
+            server_observer: Mutex::new(None),
             router: OnceLock::new(),
         }
     }
 
-    pub(super) fn set_on_reconnect(&self, receiver: Weak<dyn OnReconnect>) {
-        *self.on_reconnect.lock() = Some(receiver);
+    pub(super) fn set_server_observer(&self, receiver: Weak<dyn ServerObserver>) {
+        *self.server_observer.lock() = Some(receiver);
     }
 
     pub(super) fn set_router(&self, router: Weak<dyn Rerouter>) {
@@ -156,21 +156,21 @@ impl Background {
 }
 
 fn report(task: &BackgroundTask, outcome: Result<Answer>) {
-    threads::survive("reporting the outcome of a background request", || task.settle(outcome));
+    threads::catch_panic("reporting the outcome of a background request", || task.settle(outcome));
 }
 
 impl Observer for Background {
     fn reconnected(&self, connection: ConnectionId, address: &Arc<str>) {
         self.queue.end_pause(connection);
         let address = Arc::clone(address);
-        threads::survive("reporting a new connection", || {
+        threads::catch_panic("reporting a new connection", || {
             log::info!("reconnected to {address}");
             let at = clock::wall_time();
             self.events.emit(|| Event::Reconnected(Reconnected { at, address }));
         });
-        let receiver = self.on_reconnect.lock().clone();
+        let receiver = self.server_observer.lock().clone();
         if let Some(receiver) = receiver.and_then(|receiver| receiver.upgrade()) {
-            receiver.reconnected();
+            receiver.server_may_have_changed();
         }
     }
 

@@ -19,7 +19,7 @@ use crate::pool::nodes::{Nodes, PoolRef};
 use crate::pool::request::Request;
 use crate::pool::{Pool, PoolServer, PoolSettings, Target};
 use crate::topology::cluster::Cluster;
-use crate::topology::failover::OnReconnect;
+use crate::topology::failover::ServerObserver;
 use crate::topology::route::{Generation, Route};
 use crate::util::sync::Mutex;
 
@@ -31,7 +31,7 @@ pub(super) struct ClusterNodes {
     /// Whether messages are published to shards; not set before the discovery of the cluster.
     sharded: Arc<OnceLock<bool>>,
     pools: Mutex<BTreeMap<u32, Arc<Pool>>>,
-    on_reconnect: OnceLock<Weak<dyn OnReconnect>>,
+    server_observer: OnceLock<Weak<dyn ServerObserver>>,
     this: Weak<ClusterNodes>,
 }
 
@@ -52,7 +52,7 @@ impl ClusterNodes {
             settings,
             sharded,
             pools: Mutex::default(),
-            on_reconnect: OnceLock::new(),
+            server_observer: OnceLock::new(),
             this: Weak::clone(this),
         })
     }
@@ -71,8 +71,8 @@ impl ClusterNodes {
         let route = address.map_or_else(fallback, |address| Route::To(Arc::new(address)));
         let server = PoolServer { node, is_node: true, route };
         let pool = Arc::new(Pool::new(PoolSettings { server, ..self.settings.clone() }));
-        if let Some(receiver) = self.on_reconnect.get() {
-            pool.set_on_reconnect(Weak::clone(receiver));
+        if let Some(receiver) = self.server_observer.get() {
+            pool.set_server_observer(Weak::clone(receiver));
         }
         pool.set_router(Weak::clone(&self.this) as Weak<dyn Rerouter>);
         pool
@@ -155,11 +155,11 @@ impl Nodes for ClusterNodes {
         drop(dropped);
     }
 
-    fn set_on_reconnect(&self, receiver: Weak<dyn OnReconnect>) {
+    fn set_server_observer(&self, receiver: Weak<dyn ServerObserver>) {
         // Set once, at the start of the client.
-        let receiver = self.on_reconnect.get_or_init(|| receiver);
+        let receiver = self.server_observer.get_or_init(|| receiver);
         // The audit at the start may have made pools before.
-        self.pools.lock().values().for_each(|pool| pool.set_on_reconnect(Weak::clone(receiver)));
+        self.pools.lock().values().for_each(|pool| pool.set_server_observer(Weak::clone(receiver)));
     }
 
     fn adapt(&self, call: Call) -> Call {
@@ -208,8 +208,8 @@ mod tests {
     #[derive(Default)]
     struct Reconnections(AtomicUsize);
 
-    impl OnReconnect for Reconnections {
-        fn reconnected(&self) {
+    impl ServerObserver for Reconnections {
+        fn server_may_have_changed(&self) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -238,7 +238,7 @@ mod tests {
         let (nodes, reconnections) = (nodes(), Arc::<Reconnections>::default());
         let before = nodes.pool_of(0);
         let receiver = Arc::downgrade(&reconnections);
-        nodes.set_on_reconnect(receiver);
+        nodes.set_server_observer(receiver);
         for pool in [before, nodes.pool_of(1)] {
             let background = &pool.connections.background;
             background.reconnected(pool.first_connection(), &"127.0.0.1:1".into());

@@ -107,7 +107,7 @@ impl Connections {
     }
 
     fn make_private_connection(&self) {
-        let outcome = threads::survive("connecting", || self.private.connect());
+        let outcome = threads::catch_panic("connecting", || self.private.connect());
         let error = outcome.map_or_else(|| Some(panicked()), Result::err);
         *self.private_attempt.lock() = PrivateAttempt { is_running: false, error };
     }

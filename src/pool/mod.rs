@@ -42,7 +42,7 @@ use crate::pool::connections::Connections;
 use crate::pool::context::PoolContext;
 use crate::pool::reply_slot::ReplySlot;
 use crate::pool::request::{Failure, Outcome, Redirected, Request};
-use crate::topology::failover::OnReconnect;
+use crate::topology::failover::ServerObserver;
 use crate::topology::route::{Generation, Route};
 use crate::util::clock::{self, Moment};
 pub(crate) use target::Target;
@@ -155,8 +155,8 @@ impl Pool {
     }
 
     /// Sets the receiver of reconnections.
-    pub(crate) fn set_on_reconnect(&self, receiver: Weak<dyn OnReconnect>) {
-        self.connections.background.set_on_reconnect(receiver);
+    pub(crate) fn set_server_observer(&self, receiver: Weak<dyn ServerObserver>) {
+        self.connections.background.set_server_observer(receiver);
     }
 
     /// Returns the address of the server, if it has been found.

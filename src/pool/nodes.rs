@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 
 use crate::command::call::Call;
 use crate::pool::{Pool, Target};
-use crate::topology::failover::OnReconnect;
+use crate::topology::failover::ServerObserver;
 use crate::topology::route::Generation;
 
 /// Finds the pool for a command.
@@ -39,7 +39,7 @@ pub(super) trait Nodes: fmt::Debug + Send + Sync {
     fn leave_old_servers(&self);
 
     /// Sets the receiver of reconnections.
-    fn set_on_reconnect(&self, receiver: Weak<dyn OnReconnect>);
+    fn set_server_observer(&self, receiver: Weak<dyn ServerObserver>);
 
     /// Returns the variant of a call whose messages reach the listeners of this deployment.
     fn adapt(&self, call: Call) -> Call;
@@ -111,8 +111,8 @@ impl Nodes for SingleNode {
         self.0.leave_old_servers();
     }
 
-    fn set_on_reconnect(&self, receiver: Weak<dyn OnReconnect>) {
-        self.0.set_on_reconnect(receiver);
+    fn set_server_observer(&self, receiver: Weak<dyn ServerObserver>) {
+        self.0.set_server_observer(receiver);
     }
 
     fn adapt(&self, call: Call) -> Call {

@@ -157,7 +157,7 @@ impl Pipeline {
     /// Writes all requests and leaves the replies unread. If the write fails, returns the
     /// requests without a reply, which have to be queued again.
     pub(crate) fn post(&mut self) -> Option<VecDeque<Request>> {
-        let error = match threads::survive("writing requests", || self.write()) {
+        let error = match threads::catch_panic("writing requests", || self.write()) {
             Some(Ok(())) => return None,
             Some(Err(fault)) => fault.error,
             None => panicked(),
@@ -196,7 +196,7 @@ impl Pipeline {
             }
             // A logger of the program may panic.
             let round = || self.round(limit);
-            let (error, gives_up) = match threads::survive("exchanging requests", round) {
+            let (error, gives_up) = match threads::catch_panic("exchanging requests", round) {
                 Some(Ok(true)) => continue,
                 Some(Ok(false)) => return false,
                 Some(Err(fault)) => (fault.error, fault.timed_out),

@@ -59,7 +59,7 @@ impl Connections {
 
     /// Serves a connection on the calling thread, because the system starts no thread.
     fn serve_without_reaper(&self, connection: ConnectionId, error: &io::Error) {
-        threads::say(|| {
+        threads::log_without_panic(|| {
             log::error!("cannot start a reaper thread, so a caller waits instead: {error}");
         });
         self.background.queue.release_reaper(connection);
@@ -70,8 +70,9 @@ impl Connections {
     pub(super) fn reap(&self, connection: ConnectionId) {
         let parker = &self.background.queue.reaper(connection).parker;
         while !self.background.queue.end_reaper(connection) {
-            let next = threads::survive("sending background requests", || self.round(connection));
-            parker.park_until(next.unwrap_or_else(|| clock::now() + threads::PAUSE));
+            let next =
+                threads::catch_panic("sending background requests", || self.round(connection));
+            parker.park_until(next.unwrap_or_else(|| clock::now() + threads::PANIC_PAUSE));
         }
     }
 

@@ -24,7 +24,7 @@ use crate::pool::request::{Answer, Failure, Outcome, Request};
 use crate::pool::resend::Resend;
 use crate::pool::{self, Pool, PoolSettings, Target};
 use crate::topology::cluster::Cluster;
-use crate::topology::failover::OnReconnect;
+use crate::topology::failover::ServerObserver;
 use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment};
 
@@ -94,8 +94,8 @@ impl Router {
     }
 
     /// Sets the receiver of reconnections.
-    pub(crate) fn set_on_reconnect(&self, receiver: Weak<dyn OnReconnect>) {
-        self.nodes.set_on_reconnect(receiver);
+    pub(crate) fn set_server_observer(&self, receiver: Weak<dyn ServerObserver>) {
+        self.nodes.set_server_observer(receiver);
     }
 
     /// Returns the number of topology changes so far.

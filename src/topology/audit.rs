@@ -65,7 +65,7 @@ impl Auditor {
         self.audit_policy != AuditPolicy::Ignore
     }
 
-    /// Returns whether to audit a server. Returns `true` once per server.
+    /// Returns whether a server has to be audited: `true` once per server.
     fn is_first(&self, server: &Arc<str>) -> bool {
         self.is_on() && self.audited.lock().insert(Arc::clone(server))
     }
@@ -73,7 +73,7 @@ impl Auditor {
     /// Audits a server once. `ask` sends the commands and returns the replies, in one round trip.
     ///
     /// With [`AuditPolicy::Refuse`], a finding is an error.
-    pub(crate) fn look(
+    pub(crate) fn audit(
         &self,
         server: Arc<str>,
         ask: impl FnOnce(Vec<Call>) -> Vec<Reply>,
@@ -81,19 +81,19 @@ impl Auditor {
         if !self.is_first(&server) {
             return Ok(());
         }
-        let before = clock::wall_clock();
+        let before = clock::unix_time();
         let replies = ask(audit_commands());
-        self.report(&server, &ServerFacts::read(replies, before, clock::wall_clock()))
+        self.report(&server, &ServerFacts::read(replies, before, clock::unix_time()))
     }
 
     /// Reports the findings about a server. With [`AuditPolicy::Refuse`], a finding is an error.
     fn report(&self, server: &Arc<str>, facts: &ServerFacts) -> Result<()> {
         let findings = facts.findings();
-        // This finding never refuses a server: it costs commands and endangers no lock.
-        let harmless = facts.has_slots().filter(|_| !self.of_cluster);
+        // This finding never refuses a server: cluster mode costs commands, but endangers no lock.
+        let harmless = facts.cluster_mode_finding().filter(|_| !self.of_cluster);
         for finding in findings.iter().chain(&harmless) {
             let finding: Arc<str> = format!("the server at {server} {finding}").into();
-            threads::say(|| log::warn!("{finding}"));
+            threads::log_without_panic(|| log::warn!("{finding}"));
             let at = clock::wall_time();
             self.events.emit(|| Event::Audit(Audit { at, finding }));
         }
@@ -166,11 +166,17 @@ impl ServerFacts {
 
     /// Returns the findings. Each is the end of a sentence that starts with the server.
     fn findings(&self) -> Vec<String> {
-        let all = [self.evicts(), self.forgets(), self.is_cut_off(), self.is_old(), self.is_off()];
+        let all = [
+            self.eviction_finding(),
+            self.persistence_finding(),
+            self.replica_finding(),
+            self.version_finding(),
+            self.clock_finding(),
+        ];
         all.into_iter().flatten().collect()
     }
 
-    fn evicts(&self) -> Option<String> {
+    fn eviction_finding(&self) -> Option<String> {
         let policy = self.fact(["maxmemory-policy", "maxmemory_policy"])?;
         let full = self.number(["maxmemory", "maxmemory"])? > 0;
         (full && policy != "noeviction").then(|| {
@@ -181,7 +187,7 @@ impl ServerFacts {
         })
     }
 
-    fn forgets(&self) -> Option<String> {
+    fn persistence_finding(&self) -> Option<String> {
         let snapshots = self.fact(["save", "save"])?;
         let log = self.fact(["appendonly", "appendonly"])?;
         (snapshots.is_empty() && log == "no").then(|| {
@@ -189,7 +195,7 @@ impl ServerFacts {
         })
     }
 
-    fn is_cut_off(&self) -> Option<String> {
+    fn replica_finding(&self) -> Option<String> {
         let replicas = self.number(["connected_slaves", "connected_replicas"])?;
         let wanted = self.number(["min-replicas-to-write", "min-slaves-to-write"])?;
         let master = self.fact(["role", "role"])? == "master";
@@ -200,7 +206,7 @@ impl ServerFacts {
         })
     }
 
-    fn is_old(&self) -> Option<String> {
+    fn version_finding(&self) -> Option<String> {
         let version = self.fact(["redis_version", "redis_version"])?;
         let mut parts = version.split('.').map(|part| part.parse().ok());
         let numbers = (parts.next()??, parts.next()??);
@@ -209,8 +215,8 @@ impl ServerFacts {
             .then(|| format!("has version {version}; {major}.{minor} is the oldest supported"))
     }
 
-    /// A finding only for a client that is not configured for a cluster.
-    fn has_slots(&self) -> Option<String> {
+    /// Returns a finding for clients that are not configured for a cluster.
+    fn cluster_mode_finding(&self) -> Option<String> {
         (self.fact(["redis_mode", "server_mode"])? == "cluster").then(|| {
             "is in cluster mode: it refuses commands on keys of different slots, which are then \
              sent one by one (a client of Builder::cluster knows the slots)"
@@ -218,7 +224,7 @@ impl ServerFacts {
         })
     }
 
-    fn is_off(&self) -> Option<String> {
+    fn clock_finding(&self) -> Option<String> {
         (self.clock_offset > CLOCK_TOLERANCE)
             .then(|| format!("has a clock that is {:?} off from the client's", self.clock_offset))
     }

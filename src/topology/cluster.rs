@@ -106,7 +106,7 @@ impl Cluster {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Returns the number of the node at an address that node `named_by` has sent.
+    /// Returns the number of the node at `place`, an address that node `named_by` has sent.
     pub(crate) fn node_at(&self, place: &NodeAddress, named_by: u32) -> Option<u32> {
         let named_by = self.address(named_by)?;
         Some(self.number(named_by.beside(place.host.as_deref(), place.port)))
@@ -251,7 +251,7 @@ pub(crate) struct ClusterWatch {
     futile: u32,
     /// Whether the last reading failed.
     failed: bool,
-    /// Whether a node could be connected to at the last reading.
+    /// Whether the last attempt to connect reached a node.
     reached: bool,
 }
 
@@ -274,8 +274,8 @@ impl ClusterWatch {
 
     /// Blocks until the next reading is due.
     ///
-    /// After a successful reading, [`Cluster::request_refresh`] ends the wait for a refresh. Then,
-    /// and after a failed reading, a pause follows, which `stop` ends.
+    /// After a successful reading this takes [`REFRESH`], or until [`Cluster::request_refresh`],
+    /// and then a pause. After a failed reading it takes only the pause. `stop` ends the pause.
     pub(crate) fn wait(&mut self, stop: &Parker) {
         if !self.failed {
             let refresh = self.last_read + REFRESH;
@@ -296,7 +296,7 @@ impl ClusterWatch {
     }
 
     /// Reads the map. Returns whether slots have changed owners.
-    pub(crate) fn look(&mut self) -> Result<bool> {
+    pub(crate) fn check(&mut self) -> Result<bool> {
         self.last_read = clock::now();
         let read = self.read();
         let changed = read.as_ref().is_ok_and(|changed| *changed);

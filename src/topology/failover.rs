@@ -13,9 +13,10 @@ use crate::util::clock;
 use crate::util::sync::Parker;
 use crate::util::threads;
 
-/// Receives a call after a reconnection or a topology change. Must not block.
-pub(crate) trait OnReconnect: Send + Sync {
-    fn reconnected(&self);
+/// Observes reconnections and topology changes.
+pub(crate) trait ServerObserver: Send + Sync {
+    /// Notes that a server may be another one, or the same one without its data. Must not block.
+    fn server_may_have_changed(&self);
 }
 
 /// The fail-over monitor of one client.
@@ -34,7 +35,7 @@ impl FailoverMonitor {
     /// Starts the thread, if the topology can change. Topology changes are reported to `observer`.
     pub(crate) fn start(
         self: &Arc<FailoverMonitor>,
-        observer: Weak<dyn OnReconnect>,
+        observer: Weak<dyn ServerObserver>,
     ) -> Result<Option<JoinHandle<()>>> {
         let Some(watch) = self.route.watch() else { return Ok(None) };
         let monitor = Arc::clone(self);
@@ -44,7 +45,7 @@ impl FailoverMonitor {
         })
     }
 
-    /// Tells the thread to end. The thread may first use up a connect and a response time-out.
+    /// Tells the thread to end, which may take a connect and a response time-out. Does not block.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.parker.unpark();
@@ -55,21 +56,23 @@ impl FailoverMonitor {
         self.stop.load(Ordering::Acquire)
     }
 
-    fn run(&self, mut watch: FailoverWatch, observer: &Weak<dyn OnReconnect>) {
+    fn run(&self, mut watch: FailoverWatch, observer: &Weak<dyn ServerObserver>) {
         while !self.is_stopped() {
             watch.wait(&self.parker);
             if self.is_stopped() {
                 return;
             }
-            match threads::survive("watching for fail-overs", || watch.look()) {
+            match threads::catch_panic("watching for fail-overs", || watch.check()) {
                 Some(Ok(true)) => {
-                    observer.upgrade().inspect(|observer| observer.reconnected());
+                    observer.upgrade().inspect(|observer| observer.server_may_have_changed());
                 }
                 Some(Ok(false)) => {}
                 Some(Err(error)) => {
-                    threads::say(|| log::debug!("cannot watch for fail-overs: {error}"));
+                    threads::log_without_panic(|| {
+                        log::debug!("cannot watch for fail-overs: {error}")
+                    });
                 }
-                None => self.parker.park_until(clock::now() + threads::PAUSE),
+                None => self.parker.park_until(clock::now() + threads::PANIC_PAUSE),
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::connection::model::Connection;
 use crate::connection::{Address, Timeouts};
 use crate::error::Result;
 use crate::topology::cluster::{self, Cluster};
-use crate::topology::sentinel::{self, Sentinels, no_master};
+use crate::topology::sentinel::{self, Sentinels, not_master};
 use crate::util::sync::Parker;
 
 /// The server to which the connections of one pool lead.
@@ -60,7 +60,7 @@ impl Route {
             Route::Master(sentinels) => sentinels.with_master(timeouts, |address| {
                 let (conn, server) = open(address)?;
                 match conn.is_replica() {
-                    true => Err(no_master(address)),
+                    true => Err(not_master(address)),
                     false => Ok((conn, server)),
                 }
             })?,
@@ -124,10 +124,10 @@ impl FailoverWatch {
     }
 
     /// Checks the topology once. Returns whether it has changed.
-    pub(crate) fn look(&mut self) -> Result<bool> {
+    pub(crate) fn check(&mut self) -> Result<bool> {
         match self {
-            FailoverWatch::Master(watch) => watch.look(),
-            FailoverWatch::Nodes(watch) => watch.look(),
+            FailoverWatch::Master(watch) => watch.check(),
+            FailoverWatch::Nodes(watch) => watch.check(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The master that Redis Sentinel names.
 //!
-//! Sentinels may be stopped, cut off or wrong, so a sentinel's word is not enough:
+//! Sentinels may be stopped, cut off or wrong, so the reply of a sentinel is checked:
 //!
 //! - The sentinels are asked one after the other. The server that a sentinel names has to be
 //!   reachable, and has to confirm its role on the connection that will be used.
@@ -15,9 +15,10 @@
 //! minutes, until all replicas follow the new master. `GET-MASTER-ADDR-BY-NAME` gives the new
 //! address at once.
 //!
-//! A [`SentinelWatch`] asks one sentinel every [`TURN`], in turn, over connections that stay open.
-//! A sentinel that is cut off delays the detection of a fail-over by one turn. After an error, the
-//! pauses before the next question to that sentinel grow. [`search`] is one search for the master.
+//! A [`SentinelWatch`] asks one sentinel in each [`TURN_INTERVAL`], one after the other, over
+//! connections that stay open. A sentinel that is cut off delays the detection of a fail-over by
+//! one interval. After an error, the pauses before the next question to that sentinel grow.
+//! [`search`] is one search for the master.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -37,17 +38,17 @@ mod search;
 
 use search::Search;
 
-/// The interval between questions to successive sentinels.
-const TURN: Duration = Duration::from_secs(1);
+/// The interval between two questions, each to another sentinel.
+const TURN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The longest pause before a sentinel that has failed is asked again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
 /// The divisor of the time-outs for the first question to a sentinel.
-const BRIEF: u32 = 8;
+const BRIEF_DIVISOR: u32 = 8;
 
 /// The least time-out for the first question to a sentinel.
-const LEAST: Duration = Duration::from_millis(100);
+const SHORTEST_BRIEF: Duration = Duration::from_millis(100);
 
 /// The sentinels of one master.
 pub(crate) struct Sentinels {
@@ -55,7 +56,7 @@ pub(crate) struct Sentinels {
     master: String,
     /// The sentinels in the order of questions. A sentinel that fails moves to the end.
     sentinels: Mutex<VecDeque<Address>>,
-    /// The settings for connecting to a server. The endpoint in it is not used.
+    /// The settings for connecting to a server. The endpoint in these settings is not used.
     servers: Address,
     /// The name of the connections to the sentinels.
     name: String,
@@ -75,8 +76,10 @@ struct KnownMaster {
 }
 
 impl KnownMaster {
-    /// Returns whether a named server is the known master or a newer one.
-    fn is_before(&self, named: &NamedMaster) -> bool {
+    /// Returns whether a named server is not outdated.
+    ///
+    /// Its epoch is newer, or is the same and the server was not replaced in that epoch.
+    fn accepts(&self, named: &NamedMaster) -> bool {
         let was_replaced = self.replaced.contains(named.address.shown());
         self.epoch < named.epoch || self.epoch == named.epoch && !was_replaced
     }
@@ -207,7 +210,7 @@ impl Sentinels {
     }
 
     fn is_outdated(&self, named: &NamedMaster) -> bool {
-        !self.known.lock().is_before(named)
+        !self.known.lock().accepts(named)
     }
 
     /// Records a confirmed master and returns the generation.
@@ -215,7 +218,7 @@ impl Sentinels {
     /// Returns `None` if a master of a later fail-over was recorded in the meantime.
     fn confirm(&self, named: &NamedMaster) -> Option<u64> {
         let mut known = self.known.lock();
-        known.is_before(named).then(|| self.record(&mut known, named))
+        known.accepts(named).then(|| self.record(&mut known, named))
     }
 
     /// Records a confirmed master even if it is outdated, and returns the generation.
@@ -250,29 +253,29 @@ impl Sentinels {
     ///
     /// Connects only to a server that differs from the known master and is not outdated.
     fn check(&self, named: &NamedMaster) -> Result<bool> {
-        let is_known = {
+        let needs_no_check = {
             let known = self.known.lock();
-            !known.is_before(named) || known.address.as_ref() == Some(named.address.shown())
+            !known.accepts(named) || known.address.as_ref() == Some(named.address.shown())
         };
-        if is_known {
+        if needs_no_check {
             return Ok(false);
         }
         let before = self.generation();
         if Connection::open(&named.address, self.timeouts, &self.name)?.is_replica() {
-            return Err(no_master(&named.address));
+            return Err(not_master(&named.address));
         }
         Ok(self.confirm(named).is_some_and(|generation| generation != before))
     }
 }
 
 /// Returns the error for a server that reports the role of replica.
-pub(super) fn no_master(address: &Address) -> Error {
+pub(super) fn not_master(address: &Address) -> Error {
     Error::connection("the server is not the master").with_server(Arc::clone(address.shown()))
 }
 
 /// Returns the short time-outs of the first question to a sentinel.
 fn brief(timeouts: Timeouts) -> Timeouts {
-    let part = |span: Duration| span.min(LEAST.max(span / BRIEF));
+    let part = |span: Duration| span.min(SHORTEST_BRIEF.max(span / BRIEF_DIVISOR));
     let Timeouts { connect, response, replicas } = timeouts;
     Timeouts { connect: part(connect), response: part(response), replicas }
 }
@@ -280,7 +283,7 @@ fn brief(timeouts: Timeouts) -> Timeouts {
 /// Asks the sentinels in turn for the master, for one thread.
 pub(crate) struct SentinelWatch {
     sentinels: Arc<Sentinels>,
-    turns: Vec<WatchedSentinel>,
+    watched: Vec<WatchedSentinel>,
 }
 
 /// One sentinel, with the time of the next question.
@@ -296,30 +299,31 @@ impl SentinelWatch {
     pub(crate) fn new(sentinels: Arc<Sentinels>) -> SentinelWatch {
         let all: Vec<_> = sentinels.sentinels.lock().iter().cloned().collect();
         let mut due = clock::now();
-        let turns = all.into_iter().map(|sentinel| {
-            due = due + jittered(TURN, due.nanos());
+        let watched = all.into_iter().map(|sentinel| {
+            due = due + jittered(TURN_INTERVAL, due.nanos());
             WatchedSentinel { sentinel, conn: None, due, failures: 0 }
         });
-        SentinelWatch { turns: turns.collect(), sentinels }
+        SentinelWatch { watched: watched.collect(), sentinels }
     }
 
     /// Blocks until the next question to a sentinel is due. `stop` ends the wait.
     pub(crate) fn wait(&mut self, stop: &Parker) {
-        let due = self.turns.iter().map(|turn| turn.due).min();
+        let due = self.watched.iter().map(|watched| watched.due).min();
         stop.park_until(due.unwrap_or(Moment::END));
     }
 
     /// Asks the sentinel that is due. Returns whether the master has changed.
-    pub(crate) fn look(&mut self) -> Result<bool> {
-        let round = TURN.saturating_mul(u32::try_from(self.turns.len()).unwrap_or(u32::MAX));
-        let Some(turn) = self.turns.iter_mut().min_by_key(|turn| turn.due) else {
+    pub(crate) fn check(&mut self) -> Result<bool> {
+        let round =
+            TURN_INTERVAL.saturating_mul(u32::try_from(self.watched.len()).unwrap_or(u32::MAX));
+        let Some(watched) = self.watched.iter_mut().min_by_key(|watched| watched.due) else {
             return Ok(false);
         };
-        let checked = turn.ask(&self.sentinels);
-        turn.failures = if checked.is_err() { turn.failures.saturating_add(1) } else { 0 };
-        let pause = doubled(round, turn.failures, LONGEST_PAUSE.max(round));
+        let checked = watched.ask(&self.sentinels);
+        watched.failures = if checked.is_err() { watched.failures.saturating_add(1) } else { 0 };
+        let pause = doubled(round, watched.failures, LONGEST_PAUSE.max(round));
         let now = clock::now();
-        turn.due = now + jittered(pause, now.nanos());
+        watched.due = now + jittered(pause, now.nanos());
         checked
     }
 }
@@ -331,9 +335,9 @@ impl WatchedSentinel {
     }
 
     fn named(&mut self, sentinels: &Sentinels) -> Result<NamedMaster> {
-        let timeouts = Timeouts { response: TURN, ..sentinels.timeouts };
+        let timeouts = Timeouts { response: TURN_INTERVAL, ..sentinels.timeouts };
         let mut conn = match self.conn.take() {
-            Some(watched) => watched,
+            Some(conn) => conn,
             None => sentinels.open(&self.sentinel, timeouts)?,
         };
         let named = sentinels.ask_over(&mut conn)?;

@@ -72,13 +72,13 @@ pub(crate) type WallTime = SystemTime;
 /// The start of 1970, UTC.
 pub(crate) const EPOCH: WallTime = SystemTime::UNIX_EPOCH;
 
-/// Returns the time of day of this machine, which may jump.
+/// Returns the time of day. This clock may jump.
 pub(crate) fn wall_time() -> WallTime {
     SystemTime::now()
 }
 
-/// Returns the time since 1970 of this machine, which may jump; for comparing clocks.
-pub(crate) fn wall_clock() -> Duration {
+/// Returns the time of day as a span since 1970, for comparing clocks of machines.
+pub(crate) fn unix_time() -> Duration {
     wall_time().duration_since(EPOCH).unwrap_or_default()
 }
 

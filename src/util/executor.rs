@@ -47,11 +47,11 @@ impl Executor {
     pub(crate) fn run(self: &Arc<Executor>, job: impl FnOnce() + Send + 'static) {
         let admitted = self.0.lock().admit();
         let Some((sender, new_worker)) = admitted else {
-            return threads::detach_or_run("leasehold-aside", job);
+            return threads::detach_or_run("leasehold-jobs", job);
         };
         let executor = Arc::clone(self);
         let job: Job = Box::new(move || {
-            threads::survive("running a background job", job);
+            threads::catch_panic("running a background job", job);
             executor.0.lock().open -= 1;
         });
         // Sending fails only without a receiver, and each worker holds one.
@@ -65,14 +65,16 @@ impl Executor {
     fn start_worker(&self, queue: Receiver<Job>) {
         let jobs = queue.clone();
         let work = move || jobs.into_iter().for_each(|job| job());
-        match threads::start("leasehold-aside", work) {
+        match threads::start("leasehold-jobs", work) {
             Ok(thread) => self.0.lock().handles.push(thread),
             Err(error) => {
                 let mut state = self.0.lock();
                 state.threads -= 1;
                 let has_no_workers = state.threads == 0;
                 drop(state);
-                threads::say(|| log::error!("the executor cannot start a thread: {error}"));
+                threads::log_without_panic(|| {
+                    log::error!("the executor cannot start a thread: {error}")
+                });
                 if has_no_workers {
                     queue.try_iter().for_each(|job| job());
                 }
@@ -92,7 +94,7 @@ impl Executor {
 }
 
 impl ExecutorState {
-    /// Counts one more job; `None` if the executor is closed.
+    /// Counts one more job. Returns `None` if the executor is closed.
     ///
     /// Returns the queue's sender, and a receiver if the caller has to start a worker.
     fn admit(&mut self) -> Option<(Sender<Job>, Option<Receiver<Job>>)> {

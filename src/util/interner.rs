@@ -25,7 +25,7 @@ impl<T> Default for Interned<T> {
 }
 
 impl<T> Interned<T> {
-    /// Returns the value of that name; calls `make` if it has no user.
+    /// Returns the value of that name. Calls `make` if no value of that name has a user.
     pub(crate) fn get(&self, name: &str, make: impl FnOnce() -> T) -> Arc<T> {
         let mut table = self.0.lock();
         if let Some(value) = table.by_name.get(name).and_then(Weak::upgrade) {

@@ -24,7 +24,7 @@ use std::env;
 /// The number of schedules per model and scheduler.
 const ITERATIONS: usize = 200;
 
-/// The depths of the scheduler that prefers few switches: one more than its voluntary switches.
+/// The depths of the scheduler that prefers few switches. It adds one switch less than its depth.
 const DEPTHS: [usize; 2] = [3, 5];
 
 /// The number of schedules that run twice, to check that a model can be replayed.

@@ -1,9 +1,9 @@
 //! All code that differs between operating systems.
 
-pub(crate) use arm::{CLOCK, SEND, unix_socket};
+pub(crate) use os::{CLOCK, SEND, unix_socket};
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
-mod arm {
+mod os {
     use rustix::fd::OwnedFd;
     use rustix::io::Result;
     use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socket_with};
@@ -23,7 +23,7 @@ mod arm {
 
 /// On macOS the monotonic clock counts while the machine is suspended.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-mod arm {
+mod os {
     use rustix::fd::OwnedFd;
     use rustix::io::{FdFlags, Result, fcntl_setfd};
     use rustix::net::{AddressFamily, SendFlags, SocketType, socket};

@@ -234,10 +234,10 @@ mod group {
     use crate::util::clock;
     use std::sync::PoisonError;
 
-    /// Threads that sleep until their own work is done, or until one of them takes an offer.
+    /// Threads that sleep until their own work is done, or until an offer that one of them takes.
     ///
     /// One system call of the standard library wakes all. `parking_lot` makes one call per thread,
-    /// and on a busy machine each of them may cost the caller its processor.
+    /// and on a busy machine each call may cost the calling thread its processor.
     #[derive(Debug, Default)]
     pub(crate) struct WaitGroup {
         state: Mutex<State>,
@@ -288,7 +288,7 @@ mod group {
                 state = broadcast::wait_until(&self.changed, state, end);
                 state.asleep -= 1;
             };
-            // This thread may have been woken for the offer, which another one has to take.
+            // This thread may have been woken for the offer, which another thread has to take.
             if state.offer {
                 self.changed.notify_one();
             }

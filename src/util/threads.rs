@@ -7,7 +7,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 /// The pause of a thread after a step that panicked, so that it does not spin.
-pub(crate) const PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const PANIC_PAUSE: Duration = Duration::from_millis(100);
 
 /// Starts a thread with that name.
 pub(crate) fn start(
@@ -28,7 +28,7 @@ fn detach(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()
     shuttle::thread::Builder::new().name(name.to_owned()).spawn(run).map(drop)
 }
 
-/// Runs a job on a thread that nobody joins; on the calling thread if none can be started.
+/// Runs a job on a thread that nobody joins, or on the calling thread if none can be started.
 pub(crate) fn detach_or_run(name: &str, job: impl FnOnce() + Send + 'static) {
     let job = Arc::new(Mutex::new(Some(job)));
     let take = |job: &Mutex<Option<_>>| job.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -39,7 +39,9 @@ pub(crate) fn detach_or_run(name: &str, job: impl FnOnce() + Send + 'static) {
         }
     };
     if let Err(error) = detach(name, run) {
-        say(|| log::error!("cannot start the thread {name}, so a caller waits instead: {error}"));
+        log_without_panic(|| {
+            log::error!("cannot start the thread {name}, so a caller waits instead: {error}")
+        });
         if let Some(job) = take(&job) {
             job();
         }
@@ -50,24 +52,24 @@ pub(crate) fn detach_or_run(name: &str, job: impl FnOnce() + Send + 'static) {
 ///
 /// Foreign code in the step, a logger or a callback, may panic. The panic is logged, unless the
 /// logger panics. In a model a panic is a finding and propagates.
-pub(crate) fn survive<T>(what: impl fmt::Display, step: impl FnOnce() -> T) -> Option<T> {
+pub(crate) fn catch_panic<T>(activity: impl fmt::Display, step: impl FnOnce() -> T) -> Option<T> {
     if cfg!(all(test, leasehold_model)) {
         return Some(step());
     }
     let done = catch_unwind(AssertUnwindSafe(step));
     if done.is_err() {
-        let say = || log::error!("a thread panicked while {what}, and continues");
+        let report = || log::error!("a thread panicked while {activity}, and continues");
         // The logger itself may have panicked.
-        let _ = catch_unwind(AssertUnwindSafe(say));
+        let _ = catch_unwind(AssertUnwindSafe(report));
     }
     done.ok()
 }
 
-/// Writes to the log and survives a panic of the logger.
+/// Runs `log`, which writes to the log, and catches a panic of the logger.
 ///
 /// For the threads of a client, and for the drop of a guard, perhaps while its thread unwinds.
-pub(crate) fn say(log: impl FnOnce()) {
-    survive("logging", log);
+pub(crate) fn log_without_panic(log: impl FnOnce()) {
+    catch_panic("logging", log);
 }
 
 #[cfg(all(test, not(leasehold_model)))]
@@ -76,8 +78,8 @@ mod tests {
 
     #[test]
     fn a_panic_ends_only_the_step() {
-        assert_eq!(survive("counting", || 1), Some(1));
-        assert_eq!(survive("testing", || -> u8 { panic!("on purpose") }), None);
+        assert_eq!(catch_panic("counting", || 1), Some(1));
+        assert_eq!(catch_panic("testing", || -> u8 { panic!("on purpose") }), None);
     }
 
     #[test]

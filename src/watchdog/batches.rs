@@ -12,9 +12,9 @@ use crate::pool::router::Router;
 /// The largest number of keys in one script call.
 const MAX_KEYS: usize = 128;
 
-/// Why a batch has no usable reply.
+/// The reason why a batch has no usable reply.
 #[derive(Debug)]
-pub(super) enum NoAnswer {
+pub(super) enum BatchFailure {
     /// A connection is being made in the background.
     Connecting,
     /// The topology changed after the batch was sent.
@@ -26,9 +26,9 @@ pub(super) enum NoAnswer {
     },
 }
 
-pub(super) type BatchResult = Result<Answer, NoAnswer>;
+pub(super) type BatchResult = Result<Answer, BatchFailure>;
 
-/// Sends calls for all items, items of one group together, and reports each outcome.
+/// Sends calls for all items and reports the outcome of each. A batch has items of one group.
 ///
 /// Blocks until each batch has its reply or its time-out.
 pub(super) fn send_all<T, K: Ord>(
@@ -43,7 +43,7 @@ pub(super) fn send_all<T, K: Ord>(
         items.chunk_by(|a, b| group(a) == group(b)).flat_map(|chunk| chunk.chunks(MAX_KEYS));
     let mut refused = Vec::new();
     send(router, batches, &call, |batch, outcome| match outcome {
-        Err(NoAnswer::Failed { error, .. }) if batch.len() > 1 && error.is_caused_by_keys() => {
+        Err(BatchFailure::Failed { error, .. }) if batch.len() > 1 && error.is_caused_by_keys() => {
             refused.push(batch);
         }
         outcome => report(batch, outcome),
@@ -60,35 +60,36 @@ fn send<'a, T: 'a>(
     let generation = router.generation();
     let queued: Vec<_> = batches.map(|batch| (batch, router.queue_private(call(batch)))).collect();
     for (batch, queued) in queued {
-        let pending = queued.map_err(NoAnswer::unsent);
-        let answer =
-            |pending| router.wait_without_retry(pending, &Limit::none()).1.map_err(NoAnswer::after);
+        let pending = queued.map_err(BatchFailure::unsent);
+        let answer = |pending| {
+            router.wait_without_retry(pending, &Limit::none()).1.map_err(BatchFailure::after)
+        };
         report(
             batch,
             match pending.and_then(answer) {
-                Ok(_) if router.generation() != generation => Err(NoAnswer::Outdated),
+                Ok(_) if router.generation() != generation => Err(BatchFailure::Outdated),
                 outcome => outcome,
             },
         );
     }
 }
 
-impl NoAnswer {
-    fn unsent(error: Option<Error>) -> NoAnswer {
-        let failed = |error| NoAnswer::Failed { error, written: false };
-        error.map_or(NoAnswer::Connecting, failed)
+impl BatchFailure {
+    fn unsent(error: Option<Error>) -> BatchFailure {
+        let failed = |error| BatchFailure::Failed { error, written: false };
+        error.map_or(BatchFailure::Connecting, failed)
     }
 
     pub(super) fn into_error(self) -> Error {
         match self {
-            NoAnswer::Connecting => Error::not_connected(),
-            NoAnswer::Outdated => Error::outdated(),
-            NoAnswer::Failed { error, .. } => error,
+            BatchFailure::Connecting => Error::not_connected(),
+            BatchFailure::Outdated => Error::outdated(),
+            BatchFailure::Failed { error, .. } => error,
         }
     }
 
-    fn after(failure: Failure) -> NoAnswer {
+    fn after(failure: Failure) -> BatchFailure {
         let written = failure.is_written();
-        NoAnswer::Failed { error: failure.into_error(), written }
+        BatchFailure::Failed { error: failure.into_error(), written }
     }
 }

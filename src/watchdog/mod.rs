@@ -1,10 +1,10 @@
 //! The thread that renews leases, notices lost holds, and polls for waiting callers.
 //!
-//! Every hold has a timer ([`timers`]). A hold with a renewed lease fires when two thirds of its
-//! lease are left, a little later by a jitter, so that locks taken together are not renewed
-//! together. A fixed lease fires after the same period, or at its deadline; the server is asked
-//! whether it has the hold. To take and drop a lock costs one insertion and one removal of a
-//! timer, and no system call.
+//! Every hold has a timer ([`timers`]). The timer of a renewed lease fires when two thirds of the
+//! lease are left, or a little later: a jitter spreads the renewals of locks that were taken
+//! together. The timer of a fixed lease fires after the same period, or at the deadline; the server
+//! is then asked whether it has the hold. To take and drop a lock costs one insertion and one
+//! removal of a timer, and no system call.
 //!
 //! A round of the thread:
 //! 1. After a topology change, closes connections to former servers, and makes all waiting callers
@@ -12,12 +12,12 @@
 //! 2. Sends the due renewals ([`renewals`]) in batches ([`batches`]) over a connection of its own.
 //!    All batches are written before any reply is read, with one time-out, and connections are
 //!    made in the background: no node waits for another.
-//! 3. After a reconnection of this client (its listeners excepted), asks for all leases of that
-//!    server, which may have lost its data, unless it names the same replication id
-//!    ([`replication_ids`]).
+//! 3. After a reconnection of this client (its listeners excepted) or a topology change, renews or
+//!    verifies all holds of servers that may have lost their data: servers that do not report the
+//!    same replication id as before ([`replication_ids`]).
 //! 4. Polls for waiting callers ([`polls`]), and audits new servers (`topology/audit.rs`).
 //! 5. Sends a heartbeat to each connected listener on the client's own channel, at most a second
-//!    after the last one, which proves that messages arrive.
+//!    after the last one. Heartbeats prove that messages arrive.
 
 mod batches;
 mod polls;
@@ -39,12 +39,12 @@ use crate::cancel::Limit;
 use crate::connection::Timeouts;
 use crate::error::{Error, Result};
 use crate::events::EventSink;
-use crate::listener::channels::Waiters;
+use crate::listener::channels::Channels;
 use crate::local::Local;
 use crate::pool::request::Failure;
 use crate::pool::router::Router;
 use crate::topology::audit::Auditor;
-use crate::topology::failover::OnReconnect;
+use crate::topology::failover::ServerObserver;
 use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment};
 use crate::util::sync::{Mutex, Parker};
@@ -52,20 +52,19 @@ use crate::util::threads;
 use replication_ids::ReplicationIds;
 use timers::Timers;
 
-/// The longest sleep, and so the longest delay after a machine was suspended.
+/// The longest sleep, which bounds the delay of renewals after the machine was suspended.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// The longest pause while a connection is made, or after a topology change.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(250);
 
-/// The part of the poll interval in which polls go out together.
+/// The divisor of the poll interval that gives the span in which polls go out together.
 ///
-/// Polls are planned for the last part but one, so that the head of the queue can try again within
-/// the poll interval.
-const POLL_GRAIN: u32 = 8;
+/// Polls are planned so early that the head of the queue can try again within the poll interval.
+const POLL_GRAIN_DIVISOR: u32 = 8;
 
-/// The part of a lease for which one renewal may wait for its reply.
-const MAX_WAIT: u32 = 6;
+/// The divisor of a lease that gives the longest wait for a reply, and the longest sleep.
+const WAIT_DIVISOR: u32 = 6;
 
 /// The settings of a watchdog.
 #[derive(Debug)]
@@ -81,14 +80,14 @@ pub(crate) struct WatchdogSettings {
 pub(crate) struct Watchdog {
     settings: WatchdogSettings,
     router: Arc<Router>,
-    waiters: Arc<Waiters>,
+    channels: Arc<Channels>,
     auditor: Arc<Auditor>,
     timers: Mutex<Timers>,
     parker: Parker,
-    /// Whether the next round asks for all holds.
+    /// Whether the next round renews or verifies all holds.
     renew_all: AtomicBool,
-    /// Whether a connection was made again since the last round.
-    reconnected: AtomicBool,
+    /// Whether a reconnection or a topology change was reported since the last round.
+    server_may_have_changed: AtomicBool,
     replication_ids: ReplicationIds,
     /// The generation of the last round.
     generation: Mutex<Generation>,
@@ -99,7 +98,7 @@ pub(crate) struct Watchdog {
 ///
 /// The watchdog renews nothing while it waits.
 pub(crate) fn timeouts(client: Timeouts, lease: Duration) -> Timeouts {
-    let longest = lease / MAX_WAIT;
+    let longest = lease / WAIT_DIVISOR;
     Timeouts {
         connect: client.connect.min(longest),
         response: client.response.min(longest),
@@ -114,9 +113,9 @@ impl fmt::Debug for Watchdog {
     }
 }
 
-impl OnReconnect for Watchdog {
-    fn reconnected(&self) {
-        self.reconnected.store(true, Ordering::Release);
+impl ServerObserver for Watchdog {
+    fn server_may_have_changed(&self) {
+        self.server_may_have_changed.store(true, Ordering::Release);
         self.parker.unpark();
     }
 }
@@ -125,18 +124,18 @@ impl Watchdog {
     pub(crate) fn new(
         settings: WatchdogSettings,
         router: Arc<Router>,
-        waiters: Arc<Waiters>,
+        channels: Arc<Channels>,
         auditor: Arc<Auditor>,
     ) -> Watchdog {
         Watchdog {
             settings,
             router,
-            waiters,
+            channels,
             auditor,
             timers: Mutex::new(Timers::new(clock::now())),
             parker: Parker::default(),
             renew_all: AtomicBool::new(false),
-            reconnected: AtomicBool::new(false),
+            server_may_have_changed: AtomicBool::new(false),
             replication_ids: ReplicationIds::default(),
             generation: Mutex::default(),
             stop: AtomicBool::new(false),
@@ -161,8 +160,8 @@ impl Watchdog {
     ///
     /// A topology change since then has renewed only the holds that were watched already, so all
     /// holds are renewed once more.
-    pub(crate) fn keep_granted(&self, watched: WatchedHold, generation: Generation) {
-        self.keep(watched);
+    pub(crate) fn watch_granted(&self, watched: WatchedHold, generation: Generation) {
+        self.watch(watched);
         if self.router.generation() != generation {
             self.renew_all.store(true, Ordering::Release);
             self.parker.unpark();
@@ -173,15 +172,17 @@ impl Watchdog {
         let mut next_heartbeat = Moment::START;
         while !self.stop.load(Ordering::Acquire) {
             let round = || self.round(&mut next_heartbeat);
-            let next_round = threads::survive("renewing leases", round);
+            let next_round = threads::catch_panic("renewing leases", round);
             self.parker.park_until(next_round.unwrap_or_else(|| self.after_panic()));
         }
     }
 
-    /// Makes the next round renew everything: the round that panicked may have done any part.
+    /// Makes the next round renew all holds, and returns its moment.
+    ///
+    /// The round that panicked may have done any part of its work.
     fn after_panic(&self) -> Moment {
         self.renew_all.store(true, Ordering::Release);
-        clock::now() + threads::PAUSE
+        clock::now() + threads::PANIC_PAUSE
     }
 
     /// Does all that is due; returns the moment of the next round.
@@ -190,20 +191,20 @@ impl Watchdog {
         let (holds, polled) = self.timers.lock().advance(now);
         self.follow_topology();
         let mut due = self.due_holds(holds, now);
-        let reconnected = self.reconnected.swap(false, Ordering::AcqRel);
+        let servers_may_have_changed = self.server_may_have_changed.swap(false, Ordering::AcqRel);
         let renew_all = self.renew_all.swap(false, Ordering::AcqRel);
         if renew_all {
             due.extend(self.all_holds());
         }
         self.renew(due);
-        if reconnected && !renew_all {
+        if servers_may_have_changed && !renew_all {
             self.renew(self.holds_in_doubt());
         }
         self.poll_locks(polled);
         let done = self.timers.lock().take_fired();
         drop(done);
         self.audit();
-        if !self.waiters.is_listening() {
+        if !self.channels.is_listening() {
             return self.plan_round(Moment::END);
         }
         if *next_heartbeat <= now {
@@ -214,7 +215,7 @@ impl Watchdog {
     }
 
     fn plan_round(&self, next_heartbeat: Moment) -> Moment {
-        let longest = LONGEST_SLEEP.min(self.settings.timeout / MAX_WAIT);
+        let longest = LONGEST_SLEEP.min(self.settings.timeout / WAIT_DIVISOR);
         let latest = next_heartbeat.min(clock::now() + longest);
         self.timers.lock().plan_round(latest)
     }
@@ -226,7 +227,7 @@ impl Watchdog {
         if before != generation {
             self.renew_all.store(true, Ordering::Release);
             self.router.leave_old_servers();
-            self.waiters.wake_all();
+            self.channels.wake_all();
         }
     }
 
@@ -235,17 +236,19 @@ impl Watchdog {
         for (server, connection) in self.router.connected_servers() {
             let ask = |calls| self.router.call_all(calls, connection);
             // The auditor reports its findings; it is too late to refuse the server.
-            let _ = self.auditor.look(server, ask);
+            let _ = self.auditor.audit(server, ask);
         }
     }
 
     fn send_heartbeats(&self) {
-        let heartbeats = self.waiters.heartbeats().into_iter();
+        let heartbeats = self.channels.heartbeats().into_iter();
         let pending: Vec<_> = heartbeats.flat_map(|beat| self.router.queue_private(beat)).collect();
         for heartbeat in pending {
             let (_, outcome) = self.router.wait_without_retry(heartbeat, &Limit::none());
             if let Err(Failure { error, .. }) = outcome {
-                threads::say(|| log::debug!("a listener's heartbeat could not be sent: {error}"));
+                threads::log_without_panic(|| {
+                    log::debug!("a listener's heartbeat could not be sent: {error}")
+                });
             }
         }
     }
@@ -351,7 +354,7 @@ mod tests {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     started.store(true, Ordering::Relaxed);
-                    watchdog.keep(watched.clone());
+                    watchdog.watch(watched.clone());
                 });
                 while !started.load(Ordering::Relaxed) {
                     std::thread::yield_now();
@@ -359,8 +362,8 @@ mod tests {
                 // A little later in each round.
                 (0..round % 200).for_each(|_| std::hint::spin_loop());
                 hold.keep_renewed();
-                watchdog.forget(&hold);
-                watchdog.keep(watched.clone());
+                watchdog.unwatch(&hold);
+                watchdog.watch(watched.clone());
             });
             let (soon, _) = watchdog.timers.lock().advance(now + 5 * SECOND);
             assert_eq!(soon.len(), 1, "round {round}: the renewal comes after the lease");
@@ -371,18 +374,18 @@ mod tests {
     fn a_round_that_panics_loses_no_hold() {
         let (watchdog, now, local) = (watchdog(), clock::now(), local());
         // Less than two thirds of a lease are left, so both renewals are due at once.
-        let keep = |rules: &'static dyn KindRules| {
+        let watch = |rules: &'static dyn KindRules| {
             let grant = Grant { rules, ..Grant::owned(now, now + 10 * SECOND) };
             let hold = Arc::new(Hold::new(grant));
-            watchdog.keep(WatchedHold { local: Arc::clone(&local), hold });
+            watchdog.watch(WatchedHold { local: Arc::clone(&local), hold });
         };
-        keep(&PANICS);
-        keep(&Plain);
+        watch(&PANICS);
+        watch(&Plain);
         let round = || watchdog.round(&mut Moment::START.clone());
-        assert_eq!(threads::survive("testing", round), None);
+        assert_eq!(threads::catch_panic("testing", round), None);
         let holds = || watchdog.timers.lock().holds.len();
         assert_eq!(holds(), 0, "their timers have fired");
-        threads::survive("testing", round).expect("only the first round panics");
+        threads::catch_panic("testing", round).expect("only the first round panics");
         assert_eq!(holds(), 2);
     }
 }

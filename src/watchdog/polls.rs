@@ -1,13 +1,13 @@
-//! Polls for the callers that wait: which locks are free.
+//! Polls of the locks for which callers of this process wait.
 //!
 //! A release message may get lost, so the server is asked at the poll interval in any case. The
-//! watchdog asks for all waiting callers of the process, many locks in each script call. The head
-//! of the queue tries again if its lock is free, or if a poll got no reply.
+//! watchdog asks on behalf of all waiting callers, for many locks in each script call. The head of
+//! the queue tries again if its lock is free, or if the poll got no reply.
 
 use std::sync::Arc;
 
 use super::Watchdog;
-use super::batches::{self, NoAnswer};
+use super::batches::{self, BatchFailure};
 use crate::command::call::Call;
 use crate::command::script;
 use crate::local::Local;
@@ -19,21 +19,23 @@ impl Watchdog {
         locks.retain(|local| local.keep_polling());
         let slot = |local: &Arc<Local>| self.slot_of(local);
         batches::send_all(&self.router, &mut locks, slot, poll_call, |batch, outcome| {
-            let free = outcome.map_err(NoAnswer::into_error);
+            let free = outcome.map_err(BatchFailure::into_error);
             match free.and_then(|answer| answer.reply.into_ints()) {
                 Ok(free) => {
                     // Lua counts positions from 1.
                     let free = (1..).zip(batch).filter(|(position, _)| free.contains(position));
-                    free.for_each(|(_, local)| local.may_be_free());
+                    free.for_each(|(_, local)| local.set_may_be_free());
                 }
                 Err(error) => {
                     let count = batch.len();
-                    threads::say(|| log::debug!("a poll of {count} locks failed: {error}"));
-                    batch.iter().for_each(|local| local.may_be_free());
+                    threads::log_without_panic(|| {
+                        log::debug!("a poll of {count} locks failed: {error}")
+                    });
+                    batch.iter().for_each(|local| local.set_may_be_free());
                 }
             }
         });
-        locks.into_iter().for_each(|local| self.poll(local));
+        locks.into_iter().for_each(|local| self.plan_poll(local));
     }
 }
 

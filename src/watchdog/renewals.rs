@@ -1,4 +1,4 @@
-//! Renewals: which holds the server is asked for, and what its replies mean.
+//! Renewals and verifications of holds, and the meaning of the replies.
 //!
 //! | reply | effect |
 //! | --- | --- |
@@ -11,21 +11,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::batches::{self, NoAnswer};
+use super::batches::{self, BatchFailure};
 use super::timers::TICK;
 use super::{LONGEST_SLEEP, RECONNECT_PAUSE, Watchdog, WatchedHold};
 use crate::command::call::{Call, Digits};
 use crate::error::{Error, Result};
 use crate::events::{Event, RenewalFailed, Renewed};
-use crate::local::hold::{HoldStatus, Renewal};
+use crate::local::hold::{HoldStatus, TimerTask};
 use crate::pool::request::{Answer, TooFewReplicas};
 use crate::util::clock::{self, Moment, jittered, millis};
 use crate::util::threads;
 
-/// The lease for a verification without an extension: no key has less left.
+/// The lease that makes the renewal script extend nothing: every key has more left.
 const VERIFY_ONLY: &[u8] = b"-2";
 
-/// A hold that the server is asked for in this round.
+/// A hold that is renewed or verified in this round.
 #[derive(Debug)]
 pub(super) struct DueHold {
     watched: WatchedHold,
@@ -55,21 +55,21 @@ impl Watchdog {
     pub(super) fn due_holds(&self, fired: Vec<WatchedHold>, now: Moment) -> Vec<DueHold> {
         let mut due = Vec::new();
         for watched in fired {
-            match watched.hold.renewal(now) {
-                Renewal::Extend => due.push(DueHold { watched, renewed: true }),
-                Renewal::Verify => due.push(DueHold { watched, renewed: false }),
-                Renewal::Orphaned => self.keep_orphaned(watched),
-                Renewal::Over { newly_lost } => watched.end_lost(newly_lost, &self.router),
+            match watched.hold.timer_fired(now) {
+                TimerTask::Extend => due.push(DueHold { watched, renewed: true }),
+                TimerTask::Verify => due.push(DueHold { watched, renewed: false }),
+                TimerTask::Orphaned => self.watch_orphaned(watched),
+                TimerTask::Over { newly_lost } => watched.end_lost(newly_lost, &self.router),
             }
         }
         due
     }
 
-    /// Lets the lease of a hold run out whose thread has ended.
-    fn keep_orphaned(&self, watched: WatchedHold) {
+    /// Lets a lease run out because the thread of its hold has ended.
+    fn watch_orphaned(&self, watched: WatchedHold) {
         let name = Arc::clone(watched.local.name().given());
         self.set_renewal_timer(watched);
-        threads::say(|| {
+        threads::log_without_panic(|| {
             log::warn!(
                 "the thread that held the lock {name:?} has ended: \
                  its lease is not renewed any more"
@@ -99,7 +99,7 @@ impl Watchdog {
         holds
     }
 
-    /// Asks the servers for these holds, and applies the replies.
+    /// Renews or verifies these holds: asks the servers and applies the replies.
     pub(super) fn renew(&self, mut due: Vec<DueHold>) {
         let group = |due: &DueHold| {
             let script = due.watched.renewal_script();
@@ -110,14 +110,14 @@ impl Watchdog {
             match outcome.map(RenewalReply::read) {
                 Ok(Ok(reply)) => self.apply(batch, &reply),
                 Ok(Err(error)) => self.renewal_failed(batch, &error),
-                Err(NoAnswer::Connecting) => self.repeat(batch, RECONNECT_PAUSE),
-                Err(NoAnswer::Outdated) => {
-                    self.may_be_extended(batch);
+                Err(BatchFailure::Connecting) => self.repeat(batch, RECONNECT_PAUSE),
+                Err(BatchFailure::Outdated) => {
+                    self.note_possible_extensions(batch);
                     self.repeat(batch, RECONNECT_PAUSE);
                 }
-                Err(NoAnswer::Failed { error, written }) => {
+                Err(BatchFailure::Failed { error, written }) => {
                     if written {
-                        self.may_be_extended(batch);
+                        self.note_possible_extensions(batch);
                     }
                     self.renewal_failed(batch, &error);
                 }
@@ -143,12 +143,12 @@ impl Watchdog {
         lost.iter().for_each(|(_, due)| due.watched.local.lose(&due.watched.hold));
         let (renewed, fixed): (Vec<_>, Vec<_>) =
             kept.into_iter().map(|(_, due)| due).partition(|due| due.renewed);
-        fixed.iter().for_each(|due| self.keep(due.watched.clone()));
+        fixed.iter().for_each(|due| self.watch(due.watched.clone()));
         if renewed.is_empty() {
             return;
         }
         if let Some(too_few) = reply.too_few {
-            self.may_be_extended(renewed.iter().copied());
+            self.note_possible_extensions(renewed.iter().copied());
             return self.renewal_failed(renewed, &too_few.into_error());
         }
         renewed.iter().for_each(|due| self.extend(&due.watched, reply.sent, now));
@@ -165,16 +165,17 @@ impl Watchdog {
     }
 
     /// Notes that the server may have extended these leases, although no reply says so.
-    fn may_be_extended<'a>(&self, batch: impl IntoIterator<Item = &'a DueHold>) {
+    fn note_possible_extensions<'a>(&self, batch: impl IntoIterator<Item = &'a DueHold>) {
         let now = clock::now();
         let renewed = batch.into_iter().filter(|due| due.renewed);
-        renewed.for_each(|due| due.watched.hold.may_be_extended(now, self.settings.timeout));
+        renewed
+            .for_each(|due| due.watched.hold.note_possible_extension(now, self.settings.timeout));
     }
 
     /// Reports renewals without a usable reply, and repeats those of holds that are still valid.
     fn renewal_failed<'a>(&self, batch: impl IntoIterator<Item = &'a DueHold>, error: &Error) {
         let (now, batch) = (clock::now(), Vec::from_iter(batch));
-        threads::say(|| {
+        threads::log_without_panic(|| {
             log::warn!("{} leases could not be renewed or verified: {error}", batch.len())
         });
         for DueHold { watched, renewed } in &batch {

@@ -17,7 +17,7 @@ use crate::util::sync::Mutex;
 #[derive(Debug, Default)]
 pub(super) struct ReplicationIds {
     known: Mutex<BTreeMap<Arc<str>, String>>,
-    /// Whether a server has refused the command; no server is asked again then.
+    /// Whether a server has refused the command. No server is asked after that.
     forbidden: AtomicBool,
 }
 

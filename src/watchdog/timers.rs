@@ -4,7 +4,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{POLL_GRAIN, Watchdog, WatchedHold};
+use super::{POLL_GRAIN_DIVISOR, Watchdog, WatchedHold};
 use crate::local::Local;
 use crate::local::hold::{Hold, HoldStatus};
 use crate::util::clock::{self, Moment, jittered};
@@ -16,11 +16,11 @@ pub(super) const TICK: Duration = Duration::from_millis(5);
 /// The part of its lease that a hold has left when its renewal is due.
 const RENEW_BELOW: (u32, u32) = (2, 3);
 
-/// The part of the lease over which renewals are spread.
-const SPREAD: u32 = 12;
+/// The divisor of the lease that gives the span over which renewals are spread.
+const SPREAD_DIVISOR: u32 = 12;
 
-/// The part of the lease in which due renewals go out together.
-const RENEWAL_GRAIN: u32 = 120;
+/// The divisor of the lease that gives the span in which due renewals go out together.
+const RENEWAL_GRAIN_DIVISOR: u32 = 120;
 
 /// The timers, and the items whose timers have fired.
 #[derive(Debug)]
@@ -53,20 +53,20 @@ impl Timers {
         (self.fired_holds.clone(), self.fired_polls.clone())
     }
 
-    /// Takes the items of a round that has come to its end.
+    /// Takes the items of a round that has ended without a panic.
     pub(super) fn take_fired(&mut self) -> (Vec<WatchedHold>, Vec<Arc<Local>>) {
         (mem::take(&mut self.fired_holds), mem::take(&mut self.fired_polls))
     }
 
-    /// Sets the next round to the earliest timer, at the latest to `latest`.
+    /// Plans the next round for the earliest timer, at the latest for `latest`. Returns its moment.
     pub(super) fn plan_round(&mut self, latest: Moment) -> Moment {
         let timers = [self.holds.next_due(), self.polls.next_due()];
         self.next_round = timers.into_iter().flatten().fold(latest, Moment::min);
         self.next_round
     }
 
-    /// Moves the next round forward to `at`; returns whether the thread must be woken.
-    fn hurry(&mut self, at: Moment) -> bool {
+    /// Plans the next round for `at` if that is earlier. Returns whether to wake the thread.
+    fn ensure_round_by(&mut self, at: Moment) -> bool {
         let must_wake = self.next_round > at;
         self.next_round = self.next_round.min(at);
         must_wake
@@ -74,8 +74,8 @@ impl Timers {
 }
 
 impl Watchdog {
-    /// Watches a hold until [`Watchdog::forget`], or ends it if it is lost already.
-    pub(crate) fn keep(&self, watched: WatchedHold) {
+    /// Watches a hold until [`Watchdog::unwatch`], or ends it if it is lost already.
+    pub(crate) fn watch(&self, watched: WatchedHold) {
         match watched.hold.status(clock::now()) {
             HoldStatus::Held => self.set_renewal_timer(watched),
             HoldStatus::Over { newly_lost } => watched.end_lost(newly_lost, &self.router),
@@ -83,20 +83,20 @@ impl Watchdog {
     }
 
     /// Stops watching a hold.
-    pub(crate) fn forget(&self, hold: &Hold) {
+    pub(crate) fn unwatch(&self, hold: &Hold) {
         let timer = hold.take_timer();
         let watched = timer.and_then(|timer| self.timers.lock().holds.cancel(timer));
         drop(watched);
     }
 
-    /// Polls for the callers that wait for a lock, while there are such callers.
-    pub(crate) fn poll(&self, local: Arc<Local>) {
+    /// Plans the next poll of a lock. Each poll plans another one while callers wait for the lock.
+    pub(crate) fn plan_poll(&self, local: Arc<Local>) {
         let interval = self.settings.poll_interval;
-        let grain = interval / POLL_GRAIN;
+        let grain = interval / POLL_GRAIN_DIVISOR;
         let at = (clock::now() + (interval - 2 * grain)).rounded_up(grain);
         let mut timers = self.timers.lock();
         timers.polls.insert(at, local);
-        let must_wake = timers.hurry(at);
+        let must_wake = timers.ensure_round_by(at);
         drop(timers);
         if must_wake {
             self.parker.unpark();
@@ -107,16 +107,16 @@ impl Watchdog {
         self.set_timer(watched, |watched| self.renewal_time(watched));
     }
 
-    /// Returns when the server is asked for the hold.
+    /// Returns the moment of the next renewal or verification of the hold.
     ///
-    /// A little later than the due time, so that many renewals share a batch, but not after the end
-    /// of a fixed lease.
+    /// This is a little later than the due time, so that many renewals share a batch, but not after
+    /// the end of a fixed lease.
     fn renewal_time(&self, watched: &WatchedHold) -> Moment {
         let (now, timeout) = (clock::now(), self.settings.timeout);
         let renew_below = timeout * RENEW_BELOW.0 / RENEW_BELOW.1;
         let due = watched.hold.next_renewal(now, timeout - renew_below, renew_below);
-        let spread = jittered(timeout / SPREAD, watched.hold.id().seed());
-        let later = (due + spread).rounded_up(timeout / RENEWAL_GRAIN);
+        let spread = jittered(timeout / SPREAD_DIVISOR, watched.hold.id().seed());
+        let later = (due + spread).rounded_up(timeout / RENEWAL_GRAIN_DIVISOR);
         match watched.hold.is_renewed() {
             _ if due <= now => now,
             true => later,
@@ -128,13 +128,13 @@ impl Watchdog {
     pub(super) fn set_timer(&self, watched: WatchedHold, at: impl FnOnce(&WatchedHold) -> Moment) {
         let hold = Arc::clone(&watched.hold);
         let mut timers = self.timers.lock();
-        // Computed under the mutex: otherwise a later timer of a fixed lease could replace the
-        // timer that another thread sets when it has the hold renewed from now on.
+        // Computed under the mutex. Otherwise another thread could make this fixed lease a renewed
+        // one and set an earlier timer in between, which this timer would then replace.
         let at = at(&watched);
         let timer = timers.holds.insert(at, watched);
-        let must_wake = timers.hurry(at);
-        // Under the mutex too: the watchdog may fire this timer at once and set the next one, which
-        // must not count as the one before.
+        let must_wake = timers.ensure_round_by(at);
+        // Stored under the mutex too. Otherwise the watchdog could fire this timer and set the next
+        // one in between, which would then be cancelled as superseded.
         let superseded = hold.set_timer(timer);
         let superseded = superseded.and_then(|timer| timers.holds.cancel(timer));
         drop(timers);

@@ -1,4 +1,4 @@
-//! A hold as the watchdog sees it: what it needs to renew the hold and to end it.
+//! A hold together with the state of its lock, as the watchdog stores it.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! A model of processes that want the same lock and are woken by messages.
 //!
 //! Each process has one thread that takes the lock and one listener thread, with the real sessions
-//! (`listener/`), channels and retry schedules, and a server inside the model. No process polls:
-//! a missed message is a deadlock, whatever happens to the listener's connection and whenever a
-//! subscription ends.
+//! (`listener/`), channels and retry schedules, and a server inside the model. No process polls, so
+//! a missed message is a deadlock. The listener's connections may break and subscriptions may end
+//! at any time.
 //!
 //! Faults that this model has caught:
 //! * A registration never makes an attempt due, although the channel was subscribed before it, or
@@ -22,7 +22,7 @@ use crate::connection::{Address, Timeouts};
 use crate::events::EventSink;
 use crate::kind::plain::Plain;
 use crate::kind::rules::{AcquireArgs, AcquireReply, KindRules as _, Wake};
-use crate::listener::channels::{Channel, ListenerSession, Waiters};
+use crate::listener::channels::{Channel, Channels, ListenerSession};
 use crate::listener::model::listen;
 use crate::listener::{Listener, ListenerSettings};
 use crate::local::Local;
@@ -42,9 +42,9 @@ const NOW: Moment = Moment::from_nanos(1_000_000_000);
 struct Process {
     server: Arc<Server>,
     local: Local,
-    waiters: Arc<Waiters>,
+    channels: Arc<Channels>,
     listener: ListenerSettings,
-    /// A listener that goes idle; without it, one listens all the time.
+    /// The listener that goes idle. If `None`, another listener listens all the time.
     idle_listener: Option<Arc<Listener>>,
     stop: AtomicBool,
 }
@@ -66,13 +66,13 @@ impl Process {
             linger: Duration::ZERO,
             idle: if goes_idle { Duration::ZERO } else { Duration::MAX },
         };
-        let waiters = Arc::<Waiters>::default();
-        let idle_listener = goes_idle.then(|| Listener::in_model(&listener, &waiters));
+        let channels = Arc::<Channels>::default();
+        let idle_listener = goes_idle.then(|| Listener::in_model(&listener, &channels));
         let name = Name::new("", "model".into()).expect("a good name");
         Arc::new(Process {
             server: Arc::clone(server),
             local: Local::new(name, EventSink::default(), HandoffBounds::default()),
-            waiters,
+            channels,
             listener,
             idle_listener,
             stop: AtomicBool::new(false),
@@ -85,7 +85,7 @@ impl Process {
     }
 
     /// Sends a heartbeat, at which the listener ends subscriptions without waiters.
-    fn beat(&self) {
+    fn send_heartbeat(&self) {
         let control = self.listener.control.as_bytes();
         self.server.execute(&Call::command(&[b"PUBLISH", control, b""]));
     }
@@ -93,7 +93,7 @@ impl Process {
     fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.idle_listener.iter().for_each(|listener| drop(listener.stop()));
-        self.beat();
+        self.send_heartbeat();
     }
 
     /// Takes the lock for a process outside the model.
@@ -106,7 +106,7 @@ impl Process {
             beside: None,
             waiter_timeout: None,
             fair_waiter_timeout: Duration::ZERO,
-            threads: 1,
+            max_holders: 1,
             wake: None,
         });
         let reply = Plain.read_acquire(self.server.execute(&acquire)).expect("a number");
@@ -126,7 +126,7 @@ impl Process {
     fn start_listener(self: &Arc<Process>) -> JoinHandle<()> {
         self.start(|process| match &process.idle_listener {
             Some(listener) => listener.run_in_model(),
-            None => listen(&process.listener, &process.waiters, &process.stop),
+            None => listen(&process.listener, &process.channels, &process.stop),
         })
     }
 }
@@ -141,11 +141,11 @@ impl Environment for Process {
     }
 
     fn channel(&self) -> &Arc<Channel> {
-        self.local.channel(Plain.listens_to(), &self.waiters).expect("plain locks have a channel")
+        self.local.channel(Plain.listens_to(), &self.channels).expect("plain locks have a channel")
     }
 
     fn session(&self) -> Option<ListenerSession> {
-        self.waiters.session()
+        self.channels.session()
     }
 
     fn wake_listener(&self) {
@@ -168,7 +168,7 @@ impl Environment for Process {
             beside: None,
             waiter_timeout: None,
             fair_waiter_timeout: Duration::ZERO,
-            threads: 1,
+            max_holders: 1,
             wake: attempt.requests_subscription.then_some(Wake {
                 control: &self.listener.control,
                 channel: self.local.name().channel(),
@@ -201,7 +201,7 @@ impl Environment for Process {
     }
 }
 
-/// Runs `number` processes, which take the lock twice each, beside `meanwhile`.
+/// Runs `number` processes, each of which takes the lock twice, at the same time as `meanwhile`.
 fn run(number: usize, meanwhile: impl FnOnce(&[Arc<Process>]) + Send + 'static) {
     let server = Server::start();
     let processes: Vec<_> =
@@ -218,7 +218,7 @@ fn run(number: usize, meanwhile: impl FnOnce(&[Arc<Process>]) + Send + 'static) 
     processes.iter().for_each(|process| process.local.assert_at_rest());
 }
 
-/// Runs a visit while another process holds the lock, then `meanwhile`, then the release.
+/// Starts a visit while another process holds the lock, runs `meanwhile`, and ends that hold.
 fn visit_beside_a_holder(process: &Arc<Process>, meanwhile: impl FnOnce(&Process)) {
     let owner = process.hold_elsewhere();
     let visitor = process.start(Process::visit);
@@ -241,7 +241,7 @@ fn every_release_wakes_a_waiter() {
 fn ended_subscriptions_are_made_again() {
     check(|| {
         run(2, |processes| {
-            processes.iter().chain(processes).for_each(|process| process.beat());
+            processes.iter().chain(processes).for_each(|process| process.send_heartbeat());
         });
     });
 }
@@ -263,8 +263,8 @@ fn a_listener_that_goes_idle_finds_waiters_that_come_meanwhile() {
         let process = Process::new(&Server::start(), 0, true);
         let listener = process.start_listener();
         visit_beside_a_holder(&process, |_| {});
-        // The beat ends the subscription, and the connection after it.
-        (0..10).for_each(|_| visit_beside_a_holder(&process, Process::beat));
+        // The heartbeat ends the subscription, and then the connection.
+        (0..10).for_each(|_| visit_beside_a_holder(&process, Process::send_heartbeat));
         process.stop();
         join([listener]);
     });

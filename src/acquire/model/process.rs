@@ -1,25 +1,25 @@
 //! A model of one lock and the threads of one process that want it.
 //!
-//! The server is one key and two connections. A queued command runs when a thread makes it run: an
-//! attempt, an unlock, or the end of the model, which stands for a reader of replies that comes as
-//! late as possible. Only the code under test unparks threads, so a lost wake-up is a deadlock.
+//! The server is one key and two connections. A thread runs the queued commands of a connection in
+//! an attempt, in an unlock, and at the end of the model, which stands for the latest possible
+//! reader of replies. Only the code under test unparks threads, so a lost wake-up is a deadlock.
 //!
 //! In every schedule:
-//! * No two of all holds that were ever granted are valid at the same time.
+//! * No two holds are valid at the same time.
 //! * A lost hold stays lost, and each loss is reported once.
 //! * Every call that is not cancelled gets the lock.
-//! * An attempt at a moment when no thread of the process holds the lock follows the last release
-//!   on the same connection.
+//! * An attempt while no thread of the process holds the lock follows the last release on the same
+//!   connection.
 //! * In the end the queue is empty, no hold is left, no release is open, and the key is free.
 //!
 //! Faults that this model has caught:
 //! * The head of the queue leaves, or a release is queued, and the next in the queue is not woken.
 //! * A grant of the server does not end the former hold of this process.
-//! * A call that gives up does not look for a hold that was handed over to it.
-//! * A hold that is over is handed over.
+//! * A call that gives up does not look for a hold that was handed off to it.
+//! * A hold that is over is handed off.
 //! * The head of the queue does not send its command behind an open release.
-//! * A poll makes an attempt beside a holder of this process, which is refused, and no attempt
-//!   follows when that holder releases the lock.
+//! * A poll makes an attempt while a thread of this process holds the lock. The attempt is refused,
+//!   and no attempt follows the release of that hold.
 
 use super::wait_loop::{Attempt, AttemptOutcome, CallFailed, CallOptions, Environment, acquire};
 use crate::cancel::CancelToken;
@@ -28,8 +28,8 @@ use crate::command::name::Name;
 use crate::command::owner::{HoldId, ThreadId};
 use crate::error::LostReason;
 use crate::events::{Event, EventSink};
-use crate::listener::channels::{Channel, ListenerSession, SubscriptionState, Waiters};
-use crate::local::hold::{HandoffBounds, Hold, Renewal};
+use crate::listener::channels::{Channel, Channels, ListenerSession, SubscriptionState};
+use crate::local::hold::{HandoffBounds, Hold, TimerTask};
 use crate::local::table::HoldShare;
 use crate::local::{EndOutcome, Local};
 use crate::util::clock::Moment;
@@ -93,7 +93,7 @@ struct Server {
 enum Command {
     Acquire(HoldId),
     Release(HoldId),
-    /// The release of a hold that may never come into being.
+    /// The release of a hold that the server may never grant.
     CleanUp(HoldId),
 }
 
@@ -161,7 +161,7 @@ impl World {
     fn new(bounds: HandoffBounds) -> Arc<World> {
         let (sink, events) = EventSink::new();
         let name = Name::new("", "model".into()).expect("a good name");
-        let channel = Waiters::default().channel(name.channel());
+        let channel = Channels::default().channel(name.channel());
         channel.set_subscription(SubscriptionState::Subscribed);
         Arc::new(World {
             local: Local::new(name, sink, bounds),
@@ -256,14 +256,14 @@ impl World {
     fn poll_by_watchdog(&self) {
         let free = self.server.lock().owner.is_none();
         if free && self.local.keep_polling() {
-            self.local.may_be_free();
+            self.local.set_may_be_free();
         }
     }
 
-    /// Makes a poll of the head of the queue itself due.
-    fn poll_unaided(&self) {
+    /// Makes a poll by the head of the queue due.
+    fn poll_by_head(&self) {
         self.polls.fetch_add(1, Ordering::AcqRel);
-        self.local.ring();
+        self.local.wake_queue_head();
     }
 
     /// Moves the clock past all deadlines; the watchdog notices one hold after the other.
@@ -277,7 +277,7 @@ impl World {
 
     /// Does what the watchdog does when the timer of a hold fires.
     fn fire_timer(&self, hold: &Hold) {
-        if let Renewal::Over { newly_lost } = hold.renewal(self.now()) {
+        if let TimerTask::Over { newly_lost } = hold.timer_fired(self.now()) {
             self.local.report_lost(newly_lost.then_some(hold), LostReason::Expired);
         }
     }
@@ -551,8 +551,8 @@ fn a_forced_unlock_ends_only_the_present_hold() {
 #[test]
 fn a_poll_finds_a_free_lock_that_this_process_holds() {
     for (bounds, poll) in [
-        (HANDOFFS, World::poll_unaided as fn(&World)),
-        (NO_HANDOFFS, World::poll_unaided),
+        (HANDOFFS, World::poll_by_head as fn(&World)),
+        (NO_HANDOFFS, World::poll_by_head),
         (HANDOFFS, World::poll_by_watchdog),
         (NO_HANDOFFS, World::poll_by_watchdog),
     ] {
@@ -574,7 +574,7 @@ fn all_mishaps_at_once() {
         let workers = [worker(), worker_with(&one), worker(), impatient(&other)];
         run(HANDOFFS, workers, move |world| {
             world.delete_key();
-            world.poll_unaided();
+            world.poll_by_head();
             world.poll_by_watchdog();
             one.cancel();
             other.cancel();

@@ -1,4 +1,4 @@
-//! The wait loop of the models: `Acquire` without an engine.
+//! The wait loop of the models: `WaitLoop` without an engine.
 
 use crate::acquire::schedule::{ChannelView, Pace, RetrySchedule};
 use crate::cancel::{CancelToken, CancelWatch};
@@ -6,7 +6,7 @@ use crate::command::call::ConnectionId;
 use crate::command::owner::{HoldId, Owner, ThreadId};
 use crate::error::{Error, ErrorKind};
 use crate::kind::plain::Plain;
-use crate::listener::channels::{Channel, ListenerSession, SubscriptionState, Waiting};
+use crate::listener::channels::{Channel, ListenerSession, Registration, SubscriptionState};
 use crate::local::hold::{self, Grant, Hold};
 use crate::local::queue::Ticket;
 use crate::local::table::{EntryOutcome, EntryRequest};
@@ -34,11 +34,11 @@ pub(super) trait Environment {
     fn polls(&self) -> u64;
     /// Sends the acquire command of `hold`.
     fn attempt(&self, hold: HoldId, attempt: Attempt) -> AttemptOutcome;
-    /// Queues the release of a hold that may never come into being.
+    /// Queues the release of a hold that the server may never grant.
     fn clean_up(&self, hold: HoldId, connection: ConnectionId);
     /// Notes a hold that the server granted and the call took.
     fn keep(&self, hold: &Arc<Hold>);
-    /// Ends a hold that was handed over to a call that cannot use it.
+    /// Ends a hold that was handed off to a call that cannot use it.
     fn end(&self, hold: &Arc<Hold>);
 }
 
@@ -104,8 +104,8 @@ struct WaitingCall<'a, E> {
     may_run_late: Option<ConnectionId>,
     /// The value of [`Environment::polls`] at the last attempt.
     polls: u64,
-    call_end: Option<[Option<CancelWatch>; 2]>,
-    channel: Option<Waiting>,
+    end_watches: Option<[Option<CancelWatch>; 2]>,
+    registration: Option<Registration>,
 }
 
 /// Takes the lock; returns `None` if the patience of the call ends first.
@@ -144,8 +144,8 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
             schedule: RetrySchedule::new(now, LEASE, id.seed(), Pace::Polled),
             may_run_late: None,
             polls: environment.polls(),
-            call_end: None,
-            channel: None,
+            end_watches: None,
+            registration: None,
         }
     }
 
@@ -154,8 +154,8 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
             Ok(Some(hold)) => Ok(Some(hold)),
             Ok(None) => Ok(self.environment.local().leave(self.ticket)),
             Err(failed) => {
-                let handed = self.environment.local().leave(self.ticket);
-                handed.iter().for_each(|hold| self.environment.end(hold));
+                let handed_off = self.environment.local().leave(self.ticket);
+                handed_off.iter().for_each(|hold| self.environment.end(hold));
                 Err(failed)
             }
         };
@@ -169,8 +169,8 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
         loop {
             let now = self.environment.now();
             let turn = self.environment.local().turn(self.ticket, now);
-            if let Turn::Handed(hold) = turn {
-                if let Some(hold) = self.take_handed(hold, now)? {
+            if let Turn::HandedOff(hold) = turn {
+                if let Some(hold) = self.take_handed_off(hold, now)? {
                     return Ok(Some(hold));
                 }
                 continue;
@@ -188,10 +188,10 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
         }
     }
 
-    /// Takes a hold that another thread handed over.
+    /// Takes a hold that another thread handed off.
     ///
     /// Joins the queue again and returns `None` if the hold was lost before this thread woke.
-    fn take_handed(
+    fn take_handed_off(
         &mut self,
         hold: Arc<Hold>,
         now: Moment,
@@ -227,14 +227,14 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
 
     /// Returns whether an attempt is due. The clock stands still, so all pauses count as over.
     fn is_due(&mut self, turn: &Turn) -> bool {
-        let messages = self.channel.as_ref().map(Waiting::message_count);
+        let message_count = self.registration.as_ref().map(Registration::message_count);
         let polls = self.environment.polls() != self.polls;
         match turn {
-            Turn::Behind | Turn::Handed(_) => {
+            Turn::Behind | Turn::HandedOff(_) => {
                 self.polls = self.environment.polls();
                 false
             }
-            Turn::AskAtOnce(_, held_here) => {
+            Turn::AskAtOnce { held_here, .. } => {
                 self.schedule.found_free(*held_here);
                 true
             }
@@ -242,19 +242,19 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
                 self.schedule.is_due_while_held_here(self.environment.now());
                 polls
             }
-            Turn::Ask(_) | Turn::Yield(..) => {
+            Turn::AskWhenDue(_) | Turn::Yield(..) => {
                 self.schedule.end_pauses(polls);
-                self.schedule.is_due(self.environment.now(), messages)
+                self.schedule.is_due(self.environment.now(), message_count)
             }
         }
     }
 
     fn sleep(&mut self) {
         let parker = &self.caller.parker;
-        if self.call_end.is_none() {
+        if self.end_watches.is_none() {
             let tokens = [&self.options.cancel, &self.options.patience];
             let watch = |token: &CancelToken| token.watch(parker);
-            self.call_end = Some(tokens.map(|token| token.as_ref().map(watch)));
+            self.end_watches = Some(tokens.map(|token| token.as_ref().map(watch)));
             return;
         }
         parker.park_until(Moment::END);
@@ -265,9 +265,9 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
         let requests_subscription = self.look_at_channel();
         let sent = self.environment.now();
         let (connection, free_here) = match turn {
-            Turn::Ask(connection) | Turn::Yield(_, connection) => (*connection, true),
-            Turn::AskAtOnce(connection, held_here) => (*connection, !held_here),
-            Turn::HeldHere | Turn::Behind | Turn::Handed(_) => (None, false),
+            Turn::AskWhenDue(connection) | Turn::Yield(_, connection) => (*connection, true),
+            Turn::AskAtOnce { connection, held_here } => (*connection, !held_here),
+            Turn::HeldHere | Turn::Behind | Turn::HandedOff(_) => (None, false),
         };
         let reply_lost = self.options.reply_lost;
         let attempt = Attempt { connection, free_here, requests_subscription, reply_lost };
@@ -298,8 +298,8 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
         let subscription =
             channel.map_or(SubscriptionState::Unsubscribed, |channel| channel.subscription());
         let requested_in = session.filter(|_| subscription == SubscriptionState::Unsubscribed);
-        let messages = channel.map(|channel| channel.message_count());
-        self.schedule.before_attempt(ChannelView { messages, subscription, requested_in });
+        let message_count = channel.map(|channel| channel.message_count());
+        self.schedule.before_attempt(ChannelView { message_count, subscription, requested_in });
         requested_in.is_some()
     }
 
@@ -317,7 +317,7 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
             lease: LEASE,
             renewed: self.options.renewed,
             holder: self.caller.holder.clone(),
-            at: now,
+            granted_at: now,
             may_run_late: None,
             tokens: 0..=0,
         };
@@ -329,11 +329,11 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
 
     fn refused(&mut self) {
         self.schedule.refused(self.environment.now(), None);
-        if self.options.waits && self.channel.is_none() {
+        if self.options.waits && self.registration.is_none() {
             let channel = self.environment.channel();
-            let waiting = Channel::wait(channel, &self.caller.parker);
-            self.schedule.registered(&waiting, channel, self.environment.session());
-            self.channel = Some(waiting);
+            let registration = Channel::register(channel, &self.caller.parker);
+            self.schedule.registered(&registration, channel, self.environment.session());
+            self.registration = Some(registration);
             self.environment.wake_listener();
         }
     }
@@ -344,5 +344,5 @@ fn is_cancelled(token: &Option<CancelToken>) -> bool {
 }
 
 fn no_reply() -> Error {
-    Error::new(ErrorKind::Connection, "no answer")
+    Error::new(ErrorKind::Connection, "no reply")
 }

@@ -10,7 +10,8 @@ use std::sync::atomic::AtomicBool;
 
 /// A lock on a server, and whether its releases reach the channel.
 ///
-/// Each action of the server is a single step, so its fields are no primitives of `sync.rs`.
+/// Each action of the server is a single step for the model checker: the flags are atomics of the
+/// standard library, at which the checker switches no threads.
 struct Server {
     free: AtomicBool,
     subscribed: AtomicBool,
@@ -19,7 +20,7 @@ struct Server {
 
 impl Server {
     fn new(subscription: SubscriptionState) -> Arc<Server> {
-        let channel = Waiters::default().channel("model");
+        let channel = Channels::default().channel("model");
         channel.set_subscription(subscription);
         let subscribed = AtomicBool::new(subscription == SubscriptionState::Subscribed);
         Arc::new(Server { free: AtomicBool::new(false), subscribed, channel })
@@ -28,14 +29,14 @@ impl Server {
     /// Sends attempts until the lock is free, and sleeps between them.
     fn wait(&self) {
         let parker = Arc::default();
-        let mut waiting = None;
+        let mut registration = None;
         loop {
             let before = self.channel.message_count();
             if self.free.load(Ordering::Acquire) {
                 return;
             }
-            let waiting = waiting.get_or_insert_with(|| self.channel.wait(&parker));
-            if waiting.message_count() == before {
+            let registration = registration.get_or_insert_with(|| self.channel.register(&parker));
+            if registration.message_count() == before {
                 parker.park_until(Moment::END);
             }
         }

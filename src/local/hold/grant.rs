@@ -20,10 +20,10 @@ pub(crate) struct Grant {
     /// Whether the watchdog renews the lease.
     pub(crate) renewed: bool,
     pub(crate) holder: Holder,
-    /// The moment at which the answer was read.
-    pub(crate) at: Moment,
+    /// The moment at which the reply was read.
+    pub(crate) granted_at: Moment,
     /// The connection on which a late copy of the acquire may still run. The release has to
-    /// follow it there.
+    /// follow that copy on the same connection.
     pub(crate) may_run_late: Option<ConnectionId>,
     /// One fencing token for each thread that may have the hold; `0..=0` for a kind without tokens.
     pub(crate) tokens: RangeInclusive<u64>,
@@ -51,7 +51,7 @@ impl Grant {
             lease: at.until(deadline),
             renewed: true,
             holder: Holder::owned(),
-            at,
+            granted_at: at,
             may_run_late: None,
             tokens: 0..=0,
         }

@@ -3,12 +3,12 @@
 //! | state | becomes | when |
 //! | --- | --- | --- |
 //! | (asking) | held | the server granted the lock, and the deadline is still ahead |
-//! | | releasing | the caller gave up, got no answer, or the grant came after its deadline |
+//! | | releasing | the caller gave up, got no reply, or the grant came after its deadline |
 //! | held | held | a renewal, an `extend` or a re-entry moves the deadline forward, never back |
 //! | | held, by another thread | the last guard of a thread ends, and another thread of the process waits (`hand_off`) |
 //! | | releasing | the last guard is dropped or unlocked, and no thread of the process gets the hold |
 //! | | lost | the deadline has passed; a renewal found the hold gone; the server granted the lock to another thread of this process; `force_unlock` of this process |
-//! | releasing | gone | the release was answered, or will not be sent again |
+//! | releasing | gone | the release has a reply, or will not be sent again |
 //! | lost | | final: a later renewal does not revive it; its release is sent only until the *server expiry bound* |
 //!
 //! A detached guard makes no difference here: the table of holds counts the detached shares.
@@ -17,8 +17,9 @@
 //! Two moments bound a lease. Until the *deadline* the server keeps the lock for this hold: it
 //! counts from the moment before the command was sent, less a margin for clocks of different speed.
 //! Until the *server expiry bound* the server may keep the lock: it counts from the moment at which
-//! an answer was read, or was given up. A hold that is over here and still within that bound has to
-//! be released on the server, and so has a hold whose hash other holds keep beyond its lease.
+//! a reply was read, or at which the wait for a reply ended. A hold that is over here and still
+//! within that bound has to be released on the server. So has a hold whose hash other holds keep
+//! beyond its lease.
 //!
 //! Every step below is one check and one change under the mutex of the hold, so of two concurrent
 //! steps one comes first:
@@ -84,7 +85,7 @@ pub(crate) enum HoldStatus {
 
 /// The task of the watchdog for a hold whose timer fired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Renewal {
+pub(crate) enum TimerTask {
     /// Extend the lease.
     Extend,
     /// The lease is fixed: only verify that the server has the hold.
@@ -129,14 +130,14 @@ impl Hold {
     }
 
     /// Returns the moment of the grant.
-    pub(crate) fn granted(&self) -> Moment {
-        self.state.lock().granted
+    pub(crate) fn granted_at(&self) -> Moment {
+        self.state.lock().granted_at
     }
 
     /// Returns the time from the grant to the release; zero for a hold that was not released.
     pub(crate) fn held_for(&self) -> Duration {
         let state = self.state.lock();
-        state.granted.until(state.released)
+        state.granted_at.until(state.released_at)
     }
 
     pub(crate) fn owner(&self) -> &Owner {
@@ -168,13 +169,14 @@ impl Hold {
         if self.last_token == 0 { 0 } else { self.state.lock().possession.token }
     }
 
-    /// Returns the length of the lease of the acquire.
+    /// Returns the length of the lease that the acquire requested.
     pub(crate) fn lease(&self) -> Duration {
         self.lease
     }
 
-    /// Returns the connection on which a late copy of the acquire may still run, if any. The
-    /// release has to follow it there.
+    /// Returns the connection on which a late copy of the acquire may still run, if any.
+    ///
+    /// The release has to follow that copy on the same connection.
     pub(crate) fn may_run_late(&self) -> Option<ConnectionId> {
         self.state.lock().may_run_late
     }
@@ -184,7 +186,7 @@ impl Hold {
         now.until(Moment::from_nanos(self.deadline.load(Ordering::Acquire)))
     }
 
-    /// Returns the deadline, or the last one of a hold that is over.
+    /// Returns the deadline, also of a hold that is over.
     pub(crate) fn last_deadline(&self) -> Moment {
         self.state.lock().deadline
     }
@@ -198,7 +200,7 @@ impl Hold {
         self.state.lock().renewed
     }
 
-    /// Returns the reason of the loss; for a hold that was not lost, the reason if it expires.
+    /// Returns the reason of the loss, or `Expired` for a hold that is not lost.
     pub(crate) fn lost_reason(&self) -> LostReason {
         match self.state.lock().phase {
             Phase::Lost(reason) => reason,
@@ -230,7 +232,7 @@ impl Hold {
         }
     }
 
-    /// Ends the validity of the hold. The only step that does.
+    /// Ends the validity of the hold. No other function does.
     fn end(&self, state: &mut HoldState, phase: Phase) {
         state.phase = phase;
         self.deadline.store(0, Ordering::Release);
@@ -243,7 +245,7 @@ impl Hold {
     pub(crate) fn extend(&self, sent: Moment, now: Moment, lease: Duration) -> HoldStatus {
         let mut state = self.state.lock();
         let status = self.update_status(&mut state, now);
-        state.server.may_expire_at(now + lease, status != HoldStatus::Held);
+        state.server.raise_expiry_bound(now + lease, status != HoldStatus::Held);
         let extended = deadline(sent, lease);
         if status == HoldStatus::Held && state.deadline < extended {
             state.deadline = extended;
@@ -252,15 +254,15 @@ impl Hold {
         status
     }
 
-    /// Notes that the server may have set the lease anew up to `now`: an extension got no answer.
-    pub(crate) fn may_be_extended(&self, now: Moment, lease: Duration) {
-        self.state.lock().server.may_expire_at(now + lease, true);
+    /// Notes that an extension got no reply: the server may have set the lease anew before `now`.
+    pub(crate) fn note_possible_extension(&self, now: Moment, lease: Duration) {
+        self.state.lock().server.raise_expiry_bound(now + lease, true);
     }
 
     /// Returns, once, whether a lost hold still has to be released on the server.
     ///
     /// True if the hold was lost here while the server may still keep it.
-    /// False for a hold that is being released, and for one that ran out on the server as well.
+    /// False for a hold that is being released, and for a hold that has expired on the server too.
     pub(crate) fn take_may_still_be_held(&self, now: Moment) -> bool {
         let mut state = self.state.lock();
         let outlives = self.rules.outlives_its_lease() && !state.server.is_known_gone();
@@ -269,12 +271,12 @@ impl Hold {
         is_lost && may_be_there && std::mem::take(&mut state.server.may_still_be_held)
     }
 
-    /// Has the watchdog renew the hold from now on. Returns whether that is a change.
+    /// Marks the hold as renewed by the watchdog. Returns `false` if it was so before.
     pub(crate) fn keep_renewed(&self) -> bool {
         !std::mem::replace(&mut self.state.lock().renewed, true)
     }
 
-    /// Ends the hold because the server no longer has it. Returns whether that is a change.
+    /// Ends the hold because the server does not have it. Returns `false` if it was over before.
     pub(crate) fn lose(&self) -> bool {
         let mut state = self.state.lock();
         state.server.set_gone();
@@ -290,21 +292,21 @@ impl Hold {
         let mut state = self.state.lock();
         let status = self.update_status(&mut state, now);
         if status == HoldStatus::Held {
-            state.released = now;
+            state.released_at = now;
             self.end(&mut state, Phase::Releasing);
         }
         status
     }
 
-    /// Notes that the release was answered, or will not be sent again.
-    pub(crate) fn set_gone(&self) {
+    /// Notes that the release has a reply, or will not be sent again.
+    pub(crate) fn release_settled(&self) {
         let mut state = self.state.lock();
         if state.phase == Phase::Releasing {
             state.phase = Phase::Gone;
         }
     }
 
-    /// Hands the hold and its lease to another thread of this process. Returns whether it did.
+    /// Hands the hold off to another thread of this process. Returns whether it was handed off.
     ///
     /// Refused at the bounds, for a fixed lease, for a lease with too little remaining, and
     /// without a fencing token for the next holder.
@@ -323,20 +325,20 @@ impl Hold {
 
 /// Timers of the watchdog, and waits for the end of a hold.
 impl Hold {
-    /// Returns the task for the hold, whose timer fired.
-    pub(crate) fn renewal(&self, now: Moment) -> Renewal {
+    /// Notes that the timer of the hold has fired. Returns the task of the watchdog.
+    pub(crate) fn timer_fired(&self, now: Moment) -> TimerTask {
         let mut state = self.state.lock();
         state.timer = None;
         if let HoldStatus::Over { newly_lost } = self.update_status(&mut state, now) {
-            return Renewal::Over { newly_lost };
+            return TimerTask::Over { newly_lost };
         }
-        state.renewal()
+        state.timer_task()
     }
 
     /// Returns the moment of the next renewal or verification.
     ///
-    /// The earlier of two: after `period`, and when less than `due_below` of a renewed lease
-    /// remains, or the deadline of a fixed lease.
+    /// This is after `period`, or earlier: a renewed lease is due when `due_below` of it remains, a
+    /// fixed lease at its deadline.
     pub(crate) fn next_renewal(
         &self,
         now: Moment,
@@ -366,7 +368,7 @@ impl Hold {
         self.state.lock().timer.take()
     }
 
-    /// Unparks the parker at the end of the hold. Does nothing for a hold that is over.
+    /// Has the end of the hold unpark this parker. Does nothing for a hold that is over.
     pub(crate) fn watch(&self, parker: &Arc<Parker>) {
         let mut state = self.state.lock();
         // A parker with one reference belongs to a thread that has ended.

@@ -1,7 +1,7 @@
 //! A model of one hold: its end, a hand-off, an extension and a wait are single steps, each before
 //! or after every other.
 //!
-//! Faults that the model found when they were put in:
+//! Faults that this model has caught:
 //! * `extend` stores the copy of the deadline after it has released the mutex;
 //! * `end` does not notify, or `wait` reads the phase before it takes the mutex;
 //! * `release` does not check the phase.

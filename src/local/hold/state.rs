@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::command::call::ConnectionId;
 use crate::command::owner::Holder;
 use crate::error::LostReason;
-use crate::local::hold::{Grant, HandoffBounds, Renewal};
+use crate::local::hold::{Grant, HandoffBounds, TimerTask};
 use crate::util::clock::Moment;
 use crate::util::sync::Parker;
 use crate::util::wheel;
@@ -17,9 +17,9 @@ pub(super) struct HoldState {
     pub(super) server: ServerSide,
     pub(super) renewed: bool,
     pub(super) possession: Possession,
-    pub(super) granted: Moment,
+    pub(super) granted_at: Moment,
     /// Moment of the end of the last guard.
-    pub(super) released: Moment,
+    pub(super) released_at: Moment,
     pub(super) may_run_late: Option<ConnectionId>,
     pub(super) timer: Option<wheel::Key>,
     /// Parkers to unpark at the end of the hold.
@@ -37,9 +37,11 @@ pub(super) enum Phase {
 /// Knowledge about the hold on the server.
 #[derive(Debug)]
 pub(super) struct ServerSide {
-    /// The server may keep the hold until then; the start of time if the hold is known to be gone.
+    /// The server may keep the hold until this moment; [`Moment::START`] if the hold is known to be
+    /// gone.
     pub(super) expiry_bound: Moment,
-    /// The server may keep the hold beyond the deadline: an answer did not come, or came too late.
+    /// Whether the server may keep the hold beyond the deadline: a reply did not come, or came too
+    /// late.
     pub(super) may_still_be_held: bool,
 }
 
@@ -59,7 +61,7 @@ impl HoldState {
             phase: Phase::Held,
             deadline: grant.deadline,
             server: ServerSide {
-                expiry_bound: grant.at + grant.lease,
+                expiry_bound: grant.granted_at + grant.lease,
                 may_still_be_held: grant.rules.outlives_its_lease(),
             },
             renewed: grant.renewed,
@@ -68,8 +70,8 @@ impl HoldState {
                 token: *grant.tokens.start(),
                 handoffs: 0,
             },
-            granted: grant.at,
-            released: Moment::START,
+            granted_at: grant.granted_at,
+            released_at: Moment::START,
             may_run_late: grant.may_run_late,
             timer: None,
             watchers: Vec::new(),
@@ -81,24 +83,28 @@ impl HoldState {
         self.phase == Phase::Held
             && self.renewed
             && self.possession.handoffs < bounds.max_handoffs
-            && now < self.granted + bounds.max_time
+            && now < self.granted_at + bounds.max_time
             && now.until(self.deadline) >= bounds.min_remaining
     }
 
     /// Returns the task of the watchdog for a valid hold.
-    pub(super) fn renewal(&mut self) -> Renewal {
+    ///
+    /// The lease of a hold whose thread has ended becomes fixed.
+    pub(super) fn timer_task(&mut self) -> TimerTask {
         if self.renewed && self.possession.holder.has_ended() {
             self.renewed = false;
-            return Renewal::Orphaned;
+            return TimerTask::Orphaned;
         }
-        if self.renewed { Renewal::Extend } else { Renewal::Verify }
+        if self.renewed { TimerTask::Extend } else { TimerTask::Verify }
     }
 }
 
 impl ServerSide {
-    /// Moves the bound forward to `moment`. `unknown` is set if the deadline does not follow.
-    /// A hold that is known to be gone stays gone.
-    pub(super) fn may_expire_at(&mut self, moment: Moment, unknown: bool) {
+    /// Moves the bound to `moment` if that is later.
+    ///
+    /// `unknown` is set if the deadline stays: the server may then keep the hold beyond it. A hold
+    /// that is known to be gone stays gone.
+    pub(super) fn raise_expiry_bound(&mut self, moment: Moment, unknown: bool) {
         if !self.is_known_gone() && self.expiry_bound < moment {
             self.expiry_bound = moment;
             self.may_still_be_held |= unknown;

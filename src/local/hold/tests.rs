@@ -36,7 +36,7 @@ fn the_deadline_moves_forward_only_and_never_after_it_has_passed() {
     assert_eq!(hold.extend(at(5), at(6), 10 * SECOND), HoldStatus::Held);
     assert_eq!(hold.extend(at(6), at(6), 6 * SECOND), HoldStatus::Held);
     assert_eq!(hold.remaining(at(6)), at(6).until(deadline(at(5), 10 * SECOND)));
-    assert_eq!(hold.extend(at(9), at(15), 15 * SECOND), NOTICED, "the answer came too late");
+    assert_eq!(hold.extend(at(9), at(15), 15 * SECOND), NOTICED, "the reply came too late");
     assert_eq!(hold.extend(at(7), at(7), 15 * SECOND), KNOWN);
 }
 
@@ -44,8 +44,8 @@ fn the_deadline_moves_forward_only_and_never_after_it_has_passed() {
 fn the_server_may_keep_a_hold_that_is_over_here_until_it_is_known_to_be_gone() {
     let overrun = hold(true, 10);
     assert_eq!(overrun.server_expiry_bound(), at(1), "granted at 0 for a second");
-    overrun.may_be_extended(at(8), 10 * SECOND);
-    assert_eq!(overrun.status(at(11)), NOTICED, "no answer confirmed an extension");
+    overrun.note_possible_extension(at(8), 10 * SECOND);
+    assert_eq!(overrun.status(at(11)), NOTICED, "no reply confirmed an extension");
     assert_eq!(overrun.server_expiry_bound(), at(18));
     assert!(
         overrun.take_may_still_be_held(at(11)) && !overrun.take_may_still_be_held(at(11)),
@@ -56,7 +56,7 @@ fn the_server_may_keep_a_hold_that_is_over_here_until_it_is_known_to_be_gone() {
     assert!(!overrun.take_may_still_be_held(at(22)), "the lease is over on the server too");
     assert!(overrun.take_may_still_be_held(at(21)));
     overrun.lose();
-    overrun.may_be_extended(at(12), 10 * SECOND);
+    overrun.note_possible_extension(at(12), 10 * SECOND);
     assert_eq!(overrun.server_expiry_bound(), at(0));
 }
 
@@ -114,10 +114,10 @@ fn a_renewal_is_due_when_too_little_remains_and_once_in_a_period() {
     let due = |hold: &Hold, now| hold.next_renewal(at(now), 10 * SECOND, 20 * SECOND);
     let watched = hold(true, 30);
     assert_eq!([due(&watched, 9), due(&watched, 11)], [at(10), at(10)]);
-    assert_eq!(watched.renewal(at(9)), Renewal::Extend);
+    assert_eq!(watched.timer_fired(at(9)), TimerTask::Extend);
     watched.extend(at(11), at(11), 289 * SECOND);
     assert_eq!(due(&watched, 12), at(22), "a long lease is renewed in each period too");
-    assert_eq!(watched.renewal(at(300)), Renewal::Over { newly_lost: true });
+    assert_eq!(watched.timer_fired(at(300)), TimerTask::Over { newly_lost: true });
 }
 
 #[test]
@@ -125,16 +125,16 @@ fn a_fixed_lease_is_verified_in_each_period_and_at_its_end_unless_a_re_entry_ren
     let fixed = hold(false, 30);
     let due = |now| fixed.next_renewal(at(now), 10 * SECOND, 20 * SECOND);
     assert_eq!([due(9), due(20), due(29)], [at(19), at(30), at(30)]);
-    assert_eq!(fixed.renewal(at(29)), Renewal::Verify);
+    assert_eq!(fixed.timer_fired(at(29)), TimerTask::Verify);
     assert!(fixed.keep_renewed() && !fixed.keep_renewed());
-    assert_eq!((due(29), fixed.renewal(at(29))), (at(10), Renewal::Extend));
+    assert_eq!((due(29), fixed.timer_fired(at(29))), (at(10), TimerTask::Extend));
 }
 
 #[test]
 fn the_hold_of_an_ended_thread_is_no_longer_renewed() {
     let orphan = std::thread::spawn(|| hold(true, 30)).join().expect("no panic");
-    assert_eq!(orphan.renewal(at(25)), Renewal::Orphaned);
-    assert_eq!(orphan.renewal(at(26)), Renewal::Verify);
+    assert_eq!(orphan.timer_fired(at(25)), TimerTask::Orphaned);
+    assert_eq!(orphan.timer_fired(at(26)), TimerTask::Verify);
 }
 
 #[test]

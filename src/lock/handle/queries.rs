@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::Lock;
 use crate::acquire::{HoldHandle, LockContext, not_held};
-use crate::cancel::Bound;
+use crate::cancel::ResponseLimit;
 use crate::command::call::Call;
 use crate::command::name::Name;
 use crate::command::owner::ThreadId;
@@ -65,7 +65,7 @@ impl<K: LockKind> Lock<K> {
     /// # Errors
     /// The errors of [`is_locked`](Lock::is_locked).
     pub fn remaining(&self) -> Result<Option<Duration>> {
-        self.remaining_within(self.bound())
+        self.remaining_within(self.response_limit())
     }
 
     /// Releases a hold whose guard was [detached](crate::Guard::detach).
@@ -92,7 +92,7 @@ impl<K: LockKind> Lock<K> {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn unlock(&self) -> Result<()> {
-        self.unlock_within(self.bound())
+        self.unlock_within(self.response_limit())
     }
 
     /// Frees the lock regardless of its holder; returns whether it was held.
@@ -111,40 +111,45 @@ impl<K: LockKind> Lock<K> {
     /// # Errors
     /// The errors of [`is_locked`](Lock::is_locked).
     pub fn force_unlock(&self) -> Result<bool> {
-        self.force_unlock_within(self.bound())
+        self.force_unlock_within(self.response_limit())
     }
 
-    /// Returns the bound of a call that begins now without a deadline.
-    pub(crate) fn bound(&self) -> Bound {
-        self.context.as_ref().map_or_else(|_| Bound::over(), |context| context.engine.bound())
+    /// Returns the response limit of a call that begins now without a deadline.
+    pub(crate) fn response_limit(&self) -> ResponseLimit {
+        self.context
+            .as_ref()
+            .map_or_else(|_| ResponseLimit::over(), |context| context.engine.response_limit())
     }
 
-    /// [`Lock::unlock`] within a bound.
-    pub(crate) fn unlock_within(&self, bound: Bound) -> Result<()> {
-        self.end_detached(bound).map_err(|error| self.named(error))
+    /// [`Lock::unlock`] within a response limit.
+    pub(crate) fn unlock_within(&self, response_limit: ResponseLimit) -> Result<()> {
+        self.end_detached(response_limit).map_err(|error| self.named(error))
     }
 
-    /// [`Lock::remaining`] within a bound.
-    pub(crate) fn remaining_within(&self, bound: Bound) -> Result<Option<Duration>> {
-        self.ask_remaining(bound).map_err(|error| self.named(error))
+    /// [`Lock::remaining`] within a response limit.
+    pub(crate) fn remaining_within(
+        &self,
+        response_limit: ResponseLimit,
+    ) -> Result<Option<Duration>> {
+        self.ask_remaining(response_limit).map_err(|error| self.named(error))
     }
 
-    /// [`Lock::force_unlock`] within a bound.
-    pub(crate) fn force_unlock_within(&self, bound: Bound) -> Result<bool> {
-        self.force(bound).map_err(|error| self.named(error))
+    /// [`Lock::force_unlock`] within a response limit.
+    pub(crate) fn force_unlock_within(&self, response_limit: ResponseLimit) -> Result<bool> {
+        self.force(response_limit).map_err(|error| self.named(error))
     }
 
-    fn end_detached(&self, bound: Bound) -> Result<()> {
+    fn end_detached(&self, response_limit: ResponseLimit) -> Result<()> {
         let context = self.context()?;
         let mine = |hold: &Hold| self.is_mine(hold);
         let detached = context.local.detached(mine, ThreadId::current(), clock::now());
         match (detached, &self.holder) {
             (Some((hold, counted)), _) => {
-                HoldHandle::new(Arc::clone(context), hold).unlock_detached(counted, bound)
+                HoldHandle::new(Arc::clone(context), hold).unlock_detached(counted, response_limit)
             }
             (None, Some(holder)) => {
-                match self.send_once(|name| Named::unlock(name, holder), bound)? {
-                    ReleaseReply::Told(_) => Ok(()),
+                match self.send_once(|name| Named::unlock(name, holder), response_limit)? {
+                    ReleaseReply::Released(_) => Ok(()),
                     ReleaseReply::NotHeld => Err(not_held()),
                 }
             }
@@ -152,17 +157,17 @@ impl<K: LockKind> Lock<K> {
         }
     }
 
-    fn ask_remaining(&self, bound: Bound) -> Result<Option<Duration>> {
+    fn ask_remaining(&self, response_limit: ResponseLimit) -> Result<Option<Duration>> {
         let LockContext { engine, local } = &**self.context()?;
         engine.check_open()?;
-        let (query, limit) = (self.rules().ttl(local.name()), engine.limit(bound));
-        engine.ready(&limit)?;
+        let (query, limit) = (self.rules().ttl(local.name()), engine.limit(response_limit));
+        engine.wait_until_ready(&limit)?;
         let answer =
             engine.router.call(query, Target::prefer(local.unanswered_release()), &limit)?;
         remaining(answer.reply)
     }
 
-    fn force(&self, bound: Bound) -> Result<bool> {
+    fn force(&self, response_limit: ResponseLimit) -> Result<bool> {
         let local = &self.context()?.local;
         let mut held = Vec::new();
         let force = |name: &Name| {
@@ -170,7 +175,7 @@ impl<K: LockKind> Lock<K> {
             held = local.holds();
             self.rules().force_unlock(name)
         };
-        if self.send_once(force, bound)? == ReleaseReply::NotHeld {
+        if self.send_once(force, response_limit)? == ReleaseReply::NotHeld {
             return Ok(false);
         }
         held.iter().for_each(|hold| local.lose(hold));
@@ -180,11 +185,15 @@ impl<K: LockKind> Lock<K> {
     /// Sends a command that must not run twice, if the lock is held.
     ///
     /// Two round trips, one if the lock is free.
-    fn send_once(&self, command: impl FnOnce(&Name) -> Call, bound: Bound) -> Result<ReleaseReply> {
+    fn send_once(
+        &self,
+        command: impl FnOnce(&Name) -> Call,
+        response_limit: ResponseLimit,
+    ) -> Result<ReleaseReply> {
         let LockContext { engine, local } = &**self.context()?;
         engine.check_open()?;
-        let (query, limit) = (self.rules().ttl(local.name()), engine.limit(bound));
-        engine.ready(&limit)?;
+        let (query, limit) = (self.rules().ttl(local.name()), engine.limit(response_limit));
+        engine.wait_until_ready(&limit)?;
         let found =
             engine.router.call(query, Target::prefer(local.unanswered_release()), &limit)?;
         if remaining(found.reply)?.is_none() {

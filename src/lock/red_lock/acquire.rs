@@ -21,7 +21,7 @@ use crate::command::owner::{HoldId, Holder};
 use crate::error::{Error, LostReason, Result};
 use crate::events::{Event, Kind, Waited};
 use crate::kind::plain::Plain;
-use crate::listener::channels::{Channel, MessageCount, Waiting};
+use crate::listener::channels::{Channel, MessageCount, Registration};
 use crate::local::queue::Ticket;
 use crate::lock::handle::Lock;
 use crate::lock::red_lock::ballot::{Ballot, BallotLimits};
@@ -246,20 +246,20 @@ impl<'a> RedAcquire<'a> {
 /// The channels of all servers. Empty until the first refusal.
 #[derive(Default)]
 struct RedChannels {
-    waiting: Vec<Waiting>,
+    registrations: Vec<Registration>,
     /// The message counts before the last question.
     seen: Vec<MessageCount>,
 }
 
 impl RedChannels {
     fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.registrations.is_empty()
     }
 
     fn listen(&mut self, members: &[RedMember], parker: &Arc<Parker>) {
         for RedMember { engine, lock } in members {
             if let Some(channel) = lock.channel() {
-                self.waiting.push(Channel::wait(&channel, parker));
+                self.registrations.push(Channel::register(&channel, parker));
                 engine.subscribe(&channel);
             }
         }
@@ -267,7 +267,7 @@ impl RedChannels {
     }
 
     fn counts(&self) -> Vec<MessageCount> {
-        self.waiting.iter().map(Waiting::message_count).collect()
+        self.registrations.iter().map(Registration::message_count).collect()
     }
 
     fn has_news(&self) -> bool {

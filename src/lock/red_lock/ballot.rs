@@ -204,7 +204,7 @@ impl<T> Ballot<T> {
     {
         let ballot = Arc::clone(self);
         executor.run(move || {
-            let answer = threads::survive("asking one of several servers", question);
+            let answer = threads::catch_panic("asking one of several servers", question);
             ballot.vote(answer.unwrap_or_else(|| Err(panicked())));
         });
     }

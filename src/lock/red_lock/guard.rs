@@ -73,7 +73,7 @@ impl RedHoldHandle {
         let lease = checked_lease(lease).map_err(|error| self.named(error))?;
         self.hold.check_process().map_err(|error| self.named(error))?;
         self.check()?;
-        let extend = move |hold: Arc<HoldHandle>| hold.extend(lease, hold.bound());
+        let extend = move |hold: Arc<HoldHandle>| hold.extend(lease, hold.response_limit());
         self.with_all(self.hold.all_to_extend(lease), limits, extend)?;
         self.check()
     }

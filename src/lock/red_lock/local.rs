@@ -159,7 +159,7 @@ impl RedLocalState {
                     own.guards += 1;
                     return Ok(RedEntryOutcome::Reentered(Arc::clone(&own.hold)));
                 }
-                (false, false) => return Err(table::lost_before(own.hold.lost_reason())),
+                (false, false) => return Err(table::lost_with_guard(own.hold.lost_reason())),
                 (true, true) if waits => return Err(deadlock()),
                 (true, _) => {}
             }

@@ -129,7 +129,9 @@ impl QuorumHold {
             let (executor, hold) = (hold.executor(), Arc::downgrade(&hold));
             // A weak reference, so that the end of the whole does not wait for an extension that
             // has not started. If the extension fails, the hold keeps its granted lease.
-            executor.run(move || drop(hold.upgrade().map(|hold| hold.extend(lease, hold.bound()))));
+            executor.run(move || {
+                drop(hold.upgrade().map(|hold| hold.extend(lease, hold.response_limit())))
+            });
         }
         None
     }

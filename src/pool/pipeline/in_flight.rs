@@ -94,7 +94,9 @@ impl InFlight {
         let first = self.first_unwritten();
         let joined = self.joiner.take_missing_script();
         for script in missing_scripts(&self.unanswered).into_iter().chain(joined) {
-            threads::say(|| log::debug!("loading the script {} into the server", script.name));
+            threads::log_without_panic(|| {
+                log::debug!("loading the script {} into the server", script.name)
+            });
             let load = PipelineCommand::LoadScript(script);
             self.unanswered.insert(first, Request::pipeline(Call::load(script), load));
         }

@@ -105,7 +105,7 @@ impl<'a> Leadership<'a> {
     fn connect(mut self) {
         let connection = self.connection;
         let Some(pipeline) = self.pipeline() else { return };
-        let connected = threads::survive("connecting", || pipeline.connect());
+        let connected = threads::catch_panic("connecting", || pipeline.connect());
         if let Err(error) = connected.unwrap_or_else(|| Err(panicked())) {
             connection.state.lock().hand_over(pipeline, usize::MAX);
             pipeline.fail_all(&error);

@@ -436,7 +436,7 @@ impl Locking {
             beside: None,
             waiter_timeout: None,
             fair_waiter_timeout: Duration::ZERO,
-            threads: 1,
+            max_holders: 1,
             wake: None,
         })
     }

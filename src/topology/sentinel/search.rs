@@ -22,7 +22,8 @@ impl<'a, T, F: FnMut(&Address) -> Result<T>> Search<'a, F> {
 
     /// Asks one sentinel and tries the server that it names.
     ///
-    /// Returns `None` if that server is outdated or no master. An error is the sentinel's.
+    /// Returns `None` if that server is outdated, cannot be reached or is no master, and an error
+    /// only if the sentinel fails.
     pub(super) fn ask(
         &mut self,
         sentinel: &Address,
@@ -42,7 +43,7 @@ impl<'a, T, F: FnMut(&Address) -> Result<T>> Search<'a, F> {
         self.attempts.record(error);
     }
 
-    /// Tries the outdated servers, newest first, if a majority of the sentinels named such.
+    /// Tries the outdated servers, newest first, if most of the sentinels named outdated servers.
     pub(super) fn accept_outdated(mut self, sentinels: usize) -> Result<(T, u64)> {
         if self.outdated.len() > sentinels / 2 {
             self.outdated.sort_by_key(|named| std::cmp::Reverse(named.epoch));
