@@ -33,9 +33,9 @@ impl<K: LockKind> Lock<K> {
     ///   response time-out at the latest. A call that the server has refused once waits through
     ///   outages.
     /// - [`is_cancelled`](Error::is_cancelled) if the token is cancelled.
-    /// - [`is_lost`](Error::is_lost) if this thread still has a guard of a lost hold. Also if three
-    ///   grants arrived after their leases had expired, or one in a call that cannot ask again
-    ///   before its deadline.
+    /// - [`is_lost`](Error::is_lost) if this thread still has a guard of a lost hold. Also if the
+    ///   lock was granted, but each grant arrived after its lease had expired: three times, or once
+    ///   if the time of the call was then over.
     /// - [`is_deadlock`](Error::is_deadlock) if this thread holds the lock as another kind or under
     ///   another holder name. Also if this thread took an [`OwnedGuard`] of the lock, the guard
     ///   still exists, and the call has neither a deadline nor a token. (To wait for the release of
@@ -115,10 +115,10 @@ impl<K: LockKind> Lock<K> {
         Ok(self.acquire(Patience::instant(clock::now(), deadline), false)?.map(Guard::new))
     }
 
-    /// Blocks until the lock is held; returns a guard that other threads can use.
+    /// Blocks until the lock is held; returns an owned guard.
     ///
-    /// Waits as [`lock`](Lock::lock) does. The guard has a hold of its own, which belongs to no
-    /// thread: a later `lock()` of this thread is not nested, and waits for the end of the guard.
+    /// Waits as [`lock`](Lock::lock) does. The guard can be sent to another thread. It has a hold
+    /// of its own, which belongs to no thread: later calls of this thread are not nested in it.
     ///
     /// # Errors
     /// The errors of [`lock`](Lock::lock), and [`is_deadlock`](Error::is_deadlock) if this thread
@@ -137,7 +137,7 @@ impl<K: LockKind> Lock<K> {
         self.acquire(Patience::Forever, true)?.map(OwnedGuard::new).ok_or_else(endless_wait_ended)
     }
 
-    /// Takes the lock if it is free; the guard can be sent to another thread.
+    /// Takes the lock if it is free; returns an owned guard, or `None` if it is not.
     ///
     /// Like [`try_lock`](Lock::try_lock), with the guard of [`lock_owned`](Lock::lock_owned).
     ///
