@@ -76,8 +76,8 @@ impl<P: LockKind> MultiMember for Lock<P> {
 /// that it does not starve. A `MultiLock` has no key of its own: each member excludes its other
 /// callers.
 ///
-/// One round trip takes all plain locks of one client (in a cluster, all with one slot). Every
-/// other member takes a round trip of its own.
+/// One round trip takes all plain locks that have one client, one lease and, in a cluster, one
+/// slot. Every other member takes a round trip of its own.
 ///
 /// ```no_run
 /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
