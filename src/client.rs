@@ -139,8 +139,7 @@ impl Client {
 
     /// Returns the id of this client, a random UUID.
     ///
-    /// The field of each hold in Redis, the owner field, begins with it: `<client id>:<hold
-    /// number>`.
+    /// The [owner field](crate#terms) of each hold in Redis begins with this id.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn id(&self) -> Uuid {
         self.engine.id
@@ -190,8 +189,8 @@ impl RedLock {
 impl Builder {
     /// Connects to the servers and starts the threads of the client.
     ///
-    /// Blocks for one connect time-out and one response time-out at most; with Sentinel or a
-    /// cluster, for a few of both for each server that the client asks.
+    /// With one server, blocks for one connect time-out and one response time-out at most. With
+    /// Sentinel or a cluster, each sentinel or node that the client asks may take a few of both.
     ///
     /// # Errors
     /// The errors of [`Client::open`], and [`is_configuration`](Error::is_configuration) if a

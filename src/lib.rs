@@ -27,7 +27,8 @@
 //! - *Deadline* of a lease: its end on this machine, never later than its end on the server.
 //! - *Queue*: the threads of one process that wait for one lock. Only the first of them, the *head*
 //!   of the queue, asks the server.
-//! - *Hand-off*: the head of the queue gets the hold of another thread without a round trip.
+//! - *Hand-off*: when a thread releases a lock, its hold passes to the head of the queue, without a
+//!   round trip.
 //! - *Release message*: tells waiting processes that a lock is free. The *listener*, a thread of
 //!   the client, receives the messages. A process that misses one *polls*: it asks the server.
 //! - *Owner field*: identifies a hold in Redis, as `<client id>:<hold number>`.
@@ -36,8 +37,8 @@
 //!
 //! [`Lock::lock`] waits without a limit, [`Lock::try_lock`] does not wait, and
 //! [`Lock::try_lock_for`] and [`Lock::try_lock_until`] wait for a limited time. A [`CancelToken`]
-//! ends a wait from another thread. If another caller holds the lock until the end, the `try_`
-//! verbs return `Ok(None)` and not an error.
+//! ends a wait from another thread. A `try_` verb that does not get the lock in its time returns
+//! `Ok(None)` and not an error.
 //!
 //! ```no_run
 //! # use std::time::Duration;

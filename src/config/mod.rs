@@ -239,9 +239,9 @@ impl Builder {
     /// Default: 8. From 1 to 1,024. The client makes as many connections as threads call the server
     /// at the same time, up to this number. While more threads call, all of them share two
     /// connections, even if these two are slow to answer. If the server accepts no more
-    /// connections, the threads share the existing ones. A larger pool is faster for up to that
-    /// many threads, and costs the server more. [Watchdog and listener](crate#terms) have
-    /// connections of their own.
+    /// connections, the threads share the existing ones. A larger pool is faster for more threads,
+    /// and costs the server more. [Watchdog and listener](crate#terms) have connections of their
+    /// own.
     pub fn pool_size(mut self, connections: usize) -> Builder {
         self.pool_size = connections;
         self
@@ -257,7 +257,7 @@ impl Builder {
         self
     }
 
-    /// Sets how long making a connection may take, without the name look-up.
+    /// Sets how long the client may take to connect, without the name look-up.
     ///
     /// Default: 3 s. At least 1 ms. A shorter time gives up on a dead server sooner; it must leave
     /// time for a TLS handshake.
@@ -359,10 +359,10 @@ impl Builder {
     /// and removes live processes after shorter pauses.
     ///
     /// A waiting call asks the server at every poll interval and so keeps its place. After the
-    /// death of a process each of its waiting threads delays the waiters behind it by this time and
-    /// one poll interval. A call with a shorter time-out delays them by that time-out, counted from
-    /// the end of the lease that the call last saw. If clients with different settings share a
-    /// lock, the shortest setting applies.
+    /// death of a process each of its waiting calls delays the waiters behind it by this time and
+    /// one poll interval. A call with a shorter time limit than this setting loses its place sooner:
+    /// that limit after the end of the lease that the call last saw. If clients with different
+    /// settings share a lock, the shortest setting applies.
     ///
     /// Keep the default if Redisson shares the lock: its clients use their own clocks, which may
     /// differ by this time.

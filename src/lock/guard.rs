@@ -108,7 +108,9 @@ macro_rules! guard_methods {
             ///   The client then repeats the release in the background until the lease has expired.
             ///   Other holders can extend the lease of a read, write or named hold; the release of
             ///   such a hold is repeated until the server answers.
-            /// - The [errors of every verb](crate::Lock#errors-of-every-verb).
+            /// - [`is_server`](crate::Error::is_server) if the server refuses the release.
+            /// - [`is_closed`](crate::Error::is_closed) if the client is closed during the call;
+            ///   [`is_configuration`](crate::Error::is_configuration) in a forked child.
             pub fn unlock(self) -> Result<()> {
                 self.handle.unlock()
             }
@@ -168,14 +170,16 @@ macro_rules! guard_methods {
             /// # Errors
             /// The old deadline stands after every error but the first:
             /// - [`is_lost`](crate::Error::is_lost) if the lease is lost.
-            /// - [`is_configuration`](crate::Error::is_configuration) if `lease` is below 10 ms.
+            /// - [`is_configuration`](crate::Error::is_configuration) if `lease` is below 10 ms, and
+            ///   in a forked child.
             /// - [`is_connection`](crate::Error::is_connection),
             ///   [`is_timeout`](crate::Error::is_timeout) or
             ///   [`is_pool_timeout`](crate::Error::is_pool_timeout) if the server did not answer.
             /// - [`is_not_replicated`](crate::Error::is_not_replicated) if fewer replicas
             ///   acknowledged the extension than
             ///   [`min_replicas`](crate::Builder::min_replicas) asks for.
-            /// - The [errors of every verb](crate::Lock#errors-of-every-verb).
+            /// - [`is_server`](crate::Error::is_server) if the server refuses the extension.
+            /// - [`is_closed`](crate::Error::is_closed) if the client is closed during the call.
             ///
             /// ```no_run
             /// # use std::time::Duration;

@@ -90,9 +90,9 @@ pub type FairLock = Lock<Fair>;
 
 /// A lock whose guards carry a fencing token: Redisson's fenced lock.
 ///
-/// [`Guard::token`](crate::Guard::token) is larger than all earlier tokens of the lock. The last
-/// token is a key of its own without a time to live, as in Redisson. If that key was deleted or
-/// lost, the next token is the server's clock in microseconds, so tokens still grow.
+/// [`Guard::token`](crate::Guard::token) is larger than all earlier tokens of the lock. Redis keeps
+/// the last token in a key of its own without a time to live, as with Redisson. If that key was
+/// deleted or lost, the next token is the server's clock in microseconds, so tokens still grow.
 ///
 /// Differences from Redisson:
 /// - Nested guards have the token of the outer guard.
@@ -271,7 +271,7 @@ impl<K: LockKind> Lock<K> {
         })
     }
 
-    /// Whether this thread holds the lock in a way that excludes this handle.
+    /// Returns whether this thread holds the lock in a way that excludes this handle.
     pub(crate) fn blocks_own_thread(&self, owned: bool) -> bool {
         let blocks = |context: &Arc<LockContext>| {
             context.local.blocks_own_thread(self.rules(), owned, clock::now())
@@ -279,7 +279,7 @@ impl<K: LockKind> Lock<K> {
         self.context.as_ref().is_ok_and(blocks)
     }
 
-    /// The channel that the waiters of this kind share, if any.
+    /// Returns the channel that the waiters of this kind share; `None` if they share none.
     pub(crate) fn channel(&self) -> Option<Arc<Channel>> {
         let LockContext { engine, local } = &**self.context.as_ref().ok()?;
         local.channel(self.rules().listens_to(), &engine.waiters).cloned()

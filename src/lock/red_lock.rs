@@ -45,8 +45,8 @@ static LOCALS: LazyLock<Interned<RedLocal>> = LazyLock::new(Interned::default);
 ///
 /// A call asks all servers at the same time, each on a thread of its client. An acquire ends with
 /// the answers of the fastest majority, after one round trip: a minority of silent or slow servers
-/// delays nothing. If no majority answers its first request, a call fails after one response
-/// time-out with [`is_timeout`](crate::Error::is_timeout) or
+/// delays nothing. A call fails if no majority answers the first request within one response
+/// time-out, with [`is_timeout`](crate::Error::is_timeout) or
 /// [`is_connection`](crate::Error::is_connection).
 ///
 /// While any minority of the servers is down, the lock stays held and callers can take it. Limits:
