@@ -360,9 +360,9 @@ impl Builder {
     ///
     /// A waiting call asks the server at every poll interval and so keeps its place. After the
     /// death of a process each of its waiting calls delays the waiters behind it by this time and
-    /// one poll interval. A call with a shorter time limit than this setting loses its place sooner:
-    /// that limit after the end of the lease that the call last saw. If clients with different
-    /// settings share a lock, the shortest setting applies.
+    /// one poll interval. A call with a time limit below this setting loses its place sooner: that
+    /// limit after the end of the lease that the call last saw. If clients with different settings
+    /// share a lock, the shortest setting applies.
     ///
     /// Keep the default if Redisson shares the lock: its clients use their own clocks, which may
     /// differ by this time.

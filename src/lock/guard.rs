@@ -170,8 +170,8 @@ macro_rules! guard_methods {
             /// # Errors
             /// The old deadline stands after every error but the first:
             /// - [`is_lost`](crate::Error::is_lost) if the lease is lost.
-            /// - [`is_configuration`](crate::Error::is_configuration) if `lease` is below 10 ms, and
-            ///   in a forked child.
+            /// - [`is_configuration`](crate::Error::is_configuration) if `lease` is below 10 ms,
+            ///   and in a forked child.
             /// - [`is_connection`](crate::Error::is_connection),
             ///   [`is_timeout`](crate::Error::is_timeout) or
             ///   [`is_pool_timeout`](crate::Error::is_pool_timeout) if the server did not answer.
