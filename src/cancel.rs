@@ -56,7 +56,7 @@ impl CancelToken {
         CancelToken::default()
     }
 
-    /// Ends all present and later waits of this token. Does not block; no round trip.
+    /// Ends all present and later waits with this token. Does not block, no round trip.
     pub fn cancel(&self) {
         self.0.cancelled.store(true, Ordering::Release);
         self.0.waiting.lock().values().for_each(|parker| parker.unpark());
@@ -68,7 +68,7 @@ impl CancelToken {
         self.0.cancelled.load(Ordering::Acquire)
     }
 
-    /// Fails with `is_cancelled` if the token is cancelled.
+    /// Returns the error `is_cancelled` if the token is cancelled.
     pub(crate) fn check(&self) -> Result<()> {
         match self.is_cancelled() {
             true => Err(cancelled()),
@@ -76,9 +76,10 @@ impl CancelToken {
         }
     }
 
-    /// Unparks the parker at cancellation, until the returned watch is dropped. The caller checks
-    /// [`CancelToken::is_cancelled`] after this call and before each sleep: an earlier
-    /// cancellation unparks nothing.
+    /// Unparks the parker at cancellation, until the returned watch is dropped.
+    ///
+    /// The caller checks [`CancelToken::is_cancelled`] after this call and before each sleep: an
+    /// earlier cancellation unparks nothing.
     pub(crate) fn watch(&self, parker: &Arc<Parker>) -> CancelWatch {
         let key = Arc::as_ptr(parker) as usize;
         self.0.waiting.lock().insert(key, Arc::clone(parker));
@@ -105,8 +106,9 @@ impl Drop for CancelWatch {
     }
 }
 
-/// Interval at which a thread that waits for an answer checks whether its call has ended. In a
-/// model only a wake-up ends a sleep.
+/// Interval at which a thread that waits for an answer checks whether its call has ended.
+///
+/// In a model no time passes, so only a wake-up ends a sleep.
 const CHECK_INTERVAL: Duration =
     if TIME_PASSES { Duration::from_millis(50) } else { Duration::MAX };
 

@@ -1,4 +1,4 @@
-//! [`Client`], which makes locks; [`Builder::build`] and [`RedLock::new`], which need its engine.
+//! [`Client`], and the constructors that need its engine: [`Builder::build`] and [`RedLock::new`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,17 +13,18 @@ use crate::lock::red_lock::RedLock;
 use crate::lock::rw_lock::RwLock;
 use crate::topology::audit::AuditPolicy;
 
-/// A client of one deployment of Redis, which makes locks.
+/// Creates locks on one deployment of Redis: one server, a master with sentinels, or a cluster.
 ///
 /// A clone is cheap and shares connections, watchdog and listener. One client per process and
 /// deployment serves any number of threads. Clones, locks and guards keep the client running.
 ///
-/// Dropping the last clone waits for releases that are not sent yet, for one response time-out at
-/// most. Locks and guards that are left continue to work and are renewed.
+/// The drop of the last clone waits for releases that are not sent yet, for one
+/// [response time-out](Builder::response_timeout) at most. The remaining locks and guards continue
+/// to work, and their leases are renewed.
 ///
-/// A client cannot be used across a fork. In the child, every call that needs the server returns
-/// [`is_configuration`](Error::is_configuration), and [`is_held`](Lock::is_held) and nested calls
-/// report the holds of the parent's thread. Make a new client after the fork.
+/// A forked child cannot use the client of its parent. Every call that needs the server returns
+/// [`is_configuration`](Error::is_configuration) there. [`is_held`](Lock::is_held) reports the hold
+/// that the forking thread had, and a nested call enters it. Make a new client after the fork.
 ///
 /// ```no_run
 /// let client = leasehold::Client::open("redis://127.0.0.1/")?;
@@ -55,11 +56,11 @@ impl Client {
     ///
     /// # Errors
     /// - [`is_configuration`](Error::is_configuration) if the URL cannot be used.
-    /// - [`is_connection`](Error::is_connection) if the server cannot be reached or does not speak
-    ///   the protocol.
+    /// - [`is_connection`](Error::is_connection) if the server cannot be reached, or does not speak
+    ///   the Redis protocol.
     /// - [`is_timeout`](Error::is_timeout) if the server does not answer in time.
-    /// - [`is_server`](Error::is_server) if the server refuses the user, the password or the
-    ///   protocol.
+    /// - [`is_server`](Error::is_server) if the server refuses the user or the password, or does
+    ///   not speak RESP3, the protocol since Redis 6.
     ///
     /// ```no_run
     /// let client = leasehold::Client::open("redis://127.0.0.1:6379/")?;
@@ -83,9 +84,9 @@ impl Client {
     /// Checks that the servers answer: a readiness probe.
     ///
     /// Blocks for one response time-out at most. One round trip; connects first if there is no
-    /// connection. With Sentinel it asks the master, with a cluster all nodes that serve slots, at
-    /// the same time. A server that refuses the command for lack of permission (`+ping`) counts as
-    /// ready.
+    /// connection. With Sentinel the client asks the master, with a cluster all nodes that serve
+    /// slots, at the same time. A server that refuses the command because the user lacks the
+    /// permission `+ping` counts as ready.
     ///
     /// # Errors
     /// - [`is_connection`](Error::is_connection), [`is_timeout`](Error::is_timeout) or
@@ -136,9 +137,9 @@ impl Client {
         Lock::new(Arc::clone(&self.engine), name.into())
     }
 
-    /// Returns the id of this client, which its owner fields begin with.
+    /// Returns the id of this client, a random UUID.
     ///
-    /// An owner field is `<client id>:<hold number>`.
+    /// The [owner field](crate#terms) of each hold in Redis begins with this id.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn id(&self) -> Uuid {
         self.engine.id
@@ -147,10 +148,10 @@ impl Client {
     /// Closes the client and all its clones: ends its waits, renewals and threads.
     ///
     /// Blocks until the queued releases are sent and the threads have ended, for two response
-    /// time-outs at most. Waiting calls, and all later attempts to acquire, return
-    /// [`is_closed`](Error::is_closed). Guards stay valid until the end of their leases, and
-    /// dropping them still releases the lock. A second call does nothing. The thread of
-    /// [`Events`](crate::Events) ends when the last guard and lock are dropped.
+    /// time-outs at most. Waiting calls, all later attempts to acquire and later queries of the
+    /// server return [`is_closed`](Error::is_closed). Guards stay valid until the end of their
+    /// leases, and their drop still releases the lock. A second `close` does nothing. The thread
+    /// that calls [`Events`](crate::Events) ends when the last guard and the last lock are dropped.
     ///
     /// ```
     /// # let client = leasehold::Client::builder().single("redis://127.0.0.1:1/").build_lazily()?;
@@ -173,7 +174,12 @@ impl fmt::Debug for Client {
 impl RedLock {
     /// Returns the lock with this name on the servers of these clients. No round trip.
     ///
-    /// The servers must be independent of each other. Use an odd number of them: three or five.
+    /// The servers must be independent of each other. Use an odd number of them: three or five. A
+    /// client and its clones count once.
+    ///
+    /// # Errors
+    /// Does not fail itself. Without a client, the verbs that need a server return
+    /// [`is_configuration`](Error::is_configuration).
     pub fn new(clients: impl IntoIterator<Item = Client>, name: impl Into<String>) -> RedLock {
         let engines = clients.into_iter().map(|client| Arc::clone(&client.engine)).collect();
         RedLock::over(engines, name.into())
@@ -183,12 +189,13 @@ impl RedLock {
 impl Builder {
     /// Connects to the servers and starts the threads of the client.
     ///
-    /// Blocks as [`Client::open`] does. With Sentinel or a cluster, blocks for a few connect and
-    /// response time-outs for each server that is asked, at most.
+    /// With one server, blocks for one connect time-out and one response time-out at most. With
+    /// Sentinel or a cluster, each sentinel or node that the client asks may take a few of both.
     ///
     /// # Errors
     /// The errors of [`Client::open`], and [`is_configuration`](Error::is_configuration) if a
-    /// setting is out of bounds or the audit finds a fault under [`AuditPolicy::Refuse`].
+    /// setting is out of bounds, or if the [audit](Builder::audit_policy) has a finding under
+    /// [`AuditPolicy::Refuse`].
     ///
     /// ```no_run
     /// let client = leasehold::Client::builder()
@@ -200,18 +207,18 @@ impl Builder {
         Client::start(self, false)
     }
 
-    /// Starts the threads of the client and leaves connecting to the first call.
+    /// Starts the threads of the client; the first call connects.
     ///
     /// For a service that may start before Redis does. Does not block. Until a server can be
     /// reached, calls return [`is_connection`](Error::is_connection) or
-    /// [`is_timeout`](Error::is_timeout), and the next call tries again; [`Client::ping`] tells
-    /// whether it would succeed. With a cluster, the first call that reaches a node also discovers
-    /// the other nodes. The [audit](Builder::audit_policy) of the servers runs when leases are
-    /// first renewed.
+    /// [`is_timeout`](Error::is_timeout), and each call tries again. [`Client::ping`] shows whether
+    /// the servers can be reached. With a cluster, the first call that reaches a node also
+    /// discovers the other nodes. The [audit](Builder::audit_policy) of the servers runs when the
+    /// watchdog first renews leases.
     ///
     /// # Errors
     /// [`is_configuration`](Error::is_configuration) if the URL or a setting cannot be used, and
-    /// for [`AuditPolicy::Refuse`], which needs a server.
+    /// with [`AuditPolicy::Refuse`], which needs a connection.
     ///
     /// ```
     /// let client = leasehold::Client::builder().single("redis://127.0.0.1:1/").build_lazily()?;

@@ -1,7 +1,7 @@
 //! Events: reports of what happens to the locks of a client.
 //!
-//! [`Events`] is the trait of a listener, the structs are its arguments. [`EventSink`] queues
-//! events for the thread `leasehold-events`, which calls the listener.
+//! The program implements the trait [`Events`]; the structs are the arguments of its methods.
+//! [`EventSink`] queues events for the thread `leasehold-events`, which calls the methods.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use crate::error::{Error, LostReason};
 use crate::util::clock::{EPOCH, WallTime};
 use crate::util::threads;
 
-/// Listens to the events of one client.
+/// Receives the events of one client.
 ///
 /// Every method has an empty default. Implement the methods of interest and pass the value to
 /// [`Builder::events`](crate::Builder::events). A thread of the client (`leasehold-events`) calls
-/// them one after the other, so a method may block, take locks and use the client: no lock waits
-/// for it. Up to 4,096 events wait for a slow method. Further events are dropped, and the log has
-/// their number. A panic in a method is logged, and ends no more than that call.
+/// the methods one after the other. A method may block, take locks and use the client: no lock
+/// waits for it. Up to 4,096 events wait for a slow method. Further events are dropped; a warning
+/// in the log gives their number. A panic in a method is logged and ends only that method call.
 ///
 /// The thread and the value live as long as the client, its locks or its guards. A value that
 /// owns a clone of its own client keeps the client alive until it drops the clone.
 ///
 /// Every event has the time at which it happened. An event of a lock has the name, the
-/// [kind](Kind) and the number of the hold, which is unique within the process. A test can make
-/// every event:
+/// [kind](Kind) and the number of the hold, which is unique within the process. Every event has a
+/// constructor for tests:
 ///
 /// ```
 /// use leasehold::{Events, Lost, LostReason, Released};
@@ -54,7 +54,7 @@ pub trait Events: Send + Sync {
     fn waited(&self, event: &Waited) {
         let _ = event;
     }
-    /// A lock was released, or its release failed for good.
+    /// A lock was released, or its release has failed and is not repeated any more.
     fn released(&self, event: &Released) {
         let _ = event;
     }
@@ -62,8 +62,9 @@ pub trait Events: Send + Sync {
     fn renewed(&self, event: &Renewed) {
         let _ = event;
     }
-    /// The watchdog got no answer to a renewal. The lease is still valid; the watchdog repeats
-    /// the renewal until the lease runs out.
+    /// A renewal failed: no answer, a refusal by the server, or too few replicas.
+    ///
+    /// The lease is still valid. The watchdog repeats the renewal until the deadline of the lease.
     fn renewal_failed(&self, event: &RenewalFailed) {
         let _ = event;
     }
@@ -75,14 +76,15 @@ pub trait Events: Send + Sync {
     fn reconnected(&self, event: &Reconnected) {
         let _ = event;
     }
-    /// The configuration of a server endangers locks; see
-    /// [`Builder::audit_policy`](crate::Builder::audit_policy).
+    /// The configuration of a server endangers locks.
+    ///
+    /// See [`Builder::audit_policy`](crate::Builder::audit_policy).
     fn audit(&self, event: &Audit) {
         let _ = event;
     }
 }
 
-/// Passes the events to a shared listener.
+/// Passes the events to a shared receiver.
 impl<E: Events + ?Sized> Events for Arc<E> {
     fn acquired(&self, event: &Acquired) {
         (**self).acquired(event);
@@ -114,22 +116,22 @@ impl<E: Events + ?Sized> Events for Arc<E> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// [`Client::lock`](crate::Client::lock).
+    /// The plain lock of [`Client::lock`](crate::Client::lock).
     #[default]
     Plain,
-    /// [`Lock::with_holder`](crate::Lock::with_holder).
+    /// A plain lock with a holder set by [`Lock::with_holder`](crate::Lock::with_holder).
     Named,
-    /// [`Client::fair_lock`](crate::Client::fair_lock).
+    /// The fair lock of [`Client::fair_lock`](crate::Client::fair_lock).
     Fair,
-    /// [`Client::fenced_lock`](crate::Client::fenced_lock).
+    /// The fenced lock of [`Client::fenced_lock`](crate::Client::fenced_lock).
     Fenced,
-    /// The reading side of [`Client::rw_lock`](crate::Client::rw_lock).
+    /// The read side of [`Client::rw_lock`](crate::Client::rw_lock).
     Read,
-    /// The writing side of [`Client::rw_lock`](crate::Client::rw_lock).
+    /// The write side of [`Client::rw_lock`](crate::Client::rw_lock).
     Write,
-    /// [`Client::spin_lock`](crate::Client::spin_lock).
+    /// The spin lock of [`Client::spin_lock`](crate::Client::spin_lock).
     Spin,
-    /// [`RedLock`](crate::RedLock).
+    /// A [`RedLock`](crate::RedLock).
     Red,
 }
 
@@ -165,8 +167,8 @@ macro_rules! event {
         impl $event {
             /// Returns an event at the Unix epoch, for the tests of a program.
             ///
-            /// The other fields have the values zero, `None`, `false` and the plain kind; set
-            /// them afterwards.
+            /// Fields that are no arguments are zero, `None`, `false` or the plain kind. The test
+            /// can set them afterwards.
             #[must_use = "an event does nothing until it is passed to a listener"]
             pub fn new($($given: $given_as),*) -> $event {
                 $event { at: EPOCH, $($field: $default),* }
@@ -182,8 +184,8 @@ event! {
         name: Arc<str> = name.into(),
         /// The kind of the lock.
         kind: Kind = Kind::default(),
-        /// The number of the hold, the last part of its owner field in Redis
-        /// (`<client>:<number>`). A hand-off to another thread of the process keeps it.
+        /// The number of the hold, the last part of its [owner field](crate#terms) in Redis. A
+        /// hand-off to another thread of the process keeps the number.
         hold: u64 = 0,
         /// The time from the call to the grant, round trips included.
         waited: Duration = Duration::ZERO,
@@ -216,13 +218,14 @@ event! {
         kind: Kind = Kind::default(),
         /// The number of the hold.
         hold: u64 = 0,
-        /// The time from the grant to the end of the last guard. Includes all threads of the
-        /// process that had the hold one after the other.
+        /// The time from the grant to the end of the last guard, over all threads of the process
+        /// that had the hold one after the other.
         held: Duration = Duration::ZERO,
         /// The number of subscribers that received the message of the release. `None` if the
         /// release failed, or if a repeated release found the lock already released.
         heard_by: Option<u64> = None,
-        /// The reason for which the release failed; the lock is then free when its lease ends.
+        /// The reason for which the release failed, or `None`. A lock whose release failed is free
+        /// when its lease ends.
         error: Option<Error> = None,
     }
 }
@@ -244,7 +247,7 @@ event! {
         kind: Kind = Kind::default(),
         /// The number of the hold.
         hold: u64 = 0,
-        /// The remaining lease.
+        /// The time to the deadline of the lease.
         remaining: Duration = Duration::ZERO,
         /// The reason for which the renewal failed.
         error: Error = error,

@@ -3,7 +3,7 @@
 //! Locks have the data format of [Redisson](https://redisson.org), so Rust and Java services
 //! exclude each other.
 //!
-//! A lock is a name. A [`Client`] connects once and is shared by all threads of a process.
+//! A lock is a name. A [`Client`] connects to the servers, and all threads of a process share it.
 //! [`Client::lock`] returns a [`Lock`], a cheap handle. All handles with one name exclude each
 //! other: in all threads, in all processes, on all machines.
 //!
@@ -17,11 +17,28 @@
 //! # Ok::<(), leasehold::Error>(())
 //! ```
 //!
+//! # Terms
+//!
+//! - *Verb*: a method that takes a lock, releases it or queries it.
+//! - *Hold*: one acquisition of a lock, from the grant of the server to its end. Its *holder* is a
+//!   thread, an owned guard or a named job.
+//! - *Lease*: the time for which the server keeps a hold. The *watchdog*, a thread of the client,
+//!   renews the lease, unless the lock has a *fixed lease*.
+//! - *Deadline* of a lease: its end on this machine, never later than its end on the server.
+//! - *Queue*: the threads of one process that wait for one lock. Only the first of them, the *head*
+//!   of the queue, asks the server.
+//! - *Hand-off*: when a thread releases a lock, its hold passes to the head of the queue, without a
+//!   round trip.
+//! - *Release message*: tells waiting processes that a lock is free. The *listener*, a thread of
+//!   the client, receives the messages. A process that misses one *polls*: it asks the server.
+//! - *Owner field*: identifies a hold in Redis, as `<client id>:<hold number>`.
+//!
 //! # Waiting
 //!
 //! [`Lock::lock`] waits without a limit, [`Lock::try_lock`] does not wait, and
 //! [`Lock::try_lock_for`] and [`Lock::try_lock_until`] wait for a limited time. A [`CancelToken`]
-//! ends a wait from another thread. A lock that is held elsewhere is `Ok(None)` and not an error.
+//! ends a wait from another thread. A `try_` verb that does not get the lock in its time returns
+//! `Ok(None)` and not an error.
 //!
 //! ```no_run
 //! # use std::time::Duration;
@@ -35,13 +52,15 @@
 //!
 //! # Leases
 //!
-//! A hold is a lease: the server keeps the lock for a limited time. The watchdog of the client
-//! renews the lease until the guard is dropped, so the lock of a process that dies is free soon.
-//! [`Lock::with_lease`] sets a fixed lease instead.
+//! The server keeps a lock for a limited time. The watchdog renews this lease until the guard is
+//! dropped. After the death of a process its locks are free when their leases end, within
+//! [`watchdog_timeout`](Builder::watchdog_timeout). [`Lock::with_lease`] sets a fixed lease
+//! instead.
 //!
 //! A lease can be lost: the server was unreachable for too long, the process was stopped, or an
-//! operator deleted the key. [`Guard::check`] then returns an error. It compares the deadline of
-//! the lease with the clock and makes no round trip, so call it before each step that counts:
+//! operator deleted the key. [`Guard::check`] then returns an error. The check compares the
+//! deadline of the lease with the clock and makes no round trip, so call it before each step that
+//! must not run twice:
 //!
 //! ```no_run
 //! # fn write_result() {}
@@ -57,18 +76,18 @@
 //!
 //! While [`Guard::is_held`] returns true, no other hold on the lock is valid, provided that
 //! - the clock of the server does not step forward;
-//! - the clock of the client counts all time (the pause of a virtual machine may not count) and is
-//!   at most 1 % slower than the clock of the server;
+//! - the clock of the client counts all time, and is at most 1 % slower than the clock of the
+//!   server (while a virtual machine is paused, its clock may stand still);
 //! - no write that the server acknowledged is lost in a fail-over, in a restart without data or by
 //!   eviction;
-//! - the key is not deleted by hand.
+//! - nobody deletes the key.
 //!
-//! A guard never reports a valid lease after its own deadline. The deadline counts from the moment
-//! before the command was sent, on a clock that continues while the machine sleeps.
+//! A guard never reports a valid lease after the deadline of the lease. The deadline counts from
+//! the moment before the command was sent, on a clock that continues while the machine sleeps.
 //!
-//! No lock with a lease can prevent a pause of your program *after* its last check. A resource that
-//! must not be harmed even then has to refuse stale writers itself, by the token of a
-//! [`FencedLock`].
+//! The operating system can pause a program *after* its last check, until its lease has ended. No
+//! lock with a lease can prevent that. A resource that must not be harmed even then has to refuse
+//! stale writers itself, by the token of a [`FencedLock`].
 //!
 //! # Kinds
 //!
@@ -79,30 +98,44 @@
 //! | [`FairLock`] | [`Client::fair_lock`] | granted in the order of arrival |
 //! | [`RwLock`] | [`Client::rw_lock`] | many readers or one writer |
 //! | [`SpinLock`] | [`Client::spin_lock`] | no subscription: waiters poll |
-//! | [`MultiLock`] | [`MultiLock::new`] | several locks, or none |
+//! | [`MultiLock`] | [`MultiLock::new`] | several locks, taken all together or not at all |
 //! | [`RedLock`] | [`RedLock::new`] | held on a majority of several servers |
-//! | named holder | [`Lock::with_holder`] | held by a name, such as a job's, instead of a thread |
+//! | named holder | [`Lock::with_holder`] | held by a name, such as the id of a job, not by a thread |
 //!
-//! All kinds have the same verbs and guards.
+//! All kinds have the same verbs and guards. Use one kind for one name: waiters of another kind may
+//! not be woken.
 //!
 //! # Threads
 //!
-//! A [`Guard`] belongs to its thread. The thread can lock again; nested guards are counted in
-//! memory. An [`OwnedGuard`], from [`Lock::lock_owned`], can be sent to another thread and dropped
-//! there.
+//! A [`Guard`] belongs to its thread. The thread can take the lock again; such nested guards are
+//! counted in memory, without a round trip. An [`OwnedGuard`], from [`Lock::lock_owned`], can be
+//! sent to another thread and dropped there.
 //!
 //! # Errors and events
 //!
-//! [`Error`] is the only error type. Its documentation has a table of its predicates. The first
-//! request of a call fails if no server answers; a call that already waits for the lock waits
-//! through outages.
+//! [`Error`] is the only error type. Its documentation has a table of its predicates. A call fails
+//! if its first request gets no answer. A call that the server has refused once waits for the lock
+//! through later outages.
 //!
-//! An implementation of [`Events`] is told about grants, waits, releases, renewals and losses. The
+//! An implementation of [`Events`] receives grants, waits, releases, renewals and losses. The
 //! [`log`](https://docs.rs/log) facade gets losses, failures and reconnections.
+//!
+//! # Recipes
+//!
+//! - *Once per minute on several machines.* Take a lock with a fixed lease a little shorter than
+//!   the period, and [`detach`](Guard::detach) its guard: the lock stays held until the lease ends.
+//!   After a drop of the guard the next machine would run the job again.
+//! - *tokio.* A wait blocks its thread, so call `spawn_blocking(move || lock.lock_owned())`. The
+//!   [`OwnedGuard`] may live across an `.await`. Its drop does not wait for the network;
+//!   [`unlock`](OwnedGuard::unlock) waits, and needs `spawn_blocking` too.
+//! - *Start.* [`Builder::build_lazily`] builds a client before Redis runs. [`Client::ping`] is a
+//!   readiness probe.
+//! - *Stop.* Cancel the waits, drop the guards, and [`close`](Client::close) the client last.
+//! - *Fork.* Make the client after the fork; a child cannot use the client of its parent.
 //!
 //! # Features
 //!
-//! - `tls`: `rediss://` URLs, by rustls.
+//! - `tls`: connections to `rediss://` URLs, by rustls.
 #![forbid(unsafe_code)]
 
 mod acquire;
@@ -144,7 +177,7 @@ pub use uuid::Uuid;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// Calls with a `#[must_use]` result: an error under `unused_must_use`, unless the value is used.
+/// Calls with a `#[must_use]` result. Each compiles only if its result is used.
 #[cfg(doctest)]
 mod must_use {
     macro_rules! warns {

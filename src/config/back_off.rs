@@ -8,7 +8,7 @@ use crate::util::clock::{doubled, jittered};
 
 /// The pauses of a caller that waits for a [spin lock](crate::Client::spin_lock).
 ///
-/// Every pause is jittered, to between half and all of its nominal length.
+/// The length of every pause is random, between half and all of the given length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BackOff {

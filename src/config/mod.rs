@@ -34,8 +34,9 @@ const MAX_POOL_SIZE: usize = 1024;
 ///
 /// Each setter takes and returns the builder. The servers have no default: use
 /// [`single`](Builder::single), [`sentinel`](Builder::sentinel) or [`cluster`](Builder::cluster).
-/// Setters check nothing and connect to nothing; [`build`](Builder::build) does both. Durations
-/// with a lower bound also have an upper one: a hundred years.
+/// Setters check nothing and connect to nothing; [`build`](Builder::build) does both, and returns
+/// [`is_configuration`](Error::is_configuration) for a value out of bounds. Durations with a lower
+/// bound also have an upper one: a hundred years.
 ///
 /// ```
 /// use std::time::Duration;
@@ -102,7 +103,7 @@ impl Default for Builder {
 impl Builder {
     /// Sets one server, by its URL. No default.
     ///
-    /// One of
+    /// The URL has one of these forms:
     /// - `redis://[user][:password]@host[:port][/database]`
     /// - `rediss://...`: the same with TLS, needs the feature `tls`
     /// - `redis+unix:///path/to/socket[?db=database&user=user&pass=password]`
@@ -119,16 +120,17 @@ impl Builder {
     /// the sentinels; [`login`](Builder::login) sets those of the master. The database of the first
     /// URL is the master's, and `rediss://` in the first URL also means TLS to the master.
     ///
-    /// For each new connection the client asks the sentinels one after the other, until one names a
-    /// server that confirms that it is the master. A silent sentinel costs an eighth of the connect
-    /// and the response time-out, or all of both if no other sentinel knows a master. One more
-    /// thread (`leasehold-scout`) asks one sentinel per second for fail-overs, over connections
-    /// that it keeps.
+    /// For each new connection the client asks the sentinels one after the other, until a sentinel
+    /// names a server that confirms its role as master. The client waits for a silent sentinel for
+    /// an eighth of the connect and the response time-out. If no sentinel that answers knows a
+    /// master, the client asks the silent ones again, with the whole time-outs. One more thread
+    /// (`leasehold-scout`) asks one sentinel per second about fail-overs, over connections that
+    /// stay open.
     ///
-    /// After a fail-over, connections to the old master are not used any more, every lease is
-    /// renewed on the new master or found lost, and waiting calls ask there. If the old master
-    /// falls silent without closing its connections, the listener notices after 3 s; the watchdog
-    /// polls for waiting calls meanwhile.
+    /// After a fail-over the client leaves the old master, renews every lease on the new master or
+    /// reports its loss, and its waiting calls ask the new master. If the old master falls silent
+    /// without closing its connections, the [listener](crate#terms) notices after 3 s; until then
+    /// the watchdog polls for waiting calls.
     ///
     /// ```
     /// let sentinels = ["redis://10.0.0.1:26379/", "redis://10.0.0.2:26379/"];
@@ -149,25 +151,27 @@ impl Builder {
     ///
     /// The URLs have the forms of [`single`](Builder::single). One node that answers is enough. The
     /// client discovers the other nodes, and connects to them with the login and the TLS of the
-    /// node that named them. It makes [`pool_size`](Builder::pool_size) connections to each node
-    /// that serves locks, as needed.
+    /// node that named them. The client makes up to [`pool_size`](Builder::pool_size) connections
+    /// to each node that serves locks.
     ///
     /// All keys of a lock are in one slot. One more thread (`leasehold-scout`) reads the map of the
-    /// slots every 5 s, and earlier on signs of a change. After a change, every lease is renewed or
-    /// found lost, and waiting calls ask again. A command that the cluster cannot serve yet
-    /// (`TRYAGAIN`, `CLUSTERDOWN`) is repeated for one response time-out.
+    /// slots every 5 s, and earlier if a node redirects a command or cannot be reached. After a
+    /// change of the map the client renews every lease or reports its loss, and its waiting calls
+    /// ask again. A command that the cluster cannot serve yet (`TRYAGAIN`, `CLUSTERDOWN`) is
+    /// repeated for one response time-out.
     pub fn cluster(mut self, urls: impl IntoIterator<Item = impl Into<String>>) -> Builder {
         let urls = urls.into_iter().map(Into::into).collect();
         self.servers = Some(ServerUrls::Cluster { urls });
         self
     }
 
-    /// Sets how a cluster publishes releases. All programs that share locks must agree.
+    /// Sets how a cluster publishes release messages.
     ///
-    /// Default: Auto, as in Redisson. With [`Sharding::On`] a release costs one node a message, and
-    /// the client has one connection and one thread (`leasehold-listener`) for each node with locks
-    /// that calls wait for. With [`Sharding::Off`] a release costs every node a message, and the
-    /// client has one such connection in all.
+    /// Default: Auto, as in Redisson. All programs that share locks must use the same way. With
+    /// [`Sharding::On`] a release message goes to one node, and the client has one listener (a
+    /// connection and a thread, `leasehold-listener`) for each node with awaited locks. With
+    /// [`Sharding::Off`] a release message goes to every node, and the client has one listener in
+    /// all.
     pub fn sharding(mut self, sharding: Sharding) -> Builder {
         self.sharding = sharding;
         self
@@ -213,12 +217,12 @@ impl Builder {
         self
     }
 
-    /// Sets the interval at which the client polls locks that calls wait for.
+    /// Sets the interval at which the client polls the locks that its calls wait for.
     ///
-    /// Default: 1 s. At least 10 ms. A call whose release message is lost asks within this time,
-    /// and a subscription ends at most this long after the last call stopped waiting. A shorter
-    /// interval finds free locks sooner after a lost message, and costs the server one script call
-    /// per interval and 128 locks.
+    /// Default: 1 s. At least 10 ms. If a release message is lost, the waiting call asks within
+    /// this time. A subscription ends within this time after the last call has stopped waiting. A
+    /// shorter interval finds a free lock sooner after a lost message. In each interval the server
+    /// gets one script call for up to 128 awaited locks.
     pub fn poll_interval(mut self, interval: Duration) -> Builder {
         self.poll_interval = interval;
         self
@@ -232,27 +236,28 @@ impl Builder {
 
     /// Sets the largest number of connections that commands share, per server.
     ///
-    /// Default: 8. From 1 to 1,024. The client makes as many as there are threads that call the
-    /// server at the same time. While more threads call than there are connections, all share two
-    /// of them, even if these two are slow to answer; if the server accepts no more connections,
-    /// they share the existing ones. More connections are faster for up to that many threads, and
-    /// cost the server more; watchdog and listener have one more each.
+    /// Default: 8. From 1 to 1,024. The client makes as many connections as threads call the server
+    /// at the same time, up to this number. While more threads call, all of them share two
+    /// connections, even if these two are slow to answer. If the server accepts no more
+    /// connections, the threads share the existing ones. A larger pool is faster for more threads,
+    /// and costs the server more. [Watchdog and listener](crate#terms) have connections of their
+    /// own.
     pub fn pool_size(mut self, connections: usize) -> Builder {
         self.pool_size = connections;
         self
     }
 
-    /// Sets how long a command waits while all connections are busy.
+    /// Sets how long a command waits for a connection while all connections are busy.
     ///
-    /// Default: 3 s. No lower bound. The call then returns
+    /// Default: 3 s. No lower bound. After this time the call returns
     /// [`is_pool_timeout`](Error::is_pool_timeout). A shorter time reports an overload sooner; a
-    /// longer one rides out a burst.
+    /// longer one lets a short burst pass.
     pub fn pool_timeout(mut self, timeout: Duration) -> Builder {
         self.pool_timeout = timeout;
         self
     }
 
-    /// Sets how long making a connection may take, without the name look-up.
+    /// Sets how long the client may take to connect, without the name look-up.
     ///
     /// Default: 3 s. At least 1 ms. A shorter time gives up on a dead server sooner; it must leave
     /// time for a TLS handshake.
@@ -263,10 +268,10 @@ impl Builder {
 
     /// Sets how long a reply may take before the connection is given up.
     ///
-    /// Default: 3 s. At least 1 ms. Also bounds every call without a deadline of its own: it
-    /// returns, or asks again, after this time, even if it has to connect first (connecting then
-    /// goes on in the background). A shorter time notices a dead server sooner; it must be longer
-    /// than the slowest reply of a server under load.
+    /// Default: 3 s. At least 1 ms. A call without a deadline of its own returns after this time,
+    /// or asks again, even if the client has to connect first. The client then goes on connecting
+    /// in the background. A shorter time notices a dead server sooner. The time must be longer than
+    /// the slowest reply of a server under load.
     pub fn response_timeout(mut self, timeout: Duration) -> Builder {
         self.response_timeout = timeout;
         self
@@ -283,33 +288,36 @@ impl Builder {
         self
     }
 
-    /// Sets how often, and for how long, a lock stays in this process by hand-off.
+    /// Sets how often, and for how long, the threads of a process may hand a lock on.
     ///
-    /// Default: 512 times, for 5 ms. 0 times turns hand-off off. A hand-off gives the lock and its
-    /// renewed lease to the next thread in the queue without a round trip; a fixed lease is never
-    /// handed on. At either bound the lock is released, so larger bounds are faster inside the
-    /// process and keep other processes waiting for longer.
+    /// Default: 512 times, for 5 ms. 0 times turns hand-off off. A hand-off gives the hold, with
+    /// its renewed lease, to the next waiting thread of the process, without a round trip. A hold
+    /// with a fixed lease is never handed on. At either bound the lock is released. Larger bounds
+    /// are faster inside the process and keep other processes waiting for longer.
     ///
-    /// Independently of this setting, a process that takes a lock repeatedly for two round trips
-    /// (0.5 to 20 ms) then yields for the same time, if other processes listen for its release.
+    /// With any setting, a process that has taken a lock again and again for the time of two round
+    /// trips leaves the lock to others for the same time (at least 0.5 ms, at most 20 ms), if other
+    /// processes received its release message.
     pub fn local_handoff(mut self, max_handoffs: u32, max_time: Duration) -> Builder {
         self.max_handoffs = max_handoffs;
         self.max_handoff_time = max_time;
         self
     }
 
-    /// Sets how many replicas must acknowledge a lock and each renewal, and a time-out.
+    /// Sets how many replicas must acknowledge each hold and each renewal, within a time-out.
     ///
-    /// Default: none, for up to 1 s. 0 replicas turns it off; the time-out is at least 1 ms. `WAIT`
-    /// is sent in the same write, so it costs no round trip, but the connection serves nothing else
-    /// until the replicas have answered. It narrows the window in which a fail-over loses a held
-    /// lock, and does not close it: a replica that has not acknowledged may become the master.
+    /// Default: none, for up to 1 s. 0 replicas turns the setting off. The time-out is at least
+    /// 1 ms. The client sends `WAIT` together with the command, without another round trip, and the
+    /// connection serves nothing else until the replicas have answered. A call may take this
+    /// time-out longer than [`response_timeout`](Builder::response_timeout). The setting narrows
+    /// the window in which a fail-over loses a held lock, and does not close it: a replica that has
+    /// not acknowledged may become the master.
     ///
-    /// An acquire with too few acknowledgements is released and returns
-    /// [`is_not_replicated`](Error::is_not_replicated). A renewal with too few does not count
-    /// ([`Events::renewal_failed`]): the lease ends when it would have ended without it. A renewal
-    /// waits for a sixth of [`watchdog_timeout`](Builder::watchdog_timeout) at most. Needs the
-    /// permission `+wait`.
+    /// If too few replicas acknowledge a hold, the client releases the lock and the verb returns
+    /// [`is_not_replicated`](Error::is_not_replicated). A renewal with too few acknowledgements
+    /// counts as failed ([`Events::renewal_failed`]): the deadline of the lease does not move. A
+    /// renewal waits for a sixth of [`watchdog_timeout`](Builder::watchdog_timeout) at most. Needs
+    /// the permission `+wait`.
     pub fn min_replicas(mut self, replicas: u32, timeout: Duration) -> Builder {
         self.min_replicas = (replicas, timeout);
         self
@@ -317,14 +325,18 @@ impl Builder {
 
     /// Sets the reaction to server settings that endanger locks.
     ///
-    /// Default: Report. The client checks each server in one round trip when it first connects:
-    /// eviction of keys, no data on disk, locks granted while cut off from replicas, a version
-    /// older than 6.2, a clock more than 5 s off. A cluster node given to
-    /// [`single`](Builder::single) is reported and never refused.
+    /// Default: Report. The client audits each server in one round trip after its first connection.
+    /// An audit has a finding for a server that
+    /// - evicts keys;
+    /// - keeps no data on disk;
+    /// - grants locks while it is cut off from its replicas;
+    /// - is older than Redis 6.2;
+    /// - has a clock that differs by more than 5 s;
+    /// - is a cluster node and was given to [`single`](Builder::single) (never refused).
     ///
-    /// Needs the permissions `+info +config|get +time`; a value that may not be read counts as
-    /// good. [`AuditPolicy::Ignore`] saves the round trip; [`AuditPolicy::Refuse`] makes
-    /// [`build`](Builder::build) fail.
+    /// Needs the permissions `+info +config|get +time`; a value that the client may not read causes
+    /// no finding. [`AuditPolicy::Ignore`] saves the round trip. [`AuditPolicy::Refuse`] makes
+    /// [`build`](Builder::build) fail with [`is_configuration`](Error::is_configuration).
     pub fn audit_policy(mut self, audit_policy: AuditPolicy) -> Builder {
         self.audit_policy = audit_policy;
         self
@@ -339,17 +351,21 @@ impl Builder {
         self
     }
 
-    /// Sets when the head of a fair lock's queue counts as dead.
+    /// Sets after how long a silent waiter at the head of a fair lock's queue counts as dead.
     ///
-    /// Default: 300 s, as in Redisson. At least 10 ms, and never less than two poll intervals. A
-    /// waiter that leaves a free lock alone for this long is skipped. A shorter time unblocks the
-    /// queue sooner after a process dies, and skips live processes after shorter pauses.
+    /// Default: 300 s, as in Redisson. At least 10 ms; a value below two poll intervals means two
+    /// poll intervals. A waiter at the head of the queue that does not take a free lock within this
+    /// time loses its place. A shorter time unblocks the queue sooner after the death of a process,
+    /// and removes live processes after shorter pauses.
     ///
-    /// A waiting call gives a sign of life at every poll interval. After a process dies, the
-    /// waiters behind it wait for this time plus one poll interval for each of its waiting threads;
-    /// for a thread with a shorter time-out, they wait that time-out after the lease it last saw.
-    /// Among clients that share a lock the shortest setting counts. Keep the default beside
-    /// Redisson, whose clients' clocks may differ by as much.
+    /// A waiting call asks the server at every poll interval and so keeps its place. After the
+    /// death of a process each of its waiting calls delays the waiters behind it by this time and
+    /// one poll interval. A call with a time limit below this setting loses its place sooner: that
+    /// limit after the end of the lease that the call last saw. If clients with different settings
+    /// share a lock, the shortest setting applies.
+    ///
+    /// Keep the default if Redisson shares the lock: its clients use their own clocks, which may
+    /// differ by this time.
     pub fn fair_waiter_timeout(mut self, timeout: Duration) -> Builder {
         self.fair_waiter_timeout = timeout;
         self
@@ -399,17 +415,17 @@ impl Builder {
     }
 }
 
-/// How a cluster publishes the release of a lock.
+/// The way in which a cluster publishes the release of a lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Sharding {
-    /// [`On`](Sharding::On) if the servers support it (Redis 7, Valkey), else
+    /// Acts as [`On`](Sharding::On) if the servers support it (Redis 7, Valkey), else as
     /// [`Off`](Sharding::Off).
     #[default]
     Auto,
-    /// To the node that serves the slot of the lock (`SPUBLISH`).
+    /// Publishes to the shard that serves the slot of the lock (`SPUBLISH`).
     On,
-    /// To all nodes (`PUBLISH`).
+    /// Publishes to all nodes (`PUBLISH`).
     Off,
 }
 

@@ -13,7 +13,7 @@ impl PartialEq for Error {
             let ErrorDetails { kind, retryability, lost, .. } = *error.0;
             (kind, retryability, lost)
         };
-        // The text contains these values, but not which of them is present.
+        // The text shows these values, but two errors with different fields may have one text.
         let present =
             |it: &ErrorDetails| [it.code.is_some(), it.lock.is_some(), it.server.is_some()];
         facts(self) == facts(other)
@@ -76,7 +76,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// Wraps the error; `io::Error::downcast` returns it unchanged.
+/// Wraps the error in the nearest [`io::ErrorKind`]; `io::Error::downcast` returns it unchanged.
 impl From<Error> for io::Error {
     fn from(error: Error) -> io::Error {
         let kind = match error.kind() {

@@ -1,4 +1,4 @@
-//! The kinds of errors, the reasons of a loss, and what waiting does for each kind.
+//! The kinds of errors, the reasons of a loss, and what ends a failure of each kind.
 
 use std::fmt;
 
@@ -32,14 +32,14 @@ pub enum ErrorKind {
     Server,
 }
 
-/// The effect of waiting on a failure.
+/// What has to change before a later attempt can succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Retryability {
-    /// The failure ends by itself.
+    /// Nothing: the failure ends by itself.
     Transient,
-    /// A change on the server, or a lighter load, ends the failure.
+    /// The server: a change there, or a lighter load, ends the failure.
     Recoverable,
-    /// A user or a password is wrong, in the program or on the server.
+    /// A user or a password, in the program or on the server.
     Login,
     /// No later attempt succeeds.
     Final,
@@ -80,7 +80,7 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// How the loss of a lease was noticed.
+/// The way in which the loss of a lease was noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LostReason {

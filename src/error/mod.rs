@@ -21,10 +21,10 @@ pub(crate) use refusal::{NodeAddress, Redirect, Refusal};
 /// The result of every fallible call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The reason for which a call failed.
+/// The failure of a call: its kind, its text, and facts about it.
 ///
-/// A lock that is held elsewhere is not an error: the `try_` verbs return `Ok(None)`. Each kind of
-/// failure has a predicate; [`kind`](Error::kind) returns the same fact for a `match`.
+/// A lock that another caller holds is not an error: the `try_` verbs return `Ok(None)`. Each kind
+/// of failure has a predicate; [`kind`](Error::kind) returns the same fact for a `match`.
 ///
 /// | predicate | meaning | retryable | what to do |
 /// | --- | --- | --- | --- |
@@ -42,16 +42,18 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// | [`is_server`](Error::is_server) | The server refused the command; [`code`](Error::code) is the first word of its reply. | by code | Follow the advice in the text. |
 ///
 /// A refusal is retryable if it can end without a change to this program: `LOADING`, `BUSY`,
-/// `READONLY`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN`, `OOM`, `MISCONF`, `NOREPLICAS` and
-/// too many clients. Others, such as `NOAUTH` and `NOPERM`, are not.
+/// `READONLY`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN`, `OOM`, `MISCONF`, `NOREPLICAS`, `NOSCRIPT`,
+/// `UNBLOCKED`, a slot that is moving, and too many clients. Others, such as `NOAUTH` and `NOPERM`,
+/// are not.
 ///
 /// The text names the lock and the server where they are known:
 /// `the server did not answer in time [lock "orders:42", server 127.0.0.1:6379]`.
 /// [`source`](std::error::Error::source) is the underlying cause, if there is one; the text
-/// does not repeat it. Neither the text nor the `Debug` form contains a password.
+/// does not repeat it. Neither the text nor the `Debug` form contains a password. An `Error`
+/// converts into a [`std::io::Error`].
 ///
-/// An error is one pointer, so a clone is cheap. Two errors are equal if all their facts but
-/// their sources are equal.
+/// An error is one pointer, so a clone is cheap. The comparison of two errors ignores their
+/// sources.
 ///
 /// ```
 /// use leasehold::{Error, ErrorKind};
@@ -128,7 +130,7 @@ impl Error {
         self
     }
 
-    /// Returns the error with the reason of a loss. The text appends the reason to the message.
+    /// Returns the error with the reason of a loss, which the text shows after the message.
     #[must_use = "returns the error with the reason"]
     pub fn with_lost_reason(mut self, reason: LostReason) -> Error {
         Arc::make_mut(&mut self.0).lost = Some(reason);
@@ -201,8 +203,8 @@ impl Error {
 
     /// Returns whether the same call may succeed later without a change to this program.
     ///
-    /// The [table](Error) lists the retryable kinds. A failed acquire leaves no hold behind: the
-    /// client releases a lock that a late answer grants, so repeating the call is safe.
+    /// The [table](Error) lists the retryable kinds. Repeating an acquire is safe: if the server
+    /// grants the lock after the failure, the client releases it.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn is_retryable(&self) -> bool {
         matches!(self.0.retryability, Retryability::Transient | Retryability::Recoverable)
@@ -339,7 +341,7 @@ impl Error {
         Error::connection("the connection is not established yet")
     }
 
-    /// Returns the error for an answer of a server that the client has left in a fail-over.
+    /// Returns the error for an answer of a server that a fail-over has replaced.
     pub(crate) fn outdated() -> Error {
         Error::connection("the answer came from a server that is no longer in use")
     }

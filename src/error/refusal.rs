@@ -11,14 +11,14 @@ pub(crate) struct Refusal {
     pub(crate) detail: String,
 }
 
-/// Where, or when, a command that a cluster node has not run is to be sent.
+/// The advice of a node that has not run a command: where, or when, to send it again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Redirect {
-    /// The node serves the slot from now on.
+    /// To this node, which serves the slot from now on.
     Moved(u16, NodeAddress),
-    /// The node serves this command, after an `ASKING`.
+    /// To this node, for this command alone and after an `ASKING`.
     Ask(NodeAddress),
-    /// The same node, or another one, can run the command soon.
+    /// After a pause, to the same node or to another one.
     RetryLater,
 }
 
@@ -33,15 +33,17 @@ pub(crate) struct NodeAddress {
 const PERMISSIONS: &str = "docs/permissions.md lists the required permissions";
 
 impl Refusal {
-    /// Reads an error reply. Redis before 7 wraps the error of a command inside a script, with
-    /// its code in the middle of the text; the wrapping is removed.
+    /// Reads an error reply.
+    ///
+    /// Redis before 7 wraps the error of a command inside a script, with its code in the middle of
+    /// the text; the wrapping is removed.
     pub(crate) fn new(code: &str, detail: &str) -> Refusal {
         let inner = if code == "ERR" { unwrapped(detail) } else { None };
         let (code, detail) = inner.unwrap_or((code, detail));
         Refusal { code: code.to_owned(), detail: detail.to_owned() }
     }
 
-    /// Returns what waiting does for the refusal, and the advice for its reader.
+    /// Returns what ends the refusal, and the advice for its reader.
     pub(super) fn advice(&self) -> (Retryability, &'static str) {
         use Retryability::{Final, Login, Recoverable, Transient};
         match self.code.as_str() {
@@ -65,7 +67,7 @@ impl Refusal {
         }
     }
 
-    /// Returns the same for refusals without a code of their own.
+    /// Returns what ends a refusal without a code of its own, and the advice for its reader.
     fn advice_by_detail(&self) -> (Retryability, &'static str) {
         let is_forbidden = || {
             // Redis before 7 has no code for a command that a script may not run.
@@ -81,7 +83,8 @@ impl Refusal {
     }
 
     /// Returns whether a script met a key that a moving slot had already taken to another node.
-    /// The writes of the script before that command stay.
+    ///
+    /// The earlier writes of the script stay.
     pub(crate) fn is_slot_migrating(&self) -> bool {
         self.detail.contains("non local key")
     }

@@ -1,6 +1,6 @@
-//! The guards of one lock: [`Guard`] of a thread, [`OwnedGuard`] of no thread.
+//! The guards of one lock: [`Guard`] belongs to a thread, [`OwnedGuard`] to none.
 //!
-//! Each is a typed shell around one [`HoldHandle`], whose drop releases without waiting.
+//! Each wraps one [`HoldHandle`], whose drop releases without waiting.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -17,15 +17,16 @@ use crate::kind::rules::LockKind;
 ///
 /// Re-entrant: the same thread can lock again and gets another guard of the same hold. The last
 /// guard releases the lock; the order of the drops does not matter. A guard is not `Send`, since it
-/// belongs to its thread; an [`OwnedGuard`] is. It does not borrow the [`Lock`](crate::Lock).
+/// belongs to its thread; an [`OwnedGuard`] is `Send`. A guard does not borrow the
+/// [`Lock`](crate::Lock).
 ///
 /// While [`is_held`](Guard::is_held) returns true, no other hold on the lock is valid. The
 /// [crate documentation](crate#guarantees) names the conditions.
 ///
 /// # Drop
-/// Dropping a guard queues the release and does not wait for the server. The outcome goes to
+/// The drop of a guard queues the release and does not wait for the server. The outcome goes to
 /// [`Events::released`](crate::Events::released), and to the log if the release failed.
-/// [`unlock`](Guard::unlock) waits and returns the outcome.
+/// [`unlock`](Guard::unlock) waits for the outcome and returns it.
 ///
 /// A process that exits right after the drop may exit before the release is sent. To avoid that,
 /// drop or [`close`](crate::Client::close) the [`Client`](crate::Client) last: both wait for queued
@@ -52,9 +53,9 @@ pub struct Guard<K: LockKind = Plain> {
 
 /// Holds a lock for no particular thread; releases the lock when dropped.
 ///
-/// Like a [`Guard`], except that it is a hold of its own: it can be sent to another thread and
-/// dropped there, and it is not re-entrant. The lease is renewed until the guard is dropped or the
-/// client is closed, unless the lock has a fixed lease.
+/// Like a [`Guard`], except that it can be sent to another thread and dropped there, and that it is
+/// not re-entrant: each owned guard has a hold of its own. The lease is renewed until the guard is
+/// dropped or the client is closed, unless the lock has a fixed lease.
 ///
 /// ```no_run
 /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
@@ -104,9 +105,12 @@ macro_rules! guard_methods {
             /// - [`is_connection`](crate::Error::is_connection),
             ///   [`is_timeout`](crate::Error::is_timeout) or
             ///   [`is_pool_timeout`](crate::Error::is_pool_timeout) if the server did not answer.
-            ///   The release is then repeated in the background until the lease has expired; for a
-            ///   read, write or named hold, which other holders can keep alive, until the server
-            ///   answers.
+            ///   The client then repeats the release in the background until the lease has expired.
+            ///   Other holders can extend the lease of a read, write or named hold; the release of
+            ///   such a hold is repeated until the server answers.
+            /// - [`is_server`](crate::Error::is_server) if the server refuses the release.
+            /// - [`is_closed`](crate::Error::is_closed) if the client is closed during the call;
+            ///   [`is_configuration`](crate::Error::is_configuration) in a forked child.
             pub fn unlock(self) -> Result<()> {
                 self.handle.unlock()
             }
@@ -140,10 +144,10 @@ macro_rules! guard_methods {
                 self.handle.is_held()
             }
 
-            /// Returns the remaining lease, or zero if it is lost.
+            /// Returns the time to the deadline of the lease, or zero if the lease is lost.
             ///
-            /// Does not block, no round trip. The value assumes that no renewal follows. It
-            /// includes a safety margin, so it never exceeds the remaining lease on the server.
+            /// Does not block, no round trip. The value assumes that no renewal follows. A safety
+            /// margin is subtracted, so the value never exceeds the remaining lease on the server.
             #[must_use = "a query changes nothing: use its answer"]
             pub fn remaining(&self) -> Duration {
                 self.handle.remaining()
@@ -151,7 +155,7 @@ macro_rules! guard_methods {
 
             /// Blocks until the lease is lost, or for `timeout`; returns whether it is lost.
             ///
-            /// No round trip. Can be called from another thread through a reference.
+            /// No round trip. Another thread can call this method through a reference.
             #[must_use = "only the return value says whether the lease is lost"]
             pub fn wait_lost(&self, timeout: Duration) -> bool {
                 self.handle.wait_lost(timeout)
@@ -160,16 +164,22 @@ macro_rules! guard_methods {
             /// Sets the remaining lease to `lease`, unless it is longer already.
             ///
             /// Blocks until the server answers, for one response time-out at most. One round trip.
-            /// Millisecond precision. The watchdog continues to renew a renewed lock, once less
-            /// than two thirds of the watchdog time-out remain.
+            /// Millisecond precision. If the lease is a renewed one, the watchdog renews it again
+            /// when two thirds of the watchdog time-out remain.
             ///
             /// # Errors
+            /// The old deadline stands after every error but the first:
             /// - [`is_lost`](crate::Error::is_lost) if the lease is lost.
-            /// - [`is_configuration`](crate::Error::is_configuration) below 10 ms.
+            /// - [`is_configuration`](crate::Error::is_configuration) if `lease` is below 10 ms,
+            ///   and in a forked child.
             /// - [`is_connection`](crate::Error::is_connection),
             ///   [`is_timeout`](crate::Error::is_timeout) or
             ///   [`is_pool_timeout`](crate::Error::is_pool_timeout) if the server did not answer.
-            ///   The old deadline then stands.
+            /// - [`is_not_replicated`](crate::Error::is_not_replicated) if fewer replicas
+            ///   acknowledged the extension than
+            ///   [`min_replicas`](crate::Builder::min_replicas) asks for.
+            /// - [`is_server`](crate::Error::is_server) if the server refuses the extension.
+            /// - [`is_closed`](crate::Error::is_closed) if the client is closed during the call.
             ///
             /// ```no_run
             /// # use std::time::Duration;
@@ -184,12 +194,13 @@ macro_rules! guard_methods {
 
             /// Gives up the guard and keeps the lock. Does not block, no round trip.
             ///
-            /// The lock stays held, and renewed unless it has a fixed lease, until
-            /// [`Lock::unlock`](crate::Lock::unlock). A fixed lease may simply run out.
+            /// The lock stays held until [`Lock::unlock`](crate::Lock::unlock). A renewed lease is
+            /// renewed until then; the lease of a detached [`Guard`] only while its thread lives. A
+            /// fixed lease ends by itself, and needs no `unlock`.
             ///
-            /// If the renewed lease of a detached [`Guard`] is lost, its thread gets
-            /// [`is_lost`](crate::Error::is_lost) from every verb that returns a `Guard` of the
-            /// lock, until it has called `unlock`: the work that it began may have been disturbed.
+            /// If the renewed lease of a detached [`Guard`] is lost, the thread of the guard has to
+            /// learn of it: every verb that returns a `Guard` of the lock returns
+            /// [`is_lost`](crate::Error::is_lost) there, until the thread has called `unlock`.
             ///
             /// ```no_run
             /// # use std::time::Duration;
@@ -235,9 +246,9 @@ macro_rules! token_method {
             /// Returns the fencing token of this hold. Does not block, no round trip.
             ///
             /// The token is larger than the token of every earlier hold on the lock. Pass it to the
-            /// resource that the lock protects. The resource remembers the largest token and
+            /// resource that the lock protects. The resource stores the largest token so far and
             /// refuses smaller ones, so a holder that has lost its lease without noticing does no
-            /// harm. Guards of nested calls have the same token.
+            /// harm. Nested guards have the same token.
             ///
             /// ```no_run
             /// # fn write(token: u64, text: &str) {}

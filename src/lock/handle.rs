@@ -1,7 +1,7 @@
 //! [`Lock`], the handle of one lock: its type, its kinds and its settings.
 //!
-//! `verbs` acquires, `queries` asks about a lock and releases holds that have no guard. A handle
-//! holds no acquisition state: each verb builds an [`AcquireCall`] and runs it.
+//! `verbs` acquires; `queries` asks about a lock, and releases holds that have no guard. A handle
+//! keeps no state of an acquisition: each verb builds an [`AcquireCall`] and runs it.
 
 mod queries;
 mod verbs;
@@ -38,7 +38,8 @@ pub(crate) use verbs::endless_wait_ended;
 ///
 /// The watchdog renews the lease until the lock is released. If the process dies, the lock is free
 /// within one [watchdog time-out](crate::Builder::watchdog_timeout). A lock made by
-/// [`with_lease`](Lock::with_lease) has a fixed lease instead.
+/// [`with_lease`](Lock::with_lease) has a fixed lease instead. The
+/// [crate documentation](crate#terms) explains the terms.
 ///
 /// The type parameter is the [kind](crate::kind) of the lock.
 ///
@@ -52,16 +53,16 @@ pub(crate) use verbs::endless_wait_ended;
 /// ```
 ///
 /// # Errors of every verb
-/// - [`is_invalid_name`](Error::is_invalid_name) if the name cannot be used;
+/// - [`is_invalid_name`](Error::is_invalid_name) if the name cannot be used.
 /// - [`is_configuration`](Error::is_configuration) if the lease is below 10 ms, and in a forked
-///   child;
-/// - [`is_closed`](Error::is_closed) after [`Client::close`](crate::Client::close);
+///   child.
+/// - [`is_closed`](Error::is_closed) after [`Client::close`](crate::Client::close).
 /// - [`is_server`](Error::is_server) if the server refuses the command. The text has the
 ///   server's words and advice.
 #[must_use = "a lock is not taken until lock() or another of its verbs is called"]
 pub struct Lock<K: LockKind = Plain> {
     name: Arc<str>,
-    /// The error of every verb, if the lock or the holder has an invalid name.
+    /// The shared state of the lock, or the error of every verb if a name is invalid.
     context: Result<Arc<LockContext>>,
     lease: Option<Duration>,
     cancel: Option<CancelToken>,
@@ -72,44 +73,47 @@ pub struct Lock<K: LockKind = Plain> {
 
 /// A lock granted in the order of arrival: Redisson's fair lock.
 ///
-/// First come, first served, across threads, processes and languages. Each waiting call has one
-/// entry in a queue in Redis. A waiter whose process has died is skipped after the
-/// [fair waiter time-out](crate::Builder::fair_waiter_timeout). [`try_lock`](Lock::try_lock) does
-/// not enter the queue and does not overtake it. Acquiring costs as much as with a plain lock; a
-/// release publishes one message, to the next waiter only. There is no hand-off inside the process,
-/// since it would overtake other processes.
+/// The order holds across threads, processes and languages. Each waiting call has one entry in a
+/// queue in Redis. A waiter whose process has died loses its place after the
+/// [fair waiter time-out](crate::Builder::fair_waiter_timeout). [`try_lock`](Lock::try_lock)
+/// neither enters the queue nor overtakes it. An acquire takes as many round trips as with a plain
+/// lock. A release publishes one message, to the next waiter only. A process does not
+/// [hand off](crate::Builder::local_handoff) a fair lock between its threads, because a hand-off
+/// would overtake other processes.
 ///
 /// Differences from Redisson:
 /// - A waiter that gives up, is cancelled or fails leaves the queue at once.
 /// - Polls keep the place of a waiter in the queue for as long as the lock is held.
-/// - A waiter that is not next does not busy-poll a free lock.
-/// - Unlocking a lock that is gone is an error, as with every other kind.
+/// - While a lock is free, the waiters behind the head of the queue do not ask again and again.
+/// - The release of a lost lock is an error, as with every other kind.
 pub type FairLock = Lock<Fair>;
 
 /// A lock whose guards carry a fencing token: Redisson's fenced lock.
 ///
-/// [`Guard::token`](crate::Guard::token) is larger than all tokens before it. If the counter was
-/// deleted or lost, the next token is the server's clock in microseconds, so the order survives.
-/// The counter is a key of its own without a time to live, as in Redisson.
+/// [`Guard::token`](crate::Guard::token) is larger than all earlier tokens of the lock. Redis keeps
+/// the last token in a key of its own without a time to live, as with Redisson. If that key was
+/// deleted or lost, the next token is the server's clock in microseconds, so tokens still grow.
 ///
 /// Differences from Redisson:
-/// - Nested calls have the token of their hold.
+/// - Nested guards have the token of the outer guard.
 /// - A fixed lease is respected.
-/// - A lock without a time to live never counts as acquired.
+/// - A lock without a time to live counts as held by another caller, not as acquired.
 pub type FencedLock = Lock<Fenced>;
 
 /// A lock whose waiters poll, without a subscription: Redisson's spin lock.
 ///
-/// Publishes no message, so a release costs the server less and a wait costs it more. Suited to
-/// very many locks with very short holds, and to users without the right to subscribe.
-/// [`spin_back_off`](crate::Builder::spin_back_off) sets the pauses between attempts.
+/// The release of a spin lock publishes no message, so a release costs the server less and a wait
+/// costs it more. Spin locks suit very many locks with very short holds, and users without the
+/// right to subscribe. [`spin_back_off`](crate::Builder::spin_back_off) sets the pauses between
+/// attempts.
 ///
-/// Threads of one process queue up and hand the lock on as with a plain lock. The server cannot
-/// tell whether other processes want the lock, so a process that keeps it busy leaves it alone for
-/// 2 ms after every 20 ms. A waiter of another process has about a 10 % chance per attempt.
+/// The threads of one process queue, and hand the lock off, as with a plain lock. A process cannot
+/// learn whether other processes want the lock. So a process that takes the lock again and again
+/// leaves the lock to others for 2 ms after every 20 ms. Each attempt of another process has about
+/// a 10 % chance to fall into that time.
 ///
-/// A plain lock with the same name excludes a spin lock, but its waiters get no message when the
-/// spin lock is released. Use one kind per name.
+/// A plain lock and a spin lock with the same name exclude each other, but the release of the spin
+/// lock does not wake the waiters of the plain lock. Use one kind for one name.
 pub type SpinLock = Lock<Spin>;
 
 impl<K: LockKind> Clone for Lock<K> {
@@ -136,25 +140,30 @@ impl<K: LockKind> fmt::Debug for Lock<K> {
 }
 
 impl Lock<Plain> {
-    /// Names the holder, for instance by the id of a job.
+    /// Sets the name of the holder, such as the id of a job. No round trip.
     ///
-    /// `holder` is the whole owner field in Redis. Every caller with the same holder name enters
-    /// the lock again, in any thread, process or language. Each guard adds one to a count in Redis
-    /// and each release takes one off. Every verb costs its round trip, and every waiter asks on
-    /// its own, outside the queue of its process. [`unlock`](Lock::unlock) takes off the count of a
-    /// detached guard, or else the oldest count under this id, of any process.
+    /// The name is the whole [owner field](crate#terms) in Redis. The holder is then the name and
+    /// not a thread: every caller with the same name can take the lock while another one has it, in
+    /// any thread, process or language. Redis counts the guards of the name: each guard adds one
+    /// and each release subtracts one, in one round trip each. The lock is free at zero. Waiting
+    /// callers do not queue in their process; each of them asks the server.
+    /// [`unlock`](Lock::unlock) releases a detached guard of this process, or else subtracts the
+    /// oldest count under this name, of any process.
     ///
-    /// A guard keeps its lease as any other guard does. If its process dies, its count stays until
-    /// the key expires: at most one lease after the last renewal by any caller with this name.
-    /// Another caller with this name can release the hold of this guard, and a Redisson thread
-    /// whose owner field is used as the name can shorten the lease. The guard finds out when the
-    /// watchdog renews or checks the lease next, at most one renewal period later (a third of the
-    /// [watchdog time-out](crate::Builder::watchdog_timeout)).
+    /// Each guard has a renewed or fixed lease, as with a thread. If its process dies, its count
+    /// stays until the key expires: at most one lease after the last renewal by any caller with
+    /// this name.
+    ///
+    /// Another caller with this name can release the hold of this guard. If the name is the owner
+    /// field of a Redisson thread, that thread can shorten the lease. The guard reports the loss
+    /// after the next renewal or check by the watchdog, at most a third of the
+    /// [watchdog time-out](crate::Builder::watchdog_timeout) later.
     ///
     /// # Errors
-    /// Does not fail itself. The verbs return [`is_invalid_name`](Error::is_invalid_name) for an
-    /// empty name and for the owner field of a hold of this library. A verb that waits returns
-    /// [`is_deadlock`](Error::is_deadlock) if this thread has a guard under another name.
+    /// Does not fail itself. The verbs return [`is_invalid_name`](Error::is_invalid_name) if the
+    /// name is empty, or is the owner field of a hold of this library. A verb that waits returns
+    /// [`is_deadlock`](Error::is_deadlock) if this thread has a guard of the lock under another
+    /// name.
     ///
     /// ```no_run
     /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
@@ -181,15 +190,19 @@ impl<K: LockKind> Lock<K> {
         Lock { name, context, lease: None, cancel: None, holder: None, kind: PhantomData }
     }
 
-    /// Sets a fixed lease, which the watchdog does not renew.
+    /// Sets a fixed lease, which the watchdog does not renew. No round trip.
     ///
-    /// The hold ends after `lease` at the latest. Millisecond precision. The verbs return
-    /// [`is_configuration`](Error::is_configuration) below 10 ms. More than a hundred years means a
-    /// hundred years.
+    /// The hold ends after `lease` at the latest, unless it is extended. Millisecond precision. The
+    /// verbs return [`is_configuration`](Error::is_configuration) below 10 ms. More than a hundred
+    /// years means a hundred years.
     ///
-    /// In a nested call, a fixed lease longer than the rest of a fixed hold extends that hold (one
-    /// round trip); inside a renewed hold it changes nothing. A renewed lock inside a fixed hold
-    /// turns on renewal of that hold until it ends.
+    /// A nested call may ask for another lease than the hold of its thread has:
+    ///
+    /// | hold | nested call | effect on the hold |
+    /// | --- | --- | --- |
+    /// | renewed | fixed | none |
+    /// | fixed | fixed | extended if the new lease ends later, in one round trip |
+    /// | fixed | renewed | renewed from now on, until its last guard ends |
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -204,7 +217,7 @@ impl<K: LockKind> Lock<K> {
         self
     }
 
-    /// Sets a token that ends the waits of this handle from another thread.
+    /// Sets a token by which another thread can end the waits of this handle. No round trip.
     ///
     /// Once the token is cancelled, every verb that acquires returns
     /// [`is_cancelled`](Error::is_cancelled), whether it waits or not. Guards stay valid.
@@ -242,7 +255,7 @@ impl<K: LockKind> Lock<K> {
         error.with_lock_name(Arc::clone(&self.name))
     }
 
-    /// Returns the request for this lock. Options that are absent are those of the handle.
+    /// Returns the call for this lock. The handle's settings replace absent options.
     pub(crate) fn acquire_call<'a>(
         &'a self,
         options: &AcquireOptions<'a>,
@@ -258,7 +271,7 @@ impl<K: LockKind> Lock<K> {
         })
     }
 
-    /// Whether this thread holds the lock in a way that excludes this handle.
+    /// Returns whether this thread holds the lock in a way that excludes this handle.
     pub(crate) fn blocks_own_thread(&self, owned: bool) -> bool {
         let blocks = |context: &Arc<LockContext>| {
             context.local.blocks_own_thread(self.rules(), owned, clock::now())
@@ -266,7 +279,7 @@ impl<K: LockKind> Lock<K> {
         self.context.as_ref().is_ok_and(blocks)
     }
 
-    /// The channel that the waiters of this kind share, if any.
+    /// Returns the channel that the waiters of this kind share; `None` if they share none.
     pub(crate) fn channel(&self) -> Option<Arc<Channel>> {
         let LockContext { engine, local } = &**self.context.as_ref().ok()?;
         local.channel(self.rules().listens_to(), &engine.channels).cloned()

@@ -107,8 +107,8 @@ pub struct MultiGuard {
 
 /// Holds several locks as one for no particular thread; releases them when dropped.
 ///
-/// Like a [`MultiGuard`], except that it can be sent to another thread and is not re-entrant, as an
-/// [`OwnedGuard`](crate::OwnedGuard).
+/// Like a [`MultiGuard`], except that it can be sent to another thread and is not re-entrant: it is
+/// what an [`OwnedGuard`](crate::OwnedGuard) is to a [`Guard`](crate::Guard).
 #[must_use = "a guard that is dropped at once releases the locks at once"]
 pub struct OwnedMultiGuard {
     holds: Box<dyn GuardSet>,
@@ -152,9 +152,9 @@ macro_rules! multi_guard_methods {
             ///   holder may have worked at the same time.
             /// - [`is_connection`](crate::Error::is_connection),
             ///   [`is_timeout`](crate::Error::is_timeout) or
-            ///   [`is_pool_timeout`](crate::Error::is_pool_timeout) if a server that is needed did
-            ///   not answer. Its release is then repeated in the background until the lease has
-            ///   expired.
+            ///   [`is_pool_timeout`](crate::Error::is_pool_timeout) if a server did not answer; for
+            ///   a [`RedLock`](crate::RedLock), if no majority answered. The missing releases are
+            ///   then repeated in the background, as after [`Guard::unlock`](crate::Guard::unlock).
             pub fn unlock(self) -> Result<()> {
                 self.holds.unlock()
             }
@@ -177,8 +177,8 @@ macro_rules! multi_guard_methods {
 
             /// Returns how long the guard stays valid, or zero if it is lost.
             ///
-            /// Does not block, no round trip. The value assumes that no renewal follows, and
-            /// includes a safety margin.
+            /// Does not block, no round trip. The value assumes that no renewal follows. A safety
+            /// margin is subtracted.
             #[must_use = "a query changes nothing: use its answer"]
             pub fn remaining(&self) -> Duration {
                 self.holds.remaining()
@@ -186,7 +186,7 @@ macro_rules! multi_guard_methods {
 
             /// Blocks until the guard is not valid, or for `timeout`; returns whether it is lost.
             ///
-            /// No round trip. Can be called from another thread through a reference.
+            /// No round trip. Another thread can call this method through a reference.
             #[must_use = "only the return value says whether the lease is lost"]
             pub fn wait_lost(&self, timeout: Duration) -> bool {
                 wait_lost(&*self.holds, clock::now() + timeout)

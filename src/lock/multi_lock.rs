@@ -1,4 +1,4 @@
-//! Several locks as one: all of them or none.
+//! [`MultiLock`]: several locks, taken all together or not at all.
 //!
 //! [`acquire`] takes the members; a [`batch`] takes several plain members by one script call.
 
@@ -32,7 +32,7 @@ impl<P: LockKind> From<Lock<P>> for AnyLock {
     }
 }
 
-/// The operations of a member. Those with a response limit return within it.
+/// The operations of a member. An operation with a [`ResponseLimit`] returns by its end.
 pub(crate) trait MultiMember: fmt::Debug + Send + Sync + RefUnwindSafe {
     fn name(&self) -> &str;
     fn acquire_call<'a>(&'a self, options: &AcquireOptions<'a>) -> Result<AcquireCall<'a>>;
@@ -68,12 +68,16 @@ impl<P: LockKind> MultiMember for Lock<P> {
     }
 }
 
-/// Several locks that are held all at once or not at all: Redisson's `RedissonMultiLock`.
+/// Several locks, taken all together or not at all: Redisson's `RedissonMultiLock`.
 ///
-/// The members may be of any kind and of any clients. Callers may name them in any order, since no
-/// caller holds some of them while it waits for another, apart from short waits with a bound that
-/// prevent starvation. Plain locks of one client are taken in one round trip. A `MultiLock` has no
-/// key of its own: each member excludes its other callers.
+/// The members may be of any kind and of any clients. Callers may name the members in any order,
+/// without a deadlock: a caller releases the members that it has before it waits for another one.
+/// After two failed attempts a caller keeps them while it waits, for at most 1 s per member, so
+/// that it does not starve. A `MultiLock` has no key of its own: each member excludes its other
+/// callers.
+///
+/// One round trip takes all plain locks that have one client, one lease and, in a cluster, one
+/// slot. Every other member takes a round trip of its own.
 ///
 /// ```no_run
 /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
@@ -104,28 +108,40 @@ impl fmt::Debug for MultiLock {
 }
 
 impl MultiLock {
-    /// Combines these locks. A lock that is named twice counts once. Each lock keeps its own lease
-    /// and token, unless this `MultiLock` is given others.
+    /// Returns a lock of all these members. No round trip.
+    ///
+    /// A lock that is given twice counts once. The members keep their own leases and tokens, unless
+    /// [`with_lease`](MultiLock::with_lease) or [`with_cancel`](MultiLock::with_cancel) replaces
+    /// them.
+    ///
+    /// # Errors
+    /// Does not fail itself. The verbs that acquire or release return
+    /// [`is_configuration`](Error::is_configuration) if there is no member, and
+    /// [`is_deadlock`](Error::is_deadlock) if two members of one client have the same name and
+    /// differ in kind or holder.
     pub fn new(members: impl IntoIterator<Item = impl Into<AnyLock>>) -> MultiLock {
         let members = members.into_iter().map(Into::into).collect();
         MultiLock { members, lease: None, cancel: None }
     }
 
-    /// Gives all members this fixed lease; see [`Lock::with_lease`].
+    /// Sets a fixed lease for all members. No round trip. See [`Lock::with_lease`].
     #[must_use = "the lease belongs to the lock that is returned"]
     pub fn with_lease(mut self, lease: Duration) -> MultiLock {
         self.lease = Some(lease);
         self
     }
 
-    /// Lets `token` end the waits of this lock's verbs.
+    /// Sets a token by which another thread can end the waits. See [`Lock::with_cancel`].
     #[must_use = "the token belongs to the lock that is returned"]
     pub fn with_cancel(mut self, token: &CancelToken) -> MultiLock {
         self.cancel = Some(token.clone());
         self
     }
 
-    /// Ends a hold whose guard was [detached](MultiGuard::detach): [`Lock::unlock`] of all members.
+    /// Releases the holds of a guard that was [detached](MultiGuard::detach).
+    ///
+    /// Calls [`Lock::unlock`] for each member, one after the other. Blocks for one response
+    /// time-out at most. At most one round trip for each member.
     ///
     /// # Errors
     /// The first error of [`Lock::unlock`]; the other members are unlocked nevertheless.
@@ -136,7 +152,9 @@ impl MultiLock {
         ended.into_iter().collect()
     }
 
-    /// Returns whether any of the members is held: one round trip each.
+    /// Returns whether any caller holds any of the members.
+    ///
+    /// Blocks for one response time-out at most. One round trip for each member.
     ///
     /// # Errors
     /// The errors of [`Lock::is_locked`].
@@ -144,20 +162,23 @@ impl MultiLock {
         Ok(self.remaining()?.is_some())
     }
 
-    /// Returns whether this thread holds all members: no round trip.
+    /// Returns whether this thread holds all members. Does not block, no round trip.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn is_held(&self) -> bool {
         self.hold_count() > 0
     }
 
-    /// Returns how many times this thread holds all members: no round trip.
+    /// Returns how many times this thread holds all members. Does not block, no round trip.
+    ///
+    /// This is the smallest [`Lock::hold_count`] of the members.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn hold_count(&self) -> usize {
         self.members.iter().map(|member| member.0.hold_count()).min().unwrap_or_default()
     }
 
-    /// Returns the longest remaining lease on a member, or `None` if all are free: one round trip
-    /// each.
+    /// Returns the longest remaining lease on a member, or `None` if all are free.
+    ///
+    /// Blocks for one response time-out at most. One round trip for each member.
     ///
     /// # Errors
     /// The errors of [`Lock::remaining`].
@@ -168,8 +189,10 @@ impl MultiLock {
         Ok(left?.into_iter().max().flatten())
     }
 
-    /// Frees all members, regardless of their holders. Returns whether any was held. See
-    /// [`Lock::force_unlock`].
+    /// Frees all members regardless of their holders; returns whether any was held.
+    ///
+    /// Calls [`Lock::force_unlock`] for each member, one after the other. Blocks for one response
+    /// time-out at most. Two round trips for each held member, one for each free member.
     ///
     /// # Errors
     /// The errors of [`Lock::force_unlock`]; some members may then have been freed.
@@ -186,7 +209,7 @@ impl MultiLock {
         all.reduce(ResponseLimit::and).unwrap_or_else(ResponseLimit::over)
     }
 
-    /// Returns the members, each once, in the order in which all callers ask for them.
+    /// Returns the members, each once, in the order that all callers use.
     fn distinct(&self) -> Result<Vec<&AnyLock>> {
         let options = AcquireOptions::new(Patience::None);
         let mut members = Vec::with_capacity(self.members.len());
@@ -224,8 +247,8 @@ impl MultiLock {
             lease: self.lease,
             owned,
             cancel: self.cancel.as_ref(),
-            // `try_lock` has one limit for all members. A wait without end has none, and fails
-            // with the first question that gets no answer.
+            // `try_lock` has one limit for all members. A wait without end has no limit: it fails
+            // when its first question gets no answer.
             return_by: match patience {
                 Patience::None => self.response_limit().end(),
                 _ => patience.deadline(),
@@ -239,7 +262,7 @@ impl MultiLock {
     }
 }
 
-/// The identity of a member. All callers take their members in this order.
+/// The identity of a member, ordered. All callers take their members in this order.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct LockOrder {
     key: String,

@@ -4,7 +4,10 @@
 macro_rules! multi_verbs {
     ($lock:ident) => {
         impl $lock {
-            /// Blocks until this thread holds the lock: see [`Lock::lock`](crate::Lock::lock).
+            /// Blocks until this thread holds the lock.
+            ///
+            /// Waits as [`Lock::lock`](crate::Lock::lock) does. The documentation of this type
+            /// states the round trips.
             ///
             /// # Errors
             /// The errors of [`Lock::lock`](crate::Lock::lock).
@@ -14,16 +17,19 @@ macro_rules! multi_verbs {
                     .ok_or_else($crate::lock::handle::endless_wait_ended)
             }
 
-            /// Takes the lock if that is possible without waiting; `None` if it is not.
+            /// Takes the lock if it is free; returns `None` if it is not.
+            ///
+            /// Waits for the answers of the servers, for one response time-out at most.
             ///
             /// # Errors
-            /// The errors of [`Lock::lock`](crate::Lock::lock).
+            /// The errors of [`Lock::try_lock`](crate::Lock::try_lock).
             pub fn try_lock(&self) -> Result<Option<MultiGuard>> {
                 Ok(self.acquire(Patience::None, false)?.map(MultiGuard::new))
             }
 
-            /// Blocks until this thread holds the lock; `None` after `timeout`.
-            /// `Duration::MAX` waits without end.
+            /// Blocks until this thread holds the lock; returns `None` after `timeout`.
+            ///
+            /// `Duration::MAX` waits without limit.
             ///
             /// # Errors
             /// The errors of [`Lock::try_lock_for`](crate::Lock::try_lock_for).
@@ -32,7 +38,7 @@ macro_rules! multi_verbs {
                 Ok(self.acquire(patience, false)?.map(MultiGuard::new))
             }
 
-            /// Blocks until this thread holds the lock; `None` after `deadline`.
+            /// Blocks until this thread holds the lock; returns `None` after `deadline`.
             ///
             /// # Errors
             /// The errors of [`Lock::try_lock_for`](crate::Lock::try_lock_for).
@@ -41,7 +47,9 @@ macro_rules! multi_verbs {
                 Ok(self.acquire(patience, false)?.map(MultiGuard::new))
             }
 
-            /// Like `lock`, but the guard belongs to no thread and can be sent.
+            /// Blocks until the lock is held; returns an owned guard.
+            ///
+            /// The guard belongs to no thread and can be sent to another one.
             ///
             /// # Errors
             /// The errors of [`Lock::lock_owned`](crate::Lock::lock_owned).
@@ -51,15 +59,15 @@ macro_rules! multi_verbs {
                     .ok_or_else($crate::lock::handle::endless_wait_ended)
             }
 
-            /// Like `try_lock`, but the guard belongs to no thread and can be sent.
+            /// Takes the lock if it is free; returns an owned guard, or `None` if it is not.
             ///
             /// # Errors
-            /// The errors of [`Lock::lock`](crate::Lock::lock).
+            /// The errors of [`Lock::try_lock`](crate::Lock::try_lock).
             pub fn try_lock_owned(&self) -> Result<Option<OwnedMultiGuard>> {
                 Ok(self.acquire(Patience::None, true)?.map(OwnedMultiGuard::new))
             }
 
-            /// Like `try_lock_for`, but the guard belongs to no thread and can be sent.
+            /// Blocks until the lock is held; returns an owned guard, or `None` after `timeout`.
             ///
             /// # Errors
             /// The errors of [`Lock::try_lock_for_owned`](crate::Lock::try_lock_for_owned).
@@ -68,7 +76,7 @@ macro_rules! multi_verbs {
                 Ok(self.acquire(patience, true)?.map(OwnedMultiGuard::new))
             }
 
-            /// Like `try_lock_until`, but the guard belongs to no thread and can be sent.
+            /// Blocks until the lock is held; returns an owned guard, or `None` after `deadline`.
             ///
             /// # Errors
             /// The errors of [`Lock::try_lock_for_owned`](crate::Lock::try_lock_for_owned).

@@ -1,9 +1,10 @@
-//! A lock that a majority of several independent servers must grant.
+//! [`RedLock`]: a lock that a majority of several independent servers must grant.
 //!
 //! Each server has a plain lock of that name. The threads of one process share one [`RedLocal`]
 //! per set of clients and name, with a queue and a table of holds. The head of the queue asks all
 //! servers at the same time ([`acquire`]), by one [`ballot`]. A majority of grants becomes one
-//! [`quorum`] hold, of which every [`guard`] has a share. Re-entry is a count in the table.
+//! [`quorum`] hold, and every [`guard`] has a share of that hold. Re-entry adds one to a count in
+//! the table.
 
 mod acquire;
 mod ballot;
@@ -36,19 +37,19 @@ use quorum::QuorumHold;
 /// The red locks of this process, by their clients and their name.
 static LOCALS: LazyLock<Interned<RedLocal>> = LazyLock::new(Interned::default);
 
-/// A lock that is held while a majority of several independent servers grants it: Redisson's
-/// `RedissonRedLock`.
+/// A lock on several independent servers, held by a majority: Redisson's `RedissonRedLock`.
 ///
 /// Each server keeps a plain lock of that name. The lock is held while the leases on more than
 /// half of the servers are valid. Each lease starts at the moment before its command was sent, and
-/// is shortened by a margin for clocks that run at different rates. All servers are asked at the
-/// same time: one round trip of the slowest server that the majority needs. A minority of silent
-/// or slow servers delays nothing. If a majority does not answer, the first question of a call
-/// fails after one response time-out with [`is_timeout`](crate::Error::is_timeout) or with
+/// is shortened by a margin for clocks that run at different rates.
+///
+/// A call asks all servers at the same time, each on a thread of its client. An acquire ends with
+/// the answers of the fastest majority, after one round trip: a minority of silent or slow servers
+/// delays nothing. A call fails if no majority answers the first request within one response
+/// time-out, with [`is_timeout`](crate::Error::is_timeout) or
 /// [`is_connection`](crate::Error::is_connection).
 ///
-/// Compared with one server, the lock stays held and can be taken while any minority of the
-/// servers is down. Limits:
+/// While any minority of the servers is down, the lock stays held and callers can take it. Limits:
 /// - A server that returns *without its data* may grant the lock again while another server is
 ///   down. Keep such a server away for one lease, or let it write every change to its disk
 ///   (`appendfsync always`).
@@ -56,11 +57,14 @@ static LOCALS: LazyLock<Interned<RedLocal>> = LazyLock::new(Interned::default);
 /// - A process that is paused after its last check can still do harm (see
 ///   [`FencedLock`](crate::FencedLock)).
 ///
-/// A thread that holds the plain lock of that name on one of the servers re-enters it there, as by
-/// a nested call. Every client reports its own events: `acquired` and `released` for each grant of
-/// its server, also for the grants of a minority; `waited` once for the whole.
+/// If the calling thread holds the plain lock of that name on one of the servers, the call is
+/// nested there.
 ///
-/// Clients are distinguished by their identity: a client and its clones count once.
+/// Every client reports [events](crate::Events) of its own: `acquired` and `released` for each
+/// grant of its server, also if only a minority granted the lock; `waited` once for each call that
+/// waited.
+///
+/// A client and its clones count once.
 ///
 /// ```no_run
 /// use leasehold::{Client, RedLock};
@@ -113,14 +117,14 @@ impl RedLock {
         RedLock { name: name.into(), members, local, lease: None, cancel: None }
     }
 
-    /// Gives the lock a fixed lease on every server; see [`Lock::with_lease`].
+    /// Sets a fixed lease on every server. No round trip. See [`Lock::with_lease`].
     #[must_use = "the lease belongs to the lock that is returned"]
     pub fn with_lease(mut self, lease: Duration) -> RedLock {
         self.lease = Some(lease);
         self
     }
 
-    /// Lets `token` end the waits of this lock's verbs.
+    /// Sets a token by which another thread can end the waits. See [`Lock::with_cancel`].
     #[must_use = "the token belongs to the lock that is returned"]
     pub fn with_cancel(mut self, token: &CancelToken) -> RedLock {
         self.cancel = Some(token.clone());
@@ -133,11 +137,14 @@ impl RedLock {
         &self.name
     }
 
-    /// Ends a hold whose guard was [detached](MultiGuard::detach): a hold that this thread
-    /// detached; otherwise a detached owned hold, or a hold of a thread that has ended.
+    /// Releases a hold whose guard was [detached](MultiGuard::detach).
+    ///
+    /// Releases a hold that this thread detached, or else the hold of a detached owned guard or of
+    /// a thread that has ended. Blocks for one response time-out at most. One round trip to all
+    /// servers at the same time; none if the hold has other guards.
     ///
     /// # Errors
-    /// [`is_not_held`](Error::is_not_held) if there is none; and the errors of
+    /// [`is_not_held`](Error::is_not_held) if there is no such hold, and the errors of
     /// [`MultiGuard::unlock`].
     pub fn unlock(&self) -> Result<()> {
         self.check_process().map_err(|error| self.named(error))?;
@@ -145,32 +152,36 @@ impl RedLock {
         Box::new(self.handle(hold)).unlock()
     }
 
-    /// Succeeds if a majority of the servers answers: a readiness probe, like
-    /// [`Client::ping`](crate::Client::ping). One round trip to all servers at the same time.
+    /// Checks that a majority of the servers answers: a readiness probe.
+    ///
+    /// Blocks for one response time-out at most. One round trip to all servers at the same time.
     ///
     /// # Errors
-    /// The errors of [`Client::ping`](crate::Client::ping), if too few servers answer.
+    /// The errors of [`Client::ping`](crate::Client::ping), if no majority answers.
     pub fn ping(&self) -> Result<()> {
         self.ask_all(|lock| lock.ping().map(Some), false).map(drop)
     }
 
-    /// Returns whether a majority of the servers reports the lock as held: one round trip.
+    /// Returns whether a majority of the servers reports the lock as held.
+    ///
+    /// Blocks for one response time-out at most. One round trip to all servers at the same time.
     ///
     /// # Errors
-    /// [`is_timeout`](Error::is_timeout) or [`is_connection`](Error::is_connection) if too few
-    /// servers answer for a result within one response time-out; and the errors of
-    /// [`Lock::is_locked`].
+    /// [`is_timeout`](Error::is_timeout) or [`is_connection`](Error::is_connection) if the answers
+    /// that arrive in this time do not decide the result, and the errors of [`Lock::is_locked`].
     pub fn is_locked(&self) -> Result<bool> {
         Ok(self.remaining()?.is_some())
     }
 
-    /// Returns whether this thread holds the lock: no round trip.
+    /// Returns whether this thread holds the lock. Does not block, no round trip.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn is_held(&self) -> bool {
         self.hold_count() > 0
     }
 
-    /// Returns how many times this thread holds the lock: no round trip.
+    /// Returns how many valid guards of the lock this thread has. Does not block, no round trip.
+    ///
+    /// Guards that the thread has detached count.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn hold_count(&self) -> usize {
         self.local.count()
@@ -179,7 +190,8 @@ impl RedLock {
     /// Returns the remaining lease on a majority of servers, or `None` for a free lock.
     ///
     /// The lock is free if so many servers report it free that no majority can hold it. The result
-    /// may understate a lease that is being extended. One round trip.
+    /// may be too short while the lease is being extended. Blocks for one response time-out at
+    /// most. One round trip to all servers at the same time.
     ///
     /// # Errors
     /// The errors of [`is_locked`](RedLock::is_locked).
@@ -189,8 +201,11 @@ impl RedLock {
         Ok(left.get(self.quorum() - 1).copied())
     }
 
-    /// Frees the lock on all servers, regardless of its holder. Returns whether a majority of the
-    /// servers held it, as soon as a majority has answered. See [`Lock::force_unlock`].
+    /// Frees the lock on all servers regardless of its holder.
+    ///
+    /// Returns whether a majority of the servers kept the lock, as soon as the answers decide this;
+    /// the other servers are still asked. Blocks for one response time-out at most. Two round trips
+    /// to all servers at the same time. See [`Lock::force_unlock`].
     ///
     /// # Errors
     /// The errors of [`is_locked`](RedLock::is_locked); some servers may then have freed the lock.
@@ -199,8 +214,9 @@ impl RedLock {
         Ok(freed.len() >= self.quorum())
     }
 
-    /// Asks all servers. Returns the positive answers of a majority, or no answers if no majority
-    /// can be positive. `must`: asks every server, even after the others have decided.
+    /// Asks all servers. Returns the positive answers, or none if no majority can be positive.
+    ///
+    /// With `must`, asks every server, even after the others have decided.
     fn ask_all<T: Send + 'static>(
         &self,
         question: impl Fn(&Lock<Plain>) -> Result<Option<T>> + Clone + Send + 'static,
@@ -286,8 +302,9 @@ impl RedLock {
         self.take_majority(patience, owned).map_err(|error| self.named(error))
     }
 
-    /// Fails if this thread would wait for itself: it holds the plain locks of so many servers in
-    /// another way that no majority is left.
+    /// Fails if this thread would wait for itself.
+    ///
+    /// It would if it holds the lock in another way on so many servers that no majority is left.
     fn check_own_locks(&self, owned: bool) -> Result<()> {
         let blocked =
             self.members.iter().filter(|member| member.lock.blocks_own_thread(owned)).count();

@@ -14,14 +14,15 @@ use crate::lock::handle::Lock;
 
 /// A lock with many readers or one writer: Redisson's `RReadWriteLock`.
 ///
-/// A cheap handle, as a [`Lock`] is. Each verb is a verb of one of its two sides,
-/// [`read_lock`](RwLock::read_lock) and [`write_lock`](RwLock::write_lock), which have all other
-/// methods of a [`Lock`].
+/// A cheap handle, as a [`Lock`] is. The lock has two sides, [`read_lock`](RwLock::read_lock) and
+/// [`write_lock`](RwLock::write_lock), which are [`Lock`]s. The verbs of an `RwLock` call one of
+/// the sides: `read()` is `read_lock().lock()`. The other methods of a [`Lock`] are methods of the
+/// sides alone.
 ///
 /// A thread that writes can also read, and can continue to read after it has released the write
-/// side. A thread that reads cannot write before it has released the read side: the verb returns
-/// [`is_deadlock`](crate::Error::is_deadlock). Writers have no preference: a steady stream of
-/// readers can keep a writer waiting.
+/// side. A thread that reads cannot write before it has released the read side: a verb that waits
+/// returns [`is_deadlock`](crate::Error::is_deadlock), and [`try_write`](RwLock::try_write) returns
+/// `None`. Writers have no preference: a steady stream of readers can keep a writer waiting.
 ///
 /// ```no_run
 /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
@@ -75,7 +76,7 @@ impl RwLock {
     }
 }
 
-/// The verbs of one side, which are those of its [`Lock`].
+/// Implements the verbs of one side, which call the verbs of its [`Lock`].
 macro_rules! side {
     ($side:ident, $kind:ident, $verb:literal, $gerund:literal,
      $lock:ident, $try:ident, $for:ident, $until:ident,
@@ -91,9 +92,9 @@ macro_rules! side {
                 self.$side.lock()
             }
 
-            #[doc = concat!("Takes the lock for ", $gerund, " if that needs no waiting.")]
+            #[doc = concat!("Takes the lock for ", $gerund, " without waiting, or returns `None`.")]
             ///
-            /// Returns `None` if it does. See [`Lock::try_lock`].
+            /// See [`Lock::try_lock`].
             ///
             /// # Errors
             /// The errors of [`Lock::try_lock`].
@@ -101,9 +102,9 @@ macro_rules! side {
                 self.$side.try_lock()
             }
 
-            #[doc = concat!("Blocks until this thread may ", $verb, ", or for `timeout`.")]
+            #[doc = concat!("Blocks until this thread may ", $verb, "; `None` after `timeout`.")]
             ///
-            /// Then returns `None`. See [`Lock::try_lock_for`].
+            /// See [`Lock::try_lock_for`].
             ///
             /// # Errors
             /// The errors of [`Lock::try_lock_for`].
@@ -111,9 +112,9 @@ macro_rules! side {
                 self.$side.try_lock_for(timeout)
             }
 
-            #[doc = concat!("Blocks until this thread may ", $verb, ", or until `deadline`.")]
+            #[doc = concat!("Blocks until this thread may ", $verb, "; `None` after `deadline`.")]
             ///
-            /// Then returns `None`. See [`Lock::try_lock_until`].
+            /// See [`Lock::try_lock_until`].
             ///
             /// # Errors
             /// The errors of [`Lock::try_lock_until`].
@@ -121,7 +122,7 @@ macro_rules! side {
                 self.$side.try_lock_until(deadline)
             }
 
-            #[doc = concat!("Like `", stringify!($lock), "`, with a guard that can be sent.")]
+            #[doc = concat!("Like `", stringify!($lock), "`, but returns an owned guard.")]
             ///
             /// See [`Lock::lock_owned`].
             ///
@@ -131,7 +132,7 @@ macro_rules! side {
                 self.$side.lock_owned()
             }
 
-            #[doc = concat!("Like `", stringify!($try), "`, with a guard that can be sent.")]
+            #[doc = concat!("Like `", stringify!($try), "`, but returns an owned guard.")]
             ///
             /// See [`Lock::try_lock_owned`].
             ///
@@ -141,7 +142,7 @@ macro_rules! side {
                 self.$side.try_lock_owned()
             }
 
-            #[doc = concat!("Like `", stringify!($for), "`, with a guard that can be sent.")]
+            #[doc = concat!("Like `", stringify!($for), "`, but returns an owned guard.")]
             ///
             /// See [`Lock::try_lock_for_owned`].
             ///
@@ -151,7 +152,7 @@ macro_rules! side {
                 self.$side.try_lock_for_owned(timeout)
             }
 
-            #[doc = concat!("Like `", stringify!($until), "`, with a guard that can be sent.")]
+            #[doc = concat!("Like `", stringify!($until), "`, but returns an owned guard.")]
             ///
             /// See [`Lock::try_lock_until_owned`].
             ///

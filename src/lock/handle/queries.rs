@@ -1,8 +1,8 @@
 //! Queries about a [`Lock`], and releases that need no guard.
 //!
-//! A command that must not run twice (`force_unlock`, the release of a count that another process
-//! left) is sent once, behind a query on the same connection. The query may be repeated on a new
-//! connection, so a connection that turns out to be dead fails the query and not the command.
+//! Two commands must not run twice: `force_unlock`, and the release of a count that another process
+//! left. Each is sent once, behind a query on the same connection. The query may be repeated on a
+//! new connection, so a connection that turns out to be dead fails the query and not the command.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,6 +36,8 @@ impl<K: LockKind> Lock<K> {
 
     /// Returns whether this thread holds the lock. Does not block, no round trip.
     ///
+    /// An [`OwnedGuard`](crate::OwnedGuard) belongs to no thread and does not count.
+    ///
     /// ```
     /// # let client = leasehold::Client::builder().single("redis://127.0.0.1:1/").build_lazily()?;
     /// let lock = client.lock("orders:42");
@@ -47,9 +49,9 @@ impl<K: LockKind> Lock<K> {
         self.hold_count() > 0
     }
 
-    /// Returns how many times this thread holds the lock. Does not block, no round trip.
+    /// Returns how many valid guards of the lock this thread has. Does not block, no round trip.
     ///
-    /// Detached guards count.
+    /// Guards that the thread has detached count. An [`OwnedGuard`](crate::OwnedGuard) does not.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn hold_count(&self) -> usize {
         let (thread, now) = (ThreadId::current(), clock::now());
@@ -59,8 +61,8 @@ impl<K: LockKind> Lock<K> {
 
     /// Returns the remaining lease of the holder, or `None` if the lock is free.
     ///
-    /// `Duration::MAX` for a lock without a time to live. Millisecond precision. Blocks until the
-    /// server answers, for one response time-out at most. One round trip.
+    /// The result is `Duration::MAX` for a held lock without a time to live. Millisecond precision.
+    /// Blocks until the server answers, for one response time-out at most. One round trip.
     ///
     /// # Errors
     /// The errors of [`is_locked`](Lock::is_locked).
@@ -70,14 +72,15 @@ impl<K: LockKind> Lock<K> {
 
     /// Releases a hold whose guard was [detached](crate::Guard::detach).
     ///
-    /// Releases a hold that this thread detached, or else a hold that belongs to no thread: of a
-    /// detached [`OwnedGuard`](crate::OwnedGuard), or of a thread that has ended. Blocks until the
-    /// server answers, for one response time-out at most. One round trip, none if the hold has
-    /// other guards.
+    /// Releases a hold that this thread detached, or else a hold that belongs to no thread: the
+    /// hold of a detached [`OwnedGuard`](crate::OwnedGuard), or of a thread that has ended. Blocks
+    /// until the server answers, for one response time-out at most. One round trip; none if the
+    /// hold has other guards.
     ///
-    /// With a [named holder](Lock::with_holder), and without a detached hold in this process, takes
-    /// off one count that another process left: two round trips. This command is never sent twice:
-    /// without an answer it may have run, or may still run late.
+    /// With a [named holder](Lock::with_holder), and without a detached hold in this process, the
+    /// call subtracts one count that another process left. This takes two round trips. The client
+    /// never sends this command twice: without an answer it may have run, or may still run
+    /// late.
     ///
     /// # Errors
     /// [`is_not_held`](crate::Error::is_not_held) if there is no such hold, and the errors of
@@ -98,15 +101,16 @@ impl<K: LockKind> Lock<K> {
     /// Frees the lock regardless of its holder; returns whether it was held.
     ///
     /// For repairs by hand. Wakes the waiters. A holder in this process loses its hold at once.
-    /// Holders in other processes, and a caller that is granted the lock at the same moment, notice
-    /// at their next renewal. Blocks until the server answers, for one response time-out at most.
-    /// Two round trips, one if the lock is free.
+    /// Holders in other processes notice the loss at their next renewal, and so does a caller that
+    /// gets the lock at the same moment. Blocks until the server answers, for one response time-out
+    /// at most. Two round trips; one if the lock is free.
     ///
-    /// Each side of an [`RwLock`](crate::RwLock) frees only holds in its own mode. While a thread
-    /// writes and also reads, the write side frees both and the read side frees nothing.
+    /// The read side of an [`RwLock`](crate::RwLock) frees only read holds, the write side only
+    /// write holds. Exception: while the writer also reads, the write side frees both holds and the
+    /// read side frees nothing.
     ///
-    /// The command is never sent twice, since the second copy could free the hold of the next
-    /// holder. Without an answer it may have run, or may still run late.
+    /// The client never sends this command twice, since the second copy could free the hold of the
+    /// next holder. Without an answer the command may have run, or may still run late.
     ///
     /// # Errors
     /// The errors of [`is_locked`](Lock::is_locked).
@@ -204,7 +208,7 @@ impl<K: LockKind> Lock<K> {
         rules::read_release(answer.reply)
     }
 
-    /// Whether a hold is of this kind and of the named holder, if any.
+    /// Returns whether a hold has this kind and this named holder, if there is one.
     fn is_mine(&self, hold: &Hold) -> bool {
         let has_name = |name: &Arc<str>| hold.owner().as_bytes() == name.as_bytes();
         hold.rules().kind() == self.rules().kind() && self.holder.as_ref().is_none_or(has_name)

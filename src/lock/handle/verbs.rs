@@ -1,6 +1,7 @@
 //! The verbs that acquire a [`Lock`].
 //!
-//! Each verb is one line over [`Lock::acquire`], with another patience and another guard.
+//! Each verb is one call of [`Lock::acquire`]. The verbs differ in their patience (how long they
+//! wait) and in the guard.
 
 use std::time::{Duration, Instant};
 
@@ -18,26 +19,29 @@ impl<K: LockKind> Lock<K> {
     /// held, the call waits in the queue of its process. A release by another thread of the process
     /// hands the lock to the head of the queue without a round trip, within the bounds of
     /// [`local_handoff`](crate::Builder::local_handoff). After a release by another process, a
-    /// message wakes the head of the queue, which asks the server. If the message is lost, it asks
-    /// when the lease of the holder ends or within the
+    /// message wakes the head of the queue, which asks the server. If the message is lost, the head
+    /// of the queue asks when the lease of the holder ends or within the
     /// [poll interval](crate::Builder::poll_interval), whichever is earlier. Fair locks, readers
     /// and named holders do not queue in the process: each call asks and listens on its own.
     ///
-    /// The wait has no time limit. It also ends when the token of
-    /// [`with_cancel`](Lock::with_cancel) is cancelled or the client is closed.
+    /// The wait has no time limit. A cancellation of the token of
+    /// [`with_cancel`](Lock::with_cancel) and the close of the client end it.
     ///
     /// # Errors
     /// - [`is_connection`](Error::is_connection), [`is_timeout`](Error::is_timeout) or
     ///   [`is_pool_timeout`](Error::is_pool_timeout) if the first request gets no answer, after one
-    ///   response time-out at the latest. A call that was refused once waits through outages.
+    ///   response time-out at the latest. A call that the server has refused once waits through
+    ///   outages.
     /// - [`is_cancelled`](Error::is_cancelled) if the token is cancelled.
-    /// - [`is_lost`](Error::is_lost) if this thread still has a guard of a lost hold, if three
-    ///   grants in a row arrived after their lease had expired, or one after the deadline.
+    /// - [`is_lost`](Error::is_lost) if this thread still has a guard of a lost hold. Also if the
+    ///   lock was granted, but each grant arrived after its lease had expired: three times, or once
+    ///   if the time of the call was then over.
     /// - [`is_deadlock`](Error::is_deadlock) if this thread holds the lock as another kind or under
-    ///   another holder name. Also, in a call without deadline and token, if this thread took an
-    ///   [`OwnedGuard`] of the lock that still exists. (To wait for the release of a guard that was
-    ///   sent to another thread, use a deadline, a token or [`lock_owned`](Lock::lock_owned).)
-    /// - [`is_not_replicated`](Error::is_not_replicated) if fewer replicas acknowledged the lock
+    ///   another holder name. Also if this thread took an [`OwnedGuard`] of the lock, the guard
+    ///   still exists, and the call has neither a deadline nor a token. (To wait for the release of
+    ///   a guard that was sent to another thread, use a deadline, a token or
+    ///   [`lock_owned`](Lock::lock_owned).)
+    /// - [`is_not_replicated`](Error::is_not_replicated) if fewer replicas acknowledged the hold
     ///   than [`min_replicas`](crate::Builder::min_replicas) asks for.
     /// - The [errors of every verb](Lock#errors-of-every-verb).
     ///
@@ -54,11 +58,11 @@ impl<K: LockKind> Lock<K> {
 
     /// Takes the lock if it is free; returns `None` if it is not.
     ///
-    /// Waits for the answer of the server, but not for the lock. One round trip; none if this
-    /// thread already holds the lock, or if another thread of this process holds it or waits for
-    /// it. Fair locks, readers and named holders always ask the server. Also returns `None`,
-    /// without a round trip, if this thread holds the lock as another kind or under another holder
-    /// name.
+    /// Waits for the answer of the server, for one response time-out at most, and not for the lock.
+    /// One round trip; none if this thread already holds the lock, or if another thread of this
+    /// process holds it or waits for it. Fair locks, readers and named holders always ask the
+    /// server. Also returns `None`, without a round trip, if this thread holds the lock as another
+    /// kind or under another holder name.
     ///
     /// # Errors
     /// The errors of [`lock`](Lock::lock), except [`is_deadlock`](Error::is_deadlock).
@@ -75,7 +79,7 @@ impl<K: LockKind> Lock<K> {
         Ok(self.acquire(Patience::None, false)?.map(Guard::new))
     }
 
-    /// Blocks until this thread holds the lock, or for `timeout`; then returns `None`.
+    /// Blocks until this thread holds the lock; returns `None` after `timeout`.
     ///
     /// Waits as [`lock`](Lock::lock) does. A free lock is taken even if `timeout` is zero.
     /// `Duration::MAX` waits without limit. The call returns at most 100 ms after its deadline,
@@ -83,9 +87,9 @@ impl<K: LockKind> Lock<K> {
     ///
     /// # Errors
     /// The errors of [`lock`](Lock::lock). If the time ends before the server has answered whether
-    /// the lock is free: [`is_connection`](Error::is_connection),
-    /// [`is_timeout`](Error::is_timeout), or [`is_pool_timeout`](Error::is_pool_timeout) if no
-    /// request could be sent.
+    /// the lock is free, the error is [`is_connection`](Error::is_connection),
+    /// [`is_timeout`](Error::is_timeout) or, if no request could be sent,
+    /// [`is_pool_timeout`](Error::is_pool_timeout).
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -100,7 +104,7 @@ impl<K: LockKind> Lock<K> {
         Ok(self.acquire(Patience::span(clock::now(), timeout), false)?.map(Guard::new))
     }
 
-    /// Blocks until this thread holds the lock, or until `deadline`; then returns `None`.
+    /// Blocks until this thread holds the lock; returns `None` after `deadline`.
     ///
     /// Like [`try_lock_for`](Lock::try_lock_for), for several calls that share one deadline. A free
     /// lock is taken even if the deadline has passed.
@@ -111,10 +115,10 @@ impl<K: LockKind> Lock<K> {
         Ok(self.acquire(Patience::instant(clock::now(), deadline), false)?.map(Guard::new))
     }
 
-    /// Blocks until the lock is held; returns a guard that can be sent.
+    /// Blocks until the lock is held; returns an owned guard.
     ///
-    /// Waits as [`lock`](Lock::lock) does. The guard is a hold of its own and belongs to no thread:
-    /// this thread does not enter the lock again through it.
+    /// Waits as [`lock`](Lock::lock) does. The guard can be sent to another thread. It has a hold
+    /// of its own, which belongs to no thread: later calls of this thread are not nested in it.
     ///
     /// # Errors
     /// The errors of [`lock`](Lock::lock), and [`is_deadlock`](Error::is_deadlock) if this thread
@@ -133,7 +137,7 @@ impl<K: LockKind> Lock<K> {
         self.acquire(Patience::Forever, true)?.map(OwnedGuard::new).ok_or_else(endless_wait_ended)
     }
 
-    /// Takes the lock if it is free; the guard can be sent.
+    /// Takes the lock if it is free; returns an owned guard, or `None` if it is not.
     ///
     /// Like [`try_lock`](Lock::try_lock), with the guard of [`lock_owned`](Lock::lock_owned).
     ///
@@ -143,7 +147,7 @@ impl<K: LockKind> Lock<K> {
         Ok(self.acquire(Patience::None, true)?.map(OwnedGuard::new))
     }
 
-    /// Blocks until the lock is held, or for `timeout`; the guard can be sent.
+    /// Blocks until the lock is held; returns an owned guard, or `None` after `timeout`.
     ///
     /// Like [`try_lock_for`](Lock::try_lock_for), with the guard of
     /// [`lock_owned`](Lock::lock_owned).
@@ -154,7 +158,7 @@ impl<K: LockKind> Lock<K> {
         Ok(self.acquire(Patience::span(clock::now(), timeout), true)?.map(OwnedGuard::new))
     }
 
-    /// Blocks until the lock is held, or until `deadline`; the guard can be sent.
+    /// Blocks until the lock is held; returns an owned guard, or `None` after `deadline`.
     ///
     /// Like [`try_lock_until`](Lock::try_lock_until), with the guard of
     /// [`lock_owned`](Lock::lock_owned).
@@ -165,14 +169,14 @@ impl<K: LockKind> Lock<K> {
         Ok(self.acquire(Patience::instant(clock::now(), deadline), true)?.map(OwnedGuard::new))
     }
 
-    /// Acquires with the settings of the handle; `None` if the patience ended.
+    /// Acquires with the settings of the handle; returns `None` if the patience ended.
     fn acquire(&self, patience: Patience, owned: bool) -> Result<Option<HoldHandle>> {
         let options = AcquireOptions { owned, ..AcquireOptions::new(patience) };
         self.acquire_call(&options)?.acquire()
     }
 }
 
-/// The error of an endless wait that ended without a hold. Does not happen.
+/// Returns the error of an endless wait that ended without a hold, which does not happen.
 pub(crate) fn endless_wait_ended() -> Error {
     Error::new(ErrorKind::Timeout, "a wait without a time limit ended")
 }

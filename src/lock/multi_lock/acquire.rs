@@ -7,11 +7,12 @@
 //! 2. A lock is refused: the caller releases the locks that it took and waits for the refused one.
 //! 3. The refused lock is granted: the caller asks for the others as in 1, and so on.
 //!
-//! Callers that take the locks from each other pause between the rounds, longer each time. Where
+//! Callers that take the locks from each other pause between the rounds, longer each time. If
 //! other callers always want the locks, these rounds would never succeed. So after two lost rounds
 //! a caller joins the queue of each lock in turn, in the order of 1, and keeps the earlier locks
-//! meanwhile. Each of these waits is short, so two such callers cannot block each other for long,
-//! even if they know one server by different names. Then it continues with 2.
+//! meanwhile. Two such callers may block each other if their orders differ, because their clients
+//! know one server by different names. Each of these waits is short, so a blockade is short too.
+//! Then the caller continues with 2.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,7 +83,7 @@ impl MultiAcquire<'_> {
         }
     }
 
-    /// Waits for each lock in turn, for a short time, while it keeps the earlier ones.
+    /// Waits for each lock in turn, for a short time, and keeps the earlier locks meanwhile.
     fn in_turn(&self, turns: u32) -> Result<MultiOutcome> {
         let wait = doubled(FIRST_WAIT, turns, LONGEST_WAIT);
         let mut holds = Vec::with_capacity(self.calls.len());
@@ -97,8 +98,9 @@ impl MultiAcquire<'_> {
         Ok(MultiOutcome::All(holds))
     }
 
-    /// Waits for the lock that was refused before, and asks for the others without waiting. `None`
-    /// if the caller's patience ends.
+    /// Waits for the lock that was refused before, and asks for the others without waiting.
+    ///
+    /// Returns `None` if the caller's patience ends.
     fn round(&self, first: Option<usize>) -> Result<Option<MultiOutcome>> {
         let mut holds: Vec<Option<HoldHandle>> = self.calls.iter().map(|_| None).collect();
         if let Some(first) = first {
@@ -164,7 +166,7 @@ fn take_single(call: &AcquireCall<'_>) -> Result<MultiOutcome> {
     })
 }
 
-/// Lets the callers finish that took the locks after a lost round.
+/// Pauses after a lost round, so that the callers with the locks can finish.
 fn pause(lost: u32, patience: Patience) {
     let now = clock::now();
     let pause = doubled(FIRST_PAUSE, lost, LONGEST_PAUSE);

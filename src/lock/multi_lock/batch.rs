@@ -1,10 +1,10 @@
 //! Takes several plain locks of one server by one script call: all or none.
 //!
-//! Each lock is entered as by a single `try_lock`: the caller joins its process's queue, and the
-//! whole batch is refused without a round trip if any queue has another caller at its head. The
-//! command follows the background release of one lock on its connection. It may overtake the
-//! background release of another lock on another connection; the script then finds that lock held
-//! and refuses the batch.
+//! The caller enters each lock as a single `try_lock` does: it joins the queue of its process. If
+//! any queue has another caller at its head, the whole batch is refused without a round trip. The
+//! command goes to the connection of one lock's background release, behind that release. It may
+//! overtake the background release of another lock on another connection; the script then finds
+//! that lock held and refuses the batch.
 
 use crate::acquire::{
     AcquireCall, CallEntry, Candidate, GrantReply, HoldHandle, MAX_OUTDATED_ANSWERS,
@@ -64,7 +64,7 @@ struct BatchAcquire<'a> {
 }
 
 impl<'a> BatchAcquire<'a> {
-    /// `None` if there is no lock to ask for.
+    /// Returns the command for these candidates; `None` if there is no candidate.
     fn new(candidates: &'a [(usize, Candidate<'a>)]) -> Option<BatchAcquire<'a>> {
         let (_, first) = candidates.first()?;
         Some(BatchAcquire { candidates, first: first.call })

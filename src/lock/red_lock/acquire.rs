@@ -35,12 +35,14 @@ use crate::util::sync::Parker;
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// The first and the longest span without messages after a futile wake-up. Without it a caller
-/// would wake itself: it hears the messages of the releases of its own minority grants.
+/// The first and the longest span in which a caller ignores messages after a futile wake-up.
+///
+/// A caller also receives the messages of the releases of its own minority grants. Without this
+/// span they would wake it again and again.
 const FIRST_QUIET: Duration = Duration::from_millis(1);
 const LONGEST_QUIET: Duration = Duration::from_millis(128);
 
-/// The number of grants by a majority after their deadline at which the call fails.
+/// Late grants by a majority, read after their deadline, that end a call with an error.
 const MOST_LATE_GRANTS: u32 = 3;
 
 /// A caller in the queue of its process. Leaves the queue when dropped.

@@ -22,11 +22,12 @@ use crate::util::executor::Executor;
 use crate::util::sync::{Mutex, Parker};
 use crate::util::threads;
 
-/// The longest wait for the missing answers to an acquire that a majority has answered. A longer
-/// wait is worth no more than another ballot.
+/// The longest wait for the missing answers to an acquire that a majority has answered.
+///
+/// After this time another ballot is as good as a longer wait.
 const LONGEST_MAJORITY_WAIT: Duration = Duration::from_millis(200);
 
-/// The divisor of a lease that gives the bound of this wait.
+/// This wait is also at most the lease divided by this number.
 const LEASE_PARTS: u32 = 10;
 
 /// One question to several servers.
@@ -39,7 +40,7 @@ pub(crate) struct Ballot<T> {
     state: Mutex<BallotState<T>>,
 }
 
-/// The end of a ballot that the answers do not decide.
+/// The times after which a ballot ends although the answers do not decide it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BallotLimits {
     /// The span after which the answers of a majority suffice for a no, although the missing

@@ -22,7 +22,7 @@ struct RedLocalState {
     last_error: Option<Error>,
 }
 
-/// The request of a caller that enters.
+/// The request of a caller for a hold.
 #[derive(Clone, Copy)]
 pub(super) struct RedEntryRequest {
     /// The guard belongs to no thread.
@@ -32,12 +32,12 @@ pub(super) struct RedEntryRequest {
     pub(super) endless: bool,
 }
 
-/// The way of a caller to a hold.
+/// The way in which a caller gets a hold.
 pub(super) enum RedEntryOutcome {
     /// The thread holds the lock already, now with one guard more.
     Reentered(Arc<QuorumHold>),
     Queued(Ticket),
-    /// The caller would have to wait, and does not.
+    /// No hold: the caller does not wait, and another caller holds the lock or comes first.
     Busy,
 }
 

@@ -5,10 +5,10 @@
 //! So its remaining lease is the shortest among the `quorum` longest remaining leases. Each lease
 //! starts at the moment before its command was sent, and is shortened by a margin.
 //!
-//! States: valid, then lost or ended, both final. The first look that finds fewer than a quorum
-//! of valid holds marks the whole as lost and releases the rest. A grant that arrives late is
-//! adopted while the whole is valid, with the lease and the renewal that the other holds got
-//! meanwhile; afterwards it is released.
+//! States: valid, then lost or ended, both final. The first check that finds fewer than a quorum
+//! of valid holds marks the quorum hold as lost and releases the remaining holds. A late grant is
+//! adopted while the quorum hold is valid, and gets the lease and the renewal that the other holds
+//! got meanwhile; afterwards a late grant is released.
 
 use std::panic::RefUnwindSafe;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use crate::pool::context;
 use crate::util::clock::{self, Moment};
 use crate::util::sync::{Mutex, Parker};
 
-/// The interval of the look whether a hold is still being extended.
+/// The interval at which a release checks whether an extension still uses the hold.
 const EXTENSION_POLL: Duration = Duration::from_millis(1);
 
 /// The holds on several servers, of which a quorum must be valid.
 #[derive(Debug)]
 pub(crate) struct QuorumHold {
     quorum: usize,
-    /// A copy of the loss that needs no mutex.
+    /// Whether the hold is lost: a copy of `QuorumState::lost` that needs no mutex.
     lost: AtomicBool,
     /// The process that took the holds.
     process: u32,
@@ -38,7 +38,7 @@ pub(crate) struct QuorumHold {
 #[derive(Debug)]
 struct QuorumState {
     holds: Vec<Arc<HoldHandle>>,
-    /// Set once, by the first look that finds the majority lost.
+    /// Set once, by the first check that finds the majority lost.
     lost: Option<LostReason>,
     /// The end of the longest extension since the grant. Applies to late grants too.
     lasts: Moment,
@@ -83,7 +83,7 @@ impl QuorumHold {
         }
     }
 
-    /// Returns how long a quorum of the holds stays valid. Releases the rest once that is zero.
+    /// Returns how long a quorum of the holds stays valid. Releases the holds once that is zero.
     pub(crate) fn remaining(&self) -> Duration {
         if self.lost.load(Ordering::Acquire) {
             return Duration::ZERO;
@@ -100,7 +100,7 @@ impl QuorumHold {
         self.state.lock().lost.unwrap_or(LostReason::Expired)
     }
 
-    /// Marks the whole as lost and releases all holds on the executor.
+    /// Marks the quorum hold as lost and releases all holds on the executor.
     pub(crate) fn lose(&self, reason: LostReason) {
         let rest = self.take_lost(reason);
         self.lost.store(true, Ordering::Release);
@@ -127,8 +127,8 @@ impl QuorumHold {
         let lease = clock::now().until(lasts);
         if hold.remaining() < lease {
             let (executor, hold) = (hold.executor(), Arc::downgrade(&hold));
-            // A weak reference, so that the end of the whole does not wait for an extension that
-            // has not started. If the extension fails, the hold keeps its granted lease.
+            // A weak reference, so that the end of the quorum hold does not wait for an extension
+            // that has not started. If the extension fails, the hold keeps its granted lease.
             executor.run(move || {
                 drop(hold.upgrade().map(|hold| hold.extend(lease, hold.response_limit())))
             });
