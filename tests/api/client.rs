@@ -388,19 +388,20 @@ fn child_entry() {
 }
 
 fn open_and_end_clients(role: &Role) -> Result<()> {
-    let ours = || threads().into_keys().filter(|name| name.starts_with("leasehold")).count();
+    let library_threads =
+        || threads().into_keys().filter(|name| name.starts_with("leasehold")).count();
     let before = open_descriptors();
     for closed in [true, false] {
         let client = Client::open(role.arg(0))?;
         assert!(client.lock("java").try_lock_for(SOON)?.is_none());
         drop(client.lock("a").lock()?);
-        eventually("a watchdog, a listener and a reaper run", || ours() == 3);
+        eventually("a watchdog, a listener and a reaper run", || library_threads() == 3);
         if closed {
             client.close();
-            eventually("all threads have ended", || ours() == 0);
+            eventually("all threads have ended", || library_threads() == 0);
         }
         drop(client);
-        eventually("all threads have ended", || ours() == 0);
+        eventually("all threads have ended", || library_threads() == 0);
         eventually("all descriptors are closed", || open_descriptors() == before);
     }
     Ok(())

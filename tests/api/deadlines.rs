@@ -9,7 +9,7 @@ use std::time::Duration;
 /// A lease whose end a test waits for.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// A server, a client behind a proxy that delays replies, and a client without a proxy.
+/// A server, a client behind a proxy, and a client without a proxy.
 struct Slow {
     server: Server,
     digests: Digests,

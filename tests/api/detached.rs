@@ -1,4 +1,4 @@
-//! Detached and forgotten guards: the threads that may end their holds, and the end of renewal.
+//! Detached and forgotten guards: which threads end their holds, and when renewal ends.
 
 use crate::harness::faults::{BRISK, watched};
 use crate::harness::{Server, eventually, exists, join};

@@ -24,7 +24,7 @@ fn full_text(error: &Error) -> String {
     text
 }
 
-/// Checks that the error has these facts and that its full text has each fact once.
+/// Checks the facts of the error, and that its full text has each fact once.
 fn check(error: &Error, kind: ErrorKind, lock: Option<&str>, server: Option<&str>) {
     assert_eq!(error.kind(), kind, "{error:?}");
     assert_eq!(error.lock_name(), lock, "{error:?}");

@@ -1,4 +1,4 @@
-//! Events and log lines: each event has the right data and is reported on the events thread.
+//! Events and log lines: their data, and the thread that reports the events.
 
 use crate::harness::{Server, eventually, join, owner, sleeping};
 use leasehold::kind::{Kind, LockKind};
@@ -130,7 +130,9 @@ fn start_log() {
     });
 }
 
-/// Counts the log lines that contain all `words`. The log is shared by all tests of this file.
+/// Counts the log lines that contain all `words`.
+///
+/// All tests of this file share the log.
 fn logged(words: &[&str]) -> usize {
     let log = LOG.0.lock().expect("no thread panics");
     log.iter().filter(|line| words.iter().all(|word| line.contains(word))).count()

@@ -212,7 +212,7 @@ fn a_grant_that_arrives_after_the_deadline_of_its_caller_is_released() {
     let call = || client.lock("a").try_lock_for(SOON);
     let error = soon(call).expect_err("the proxy holds the reply");
     assert!(error.is_timeout(), "{error}");
-    assert!(server.calls("pexpire") > 0, "the server has granted it");
+    assert!(server.calls("pexpire") > 0, "the server has granted the lock");
     eventually("the hold is released", || !exists(&server, "a"));
     proxy.release_held();
     let guard = client.lock("a").lock().expect("the server answers again");

@@ -108,7 +108,7 @@ fn a_hold_is_released_after_the_maximum_time_of_hand_offs() -> Result<()> {
     Ok(())
 }
 
-/// Starts a thread that queues for the lock `a` and returns the owner field of its hold.
+/// Starts a thread that queues for the lock `a` and returns its owner field.
 fn next_owner(server: &Arc<Server>, client: &Client, thread: &str) -> JoinHandle<Result<String>> {
     let (server, lock) = (Arc::clone(server), client.lock("a"));
     sleeping(thread, move || {
@@ -213,7 +213,7 @@ fn a_handed_off_hold_is_renewed_after_the_end_of_its_former_thread() -> Result<(
     let old = thread::spawn(move || {
         let guard = lock.lock()?;
         holds.send(()).expect("the test listens");
-        freed.recv().expect("the test says when");
+        freed.recv().expect("the test sends a signal");
         guard.unlock()
     });
     held.recv().expect("the old thread holds");
@@ -293,7 +293,7 @@ impl Drop for StopsOnDrop<'_> {
     }
 }
 
-/// Returns how often threads of this process take a lock while another process waits for it.
+/// Counts the holds of this process while another process waits for the lock.
 fn count_before_another_process(max_handoffs: u32, max_time: Duration) -> usize {
     let server = Server::start();
     let here = client(&server, max_handoffs, max_time);

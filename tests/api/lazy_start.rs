@@ -93,7 +93,7 @@ fn a_red_lock_works_once_a_majority_of_servers_has_started() -> Result<()> {
     lock.lock()?.unlock()
 }
 
-/// Returns a cluster that never answers, and the settings of a client of it.
+/// Returns a cluster that never answers, and the settings of its client.
 fn silent_cluster() -> (Impostor, Builder) {
     let silent = Impostor::always("");
     let builder = Client::builder().cluster([silent.url()]);

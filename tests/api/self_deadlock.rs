@@ -1,4 +1,4 @@
-//! Calls that a hold of the calling thread blocks: an attempt is refused, a wait is a deadlock.
+//! Calls blocked by a hold of their own thread: refused, or a deadlock if they wait.
 
 use crate::harness::{Server, eventually, exists, join, sleeping};
 use leasehold::kind::LockKind;
@@ -135,7 +135,7 @@ fn a_wait_without_a_limit_beside_an_owned_guard_of_its_thread_is_a_deadlock() ->
     check_beside_an_owned_guard(|| lock.lock(), again, |span| lock.try_lock_for(span));
     assert!(client.fair_lock("a").lock().is_err_and(|error| error.is_deadlock()));
     // Another thread waits and gets the lock.
-    let (theirs, waits) = (lock.clone(), lock.clone());
+    let (theirs, afterwards) = (lock.clone(), lock.clone());
     let waiter = sleeping("another", move || theirs.lock().and_then(|guard| guard.unlock()));
     owned.unlock()?;
     join(waiter)?;
@@ -155,7 +155,7 @@ fn a_wait_without_a_limit_beside_an_owned_guard_of_its_thread_is_a_deadlock() ->
     let again = || both.clone().with_cancel(&cancelled_soon()).lock();
     check_beside_an_owned_guard(|| both.lock(), again, |span| both.try_lock_for(span));
     owned.unlock()?;
-    waits.lock()?.unlock()
+    afterwards.lock()?.unlock()
 }
 
 #[test]

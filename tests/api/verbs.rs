@@ -1,5 +1,6 @@
-//! Every verb and query of the plain lock: free, held by another client, or held by another
-//! thread of the same client.
+//! Every verb and query of the plain lock.
+//!
+//! The lock is free, or is held by another client or by another thread of the same client.
 
 use crate::harness::{Server, eventually, exists, join, pttl};
 use leasehold::{Client, Guard, Lock, OwnedGuard, Result};

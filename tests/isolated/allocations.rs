@@ -1,7 +1,6 @@
-//! Allocations of an acquisition and its release: one per command, and those of the redis crate's
-//! parser.
+//! Allocations per acquisition and release: one per command, and those of the redis crate.
 //!
-//! They are counted after a first run, because later runs reuse memory.
+//! The tests count them after a first run, because later runs reuse memory.
 
 use crate::harness::Server;
 use crate::harness::process::alone;

@@ -20,7 +20,7 @@ fn client_of(server: &Server) -> Client {
     builder.poll_interval(MINUTE).response_timeout(MINUTE).build().expect("the server answers")
 }
 
-/// An act of a child with its copies of the values, and whether the act is an error.
+/// The name of an act of a child, the act, and whether the act is refused.
 type Act = (&'static str, fn(&Client, &Lock, OwnedGuard) -> Result<()>, bool);
 
 const ACTS: [Act; 9] = [
@@ -90,7 +90,7 @@ fn a_child_is_refused_and_takes_nothing_from_its_parent() {
     }
     let server = Server::start();
     let client = client_of(&server);
-    for (what, act, is_error) in ACTS {
+    for (what, act, is_refused) in ACTS {
         let lock = client.lock("a");
         let mut guard = Some(lock.lock_owned().expect("the lock is free"));
         // A child has the queue entry of the waiter, but not its thread.
@@ -103,7 +103,7 @@ fn a_child_is_refused_and_takes_nothing_from_its_parent() {
                 Err(error) if error.is_configuration() => REFUSED,
                 Err(_) => OTHER,
             });
-        assert_eq!(code, if is_error { REFUSED } else { SUCCESS }, "a child that {what}");
+        assert_eq!(code, if is_refused { REFUSED } else { SUCCESS }, "a child that {what}");
         assert_eq!(server.calls("evalsha"), calls, "a child that {what} sends a request");
         let guard = guard.expect("the child has taken only its copy");
         assert!(guard.is_held() && lock.is_locked().expect("the server answers"), "{what}");

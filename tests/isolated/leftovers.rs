@@ -50,7 +50,7 @@ fn all_threads() -> usize {
     threads().into_values().sum()
 }
 
-/// Runs a scenario in a child process and checks that it leaves nothing on the server.
+/// Runs a scenario in a child process and checks that the server keeps nothing.
 ///
 /// `meanwhile` is the part of the parent. The child still runs during the check.
 fn run_scenario(scenario: &str, server: &Server, meanwhile: impl FnOnce(&mut ChildProcess)) {
@@ -235,7 +235,7 @@ fn run_without_its_server(scenario: &str, server: &Server) {
     assert!(child.wait().success());
 }
 
-/// Returns a client with a pending release to a killed server, and a guard of the client.
+/// Returns a client with a pending release at a killed server, and a guard.
 fn client_of_a_killed_server(role: &Role) -> (Client, leasehold::OwnedGuard) {
     let settings = hasty(role.arg(0)).watchdog_timeout(SHORT).poll_interval(SHORT);
     let client = build(settings);
@@ -303,7 +303,7 @@ fn drop_in_a_callback(role: &Role) {
     *last.0.lock().expect("no thread panics") = Some(client);
     drop(guard);
     let dropped = || last.0.lock().expect("no thread panics").is_none();
-    eventually("the callback drops it", dropped);
+    eventually("the callback drops the client", dropped);
 }
 
 #[test]

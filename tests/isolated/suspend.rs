@@ -1,5 +1,4 @@
-//! Suspended machines: leases and deadlines pass meanwhile, and a process notices that soon after
-//! the machine resumes.
+//! Suspended machines: a process notices passed leases and deadlines soon after it resumes.
 
 use crate::harness::faults::*;
 use crate::harness::process::{self, Role};
