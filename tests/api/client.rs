@@ -1,4 +1,4 @@
-//! The client: how it connects, with what settings, and how it ends.
+//! The client: its connections, its settings, its end.
 
 use crate::harness::process::{self, Role};
 use crate::harness::server::free_port;
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 const MINUTE: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_millis(100);
 
-/// All that an error shows, its causes included.
-fn shown(error: &Error) -> String {
+/// Returns the displayed and the debug texts of an error and its causes.
+fn all_texts(error: &Error) -> String {
     let mut text = format!("{error} {error:?}");
     let mut source = error.source();
     while let Some(cause) = source {
@@ -24,8 +24,9 @@ fn shown(error: &Error) -> String {
     text
 }
 
-fn error(url: impl AsRef<str>) -> Error {
-    Client::open(url).expect_err("nothing to connect to")
+/// Returns the error of a client that cannot be opened.
+fn open_error(url: impl AsRef<str>) -> Error {
+    Client::open(url).expect_err("no client can be opened")
 }
 
 #[test]
@@ -40,18 +41,18 @@ fn a_url_that_cannot_be_used_is_a_configuration_error() {
         "redis://127.0.0.1/database",
         "rediss+unix:///tmp/geheim",
     ] {
-        let error = error(url);
+        let error = open_error(url);
         assert!(error.is_configuration(), "{url}: {error:?}");
-        assert!(!shown(&error).contains("geheim"), "{url}: {error:?}");
+        assert!(!all_texts(&error).contains("geheim"), "{url}: {error:?}");
     }
-    let nowhere = Client::builder().build().expect_err("no server was named");
+    let nowhere = Client::builder().build().expect_err("the builder names no server");
     assert!(nowhere.is_configuration());
 }
 
 #[cfg(not(feature = "tls"))]
 #[test]
 fn tls_without_its_feature_is_a_configuration_error_that_names_it() {
-    let error = error("rediss://127.0.0.1/");
+    let error = open_error("rediss://127.0.0.1/");
     assert!(error.is_configuration(), "{error:?}");
     assert!(error.to_string().contains("feature \"tls\""), "{error}");
 }
@@ -59,30 +60,30 @@ fn tls_without_its_feature_is_a_configuration_error_that_names_it() {
 #[test]
 fn a_server_that_cannot_be_reached_is_a_connection_error_at_once() {
     let port = free_port();
-    let refused = error(format!("redis://user:geheim@127.0.0.1:{port}/"));
-    let no_socket = error("redis+unix:///nowhere/redis.sock?pass=geheim");
+    let refused = open_error(format!("redis://user:geheim@127.0.0.1:{port}/"));
+    let no_socket = open_error("redis+unix:///nowhere/redis.sock?pass=geheim");
     assert!(refused.is_connection() && no_socket.is_connection(), "{refused:?} {no_socket:?}");
     assert!(refused.to_string().contains(&format!("127.0.0.1:{port}")), "{refused}");
-    assert!(refused.source().is_some(), "the cause is kept");
-    assert!(!shown(&refused).contains("geheim") && !shown(&no_socket).contains("geheim"));
+    assert!(refused.source().is_some(), "the error has a cause");
+    assert!(!all_texts(&refused).contains("geheim") && !all_texts(&no_socket).contains("geheim"));
 }
 
 #[test]
-fn a_wrong_password_or_none_is_refused_in_the_servers_words() {
+fn a_wrong_or_missing_password_is_reported_with_the_reply_of_the_server() {
     let server = Server::with(|config| config.password("geheim"));
-    let none = error(server.url());
+    let none = open_error(server.url());
     assert!(none.is_server() && none.to_string().contains("NOAUTH"), "{none:?}");
-    let wrong = error(server.login_url("", "verkehrt"));
+    let wrong = open_error(server.login_url("", "verkehrt"));
     assert!(wrong.is_server() && wrong.to_string().contains("WRONGPASS"), "{wrong:?}");
-    assert!(!shown(&wrong).contains("verkehrt"), "{wrong:?}");
-    let unknown = error(server.login_url("nobody", "geheim"));
-    assert!(unknown.is_server() && !shown(&unknown).contains("geheim"), "{unknown:?}");
+    assert!(!all_texts(&wrong).contains("verkehrt"), "{wrong:?}");
+    let unknown = open_error(server.login_url("nobody", "geheim"));
+    assert!(unknown.is_server() && !all_texts(&unknown).contains("geheim"), "{unknown:?}");
 }
 
 #[test]
 fn a_database_that_the_server_does_not_have_is_refused() {
     let server = Server::start();
-    let error = error(format!("{}4711", server.url()));
+    let error = open_error(format!("{}4711", server.url()));
     assert!(error.is_server(), "{error:?}");
     assert!(error.to_string().contains("DB index"), "{error}");
 }
@@ -98,32 +99,32 @@ fn user_password_and_database_of_a_url_are_used_over_tcp_and_unix_sockets() -> R
     let tcp = format!("redis://ann:{encoded}@{}/3", server.addr());
     let unix = format!("{}?db=3&user=ann&pass={encoded}", server.unix_url());
     let mut connection = server.connection();
-    redis::cmd("SELECT").arg(3).exec(&mut connection).expect("there are 16");
+    redis::cmd("SELECT").arg(3).exec(&mut connection).expect("the server has 16 databases");
     for url in [tcp, unix] {
         let client = Client::open(&url)?;
         let guard = client.lock("a").lock()?;
-        let there: bool = redis::cmd("EXISTS").arg("a").query(&mut connection).expect("EXISTS");
-        assert!(there && server.keys().is_empty(), "database 3, and not 0");
+        let found: bool = redis::cmd("EXISTS").arg("a").query(&mut connection).expect("EXISTS");
+        assert!(found && server.keys().is_empty(), "the key is in database 3, not in 0");
         guard.unlock()?;
     }
     Ok(())
 }
 
 #[test]
-fn a_waiter_over_a_unix_socket_is_woken_by_the_message() -> Result<()> {
+fn a_waiter_over_a_unix_socket_is_woken_by_a_message() -> Result<()> {
     let server = Server::start();
     let holder = Client::open(server.unix_url())?;
     let client = Client::builder().single(server.unix_url()).poll_interval(MINUTE).build()?;
     let guard = holder.lock("a").with_lease(MINUTE).lock()?;
     let lock = client.lock("a");
     let waiter = thread::spawn(move || lock.lock()?.unlock());
-    eventually("it waits", || server.numsub("redisson_lock__channel:{a}") == 1);
+    eventually("the waiter subscribes", || server.numsub("redisson_lock__channel:{a}") == 1);
     guard.unlock()?;
     join(waiter)
 }
 
 #[test]
-fn nothing_that_can_be_printed_shows_the_password() -> Result<()> {
+fn no_printed_text_shows_the_password() -> Result<()> {
     let server = Server::with(|config| config.password("geheim"));
     let url = server.login_url("default", "geheim");
     let builder = Client::builder().single(&url).response_timeout(5 * SOON);
@@ -133,15 +134,15 @@ fn nothing_that_can_be_printed_shows_the_password() -> Result<()> {
     let owned = client.lock("b").lock_owned()?;
     texts.push(format!("{client:?} {:?} {guard:?} {owned:?}", client.lock("a")));
     server.kill();
-    texts.push(shown(&guard.unlock().expect_err("the server is gone")));
-    texts.push(shown(&client.lock("c").lock().map(drop).expect_err("the server is gone")));
-    let pieces: Vec<_> = texts.iter().filter(|text| text.contains("geheim")).collect();
-    assert!(pieces.is_empty(), "{pieces:?}");
+    texts.push(all_texts(&guard.unlock().expect_err("the server was killed")));
+    texts.push(all_texts(&client.lock("c").lock().map(drop).expect_err("the server was killed")));
+    let leaks: Vec<_> = texts.iter().filter(|text| text.contains("geheim")).collect();
+    assert!(leaks.is_empty(), "{leaks:?}");
     Ok(())
 }
 
 #[test]
-fn settings_out_of_bounds_are_configuration_errors_and_the_bounds_themselves_work() {
+fn settings_out_of_bounds_are_configuration_errors_and_the_bounds_work() {
     let server = Server::start();
     let settings = || Client::builder().single(server.url());
     let millis = Duration::from_millis;
@@ -163,13 +164,13 @@ fn settings_out_of_bounds_are_configuration_errors_and_the_bounds_themselves_wor
     }
     let least = settings().watchdog_timeout(millis(100)).poll_interval(millis(10)).pool_size(1);
     assert!(least.build().is_ok());
-    let odd = settings().pool_timeout(Duration::MAX).local_handoff(u32::MAX, Duration::MAX);
-    let client = odd.build().expect("what is long is just long");
+    let longest = settings().pool_timeout(Duration::MAX).local_handoff(u32::MAX, Duration::MAX);
+    let client = longest.build().expect("long time-outs are accepted");
     assert!(client.lock("a").lock().is_ok_and(|guard| guard.unlock().is_ok()));
 }
 
 #[test]
-fn a_pool_of_any_size_serves_many_threads_over_no_more_connections_than_that() -> Result<()> {
+fn many_threads_use_no_more_connections_than_the_pool_size() -> Result<()> {
     for size in [1, 3] {
         let server = Server::start();
         let client = Client::builder().single(server.url()).pool_size(size).build()?;
@@ -187,48 +188,49 @@ fn a_pool_of_any_size_serves_many_threads_over_no_more_connections_than_that() -
         };
         let threads: Vec<_> = (0..24).map(work).collect();
         threads.into_iter().try_for_each(join)?;
-        let beyond = 2; // the watchdog's and the listener's
-        assert!(server.clients().len() <= size + beyond, "{:#?}", server.clients());
-        eventually("nothing is left", || server.keys().is_empty());
+        let others = 2; // the watchdog's and the listener's
+        assert!(server.clients().len() <= size + others, "{:#?}", server.clients());
+        eventually("all locks are free", || server.keys().is_empty());
     }
     Ok(())
 }
 
 #[test]
-fn who_finds_all_connections_busy_is_told_so_after_the_pool_time_out() -> Result<()> {
+fn a_caller_without_a_free_connection_fails_after_the_pool_timeout() -> Result<()> {
     let server = Server::start();
     let builder = Client::builder().single(server.url()).pool_size(1);
     let client = builder.pool_timeout(SOON).response_timeout(MINUTE).build()?;
     client.lock("warm").lock()?.unlock()?;
-    client.lock("warm").lock()?.unlock()?; // nothing is owed any more
+    client.lock("warm").lock()?.unlock()?; // no background request is pending
     let (ends, ended) = mpsc::channel();
     server.stop();
     for name in ["a", "b"] {
         let (lock, ends) = (client.lock(name), ends.clone());
         thread::spawn(move || ends.send(lock.lock().map(drop)).expect("the test listens"));
     }
-    // One of them has the connection, and waits for its answer.
-    let first = ended.recv_timeout(MINUTE).expect("one ends").expect_err("all are busy");
+    // The other thread has the connection and waits for its reply.
+    let first =
+        ended.recv_timeout(MINUTE).expect("one call ends").expect_err("the connection is busy");
     assert!(first.is_pool_timeout() && first.is_retryable(), "{first:?}");
     let addr = server.addr().to_string();
     assert!(first.lock_name().is_some() && first.server() == Some(&addr), "{first:?}");
     server.resume();
-    ended.recv_timeout(MINUTE).expect("the other ends")
+    ended.recv_timeout(MINUTE).expect("the other call ends")
 }
 
-/// A client to a server that hears of everything a while later.
-fn sluggish(server: &Server) -> Result<(Client, Proxy)> {
+/// Returns a client whose requests are delayed by its proxy.
+fn delayed_client(server: &Server) -> Result<(Client, Proxy)> {
     let proxy = Proxy::start(server.addr());
     let client = Client::open(proxy.url())?;
-    client.lock("warm").lock()?.unlock()?; // the scripts are known from here on
+    client.lock("warm").lock()?.unlock()?; // the server knows the scripts from here on
     proxy.delay(Direction::Requests, 2 * SOON);
     Ok((client, proxy))
 }
 
 #[test]
-fn dropping_the_last_handle_of_a_client_waits_for_what_is_owed() -> Result<()> {
+fn dropping_the_last_handle_of_a_client_waits_for_its_releases() -> Result<()> {
     let server = Server::start();
-    let (client, _proxy) = sluggish(&server)?;
+    let (client, _proxy) = delayed_client(&server)?;
     let clone = client.clone();
     drop(client.lock("a").lock()?);
     drop(client);
@@ -238,9 +240,9 @@ fn dropping_the_last_handle_of_a_client_waits_for_what_is_owed() -> Result<()> {
 }
 
 #[test]
-fn closing_a_client_waits_for_what_is_owed() -> Result<()> {
+fn closing_a_client_waits_for_its_releases() -> Result<()> {
     let server = Server::start();
-    let (client, _proxy) = sluggish(&server)?;
+    let (client, _proxy) = delayed_client(&server)?;
     drop(client.lock("a").lock()?);
     client.close();
     assert!(!exists(&server, "a"));
@@ -265,7 +267,7 @@ fn closing_ends_all_waits() -> Result<()> {
         })
     };
     let waiters = [start("local"), start("java")];
-    eventually("one waits", || server.numsub("redisson_lock__channel:{java}") == 1);
+    eventually("a waiter subscribes", || server.numsub("redisson_lock__channel:{java}") == 1);
     client.clone().close();
     for waiter in waiters.into_iter().flatten() {
         let ended = join(waiter);
@@ -308,7 +310,7 @@ fn a_closed_client_refuses_every_verb_and_query_without_a_command() -> Result<()
 }
 
 #[test]
-fn a_closed_client_does_not_free_the_locks_of_others_by_force() -> Result<()> {
+fn a_closed_client_refuses_force_unlock() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     server.ask::<()>(&["HSET", "a", "java:1", "1"]);
@@ -320,7 +322,7 @@ fn a_closed_client_does_not_free_the_locks_of_others_by_force() -> Result<()> {
 }
 
 #[test]
-fn guards_of_a_closed_client_are_valid_to_their_deadline_and_released_as_ever() -> Result<()> {
+fn guards_of_a_closed_client_stay_valid_to_their_deadline_and_can_be_released() -> Result<()> {
     let server = Server::start();
     let client = Client::builder().single(server.url()).watchdog_timeout(15 * SOON).build()?;
     let watched = client.lock("watched").lock()?;
@@ -331,16 +333,16 @@ fn guards_of_a_closed_client_are_valid_to_their_deadline_and_released_as_ever() 
     to_unlock.unlock()?;
     assert!(!exists(&server, "unlock"));
     drop(to_drop);
-    eventually("the drop is sent", || !exists(&server, "drop"));
+    eventually("the release of the dropped guard is sent", || !exists(&server, "drop"));
     to_detach.detach();
     fixed[2].unlock()?;
     assert!(!exists(&server, "detach"));
-    assert!(watched.wait_lost(MINUTE), "nobody renews it any more");
+    assert!(watched.wait_lost(MINUTE), "a closed client renews no lease");
     Ok(())
 }
 
 #[test]
-fn closing_from_many_threads_at_once_is_closing() -> Result<()> {
+fn many_threads_can_close_a_client_at_once() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     thread::scope(|scope| {
@@ -358,10 +360,10 @@ fn the_connections_of_a_client_end_with_its_last_handle() -> Result<()> {
     assert!(client.lock("a").try_lock_for(SOON)?.is_none()); // starts the listener
     let guard = client.lock("b").lock()?;
     drop(client);
-    assert!(!server.clients().is_empty(), "the guard is a handle, too");
+    assert!(!server.clients().is_empty(), "the guard is a handle too");
     drop(guard);
     eventually("all connections are closed", || server.clients().is_empty());
-    assert!(!exists(&server, "b"), "and what was owed was sent before");
+    assert!(!exists(&server, "b"), "the release is sent before the connections close");
     Ok(())
 }
 
@@ -369,33 +371,37 @@ fn the_connections_of_a_client_end_with_its_last_handle() -> Result<()> {
 fn a_closed_and_dropped_client_leaves_no_thread_and_no_descriptor() {
     let server = Server::start();
     server.ask::<()>(&["HSET", "java", "java:1", "1"]);
-    let mut child = ChildProcess::start("client::child_entry", "tenant", &[&server.url()]);
-    assert!(child.wait().success(), "see what it wrote");
+    let mut child =
+        ChildProcess::start("client::child_entry", "open and end clients", &[&server.url()]);
+    assert!(child.wait().success(), "the output of the child has the reason");
 }
 
 #[test]
 fn child_entry() {
     match process::role() {
         None => {}
-        Some(role) if role.name() == "tenant" => come_and_go(&role).expect("it works"),
-        Some(role) => panic!("nobody plays {role:?}"),
+        Some(role) if role.name() == "open and end clients" => {
+            open_and_end_clients(&role).expect("the server answers")
+        }
+        Some(role) => panic!("unknown role: {role:?}"),
     }
 }
 
-fn come_and_go(role: &Role) -> Result<()> {
-    let ours = || threads().into_keys().filter(|name| name.starts_with("leasehold")).count();
+fn open_and_end_clients(role: &Role) -> Result<()> {
+    let library_threads =
+        || threads().into_keys().filter(|name| name.starts_with("leasehold")).count();
     let before = open_descriptors();
     for closed in [true, false] {
         let client = Client::open(role.arg(0))?;
         assert!(client.lock("java").try_lock_for(SOON)?.is_none());
         drop(client.lock("a").lock()?);
-        eventually("a watchdog, a listener and a reaper run", || ours() == 3);
+        eventually("a watchdog, a listener and a reaper run", || library_threads() == 3);
         if closed {
             client.close();
-            eventually("all threads have ended", || ours() == 0);
+            eventually("all threads have ended", || library_threads() == 0);
         }
         drop(client);
-        eventually("all threads have ended", || ours() == 0);
+        eventually("all threads have ended", || library_threads() == 0);
         eventually("all descriptors are closed", || open_descriptors() == before);
     }
     Ok(())
@@ -403,7 +409,7 @@ fn come_and_go(role: &Role) -> Result<()> {
 
 /// Compiles if the public types have the traits that a program expects of them.
 #[test]
-fn the_public_types_have_the_traits_that_are_expected() {
+fn the_public_types_have_the_expected_traits() {
     use leasehold::kind::Kind;
     use leasehold::*;
     use std::fmt::{Debug, Display};

@@ -1,5 +1,4 @@
-//! Guards that are detached or forgotten: who may end their holds, and until when
-//! they are renewed.
+//! Detached and forgotten guards: which threads end their holds, and when renewal ends.
 
 use crate::harness::faults::{BRISK, watched};
 use crate::harness::{Server, eventually, exists, join};
@@ -11,13 +10,14 @@ use std::thread;
 use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// Runs it on a thread of its own, and returns when that has ended.
-fn elsewhere<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
+
+/// Runs `act` on another thread and returns its result.
+fn on_other_thread<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
     join(thread::spawn(act))
 }
 
 #[test]
-fn a_thread_ends_the_hold_that_it_detached_once() -> Result<()> {
+fn a_thread_can_unlock_its_detached_hold_once() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let lock = client.lock("a");
@@ -31,7 +31,7 @@ fn a_thread_ends_the_hold_that_it_detached_once() -> Result<()> {
 }
 
 #[test]
-fn a_hold_without_a_detach_is_not_ended_by_its_lock() -> Result<()> {
+fn unlock_of_a_lock_does_not_end_a_hold_with_a_guard() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let lock = client.lock("a");
@@ -45,7 +45,7 @@ fn a_hold_without_a_detach_is_not_ended_by_its_lock() -> Result<()> {
 }
 
 #[test]
-fn detached_holds_are_counted_beside_the_guards() -> Result<()> {
+fn detached_shares_are_counted_beside_guards() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let lock = client.lock("a");
@@ -56,10 +56,10 @@ fn detached_holds_are_counted_beside_the_guards() -> Result<()> {
     lock.unlock()?;
     assert_eq!(lock.hold_count(), 2);
     third.unlock()?;
-    assert!(exists(&server, "a") && lock.hold_count() == 1, "a detach is left");
+    assert!(exists(&server, "a") && lock.hold_count() == 1, "a detached share is left");
     let fourth = lock.lock()?;
     lock.unlock()?;
-    assert!(lock.unlock().is_err_and(|e| e.is_not_held()), "what is left is a guard");
+    assert!(lock.unlock().is_err_and(|e| e.is_not_held()), "only a guard is left");
     assert!(exists(&server, "a") && fourth.is_held());
     fourth.unlock()?;
     assert!(!exists(&server, "a"));
@@ -67,13 +67,14 @@ fn detached_holds_are_counted_beside_the_guards() -> Result<()> {
 }
 
 #[test]
-fn the_detach_of_a_live_thread_is_its_own_affair() -> Result<()> {
+fn no_other_thread_can_unlock_the_detached_hold_of_a_live_thread() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let lock = client.lock("a");
     lock.lock()?.detach();
     let other = lock.clone();
-    let refused = elsewhere(move || (other.unlock(), other.try_lock().map(|got| got.is_some())));
+    let refused =
+        on_other_thread(move || (other.unlock(), other.try_lock().map(|got| got.is_some())));
     assert!(refused.0.is_err_and(|e| e.is_not_held()));
     assert!(!refused.1?);
     assert!(exists(&server, "a"));
@@ -81,13 +82,13 @@ fn the_detach_of_a_live_thread_is_its_own_affair() -> Result<()> {
 }
 
 #[test]
-fn a_detached_owned_hold_is_ended_from_any_thread() -> Result<()> {
+fn any_thread_can_unlock_a_detached_owned_hold() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let lock = client.lock("a");
     lock.lock_owned()?.detach();
     let other = lock.clone();
-    elsewhere(move || other.unlock())?;
+    on_other_thread(move || other.unlock())?;
     assert!(!exists(&server, "a"));
     assert!(lock.unlock().is_err_and(|e| e.is_not_held()));
     lock.lock_owned()?.detach();
@@ -97,12 +98,12 @@ fn a_detached_owned_hold_is_ended_from_any_thread() -> Result<()> {
 }
 
 #[test]
-fn what_a_thread_left_behind_is_ended_by_any_other_in_one_go() -> Result<()> {
+fn one_unlock_by_any_thread_ends_the_hold_of_an_ended_thread() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     for forgotten in [false, true] {
         let lock = client.lock("a");
-        elsewhere(move || {
+        on_other_thread(move || {
             lock.lock()?.detach();
             lock.lock()?.detach();
             if forgotten {
@@ -119,7 +120,7 @@ fn what_a_thread_left_behind_is_ended_by_any_other_in_one_go() -> Result<()> {
 }
 
 #[test]
-fn another_client_cannot_end_a_detached_hold() -> Result<()> {
+fn another_client_cannot_unlock_a_detached_hold() -> Result<()> {
     let server = Server::start();
     let (client, other) = (Client::open(server.url())?, Client::open(server.url())?);
     client.lock("a").lock_owned()?.detach();
@@ -129,36 +130,36 @@ fn another_client_cannot_end_a_detached_hold() -> Result<()> {
 }
 
 #[test]
-fn ending_a_detached_hold_that_was_lost_says_so() -> Result<()> {
+fn unlock_of_a_lost_detached_hold_reports_the_loss() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let lock = client.lock("a");
     lock.lock()?.detach();
     assert!(lock.force_unlock()?);
-    assert!(lock.lock().is_err_and(|e| e.is_lost()), "this thread still has it on its books");
+    assert!(lock.lock().is_err_and(|e| e.is_lost()), "this thread still has the lost hold");
     assert!(lock.unlock().is_err_and(|e| e.is_lost()));
     lock.lock()?.unlock()
 }
 
 #[test]
-fn a_detached_owned_hold_that_is_over_is_forgotten() -> Result<()> {
+fn expired_detached_owned_holds_are_removed() -> Result<()> {
     let server = Server::start();
     let lock = Client::open(server.url())?.lock("a").with_lease(Duration::from_millis(20));
     for _ in 0..20 {
-        lock.try_lock_for_owned(MINUTE)?.expect("the one before is over").detach();
+        lock.try_lock_for_owned(MINUTE)?.expect("the previous hold has expired").detach();
     }
-    lock.try_lock_for_owned(MINUTE)?.expect("the one before is over").unlock()?;
-    assert!(lock.unlock().is_err_and(|error| error.is_not_held()), "they were forgotten");
+    lock.try_lock_for_owned(MINUTE)?.expect("the previous hold has expired").unlock()?;
+    assert!(lock.unlock().is_err_and(|error| error.is_not_held()), "the expired holds are removed");
     Ok(())
 }
 
 #[test]
-fn the_hold_of_a_thread_that_has_ended_is_renewed_no_more_and_others_get_in() -> Result<()> {
+fn the_hold_of_an_ended_thread_is_not_renewed_and_others_get_the_lock() -> Result<()> {
     let server = Server::start();
     let (client, _renewals) = watched(&server, BRISK);
     for forgotten in [false, true] {
         let lock = client.lock("a");
-        elsewhere(move || {
+        on_other_thread(move || {
             let guard = lock.lock()?;
             match forgotten {
                 true => mem::forget(guard),
@@ -166,23 +167,23 @@ fn the_hold_of_a_thread_that_has_ended_is_renewed_no_more_and_others_get_in() ->
             }
             Result::Ok(())
         })?;
-        eventually("its lease runs out", || !exists(&server, "a"));
-        client.lock("a").try_lock()?.expect("it keeps nobody out").unlock()?;
+        eventually("the lease expires", || !exists(&server, "a"));
+        client.lock("a").try_lock()?.expect("the lock is free").unlock()?;
     }
     Ok(())
 }
 
 #[test]
-fn a_waiter_gets_in_when_the_lease_of_an_ended_thread_runs_out() -> Result<()> {
+fn a_waiter_gets_the_lock_when_the_lease_of_an_ended_thread_expires() -> Result<()> {
     let server = Server::start();
     let (client, _renewals) = watched(&server, BRISK);
     let lock = client.lock("a");
-    elsewhere(move || lock.lock().map(|guard| guard.detach()))?;
-    client.lock("a").try_lock_for(MINUTE)?.expect("its lease runs out").unlock()
+    on_other_thread(move || lock.lock().map(|guard| guard.detach()))?;
+    client.lock("a").try_lock_for(MINUTE)?.expect("the lease expires").unlock()
 }
 
 #[test]
-fn detached_and_forgotten_guards_are_renewed_while_their_thread_lives() -> Result<()> {
+fn holds_of_detached_and_forgotten_guards_are_renewed_while_their_thread_lives() -> Result<()> {
     let server = Server::start();
     let (client, renewals) = watched(&server, BRISK);
     let (detached, forgotten) = (client.lock("detached"), client.lock("forgotten"));
@@ -191,18 +192,21 @@ fn detached_and_forgotten_guards_are_renewed_while_their_thread_lives() -> Resul
     renewals.renewed(6);
     assert!(detached.is_held() && forgotten.is_held());
     assert!(exists(&server, "detached") && exists(&server, "forgotten"));
-    assert!(forgotten.unlock().is_err_and(|e| e.is_not_held()), "it looks like a live guard");
+    assert!(
+        forgotten.unlock().is_err_and(|e| e.is_not_held()),
+        "a forgotten guard counts as a live guard"
+    );
     detached.unlock()?;
     assert!(!exists(&server, "detached"));
     Ok(())
 }
 
 #[test]
-fn a_detached_owned_hold_is_renewed_after_the_end_of_the_thread_that_took_it() -> Result<()> {
+fn a_detached_owned_hold_is_renewed_after_the_end_of_its_thread() -> Result<()> {
     let server = Server::start();
     let (client, renewals) = watched(&server, BRISK);
     let lock = client.lock("a");
-    elsewhere(move || lock.lock_owned().map(|guard| guard.detach()))?;
+    on_other_thread(move || lock.lock_owned().map(|guard| guard.detach()))?;
     renewals.renewed(4);
     assert!(exists(&server, "a"));
     client.lock("a").unlock()
@@ -214,13 +218,14 @@ fn a_guard_is_released_while_its_thread_unwinds() -> Result<()> {
     let client = Client::open(server.url())?;
     let (lock, owned) = (client.lock("a"), client.lock("b"));
     let unwinds = thread::spawn(move || {
-        let _guards = (lock.lock().expect("free"), lock.lock().expect("ours"));
-        let _owned = owned.lock_owned().expect("free");
-        panic!("what makes a thread unwind");
+        let _guards =
+            (lock.lock().expect("the lock is free"), lock.lock().expect("the thread re-enters"));
+        let _owned = owned.lock_owned().expect("the lock is free");
+        panic!("the panic of this test");
     });
     assert!(unwinds.join().is_err());
-    client.lock("a").try_lock_for(MINUTE)?.expect("it was released").unlock()?;
-    eventually("nothing is left", || server.keys().is_empty());
+    client.lock("a").try_lock_for(MINUTE)?.expect("the hold is released").unlock()?;
+    eventually("all locks are free", || server.keys().is_empty());
     Ok(())
 }
 
@@ -230,19 +235,19 @@ fn a_guard_in_a_thread_local_is_released_at_the_end_of_its_thread() -> Result<()
     let server = Server::start();
     let client = Client::open(server.url())?;
     let (lock, owned) = (client.lock("a"), client.lock("b"));
-    let keeps = move |early: bool| {
-        // Destructors run in the order in which the locals were first used, or in any
-        // other: the library's own may be gone or not.
+    let keep = move |early: bool| {
+        // The order of destruction is not defined: the thread-local values of the library may
+        // be destroyed before or after this one.
         early.then(|| KEPT.with_borrow(Vec::len));
         let guards = (lock.lock()?, owned.lock_owned()?);
         KEPT.with_borrow_mut(|kept| kept.push(guards));
         Result::Ok(())
     };
     for early in [true, false] {
-        let keeps = keeps.clone();
-        elsewhere(move || keeps(early))?;
-        client.lock("a").try_lock_for(MINUTE)?.expect("it was released").unlock()?;
-        eventually("nothing is left", || server.keys().is_empty());
+        let keep = keep.clone();
+        on_other_thread(move || keep(early))?;
+        client.lock("a").try_lock_for(MINUTE)?.expect("the hold is released").unlock()?;
+        eventually("all locks are free", || server.keys().is_empty());
     }
     Ok(())
 }
@@ -253,7 +258,7 @@ fn a_thread_may_lock_while_its_locals_are_destroyed() -> Result<()> {
     struct Late(Option<(Client, Sender<Result<()>>)>);
     impl Drop for Late {
         fn drop(&mut self) {
-            let (client, sender) = self.0.take().expect("once");
+            let (client, sender) = self.0.take().expect("a single drop");
             let locked = client.lock("a").lock().and_then(|guard| guard.unlock());
             sender.send(locked).expect("the test listens");
         }
@@ -264,7 +269,7 @@ fn a_thread_may_lock_while_its_locals_are_destroyed() -> Result<()> {
     for early in [true, false] {
         let (sender, locked) = mpsc::channel();
         let client = client.clone();
-        elsewhere(move || {
+        on_other_thread(move || {
             early.then(|| LATE.with_borrow(Vec::len));
             drop(client.lock("b").lock()?);
             LATE.with_borrow_mut(|late| late.push(Late(Some((client, sender)))));
@@ -276,7 +281,7 @@ fn a_thread_may_lock_while_its_locals_are_destroyed() -> Result<()> {
 }
 
 #[test]
-fn of_two_detached_holds_the_one_that_is_held_is_ended_first() -> Result<()> {
+fn unlock_ends_a_valid_detached_hold_before_a_lost_one() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let lock = client.lock("a");

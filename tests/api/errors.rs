@@ -1,4 +1,4 @@
-//! What errors say: the lock, the server, the reason and the code, each once.
+//! Errors state the lock, the server, the reason and the code, each once.
 
 use std::error::Error as _;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use crate::harness::{Server, eventually, ports};
 const SOON: Duration = Duration::from_millis(50);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A name that stands nowhere else in an error.
+/// A lock name that occurs nowhere else in an error.
 const NAME: &str = "orders:42";
 
-/// The text of an error and of all causes beneath it.
+/// Returns the text of an error and of all its causes.
 fn full_text(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -24,7 +24,7 @@ fn full_text(error: &Error) -> String {
     text
 }
 
-/// Checks that the error has these facts, and that the full text has each once.
+/// Checks the facts of the error, and that its full text has each fact once.
 fn check(error: &Error, kind: ErrorKind, lock: Option<&str>, server: Option<&str>) {
     assert_eq!(error.kind(), kind, "{error:?}");
     assert_eq!(error.lock_name(), lock, "{error:?}");
@@ -39,25 +39,25 @@ fn check(error: &Error, kind: ErrorKind, lock: Option<&str>, server: Option<&str
 }
 
 #[test]
-fn a_silent_server_is_a_time_out_that_names_it() -> Result<()> {
+fn a_silent_server_is_a_timeout_that_names_the_server() -> Result<()> {
     let server = Server::start();
     let builder = || Client::builder().single(server.url()).response_timeout(SOON);
     let client = builder().build()?;
     let lock = client.lock(NAME);
     let guard = lock.lock()?;
     let addr = server.addr().to_string();
-    let in_wait = |error: &Error| check(error, ErrorKind::Timeout, Some(NAME), Some(&addr));
+    let timed_out = |error: &Error| check(error, ErrorKind::Timeout, Some(NAME), Some(&addr));
     server.stop();
-    in_wait(&guard.extend(MINUTE).expect_err("no answer"));
-    in_wait(&lock.is_locked().expect_err("no answer"));
-    in_wait(&lock.force_unlock().expect_err("no answer"));
-    let other = client.lock("other").try_lock().expect_err("no answer");
+    timed_out(&guard.extend(MINUTE).expect_err("the server is stopped"));
+    timed_out(&lock.is_locked().expect_err("the server is stopped"));
+    timed_out(&lock.force_unlock().expect_err("the server is stopped"));
+    let other = client.lock("other").try_lock().expect_err("the server is stopped");
     check(&other, ErrorKind::Timeout, Some("other"), Some(&addr));
     let several = MultiLock::new([client.lock("c"), client.lock("d")]).lock();
-    let several = several.expect_err("no answer");
+    let several = several.expect_err("the server is stopped");
     check(&several, ErrorKind::Timeout, Some("c, d"), Some(&addr));
-    in_wait(&guard.unlock().expect_err("no answer"));
-    let handshake = builder().build().expect_err("no answer to the handshake");
+    timed_out(&guard.unlock().expect_err("the server is stopped"));
+    let handshake = builder().build().expect_err("the server is stopped");
     check(&handshake, ErrorKind::Timeout, None, Some(&addr));
     assert!(handshake.is_retryable(), "{handshake:?}");
     server.resume();
@@ -65,22 +65,22 @@ fn a_silent_server_is_a_time_out_that_names_it() -> Result<()> {
 }
 
 #[test]
-fn a_server_that_is_gone_is_a_connection_error_that_names_it() -> Result<()> {
+fn an_ended_server_is_a_connection_error_that_names_the_server() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let (lock, addr) = (client.lock(NAME), server.addr().to_string());
     drop(server);
-    let error = lock.lock().expect_err("nobody is there");
+    let error = lock.lock().expect_err("no server listens");
     check(&error, ErrorKind::Connection, Some(NAME), Some(&addr));
     assert!(error.is_retryable() && error.source().is_some(), "{error:?}");
     let port = ports::free_port();
-    let error = Client::open(format!("redis://127.0.0.1:{port}/")).expect_err("nobody is there");
+    let error = Client::open(format!("redis://127.0.0.1:{port}/")).expect_err("no server listens");
     check(&error, ErrorKind::Connection, None, Some(&format!("127.0.0.1:{port}")));
     Ok(())
 }
 
 #[test]
-fn a_refusal_names_its_code_the_lock_and_the_server() -> Result<()> {
+fn an_error_reply_is_reported_with_its_code_the_lock_and_the_server() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let addr = server.addr().to_string();
@@ -90,7 +90,7 @@ fn a_refusal_names_its_code_the_lock_and_the_server() -> Result<()> {
     assert_eq!(error.code(), Some("WRONGTYPE"));
     assert!(!error.is_retryable(), "{error}");
     let several = MultiLock::new([client.lock("a"), client.lock(NAME)]);
-    let error = several.lock().expect_err("one of them is no lock");
+    let error = several.lock().expect_err("one of the keys is no lock");
     check(&error, ErrorKind::Server, Some(NAME), Some(&addr));
     server.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     let error = client.lock("another").lock().expect_err("the server is full");
@@ -104,7 +104,7 @@ fn a_refusal_names_its_code_the_lock_and_the_server() -> Result<()> {
 }
 
 #[test]
-fn a_loss_says_how_it_was_noticed() -> Result<()> {
+fn a_loss_states_its_reason() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let lost = |error: &Error, reason| {
@@ -116,7 +116,10 @@ fn a_loss_says_how_it_was_noticed() -> Result<()> {
     assert!(guard.wait_lost(MINUTE));
     lost(&guard.check().expect_err("lost"), LostReason::Expired);
     lost(&guard.extend(MINUTE).expect_err("lost"), LostReason::Expired);
-    lost(&client.lock(NAME).lock().expect_err("this thread has lost it"), LostReason::Expired);
+    lost(
+        &client.lock(NAME).lock().expect_err("this thread has lost the lock"),
+        LostReason::Expired,
+    );
     lost(&guard.unlock().expect_err("lost"), LostReason::Expired);
     let guard = client.lock(NAME).lock()?;
     assert!(client.lock(NAME).force_unlock()?);
@@ -132,9 +135,9 @@ fn a_loss_says_how_it_was_noticed() -> Result<()> {
 }
 
 #[test]
-fn a_majority_that_is_lost_says_how() -> Result<()> {
+fn the_loss_of_a_majority_states_its_reason() -> Result<()> {
     let servers = [(); 3].map(|()| Server::start());
-    let clients: Result<Vec<_>> = servers.iter().map(|it| Client::open(it.url())).collect();
+    let clients: Result<Vec<_>> = servers.iter().map(|server| Client::open(server.url())).collect();
     let clients = clients?;
     let lock = RedLock::new(clients.clone(), NAME);
     let guard = lock.with_lease(SOON).lock()?;
@@ -144,7 +147,7 @@ fn a_majority_that_is_lost_says_how() -> Result<()> {
     assert_eq!(error.lost_reason(), Some(LostReason::Expired));
     drop(guard);
     let lock = RedLock::new(clients, NAME);
-    eventually("it is free again", || !lock.is_locked().expect("the servers are there"));
+    eventually("the lock is free again", || !lock.is_locked().expect("the servers answer"));
     let guard = lock.lock()?;
     assert!(lock.force_unlock()?);
     let error = guard.unlock().expect_err("lost");
@@ -154,7 +157,7 @@ fn a_majority_that_is_lost_says_how() -> Result<()> {
 }
 
 #[test]
-fn what_needs_no_server_names_the_lock_alone() -> Result<()> {
+fn an_error_without_a_request_names_only_the_lock() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let lock = client.lock(NAME);
@@ -163,7 +166,7 @@ fn what_needs_no_server_names_the_lock_alone() -> Result<()> {
     let short = lock.clone().with_lease(Duration::ZERO);
     named(&short.lock().expect_err("too short"), ErrorKind::Configuration);
     let guard = lock.lock()?;
-    named(&lock.lock_owned().expect_err("it would wait for itself"), ErrorKind::Deadlock);
+    named(&lock.lock_owned().expect_err("the thread would wait for itself"), ErrorKind::Deadlock);
     named(&guard.extend(Duration::ZERO).expect_err("too short"), ErrorKind::Configuration);
     guard.unlock()?;
     let token = leasehold::CancelToken::new();
@@ -176,19 +179,20 @@ fn what_needs_no_server_names_the_lock_alone() -> Result<()> {
     named(&lock.lock().expect_err("closed"), ErrorKind::Closed);
     named(&lock.is_locked().expect_err("closed"), ErrorKind::Closed);
     named(&red.lock().expect_err("closed"), ErrorKind::Closed);
-    let odd = client.lock("a}b").is_locked().expect_err("no hash tag");
+    let odd = client.lock("a}b").is_locked().expect_err("the name has an invalid hash tag");
     check(&odd, ErrorKind::InvalidName, Some("a}b"), None);
     Ok(())
 }
 
 #[test]
-fn the_errors_of_a_majority_that_cannot_be_asked_are_told_apart() -> Result<()> {
+fn a_silent_majority_is_a_retryable_timeout_that_names_the_lock() -> Result<()> {
     let servers = [(); 3].map(|()| Server::start());
-    let open = |it: &Server| Client::builder().single(it.url()).response_timeout(SOON).build();
+    let open =
+        |server: &Server| Client::builder().single(server.url()).response_timeout(SOON).build();
     let clients: Result<Vec<_>> = servers.iter().map(open).collect();
     let lock = RedLock::new(clients?, NAME);
     servers.iter().for_each(Server::stop);
-    let error = lock.lock().expect_err("no answer");
+    let error = lock.lock().expect_err("the server is stopped");
     assert!(error.is_timeout() && error.is_retryable(), "{error:?}");
     assert_eq!(error.lock_name(), Some(NAME));
     servers.iter().for_each(Server::resume);

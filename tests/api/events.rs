@@ -1,5 +1,4 @@
-//! What a program is told: by its `Events`, each with the right data and on a
-//! thread of their own, and by the log.
+//! Events and log lines: their data, and the thread that reports the events.
 
 use crate::harness::{Server, eventually, join, owner, sleeping};
 use leasehold::kind::{Kind, LockKind};
@@ -14,12 +13,13 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// A watchdog time-out of which some pass in a test, and of which no stall of a slow
-/// machine takes two thirds.
+/// A watchdog time-out that passes several times in a test.
+///
+/// A stall of a slow machine does not last two thirds of it.
 const BRISK: Duration = Duration::from_millis(1500);
 
 #[derive(Clone, Debug)]
-enum Told {
+enum Event {
     Acquired(Acquired),
     Waited(Waited),
     Released(Released),
@@ -29,83 +29,84 @@ enum Told {
     Reconnected(Reconnected),
 }
 
-/// Sends on what it is told, and the name of the thread on which.
-struct Recorder(Sender<(String, Told)>);
+/// Sends each event, with the name of the thread that reports it, to the test.
+struct Recorder(Sender<(String, Event)>);
 
 impl Recorder {
-    fn tell(&self, told: Told) {
+    fn record(&self, event: Event) {
         let thread = thread::current().name().unwrap_or_default().to_owned();
-        // Nobody hears it when the test is over.
-        let _ = self.0.send((thread, told));
+        // The receiver is gone when the test is over.
+        let _ = self.0.send((thread, event));
     }
 }
 
 impl Events for Recorder {
     fn acquired(&self, event: &Acquired) {
-        self.tell(Told::Acquired(event.clone()));
+        self.record(Event::Acquired(event.clone()));
     }
     fn waited(&self, event: &Waited) {
-        self.tell(Told::Waited(event.clone()));
+        self.record(Event::Waited(event.clone()));
     }
     fn released(&self, event: &Released) {
-        self.tell(Told::Released(event.clone()));
+        self.record(Event::Released(event.clone()));
     }
     fn renewed(&self, event: &Renewed) {
-        self.tell(Told::Renewed(event.clone()));
+        self.record(Event::Renewed(event.clone()));
     }
     fn renewal_failed(&self, event: &RenewalFailed) {
-        self.tell(Told::Failed(event.clone()));
+        self.record(Event::Failed(event.clone()));
     }
     fn lost(&self, event: &Lost) {
-        self.tell(Told::Lost(event.clone()));
+        self.record(Event::Lost(event.clone()));
     }
     fn reconnected(&self, event: &Reconnected) {
-        self.tell(Told::Reconnected(event.clone()));
+        self.record(Event::Reconnected(event.clone()));
     }
 }
 
-struct Tidings(Receiver<(String, Told)>);
+/// The events that a recorder has sent.
+struct Recording(Receiver<(String, Event)>);
 
-impl Tidings {
-    fn next(&self) -> Told {
-        let (thread, told) = self.0.recv_timeout(MINUTE).expect("the client tells something");
+impl Recording {
+    fn next(&self) -> Event {
+        let (thread, event) = self.0.recv_timeout(MINUTE).expect("the client reports an event");
         assert_eq!(thread, "leasehold-events");
-        told
+        event
     }
 
-    /// The next that `find` finds; what comes before is skipped.
-    fn find<T>(&self, mut find: impl FnMut(Told) -> Option<T>) -> T {
+    /// Returns the first value that `find` returns, and skips the events before it.
+    fn find<T>(&self, mut find: impl FnMut(Event) -> Option<T>) -> T {
         let end = Instant::now() + MINUTE;
         loop {
             if let Some(found) = find(self.next()) {
                 return found;
             }
-            assert!(Instant::now() < end, "much is told, but not that");
+            assert!(Instant::now() < end, "the expected event is not reported");
         }
     }
 
     fn acquired(&self) -> Acquired {
-        self.find(|told| if let Told::Acquired(event) = told { Some(event) } else { None })
+        self.find(|event| if let Event::Acquired(acquired) = event { Some(acquired) } else { None })
     }
 
     fn waited(&self) -> Waited {
-        self.find(|told| if let Told::Waited(event) = told { Some(event) } else { None })
+        self.find(|event| if let Event::Waited(waited) = event { Some(waited) } else { None })
     }
 
     fn released(&self) -> Released {
-        self.find(|told| if let Told::Released(event) = told { Some(event) } else { None })
+        self.find(|event| if let Event::Released(released) = event { Some(released) } else { None })
     }
 }
 
-fn client(server: &Server, watchdog: Duration) -> (Client, Tidings) {
-    let (sender, told) = mpsc::channel();
+fn client(server: &Server, watchdog: Duration) -> (Client, Recording) {
+    let (sender, receiver) = mpsc::channel();
     let builder = Client::builder().single(server.url()).watchdog_timeout(watchdog);
     let builder = builder.poll_interval(Duration::from_millis(100)).name_prefix("app:");
     let builder = builder.events(Recorder(sender));
-    (builder.build().expect("the server answers"), Tidings(told))
+    (builder.build().expect("the server answers"), Recording(receiver))
 }
 
-/// A logger that keeps what is logged.
+/// A logger that keeps all lines.
 struct Log(Mutex<Vec<String>>);
 
 static LOG: Log = Log(Mutex::new(Vec::new()));
@@ -116,7 +117,7 @@ impl log::Log for Log {
     }
     fn log(&self, record: &log::Record<'_>) {
         let line = format!("{}: {}", record.level(), record.args());
-        self.0.lock().expect("nobody panics here").push(line);
+        self.0.lock().expect("no thread panics").push(line);
     }
     fn flush(&self) {}
 }
@@ -124,21 +125,23 @@ impl log::Log for Log {
 fn start_log() {
     static START: Once = Once::new();
     START.call_once(|| {
-        log::set_logger(&LOG).expect("nobody else logs");
+        log::set_logger(&LOG).expect("no other logger is set");
         log::set_max_level(log::LevelFilter::Debug);
     });
 }
 
-/// The lines of the log, of all tests of this file, with all of these words.
+/// Counts the log lines that contain all `words`.
+///
+/// All tests of this file share the log.
 fn logged(words: &[&str]) -> usize {
-    let log = LOG.0.lock().expect("nobody panics here");
+    let log = LOG.0.lock().expect("no thread panics");
     log.iter().filter(|line| words.iter().all(|word| line.contains(word))).count()
 }
 
 #[test]
-fn getting_and_releasing_a_lock_is_told_under_the_name_that_was_given() -> Result<()> {
+fn acquisition_and_release_are_reported_with_the_given_name() -> Result<()> {
     let server = Server::start();
-    let (client, tidings) = client(&server, MINUTE);
+    let (client, recording) = client(&server, MINUTE);
     let lock = client.lock("a");
     for unlock in [true, false] {
         let start = Instant::now();
@@ -151,10 +154,14 @@ fn getting_and_releasing_a_lock_is_told_under_the_name_that_was_given() -> Resul
         } else {
             drop(guard)
         }
-        let Told::Acquired(acquired) = tidings.next() else { panic!("acquired comes first") };
+        let Event::Acquired(acquired) = recording.next() else {
+            panic!("the first event is not `acquired`")
+        };
         assert_eq!(&*acquired.name, "a");
         assert!(acquired.waited > Duration::ZERO && acquired.waited <= took);
-        let Told::Released(released) = tidings.next() else { panic!("released, and no more") };
+        let Event::Released(released) = recording.next() else {
+            panic!("the next event is not `released`")
+        };
         assert_eq!((&*released.name, released.heard_by), ("a", Some(0)));
         assert!(released.error.is_none());
     }
@@ -162,14 +169,14 @@ fn getting_and_releasing_a_lock_is_told_under_the_name_that_was_given() -> Resul
 }
 
 #[test]
-fn a_wait_is_told_whatever_came_of_it_and_a_release_says_who_heard_it() -> Result<()> {
+fn a_wait_reports_its_outcome_and_a_release_the_number_of_its_receivers() -> Result<()> {
     let server = Server::start();
-    let (client, tidings) = client(&server, MINUTE);
-    let (other, heard) = self::client(&server, MINUTE);
+    let (client, recording) = client(&server, MINUTE);
+    let (other, other_recording) = self::client(&server, MINUTE);
     let guard = other.lock("a").with_lease(MINUTE).lock()?;
     let short = Duration::from_millis(50);
     assert!(client.lock("a").try_lock_for(short)?.is_none());
-    let waited = tidings.waited();
+    let waited = recording.waited();
     assert_eq!((&*waited.name, waited.acquired), ("a", false));
     assert!(waited.waited >= short && waited.waited < MINUTE);
 
@@ -177,76 +184,77 @@ fn a_wait_is_told_whatever_came_of_it_and_a_release_says_who_heard_it() -> Resul
     let lock = client.lock("b");
     let waiter = thread::spawn(move || lock.lock()?.unlock());
     let asked = server.calls("evalsha");
-    eventually("it sleeps between its questions", || server.calls("evalsha") >= asked + 4);
+    eventually("the waiter asks several times", || server.calls("evalsha") >= asked + 4);
     guard_of_b.unlock()?;
     waiter.join().expect("no panic")?;
-    assert_eq!(heard.released().heard_by, Some(1));
-    let acquired = tidings.acquired();
-    let waited = tidings.waited();
+    assert_eq!(other_recording.released().heard_by, Some(1));
+    let acquired = recording.acquired();
+    let waited = recording.waited();
     assert_eq!((&*waited.name, waited.acquired), ("b", true));
     assert!(waited.waited > Duration::ZERO && acquired.waited == waited.waited);
     guard.unlock()
 }
 
 #[test]
-fn who_does_not_wait_tells_of_no_wait() -> Result<()> {
+fn a_call_that_does_not_wait_reports_no_wait() -> Result<()> {
     let server = Server::start();
-    let (client, tidings) = client(&server, MINUTE);
+    let (client, recording) = client(&server, MINUTE);
     server.ask::<()>(&["HSET", "app:a", "java:1", "1"]);
     assert!(client.lock("a").try_lock()?.is_none());
     client.lock("b").lock()?.unlock()?;
-    let first = tidings.next();
-    assert!(matches!(&first, Told::Acquired(event) if &*event.name == "b"), "{first:?}");
+    let first = recording.next();
+    assert!(matches!(&first, Event::Acquired(event) if &*event.name == "b"), "{first:?}");
     Ok(())
 }
 
 #[test]
-fn renewals_and_losses_are_told() -> Result<()> {
+fn renewals_and_losses_are_reported() -> Result<()> {
     let server = Server::start();
-    let (client, tidings) = client(&server, BRISK);
+    let (client, recording) = client(&server, BRISK);
     let guards = [client.lock("a").lock()?, client.lock("b").lock()?];
     let mut leases = 0;
     while leases < 2 {
-        leases += tidings.find(|told| match told {
-            Told::Renewed(event) => Some(event.holds.len()),
+        leases += recording.find(|event| match event {
+            Event::Renewed(renewed) => Some(renewed.holds.len()),
             _ => None,
         });
     }
     server.ask::<()>(&["DEL", "app:a"]);
-    let lost = |told| if let Told::Lost(event) = told { Some(event) } else { None };
-    let gone = tidings.find(lost);
+    let lost = |event| if let Event::Lost(lost) = event { Some(lost) } else { None };
+    let gone = recording.find(lost);
     assert_eq!((&*gone.name, gone.reason), ("a", LostReason::Gone));
 
     let fixed = client.lock("c").with_lease(Duration::from_millis(50)).lock()?;
-    let expired = tidings.find(lost);
+    let expired = recording.find(lost);
     assert_eq!((&*expired.name, expired.reason), ("c", LostReason::Expired));
     drop((guards, fixed));
     Ok(())
 }
 
 #[test]
-fn a_release_that_finds_nothing_is_told_as_a_failure_and_as_a_loss() -> Result<()> {
+fn a_release_of_a_lost_hold_is_reported_as_a_failure_and_as_a_loss() -> Result<()> {
     let server = Server::start();
-    let (client, tidings) = client(&server, MINUTE);
+    let (client, recording) = client(&server, MINUTE);
     let guard = client.lock("a").with_lease(MINUTE).lock()?;
     server.ask::<()>(&["DEL", "app:a"]);
     drop(guard);
-    let lost = tidings.find(|told| if let Told::Lost(event) = told { Some(event) } else { None });
+    let lost =
+        recording.find(|event| if let Event::Lost(lost) = event { Some(lost) } else { None });
     assert_eq!((&*lost.name, lost.reason), ("a", LostReason::Gone));
-    let released = tidings.released();
+    let released = recording.released();
     assert_eq!((&*released.name, released.heard_by), ("a", None));
     assert!(released.error.is_some_and(|error| error.is_lost()));
     Ok(())
 }
 
 #[test]
-fn failed_renewals_and_reconnects_are_told() -> Result<()> {
+fn failed_renewals_and_reconnects_are_reported() -> Result<()> {
     let server = Server::start();
-    let (client, tidings) = client(&server, BRISK);
+    let (client, recording) = client(&server, BRISK);
     let guard = client.lock("a").lock()?;
     server.stop();
     let failed =
-        tidings.find(|told| if let Told::Failed(event) = told { Some(event) } else { None });
+        recording.find(|event| if let Event::Failed(failed) = event { Some(failed) } else { None });
     server.resume();
     assert_eq!(&*failed.name, "a");
     assert!(failed.remaining > Duration::ZERO && failed.remaining < BRISK);
@@ -255,85 +263,86 @@ fn failed_renewals_and_reconnects_are_told() -> Result<()> {
 
     server.client_kill_type("normal");
     client.lock("b").lock()?.unlock()?;
-    let again =
-        tidings.find(|told| if let Told::Reconnected(event) = told { Some(event) } else { None });
+    let again = recording.find(|event| {
+        if let Event::Reconnected(reconnected) = event { Some(reconnected) } else { None }
+    });
     assert_eq!(*again.address, server.addr().to_string());
     Ok(())
 }
 
-/// Panics at everything it is told, after passing it on.
-struct Clumsy(Recorder);
+/// Panics at each acquisition and release, after recording it.
+struct Panicking(Recorder);
 
-impl Events for Clumsy {
+impl Events for Panicking {
     fn acquired(&self, event: &Acquired) {
         self.0.acquired(event);
-        panic!("what a clumsy callback does");
+        panic!("the panic of this callback");
     }
     fn released(&self, event: &Released) {
         self.0.released(event);
-        panic!("what a clumsy callback does");
+        panic!("the panic of this callback");
     }
 }
 
 #[test]
-fn a_callback_that_panics_harms_nobody_and_is_called_again() -> Result<()> {
+fn a_callback_that_panics_is_logged_and_called_again() -> Result<()> {
     start_log();
     let server = Server::start();
-    let (sender, told) = mpsc::channel();
-    let (events, tidings) = (Clumsy(Recorder(sender)), Tidings(told));
+    let (sender, receiver) = mpsc::channel();
+    let (events, recording) = (Panicking(Recorder(sender)), Recording(receiver));
     let client = Client::builder().single(server.url()).events(events).build()?;
     for _ in 0..3 {
-        client.lock("clumsy").lock()?.unlock()?;
-        assert_eq!(&*tidings.acquired().name, "clumsy");
-        assert_eq!(&*tidings.released().name, "clumsy");
+        client.lock("panicking").lock()?.unlock()?;
+        assert_eq!(&*recording.acquired().name, "panicking");
+        assert_eq!(&*recording.released().name, "panicking");
     }
-    eventually("the log says so", || logged(&["ERROR", "panicked", "clumsy"]) == 6);
+    eventually("all panics are logged", || logged(&["ERROR", "panicked", "panicking"]) == 6);
     Ok(())
 }
 
-/// Stands still at the first event until it is let go.
-struct Stubborn(Mutex<Receiver<()>>, Sender<()>);
+/// Blocks at each acquisition until the test drops its sender.
+struct Blocking(Mutex<Receiver<()>>, Sender<()>);
 
-impl Events for Stubborn {
+impl Events for Blocking {
     fn acquired(&self, _: &Acquired) {
         let _ = self.1.send(());
-        // Ends when the test does.
-        let _ = self.0.lock().expect("nobody panics here").recv();
+        // The call ends when the sender is dropped.
+        let _ = self.0.lock().expect("no thread panics").recv();
     }
 }
 
 #[test]
-fn a_callback_that_blocks_keeps_nobody_from_locking_renewing_or_closing() -> Result<()> {
+fn a_callback_that_blocks_delays_no_lock_no_renewal_and_no_close() -> Result<()> {
     start_log();
     let server = Server::start();
-    let (let_go, held) = mpsc::channel();
+    let (frees, freed) = mpsc::channel();
     let (blocks, blocked) = mpsc::channel();
     let builder = Client::builder().single(server.url()).watchdog_timeout(BRISK);
-    let client = builder.events(Stubborn(Mutex::new(held), blocks)).build()?;
+    let client = builder.events(Blocking(Mutex::new(freed), blocks)).build()?;
     let start = Instant::now();
     let kept = client.lock("kept").lock()?;
     blocked.recv_timeout(MINUTE).expect("the callback is called");
-    // More than the client keeps for a slow listener: two events each.
+    // Two events each: more than the queue of events holds.
     for _ in 0..2500 {
-        client.lock("stubborn").lock()?.unlock()?;
+        client.lock("many times").lock()?.unlock()?;
     }
     assert!(logged(&["too slow", "dropped"]) > 0);
-    eventually("it was renewed for longer than its lease", || start.elapsed() > 2 * BRISK);
+    eventually("two leases pass", || start.elapsed() > 2 * BRISK);
     assert!(kept.is_held());
     kept.unlock()?;
     client.close();
-    drop(let_go);
+    drop(frees);
     Ok(())
 }
 
 #[test]
 fn a_callback_may_use_the_client_and_close_it() -> Result<()> {
-    /// Locks, and closes, when it hears of a lock.
+    /// Locks and closes the client at the acquisition of the lock `a`.
     struct Busy(Mutex<Receiver<Client>>, Sender<Result<()>>);
     impl Events for Busy {
         fn acquired(&self, event: &Acquired) {
             if &*event.name == "a" {
-                let client = self.0.lock().expect("nobody panics here").recv().expect("a client");
+                let client = self.0.lock().expect("no thread panics").recv().expect("a client");
                 let done = client.lock("b").lock().and_then(|guard| guard.unlock());
                 client.close();
                 let _ = self.1.send(done);
@@ -342,12 +351,12 @@ fn a_callback_may_use_the_client_and_close_it() -> Result<()> {
     }
     let server = Server::start();
     let (gives, given) = mpsc::channel();
-    let (tells, told) = mpsc::channel();
+    let (reports, reported) = mpsc::channel();
     let client =
-        Client::builder().single(server.url()).events(Busy(Mutex::new(given), tells)).build()?;
+        Client::builder().single(server.url()).events(Busy(Mutex::new(given), reports)).build()?;
     gives.send(client.clone()).expect("the callback listens");
     client.lock("a").lock()?.unlock()?;
-    told.recv_timeout(MINUTE).expect("the callback comes to an end")?;
+    reported.recv_timeout(MINUTE).expect("the callback returns")?;
     assert!(client.lock("a").lock().is_err_and(|e| e.is_closed()));
     Ok(())
 }
@@ -362,18 +371,18 @@ fn a_lock_without_a_time_to_live_is_waited_for_and_logged_once_per_wait() -> Res
     let lock = client.lock("endless");
     let waiter = thread::spawn(move || lock.lock()?.unlock());
     let before = server.calls("evalsha");
-    eventually("it was asked for again and again", || server.calls("evalsha") >= before + 5);
+    eventually("the waiter asks several times", || server.calls("evalsha") >= before + 5);
     assert_eq!(logged(&["WARN", "endless", "without a time to live"]), 1);
-    server.ask::<()>(&["DEL", "endless"]); // and no message
+    server.ask::<()>(&["DEL", "endless"]); // without a message
     waiter.join().expect("no panic")
 }
 
 #[test]
-fn the_log_says_that_a_thread_ended_with_a_lock_and_that_the_lock_was_lost() -> Result<()> {
+fn the_log_reports_the_end_of_a_thread_with_a_lock_and_the_loss_of_the_lock() -> Result<()> {
     start_log();
     let server = Server::start();
     let (client, _tidings) = client(&server, BRISK);
-    for (name, owned) in [("orphan of a thread", false), ("orphan of nobody", true)] {
+    for (name, owned) in [("detached by a thread", false), ("detached and owned", true)] {
         let lock = client.lock(name);
         let detaches = move || match owned {
             true => lock.lock_owned().map(|guard| guard.detach()),
@@ -381,49 +390,54 @@ fn the_log_says_that_a_thread_ended_with_a_lock_and_that_the_lock_was_lost() -> 
         };
         thread::spawn(detaches).join().expect("no panic")?;
     }
-    let said = |name| logged(&["WARN", name, "has ended: its lease is not renewed any more"]);
-    eventually("the log says so", || said("orphan of a thread") == 1);
-    eventually("it is lost", || {
-        logged(&["WARN", "orphan of a thread", "lost: the lease expired"]) == 1
+    let warnings = |name| logged(&["WARN", name, "has ended: its lease is not renewed any more"]);
+    eventually("the end of the thread is logged", || warnings("detached by a thread") == 1);
+    eventually("the loss is logged", || {
+        logged(&["WARN", "detached by a thread", "lost: the lease expired"]) == 1
     });
-    assert_eq!(said("orphan of nobody"), 0);
-    client.lock("orphan of nobody").unlock()
+    assert_eq!(warnings("detached and owned"), 0);
+    client.lock("detached and owned").unlock()
 }
 
 #[test]
-fn the_thread_of_the_events_ends_with_the_last_handle() -> Result<()> {
+fn the_events_thread_ends_with_the_last_handle() -> Result<()> {
     let server = Server::start();
-    let (sender, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let client = Client::builder().single(server.url()).events(Recorder(sender)).build()?;
     let guard = client.lock("a").lock()?;
     drop(client);
     guard.unlock()?;
-    // The channel closes when the recorder is dropped, after all that was to be told.
-    let told: Vec<_> = told.iter().map(|(_, told)| told).collect();
-    assert!(matches!(told.last(), Some(Told::Released(_))), "{told:?}");
+    // The recorder, and with it the sender, is dropped after all events.
+    let events: Vec<_> = receiver.iter().map(|(_, event)| event).collect();
+    assert!(matches!(events.last(), Some(Event::Released(_))), "{events:?}");
     Ok(())
 }
 
-/// The number in the owner field of a lock that is held.
-fn number(server: &Server, key: &str) -> u64 {
+/// Returns the hold number in the owner field of a held lock.
+fn hold_number(server: &Server, key: &str) -> u64 {
     let owner = owner(server, key);
     let number = owner.split(':').nth(1).and_then(|number| number.parse().ok());
     number.unwrap_or_else(|| panic!("{owner} has a number"))
 }
 
-/// Takes a lock and releases it, and checks what the events of that hold say.
-fn one_hold<P: LockKind>(server: &Server, tidings: &Tidings, lock: &Lock<P>, kind: Kind) -> u64 {
+/// Takes and releases a lock, checks the events, and returns the hold number.
+fn one_hold<P: LockKind>(
+    server: &Server,
+    recording: &Recording,
+    lock: &Lock<P>,
+    kind: Kind,
+) -> u64 {
     let (before, began) = (SystemTime::now(), Instant::now());
-    let guard: Guard<P> = lock.lock().expect("it is free");
+    let guard: Guard<P> = lock.lock().expect("the lock is free");
     let granted = Instant::now();
-    let acquired = tidings.acquired();
-    // That of a named holder has no number in it, and that of readers stands beside the mode.
+    let acquired = recording.acquired();
+    // The owner field of a named holder has no number. A read-write lock has a field for the mode.
     if !matches!(kind, Kind::Named | Kind::Read | Kind::Write) {
-        assert_eq!(number(server, "app:a"), acquired.hold, "{acquired:?}");
+        assert_eq!(hold_number(server, "app:a"), acquired.hold, "{acquired:?}");
     }
     let held = granted.elapsed();
-    guard.unlock().expect("it is held");
-    let released = tidings.released();
+    guard.unlock().expect("the lock is held");
+    let released = recording.released();
     let (ended, after) = (began.elapsed(), SystemTime::now());
     assert_eq!((acquired.kind, released.kind), (kind, kind));
     assert_eq!((&*acquired.name, &*released.name), ("a", "a"));
@@ -434,41 +448,42 @@ fn one_hold<P: LockKind>(server: &Server, tidings: &Tidings, lock: &Lock<P>, kin
 }
 
 #[test]
-fn the_events_of_a_hold_name_its_kind_its_number_and_their_moments() -> Result<()> {
+fn the_events_of_a_hold_state_its_kind_its_number_and_their_times() -> Result<()> {
     let server = Server::start();
-    let (client, tidings) = client(&server, MINUTE);
+    let (client, recording) = client(&server, MINUTE);
     let rw = client.rw_lock("a");
     let holds = [
-        one_hold(&server, &tidings, &client.lock("a"), Kind::Plain),
-        one_hold(&server, &tidings, &client.lock("a").with_holder("tx"), Kind::Named),
-        one_hold(&server, &tidings, &client.fair_lock("a"), Kind::Fair),
-        one_hold(&server, &tidings, &client.fenced_lock("a"), Kind::Fenced),
-        one_hold(&server, &tidings, &client.spin_lock("a"), Kind::Spin),
-        one_hold(&server, &tidings, &rw.read_lock(), Kind::Read),
-        one_hold(&server, &tidings, &rw.write_lock(), Kind::Write),
+        one_hold(&server, &recording, &client.lock("a"), Kind::Plain),
+        one_hold(&server, &recording, &client.lock("a").with_holder("tx"), Kind::Named),
+        one_hold(&server, &recording, &client.fair_lock("a"), Kind::Fair),
+        one_hold(&server, &recording, &client.fenced_lock("a"), Kind::Fenced),
+        one_hold(&server, &recording, &client.spin_lock("a"), Kind::Spin),
+        one_hold(&server, &recording, &rw.read_lock(), Kind::Read),
+        one_hold(&server, &recording, &rw.write_lock(), Kind::Write),
     ];
-    assert!(holds.is_sorted_by(|a, b| a < b), "each has a number of its own: {holds:?}");
+    assert!(holds.is_sorted_by(|a, b| a < b), "the numbers differ and grow: {holds:?}");
     Ok(())
 }
 
 #[test]
 fn renewals_losses_and_waits_name_the_hold() -> Result<()> {
     let server = Server::start();
-    let (client, tidings) = client(&server, BRISK);
+    let (client, recording) = client(&server, BRISK);
     let guard = client.lock("a").lock()?;
-    let hold = tidings.acquired().hold;
-    let renewed = |told| if let Told::Renewed(event) = told { Some(event) } else { None };
-    assert_eq!(tidings.find(renewed).holds, [hold]);
+    let hold = recording.acquired().hold;
+    let renewed = |event| if let Event::Renewed(renewed) = event { Some(renewed) } else { None };
+    assert_eq!(recording.find(renewed).holds, [hold]);
     server.stop();
     let failed =
-        tidings.find(|told| if let Told::Failed(event) = told { Some(event) } else { None });
+        recording.find(|event| if let Event::Failed(failed) = event { Some(failed) } else { None });
     server.resume();
     assert_eq!(
         (failed.hold, failed.kind, failed.error.lock_name()),
         (hold, Kind::Plain, Some("a"))
     );
     client.lock("a").force_unlock()?;
-    let lost = tidings.find(|told| if let Told::Lost(event) = told { Some(event) } else { None });
+    let lost =
+        recording.find(|event| if let Event::Lost(lost) = event { Some(lost) } else { None });
     assert_eq!((lost.hold, lost.kind), (hold, Kind::Plain));
     drop(guard);
     let holder = client.fair_lock("b").lock_owned()?;
@@ -477,66 +492,67 @@ fn renewals_losses_and_waits_name_the_hold() -> Result<()> {
     let waiter = sleeping("cancelled", move || cancelled.lock().map(drop));
     token.cancel();
     assert!(join(waiter).is_err_and(|error| error.is_cancelled()));
-    let waited = tidings.waited();
+    let waited = recording.waited();
     assert_eq!((waited.hold, waited.kind, waited.acquired), (None, Kind::Fair, false));
     let waiter = sleeping("granted", move || lock.lock().and_then(|guard| guard.unlock()));
     drop(holder);
     join(waiter)?;
-    let waited = tidings.waited();
+    let waited = recording.waited();
     assert!(waited.acquired && waited.hold.is_some(), "{waited:?}");
     Ok(())
 }
 
 #[test]
-fn a_hold_that_is_passed_keeps_its_number_and_is_released_once() -> Result<()> {
+fn a_hand_off_keeps_the_number_of_the_hold_and_releases_once() -> Result<()> {
     let server = Server::start();
-    let (sender, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let builder = Client::builder().single(server.url()).events(Recorder(sender));
-    let (client, tidings) = (builder.local_handoff(512, MINUTE).build()?, Tidings(told));
+    let (client, recording) = (builder.local_handoff(512, MINUTE).build()?, Recording(receiver));
     let lock = client.lock("a");
     let guard = lock.lock()?;
     let waiter = sleeping("next", move || lock.lock().and_then(|guard| guard.unlock()));
     guard.unlock()?;
     join(waiter)?;
-    let (first, second, released) = (tidings.acquired(), tidings.acquired(), tidings.released());
+    let (first, second, released) =
+        (recording.acquired(), recording.acquired(), recording.released());
     assert_eq!((first.hold, second.hold), (released.hold, released.hold));
     Ok(())
 }
 
 #[test]
-fn the_wait_for_a_majority_is_of_no_single_hold() -> Result<()> {
+fn the_wait_for_a_majority_names_no_hold() -> Result<()> {
     let server = Server::start();
-    let (client, tidings) = client(&server, MINUTE);
+    let (client, recording) = client(&server, MINUTE);
     let lock = RedLock::new([client], "a");
     let guard = lock.lock_owned()?;
     let waiter = sleeping("red", move || lock.lock().and_then(|guard| guard.unlock()));
     guard.unlock()?;
     join(waiter)?;
-    let waited = tidings.waited();
+    let waited = recording.waited();
     assert_eq!((waited.kind, waited.hold, waited.acquired), (Kind::Red, None, true));
     Ok(())
 }
 
 #[test]
-fn a_listener_may_be_shared() -> Result<()> {
+fn clients_may_share_one_recorder() -> Result<()> {
     let server = Server::start();
-    let (sender, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let recorder: Arc<dyn Events> = Arc::new(Recorder(sender));
     let make = || Client::builder().single(server.url()).events(Arc::clone(&recorder)).build();
     let clients = [make()?, make()?];
-    let tidings = Tidings(told);
+    let recording = Recording(receiver);
     for client in &clients {
         client.lock("a").lock()?.unlock()?;
-        let (acquired, released) = (tidings.acquired(), tidings.released());
+        let (acquired, released) = (recording.acquired(), recording.released());
         assert_eq!(acquired.hold, released.hold);
     }
     Ok(())
 }
 
-/// Every method of a shared listener is that of the listener.
+/// `Arc<dyn Events>` forwards every method.
 #[test]
-fn a_program_can_make_events_and_tell_them_itself() {
-    let (sender, told) = mpsc::channel();
+fn a_program_can_create_and_report_events() {
+    let (sender, receiver) = mpsc::channel();
     let events: Arc<dyn Events> = Arc::new(Recorder(sender));
     let error = Error::new(ErrorKind::Timeout, "no answer");
     let mut acquired = Acquired::new("a");
@@ -549,18 +565,18 @@ fn a_program_can_make_events_and_tell_them_itself() {
     events.lost(&Lost::new("a", LostReason::Gone));
     events.reconnected(&Reconnected::new("127.0.0.1:6379"));
     events.audit(&Audit::new("it evicts"));
-    let told: Vec<_> = told.try_iter().map(|(_, told)| told).collect();
+    let recorded: Vec<_> = receiver.try_iter().map(|(_, event)| event).collect();
     let [
-        Told::Acquired(first),
-        Told::Waited(_),
-        Told::Released(released),
-        Told::Renewed(renewed),
-        Told::Failed(failed),
-        Told::Lost(lost),
-        Told::Reconnected(again),
-    ] = &told[..]
+        Event::Acquired(first),
+        Event::Waited(_),
+        Event::Released(released),
+        Event::Renewed(renewed),
+        Event::Failed(failed),
+        Event::Lost(lost),
+        Event::Reconnected(again),
+    ] = &recorded[..]
     else {
-        panic!("{told:?}")
+        panic!("{recorded:?}")
     };
     assert_eq!((first, failed), (&acquired, &RenewalFailed::new("a", error)));
     assert_ne!(first, &Acquired::new("a"));

@@ -1,10 +1,9 @@
-//! Calls return at their deadline, their cancellation or the close of the client, whatever
-//! the server does: it stands still, its replies trickle in, or it reads nothing any more.
+//! Calls return at their deadline, their cancellation or the close of the client.
 //!
-//! All other time-outs are far away here. So a call that returns at all returns because of
-//! its own limit. How exactly it keeps it is measured by `overruns`; LEASEHOLD_CALLS raises
-//! the number of calls:
-//! `cargo test --release --test exact_deadlines -- --ignored --nocapture`.
+//! The server is stopped, sends its replies byte by byte, or reads no requests. All other
+//! time-outs are longer than a test, so a call returns only because of its own limit. `overruns`
+//! prints by how much calls exceed their deadline. LEASEHOLD_CALLS sets the number of calls:
+//! `cargo test --release --test api overruns -- --ignored --nocapture`.
 
 use crate::harness::faults::*;
 use crate::harness::wait::BOUND;
@@ -15,27 +14,26 @@ use leasehold::{Builder, CancelToken, Client, Error, MultiLock, OwnedGuard, RedL
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A deadline that is soon over.
+/// A short deadline.
 const SOON: Duration = Duration::from_millis(100);
 
-/// A name so long that a few requests fill the buffers of a socket.
+/// Returns a name so long that a few requests fill the buffers of a socket.
 fn long_name() -> String {
     "n".repeat(4 << 20)
 }
 
-/// The settings of a client whose own time-outs are longer than a test waits for anything.
+/// Returns the settings of a client with time-outs longer than any wait of a test.
 fn endless(url: impl Into<String>) -> Builder {
     patient(url).response_timeout(NEVER).connect_timeout(NEVER).pool_timeout(NEVER)
 }
 
-/// Calls on a thread of its own, and returns what the call gives if it ends before its
-/// time-outs do.
+/// Runs `call` on another thread. Panics if `call` does not return in time.
 #[track_caller]
 fn soon<T>(call: impl FnOnce() -> Result<T, Error> + Send) -> Result<(), Error> {
     thread::scope(|scope| in_time("the call returns", scope.spawn(|| call().map(drop))))
 }
 
-/// A server that answers nothing any more, and a client that waits for it.
+/// A stopped server and its client.
 struct Silent {
     client: Client,
     server: Server,
@@ -43,10 +41,10 @@ struct Silent {
 
 impl Silent {
     fn new() -> Silent {
-        Silent::with(|client| drop(client.lock("warm").lock().expect("all is well")))
+        Silent::with(|client| drop(client.lock("warm").lock().expect("the server answers")))
     }
 
-    /// The client has done something before the server stops.
+    /// Runs `act` with the client before the server is stopped.
     fn with(act: impl FnOnce(&Client)) -> Silent {
         let server = Server::start();
         let client = build(endless(server.url()).pool_size(2));
@@ -63,16 +61,16 @@ impl Drop for Silent {
 }
 
 #[test]
-fn a_deadline_ends_a_call_although_the_server_stands_still() {
+fn a_deadline_ends_a_call_to_a_stopped_server() {
     let silent = Silent::new();
     for _ in 0..3 {
         let error =
-            soon(|| silent.client.lock("a").try_lock_for(SOON)).expect_err("nobody answers");
+            soon(|| silent.client.lock("a").try_lock_for(SOON)).expect_err("the server is stopped");
         assert!(error.is_timeout(), "{error}");
     }
     silent.server.resume();
-    eventually("what it may have taken is released", || !exists(&silent.server, "a"));
-    drop(silent.client.lock("a").lock().expect("all is well again"));
+    eventually("the possible hold is released", || !exists(&silent.server, "a"));
+    drop(silent.client.lock("a").lock().expect("the server answers again"));
 }
 
 #[test]
@@ -86,38 +84,38 @@ fn a_deadline_ends_a_call_that_needs_a_new_connection() {
             scope.spawn(move || lock.try_lock_for(SOON).map(drop))
         };
         for call in ["a", "b", "c", "d", "e"].map(call) {
-            let error = in_time("the call returns", call).expect_err("nobody answers");
+            let error = in_time("the call returns", call).expect_err("the server is stopped");
             assert!(error.is_timeout(), "{error}");
         }
     });
     server.resume();
-    drop(client.lock("a").lock().expect("all is well again"));
+    drop(client.lock("a").lock().expect("the server answers again"));
 }
 
 #[test]
-fn a_deadline_ends_a_call_although_its_reply_trickles_in() {
+fn a_deadline_ends_a_call_whose_reply_arrives_byte_by_byte() {
     let server = Server::start();
     let trickle = Trickle::start(server.addr());
     let client = build(endless(trickle.url()));
-    drop(client.lock("a").lock().expect("all is well"));
+    drop(client.lock("a").lock().expect("the server answers"));
     trickle.trickle();
     for _ in 0..3 {
         let call = || client.lock("a").try_lock_for(SOON);
-        let error = soon(call).expect_err("its reply has no end");
+        let error = soon(call).expect_err("the reply has no end");
         assert!(error.is_timeout(), "{error}");
     }
-    // The client waits for its clean-ups.
+    // The drop of the client waits for releases, which need a server that answers.
     drop(trickle);
 }
 
 #[test]
-fn a_reply_that_trickles_in_is_late_after_the_response_timeout() {
+fn a_reply_that_arrives_byte_by_byte_is_a_timeout_after_the_response_timeout() {
     let server = Server::start();
     let trickle = Trickle::start(server.addr());
     let client = build(hasty(trickle.url()));
-    drop(client.lock("a").lock().expect("all is well"));
+    drop(client.lock("a").lock().expect("the server answers"));
     trickle.trickle();
-    let error = client.lock("a").is_locked().expect_err("its reply has no end");
+    let error = client.lock("a").is_locked().expect_err("the reply has no end");
     assert!(error.is_timeout(), "{error}");
 }
 
@@ -126,25 +124,25 @@ fn a_deadline_ends_a_call_whose_request_does_not_fit_into_the_socket() {
     let silent = Silent::new();
     let lock = silent.client.lock(long_name());
     for _ in 0..3 {
-        let error = soon(|| lock.try_lock_for(SOON)).expect_err("nobody answers");
+        let error = soon(|| lock.try_lock_for(SOON)).expect_err("the server is stopped");
         assert!(error.is_timeout(), "{error}");
     }
 }
 
 #[test]
-fn a_dropped_guard_waits_for_no_socket() {
+fn a_drop_of_a_guard_does_not_wait_for_the_socket() {
     let server = Server::start();
     let client = build(endless(server.url()).pool_size(1));
     let name = long_name();
-    let guard = client.lock(name.clone()).lock().expect("all is well");
+    let guard = client.lock(name.clone()).lock().expect("the server answers");
     server.stop();
     drop(guard);
     server.resume();
-    eventually("the release comes through", || !exists(&server, &name));
+    eventually("the release arrives", || !exists(&server, &name));
 }
 
 #[test]
-fn a_cancellation_ends_a_call_although_the_server_stands_still() {
+fn a_cancellation_ends_a_call_to_a_stopped_server() {
     let silent = Silent::new();
     let token = CancelToken::new();
     let lock = silent.client.lock("a").with_cancel(&token);
@@ -154,17 +152,17 @@ fn a_cancellation_ends_a_call_although_the_server_stands_still() {
         let asks = scope.spawn(|| silent.client.lock("b").with_cancel(&token).try_lock().map(drop));
         token.cancel();
         for call in [leads, tries, asks] {
-            let error = in_time("the call returns", call).expect_err("it was cancelled");
+            let error = in_time("the call returns", call).expect_err("the call is cancelled");
             assert!(error.is_cancelled(), "{error}");
         }
     });
 }
 
 #[test]
-fn closing_the_client_ends_calls_although_the_server_stands_still() {
+fn closing_the_client_ends_calls_to_a_stopped_server() {
     let server = Server::start();
     let client = build(endless(server.url()).pool_size(2));
-    let guard = client.lock("held").lock_owned().expect("all is well");
+    let guard = client.lock("held").lock_owned().expect("the server answers");
     server.stop();
     let (a, b) = (client.lock("a"), client.lock("b"));
     let calls = [
@@ -174,11 +172,11 @@ fn closing_the_client_ends_calls_although_the_server_stands_still() {
     ];
     let closing = thread::spawn(move || client.close());
     for call in calls {
-        let error = join(call).expect_err("nobody answers");
+        let error = join(call).expect_err("the server is stopped");
         assert!(error.is_closed(), "{error}");
     }
     server.resume();
-    eventually("the release comes through", || !exists(&server, "held"));
+    eventually("the release arrives", || !exists(&server, "held"));
     join(closing);
 }
 
@@ -186,70 +184,70 @@ fn closing_the_client_ends_calls_although_the_server_stands_still() {
 fn the_response_timeout_bounds_calls_without_a_deadline() {
     let server = Server::start();
     let client = build(hasty(server.url()).connect_timeout(BOUND));
-    let guard = client.lock("held").lock().expect("all is well");
+    let guard = client.lock("held").lock().expect("the server answers");
     server.stop();
-    let late = |what: &str, outcome: Result<(), Error>| {
+    let times_out = |what: &str, outcome: Result<(), Error>| {
         let error = outcome.expect_err(what);
         assert!(error.is_timeout(), "{what}: {error}");
     };
     let lock = client.lock("a");
-    late("lock", lock.lock().map(drop));
-    late("try_lock", lock.try_lock().map(drop));
-    late("is_locked", lock.is_locked().map(drop));
-    late("remaining", lock.remaining().map(drop));
-    late("force_unlock", lock.force_unlock().map(drop));
-    late("extend", guard.extend(NEVER * 2));
-    late("unlock", guard.unlock());
+    times_out("lock", lock.lock().map(drop));
+    times_out("try_lock", lock.try_lock().map(drop));
+    times_out("is_locked", lock.is_locked().map(drop));
+    times_out("remaining", lock.remaining().map(drop));
+    times_out("force_unlock", lock.force_unlock().map(drop));
+    times_out("extend", guard.extend(NEVER * 2));
+    times_out("unlock", guard.unlock());
     server.resume();
-    eventually("what was owed comes through", || !exists(&server, "held"));
+    eventually("the release arrives", || !exists(&server, "held"));
 }
 
 #[test]
-fn an_answer_that_comes_after_the_caller_has_left_takes_no_lock() {
+fn a_grant_that_arrives_after_the_deadline_of_its_caller_is_released() {
     let server = Server::start();
     let proxy = Proxy::start(server.addr());
     let client = build(endless(proxy.url()));
     let digests = Digests::of(&server);
     proxy.on_request(digests.acquire.as_bytes(), Direction::Replies, Flow::Hold);
     let call = || client.lock("a").try_lock_for(SOON);
-    let error = soon(call).expect_err("its reply is kept back");
+    let error = soon(call).expect_err("the proxy holds the reply");
     assert!(error.is_timeout(), "{error}");
-    assert!(server.calls("pexpire") > 0, "the server has granted it");
-    eventually("it is given back", || !exists(&server, "a"));
+    assert!(server.calls("pexpire") > 0, "the server has granted the lock");
+    eventually("the hold is released", || !exists(&server, "a"));
     proxy.release_held();
-    let guard = client.lock("a").lock().expect("all is well again");
+    let guard = client.lock("a").lock().expect("the server answers again");
     assert_held(&server, "a", &guard, NEVER);
 }
 
 #[test]
-fn a_deadline_ends_a_multi_lock_and_a_red_lock() {
+fn a_deadline_ends_calls_of_a_multi_lock_and_a_red_lock() {
     let silent = [Silent::new(), Silent::new(), Silent::new()];
     let lock = |name: &str| silent[0].client.lock(name);
     let multi = MultiLock::new([lock("a"), lock("b")]);
-    let error = soon(|| multi.try_lock_for(SOON)).expect_err("nobody answers");
+    let error = soon(|| multi.try_lock_for(SOON)).expect_err("the server is stopped");
     assert!(error.is_timeout(), "{error}");
     let red = RedLock::new(silent.iter().map(|one| one.client.clone()), "red");
-    let error = soon(|| red.try_lock_for(SOON)).expect_err("nobody answers");
+    let error = soon(|| red.try_lock_for(SOON)).expect_err("the server is stopped");
     assert!(error.is_timeout(), "{error}");
     let token = CancelToken::new();
     thread::scope(|scope| {
         let red = red.clone().with_cancel(&token);
         let call = scope.spawn(move || red.lock().map(drop));
         token.cancel();
-        let error = in_time("the call returns", call).expect_err("it was cancelled");
+        let error = in_time("the call returns", call).expect_err("the call is cancelled");
         assert!(error.is_cancelled(), "{error}");
     });
 }
 
 #[test]
-fn a_cancellation_ends_a_leader_although_replies_of_others_keep_coming() {
+fn a_cancellation_ends_a_leader_while_replies_to_others_arrive() {
     const CALLERS: usize = 120;
-    /// Fewer than a reply has.
+    /// Fewer bytes than a reply has.
     const BYTES: usize = 4;
     let server = Server::start();
     let trickle = Trickle::start(server.addr());
     let client = build(endless(trickle.url()));
-    drop(client.fair_lock("warm").lock().expect("all is well"));
+    drop(client.fair_lock("warm").lock().expect("the server answers"));
     trickle.slow_down();
     let token = CancelToken::new();
     thread::scope(|scope| {
@@ -258,8 +256,8 @@ fn a_cancellation_ends_a_leader_although_replies_of_others_keep_coming() {
             scope.spawn(move || lock.lock().map(drop))
         };
         let calls: Vec<_> = (0..CALLERS).map(call).collect();
-        // The first leader reads its own reply alone, the next those of all others.
-        eventually("replies come", || trickle.slow_replies() > CALLERS);
+        // The first leader reads only its own reply, the next leader reads those of all others.
+        eventually("replies arrive", || trickle.slow_replies() > CALLERS);
         token.cancel();
         for call in calls {
             let outcome = in_time("the call returns", call);
@@ -271,14 +269,14 @@ fn a_cancellation_ends_a_leader_although_replies_of_others_keep_coming() {
 }
 
 #[test]
-fn a_deadline_ends_a_write_that_the_server_takes_slowly() {
+fn a_deadline_ends_a_write_that_the_server_reads_slowly() {
     let server = Server::start();
     let trickle = Trickle::start(server.addr());
     let client = build(endless(trickle.url()));
-    drop(client.lock("warm").lock().expect("all is well"));
+    drop(client.lock("warm").lock().expect("the server answers"));
     trickle.slow_down();
     let lock = client.lock(long_name());
-    let error = soon(|| lock.try_lock_for(SOON)).expect_err("it is not written in time");
+    let error = soon(|| lock.try_lock_for(SOON)).expect_err("the request is not written in time");
     assert!(error.is_timeout(), "{error}");
     drop(trickle);
 }
@@ -288,21 +286,19 @@ fn closing_the_client_ends_the_unlock_of_several_locks() {
     let server = Server::start();
     let client = build(endless(server.url()).pool_size(2));
     let locks = MultiLock::new([client.lock("a"), client.lock("b"), client.lock("c")]);
-    let guard = locks.lock_owned().expect("all is well");
+    let guard = locks.lock_owned().expect("the server answers");
     server.stop();
     let call = sleeping("unlocks", move || guard.unlock());
     let closing = thread::spawn(move || client.close());
-    let error = join(call).expect_err("nobody answers");
+    let error = join(call).expect_err("the server is stopped");
     assert!(error.is_closed(), "{error}");
     server.resume();
-    eventually("the releases come through", || {
-        ["a", "b", "c"].iter().all(|it| !exists(&server, it))
-    });
+    eventually("the releases arrive", || ["a", "b", "c"].iter().all(|name| !exists(&server, name)));
     join(closing);
 }
 
 #[test]
-fn closing_the_client_waits_for_what_the_ended_calls_undo() {
+fn closing_the_client_waits_for_the_releases_of_ended_calls() {
     let server = Server::start();
     let proxy = Proxy::start(server.addr());
     let client = build(endless(proxy.url()));
@@ -310,10 +306,10 @@ fn closing_the_client_waits_for_what_the_ended_calls_undo() {
     proxy.on_request(digests.acquire.as_bytes(), Direction::Replies, Flow::Hold);
     let lock = client.lock("a");
     let call = sleeping("locks", move || lock.lock().map(drop));
-    eventually("the server grants it", || exists(&server, "a"));
-    // The clean-up gets its answer only behind the one that is kept back.
+    eventually("the server grants the lock", || exists(&server, "a"));
+    // The reply to the release arrives behind the reply that the proxy holds.
     let releasing = thread::spawn(move || {
-        eventually("it is given back", || !exists(&server, "a"));
+        eventually("the hold is released", || !exists(&server, "a"));
         proxy.release_held();
         (server, proxy)
     });
@@ -324,7 +320,7 @@ fn closing_the_client_waits_for_what_the_ended_calls_undo() {
 }
 
 #[test]
-fn a_reply_that_nobody_waits_for_holds_up_no_request() {
+fn a_reply_without_a_waiting_caller_delays_no_request() {
     let server = Server::start();
     let proxy = Proxy::start(server.addr());
     let client = build(endless(proxy.url()).pool_size(1));
@@ -334,62 +330,62 @@ fn a_reply_that_nobody_waits_for_holds_up_no_request() {
         let token = CancelToken::new();
         let lock = client.lock(name).with_cancel(&token);
         let call = sleeping("locks", move || lock.lock().map(drop));
-        eventually("the server grants it", || exists(&server, name));
+        eventually("the server grants the lock", || exists(&server, name));
         token.cancel();
-        assert!(join(call).expect_err("it was cancelled").is_cancelled());
-        eventually("it is given back", || !exists(&server, name));
+        assert!(join(call).expect_err("the call is cancelled").is_cancelled());
+        eventually("the hold is released", || !exists(&server, name));
     }
     proxy.release_held();
 }
 
 #[test]
-fn a_nested_red_lock_keeps_the_deadline_and_the_token() {
+fn re_entry_of_a_red_lock_obeys_the_deadline_and_the_token() {
     let silent = [Silent::new(), Silent::new(), Silent::new()];
     silent.iter().for_each(|one| one.server.resume());
     let red = RedLock::new(silent.iter().map(|one| one.client.clone()), "red");
-    let guard = red.clone().with_lease(NEVER).lock().expect("all is well");
+    let guard = red.clone().with_lease(NEVER).lock().expect("the server answers");
     silent.iter().for_each(|one| one.server.stop());
     let longer = red.with_lease(NEVER * 2);
     let start = Instant::now();
-    let error = longer.try_lock_for(SOON).expect_err("nobody answers");
+    let error = longer.try_lock_for(SOON).expect_err("the server is stopped");
     assert!(error.is_timeout() && start.elapsed() < BOUND, "{error}");
     let token = CancelToken::new();
     token.cancel();
-    let error = longer.with_cancel(&token).lock().expect_err("it was cancelled");
+    let error = longer.with_cancel(&token).lock().expect_err("the call is cancelled");
     assert!(error.is_cancelled(), "{error}");
     silent.iter().for_each(|one| one.server.resume());
     drop(guard);
 }
 
-/// The deadline of every call that is measured: its own, or the response time-out.
+/// The limit of every measured call: its own deadline or the response time-out.
 const DEADLINE: Duration = Duration::from_millis(20);
 
-/// A server that answers no more, and all that the measured calls need.
+/// A silent server and the clients and guards of the measured calls.
 struct Measured {
     what: &'static str,
     server: Server,
     trickle: Trickle,
-    /// Its response time-out is the deadline.
+    /// A client whose response time-out is the deadline.
     client: Client,
-    /// Its time-outs are far away.
+    /// A client with time-outs longer than any call.
     endless: Client,
     name: String,
     guards: Vec<OwnedGuard>,
 }
 
 impl Measured {
-    /// Takes as many locks as calls will release; then the server answers no more.
+    /// Takes one lock more than `calls`, then makes the server silent.
     fn new(what: &'static str, calls: usize) -> Measured {
         let server = Server::start();
         let trickle = Trickle::start(server.addr());
         let url = if what == "trickling server" { trickle.url() } else { server.url() };
         let endless = build(endless(url.clone()).pool_size(2));
-        drop(endless.lock("warm").lock().expect("all is well"));
+        drop(endless.lock("warm").lock().expect("the server answers"));
         let settings = patient(url).response_timeout(DEADLINE).connect_timeout(DEADLINE);
         let client = build(settings.pool_size(2).watchdog_timeout(NEVER * 30));
         let name = if what == "full socket" { long_name() } else { "a".to_owned() };
         let guard = |number| client.lock(format!("held:{number}")).lock_owned();
-        let guards = (0..=calls).map(|number| guard(number).expect("all is well")).collect();
+        let guards = (0..=calls).map(|number| guard(number).expect("the server answers")).collect();
         match what {
             "trickling server" => trickle.trickle(),
             _ => server.stop(),
@@ -397,11 +393,11 @@ impl Measured {
         Measured { what, server, trickle, client, endless, name, guards }
     }
 
-    /// Prints the longest of so many calls, beyond the deadline.
+    /// Prints by how much the longest of the calls exceeds the deadline.
     fn print(&self, verb: &str, calls: usize, mut call: impl FnMut() -> Result<(), Error>) {
         let overrun = |_| {
             let start = Instant::now();
-            call().expect_err("nobody answers");
+            call().expect_err("the server is silent");
             start.elapsed().saturating_sub(DEADLINE)
         };
         let longest = (0..calls).map(overrun).max().unwrap_or_default();
@@ -420,7 +416,7 @@ impl Measured {
     }
 
     fn print_all(mut self, calls: usize) {
-        let guard = self.guards.pop().expect("one more than calls");
+        let guard = self.guards.pop().expect("one guard more than calls");
         let (timed, lock) = (self.endless.lock(&self.name), self.client.lock(&self.name));
         self.print("try_lock_for", calls, || timed.try_lock_for(DEADLINE).map(drop));
         self.print("try_lock", calls, || lock.try_lock().map(drop));
@@ -434,14 +430,14 @@ impl Measured {
         let red = RedLock::new([self.endless.clone()], &self.name);
         self.print("RedLock::try_lock_for", calls, || red.try_lock_for(DEADLINE).map(drop));
         let mut guards = std::mem::take(&mut self.guards);
-        self.print("unlock", calls, || guards.pop().expect("one for each call").unlock());
+        self.print("unlock", calls, || guards.pop().expect("one guard for each call").unlock());
         self.server.resume();
         drop(self.trickle);
     }
 }
 
 #[test]
-#[ignore = "prints figures, which no test judges; takes minutes"]
+#[ignore = "prints figures and checks none; takes minutes"]
 fn overruns() {
     let calls =
         std::env::var("LEASEHOLD_CALLS").map_or(50, |calls| calls.parse().expect("a number"));

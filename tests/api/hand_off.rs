@@ -1,5 +1,4 @@
-//! Local hand-off: a hold passes from thread to thread of one process without a
-//! command, within its bounds.
+//! Local hand-off: a hold passes from thread to thread of one process without a command.
 
 use crate::harness::process::{self, Role};
 use crate::harness::{ChildProcess, Server, eventually, join, owner, sleeping};
@@ -10,11 +9,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// A watchdog time-out of which some pass in a test, and of which no stall of a slow
-/// machine takes two thirds.
+/// A watchdog time-out that passes several times in a test.
+///
+/// A stall of a slow machine does not last two thirds of it.
 const BRISK: Duration = Duration::from_millis(1500);
 
-/// A client that polls so rarely that nothing can be explained by it.
+/// Returns the settings of a client whose polls come too late to affect a test.
 fn settings(server: &Server) -> Builder {
     Client::builder().single(server.url()).poll_interval(MINUTE)
 }
@@ -24,12 +24,13 @@ fn client(server: &Server, max_handoffs: u32, max_time: Duration) -> Client {
     builder.build().expect("the server answers")
 }
 
-/// The owner fields that a lock has while one thread after the other holds it: this
-/// one, then `waiters` that stood in line; and the calls of scripts after the first.
+/// Has this thread and then `waiters` queued threads hold the lock `a` in turn.
+///
+/// Returns the owner field of each holder, and the number of script calls from the first release.
 fn relay(server: &Arc<Server>, client: &Client, waiters: usize) -> Result<(Vec<String>, u64)> {
     static RELAYS: AtomicUsize = AtomicUsize::new(0);
     let relay = RELAYS.fetch_add(1, Ordering::Relaxed);
-    client.lock("a").lock()?.unlock()?; // the scripts are known from here on
+    client.lock("a").lock()?.unlock()?; // the server knows the scripts from here on
     let guard = client.lock("a").lock()?;
     let owners = Arc::new(Mutex::new(vec![owner(server, "a")]));
     let threads: Vec<_> = (0..waiters)
@@ -38,8 +39,11 @@ fn relay(server: &Arc<Server>, client: &Client, waiters: usize) -> Result<(Vec<S
             let owners = Arc::clone(&owners);
             sleeping(&format!("relay-{relay}-{number}"), move || {
                 let guard = lock.lock()?;
-                assert!(lock.hold_count() == 1 && lock.try_lock()?.is_some(), "it re-enters");
-                owners.lock().expect("nobody panics").push(owner(&server, "a"));
+                assert!(
+                    lock.hold_count() == 1 && lock.try_lock()?.is_some(),
+                    "the thread re-enters"
+                );
+                owners.lock().expect("no thread panics").push(owner(&server, "a"));
                 guard.unlock()?;
                 assert_eq!(lock.hold_count(), 0);
                 Result::Ok(())
@@ -50,47 +54,47 @@ fn relay(server: &Arc<Server>, client: &Client, waiters: usize) -> Result<(Vec<S
     guard.unlock()?;
     threads.into_iter().try_for_each(join)?;
     assert!(server.keys().is_empty());
-    let owners = owners.lock().expect("nobody panics").clone();
+    let owners = owners.lock().expect("no thread panics").clone();
     Ok((owners, server.calls("evalsha")))
 }
 
-/// How long the runs of equal neighbours are.
+/// Returns the lengths of the runs of equal neighbours.
 fn runs(owners: &[String]) -> Vec<usize> {
     owners.chunk_by(|a, b| a == b).map(<[String]>::len).collect()
 }
 
 #[test]
-fn no_hold_is_passed_if_it_is_turned_off() -> Result<()> {
+fn no_hold_is_handed_off_if_hand_off_is_turned_off() -> Result<()> {
     let server = Arc::new(Server::start());
     let client = client(&server, 0, MINUTE);
-    let (owners, asked) = relay(&server, &client, 4)?;
+    let (owners, calls) = relay(&server, &client, 4)?;
     assert_eq!(runs(&owners), [1; 5]);
-    assert_eq!(asked, 9, "five releases and four more acquisitions, at the least");
+    assert_eq!(calls, 9, "five releases and four more acquisitions");
     Ok(())
 }
 
 #[test]
-fn a_hold_is_passed_along_the_line_without_a_command() -> Result<()> {
+fn a_hold_passes_through_the_queue_without_a_command() -> Result<()> {
     let server = Arc::new(Server::start());
     let client = client(&server, 1000, MINUTE);
-    let (owners, asked) = relay(&server, &client, 10)?;
+    let (owners, calls) = relay(&server, &client, 10)?;
     assert_eq!(runs(&owners), [11]);
-    assert_eq!(asked, 1, "the release at the end");
+    assert_eq!(calls, 1, "the release at the end");
     Ok(())
 }
 
 #[test]
-fn a_hold_is_passed_as_often_as_allowed_and_then_released() -> Result<()> {
+fn a_hold_is_released_after_the_maximum_number_of_hand_offs() -> Result<()> {
     let server = Arc::new(Server::start());
     let client = client(&server, 3, MINUTE);
-    let (owners, asked) = relay(&server, &client, 9)?;
+    let (owners, calls) = relay(&server, &client, 9)?;
     assert_eq!(runs(&owners), [4, 4, 2]);
-    assert_eq!(asked, 5, "three releases and two more acquisitions");
+    assert_eq!(calls, 5, "three releases and two more acquisitions");
     Ok(())
 }
 
 #[test]
-fn a_hold_is_passed_for_as_long_as_allowed_and_then_released() -> Result<()> {
+fn a_hold_is_released_after_the_maximum_time_of_hand_offs() -> Result<()> {
     let server = Arc::new(Server::start());
     let max_time = Duration::from_millis(50);
     let client = client(&server, 1000, max_time);
@@ -98,13 +102,13 @@ fn a_hold_is_passed_for_as_long_as_allowed_and_then_released() -> Result<()> {
     let guard = client.lock("a").lock()?;
     let first = owner(&server, "a");
     let next = next_owner(&server, &client, "past-max-time");
-    eventually("the time is over", || start.elapsed() > 2 * max_time);
+    eventually("the maximum time is over", || start.elapsed() > 2 * max_time);
     guard.unlock()?;
     assert_ne!(join(next)?, first);
     Ok(())
 }
 
-/// A thread in line for the lock `a`, and in the end the owner field that it had.
+/// Starts a thread that queues for the lock `a` and returns its owner field.
 fn next_owner(server: &Arc<Server>, client: &Client, thread: &str) -> JoinHandle<Result<String>> {
     let (server, lock) = (Arc::clone(server), client.lock("a"));
     sleeping(thread, move || {
@@ -115,14 +119,14 @@ fn next_owner(server: &Arc<Server>, client: &Client, thread: &str) -> JoinHandle
 }
 
 #[test]
-fn a_hold_with_less_than_half_of_its_lease_left_is_released_instead() -> Result<()> {
+fn a_hold_with_less_than_half_of_its_lease_is_not_handed_off() -> Result<()> {
     let server = Arc::new(Server::start());
     let builder = settings(&server).watchdog_timeout(2 * BRISK);
     let client = builder.local_handoff(1000, MINUTE).build()?;
     let guard = client.lock("a").lock()?;
     let first = owner(&server, "a");
     let next = next_owner(&server, &client, "too-little-left");
-    server.stop(); // nobody renews
+    server.stop(); // renewals fail
     eventually("less than half is left", || guard.remaining() < BRISK);
     assert!(guard.is_held());
     drop(guard);
@@ -132,7 +136,7 @@ fn a_hold_with_less_than_half_of_its_lease_left_is_released_instead() -> Result<
 }
 
 #[test]
-fn fixed_leases_are_neither_passed_nor_passed_to() -> Result<()> {
+fn a_caller_with_a_fixed_lease_neither_gives_nor_takes_a_hand_off() -> Result<()> {
     let server = Arc::new(Server::start());
     let client = client(&server, 1000, MINUTE);
     for (number, leases) in [(0, [Some(MINUTE), None]), (1, [None, Some(2 * MINUTE)])] {
@@ -159,7 +163,7 @@ fn fixed_leases_are_neither_passed_nor_passed_to() -> Result<()> {
 }
 
 #[test]
-fn a_hold_passes_between_guards_of_threads_and_owned_ones() -> Result<()> {
+fn a_hold_passes_between_guards_and_owned_guards() -> Result<()> {
     let server = Arc::new(Server::start());
     let client = client(&server, 1000, MINUTE);
     let owned = client.lock("a").lock_owned()?;
@@ -173,7 +177,7 @@ fn a_hold_passes_between_guards_of_threads_and_owned_ones() -> Result<()> {
     let lock = client.lock("a");
     let next = sleeping("owned-of-thread", move || lock.lock_owned());
     drop(guard);
-    let owned = join(next)?; // its thread has ended
+    let owned = join(next)?; // the thread of the guard has ended
     assert_eq!(owner(&server, "a"), first);
     assert!(owned.is_held() && !client.lock("a").is_held());
     owned.unlock()?;
@@ -182,7 +186,7 @@ fn a_hold_passes_between_guards_of_threads_and_owned_ones() -> Result<()> {
 }
 
 #[test]
-fn a_nested_guard_passes_nothing_before_the_last_one_ends() -> Result<()> {
+fn a_hold_is_handed_off_when_its_last_guard_ends() -> Result<()> {
     let server = Arc::new(Server::start());
     let client = client(&server, 1000, MINUTE);
     let lock = client.lock("a");
@@ -199,7 +203,7 @@ fn a_nested_guard_passes_nothing_before_the_last_one_ends() -> Result<()> {
 }
 
 #[test]
-fn a_passed_hold_is_renewed_for_its_new_thread_and_after_the_end_of_the_old_one() -> Result<()> {
+fn a_handed_off_hold_is_renewed_after_the_end_of_its_former_thread() -> Result<()> {
     let server = Server::start();
     let builder = settings(&server).watchdog_timeout(BRISK);
     let client = builder.local_handoff(1000, MINUTE).build()?;
@@ -209,14 +213,14 @@ fn a_passed_hold_is_renewed_for_its_new_thread_and_after_the_end_of_the_old_one(
     let old = thread::spawn(move || {
         let guard = lock.lock()?;
         holds.send(()).expect("the test listens");
-        freed.recv().expect("the test says when");
+        freed.recv().expect("the test sends a signal");
         guard.unlock()
     });
     held.recv().expect("the old thread holds");
     let first = owner(&server, "a");
     let lock = client.lock("a");
     let (takes, taken) = mpsc::channel();
-    let new = sleeping("heir", move || {
+    let new = sleeping("new-holder", move || {
         let guard = lock.lock()?;
         takes.send(()).expect("the test listens");
         Result::Ok(guard.wait_lost(3 * BRISK))
@@ -225,13 +229,13 @@ fn a_passed_hold_is_renewed_for_its_new_thread_and_after_the_end_of_the_old_one(
     join(old)?;
     taken.recv().expect("the new thread holds");
     assert_eq!(owner(&server, "a"), first);
-    assert!(!join(new)?, "it was renewed all the time");
-    eventually("it is released", || server.keys().is_empty());
+    assert!(!join(new)?, "the lease was not renewed");
+    eventually("the lock is free", || server.keys().is_empty());
     Ok(())
 }
 
 #[test]
-fn deadlines_and_cancellations_in_the_moment_of_passing_leave_no_hold_behind() -> Result<()> {
+fn deadlines_and_cancellations_during_a_hand_off_leave_no_hold() -> Result<()> {
     let server = Server::start();
     let client = client(&server, 1000, MINUTE);
     let run = |seed: u64| {
@@ -255,48 +259,46 @@ fn deadlines_and_cancellations_in_the_moment_of_passing_leave_no_hold_behind() -
     let threads: Vec<_> = (0..8).map(run).collect();
     threads.into_iter().try_for_each(join)?;
     eventually("the lock is free", || server.keys().is_empty());
-    client.lock("a").try_lock()?.expect("nobody stands in line").unlock()
+    client.lock("a").try_lock()?.expect("the queue is empty").unlock()
 }
 
 #[test]
 fn child_entry() {
     match process::role() {
         None => {}
-        Some(role) if role.name() == "get in" => get_in(&role),
-        Some(role) => panic!("nobody plays {role:?}"),
+        Some(role) if role.name() == "wait for the lock" => wait_for_the_lock(&role),
+        Some(role) => panic!("unknown role: {role:?}"),
     }
 }
 
-/// Waits for the lock `a`, and says how often others counted before it got in.
-fn get_in(role: &Role) {
+/// Waits for the lock `a` and reports how often others counted during the wait.
+fn wait_for_the_lock(role: &Role) {
     let builder = Client::builder().single(role.arg(0)).poll_interval(MINUTE);
     let client = builder.build().expect("the server answers");
     let mut server = redis::Client::open(role.arg(0)).expect("a good URL");
-    let mut count =
-        || redis::cmd("GET").arg("count").query::<usize>(&mut server).expect("they count");
+    let mut count = || redis::cmd("GET").arg("count").query::<usize>(&mut server).expect("a count");
     let before = count();
-    let guard = client.lock("a").lock().expect("it is released");
+    let guard = client.lock("a").lock().expect("the lock is free");
     let meanwhile = count() - before;
-    guard.unlock().expect("it was held");
+    guard.unlock().expect("the lock is held");
     role.say(&meanwhile.to_string());
 }
 
-/// Ends what goes on until then, also if the test fails.
-struct Stops<'a>(&'a AtomicBool);
+/// Sets the flag when it is dropped, also if the test fails.
+struct StopsOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Stops<'_> {
+impl Drop for StopsOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// Threads of this process pass a lock on and on, counting, while another process waits
-/// for it; how often they did before it got in.
+/// Counts the holds of this process while another process waits for the lock.
 fn count_before_another_process(max_handoffs: u32, max_time: Duration) -> usize {
     let server = Server::start();
     let here = client(&server, max_handoffs, max_time);
     let stop = AtomicBool::new(false);
-    let go_on = || {
+    let take_turns = || {
         let (lock, mut server) = (here.lock("a"), server.connection());
         while !stop.load(Ordering::Relaxed) {
             let guard = lock.lock().expect("the server answers");
@@ -305,11 +307,12 @@ fn count_before_another_process(max_handoffs: u32, max_time: Duration) -> usize 
         }
     };
     thread::scope(|scope| {
-        (0..4).for_each(|_| drop(scope.spawn(go_on)));
-        let _stops = Stops(&stop);
+        (0..4).for_each(|_| drop(scope.spawn(take_turns)));
+        let _stops = StopsOnDrop(&stop);
         let count = || server.ask::<Option<usize>>(&["GET", "count"]).unwrap_or(0);
-        eventually("they are at it", || count() > 100);
-        let mut child = ChildProcess::start("hand_off::child_entry", "get in", &[&server.url()]);
+        eventually("the threads take turns", || count() > 100);
+        let mut child =
+            ChildProcess::start("hand_off::child_entry", "wait for the lock", &[&server.url()]);
         let meanwhile = child.next_line().parse().expect("a number");
         child.wait();
         meanwhile
@@ -317,30 +320,30 @@ fn count_before_another_process(max_handoffs: u32, max_time: Duration) -> usize 
 }
 
 #[test]
-fn another_process_gets_in_within_the_bound_of_count_while_threads_of_this_one_go_on() {
+fn another_process_gets_the_lock_despite_hand_offs_limited_by_count() {
     let before = count_before_another_process(50, MINUTE);
-    println!("they counted {before} times before it got in");
-    // A run is 51 holds; the message of a release may come late on a busy machine.
-    assert!(before <= 10 * 51, "{before} holds came before");
+    println!("{before} holds before the other process");
+    // A run is 51 holds. On a busy machine the message of a release may arrive late.
+    assert!(before <= 10 * 51, "{before} holds before the other process");
 }
 
 #[test]
-fn another_process_gets_in_within_the_bound_of_time_while_threads_of_this_one_go_on() {
+fn another_process_gets_the_lock_despite_hand_offs_limited_by_time() {
     let before = count_before_another_process(u32::MAX, Duration::from_millis(5));
-    println!("they counted {before} times before it got in");
+    println!("{before} holds before the other process");
 }
 
 #[test]
-fn another_process_gets_in_before_a_long_line_of_this_one_is_through() -> Result<()> {
-    const LINE: usize = 40;
+fn another_client_gets_the_lock_before_the_end_of_a_long_queue() -> Result<()> {
+    const QUEUE: usize = 40;
     let server = Arc::new(Server::start());
     let (here, there) = (client(&server, 3, MINUTE), settings(&server).build()?);
     let guard = here.lock("a").lock()?;
     let before = Arc::new(AtomicUsize::new(0));
-    let line: Vec<_> = (0..LINE)
+    let queue: Vec<_> = (0..QUEUE)
         .map(|number| {
             let (lock, before) = (here.lock("a"), Arc::clone(&before));
-            sleeping(&format!("long-line-{number}"), move || {
+            sleeping(&format!("in-queue-{number}"), move || {
                 let guard = lock.lock()?;
                 before.fetch_add(1, Ordering::Relaxed);
                 guard.unlock()
@@ -354,11 +357,11 @@ fn another_process_gets_in_before_a_long_line_of_this_one_is_through() -> Result
         let before = count.load(Ordering::Relaxed);
         guard.unlock().map(|()| before)
     });
-    eventually("it waits", || server.numsub("redisson_lock__channel:{a}") == 1);
+    eventually("the other client subscribes", || server.numsub("redisson_lock__channel:{a}") == 1);
     guard.unlock()?;
     let before = join(other)?;
-    line.into_iter().try_for_each(join)?;
-    println!("{before} of {LINE} threads came before the other process");
-    assert!(before < LINE / 2, "too many of them");
+    queue.into_iter().try_for_each(join)?;
+    println!("{before} of {QUEUE} threads came before the other client");
+    assert!(before < QUEUE / 2, "too many threads came before the other client");
     Ok(())
 }

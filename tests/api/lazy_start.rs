@@ -9,10 +9,10 @@ use leasehold::{AuditPolicy, Builder, CancelToken, Client, MultiLock, RedLock, R
 const MINUTE: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_millis(100);
 
-/// What a client finds while its servers are down, and when they are there.
-fn starts_before(client: &Client, start: impl FnOnce()) -> Result<()> {
+/// Checks the calls of a client before and after `start` starts its servers.
+fn check_before_and_after(client: &Client, start: impl FnOnce()) -> Result<()> {
     for _ in 0..2 {
-        let error = client.ping().expect_err("nobody is there");
+        let error = client.ping().expect_err("no server runs");
         assert!(error.is_connection() && error.is_retryable(), "{error:?}");
     }
     assert!(client.lock("a").lock().is_err_and(|error| error.is_connection()));
@@ -38,7 +38,7 @@ fn the_first_call_connects_to_a_server_that_was_started_later() -> Result<()> {
     for url in [server.url(), server.unix_url()] {
         server.kill();
         let client = Client::builder().single(url).build_lazily()?;
-        starts_before(&client, || server.restart())?;
+        check_before_and_after(&client, || server.restart())?;
     }
     Ok(())
 }
@@ -54,7 +54,7 @@ fn the_first_call_connects_through_sentinels_that_were_started_later() -> Result
         all().for_each(Server::restart);
         group.settle();
     };
-    starts_before(&client, start)
+    check_before_and_after(&client, start)
 }
 
 #[test]
@@ -65,17 +65,17 @@ fn the_first_call_connects_to_a_cluster_that_was_started_later() -> Result<()> {
         cluster.nodes().iter().for_each(Server::restart);
         cluster.settle();
     };
-    // One of the nodes that are named never answers.
+    // No server listens on the first of the addresses.
     let urls = [format!("redis://127.0.0.1:{}/", crate::harness::ports::free_port())];
     let urls = urls.into_iter().chain(cluster.urls());
     let client = Client::builder().cluster(urls).poll_interval(MINUTE).build_lazily()?;
-    starts_before(&client, start)?;
+    check_before_and_after(&client, start)?;
     let names: Vec<_> = cluster.nodes().iter().map(|node| cluster.key_on(node, "on")).collect();
     names.iter().try_for_each(|name| client.lock(name.as_str()).lock()?.unlock())
 }
 
 #[test]
-fn a_majority_of_servers_that_were_started_later_is_enough() -> Result<()> {
+fn a_red_lock_works_once_a_majority_of_servers_has_started() -> Result<()> {
     let servers = [(); 3].map(|()| Server::start());
     servers.iter().for_each(Server::kill);
     let open = |server: &Server| Client::builder().single(server.url()).build_lazily();
@@ -93,7 +93,7 @@ fn a_majority_of_servers_that_were_started_later_is_enough() -> Result<()> {
     lock.lock()?.unlock()
 }
 
-/// A cluster of which nobody says anything.
+/// Returns a cluster that never answers, and the settings of its client.
 fn silent_cluster() -> (Impostor, Builder) {
     let silent = Impostor::always("");
     let builder = Client::builder().cluster([silent.url()]);
@@ -101,11 +101,11 @@ fn silent_cluster() -> (Impostor, Builder) {
 }
 
 #[test]
-fn a_first_call_to_a_silent_cluster_ends_by_its_deadline_its_token_and_its_client() -> Result<()> {
+fn a_first_call_to_a_silent_cluster_ends_by_deadline_cancellation_and_close() -> Result<()> {
     let (_silent, builder) = silent_cluster();
     let client = builder.build_lazily()?;
     let started = Instant::now();
-    let error = client.lock("a").try_lock_for(SOON).expect_err("nobody says anything");
+    let error = client.lock("a").try_lock_for(SOON).expect_err("the cluster is silent");
     assert!(error.is_timeout() && started.elapsed() < MINUTE, "{error:?}");
     let token = CancelToken::new();
     let lock = client.lock("a").with_cancel(&token);
@@ -116,53 +116,56 @@ fn a_first_call_to_a_silent_cluster_ends_by_its_deadline_its_token_and_its_clien
     let waiter = sleeping("closed", move || probe.ping());
     std::thread::scope(|scope| {
         scope.spawn(|| client.close());
-        assert!(in_time("it ends", scope.spawn(|| join(waiter))).is_err_and(|it| it.is_closed()));
+        assert!(
+            in_time("the probe returns", scope.spawn(|| join(waiter)))
+                .is_err_and(|error| error.is_closed())
+        );
     });
     Ok(())
 }
 
 #[test]
-fn a_probe_waits_for_the_word_of_every_node() -> Result<()> {
+fn ping_waits_for_the_reply_of_every_node() -> Result<()> {
     let cluster = Cluster::start(3, 0);
     let builder = Client::builder().cluster(cluster.urls()).response_timeout(4 * SOON);
     let client = builder.build()?;
     client.ping()?;
     let node = &cluster.nodes()[1];
     node.stop();
-    let error = client.ping().expect_err("one is silent");
+    let error = client.ping().expect_err("a node is stopped");
     assert!(error.is_timeout() && error.server() == Some(&node.addr().to_string()), "{error:?}");
     node.resume();
-    eventually("it answers again", || client.ping().is_ok());
+    eventually("the node answers again", || client.ping().is_ok());
     client.close();
     assert!(client.ping().is_err_and(|error| error.is_closed()));
     Ok(())
 }
 
 #[test]
-fn a_probe_needs_no_right_and_is_refused_by_a_server_that_cannot_serve() -> Result<()> {
+fn ping_needs_no_permission_and_fails_without_a_valid_login() -> Result<()> {
     let server = Server::start();
     server.ask::<()>(&["ACL", "SETUSER", "worker", "on", ">geheim", "~*", "&*", "-@all"]);
     Client::open(server.login_url("worker", "geheim"))?.ping()?;
     let client = Client::open(server.url())?;
     let mut admin = server.connection();
-    let mut tell = |words: &str| {
+    let mut run = |words: &str| {
         let mut words = words.split(' ');
         let command = words.next().map(redis::cmd).expect("a command");
         words.fold(command, |command, word| command.clone().arg(word).to_owned()).exec(&mut admin)
     };
-    tell("CONFIG SET requirepass geheim").expect("it is set");
-    tell("CLIENT KILL TYPE normal SKIPME yes").expect("they are closed");
-    let error = client.ping().expect_err("it wants a password");
+    run("CONFIG SET requirepass geheim").expect("the password is set");
+    run("CLIENT KILL TYPE normal SKIPME yes").expect("the connections are closed");
+    let error = client.ping().expect_err("the server wants a password");
     assert_eq!((error.code(), error.is_retryable()), (Some("NOAUTH"), false), "{error:?}");
     Ok(())
 }
 
 #[test]
-fn what_can_be_checked_without_a_server_is_checked() {
-    let refused = |builder: Builder| builder.build_lazily().expect_err("it makes no sense");
+fn build_lazily_checks_the_settings_without_a_server() {
+    let refused = |builder: Builder| builder.build_lazily().expect_err("the settings are invalid");
     assert!(refused(Client::builder()).is_configuration());
     assert!(refused(Client::builder().single("http://x/")).is_configuration());
-    let good = || Client::builder().single("redis://127.0.0.1:1/");
-    assert!(refused(good().poll_interval(Duration::ZERO)).is_configuration());
-    assert!(refused(good().audit_policy(AuditPolicy::Refuse)).is_configuration());
+    let valid = || Client::builder().single("redis://127.0.0.1:1/");
+    assert!(refused(valid().poll_interval(Duration::ZERO)).is_configuration());
+    assert!(refused(valid().audit_policy(AuditPolicy::Refuse)).is_configuration());
 }

@@ -1,4 +1,4 @@
-//! Bad input, odd input, and keys that hold something else.
+//! Invalid and unusual arguments, and keys that hold another type.
 
 use crate::harness::{Peer, Server, eventually, join, pttl};
 use leasehold::{
@@ -12,8 +12,8 @@ const MINUTE: Duration = Duration::from_secs(60);
 const MILLI: Duration = Duration::from_millis(1);
 const BRISK: Duration = Duration::from_millis(1500);
 
-/// What every verb says, and every query that may fail.
-fn all(lock: &Lock) -> [Result<()>; 8] {
+/// Returns the outcome of every verb.
+fn outcomes(lock: &Lock) -> [Result<()>; 8] {
     let later = Instant::now() + MINUTE;
     [
         lock.lock().map(drop),
@@ -27,12 +27,12 @@ fn all(lock: &Lock) -> [Result<()>; 8] {
     ]
 }
 
-fn all_fail(ended: &[Result<()>], is_right: fn(&Error) -> bool) {
-    assert!(ended.iter().all(|one| one.as_ref().is_err_and(is_right)), "{ended:?}");
+fn all_fail(outcomes: &[Result<()>], is_expected: fn(&Error) -> bool) {
+    assert!(outcomes.iter().all(|one| one.as_ref().is_err_and(is_expected)), "{outcomes:?}");
 }
 
 #[test]
-fn a_name_that_cannot_be_used_is_an_error_of_every_verb_and_query() -> Result<()> {
+fn an_invalid_name_is_an_error_of_every_verb_and_query() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     server.reset_stats();
@@ -40,7 +40,7 @@ fn a_name_that_cannot_be_used_is_an_error_of_every_verb_and_query() -> Result<()
         let lock = client.lock(name);
         assert_eq!(lock.name(), name);
         assert!(!lock.is_held() && lock.hold_count() == 0);
-        all_fail(&all(&lock), Error::is_invalid_name);
+        all_fail(&outcomes(&lock), Error::is_invalid_name);
         all_fail(
             &[
                 lock.unlock(),
@@ -56,18 +56,18 @@ fn a_name_that_cannot_be_used_is_an_error_of_every_verb_and_query() -> Result<()
 }
 
 #[test]
-fn a_prefix_is_part_of_what_has_to_fit() -> Result<()> {
+fn the_prefix_and_the_name_are_checked_together() -> Result<()> {
     let server = Server::start();
     let prefixed = |prefix| Client::builder().single(server.url()).name_prefix(prefix).build();
-    let (good, bad) = (prefixed("{tag}:")?, prefixed("{")?);
-    good.lock("a").lock()?.unlock()?;
-    all_fail(&all(&good.lock("")), Error::is_invalid_name);
-    all_fail(&all(&bad.lock("a")), Error::is_invalid_name);
-    bad.lock("a}").lock()?.unlock()
+    let (valid, invalid) = (prefixed("{tag}:")?, prefixed("{")?);
+    valid.lock("a").lock()?.unlock()?;
+    all_fail(&outcomes(&valid.lock("")), Error::is_invalid_name);
+    all_fail(&outcomes(&invalid.lock("a")), Error::is_invalid_name);
+    invalid.lock("a}").lock()?.unlock()
 }
 
 #[test]
-fn names_may_be_long_and_hold_any_text() -> Result<()> {
+fn names_may_be_long_and_contain_any_text() -> Result<()> {
     let server = Server::start();
     let (client, other) = (Client::open(server.url())?, Client::open(server.url())?);
     let long = "long ".repeat(300_000);
@@ -77,7 +77,9 @@ fn names_may_be_long_and_hold_any_text() -> Result<()> {
         assert!(other.lock(name).try_lock()?.is_none());
         let lock = other.lock(name);
         let waiter = thread::spawn(move || lock.lock()?.unlock());
-        eventually("it waits", || server.channels().iter().any(|one| one.contains(name)));
+        eventually("the waiter subscribes", || {
+            server.channels().iter().any(|channel| channel.contains(name))
+        });
         guard.unlock()?;
         join(waiter)?;
         assert!(server.keys().is_empty());
@@ -91,7 +93,7 @@ fn a_lease_below_10_ms_is_a_configuration_error_of_every_verb() -> Result<()> {
     let client = Client::open(server.url())?;
     server.reset_stats();
     for lease in [Duration::ZERO, Duration::from_nanos(1), 9 * MILLI, Duration::from_micros(9999)] {
-        all_fail(&all(&client.lock("a").with_lease(lease)), Error::is_configuration);
+        all_fail(&outcomes(&client.lock("a").with_lease(lease)), Error::is_configuration);
     }
     assert_eq!(server.calls("evalsha"), 0);
 
@@ -105,12 +107,12 @@ fn a_lease_below_10_ms_is_a_configuration_error_of_every_verb() -> Result<()> {
 }
 
 #[test]
-fn the_shortest_lease_works_and_is_soon_over() -> Result<()> {
+fn the_shortest_lease_works_and_expires() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let lock = client.lock("a").with_lease(10 * MILLI);
-    // On a slow machine a lease may be over before the answer was read.
-    let guard = crate::harness::eventually_some("an answer comes in time", || match lock.lock() {
+    // On a slow machine the lease may end before the reply is read.
+    let guard = crate::harness::eventually_some("a reply arrives in time", || match lock.lock() {
         Ok(guard) => Some(guard),
         Err(error) => {
             assert!(error.is_lost(), "{error:?}");
@@ -125,7 +127,7 @@ fn the_shortest_lease_works_and_is_soon_over() -> Result<()> {
 }
 
 #[test]
-fn a_lease_without_measure_is_a_hundred_years() -> Result<()> {
+fn the_longest_lease_is_a_hundred_years() -> Result<()> {
     const YEARS: i64 = 100 * 365 * 24 * 3600 * 1000;
     let server = Server::start();
     let client = Client::open(server.url())?;
@@ -147,15 +149,15 @@ fn a_lease_without_measure_is_a_hundred_years() -> Result<()> {
 }
 
 #[test]
-fn a_wait_without_measure_is_for_ever() -> Result<()> {
+fn the_longest_waits_last_until_the_release() -> Result<()> {
     let server = Server::start();
     let (holder, client) = (Client::open(server.url())?, Client::open(server.url())?);
     let far = Instant::now() + MINUTE * 60 * 24 * 365 * 50;
     let waits: [fn(&Lock, Instant) -> Result<()>; 4] = [
-        |lock, _| lock.try_lock_for(Duration::MAX)?.expect("it waits on").unlock(),
-        |lock, _| lock.try_lock_for_owned(Duration::MAX)?.expect("it waits on").unlock(),
-        |lock, far| lock.try_lock_until(far)?.expect("it waits on").unlock(),
-        |lock, far| lock.try_lock_until_owned(far)?.expect("it waits on").unlock(),
+        |lock, _| lock.try_lock_for(Duration::MAX)?.expect("the wait has no end").unlock(),
+        |lock, _| lock.try_lock_for_owned(Duration::MAX)?.expect("the wait has no end").unlock(),
+        |lock, far| lock.try_lock_until(far)?.expect("the wait has no end").unlock(),
+        |lock, far| lock.try_lock_until_owned(far)?.expect("the wait has no end").unlock(),
     ];
     for (number, wait) in waits.into_iter().enumerate() {
         let name = number.to_string();
@@ -163,7 +165,7 @@ fn a_wait_without_measure_is_for_ever() -> Result<()> {
         let lock = client.lock(&name);
         let waiter = thread::spawn(move || wait(&lock, far));
         let channel = format!("redisson_lock__channel:{{{name}}}");
-        eventually("it waits", || server.numsub(&channel) == 1);
+        eventually("the waiter subscribes", || server.numsub(&channel) == 1);
         assert!(!waiter.is_finished());
         guard.unlock()?;
         join(waiter)?;
@@ -172,7 +174,7 @@ fn a_wait_without_measure_is_for_ever() -> Result<()> {
 }
 
 #[test]
-fn no_time_at_all_is_one_question() -> Result<()> {
+fn a_wait_of_zero_sends_one_request() -> Result<()> {
     let server = Server::start();
     let (holder, client) = (Client::open(server.url())?, Client::open(server.url())?);
     let past = Instant::now();
@@ -184,11 +186,11 @@ fn no_time_at_all_is_one_question() -> Result<()> {
     ];
     for (number, attempt) in tries.into_iter().enumerate() {
         let lock = client.lock(number.to_string());
-        assert!(attempt(&lock, past)?, "it is free");
-        eventually("it is free again", || server.keys().is_empty());
+        assert!(attempt(&lock, past)?, "the lock is free");
+        eventually("the lock is free again", || server.keys().is_empty());
         let guard = holder.lock(lock.name()).lock()?;
         let before = server.calls("evalsha");
-        assert!(!attempt(&lock, past)?, "it is held");
+        assert!(!attempt(&lock, past)?, "the lock is held");
         assert_eq!(server.calls("evalsha"), before + 1);
         guard.unlock()?;
     }
@@ -196,7 +198,7 @@ fn no_time_at_all_is_one_question() -> Result<()> {
 }
 
 #[test]
-fn a_key_of_another_type_is_an_error_of_the_server_and_left_alone() -> Result<()> {
+fn a_key_of_another_type_is_a_server_error_and_stays_unchanged() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     server.ask::<()>(&["SET", "string", "text", "PX", "600000"]);
@@ -205,7 +207,7 @@ fn a_key_of_another_type_is_an_error_of_the_server_and_left_alone() -> Result<()
     for (name, kind) in [("string", "string"), ("list", "list"), ("set", "set")] {
         let lock = client.lock(name);
         let is_wrong_type = |e: &Error| e.is_server() && e.to_string().contains("WRONGTYPE");
-        all_fail(&all(&lock), is_wrong_type);
+        all_fail(&outcomes(&lock), is_wrong_type);
         all_fail(&[lock.force_unlock().map(drop)], is_wrong_type);
         assert_eq!(server.ask::<String>(&["TYPE", name]), kind);
         assert!(lock.is_locked()? && lock.remaining()?.is_some());
@@ -214,11 +216,11 @@ fn a_key_of_another_type_is_an_error_of_the_server_and_left_alone() -> Result<()
     let left = pttl(&server, "string");
     assert!(left > 0 && left <= 600_000);
     server.ask::<()>(&["DEL", "string"]);
-    client.lock("string").try_lock()?.expect("nobody stands in line").unlock()
+    client.lock("string").try_lock()?.expect("the queue is empty").unlock()
 }
 
 #[test]
-fn a_waiter_that_finds_another_type_stops_waiting() -> Result<()> {
+fn a_wait_ends_when_the_key_gets_another_type() -> Result<()> {
     let server = Server::start();
     let client = Client::builder().single(server.url()).poll_interval(100 * MILLI).build()?;
     server.ask::<()>(&["HSET", "a", "java:1", "1"]);
@@ -227,7 +229,7 @@ fn a_waiter_that_finds_another_type_stops_waiting() -> Result<()> {
         thread::spawn(move || lock.lock().map(drop))
     };
     let waiters = [wait(), wait()];
-    eventually("it waits", || server.numsub("redisson_lock__channel:{a}") == 1);
+    eventually("the waiter subscribes", || server.numsub("redisson_lock__channel:{a}") == 1);
     server.ask::<()>(&["SET", "a", "text"]);
     for waiter in waiters {
         let ended = join(waiter);
@@ -238,7 +240,7 @@ fn a_waiter_that_finds_another_type_stops_waiting() -> Result<()> {
 }
 
 #[test]
-fn a_held_lock_whose_key_was_overwritten_is_said_to_be_so_and_left_alone() -> Result<()> {
+fn a_holder_of_an_overwritten_key_gets_an_error_and_leaves_the_key_unchanged() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let (guard, dropped) = (client.lock("a").lock()?, client.lock("b").lock()?);
@@ -250,20 +252,21 @@ fn a_held_lock_whose_key_was_overwritten_is_said_to_be_so_and_left_alone() -> Re
     let ended = guard.unlock();
     assert!(ended.as_ref().is_err_and(|e| e.is_server() || e.is_lost()), "{ended:?}");
     drop(dropped);
-    drop(client); // waits for what is owed
+    drop(client); // waits for the release
     for name in ["a", "b"] {
         assert_eq!(server.ask::<String>(&["GET", name]), "text");
     }
     Ok(())
 }
 
-/// Tells which locks are lost or fail to be renewed because the server refuses it,
-/// and of renewals as nameless ones.
+/// Sends the names of lost locks and of locks whose renewal the server refuses.
+///
+/// Sends `None` for each renewal.
 struct Losses(Sender<Option<String>>);
 
 impl Events for Losses {
     fn lost(&self, event: &Lost) {
-        // Nobody hears it when the test is over.
+        // The receiver is gone when the test is over.
         let _ = self.0.send(Some(event.name.to_string()));
     }
     fn renewal_failed(&self, event: &RenewalFailed) {
@@ -277,24 +280,24 @@ impl Events for Losses {
 }
 
 #[test]
-fn a_held_lock_whose_key_was_overwritten_does_not_cost_others_their_renewal() -> Result<()> {
+fn an_overwritten_key_does_not_prevent_the_renewal_of_other_locks() -> Result<()> {
     let server = Server::start();
-    let (sender, told) = mpsc::channel();
+    let (sender, losses) = mpsc::channel();
     let builder = Client::builder().single(server.url()).watchdog_timeout(BRISK);
     let client = builder.events(Losses(sender)).build()?;
     let name = |number: u32| format!("lock {number}");
     let guards = (0..30).map(|number| client.lock(name(number)).lock());
     let guards = guards.collect::<Result<Vec<_>>>()?;
     server.ask::<()>(&["SET", &name(7), "text"]);
-    // After a reconnect all of them are renewed at once.
+    // After a reconnect all leases are renewed at once.
     server.client_kill_type("normal");
     client.lock("another").lock()?.unlock()?;
 
     let start = Instant::now();
     let mut lost = Vec::new();
     while lost.is_empty() || start.elapsed() < 3 * BRISK {
-        lost.extend(told.recv_timeout(MINUTE).expect("renewals go on"));
-        assert!(start.elapsed() < MINUTE, "it is not lost");
+        lost.extend(losses.recv_timeout(MINUTE).expect("renewals continue"));
+        assert!(start.elapsed() < MINUTE, "the overwritten lock is not lost");
     }
     assert_eq!(lost, [name(7)]);
     let held = guards.iter().filter(|guard| guard.is_held()).count();
@@ -304,7 +307,7 @@ fn a_held_lock_whose_key_was_overwritten_does_not_cost_others_their_renewal() ->
 }
 
 #[test]
-fn a_pool_of_no_size_is_refused() {
+fn a_pool_size_out_of_bounds_is_refused() {
     for size in [0, 1025, usize::MAX] {
         let built = Client::builder().single("redis://127.0.0.1:1/").pool_size(size).build();
         assert!(built.is_err_and(|error| error.is_configuration()), "{size}");
@@ -312,12 +315,12 @@ fn a_pool_of_no_size_is_refused() {
 }
 
 #[test]
-fn a_user_without_a_password_is_still_that_user() -> Result<()> {
+fn the_user_of_a_url_is_used_without_a_password() -> Result<()> {
     let server = Server::start();
     server.ask::<()>(&["ACL", "SETUSER", "worker", "on", "nopass", "~*", "&*", "+@all"]);
     let client = Client::open(format!("redis://worker@{}/", server.addr()))?;
     client.lock("a").lock()?.unlock()?;
     let is_worker = |peer: &Peer| peer.fields.get("user").is_some_and(|user| user == "worker");
-    assert!(server.clients().iter().any(is_worker), "it speaks as somebody else");
+    assert!(server.clients().iter().any(is_worker), "no connection has the user of the URL");
     Ok(())
 }

@@ -116,7 +116,7 @@ fn figures_in_the_prose_equal_the_defaults() {
         [("lease (by default ", "watchdog_timeout"), ("poll interval (", "poll_interval")]
     {
         let figures: Vec<&str> = prose.split(before).skip(1).collect();
-        assert!(!figures.is_empty(), "the README has no {before:?} any more");
+        assert!(!figures.is_empty(), "the README has no {before:?}");
         let figure = spaced(&settings[setting]);
         let right = |rest: &&str| rest.starts_with(&format!("{figure})"));
         assert!(figures.iter().all(right), "{before:?} is not followed by {figure}");
@@ -129,11 +129,11 @@ fn the_shortest_lease_is_as_documented() {
     let millis = rest.split_once(" ms").and_then(|(figure, _)| figure.parse().ok());
     let shortest = Duration::from_millis(millis.expect("a number of ms"));
     let server = Server::start();
-    let client = Client::open(server.url()).expect("the server is there");
+    let client = Client::open(server.url()).expect("the server answers");
     let with = |lease| client.lock("a").with_lease(lease).try_lock().map(drop);
     with(shortest)
         .or_else(|error| if error.is_lost() { Ok(()) } else { Err(error) })
-        .expect("the shortest lease can be had");
+        .expect("the shortest lease is accepted");
     let shorter = with(shortest - Duration::from_nanos(1)).expect_err("too short");
     assert!(shorter.is_configuration(), "{shorter:?}");
 }
@@ -400,7 +400,7 @@ fn one_file_has_the_platform_specific_code() {
 
 /// Runs a job on three replicas at the same time and returns how often it ran.
 fn runs_on_three_replicas(server: &Server, run: impl Fn(&Client) -> bool) -> usize {
-    let replicas = [(); 3].map(|()| Client::open(server.url()).expect("the server is there"));
+    let replicas = [(); 3].map(|()| Client::open(server.url()).expect("the server answers"));
     replicas.iter().filter(|replica| run(replica)).count()
 }
 
@@ -408,13 +408,13 @@ fn runs_on_three_replicas(server: &Server, run: impl Fn(&Client) -> bool) -> usi
 fn the_recipe_runs_a_job_once_per_minute_and_a_drop_does_not() {
     let server = Server::start();
     let dropped = |client: &Client| {
-        let guard = client.lock("dropped").try_lock().expect("an answer");
+        let guard = client.lock("dropped").try_lock().expect("a reply");
         guard.is_some_and(|guard| guard.unlock().is_ok())
     };
     assert_eq!(runs_on_three_replicas(&server, dropped), 3);
     let detached = |client: &Client| {
         let minute = client.lock("kept").with_lease(Duration::from_secs(55));
-        let guard = minute.try_lock_owned().expect("an answer");
+        let guard = minute.try_lock_owned().expect("a reply");
         guard.map(|guard| guard.detach()).is_some()
     };
     assert_eq!(runs_on_three_replicas(&server, detached), 1);

@@ -1,5 +1,5 @@
-//! Re-entry: counted in memory, per thread, with no command; and what a nested
-//! lock means for the lease of the hold.
+//! Re-entry is counted in memory, per thread, without a command. A nested lock may change the
+//! lease of the hold.
 
 use crate::harness::faults::{BRISK, watched};
 use crate::harness::{Server, eventually, exists, pttl};
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
-/// Everything that was called since the statistics were reset, but the harness's
-/// own commands.
+
+/// Returns the commands since the last reset of the statistics, without those of the harness.
 fn commands(server: &Server) -> Vec<String> {
     // Redis before 7 counts no subcommands.
     const HARNESS: [&str; 6] =
@@ -30,10 +30,10 @@ fn every_verb_re_enters_without_any_command() -> Result<()> {
     server.reset_stats();
     let guards = [
         lock.lock()?,
-        lock.try_lock()?.expect("it is ours"),
-        lock.try_lock_for(SECOND)?.expect("it is ours"),
-        lock.try_lock_until(Instant::now() + SECOND)?.expect("it is ours"),
-        lock.try_lock_for(Duration::ZERO)?.expect("it is ours"),
+        lock.try_lock()?.expect("the thread holds the lock"),
+        lock.try_lock_for(SECOND)?.expect("the thread holds the lock"),
+        lock.try_lock_until(Instant::now() + SECOND)?.expect("the thread holds the lock"),
+        lock.try_lock_for(Duration::ZERO)?.expect("the thread holds the lock"),
         client.clone().lock("a").lock()?,
         client.lock("a").with_lease(SECOND).lock()?,
     ];
@@ -47,7 +47,7 @@ fn every_verb_re_enters_without_any_command() -> Result<()> {
 }
 
 #[test]
-fn all_guards_of_a_thread_are_one_hold_with_count_one() -> Result<()> {
+fn all_guards_of_a_thread_share_one_hold_with_count_one() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let lock = client.lock("a");
@@ -66,7 +66,8 @@ fn nested_guards_end_in_any_order_and_the_last_one_releases() -> Result<()> {
     let lock = client.lock("a");
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
         let mut guards = [Some(lock.lock()?), Some(lock.lock()?), Some(lock.lock()?)];
-        let mut end = |which: usize| guards[which].take().expect("once").unlock();
+        let mut end =
+            |which: usize| guards[which].take().expect("a guard that has not ended").unlock();
         end(order[0])?;
         end(order[1])?;
         assert!(exists(&server, "a") && lock.hold_count() == 1, "{order:?}");
@@ -85,12 +86,12 @@ fn neither_another_thread_nor_another_client_re_enters() -> Result<()> {
     let lock = client.lock("a");
     let elsewhere = thread::spawn(move || Result::Ok(lock.try_lock()?.is_none()));
     assert!(elsewhere.join().expect("no panic")?);
-    assert!(client.lock("b").try_lock()?.is_some(), "another lock is another lock");
+    assert!(client.lock("b").try_lock()?.is_some(), "the other lock is free");
     guard.unlock()
 }
 
 #[test]
-fn an_owned_guard_is_a_hold_of_its_own() -> Result<()> {
+fn an_owned_guard_has_its_own_hold() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let lock = client.lock("a");
@@ -101,7 +102,7 @@ fn an_owned_guard_is_a_hold_of_its_own() -> Result<()> {
 }
 
 #[test]
-fn an_owned_verb_that_would_wait_for_its_own_thread_is_a_deadlock_and_said_at_once() -> Result<()> {
+fn an_owned_verb_that_would_wait_for_its_own_thread_reports_a_deadlock() -> Result<()> {
     let server = Arc::new(Server::start());
     let lock = Client::open(server.url())?.lock("a");
     let asked = Arc::clone(&server);
@@ -112,17 +113,17 @@ fn an_owned_verb_that_would_wait_for_its_own_thread_is_a_deadlock_and_said_at_on
         assert!(lock.try_lock_for_owned(MINUTE).is_err_and(|e| e.is_deadlock()));
         let until = lock.try_lock_until_owned(Instant::now() + MINUTE);
         assert!(until.is_err_and(|e| e.is_deadlock()));
-        assert!(lock.try_lock_owned()?.is_none(), "it would not wait");
+        assert!(lock.try_lock_owned()?.is_none(), "`try_lock_owned` does not wait");
         assert_eq!(commands(&asked), [""; 0]);
         guard.unlock()?;
         lock.lock_owned()?.unlock()
     });
-    eventually("it does not wait for itself", || thread.is_finished());
+    eventually("the thread ends", || thread.is_finished());
     thread.join().expect("no panic")
 }
 
 #[test]
-fn a_nested_fixed_lease_that_is_longer_extends_a_fixed_hold() -> Result<()> {
+fn a_longer_nested_fixed_lease_extends_a_fixed_hold() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let outer = client.lock("a").with_lease(10 * SECOND).lock()?;
@@ -130,7 +131,7 @@ fn a_nested_fixed_lease_that_is_longer_extends_a_fixed_hold() -> Result<()> {
     assert!(pttl(&server, "a") > 30_000);
     assert!(outer.remaining() > 30 * SECOND && inner.remaining() > 30 * SECOND);
     inner.unlock()?;
-    assert!(pttl(&server, "a") > 30_000, "it stays extended");
+    assert!(pttl(&server, "a") > 30_000, "the lease stays extended");
 
     server.reset_stats();
     let shorter = client.lock("a").with_lease(10 * SECOND).lock()?;
@@ -143,14 +144,14 @@ fn a_nested_fixed_lease_that_is_longer_extends_a_fixed_hold() -> Result<()> {
 }
 
 #[test]
-fn a_nested_watched_lock_has_a_fixed_hold_renewed_until_it_ends() -> Result<()> {
+fn a_nested_watched_lock_makes_the_watchdog_renew_a_fixed_hold_until_its_end() -> Result<()> {
     let server = Server::start();
     let (client, renewals) = watched(&server, BRISK);
     let outer = client.lock("a").with_lease(BRISK).lock()?;
     let inner = client.lock("a").lock()?;
     renewals.renewed(3);
     inner.unlock()?;
-    renewals.renewed(3); // also after the nested guard's end
+    renewals.renewed(3); // also after the end of the nested guard
     assert!(outer.is_held() && pttl(&server, "a") > 0);
     outer.unlock()?;
     assert!(!exists(&server, "a"));
@@ -164,13 +165,13 @@ fn a_nested_watched_lock_keeps_the_longer_lease_of_a_fixed_hold() -> Result<()> 
     let outer = client.lock("a").with_lease(MINUTE).lock()?;
     let _inner = client.lock("a").lock()?;
     let _other = client.lock("b").lock()?;
-    renewals.renewed(4); // of the other lock: they take their time
+    renewals.renewed(4); // of the other lock, while time passes
     assert!(pttl(&server, "a") > 30_000 && outer.remaining() > 30 * SECOND);
     Ok(())
 }
 
 #[test]
-fn a_nested_fixed_lease_changes_nothing_in_a_hold_that_is_renewed() -> Result<()> {
+fn a_nested_fixed_lease_does_not_change_a_renewed_hold() -> Result<()> {
     let server = Server::start();
     let (client, renewals) = watched(&server, BRISK);
     let outer = client.lock("a").lock()?;
@@ -180,24 +181,25 @@ fn a_nested_fixed_lease_changes_nothing_in_a_hold_that_is_renewed() -> Result<()
         renewals.renewed(3);
         inner.unlock()?;
     }
-    assert!(outer.is_held(), "it is still renewed");
+    assert!(outer.is_held(), "the lease is still renewed");
     outer.unlock()
 }
 
-/// A hold that its thread still has a guard of, and has lost.
-fn lost(server: &Server, lock: &Lock) -> Guard {
-    let guard = lock.clone().with_lease(Duration::from_millis(50)).lock().expect("it is free");
+/// Returns a guard of a lost hold of this thread.
+fn lost_guard(server: &Server, lock: &Lock) -> Guard {
+    let guard =
+        lock.clone().with_lease(Duration::from_millis(50)).lock().expect("the lock is free");
     assert!(guard.wait_lost(MINUTE));
-    eventually("it is free", || !exists(server, lock.name()));
+    eventually("the lock is free", || !exists(server, lock.name()));
     guard
 }
 
 #[test]
-fn re_entering_a_lost_hold_is_an_error_until_its_guards_are_gone() -> Result<()> {
+fn re_entry_of_a_lost_hold_is_an_error_until_its_guards_end() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let lock = client.lock("a");
-    let guard = lost(&server, &lock);
+    let guard = lost_guard(&server, &lock);
     assert!(lock.lock().is_err_and(|e| e.is_lost()));
     assert!(lock.try_lock().is_err_and(|e| e.is_lost()));
     assert!(lock.try_lock_for(SECOND).is_err_and(|e| e.is_lost()));
@@ -208,11 +210,11 @@ fn re_entering_a_lost_hold_is_an_error_until_its_guards_are_gone() -> Result<()>
 }
 
 #[test]
-fn an_owned_lock_may_be_taken_while_the_own_guard_is_a_lost_one() -> Result<()> {
+fn a_thread_with_a_guard_of_a_lost_hold_can_take_an_owned_guard() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let lock = client.lock("a");
-    let guard = lost(&server, &lock);
+    let guard = lost_guard(&server, &lock);
     let owned = lock.lock_owned()?;
     assert!(owned.is_held() && !guard.is_held());
     drop(guard);
@@ -221,7 +223,7 @@ fn an_owned_lock_may_be_taken_while_the_own_guard_is_a_lost_one() -> Result<()> 
 }
 
 #[test]
-fn nested_guards_of_a_lost_hold_all_say_so() -> Result<()> {
+fn all_nested_guards_of_a_lost_hold_report_the_loss() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let lock = client.lock("a").with_lease(Duration::from_millis(300));

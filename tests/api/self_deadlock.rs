@@ -1,5 +1,4 @@
-//! Threads that are in their own way: refused if they would not wait, told of a deadlock if they
-//! would.
+//! Calls blocked by a hold of their own thread: refused, or a deadlock if they wait.
 
 use crate::harness::{Server, eventually, exists, join, sleeping};
 use leasehold::kind::LockKind;
@@ -10,7 +9,7 @@ use std::time::Duration;
 const SOON: Duration = Duration::from_millis(50);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A lock of any kind, and whether the attempts on it ended: `None` for one that was not got.
+/// A lock of any kind. Its attempts return `None` if they are refused.
 trait AnyKind {
     fn take(&self) -> Result<Box<dyn std::any::Any>>;
     fn tried(&self) -> Result<Option<()>>;
@@ -33,7 +32,7 @@ impl<P: LockKind> AnyKind for Lock<P> {
     }
 }
 
-/// The lock of one name as one of every kind and under two holders.
+/// Returns locks of one name: one of each kind, and two of named holders.
 fn kinds(client: &Client) -> [Box<dyn AnyKind>; 8] {
     let rw = client.rw_lock("a");
     [
@@ -49,8 +48,7 @@ fn kinds(client: &Client) -> [Box<dyn AnyKind>; 8] {
 }
 
 #[test]
-fn a_thread_that_has_the_lock_as_another_kind_is_refused_and_told_of_a_deadlock_if_it_waits()
--> Result<()> {
+fn a_lock_that_the_thread_holds_as_another_kind_is_refused_or_a_deadlock() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let kinds = kinds(&client);
@@ -58,7 +56,7 @@ fn a_thread_that_has_the_lock_as_another_kind_is_refused_and_told_of_a_deadlock_
     for (mine, held) in kinds.iter().enumerate() {
         let guard = held.take()?;
         for (other, wanted) in kinds.iter().enumerate() {
-            // It enters again, or reads what it writes.
+            // A re-entry, or a read lock within the own write lock.
             if other == mine || (mine, other) == (write, read) {
                 continue;
             }
@@ -71,13 +69,13 @@ fn a_thread_that_has_the_lock_as_another_kind_is_refused_and_told_of_a_deadlock_
             assert!(waited.is_deadlock(), "{what}: {waited:?}");
         }
         drop(guard);
-        eventually("it is released", || !exists(&server, "a"));
+        eventually("the lock is free", || !exists(&server, "a"));
     }
     Ok(())
 }
 
 #[test]
-fn several_locks_are_refused_beside_one_of_another_kind_and_never_waited_for() -> Result<()> {
+fn a_multi_lock_of_a_lock_held_as_another_kind_is_refused_or_a_deadlock() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let several = MultiLock::new([client.lock("a"), client.lock("b")]);
@@ -90,7 +88,7 @@ fn several_locks_are_refused_beside_one_of_another_kind_and_never_waited_for() -
 }
 
 #[test]
-fn a_majority_is_refused_beside_holds_of_another_kind_and_never_waited_for() -> Result<()> {
+fn a_red_lock_whose_majority_is_held_as_another_kind_is_refused_or_a_deadlock() -> Result<()> {
     let servers = [(); 3].map(|()| Server::start());
     let clients: Result<Vec<_>> = servers.iter().map(|it| Client::open(it.url())).collect();
     let clients = clients?;
@@ -105,18 +103,18 @@ fn a_majority_is_refused_beside_holds_of_another_kind_and_never_waited_for() -> 
     lock.lock()?.unlock()
 }
 
-/// What a thread finds that has taken an owned guard, and wants the lock again.
-fn beside_an_owned_guard<G>(
+/// Checks the calls of a thread that has an owned guard of the same lock.
+fn check_beside_an_owned_guard<G>(
     lock: impl Fn() -> Result<G>,
     cancelled: impl Fn() -> Result<G>,
     try_for: impl Fn(Duration) -> Result<Option<G>>,
 ) {
     assert!(lock().is_err_and(|error| error.is_deadlock()));
-    assert!(try_for(SOON).is_ok_and(|guard| guard.is_none()), "its deadline ends it");
-    assert!(cancelled().is_err_and(|error| error.is_cancelled()), "its token ends it");
+    assert!(try_for(SOON).is_ok_and(|guard| guard.is_none()), "the deadline ends the wait");
+    assert!(cancelled().is_err_and(|error| error.is_cancelled()), "the token ends the wait");
 }
 
-/// Cancels the token from another thread, by and by.
+/// Returns a token that another thread cancels after a short time.
 fn cancelled_soon() -> CancelToken {
     let token = CancelToken::new();
     let cancels = token.clone();
@@ -128,16 +126,16 @@ fn cancelled_soon() -> CancelToken {
 }
 
 #[test]
-fn a_bare_lock_beside_an_owned_guard_of_its_thread_is_a_deadlock() -> Result<()> {
+fn a_wait_without_a_limit_beside_an_owned_guard_of_its_thread_is_a_deadlock() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let lock = client.lock("a");
     let owned = lock.lock_owned()?;
     let again = || lock.clone().with_cancel(&cancelled_soon()).lock();
-    beside_an_owned_guard(|| lock.lock(), again, |span| lock.try_lock_for(span));
+    check_beside_an_owned_guard(|| lock.lock(), again, |span| lock.try_lock_for(span));
     assert!(client.fair_lock("a").lock().is_err_and(|error| error.is_deadlock()));
-    // Another thread waits, and gets it.
-    let (theirs, waits) = (lock.clone(), lock.clone());
+    // Another thread waits and gets the lock.
+    let (theirs, afterwards) = (lock.clone(), lock.clone());
     let waiter = sleeping("another", move || theirs.lock().and_then(|guard| guard.unlock()));
     owned.unlock()?;
     join(waiter)?;
@@ -155,25 +153,25 @@ fn a_bare_lock_beside_an_owned_guard_of_its_thread_is_a_deadlock() -> Result<()>
     let both = MultiLock::new([client.lock("c"), client.lock("d")]);
     let owned = both.lock_owned()?;
     let again = || both.clone().with_cancel(&cancelled_soon()).lock();
-    beside_an_owned_guard(|| both.lock(), again, |span| both.try_lock_for(span));
+    check_beside_an_owned_guard(|| both.lock(), again, |span| both.try_lock_for(span));
     owned.unlock()?;
-    waits.lock()?.unlock()
+    afterwards.lock()?.unlock()
 }
 
 #[test]
-fn a_bare_lock_of_a_majority_beside_an_owned_guard_of_its_thread_is_a_deadlock() -> Result<()> {
+fn a_wait_for_a_red_lock_beside_an_owned_guard_of_its_thread_is_a_deadlock() -> Result<()> {
     let server = Server::start();
     let lock = RedLock::new([Client::open(server.url())?], "a");
     let owned = lock.lock_owned()?;
     let again = || lock.clone().with_cancel(&cancelled_soon()).lock();
-    beside_an_owned_guard(|| lock.lock(), again, |span| lock.try_lock_for(span));
+    check_beside_an_owned_guard(|| lock.lock(), again, |span| lock.try_lock_for(span));
     let theirs = lock.clone();
     let waiter = sleeping("another", move || theirs.lock().and_then(|guard| guard.unlock()));
     owned.unlock()?;
     join(waiter)
 }
 
-/// The guard may be with anybody by then, who can unlock it.
+/// Any thread may unlock the lock during the wait.
 #[test]
 fn a_detached_owned_guard_is_no_deadlock() -> Result<()> {
     let server = Server::start();

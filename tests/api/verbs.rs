@@ -1,5 +1,6 @@
-//! Every verb and every query of the plain lock: on a free one, on one that
-//! another client holds, on one that another thread of the same client holds.
+//! Every verb and query of the plain lock.
+//!
+//! The lock is free, or is held by another client or by another thread of the same client.
 
 use crate::harness::{Server, eventually, exists, join, pttl};
 use leasehold::{Client, Guard, Lock, OwnedGuard, Result};
@@ -9,73 +10,76 @@ use std::time::{Duration, Instant};
 
 const SHORT: Duration = Duration::from_millis(100);
 const LONG: Duration = Duration::from_secs(60);
-/// How long nothing happens before nothing will, in looks some milliseconds apart.
-const LOOKS: u32 = 15;
+/// Checks in a row without a new request after which a waiter counts as asleep.
+///
+/// The checks are some milliseconds apart.
+const QUIET_CHECKS: u32 = 15;
 
-/// What a verb gives.
-enum Kept {
+/// The guard that a verb returns.
+enum AnyGuard {
     Thread(Guard),
     Owned(OwnedGuard),
 }
 
-impl Kept {
+impl AnyGuard {
     fn unlock(self) -> Result<()> {
         match self {
-            Kept::Thread(guard) => guard.unlock(),
-            Kept::Owned(guard) => guard.unlock(),
+            AnyGuard::Thread(guard) => guard.unlock(),
+            AnyGuard::Owned(guard) => guard.unlock(),
         }
     }
 
     fn is_held(&self) -> bool {
         match self {
-            Kept::Thread(guard) => guard.is_held(),
-            Kept::Owned(guard) => guard.is_held(),
+            AnyGuard::Thread(guard) => guard.is_held(),
+            AnyGuard::Owned(guard) => guard.is_held(),
         }
     }
 }
 
-/// A verb with a patience, which only some look at.
-type Verb = fn(&Lock, Duration) -> Result<Option<Kept>>;
+/// A verb. Only the `BOUNDED` verbs use the limit of the wait.
+type Verb = fn(&Lock, Duration) -> Result<Option<AnyGuard>>;
 
-/// Those that wait as long as they are told.
+/// The verbs that wait up to a limit.
 const BOUNDED: [(&str, Verb); 4] = [
-    ("try_lock_for", |lock, wait| Ok(lock.try_lock_for(wait)?.map(Kept::Thread))),
+    ("try_lock_for", |lock, wait| Ok(lock.try_lock_for(wait)?.map(AnyGuard::Thread))),
     ("try_lock_until", |lock, wait| {
-        Ok(lock.try_lock_until(Instant::now() + wait)?.map(Kept::Thread))
+        Ok(lock.try_lock_until(Instant::now() + wait)?.map(AnyGuard::Thread))
     }),
-    ("try_lock_for_owned", |lock, wait| Ok(lock.try_lock_for_owned(wait)?.map(Kept::Owned))),
+    ("try_lock_for_owned", |lock, wait| Ok(lock.try_lock_for_owned(wait)?.map(AnyGuard::Owned))),
     ("try_lock_until_owned", |lock, wait| {
-        Ok(lock.try_lock_until_owned(Instant::now() + wait)?.map(Kept::Owned))
+        Ok(lock.try_lock_until_owned(Instant::now() + wait)?.map(AnyGuard::Owned))
     }),
 ];
 
-/// Those that do not wait.
+/// The verbs that do not wait.
 const AT_ONCE: [(&str, Verb); 2] = [
-    ("try_lock", |lock, _| Ok(lock.try_lock()?.map(Kept::Thread))),
-    ("try_lock_owned", |lock, _| Ok(lock.try_lock_owned()?.map(Kept::Owned))),
+    ("try_lock", |lock, _| Ok(lock.try_lock()?.map(AnyGuard::Thread))),
+    ("try_lock_owned", |lock, _| Ok(lock.try_lock_owned()?.map(AnyGuard::Owned))),
 ];
 
-/// Those that wait for ever.
+/// The verbs that wait without a limit.
 const UNBOUNDED: [(&str, Verb); 2] = [
-    ("lock", |lock, _| lock.lock().map(Kept::Thread).map(Some)),
-    ("lock_owned", |lock, _| lock.lock_owned().map(Kept::Owned).map(Some)),
+    ("lock", |lock, _| lock.lock().map(AnyGuard::Thread).map(Some)),
+    ("lock_owned", |lock, _| lock.lock_owned().map(AnyGuard::Owned).map(Some)),
 ];
 
-fn all() -> impl Iterator<Item = (&'static str, Verb)> {
+fn all_verbs() -> impl Iterator<Item = (&'static str, Verb)> {
     AT_ONCE.into_iter().chain(BOUNDED).chain(UNBOUNDED)
 }
 
-/// Returns when a waiter is subscribed and has asked all that it will before a
-/// message comes or its poll interval: from here on only the message can wake it.
-fn sleeps_on(server: &Server, name: &str) {
+/// Blocks until a waiter is subscribed and sends no requests.
+///
+/// After that, only a message or a poll can wake the waiter.
+fn wait_until_quiet(server: &Server, name: &str) {
     let channel = format!("redisson_lock__channel:{{{name}}}");
-    let (mut last, mut looks) = (0, 0);
-    eventually("the waiter is subscribed and asks no more", || {
-        let asked = server.calls("evalsha");
-        let is_quiet = asked == last && server.numsub(&channel) == 1;
-        looks = if is_quiet { looks + 1 } else { 0 };
-        last = asked;
-        looks == LOOKS
+    let (mut last, mut quiet_checks) = (0, 0);
+    eventually("the waiter is subscribed and sends no requests", || {
+        let requests = server.calls("evalsha");
+        let is_quiet = requests == last && server.numsub(&channel) == 1;
+        quiet_checks = if is_quiet { quiet_checks + 1 } else { 0 };
+        last = requests;
+        quiet_checks == QUIET_CHECKS
     });
 }
 
@@ -83,20 +87,20 @@ fn sleeps_on(server: &Server, name: &str) {
 fn every_verb_takes_a_free_lock_and_unlock_frees_it() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
-    for (name, verb) in all() {
-        let kept = verb(&client.lock(name), LONG)?.expect(name);
-        assert!(exists(&server, name) && kept.is_held(), "{name}");
-        kept.unlock()?;
+    for (name, verb) in all_verbs() {
+        let guard = verb(&client.lock(name), LONG)?.expect(name);
+        assert!(exists(&server, name) && guard.is_held(), "{name}");
+        guard.unlock()?;
         assert!(!exists(&server, name), "{name}");
     }
     Ok(())
 }
 
 #[test]
-fn a_dropped_guard_frees_the_lock_without_further_ado() -> Result<()> {
+fn a_dropped_guard_frees_the_lock() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
-    for (name, verb) in all() {
+    for (name, verb) in all_verbs() {
         drop(verb(&client.lock(name), LONG)?.expect(name));
         eventually("the lock is free", || !exists(&server, name));
     }
@@ -104,7 +108,7 @@ fn a_dropped_guard_frees_the_lock_without_further_ado() -> Result<()> {
 }
 
 #[test]
-fn verbs_with_an_end_say_none_to_the_lock_of_another_client_and_leave_it_alone() -> Result<()> {
+fn try_verbs_return_none_for_the_lock_of_another_client_and_leave_it_unchanged() -> Result<()> {
     let server = Server::start();
     let (holder, client) = (Client::open(server.url())?, Client::open(server.url())?);
     let _guard = holder.lock("a").with_lease(LONG).lock()?;
@@ -117,7 +121,7 @@ fn verbs_with_an_end_say_none_to_the_lock_of_another_client_and_leave_it_alone()
 }
 
 #[test]
-fn verbs_with_an_end_say_none_to_the_lock_of_another_thread() -> Result<()> {
+fn try_verbs_return_none_for_the_lock_of_another_thread() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let _guard = client.lock("a").lock()?;
@@ -140,7 +144,7 @@ fn verbs_that_wait_get_the_lock_when_another_client_releases_it() -> Result<()> 
         let guard = holder.lock(name).with_lease(LONG).lock()?;
         let lock = client.lock(name);
         let waiter = thread::spawn(move || verb(&lock, LONG)?.expect(name).unlock());
-        sleeps_on(&server, name);
+        wait_until_quiet(&server, name);
         guard.unlock()?;
         join(waiter)?;
     }
@@ -167,34 +171,34 @@ fn verbs_that_wait_get_the_lock_when_another_thread_releases_it() -> Result<()> 
 }
 
 #[test]
-fn a_wait_lasts_as_long_as_it_was_asked_to() -> Result<()> {
+fn a_wait_lasts_as_long_as_its_limit() -> Result<()> {
     let server = Server::start();
     let (holder, client) = (Client::open(server.url())?, Client::open(server.url())?);
     let _guard = holder.lock("a").lock()?;
     for (name, verb) in BOUNDED {
         let start = Instant::now();
         assert!(verb(&client.lock("a"), SHORT)?.is_none(), "{name}");
-        assert!(start.elapsed() >= SHORT, "{name} came back after {:?}", start.elapsed());
+        assert!(start.elapsed() >= SHORT, "{name} returned after {:?}", start.elapsed());
     }
     Ok(())
 }
 
 #[test]
-fn an_uncontended_lock_is_one_command_and_its_release_another() -> Result<()> {
+fn an_uncontended_lock_takes_one_command_and_its_release_another() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
-    client.lock("warm").lock()?.unlock()?; // the scripts are known from here on
+    client.lock("warm").lock()?.unlock()?; // the server knows the scripts from here on
     server.reset_stats();
-    for (name, verb) in all() {
+    for (name, verb) in all_verbs() {
         verb(&client.lock(name), LONG)?.expect(name).unlock()?;
     }
-    assert_eq!(server.calls("evalsha"), 2 * all().count() as u64);
-    assert_eq!(server.calls("hset"), all().count() as u64);
+    assert_eq!(server.calls("evalsha"), 2 * all_verbs().count() as u64);
+    assert_eq!(server.calls("hset"), all_verbs().count() as u64);
     Ok(())
 }
 
 #[test]
-fn no_round_trip_tells_a_thread_that_does_not_wait_of_the_thread_before_it() -> Result<()> {
+fn an_attempt_on_the_lock_of_another_thread_is_refused_without_a_round_trip() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let _guard = client.lock("a").lock()?;
@@ -208,7 +212,7 @@ fn no_round_trip_tells_a_thread_that_does_not_wait_of_the_thread_before_it() -> 
 }
 
 #[test]
-fn a_lease_has_the_length_that_was_asked_for() -> Result<()> {
+fn a_lease_has_the_requested_length() -> Result<()> {
     let server = Server::start();
     let watchdog = Duration::from_secs(20);
     let client = Client::builder().single(server.url()).watchdog_timeout(watchdog).build()?;
@@ -230,26 +234,26 @@ fn a_lease_has_the_length_that_was_asked_for() -> Result<()> {
 }
 
 #[test]
-fn a_fixed_lease_is_not_renewed_and_its_late_guard_harms_nobody() -> Result<()> {
+fn a_fixed_lease_is_not_renewed_and_a_late_drop_releases_no_other_hold() -> Result<()> {
     let server = Server::start();
     let short = Duration::from_millis(200);
     let client = Client::builder().single(server.url()).watchdog_timeout(short).build()?;
     let (start, lease) = (Instant::now(), 2 * short);
     let guard = client.lock("a").with_lease(lease).lock()?;
-    assert!(guard.wait_lost(LONG), "it is renewed");
+    assert!(guard.wait_lost(LONG), "the lease is renewed");
     assert!(start.elapsed() >= lease * 9 / 10, "lost after {:?}", start.elapsed());
 
     let next = Client::open(server.url())?;
     let held = next.lock("a").try_lock_for(LONG)?.expect("the lease is over");
     drop(guard);
-    client.lock("b").lock()?.unlock()?; // whatever the drop had sent has arrived
+    client.lock("b").lock()?.unlock()?; // a request of the drop would have arrived
     drop(client);
     assert!(exists(&server, "a") && held.is_held());
     held.unlock()
 }
 
 #[test]
-fn who_asks_whether_a_lock_is_locked_gets_the_servers_answer() -> Result<()> {
+fn is_locked_and_remaining_return_the_answer_of_the_server() -> Result<()> {
     let server = Server::start();
     let (holder, client) = (Client::open(server.url())?, Client::open(server.url())?);
     let lock = client.lock("a");
@@ -258,7 +262,7 @@ fn who_asks_whether_a_lock_is_locked_gets_the_servers_answer() -> Result<()> {
 
     let guard = holder.lock("a").with_lease(LONG).lock()?;
     assert!(lock.is_locked()?);
-    let left = lock.remaining()?.expect("it is held");
+    let left = lock.remaining()?.expect("the lock is held");
     assert!(left <= LONG && left > guard.remaining(), "{left:?}");
     guard.unlock()?;
     assert!(!lock.is_locked()?);
@@ -269,7 +273,7 @@ fn who_asks_whether_a_lock_is_locked_gets_the_servers_answer() -> Result<()> {
 }
 
 #[test]
-fn who_asks_what_it_holds_itself_is_told_by_thread_and_without_a_command() -> Result<()> {
+fn is_held_and_hold_count_answer_per_thread_and_without_a_command() -> Result<()> {
     let server = Server::start();
     let (client, other) = (Client::open(server.url())?, Client::open(server.url())?);
     let lock = client.lock("a");
@@ -288,7 +292,7 @@ fn who_asks_what_it_holds_itself_is_told_by_thread_and_without_a_command() -> Re
     assert!(!lock.is_held());
 
     let owned = lock.lock_owned()?;
-    assert_eq!(lock.hold_count(), 0, "an owned guard is no thread's");
+    assert_eq!(lock.hold_count(), 0, "an owned guard belongs to no thread");
     owned.unlock()
 }
 
@@ -325,19 +329,19 @@ fn a_guard_outlives_its_lock_and_its_client() -> Result<()> {
 }
 
 #[test]
-fn unlock_says_that_the_lock_was_taken_away() -> Result<()> {
+fn unlock_reports_the_loss_of_a_deleted_lock() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let guard = client.lock("a").lock()?;
     server.ask::<()>(&["DEL", "a"]);
-    assert!(guard.is_held(), "nobody has asked yet");
-    let error = guard.unlock().expect_err("there was nothing to release");
+    assert!(guard.is_held(), "the client has not asked the server yet");
+    let error = guard.unlock().expect_err("the lock was deleted");
     assert!(error.is_lost(), "{error:?}");
     Ok(())
 }
 
 #[test]
-fn force_unlock_frees_the_lock_of_another_and_says_whether_there_was_one() -> Result<()> {
+fn force_unlock_frees_the_lock_of_another_client_and_returns_whether_it_was_held() -> Result<()> {
     let server = Server::start();
     let holder = Client::open(server.url())?;
     let client = Client::builder().single(server.url()).poll_interval(LONG).build()?;
@@ -346,11 +350,11 @@ fn force_unlock_frees_the_lock_of_another_and_says_whether_there_was_one() -> Re
     let guard = holder.lock("a").with_lease(LONG).lock()?;
     let lock = client.lock("a");
     let waiter = thread::spawn(move || lock.lock()?.unlock());
-    sleeps_on(&server, "a");
+    wait_until_quiet(&server, "a");
     assert!(client.lock("a").force_unlock()?);
     join(waiter)?; // woken by the message alone
     assert!(!exists(&server, "a"));
-    assert!(guard.unlock().expect_err("it was taken away").is_lost());
+    assert!(guard.unlock().expect_err("the lock was freed by force").is_lost());
     assert!(!client.lock("a").force_unlock()?);
     Ok(())
 }
@@ -364,12 +368,12 @@ fn force_unlock_is_seen_at_once_by_a_holder_of_the_same_client() -> Result<()> {
     assert!(client.lock("a").force_unlock()? && client.lock("b").force_unlock()?);
     assert!(!guard.is_held() && !owned.is_held());
     assert_eq!(client.lock("a").hold_count(), 0);
-    assert!(guard.unlock().expect_err("it was taken away").is_lost());
+    assert!(guard.unlock().expect_err("the lock was freed by force").is_lost());
     Ok(())
 }
 
 #[test]
-fn a_prefix_stands_before_the_key_and_not_in_the_name() -> Result<()> {
+fn a_prefix_is_part_of_the_key_and_not_of_the_name() -> Result<()> {
     let server = Server::start();
     let client = Client::builder().single(server.url()).name_prefix("app:").build()?;
     let lock = client.lock("a");

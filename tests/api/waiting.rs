@@ -1,5 +1,4 @@
-//! Waiting: the line inside one process, messages, the poll interval, and every way
-//! in which a wait ends without the lock.
+//! Waiting: the queue of one process, messages, polls, and waits that end without the lock.
 
 use crate::harness::{Peer, Server, eventually, join, sleeping};
 use leasehold::{CancelToken, Client, Result};
@@ -7,15 +6,16 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A poll interval that no test lives to see: only messages can explain a success.
+/// A poll interval longer than any test: only a message can wake a waiter.
 const NEVER: Duration = Duration::from_secs(60);
-/// One that is seen soon.
+/// A poll interval that passes soon.
 const SOON: Duration = Duration::from_millis(100);
-/// How long nothing happens before nothing will, in looks a millisecond or more apart.
-const LOOKS: u32 = 15;
+/// Checks in a row without a new request after which the waiters count as asleep.
+///
+/// The checks are a millisecond or more apart.
+const QUIET_CHECKS: u32 = 15;
 
-/// A client with leases so long that neither their end nor their renewal explains
-/// anything.
+/// Returns a client whose leases neither end nor are renewed during a test.
 fn client(server: &Server, poll_interval: Duration) -> Client {
     let builder = Client::builder().single(server.url()).poll_interval(poll_interval);
     builder.watchdog_timeout(10 * NEVER).build().expect("the server answers")
@@ -31,13 +31,13 @@ fn java_locks(server: &Server, name: &str) {
     server.ask::<()>(&["PEXPIRE", name, "600000"]);
 }
 
-/// Frees it without a word, as one does whose message gets lost.
-fn frees_in_silence(server: &Server, name: &str) {
+/// Frees a lock without a message, as if the message were lost.
+fn frees_without_a_message(server: &Server, name: &str) {
     assert_eq!(server.ask::<u32>(&["DEL", name]), 1);
 }
 
 fn java_unlocks(server: &Server, name: &str) {
-    frees_in_silence(server, name);
+    frees_without_a_message(server, name);
     server.ask::<()>(&["PUBLISH", &channel(name), "0"]);
 }
 
@@ -45,20 +45,21 @@ fn is_subscribed(server: &Server, name: &str) {
     eventually("the waiter is subscribed", || server.numsub(&channel(name)) == 1);
 }
 
-/// Returns when the waiters have asked all that they will before a message comes or
-/// their poll interval: from here on only a message can wake them.
-fn ask_no_more(server: &Server) {
-    let (mut last, mut looks) = (0, 0);
-    eventually("the waiters ask no more", || {
-        let asked = server.calls("evalsha");
-        looks = if asked == last { looks + 1 } else { 0 };
-        last = asked;
-        looks == LOOKS
+/// Blocks until the waiters send no requests.
+///
+/// After that, only a message or a poll can wake a waiter.
+fn wait_until_quiet(server: &Server) {
+    let (mut last, mut quiet_checks) = (0, 0);
+    eventually("the waiters send no requests", || {
+        let requests = server.calls("evalsha");
+        quiet_checks = if requests == last { quiet_checks + 1 } else { 0 };
+        last = requests;
+        quiet_checks == QUIET_CHECKS
     });
 }
 
 #[test]
-fn a_message_wakes_a_waiter_that_has_never_waited_before() -> Result<()> {
+fn a_message_wakes_the_first_waiter_of_a_client() -> Result<()> {
     let server = Server::start();
     for name in ["a", "b"] {
         let client = client(&server, NEVER);
@@ -66,7 +67,7 @@ fn a_message_wakes_a_waiter_that_has_never_waited_before() -> Result<()> {
         let lock = client.lock(name);
         let waiter = thread::spawn(move || lock.lock()?.unlock());
         is_subscribed(&server, name);
-        ask_no_more(&server);
+        wait_until_quiet(&server);
         java_unlocks(&server, name);
         join(waiter)?;
     }
@@ -74,7 +75,7 @@ fn a_message_wakes_a_waiter_that_has_never_waited_before() -> Result<()> {
 }
 
 #[test]
-fn a_message_wakes_a_waiter_of_a_client_that_listens_already() -> Result<()> {
+fn a_message_wakes_a_waiter_of_a_client_that_already_listens() -> Result<()> {
     let server = Server::start();
     let client = client(&server, NEVER);
     for name in ["a", "b", "a", "a", "b"] {
@@ -82,7 +83,7 @@ fn a_message_wakes_a_waiter_of_a_client_that_listens_already() -> Result<()> {
         let lock = client.lock(name);
         let waiter = sleeping("old-channel", move || lock.lock()?.unlock());
         is_subscribed(&server, name);
-        ask_no_more(&server);
+        wait_until_quiet(&server);
         java_unlocks(&server, name);
         join(waiter)?;
     }
@@ -90,7 +91,7 @@ fn a_message_wakes_a_waiter_of_a_client_that_listens_already() -> Result<()> {
 }
 
 #[test]
-fn waiters_that_come_all_at_once_for_many_locks_are_all_subscribed_to() -> Result<()> {
+fn waiters_that_start_at_once_for_many_locks_are_all_subscribed() -> Result<()> {
     let server = Server::start();
     for round in 0..3 {
         let client = client(&server, NEVER);
@@ -102,7 +103,7 @@ fn waiters_that_come_all_at_once_for_many_locks_are_all_subscribed_to() -> Resul
         };
         let waiters: Vec<_> = names.iter().map(wait).collect();
         eventually("all are subscribed", || server.channels().len() == names.len() + 1);
-        ask_no_more(&server);
+        wait_until_quiet(&server);
         names.iter().for_each(|name| java_unlocks(&server, name));
         waiters.into_iter().try_for_each(join)?;
         client.close();
@@ -111,19 +112,19 @@ fn waiters_that_come_all_at_once_for_many_locks_are_all_subscribed_to() -> Resul
 }
 
 #[test]
-fn a_lost_message_is_found_out_by_the_poll_interval() -> Result<()> {
+fn a_poll_makes_up_for_a_lost_message() -> Result<()> {
     let server = Server::start();
     let client = client(&server, SOON);
     java_locks(&server, "a");
     let lock = client.lock("a");
     let waiter = thread::spawn(move || lock.lock()?.unlock());
     is_subscribed(&server, "a");
-    frees_in_silence(&server, "a");
+    frees_without_a_message(&server, "a");
     join(waiter)
 }
 
 #[test]
-fn a_waiter_gets_in_when_the_lease_of_another_process_runs_out() -> Result<()> {
+fn a_waiter_gets_the_lock_when_the_lease_of_another_process_expires() -> Result<()> {
     let server = Server::start();
     let client = client(&server, NEVER);
     java_locks(&server, "a");
@@ -133,7 +134,7 @@ fn a_waiter_gets_in_when_the_lease_of_another_process_runs_out() -> Result<()> {
 }
 
 #[test]
-fn the_threads_of_a_process_wait_as_one_contender_with_one_subscription() -> Result<()> {
+fn the_waiting_threads_of_a_process_share_requests_and_one_subscription() -> Result<()> {
     let server = Server::start();
     let poll_interval = Duration::from_millis(200);
     let client = client(&server, poll_interval);
@@ -148,17 +149,17 @@ fn the_threads_of_a_process_wait_as_one_contender_with_one_subscription() -> Res
 
     let start = Instant::now();
     let before = server.calls("evalsha");
-    eventually("they have asked some times", || server.calls("evalsha") >= before + 5);
-    let asked = server.calls("evalsha") - before;
+    eventually("the waiters send some requests", || server.calls("evalsha") >= before + 5);
+    let requests = server.calls("evalsha") - before;
     let periods = start.elapsed().as_millis() / (poll_interval / 2).as_millis();
-    assert!(u128::from(asked) <= periods + 2, "{asked} questions in {:?}", start.elapsed());
+    assert!(u128::from(requests) <= periods + 2, "{requests} requests in {:?}", start.elapsed());
     assert_eq!(server.numsub(&channel("a")), 1);
     java_unlocks(&server, "a");
     waiters.into_iter().try_for_each(join)
 }
 
 #[test]
-fn threads_get_the_lock_in_the_order_in_which_they_came() -> Result<()> {
+fn threads_get_the_lock_in_the_order_of_their_arrival() -> Result<()> {
     let server = Server::start();
     let client = client(&server, NEVER);
     let guard = client.lock("a").lock()?;
@@ -168,14 +169,14 @@ fn threads_get_the_lock_in_the_order_in_which_they_came() -> Result<()> {
             let (lock, order) = (client.lock("a"), Arc::clone(&order));
             sleeping(&format!("in-order-{number}"), move || {
                 let guard = lock.lock()?;
-                order.lock().expect("nobody panics").push(number);
+                order.lock().expect("no thread panics").push(number);
                 guard.unlock()
             })
         })
         .collect();
     guard.unlock()?;
     waiters.into_iter().try_for_each(join)?;
-    assert_eq!(*order.lock().expect("nobody panics"), (0..8).collect::<Vec<_>>());
+    assert_eq!(*order.lock().expect("no thread panics"), (0..8).collect::<Vec<_>>());
     Ok(())
 }
 
@@ -186,7 +187,7 @@ fn a_released_lock_goes_to_the_next_thread_of_the_process_without_a_poll() -> Re
     for dropped in [true, false] {
         let guard = client.lock("a").lock()?;
         let lock = client.lock("a");
-        let next = sleeping("next-of-us", move || lock.lock()?.unlock());
+        let next = sleeping("next-thread", move || lock.lock()?.unlock());
         if dropped {
             drop(guard)
         } else {
@@ -198,15 +199,15 @@ fn a_released_lock_goes_to_the_next_thread_of_the_process_without_a_poll() -> Re
 }
 
 #[test]
-fn who_gives_up_leaves_neither_a_hold_nor_for_long_a_subscription() -> Result<()> {
+fn a_waiter_that_gives_up_leaves_no_hold_and_soon_no_subscription() -> Result<()> {
     let server = Server::start();
     let client = client(&server, SOON);
     java_locks(&server, "a");
     assert!(client.lock("a").try_lock_for(2 * SOON)?.is_none());
-    eventually("it is not subscribed", || server.numsub(&channel("a")) == 0);
+    eventually("the subscription ends", || server.numsub(&channel("a")) == 0);
     java_unlocks(&server, "a");
     assert!(server.keys().is_empty());
-    client.lock("a").try_lock()?.expect("it is free, and nobody stands in line").unlock()?;
+    client.lock("a").try_lock()?.expect("the lock is free and the queue is empty").unlock()?;
 
     java_locks(&server, "a");
     let lock = client.lock("a");
@@ -217,53 +218,53 @@ fn who_gives_up_leaves_neither_a_hold_nor_for_long_a_subscription() -> Result<()
 }
 
 #[test]
-fn a_long_wait_keeps_its_one_connection_and_subscription() -> Result<()> {
+fn a_long_wait_keeps_one_connection_and_one_subscription() -> Result<()> {
     let server = Server::start();
     let client = client(&server, NEVER);
     java_locks(&server, "a");
     let lock = client.lock("a");
     let waiter = thread::spawn(move || lock.lock()?.unlock());
     is_subscribed(&server, "a");
-    ask_no_more(&server);
-    // The listener gives a connection up that is silent for 3 s.
+    wait_until_quiet(&server);
+    // The listener gives up a connection that is silent for 3 s.
     let is_old =
         |peer: &Peer| peer.sub == 2 && peer.fields["age"].parse().is_ok_and(|age: u32| age >= 5);
-    eventually("it waits for long", || server.clients().iter().any(is_old));
+    eventually("the connection is 5 s old", || server.clients().iter().any(is_old));
     java_unlocks(&server, "a");
     join(waiter)
 }
 
 #[test]
-fn the_next_in_line_gets_in_after_a_front_that_gave_up() -> Result<()> {
+fn the_next_thread_gets_the_lock_after_the_head_of_the_queue_gives_up() -> Result<()> {
     let server = Server::start();
     let client = client(&server, NEVER);
     java_locks(&server, "a");
     let lock = client.lock("a");
-    let front = sleeping("front-gives-up", move || Ok(lock.try_lock_for(10 * SOON)?.is_none()));
+    let head = sleeping("head-gives-up", move || Ok(lock.try_lock_for(10 * SOON)?.is_none()));
     let lock = client.lock("a");
     let next = sleeping("comes-after", move || lock.lock()?.unlock());
-    assert!(join(front)?);
-    ask_no_more(&server);
+    assert!(join(head)?);
+    wait_until_quiet(&server);
     java_unlocks(&server, "a");
     join(next)
 }
 
 #[test]
-fn threads_behind_the_front_give_up_at_their_own_deadlines() -> Result<()> {
+fn threads_behind_the_head_of_the_queue_give_up_at_their_own_deadlines() -> Result<()> {
     let server = Server::start();
     let client = client(&server, NEVER);
     java_locks(&server, "a");
     let lock = client.lock("a");
-    let front = sleeping("patient-front", move || lock.lock()?.unlock());
+    let head = sleeping("patient-head", move || lock.lock()?.unlock());
     assert!(client.lock("a").try_lock_for(SOON)?.is_none());
     assert!(client.lock("a").try_lock_until(Instant::now() + SOON)?.is_none());
-    assert!(client.lock("a").try_lock()?.is_none(), "somebody stands in line");
+    assert!(client.lock("a").try_lock()?.is_none(), "another thread is in the queue");
     java_unlocks(&server, "a");
-    join(front)
+    join(head)
 }
 
 #[test]
-fn deadlines_that_end_in_the_moment_of_the_release_leave_no_hold_behind() -> Result<()> {
+fn deadlines_that_pass_during_a_release_leave_no_hold() -> Result<()> {
     let server = Server::start();
     let client = client(&server, NEVER);
     let run = |seed: u64| {
@@ -282,18 +283,18 @@ fn deadlines_that_end_in_the_moment_of_the_release_leave_no_hold_behind() -> Res
     let threads: Vec<_> = (0..8).map(run).collect();
     threads.into_iter().try_for_each(join)?;
     eventually("the lock is free", || server.keys().is_empty());
-    client.lock("a").try_lock()?.expect("nobody stands in line").unlock()
+    client.lock("a").try_lock()?.expect("the queue is empty").unlock()
 }
 
 #[test]
-fn a_cancelled_token_ends_a_call_before_it_asks() -> Result<()> {
+fn a_cancelled_token_ends_a_call_before_its_first_request() -> Result<()> {
     let server = Server::start();
     let client = client(&server, NEVER);
     let token = CancelToken::new();
     let lock = client.lock("a").with_cancel(&token);
     let guard = lock.lock()?;
     token.clone().cancel();
-    assert!(guard.is_held(), "what is held stays held");
+    assert!(guard.is_held(), "a cancellation ends no hold");
     server.reset_stats();
     assert!(lock.lock().is_err_and(|e| e.is_cancelled()));
     assert!(lock.try_lock().is_err_and(|e| e.is_cancelled()));
@@ -301,39 +302,41 @@ fn a_cancelled_token_ends_a_call_before_it_asks() -> Result<()> {
     assert!(lock.lock_owned().is_err_and(|e| e.is_cancelled()));
     assert!(lock.try_lock_owned().is_err_and(|e| e.is_cancelled()));
     assert_eq!(server.calls("evalsha"), 0);
-    drop(client.lock("a").lock()?); // a handle without the token goes on as ever
+    drop(client.lock("a").lock()?); // a handle without the token is not cancelled
     guard.unlock()
 }
 
 #[test]
-fn cancelling_ends_the_wait_of_the_front_and_of_those_behind_it() -> Result<()> {
+fn a_cancellation_ends_the_wait_of_the_head_and_of_a_thread_behind_it() -> Result<()> {
     let server = Server::start();
     let client = client(&server, NEVER);
     java_locks(&server, "a");
     let tokens = [CancelToken::new(), CancelToken::new()];
     let waits = |name: &'static str, token: &CancelToken| {
         let lock = client.lock("a").with_cancel(token);
-        sleeping(name, move || lock.lock().map(drop).expect_err("it is cancelled").is_cancelled())
+        sleeping(name, move || {
+            lock.lock().map(drop).expect_err("the wait is cancelled").is_cancelled()
+        })
     };
-    let front = waits("cancel-front", &tokens[0]);
+    let head = waits("cancel-head", &tokens[0]);
     let behind = waits("cancel-behind", &tokens[1]);
     let lock = client.lock("a");
     let last = sleeping("cancel-last", move || lock.lock()?.unlock());
     is_subscribed(&server, "a");
-    ask_no_more(&server);
+    wait_until_quiet(&server);
 
     tokens[1].cancel();
     assert!(join(behind));
-    assert!(!front.is_finished() && !last.is_finished(), "others wait on");
+    assert!(!head.is_finished() && !last.is_finished(), "the other threads still wait");
     tokens[0].cancel();
-    assert!(join(front));
-    ask_no_more(&server);
+    assert!(join(head));
+    wait_until_quiet(&server);
     java_unlocks(&server, "a");
     join(last)
 }
 
 #[test]
-fn cancelling_ends_the_wait_for_a_thread_of_the_same_process() -> Result<()> {
+fn a_cancellation_ends_the_wait_for_a_thread_of_the_same_process() -> Result<()> {
     let server = Server::start();
     let client = client(&server, NEVER);
     let guard = client.lock("a").lock()?;
@@ -346,17 +349,17 @@ fn cancelling_ends_the_wait_for_a_thread_of_the_same_process() -> Result<()> {
 }
 
 #[test]
-fn a_hold_that_was_taken_away_does_not_keep_its_own_process_out() -> Result<()> {
+fn a_lost_hold_does_not_block_the_other_threads_of_its_process() -> Result<()> {
     let server = Server::start();
     let client = client(&server, SOON);
     for by_force in [true, false] {
         let guard = client.lock("a").lock()?;
         let lock = client.lock("a");
-        let next = sleeping("after-theft", move || lock.lock()?.unlock());
+        let next = sleeping("after-loss", move || lock.lock()?.unlock());
         if by_force {
             assert!(Client::open(server.url())?.lock("a").force_unlock()?);
         } else {
-            frees_in_silence(&server, "a");
+            frees_without_a_message(&server, "a");
         }
         join(next)?;
         assert!(!guard.is_held(), "another thread had the lock");
@@ -366,7 +369,7 @@ fn a_hold_that_was_taken_away_does_not_keep_its_own_process_out() -> Result<()> 
 }
 
 #[test]
-fn a_hold_that_is_over_opens_the_gate_while_its_guard_lives() -> Result<()> {
+fn the_next_thread_gets_the_lock_of_an_expired_hold_whose_guard_lives() -> Result<()> {
     let server = Server::start();
     let client = client(&server, NEVER);
     let guard = client.lock("a").with_lease(3 * SOON).lock()?;
@@ -379,7 +382,7 @@ fn a_hold_that_is_over_opens_the_gate_while_its_guard_lives() -> Result<()> {
 }
 
 #[test]
-fn force_unlock_by_the_holders_own_client_opens_the_gate_at_once() -> Result<()> {
+fn force_unlock_by_the_client_of_the_holder_wakes_the_next_thread_at_once() -> Result<()> {
     let server = Server::start();
     let client = client(&server, NEVER);
     let guard = client.lock("a").lock()?;

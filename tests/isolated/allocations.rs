@@ -1,5 +1,6 @@
-//! The allocations of taking and releasing a lock, once all that is reused is there: those of
-//! the redis crate's parser for the replies, and one for each command.
+//! Allocations per acquisition and release: one per command, and those of the redis crate.
+//!
+//! The tests count them after a first run, because later runs reuse memory.
 
 use crate::harness::Server;
 use crate::harness::process::alone;
@@ -10,20 +11,21 @@ use std::thread;
 
 const PAIRS: u64 = 500;
 
-/// Takes and releases the lock so often; how many allocations of this thread that cost.
+/// Takes and releases the lock `PAIRS` times and returns the allocations of this thread.
 fn allocations(lock: &Lock, release: impl Fn(leasehold::Guard) -> Result<()>) -> u64 {
     let pairs = || {
         for _ in 0..PAIRS {
             let guard = lock.lock().expect("the server answers");
-            release(guard).expect("it is held");
+            release(guard).expect("the lock is held");
         }
     };
     pairs();
     measure(pairs).count_total
 }
 
-/// How many allocations as many pairs need: a buffer for each command, and what the redis
-/// crate allocates when it reads the replies.
+/// Returns the allocations that `pairs` pairs need.
+///
+/// A pair needs one buffer per command, and the redis crate allocates to read the replies.
 fn needed(server: &Server, pairs: u64) -> u64 {
     let client = redis::Client::open(server.url()).expect("a good URL");
     let mut connection = client.get_connection().expect("the server answers");
@@ -37,8 +39,9 @@ fn needed(server: &Server, pairs: u64) -> u64 {
     replies.count_total + 2 * pairs
 }
 
-/// The highest count that passes. The reaper may come between, and the next hold find no
-/// spare lease.
+/// Returns the highest count that passes.
+///
+/// The reaper may still use the spare allocation of a hold, so that the next hold allocates.
 fn bound(needed: u64) -> u64 {
     needed + needed / 50
 }
@@ -56,7 +59,7 @@ fn a_pair_allocates_its_commands_and_replies() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let needed = needed(&server, PAIRS);
-    assert!(needed > 2 * PAIRS, "nothing would be counted");
+    assert!(needed > 2 * PAIRS, "the allocations of the parser are not counted");
     let lock = client.lock("dropped");
     let dropped = allocations(&lock, dropped);
     assert!(dropped <= bound(needed), "{dropped} allocations, {needed} are needed");

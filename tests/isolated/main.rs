@@ -1,4 +1,4 @@
-//! Tests that count what a whole process has, or change it, or read its log.
+//! Tests that count or change what a whole process has, or read its log.
 
 #[path = "../harness/mod.rs"]
 mod harness;

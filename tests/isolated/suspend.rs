@@ -1,5 +1,4 @@
-//! A machine that is suspended: leases and deadlines go on meanwhile, and processes notice that
-//! soon after the machine is resumed.
+//! Suspended machines: a process notices passed leases and deadlines soon after it resumes.
 
 use crate::harness::faults::*;
 use crate::harness::process::{self, Role};
@@ -8,10 +7,10 @@ use leasehold::{Client, MultiLock};
 use std::thread;
 use std::time::Duration;
 
-/// Longer than any lease or wait here.
+/// A suspension longer than any lease or deadline of these tests.
 const NIGHT: Duration = Duration::from_secs(8 * 3600);
 
-/// How long a caller waits: longer than a test, shorter than a night.
+/// A lease or deadline longer than a test and shorter than the night.
 const HOUR: Duration = Duration::from_secs(3600);
 
 #[test]
@@ -20,7 +19,7 @@ fn child_entry() {
         None => {}
         Some(role) if role.name() == "wait" => wait(&role),
         Some(role) if role.name() == "hold" => hold(&role),
-        Some(role) => panic!("nobody plays {role:?}"),
+        Some(role) => panic!("unknown role: {role:?}"),
     }
 }
 
@@ -28,7 +27,7 @@ fn client(role: &Role) -> Client {
     build(patient(role.arg(0)))
 }
 
-/// Waits for a lock as the first in line and behind another, for an hour each.
+/// Waits for a lock with two threads of one queue, for an hour each.
 fn wait(role: &Role) {
     let lock = client(role).lock("a");
     let waits = || lock.try_lock_for(HOUR).map(|guard| guard.is_some());
@@ -36,17 +35,17 @@ fn wait(role: &Role) {
         let first = scope.spawn(waits);
         let second = scope.spawn(waits);
         let outcomes = [first, second].map(|wait| wait.join().expect("no panic"));
-        role.say(&format!("{:?}", outcomes.map(|outcome| outcome.expect("an answer"))));
+        role.say(&format!("{:?}", outcomes.map(|outcome| outcome.expect("a reply"))));
     });
     role.hear();
 }
 
-/// Waits for the loss of holds.
+/// Takes locks and waits for the loss of the holds.
 fn hold(role: &Role) {
     let client = client(role);
-    let guard = client.lock("b").with_lease(HOUR).lock().expect("free");
+    let guard = client.lock("b").with_lease(HOUR).lock().expect("the lock is free");
     let both = MultiLock::new([client.lock("c"), client.lock("d")]).with_lease(HOUR);
-    let both = both.lock_owned().expect("free");
+    let both = both.lock_owned().expect("the locks are free");
     thread::scope(|scope| {
         let waits = scope.spawn(|| both.wait_lost(NIGHT));
         role.say("held");
@@ -64,18 +63,18 @@ fn child(clock: &BootClock, role: &str, server: &Server) -> ChildProcess {
 }
 
 #[test]
-fn waits_end_soon_after_a_night_in_which_their_deadlines_passed() {
+fn waits_end_soon_after_a_suspension_in_which_their_deadlines_passed() {
     let (server, clock) = (Server::start(), BootClock::new());
-    let guard = build(patient(server.url())).lock("a").lock_owned().expect("free");
+    let guard = build(patient(server.url())).lock("a").lock_owned().expect("the lock is free");
     let mut waiting = child(&clock, "wait", &server);
-    eventually("it waits", || server.numsub("redisson_lock__channel:{a}") > 0);
+    eventually("the waiter subscribes", || server.numsub("redisson_lock__channel:{a}") > 0);
     clock.suspend_for(NIGHT);
     waiting.expect_line("[false, false]");
-    assert!(guard.is_held(), "another machine was not suspended");
+    assert!(guard.is_held(), "the machine of the holder was not suspended");
 }
 
 #[test]
-fn losses_are_noticed_soon_after_a_night() {
+fn losses_are_noticed_soon_after_a_suspension() {
     let (server, clock) = (Server::start(), BootClock::new());
     let mut holder = child(&clock, "hold", &server);
     holder.expect_line("held");
