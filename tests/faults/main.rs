@@ -1,4 +1,4 @@
-//! What happens when servers, connections, threads and processes fail.
+//! Servers, connections, threads and processes that fail.
 
 #[path = "../harness/mod.rs"]
 mod harness;
