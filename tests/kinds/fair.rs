@@ -58,14 +58,14 @@ fn a_free_lock_is_granted_only_to_the_first_waiter() {
     let client = build(patient(server.url()));
     let now: Vec<i64> = server.ask(&["TIME"]);
     let later = ((now[0] + 600) * 1000).to_string();
-    server.ask::<()>(&["RPUSH", QUEUE, "somebody"]);
-    server.ask::<()>(&["ZADD", TIMEOUTS, &later, "somebody"]);
+    server.ask::<()>(&["RPUSH", QUEUE, "another"]);
+    server.ask::<()>(&["ZADD", TIMEOUTS, &later, "another"]);
     let lock = client.fair_lock("a");
     assert!(lock.try_lock().expect("a reply").is_none());
-    let asked = server.calls("evalsha");
+    let before = server.calls("evalsha");
     assert!(lock.try_lock_for(Duration::from_millis(300)).expect("a reply").is_none());
-    let asked = server.calls("evalsha") - asked;
-    assert!(asked <= 4, "{asked} requests without a pause");
+    let requests = server.calls("evalsha") - before;
+    assert!(requests <= 4, "{requests} requests without a pause");
     eventually("the caller has left the queue", || length(&server) == 1);
 }
 
@@ -132,7 +132,7 @@ fn a_cancelled_waiter_passes_its_turn_on() {
 fn the_first_waiter_gets_the_lock_of_a_dead_holder() {
     let server = Server::start();
     let client = build(patient(server.url()));
-    server.ask::<()>(&["HSET", "a", "somebody", "1"]);
+    server.ask::<()>(&["HSET", "a", "another", "1"]);
     server.ask::<()>(&["PEXPIRE", "a", "300"]);
     let guard = client.fair_lock("a").try_lock_for(NEVER).expect("a reply");
     drop(guard.expect("the lease is over"));
@@ -181,8 +181,8 @@ fn requests_that_were_never_written_are_not_undone() {
     proxy.heal();
     let before = server.calls("evalsha");
     lock.lock().and_then(leasehold::Guard::unlock).expect("all is well again");
-    let asked = server.calls("evalsha") - before;
-    assert!(asked <= 10, "{asked} requests: also one clean-up for each failed call");
+    let requests = server.calls("evalsha") - before;
+    assert!(requests <= 10, "{requests} requests: also one clean-up for each failed call");
 }
 
 /// Redisson reports success here.

@@ -74,8 +74,8 @@ fn each_local_hand_off_has_its_own_larger_token() {
     let counter: u64 = server.ask(&["GET", COUNTER]);
     assert!(counter >= *tokens.last().expect("there are tokens"));
     eventually("the lock is released", || server.keys() == [COUNTER]);
-    let asked = server.calls("set");
-    assert!(asked < (THREADS * EACH) as u64 / 2, "{asked} acquires: there were no hand-offs");
+    let acquires = server.calls("set");
+    assert!(acquires < (THREADS * EACH) as u64 / 2, "{acquires} acquires: there were no hand-offs");
 }
 
 /// An acquire reserves one token per caller in the queue. A later caller needs another acquire.
@@ -97,7 +97,7 @@ fn a_hold_without_a_reserved_token_left_is_not_handed_off() {
 fn a_held_lock_without_a_time_to_live_is_not_acquired() {
     let server = Server::start();
     let lock = build(patient(server.url())).fenced_lock("a");
-    server.ask::<()>(&["HSET", "a", "somebody", "1"]);
+    server.ask::<()>(&["HSET", "a", "another", "1"]);
     assert!(lock.try_lock().expect("a reply").is_none());
     assert!(lock.try_lock_for(Duration::from_millis(300)).expect("a reply").is_none());
     assert_eq!(server.keys(), ["a"], "no token is used");
