@@ -38,7 +38,7 @@ fn each_caller_with_the_holder_id_enters_and_each_release_counts_down() {
     assert!(theirs.lock("a").try_lock().expect("a reply").is_none(), "without a holder id");
     let other = theirs.lock("a").with_holder("tx-43");
     assert!(other.try_lock().expect("a reply").is_none());
-    let _: Vec<()> = vec![drop(first)];
+    drop(first);
     second.unlock().expect("it was held");
     third.unlock().expect("it was held");
     eventually("one hold is left", || count(&server) == 1);
