@@ -93,7 +93,7 @@ fn an_expired_hold_is_not_counted() {
 }
 
 #[test]
-fn a_thread_with_two_holder_ids_would_wait_for_itself() {
+fn a_second_holder_id_of_the_same_thread_is_a_deadlock() {
     let server = Server::start();
     let client = build(patient(server.url()));
     let guard = lock(&client).lock().expect("free");

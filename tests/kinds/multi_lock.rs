@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-fn of(client: &Client, names: &[&str]) -> MultiLock {
+fn multi_lock(client: &Client, names: &[&str]) -> MultiLock {
     MultiLock::new(names.iter().map(|name| client.lock(*name)))
 }
 
@@ -49,14 +49,14 @@ fn the_acquire_script_replies_as_documented() {
 fn plain_locks_of_one_client_take_one_request() {
     let server = Server::start();
     let client = build(patient(server.url()));
-    let lock = of(&client, &["a", "b", "c", "b"]);
+    let lock = multi_lock(&client, &["a", "b", "c", "b"]);
     lock.lock().and_then(MultiGuard::unlock).expect("free");
     let before = server.calls("evalsha");
     let guard = lock.lock().expect("free");
     assert_eq!(server.calls("evalsha") - before, 1);
     assert_eq!(server.keys(), ["a", "b", "c"]);
     let nested = lock.lock().expect("re-entry");
-    let more = of(&client, &["b", "d"]).lock().expect("b is held by the thread, d is free");
+    let more = multi_lock(&client, &["b", "d"]).lock().expect("b is held by the thread, d is free");
     assert_eq!(server.calls("evalsha") - before, 2);
     drop((guard, more));
     assert!(nested.is_held());
@@ -70,7 +70,7 @@ fn a_waiter_for_one_member_holds_no_other() {
     let server = Server::start();
     let (mine, theirs) = (build(patient(server.url())), build(patient(server.url())));
     let held = theirs.lock("b").lock().expect("free");
-    let lock = of(&mine, &["a", "b", "c"]);
+    let lock = multi_lock(&mine, &["a", "b", "c"]);
     assert!(lock.try_lock().expect("a reply").is_none());
     assert_eq!(server.keys(), ["b"]);
     thread::scope(|scope| {
@@ -138,7 +138,7 @@ fn queues_that_never_end_do_not_starve_a_multi_lock() {
                 }
             });
         }
-        let both = of(&client, &["a", "b"]);
+        let both = multi_lock(&client, &["a", "b"]);
         let waiter = scope.spawn(move || both.lock().and_then(MultiGuard::unlock));
         let got = holds_within(BOUND, || waiter.is_finished());
         stop.store(true, Ordering::Relaxed);
@@ -208,7 +208,7 @@ fn a_waiter_survives_an_outage_of_one_server() {
 fn the_loss_of_one_member_is_the_loss_of_the_guard() {
     let server = Server::start();
     let client = build(patient(server.url()).watchdog_timeout(Duration::from_millis(600)));
-    let guard = of(&client, &["a", "b"]).lock_owned().expect("free");
+    let guard = multi_lock(&client, &["a", "b"]).lock_owned().expect("free");
     thread::scope(|scope| {
         let waiting = scope.spawn(|| guard.wait_lost(NEVER));
         server.ask::<()>(&["DEL", "b"]);

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 const CHANNEL: &str = "redisson_rwlock:{a}";
 
-/// Returns the same lock from two clients.
-fn two(server: &Server) -> [RwLock; 2] {
+/// Returns the same lock from each of two clients.
+fn two_locks(server: &Server) -> [RwLock; 2] {
     [build(patient(server.url())), build(patient(server.url()))].map(|it| it.rw_lock("a"))
 }
 
@@ -26,7 +26,7 @@ fn timeout_keys(server: &Server) -> usize {
 #[test]
 fn readers_share_the_lock_and_each_has_its_own_hold() {
     let server = Server::start();
-    let [mine, theirs] = two(&server);
+    let [mine, theirs] = two_locks(&server);
     let (first, second) = (mine.read().expect("free"), theirs.read().expect("shared"));
     let again = mine.read().expect("a second read of the thread");
     let on_thread = thread::scope(|scope| {
@@ -53,7 +53,7 @@ fn readers_share_the_lock_and_each_has_its_own_hold() {
 fn a_writer_waits_for_the_last_reader_and_readers_for_the_writer() {
     const READERS: usize = 6;
     let server = Server::start();
-    let [mine, theirs] = two(&server);
+    let [mine, theirs] = two_locks(&server);
     let readers: Vec<_> = (0..2).map(|_| mine.read_owned().expect("shared")).collect();
     let reading = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -90,7 +90,7 @@ fn a_writer_waits_for_the_last_reader_and_readers_for_the_writer() {
 #[test]
 fn a_writer_may_continue_as_a_reader_which_wakes_other_readers() {
     let server = Server::start();
-    let [mine, theirs] = two(&server);
+    let [mine, theirs] = two_locks(&server);
     let writing = mine.write().expect("it is free");
     let reading = mine.read().expect("under its own write hold");
     let numbers: Vec<_> = fields(&server).into_keys().filter(|field| field != "mode").collect();
@@ -172,7 +172,7 @@ fn a_write_hold_is_not_handed_off_while_its_thread_reads() {
 #[test]
 fn an_expired_write_hold_ends_although_its_thread_reads() {
     let server = Server::start();
-    let [mine, theirs] = two(&server);
+    let [mine, theirs] = two_locks(&server);
     let writing = mine.write_lock().with_lease(Duration::from_millis(300)).lock().expect("free");
     let reading = mine.read().expect("under its own write hold");
     assert!(writing.wait_lost(NEVER));
@@ -207,7 +207,7 @@ fn the_clean_up_of_a_read_does_not_end_the_next_read() {
 #[test]
 fn a_thread_that_would_wait_for_itself_gets_an_error() {
     let server = Server::start();
-    let [lock, _] = two(&server);
+    let [lock, _] = two_locks(&server);
     let writing = lock.write().expect("it is free");
     for outcome in [lock.read_owned().map(drop), lock.write_owned().map(drop)] {
         let error = outcome.expect_err("the thread would wait for itself");
@@ -230,7 +230,7 @@ fn a_thread_that_would_wait_for_itself_gets_an_error() {
 #[test]
 fn a_dead_reader_excludes_writers_until_the_end_of_its_lease() {
     let server = Server::start();
-    let [mine, theirs] = two(&server);
+    let [mine, theirs] = two_locks(&server);
     mine.read_lock().with_lease(Duration::from_millis(300)).lock_owned().expect("free").detach();
     let writing = theirs.write().expect("the lease is over");
     writing.unlock().expect("it was held");
@@ -282,7 +282,7 @@ fn a_write_release_is_repeated_until_a_reply_if_its_thread_reads() {
 fn an_expired_read_hold_is_removed_from_a_lock_that_is_still_held() {
     const SHORT: Duration = Duration::from_millis(300);
     let server = Server::start();
-    let [mine, theirs] = two(&server);
+    let [mine, theirs] = two_locks(&server);
     let writing = mine.write().expect("it is free");
     let reading = mine.read_lock().with_lease(SHORT).lock().expect("under its own write hold");
     assert!(theirs.read_lock().is_locked().expect("a reply"));

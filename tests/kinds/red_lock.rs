@@ -94,9 +94,8 @@ fn a_dead_server_prevents_neither_lock_nor_renewal() {
     drop(guard);
 }
 
-/// Neither `lock` nor `unlock` waits for a stopped server.
 #[test]
-fn a_silent_server_is_not_waited_for() {
+fn a_stopped_server_delays_neither_lock_nor_unlock() {
     // The response time-out outlives the test.
     let servers: Vec<_> = (0..3).map(|_| Server::start()).collect();
     let client = |server: &Server| build(patient(server.url()).response_timeout(NEVER));
