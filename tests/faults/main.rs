@@ -1,12 +1,14 @@
-//! What happens when servers, connections, threads and processes fail.
+//! Servers, connections, threads and processes that fail.
 
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod fake_server;
 mod late_commands;
 mod lost_replies;
 mod malformed_replies;
 mod outages;
 mod processes;
+mod refusals;
 mod stress;
 mod watchdog;

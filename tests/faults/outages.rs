@@ -1,5 +1,5 @@
-//! Servers that go away, come back with or without their data, stand still, close
-//! connections or forget scripts.
+//! Servers that end, restart with or without data, stop for a while, close connections or lose
+//! their scripts.
 
 use crate::harness::faults::*;
 use crate::harness::wait::holds_within;
@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A poll interval that is soon over.
+/// A poll interval that is short enough to wait for.
 const SOON: Duration = Duration::from_millis(200);
 
 #[test]
-fn a_holder_finds_its_lock_lost_when_the_server_comes_back_without_it() {
+fn a_hold_is_lost_when_the_server_restarts_without_data() {
     let server = Server::start();
-    let (settings, heard) = Heard::from(patient(server.url()));
+    let (settings, events) = Heard::from(patient(server.url()));
     let (holder, waiting) = (build(settings), build(patient(server.url()).poll_interval(SOON)));
     let guard = holder.lock("gone").lock().expect("all is well");
     let waiter = Waiter::start(&server, &waiting, "gone");
@@ -23,19 +23,19 @@ fn a_holder_finds_its_lock_lost_when_the_server_comes_back_without_it() {
     server.kill();
     server.restart();
     waiter.gets_it();
-    assert!(guard.is_held(), "nobody has told it, and its lease is long");
-    holder.lock("another").is_locked().expect("it connects again");
-    assert_eq!(&*heard.lost().name, "gone");
+    assert!(guard.is_held(), "the client does not know so far, and the lease is long");
+    holder.lock("another").is_locked().expect("a new connection");
+    assert_eq!(&*events.lost().name, "gone");
     assert!(!guard.is_held() && guard.wait_lost(Duration::ZERO));
     assert!(guard.unlock().is_err_and(|error| error.is_lost()));
-    assert_eq!(owners(&server, "gone").len(), 1, "the waiter's hold is untouched");
+    assert_eq!(owners(&server, "gone").len(), 1, "the waiter's hold is unchanged");
     waiter.releases();
 }
 
-/// A question whether a hold counts as valid.
+/// The name of a hold, and a function that returns whether the client counts it as valid.
 type IsHeld<'a> = (&'static str, Box<dyn Fn() -> bool + 'a>);
 
-/// One hold of each kind with a fixed lease that outlives the test.
+/// Takes one hold of each kind, with a fixed lease that outlives the test.
 fn fixed_holds(client: &Client) -> Vec<IsHeld<'_>> {
     let lock = |name| client.lock(name).with_lease(NEVER);
     let guard = lock("plain").lock().expect("free");
@@ -63,56 +63,57 @@ fn fixed_holds(client: &Client) -> Vec<IsHeld<'_>> {
     ]
 }
 
-/// The holds that count as valid.
+/// Returns the names of the holds that count as valid.
 fn valid(holds: &[IsHeld<'_>]) -> Vec<&'static str> {
-    holds.iter().filter(|(_, is_held)| is_held()).map(|(kind, _)| *kind).collect()
+    holds.iter().filter(|(_, is_held)| is_held()).map(|(name, _)| *name).collect()
 }
 
 #[test]
-fn fixed_leases_of_all_kinds_are_lost_when_the_server_comes_back_without_them() {
+fn fixed_leases_of_all_kinds_are_lost_when_the_server_restarts_without_data() {
     let server = Server::start();
     let client = build(patient(server.url()));
     let holds = fixed_holds(&client);
     assert_eq!(valid(&holds).len(), holds.len());
     server.kill();
     server.restart();
-    client.lock("another").is_locked().expect("it connects again");
+    client.lock("another").is_locked().expect("a new connection");
     let lost = || valid(&holds).is_empty();
     assert!(holds_within(NEVER / 4, lost), "still held: {:?}", valid(&holds));
 }
 
 #[test]
-fn fixed_leases_of_all_kinds_are_kept_as_they_are_by_a_server_that_comes_back_with_them() {
+fn fixed_leases_of_all_kinds_do_not_change_when_the_server_restarts_with_data() {
     let server = Server::with(|config| config.line("appendonly yes").line("appendfsync always"));
     let client = build(patient(server.url()));
     let holds = fixed_holds(&client);
-    let ends = |name: &str| server.ask::<i64>(&["PEXPIRETIME", name]);
-    let before: Vec<_> = server.keys().iter().map(|name| (name.clone(), ends(name))).collect();
+    let end_of = |name: &str| server.ask::<i64>(&["PEXPIRETIME", name]);
+    let before: Vec<_> = server.keys().iter().map(|name| (name.clone(), end_of(name))).collect();
     server.kill();
     server.restart();
-    client.lock("another").is_locked().expect("it connects again");
-    // One command for reading, one for all others, and what loads their scripts.
-    eventually("they are asked for", || server.calls("hexists") >= holds.len() as u64);
-    let after: Vec<_> = before.iter().map(|(name, _)| (name.clone(), ends(name))).collect();
+    client.lock("another").is_locked().expect("a new connection");
+    // The watchdog checks each hold with `hexists`.
+    eventually("all holds are checked", || server.calls("hexists") >= holds.len() as u64);
+    let after: Vec<_> = before.iter().map(|(name, _)| (name.clone(), end_of(name))).collect();
     assert_eq!(after, before, "a lease was changed");
     assert_eq!(valid(&holds).len(), holds.len());
 }
 
-/// Each call finds its connection closed, and the watchdog its own.
+/// The server closes the connections of the caller and of the watchdog in each round.
 #[test]
-fn connections_that_a_server_closes_because_they_are_idle_have_leases_renewed_once() {
+fn repeated_closes_of_idle_connections_renew_each_lease_at_most_once() {
     const LOCKS: u64 = 100;
     let server = Server::with(|config| config.line("timeout 1"));
     let client = build(patient(server.url()));
     let take = |number| client.lock(format!("kept {number}")).lock_owned().expect("free");
     let guards: Vec<_> = (0..LOCKS).map(take).collect();
     let taken = server.calls("pexpire");
-    let ours = || server.clients().iter().filter(|peer| peer.name.starts_with("leasehold")).count();
+    let connections =
+        || server.clients().iter().filter(|peer| peer.name.starts_with("leasehold")).count();
     for _ in 0..4 {
-        eventually("all connections are closed", || ours() == 0);
+        eventually("all connections are closed", || connections() == 0);
         let before = server.calls("hello");
-        client.lock("another").is_locked().expect("it connects again");
-        eventually("the watchdog asks", || server.calls("hello") >= before + 2);
+        client.lock("another").is_locked().expect("a new connection");
+        eventually("the watchdog connects again", || server.calls("hello") >= before + 2);
     }
     let renewed = server.calls("pexpire") - taken;
     assert!(renewed <= LOCKS, "{renewed} renewals of {LOCKS} leases");
@@ -120,30 +121,30 @@ fn connections_that_a_server_closes_because_they_are_idle_have_leases_renewed_on
 }
 
 #[test]
-fn a_hold_survives_a_server_that_keeps_a_log_and_is_killed() {
-    let logging = Server::with(|config| config.line("appendonly yes").line("appendfsync always"));
-    survives_with_its_waiter(&logging, Server::kill);
+fn a_hold_survives_a_killed_server_with_an_append_only_file() {
+    let server = Server::with(|config| config.line("appendonly yes").line("appendfsync always"));
+    a_hold_and_its_waiter_survive(&server, Server::kill);
 }
 
 #[test]
-fn a_hold_survives_a_server_that_saves_and_ends() {
-    survives_with_its_waiter(&Server::start(), Server::shutdown_save);
+fn a_hold_survives_a_server_that_saves_and_restarts() {
+    a_hold_and_its_waiter_survive(&Server::start(), Server::shutdown_save);
 }
 
-fn survives_with_its_waiter(server: &Server, end: impl Fn(&Server)) {
-    let (settings, heard) = Heard::from(patient(server.url()));
+fn a_hold_and_its_waiter_survive(server: &Server, end: impl Fn(&Server)) {
+    let (settings, events) = Heard::from(patient(server.url()));
     let (holder, waiting) = (build(settings), build(patient(server.url())));
     let guard = holder.lock("kept").lock().expect("all is well");
     let waiter = Waiter::start(server, &waiting, "kept");
 
     end(server);
     server.restart();
-    // Only a message can wake it: its poll interval is far away.
+    // Only a message can wake the waiter: the poll interval outlives the test.
     waiter.is_subscribed(server, "kept");
     let before = left(server, "kept");
-    holder.lock("another").is_locked().expect("it connects again");
-    heard.until("a renewal", |told| matches!(told, Told::Renewed(_)).then_some(()));
-    assert!(left(server, "kept") > before, "it was not renewed at once");
+    holder.lock("another").is_locked().expect("a new connection");
+    events.until("a renewal", |event| matches!(event, Told::Renewed(_)).then_some(()));
+    assert!(left(server, "kept") > before, "the lease was not renewed at once");
     assert_held(server, "kept", &guard, NEVER);
     waiter.still_waits();
     guard.unlock().expect("it is held");
@@ -152,43 +153,43 @@ fn survives_with_its_waiter(server: &Server, end: impl Fn(&Server)) {
 }
 
 #[test]
-fn who_was_refused_once_waits_through_refused_connections() {
-    waits_through(|proxy| {
+fn a_waiter_survives_refused_connections() {
+    a_waiter_survives(|proxy| {
         proxy.refuse();
         proxy.kill_all();
         let refused = proxy.stats().refused;
-        proxy.wait_until("a few tries", |stats| stats.refused > refused + 8);
+        proxy.wait_until("more connection attempts", |stats| stats.refused > refused + 8);
     });
 }
 
 #[test]
-fn who_was_refused_once_waits_through_silence() {
-    waits_through(|proxy| {
+fn a_waiter_survives_a_time_without_replies() {
+    a_waiter_survives(|proxy| {
         proxy.swallow_replies();
         let accepted = proxy.stats().accepted;
-        proxy.wait_until("a few tries", |stats| stats.accepted > accepted + 4);
+        proxy.wait_until("more connection attempts", |stats| stats.accepted > accepted + 4);
     });
 }
 
-fn waits_through(outage: impl Fn(&Proxy)) {
+fn a_waiter_survives(outage: impl Fn(&Proxy)) {
     let server = Server::start();
     let proxy = Proxy::start(server.addr());
-    let (client, beside) = (build(hasty(proxy.url()).poll_interval(SOON)), other(&server));
-    let guard = beside.lock("far").lock().expect("its way is straight");
+    let (client, direct) = (build(hasty(proxy.url()).poll_interval(SOON)), other(&server));
+    let guard = direct.lock("far").lock().expect("the direct connection works");
     let waiter = Waiter::start(&server, &client, "far");
     outage(&proxy);
     assert!(guard.is_held());
     waiter.still_waits();
     proxy.heal();
-    guard.unlock().expect("its way is straight");
+    guard.unlock().expect("the direct connection works");
     waiter.gets_it();
     waiter.releases();
-    drop((client, beside));
+    drop((client, direct));
     nothing_is_left(&server);
 }
 
 #[test]
-fn a_connection_that_breaks_under_its_very_first_question_is_made_again() {
+fn a_connection_that_breaks_at_its_first_request_is_replaced() {
     let server = Server::start();
     let proxy = Proxy::start(server.addr());
     let (client, digests) = (build(patient(proxy.url()).pool_size(2)), Digests::of(&server));
@@ -200,145 +201,147 @@ fn a_connection_that_breaks_under_its_very_first_question_is_made_again() {
         proxy.on_request(acquire, Direction::Replies, Flow::CutAfter(0));
         let outcome = client.lock("on the second").try_lock();
         proxy.release_held();
-        let guard = outcome.expect("another connection is enough").expect("it is free");
+        let guard = outcome.expect("a new connection works").expect("it is free");
         assert_held(&server, "on the second", &guard, NEVER);
     });
     assert_eq!(proxy.stats().triggered, 2);
 }
 
-/// First questions of every sort; each has to fail with what is returned.
-fn first_questions(client: &Client) -> Vec<Error> {
-    let lock = client.lock("unasked");
+/// Returns the error of each verb, which sends a first request to a server without replies.
+fn first_requests(client: &Client) -> Vec<Error> {
+    let lock = client.lock("first");
     let started = Instant::now();
     let errors = vec![
-        lock.lock().map(drop).expect_err("nobody answers"),
-        lock.try_lock().map(drop).expect_err("nobody answers"),
-        lock.try_lock_for(NEVER).map(drop).expect_err("nobody answers"),
-        lock.is_locked().map(drop).expect_err("nobody answers"),
-        lock.force_unlock().map(drop).expect_err("nobody answers"),
+        lock.lock().map(drop).expect_err("no reply arrives"),
+        lock.try_lock().map(drop).expect_err("no reply arrives"),
+        lock.try_lock_for(NEVER).map(drop).expect_err("no reply arrives"),
+        lock.is_locked().map(drop).expect_err("no reply arrives"),
+        lock.force_unlock().map(drop).expect_err("no reply arrives"),
     ];
     let each = started.elapsed() / u32::try_from(errors.len()).expect("few");
-    assert!(each < BRIEF * 10, "more than a connect and a response time-out: {each:?}");
+    assert!(each < BRIEF * 10, "more than the time-outs of a connection and a reply: {each:?}");
     errors
 }
 
 #[test]
-fn a_first_question_without_a_server_fails() {
+fn a_first_request_without_a_server_fails() {
     let server = Server::start();
     let clients = [server.url(), server.unix_url()].map(|url| build(hasty(url)));
     server.kill();
-    for error in clients.iter().flat_map(first_questions) {
+    for error in clients.iter().flat_map(first_requests) {
         assert!(error.is_connection(), "{error}");
     }
     server.restart();
     for client in clients {
-        client.lock("unasked").lock().expect("it is back").unlock().expect("it is held");
+        client.lock("first").lock().expect("the server answers").unlock().expect("it is held");
     }
 }
 
 #[test]
-fn a_first_question_to_a_server_that_stands_still_fails() {
+fn a_first_request_to_a_stopped_server_fails() {
     let server = Server::start();
     let clients = [server.url(), server.unix_url()].map(|url| build(hasty(url)));
     server.stop();
     let errors: Vec<_> = thread::scope(|scope| {
-        let both = clients.each_ref().map(|client| scope.spawn(|| first_questions(client)));
+        let both = clients.each_ref().map(|client| scope.spawn(|| first_requests(client)));
         both.map(|errors| errors.join().expect("no panic")).into_iter().flatten().collect()
     });
     server.resume();
     for error in errors {
         assert!(error.is_timeout(), "{error}");
     }
-    eventually("what was taken late is freed", || !exists(&server, "unasked"));
+    eventually("late grants are undone", || !exists(&server, "first"));
     for client in clients {
-        client.lock("unasked").lock().expect("it is back").unlock().expect("it is held");
+        client.lock("first").lock().expect("the server answers").unlock().expect("it is held");
     }
 }
 
 #[test]
-fn a_first_question_does_not_wait_for_what_others_owe() {
+fn a_first_request_does_not_wait_for_background_requests() {
     let server = Server::start();
     let proxy = Proxy::start(server.addr());
     let client = build(hasty(proxy.url()));
-    let take = |number| client.lock(format!("owed {number}")).lock_owned().expect("all is well");
+    let take = |number| client.lock(format!("dropped {number}")).lock_owned().expect("all is well");
     let mut guards: Vec<_> = (0..50).map(take).collect();
     proxy.swallow_replies();
     thread::scope(|scope| {
-        let asking = scope.spawn(|| client.lock("unasked").try_lock().map(drop));
-        proxy.wait_until("its question", |stats| stats.replies.swallowed > 0);
-        // It is the one that speaks with the server; at every try there is more to say.
-        let mut tries = 0;
+        let caller = scope.spawn(|| client.lock("first").try_lock().map(drop));
+        proxy.wait_until("the request", |stats| stats.replies.swallowed > 0);
+        // The caller leads the connection. Each attempt to connect queues one more release.
+        let mut before = 0;
         let in_time = holds_within(BRIEF * 20, || {
             let accepted = proxy.stats().accepted;
-            guards.truncate(guards.len() - usize::from(accepted > tries));
-            tries = accepted;
-            asking.is_finished()
+            guards.truncate(guards.len() - usize::from(accepted > before));
+            before = accepted;
+            caller.is_finished()
         });
         proxy.pass();
         drop(guards);
-        assert!(in_time, "far more than a connect and a response time-out");
-        let error = asking.join().expect("no panic").expect_err("nobody answers");
+        assert!(in_time, "far more than the time-outs of a connection and a reply");
+        let error = caller.join().expect("no panic").expect_err("no reply arrives");
         assert!(error.is_timeout(), "{error}");
     });
-    eventually("all that is owed is sent", || server.keys().is_empty());
+    eventually("all releases are sent", || server.keys().is_empty());
 }
 
 #[test]
-fn a_deadline_that_passes_without_an_answer_is_an_error() {
+fn a_deadline_that_passes_in_an_outage_is_an_error() {
     let server = Server::start();
     let proxy = Proxy::start(server.addr());
-    let (client, beside) = (build(hasty(proxy.url()).poll_interval(SOON)), other(&server));
-    let guard = beside.lock("far").lock().expect("its way is straight");
+    let (client, direct) = (build(hasty(proxy.url()).poll_interval(SOON)), other(&server));
+    let guard = direct.lock("far").lock().expect("the direct connection works");
     let lock = client.lock("far");
-    let outcome = lock.try_lock_for(SOON * 3).expect("all is well, but it is taken");
+    let outcome = lock.try_lock_for(SOON * 3).expect("a reply");
     assert!(outcome.is_none(), "two hold the lock");
     eventually("the subscription ends", || server.numsub(&channel_of("far")) == 0);
 
     thread::scope(|scope| {
         let waiter = scope.spawn(|| lock.try_lock_for(SOON * 20).map(|guard| guard.is_some()));
         let subscribed = || server.numsub(&channel_of("far")) == 1;
-        eventually("it has been refused", subscribed);
+        eventually("the waiter has been refused", subscribed);
         proxy.refuse();
         proxy.kill_all();
-        let error = waiter.join().expect("no panic").expect_err("nobody knows whether it is free");
+        let error =
+            waiter.join().expect("no panic").expect_err("whether the lock is free is unknown");
         assert!(error.is_connection(), "{error}");
     });
-    guard.unlock().expect("its way is straight");
+    guard.unlock().expect("the direct connection works");
 }
 
 #[test]
-fn a_deadline_that_passes_in_line_behind_one_without_an_answer_is_an_error() {
+fn a_deadline_behind_the_head_of_the_queue_in_an_outage_is_an_error() {
     let server = Server::start();
     let proxy = Proxy::start(server.addr());
-    let (client, beside) = (build(hasty(proxy.url()).poll_interval(SOON)), other(&server));
-    let guard = beside.lock("far").lock().expect("its way is straight");
-    let front = Waiter::start(&server, &client, "far");
+    let (client, direct) = (build(hasty(proxy.url()).poll_interval(SOON)), other(&server));
+    let guard = direct.lock("far").lock().expect("the direct connection works");
+    let head = Waiter::start(&server, &client, "far");
     proxy.refuse();
     proxy.kill_all();
     let refused = proxy.stats().refused;
-    proxy.wait_until("a few tries", |stats| stats.refused > refused + 4);
+    proxy.wait_until("more connection attempts", |stats| stats.refused > refused + 4);
     let outcome = client.lock("far").try_lock_for(SOON);
     proxy.heal();
-    guard.unlock().expect("its way is straight");
-    front.gets_it();
-    front.releases();
-    let error = outcome.map(|guard| guard.is_some()).expect_err("nobody knows whether it is free");
+    guard.unlock().expect("the direct connection works");
+    head.gets_it();
+    head.releases();
+    let error =
+        outcome.map(|guard| guard.is_some()).expect_err("whether the lock is free is unknown");
     assert!(error.is_connection(), "{error}");
 }
 
 #[test]
-fn a_server_that_stands_still_for_less_than_the_lease_costs_no_hold() {
+fn a_server_stopped_for_less_than_the_lease_loses_no_hold() {
     const LEASE: Duration = Duration::from_secs(6);
     let server = Server::start();
-    let (settings, heard) = Heard::from(patient(server.url()).watchdog_timeout(LEASE));
+    let (settings, events) = Heard::from(patient(server.url()).watchdog_timeout(LEASE));
     let (holder, waiting) = (build(settings), build(patient(server.url()).poll_interval(SOON)));
     let guard = holder.lock("kept").lock().expect("all is well");
     let waiter = Waiter::start(&server, &waiting, "kept");
     server.stop();
-    heard.until("a failed renewal", |told| matches!(told, Told::RenewalFailed(_)).then_some(()));
-    assert!(guard.is_held(), "its lease is not over");
+    events.until("a failed renewal", |event| matches!(event, Told::RenewalFailed(_)).then_some(()));
+    assert!(guard.is_held(), "the lease is not over");
     server.resume();
-    heard.until("a renewal", |told| matches!(told, Told::Renewed(_)).then_some(()));
+    events.until("a renewal", |event| matches!(event, Told::Renewed(_)).then_some(()));
     assert_held(&server, "kept", &guard, LEASE);
     waiter.still_waits();
     guard.unlock().expect("it is held");
@@ -347,49 +350,50 @@ fn a_server_that_stands_still_for_less_than_the_lease_costs_no_hold() {
 }
 
 #[test]
-fn a_renewal_without_an_answer_is_tried_again_in_time() {
+fn a_renewal_without_a_reply_is_repeated_in_time() {
     const LEASE: Duration = Duration::from_secs(3);
     for direction in [Direction::Requests, Direction::Replies] {
         let server = Server::start();
         let (proxy, digests) = (Proxy::start(server.addr()), Digests::of(&server));
-        let (settings, heard) = Heard::from(patient(proxy.url()).watchdog_timeout(LEASE));
+        let (settings, events) = Heard::from(patient(proxy.url()).watchdog_timeout(LEASE));
         let client = build(settings);
         let guard = client.lock("kept").lock().expect("all is well");
         proxy.on_request(digests.renew.as_bytes(), direction, Flow::Swallow);
-        heard.until("a failure", |told| matches!(told, Told::RenewalFailed(_)).then_some(()));
-        heard.until("a renewal", |told| matches!(told, Told::Renewed(_)).then_some(()));
+        events.until("a failure", |event| matches!(event, Told::RenewalFailed(_)).then_some(()));
+        events.until("a renewal", |event| matches!(event, Told::Renewed(_)).then_some(()));
         assert_held(&server, "kept", &guard, LEASE);
         guard.unlock().expect("it is held");
     }
 }
 
 #[test]
-fn a_pause_longer_than_the_response_time_out_fails_and_leaves_nothing() {
+fn a_call_during_a_pause_of_the_server_fails_and_leaves_nothing() {
     let server = Server::start();
-    let (client, beside) = (build(hasty(server.url()).poll_interval(SOON)), other(&server));
-    let guard = beside.lock("taken").lock().expect("all is well");
+    let (client, direct) = (build(hasty(server.url()).poll_interval(SOON)), other(&server));
+    let guard = direct.lock("taken").lock().expect("all is well");
     let waiter = Waiter::start(&server, &client, "taken");
     pause(&server, BRIEF * 4);
-    let error = client.lock("paused").try_lock().expect_err("it does not answer in time");
+    let error = client.lock("paused").try_lock().expect_err("no reply arrives in time");
     assert!(error.is_timeout(), "{error}");
-    guard.unlock().expect("it waits for the end of the pause");
+    guard.unlock().expect("the reply comes after the pause");
     waiter.gets_it();
     waiter.releases();
-    eventually("what was taken late is freed", || !exists(&server, "paused"));
-    assert_others_can_take(&beside, "paused");
-    drop((client, beside));
+    eventually("late grants are undone", || !exists(&server, "paused"));
+    assert_others_can_take(&direct, "paused");
+    drop((client, direct));
     nothing_is_left(&server);
 }
 
-/// Keeps all commands waiting.
+/// Has the server run no command for this time.
 fn pause(server: &Server, span: Duration) {
     server.ask::<()>(&["CLIENT", "PAUSE", &span.as_millis().to_string(), "ALL"]);
 }
 
-/// Eight threads of two processes' worth of clients increment a counter that only
-/// the lock guards, while `trouble` is made: after all of them have got on since the
-/// last, so that what suffices against one is never asked to suffice against two.
-fn increments_survive(trouble: impl Fn(&Server)) {
+/// Asserts that no increment of a counter is lost while `fault` happens again and again.
+///
+/// Eight threads of two clients increment the counter under a lock. The next fault waits until each
+/// thread has made two increments since the last one, so a call never meets two faults.
+fn increments_survive(fault: impl Fn(&Server)) {
     const THREADS: usize = 8;
     let server = Server::start();
     let clients = [connected(&server), connected(&server)];
@@ -405,14 +409,14 @@ fn increments_survive(trouble: impl Fn(&Server)) {
                 }
             });
         }
-        let ends = Ends(&done);
+        let end = SetOnDrop(&done);
         for _ in 0..10 * stress() {
             let before = all();
-            let on = || all().iter().zip(&before).all(|(now, before)| *now >= before + 2);
-            eventually("every thread gets on", on);
-            trouble(&server);
+            let advanced = || all().iter().zip(&before).all(|(now, before)| *now >= before + 2);
+            eventually("every thread advances", advanced);
+            fault(&server);
         }
-        drop(ends);
+        drop(end);
     });
     let counted: usize = server.ask(&["GET", "counter"]);
     assert_eq!(counted, all().iter().sum(), "increments were lost");
@@ -421,10 +425,10 @@ fn increments_survive(trouble: impl Fn(&Server)) {
     nothing_is_left(&server);
 }
 
-/// A client with two connections, both of which stand.
+/// Returns a client with two open connections.
 fn connected(server: &Server) -> Client {
     let client = build(patient(server.url()).pool_size(2));
-    eventually("both connections", || {
+    eventually("both connections are open", || {
         thread::scope(|scope| {
             let ask = || client.lock("any").is_locked().expect("all is well");
             (0..4).for_each(|_| drop(scope.spawn(ask)));
@@ -435,23 +439,23 @@ fn connected(server: &Server) -> Client {
     client
 }
 
-/// Tells the threads of a test to end, also when it fails.
-struct Ends<'a>(&'a AtomicBool);
+/// Sets the flag that ends the threads of a test, also if the test fails.
+struct SetOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Ends<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Release);
     }
 }
 
 fn increment(client: &Client, connection: &mut redis::Connection, progress: &AtomicUsize) {
-    let guard = client.lock("guarded").lock().expect("a new connection is enough");
+    let guard = client.lock("guarded").lock().expect("a new connection works");
     let get = redis::cmd("GET").arg("counter").query::<Option<usize>>(connection);
-    let count = get.expect("our own connection stays").unwrap_or(0);
+    let count = get.expect("this connection stays open").unwrap_or(0);
     let set = redis::cmd("SET").arg(&["counter", &(count + 1).to_string()]).query(connection);
-    let () = set.expect("our own connection stays");
+    let () = set.expect("this connection stays open");
     match count % 2 {
-        0 => guard.unlock().expect("a new connection is enough"),
+        0 => guard.unlock().expect("a new connection works"),
         _ => drop(guard),
     }
     progress.fetch_add(1, Ordering::AcqRel);
@@ -478,7 +482,7 @@ fn all_connections_killed_at_once_cost_no_error_and_no_increment() {
 }
 
 #[test]
-fn forgotten_scripts_cost_no_error_and_no_increment() {
+fn flushed_scripts_cost_no_error_and_no_increment() {
     increments_survive(|server| {
         let flush = || server.ask::<()>(&["SCRIPT", "FLUSH"]);
         (0..20).for_each(|_| flush());
@@ -490,10 +494,9 @@ fn short_pauses_cost_no_error_and_no_increment() {
     increments_survive(|server| pause(server, Duration::from_millis(50)));
 }
 
-/// While the only connection is busy, and another cannot be made, a release stands in line
-/// for the one that there is.
+/// The only connection is busy, and another cannot be opened.
 #[test]
-fn a_dropped_guard_does_not_count_on_a_new_connection() {
+fn the_release_of_a_dropped_guard_waits_for_a_busy_connection() {
     let server = Server::start();
     let proxy = Proxy::start(server.addr());
     let client = build(patient(proxy.url()).pool_size(2));
@@ -501,23 +504,23 @@ fn a_dropped_guard_does_not_count_on_a_new_connection() {
     proxy.refuse();
     proxy.hold_replies();
     thread::scope(|scope| {
-        let asking = scope.spawn(|| client.lock("asked").try_lock().map(|guard| guard.is_some()));
-        eventually("it is asked for", || exists(&server, "asked"));
+        let caller = scope.spawn(|| client.lock("taken").try_lock().map(|guard| guard.is_some()));
+        eventually("the request is in flight", || exists(&server, "taken"));
         drop(guard);
         assert!(exists(&server, "dropped"), "the connection is busy");
         proxy.pass();
-        assert!(in_time("it is answered", asking).expect("the connection stands"));
+        assert!(in_time("the call returns", caller).expect("the connection is open"));
     });
     eventually("both are free", || server.keys().is_empty());
 }
 
 #[test]
-fn a_caller_shares_a_connection_if_another_cannot_be_made() {
+fn a_caller_shares_a_connection_if_another_cannot_be_opened() {
     shares_the_only_connection(|_, proxy| proxy.refuse(), |_, proxy| proxy.stats().refused);
 }
 
 #[test]
-fn a_caller_shares_a_connection_if_the_server_takes_no_more() {
+fn a_caller_shares_a_connection_if_the_server_accepts_no_more() {
     let rejected = |admin: &mut redis::Connection, _: &Proxy| {
         let stats: redis::InfoDict = redis::cmd("INFO").arg("stats").query(admin).expect("INFO");
         stats.get("rejected_connections").expect("a number")
@@ -542,38 +545,38 @@ fn shares_the_only_connection(
     let mut admin = server.connection();
     forbid(&mut admin, &proxy);
     proxy.hold_replies();
-    let ask = &|name| client.lock(name).try_lock().map(|guard| guard.is_some());
+    let try_lock = &|name| client.lock(name).try_lock().map(|guard| guard.is_some());
     thread::scope(|scope| {
-        let first = scope.spawn(|| ask("a"));
-        eventually("the one connection is busy", || {
+        let first = scope.spawn(|| try_lock("a"));
+        eventually("the only connection is busy", || {
             redis::cmd("EXISTS").arg("a").query(&mut admin).expect("EXISTS")
         });
-        let others = ["b", "c"].map(|name| (name, scope.spawn(move || ask(name))));
-        eventually("one wants another connection", || rejected(&mut admin, &proxy) > 0);
+        let others = ["b", "c"].map(|name| (name, scope.spawn(move || try_lock(name))));
+        eventually("a caller asks for another connection", || rejected(&mut admin, &proxy) > 0);
         proxy.pass();
-        assert!(in_time("it is answered", first).expect("the connection stands"));
+        assert!(in_time("the call returns", first).expect("the connection is open"));
         for (name, other) in others {
-            assert!(in_time(name, other).expect("it shares the connection"), "{name}");
+            assert!(in_time(name, other).expect("the caller shares the connection"), "{name}");
         }
     });
 }
 
 #[test]
-fn a_master_that_was_demoted_is_not_stormed() {
+fn the_client_of_a_demoted_master_opens_few_connections() {
     let server = Server::start();
     let client = build(Client::builder().single(server.url()));
     let guard = client.lock("a").lock_owned().expect("a free lock");
     server.ask::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
     server.client_kill_type("normal");
     assert!(client.lock("b").try_lock().is_err(), "it is a replica");
-    let made = || -> u64 {
-        let made = server.info("stats").remove("total_connections_received");
-        made.and_then(|made| made.parse().ok()).expect("a number")
+    let opened = || -> u64 {
+        let opened = server.info("stats").remove("total_connections_received");
+        opened.and_then(|opened| opened.parse().ok()).expect("a number")
     };
-    let before = made();
-    // Without a pause it would be more than a thousand in a second.
+    let before = opened();
+    // Without pauses the client would open more than a thousand in a second.
     thread::sleep(Duration::from_secs(2));
-    let made = made() - before;
-    assert!(made < 200, "{made} connections in two seconds");
+    let opened = opened() - before;
+    assert!(opened < 200, "{opened} connections in two seconds");
     drop(guard);
 }

@@ -1,5 +1,4 @@
-//! Processes that exclude each other, and that are killed or stopped while they
-//! hold a lock, wait for one, or are just being given it.
+//! Processes that are killed or stopped while they hold a lock, wait for it, or acquire it.
 
 use crate::harness::faults::*;
 use crate::harness::process::{self, Role};
@@ -9,10 +8,10 @@ use leasehold::{Client, Error, Guard, Result};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A lease that a test waits to see the end of.
+/// A lease that is short enough to wait for its end.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// All children lock this.
+/// The lock of all child processes.
 const NAME: &str = "shared";
 
 #[test]
@@ -22,11 +21,11 @@ fn child_entry() {
         Some(role) if role.name() == "increment" => increment(&role),
         Some(role) if role.name() == "increment for ever" => increment_for_ever(&role),
         Some(role) if role.name() == "hold" => hold(&role),
-        Some(role) => panic!("nobody plays {role:?}"),
+        Some(role) => panic!("unknown: {role:?}"),
     }
 }
 
-/// Increments a counter so many times in each of two threads.
+/// Increments a counter in two threads, as often as the second argument says.
 fn increment(role: &Role) {
     let (url, times): (_, usize) = (role.arg(0), role.arg(1).parse().expect("a number"));
     let client = Client::open(url).expect("the server answers");
@@ -39,7 +38,7 @@ fn increment(role: &Role) {
                 let server = redis::Client::open(url).expect("a good URL");
                 let mut server = server.get_connection().expect("the server answers");
                 for _ in 0..times {
-                    let guard = lock.lock().expect("nothing is in its way");
+                    let guard = lock.lock().expect("the server answers");
                     let count: Option<usize> = ask(&mut server, &["GET", "counter"]);
                     let next = (count.unwrap_or(0) + 1).to_string();
                     let () = ask(&mut server, &["SET", "counter", &next]);
@@ -52,13 +51,13 @@ fn increment(role: &Role) {
     role.say("done");
 }
 
-/// Increments a counter, and in the same step its own, until it is killed.
+/// Increments the common counter and one of its own in one transaction, until it is killed.
 fn increment_for_ever(role: &Role) {
     let client = build(patient(role.arg(0)).watchdog_timeout(SHORT));
     let server = redis::Client::open(role.arg(0)).expect("a good URL");
     let mut server = server.get_connection().expect("the server answers");
     loop {
-        let guard = client.lock(NAME).lock().expect("nothing is in its way");
+        let guard = client.lock(NAME).lock().expect("the server answers");
         let count: Option<usize> = ask(&mut server, &["GET", "counter"]);
         let mut both = redis::pipe();
         both.atomic().set("counter", count.unwrap_or(0) + 1).ignore();
@@ -72,7 +71,7 @@ fn ask<T: redis::FromRedisValue>(server: &mut redis::Connection, words: &[&str])
     redis::cmd(words[0]).arg(&words[1..]).query(server).expect("the server answers")
 }
 
-/// Takes the lock and does what it is told; says how all of it went.
+/// Takes the lock and executes the orders of the parent. Says the outcome of each.
 fn hold(role: &Role) {
     let (url, lease) = (role.arg(0), role.arg(1).parse().expect("milliseconds"));
     let lease = Duration::from_millis(lease);
@@ -89,11 +88,11 @@ fn hold(role: &Role) {
     };
     role.say("locked");
     while let Some(order) = role.hear() {
-        let here = guard.as_ref();
+        let held = guard.as_ref();
         let outcome = match &*order {
-            "check" => here.map_or("nothing", |guard| word(&guard.check())).to_owned(),
-            "look" => format!("{:?}", here.map(looks).expect("it is still there")),
-            "debug" => format!("{here:?}"),
+            "check" => held.map_or("nothing", |guard| word(&guard.check())).to_owned(),
+            "state" => format!("{:?}", held.map(state).expect("the guard exists")),
+            "debug" => format!("{held:?}"),
             "unlock" => word(&guard.take().map_or(Ok(()), Guard::unlock)).to_owned(),
             "drop" => {
                 drop(guard.take());
@@ -105,8 +104,8 @@ fn hold(role: &Role) {
     }
 }
 
-/// Everything that a guard can be asked and that is no error.
-fn looks(guard: &Guard) -> (bool, Duration, bool) {
+/// Returns what the queries of a guard return that have no error.
+fn state(guard: &Guard) -> (bool, Duration, bool) {
     (guard.is_held(), guard.remaining(), guard.wait_lost(Duration::ZERO))
 }
 
@@ -122,7 +121,7 @@ fn kind(error: &Error) -> &'static str {
     }
 }
 
-/// A process that is ready to take the lock.
+/// Starts a process that is ready to take the lock.
 fn holder(url: &str, lease: Duration, how: &str) -> ChildProcess {
     let lease = lease.as_millis().to_string();
     let mut child = ChildProcess::start("processes::child_entry", "hold", &[url, &lease, how]);
@@ -130,7 +129,7 @@ fn holder(url: &str, lease: Duration, how: &str) -> ChildProcess {
     child
 }
 
-/// A process that has taken it.
+/// Starts a process and has it take the lock.
 fn locked(url: &str, lease: Duration, how: &str) -> ChildProcess {
     let mut child = holder(url, lease, how);
     tell(&mut child, "lock", "locked");
@@ -177,11 +176,11 @@ fn processes_that_are_killed_at_any_moment_lose_no_increment() {
     for round in 0..4 * stress() {
         children.push(start());
         let before = count();
-        eventually("the others get on", || count() > before + 50 + round);
+        eventually("the others advance", || count() > before + 50 + round);
         children.remove(0).kill();
     }
     let before = count();
-    eventually("the others get on", || count() > before + 50);
+    eventually("the others advance", || count() > before + 50);
     children.iter_mut().for_each(ChildProcess::kill);
     let counted = |own| server.ask::<Option<usize>>(&["GET", &format!("own {own}")]).unwrap_or(0);
     let counted: usize = (1..=own).map(counted).sum();
@@ -190,7 +189,7 @@ fn processes_that_are_killed_at_any_moment_lose_no_increment() {
 }
 
 #[test]
-fn the_lock_of_a_killed_process_is_free_when_its_lease_is_over_and_not_before() {
+fn the_lock_of_a_killed_process_is_free_at_the_end_of_its_lease_not_before() {
     for how in ["watched", "fixed"] {
         let server = Server::start();
         let client = other(&server);
@@ -216,23 +215,24 @@ fn a_killed_waiter_leaves_nothing() {
     let guard = client.lock(NAME).lock().expect("it is free");
     let mut child = holder(&server.url(), NEVER, "watched");
     child.send_line("lock");
-    eventually("it waits", || server.numsub(&channel_of(NAME)) == 1);
+    eventually("the child waits", || server.numsub(&channel_of(NAME)) == 1);
     child.kill();
-    eventually("its subscription goes", || server.numsub(&channel_of(NAME)) == 0);
+    eventually("its subscription ends", || server.numsub(&channel_of(NAME)) == 0);
     guard.unlock().expect("it is held");
     assert_others_can_take(&client, NAME);
     drop(client);
     nothing_is_left(&server);
 }
 
-/// Stops a holder until its lease is over and another has the lock; then has it do
-/// these things, the first of them at once.
+/// Stops a holder until another caller has the lock, resumes it, and sends it these orders.
+///
+/// Asserts the outcome of each order, and that the hold of the other caller does not change.
 fn stopped_past_its_lease(how: &str, orders: &[(&str, &str)]) {
     let server = Server::start();
     let client = other(&server);
     let mut child = locked(&server.url(), SHORT, how);
     child.stop();
-    let guard = client.lock(NAME).lock().expect("it is free when the lease is over");
+    let guard = client.lock(NAME).lock().expect("the lease is over");
     child.resume();
     for (order, outcome) in orders {
         tell(&mut child, order, outcome);
@@ -240,35 +240,35 @@ fn stopped_past_its_lease(how: &str, orders: &[(&str, &str)]) {
     child.close_input();
     assert!(child.wait().success());
     assert_held(&server, NAME, &guard, NEVER);
-    guard.unlock().expect("nobody took it away");
+    guard.unlock().expect("it is held");
 }
 
 #[test]
-fn a_process_that_was_stopped_past_its_lease_finds_it_lost_at_the_first_check() {
+fn a_process_stopped_past_its_lease_learns_of_the_loss_at_the_first_check() {
     stopped_past_its_lease("watched", &[("check", "lost"), ("unlock", "lost")]);
     stopped_past_its_lease("fixed", &[("check", "lost"), ("unlock", "lost")]);
 }
 
 #[test]
-fn a_process_that_was_stopped_past_its_lease_finds_it_lost_at_the_first_look() {
-    stopped_past_its_lease("watched", &[("look", "(false, 0ns, true)"), ("check", "lost")]);
-    stopped_past_its_lease("fixed", &[("look", "(false, 0ns, true)"), ("check", "lost")]);
+fn a_process_stopped_past_its_lease_learns_of_the_loss_at_the_first_query() {
+    stopped_past_its_lease("watched", &[("state", "(false, 0ns, true)"), ("check", "lost")]);
+    stopped_past_its_lease("fixed", &[("state", "(false, 0ns, true)"), ("check", "lost")]);
 }
 
 #[test]
-fn a_process_that_was_stopped_past_its_lease_unlocks_nothing() {
+fn the_unlock_of_a_process_stopped_past_its_lease_is_an_error() {
     stopped_past_its_lease("watched", &[("unlock", "lost")]);
     stopped_past_its_lease("fixed", &[("unlock", "lost")]);
 }
 
 #[test]
-fn a_process_that_was_stopped_past_its_lease_drops_nothing_of_anothers() {
+fn the_drop_of_a_process_stopped_past_its_lease_does_not_touch_the_next_hold() {
     stopped_past_its_lease("watched", &[("drop", "dropped")]);
     stopped_past_its_lease("fixed", &[("drop", "dropped")]);
 }
 
 #[test]
-fn a_process_that_was_stopped_for_less_than_its_lease_keeps_it() {
+fn a_process_stopped_for_less_than_its_lease_keeps_the_lock() {
     const LEASE: Duration = Duration::from_secs(6);
     let server = Server::start();
     let mut child = locked(&server.url(), LEASE, "watched");
@@ -278,7 +278,7 @@ fn a_process_that_was_stopped_for_less_than_its_lease_keeps_it() {
         tell(&mut child, "check", "good");
     }
     let before = left(&server, NAME);
-    eventually("it is renewed", || left(&server, NAME) > before);
+    eventually("the lease is renewed", || left(&server, NAME) > before);
     child.stop();
     child.resume();
     tell(&mut child, "check", "good");
@@ -286,11 +286,12 @@ fn a_process_that_was_stopped_for_less_than_its_lease_keeps_it() {
     assert!(!exists(&server, NAME));
 }
 
-/// A process that is stopped between its question and the answer, for longer than
-/// the lease; `then` lets it and the answer go on. What it says has to be true. (A
-/// stop can break off the read of the answer, though it is there: then the process
-/// asks again, and may get the lock after all.)
-fn stopped_before_the_answer(then: impl Fn(&Proxy, &ChildProcess)) -> String {
+/// Stops a process between its acquire request and the reply, for longer than the lease.
+///
+/// `then` delivers the reply and resumes the process. Asserts that the outcome in the process is
+/// true, and returns it. A stop can interrupt the read of a reply that has arrived. The process
+/// then sends the request again, and may get the lock.
+fn stopped_before_the_reply(then: impl Fn(&Proxy, &ChildProcess)) -> String {
     let server = Server::start();
     let (digests, client) = (Digests::of(&server), other(&server));
     let proxy = Proxy::start(server.addr());
@@ -299,12 +300,12 @@ fn stopped_before_the_answer(then: impl Fn(&Proxy, &ChildProcess)) -> String {
     child.send_line("lock");
     something_is_held(&proxy);
     child.stop();
-    eventually("its lease is over", || !exists(&server, NAME));
+    eventually("the lease is over", || !exists(&server, NAME));
     then(&proxy, &child);
-    let said = child.next_line();
-    if said == "locked" {
+    let outcome = child.next_line();
+    if outcome == "locked" {
         let owners = owners(&server, NAME);
-        let owner = owners.keys().next().expect("the server says so too");
+        let owner = owners.keys().next().expect("the lock is held on the server");
         child.send_line("debug");
         let guard = child.next_line();
         assert!(guard.contains(owner), "{owner} is not {guard}");
@@ -314,14 +315,14 @@ fn stopped_before_the_answer(then: impl Fn(&Proxy, &ChildProcess)) -> String {
     child.close_input();
     assert!(child.wait().success());
     proxy.heal();
-    eventually("it is free", || !exists(&server, NAME));
+    eventually("the lock is free", || !exists(&server, NAME));
     assert_others_can_take(&client, NAME);
-    said
+    outcome
 }
 
 #[test]
-fn an_answer_that_waited_for_a_stopped_process_is_not_believed() {
-    stopped_before_the_answer(|proxy, child| {
+fn a_reply_that_arrives_during_a_stop_past_the_lease_is_not_a_grant() {
+    stopped_before_the_reply(|proxy, child| {
         let forwarded = proxy.stats().replies.forwarded;
         proxy.release_held();
         proxy.wait_for_bytes(Direction::Replies, forwarded + 1);
@@ -330,39 +331,39 @@ fn an_answer_that_waited_for_a_stopped_process_is_not_believed() {
 }
 
 #[test]
-fn an_answer_that_waited_for_a_stopped_process_is_not_believed_without_another() {
-    let said = stopped_before_the_answer(|proxy, child| {
+fn an_expired_grant_is_an_error_if_the_server_cannot_be_asked_again() {
+    let outcome = stopped_before_the_reply(|proxy, child| {
         proxy.refuse();
         let forwarded = proxy.stats().replies.forwarded;
         proxy.release_held();
         proxy.wait_for_bytes(Direction::Replies, forwarded + 1);
-        // The next question gets no answer.
+        // The next request gets no reply.
         proxy.cut_requests_after(0);
         child.resume();
     });
-    assert!(["not locked: lost", "not locked: connection"].contains(&&*said), "{said}");
+    assert!(["not locked: lost", "not locked: connection"].contains(&&*outcome), "{outcome}");
 }
 
 #[test]
-fn an_answer_that_comes_after_a_stop_is_not_believed() {
-    stopped_before_the_answer(|proxy, child| {
+fn a_reply_that_arrives_after_a_stop_past_the_lease_is_not_a_grant() {
+    stopped_before_the_reply(|proxy, child| {
         proxy.refuse();
         child.resume();
-        let broken_off = || proxy.stats().refused > 0;
-        if !crate::harness::wait::holds_within(SHORT, broken_off) {
+        let connects_again = || proxy.stats().refused > 0;
+        if !crate::harness::wait::holds_within(SHORT, connects_again) {
             proxy.release_held();
         }
     });
 }
 
 #[test]
-fn a_stopped_waiter_holds_nobody_up_and_goes_on() {
+fn a_stopped_waiter_delays_no_other_caller_and_continues_later() {
     let server = Server::start();
     let client = other(&server);
     let guard = client.lock(NAME).lock().expect("it is free");
     let mut child = holder(&server.url(), NEVER, "watched");
     child.send_line("lock");
-    eventually("it waits", || server.numsub(&channel_of(NAME)) == 1);
+    eventually("the child waits", || server.numsub(&channel_of(NAME)) == 1);
     child.stop();
     guard.unlock().expect("it is held");
     let guard = client.lock(NAME).try_lock().expect("all is well").expect("it is free");

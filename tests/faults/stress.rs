@@ -1,7 +1,7 @@
-//! Many clients and threads at once: nothing is done twice, nobody is left behind, and
-//! nothing stays on the server.
+//! Many clients and threads that use locks at the same time.
 //!
-//! `LEASEHOLD_STRESS=10` makes it ten times as much.
+//! One caller holds a lock at a time, every call ends, and nothing is left on the server.
+//! `LEASEHOLD_STRESS=10` multiplies the number of rounds by ten.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -19,51 +19,49 @@ fn factor() -> usize {
     std::env::var("LEASEHOLD_STRESS").ok().and_then(|factor| factor.parse().ok()).unwrap_or(1)
 }
 
-/// The two ways in which a lock goes from thread to thread of one process.
+/// Without and with hand-off between the threads of a process.
 const HANDOFFS: [(u32, Duration); 2] = [(0, Duration::ZERO), (1000, Duration::from_millis(100))];
 
 fn client(server: &Server, (passes, time): (u32, Duration)) -> Client {
     let builder = Client::builder().single(server.url()).local_handoff(passes, time);
-    let client = patient(builder).build().expect("the server is there");
-    // The first release of all is sent twice, since the server does not know its script.
-    client.lock("first").lock().and_then(Guard::unlock).expect("nobody else has it");
+    let client = patient(builder).build().expect("the server answers");
+    // The very first release is sent twice, because the server does not know its script.
+    client.lock("first").lock().and_then(Guard::unlock).expect("the lock is free");
     client
 }
 
-/// Two slow cores that are busy with other tests: nothing here is about time-outs.
+/// Sets long time-outs, because a busy machine must not fail these tests.
 fn patient(builder: Builder) -> Builder {
-    let patience = Duration::from_secs(60);
-    builder.response_timeout(patience).pool_timeout(patience).connect_timeout(patience)
+    let timeout = Duration::from_secs(60);
+    builder.response_timeout(timeout).pool_timeout(timeout).connect_timeout(timeout)
 }
 
 fn start(name: String, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
     thread::Builder::new().name(name).spawn(work).expect("a thread starts")
 }
 
-/// Blocks until all threads have ended, and ends with the panic of one that has
-/// panicked. Fails if some never end; these are left to themselves.
+/// Blocks until all threads have ended. Fails if a thread panicked, or does not end in time.
 #[track_caller]
 fn finish(threads: Vec<JoinHandle<()>>) {
     let bound = Duration::from_secs(120) * u32::try_from(factor()).expect("a small factor");
     let unfinished = || threads.iter().filter(|thread| !thread.is_finished()).count();
-    // A panic tells more than that others, which may wait for that thread, are stuck.
+    // A panic is reported first: other threads may hang because of it.
     let all_ended = holds_within(bound, || unfinished() == 0);
-    let left = unfinished();
+    let hanging = unfinished();
     for thread in threads {
         if thread.is_finished() {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }
     }
-    assert!(all_ended, "{left} threads never end");
+    assert!(all_ended, "{hanging} threads never end");
 }
 
-/// Nobody holds, waits or listens: there is nothing left of any lock. What is not a
-/// lock's is named.
+/// Asserts that no hold, waiter or subscription is left, and no keys but `keys`.
 #[track_caller]
 fn assert_clean(server: &Server, clients: Vec<Client>, keys: &[&str]) {
     eventually("no lock is left", || server.keys() == keys);
     let of_a_lock = |channel: &String| channel.starts_with("redisson_lock__channel:");
-    eventually("no lock is listened to", || !server.channels().iter().any(of_a_lock));
+    eventually("no subscription to a lock is left", || !server.channels().iter().any(of_a_lock));
     clients.iter().for_each(Client::close);
     drop(clients);
     eventually("no channel is left", || server.channels().is_empty());
@@ -71,23 +69,23 @@ fn assert_clean(server: &Server, clients: Vec<Client>, keys: &[&str]) {
     assert_eq!(server.keys(), keys);
 }
 
-/// What only one may enter at a time.
+/// Checks that one caller is inside at a time, and counts the entries.
 #[derive(Default)]
-struct Room {
+struct CriticalSection {
     inside: AtomicBool,
     entered: AtomicUsize,
 }
 
-impl Room {
+impl CriticalSection {
     #[track_caller]
     fn enter(&self) {
         let occupied = self.inside.swap(true, Ordering::SeqCst);
-        assert!(!occupied, "two are in at once");
+        assert!(!occupied, "two callers are inside");
         self.entered.fetch_add(1, Ordering::SeqCst);
-        // Whoever should not be in gets a chance to be.
+        // Gives other callers time to enter by mistake.
         thread::yield_now();
         let alone = self.inside.swap(false, Ordering::SeqCst);
-        assert!(alone, "another has left meanwhile");
+        assert!(alone, "another caller has left");
     }
 
     fn entered(&self) -> usize {
@@ -95,7 +93,7 @@ impl Room {
     }
 }
 
-/// A counter on the server that loses increments when two are at it.
+/// A counter on the server that loses increments if two callers use it at the same time.
 struct Counter(Connection);
 
 impl Counter {
@@ -126,9 +124,8 @@ fn sixteen_clients_lose_no_increment() {
         let (lock, mut counter) = (client.lock("lock"), Counter::on(&server));
         start("incrementing".to_owned(), move || {
             for round in 0..increments {
-                let guard = lock.lock().expect("got in the end");
+                let guard = lock.lock().expect("the lock is granted in the end");
                 counter.increment();
-                // Both ways to release.
                 match round % 2 {
                     0 => guard.unlock().expect("still held"),
                     _ => drop(guard),
@@ -148,15 +145,15 @@ fn two_hundred_threads_of_one_process_share_one_lock() {
         let rounds = 3 * factor();
         let server = Server::start();
         let client = client(&server, handoff);
-        let room = Arc::new(Room::default());
+        let section = Arc::new(CriticalSection::default());
         let counter = Arc::new(Mutex::new(Counter::on(&server)));
         let work = (0..THREADS).map(|number| {
-            let (lock, room) = (client.lock("lock"), Arc::clone(&room));
+            let (lock, section) = (client.lock("lock"), Arc::clone(&section));
             let counter = Arc::clone(&counter);
             start(format!("sharing {number}"), move || {
                 for round in 0..rounds {
-                    let guard = lock.lock().expect("got in the end");
-                    room.enter();
+                    let guard = lock.lock().expect("the lock is granted in the end");
+                    section.enter();
                     if round == 0 {
                         increment_in_two_steps(&counter);
                     }
@@ -165,15 +162,16 @@ fn two_hundred_threads_of_one_process_share_one_lock() {
             })
         });
         finish(work.collect());
-        assert_eq!(room.entered(), THREADS * rounds, "{handoff:?}");
+        assert_eq!(section.entered(), THREADS * rounds, "{handoff:?}");
         assert_eq!(Counter::on(&server).get(), THREADS, "{handoff:?}");
         drop(counter);
         assert_clean(&server, vec![client], &["counter"]);
     }
 }
 
-/// The mutex is for the connection, and free between reading and writing: it is the
-/// lock that has to keep others out.
+/// Increments the counter with the mutex free between the read and the write.
+///
+/// The mutex protects the connection; only the lock protects the increment.
 fn increment_in_two_steps(counter: &Mutex<Counter>) {
     let counter = || counter.lock().unwrap_or_else(PoisonError::into_inner);
     let next = counter().get() + 1;
@@ -194,9 +192,9 @@ fn two_hundred_threads_of_one_process_have_a_lock_each() {
             let (lock, done) = (client.lock(format!("lock {number}")), Arc::clone(&done));
             start(format!("alone {number}"), move || {
                 for _ in 0..rounds {
-                    // Nobody else wants it: it is free again at once, dropped or not.
-                    let guard = lock.try_lock().expect("answered").expect("nobody else has it");
-                    let nested = lock.lock().expect("no question");
+                    // No other thread uses this lock: it is free again right after its release.
+                    let guard = lock.try_lock().expect("a reply").expect("the lock is free");
+                    let nested = lock.lock().expect("re-entry sends no request");
                     assert_eq!(lock.hold_count(), 2);
                     drop(guard);
                     nested.check().expect("still held");
@@ -212,12 +210,12 @@ fn two_hundred_threads_of_one_process_have_a_lock_each() {
 }
 
 // ---------------------------------------------------------------------------------
-// Everything at once.
+// A random mix of verbs.
 
-/// Numbers that look random and are the same in every run.
-struct Dice(u64);
+/// Pseudo-random numbers that are the same in each run.
+struct Random(u64);
 
-impl Dice {
+impl Random {
     fn below(&mut self, end: u64) -> u64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -229,184 +227,182 @@ impl Dice {
     }
 }
 
-/// Whether leases may run out and locks may be freed by force: then nobody can promise
-/// that only one is in.
+/// Whether leases may expire and locks may be freed by force, so that two callers may be inside.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Manners {
-    Good,
-    Bad,
+enum Losses {
+    Forbidden,
+    Allowed,
 }
 
-/// What a thread of the mix needs.
-struct Player {
+/// A thread of the mix.
+struct Caller {
     lock: Lock,
-    room: Arc<Room>,
-    dice: Dice,
-    manners: Manners,
-    /// To the thread that ends guards of others.
-    away: Sender<OwnedGuard>,
-    /// To the thread that ends the waits of others.
-    doomed: Sender<CancelToken>,
+    section: Arc<CriticalSection>,
+    random: Random,
+    losses: Losses,
+    /// To the thread that ends the guards.
+    guards: Sender<OwnedGuard>,
+    /// To the thread that cancels the waits.
+    tokens: Sender<CancelToken>,
 }
 
-impl Player {
-    /// One way to take the lock, or not, and to end it.
-    fn play(&mut self) {
-        match self.dice.below(9) {
-            0 => self.use_it(|lock| lock.try_lock()),
+impl Caller {
+    /// Takes the lock with a random verb, and ends the hold.
+    fn call(&mut self) {
+        match self.random.below(9) {
+            0 => self.lock_with(|lock| lock.try_lock()),
             1 | 2 => {
-                let short = self.dice.millis(20);
-                self.use_it(|lock| unless_late(lock.try_lock_for(short)));
+                let short = self.random.millis(20);
+                self.lock_with(|lock| none_if_late(lock.try_lock_for(short)));
             }
             3 => self.wait_until_cancelled(),
             4 => {
                 let lease = self.lease();
-                self.use_it(|lock| lock.clone().with_lease(lease).lock().map(Some));
+                self.lock_with(|lock| lock.clone().with_lease(lease).lock().map(Some));
             }
-            5 => self.send_away(),
-            6 => self.detach_and_end(),
-            7 if self.manners == Manners::Bad => {
-                self.lock.force_unlock().expect("the server is there");
+            5 => self.send_to_another_thread(),
+            6 => self.detach_and_unlock(),
+            7 if self.losses == Losses::Allowed => {
+                self.lock.force_unlock().expect("the server answers");
             }
-            _ => self.use_it(|lock| lock.lock().map(Some)),
+            _ => self.lock_with(|lock| lock.lock().map(Some)),
         }
     }
 
-    /// A lease that is over at once, or one that is not over before the test.
+    /// Returns a lease that outlives the test, or a short one if losses are allowed.
     fn lease(&mut self) -> Duration {
-        match self.manners {
-            Manners::Good => Duration::from_secs(3600),
-            Manners::Bad => Duration::from_millis(10) + self.dice.millis(10),
+        match self.losses {
+            Losses::Forbidden => Duration::from_secs(3600),
+            Losses::Allowed => Duration::from_millis(10) + self.random.millis(10),
         }
     }
 
-    fn use_it<'a>(&'a mut self, take: impl FnOnce(&'a Lock) -> Result<Option<Guard>, Error>) {
-        let manners = self.manners;
-        let Some(guard) = accept(manners, take(&self.lock)).flatten() else { return };
+    fn lock_with<'a>(&'a mut self, take: impl FnOnce(&'a Lock) -> Result<Option<Guard>, Error>) {
+        let losses = self.losses;
+        let Some(guard) = accept(losses, take(&self.lock)).flatten() else { return };
         self.enter(guard.is_held());
-        if self.dice.below(3) == 0 {
-            let nested = accept(manners, self.lock.lock());
+        if self.random.below(3) == 0 {
+            let nested = accept(losses, self.lock.lock());
             drop(nested);
         }
-        match self.dice.below(2) {
+        match self.random.below(2) {
             0 => drop(guard),
-            _ => drop(accept(manners, guard.unlock())),
+            _ => drop(accept(losses, guard.unlock())),
         }
     }
 
-    /// Only the well-mannered can be sure to be alone.
+    /// Enters the critical section, unless another caller may be inside.
     fn enter(&self, is_held: bool) {
-        if self.manners == Manners::Good {
-            assert!(is_held, "a lease of minutes is lost");
-            self.room.enter();
+        if self.losses == Losses::Forbidden {
+            assert!(is_held, "a long lease is lost");
+            self.section.enter();
         }
     }
 
     fn wait_until_cancelled(&mut self) {
         let token = CancelToken::new();
-        self.doomed.send(token.clone()).expect("somebody ends waits");
+        self.tokens.send(token.clone()).expect("a thread cancels waits");
         let lock = self.lock.clone().with_cancel(&token);
         match lock.lock() {
             Ok(guard) => drop(guard),
             Err(error) if error.is_cancelled() => {}
-            Err(error) => drop(accept::<()>(self.manners, Err(error))),
+            Err(error) => drop(accept::<()>(self.losses, Err(error))),
         }
     }
 
-    fn send_away(&mut self) {
-        let patience = self.dice.millis(50);
-        let outcome = unless_late(self.lock.try_lock_for_owned(patience));
-        if let Some(guard) = accept(self.manners, outcome).flatten() {
+    fn send_to_another_thread(&mut self) {
+        let timeout = self.random.millis(50);
+        let outcome = none_if_late(self.lock.try_lock_for_owned(timeout));
+        if let Some(guard) = accept(self.losses, outcome).flatten() {
             self.enter(guard.is_held());
-            self.away.send(guard).expect("somebody ends guards");
+            self.guards.send(guard).expect("a thread ends guards");
         }
     }
 
-    fn detach_and_end(&mut self) {
-        let patience = self.dice.millis(50);
-        let outcome = unless_late(self.lock.try_lock_for(patience));
-        if let Some(guard) = accept(self.manners, outcome).flatten() {
+    fn detach_and_unlock(&mut self) {
+        let timeout = self.random.millis(50);
+        let outcome = none_if_late(self.lock.try_lock_for(timeout));
+        if let Some(guard) = accept(self.losses, outcome).flatten() {
             self.enter(guard.is_held());
             guard.detach();
-            accept(self.manners, self.lock.unlock());
+            accept(self.losses, self.lock.unlock());
         }
     }
 }
 
-/// A busy machine may answer after the deadline of a call, which is an error then.
-fn unless_late<T>(outcome: Result<Option<T>, Error>) -> Result<Option<T>, Error> {
+/// Turns a time-out into `None`: on a busy machine a reply may come after the deadline of a call.
+fn none_if_late<T>(outcome: Result<Option<T>, Error>) -> Result<Option<T>, Error> {
     match outcome {
         Err(error) if error.is_timeout() => Ok(None),
         outcome => outcome,
     }
 }
 
-/// Who has bad manners may lose a lease; nothing else goes wrong here.
+/// Returns the value of an outcome, or `None` for an allowed loss. Panics at any other error.
 #[track_caller]
-fn accept<T>(manners: Manners, outcome: Result<T, Error>) -> Option<T> {
+fn accept<T>(losses: Losses, outcome: Result<T, Error>) -> Option<T> {
     match outcome {
         Ok(value) => Some(value),
-        Err(error) if manners == Manners::Bad && error.is_lost() => None,
-        Err(error) => panic!("{manners:?} manners: {error:?}"),
+        Err(error) if losses == Losses::Allowed && error.is_lost() => None,
+        Err(error) => panic!("losses are {losses:?}: {error:?}"),
     }
 }
 
-fn mix(manners: Manners, seed: u64) {
+fn mix(losses: Losses, seed: u64) {
     const CLIENTS: usize = 3;
     const THREADS: usize = 8;
     let rounds = 60 * factor();
     let server = Server::start();
     let clients: Vec<Client> =
         (0..CLIENTS).map(|number| client(&server, HANDOFFS[number % 2])).collect();
-    let rooms: Vec<Arc<Room>> = (0..2).map(|_| Arc::default()).collect();
-    let (away, guards) = channel();
-    let (doomed, tokens) = channel();
+    let sections: Vec<Arc<CriticalSection>> = (0..2).map(|_| Arc::default()).collect();
+    let (guards, sent_guards) = channel();
+    let (tokens, sent_tokens) = channel();
     let mut threads = vec![
-        start("ending guards".to_owned(), move || end_guards(manners, &guards)),
+        start("ending guards".to_owned(), move || end_guards(losses, &sent_guards)),
         start("ending waits".to_owned(), move || {
-            tokens.iter().for_each(|token: CancelToken| token.cancel())
+            sent_tokens.iter().for_each(|token: CancelToken| token.cancel())
         }),
     ];
     for number in 0..CLIENTS * THREADS {
-        let (name, room) = (format!("lock {}", number % 2), Arc::clone(&rooms[number % 2]));
-        let mut player = Player {
-            // With a token, since it sends owned guards away: without one a wait beside a guard
-            // that its thread took is a deadlock.
+        let (name, section) = (format!("lock {}", number % 2), Arc::clone(&sections[number % 2]));
+        let mut caller = Caller {
+            // Without a token, a wait beside an owned guard of the same thread is a deadlock.
             lock: clients[number % CLIENTS].lock(name).with_cancel(&CancelToken::new()),
-            room,
-            dice: Dice(seed ^ (number as u64) << 20),
-            manners,
-            away: away.clone(),
-            doomed: doomed.clone(),
+            section,
+            random: Random(seed ^ (number as u64) << 20),
+            losses,
+            guards: guards.clone(),
+            tokens: tokens.clone(),
         };
-        let play = move || (0..rounds).for_each(|_| player.play());
-        threads.push(start(format!("playing {number}"), play));
+        let calls = move || (0..rounds).for_each(|_| caller.call());
+        threads.push(start(format!("calling {number}"), calls));
     }
-    drop((away, doomed));
+    drop((guards, tokens));
     finish(threads);
-    if manners == Manners::Good {
-        assert!(rooms.iter().all(|room| room.entered() > rounds), "hardly anybody got in");
+    if losses == Losses::Forbidden {
+        assert!(sections.iter().all(|section| section.entered() > rounds), "hardly any entries");
     }
     assert_clean(&server, clients, &[]);
 }
 
-fn end_guards(manners: Manners, guards: &Receiver<OwnedGuard>) {
+fn end_guards(losses: Losses, guards: &Receiver<OwnedGuard>) {
     for (number, guard) in guards.iter().enumerate() {
         match number % 2 {
             0 => drop(guard),
-            _ => drop(accept(manners, guard.unlock())),
+            _ => drop(accept(losses, guard.unlock())),
         }
     }
 }
 
 #[test]
-fn the_well_mannered_are_alone_in_any_mix() {
-    mix(Manners::Good, 1);
-    mix(Manners::Good, 2);
+fn no_mix_of_verbs_lets_two_callers_in() {
+    mix(Losses::Forbidden, 1);
+    mix(Losses::Forbidden, 2);
 }
 
 #[test]
-fn short_leases_and_force_leave_nobody_behind() {
-    mix(Manners::Bad, 3);
-    mix(Manners::Bad, 4);
+fn short_leases_and_force_unlocks_block_no_caller() {
+    mix(Losses::Allowed, 3);
+    mix(Losses::Allowed, 4);
 }

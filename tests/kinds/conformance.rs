@@ -1,7 +1,7 @@
-//! The same cases over every kind of lock: what a caller may count on whichever it takes.
+//! The promises that all kinds of locks share: each case runs on each kind.
 //!
-//! A kind is what two clients see under one name: `mine`, `theirs`. Each case starts a
-//! server of its own, and what a case leaves behind in Redis is a failure.
+//! Two clients use a lock under one name: `mine` and `theirs`. Each case starts its own servers,
+//! and fails if it leaves anything in Redis.
 
 use crate::harness::subject::{Held, Side, Subject};
 use crate::harness::{Server, eventually, in_time, pttl};
@@ -15,22 +15,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// No case lives to see the end of it.
+/// A time that outlives every case.
 const NEVER: Duration = Duration::from_secs(120);
 const SHORT: Duration = Duration::from_millis(100);
-/// A lease that is renewed a few times while a case looks on.
+/// A lease that is renewed a few times within a case.
 const BRIEF: Duration = Duration::from_millis(900);
 
-/// What was told of a client's locks.
+/// Counts of the events of one client.
 #[derive(Clone, Debug, Default)]
-struct Heard {
+struct EventCounts {
     lost: Arc<AtomicUsize>,
     released: Arc<AtomicUsize>,
     renewed: Arc<AtomicUsize>,
     waited: Arc<AtomicUsize>,
 }
 
-impl Events for Heard {
+impl Events for EventCounts {
     fn lost(&self, _: &Lost) {
         self.lost.fetch_add(1, Ordering::SeqCst);
     }
@@ -45,19 +45,19 @@ impl Events for Heard {
     }
 }
 
-/// What a case is run on.
-struct Stage<S> {
+/// The servers, clients and locks of one case.
+struct Setup<S> {
     servers: Vec<Server>,
     clients: [Client; 2],
-    heard: Heard,
+    events: EventCounts,
     mine: S,
     theirs: S,
 }
 
-impl<S: Subject> Stage<S> {
-    /// Nothing left anywhere, but what outlives a lock by design.
+impl<S: Subject> Setup<S> {
+    /// Blocks until no keys are left but the token counters, which outlive their locks by design.
     #[track_caller]
-    fn is_clean(&self) {
+    fn assert_clean(&self) {
         let left = |server: &Server| {
             let keys = server.keys().into_iter();
             keys.filter(|key| !key.starts_with("redisson_lock_token:")).count()
@@ -65,96 +65,98 @@ impl<S: Subject> Stage<S> {
         eventually("nothing is left", || self.servers.iter().map(left).sum::<usize>() == 0);
     }
 
-    /// Where most are enough, the last server may hear later of what they have agreed on.
+    /// Blocks until all servers of a majority lock satisfy the condition.
+    ///
+    /// A call returns as soon as a majority does, so the last server may follow later.
     #[track_caller]
-    fn is_agreed(&self, kind: &Kind<S>, at: impl Fn(&Server) -> bool) {
+    fn wait_for_all_servers(&self, kind: &Kind<S>, condition: impl Fn(&Server) -> bool) {
         if kind.servers > 2 {
-            eventually("the last server has heard of it", || self.servers.iter().all(&at));
+            eventually("all servers follow", || self.servers.iter().all(&condition));
         }
     }
 
-    /// The same lock, from the other client if that sees the same.
+    /// Returns `theirs`, or `mine` if `theirs` is the other side of a read-write lock.
     fn seen_by_others(&self, kind: &Kind<S>) -> &S {
         if kind.other.is_some() { &self.mine } else { &self.theirs }
     }
 
-    /// All that is kept for the lock is gone, as if its server had lost it.
-    fn wipe(&self) {
+    /// Deletes all data of the servers.
+    fn flush(&self) {
         self.servers.iter().for_each(|server| server.ask::<()>(&["FLUSHALL"]));
     }
 }
 
-/// How a kind is made: over how many servers, and from a client each of them.
+/// One kind of lock: the number of its servers, and a function that makes it.
 struct Kind<S> {
     servers: usize,
+    /// Makes the lock from one client of each server.
     make: fn(&[Client]) -> S,
-    /// What the other client sees, if it is another side of the lock.
+    /// Makes the lock of the other client, if it is the other side of a read-write lock.
     other: Option<fn(&[Client]) -> S>,
-    /// The same thread gets it again without asking.
+    /// Whether a thread re-enters the lock without a round trip.
     re_enters: bool,
 }
 
-/// A kind on one server, of which both clients see the same.
-fn one<S>(make: fn(&[Client]) -> S) -> Kind<S> {
+/// Returns a kind on one server, with the same lock for both clients.
+fn on_one_server<S>(make: fn(&[Client]) -> S) -> Kind<S> {
     Kind { servers: 1, make, other: None, re_enters: true }
 }
 
 impl<S: Subject> Kind<S> {
-    fn stage(&self) -> Stage<S> {
-        self.stage_with(|builder| builder.watchdog_timeout(NEVER))
+    fn setup(&self) -> Setup<S> {
+        self.setup_with(|builder| builder.watchdog_timeout(NEVER))
     }
 
-    /// A poll interval of which no case sees the end: what happens, happens because of a
-    /// message, or of the kind's own asking.
-    fn stage_with(&self, settings: impl Fn(Builder) -> Builder) -> Stage<S> {
+    /// Returns clients whose poll interval outlives the case, so that no poll ends a wait.
+    fn setup_with(&self, settings: impl Fn(Builder) -> Builder) -> Setup<S> {
         let servers: Vec<_> = (0..self.servers).map(|_| Server::start()).collect();
-        let heard = Heard::default();
-        let client = |server: &Server, events: Option<&Heard>| {
+        let events = EventCounts::default();
+        let client = |server: &Server, events: Option<&EventCounts>| {
             let builder = Client::builder().single(server.url()).poll_interval(NEVER);
             let builder = settings(builder);
             let builder = match events {
-                Some(heard) => builder.events(heard.clone()),
+                Some(events) => builder.events(events.clone()),
                 None => builder,
             };
-            builder.build().expect("the server is there")
+            builder.build().expect("the server answers")
         };
-        let mine: Vec<_> = servers.iter().map(|server| client(server, Some(&heard))).collect();
+        let mine: Vec<_> = servers.iter().map(|server| client(server, Some(&events))).collect();
         let theirs: Vec<_> = servers.iter().map(|server| client(server, None)).collect();
-        Stage {
+        Setup {
             mine: (self.make)(&mine),
             theirs: self.other.unwrap_or(self.make)(&theirs),
             clients: [mine[0].clone(), theirs[0].clone()],
             servers,
-            heard,
+            events,
         }
     }
 }
 
-/// The cases, for one kind each.
+/// Makes a module of tests for each kind, with one test per case.
 macro_rules! conformance {
     ($($kind:ident: $expr:expr;)*) => { $(
         mod $kind {
             use super::*;
 
             conformance!(@cases $expr;
-                excludes_and_is_released_by_unlock_and_by_drop
-                a_waiter_gets_it_after_the_release
-                a_wait_is_told
-                a_wait_ends_in_time_and_leaves_nothing
+                a_hold_excludes_others_until_unlock_or_drop
+                a_waiter_gets_the_lock_after_its_release
+                a_wait_is_reported
+                a_wait_ends_at_its_deadline_and_leaves_nothing
                 a_cancelled_wait_ends_and_leaves_nothing
-                a_thread_gets_it_again
-                an_owned_guard_travels
+                a_thread_re_enters_its_lock
+                an_owned_guard_moves_between_threads
                 a_fixed_lease_ends
                 a_hold_is_renewed
-                a_lost_hold_is_told_and_stays_lost
-                force_unlock_takes_it_away
-                queries_say_how_it_stands
-                an_extension_never_shortens
+                a_lost_hold_is_reported_and_stays_lost
+                force_unlock_ends_the_hold
+                queries_report_the_state
+                an_extension_never_shortens_a_lease
                 a_detached_hold_is_ended_by_unlock
-                a_closed_client_gives_nothing
-                what_cannot_be_is_refused
+                a_closed_client_grants_no_lock
+                a_short_lease_and_a_key_of_another_type_are_refused
                 no_increment_is_lost
-                of_many_waiters_each_gets_it
+                each_of_many_waiters_gets_the_lock
             );
         }
     )* };
@@ -167,16 +169,16 @@ macro_rules! conformance {
 }
 
 conformance! {
-    plain: one(|c| c[0].lock("a"));
-    fenced: one(|c| c[0].fenced_lock("a"));
-    fair: one(|c| c[0].fair_lock("a"));
-    write: one(|c| c[0].rw_lock("a").write_lock());
-    spin: one(|c| c[0].spin_lock("a"));
-    named: Kind { re_enters: false, ..one(by_name) };
-    multi: one(of_one_server);
-    mixed: Kind { servers: 2, ..one(of_two_servers) };
-    read: Kind { other: Some(write_side), ..one(read_side) };
-    majority: Kind { servers: 3, ..one(|c| RedLock::new(c.to_vec(), "a")) };
+    plain: on_one_server(|c| c[0].lock("a"));
+    fenced: on_one_server(|c| c[0].fenced_lock("a"));
+    fair: on_one_server(|c| c[0].fair_lock("a"));
+    write: on_one_server(|c| c[0].rw_lock("a").write_lock());
+    spin: on_one_server(|c| c[0].spin_lock("a"));
+    named: Kind { re_enters: false, ..on_one_server(by_name) };
+    multi: on_one_server(of_one_server);
+    mixed: Kind { servers: 2, ..on_one_server(of_two_servers) };
+    read: Kind { other: Some(write_side), ..on_one_server(read_side) };
+    majority: Kind { servers: 3, ..on_one_server(|c| RedLock::new(c.to_vec(), "a")) };
 }
 
 type Sides = Side<Lock<Read>, Lock<Write>>;
@@ -199,270 +201,271 @@ fn of_two_servers(clients: &[Client]) -> MultiLock {
     MultiLock::new([AnyLock::from(first.lock("a")), first.lock("b").into(), write.into()])
 }
 
-/// Each client presents another name.
+/// Makes a lock with a holder id that differs from client to client.
 fn by_name(clients: &[Client]) -> Lock {
     clients[0].lock("a").with_holder(format!("job of {}", clients[0].id()))
 }
 
-fn excludes_and_is_released_by_unlock_and_by_drop<S: Subject>(kind: &Kind<S>) {
-    let stage = kind.stage();
-    let guard = stage.mine.lock().expect("it is free");
+fn a_hold_excludes_others_until_unlock_or_drop<S: Subject>(kind: &Kind<S>) {
+    let setup = kind.setup();
+    let guard = setup.mine.lock().expect("it is free");
     assert!(guard.is_held() && guard.check().is_ok());
-    assert!(stage.theirs.try_lock().expect("an answer").is_none());
-    assert!(stage.theirs.try_lock_owned().expect("an answer").is_none());
+    assert!(setup.theirs.try_lock().expect("a reply").is_none());
+    assert!(setup.theirs.try_lock_owned().expect("a reply").is_none());
     guard.unlock().expect("it was held");
-    let guard = stage.theirs.try_lock().expect("an answer").expect("it is free");
-    assert!(stage.mine.try_lock().expect("an answer").is_none());
+    let guard = setup.theirs.try_lock().expect("a reply").expect("it is free");
+    assert!(setup.mine.try_lock().expect("a reply").is_none());
     drop(guard);
-    stage.is_clean();
+    setup.assert_clean();
 }
 
-fn a_waiter_gets_it_after_the_release<S: Subject>(kind: &Kind<S>) {
-    let stage = kind.stage();
-    let guard = stage.mine.lock().expect("it is free");
+fn a_waiter_gets_the_lock_after_its_release<S: Subject>(kind: &Kind<S>) {
+    let setup = kind.setup();
+    let guard = setup.mine.lock().expect("it is free");
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| stage.theirs.lock().and_then(Held::unlock));
-        waits(&stage);
+        let waiter = scope.spawn(|| setup.theirs.lock().and_then(Held::unlock));
+        wait_for_a_waiter(&setup);
         guard.unlock().expect("it was held");
-        in_time("the waiter", waiter).expect("it got the lock");
+        in_time("the waiter returns", waiter).expect("the lock is granted");
     });
-    stage.is_clean();
+    setup.assert_clean();
 }
 
-fn a_wait_is_told<S: Subject>(kind: &Kind<S>) {
-    let stage = kind.stage();
-    let guard = stage.theirs.lock().expect("it is free");
-    assert!(stage.mine.try_lock_for(SHORT).expect("an answer").is_none());
-    eventually("it is told", || stage.heard.waited.load(Ordering::SeqCst) > 0);
+fn a_wait_is_reported<S: Subject>(kind: &Kind<S>) {
+    let setup = kind.setup();
+    let guard = setup.theirs.lock().expect("it is free");
+    assert!(setup.mine.try_lock_for(SHORT).expect("a reply").is_none());
+    eventually("the wait is reported", || setup.events.waited.load(Ordering::SeqCst) > 0);
     guard.unlock().expect("it was held");
-    stage.is_clean();
+    setup.assert_clean();
 }
 
-/// Blocks until somebody has been refused, and will be told.
-fn waits<S: Subject>(stage: &Stage<S>) {
-    let asked = |server: &Server| server.calls("evalsha");
-    let before: u64 = stage.servers.iter().map(asked).sum();
-    let listens = |server: &Server| {
+/// Blocks until a caller waits: it has been refused, and is subscribed or spins.
+fn wait_for_a_waiter<S: Subject>(setup: &Setup<S>) {
+    let calls = |server: &Server| server.calls("evalsha");
+    let before: u64 = setup.servers.iter().map(calls).sum();
+    let is_subscribed = |server: &Server| {
         server.channels().iter().any(|channel| !channel.starts_with("leasehold:"))
     };
-    eventually("somebody waits", || {
-        // Who spins asks again and again.
-        let asks: u64 = stage.servers.iter().map(asked).sum();
-        stage.servers.iter().any(listens) || asks > before + 4
+    eventually("a caller waits", || {
+        // A waiter of a spin lock does not subscribe.
+        let after: u64 = setup.servers.iter().map(calls).sum();
+        setup.servers.iter().any(is_subscribed) || after > before + 4
     });
 }
 
-fn a_wait_ends_in_time_and_leaves_nothing<S: Subject>(kind: &Kind<S>) {
-    let stage = kind.stage();
-    let guard = stage.mine.lock().expect("it is free");
+fn a_wait_ends_at_its_deadline_and_leaves_nothing<S: Subject>(kind: &Kind<S>) {
+    let setup = kind.setup();
+    let guard = setup.mine.lock().expect("it is free");
     let began = Instant::now();
-    assert!(stage.theirs.try_lock_for(SHORT).expect("an answer").is_none());
-    assert!(stage.theirs.try_lock_until(began + 2 * SHORT).expect("an answer").is_none());
-    assert!(stage.theirs.try_lock_for_owned(SHORT).expect("an answer").is_none());
+    assert!(setup.theirs.try_lock_for(SHORT).expect("a reply").is_none());
+    assert!(setup.theirs.try_lock_until(began + 2 * SHORT).expect("a reply").is_none());
+    assert!(setup.theirs.try_lock_for_owned(SHORT).expect("a reply").is_none());
     let deadline = Instant::now() + SHORT;
-    assert!(stage.theirs.try_lock_until_owned(deadline).expect("an answer").is_none());
-    assert!(began.elapsed() >= 4 * SHORT, "each waited for its time");
+    assert!(setup.theirs.try_lock_until_owned(deadline).expect("a reply").is_none());
+    assert!(began.elapsed() >= 4 * SHORT, "a wait ended before its deadline");
     guard.unlock().expect("it was held");
-    stage.is_clean();
+    setup.assert_clean();
 }
 
 fn a_cancelled_wait_ends_and_leaves_nothing<S: Subject>(kind: &Kind<S>) {
-    let stage = kind.stage();
+    let setup = kind.setup();
     let token = CancelToken::new();
-    let guard = stage.mine.lock().expect("it is free");
+    let guard = setup.mine.lock().expect("it is free");
     thread::scope(|scope| {
-        let cancelled = stage.theirs.clone().with_cancel(&token);
+        let cancelled = setup.theirs.clone().with_cancel(&token);
         let waiter = scope.spawn(move || cancelled.lock().map(drop));
-        waits(&stage);
+        wait_for_a_waiter(&setup);
         token.cancel();
-        let error = in_time("the waiter", waiter).expect_err("it was cancelled");
+        let error = in_time("the waiter returns", waiter).expect_err("it was cancelled");
         assert!(error.is_cancelled(), "{error}");
     });
     guard.unlock().expect("it was held");
-    stage.is_clean();
+    setup.assert_clean();
 }
 
-fn a_thread_gets_it_again<S: Subject>(kind: &Kind<S>) {
-    let stage = kind.stage();
-    let guard = stage.mine.lock().expect("it is free");
-    let asked = |stage: &Stage<S>| -> u64 {
-        stage.servers.iter().map(|server| server.calls("evalsha")).sum()
+fn a_thread_re_enters_its_lock<S: Subject>(kind: &Kind<S>) {
+    let setup = kind.setup();
+    let guard = setup.mine.lock().expect("it is free");
+    let calls = |setup: &Setup<S>| -> u64 {
+        setup.servers.iter().map(|server| server.calls("evalsha")).sum()
     };
-    let before = asked(&stage);
-    let nested = stage.mine.lock().expect("it has it");
-    let third = stage.mine.try_lock().expect("an answer").expect("it has it");
-    assert_eq!(stage.mine.hold_count(), 3);
+    let before = calls(&setup);
+    let nested = setup.mine.lock().expect("the thread holds it");
+    let third = setup.mine.try_lock().expect("a reply").expect("the thread holds it");
+    assert_eq!(setup.mine.hold_count(), 3);
     if kind.re_enters {
-        assert_eq!(asked(&stage), before, "no round trip");
+        assert_eq!(calls(&setup), before, "re-entry sends no request");
     }
     drop(guard);
-    third.unlock().expect("it has it");
-    assert!(nested.is_held() && stage.mine.hold_count() == 1);
-    assert!(stage.theirs.try_lock().expect("an answer").is_none());
+    third.unlock().expect("the thread holds it");
+    assert!(nested.is_held() && setup.mine.hold_count() == 1);
+    assert!(setup.theirs.try_lock().expect("a reply").is_none());
     nested.unlock().expect("it was held");
-    assert_eq!((stage.mine.hold_count(), stage.mine.is_held()), (0, false));
-    stage.is_clean();
+    assert_eq!((setup.mine.hold_count(), setup.mine.is_held()), (0, false));
+    setup.assert_clean();
 }
 
-fn an_owned_guard_travels<S: Subject>(kind: &Kind<S>) {
-    let stage = kind.stage();
-    let owned = stage.mine.lock_owned().expect("it is free");
-    assert!(!stage.mine.is_held(), "it is no thread's");
-    let travelled = thread::spawn(move || owned.is_held().then_some(owned));
-    let owned = travelled.join().expect("no panic").expect("it is held there");
-    assert!(stage.theirs.try_lock().expect("an answer").is_none());
+fn an_owned_guard_moves_between_threads<S: Subject>(kind: &Kind<S>) {
+    let setup = kind.setup();
+    let owned = setup.mine.lock_owned().expect("it is free");
+    assert!(!setup.mine.is_held(), "an owned guard belongs to no thread");
+    let moved = thread::spawn(move || owned.is_held().then_some(owned));
+    let owned = moved.join().expect("no panic").expect("it is held on the other thread");
+    assert!(setup.theirs.try_lock().expect("a reply").is_none());
     thread::spawn(move || owned.unlock()).join().expect("no panic").expect("it was held");
 
-    let guard = stage.mine.lock().expect("it is free");
+    let guard = setup.mine.lock().expect("it is free");
     if kind.re_enters && kind.other.is_none() {
-        let error = stage.mine.lock_owned().map(drop).expect_err("it would wait for itself");
+        let error =
+            setup.mine.lock_owned().map(drop).expect_err("the thread would wait for itself");
         assert!(error.is_deadlock(), "{error}");
-        assert!(stage.mine.try_lock_owned().expect("an answer").is_none());
+        assert!(setup.mine.try_lock_owned().expect("a reply").is_none());
     }
     guard.unlock().expect("it was held");
-    drop(stage.theirs.try_lock_owned().expect("an answer").expect("it is free"));
-    stage.is_clean();
+    drop(setup.theirs.try_lock_owned().expect("a reply").expect("it is free"));
+    setup.assert_clean();
 }
 
 fn a_fixed_lease_ends<S: Subject>(kind: &Kind<S>) {
-    let stage = kind.stage();
-    let brief = stage.mine.clone().with_lease(3 * SHORT);
+    let setup = kind.setup();
+    let brief = setup.mine.clone().with_lease(3 * SHORT);
     let guard = brief.lock().expect("it is free");
     assert!(guard.remaining() <= 3 * SHORT);
-    assert!(guard.wait_lost(NEVER), "nobody renews it");
+    assert!(guard.wait_lost(NEVER), "a fixed lease is not renewed");
     assert!(guard.check().is_err_and(|error| error.is_lost()));
-    // Nobody released it: who waits asks at the end of the lease.
-    let next = stage.theirs.lock().expect("the lease is over");
+    // No release wakes the waiter: it asks at the end of the lease.
+    let next = setup.theirs.lock().expect("the lease is over");
     assert!(guard.unlock().is_err_and(|error| error.is_lost()));
-    assert!(next.is_held(), "the old guard's end is not the new one's");
+    assert!(next.is_held(), "the old guard does not end the next hold");
     next.unlock().expect("it was held");
-    eventually("the loss is told", || stage.heard.lost.load(Ordering::SeqCst) > 0);
-    stage.is_clean();
+    eventually("the loss is reported", || setup.events.lost.load(Ordering::SeqCst) > 0);
+    setup.assert_clean();
 }
 
 fn a_hold_is_renewed<S: Subject>(kind: &Kind<S>) {
-    let stage = kind.stage_with(|builder| builder.watchdog_timeout(BRIEF));
-    let (guard, began) = (stage.mine.lock().expect("it is free"), Instant::now());
-    let enough = 4 * stage.servers.len();
-    eventually("it is renewed", || stage.heard.renewed.load(Ordering::SeqCst) >= enough);
-    eventually("longer than a lease", || began.elapsed() > 2 * BRIEF);
-    guard.check().expect("it is renewed");
-    assert!(stage.theirs.try_lock().expect("an answer").is_none());
+    let setup = kind.setup_with(|builder| builder.watchdog_timeout(BRIEF));
+    let (guard, began) = (setup.mine.lock().expect("it is free"), Instant::now());
+    let enough = 4 * setup.servers.len();
+    eventually("the lease is renewed", || setup.events.renewed.load(Ordering::SeqCst) >= enough);
+    eventually("two leases have passed", || began.elapsed() > 2 * BRIEF);
+    guard.check().expect("the lease is renewed");
+    assert!(setup.theirs.try_lock().expect("a reply").is_none());
     guard.unlock().expect("it was held");
-    stage.is_clean();
+    setup.assert_clean();
 }
 
-fn a_lost_hold_is_told_and_stays_lost<S: Subject>(kind: &Kind<S>) {
-    let stage = kind.stage_with(|builder| builder.watchdog_timeout(BRIEF));
-    let guard = stage.mine.lock().expect("it is free");
-    stage.wipe();
-    let next = stage.theirs.lock().expect("it is free there");
-    assert!(guard.wait_lost(NEVER), "the watchdog finds out");
+fn a_lost_hold_is_reported_and_stays_lost<S: Subject>(kind: &Kind<S>) {
+    let setup = kind.setup_with(|builder| builder.watchdog_timeout(BRIEF));
+    let guard = setup.mine.lock().expect("it is free");
+    setup.flush();
+    let next = setup.theirs.lock().expect("the server has no hold");
+    assert!(guard.wait_lost(NEVER), "the watchdog notices the loss");
     assert!(guard.check().is_err_and(|error| error.is_lost()));
     assert!(guard.unlock().is_err_and(|error| error.is_lost()));
-    eventually("the loss is told", || stage.heard.lost.load(Ordering::SeqCst) > 0);
-    assert!(next.is_held() && stage.mine.try_lock().expect("an answer").is_none());
+    eventually("the loss is reported", || setup.events.lost.load(Ordering::SeqCst) > 0);
+    assert!(next.is_held() && setup.mine.try_lock().expect("a reply").is_none());
     next.unlock().expect("it was held");
-    stage.is_clean();
+    setup.assert_clean();
 }
 
-fn force_unlock_takes_it_away<S: Subject>(kind: &Kind<S>) {
-    let stage = kind.stage();
-    assert!(!stage.mine.force_unlock().expect("an answer"), "it is free");
-    let guard = stage.mine.lock().expect("it is free");
+fn force_unlock_ends_the_hold<S: Subject>(kind: &Kind<S>) {
+    let setup = kind.setup();
+    assert!(!setup.mine.force_unlock().expect("a reply"), "it is free");
+    let guard = setup.mine.lock().expect("it is free");
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| stage.theirs.lock().and_then(Held::unlock));
-        waits(&stage);
-        assert!(stage.mine.force_unlock().expect("an answer"));
-        in_time("the waiter", waiter).expect("it got the lock");
+        let waiter = scope.spawn(|| setup.theirs.lock().and_then(Held::unlock));
+        wait_for_a_waiter(&setup);
+        assert!(setup.mine.force_unlock().expect("a reply"));
+        in_time("the waiter returns", waiter).expect("the lock is granted");
     });
-    assert!(guard.check().is_err_and(|error| error.is_lost()), "a hold of this process");
+    assert!(guard.check().is_err_and(|error| error.is_lost()), "a hold of the same process");
     assert!(guard.unlock().is_err_and(|error| error.is_lost()));
-    stage.is_clean();
+    setup.assert_clean();
 }
 
-fn queries_say_how_it_stands<S: Subject>(kind: &Kind<S>) {
-    let stage = kind.stage();
-    assert!(!stage.mine.is_locked().expect("an answer") && !stage.mine.is_held());
-    assert_eq!(stage.theirs.remaining().expect("an answer"), None);
-    let guard = stage.mine.lock().expect("it is free");
-    let other = stage.seen_by_others(kind);
-    assert!(other.is_locked().expect("an answer") && !stage.theirs.is_held());
-    assert!(stage.mine.is_held() && stage.mine.hold_count() == 1);
-    assert_eq!(thread::scope(|s| s.spawn(|| stage.mine.hold_count()).join().expect("0")), 0);
-    let left = other.remaining().expect("an answer").expect("it is held");
-    assert!(left <= NEVER && guard.remaining() <= left, "{left:?}");
+fn queries_report_the_state<S: Subject>(kind: &Kind<S>) {
+    let setup = kind.setup();
+    assert!(!setup.mine.is_locked().expect("a reply") && !setup.mine.is_held());
+    assert_eq!(setup.theirs.remaining().expect("a reply"), None);
+    let guard = setup.mine.lock().expect("it is free");
+    let other = setup.seen_by_others(kind);
+    assert!(other.is_locked().expect("a reply") && !setup.theirs.is_held());
+    assert!(setup.mine.is_held() && setup.mine.hold_count() == 1);
+    assert_eq!(thread::scope(|s| s.spawn(|| setup.mine.hold_count()).join().expect("no panic")), 0);
+    let remaining = other.remaining().expect("a reply").expect("it is held");
+    assert!(remaining <= NEVER && guard.remaining() <= remaining, "{remaining:?}");
     guard.unlock().expect("it was held");
-    assert!(!stage.theirs.is_locked().expect("an answer"));
-    stage.is_clean();
+    assert!(!setup.theirs.is_locked().expect("a reply"));
+    setup.assert_clean();
 }
 
-fn an_extension_never_shortens<S: Subject>(kind: &Kind<S>) {
-    let stage = kind.stage();
-    let guard = stage.mine.clone().with_lease(NEVER).lock().expect("it is free");
+fn an_extension_never_shortens_a_lease<S: Subject>(kind: &Kind<S>) {
+    let setup = kind.setup();
+    let guard = setup.mine.clone().with_lease(NEVER).lock().expect("it is free");
     guard.extend(NEVER / 2).expect("it is held");
     assert!(guard.remaining() > NEVER / 2);
     guard.extend(2 * NEVER).expect("it is held");
     assert!(guard.remaining() > NEVER);
-    stage.is_agreed(kind, |server| pttl(server, "a") > NEVER.as_millis() as i64);
-    let left = stage.seen_by_others(kind).remaining().expect("an answer").expect("it is held");
-    assert!(left > NEVER && guard.remaining() <= left, "{left:?}");
+    setup.wait_for_all_servers(kind, |server| pttl(server, "a") > NEVER.as_millis() as i64);
+    let remaining = setup.seen_by_others(kind).remaining().expect("a reply").expect("it is held");
+    assert!(remaining > NEVER && guard.remaining() <= remaining, "{remaining:?}");
     assert!(guard.extend(Duration::ZERO).is_err_and(|error| error.is_configuration()));
     guard.unlock().expect("it was held");
-    stage.is_clean();
+    setup.assert_clean();
 }
 
 fn a_detached_hold_is_ended_by_unlock<S: Subject>(kind: &Kind<S>) {
-    let stage = kind.stage();
-    assert!(stage.mine.unlock().is_err_and(|error| error.is_not_held()));
-    stage.mine.lock().expect("it is free").detach();
-    assert!(stage.mine.is_held() && stage.theirs.try_lock().expect("an answer").is_none());
-    stage.mine.unlock().expect("it was detached");
-    stage.mine.lock_owned().expect("it is free").detach();
-    assert!(stage.theirs.try_lock().expect("an answer").is_none());
-    let elsewhere = stage.mine.clone();
-    thread::spawn(move || elsewhere.unlock()).join().expect("no panic").expect("it was detached");
-    assert!(stage.mine.unlock().is_err_and(|error| error.is_not_held()));
-    stage.is_clean();
+    let setup = kind.setup();
+    assert!(setup.mine.unlock().is_err_and(|error| error.is_not_held()));
+    setup.mine.lock().expect("it is free").detach();
+    assert!(setup.mine.is_held() && setup.theirs.try_lock().expect("a reply").is_none());
+    setup.mine.unlock().expect("it was detached");
+    setup.mine.lock_owned().expect("it is free").detach();
+    assert!(setup.theirs.try_lock().expect("a reply").is_none());
+    let moved = setup.mine.clone();
+    thread::spawn(move || moved.unlock()).join().expect("no panic").expect("it was detached");
+    assert!(setup.mine.unlock().is_err_and(|error| error.is_not_held()));
+    setup.assert_clean();
 }
 
-fn a_closed_client_gives_nothing<S: Subject>(kind: &Kind<S>) {
-    let stage = kind.stage();
-    let guard = stage.theirs.lock().expect("it is free");
+fn a_closed_client_grants_no_lock<S: Subject>(kind: &Kind<S>) {
+    let setup = kind.setup();
+    let guard = setup.theirs.lock().expect("it is free");
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| stage.mine.lock().map(drop));
-        waits(&stage);
-        stage.clients[0].close();
-        let error = in_time("the waiter", waiter).expect_err("the client is closed");
+        let waiter = scope.spawn(|| setup.mine.lock().map(drop));
+        wait_for_a_waiter(&setup);
+        setup.clients[0].close();
+        let error = in_time("the waiter returns", waiter).expect_err("the client is closed");
         assert!(error.is_closed(), "{error}");
     });
-    let error = stage.mine.try_lock().map(drop).expect_err("the client is closed");
+    let error = setup.mine.try_lock().map(drop).expect_err("the client is closed");
     assert!(error.is_closed(), "{error}");
     guard.unlock().expect("it was held");
-    stage.is_clean();
+    setup.assert_clean();
 }
 
-fn what_cannot_be_is_refused<S: Subject>(kind: &Kind<S>) {
-    let stage = kind.stage();
-    let too_short = stage.mine.clone().with_lease(Duration::from_millis(9));
+fn a_short_lease_and_a_key_of_another_type_are_refused<S: Subject>(kind: &Kind<S>) {
+    let setup = kind.setup();
+    let too_short = setup.mine.clone().with_lease(Duration::from_millis(9));
     assert!(too_short.lock().is_err_and(|error| error.is_configuration()));
-    stage.servers.iter().for_each(|server| server.ask::<()>(&["SET", "a", "a text"]));
-    let error = stage.mine.try_lock().map(drop).expect_err("it is no lock");
+    setup.servers.iter().for_each(|server| server.ask::<()>(&["SET", "a", "a text"]));
+    let error = setup.mine.try_lock().map(drop).expect_err("the key is no lock");
     assert!(error.is_server(), "{error}");
-    stage.wipe();
-    drop(stage.mine.try_lock().expect("an answer").expect("it is free"));
-    stage.is_clean();
+    setup.flush();
+    drop(setup.mine.try_lock().expect("a reply").expect("it is free"));
+    setup.assert_clean();
 }
 
 fn no_increment_is_lost<S: Subject>(kind: &Kind<S>) {
     const THREADS: usize = 3;
     const EACH: usize = 60;
-    let stage = kind.stage();
+    let setup = kind.setup();
     let (inside, count) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = |lock: &S| {
         for _ in 0..EACH {
-            let guard = lock.lock_owned().expect("it comes round");
-            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "nobody else is in there");
+            let guard = lock.lock_owned().expect("the lock is granted in the end");
+            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two callers are inside");
             let before = count.load(Ordering::SeqCst);
             thread::yield_now();
             count.store(before + 1, Ordering::SeqCst);
@@ -470,32 +473,32 @@ fn no_increment_is_lost<S: Subject>(kind: &Kind<S>) {
             drop(guard);
         }
     };
-    // The same name presented by several threads is one holder, and readers share.
+    // Threads with the same holder id do not exclude each other, nor do readers.
     let threads = if kind.re_enters && kind.other.is_none() { THREADS } else { 1 };
     thread::scope(|scope| {
-        for lock in [&stage.mine, &stage.theirs] {
+        for lock in [&setup.mine, &setup.theirs] {
             (0..threads).for_each(|_| drop(scope.spawn(|| work(lock))));
         }
     });
     assert_eq!(count.into_inner(), 2 * threads * EACH);
-    stage.is_clean();
+    setup.assert_clean();
 }
 
-fn of_many_waiters_each_gets_it<S: Subject>(kind: &Kind<S>) {
-    let stage = kind.stage();
-    let guard = stage.mine.lock().expect("it is free");
+fn each_of_many_waiters_gets_the_lock<S: Subject>(kind: &Kind<S>) {
+    let setup = kind.setup();
+    let guard = setup.mine.lock().expect("it is free");
     thread::scope(|scope| {
         let wait = |lock: &S| lock.lock().and_then(Held::unlock);
-        let (mine, theirs) = (&stage.mine, &stage.theirs);
+        let (mine, theirs) = (&setup.mine, &setup.theirs);
         let waiters: Vec<_> = [mine, theirs, mine, theirs, theirs]
             .map(|lock| scope.spawn(move || wait(lock)))
             .into_iter()
             .collect();
-        waits(&stage);
+        wait_for_a_waiter(&setup);
         guard.unlock().expect("it was held");
         for waiter in waiters {
-            in_time("a waiter", waiter).expect("it got the lock");
+            in_time("a waiter returns", waiter).expect("the lock is granted");
         }
     });
-    stage.is_clean();
+    setup.assert_clean();
 }

@@ -1,4 +1,4 @@
-//! The fair lock: the order is the one in which callers came, wherever they are.
+//! The fair lock: callers of all processes get the lock in the order of their requests.
 
 use crate::harness::faults::{NEVER, build, patient};
 use crate::harness::process::{self, ChildProcess};
@@ -9,17 +9,17 @@ use std::thread;
 use std::time::Duration;
 
 const QUEUE: &str = "redisson_lock_queue:{a}";
-const DEATHS: &str = "redisson_lock_timeout:{a}";
+const TIMEOUTS: &str = "redisson_lock_timeout:{a}";
 
 #[test]
 fn child_entry() {
     let Some(role) = process::role() else { return };
     let client =
         Client::builder().single(role.arg(0)).fair_waiter_timeout(Duration::from_secs(1)).build();
-    let client = client.expect("the server is there");
+    let client = client.expect("the server answers");
     let lock = client.fair_lock("a");
     let _ = lock.lock();
-    role.say("got it");
+    role.say("locked");
 }
 
 fn length(server: &Server) -> usize {
@@ -27,7 +27,7 @@ fn length(server: &Server) -> usize {
 }
 
 #[test]
-fn callers_of_several_clients_and_threads_come_in_the_order_in_which_they_asked() {
+fn callers_of_several_clients_get_the_lock_in_the_order_of_their_requests() {
     const WAITERS: usize = 9;
     let server = Server::start();
     let clients: Vec<_> = (0..3).map(|_| build(patient(server.url()))).collect();
@@ -37,41 +37,41 @@ fn callers_of_several_clients_and_threads_come_in_the_order_in_which_they_asked(
         for number in 0..WAITERS {
             let (lock, order) = (clients[number % 3].fair_lock("a"), &order);
             scope.spawn(move || {
-                let guard = lock.lock().expect("it comes round");
+                let guard = lock.lock().expect("the lock is granted in the end");
                 order.lock().expect("no panic").push(number);
                 guard.unlock().expect("it was held");
             });
-            eventually("it stands in the queue", || length(&server) == number + 1);
+            eventually("the waiter is in the queue", || length(&server) == number + 1);
         }
-        assert!(clients[1].fair_lock("a").try_lock().expect("an answer").is_none());
-        assert_eq!(length(&server), WAITERS, "who would not wait does not queue");
+        assert!(clients[1].fair_lock("a").try_lock().expect("a reply").is_none());
+        assert_eq!(length(&server), WAITERS, "a caller that does not wait does not queue");
         guard.unlock().expect("it was held");
     });
     assert_eq!(order.into_inner().expect("no panic"), Vec::from_iter(0..WAITERS));
     assert!(server.keys().is_empty());
 }
 
-/// A lock that is free and somebody's turn is not taken by who comes by.
+/// The lock is free, but another waiter is the first in the queue of the server.
 #[test]
-fn nobody_overtakes_who_waits_for_a_free_lock() {
+fn a_free_lock_is_granted_only_to_the_first_waiter() {
     let server = Server::start();
     let client = build(patient(server.url()));
     let now: Vec<i64> = server.ask(&["TIME"]);
     let later = ((now[0] + 600) * 1000).to_string();
-    server.ask::<()>(&["RPUSH", QUEUE, "somebody"]);
-    server.ask::<()>(&["ZADD", DEATHS, &later, "somebody"]);
+    server.ask::<()>(&["RPUSH", QUEUE, "another"]);
+    server.ask::<()>(&["ZADD", TIMEOUTS, &later, "another"]);
     let lock = client.fair_lock("a");
-    assert!(lock.try_lock().expect("an answer").is_none());
-    let asked = server.calls("evalsha");
-    assert!(lock.try_lock_for(Duration::from_millis(300)).expect("an answer").is_none());
-    let asked = server.calls("evalsha") - asked;
-    assert!(asked <= 4, "it asked {asked} times without pause");
-    eventually("it has left the queue", || length(&server) == 1);
+    assert!(lock.try_lock().expect("a reply").is_none());
+    let before = server.calls("evalsha");
+    assert!(lock.try_lock_for(Duration::from_millis(300)).expect("a reply").is_none());
+    let requests = server.calls("evalsha") - before;
+    assert!(requests <= 4, "{requests} requests without a pause");
+    eventually("the caller has left the queue", || length(&server) == 1);
 }
 
-/// The holder takes longer than after how long waiters are taken for dead.
+/// The lock is held for longer than `fair_waiter_timeout`.
 #[test]
-fn a_live_waiter_keeps_its_place_however_long_it_takes() {
+fn a_live_waiter_keeps_its_place_in_the_queue() {
     let server = Server::start();
     let brief = Duration::from_millis(300);
     let settings = || patient(server.url()).fair_waiter_timeout(brief).poll_interval(brief / 6);
@@ -80,32 +80,32 @@ fn a_live_waiter_keeps_its_place_however_long_it_takes() {
     let guard = holder.fair_lock("a").lock().expect("it is free");
     let order = Mutex::new(Vec::new());
     let wait = |name: &'static str, client: &Client| {
-        let guard = client.fair_lock("a").lock().expect("it comes round");
+        let guard = client.fair_lock("a").lock().expect("the lock is granted in the end");
         order.lock().expect("no panic").push(name);
         guard.unlock().expect("it was held");
     };
     thread::scope(|scope| {
         let one = scope.spawn(|| wait("first", &first));
-        eventually("it stands in the queue", || length(&server) == 1);
+        eventually("the waiter is in the queue", || length(&server) == 1);
         let two = scope.spawn(|| wait("second", &second));
-        eventually("so does the other", || length(&server) == 2);
-        // Neither may be thrown out and come back.
+        eventually("both waiters are in the queue", || length(&server) == 2);
+        // A waiter that times out and queues again would get another place or field.
         let places: Vec<String> = server.ask(&["LRANGE", QUEUE, "0", "-1"]);
-        let score = || -> f64 { server.ask(&["ZSCORE", DEATHS, &places[0]]) };
+        let score = || -> f64 { server.ask(&["ZSCORE", TIMEOUTS, &places[0]]) };
         let began = score();
         let much_later = began + 4.0 * brief.as_millis() as f64;
-        eventually("its death has moved on, again and again", || score() > much_later);
+        eventually("its time-out is extended several times", || score() > much_later);
         assert_eq!(server.ask::<Vec<String>>(&["LRANGE", QUEUE, "0", "-1"]), places);
         guard.unlock().expect("it was held");
-        in_time("the first", one);
-        in_time("the second", two);
+        in_time("the first returns", one);
+        in_time("the second returns", two);
     });
     assert_eq!(order.into_inner().expect("no panic"), ["first", "second"]);
 }
 
-/// It had the message that the lock is free, and leaves: the next one gets it at once.
+/// The first waiter leaves before the release, which then wakes the next one.
 #[test]
-fn who_leaves_passes_the_message_on() {
+fn a_cancelled_waiter_passes_its_turn_on() {
     let server = Server::start();
     let (holder, client) = (build(patient(server.url())), build(patient(server.url())));
     let guard = holder.fair_lock("a").lock().expect("it is free");
@@ -113,60 +113,61 @@ fn who_leaves_passes_the_message_on() {
     thread::scope(|scope| {
         let leaving = client.fair_lock("a").with_cancel(&token);
         let leaving = scope.spawn(move || leaving.lock().map(drop));
-        eventually("it stands in the queue", || length(&server) == 1);
+        eventually("the waiter is in the queue", || length(&server) == 1);
         let staying = scope.spawn(|| client.fair_lock("a").lock().map(drop));
-        eventually("so does the other", || length(&server) == 2);
+        eventually("both waiters are in the queue", || length(&server) == 2);
         token.cancel();
-        assert!(in_time("the one", leaving).is_err_and(|error| error.is_cancelled()));
-        eventually("it has left", || length(&server) == 1);
+        assert!(
+            in_time("the cancelled call returns", leaving).is_err_and(|error| error.is_cancelled())
+        );
+        eventually("the cancelled waiter has left", || length(&server) == 1);
         guard.unlock().expect("it was held");
-        in_time("the other", staying).expect("it got the lock");
+        in_time("the other call returns", staying).expect("the lock is granted");
     });
     eventually("nothing is left", || server.keys().is_empty());
 }
 
-/// Nobody releases: the first asks at the end of the lease, though its poll interval is far.
+/// No release is sent: the first waiter asks at the end of the lease, before its poll interval.
 #[test]
-fn the_lock_of_a_dead_holder_goes_to_the_first() {
+fn the_first_waiter_gets_the_lock_of_a_dead_holder() {
     let server = Server::start();
     let client = build(patient(server.url()));
-    server.ask::<()>(&["HSET", "a", "somebody", "1"]);
+    server.ask::<()>(&["HSET", "a", "another", "1"]);
     server.ask::<()>(&["PEXPIRE", "a", "300"]);
-    let guard = client.fair_lock("a").try_lock_for(NEVER).expect("an answer");
-    drop(guard.expect("its lease is over"));
+    let guard = client.fair_lock("a").try_lock_for(NEVER).expect("a reply");
+    drop(guard.expect("the lease is over"));
     eventually("nothing is left", || server.keys().is_empty());
 }
 
-/// A process dies in the queue: those behind it wait for the fair wait, not for ever, and
-/// what it leaves in Redis has an end.
+/// A dead waiter delays the next one by `fair_waiter_timeout`. Its data in Redis expires.
 #[test]
-fn a_waiter_whose_process_died_is_passed_over() {
+fn a_dead_waiter_is_skipped() {
     let server = Server::start();
-    // The lease has long to go when the lock is released: the dead one's time begins then.
+    // The lease outlives the test. The time-out of the dead waiter begins at the release.
     let settings = patient(server.url()).fair_waiter_timeout(Duration::from_secs(1));
     let client = build(settings.poll_interval(Duration::from_millis(100)));
     let guard = client.fair_lock("a").lock().expect("it is free");
     let dying = ChildProcess::start("fair::child_entry", "waiter", &[&server.url()]);
-    eventually("it stands in the queue", || length(&server) == 1);
+    eventually("the waiter is in the queue", || length(&server) == 1);
     drop(dying);
     let dead: Vec<String> = server.ask(&["LRANGE", QUEUE, "0", "-1"]);
-    for key in [QUEUE, DEATHS] {
-        assert!(server.ask::<i64>(&["PTTL", key]) > 0, "{key} has an end");
+    for key in [QUEUE, TIMEOUTS] {
+        assert!(server.ask::<i64>(&["PTTL", key]) > 0, "{key} has no expiry");
     }
     thread::scope(|scope| {
         let waiter = scope.spawn(|| client.fair_lock("a").lock().map(drop));
-        eventually("another queues", || {
+        eventually("another waiter queues", || {
             server.ask::<Vec<String>>(&["LRANGE", QUEUE, "0", "-1"]) != dead
         });
         guard.unlock().expect("it was held");
-        in_time("the waiter", waiter).expect("the dead one is passed over");
+        in_time("the waiter returns", waiter).expect("the dead waiter is skipped");
     });
     eventually("nothing is left", || server.keys().is_empty());
 }
 
-/// A server that is away is not flooded, when it is back, by who never reached it.
+/// A server that becomes reachable again gets no clean-ups of requests that it never received.
 #[test]
-fn calls_that_were_never_written_leave_nothing_to_undo() {
+fn requests_that_were_never_written_are_not_undone() {
     let server = Server::start();
     let proxy = Proxy::start(server.addr());
     let client = build(patient(proxy.url()));
@@ -180,13 +181,13 @@ fn calls_that_were_never_written_leave_nothing_to_undo() {
     proxy.heal();
     let before = server.calls("evalsha");
     lock.lock().and_then(leasehold::Guard::unlock).expect("all is well again");
-    let asked = server.calls("evalsha") - before;
-    assert!(asked <= 10, "that, and not one more for each of the others: {asked}");
+    let requests = server.calls("evalsha") - before;
+    assert!(requests <= 10, "{requests} requests: also one clean-up for each failed call");
 }
 
-/// Redisson says "released".
+/// Redisson reports success here.
 #[test]
-fn releasing_a_lock_that_is_gone_is_an_error() {
+fn the_release_of_a_deleted_lock_is_an_error() {
     let server = Server::start();
     let guard = build(patient(server.url())).fair_lock("a").lock().expect("it is free");
     server.ask::<()>(&["DEL", "a"]);

@@ -1,4 +1,4 @@
-//! The fenced lock: tokens that grow, whatever happens.
+//! The fenced lock: tokens grow from hold to hold, even if the counter is lost.
 
 use crate::harness::faults::{NEVER, build, patient};
 use crate::harness::{Server, eventually, join, sleeping};
@@ -40,7 +40,7 @@ fn nested_guards_have_the_token_of_their_hold() {
     let server = Server::start();
     let lock = build(patient(server.url())).fenced_lock("a");
     let guard = lock.lock().expect("it is free");
-    let nested = lock.lock().expect("it has it");
+    let nested = lock.lock().expect("re-entry");
     assert!(guard.token() > 0 && guard.token() == nested.token());
     let (first, owned) = (guard.token(), {
         drop((guard, nested));
@@ -49,10 +49,9 @@ fn nested_guards_have_the_token_of_their_hold() {
     assert!(owned.token() > first);
 }
 
-/// Threads that hand the lock on without a round trip have tokens of their own, in the
-/// order in which they had it; and the server's counter is never behind.
+/// The tokens of locally handed-off holds grow too, and never exceed the server's counter.
 #[test]
-fn each_local_pass_has_its_own_larger_token() {
+fn each_local_hand_off_has_its_own_larger_token() {
     const THREADS: usize = 8;
     const EACH: usize = 50;
     let server = Server::start();
@@ -63,7 +62,7 @@ fn each_local_pass_has_its_own_larger_token() {
         for _ in 0..THREADS {
             scope.spawn(|| {
                 for _ in 0..EACH {
-                    let guard = lock.lock().expect("it comes round");
+                    let guard = lock.lock().expect("the lock is granted in the end");
                     tokens.lock().expect("no panic").push(guard.token());
                 }
             });
@@ -73,15 +72,15 @@ fn each_local_pass_has_its_own_larger_token() {
     assert_eq!(tokens.len(), THREADS * EACH);
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
     let counter: u64 = server.ask(&["GET", COUNTER]);
-    assert!(counter >= *tokens.last().expect("some"));
-    eventually("it is released", || server.keys() == [COUNTER]);
-    let asked = server.calls("set");
-    assert!(asked < (THREADS * EACH) as u64 / 2, "{asked} acquires: nothing was passed");
+    assert!(counter >= *tokens.last().expect("there are tokens"));
+    eventually("the lock is released", || server.keys() == [COUNTER]);
+    let acquires = server.calls("set");
+    assert!(acquires < (THREADS * EACH) as u64 / 2, "{acquires} acquires: there were no hand-offs");
 }
 
-/// The block is as long as the line was; who comes later has to ask.
+/// An acquire reserves one token per caller in the queue. A later caller needs another acquire.
 #[test]
-fn a_pass_without_a_token_left_is_a_real_release() {
+fn a_hold_without_a_reserved_token_left_is_not_handed_off() {
     let server = Server::start();
     let client = build(patient(server.url()).local_handoff(1000, NEVER));
     let lock = client.fenced_lock("a");
@@ -90,27 +89,27 @@ fn a_pass_without_a_token_left_is_a_real_release() {
     let waiter = sleeping("late", move || token(&lock));
     guard.unlock().expect("it was held");
     assert!(join(waiter) > first);
-    assert_eq!(server.calls("set"), 2, "the second hold is another one");
+    assert_eq!(server.calls("set"), 2, "the second hold needs an acquire");
 }
 
-/// Redisson's own answer to this is "acquired", with the token -1.
+/// Redisson reports such a lock as acquired, with the token -1.
 #[test]
-fn a_lock_without_a_time_to_live_is_not_taken_for_acquired() {
+fn a_held_lock_without_a_time_to_live_is_not_acquired() {
     let server = Server::start();
     let lock = build(patient(server.url())).fenced_lock("a");
-    server.ask::<()>(&["HSET", "a", "somebody", "1"]);
-    assert!(lock.try_lock().expect("an answer").is_none());
-    assert!(lock.try_lock_for(Duration::from_millis(300)).expect("an answer").is_none());
-    assert_eq!(server.keys(), ["a"], "and no token is taken");
+    server.ask::<()>(&["HSET", "a", "another", "1"]);
+    assert!(lock.try_lock().expect("a reply").is_none());
+    assert!(lock.try_lock_for(Duration::from_millis(300)).expect("a reply").is_none());
+    assert_eq!(server.keys(), ["a"], "no token is used");
 }
 
-/// Redisson's `lockAndGetToken(lease)` ignores it.
+/// Redisson's `lockAndGetToken(lease)` ignores its lease.
 #[test]
-fn a_lease_is_kept_to() {
+fn the_lease_of_a_call_is_respected() {
     let server = Server::start();
     let lock = build(patient(server.url())).fenced_lock("a").with_lease(NEVER / 4);
     let guard = lock.lock().expect("it is free");
     assert!(guard.remaining() <= NEVER / 4 && guard.remaining() > NEVER / 5);
-    let left: i64 = server.ask(&["PTTL", "a"]);
-    assert!(u128::try_from(left).expect("an end") <= (NEVER / 4).as_millis());
+    let remaining: i64 = server.ask(&["PTTL", "a"]);
+    assert!(u128::try_from(remaining).expect("the key has an expiry") <= (NEVER / 4).as_millis());
 }

@@ -1,4 +1,4 @@
-//! Holders with a name: whoever presents it enters, and the count is in Redis.
+//! Named holders: each caller with the same holder id enters, and Redis counts the holds.
 
 use crate::harness::faults::{Heard, NEVER, build, hasty, owners, patient};
 use crate::harness::{Direction, Flow, Proxy, Server, eventually, exists, in_time};
@@ -23,48 +23,48 @@ fn count(server: &Server) -> u32 {
 }
 
 #[test]
-fn whoever_presents_the_name_enters_and_each_release_takes_one_off() {
+fn each_caller_with_the_holder_id_enters_and_each_release_counts_down() {
     let server = Server::start();
     let (mine, theirs) = (build(patient(server.url())), build(patient(server.url())));
     let first = lock(&mine).lock().expect("it is free");
     let second = lock(&mine).lock().expect("the same thread");
     let third = lock(&theirs).lock_owned().expect("another process");
     let fourth = thread::scope(|scope| {
-        in_time("a thread", scope.spawn(|| lock(&mine).lock_owned())).expect("another thread")
+        in_time("the call returns", scope.spawn(|| lock(&mine).lock_owned()))
+            .expect("another thread")
     });
     assert_eq!(count(&server), 4);
     assert_eq!(format!("{first:?}").matches("tx-42").count(), 1);
-    assert!(theirs.lock("a").try_lock().expect("an answer").is_none(), "no name, no entry");
+    assert!(theirs.lock("a").try_lock().expect("a reply").is_none(), "without a holder id");
     let other = theirs.lock("a").with_holder("tx-43");
-    assert!(other.try_lock().expect("an answer").is_none());
-    let _: Vec<()> = vec![drop(first)];
+    assert!(other.try_lock().expect("a reply").is_none());
+    drop(first);
     second.unlock().expect("it was held");
     third.unlock().expect("it was held");
-    eventually("one is left", || count(&server) == 1);
+    eventually("one hold is left", || count(&server) == 1);
     assert!(fourth.is_held());
     fourth.unlock().expect("it was held");
     assert!(!server.ask::<bool>(&["EXISTS", "a"]));
 }
 
-/// A job goes on in another process, which ends what the first began.
+/// A job moves to another process, which releases the holds of the first.
 #[test]
-fn unlock_takes_one_off_whoever_counted_it() {
+fn unlock_ends_one_hold_of_any_process() {
     let server = Server::start();
     let (mine, theirs) = (build(patient(server.url())), build(patient(server.url())));
     lock(&mine).with_lease(NEVER).lock_owned().expect("it is free").detach();
-    lock(&mine).with_lease(NEVER).lock_owned().expect("its own").detach();
+    lock(&mine).with_lease(NEVER).lock_owned().expect("the same holder id").detach();
     mine.close();
     assert_eq!(count(&server), 2);
-    lock(&theirs).unlock().expect("it presents the name");
+    lock(&theirs).unlock().expect("the same holder id");
     assert_eq!(count(&server), 1);
-    lock(&theirs).unlock().expect("it presents the name");
+    lock(&theirs).unlock().expect("the same holder id");
     assert!(lock(&theirs).unlock().is_err_and(|error| error.is_not_held()));
-    drop(theirs.lock("a").try_lock().expect("an answer").expect("it is free"));
+    drop(theirs.lock("a").try_lock().expect("a reply").expect("it is free"));
 }
 
-/// Names on one lock do not end each other's detached holds.
 #[test]
-fn what_one_name_detached_another_does_not_end() {
+fn one_holder_id_does_not_end_the_detached_hold_of_another() {
     let server = Server::start();
     let client = build(patient(server.url()));
     let detached = lock(&client).lock().expect("it is free");
@@ -76,15 +76,16 @@ fn what_one_name_detached_another_does_not_end() {
     lock(&client).unlock().expect("it was detached");
 }
 
-/// The lease of one hold runs out while another under the name is renewed: it counts no more.
+/// The lease of one hold ends while another hold with the same holder id is renewed.
 #[test]
-fn a_hold_whose_lease_is_over_is_taken_off_the_count() {
+fn an_expired_hold_is_not_counted() {
     let server = Server::start();
     let client = build(patient(server.url()));
     let outer = lock(&client).lock().expect("free");
-    let inner = lock(&client).with_lease(Duration::from_millis(100)).lock().expect("its own");
+    let inner =
+        lock(&client).with_lease(Duration::from_millis(100)).lock().expect("the same holder id");
     assert!(inner.wait_lost(NEVER));
-    eventually("it is taken off", || count(&server) == 1);
+    eventually("the count falls to 1", || count(&server) == 1);
     assert!(inner.unlock().is_err_and(|error| error.is_lost()));
     assert!(outer.is_held() && count(&server) == 1);
     outer.unlock().expect("it was held");
@@ -92,18 +93,18 @@ fn a_hold_whose_lease_is_over_is_taken_off_the_count() {
 }
 
 #[test]
-fn a_thread_under_two_names_would_wait_for_itself() {
+fn a_second_holder_id_of_the_same_thread_is_a_deadlock() {
     let server = Server::start();
     let client = build(patient(server.url()));
     let guard = lock(&client).lock().expect("free");
-    let error = client.lock("a").with_holder("tx-43").lock().map(drop).expect_err("it waits");
+    let error = client.lock("a").with_holder("tx-43").lock().map(drop).expect_err("a deadlock");
     assert!(error.is_deadlock(), "{error}");
     drop(guard);
 }
 
-/// The answer is cut off on its way, so the request is sent again: it counts once.
+/// The reply is cut off, so the client sends the request again.
 #[test]
-fn a_request_that_is_sent_again_counts_once() {
+fn a_repeated_request_counts_once() {
     let server = Server::start();
     let (acquire, release) = (acquire_digest(&server), release_digest(&server));
     let proxy = Proxy::start(server.addr());
@@ -112,101 +113,103 @@ fn a_request_that_is_sent_again_counts_once() {
     let guards: Vec<_> = (1..=3)
         .map(|number| {
             proxy.on_request(acquire.as_bytes(), Direction::Replies, cut);
-            let guard = lock(&client).lock_owned().expect("it is asked again");
+            let guard = lock(&client).lock_owned().expect("the request is repeated");
             assert_eq!(count(&server), number);
             guard
         })
         .collect();
     assert!(proxy.stats().cuts >= 3, "{:?}", proxy.stats());
-    for (left, guard) in (0..3).rev().zip(guards) {
+    for (remaining, guard) in (0..3).rev().zip(guards) {
         proxy.on_request(release.as_bytes(), Direction::Replies, cut);
         guard.unlock().expect("the first copy released it");
-        assert_eq!(count(&server), left);
+        assert_eq!(count(&server), remaining);
     }
     assert!(proxy.stats().cuts >= 6, "{:?}", proxy.stats());
     proxy.on_request(acquire.as_bytes(), Direction::Replies, cut);
-    let guard = lock(&client).lock().expect("it is asked again");
+    let guard = lock(&client).lock().expect("the request is repeated");
     proxy.on_request(release.as_bytes(), Direction::Replies, cut);
     drop(guard);
-    eventually("it is released, once", || !server.ask::<bool>(&["EXISTS", "a"]));
+    eventually("the hold is released", || !server.ask::<bool>(&["EXISTS", "a"]));
 }
 
-/// Nobody knows what became of the question: whatever it took is given back, and no more.
+/// Whether the server ran the request is unknown. The clean-up ends at most one hold.
 #[test]
-fn a_request_without_an_answer_is_undone_and_nothing_else() {
+fn the_clean_up_of_a_request_without_a_reply_ends_no_other_hold() {
     let server = Server::start();
     let (acquire, _) = (acquire_digest(&server), release_digest(&server));
     let proxy = Proxy::start(server.addr());
     let brief = Duration::from_millis(300);
     let client = build(patient(proxy.url()).response_timeout(brief));
-    let straight = build(patient(server.url()));
-    let kept = lock(&straight).lock().expect("it is free");
+    let direct = build(patient(server.url()));
+    let kept = lock(&direct).lock().expect("it is free");
     proxy.on_request(acquire.as_bytes(), Direction::Replies, Flow::Swallow);
-    let error = lock(&client).try_lock().map(drop).expect_err("no answer");
+    let error = lock(&client).try_lock().map(drop).expect_err("no reply");
     assert!(error.is_timeout(), "{error}");
     proxy.heal();
-    eventually("what it took is given back", || count(&server) == 1);
-    // A question that never arrived is undone as well: that takes nothing off.
+    eventually("the acquire is undone", || count(&server) == 1);
+    // A request that never reached the server is undone too, without an effect.
     proxy.on_request(acquire.as_bytes(), Direction::Requests, Flow::Swallow);
-    let error = lock(&client).try_lock().map(drop).expect_err("no answer");
+    let error = lock(&client).try_lock().map(drop).expect_err("no reply");
     assert!(error.is_timeout(), "{error}");
     let before = server.calls("evalsha");
     proxy.heal();
-    eventually("it is undone", || server.calls("evalsha") > before);
+    eventually("the clean-up runs", || server.calls("evalsha") > before);
     assert!(kept.is_held() && count(&server) == 1);
     kept.unlock().expect("it was held");
 }
 
 #[test]
-fn a_named_hold_waits_and_is_renewed_as_any_other() {
+fn a_named_hold_is_renewed_and_wakes_waiters() {
     let server = Server::start();
     let brief = Duration::from_millis(600);
     let (mine, theirs) =
         (build(patient(server.url()).watchdog_timeout(brief)), build(patient(server.url())));
     let guard = lock(&mine).lock().expect("it is free");
-    assert!(!guard.wait_lost(3 * brief), "it is renewed");
+    assert!(!guard.wait_lost(3 * brief), "the hold is renewed");
     thread::scope(|scope| {
         let waiter = scope.spawn(|| theirs.lock("a").lock().map(drop));
-        eventually("it waits", || server.numsub("redisson_lock__channel:{a}") == 1);
+        eventually("the caller waits", || server.numsub("redisson_lock__channel:{a}") == 1);
         guard.unlock().expect("it was held");
-        in_time("the waiter", waiter).expect("a plain lock of that name");
+        in_time("the waiter returns", waiter).expect("the lock is granted");
     });
 }
 
 // ---------------------------------------------------------------------------------
-// The lease of one hold ends, and another process takes the lock under the same name.
+// The lease of a hold ends, and another process takes the lock with the same holder id.
 
-/// Longer than a request takes, and short enough to wait for its end.
+/// A lease that is longer than a request takes, and short enough to wait for its end.
 const SHORT: Duration = Duration::from_millis(300);
 
-/// Takes the lock with a lease that expires at the server before `end` reaches the server.
-/// Another process then holds the lock under the same name, and keeps it.
-fn outlived_by_the_next_holder(end: impl FnOnce(leasehold::Guard)) {
+/// Ends a hold by `end`, with requests that reach the server late.
+///
+/// They arrive after the lease, when another process holds the lock with the same holder id.
+/// Asserts that the hold of the other process does not change.
+fn end_with_late_requests(end: impl FnOnce(leasehold::Guard)) {
     let server = Server::start();
     let proxy = Proxy::start(server.addr());
     let (mine, theirs) = (build(patient(proxy.url())), build(patient(server.url())));
-    let lapsed = lock(&mine).with_lease(SHORT).lock().expect("it is free");
+    let guard = lock(&mine).with_lease(SHORT).lock().expect("it is free");
     proxy.hold_requests();
-    end(lapsed);
+    end(guard);
     eventually("the lease expires", || !exists(&server, "a"));
     let next = lock(&theirs).lock().expect("it is free");
     let before = server.calls("evalsha");
     proxy.pass();
     eventually("the late request runs", || server.calls("evalsha") > before);
     assert_eq!(count(&server), 1);
-    assert!(mine.lock("a").try_lock().expect("an answer").is_none(), "it is held");
+    assert!(mine.lock("a").try_lock().expect("a reply").is_none(), "it is held");
     next.unlock().expect("it was held");
     assert!(!exists(&server, "a"));
 }
 
 #[test]
 fn a_loss_that_the_watchdog_notices_ends_no_hold_of_another_process() {
-    outlived_by_the_next_holder(|guard| assert!(guard.wait_lost(NEVER)));
+    end_with_late_requests(|guard| assert!(guard.wait_lost(NEVER)));
 }
 
 #[test]
 fn a_guard_dropped_after_its_lease_ends_no_hold_of_another_process() {
-    outlived_by_the_next_holder(|guard| {
+    end_with_late_requests(|guard| {
         assert!(guard.wait_lost(NEVER));
         drop(guard);
     });
@@ -214,12 +217,12 @@ fn a_guard_dropped_after_its_lease_ends_no_hold_of_another_process() {
 
 #[test]
 fn a_release_that_arrives_late_ends_no_hold_of_another_process() {
-    outlived_by_the_next_holder(drop);
+    end_with_late_requests(drop);
 }
 
-/// The connection that carries the release breaks: the release is sent again over a new one.
+/// The connection of the release breaks, so the release is repeated over a new connection.
 #[test]
-fn a_release_that_is_repeated_late_ends_no_hold_of_another_process() {
+fn a_release_repeated_late_ends_no_hold_of_another_process() {
     let server = Server::start();
     let (_, release) = (acquire_digest(&server), release_digest(&server));
     let proxy = Proxy::start(server.addr());
@@ -240,10 +243,9 @@ fn a_release_that_is_repeated_late_ends_no_hold_of_another_process() {
     next.unlock().expect("it was held");
 }
 
-/// The server loses its data, and another process takes the lock under the same name: the
-/// first hold is lost with its next renewal.
+/// The server loses its data, and another process takes the lock with the same holder id.
 #[test]
-fn a_renewal_of_a_hold_that_the_server_lost_finds_no_other_hold_of_that_name() {
+fn the_renewal_of_a_lost_hold_does_not_renew_another_hold_of_the_holder_id() {
     let server = Server::start();
     let brief = Duration::from_millis(600);
     let mine = build(patient(server.url()).watchdog_timeout(brief));
@@ -251,21 +253,20 @@ fn a_renewal_of_a_hold_that_the_server_lost_finds_no_other_hold_of_that_name() {
     let lost = lock(&mine).lock().expect("it is free");
     server.ask::<()>(&["FLUSHALL"]);
     let next = lock(&theirs).lock().expect("it is free");
-    assert!(lost.wait_lost(NEVER), "the server lost it");
+    assert!(lost.wait_lost(NEVER), "the server has lost its data");
     assert!(lost.unlock().is_err_and(|error| error.is_lost()));
     assert_eq!(count(&server), 1);
     next.unlock().expect("it was held");
 }
 
-/// Whoever presents the name may end what another counted: that hold is lost, and its end takes
-/// nothing off what the next one counted.
+/// Any caller with the holder id may end a hold of another process.
 #[test]
-fn what_another_process_ended_is_lost_and_ends_nothing_more() {
+fn a_hold_ended_by_another_process_is_lost_and_its_guard_ends_no_other_hold() {
     let server = Server::start();
     let (mine, theirs) = (build(patient(server.url())), build(patient(server.url())));
     let detached = lock(&mine).with_lease(SHORT).lock_owned().expect("it is free");
-    let kept = lock(&theirs).lock_owned().expect("it presents the name");
-    lock(&theirs).unlock().expect("it presents the name");
+    let kept = lock(&theirs).lock_owned().expect("the same holder id");
+    lock(&theirs).unlock().expect("the same holder id");
     assert_eq!(count(&server), 1);
     assert!(detached.wait_lost(NEVER));
     drop(detached);
@@ -276,57 +277,57 @@ fn what_another_process_ended_is_lost_and_ends_nothing_more() {
 }
 
 // ---------------------------------------------------------------------------------
-// Names.
+// Holder ids.
 
-/// A holder's name is only a name, also one that is a word of the protocol.
+/// A holder id may be any text, also a word of the protocol.
 #[test]
-fn a_holder_of_any_name_excludes_readers_writers_and_other_holders() {
+fn a_holder_with_any_id_excludes_readers_writers_and_other_holders() {
     let server = Server::start();
     let (mine, theirs) = (build(patient(server.url())), build(patient(server.url())));
-    for name in ["nobody", "mode", "read", "write", "leasehold", "0", "1", "redisson:1:write"] {
+    for id in ["nobody", "mode", "read", "write", "leasehold", "0", "1", "redisson:1:write"] {
         let rw_lock = theirs.rw_lock("a");
-        let held = mine.lock("a").with_holder(name).lock().expect("it is free");
-        assert!(rw_lock.try_read().expect("an answer").is_none(), "{name}");
-        assert!(rw_lock.try_write().expect("an answer").is_none(), "{name}");
-        assert!(theirs.lock("a").try_lock().expect("an answer").is_none(), "{name}");
-        assert!(lock(&theirs).try_lock().expect("an answer").is_none(), "{name}");
+        let held = mine.lock("a").with_holder(id).lock().expect("it is free");
+        assert!(rw_lock.try_read().expect("a reply").is_none(), "{id}");
+        assert!(rw_lock.try_write().expect("a reply").is_none(), "{id}");
+        assert!(theirs.lock("a").try_lock().expect("a reply").is_none(), "{id}");
+        assert!(lock(&theirs).try_lock().expect("a reply").is_none(), "{id}");
         held.unlock().expect("it was held");
-        let presented = mine.lock("a").with_holder(name);
+        let named = mine.lock("a").with_holder(id);
         let reading = rw_lock.read_owned().expect("it is free");
-        assert!(presented.try_lock().expect("an answer").is_none(), "{name}");
+        assert!(named.try_lock().expect("a reply").is_none(), "{id}");
         reading.unlock().expect("it was held");
         let writing = rw_lock.write_owned().expect("it is free");
-        assert!(presented.try_lock().expect("an answer").is_none(), "{name}");
-        assert!(presented.unlock().is_err_and(|error| error.is_not_held()), "{name}");
+        assert!(named.try_lock().expect("a reply").is_none(), "{id}");
+        assert!(named.unlock().is_err_and(|error| error.is_not_held()), "{id}");
         writing.unlock().expect("it was held");
     }
 }
 
-/// The hold behind such a field ends all that stands under it.
+/// The release of that hold would end all holds in its field.
 #[test]
-fn the_owner_field_of_another_hold_cannot_be_presented() {
+fn the_owner_field_of_a_hold_is_refused_as_a_holder_id() {
     let server = Server::start();
     let (mine, theirs) = (build(patient(server.url())), build(patient(server.url())));
     let held = mine.lock("a").lock().expect("it is free");
     let [owner] = &owners(&server, "a").into_keys().collect::<Vec<_>>()[..] else {
         panic!("one owner");
     };
-    for name in [owner.as_str(), &format!("{owner}:write"), &format!("{}:1", theirs.id()), ""] {
-        let presented = theirs.lock("a").with_holder(name);
-        assert!(presented.try_lock().is_err_and(|error| error.is_invalid_name()), "{name}");
-        assert!(presented.unlock().is_err_and(|error| error.is_invalid_name()), "{name}");
+    for id in [owner.as_str(), &format!("{owner}:write"), &format!("{}:1", theirs.id()), ""] {
+        let named = theirs.lock("a").with_holder(id);
+        assert!(named.try_lock().is_err_and(|error| error.is_invalid_name()), "{id}");
+        assert!(named.unlock().is_err_and(|error| error.is_invalid_name()), "{id}");
     }
     assert!(theirs.lock("a").with_holder(theirs.id().to_string()).try_lock().is_ok());
     held.unlock().expect("it was held");
 }
 
 // ---------------------------------------------------------------------------------
-// A release that cannot be sent while its own lease lasts.
+// Releases that cannot be sent before the end of their lease.
 
-/// A way in which a hold ends.
+/// The name of a way to end a hold, and its function.
 type End = (&'static str, fn(leasehold::Guard));
 
-/// The ways in which a hold ends while the server cannot be reached.
+/// Returns the ways to end a hold while the server cannot be reached.
 fn ends_of_a_hold() -> [End; 3] {
     [
         ("dropped", drop),
@@ -338,42 +339,41 @@ fn ends_of_a_hold() -> [End; 3] {
     ]
 }
 
-/// Another hold under the name keeps the lock: the share of this one has to be taken off
-/// however late that is.
+/// The other hold keeps the count of the ended one in Redis beyond its lease.
 #[test]
-fn a_release_is_sent_until_it_is_answered_if_others_keep_the_lock() {
+fn a_release_is_repeated_until_a_reply_if_another_hold_keeps_the_lock() {
     for (how, end) in ends_of_a_hold() {
         let server = Server::start();
         let proxy = Proxy::start(server.addr());
-        let (settings, heard) = Heard::from(patient(proxy.url()));
+        let (settings, events) = Heard::from(patient(proxy.url()));
         let (mine, theirs) = (build(settings), build(patient(server.url())));
         let kept = lock(&theirs).lock().expect("it is free");
-        let ended = lock(&mine).with_lease(SHORT).lock().expect("it presents the name");
+        let ended = lock(&mine).with_lease(SHORT).lock().expect("the same holder id");
         proxy.refuse();
         proxy.kill_all();
         end(ended);
         if how != "expired" {
-            assert!(heard.released().error.is_some(), "its lease is over: {how}");
+            assert!(events.released().error.is_some(), "the lease is over: {how}");
         }
         outlast(&theirs, 4 * SHORT);
         assert_eq!(count(&server), 2, "{how}");
         proxy.heal();
-        eventually("it is taken off", || count(&server) == 1);
+        eventually("the count falls to 1", || count(&server) == 1);
         assert!(kept.is_held());
         kept.unlock().expect("it was held");
         assert!(!exists(&server, "a"));
     }
 }
 
-/// Returns when a lease of that span is over.
+/// Blocks for at least the length of a lease.
 fn outlast(client: &Client, span: Duration) {
     let other = client.lock("b").with_lease(span).lock().expect("it is free");
     assert!(other.wait_lost(NEVER));
 }
 
-/// The client leaves without the lock, and without an answer.
+/// The server cannot be reached before the end of the lease.
 #[test]
-fn a_request_without_an_answer_is_undone_however_late_if_others_keep_the_lock() {
+fn a_request_without_a_reply_is_undone_even_late_if_another_hold_keeps_the_lock() {
     let server = Server::start();
     let (acquire, _) = (acquire_digest(&server), release_digest(&server));
     let proxy = Proxy::start(server.addr());
@@ -381,71 +381,70 @@ fn a_request_without_an_answer_is_undone_however_late_if_others_keep_the_lock() 
         (build(patient(proxy.url()).response_timeout(SHORT)), build(patient(server.url())));
     let kept = lock(&theirs).lock().expect("it is free");
     proxy.on_request(acquire.as_bytes(), Direction::Replies, Flow::Swallow);
-    let asking = lock(&mine).with_lease(SHORT);
-    let error = asking.try_lock().map(drop).expect_err("no answer");
+    let caller = lock(&mine).with_lease(SHORT);
+    let error = caller.try_lock().map(drop).expect_err("no reply");
     assert!(error.is_timeout(), "{error}");
     proxy.refuse();
     proxy.kill_all();
     outlast(&theirs, 4 * SHORT);
     proxy.heal();
-    eventually("what it took is given back", || count(&server) == 1);
+    eventually("the acquire is undone", || count(&server) == 1);
     kept.unlock().expect("it was held");
 }
 
-/// A closed client does not wait for what is only worth sending.
+/// A close waits for releases only until the end of their leases.
 #[test]
-fn a_client_closes_while_a_release_is_sent_that_others_make_necessary() {
+fn a_close_does_not_wait_for_a_release_after_its_lease() {
     let server = Server::start();
     let proxy = Proxy::start(server.addr());
-    let (settings, heard) = Heard::from(patient(proxy.url()));
+    let (settings, events) = Heard::from(patient(proxy.url()));
     let (mine, theirs) = (build(settings), build(patient(server.url())));
     let kept = lock(&theirs).lock().expect("it is free");
-    let ended = lock(&mine).with_lease(SHORT).lock().expect("it presents the name");
+    let ended = lock(&mine).with_lease(SHORT).lock().expect("the same holder id");
     proxy.refuse();
     proxy.kill_all();
     drop(ended);
-    assert!(heard.released().error.is_some(), "its lease is over");
+    assert!(events.released().error.is_some(), "the lease is over");
     let closing = thread::spawn(move || drop(mine));
-    eventually("it closes", || closing.is_finished());
-    let tries = proxy.stats().refused;
+    eventually("the client closes", || closing.is_finished());
+    let refused = proxy.stats().refused;
     outlast(&theirs, 4 * SHORT);
-    assert_eq!(proxy.stats().refused, tries);
+    assert_eq!(proxy.stats().refused, refused);
     kept.unlock().expect("it was held");
 }
 
 // ---------------------------------------------------------------------------------
-// An acquire that runs late.
+// Acquires that run late.
 
-/// What a client needs for named holders, without the right to end its old connections.
-const MEEK: &str = "user meek on >secret resetchannels ~* &redisson_lock__channel:* \
+/// A user with the permissions for named holders, who may not kill connections.
+const LIMITED_USER: &str = "user limited on >secret resetchannels ~* &redisson_lock__channel:* \
     &leasehold:wake:* -@all +evalsha +script|load +hset +hdel +hexists +hlen +del \
     +pttl +pexpire +publish +subscribe +unsubscribe +select +hget +hincrby";
 
-/// The client has given the request up and undone it. If the server runs the request after
-/// that, it counts until the next repetition of the clean-up, and then no more.
+/// A repetition of the clean-up undoes a request that the server runs after the first clean-up.
 #[test]
 fn an_acquire_that_runs_after_its_clean_up_does_not_stay_counted() {
-    let server = Server::with(|config| config.line(MEEK));
+    let server = Server::with(|config| config.line(LIMITED_USER));
     let (acquire, _) = (acquire_digest(&server), release_digest(&server));
     let proxy = Proxy::start(server.addr());
-    let url = format!("redis://meek:secret@{}/", proxy.addr());
+    let url = format!("redis://limited:secret@{}/", proxy.addr());
     let mine = build(hasty(url).poll_interval(Duration::from_millis(100)));
     let theirs = build(patient(server.url()));
     let kept = lock(&theirs).lock().expect("it is free");
     proxy.on_request(acquire.as_bytes(), Direction::Requests, Flow::Hold);
-    let error = lock(&mine).try_lock().map(drop).expect_err("it is held back");
+    let error = lock(&mine).try_lock().map(drop).expect_err("the proxy holds the request");
     assert!(error.is_timeout(), "{error}");
-    eventually("the clean-up, more than once", || server.calls("hdel") >= 2);
+    eventually("the clean-up runs more than once", || server.calls("hdel") >= 2);
     let counted = server.calls("hincrby");
     proxy.release_held();
     eventually("the acquire runs", || server.calls("hincrby") > counted);
-    eventually("it is taken off", || count(&server) == 1);
+    eventually("the count falls to 1", || count(&server) == 1);
     assert!(kept.is_held());
     kept.unlock().expect("it was held");
     assert!(!exists(&server, "a"));
 }
 
-/// The server ends the connection on which the request is held back.
+/// The client has the server kill the connection that carries the request.
 #[test]
 fn an_acquire_cannot_run_after_its_clean_up() {
     let server = Server::start();
@@ -454,10 +453,10 @@ fn an_acquire_cannot_run_after_its_clean_up() {
     let (mine, theirs) = (build(hasty(proxy.url())), build(patient(server.url())));
     let kept = lock(&theirs).lock().expect("it is free");
     proxy.on_request(acquire.as_bytes(), Direction::Requests, Flow::Hold);
-    let error = lock(&mine).try_lock().map(drop).expect_err("it is held back");
+    let error = lock(&mine).try_lock().map(drop).expect_err("the proxy holds the request");
     assert!(error.is_timeout(), "{error}");
-    eventually("the clean-up", || server.calls("hdel") == 1);
-    proxy.wait_until("the end of the connection that is held", |stats| {
+    eventually("the clean-up runs", || server.calls("hdel") == 1);
+    proxy.wait_until("the end of the held connection", |stats| {
         stats.requests.held == 0 && stats.requests.dropped > 0
     });
     assert_eq!(server.calls("hincrby"), 1);

@@ -1,4 +1,4 @@
-//! What the kinds of locks promise: all of them alike, and each by itself.
+//! Tests of the kinds of locks: the promises that all share, and those of each kind.
 
 #[path = "../harness/mod.rs"]
 mod harness;

@@ -1,4 +1,4 @@
-//! Several locks as one: all or none, in whatever order they are named.
+//! The multi-lock: it acquires all its members or none, in any order of their names.
 
 use crate::harness::bare::{Bare, MINE, OTHER, documented_replies, hold, is_refused_as};
 use crate::harness::faults::{NEVER, build, owners, patient};
@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-fn of(client: &Client, names: &[&str]) -> MultiLock {
+fn multi_lock(client: &Client, names: &[&str]) -> MultiLock {
     MultiLock::new(names.iter().map(|name| client.lock(*name)))
 }
 
 #[test]
-fn acquire_answers_as_documented() {
+fn the_acquire_script_replies_as_documented() {
     let held = "else the position (from 1) of a lock that another owner holds, and its remaining \
                 lease in ms, negative without expiry";
     assert_eq!(documented_replies("multi_acquire"), ["an empty list if all are acquired", held]);
@@ -26,11 +26,11 @@ fn acquire_answers_as_documented() {
     hold(&bare.server, "b", OTHER, "50000");
     let refused = take(&mut bare);
     assert!(refused[0] == 2 && (25_000..=50_000).contains(&refused[1]), "{refused:?}");
-    assert_eq!(bare.server.keys(), ["b"], "all or none");
+    assert_eq!(bare.server.keys(), ["b"], "a refusal acquires no member");
     bare.server.ask::<()>(&["PERSIST", "b"]);
     assert_eq!(take(&mut bare), [2, -1]);
     bare.server.ask::<()>(&["DEL", "b"]);
-    // Free, and one's own again.
+    // The second call re-acquires the owner's own locks.
     for _ in 0..2 {
         assert_eq!(take(&mut bare), [] as [i64; 0]);
         keys.iter()
@@ -46,51 +46,51 @@ fn acquire_answers_as_documented() {
 }
 
 #[test]
-fn plain_locks_of_one_client_cost_one_question() {
+fn plain_locks_of_one_client_take_one_request() {
     let server = Server::start();
     let client = build(patient(server.url()));
-    let lock = of(&client, &["a", "b", "c", "b"]);
+    let lock = multi_lock(&client, &["a", "b", "c", "b"]);
     lock.lock().and_then(MultiGuard::unlock).expect("free");
     let before = server.calls("evalsha");
     let guard = lock.lock().expect("free");
     assert_eq!(server.calls("evalsha") - before, 1);
     assert_eq!(server.keys(), ["a", "b", "c"]);
-    let nested = lock.lock().expect("it has them");
-    let more = of(&client, &["b", "d"]).lock().expect("one is its own, one is free");
+    let nested = lock.lock().expect("re-entry");
+    let more = multi_lock(&client, &["b", "d"]).lock().expect("b is held by the thread, d is free");
     assert_eq!(server.calls("evalsha") - before, 2);
     drop((guard, more));
     assert!(nested.is_held());
-    eventually("one is free", || server.keys() == ["a", "b", "c"]);
+    eventually("d is released", || server.keys() == ["a", "b", "c"]);
     nested.unlock().expect("held");
     assert!(server.keys().is_empty());
 }
 
 #[test]
-fn while_one_is_waited_for_the_others_are_free() {
+fn a_waiter_for_one_member_holds_no_other() {
     let server = Server::start();
     let (mine, theirs) = (build(patient(server.url())), build(patient(server.url())));
     let held = theirs.lock("b").lock().expect("free");
-    let lock = of(&mine, &["a", "b", "c"]);
-    assert!(lock.try_lock().expect("an answer").is_none());
+    let lock = multi_lock(&mine, &["a", "b", "c"]);
+    assert!(lock.try_lock().expect("a reply").is_none());
     assert_eq!(server.keys(), ["b"]);
     thread::scope(|scope| {
         let waiter = scope.spawn(|| lock.lock_owned());
-        eventually("it waits", || server.numsub("redisson_lock__channel:{b}") == 1);
-        eventually("and has nothing", || server.keys() == ["b"]);
-        let other = theirs.lock("c").lock().expect("nobody has it");
+        eventually("the caller waits for b", || server.numsub("redisson_lock__channel:{b}") == 1);
+        eventually("the caller holds nothing", || server.keys() == ["b"]);
+        let other = theirs.lock("c").lock().expect("free");
         held.unlock().expect("held");
-        // It gets b, finds c taken, gives b back and waits for c.
-        eventually("it waits", || server.numsub("redisson_lock__channel:{c}") == 1);
-        eventually("and has nothing", || server.keys() == ["c"]);
+        // The caller gets b, is refused c, releases b and waits for c.
+        eventually("the caller waits for c", || server.numsub("redisson_lock__channel:{c}") == 1);
+        eventually("the caller holds nothing", || server.keys() == ["c"]);
         other.unlock().expect("held");
-        let guard = in_time("the waiter", waiter).expect("all are free");
+        let guard = in_time("the call returns", waiter).expect("all are free");
         assert!(guard.is_held() && server.keys() == ["a", "b", "c"]);
         guard.unlock().expect("held");
     });
 }
 
 #[test]
-fn callers_that_name_them_in_different_order_all_get_them() {
+fn callers_with_different_orders_of_names_do_not_deadlock() {
     const EACH: usize = 30;
     let server = Server::start();
     let clients = [build(patient(server.url())), build(patient(server.url()))];
@@ -98,7 +98,7 @@ fn callers_that_name_them_in_different_order_all_get_them() {
     let names = [["a", "b", "c"], ["c", "b", "a"], ["b", "c", "a"], ["c", "a", "b"]];
     thread::scope(|scope| {
         for (number, names) in names.iter().enumerate() {
-            // Not all are plain, so not all are taken together.
+            // One member is fenced, so one request cannot acquire all members.
             let client = &clients[number % 2];
             let [first, rest @ ..] = names;
             let members = rest.iter().map(|name| AnyLock::from(client.lock(*name)));
@@ -107,7 +107,7 @@ fn callers_that_name_them_in_different_order_all_get_them() {
             let inside = &inside;
             scope.spawn(move || {
                 for _ in 0..EACH {
-                    let guard = lock.lock().expect("it comes round");
+                    let guard = lock.lock().expect("the lock is granted in the end");
                     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
                     thread::yield_now();
                     inside.fetch_sub(1, Ordering::SeqCst);
@@ -121,9 +121,9 @@ fn callers_that_name_them_in_different_order_all_get_them() {
     }
 }
 
-/// Each of its members is always wanted by others of the same process: it gets them all the same.
+/// Other callers of the process always queue for each member.
 #[test]
-fn it_is_not_starved_beside_lines_that_never_end() {
+fn queues_that_never_end_do_not_starve_a_multi_lock() {
     let server = Server::start();
     let client = build(patient(server.url()));
     let stop = AtomicBool::new(false);
@@ -132,24 +132,24 @@ fn it_is_not_starved_beside_lines_that_never_end() {
             let (lock, stop) = (client.lock(name), &stop);
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
-                    let guard = lock.lock().expect("it comes round");
+                    let guard = lock.lock().expect("the lock is granted in the end");
                     thread::yield_now();
                     drop(guard);
                 }
             });
         }
-        let both = of(&client, &["a", "b"]);
+        let both = multi_lock(&client, &["a", "b"]);
         let waiter = scope.spawn(move || both.lock().and_then(MultiGuard::unlock));
         let got = holds_within(BOUND, || waiter.is_finished());
         stop.store(true, Ordering::Relaxed);
-        waiter.join().expect("no panic").expect("both come round");
-        assert!(got, "only when the others had ended");
+        waiter.join().expect("no panic").expect("both are granted in the end");
+        assert!(got, "the waiter got the locks only after the others ended");
     });
 }
 
-/// A server that stands still keeps no other from being released.
+/// A stopped server does not delay the release on another server.
 #[test]
-fn releases_go_out_before_any_answer_is_waited_for() {
+fn an_unlock_sends_all_releases_before_it_waits_for_replies() {
     let servers = [Server::start(), Server::start()];
     let clients = servers.each_ref().map(|server| build(patient(server.url())));
     let lock = MultiLock::new(clients.iter().map(|client| client.lock("a")));
@@ -159,15 +159,15 @@ fn releases_go_out_before_any_answer_is_waited_for() {
         servers[stopped].stop();
         thread::scope(|scope| {
             let unlocking = scope.spawn(|| guard.unlock());
-            eventually("the other is released", || !exists(&servers[other], "a"));
+            eventually("the other member is released", || !exists(&servers[other], "a"));
             servers[stopped].resume();
-            in_time("the unlock", unlocking).expect("both were held");
+            in_time("the unlock returns", unlocking).expect("both were held");
         });
     }
 }
 
 #[test]
-fn members_at_odds_with_each_other_are_refused() {
+fn members_that_exclude_each_other_are_refused() {
     let server = Server::start();
     let client = build(patient(server.url()));
     let sides = client.rw_lock("a");
@@ -181,9 +181,8 @@ fn members_at_odds_with_each_other_are_refused() {
     assert!(server.keys().is_empty());
 }
 
-/// It was refused, and waits: a server that is away then is waited for too.
 #[test]
-fn who_was_refused_waits_through_outages() {
+fn a_waiter_survives_an_outage_of_one_server() {
     let servers = [Server::start(), Server::start()];
     let proxy = Proxy::start(servers[0].addr());
     let clients = [build(patient(proxy.url())), build(patient(servers[1].url()))];
@@ -191,35 +190,37 @@ fn who_was_refused_waits_through_outages() {
     let lock = MultiLock::new([clients[0].lock("a"), clients[1].lock("b")]);
     thread::scope(|scope| {
         let waiter = scope.spawn(|| lock.lock().and_then(MultiGuard::unlock));
-        eventually("it waits", || servers[1].numsub("redisson_lock__channel:{b}") == 1);
-        eventually("and has nothing", || servers[0].keys().is_empty());
+        eventually("the caller waits for b", || {
+            servers[1].numsub("redisson_lock__channel:{b}") == 1
+        });
+        eventually("the caller holds nothing", || servers[0].keys().is_empty());
         let refused = proxy.stats().refused;
         proxy.refuse();
         proxy.kill_all();
         held.unlock().expect("held");
-        proxy.wait_until("it tries", |stats| stats.refused > refused + 1);
+        proxy.wait_until("the client tries to connect", |stats| stats.refused > refused + 1);
         proxy.heal();
-        in_time("the waiter", waiter).expect("both are free");
+        in_time("the call returns", waiter).expect("both are free");
     });
 }
 
 #[test]
-fn one_lost_member_loses_the_guard() {
+fn the_loss_of_one_member_is_the_loss_of_the_guard() {
     let server = Server::start();
     let client = build(patient(server.url()).watchdog_timeout(Duration::from_millis(600)));
-    let guard = of(&client, &["a", "b"]).lock_owned().expect("free");
+    let guard = multi_lock(&client, &["a", "b"]).lock_owned().expect("free");
     thread::scope(|scope| {
         let waiting = scope.spawn(|| guard.wait_lost(NEVER));
         server.ask::<()>(&["DEL", "b"]);
-        assert!(in_time("who waits for the loss", waiting));
+        assert!(in_time("wait_lost returns", waiting));
     });
     assert!(guard.check().is_err_and(|error| error.is_lost()));
     assert!(guard.unlock().is_err_and(|error| error.is_lost()));
-    assert!(server.keys().is_empty(), "the other one is released");
+    assert!(server.keys().is_empty(), "the other member is released");
 }
 
 #[test]
-fn a_lock_of_nothing_is_refused() {
+fn a_multi_lock_without_members_is_refused() {
     let none = MultiLock::new(Vec::<AnyLock>::new());
     assert!(none.lock().is_err_and(|error| error.is_configuration()));
     assert!(!none.is_held());

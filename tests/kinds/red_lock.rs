@@ -1,4 +1,4 @@
-//! A lock on most of several servers, some of which are dead, silent, or have forgotten.
+//! `RedLock`: a lock on most of several servers, some of which fail or lose data.
 
 use crate::harness::faults::{BRIEF, NEVER, build, patient};
 use crate::harness::wait::BOUND;
@@ -7,7 +7,8 @@ use leasehold::{Builder, Client, MultiGuard, RedLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-struct Stage {
+/// Two locks of one name on the same servers, and the proxies and clients of `mine`.
+struct Setup {
     servers: Vec<Server>,
     proxies: Vec<Proxy>,
     mine: RedLock,
@@ -15,86 +16,87 @@ struct Stage {
     clients: Vec<Client>,
 }
 
-/// Two holders; the way of one to the servers leads over proxies.
-fn stage(servers: usize) -> Stage {
-    stage_with(servers, NEVER)
+/// Returns a setup with a lease that outlives the test.
+fn setup(servers: usize) -> Setup {
+    setup_with(servers, NEVER)
 }
 
-fn stage_with(servers: usize, watchdog: Duration) -> Stage {
-    stage_of(servers, |builder| builder.watchdog_timeout(watchdog))
+fn setup_with(servers: usize, watchdog: Duration) -> Setup {
+    setup_of(servers, |builder| builder.watchdog_timeout(watchdog))
 }
 
-fn stage_of(servers: usize, settings: impl Fn(Builder) -> Builder) -> Stage {
+fn setup_of(servers: usize, settings: impl Fn(Builder) -> Builder) -> Setup {
     let servers: Vec<_> = (0..servers).map(|_| Server::start()).collect();
     let proxies: Vec<_> = servers.iter().map(|server| Proxy::start(server.addr())).collect();
     let client = |url: String| build(settings(patient(url).response_timeout(BRIEF)));
     let clients: Vec<_> = proxies.iter().map(|proxy| client(proxy.url())).collect();
     let others: Vec<_> = servers.iter().map(|server| client(server.url())).collect();
     let (mine, theirs) = (RedLock::new(clients.clone(), "a"), RedLock::new(others, "a"));
-    Stage { servers, proxies, mine, theirs, clients }
+    Setup { servers, proxies, mine, theirs, clients }
 }
 
-/// A server may answer as late as the test makes it.
-fn unhurried_stage(servers: usize) -> Stage {
-    stage_of(servers, |builder| builder.response_timeout(BOUND))
+/// Returns a setup with a response time-out that outlives the test.
+fn patient_setup(servers: usize) -> Setup {
+    setup_of(servers, |builder| builder.response_timeout(BOUND))
 }
 
-impl Stage {
-    fn holders(&self) -> usize {
+impl Setup {
+    /// Returns the number of servers that keep the lock.
+    fn servers_with_the_lock(&self) -> usize {
         self.servers.iter().filter(|server| exists(server, "a")).count()
     }
 
-    /// All servers know the scripts, none keeps the lock, and the third client has nothing to read.
-    fn is_at_rest(&self) {
+    /// Blocks until all servers know the scripts, no server keeps the lock, and no reply is unread.
+    fn settle(&self) {
         self.mine.lock().and_then(MultiGuard::unlock).expect("all is well");
-        eventually("nothing is left", || self.holders() == 0);
-        self.third_has_read_all();
+        eventually("nothing is left", || self.servers_with_the_lock() == 0);
+        self.drain_the_third();
     }
 
-    /// Has the third client read on its only connection what was answered there.
-    fn third_has_read_all(&self) {
-        self.clients[2].lock("quiet").is_locked().expect("an answer");
+    /// Has the third client read all replies on its only connection.
+    fn drain_the_third(&self) {
+        self.clients[2].lock("quiet").is_locked().expect("a reply");
     }
 
-    fn third_keeps_it_for(&self) -> i64 {
+    /// Returns the remaining lease on the third server in ms.
+    fn lease_on_the_third(&self) -> i64 {
         pttl(&self.servers[2], "a")
     }
 }
 
 #[test]
-fn all_servers_keep_it_and_most_are_enough() {
-    let stage = stage(5);
-    let guard = stage.mine.lock().expect("free");
-    eventually("the last grants are taken in", || stage.holders() == 5);
-    // Two forget it: others get no majority there.
-    stage.servers[..2].iter().for_each(|server| server.ask::<()>(&["FLUSHALL"]));
-    assert!(stage.theirs.try_lock().expect("an answer").is_none());
-    eventually("what they were granted is given back", || stage.holders() == 3);
+fn all_servers_grant_the_lock_and_a_majority_keeps_it() {
+    let setup = setup(5);
+    let guard = setup.mine.lock().expect("free");
+    eventually("all have granted the lock", || setup.servers_with_the_lock() == 5);
+    // Two servers lose their data: another caller gets no majority.
+    setup.servers[..2].iter().for_each(|server| server.ask::<()>(&["FLUSHALL"]));
+    assert!(setup.theirs.try_lock().expect("a reply").is_none());
+    eventually("the minority is released", || setup.servers_with_the_lock() == 3);
     assert!(guard.is_held());
     guard.unlock().expect("three of five");
-    eventually("all is released", || stage.holders() == 0);
-    drop(stage.theirs.try_lock().expect("an answer").expect("free"));
+    eventually("all have released the lock", || setup.servers_with_the_lock() == 0);
+    drop(setup.theirs.try_lock().expect("a reply").expect("free"));
 }
 
 #[test]
-fn a_dead_server_costs_nothing() {
-    let stage = stage_with(3, Duration::from_millis(1500));
-    stage.servers[1].kill();
-    let guard = stage.mine.lock().expect("two of three");
-    assert!(stage.theirs.try_lock().expect("an answer").is_none());
-    // The watchdog keeps a majority.
+fn a_dead_server_prevents_neither_lock_nor_renewal() {
+    let setup = setup_with(3, Duration::from_millis(1500));
+    setup.servers[1].kill();
+    let guard = setup.mine.lock().expect("two of three");
+    assert!(setup.theirs.try_lock().expect("a reply").is_none());
+    // The watchdog renews the lease on a majority.
     assert!(!guard.wait_lost(Duration::from_secs(3)));
     guard.unlock().expect("two of three");
-    stage.servers[1].restart();
-    let guard = stage.theirs.lock().expect("three of three");
-    eventually("it is asked again", || exists(&stage.servers[1], "a"));
+    setup.servers[1].restart();
+    let guard = setup.theirs.lock().expect("three of three");
+    eventually("the restarted server grants the lock", || exists(&setup.servers[1], "a"));
     drop(guard);
 }
 
-/// A server that stands still is not waited for, neither by who locks nor by who unlocks.
 #[test]
-fn a_silent_server_is_not_waited_for() {
-    // Its answers are waited for longer than the test lasts.
+fn a_stopped_server_delays_neither_lock_nor_unlock() {
+    // The response time-out outlives the test.
     let servers: Vec<_> = (0..3).map(|_| Server::start()).collect();
     let client = |server: &Server| build(patient(server.url()).response_timeout(NEVER));
     let lock = RedLock::new(servers.iter().map(client), "a");
@@ -104,343 +106,338 @@ fn a_silent_server_is_not_waited_for() {
         let pairs = scope.spawn(|| {
             (0..3).try_for_each(|_| lock.lock().and_then(MultiGuard::unlock)).map_err(drop)
         });
-        assert_eq!(in_time("three pairs", pairs), Ok(()), "two of three");
+        assert_eq!(in_time("three pairs return", pairs), Ok(()), "two of three");
     });
     servers[2].resume();
     eventually("nothing is left", || servers.iter().all(|server| server.keys().is_empty()));
 }
 
 #[test]
-fn where_most_are_dead_or_silent_the_first_question_is_an_error() {
-    let stage = stage(3);
-    stage.servers[0].kill();
-    stage.servers[1].stop();
+fn a_first_request_that_no_majority_answers_is_an_error() {
+    let setup = setup(3);
+    setup.servers[0].kill();
+    setup.servers[1].stop();
     let began = Instant::now();
-    let error = stage.mine.lock().map(drop).expect_err("one of three");
+    let error = setup.mine.lock().map(drop).expect_err("one of three");
     assert!(error.is_connection(), "{error}");
-    assert!(began.elapsed() < BOUND, "one time-out, and not for ever");
-    let error = stage.theirs.is_locked().expect_err("one of three");
+    assert!(began.elapsed() < BOUND, "longer than one time-out");
+    let error = setup.theirs.is_locked().expect_err("one of three");
     assert!(error.is_connection(), "{error}");
-    stage.servers[1].resume();
-    stage.servers[0].restart();
-    eventually("what the third granted is given back", || stage.holders() == 0);
-    drop(stage.mine.lock().expect("three of three"));
+    setup.servers[1].resume();
+    setup.servers[0].restart();
+    eventually("the third server is released", || setup.servers_with_the_lock() == 0);
+    drop(setup.mine.lock().expect("three of three"));
 }
 
-/// Who waits already waits through it.
 #[test]
-fn a_waiter_goes_through_an_outage_of_most() {
-    let stage = stage(3);
-    let guard = stage.theirs.lock().expect("free");
+fn a_waiter_survives_an_outage_of_a_majority() {
+    let setup = setup(3);
+    let guard = setup.theirs.lock().expect("free");
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| stage.mine.lock().map(drop));
+        let waiter = scope.spawn(|| setup.mine.lock().map(drop));
         let waits = |server: &Server| server.numsub("redisson_lock__channel:{a}") > 0;
-        eventually("it waits", || stage.servers.iter().all(waits));
-        stage.proxies[..2].iter().for_each(Proxy::refuse);
-        stage.proxies[..2].iter().for_each(Proxy::kill_all);
+        eventually("the caller waits", || setup.servers.iter().all(waits));
+        setup.proxies[..2].iter().for_each(Proxy::refuse);
+        setup.proxies[..2].iter().for_each(Proxy::kill_all);
         guard.unlock().expect("held");
         assert!(!waiter.is_finished());
-        stage.proxies.iter().for_each(Proxy::heal);
-        in_time("the waiter", waiter).expect("three of three");
+        setup.proxies.iter().for_each(Proxy::heal);
+        in_time("the waiter returns", waiter).expect("three of three");
     });
-    eventually("nothing is left", || stage.holders() == 0);
+    eventually("nothing is left", || setup.servers_with_the_lock() == 0);
 }
 
 #[test]
-fn the_loss_of_most_is_the_loss_of_all_and_final() {
-    let stage = stage_with(3, Duration::from_millis(900));
-    let guard = stage.mine.lock_owned().expect("free");
-    eventually("all have granted it", || stage.holders() == 3);
-    stage.servers[0].ask::<()>(&["DEL", "a"]);
+fn the_loss_of_a_majority_is_final() {
+    let setup = setup_with(3, Duration::from_millis(900));
+    let guard = setup.mine.lock_owned().expect("free");
+    eventually("all have granted the lock", || setup.servers_with_the_lock() == 3);
+    setup.servers[0].ask::<()>(&["DEL", "a"]);
     assert!(!guard.wait_lost(Duration::from_millis(1500)), "two of three");
-    stage.servers[1].ask::<()>(&["DEL", "a"]);
+    setup.servers[1].ask::<()>(&["DEL", "a"]);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| guard.wait_lost(NEVER));
-        assert!(in_time("who waits for the loss", waiting));
+        assert!(in_time("wait_lost returns", waiting));
     });
     assert!(guard.check().is_err_and(|error| error.is_lost()));
     assert!(guard.remaining().is_zero());
     assert!(guard.unlock().is_err_and(|error| error.is_lost()));
-    eventually("the third is released", || stage.holders() == 0);
+    eventually("the third server is released", || setup.servers_with_the_lock() == 0);
 }
 
-/// An answer that comes after the decision belongs to the hold while it counts, and is given
-/// back when it does not.
+/// A grant that arrives after the call has returned joins the hold, or is released after its end.
 #[test]
-fn late_grants_are_taken_in_or_given_back() {
-    let stage = unhurried_stage(3);
-    stage.is_at_rest();
-    stage.proxies[2].hold_replies();
-    let guard = stage.mine.lock().expect("two of three");
-    eventually("the third has granted it", || stage.holders() == 3);
-    stage.proxies[2].pass();
-    // It counts from then on: another may go.
-    let three = || guard.extend(NEVER).is_ok() && stage.third_keeps_it_for() > 60_000;
-    eventually("it is taken in", three);
+fn a_late_grant_joins_the_hold_or_is_released() {
+    let setup = patient_setup(3);
+    setup.settle();
+    setup.proxies[2].hold_replies();
+    let guard = setup.mine.lock().expect("two of three");
+    eventually("the third server has granted the lock", || setup.servers_with_the_lock() == 3);
+    setup.proxies[2].pass();
+    // The third server belongs to the hold: an extension reaches it too.
+    let extended = || guard.extend(NEVER).is_ok() && setup.lease_on_the_third() > 60_000;
+    eventually("the grant joins the hold", extended);
     guard.unlock().expect("held");
-    // Most have released it by then, perhaps not the third.
-    eventually("all have released it", || stage.holders() == 0);
+    // A majority has released the lock here, perhaps not the third server.
+    eventually("all have released the lock", || setup.servers_with_the_lock() == 0);
 
-    stage.third_has_read_all();
-    stage.proxies[2].hold_replies();
-    let guard = stage.mine.lock().expect("two of three");
-    eventually("the third has granted it", || stage.holders() == 3);
+    setup.drain_the_third();
+    setup.proxies[2].hold_replies();
+    let guard = setup.mine.lock().expect("two of three");
+    eventually("the third server has granted the lock", || setup.servers_with_the_lock() == 3);
     drop(guard);
-    stage.proxies[2].pass();
-    eventually("it is given back", || stage.holders() == 0);
+    setup.proxies[2].pass();
+    eventually("the late grant is released", || setup.servers_with_the_lock() == 0);
 }
 
-/// What was asked of all before it came is asked of it, too.
+/// A longer lease that is requested before the grant arrives applies to the grant too.
 #[test]
-fn a_late_grant_lasts_as_long_as_the_others() {
-    let stage = unhurried_stage(3);
-    let brief = stage.mine.clone().with_lease(NEVER / 4);
-    type Prolong = fn(&Stage, &MultiGuard);
+fn a_late_grant_gets_the_lease_of_the_others() {
+    let setup = patient_setup(3);
+    let brief = setup.mine.clone().with_lease(NEVER / 4);
+    type Prolong = fn(&Setup, &MultiGuard);
     let extend: Prolong = |_, guard| guard.extend(NEVER).expect("two of three");
-    let renew: Prolong = |stage, _| drop(stage.mine.lock().expect("it is held here"));
+    let renew: Prolong = |setup, _| drop(setup.mine.lock().expect("re-entry"));
     for prolong in [extend, renew] {
-        stage.is_at_rest();
-        stage.proxies[2].hold_replies();
+        setup.settle();
+        setup.proxies[2].hold_replies();
         let guard = brief.lock().expect("two of three");
-        eventually("the third has granted it", || stage.holders() == 3);
-        prolong(&stage, &guard);
-        stage.proxies[2].pass();
+        eventually("the third server has granted the lock", || setup.servers_with_the_lock() == 3);
+        prolong(&setup, &guard);
+        setup.proxies[2].pass();
         let quarter = (NEVER / 4).as_millis() as i64;
-        eventually("it lasts", || stage.third_keeps_it_for() > quarter);
+        eventually("the late grant is extended", || setup.lease_on_the_third() > quarter);
         guard.unlock().expect("held");
-        eventually("all have released it", || stage.holders() == 0);
+        eventually("all have released the lock", || setup.servers_with_the_lock() == 0);
     }
 }
 
-/// One that is being extended is not taken for released.
+/// A server on which a late grant is being extended does not count as released.
 #[test]
-fn what_is_unlocked_is_free_on_most_servers() {
+fn an_unlocked_lock_is_free_on_a_majority() {
     const SLOW: Duration = Duration::from_millis(300);
-    let stage = unhurried_stage(3);
-    let brief = stage.mine.clone().with_lease(NEVER / 4);
-    stage.is_at_rest();
-    stage.proxies[2].delay(Direction::Replies, SLOW);
+    let setup = patient_setup(3);
+    let brief = setup.mine.clone().with_lease(NEVER / 4);
+    setup.settle();
+    setup.proxies[2].delay(Direction::Replies, SLOW);
     let guard = brief.lock().expect("two of three");
     guard.extend(NEVER).expect("two of three");
     let quarter = (NEVER / 4).as_millis() as i64;
-    eventually("the third extends it, late", || stage.third_keeps_it_for() > quarter);
-    stage.proxies[0].hold_requests();
+    eventually("the third server extends the lease late", || setup.lease_on_the_third() > quarter);
+    setup.proxies[0].hold_requests();
     if guard.unlock().is_ok() {
-        assert!(stage.holders() <= 1, "most keep it still");
+        assert!(setup.servers_with_the_lock() <= 1, "a majority keeps the lock");
     }
-    stage.proxies[0].pass();
-    eventually("nothing is left", || stage.holders() == 0);
+    setup.proxies[0].pass();
+    eventually("nothing is left", || setup.servers_with_the_lock() == 0);
 }
 
-/// Two that ask at the same moment may split the servers between them; one gets through.
+/// Two callers at the same time may each get a minority. One of them has to succeed.
 #[test]
-fn a_split_vote_is_no_end() {
+fn callers_that_split_the_servers_get_the_lock_in_the_end() {
     const EACH: usize = 25;
-    let stage = stage(3);
+    let setup = setup(3);
     let inside = std::sync::Mutex::new(());
     let work = |lock: &RedLock| {
         for _ in 0..EACH {
-            let guard = lock.lock().expect("it comes round");
-            let alone = inside.try_lock().expect("nobody else is in there");
+            let guard = lock.lock().expect("the lock is granted in the end");
+            let alone = inside.try_lock().expect("no other caller is inside");
             thread::yield_now();
             drop(alone);
             guard.unlock().expect("held");
         }
     };
     thread::scope(|scope| {
-        scope.spawn(|| work(&stage.mine));
-        scope.spawn(|| work(&stage.theirs));
+        scope.spawn(|| work(&setup.mine));
+        scope.spawn(|| work(&setup.theirs));
     });
-    eventually("nothing is left", || stage.holders() == 0);
+    eventually("nothing is left", || setup.servers_with_the_lock() == 0);
 }
 
-/// A waiter is given what a minority has to give, gives it back, and hears that itself: it
-/// must not take that for news each time.
+/// A waiter releases the grants of a minority, and receives the messages of these releases itself.
 #[test]
 fn a_waiter_does_not_wake_itself() {
-    let stage = stage(3);
-    let guard = stage.theirs.lock().expect("free");
-    eventually("all have granted it", || stage.holders() == 3);
-    stage.servers[2].ask::<()>(&["DEL", "a"]);
-    let asked = |stage: &Stage| stage.servers[2].calls("publish");
-    assert!(stage.mine.try_lock_for(Duration::from_secs(2)).expect("an answer").is_none());
-    let asked = asked(&stage);
-    assert!(asked < 150, "{asked} messages in two seconds");
+    let setup = setup(3);
+    let guard = setup.theirs.lock().expect("free");
+    eventually("all have granted the lock", || setup.servers_with_the_lock() == 3);
+    setup.servers[2].ask::<()>(&["DEL", "a"]);
+    assert!(setup.mine.try_lock_for(Duration::from_secs(2)).expect("a reply").is_none());
+    let messages = setup.servers[2].calls("publish");
+    assert!(messages < 150, "{messages} messages in two seconds");
     drop(guard);
 }
 
-/// While the listener stands its channels are told to it, however often somebody waits.
+/// Waits one after the other use the same listener.
 #[test]
-fn every_wait_subscribes() {
+fn each_wait_subscribes_and_unsubscribes() {
     let servers: Vec<_> = (0..3).map(|_| Server::start()).collect();
     let brief = Duration::from_millis(200);
     let client = |server: &Server| build(patient(server.url()).poll_interval(brief));
     let mine = RedLock::new(servers.iter().map(client), "a");
     let theirs = RedLock::new(servers.iter().map(client), "a");
-    let listening = |count: usize| {
+    let subscribed = |count: usize| {
         servers.iter().all(|server| server.numsub("redisson_lock__channel:{a}") == count)
     };
     for _ in 0..3 {
         let guard = theirs.lock().expect("free");
         thread::scope(|scope| {
             let waiter = scope.spawn(|| mine.lock().and_then(MultiGuard::unlock));
-            eventually("it listens to all", || listening(1));
+            eventually("the waiter is subscribed to all servers", || subscribed(1));
             guard.unlock().expect("held");
-            in_time("the waiter", waiter).expect("free");
+            in_time("the waiter returns", waiter).expect("free");
         });
-        eventually("it listens no more", || listening(0));
+        eventually("the waiter is unsubscribed", || subscribed(0));
     }
 }
 
 #[test]
-fn what_a_thread_left_behind_is_renewed_no_more_and_can_be_ended() {
-    let stage = stage_with(3, Duration::from_millis(900));
-    let forget = |lock: &RedLock| {
+fn a_hold_leaked_by_an_ended_thread_is_not_renewed_and_can_be_unlocked() {
+    let setup = setup_with(3, Duration::from_millis(900));
+    let leak = |lock: &RedLock| {
         let lock = lock.clone();
         thread::spawn(move || std::mem::forget(lock.lock().expect("free")))
             .join()
             .expect("no panic");
     };
-    forget(&stage.mine);
-    eventually("its leases run out", || stage.holders() == 0);
-    forget(&stage.mine);
-    stage.mine.unlock().expect("it was left behind");
-    eventually("it is ended", || stage.holders() == 0);
-    assert!(stage.mine.unlock().is_err_and(|error| error.is_not_held()));
+    leak(&setup.mine);
+    eventually("the leases end", || setup.servers_with_the_lock() == 0);
+    leak(&setup.mine);
+    setup.mine.unlock().expect("the hold was leaked");
+    eventually("the hold is released", || setup.servers_with_the_lock() == 0);
+    assert!(setup.mine.unlock().is_err_and(|error| error.is_not_held()));
 }
 
 #[test]
-fn an_unlock_after_close_is_one() {
-    let stage = stage(3);
-    let guard = stage.mine.lock().expect("free");
-    stage.clients.iter().for_each(Client::close);
+fn an_unlock_after_the_close_of_its_clients_succeeds() {
+    let setup = setup(3);
+    let guard = setup.mine.lock().expect("free");
+    setup.clients.iter().for_each(Client::close);
     guard.unlock().expect("it was held");
-    // Most have released it by then.
-    eventually("nothing is left", || stage.holders() == 0);
+    // A majority has released the lock here.
+    eventually("nothing is left", || setup.servers_with_the_lock() == 0);
 }
 
-/// Somebody takes it away by hand: who waits in the holder's own process finds out at the poll
-/// bound, not at the end of the lease.
+/// The waiter in the holder's process learns of it at a poll, not at the end of the lease.
 #[test]
-fn a_local_waiter_finds_out_that_the_lock_was_taken_away() {
+fn a_local_waiter_learns_that_the_lock_was_deleted() {
     let servers: Vec<_> = (0..3).map(|_| Server::start()).collect();
     let client =
         |server: &Server| build(patient(server.url()).poll_interval(Duration::from_millis(200)));
     let lock = RedLock::new(servers.iter().map(client), "a").with_lease(NEVER);
     let guard = lock.lock_owned().expect("free");
-    eventually("all have granted it", || servers.iter().all(|server| exists(server, "a")));
+    eventually("all have granted the lock", || servers.iter().all(|server| exists(server, "a")));
     thread::scope(|scope| {
         let waiter = scope.spawn(|| lock.lock().and_then(MultiGuard::unlock));
         servers.iter().for_each(|server| server.ask::<()>(&["DEL", "a"]));
-        in_time("the waiter", waiter).expect("it is free");
+        in_time("the waiter returns", waiter).expect("it is free");
     });
     assert!(guard.unlock().is_err_and(|error| error.is_lost()));
 }
 
-/// One server has forgotten the lock and another is slow to confirm it.
-fn one_forgets_and_one_is_slow(stage: &Stage) {
-    eventually("all have granted it", || stage.holders() == 3);
-    stage.servers[2].ask::<()>(&["DEL", "a"]);
-    stage.proxies[0].delay(Direction::Replies, Duration::from_secs(1));
+/// Deletes the lock on one server, and slows down the replies of another.
+fn delete_on_one_and_slow_down_one(setup: &Setup) {
+    eventually("all have granted the lock", || setup.servers_with_the_lock() == 3);
+    setup.servers[2].ask::<()>(&["DEL", "a"]);
+    setup.proxies[0].delay(Direction::Replies, Duration::from_secs(1));
 }
 
-/// A minority that does not keep a lock says nothing about the others.
+/// The slow server decides while the other two disagree.
 #[test]
 fn a_lock_is_reported_free_only_by_a_majority() {
-    let stage = stage_of(3, |builder| builder.response_timeout(BOUND));
-    let guard = stage.mine.lock().expect("free");
-    one_forgets_and_one_is_slow(&stage);
-    assert!(stage.mine.is_locked().expect("an answer"), "two of three keep it");
-    assert!(stage.mine.remaining().expect("an answer").is_some());
-    // A second server has forgotten it: the slow one decides nothing.
-    stage.servers[1].ask::<()>(&["DEL", "a"]);
-    assert!(!stage.mine.is_locked().expect("an answer"), "one of three keeps it");
-    assert!(!stage.mine.force_unlock().expect("an answer"), "it was not held on most");
-    stage.proxies[0].pass();
+    let setup = setup_of(3, |builder| builder.response_timeout(BOUND));
+    let guard = setup.mine.lock().expect("free");
+    delete_on_one_and_slow_down_one(&setup);
+    assert!(setup.mine.is_locked().expect("a reply"), "two of three keep it");
+    assert!(setup.mine.remaining().expect("a reply").is_some());
+    // Two servers report the lock free: the reply of the slow server does not matter.
+    setup.servers[1].ask::<()>(&["DEL", "a"]);
+    assert!(!setup.mine.is_locked().expect("a reply"), "one of three keeps it");
+    assert!(!setup.mine.force_unlock().expect("a reply"), "no majority kept it");
+    setup.proxies[0].pass();
     drop(guard);
-    eventually("nothing is left", || stage.holders() == 0);
-    stage.clients.iter().for_each(Client::close);
+    eventually("nothing is left", || setup.servers_with_the_lock() == 0);
+    setup.clients.iter().for_each(Client::close);
 }
 
-/// One server keeps the lock, one does not, and one is dead: nobody knows.
+/// One server keeps the lock, one does not, and one is dead.
 #[test]
 fn a_query_that_no_majority_answers_is_an_error() {
-    let stage = stage(3);
-    let guard = stage.theirs.lock().expect("free");
-    eventually("all have granted it", || stage.holders() == 3);
-    stage.servers[2].ask::<()>(&["DEL", "a"]);
-    stage.servers[0].kill();
-    assert!(stage.mine.is_locked().is_err_and(|error| error.is_connection()));
-    assert!(stage.mine.remaining().is_err_and(|error| error.is_connection()));
-    assert!(stage.mine.force_unlock().is_err_and(|error| error.is_connection()));
+    let setup = setup(3);
+    let guard = setup.theirs.lock().expect("free");
+    eventually("all have granted the lock", || setup.servers_with_the_lock() == 3);
+    setup.servers[2].ask::<()>(&["DEL", "a"]);
+    setup.servers[0].kill();
+    assert!(setup.mine.is_locked().is_err_and(|error| error.is_connection()));
+    assert!(setup.mine.remaining().is_err_and(|error| error.is_connection()));
+    assert!(setup.mine.force_unlock().is_err_and(|error| error.is_connection()));
     drop(guard);
 }
 
 #[test]
-fn a_local_waiter_leaves_a_hold_alone_that_a_minority_has_forgotten() {
+fn a_local_waiter_does_not_end_a_hold_that_a_minority_lost() {
     let brief = Duration::from_millis(100);
-    let stage = stage_of(3, |builder| builder.poll_interval(brief).response_timeout(BOUND));
-    let lock = stage.mine.clone().with_lease(NEVER);
+    let setup = setup_of(3, |builder| builder.poll_interval(brief).response_timeout(BOUND));
+    let lock = setup.mine.clone().with_lease(NEVER);
     let guard = lock.lock_owned().expect("free");
-    one_forgets_and_one_is_slow(&stage);
-    let waited = lock.try_lock_for(Duration::from_secs(3)).expect("an answer");
+    delete_on_one_and_slow_down_one(&setup);
+    let waited = lock.try_lock_for(Duration::from_secs(3)).expect("a reply");
     assert!(waited.is_none() && guard.is_held(), "two of three keep it");
-    // The waiter does not wait for the query when the lock becomes free.
-    stage.proxies[0].hold_replies();
+    // A waiter does not wait for the reply to its query when the lock becomes free.
+    setup.proxies[0].hold_replies();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| lock.lock().and_then(MultiGuard::unlock));
-        let asked = stage.servers[1].calls("pttl");
-        eventually("the waiter queries the servers", || stage.servers[1].calls("pttl") > asked);
+        let before = setup.servers[1].calls("pttl");
+        eventually("the waiter queries the servers", || setup.servers[1].calls("pttl") > before);
         drop(guard);
-        in_time("the waiter", waiter).expect("two of three");
+        in_time("the waiter returns", waiter).expect("two of three");
     });
-    stage.proxies[0].pass();
-    eventually("nothing is left", || stage.holders() == 0);
-    stage.clients.iter().for_each(Client::close);
+    setup.proxies[0].pass();
+    eventually("nothing is left", || setup.servers_with_the_lock() == 0);
+    setup.clients.iter().for_each(Client::close);
 }
 
-/// Who stands behind one that gets no answer does not know more than that one.
+/// Whether the lock is held is unknown to all callers in the queue.
 #[test]
-fn a_deadline_in_an_outage_is_an_error_also_behind_others() {
-    let stage = stage(3);
-    let guard = stage.theirs.lock().expect("free");
+fn a_deadline_behind_the_head_of_the_queue_in_an_outage_is_an_error() {
+    let setup = setup(3);
+    let guard = setup.theirs.lock().expect("free");
     thread::scope(|scope| {
-        let front = scope.spawn(|| stage.mine.try_lock_for(Duration::from_secs(6)).map(drop));
+        let head = scope.spawn(|| setup.mine.try_lock_for(Duration::from_secs(6)).map(drop));
         let waits = |server: &Server| server.numsub("redisson_lock__channel:{a}") > 0;
-        eventually("it waits", || stage.servers.iter().all(waits));
-        stage.proxies.iter().for_each(Proxy::refuse);
-        stage.proxies.iter().for_each(Proxy::kill_all);
-        let behind = stage.mine.try_lock_for(Duration::from_secs(4)).map(drop);
+        eventually("the caller waits", || setup.servers.iter().all(waits));
+        setup.proxies.iter().for_each(Proxy::refuse);
+        setup.proxies.iter().for_each(Proxy::kill_all);
+        let behind = setup.mine.try_lock_for(Duration::from_secs(4)).map(drop);
         assert!(behind.is_err_and(|error| error.is_connection()));
-        assert!(in_time("the front", front).is_err_and(|error| error.is_connection()));
-        stage.proxies.iter().for_each(Proxy::heal);
+        assert!(in_time("the head returns", head).is_err_and(|error| error.is_connection()));
+        setup.proxies.iter().for_each(Proxy::heal);
     });
     drop(guard);
 }
 
-/// A thread that has the plain lock of that name on the servers does not wait for itself.
+/// The thread would wait for itself otherwise.
 #[test]
-fn a_thread_that_has_the_plain_locks_has_them_again() {
-    let stage = stage(3);
-    let plain = stage.clients.iter().map(|client| client.lock("a").lock().expect("free"));
+fn a_thread_that_holds_the_plain_locks_of_the_name_re_enters_them() {
+    let setup = setup(3);
+    let plain = setup.clients.iter().map(|client| client.lock("a").lock().expect("free"));
     let plain: Vec<_> = plain.collect();
-    let guard = stage.mine.try_lock().expect("an answer").expect("its own");
+    let guard = setup.mine.try_lock().expect("a reply").expect("re-entry");
     drop(plain);
-    assert!(guard.is_held() && stage.holders() == 3);
+    assert!(guard.is_held() && setup.servers_with_the_lock() == 3);
     guard.unlock().expect("held");
-    eventually("all is released", || stage.holders() == 0);
+    eventually("all have released the lock", || setup.servers_with_the_lock() == 0);
 }
 
-/// Handles of the same clients and name share their line, whatever the order.
+/// The order of the clients and repetitions do not matter.
 #[test]
 fn the_same_clients_and_name_are_one_lock_for_a_thread() {
-    let stage = stage(3);
-    let reversed = RedLock::new(stage.clients.iter().rev().cloned(), "a");
-    let twice = RedLock::new(stage.clients.iter().chain(&stage.clients).cloned(), "a");
-    let guard = stage.mine.lock().expect("free");
-    let (second, third) = (reversed.lock().expect("again"), twice.try_lock().expect("an answer"));
+    let setup = setup(3);
+    let reversed = RedLock::new(setup.clients.iter().rev().cloned(), "a");
+    let twice = RedLock::new(setup.clients.iter().chain(&setup.clients).cloned(), "a");
+    let guard = setup.mine.lock().expect("free");
+    let (second, third) = (reversed.lock().expect("re-entry"), twice.try_lock().expect("a reply"));
     assert_eq!((twice.hold_count(), twice.name()), (3, "a"));
     drop((guard, second));
-    assert!(third.expect("again").is_held());
+    assert!(third.expect("re-entry").is_held());
     assert!(RedLock::new([], "a").lock().is_err_and(|error| error.is_configuration()));
 }
