@@ -211,7 +211,7 @@ fn no_guard_outlives_its_lease_while_it_is_renewed() {
     const LEASE: Duration = Duration::from_secs(3);
     let server = Server::start();
     let proxy = Proxy::start(server.addr());
-    let (settings, heard) = Heard::from(patient(proxy.url()).watchdog_timeout(LEASE));
+    let (settings, heard) = EventLog::from(patient(proxy.url()).watchdog_timeout(LEASE));
     let client = build(settings);
     // Each answer takes longer than the margin, and less than a renewal waits.
     proxy.delay(Direction::Replies, LEASE / 25);
@@ -231,7 +231,7 @@ fn an_answer_to_a_renewal_that_comes_after_the_lease_renews_nothing() {
     const LEASE: Duration = Duration::from_secs(2);
     let server = Server::start();
     let proxy = Proxy::start(server.addr());
-    let (settings, heard) = Heard::from(patient(proxy.url()).watchdog_timeout(LEASE));
+    let (settings, heard) = EventLog::from(patient(proxy.url()).watchdog_timeout(LEASE));
     let (client, digests) = (build(settings), Digests::of(&server));
     let guard = client.lock("renewed").lock().expect("all is well");
     proxy.on_request(digests.renew.as_bytes(), Direction::Replies, Flow::Hold);

@@ -18,7 +18,7 @@ struct Way<'a> {
     digests: &'a Digests,
     proxy: Proxy,
     client: Client,
-    heard: Heard,
+    heard: EventLog,
     other: &'a Client,
 }
 
@@ -39,7 +39,7 @@ enum Then {
 impl<'a> Way<'a> {
     fn new(server: &'a Server, digests: &'a Digests, other: &'a Client) -> Way<'a> {
         let proxy = Proxy::start(server.addr());
-        let (settings, heard) = Heard::from(patient(proxy.url()));
+        let (settings, heard) = EventLog::from(patient(proxy.url()));
         Way { server, digests, client: build(settings), proxy, heard, other }
     }
 
@@ -257,7 +257,7 @@ struct Brief {
     digests: Digests,
     proxy: Proxy,
     client: Client,
-    heard: Heard,
+    heard: EventLog,
     other: Client,
 }
 
@@ -265,7 +265,7 @@ impl Brief {
     fn new() -> Brief {
         let server = Server::start();
         let proxy = Proxy::start(server.addr());
-        let (settings, heard) = Heard::from(hasty(proxy.url()));
+        let (settings, heard) = EventLog::from(hasty(proxy.url()));
         let (digests, other) = (Digests::of(&server), other(&server));
         Brief { client: build(settings), server, digests, proxy, heard, other }
     }

@@ -15,7 +15,7 @@ const SOON: Duration = Duration::from_millis(200);
 #[test]
 fn a_holder_finds_its_lock_lost_when_the_server_comes_back_without_it() {
     let server = Server::start();
-    let (settings, heard) = Heard::from(patient(server.url()));
+    let (settings, heard) = EventLog::from(patient(server.url()));
     let (holder, waiting) = (build(settings), build(patient(server.url()).poll_interval(SOON)));
     let guard = holder.lock("gone").lock().expect("all is well");
     let waiter = Waiter::start(&server, &waiting, "gone");
@@ -131,7 +131,7 @@ fn a_hold_survives_a_server_that_saves_and_ends() {
 }
 
 fn survives_with_its_waiter(server: &Server, end: impl Fn(&Server)) {
-    let (settings, heard) = Heard::from(patient(server.url()));
+    let (settings, heard) = EventLog::from(patient(server.url()));
     let (holder, waiting) = (build(settings), build(patient(server.url())));
     let guard = holder.lock("kept").lock().expect("all is well");
     let waiter = Waiter::start(server, &waiting, "kept");
@@ -142,7 +142,7 @@ fn survives_with_its_waiter(server: &Server, end: impl Fn(&Server)) {
     waiter.is_subscribed(server, "kept");
     let before = left(server, "kept");
     holder.lock("another").is_locked().expect("it connects again");
-    heard.until("a renewal", |told| matches!(told, Told::Renewed(_)).then_some(()));
+    heard.until("a renewal", |told| matches!(told, Event::Renewed(_)).then_some(()));
     assert!(left(server, "kept") > before, "it was not renewed at once");
     assert_held(server, "kept", &guard, NEVER);
     waiter.still_waits();
@@ -330,15 +330,15 @@ fn a_deadline_that_passes_in_line_behind_one_without_an_answer_is_an_error() {
 fn a_server_that_stands_still_for_less_than_the_lease_costs_no_hold() {
     const LEASE: Duration = Duration::from_secs(6);
     let server = Server::start();
-    let (settings, heard) = Heard::from(patient(server.url()).watchdog_timeout(LEASE));
+    let (settings, heard) = EventLog::from(patient(server.url()).watchdog_timeout(LEASE));
     let (holder, waiting) = (build(settings), build(patient(server.url()).poll_interval(SOON)));
     let guard = holder.lock("kept").lock().expect("all is well");
     let waiter = Waiter::start(&server, &waiting, "kept");
     server.stop();
-    heard.until("a failed renewal", |told| matches!(told, Told::RenewalFailed(_)).then_some(()));
+    heard.until("a failed renewal", |told| matches!(told, Event::RenewalFailed(_)).then_some(()));
     assert!(guard.is_held(), "its lease is not over");
     server.resume();
-    heard.until("a renewal", |told| matches!(told, Told::Renewed(_)).then_some(()));
+    heard.until("a renewal", |told| matches!(told, Event::Renewed(_)).then_some(()));
     assert_held(&server, "kept", &guard, LEASE);
     waiter.still_waits();
     guard.unlock().expect("it is held");
@@ -352,12 +352,12 @@ fn a_renewal_without_an_answer_is_tried_again_in_time() {
     for direction in [Direction::Requests, Direction::Replies] {
         let server = Server::start();
         let (proxy, digests) = (Proxy::start(server.addr()), Digests::of(&server));
-        let (settings, heard) = Heard::from(patient(proxy.url()).watchdog_timeout(LEASE));
+        let (settings, heard) = EventLog::from(patient(proxy.url()).watchdog_timeout(LEASE));
         let client = build(settings);
         let guard = client.lock("kept").lock().expect("all is well");
         proxy.on_request(digests.renew.as_bytes(), direction, Flow::Swallow);
-        heard.until("a failure", |told| matches!(told, Told::RenewalFailed(_)).then_some(()));
-        heard.until("a renewal", |told| matches!(told, Told::Renewed(_)).then_some(()));
+        heard.until("a failure", |told| matches!(told, Event::RenewalFailed(_)).then_some(()));
+        heard.until("a renewal", |told| matches!(told, Event::Renewed(_)).then_some(()));
         assert_held(&server, "kept", &guard, LEASE);
         guard.unlock().expect("it is held");
     }

@@ -1,7 +1,7 @@
 //! The watchdog: it keeps leases alive, never shortens one, and asks for many at
 //! once; and how a lost lease is noticed.
 
-use crate::harness::faults::{BRISK, Told, watched};
+use crate::harness::faults::{BRISK, Event, watched};
 use crate::harness::{Server, eventually, exists, pttl};
 use leasehold::{LostReason, Result};
 use std::thread;
@@ -172,7 +172,7 @@ fn many_leases_are_renewed_by_few_commands() -> Result<()> {
     server.client_kill_type("normal");
     client.lock("another").lock()?.unlock()?;
     let all = |told| match told {
-        Told::Renewed(renewed) if renewed.holds.len() == 128 => Some(()),
+        Event::Renewed(renewed) if renewed.holds.len() == 128 => Some(()),
         _ => None,
     };
     heard.until("a whole batch", all);
@@ -210,7 +210,7 @@ fn a_lease_that_runs_out_unheard_is_lost_by_the_clock_alone_and_told_once() -> R
     drop(guard);
     client.lock("b").with_lease(MINUTE).lock()?.unlock()?;
     let more = heard.until_released("b");
-    assert!(!more.iter().any(|told| matches!(told, Told::Lost(_))), "{more:?}");
+    assert!(!more.iter().any(|told| matches!(told, Event::Lost(_))), "{more:?}");
     Ok(())
 }
 
@@ -253,7 +253,7 @@ fn renewals_that_fail_for_a_while_lose_nothing() -> Result<()> {
     assert!(guard.is_held() && exists(&server, "a"));
     guard.unlock()?;
     let rest = heard.until_released("a");
-    assert!(!rest.iter().any(|told| matches!(told, Told::Lost(_))), "{rest:?}");
+    assert!(!rest.iter().any(|told| matches!(told, Event::Lost(_))), "{rest:?}");
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 //! A kind is what two clients see under one name: `mine`, `theirs`. Each case starts a
 //! server of its own, and what a case leaves behind in Redis is a failure.
 
-use crate::harness::subject::{Held, Side, Subject};
+use crate::harness::subject::{Side, Subject, SubjectGuard};
 use crate::harness::{Server, eventually, in_time, pttl};
 use leasehold::kind::{Read, Write};
 use leasehold::{
@@ -221,7 +221,7 @@ fn a_waiter_gets_it_after_the_release<S: Subject>(kind: &Kind<S>) {
     let stage = kind.stage();
     let guard = stage.mine.lock().expect("it is free");
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| stage.theirs.lock().and_then(Held::unlock));
+        let waiter = scope.spawn(|| stage.theirs.lock().and_then(SubjectGuard::unlock));
         waits(&stage);
         guard.unlock().expect("it was held");
         in_time("the waiter", waiter).expect("it got the lock");
@@ -371,7 +371,7 @@ fn force_unlock_takes_it_away<S: Subject>(kind: &Kind<S>) {
     assert!(!stage.mine.force_unlock().expect("an answer"), "it is free");
     let guard = stage.mine.lock().expect("it is free");
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| stage.theirs.lock().and_then(Held::unlock));
+        let waiter = scope.spawn(|| stage.theirs.lock().and_then(SubjectGuard::unlock));
         waits(&stage);
         assert!(stage.mine.force_unlock().expect("an answer"));
         in_time("the waiter", waiter).expect("it got the lock");
@@ -485,7 +485,7 @@ fn of_many_waiters_each_gets_it<S: Subject>(kind: &Kind<S>) {
     let stage = kind.stage();
     let guard = stage.mine.lock().expect("it is free");
     thread::scope(|scope| {
-        let wait = |lock: &S| lock.lock().and_then(Held::unlock);
+        let wait = |lock: &S| lock.lock().and_then(SubjectGuard::unlock);
         let (mine, theirs) = (&stage.mine, &stage.theirs);
         let waiters: Vec<_> = [mine, theirs, mine, theirs, theirs]
             .map(|lock| scope.spawn(move || wait(lock)))

@@ -1,6 +1,6 @@
 //! Holders with a name: whoever presents it enters, and the count is in Redis.
 
-use crate::harness::faults::{Heard, NEVER, build, hasty, owners, patient};
+use crate::harness::faults::{EventLog, NEVER, build, hasty, owners, patient};
 use crate::harness::{Direction, Flow, Proxy, Server, eventually, exists, in_time};
 use leasehold::{Client, Lock};
 use std::thread;
@@ -345,7 +345,7 @@ fn a_release_is_sent_until_it_is_answered_if_others_keep_the_lock() {
     for (how, end) in ends_of_a_hold() {
         let server = Server::start();
         let proxy = Proxy::start(server.addr());
-        let (settings, heard) = Heard::from(patient(proxy.url()));
+        let (settings, heard) = EventLog::from(patient(proxy.url()));
         let (mine, theirs) = (build(settings), build(patient(server.url())));
         let kept = lock(&theirs).lock().expect("it is free");
         let ended = lock(&mine).with_lease(SHORT).lock().expect("it presents the name");
@@ -397,7 +397,7 @@ fn a_request_without_an_answer_is_undone_however_late_if_others_keep_the_lock() 
 fn a_client_closes_while_a_release_is_sent_that_others_make_necessary() {
     let server = Server::start();
     let proxy = Proxy::start(server.addr());
-    let (settings, heard) = Heard::from(patient(proxy.url()));
+    let (settings, heard) = EventLog::from(patient(proxy.url()));
     let (mine, theirs) = (build(settings), build(patient(server.url())));
     let kept = lock(&theirs).lock().expect("it is free");
     let ended = lock(&mine).with_lease(SHORT).lock().expect("it presents the name");

@@ -1,6 +1,6 @@
 //! The read-write lock: readers share, writers exclude, and a writer may go on reading.
 
-use crate::harness::faults::{Heard, NEVER, build, patient};
+use crate::harness::faults::{EventLog, NEVER, build, patient};
 use crate::harness::{Direction, Flow, Proxy, Server, eventually, in_time, join, sleeping};
 use leasehold::{Client, Guard, RwLock};
 use std::collections::BTreeMap;
@@ -255,7 +255,7 @@ fn a_write_release_is_sent_until_it_is_answered_if_its_owner_reads() {
     const SHORT: Duration = Duration::from_millis(300);
     let server = Server::start();
     let proxy = Proxy::start(server.addr());
-    let (settings, heard) = Heard::from(patient(proxy.url()));
+    let (settings, heard) = EventLog::from(patient(proxy.url()));
     let (mine, theirs) = (build(settings).rw_lock("a"), build(patient(server.url())).rw_lock("a"));
     let writing = mine.write_lock().with_lease(SHORT).lock().expect("it is free");
     let reading = mine.read_lock().with_lease(NEVER).lock().expect("its own");
