@@ -60,7 +60,7 @@ pub fn tagged(text: &str, tag: &str) -> String {
     found.unwrap_or_else(|| panic!("no {tag:?} in {text}"))
 }
 
-/// Returns the static items of the library's table of scripts, each with the name of its script.
+/// Returns the static items of the library's script table, with the names of their scripts.
 pub fn table() -> Vec<(String, String)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/command/script.rs");
     let source = fs::read_to_string(path).expect("src/command/script.rs is there");
@@ -92,7 +92,7 @@ pub fn sha1(text: &str) -> String {
     sha1_smol::Sha1::from(text).digest().to_string()
 }
 
-/// Returns the form of a script that announces a release to the shards of a cluster.
+/// Returns the form of a script that publishes to a sharded channel.
 pub fn sharded(text: &str) -> String {
     text.replace("redis.call('publish', channel", "redis.call('spublish', channel")
 }
@@ -102,7 +102,7 @@ pub const CHANNEL: &str = "redisson_lock__channel:{the-lock}";
 pub const MINE: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:1";
 pub const OTHER: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:2";
 
-/// A server that knows all scripts, and the connection on which a test calls them by digest.
+/// A server with all scripts, and a connection on which a test calls them.
 pub struct Bare {
     pub server: Server,
     pub connection: Connection,

@@ -18,7 +18,7 @@ pub const NODE_TIMEOUT: Duration = Duration::from_millis(1500);
 /// The time after which a replica gives up an attempt to take its master's place.
 const FAILOVER_TRIED: Duration = Duration::from_secs(5);
 
-/// The time in which the nodes agree on a slot's owner, or are told again.
+/// The time for the nodes to agree on a slot's owner, before `SETSLOT` is repeated.
 const AGREED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The number of keys that move at once.

@@ -105,7 +105,7 @@ impl Config {
         self.line("cluster-enabled yes").line("cluster-announce-ip 127.0.0.1")
     }
 
-    /// Sets what makes a replica follow its master soon.
+    /// Adds the lines that make a replica follow its master soon.
     pub(super) fn follower(self) -> Self {
         self.line("replica-announce-ip 127.0.0.1")
             .line("repl-diskless-sync yes")

@@ -287,7 +287,7 @@ impl EventLog {
     }
 }
 
-/// A thread that waits for a lock, and holds the lock until the test calls `releases`.
+/// A thread that waits for a lock, and holds the lock until `releases`.
 #[derive(Debug)]
 pub struct Waiter {
     got: Receiver<()>,

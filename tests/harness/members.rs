@@ -18,7 +18,7 @@ const BETWEEN_READS: Duration = Duration::from_millis(50);
 #[derive(Debug, Default)]
 struct State {
     by_pid: HashMap<u32, Arc<str>>,
-    /// The members that had connections at the last read, by the member's end of the connection.
+    /// The members with connections at the last read, by the address of their end.
     by_address: HashMap<SocketAddr, Arc<str>>,
     /// When the last read began and ended.
     last_read: Option<(Instant, Instant)>,
@@ -56,7 +56,7 @@ impl Members {
     }
 }
 
-/// Returns the members that have connections, by the member's end of the connection.
+/// Returns the members with connections, by the address of their end.
 fn read_connections(by_pid: &HashMap<u32, Arc<str>>) -> HashMap<SocketAddr, Arc<str>> {
     let sockets = |(pid, name): (&u32, &Arc<str>)| {
         sockets(*pid).into_iter().map(|inode| (inode, Arc::clone(name))).collect::<Vec<_>>()
@@ -71,7 +71,7 @@ fn read_connections(by_pid: &HashMap<u32, Arc<str>>) -> HashMap<SocketAddr, Arc<
     rows.collect()
 }
 
-/// Parses an address of the kernel's table, which has the bytes of the IP in reverse.
+/// Parses an address of the kernel's table, with the bytes of the IP in reverse.
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let ip = u32::from_str_radix(ip, 16).ok()?;

@@ -30,7 +30,7 @@ const ROLE: &str = "LEASEHOLD_TEST_ROLE";
 const ARGS: &str = "LEASEHOLD_TEST_ARGS";
 /// The separator between arguments. No argument contains it.
 const SEPARATOR: &str = "\u{1f}";
-/// The mark before a message of the child, not always at the start of a line.
+/// The mark before a message of the child, also within a line.
 const MARK: &str = "[child says] ";
 
 /// The role of a test in a process of its own.

@@ -115,7 +115,7 @@ impl Replicated {
         self.sentinels.iter().filter_map(known).max().unwrap_or(0)
     }
 
-    /// Makes a sentinel promote a replica in place of a healthy master; returns the new master.
+    /// Makes a sentinel replace the healthy master by a replica; returns the new master.
     pub fn fail_over(&self) -> &Server {
         let old = self.master().port();
         let another = || self.agreed_master().filter(|master| master.port() != old);
@@ -223,7 +223,7 @@ fn follows(server: &Server, master: u16) -> bool {
     server.says(&format!("master_port:{master}")) && server.says("master_link_status:up")
 }
 
-/// Returns whether the sentinel has the id of each of its replicas, and reports each as healthy.
+/// Returns whether the sentinel knows the id of every replica, and reports none as down.
 fn knows_replicas(sentinel: &Server) -> bool {
     let replicas: Option<Vec<Fields>> = sentinel.try_ask(&["SENTINEL", "REPLICAS", MASTER]);
     let is_known = |replica: &Fields| is(replica, "flags", "slave") && !is(replica, "runid", "");

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// The pause between two bytes of a trickled reply, and between two parts of a slow request.
+/// The pause between two trickled bytes, and between two parts of a slow request.
 const PAUSE: Duration = Duration::from_millis(2);
 /// The pause between two parts of slow replies.
 const SLOW_PAUSE: Duration = Duration::from_millis(3);

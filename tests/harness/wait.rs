@@ -62,13 +62,13 @@ pub fn in_time<T>(what: &str, thread: ScopedJoinHandle<'_, T>) -> T {
     thread.join().expect("no panic")
 }
 
-/// The number of checks, a millisecond apart, that must find a thread in the same sleep.
+/// The number of checks, a millisecond apart, that must find the same sleep.
 const CHECKS: u32 = 15;
 
 /// Runs `wait` on a new thread; blocks until that thread sleeps.
 ///
-/// From outside, such a thread cannot be told from a caller in a queue. `name` is unique in this
-/// process and at most 15 bytes long.
+/// From outside, such a thread cannot be distinguished from a caller in a queue. `name` is unique
+/// in this process and at most 15 bytes long.
 pub fn sleeping<T: Send + 'static>(
     name: &str,
     wait: impl FnOnce() -> T + Send + 'static,
@@ -84,7 +84,7 @@ pub fn sleeping<T: Send + 'static>(
     thread
 }
 
-/// Returns how often a thread has gone to sleep, or `None` if it does not sleep.
+/// Returns how often a sleeping thread has gone to sleep, or `None`.
 fn sleep_count(name: &str) -> Option<String> {
     let tasks = fs::read_dir("/proc/self/task").expect("the threads can be listed");
     let statuses = tasks.flatten().filter_map(|t| fs::read_to_string(t.path().join("status")).ok());

@@ -37,7 +37,7 @@ fn is_required() -> bool {
     std::env::var_os("LEASEHOLD_INTEROP").is_some_and(|value| !value.is_empty())
 }
 
-/// The senders of answers, by thread: the value of an `ok`, or the text of an error.
+/// The senders of answers by thread: `ok` values or error texts.
 type Answers = Arc<Mutex<HashMap<String, Sender<Result<String, String>>>>>;
 
 /// A Java process with Redisson. Dropping the value kills the process.

@@ -104,14 +104,14 @@ fn exclude_and_wake<P: LockKind>(kind: &str, make: fn(&Client) -> Lock<P>) {
 
     // Rust holds, Java waits and is woken by the release: by drop, and by unlock.
     for explicit in [false, true] {
-        let guard = lock.lock().expect("it is free");
+        let guard = lock.lock().expect("free");
         assert_eq!(java.does("t", &order("try")), "false");
         assert_eq!(java.does("t", &order("locked")), "true");
         let calls = both.calls();
         let waiting = java.order("t", &order("lock"));
         both.await_waiter(kind, calls);
         match explicit {
-            true => guard.unlock().expect("it was held"),
+            true => guard.unlock().expect("held"),
             false => drop(guard),
         }
         assert_eq!(waiting.answer(), Ok("locked".to_owned()));
@@ -127,16 +127,19 @@ fn exclude_and_wake<P: LockKind>(kind: &str, make: fn(&Client) -> Lock<P>) {
     let (guard, nested) = (lock.lock().expect("free"), lock.lock().expect("again"));
     drop(guard);
     assert_eq!(java.does("t", &order("try")), "false");
-    nested.unlock().expect("it was held");
+    nested.unlock().expect("held");
     assert_eq!(java.does("t", &order("try")), "true");
 
     // Each side frees the lock of the other by force.
     assert!(lock.force_unlock().expect("an answer"));
     let error = java.order("t", &order("unlock")).answer();
     if kind != "fair" {
-        assert!(error.is_err_and(|it| it.starts_with("IllegalMonitorState")), "it was lost");
+        assert!(
+            error.is_err_and(|it| it.starts_with("IllegalMonitorState")),
+            "Java's lock is lost"
+        );
     }
-    let guard = lock.lock().expect("it is free");
+    let guard = lock.lock().expect("free");
     assert_eq!(java.does("u", &order("force")), "true");
     assert!(guard.unlock().is_err_and(|error| error.is_lost()));
     eventually("nothing is left", || {
@@ -182,7 +185,7 @@ fn renew_and_die<P: LockKind>(kind: &str, make: fn(&Client, &str) -> Lock<P>) {
     child.expect_line("locked");
     both.java.does("u", &format!("lock {kind} b"));
     // Several leases of both sides pass.
-    let own = both.rust.lock("c").lock().expect("it is free");
+    let own = both.rust.lock("c").lock().expect("free");
     assert!(!own.wait_lost(3 * BRIEF));
     assert_eq!(both.java.does("t", &format!("try {kind} a")), "false");
     assert!(make(&both.rust, "b").try_lock().expect("an answer").is_none(), "Java renews too");
@@ -236,10 +239,10 @@ fn readers_are_renewed_and_end_with_their_process() {
     let reading = lock.read_owned().expect("readers share");
     assert!(!reading.wait_lost(3 * BRIEF));
     assert_eq!(both.java.does("w", "try write a"), "false");
-    reading.unlock().expect("it was held");
+    reading.unlock().expect("held");
     assert!(lock.try_write().expect("an answer").is_none(), "Java renews too");
     both.java.kill();
-    lock.write().expect("Java's lease is over").unlock().expect("it was held");
+    lock.write().expect("Java's lease is over").unlock().expect("held");
 }
 
 #[test]
@@ -249,9 +252,9 @@ fn fixed_leases_end_on_both_sides() {
     let lock = both.rust.lock("a");
     let guard = lock.lock().expect("Java's lease is over");
     assert!(both.java.order("t", "unlock plain a").answer().is_err(), "Java's lock is lost");
-    guard.unlock().expect("it was held");
+    guard.unlock().expect("held");
     let brief = both.rust.lock("a").with_lease(Duration::from_millis(400));
-    let guard = brief.lock().expect("it is free");
+    let guard = brief.lock().expect("free");
     both.java.does("t", "lock plain a");
     assert!(guard.unlock().is_err_and(|error| error.is_lost()));
     both.java.does("t", "unlock plain a");
@@ -265,7 +268,7 @@ fn a_fair_queue_of_both_is_served_in_order() {
     let both = with_java!(both());
     let (lock, order) = (both.rust.fair_lock("a"), Mutex::new(Vec::new()));
     let length = || both.server.ask::<usize>(&["LLEN", "redisson_lock_queue:{a}"]);
-    let guard = lock.lock().expect("it is free");
+    let guard = lock.lock().expect("free");
     thread::scope(|scope| {
         for number in 0..6 {
             let (both, order, lock) = (&both, &order, both.rust.fair_lock("a"));
@@ -279,12 +282,12 @@ fn a_fair_queue_of_both_is_served_in_order() {
                 } else {
                     let guard = lock.lock().expect("a lock");
                     note();
-                    guard.unlock().expect("it was held");
+                    guard.unlock().expect("held");
                 }
             });
             eventually("the thread is in the queue", || length() == number + 1);
         }
-        guard.unlock().expect("it was held");
+        guard.unlock().expect("held");
     });
     assert_eq!(order.into_inner().expect("no panic"), Vec::from_iter(0..6));
     eventually("nothing is left", || both.server.keys().is_empty());
@@ -318,9 +321,9 @@ fn tokens_grow_across_both_sides() {
     for _ in 0..3 {
         tokens.push(both.java.does("t", "token fenced a").parse().expect("a token"));
         both.java.does("t", "unlock fenced a");
-        let guard = lock.lock().expect("it is free");
+        let guard = lock.lock().expect("free");
         tokens.push(guard.token());
-        guard.unlock().expect("it was held");
+        guard.unlock().expect("held");
     }
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
 }
@@ -337,7 +340,7 @@ fn readers_of_both_share_and_writers_wait_for_all() {
     let waiting = java.order("w", "lock write a");
     both.await_waiter("write", 0);
     assert!(waiting.is_open(), "Rust reads");
-    reading.unlock().expect("it was held");
+    reading.unlock().expect("held");
     assert_eq!(waiting.answer(), Ok("locked".to_owned()));
 
     // Java holds the write lock while Rust waits to read; then both read.
@@ -347,11 +350,11 @@ fn readers_of_both_share_and_writers_wait_for_all() {
         java.does("w", "unlock write a");
         let reading = in_time("the Rust reader gets the lock", reader).expect("readers share");
         java.does("r", "lock read a");
-        reading.unlock().expect("it was held");
+        reading.unlock().expect("held");
     });
     assert!(lock.try_write().expect("an answer").is_none(), "Java reads");
     java.does("r", "unlock read a");
-    lock.write().expect("nobody reads").unlock().expect("it was held");
+    lock.write().expect("no readers").unlock().expect("held");
     assert!(!exists(&both.server, "a"));
 }
 
@@ -365,11 +368,11 @@ fn a_writer_that_keeps_its_read_lock_admits_readers_of_the_other_side() {
         (lock.write().expect("free"), lock.read().expect("the writer may read"));
     let waiting = java.order("r", "lock read a");
     both.await_waiter("read", 0);
-    writing.unlock().expect("it was held");
+    writing.unlock().expect("held");
     assert_eq!(waiting.answer(), Ok("locked".to_owned()), "Java gets the message");
     assert_eq!(java.does("w", "try write a"), "false");
     java.does("r", "unlock read a");
-    reading.unlock().expect("it was held");
+    reading.unlock().expect("held");
 
     java.does("t", "lock write a");
     java.does("t", "lock read a");
@@ -378,23 +381,23 @@ fn a_writer_that_keeps_its_read_lock_admits_readers_of_the_other_side() {
     let reading = lock.try_read().expect("an answer").expect("Java only reads");
     java.does("t", "unlock read a");
     assert!(reading.is_held());
-    reading.unlock().expect("it was held");
+    reading.unlock().expect("held");
     eventually("nothing is left", || both.server.keys().is_empty());
 }
 
-/// On both sides, the release of a reader computes the lock's time to live from the time-out keys
-/// of all readers.
+/// A reader's release sets the lock's time to live, from the time-out keys of all readers of both
+/// sides.
 #[test]
 fn the_remaining_reader_determines_the_lease() {
     let both = with_java!(both());
     let (java, lock) = (&both.java, both.rust.rw_lock("a"));
     let left = || both.server.ask::<i64>(&["PTTL", "a"]);
-    let long = lock.read_lock().with_lease(NEVER).lock().expect("it is free");
+    let long = lock.read_lock().with_lease(NEVER).lock().expect("free");
     java.does("r", "lease read a 20000");
     java.does("r", "unlock read a");
     assert!(left() > 60_000, "the Rust reader stays: {}", left());
     java.does("r", "lease read a 20000");
-    long.unlock().expect("it was held");
+    long.unlock().expect("held");
     assert!((1..=20_000).contains(&left()), "the Java reader stays: {}", left());
     java.does("r", "unlock read a");
     eventually("nothing is left", || both.server.keys().is_empty());
@@ -407,12 +410,12 @@ fn a_rust_client_can_present_the_owner_of_a_java_thread() {
     let owner = both.java.does("t", "owner plain a");
     let lock = both.rust.lock("a").with_holder(&owner);
     assert!(both.rust.lock("a").try_lock().expect("an answer").is_none());
-    let guard = lock.try_lock().expect("an answer").expect("it is the same holder");
+    let guard = lock.try_lock().expect("an answer").expect("the same holder");
     assert_eq!(owners(&both.server, "a").get(&owner), Some(&2));
     assert_eq!(both.java.does("t", "count plain a"), "2");
     both.java.does("t", "unlock plain a");
     assert!(guard.is_held());
-    guard.unlock().expect("it was held");
+    guard.unlock().expect("held");
     assert!(!exists(&both.server, "a"));
     both.java.does("t", "lock plain a");
     lock.unlock().expect("the owner is the same");

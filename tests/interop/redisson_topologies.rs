@@ -19,7 +19,7 @@ fn patient(builder: Builder) -> Client {
     builder.build().expect("the servers are there")
 }
 
-/// Returns whether the lock's channel has a subscriber at any of these servers, sharded or not.
+/// Returns whether the lock's channel, sharded or not, has a subscriber at these servers.
 fn is_subscribed<'a>(servers: impl IntoIterator<Item = &'a Server>, name: &str) -> bool {
     let channel = format!("redisson_lock__channel:{{{name}}}");
     servers.into_iter().any(|server| {

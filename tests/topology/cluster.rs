@@ -113,7 +113,8 @@ fn waiters_on_every_node_get_sharded_and_plain_messages() {
     for sharding in [Sharding::Auto, Sharding::Off].into_iter().chain(shards) {
         // Only a message can end a wait.
         let quiet = || builder(&cluster).sharding(sharding).poll_interval(MINUTE * 10);
-        let [holder, waiter] = [quiet(), quiet()].map(|it| it.build().expect("it is well"));
+        let [holder, waiter] =
+            [quiet(), quiet()].map(|it| it.build().expect("the cluster is well"));
         for node in 0..3 {
             let name = name_on(&cluster, node);
             for _ in 0..2 {
@@ -199,7 +200,7 @@ fn many_locks_on_all_nodes_are_renewed_by_slot() {
 fn a_hold_and_its_waiter_move_with_the_slot() {
     let cluster = Cluster::start(3, 0);
     let quiet = || builder(&cluster).poll_interval(MINUTE * 10);
-    let [holder, waiter] = [quiet(), quiet()].map(|it| it.build().expect("it is well"));
+    let [holder, waiter] = [quiet(), quiet()].map(|it| it.build().expect("the cluster is well"));
     let name = name_on(&cluster, 0);
     let (slot, target) = (cluster.slot_of(&name), &cluster.nodes()[1]);
     let guard = holder.lock(&name).lock().expect("free");
@@ -434,13 +435,15 @@ fn a_client_logs_in_at_every_node_of_a_cluster() {
 #[test]
 fn replicas_of_the_right_node_acknowledge_a_lock() {
     let cluster = Cluster::start(3, 1);
-    let acknowledged = builder(&cluster).min_replicas(1, SECOND * 20).build().expect("it is well");
+    let acknowledged =
+        builder(&cluster).min_replicas(1, SECOND * 20).build().expect("the cluster is well");
     for node in 0..3 {
         let name = name_on(&cluster, node);
         acknowledged.lock(name).lock().expect("acknowledged").unlock().expect("held");
         assert!(cluster.nodes()[node].calls("wait") > 0);
     }
-    let too_many = builder(&cluster).min_replicas(2, SECOND / 20).build().expect("it is well");
+    let too_many =
+        builder(&cluster).min_replicas(2, SECOND / 20).build().expect("the cluster is well");
     let error = too_many.lock(name_on(&cluster, 1)).lock().expect_err("there is only one replica");
     assert!(error.is_not_replicated(), "{error:?}");
 }
@@ -555,7 +558,7 @@ fn a_release_is_complete_while_keys_of_its_slot_are_on_two_nodes() {
     eventually("nothing is held", || !exists(b, &name));
 }
 
-/// A read lock in a migrating slot, of which only the reader's time-out key has moved.
+/// A read lock in a migrating slot. Only the reader's time-out key has moved.
 struct HalfMoved<'a> {
     cluster: &'a Cluster,
     from: &'a Server,
@@ -627,7 +630,7 @@ fn an_error_names_the_unreachable_target_of_a_migration() {
     assert_eq!(attempts, 1, "the target is tried once");
 }
 
-/// Returns a client that uses a cluster's only node as a single server, through a proxy.
+/// Returns a client of a cluster's only node as a single server, behind a proxy.
 fn single(cluster: &Cluster, lease: Duration) -> (Client, Proxy) {
     let proxy = Proxy::start(cluster.nodes()[0].addr());
     let client = Client::builder().single(proxy.url()).watchdog_timeout(lease);

@@ -53,7 +53,7 @@ fn a_stopped_master_is_replaced_although_one_sentinel_is_stopped() {
     assert_eq!(replicated.master().port(), new.port());
 }
 
-/// A sentinel that seldom runs on a busy machine suspects the clock, and does not act for a while.
+/// A sentinel that seldom runs suspects the clock, and does not act for a while.
 #[test]
 fn sentinels_fail_over_soon_after_they_were_stopped() {
     let replicated = Replicated::start(1, 3);

@@ -57,10 +57,10 @@ fn a_lock_that_a_replica_has_is_granted_without_another_round_trip() {
         assert_eq!(
             owner(pair.replica(), name),
             owner(pair.master(), name),
-            "the replica has it before the grant"
+            "the replica has the lock before the grant"
         );
         guard.extend(MINUTE).expect("acknowledged");
-        assert!(pttl(pair.replica(), name) > 30_000, "the replica has it before the extension");
+        assert!(pttl(pair.replica(), name) > 30_000, "the replica has the extension first");
         guard.unlock().expect("held");
     }
     let [waits, calls] = ["wait", "evalsha"].map(|command| pair.master().calls(command));
@@ -82,17 +82,17 @@ fn a_lock_on_too_few_replicas_is_released() {
             assert!(error.is_not_replicated(), "{error:?}");
             assert!(error.to_string().contains(&format!("of {replicas}")), "{error}");
         };
-        refused(client.lock("plain").lock().expect_err("too few have it"));
-        refused(client.lock("timed").try_lock_for(MINUTE).expect_err("too few have it"));
-        refused(client.lock("fixed").with_lease(MINUTE).lock().expect_err("too few have it"));
-        refused(client.fenced_lock("fenced").lock_owned().expect_err("too few have it"));
-        refused(client.fair_lock("fair").lock().expect_err("too few have it"));
-        refused(client.rw_lock("both").read().expect_err("too few have it"));
-        refused(client.rw_lock("both").write().expect_err("too few have it"));
-        refused(client.spin_lock("spin").lock().expect_err("too few have it"));
-        refused(client.lock("named").with_holder("me").lock().expect_err("too few have it"));
+        refused(client.lock("plain").lock().expect_err("too few replicas"));
+        refused(client.lock("timed").try_lock_for(MINUTE).expect_err("too few replicas"));
+        refused(client.lock("fixed").with_lease(MINUTE).lock().expect_err("too few replicas"));
+        refused(client.fenced_lock("fenced").lock_owned().expect_err("too few replicas"));
+        refused(client.fair_lock("fair").lock().expect_err("too few replicas"));
+        refused(client.rw_lock("both").read().expect_err("too few replicas"));
+        refused(client.rw_lock("both").write().expect_err("too few replicas"));
+        refused(client.spin_lock("spin").lock().expect_err("too few replicas"));
+        refused(client.lock("named").with_holder("me").lock().expect_err("too few replicas"));
         let several = MultiLock::new([client.lock("one"), client.lock("two")]);
-        refused(several.lock().expect_err("too few have them"));
+        refused(several.lock().expect_err("too few replicas"));
         client.close();
         eventually("nothing is held", || {
             let mut left = pair.master().keys();
@@ -101,7 +101,7 @@ fn a_lock_on_too_few_replicas_is_released() {
         });
     }
     pair.replica().resume();
-    let guard = pair.client(1, PATIENT).lock("plain").lock().expect("the replica has it now");
+    let guard = pair.client(1, PATIENT).lock("plain").lock().expect("the replica runs again");
     guard.unlock().expect("held");
 }
 
@@ -161,7 +161,7 @@ fn an_extension_on_too_few_replicas_is_an_error_and_keeps_the_lock() {
     let client = pair.client(1, BRIEF);
     let guard = client.lock("a").with_lease(MINUTE).lock().expect("acknowledged");
     pair.replica().stop();
-    let error = guard.extend(MINUTE * 5).expect_err("too few have it");
+    let error = guard.extend(MINUTE * 5).expect_err("too few replicas");
     assert!(error.is_not_replicated(), "{error:?}");
     assert!(guard.is_held() && guard.remaining() <= MINUTE);
     guard.unlock().expect("still held");

@@ -153,7 +153,7 @@ fn connects_again_without_the_roots() {
     std::fs::remove_file(std::env::var("SSL_CERT_FILE").expect("set")).expect("a file");
     redis::cmd("CLIENT").arg("KILL").arg("SKIPME").arg("yes").exec(&mut admin).expect("killed");
     client.lock("a").lock().expect("the roots are known").unlock().expect("held");
-    assert!(Client::open(&url).is_err(), "another client reads them again");
+    assert!(Client::open(&url).is_err(), "another client reads the roots again");
 }
 
 /// Returns a connection without TLS, for an ignored test in its own process.
@@ -262,7 +262,7 @@ impl EncryptedCluster {
     }
 }
 
-/// Returns whether the client gets the lock, within a bound so that a test can fail.
+/// Returns whether the client gets the lock within two minutes.
 fn waits_for(client: &Client, name: &str) -> bool {
     client.lock(name).try_lock_for(MINUTE * 2).expect("an answer").is_some()
 }

@@ -367,7 +367,7 @@ impl Link {
     }
 }
 
-/// Blocks until bytes arrive, and returns their number, or `None` at the end of the stream.
+/// Blocks until bytes arrive; returns their number, or `None` at the stream's end.
 fn read(mut stream: &TcpStream, buffer: &mut [u8]) -> Option<usize> {
     loop {
         match stream.read(buffer) {
