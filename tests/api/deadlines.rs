@@ -211,7 +211,7 @@ fn no_guard_outlives_a_lease_that_is_renewed() {
     const LEASE: Duration = Duration::from_secs(3);
     let server = Server::start();
     let proxy = Proxy::start(server.addr());
-    let (settings, heard) = Heard::from(patient(proxy.url()).watchdog_timeout(LEASE));
+    let (settings, heard) = EventLog::from(patient(proxy.url()).watchdog_timeout(LEASE));
     let client = build(settings);
     // Each reply takes longer than the margin, and arrives before a renewal gives up.
     proxy.delay(Direction::Replies, LEASE / 25);
@@ -231,7 +231,7 @@ fn a_renewal_answered_after_the_lease_renews_nothing() {
     const LEASE: Duration = Duration::from_secs(2);
     let server = Server::start();
     let proxy = Proxy::start(server.addr());
-    let (settings, heard) = Heard::from(patient(proxy.url()).watchdog_timeout(LEASE));
+    let (settings, heard) = EventLog::from(patient(proxy.url()).watchdog_timeout(LEASE));
     let (client, digests) = (build(settings), Digests::of(&server));
     let guard = client.lock("renewed").lock().expect("the server answers");
     proxy.on_request(digests.renew.as_bytes(), Direction::Replies, Flow::Hold);

@@ -17,7 +17,7 @@ struct Stage {
     digests: Digests,
     proxy: Proxy,
     client: Client,
-    heard: Heard,
+    heard: EventLog,
     other: Client,
 }
 
@@ -34,7 +34,7 @@ impl Stage {
     fn with(more: impl Fn(Builder) -> Builder) -> Stage {
         let server = Server::start();
         let proxy = Proxy::start(server.addr());
-        let (settings, heard) = Heard::from(more(hasty(proxy.url())));
+        let (settings, heard) = EventLog::from(more(hasty(proxy.url())));
         let (digests, other) = (Digests::of(&server), other(&server));
         Stage { client: build(settings), server, digests, proxy, heard, other }
     }
@@ -266,7 +266,7 @@ fn released_late(release: impl FnOnce(Guard) -> Result<()> + Send) -> (Result<()
     let server = Server::start();
     let (digests, other) = (Digests::of(&server), other(&server));
     let proxy = Proxy::start(server.addr());
-    let (settings, heard) = Heard::from(patient(proxy.url()));
+    let (settings, heard) = EventLog::from(patient(proxy.url()));
     let lock = build(settings).lock("late").with_lease(Duration::from_secs(1));
     proxy.on_request(digests.release.as_bytes(), Direction::Requests, Flow::Hold);
     thread::scope(|scope| {

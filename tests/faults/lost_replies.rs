@@ -19,7 +19,7 @@ struct Setup<'a> {
     digests: &'a Digests,
     proxy: Proxy,
     client: Client,
-    events: Heard,
+    events: EventLog,
     direct: &'a Client,
 }
 
@@ -41,7 +41,7 @@ enum Then {
 impl<'a> Setup<'a> {
     fn new(server: &'a Server, digests: &'a Digests, direct: &'a Client) -> Setup<'a> {
         let proxy = Proxy::start(server.addr());
-        let (settings, events) = Heard::from(patient(proxy.url()));
+        let (settings, events) = EventLog::from(patient(proxy.url()));
         Setup { server, digests, client: build(settings), proxy, events, direct }
     }
 
@@ -264,7 +264,7 @@ struct HastySetup {
     digests: Digests,
     proxy: Proxy,
     client: Client,
-    events: Heard,
+    events: EventLog,
     direct: Client,
 }
 
@@ -272,7 +272,7 @@ impl HastySetup {
     fn new() -> HastySetup {
         let server = Server::start();
         let proxy = Proxy::start(server.addr());
-        let (settings, events) = Heard::from(hasty(proxy.url()));
+        let (settings, events) = EventLog::from(hasty(proxy.url()));
         let (digests, direct) = (Digests::of(&server), other(&server));
         HastySetup { client: build(settings), server, digests, proxy, events, direct }
     }

@@ -15,7 +15,7 @@ const SOON: Duration = Duration::from_millis(200);
 #[test]
 fn a_hold_is_lost_when_the_server_restarts_without_data() {
     let server = Server::start();
-    let (settings, events) = Heard::from(patient(server.url()));
+    let (settings, events) = EventLog::from(patient(server.url()));
     let (holder, waiting) = (build(settings), build(patient(server.url()).poll_interval(SOON)));
     let guard = holder.lock("gone").lock().expect("all is well");
     let waiter = Waiter::start(&server, &waiting, "gone");
@@ -132,7 +132,7 @@ fn a_hold_survives_a_server_that_saves_and_restarts() {
 }
 
 fn a_hold_and_its_waiter_survive(server: &Server, end: impl Fn(&Server)) {
-    let (settings, events) = Heard::from(patient(server.url()));
+    let (settings, events) = EventLog::from(patient(server.url()));
     let (holder, waiting) = (build(settings), build(patient(server.url())));
     let guard = holder.lock("kept").lock().expect("all is well");
     let waiter = Waiter::start(server, &waiting, "kept");
@@ -143,7 +143,7 @@ fn a_hold_and_its_waiter_survive(server: &Server, end: impl Fn(&Server)) {
     waiter.is_subscribed(server, "kept");
     let before = left(server, "kept");
     holder.lock("another").is_locked().expect("a new connection");
-    events.until("a renewal", |event| matches!(event, Told::Renewed(_)).then_some(()));
+    events.until("a renewal", |event| matches!(event, Event::Renewed(_)).then_some(()));
     assert!(left(server, "kept") > before, "the lease was not renewed at once");
     assert_held(server, "kept", &guard, NEVER);
     waiter.still_waits();
@@ -333,15 +333,16 @@ fn a_deadline_behind_the_head_of_the_queue_in_an_outage_is_an_error() {
 fn a_server_stopped_for_less_than_the_lease_loses_no_hold() {
     const LEASE: Duration = Duration::from_secs(6);
     let server = Server::start();
-    let (settings, events) = Heard::from(patient(server.url()).watchdog_timeout(LEASE));
+    let (settings, events) = EventLog::from(patient(server.url()).watchdog_timeout(LEASE));
     let (holder, waiting) = (build(settings), build(patient(server.url()).poll_interval(SOON)));
     let guard = holder.lock("kept").lock().expect("all is well");
     let waiter = Waiter::start(&server, &waiting, "kept");
     server.stop();
-    events.until("a failed renewal", |event| matches!(event, Told::RenewalFailed(_)).then_some(()));
+    events
+        .until("a failed renewal", |event| matches!(event, Event::RenewalFailed(_)).then_some(()));
     assert!(guard.is_held(), "the lease is not over");
     server.resume();
-    events.until("a renewal", |event| matches!(event, Told::Renewed(_)).then_some(()));
+    events.until("a renewal", |event| matches!(event, Event::Renewed(_)).then_some(()));
     assert_held(&server, "kept", &guard, LEASE);
     waiter.still_waits();
     guard.unlock().expect("it is held");
@@ -355,12 +356,12 @@ fn a_renewal_without_a_reply_is_repeated_in_time() {
     for direction in [Direction::Requests, Direction::Replies] {
         let server = Server::start();
         let (proxy, digests) = (Proxy::start(server.addr()), Digests::of(&server));
-        let (settings, events) = Heard::from(patient(proxy.url()).watchdog_timeout(LEASE));
+        let (settings, events) = EventLog::from(patient(proxy.url()).watchdog_timeout(LEASE));
         let client = build(settings);
         let guard = client.lock("kept").lock().expect("all is well");
         proxy.on_request(digests.renew.as_bytes(), direction, Flow::Swallow);
-        events.until("a failure", |event| matches!(event, Told::RenewalFailed(_)).then_some(()));
-        events.until("a renewal", |event| matches!(event, Told::Renewed(_)).then_some(()));
+        events.until("a failure", |event| matches!(event, Event::RenewalFailed(_)).then_some(()));
+        events.until("a renewal", |event| matches!(event, Event::Renewed(_)).then_some(()));
         assert_held(&server, "kept", &guard, LEASE);
         guard.unlock().expect("it is held");
     }

@@ -1,6 +1,6 @@
 //! The watchdog: it renews leases in batches, never shortens a lease, and notices lost leases.
 
-use crate::harness::faults::{BRISK, Told, watched};
+use crate::harness::faults::{BRISK, Event, watched};
 use crate::harness::{Server, eventually, exists, pttl};
 use leasehold::{LostReason, Result};
 use std::thread;
@@ -171,7 +171,7 @@ fn many_leases_are_renewed_by_few_commands() -> Result<()> {
     server.client_kill_type("normal");
     client.lock("another").lock()?.unlock()?;
     let whole_batch = |event| match event {
-        Told::Renewed(renewed) if renewed.holds.len() == 128 => Some(()),
+        Event::Renewed(renewed) if renewed.holds.len() == 128 => Some(()),
         _ => None,
     };
     events.until("a whole batch", whole_batch);
@@ -209,7 +209,7 @@ fn a_lease_that_ends_in_an_outage_is_lost_by_the_clock_and_reported_once() -> Re
     drop(guard);
     client.lock("b").with_lease(MINUTE).lock()?.unlock()?;
     let more = events.until_released("b");
-    assert!(!more.iter().any(|event| matches!(event, Told::Lost(_))), "{more:?}");
+    assert!(!more.iter().any(|event| matches!(event, Event::Lost(_))), "{more:?}");
     Ok(())
 }
 
@@ -252,7 +252,7 @@ fn renewals_that_fail_for_a_while_lose_no_hold() -> Result<()> {
     assert!(guard.is_held() && exists(&server, "a"));
     guard.unlock()?;
     let rest = events.until_released("a");
-    assert!(!rest.iter().any(|event| matches!(event, Told::Lost(_))), "{rest:?}");
+    assert!(!rest.iter().any(|event| matches!(event, Event::Lost(_))), "{rest:?}");
     Ok(())
 }
 

@@ -41,7 +41,7 @@ pub fn script(name: &str) -> Script {
 }
 
 /// Returns the lines of a script's header. A line that begins with three spaces continues the line
-/// before it, and is joined to it.
+/// before it, and is joined to that line.
 pub fn header(text: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for line in text.lines().take_while(|line| line.starts_with("--")) {
@@ -60,7 +60,7 @@ pub fn tagged(text: &str, tag: &str) -> String {
     found.unwrap_or_else(|| panic!("no {tag:?} in {text}"))
 }
 
-/// Returns the static items of the library's table of scripts, each with the name of its script.
+/// Returns the static items of the library's script table, with the names of their scripts.
 pub fn table() -> Vec<(String, String)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/command/script.rs");
     let source = fs::read_to_string(path).expect("src/command/script.rs is there");
@@ -92,7 +92,7 @@ pub fn sha1(text: &str) -> String {
     sha1_smol::Sha1::from(text).digest().to_string()
 }
 
-/// Returns the form of a script that announces a release to the shards of a cluster.
+/// Returns the form of a script that publishes to a sharded channel.
 pub fn sharded(text: &str) -> String {
     text.replace("redis.call('publish', channel", "redis.call('spublish', channel")
 }
@@ -102,7 +102,7 @@ pub const CHANNEL: &str = "redisson_lock__channel:{the-lock}";
 pub const MINE: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:1";
 pub const OTHER: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:2";
 
-/// A server that knows all scripts, and the connection on which a test calls them by digest.
+/// A server with all scripts, and a connection on which a test calls them.
 pub struct Bare {
     pub server: Server,
     pub connection: Connection,
@@ -141,9 +141,9 @@ impl Bare {
         reply.unwrap_or_else(|error| panic!("{script} {keys:?} {args:?}: {error}"))
     }
 
-    /// Asserts that the call is refused with WRONGTYPE and leaves a string key unchanged.
+    /// Asserts that a script refuses a string key with WRONGTYPE and leaves the key unchanged.
     #[track_caller]
-    pub fn is_refused_for_a_string(&mut self, script: &str, args: &[&str]) {
+    pub fn assert_wrong_type(&mut self, script: &str, args: &[&str]) {
         self.server.ask::<()>(&["SET", LOCK, "a string", "PX", "60000"]);
         let error = self.try_call::<Value>(script, &[LOCK], args).expect_err("a string is no lock");
         assert!(is_refused_as("WRONGTYPE", &error), "{script}: {error}");
@@ -154,14 +154,15 @@ impl Bare {
 
     /// Asserts that this owner alone holds the lock, with a count of 1.
     #[track_caller]
-    pub fn is_held_by(&self, owner: &str) {
+    pub fn assert_held_by(&self, owner: &str) {
         let fields: BTreeMap<String, String> = self.server.ask(&["HGETALL", LOCK]);
         assert_eq!(fields, BTreeMap::from([(owner.to_owned(), "1".to_owned())]));
     }
 }
 
-/// Returns whether a script was refused with this code. Redis before 7 puts the script's error into
-/// a sentence of its own, with the code in the middle.
+/// Returns whether a script was refused with this code.
+///
+/// Redis before 7 puts the script's error into a longer sentence, with the code in the middle.
 pub fn is_refused_as(code: &str, error: &RedisError) -> bool {
     let wrapped = error.detail().filter(|detail| detail.starts_with("Error running script"));
     let wrapped = wrapped.and_then(|detail| detail.rsplit_once("@user_script:"));

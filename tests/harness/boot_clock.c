@@ -1,6 +1,6 @@
-/* A process's clock that a test moves: clock_gettime(CLOCK_BOOTTIME), plus what the file
- * BOOT_CLOCK_OFFSET says in microseconds (eight bytes, as this machine writes them). Other clocks
- * are not touched, as while a machine is suspended. Preloaded into a client. */
+/* A movable boot clock for a client, as a preloaded library: clock_gettime(CLOCK_BOOTTIME) plus the
+ * offset in the file BOOT_CLOCK_OFFSET, in microseconds (eight bytes in native order). Other clocks
+ * stay unchanged, as while a machine is suspended. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

@@ -1,7 +1,6 @@
-/* A server's clock that a test moves: gettimeofday(), plus what the file CLOCK_OFFSET says
- * in microseconds (eight bytes, as this machine writes them). Preloaded into a server; its
- * monotonic clock is not touched. libfaketime does the same, but not beneath the jemalloc
- * of Debian's redis-server. */
+/* A movable clock for a server, as a preloaded library: gettimeofday() plus the offset in the file
+ * CLOCK_OFFSET, in microseconds (eight bytes in native order). The server's monotonic clock stays
+ * unchanged. libfaketime does the same, but not beneath the jemalloc of Debian's redis-server. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

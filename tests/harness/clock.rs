@@ -1,4 +1,4 @@
-//! Clocks that a test moves: a server's, and that of a client in a process of its own.
+//! Clocks that a test moves: those of servers, and those of clients in child processes.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -8,10 +8,10 @@ use std::sync::OnceLock;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Where a server's folder keeps how far its clock is off.
+/// The file in a server's folder that contains the offset of its clock.
 pub(super) const OFFSET: &str = "clock";
 
-/// Lets a server that is started by this command, in this folder, run with such a clock.
+/// Makes `command` start a server in `folder` with a clock that a test can move.
 pub(super) fn prepare(command: &mut Command, folder: &Path) {
     let offset = folder.join(OFFSET);
     if !offset.exists() {
@@ -20,36 +20,37 @@ pub(super) fn prepare(command: &mut Command, folder: &Path) {
     command.env("LD_PRELOAD", library("clock")).env("CLOCK_OFFSET", offset);
 }
 
-/// Moves the clock of the server in this folder to so many microseconds ahead of the machine's.
+/// Sets the clock of the server in `folder` to `micros` ahead of the machine's clock.
 pub(super) fn set(folder: &Path, micros: i64) {
-    // In one write and without truncation: the server reads at any time.
+    // One write without truncation, since the server reads at any time.
     let file = OpenOptions::new().write(true).open(folder.join(OFFSET));
-    let mut file = file.expect("the server was started with a clock that can be moved");
+    let mut file = file.expect("the server was started with a movable clock");
     file.write_all(&micros.to_ne_bytes()).expect("our own folder is writable");
 }
 
-/// The clock of a process that counts suspended time, which a test lets jump ahead: for the
-/// process its machine was suspended.
+/// The boot clock of a child process, which counts suspended time and can jump ahead.
+///
+/// After a jump the process observes a suspend of its machine.
 #[derive(Debug)]
 pub struct BootClock(TempDir);
 
 impl BootClock {
-    /// A clock that goes with the machine's.
+    /// Returns a clock with the time of the machine's clock.
     pub fn new() -> Self {
         let clock = Self(folder());
         fs::write(clock.offset(), 0_i64.to_ne_bytes()).expect("our own folder is writable");
         clock
     }
 
-    /// What a process needs in its environment to run with this clock.
+    /// Returns the environment variables that give a process this clock.
     pub fn variables(&self) -> [(&'static str, String); 2] {
-        let text = |path: PathBuf| path.to_str().expect("a path of letters").to_owned();
+        let text = |path: PathBuf| path.to_str().expect("the path is UTF-8").to_owned();
         [("LD_PRELOAD", text(library("boot_clock"))), ("BOOT_CLOCK_OFFSET", text(self.offset()))]
     }
 
-    /// Sets the clock to this span ahead of the machine's.
+    /// Sets the clock to `span` ahead of the machine's clock.
     pub fn suspend_for(&self, span: Duration) {
-        set(self.0.path(), i64::try_from(span.as_micros()).expect("not for ever"));
+        set(self.0.path(), i64::try_from(span.as_micros()).expect("the span fits into 64 bits"));
     }
 
     fn offset(&self) -> PathBuf {
@@ -62,7 +63,7 @@ fn folder() -> TempDir {
     folder.expect("a temporary folder can be made")
 }
 
-/// The library that takes the place of a clock. All are compiled at the first use of any.
+/// Returns the path of a preloaded clock library; the first call compiles all of them.
 fn library(name: &str) -> PathBuf {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! A cluster of servers that share the keys by slots.
+//! A cluster of servers, each of which serves some of the slots.
 
 use super::config::{Config, Credentials};
 use super::nodes::{Node, is_well, view};
@@ -7,27 +7,29 @@ use super::wait::{eventually, eventually_some, holds_within};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How many slots there are.
+/// The number of slots of a cluster.
 pub const SLOTS: u16 = 16_384;
 
-/// After how long a silence a node is taken for dead, if a majority of the masters
-/// says so. A little later one of its replicas takes its place.
+/// The silence after which a majority of the masters considers a node dead.
+///
+/// A little later a replica takes the node's place.
 pub const NODE_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// How long a replica tries to take its master's place before it gives that up.
+/// The time after which a replica gives up an attempt to take its master's place.
 const FAILOVER_TRIED: Duration = Duration::from_secs(5);
 
-/// How long the nodes take to agree on the owner of a slot before they are told again.
+/// The time for the nodes to agree on a slot's owner, before `SETSLOT` is repeated.
 const AGREED_WITHIN: Duration = Duration::from_secs(1);
 
-/// How many keys move at once.
+/// The number of keys that move at once.
 const BATCH: &str = "100";
 
-/// How long such a move may take, in milliseconds.
+/// The time-out of such a move in milliseconds.
 const MOVED_WITHIN: u16 = 5000;
 
-/// The nodes of a cluster on loopback, the slots divided evenly among the masters.
-/// Any of them may be stopped, killed and restarted by itself.
+/// The nodes of a cluster on loopback, with the slots divided evenly among the masters.
+///
+/// A test may stop, kill and restart each node.
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Server>,
@@ -35,12 +37,12 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts `masters`, each with `replicas_each`; blocks until they have settled.
+    /// Starts masters with `replicas_each` replicas each; blocks as `settle` does.
     pub fn start(masters: usize, replicas_each: usize) -> Self {
         Self::with(masters, replicas_each, |config| config)
     }
 
-    /// The same with more configuration for every node.
+    /// Starts like `start`, with more configuration for every node.
     pub fn with(
         masters: usize,
         replicas_each: usize,
@@ -61,34 +63,35 @@ impl Cluster {
         cluster
     }
 
-    /// All nodes, whatever they are now. The first ones started as masters.
+    /// Returns all nodes, in every role. The first ones started as masters.
     pub fn nodes(&self) -> &[Server] {
         &self.nodes
     }
 
-    /// Where all nodes listen, as clients want it.
+    /// Returns the URLs of all nodes.
     pub fn urls(&self) -> Vec<String> {
         self.nodes.iter().map(Server::url).collect()
     }
 
-    /// The node on this port.
+    /// Returns the node on this port.
     pub fn node_at(&self, port: u16) -> &Server {
         self.nodes.iter().find(|node| node.port() == port).expect("a node of ours")
     }
 
-    /// The slot of a key, as the nodes calculate it.
+    /// Returns the slot of a key, computed by a node.
     pub fn slot_of(&self, key: &str) -> u16 {
-        let slot = || self.nodes.iter().find_map(|node| node.tells(&["CLUSTER", "KEYSLOT", key]));
-        eventually_some("a node calculates a slot", slot)
+        let slot = || self.nodes.iter().find_map(|node| node.try_ask(&["CLUSTER", "KEYSLOT", key]));
+        eventually_some("a node computes a slot", slot)
     }
 
-    /// The node that serves the slot of this key.
+    /// Returns the node that serves the slot of this key.
     pub fn owner_of(&self, key: &str) -> &Server {
         self.owner_of_slot(self.slot_of(key))
     }
 
-    /// The node that serves this slot: of those that run and say that they do, the
-    /// one with the highest epoch. Blocks until there is one.
+    /// Returns the node that serves this slot; blocks until there is one.
+    ///
+    /// Of the running nodes that claim the slot, the node with the highest epoch.
     pub fn owner_of_slot(&self, slot: u16) -> &Server {
         let owner = || {
             let all = self.nodes.iter().filter_map(Node::itself);
@@ -98,47 +101,51 @@ impl Cluster {
         self.node_at(eventually_some("a node serves the slot", owner).port)
     }
 
-    /// The number of the last election of which a node knows.
+    /// Returns the number of the last election that a node knows.
     pub fn epoch(&self) -> u64 {
         let known = |node: &Server| -> Option<u64> {
-            let info: String = node.tells(&["CLUSTER", "INFO"])?;
+            let info: String = node.try_ask(&["CLUSTER", "INFO"])?;
             let line = info.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:"));
             line?.trim().parse().ok()
         };
         self.nodes.iter().filter_map(known).max().unwrap_or(0)
     }
 
-    /// A replica of this node that runs. Blocks until there is one.
+    /// Returns a running replica of this node; blocks until there is one.
     pub fn replica_of(&self, master: &Server) -> &Server {
         let id = id(master);
         let is_replica = |node: &&Server| Node::itself(node).is_some_and(|node| node.master == id);
         eventually_some("there is a replica", || self.nodes.iter().find(is_replica))
     }
 
-    /// A key with this prefix that this node serves. The prefix has no braces: they
-    /// would decide on the slot alone.
+    /// Returns a key with this prefix that this node serves.
+    ///
+    /// The prefix must not contain braces, since they alone would determine the slot.
     pub fn key_on(&self, node: &Server, prefix: &str) -> String {
         let mut keys = (0..1000).map(|count| format!("{prefix}-{count}"));
         keys.find(|key| self.owner_of(key).port() == node.port()).expect("a master has slots")
     }
 
-    /// Moves a slot with all its keys to another master. Blocks until all nodes
-    /// that run know.
+    /// Moves a slot with all its keys to another master.
+    ///
+    /// Blocks until all running nodes agree on the new owner.
     pub fn migrate(&self, slot: u16, to: &Server) {
         self.begin_migration(slot, to);
         self.move_keys(slot, to);
         self.end_migration(slot, to);
     }
 
-    /// Declares the slot to be on the move: from now on its owner says `ASK` for keys
-    /// that it does not have, and `to` serves them to those that say `ASKING`.
+    /// Begins the migration of a slot.
+    ///
+    /// Its owner then replies `ASK` for keys that it does not have, and `to` serves those keys
+    /// after `ASKING`.
     pub fn begin_migration(&self, slot: u16, to: &Server) {
         let (from, slot) = (self.owner_of_slot(slot), slot.to_string());
         to.ask::<()>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(from)]);
         from.ask::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(to)]);
     }
 
-    /// Moves all keys that the slot's owner has of it.
+    /// Moves all keys of the slot from its owner to `to`.
     pub fn move_keys(&self, slot: u16, to: &Server) {
         let (from, slot) = (self.owner_of_slot(slot), slot.to_string());
         eventually("the slot is empty", || {
@@ -150,11 +157,12 @@ impl Cluster {
         });
     }
 
-    /// Gives the slot to `to`, which has its keys. Blocks until all nodes that run
-    /// know.
+    /// Ends the migration of a slot whose keys are at `to`.
+    ///
+    /// Blocks until all running nodes agree on the new owner.
     pub fn end_migration(&self, slot: u16, to: &Server) {
         self.give(slot, to);
-        eventually("the nodes settle", || {
+        eventually("the nodes agree", || {
             let settled = holds_within(AGREED_WITHIN, || self.is_settled());
             if !settled {
                 self.give(slot, to);
@@ -167,8 +175,8 @@ impl Cluster {
         let (slot, target) = (slot.to_string(), id(to));
         let others = self.nodes.iter().filter(|node| node.port() != to.port());
         let masters = others.filter(|node| node.says("role:master"));
-        // The target first: if all ended after the owner's word nobody would have it. Its epoch
-        // has to be the highest, or a former owner's claim that comes late would win.
+        // The target is first, since a slot given up by its owner alone would have no owner. The
+        // target needs the highest epoch, or a late claim of a former owner would win.
         to.ask::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &target]);
         to.ask::<()>(&["CLUSTER", "BUMPEPOCH"]);
         for node in masters {
@@ -176,21 +184,21 @@ impl Cluster {
         }
     }
 
-    /// Puts a replica in its master's place, which is well. Blocks until all nodes
-    /// that run know.
+    /// Promotes a replica in place of its healthy master; blocks as `settle` does.
     pub fn fail_over(&self, replica: &Server) {
         eventually("the replica becomes the master", || {
-            let _ = replica.tells::<()>(&["CLUSTER", "FAILOVER"]);
+            let _ = replica.try_ask::<()>(&["CLUSTER", "FAILOVER"]);
             holds_within(FAILOVER_TRIED, || replica.says("role:master"))
         });
         self.settle();
     }
 
-    /// Blocks until the nodes that run say that all slots are served, see the same
-    /// masters, replicas and slots, know which nodes do not run, and the replicas
-    /// are in sync.
+    /// Blocks until all running nodes agree and serve all slots.
+    ///
+    /// The nodes see the same masters, replicas and slots, know which nodes do not run, and the
+    /// replicas are in sync.
     pub fn settle(&self) {
-        eventually("the nodes settle", || self.is_settled());
+        eventually("the nodes agree", || self.is_settled());
     }
 
     fn is_settled(&self) -> bool {
@@ -225,11 +233,11 @@ impl Cluster {
             let slots: Vec<usize> = (first(index)..first(index + 1)).collect();
             let mut words = redis::cmd("CLUSTER");
             let added = words.arg("ADDSLOTS").arg(slots).exec(&mut master.connection());
-            added.expect("nobody has the slots");
+            added.expect("the slots have no owner");
         }
     }
 
-    /// Makes every two nodes meet, which is sooner done than said on by hearsay.
+    /// Introduces every node to every other, which is faster than gossip.
     fn introduce(&self) {
         for (index, node) in self.nodes.iter().enumerate() {
             for other in &self.nodes[index + 1..] {
@@ -240,7 +248,7 @@ impl Cluster {
         }
     }
 
-    /// Moves these keys of a slot that is on the move.
+    /// Moves these keys of a migrating slot.
     pub fn send(&self, keys: &[String], from: &Server, to: &Server) {
         let mut words = redis::cmd("MIGRATE");
         words.arg("127.0.0.1").arg(to.port()).arg("").arg(0).arg(MOVED_WITHIN);
@@ -255,8 +263,9 @@ impl Cluster {
     }
 }
 
-/// Without moves of replicas from one master to another, and with replicas that
-/// take their master's place however long they have not heard from it.
+/// Returns the configuration of a node.
+///
+/// Replicas stay with their master, and may take its place however old their data is.
 fn node_config() -> Config {
     Config::default()
         .node()

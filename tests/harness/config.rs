@@ -1,9 +1,10 @@
-//! What a test wants of its server.
+//! The configuration of a server.
 
 use super::members::Members;
 
-/// The configuration of a `Server`: settings for redis.conf, files beside it,
-/// and the credentials that the harness itself needs.
+/// The configuration of a `Server`.
+///
+/// Settings for redis.conf, files in the same folder, and the credentials of the harness.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     pub(super) kind: Kind,
@@ -16,13 +17,13 @@ pub struct Config {
     pub(super) is_encrypted: bool,
 }
 
-/// What a redis-server is started as.
+/// The mode of a redis-server.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) enum Kind {
     #[default]
     Plain,
     Sentinel,
-    /// A node of a cluster, which needs a second port for the other nodes.
+    /// A node of a cluster, with a second port for the other nodes.
     Node,
 }
 
@@ -34,72 +35,77 @@ pub struct Credentials {
 }
 
 impl Config {
-    /// Adds a line to redis.conf, after the harness's own, so it wins over them.
+    /// Adds a line to redis.conf. It overrides the lines of the harness.
     pub fn line(mut self, line: impl Into<String>) -> Self {
         self.lines.push(line.into());
         self
     }
 
-    /// Puts a file into the server's folder, which is its working folder: a line
-    /// may name it without a path.
+    /// Puts a file into the server's folder.
+    ///
+    /// That is the server's working folder, so a line may name the file without a path.
     pub fn file(mut self, name: impl Into<String>, content: impl Into<String>) -> Self {
         self.files.push((name.into(), content.into()));
         self
     }
 
-    /// Lets the server ask everyone for this password.
+    /// Makes the server require this password.
     pub fn password(mut self, password: &str) -> Self {
         self.credentials = Some(Credentials { user: None, password: password.to_owned() });
         self.line(format!("requirepass {password}"))
     }
 
-    /// Makes the server speak nothing but TLS, on its port and to other servers. Lines
-    /// have to name its certificate. The harness goes on using the unix socket.
+    /// Makes the server use TLS only, on its port and to other servers.
+    ///
+    /// Lines have to name the server's certificate. The harness still uses the unix socket.
     pub fn encrypted(mut self) -> Self {
         self.is_encrypted = true;
         self.line("tls-replication yes").line("tls-cluster yes")
     }
 
-    /// Makes the harness log in as this user. Needed where lines, or a file,
-    /// close the default user; they have to grant this one everything.
+    /// Makes the harness log in as this user.
+    ///
+    /// Needed if lines or a file disable the default user. They have to grant this user everything.
     pub fn admin(mut self, user: &str, password: &str) -> Self {
         self.credentials =
             Some(Credentials { user: Some(user.to_owned()), password: password.to_owned() });
         self
     }
 
-    /// Starts a sentinel instead of a server with data.
+    /// Makes the server a sentinel instead of a server with data.
     pub fn sentinel(mut self) -> Self {
         self.kind = Kind::Sentinel;
         self
     }
 
-    /// Puts a proxy before every port of the server that knows which of these members
-    /// connects; others are told the proxy's port.
+    /// Puts a proxy in front of every port of the server.
+    ///
+    /// The proxies know which of these members makes a connection. Other processes get the ports of
+    /// the proxies.
     pub fn gated(mut self, members: &Members) -> Self {
         self.members = Some(members.clone());
         self
     }
 
-    /// Lets the test move the server's clock (`Server::set_clock`).
+    /// Makes the server's clock movable (`Server::set_clock`).
     pub fn movable_clock(mut self) -> Self {
         self.movable_clock = true;
         self
     }
 
-    /// Runs a command whenever the server has started. It may refuse.
+    /// Sets a command that runs after each start. The server may refuse it.
     pub(super) fn greeting(mut self, words: &'static [&'static str]) -> Self {
         self.greeting = words;
         self
     }
 
-    /// Starts a node of a cluster.
+    /// Makes the server a node of a cluster.
     pub(super) fn node(mut self) -> Self {
         self.kind = Kind::Node;
         self.line("cluster-enabled yes").line("cluster-announce-ip 127.0.0.1")
     }
 
-    /// Makes the server follow a master soon.
+    /// Adds the lines that make a replica follow its master soon.
     pub(super) fn follower(self) -> Self {
         self.line("replica-announce-ip 127.0.0.1")
             .line("repl-diskless-sync yes")
@@ -107,7 +113,7 @@ impl Config {
             .line("repl-ping-replica-period 1")
     }
 
-    /// Makes the server log in at its master as the harness does.
+    /// Makes the server log in at its master with the credentials of the harness.
     pub(super) fn login_at_master(self) -> Self {
         let Some(Credentials { user, password }) = self.credentials.clone() else {
             return self;

@@ -1,12 +1,6 @@
-//! What the tests of faults share: clients on the faulty and on the straight way
-//! to a server, and what can be said of a lock from the outside.
+//! Shared parts of the tests of faults: clients, event logs, waiters, and assertions about locks.
 
-#![allow(
-    dead_code,
-    unreachable_pub,
-    unused_imports,
-    reason = "each test binary includes all of this and uses a part of it"
-)]
+#![allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses a part")]
 
 pub use super::exists;
 use super::wait::BOUND;
@@ -17,32 +11,33 @@ use std::collections::HashMap;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// A lease, or a poll interval, that no test lives to see the end of: what happens in
-/// time does not happen because of it.
+/// A lease or poll interval longer than any test, so that its end causes nothing.
 pub const NEVER: Duration = Duration::from_secs(120);
 
-/// A response time-out for tests that wait for it to pass.
+/// A response time-out for tests that wait for its end.
 pub const BRIEF: Duration = Duration::from_millis(600);
 
-/// How much a test that can do more or less does: `LEASEHOLD_STRESS`, by default 1.
+/// Returns the factor for the work of stress tests: `LEASEHOLD_STRESS`, by default 1.
 pub fn stress() -> usize {
     let stress = std::env::var("LEASEHOLD_STRESS");
     stress.map_or(1, |stress| stress.parse().expect("LEASEHOLD_STRESS is a number"))
 }
 
-/// A watchdog time-out of which some pass in a test, and of which no stall of a slow
-/// machine takes two thirds.
+/// A watchdog time-out that passes several times in a test.
+///
+/// No stall of a slow machine takes two thirds of it.
 pub const BRISK: Duration = Duration::from_millis(1500);
 
-/// A client with that watchdog time-out, and its events.
-pub fn watched(server: &Server, watchdog: Duration) -> (Client, Heard) {
+/// Returns a client with this watchdog time-out, and its events.
+pub fn watched(server: &Server, watchdog: Duration) -> (Client, EventLog) {
     let builder = Client::builder().single(server.url()).watchdog_timeout(watchdog);
-    let (builder, heard) = Heard::from(builder);
-    (build(builder), heard)
+    let (builder, events) = EventLog::from(builder);
+    (build(builder), events)
 }
 
-/// The settings of a client whose answers come if ever they do: one connection, no
-/// end to a lease or to a wait for a message but those that the test brings about.
+/// Returns the settings of a client that waits long for every reply.
+///
+/// The client has one connection. Leases and waits for messages end only by actions of the test.
 pub fn patient(url: impl Into<String>) -> Builder {
     Client::builder()
         .single(url)
@@ -54,22 +49,21 @@ pub fn patient(url: impl Into<String>) -> Builder {
         .pool_timeout(BOUND)
 }
 
-/// The same, for one that does not wait long for an answer.
+/// Returns the settings of `patient` with a short response time-out.
 pub fn hasty(url: impl Into<String>) -> Builder {
     patient(url).response_timeout(BRIEF)
 }
 
 pub fn build(builder: Builder) -> Client {
-    builder.build().expect("the server takes the client")
+    builder.build().expect("the server accepts the client")
 }
 
-/// A client on the straight way, for whom everything works.
+/// Returns a client on a direct connection, without faults.
 pub fn other(server: &Server) -> Client {
     build(patient(server.unix_url()))
 }
 
-/// By what a request for each script is known. Loads the scripts: no test here is
-/// about a server that does not know them, but the one that makes it forget.
+/// The digests of the scripts, by which a proxy recognizes requests.
 #[derive(Clone, Debug)]
 pub struct Digests {
     pub acquire: String,
@@ -78,6 +72,7 @@ pub struct Digests {
 }
 
 impl Digests {
+    /// Loads the scripts into the server, and returns their digests.
     pub fn of(server: &Server) -> Digests {
         let load = |script| server.ask(&["SCRIPT", "LOAD", script]);
         Digests {
@@ -88,37 +83,39 @@ impl Digests {
     }
 }
 
-/// The channel on which the release of a lock is told.
+/// Returns the channel of a lock.
 pub fn channel_of(name: &str) -> String {
     format!("redisson_lock__channel:{{{name}}}")
 }
 
-/// The start of the command that subscribes to one channel and no other.
+/// Returns the start of the command that subscribes to this channel only.
 pub fn subscribe(channel: &str) -> Vec<u8> {
     format!("*2\r\n$9\r\nSUBSCRIBE\r\n${}\r\n{channel}", channel.len()).into_bytes()
 }
 
-/// The owner fields of a lock and their counts.
+/// Returns the owner fields of a lock and their counts.
 pub fn owners(server: &Server, name: &str) -> HashMap<String, u32> {
     server.ask(&["HGETALL", name])
 }
 
-/// What the server says is left of a lock.
+/// Returns the remaining lease of a lock on the server.
 pub fn left(server: &Server, name: &str) -> Duration {
     let millis: i64 = server.ask(&["PTTL", name]);
-    Duration::from_millis(u64::try_from(millis).expect("the lock is held, and has an end"))
+    Duration::from_millis(u64::try_from(millis).expect("the lock is held and expires"))
 }
 
-/// Holds what `guard` says against what the server says: one owner, which is this
-/// hold, once, and a lease that the server ends no sooner than the guard.
+/// Asserts that the guard and the server agree about a held lock.
+///
+/// The only owner field is that of the guard, with the count 1, and the guard's deadline is not
+/// later than the server's.
 #[track_caller]
 pub fn assert_held(server: &Server, name: &str, guard: &Guard, lease: Duration) {
     let owners = owners(server, name);
     let [(owner, 1)] = owners.iter().collect::<Vec<_>>()[..] else {
-        panic!("{name} is not held by one owner, once: {owners:?}");
+        panic!("{name} does not have one owner with the count 1: {owners:?}");
     };
-    let said = format!("{guard:?}");
-    assert!(said.contains(&format!("owner: {owner},")), "{owner} is not {said}");
+    let shown = format!("{guard:?}");
+    assert!(shown.contains(&format!("owner: {owner},")), "{owner} is not the owner of {shown}");
     let before = left(server, name);
     assert!(before <= lease, "{before:?} are left of {lease:?}");
     assert!(before > lease / 2, "only {before:?} are left of {lease:?}");
@@ -126,7 +123,7 @@ pub fn assert_held(server: &Server, name: &str, guard: &Guard, lease: Duration) 
     assert!(guard.is_held() && guard.check().is_ok(), "{guard:?}");
 }
 
-/// Holds a guard against the server while renewals may come between two looks.
+/// Asserts that a guard's deadline is not later than the server's, even during renewals.
 #[track_caller]
 pub fn assert_no_later_than_the_server(server: &Server, name: &str, guard: &Guard) {
     let here = Instant::now() + guard.remaining();
@@ -134,131 +131,133 @@ pub fn assert_no_later_than_the_server(server: &Server, name: &str, guard: &Guar
     assert!(here <= Instant::now() + there, "the guard outlives its lease: {guard:?}");
 }
 
-/// Checks that the lock is free to others and then held against this client.
+/// Asserts that another client can take the lock and release it.
 #[track_caller]
 pub fn assert_others_can_take(other: &Client, name: &str) {
-    let guard = other.lock(name).try_lock().expect("its way is straight");
+    let guard = other.lock(name).try_lock().expect("its connection has no faults");
     let guard = guard.unwrap_or_else(|| panic!("{name} is not free"));
-    guard.unlock().expect("nobody takes it away");
+    guard.unlock().expect("it is held");
 }
 
+/// Asserts that another client cannot take the lock.
 #[track_caller]
 pub fn assert_others_cannot_take(other: &Client, name: &str) {
-    let guard = other.lock(name).try_lock().expect("its way is straight");
+    let guard = other.lock(name).try_lock().expect("its connection has no faults");
     assert!(guard.is_none(), "two hold {name}");
 }
 
-/// Waits until the server has no keys, no channels and no clients: to be called
-/// when everything that could have is gone.
+/// Blocks until the server has no keys, channels and clients.
+///
+/// The test has dropped all its clients before.
 #[track_caller]
 pub fn nothing_is_left(server: &Server) {
-    eventually("all keys go", || server.keys().is_empty());
+    eventually("all keys are deleted", || server.keys().is_empty());
     eventually("all connections close", || server.clients().is_empty());
     assert_eq!(server.channels(), Vec::<String>::new());
 }
 
-/// Waits until the proxy holds requests or replies back.
+/// Blocks until the proxy holds requests or replies back.
 #[track_caller]
 pub fn something_is_held(proxy: &Proxy) {
-    proxy.wait_until("something to hold", |s| s.requests.held + s.replies.held > 0);
+    proxy.wait_until("the proxy holds bytes back", |s| s.requests.held + s.replies.held > 0);
 }
 
-/// What a client tells of its locks, as the tests look at it.
+/// An event of a client.
 #[derive(Clone, Debug)]
-pub enum Told {
+pub enum Event {
     Released(Released),
     Renewed(Renewed),
     RenewalFailed(RenewalFailed),
     Lost(Lost),
 }
 
-impl Told {
+impl Event {
     fn released(self) -> Option<Released> {
         match self {
-            Told::Released(released) => Some(released),
+            Event::Released(released) => Some(released),
             _ => None,
         }
     }
 }
 
-struct Teller(Sender<Told>);
+struct Recorder(Sender<Event>);
 
-impl Events for Teller {
+impl Events for Recorder {
     fn released(&self, event: &Released) {
-        self.tell(Told::Released(event.clone()));
+        self.record(Event::Released(event.clone()));
     }
     fn renewed(&self, event: &Renewed) {
-        self.tell(Told::Renewed(event.clone()));
+        self.record(Event::Renewed(event.clone()));
     }
     fn renewal_failed(&self, event: &RenewalFailed) {
-        self.tell(Told::RenewalFailed(event.clone()));
+        self.record(Event::RenewalFailed(event.clone()));
     }
     fn lost(&self, event: &Lost) {
-        self.tell(Told::Lost(event.clone()));
+        self.record(Event::Lost(event.clone()));
     }
 }
 
-impl Teller {
-    fn tell(&self, told: Told) {
+impl Recorder {
+    fn record(&self, event: Event) {
         // The test may have ended.
-        let _ = self.0.send(told);
+        let _ = self.0.send(event);
     }
 }
 
-/// The events of one client.
+/// The recorded events of one client.
 #[derive(Debug)]
-pub struct Heard(Receiver<Told>);
+pub struct EventLog(Receiver<Event>);
 
-impl Heard {
-    /// Adds the listening to a client's settings.
-    pub fn from(builder: Builder) -> (Builder, Heard) {
+impl EventLog {
+    /// Adds the recorder of events to a client's settings.
+    pub fn from(builder: Builder) -> (Builder, EventLog) {
         let (sender, receiver) = unbounded();
-        (builder.events(Teller(sender)), Heard(receiver))
+        (builder.events(Recorder(sender)), EventLog(receiver))
     }
 
-    /// Blocks until something is told that `pick` wants.
+    /// Blocks until `pick` returns a value for an event, and returns the value.
     #[track_caller]
-    pub fn until<T>(&self, what: &str, mut pick: impl FnMut(Told) -> Option<T>) -> T {
+    pub fn until<T>(&self, what: &str, mut pick: impl FnMut(Event) -> Option<T>) -> T {
         let end = Instant::now() + BOUND;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            let told = self.0.recv_timeout(left);
-            if let Some(picked) = told.map_or_else(|_| panic!("never told: {what}"), &mut pick) {
+            let event = self.0.recv_timeout(left);
+            if let Some(picked) = event.map_or_else(|_| panic!("no event: {what}"), &mut pick) {
                 return picked;
             }
         }
     }
 
-    /// The next release that was concluded and told of. Does not block.
+    /// Returns the next recorded release, or `None`. Does not block.
     pub fn released_already(&self) -> Option<Released> {
-        self.0.try_iter().find_map(Told::released)
+        self.0.try_iter().find_map(Event::released)
     }
 
-    /// Blocks until so many batches of leases are renewed; their sizes.
+    /// Blocks until `batches` batches of leases are renewed, and returns their sizes.
     #[track_caller]
     pub fn renewed(&self, batches: usize) -> Vec<usize> {
-        let size = |told| match told {
-            Told::Renewed(renewed) => Some(renewed.holds.len()),
+        let size = |event| match event {
+            Event::Renewed(renewed) => Some(renewed.holds.len()),
             _ => None,
         };
         (0..batches).map(|_| self.until("a renewal", size)).collect()
     }
 
-    /// Blocks until a renewal fails.
+    /// Blocks until a renewal fails, and returns that event.
     #[track_caller]
     pub fn renewal_failed(&self) -> RenewalFailed {
-        self.until("a renewal that fails", |told| match told {
-            Told::RenewalFailed(failed) => Some(failed),
+        self.until("a renewal that fails", |event| match event {
+            Event::RenewalFailed(failed) => Some(failed),
             _ => None,
         })
     }
 
-    /// Blocks until that lock is released; what was told before.
+    /// Blocks until the lock is released, and returns the events before that.
     #[track_caller]
-    pub fn until_released(&self, name: &str) -> Vec<Told> {
+    pub fn until_released(&self, name: &str) -> Vec<Event> {
         let mut before = Vec::new();
-        self.until("the release", |told| match told {
-            Told::Released(released) if &*released.name == name => Some(()),
+        self.until("the release", |event| match event {
+            Event::Released(released) if &*released.name == name => Some(()),
             other => {
                 before.push(other);
                 None
@@ -267,29 +266,28 @@ impl Heard {
         before
     }
 
-    /// How many renewals have been told of since the last look. Does not block.
+    /// Returns the number of renewals since the last call, and drops the events. Does not block.
     pub fn renewals_already(&self) -> usize {
-        self.0.try_iter().filter(|told| matches!(told, Told::Renewed(_))).count()
+        self.0.try_iter().filter(|event| matches!(event, Event::Renewed(_))).count()
     }
 
-    /// Blocks until a lock is lost.
+    /// Blocks until a lock is lost, and returns that event.
     #[track_caller]
     pub fn lost(&self) -> Lost {
-        self.until("a loss", |told| match told {
-            Told::Lost(lost) => Some(lost),
+        self.until("a loss", |event| match event {
+            Event::Lost(lost) => Some(lost),
             _ => None,
         })
     }
 
-    /// Blocks until a release is concluded.
+    /// Blocks until a lock is released, and returns that event.
     #[track_caller]
     pub fn released(&self) -> Released {
-        self.until("a release", Told::released)
+        self.until("a release", Event::released)
     }
 }
 
-/// A caller on a thread of its own that waits for a lock and says when it has it;
-/// it keeps it until it is told to release it.
+/// A thread that waits for a lock, and holds the lock until `releases`.
 #[derive(Debug)]
 pub struct Waiter {
     got: Receiver<()>,
@@ -298,43 +296,49 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// Returns when the caller has been refused, and is subscribed.
+    /// Starts a waiter; blocks until the waiter is refused and subscribed.
     pub fn start(server: &Server, client: &Client, name: &str) -> Waiter {
-        let waiter = Waiter::unheard(client, name);
+        let waiter = Waiter::spawn(client, name);
         waiter.is_subscribed(server, name);
         waiter
     }
 
-    /// Returns at once.
-    pub fn unheard(client: &Client, name: &str) -> Waiter {
-        let (lock, (tell, got), (release, told)) = (client.lock(name), unbounded(), unbounded());
+    /// Starts a waiter without blocking.
+    pub fn spawn(client: &Client, name: &str) -> Waiter {
+        let lock = client.lock(name);
+        let (granted, got) = unbounded();
+        let (release, released) = unbounded();
         let thread = thread::spawn(move || {
-            let guard = lock.lock().expect("it was refused before, and waits through everything");
-            tell.send(()).expect("the test waits");
-            told.recv().expect("the test tells");
-            guard.unlock().expect("it is held");
+            let guard = lock.lock().expect("the waiter waits for as long as it takes");
+            granted.send(()).expect("the test runs");
+            released.recv().expect("the test calls releases");
+            guard.unlock().expect("the lock is held");
         });
         Waiter { got, release, thread }
     }
 
+    /// Blocks until the waiter is subscribed to the lock's channel.
     #[track_caller]
     pub fn is_subscribed(&self, server: &Server, name: &str) {
         let subscribed = || server.numsub(&channel_of(name)) == 1;
         eventually("the waiter is subscribed", subscribed);
     }
 
+    /// Asserts that the waiter does not have the lock.
     #[track_caller]
     pub fn still_waits(&self) {
         assert!(self.got.is_empty() && !self.thread.is_finished(), "two hold the lock");
     }
 
+    /// Blocks until the waiter has the lock.
     #[track_caller]
     pub fn gets_it(&self) {
         self.got.recv_timeout(BOUND).expect("the waiter gets the lock");
     }
 
+    /// Makes the waiter release the lock, and joins its thread.
     pub fn releases(self) {
-        self.release.send(()).expect("it holds the lock");
-        self.thread.join().expect("it is held to the end");
+        self.release.send(()).expect("the waiter holds the lock");
+        self.thread.join().expect("the lock is held until its release");
     }
 }

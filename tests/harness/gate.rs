@@ -1,17 +1,18 @@
-//! The proxies through which a server is reached, where a test cuts some processes off from
-//! others: clients, other servers and sentinels are told their ports, not its own.
+//! The proxies in front of a server, for tests that cut some processes off from others.
+//!
+//! Clients, other servers and sentinels get the ports of the proxies, not those of the server.
 
 use super::config::Kind;
 use super::members::Members;
 use super::ports::TO_THE_BUS;
-use super::proxy::{Direction, Flow, Proxy, Whose};
+use super::proxy::{Connections, Direction, Flow, Proxy};
 use std::net::{Ipv4Addr, SocketAddr};
 
-/// One server's proxies.
+/// The proxies of one server.
 #[derive(Debug)]
 pub struct Gate {
     front: Proxy,
-    /// Where the other nodes of a cluster reach it.
+    /// The proxy for the other nodes of a cluster.
     bus: Option<Proxy>,
 }
 
@@ -25,39 +26,40 @@ impl Gate {
         Self { front: proxy(port), bus }
     }
 
-    /// The proxy before the port for clients.
+    /// Returns the proxy in front of the port for clients.
     pub fn front(&self) -> &Proxy {
         &self.front
     }
 
-    /// The proxy before the port for the other nodes of a cluster.
+    /// Returns the proxy in front of the port for the other nodes of a cluster.
     pub fn bus(&self) -> Option<&Proxy> {
         self.bus.as_ref()
     }
 
-    /// Finds out who is connected; to be done before some are told apart.
+    /// Identifies the members of all connections, before a test cuts some of them off.
     pub fn identify(&self) {
         self.front.identify();
         self.bus.iter().for_each(Proxy::identify);
     }
 
-    /// Keeps back all that passes between the server and these, in both directions, until
-    /// the gate is healed: what a partition does to the bytes of connections that stand.
-    pub fn keep_apart(&self, whose: &Whose) {
+    /// Holds all bytes of these connections back, in both directions, until `heal`.
+    ///
+    /// A partition does the same to the bytes of open connections.
+    pub fn keep_apart(&self, connections: &Connections) {
         for proxy in [Some(&self.front), self.bus()].into_iter().flatten() {
             for direction in [Direction::Requests, Direction::Replies] {
-                proxy.set_for(whose.clone(), direction, Flow::Hold);
+                proxy.set_for(connections.clone(), direction, Flow::Hold);
             }
         }
     }
 
-    /// Lets everything pass, after what is kept back.
+    /// Forwards the held bytes, and lets everything pass.
     pub fn heal(&self) {
         self.front.heal();
         self.bus.iter().for_each(Proxy::heal);
     }
 
-    /// The lines by which the server tells others where it is reached.
+    /// Returns the configuration lines that announce the proxies to other processes.
     pub(super) fn lines(&self, kind: Kind) -> Vec<String> {
         let port = self.front.addr().port();
         match (kind, self.bus()) {

@@ -1,5 +1,6 @@
-//! A listener that says what a test wants said: answers that no real server can
-//! be made to give. For all else the tests have real servers.
+//! A server that gives the replies of a test, for replies that no real server gives.
+//!
+//! In all other cases the tests use real servers.
 
 use super::listener::Listener;
 use super::resp::read_request;
@@ -9,9 +10,10 @@ use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-/// Answers on a free port of 127.0.0.1, each connection on a thread of its own.
-/// Dropping it closes all connections and joins their threads; a panic in one of
-/// them comes out there.
+/// A server on a free port of 127.0.0.1, with one thread per connection.
+///
+/// Dropping the server closes all connections, joins their threads, and passes on a panic of one of
+/// them.
 #[derive(Debug)]
 pub struct Impostor {
     listener: Listener,
@@ -25,37 +27,41 @@ struct Served {
 }
 
 impl Impostor {
-    /// Hands each connection to `serve`, which returns when its stream ends, if
-    /// not before. The connection closes when it returns.
+    /// Starts a server that passes each connection to `serve`.
+    ///
+    /// `serve` has to return when its stream ends. The connection closes when `serve` returns.
     pub fn start(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Self {
         let serve = Arc::new(serve);
         let served = Arc::new(Mutex::new(Vec::new()));
         let listener = Listener::start("impostor", {
             let served = Arc::clone(&served);
             move |stream| {
-                let served_now = serve_on_thread(stream, Arc::clone(&serve));
-                lock(&served).push(served_now);
+                let connection = serve_on_thread(stream, Arc::clone(&serve));
+                lock(&served).push(connection);
             }
         });
         Self { listener, served }
     }
 
-    /// Answers each request with the bytes that `answer` gives for its words: an
-    /// empty answer is silence, `None` closes the connection.
+    /// Starts a server that replies to each request with the bytes that `answer` returns.
+    ///
+    /// `answer` gets the words of the request. Empty bytes are no reply; `None` closes the
+    /// connection.
     pub fn answering(
         answer: impl Fn(&[String]) -> Option<Vec<u8>> + Send + Sync + 'static,
     ) -> Self {
         Self::start(move |stream| converse(stream, |_, request| answer(request)))
     }
 
-    /// Answers every request with these bytes.
+    /// Starts a server that replies to every request with these bytes.
     pub fn always(reply: impl Into<Vec<u8>>) -> Self {
         let reply = reply.into();
         Self::answering(move |_| Some(reply.clone()))
     }
 
-    /// Answers the requests of each connection with these replies, one after the
-    /// other, and those after them with silence.
+    /// Starts a server that gives these replies on each connection, one per request.
+    ///
+    /// Later requests get no reply.
     pub fn replies<R: Into<Vec<u8>>>(replies: impl IntoIterator<Item = R>) -> Self {
         let replies: Vec<Vec<u8>> = replies.into_iter().map(Into::into).collect();
         Self::start(move |stream| {
@@ -63,17 +69,17 @@ impl Impostor {
         })
     }
 
-    /// Where it listens, as clients want it.
+    /// Returns the address as a URL for clients.
     pub fn url(&self) -> String {
         self.listener.url()
     }
 
-    /// Where it listens.
+    /// Returns the address of the server.
     pub fn addr(&self) -> SocketAddr {
         self.listener.addr()
     }
 
-    /// How many connections it has had.
+    /// Returns the number of connections so far.
     pub fn accepted(&self) -> usize {
         lock(&self.served).len()
     }
@@ -83,7 +89,7 @@ impl Drop for Impostor {
     fn drop(&mut self) {
         self.listener.close();
         for served in lock(&self.served).drain(..) {
-            // Fails only where the connection is closed already.
+            // Fails only if the connection is already closed.
             let _ = served.stream.shutdown(Shutdown::Both);
             let result = served.thread.join();
             if let Err(panic) = result
@@ -111,8 +117,9 @@ fn serve_on_thread(
     Served { stream: shared, thread }
 }
 
-/// Reads request after request and writes what `answer` says to it and to the
-/// number of requests before it. Ends with the connection, whoever ends it.
+/// Reads requests and writes the replies that `answer` returns, until the connection ends.
+///
+/// `answer` gets the number of earlier requests and the words of the request.
 fn converse(stream: TcpStream, answer: impl Fn(usize, &[String]) -> Option<Vec<u8>>) {
     let mut requests = BufReader::new(&stream);
     for count in 0.. {

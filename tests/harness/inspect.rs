@@ -1,28 +1,28 @@
-//! What a test asks its server.
+//! Questions of a test to its server.
 
 use super::server::{HARNESS, Server};
 use redis::FromRedisValue;
 use std::collections::HashMap;
 
-/// One client connection, as `CLIENT LIST` describes it.
+/// One client connection of `CLIENT LIST`.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// The number for `CLIENT KILL ID`.
+    /// The id for `CLIENT KILL ID`.
     pub id: u64,
-    /// What `CLIENT SETNAME` said, or nothing.
+    /// The name of `CLIENT SETNAME`, or empty.
     pub name: String,
-    /// For instance `N` (nothing special), `P` (pub/sub), `b` (blocked).
+    /// The flags, such as `N` (nothing special), `P` (pub/sub), `b` (blocked).
     pub flags: String,
     /// The last command, in lower case, with its subcommand: `client|list`.
     pub cmd: String,
-    /// How many channels it has subscribed.
+    /// The number of subscribed channels.
     pub sub: usize,
-    /// All fields of the line, these among them.
+    /// All fields of the line, including those above.
     pub fields: HashMap<String, String>,
 }
 
 impl Server {
-    /// Runs one command as the administrator.
+    /// Runs one command as the administrator; panics if the command fails.
     pub fn ask<T: FromRedisValue>(&self, words: &[&str]) -> T {
         let (name, rest) = words.split_first().expect("a command has a name");
         redis::cmd(name)
@@ -31,59 +31,60 @@ impl Server {
             .unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
-    /// Runs one command as the administrator, and gives nothing where the server
-    /// does not run, stands still, refuses, or answers something else than a `T`.
-    pub fn tells<T: FromRedisValue>(&self, words: &[&str]) -> Option<T> {
+    /// Runs one command as the administrator, or returns `None`.
+    ///
+    /// `None` if the server does not run, is stopped, refuses, or gives a reply that is no `T`.
+    pub fn try_ask<T: FromRedisValue>(&self, words: &[&str]) -> Option<T> {
         let (name, rest) = words.split_first().expect("a command has a name");
         let mut connection = self.runs().then(|| self.try_connection().ok())??;
         redis::cmd(name).arg(rest).query(&mut connection).ok()
     }
 
-    /// Whether this is a line of the server's `INFO replication`, for instance
-    /// `role:master`.
+    /// Returns whether the server's `INFO replication` has this line, such as `role:master`.
     pub fn says(&self, line: &str) -> bool {
-        let text: Option<String> = self.tells(&["INFO", "replication"]);
-        text.is_some_and(|text| text.lines().any(|told| told == line))
+        let text: Option<String> = self.try_ask(&["INFO", "replication"]);
+        text.is_some_and(|text| text.lines().any(|other| other == line))
     }
 
-    /// The fields of a section of INFO.
+    /// Returns the fields of a section of `INFO`.
     pub fn info(&self, section: &str) -> HashMap<String, String> {
         let text: String = self.ask(&["INFO", section]);
         text.lines().filter_map(|line| line.split_once(':')).map(owned).collect()
     }
 
-    /// All keys, sorted.
+    /// Returns all keys, sorted.
     pub fn keys(&self) -> Vec<String> {
         sorted(self.ask(&["KEYS", "*"]))
     }
 
-    /// All channels that somebody has subscribed, sorted; no sharded ones.
+    /// Returns all channels with subscribers, sorted, without sharded channels.
     pub fn channels(&self) -> Vec<String> {
         sorted(self.ask(&["PUBSUB", "CHANNELS"]))
     }
 
-    /// How many connections have subscribed this channel.
+    /// Returns the number of subscribers of this channel.
     pub fn numsub(&self, channel: &str) -> usize {
         let (_, count): (String, usize) = self.ask(&["PUBSUB", "NUMSUB", channel]);
         count
     }
 
-    /// How many connections have subscribed this channel, as a sharded one or not.
+    /// Returns the number of subscribers of this channel, sharded or not.
     pub fn listeners(&self, channel: &str) -> usize {
         let count = |how: &str| -> usize {
-            let heard: Option<(String, usize)> = self.tells(&["PUBSUB", how, channel]);
-            heard.map_or(0, |(_, count)| count)
+            let reply: Option<(String, usize)> = self.try_ask(&["PUBSUB", how, channel]);
+            reply.map_or(0, |(_, count)| count)
         };
         count("NUMSUB") + count("SHARDNUMSUB")
     }
 
-    /// All connections but the harness's own.
+    /// Returns all connections except those of the harness.
     pub fn clients(&self) -> Vec<Peer> {
         self.peers(&["CLIENT", "LIST"])
     }
 
-    /// Closes the connections of this type (`normal` or `pubsub`) but the
-    /// harness's own, and says how many there were.
+    /// Closes the connections of this type (`normal` or `pubsub`), and returns their number.
+    ///
+    /// The connections of the harness stay open.
     pub fn client_kill_type(&self, kind: &str) -> usize {
         self.peers(&["CLIENT", "LIST", "TYPE", kind])
             .iter()
@@ -91,13 +92,14 @@ impl Server {
             .count()
     }
 
-    /// Closes one connection, and says whether it was there.
+    /// Closes one connection, and returns whether it existed.
     pub fn client_kill(&self, id: u64) -> bool {
         self.ask(&["CLIENT", "KILL", "ID", &id.to_string()])
     }
 
-    /// How often each command was called, by its name in lower case, calls from
-    /// scripts and the harness's own among them.
+    /// Returns the number of calls of each command, by its name in lower case.
+    ///
+    /// Calls by scripts and by the harness count too.
     pub fn commandstats(&self) -> HashMap<String, u64> {
         self.info("commandstats")
             .iter()
@@ -106,7 +108,7 @@ impl Server {
             .collect()
     }
 
-    /// How often this command was called.
+    /// Returns the number of calls of this command.
     pub fn calls(&self, command: &str) -> u64 {
         self.commandstats().get(command).copied().unwrap_or(0)
     }
@@ -116,7 +118,7 @@ impl Server {
         self.ask(&["CONFIG", "RESETSTAT"])
     }
 
-    /// The memory that the server uses, in bytes.
+    /// Returns the memory that the server uses, in bytes.
     pub fn used(&self) -> u64 {
         self.info("memory")["used_memory"].parse().expect("used_memory is a number")
     }
@@ -143,7 +145,7 @@ impl Peer {
     }
 }
 
-/// Reads `calls=<n>,usec=...`.
+/// Parses `calls=<n>,usec=...`.
 fn calls(stats: &str) -> u64 {
     let (calls, _) = stats.split_once(',').expect("several fields");
     let count = calls.strip_prefix("calls=").expect("calls come first");
@@ -159,17 +161,17 @@ fn sorted(mut names: Vec<String>) -> Vec<String> {
     names
 }
 
-/// Whether there is a key of that name: somebody holds the lock.
+/// Returns whether the key exists: the lock is held.
 pub fn exists(server: &Server, name: &str) -> bool {
     server.ask(&["EXISTS", name])
 }
 
-/// What is left of the lease of a lock in milliseconds, as Redis says it.
+/// Returns the reply of `PTTL`: the remaining lease of a lock in milliseconds.
 pub fn pttl(server: &Server, name: &str) -> i64 {
     server.ask(&["PTTL", name])
 }
 
-/// The owner field of a lock that somebody holds.
+/// Returns the owner field of a held lock.
 pub fn owner(server: &Server, name: &str) -> String {
     let fields: Vec<String> = server.ask(&["HKEYS", name]);
     <[String; 1]>::try_from(fields).expect("one field").concat()

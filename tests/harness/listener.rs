@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 
 use super::wait::eventually;
 
-/// Accepts connections on a thread of its own until it is closed or dropped.
+/// Accepts connections on its own thread until it is closed or dropped.
 #[derive(Debug)]
 pub struct Listener {
     addr: SocketAddr,
@@ -16,7 +16,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Starts to listen, and gives each connection to `serve` on the thread.
+    /// Starts to listen; the thread passes each connection to `serve`.
     pub fn start(thread_name: &str, serve: impl FnMut(TcpStream) + Send + 'static) -> Self {
         let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("some port is free");
         let addr = socket.local_addr().expect("a bound socket has an address");
@@ -31,28 +31,28 @@ impl Listener {
         Self { addr, closing, thread: Some(thread) }
     }
 
-    /// Where it listens.
+    /// Returns the address of the listener.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Where it listens, as clients want it.
+    /// Returns the address as a URL for clients.
     pub fn url(&self) -> String {
         format!("redis://{}/", self.addr)
     }
 
-    /// Stops to listen and joins the thread.
+    /// Stops listening and joins the thread.
     pub fn close(&mut self) {
         let Some(thread) = self.thread.take() else {
             return;
         };
         self.closing.store(true, Ordering::SeqCst);
         eventually("the listener ends", || {
-            // Wakes it from its accept.
+            // Wakes the thread from `accept`.
             let _ = TcpStream::connect(self.addr);
             thread.is_finished()
         });
-        // Its panic, if any, was printed when it happened.
+        // A panic of the thread has already been printed.
         let _ = thread.join();
     }
 }

@@ -1,4 +1,4 @@
-//! Who is at the other end of a connection: one of the processes of a test.
+//! The processes of a test, and which of them has made a connection.
 
 use std::collections::HashMap;
 use std::fs;
@@ -7,58 +7,62 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The processes of a test by name. Clones are the same.
+/// The processes of a test by name. Clones share their content.
 #[derive(Clone, Debug, Default)]
-pub struct Members(Arc<Mutex<Known>>);
+pub struct Members(Arc<Mutex<State>>);
 
-/// A look at the kernel's table takes 20 ms and more, so many who want to know share one.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+/// The pause between two reads of the kernel's table. A read takes 20 ms and more, so that
+/// callers share one.
+const BETWEEN_READS: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Default)]
-struct Known {
+struct State {
     by_pid: HashMap<u32, Arc<str>>,
-    /// Whose connections there were at the last look, by their end there.
+    /// The members with connections at the last read, by the address of their end.
     by_address: HashMap<SocketAddr, Arc<str>>,
-    /// When that look began, and when it was over.
-    looked: Option<(Instant, Instant)>,
+    /// When the last read began and ended.
+    last_read: Option<(Instant, Instant)>,
 }
 
 impl Members {
-    /// Names a process. One that has the name already has ended, and is forgotten.
+    /// Adds a process. It replaces a process of the same name, which has ended.
     pub fn join(&self, name: &str, pid: u32) {
-        let by_pid = &mut self.known().by_pid;
+        let by_pid = &mut self.state().by_pid;
         by_pid.retain(|_, other| **other != *name);
         by_pid.insert(pid, name.into());
     }
 
-    /// The member that has connected, before `since`, from `client`, a TCP port of this
-    /// machine; `None` if that is nobody's, or has been closed already.
-    pub fn who_connects_from(&self, client: SocketAddr, since: Instant) -> Option<Arc<str>> {
-        let mut known = self.known();
-        // An older look may have seen another that had the port before.
-        if known.looked.is_none_or(|(begun, _)| begun < since) {
-            // Those who come meanwhile wait for the same look.
-            let soon = known.looked.map(|(_, over)| BETWEEN_LOOKS.saturating_sub(over.elapsed()));
-            thread::sleep(soon.unwrap_or_default());
+    /// Returns the member that connected from `client`, a TCP port of this machine.
+    ///
+    /// The connection was made before `since`. `None` if no member has the port, or if the
+    /// connection is closed.
+    pub fn connected_from(&self, client: SocketAddr, since: Instant) -> Option<Arc<str>> {
+        let mut state = self.state();
+        // At an older read, another process may have had the port.
+        if state.last_read.is_none_or(|(begun, _)| begun < since) {
+            // Callers that arrive during the pause wait for the same read.
+            let ended = state.last_read.map(|(_, ended)| ended);
+            let pause = ended.map(|ended| BETWEEN_READS.saturating_sub(ended.elapsed()));
+            thread::sleep(pause.unwrap_or_default());
             let begun = Instant::now();
-            known.by_address = look(&known.by_pid);
-            known.looked = Some((begun, Instant::now()));
+            state.by_address = read_connections(&state.by_pid);
+            state.last_read = Some((begun, Instant::now()));
         }
-        known.by_address.get(&client).cloned()
+        state.by_address.get(&client).cloned()
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whose the connections are, by their end there.
-fn look(by_pid: &HashMap<u32, Arc<str>>) -> HashMap<SocketAddr, Arc<str>> {
+/// Returns the members with connections, by the address of their end.
+fn read_connections(by_pid: &HashMap<u32, Arc<str>>) -> HashMap<SocketAddr, Arc<str>> {
     let sockets = |(pid, name): (&u32, &Arc<str>)| {
         sockets(*pid).into_iter().map(|inode| (inode, Arc::clone(name))).collect::<Vec<_>>()
     };
     let members: HashMap<String, Arc<str>> = by_pid.iter().flat_map(sockets).collect();
-    let table = fs::read_to_string("/proc/net/tcp").expect("Linux, which says whose a socket is");
+    let table = fs::read_to_string("/proc/net/tcp").expect("Linux lists its sockets");
     let rows = table.lines().filter_map(|row| {
         let fields: Vec<_> = row.split_ascii_whitespace().collect();
         let name = members.get(*fields.get(9)?)?;
@@ -67,7 +71,7 @@ fn look(by_pid: &HashMap<u32, Arc<str>>) -> HashMap<SocketAddr, Arc<str>> {
     rows.collect()
 }
 
-/// An address as the kernel's table has it: the bytes of the first part in reverse.
+/// Parses an address of the kernel's table, with the bytes of the IP in reverse.
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let ip = u32::from_str_radix(ip, 16).ok()?;
@@ -75,7 +79,7 @@ fn address(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::from((Ipv4Addr::from(ip.to_ne_bytes()), port)))
 }
 
-/// The numbers of the sockets that a process has open.
+/// Returns the inode numbers of a process's open sockets.
 fn sockets(pid: u32) -> Vec<String> {
     let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let links = files.filter_map(|file| fs::read_link(file.path()).ok());

@@ -1,23 +1,27 @@
-//! The harness of the integration tests: real servers, faults on the way to
-//! them, child processes, and waits that are bounded.
+//! The harness of the integration tests: real servers, network faults, child processes, and
+//! bounded waits.
 //!
-//! | file | what it gives |
+//! | file | content |
 //! | --- | --- |
-//! | `wait.rs` | conditions to wait for; this process's threads and descriptors |
-//! | `spawned.rs` | a child process that never outlives this one |
-//! | `watcher.rs` | what sees to that |
+//! | `wait.rs` | waits for conditions; counts of this process's threads and descriptors |
+//! | `spawned.rs` | a child process that never outlives this process |
+//! | `watcher.rs` | the shell that kills such a child |
 //! | `listener.rs` | a TCP listener served by a thread |
-//! | `members.rs` | whose connection it is |
-//! | `resp.rs` | requests, parsed |
-//! | `config.rs`, `server.rs`, `inspect.rs` | a redis-server, and what a test asks it |
-//! | `ports.rs` | ports for servers |
-//! | `gate.rs` | the proxies through which a server is reached, if it has such |
+//! | `members.rs` | the process at the other end of a connection |
+//! | `resp.rs` | the parser of requests |
+//! | `config.rs`, `server.rs`, `inspect.rs` | a redis-server, its configuration, questions to it |
+//! | `ports.rs` | free ports for servers |
+//! | `gate.rs` | the proxies in front of a server |
 //! | `clock.rs`, `clock.c`, `boot_clock.c` | clocks of servers and clients that a test moves |
 //! | `replicated.rs` | a master with replicas and sentinels |
-//! | `cluster.rs`, `nodes.rs` | a cluster, and what its nodes say of each other |
+//! | `cluster.rs`, `nodes.rs` | a cluster, and the output of `CLUSTER NODES` |
 //! | `proxy.rs`, `proxy/` | a TCP proxy with faults that a test switches |
-//! | `process.rs` | the test binary again, as another process |
-//! | `impostor.rs` | answers that no real server can be made to give |
+//! | `trickle.rs` | a proxy that slows replies down or never ends them |
+//! | `process.rs` | the test binary as a child process |
+//! | `impostor.rs` | a server with replies that no real server gives |
+//! | `bare.rs` | direct calls of the scripts in `lua/` |
+//! | `subject.rs` | the verbs of all kinds of locks, as a trait |
+//! | `faults.rs` | clients, event logs, waiters and assertions for tests of faults |
 
 #![allow(
     dead_code,
@@ -56,7 +60,7 @@ pub use impostor::Impostor;
 pub use inspect::{Peer, exists, owner, pttl};
 pub use members::Members;
 pub use process::ChildProcess;
-pub use proxy::{Direction, Flow, Proxy, Whose};
+pub use proxy::{Connections, Direction, Flow, Proxy};
 pub use replicated::Replicated;
 pub use server::Server;
 pub use trickle::Trickle;

@@ -1,4 +1,4 @@
-//! What the nodes of a cluster say of each other: `CLUSTER NODES`.
+//! The view that a node of a cluster has of all nodes: `CLUSTER NODES`.
 
 use super::ports::TO_THE_BUS;
 use super::server::Server;
@@ -6,53 +6,54 @@ use crc::{CRC_16_XMODEM, Crc};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-/// The slot of a key that has no braces.
+/// Returns the slot of a key without braces.
 pub fn slot(key: &str) -> u16 {
     const SUM: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
     SUM.checksum(key.as_bytes()) % 16_384
 }
 
-/// One node of a cluster, as one of the nodes sees it.
+/// One node of a cluster, in the view of one of the nodes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Node {
-    /// 40 hexadecimal digits, the same for its whole life.
+    /// The node id: 40 hexadecimal digits that never change.
     pub id: String,
     /// The port for clients.
     pub port: u16,
-    /// For instance `master`, `slave`, `fail?`, `handshake`, without `myself`.
+    /// The flags without `myself`, such as `master`, `slave`, `fail?`, `handshake`.
     pub flags: Vec<String>,
-    /// The id of its master, or `-`.
+    /// The id of the node's master, or `-`.
     pub master: String,
-    /// Of two that claim a slot the one with the higher epoch is right.
+    /// The configuration epoch. If two nodes claim a slot, the higher epoch wins.
     pub epoch: u64,
-    /// The slots that it serves. Those on the move are with the node that they
-    /// move from.
+    /// The slots that the node serves. A migrating slot belongs to its old node.
     pub slots: Vec<RangeInclusive<u16>>,
 }
 
 impl Node {
-    /// What a node sees, itself among it, by port; nothing where it does not answer.
+    /// Returns the nodes that `node` sees, by port, including itself.
+    ///
+    /// `None` if `node` does not answer.
     pub fn seen_by(node: &Server) -> Option<BTreeMap<u16, Self>> {
-        let text: String = node.tells(&["CLUSTER", "NODES"])?;
+        let text: String = node.try_ask(&["CLUSTER", "NODES"])?;
         text.lines().map(|line| Self::parse(line).map(|node| (node.port, node))).collect()
     }
 
-    /// How a node sees itself.
+    /// Returns the view that `node` has of itself.
     pub fn itself(node: &Server) -> Option<Self> {
         Self::seen_by(node)?.remove(&node.port())
     }
 
-    /// Whether it is called this.
+    /// Returns whether the node has this flag.
     pub fn has(&self, flag: &str) -> bool {
         self.flags.iter().any(|other| other == flag)
     }
 
-    /// Whether it serves this slot.
+    /// Returns whether the node serves this slot.
     pub fn serves(&self, slot: u16) -> bool {
         self.slots.iter().any(|range| range.contains(&slot))
     }
 
-    /// Reads `<id> <ip:port@bus,...> <flags> <master> <ping> <pong> <epoch> <link> <slots>...`.
+    /// Parses `<id> <ip:port@bus,...> <flags> <master> <ping> <pong> <epoch> <link> <slots>...`.
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.split_whitespace();
         let id = words.next()?.to_owned();
@@ -67,8 +68,10 @@ impl Node {
     }
 }
 
-/// Reads `<ip:port@bus,...>`. Newer servers say 0 for the port to who asks without TLS, if the
-/// node serves clients with TLS alone; then it is told by that of the bus.
+/// Parses `<ip:port@bus,...>` and returns the port for clients.
+///
+/// If a node serves only TLS, newer servers give the port 0 to a client without TLS. The port then
+/// follows from the port of the bus.
 fn client_port(word: &str) -> Option<u16> {
     let (address, rest) = word.split_once('@')?;
     let bus: u16 = rest.split(',').next()?.parse().ok()?;
@@ -78,24 +81,27 @@ fn client_port(word: &str) -> Option<u16> {
     }
 }
 
-/// Reads `<slot>` or `<first>-<last>`.
+/// Parses `<slot>` or `<first>-<last>`.
 fn range(word: &str) -> Option<RangeInclusive<u16>> {
     let (first, last) = word.split_once('-').unwrap_or((word, word));
     Some(first.parse().ok()?..=last.parse().ok()?)
 }
 
-/// What a node sees, but for the epochs of replicas, which spread late. Where the nodes do not
-/// know the masters' epochs, two owners of a slot can get the same one, and disagree for ever.
+/// Returns the nodes that `node` sees, with the epochs of replicas set to 0.
+///
+/// The epochs of replicas spread late. The epochs of masters are compared: if the nodes do not know
+/// them, two owners of a slot can get the same epoch and disagree for ever.
 pub(super) fn view(node: &Server) -> Option<BTreeMap<u16, Node>> {
     let mut view = Node::seen_by(node)?;
     view.values_mut().filter(|seen| seen.has("slave")).for_each(|seen| seen.epoch = 0);
     Some(view)
 }
 
-/// Whether a node says that all slots are served, and, if it is a replica, that it
-/// is in sync.
+/// Returns whether a node reports that all slots are served.
+///
+/// A replica must also report that it is in sync.
 pub(super) fn is_well(node: &Server) -> bool {
-    let info: Option<String> = node.tells(&["CLUSTER", "INFO"]);
+    let info: Option<String> = node.try_ask(&["CLUSTER", "INFO"]);
     let is_ok = info.is_some_and(|info| info.lines().any(|line| line == "cluster_state:ok"));
     is_ok && (node.says("role:master") || node.says("master_link_status:up"))
 }

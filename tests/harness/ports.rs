@@ -5,19 +5,20 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
 
-/// How far above its port a node of a cluster listens for the others.
+/// The distance from a cluster node's port to the port of its bus.
 pub(super) const TO_THE_BUS: u16 = 10_000;
 
-/// Finds a port of 127.0.0.1 that nobody listens on at the moment. It lies below
-/// the range from which the kernel takes the ports of outgoing connections:
-/// while a server is down, none of its clients is given the server's port, nor
-/// can one that connects to it in a loop end up connected to itself.
+/// Returns a port of 127.0.0.1 without a listener.
+///
+/// The port is below the range of ports for outgoing connections. So no client gets the port of a
+/// server that is down, and a client that connects in a loop never connects to itself.
 pub fn free_port() -> u16 {
     random_port(10_000..outgoing_ports_start(), is_free)
 }
 
-/// Finds such a port for a node of a cluster: the one 10000 above it is free too,
-/// and below that range too where the range leaves room for it.
+/// Returns a free port for a cluster node; the port 10000 above is also free.
+///
+/// Both are below the range for outgoing connections, if that range leaves room.
 pub fn free_port_with_bus() -> u16 {
     let end = outgoing_ports_start().saturating_sub(TO_THE_BUS).max(11_000);
     random_port(10_000..end, |port| is_free(port) && is_free(port + TO_THE_BUS))
@@ -34,7 +35,7 @@ fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
-/// 32768 unless the machine is set up otherwise.
+/// Returns the first port for outgoing connections, by default 32768.
 fn outgoing_ports_start() -> u16 {
     fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")
         .ok()

@@ -1,8 +1,7 @@
-//! The test binary again, as another process: for what happens between
-//! processes, and to one that is stopped or killed.
+//! The test binary as a child process, for tests that stop, kill or compare processes.
 //!
-//! A test file that uses it has one test that plays the child's roles and does
-//! nothing when it runs by itself:
+//! A test file with child processes has one test that plays the roles of the child. In the parent
+//! process that test does nothing:
 //!
 //! ```ignore
 //! #[test]
@@ -10,13 +9,13 @@
 //!     match process::role() {
 //!         None => {}
 //!         Some(role) if role.name() == "holder" => hold(&role),
-//!         Some(role) => panic!("nobody plays {role:?}"),
+//!         Some(role) => panic!("unknown role {role:?}"),
 //!     }
 //! }
 //! ```
 //!
-//! Parent and child talk in lines. The child's carry a mark, because the test
-//! runner prints lines of its own to the same output.
+//! Parent and child exchange lines. The child's lines carry a mark, because the test runner prints
+//! to the same output.
 
 use super::spawned::Spawned;
 use super::wait::BOUND;
@@ -29,29 +28,30 @@ use std::time::Instant;
 
 const ROLE: &str = "LEASEHOLD_TEST_ROLE";
 const ARGS: &str = "LEASEHOLD_TEST_ARGS";
-/// Stands between arguments; nobody puts it into one.
+/// The separator between arguments. No argument contains it.
 const SEPARATOR: &str = "\u{1f}";
-/// Stands before what the child says, not always at the start of a line.
+/// The mark before a message of the child, also within a line.
 const MARK: &str = "[child says] ";
 
-/// The role of a test that has a process for itself.
+/// The role of a test in a process of its own.
 const ALONE: &str = "alone";
 
-/// Returns true in a process that runs only this test. Elsewhere starts such a process, waits for
-/// its success, and returns false. `test` has its module path.
+/// Returns whether this process runs only this test.
+///
+/// If not, starts such a process and waits for its success. `test` includes the module path.
 #[track_caller]
 pub fn alone(test: &str) -> bool {
     if role().is_some_and(|role| role.name() == ALONE) {
         return true;
     }
     let mut child = ChildProcess::start(test, ALONE, &[]);
-    let said = child.said_to_the_end();
+    let lines = child.said_to_the_end();
     let passed = child.wait().success() && child.other_output.contains("test result: ok. 1 passed");
-    assert!(passed, "{said:?}; {}", child.noise());
+    assert!(passed, "{lines:?}; {}", child.runner_output());
     false
 }
 
-/// The parent's side: another process of this test binary. Dropping it kills it.
+/// A child process of this test binary, in the parent. Dropping the value kills the child.
 #[derive(Debug)]
 pub struct ChildProcess {
     process: Spawned,
@@ -62,13 +62,14 @@ pub struct ChildProcess {
 }
 
 impl ChildProcess {
-    /// Starts this test binary again, to run only the test `entry` (with its
-    /// module path, if it has one) in this role.
+    /// Starts this test binary with only the test `entry`, in this role.
+    ///
+    /// `entry` includes the module path.
     pub fn start(entry: &str, role: &str, args: &[&str]) -> Self {
         Self::start_with(entry, role, args, &[])
     }
 
-    /// The same with more variables in its environment.
+    /// Starts like `start`, with more environment variables.
     pub fn start_with(entry: &str, role: &str, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let program = env::current_exe().expect("a running program has a path");
         let mut command = Command::new(program);
@@ -91,61 +92,61 @@ impl ChildProcess {
         }
     }
 
-    /// Blocks until the child says its next line, and returns it.
+    /// Blocks until the child sends a line, and returns the line.
     #[track_caller]
     pub fn next_line(&mut self) -> String {
         let end = Instant::now() + BOUND;
         loop {
             let line = self.next_raw_line(end);
-            if let Some(said) = self.keep_or_take(line) {
+            if let Some(said) = self.message_of(line) {
                 return said;
             }
         }
     }
 
-    /// Blocks until the child says its next line, which has to be this one.
+    /// Blocks until the child sends a line, which has to be `expected`.
     #[track_caller]
     pub fn expect_line(&mut self, expected: &str) {
         let line = self.next_line();
-        assert_eq!(line, expected, "the child says something else");
+        assert_eq!(line, expected, "the child sends another line");
     }
 
-    /// What the child has said and nobody has read yet, first line first. Does
-    /// not block.
+    /// Returns the unread lines of the child, oldest first. Does not block.
     pub fn said_already(&mut self) -> Vec<String> {
         let lines: Vec<String> = self.lines.try_iter().collect();
-        lines.into_iter().filter_map(|line| self.keep_or_take(line)).collect()
+        lines.into_iter().filter_map(|line| self.message_of(line)).collect()
     }
 
-    /// Blocks until the child's output has ended, which it does with the child, and returns
-    /// what it has said that nobody has read.
+    /// Blocks until the child's output ends, and returns the unread lines.
+    ///
+    /// The output ends with the child.
     pub fn said_to_the_end(&mut self) -> Vec<String> {
         let lines: Vec<String> = self.lines.iter().collect();
-        lines.into_iter().filter_map(|line| self.keep_or_take(line)).collect()
+        lines.into_iter().filter_map(|line| self.message_of(line)).collect()
     }
 
-    /// Sends the child a line.
+    /// Sends a line to the child.
     pub fn send_line(&mut self, line: &str) {
         let input = self.input.as_mut().expect("the child's input is open");
         writeln!(input, "{line}").expect("the child reads");
     }
 
-    /// Closes the child's input: `Role::hear` says `None` there.
+    /// Closes the child's input, so that `Role::hear` returns `None`.
     pub fn close_input(&mut self) {
         self.input = None;
     }
 
-    /// The child's process id.
+    /// Returns the child's process id.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// Stops the child (SIGSTOP), and blocks until it stands still.
+    /// Stops the child (SIGSTOP); blocks until all its threads have stopped.
     pub fn stop(&self) {
         self.process.stop();
     }
 
-    /// Lets a stopped child run again (SIGCONT).
+    /// Resumes a stopped child (SIGCONT).
     pub fn resume(&self) {
         self.process.resume();
     }
@@ -155,8 +156,9 @@ impl ChildProcess {
         self.process.kill();
     }
 
-    /// Blocks until the child ends by itself, and says how: code 0 if its role
-    /// returned, 101 if it panicked.
+    /// Blocks until the child ends by itself, and returns its exit status.
+    ///
+    /// The code is 0 if the role returned, 101 if it panicked.
     pub fn wait(&mut self) -> ExitStatus {
         self.process.wait()
     }
@@ -166,18 +168,21 @@ impl ChildProcess {
         let left = end.saturating_duration_since(Instant::now());
         match self.lines.recv_timeout(left) {
             Ok(line) => line,
-            Err(RecvTimeoutError::Timeout) => panic!("the child is silent; {}", self.noise()),
-            Err(RecvTimeoutError::Disconnected) => panic!("the child has ended; {}", self.noise()),
+            Err(RecvTimeoutError::Timeout) => {
+                panic!("the child is silent; {}", self.runner_output())
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                panic!("the child has ended; {}", self.runner_output())
+            }
         }
     }
 
-    fn noise(&self) -> String {
+    fn runner_output(&self) -> String {
         format!("its other output:\n{}", self.other_output)
     }
 
-    /// Returns what the child said in this line, or keeps the line for a
-    /// message if it is the test runner's.
-    fn keep_or_take(&mut self, line: String) -> Option<String> {
+    /// Returns the child's message in this line, or keeps a line of the test runner.
+    fn message_of(&mut self, line: String) -> Option<String> {
         if let Some((_, said)) = line.split_once(MARK) {
             return Some(said.to_owned());
         }
@@ -191,7 +196,7 @@ impl Drop for ChildProcess {
     fn drop(&mut self) {
         self.process.kill();
         if let Some(reader) = self.reader.take() {
-            // It ends with the child's output, and does not panic.
+            // The thread ends with the child's output, and does not panic.
             let _ = reader.join();
         }
     }
@@ -202,20 +207,20 @@ fn read_on_thread(output: ChildStdout, sender: Sender<String>) -> JoinHandle<()>
         .name("child output".to_owned())
         .spawn(move || {
             let lines = BufReader::new(output).lines().map_while(Result::ok);
-            // The receiver goes away with the child's handle.
+            // The receiver is dropped with the `ChildProcess`.
             let _ = lines.map(|line| sender.send(line)).find(Result::is_err);
         })
         .expect("a thread starts")
 }
 
-/// The child's side: which part it plays.
+/// The role of this process, in the child.
 #[derive(Debug)]
 pub struct Role {
     name: String,
     args: Vec<String>,
 }
 
-/// Says which role this process was started in, or `None` if it is no child.
+/// Returns the role of this process, or `None` if it is no child.
 pub fn role() -> Option<Role> {
     let args = env::var(ARGS).unwrap_or_default();
     Some(Role {
@@ -225,37 +230,38 @@ pub fn role() -> Option<Role> {
 }
 
 impl Role {
-    /// The role's name.
+    /// Returns the role's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// An argument, counted from 0.
+    /// Returns an argument; the first has the index 0.
     pub fn arg(&self, index: usize) -> &str {
         &self.args[index]
     }
 
-    /// All arguments.
+    /// Returns all arguments.
     pub fn args(&self) -> &[String] {
         &self.args
     }
 
-    /// Says a line to the parent.
+    /// Sends a line to the parent.
     pub fn say(&self, line: &str) {
         let mut output = std::io::stdout().lock();
-        // On a line of its own: the test runner leaves one unfinished.
+        // The test runner leaves a line unfinished, so the message starts a new line.
         let result = write!(output, "\n{MARK}{line}\n").and_then(|()| output.flush());
         result.expect("the parent listens");
     }
 
-    /// Blocks until the parent sends a line, and returns it; `None` when the
-    /// parent has closed this input or has ended.
+    /// Blocks until the parent sends a line, and returns the line.
+    ///
+    /// `None` if the parent has closed this input or has ended.
     pub fn hear(&self) -> Option<String> {
         let line = std::io::stdin().lines().next()?;
         Some(line.expect("the parent writes text"))
     }
 
-    /// Blocks until the parent sends a line, which has to be this one.
+    /// Blocks until the parent sends a line, which has to be `expected`.
     #[track_caller]
     pub fn expect(&self, expected: &str) {
         let line = self.hear();

@@ -1,4 +1,4 @@
-//! A master with replicas, and sentinels that watch over them.
+//! A master with replicas and sentinels.
 
 use super::config::{Config, Credentials};
 use super::server::Server;
@@ -6,37 +6,41 @@ use super::wait::{BOUND, eventually, eventually_some, holds_within};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// The name under which the sentinels know the master.
+/// The name of the master in the sentinels' configuration.
 pub const MASTER: &str = "main";
 
-/// After how long a silence a sentinel takes a server for dead.
+/// The silence after which a sentinel considers a server down.
 pub const DOWN_AFTER: Duration = Duration::from_millis(1000);
 
-/// How long a fail-over may take before the sentinels give it up. After one that
-/// failed they wait twice as long for the next.
+/// The time-out of a fail-over for the sentinels. After a failure they wait twice as long.
 pub const FAILOVER_TIMEOUT: Duration = Duration::from_millis(3000);
 
-/// How long a fail-over may take before the test fails. A starved sentinel of Redis 6.2 does
-/// nothing for 30 s (see `HURRY`), and a fail-over that fails is repeated after twice its time-out.
+/// The bound of a fail-over, after which the test fails.
+///
+/// A starved sentinel of Redis 6.2 does nothing for 30 s (see `HURRY`), and sentinels repeat a
+/// failed fail-over after twice its time-out.
 const FAILOVER_BOUND: Duration = BOUND.saturating_mul(4);
 
-/// How many lines of a sentinel's log a failed wait shows.
+/// The number of lines of each sentinel's log that a failed wait shows.
 const LOGGED: usize = 30;
 
-/// Makes a sentinel look and tell oftener than every 10 and 2 s, as its start and the return
-/// of a dead master take several such periods. It chooses only replicas that it has heard in
-/// the last three looks, so those should not be all too short.
+/// The command that shortens the periods of a sentinel.
 ///
-/// A sentinel that has not run for 2 s suspects the clock and only watches for a while: its
-/// tilt mode. The 30 s of that are cut to one second, in which it hears from all servers once,
-/// so that a starved sentinel does not take the others for dead. Redis 6.2 has no such command,
-/// and takes its time.
+/// By default a sentinel asks for `INFO` every 10 s and publishes every 2 s. Its start and the
+/// return of a dead master take several periods. A sentinel promotes only a replica that has
+/// answered within the last three periods, so the periods must not be much shorter.
+///
+/// A sentinel that has not run for 2 s suspects the clock, and for 30 s only watches (tilt mode).
+/// The command shortens that to one second. In that second the sentinel gets an answer of every
+/// server, so that a starved sentinel does not consider the others down. Redis 6.2 has no such
+/// command.
 const HURRY: &[&str] =
     &["SENTINEL", "DEBUG", "INFO-PERIOD", "1000", "PUBLISH-PERIOD", "250", "TILT-PERIOD", "1000"];
 
-/// A master, its replicas and its sentinels on loopback. Any of them may be
-/// stopped, killed and restarted by itself. A server that was the master and comes
-/// back believes that it still is until a sentinel tells it otherwise.
+/// A master, its replicas and its sentinels on loopback.
+///
+/// A test may stop, kill and restart each of them. A former master that comes back remains a master
+/// until a sentinel demotes it.
 #[derive(Debug)]
 pub struct Replicated {
     servers: Vec<Server>,
@@ -44,14 +48,16 @@ pub struct Replicated {
 }
 
 impl Replicated {
-    /// Starts a master, `replicas` and `sentinels`, of which there may be none.
-    /// Blocks until they have settled.
+    /// Starts a master with replicas and sentinels; blocks as `settle` does.
+    ///
+    /// Both numbers may be 0.
     pub fn start(replicas: usize, sentinels: usize) -> Self {
         Self::with(replicas, sentinels, |config| config)
     }
 
-    /// The same with more configuration for the servers (the master and the
-    /// replicas). A password in there is told to the sentinels.
+    /// Starts like `start`, with more configuration for the master and the replicas.
+    ///
+    /// The sentinels get the password of that configuration.
     pub fn with(replicas: usize, sentinels: usize, configure: impl Fn(Config) -> Config) -> Self {
         let config = configure(Config::default().follower()).login_at_master();
         let master = Server::with(|_| config.clone());
@@ -60,57 +66,56 @@ impl Replicated {
         let mut servers = vec![master];
         servers.extend((0..replicas).map(follow));
         let mut replicated = Self { servers, sentinels: Vec::new() };
-        // What is there when a sentinel looks first it need not discover later.
+        // A sentinel finds all replicas at its first look, and need not discover them later.
         replicated.settle();
         replicated.add_sentinels(sentinels, &config);
         replicated.settle();
         replicated
     }
 
-    /// All servers with data, whatever they are now. The first one started as the
-    /// master.
+    /// Returns all servers with data, in every role. The first one started as the master.
     pub fn servers(&self) -> &[Server] {
         &self.servers
     }
 
-    /// The sentinels.
+    /// Returns the sentinels.
     pub fn sentinels(&self) -> &[Server] {
         &self.sentinels
     }
 
-    /// Where the sentinels listen, as clients want it.
+    /// Returns the URLs of the sentinels.
     pub fn sentinel_urls(&self) -> Vec<String> {
         self.sentinels.iter().map(Server::url).collect()
     }
 
-    /// The server with data on this port.
+    /// Returns the server with data on this port.
     pub fn server_at(&self, port: u16) -> &Server {
         self.servers.iter().find(|server| server.port() == port).expect("a server of ours")
     }
 
-    /// The master. Blocks until there is one: a majority of the sentinels that
-    /// run announce it, and it says itself that it is. Without sentinels its word
-    /// is enough.
+    /// Returns the master; blocks until there is one.
+    ///
+    /// A majority of the running sentinels announce the master, and it reports that role itself.
+    /// Without sentinels its own report is enough.
     pub fn master(&self) -> &Server {
         eventually_some("there is a master", || self.agreed_master())
     }
 
-    /// The servers that run and say that they are replicas.
+    /// Returns the running servers that report that they are replicas.
     pub fn replicas(&self) -> Vec<&Server> {
         self.servers.iter().filter(|server| server.says("role:slave")).collect()
     }
 
-    /// The number of the last fail-over of which a sentinel knows.
+    /// Returns the number of the last fail-over that a sentinel knows.
     pub fn epoch(&self) -> u64 {
         let known = |sentinel: &Server| -> Option<u64> {
-            let known: Fields = sentinel.tells(&["SENTINEL", "MASTER", MASTER])?;
+            let known: Fields = sentinel.try_ask(&["SENTINEL", "MASTER", MASTER])?;
             known.get("config-epoch")?.parse().ok()
         };
         self.sentinels.iter().filter_map(known).max().unwrap_or(0)
     }
 
-    /// Lets a sentinel put a replica in the master's place, which is well. Blocks
-    /// until there is another master, and returns it.
+    /// Makes a sentinel replace the healthy master by a replica; returns the new master.
     pub fn fail_over(&self) -> &Server {
         let old = self.master().port();
         let another = || self.agreed_master().filter(|master| master.port() != old);
@@ -122,18 +127,19 @@ impl Replicated {
         self.await_master_other_than(old)
     }
 
-    /// Asks one sentinel, unless a fail-over is under way: a second one beside it would come
-    /// after it. A sentinel that has not heard of the last fail-over would try that one again.
+    /// Asks one sentinel for a fail-over, unless a fail-over is in progress.
+    ///
+    /// A second fail-over would follow the first. A sentinel that does not know of the last
+    /// fail-over would repeat that one.
     fn ask_for_fail_over(&self, old: u16) {
         if self.sentinels.iter().any(is_failing_over) {
             return;
         }
         let mut informed = self.sentinels.iter().filter(|one| announces(one) == Some(old));
-        informed.any(|one| one.tells::<()>(&["SENTINEL", "FAILOVER", MASTER]).is_some());
+        informed.any(|one| one.try_ask::<()>(&["SENTINEL", "FAILOVER", MASTER]).is_some());
     }
 
-    /// Blocks until there is a master on another port than this one, as `master`
-    /// says it, and returns it.
+    /// Blocks until there is a master on another port, as for `master`, and returns it.
     pub fn await_master_other_than(&self, port: u16) -> &Server {
         let mut found = None;
         let in_time = holds_within(FAILOVER_BOUND, || {
@@ -141,23 +147,24 @@ impl Replicated {
             found.is_some()
         });
         assert!(in_time, "never happened: there is another master: {}", self.logs_of_sentinels());
-        found.expect("the wait ends when a master was found")
+        found.expect("the wait ends with a master")
     }
 
-    /// What the sentinels did last.
+    /// Returns the last lines of the sentinels' logs.
     fn logs_of_sentinels(&self) -> String {
         let last = |log: String| {
             let lines: Vec<_> = log.lines().rev().take(LOGGED).map(str::to_owned).collect();
             lines.into_iter().rev().collect::<Vec<_>>().join("\n")
         };
-        let told = self.sentinels.iter().map(|one| format!("\n{}\n", last(one.log())));
-        told.collect()
+        self.sentinels.iter().map(|one| format!("\n{}\n", last(one.log()))).collect()
     }
 
-    /// Blocks until all servers but one follow that one in sync, and every sentinel
-    /// knows it, all its replicas and all other sentinels. All have to run.
+    /// Blocks until all servers and sentinels agree on the master. All have to run.
+    ///
+    /// Then all other servers follow the master in sync, and every sentinel knows the master, all
+    /// its replicas and all other sentinels.
     pub fn settle(&self) {
-        eventually("servers and sentinels settle", || {
+        eventually("servers and sentinels agree on the master", || {
             self.agreed_master().is_some_and(|master| self.agree_on(master.port()))
         });
     }
@@ -180,7 +187,7 @@ impl Replicated {
         masters.find(|master| master.port() == announced)
     }
 
-    /// The port that more than half of the sentinels announce that answer.
+    /// Returns the port that more than half of the answering sentinels announce.
     fn announced(&self) -> Option<u16> {
         let ports: Vec<u16> = self.sentinels.iter().filter_map(announces).collect();
         let votes = |port| ports.iter().filter(|other| **other == port).count();
@@ -194,7 +201,7 @@ impl Replicated {
     }
 
     fn is_known_to(&self, sentinel: &Server, master: u16) -> bool {
-        let known: Option<Fields> = sentinel.tells(&["SENTINEL", "MASTER", MASTER]);
+        let known: Option<Fields> = sentinel.try_ask(&["SENTINEL", "MASTER", MASTER]);
         known.is_some_and(|known| {
             is(&known, "flags", "master")
                 && is(&known, "port", &master.to_string())
@@ -204,36 +211,35 @@ impl Replicated {
     }
 }
 
-/// What a sentinel says of one server.
+/// The fields of a sentinel's report about one server.
 type Fields = HashMap<String, String>;
 
 fn is(fields: &Fields, name: &str, value: &str) -> bool {
-    fields.get(name).is_some_and(|told| told == value)
+    fields.get(name).is_some_and(|other| other == value)
 }
 
-/// Whether the server is in sync with this master.
+/// Returns whether the server is in sync with this master.
 fn follows(server: &Server, master: u16) -> bool {
     server.says(&format!("master_port:{master}")) && server.says("master_link_status:up")
 }
 
-/// Whether all replicas that the sentinel knows have told it who they are, and are
-/// well as far as it knows.
+/// Returns whether the sentinel knows the id of every replica, and reports none as down.
 fn knows_replicas(sentinel: &Server) -> bool {
-    let replicas: Option<Vec<Fields>> = sentinel.tells(&["SENTINEL", "REPLICAS", MASTER]);
+    let replicas: Option<Vec<Fields>> = sentinel.try_ask(&["SENTINEL", "REPLICAS", MASTER]);
     let is_known = |replica: &Fields| is(replica, "flags", "slave") && !is(replica, "runid", "");
     replicas.is_some_and(|replicas| replicas.iter().all(is_known))
 }
 
 fn is_failing_over(sentinel: &Server) -> bool {
-    let known: Option<Fields> = sentinel.tells(&["SENTINEL", "MASTER", MASTER]);
+    let known: Option<Fields> = sentinel.try_ask(&["SENTINEL", "MASTER", MASTER]);
     let flags = known.and_then(|known| known.get("flags").cloned()).unwrap_or_default();
     flags.split(',').any(|flag| flag == "failover_in_progress")
 }
 
-/// The port of the master that a sentinel announces.
+/// Returns the port of the master that a sentinel announces.
 fn announces(sentinel: &Server) -> Option<u16> {
     let address: Option<(String, u16)> =
-        sentinel.tells(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]);
+        sentinel.try_ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]);
     address.map(|(_, port)| port)
 }
 

@@ -1,15 +1,15 @@
-//! Requests as Redis reads them.
+//! The parser of requests, with the rules of Redis.
 
 use std::io::{BufRead, Error, Result};
 
-/// Reads one request, as its words; `None` at the end of the stream.
+/// Reads one request and returns its words, or `None` at the end of the stream.
 pub fn read_request(stream: &mut impl BufRead) -> Result<Option<Vec<String>>> {
     let Some(line) = read_line(stream)? else {
         return Ok(None);
     };
     match line.strip_prefix('*') {
         Some(count) => read_words(stream, number(count)?).map(Some),
-        // An inline request, as a person types it.
+        // An inline request, for people at a terminal.
         None => Ok(Some(line.split_whitespace().map(str::to_owned).collect())),
     }
 }
@@ -18,7 +18,7 @@ fn read_words(stream: &mut impl BufRead, count: usize) -> Result<Vec<String>> {
     (0..count).map(|_| read_word(stream)).collect()
 }
 
-/// Reads a bulk string: `$<length>`, and so many bytes.
+/// Reads a bulk string: `$<length>`, then that many bytes.
 fn read_word(stream: &mut impl BufRead) -> Result<String> {
     let header = read_line(stream)?.unwrap_or_default();
     let length = header.strip_prefix('$').map(number);

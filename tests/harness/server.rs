@@ -1,4 +1,4 @@
-//! A real redis-server of a test's own.
+//! A real redis-server for one test.
 
 use super::clock;
 use super::config::{Config, Kind};
@@ -15,18 +15,19 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::TempDir;
 
-/// The name of the harness's own connections, which `Server::clients` leaves out.
+/// The name of the harness's connections, which `Server::clients` leaves out.
 pub const HARNESS: &str = "harness";
 
-/// How often another port is tried when one turns out to be taken.
+/// The number of ports that are tried, since another process may take a free port.
 const PORTS_TRIED: usize = 20;
 
-/// A redis-server on a free port of 127.0.0.1 and on a unix socket, with a
-/// temporary folder and no persistence unless configured. It dies with this
-/// value, and with the test process at the latest.
+/// A redis-server on a free port of 127.0.0.1 and on a unix socket.
+///
+/// The server has a temporary folder, and no persistence unless configured. It ends with this
+/// value, at the latest with the test process.
 #[derive(Debug)]
 pub struct Server {
-    // Fields are dropped in this order: the process ends before its folder goes.
+    // Fields are dropped in this order: the process ends before its folder is removed.
     process: Mutex<Option<Spawned>>,
     folder: TempDir,
     port: u16,
@@ -34,7 +35,7 @@ pub struct Server {
     config: Config,
 }
 
-/// How an attempt to start ended, where it did not fail the test.
+/// The outcome of an attempt to start, unless it fails the test.
 #[derive(PartialEq)]
 enum Launch {
     Ready,
@@ -42,12 +43,12 @@ enum Launch {
 }
 
 impl Server {
-    /// Starts a server; blocks until it answers.
+    /// Starts a server; blocks until the server answers.
     pub fn start() -> Self {
         Self::with(|config| config)
     }
 
-    /// Starts a server with more configuration; blocks until it answers.
+    /// Starts a server with more configuration; blocks until the server answers.
     pub fn with(configure: impl FnOnce(Config) -> Config) -> Self {
         let config = configure(Config::default());
         (0..PORTS_TRIED)
@@ -56,71 +57,73 @@ impl Server {
             .expect("a free port stays free for a moment")
     }
 
-    /// `redis://127.0.0.1:<port>/`, or `rediss://`, without credentials.
+    /// Returns `redis://127.0.0.1:<port>/`, or `rediss://`, without credentials.
     pub fn url(&self) -> String {
         let scheme = if self.config.is_encrypted { "rediss" } else { "redis" };
         format!("{scheme}://{}/", self.addr())
     }
 
-    /// `redis://<user>:<password>@127.0.0.1:<port>/`, both taken as they are: no
-    /// signs that an address would have to escape.
+    /// Returns `redis://<user>:<password>@127.0.0.1:<port>/`.
+    ///
+    /// Neither value may contain characters that a URL has to escape.
     pub fn login_url(&self, user: &str, password: &str) -> String {
         format!("redis://{user}:{password}@{}/", self.addr())
     }
 
-    /// `redis+unix:///<path of the socket>`, without credentials.
+    /// Returns `redis+unix:///<path of the socket>`, without credentials.
     pub fn unix_url(&self) -> String {
         format!("redis+unix://{}", self.path("redis.sock").display())
     }
 
-    /// The TCP port at which others reach it, the same after a restart.
+    /// Returns the TCP port for other processes, the same after a restart.
     pub fn port(&self) -> u16 {
         self.gate.as_ref().map_or(self.port, |gate| gate.front().addr().port())
     }
 
-    /// The port at which the other nodes of a cluster reach it.
+    /// Returns the bus port for the other nodes of a cluster.
     pub fn bus_port(&self) -> u16 {
         let bus = self.gate.as_ref().and_then(Gate::bus);
         bus.map_or(self.port + TO_THE_BUS, |bus| bus.addr().port())
     }
 
-    /// The TCP address at which others reach it.
+    /// Returns the TCP address for other processes.
     pub fn addr(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port()))
     }
 
-    /// The proxies through which others reach it; it was configured to have them.
+    /// Returns the proxies in front of the server. Panics unless `Config::gated` was used.
     pub fn gate(&self) -> &Gate {
-        self.gate.as_ref().expect("a server that is gated")
+        self.gate.as_ref().expect("a gated server")
     }
 
-    /// Under which name the server is one of the members that its gate knows.
+    /// Returns the server's name among the members that its gate knows.
     pub fn member(&self) -> String {
         format!("server {}", self.port)
     }
 
-    /// Moves its clock to so many milliseconds ahead of this machine's, or behind.
+    /// Sets the server's clock to `ahead` milliseconds ahead of this machine's clock.
     pub fn set_clock(&self, ahead: i64) {
         clock::set(self.folder.path(), ahead * 1000);
     }
 
-    /// The path of a file in the server's folder.
+    /// Returns the path of a file in the server's folder.
     pub fn path(&self, file: &str) -> PathBuf {
         self.folder.path().join(file)
     }
 
-    /// What the server has logged since it last started.
+    /// Returns the server's log since its last start.
     pub fn log(&self) -> String {
         fs::read_to_string(self.path("redis.log")).unwrap_or_default()
     }
 
-    /// Connects as the administrator, over the unix socket, under the name
-    /// `harness`. A reply that does not come within 30 s is an error.
+    /// Connects as the administrator, over the unix socket, under the name `harness`.
+    ///
+    /// A reply that takes longer than 30 s is an error.
     pub fn connection(&self) -> Connection {
         self.try_connection().expect("the server takes connections")
     }
 
-    /// The same as another user than the one that the configuration names.
+    /// Connects like `connection`, but as the given user.
     pub fn connection_as(&self, user: &str, password: &str) -> Connection {
         let address = ConnectionAddr::Unix(self.path("redis.sock")).into_connection_info();
         let login = self.login().set_username(user).set_password(password);
@@ -129,45 +132,47 @@ impl Server {
         client.get_connection().expect("the server takes connections")
     }
 
-    /// The server's process id.
+    /// Returns the server's process id.
     pub fn pid(&self) -> u32 {
         self.running(|process| process.pid())
     }
 
-    /// Stops the process (SIGSTOP), and blocks until it stands still.
+    /// Stops the process (SIGSTOP); blocks until all its threads have stopped.
     pub fn stop(&self) {
         self.running(|process| process.stop());
     }
 
-    /// Lets a stopped process run again (SIGCONT).
+    /// Resumes a stopped process (SIGCONT).
     pub fn resume(&self) {
         self.running(|process| process.resume());
     }
 
-    /// Whether the process is there and does not stand still.
+    /// Returns whether the process runs and is not stopped.
     pub fn runs(&self) -> bool {
         self.process().as_ref().is_some_and(|process| !process.is_stopped())
     }
 
-    /// Kills the process (SIGKILL) and waits for its end. Does nothing to one
-    /// that has ended.
+    /// Kills the process (SIGKILL) and waits for its end.
+    ///
+    /// Does nothing if the process has ended.
     pub fn kill(&self) {
         *self.process() = None;
     }
 
-    /// Lets the server end without saving, and waits for its end.
+    /// Shuts the server down without saving, and waits for its end.
     pub fn shutdown_nosave(&self) {
         self.shutdown("NOSAVE");
     }
 
-    /// Lets the server save its data and end, and waits for its end.
+    /// Makes the server save its data and shut down, and waits for its end.
     pub fn shutdown_save(&self) {
         self.shutdown("SAVE");
     }
 
-    /// Starts the server again on its port and in its folder, after killing it
-    /// if it still runs; blocks until it answers. It loads what it has on disk:
-    /// the last save, or the append-only file, or nothing.
+    /// Restarts the server on its port and in its folder; blocks until the server answers.
+    ///
+    /// Kills the process first if it still runs. The server loads the data on disk: the last save,
+    /// or the append-only file, or nothing.
     pub fn restart(&self) {
         self.kill();
         eventually("the server's old port is free again", || self.launch() == Launch::Ready);
@@ -215,10 +220,10 @@ impl Server {
     }
 
     fn launch(&self) -> Launch {
-        // Or the message of an older start might be taken for this one's.
+        // Otherwise a message of an older start could be taken for one of this start.
         let _ = fs::remove_file(self.path("redis.log"));
         let mut process = spawn(self.folder.path(), &self.config);
-        // Before it connects to others.
+        // The server must be a member before it connects to others.
         if let Some(members) = &self.config.members {
             members.join(&self.member(), process.pid());
         }
@@ -234,13 +239,15 @@ impl Server {
         }
         *self.process() = Some(process);
         if !self.config.greeting.is_empty() {
-            let _ = self.tells::<()>(self.config.greeting);
+            let _ = self.try_ask::<()>(self.config.greeting);
         }
         Launch::Ready
     }
 
-    /// Asks over the unix socket, which lies in our own folder and is opened
-    /// after the port: whoever answers there is our server, and has the port.
+    /// Returns whether the server answers over the unix socket.
+    ///
+    /// The socket is in our own folder and is opened after the port. So an answer proves that our
+    /// server has the port.
     fn answers(&self) -> bool {
         let pong = self
             .try_connection()
@@ -271,7 +278,7 @@ impl Server {
 
     fn shutdown(&self, how: &str) {
         let answer: RedisResult<()> = redis::cmd("SHUTDOWN").arg(how).query(&mut self.connection());
-        // A server that obeys has no time to answer.
+        // A server that shuts down closes the connection without a reply.
         let error = answer.expect_err("a server that ends does not answer");
         assert!(error.is_io_error(), "the server stays: {error}");
         self.running(|process| process.wait());
@@ -282,7 +289,7 @@ impl Server {
         action(self.process().as_mut().expect("the server runs"))
     }
 
-    /// A test that panicked meanwhile leaves nothing half done in there.
+    /// A test that panics with the mutex locked leaves no inconsistent value.
     fn process(&self) -> MutexGuard<'_, Option<Spawned>> {
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }

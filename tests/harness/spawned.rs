@@ -1,9 +1,8 @@
-//! A child process that never outlives this one.
+//! A child process that never outlives this process.
 //!
-//! `Drop` kills the child, but runs neither when this process is killed nor for
-//! statics. So each child has a watcher (`watcher.rs`). It is ended before the child
-//! is reaped or as soon as that is seen, so it never kills a stranger who was given
-//! the same process id.
+//! `Drop` kills the child, but does not run if this process is killed, nor for statics. So each
+//! child has a watcher (`watcher.rs`). The watcher ends before the child is reaped, or as soon as
+//! the child's end is noticed, so that it never kills another process with the same process id.
 
 use super::wait::{eventually, eventually_some};
 use super::watcher;
@@ -21,8 +20,9 @@ pub struct Spawned {
 }
 
 impl Spawned {
-    /// Starts `command`. If this process dies before the child does, the child
-    /// is killed and `folder` removed.
+    /// Starts `command` as a child process.
+    ///
+    /// If this process dies before the child, the child is killed and `folder` is removed.
     pub fn start(command: &mut Command, folder: Option<&Path>) -> Self {
         let child =
             command.spawn().unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
@@ -30,40 +30,41 @@ impl Spawned {
         Self { child, watcher, status: None }
     }
 
-    /// The process id.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Takes the pipe to the child's input, if one was asked for.
+    /// Takes the pipe to the child's input, if the command has one.
     pub fn take_input(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()
     }
 
-    /// Takes the pipe from the child's output, if one was asked for.
+    /// Takes the pipe from the child's output, if the command has one.
     pub fn take_output(&mut self) -> Option<ChildStdout> {
         self.child.stdout.take()
     }
 
-    /// Stops the process (SIGSTOP), and blocks until all its threads stand still.
+    /// Stops the process (SIGSTOP); blocks until all its threads have stopped.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
-        eventually("the process stands still", || self.stands_still());
+        eventually("the process stops", || self.reports_stop());
     }
 
-    /// Lets a stopped process run again (SIGCONT).
+    /// Resumes a stopped process (SIGCONT).
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// Whether the process stands still now.
+    /// Returns whether the process is stopped.
     pub fn is_stopped(&self) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid()));
         status.is_ok_and(|status| status.contains("\nState:\tT"))
     }
 
-    /// Kills the process (SIGKILL) and waits for its end. Does nothing to one
-    /// that has ended.
+    /// Kills the process (SIGKILL) and waits for its end.
+    ///
+    /// Does nothing if the process has ended.
     pub fn kill(&mut self) {
         if self.status.is_none() {
             watcher::end(&mut self.watcher);
@@ -72,7 +73,7 @@ impl Spawned {
         }
     }
 
-    /// Says how the process ended, or `None` while it runs.
+    /// Returns the exit status of the process, or `None` while it runs.
     pub fn try_wait(&mut self) -> Option<ExitStatus> {
         if self.status.is_none() {
             self.status = self.child.try_wait().expect("our own child can be awaited");
@@ -83,7 +84,7 @@ impl Spawned {
         self.status
     }
 
-    /// Blocks until the process has ended by itself, and says how.
+    /// Blocks until the process ends by itself, and returns its exit status.
     pub fn wait(&mut self) -> ExitStatus {
         eventually_some("the process ends by itself", || self.try_wait())
     }
@@ -93,8 +94,8 @@ impl Spawned {
         kill_process(Pid::from_child(&self.child), signal).expect("our own child takes signals");
     }
 
-    /// The kernel reports a stop once, when the last thread has stopped.
-    fn stands_still(&self) -> bool {
+    /// Returns whether the kernel reports a stop: once, when the last thread has stopped.
+    fn reports_stop(&self) -> bool {
         let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
         let report = waitid(WaitId::Pid(Pid::from_child(&self.child)), options);
         report.expect("our own child can be awaited").is_some()

@@ -1,6 +1,6 @@
-//! What every kind of lock can do, whatever its type.
+//! The verbs of every kind of lock, as a trait.
 
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part of it")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
 use leasehold::kind::LockKind;
 use leasehold::{
@@ -9,7 +9,7 @@ use leasehold::{
 use std::time::{Duration, Instant};
 
 /// A guard of any kind.
-pub trait Held {
+pub trait SubjectGuard {
     fn unlock(self) -> Result<()>;
     fn check(&self) -> Result<()>;
     fn is_held(&self) -> bool;
@@ -21,8 +21,8 @@ pub trait Held {
 
 /// A lock of any kind.
 pub trait Subject: Clone + Send + Sync + 'static {
-    type Guard: Held;
-    type Owned: Held + Send + 'static;
+    type Guard: SubjectGuard;
+    type Owned: SubjectGuard + Send + 'static;
 
     fn lock(&self) -> Result<Self::Guard>;
     fn try_lock(&self) -> Result<Option<Self::Guard>>;
@@ -42,9 +42,9 @@ pub trait Subject: Clone + Send + Sync + 'static {
     fn force_unlock(&self) -> Result<bool>;
 }
 
-macro_rules! held {
+macro_rules! subject_guard {
     ([$($generics:tt)*] $guard:ty) => {
-        impl<$($generics)*> Held for $guard {
+        impl<$($generics)*> SubjectGuard for $guard {
             fn unlock(self) -> Result<()> {
                 self.unlock()
             }
@@ -128,11 +128,11 @@ macro_rules! subject {
     };
 }
 
-held!([P: LockKind] Guard<P>);
-held!([P: LockKind] OwnedGuard<P>);
+subject_guard!([P: LockKind] Guard<P>);
+subject_guard!([P: LockKind] OwnedGuard<P>);
 subject!([P: LockKind] Lock<P>, Guard<P>, OwnedGuard<P>);
-held!([] MultiGuard);
-held!([] OwnedMultiGuard);
+subject_guard!([] MultiGuard);
+subject_guard!([] OwnedMultiGuard);
 subject!([] MultiLock, MultiGuard, OwnedMultiGuard);
 subject!([] RedLock, MultiGuard, OwnedMultiGuard);
 
@@ -152,7 +152,7 @@ macro_rules! either {
     };
 }
 
-impl<R: Held, W: Held> Held for Side<R, W> {
+impl<R: SubjectGuard, W: SubjectGuard> SubjectGuard for Side<R, W> {
     fn unlock(self) -> Result<()> {
         either!(self, it => it.unlock())
     }
@@ -176,7 +176,7 @@ impl<R: Held, W: Held> Held for Side<R, W> {
     }
 }
 
-macro_rules! of_side {
+macro_rules! to_side {
     ($side:expr, $it:ident => $do:expr) => {
         match $side {
             Side::Read($it) => $do.map(Side::Read),
@@ -185,7 +185,7 @@ macro_rules! of_side {
     };
 }
 
-macro_rules! perhaps_of_side {
+macro_rules! to_optional_side {
     ($side:expr, $it:ident => $do:expr) => {
         match $side {
             Side::Read($it) => $do.map(|guard| guard.map(Side::Read)),
@@ -199,28 +199,28 @@ impl<R: Subject, W: Subject> Subject for Side<R, W> {
     type Owned = Side<R::Owned, W::Owned>;
 
     fn lock(&self) -> Result<Self::Guard> {
-        of_side!(self, it => it.lock())
+        to_side!(self, it => it.lock())
     }
     fn try_lock(&self) -> Result<Option<Self::Guard>> {
-        perhaps_of_side!(self, it => it.try_lock())
+        to_optional_side!(self, it => it.try_lock())
     }
     fn try_lock_for(&self, timeout: Duration) -> Result<Option<Self::Guard>> {
-        perhaps_of_side!(self, it => it.try_lock_for(timeout))
+        to_optional_side!(self, it => it.try_lock_for(timeout))
     }
     fn try_lock_until(&self, deadline: Instant) -> Result<Option<Self::Guard>> {
-        perhaps_of_side!(self, it => it.try_lock_until(deadline))
+        to_optional_side!(self, it => it.try_lock_until(deadline))
     }
     fn lock_owned(&self) -> Result<Self::Owned> {
-        of_side!(self, it => it.lock_owned())
+        to_side!(self, it => it.lock_owned())
     }
     fn try_lock_owned(&self) -> Result<Option<Self::Owned>> {
-        perhaps_of_side!(self, it => it.try_lock_owned())
+        to_optional_side!(self, it => it.try_lock_owned())
     }
     fn try_lock_for_owned(&self, timeout: Duration) -> Result<Option<Self::Owned>> {
-        perhaps_of_side!(self, it => it.try_lock_for_owned(timeout))
+        to_optional_side!(self, it => it.try_lock_for_owned(timeout))
     }
     fn try_lock_until_owned(&self, deadline: Instant) -> Result<Option<Self::Owned>> {
-        perhaps_of_side!(self, it => it.try_lock_until_owned(deadline))
+        to_optional_side!(self, it => it.try_lock_until_owned(deadline))
     }
     fn with_lease(self, lease: Duration) -> Self {
         match self {

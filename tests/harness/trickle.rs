@@ -1,6 +1,7 @@
-//! A server between: it passes everything on until it is told to trickle or to slow down.
-//! Trickling, each request gets a reply a byte at a time, without an end until the test drops
-//! it. Slowed down, a few bytes pass in both directions at a time.
+//! A proxy that forwards everything until the test calls `trickle` or `slow_down`.
+//!
+//! After `trickle`, each request gets a reply that arrives byte by byte, and ends only when the
+//! test drops the proxy. After `slow_down`, few bytes pass at a time, in both directions.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,15 +10,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// The pause between two bytes, and between parts of a request or of replies that pass slowly.
+/// The pause between two trickled bytes, and between two parts of a slow request.
 const PAUSE: Duration = Duration::from_millis(2);
+/// The pause between two parts of slow replies.
 const SLOW_PAUSE: Duration = Duration::from_millis(3);
 
-/// How many bytes pass at a time, slowed down, of requests and of replies.
+/// The bytes of slow requests that pass at a time.
 const SLOW_REQUESTS: usize = 4096;
+/// The bytes of slow replies that pass at a time.
 const SLOW_REPLIES: usize = 2;
 
-/// Ends with the process of the test.
+/// A proxy that trickles or slows down. Its threads end with the process of the test.
 pub struct Trickle {
     address: SocketAddr,
     modes: Arc<Modes>,
@@ -42,12 +45,12 @@ impl Trickle {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address");
         let modes = Arc::<Modes>::default();
-        let of_thread = Arc::clone(&modes);
+        let shared = Arc::clone(&modes);
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
-                // Without a server the client finds its connection closed.
+                // Without a server, the client's connection closes.
                 if let Ok(server) = TcpStream::connect(upstream) {
-                    carry(client, server, &of_thread);
+                    carry(client, server, &shared);
                 }
             }
         });
@@ -66,7 +69,7 @@ impl Trickle {
         self.modes.is_slow.store(true, Ordering::Release);
     }
 
-    /// How many bytes of replies have passed since then.
+    /// Returns the bytes of replies that have passed since `slow_down`.
     pub fn slow_replies(&self) -> usize {
         self.modes.slow_replies.load(Ordering::Acquire)
     }
@@ -82,13 +85,13 @@ impl Drop for Trickle {
 fn carry(client: TcpStream, server: TcpStream, modes: &Arc<Modes>) {
     let clone = |stream: &TcpStream| stream.try_clone().expect("a descriptor is left");
     let (from_server, to_client) = (clone(&server), clone(&client));
-    let of_replies = Arc::clone(modes);
-    thread::spawn(move || while pass_replies(&from_server, &to_client, &of_replies) {});
+    let shared = Arc::clone(modes);
+    thread::spawn(move || while pass_replies(&from_server, &to_client, &shared) {});
     let modes = Arc::clone(modes);
     thread::spawn(move || while pass_requests(&client, &server, &modes) {});
 }
 
-/// Passes some bytes on; whether the connection still stands.
+/// Forwards some bytes of replies; returns whether the connection is still open.
 fn pass_replies(mut server: &TcpStream, mut client: &TcpStream, modes: &Modes) -> bool {
     let mut bytes = [0; 1 << 16];
     let most = if modes.is_slow() { SLOW_REPLIES } else { bytes.len() };
@@ -100,7 +103,7 @@ fn pass_replies(mut server: &TcpStream, mut client: &TcpStream, modes: &Modes) -
     client.write_all(&bytes[..count]).is_ok()
 }
 
-/// Passes a request on, or trickles; whether the connection still stands.
+/// Forwards bytes of requests, or trickles; returns whether the connection is still open.
 fn pass_requests(mut client: &TcpStream, mut server: &TcpStream, modes: &Modes) -> bool {
     let mut bytes = [0; 1 << 16];
     let most = if modes.is_slow() { SLOW_REQUESTS } else { bytes.len() };
@@ -119,7 +122,7 @@ fn trickle(mut client: &TcpStream, modes: &Modes) -> bool {
     while begun && modes.trickles.load(Ordering::Acquire) && client.write_all(b"x").is_ok() {
         thread::sleep(PAUSE);
     }
-    // The other direction has handles of its own.
+    // The other direction uses its own handles.
     let _ = client.shutdown(Shutdown::Both);
     false
 }

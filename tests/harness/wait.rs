@@ -1,29 +1,29 @@
-//! Waits for conditions, each with a generous bound, and counts of what this
-//! process has open.
+//! Waits for conditions, each with a generous bound, and counts of this process's threads and
+//! descriptors.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::thread::{self, JoinHandle, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long any wait of the harness lasts before it fails the test. Far longer
-/// than anything takes, so that a slow machine fails nothing.
+/// The bound of every wait of the harness, after which the test fails.
+///
+/// Long enough that a slow machine fails no test.
 pub const BOUND: Duration = Duration::from_secs(30);
 
-/// How often a condition is looked at.
+/// The pause between two checks of a condition.
 const INTERVAL: Duration = Duration::from_millis(1);
 
-/// The kernel keeps this many bytes of a thread's name.
+/// The number of bytes that the kernel keeps of a thread's name.
 const KEPT_OF_A_NAME: usize = 15;
 
-/// Blocks until `condition` is true, and panics with `what` if it never is.
+/// Blocks until `condition` is true; panics with `what` after `BOUND`.
 #[track_caller]
 pub fn eventually(what: &str, condition: impl FnMut() -> bool) {
     assert!(holds_within(BOUND, condition), "never happened: {what}");
 }
 
-/// Blocks until `look` finds something and returns it; panics with `what` if
-/// it never does.
+/// Blocks until `look` returns a value, and returns it; panics with `what` after `BOUND`.
 #[track_caller]
 pub fn eventually_some<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let mut found = None;
@@ -31,11 +31,10 @@ pub fn eventually_some<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T 
         found = look();
         found.is_some()
     });
-    found.expect("the wait ends when something was found")
+    found.expect("the wait ends with a value")
 }
 
-/// Blocks until `condition` is true or `bound` has passed, and says whether it
-/// was true.
+/// Blocks until `condition` is true or `bound` has passed; returns whether it became true.
 pub fn holds_within(bound: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     loop {
@@ -49,42 +48,44 @@ pub fn holds_within(bound: Duration, mut condition: impl FnMut() -> bool) -> boo
     }
 }
 
-/// What a thread gives that ends soon, if all is well.
+/// Returns the result of a thread; panics if the thread does not end within `BOUND`.
 #[track_caller]
 pub fn join<T>(thread: JoinHandle<T>) -> T {
     eventually("the thread ends", || thread.is_finished());
     thread.join().expect("no panic")
 }
 
-/// The same for a thread of a scope. Says what did not happen if it does not end.
+/// Returns the result of a scoped thread; panics with `what` after `BOUND`.
 #[track_caller]
 pub fn in_time<T>(what: &str, thread: ScopedJoinHandle<'_, T>) -> T {
     eventually(what, || thread.is_finished());
     thread.join().expect("no panic")
 }
 
-/// How long a thread that sleeps has been seen to sleep, in looks a millisecond apart.
-const LOOKS: u32 = 15;
+/// The number of checks, a millisecond apart, that must find the same sleep.
+const CHECKS: u32 = 15;
 
-/// Runs `wait` on a thread of that name (unique in this process, 15 bytes at most),
-/// and returns when it sleeps: in line, for all that can be seen from outside.
+/// Runs `wait` on a new thread; blocks until that thread sleeps.
+///
+/// From outside, such a thread cannot be distinguished from a caller in a queue. `name` is unique
+/// in this process and at most 15 bytes long.
 pub fn sleeping<T: Send + 'static>(
     name: &str,
     wait: impl FnOnce() -> T + Send + 'static,
 ) -> JoinHandle<T> {
     let thread = thread::Builder::new().name(name.to_owned()).spawn(wait).expect("a thread");
-    let (mut last, mut looks) = (None, 0);
+    let (mut last, mut checks) = (None, 0);
     eventually("the thread sleeps", || {
-        let now = naps(name);
-        looks = if now.is_some() && now == last { looks + 1 } else { 0 };
+        let now = sleep_count(name);
+        checks = if now.is_some() && now == last { checks + 1 } else { 0 };
         last = now;
-        looks == LOOKS
+        checks == CHECKS
     });
     thread
 }
 
-/// How often a thread has gone to sleep, if it sleeps now.
-fn naps(name: &str) -> Option<String> {
+/// Returns how often a sleeping thread has gone to sleep, or `None`.
+fn sleep_count(name: &str) -> Option<String> {
     let tasks = fs::read_dir("/proc/self/task").expect("the threads can be listed");
     let statuses = tasks.flatten().filter_map(|t| fs::read_to_string(t.path().join("status")).ok());
     let named = |status: &String| status.lines().next() == Some(&format!("Name:\t{name}"));
@@ -93,14 +94,15 @@ fn naps(name: &str) -> Option<String> {
     line("State:")?.contains("sleeping").then(|| line("voluntary_ctxt").map(str::to_owned))?
 }
 
-/// Counts the threads of this process by name. The kernel keeps 15 bytes of a
-/// name. Other tests of the same binary run beside the caller, so a test that
-/// counts threads or descriptors has a binary, or a child process, of its own.
+/// Counts the threads of this process by name, of which the kernel keeps 15 bytes.
+///
+/// Other tests of the same binary run at the same time. So a test that counts threads or
+/// descriptors needs its own binary or child process.
 pub fn threads() -> BTreeMap<String, usize> {
     let tasks = fs::read_dir("/proc/self/task").expect("the threads can be listed");
     let mut counts = BTreeMap::new();
     for task in tasks.flatten() {
-        // A thread may end between the listing and this look.
+        // A thread may end between the listing and this read.
         if let Ok(name) = fs::read_to_string(task.path().join("comm")) {
             *counts.entry(name.trim_end().to_owned()).or_default() += 1;
         }
@@ -114,8 +116,7 @@ pub fn threads_named(name: &str) -> usize {
     threads().get(kept).copied().unwrap_or(0)
 }
 
-/// Lists what this process's open descriptors lead to, sorted, for instance
-/// `socket:[4711]`.
+/// Returns the targets of this process's open descriptors, such as `socket:[4711]`, sorted.
 pub fn descriptors() -> Vec<String> {
     let own_listing = format!("/proc/{}/fd", std::process::id());
     let entries = fs::read_dir("/proc/self/fd").expect("the descriptors can be listed");

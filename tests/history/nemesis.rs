@@ -6,7 +6,7 @@ use super::fault::Fault;
 use super::plan::{Layout, Plan};
 use super::site::{Site, whose, wipe};
 use super::{Nanos, millis, now};
-use crate::harness::{Direction, Flow, Proxy, Server, Whose};
+use crate::harness::{Connections, Direction, Flow, Proxy, Server};
 use std::ops::Range;
 use std::thread;
 use std::time::Duration;
@@ -221,7 +221,7 @@ impl<'a> Nemesis<'a> {
     fn begin_unfelt(&mut self, fault: Fault) -> Harm {
         for server in self.site.masters() {
             match fault {
-                Fault::CutOffSubscribers => server.gate().keep_apart(&Whose::Subscribers),
+                Fault::CutOffSubscribers => server.gate().keep_apart(&Connections::Subscribers),
                 // Once: what is cut off twice may be an error.
                 Fault::KillConnections => kill(server, false),
                 Fault::KillSubscribers => self.kill_again_and_again(server),
@@ -273,7 +273,7 @@ impl<'a> Nemesis<'a> {
         self.each_way(crew.len(), crew, |front, worker| front.set_for(worker, way, flow));
     }
 
-    fn each_way(&self, workers: usize, crew: &Crew, act: impl Fn(&Proxy, Whose)) {
+    fn each_way(&self, workers: usize, crew: &Crew, act: impl Fn(&Proxy, Connections)) {
         for front in self.site.fronts() {
             (0..workers).for_each(|worker| act(front, whose(crew.member(worker))));
         }

@@ -129,7 +129,7 @@ fn held_by_nobody(plan: &Plan, site: &Site) -> Vec<String> {
 
 /// The channels to which somebody has subscribed, sharded or not.
 fn channels(server: &Server) -> impl Iterator<Item = String> {
-    let sharded: Option<Vec<String>> = server.tells(&["PUBSUB", "SHARDCHANNELS"]);
+    let sharded: Option<Vec<String>> = server.try_ask(&["PUBSUB", "SHARDCHANNELS"]);
     server.channels().into_iter().chain(sharded.unwrap_or_default())
 }
 

@@ -6,7 +6,9 @@ use super::worker::Orders;
 use crate::harness::nodes::Node;
 use crate::harness::replicated::MASTER;
 use crate::harness::wait::{BOUND, holds_within};
-use crate::harness::{Cluster, Config, Members, Proxy, Replicated, Server, Whose, eventually};
+use crate::harness::{
+    Cluster, Config, Connections, Members, Proxy, Replicated, Server, eventually,
+};
 use std::cell::RefCell;
 use std::fs;
 
@@ -197,7 +199,7 @@ impl Site {
     fn settle(&self) {
         match &self.servers {
             Servers::Alone(servers) => eventually("the servers answer", || {
-                servers.iter().all(|server| server.tells::<String>(&["PING"]).is_some())
+                servers.iter().all(|server| server.try_ask::<String>(&["PING"]).is_some())
             }),
             Servers::Replicated(replicated) => replicated.settle(),
             Servers::Cluster(cluster) => cluster.settle(),
@@ -208,7 +210,7 @@ impl Site {
     fn describe(&self) -> String {
         let describe = |server: &Server| {
             let (member, log) = (server.member(), server.log());
-            let view: Option<String> = server.tells(&["CLUSTER", "NODES"]);
+            let view: Option<String> = server.try_ask(&["CLUSTER", "NODES"]);
             let log: Vec<_> = log.lines().rev().take(LOGGED).collect();
             format!("{member}, port {}: {view:?}, {log:#?}", server.port())
         };
@@ -222,8 +224,8 @@ impl Site {
 }
 
 /// A member's connections.
-pub fn whose(member: String) -> Whose {
-    Whose::Member(member.into())
+pub fn whose(member: String) -> Connections {
+    Connections::Member(member.into())
 }
 
 /// A server that forgets nothing that it has acknowledged.

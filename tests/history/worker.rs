@@ -239,13 +239,13 @@ trait Held {
     fn unlock(self: Box<Self>) -> leasehold::Result<()>;
 }
 
-impl<G: subject::Held> Held for G {
+impl<G: subject::SubjectGuard> Held for G {
     fn is_held(&self) -> bool {
-        subject::Held::is_held(self)
+        subject::SubjectGuard::is_held(self)
     }
 
     fn unlock(self: Box<Self>) -> leasehold::Result<()> {
-        subject::Held::unlock(*self)
+        subject::SubjectGuard::unlock(*self)
     }
 }
 

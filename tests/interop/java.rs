@@ -1,10 +1,6 @@
-//! Redisson itself, in a Java process that obeys orders: `tests/interop/redisson`.
+//! Redisson in a Java process that executes orders: `tests/interop/redisson`.
 
-#![allow(
-    dead_code,
-    unreachable_pub,
-    reason = "a room of its own in two test binaries, each of which uses a part of it"
-)]
+#![allow(dead_code, unreachable_pub, reason = "the tests use a part")]
 
 use crate::harness::Server;
 use crate::harness::spawned::Spawned;
@@ -17,53 +13,55 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-/// Longer than a Java process takes for anything on a busy machine.
+/// The bound of a wait for the Java process, long enough for a busy machine.
 const BOUND: Duration = Duration::from_secs(150);
 
-/// The class path of the driver, or why there is none.
+/// Returns the class path of the driver, or `None` without a JDK or Maven.
 fn class_path() -> Option<&'static str> {
     static PATH: OnceLock<Option<String>> = OnceLock::new();
     let build = || {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/script/interop");
         let built = Command::new(script).output().expect("script/interop can be run");
-        let said = String::from_utf8_lossy(&built.stderr).into_owned();
+        let errors = String::from_utf8_lossy(&built.stderr).into_owned();
         match built.status.code() {
             Some(0) => Some(String::from_utf8_lossy(&built.stdout).trim().to_owned()),
             Some(3) if !is_required() => None,
-            _ => panic!("script/interop: {said}"),
+            _ => panic!("script/interop: {errors}"),
         }
     };
     PATH.get_or_init(build).as_deref()
 }
 
-/// `LEASEHOLD_INTEROP` is set, to something.
+/// Returns whether `LEASEHOLD_INTEROP` is set and not empty.
 fn is_required() -> bool {
     std::env::var_os("LEASEHOLD_INTEROP").is_some_and(|value| !value.is_empty())
 }
 
-/// Where an answer goes: `ok` with a value, or an error's words.
+/// The senders of answers by thread: `ok` values or error texts.
 type Answers = Arc<Mutex<HashMap<String, Sender<Result<String, String>>>>>;
 
-/// A Java process with Redisson. Dropping it kills it.
+/// A Java process with Redisson. Dropping the value kills the process.
 pub struct Java {
     process: Spawned,
     input: Mutex<ChildStdin>,
     answers: Answers,
 }
 
-/// An order that has been given.
+/// An order that the Java process executes.
 pub struct Ordered(Receiver<Result<String, String>>);
 
 impl Java {
-    /// Starts it, and waits until it is connected. `None`, and a word on standard error,
-    /// where there is no Java.
+    /// Starts the process; blocks until it is connected.
+    ///
+    /// Without Java, prints a message to standard error and returns `None`.
     pub fn start(servers: &[&Server], watchdog: Duration) -> Option<Java> {
         let urls: Vec<_> = servers.iter().map(|server| server.url()).collect();
         Java::start_at(&urls.join(","), watchdog)
     }
 
-    /// The same for a cluster, `cluster=<url>,...`, or for the master of that name,
-    /// `<name>=<url of a sentinel>,...`.
+    /// Starts like `start`, for any deployment.
+    ///
+    /// `place` is `cluster=<url>,...` for a cluster, or `<master name>=<url of a sentinel>,...`.
     pub fn start_at(place: &str, watchdog: Duration) -> Option<Java> {
         let Some(path) = class_path() else {
             eprintln!("skipped: no JDK or no Maven here");
@@ -81,19 +79,20 @@ impl Java {
         let answers = Answers::default();
         let (ready, is_ready) = channel();
         answers.lock().expect("no panic").insert("driver".to_owned(), ready);
-        let told = Arc::clone(&answers);
+        let shared = Arc::clone(&answers);
         thread::spawn(move || {
             let lines = BufReader::new(output).lines();
-            lines.map_while(Result::ok).for_each(|line| hand_out(&told, &line));
-            // The process has ended: nobody is answered any more.
-            told.lock().expect("no panic").clear();
+            lines.map_while(Result::ok).for_each(|line| deliver(&shared, &line));
+            // The process has ended, so its open orders get no answer.
+            shared.lock().expect("no panic").clear();
         });
         assert_eq!(Ordered(is_ready).answer(), Ok("ready".to_owned()));
         Some(Java { process, input, answers })
     }
 
-    /// Gives an order to one of its threads. `order` is a verb, a kind, a name and perhaps
-    /// an argument.
+    /// Gives an order to one of the Java threads.
+    ///
+    /// `order` is a verb, a kind, a name and an optional argument.
     pub fn order(&self, thread: &str, order: &str) -> Ordered {
         let (answer, answered) = channel();
         let before = self.answers.lock().expect("no panic").insert(thread.to_owned(), answer);
@@ -103,7 +102,7 @@ impl Java {
         Ordered(answered)
     }
 
-    /// The same, and waits for the answer, which must be a good one.
+    /// Gives an order, and blocks until its answer, which must be `ok`.
     #[track_caller]
     pub fn does(&self, thread: &str, order: &str) -> String {
         let answer = self.order(thread, order).answer();
@@ -115,24 +114,25 @@ impl Java {
     }
 }
 
-fn hand_out(answers: &Answers, line: &str) {
+/// Passes a line of the process on to the order that it answers.
+fn deliver(answers: &Answers, line: &str) {
     let mut words = line.splitn(3, ' ');
     let (thread, how) = (words.next().unwrap_or_default(), words.next());
     let rest = words.next().unwrap_or_default().to_owned();
     let waiting = answers.lock().expect("no panic").remove(thread);
     let answer = if how == Some("ok") { Ok(rest) } else { Err(rest) };
-    // What is no answer is a line of the virtual machine's own.
+    // Other lines are output of the Java virtual machine.
     waiting.into_iter().for_each(|waiting| drop(waiting.send(answer.clone())));
 }
 
 impl Ordered {
-    /// Waits for it.
+    /// Blocks until the order is answered, and returns the answer.
     #[track_caller]
     pub fn answer(self) -> Result<String, String> {
         self.0.recv_timeout(BOUND).expect("Java answers")
     }
 
-    /// Whether there is an answer by then, that is: after a while in which there could be.
+    /// Returns whether the order is unanswered after 100 ms, enough time for an answer.
     pub fn is_open(&self) -> bool {
         let mut answered = None;
         !holds_within(Duration::from_millis(100), || {

@@ -1,4 +1,4 @@
-//! Locks shared with Redisson, which runs in a Java process.
+//! Locks that leasehold shares with Redisson, which runs in a Java process.
 
 #[path = "../harness/mod.rs"]
 mod harness;

@@ -1,8 +1,8 @@
-//! With Redisson itself at the other end of the same lock, on a real server.
+//! Locks shared with Redisson on one server.
 //!
-//! Leases and poll intervals are far longer than these tests: what wakes somebody in time is
-//! the message of the other side. Where there is no JDK or no Maven each test says that it
-//! is skipped; with `LEASEHOLD_INTEROP` set that is a failure.
+//! Leases and poll intervals are far longer than most of these tests, so that waiters are woken by
+//! the messages of the other side. Without a JDK or Maven each test prints that it is skipped; with
+//! `LEASEHOLD_INTEROP` set that is a failure.
 
 use crate::harness::faults::{NEVER, build, owners, patient};
 use crate::harness::process::{self, ChildProcess};
@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
-/// A server, a client of leasehold's and one of Redisson's.
+/// A server, a client of leasehold and a client of Redisson.
 struct Both {
     server: Server,
     rust: Client,
@@ -32,7 +32,7 @@ fn both_with(watchdog: Duration) -> Option<Both> {
     Some(Both { server, rust, java })
 }
 
-/// Runs the test only where there is Java.
+/// Ends the test early without Java.
 macro_rules! with_java {
     ($both:expr) => {
         match $both {
@@ -49,7 +49,7 @@ fn child_entry() {
     let client = Client::builder().single(role.arg(0)).watchdog_timeout(lease).build();
     let client = client.expect("the server is there");
     let hold = |locked: bool| {
-        assert!(locked, "it is free");
+        assert!(locked, "the lock is free");
         role.say("locked");
         thread::park();
     };
@@ -59,69 +59,66 @@ fn child_entry() {
         "fair" => hold(client.fair_lock("a").lock().map(Guard::detach).is_ok()),
         "spin" => hold(client.spin_lock("a").lock().map(Guard::detach).is_ok()),
         "write" => hold(client.rw_lock("a").write().map(Guard::detach).is_ok()),
-        other => panic!("nobody plays {other}"),
+        other => panic!("unknown role {other}"),
     }
 }
 
 impl Both {
-    fn asks(&self) -> u64 {
+    /// Returns the number of script calls so far.
+    fn calls(&self) -> u64 {
         self.server.calls("evalsha")
     }
 
-    /// Blocks until somebody who wants a lock of that kind has been refused.
-    fn waits(&self, kind: &str, asks_before: u64) {
-        eventually("somebody waits", || match kind {
-            "spin" => self.asks() > asks_before + 3,
+    /// Blocks until a caller waits for the lock `a` of this kind.
+    fn await_waiter(&self, kind: &str, calls_before: u64) {
+        eventually("a caller waits", || match kind {
+            "spin" => self.calls() > calls_before + 3,
             "fair" => self.server.ask::<usize>(&["LLEN", "redisson_lock_queue:{a}"]) > 0,
             "read" | "write" => self.server.numsub("redisson_rwlock:{a}") > 0,
             _ => self.server.numsub("redisson_lock__channel:{a}") > 0,
         });
         if kind == "fair" {
-            eventually("it listens", || {
-                self.server
-                    .channels()
-                    .iter()
-                    .any(|it| it.starts_with("redisson_lock__channel:{a}:"))
-            });
+            let own_channel = |it: &String| it.starts_with("redisson_lock__channel:{a}:");
+            eventually("the caller subscribes", || self.server.channels().iter().any(own_channel));
         }
     }
 }
 
-/// A kind of lock with the same life on both sides.
-fn holds_and_waits<P: LockKind>(kind: &str, make: fn(&Client) -> Lock<P>) {
+/// Asserts that holders of this kind exclude, and with messages wake, the other side.
+fn exclude_and_wake<P: LockKind>(kind: &str, make: fn(&Client) -> Lock<P>) {
     let both = with_java!(both());
     let (java, lock) = (&both.java, make(&both.rust));
     let order = |verb: &str| format!("{verb} {kind} a");
 
-    // Java holds, Rust waits, and is woken by its release.
+    // Java holds, Rust waits and is woken by the release.
     java.does("t", &order("lock"));
     assert!(lock.try_lock().expect("an answer").is_none());
     assert!(lock.is_locked().expect("an answer") && !lock.is_held());
     thread::scope(|scope| {
-        let asks = both.asks();
+        let calls = both.calls();
         let waiter = scope.spawn(|| lock.lock().and_then(Guard::unlock));
-        both.waits(kind, asks);
+        both.await_waiter(kind, calls);
         java.does("t", &order("unlock"));
-        in_time("the Rust waiter", waiter).expect("it got the lock");
+        in_time("the Rust waiter gets the lock", waiter).expect("a lock");
     });
 
-    // Rust holds, Java waits, and is woken by its release: by drop, and by unlock.
+    // Rust holds, Java waits and is woken by the release: by drop, and by unlock.
     for explicit in [false, true] {
-        let guard = lock.lock().expect("it is free");
+        let guard = lock.lock().expect("free");
         assert_eq!(java.does("t", &order("try")), "false");
         assert_eq!(java.does("t", &order("locked")), "true");
-        let asks = both.asks();
+        let calls = both.calls();
         let waiting = java.order("t", &order("lock"));
-        both.waits(kind, asks);
+        both.await_waiter(kind, calls);
         match explicit {
-            true => guard.unlock().expect("it was held"),
+            true => guard.unlock().expect("held"),
             false => drop(guard),
         }
         assert_eq!(waiting.answer(), Ok("locked".to_owned()));
         java.does("t", &order("unlock"));
     }
 
-    // Each enters again on its side; the other is out until the last has gone.
+    // Each side re-enters; the other side is excluded until the last release.
     java.does("t", &order("lock"));
     java.does("t", &order("lock"));
     java.does("t", &order("unlock"));
@@ -130,16 +127,19 @@ fn holds_and_waits<P: LockKind>(kind: &str, make: fn(&Client) -> Lock<P>) {
     let (guard, nested) = (lock.lock().expect("free"), lock.lock().expect("again"));
     drop(guard);
     assert_eq!(java.does("t", &order("try")), "false");
-    nested.unlock().expect("it was held");
+    nested.unlock().expect("held");
     assert_eq!(java.does("t", &order("try")), "true");
 
-    // Either side takes it away from the other.
+    // Each side frees the lock of the other by force.
     assert!(lock.force_unlock().expect("an answer"));
     let error = java.order("t", &order("unlock")).answer();
     if kind != "fair" {
-        assert!(error.is_err_and(|it| it.starts_with("IllegalMonitorState")), "it was lost");
+        assert!(
+            error.is_err_and(|it| it.starts_with("IllegalMonitorState")),
+            "Java's lock is lost"
+        );
     }
-    let guard = lock.lock().expect("it is free");
+    let guard = lock.lock().expect("free");
     assert_eq!(java.does("u", &order("force")), "true");
     assert!(guard.unlock().is_err_and(|error| error.is_lost()));
     eventually("nothing is left", || {
@@ -150,27 +150,27 @@ fn holds_and_waits<P: LockKind>(kind: &str, make: fn(&Client) -> Lock<P>) {
 
 #[test]
 fn plain_locks_exclude_and_wake_each_other() {
-    holds_and_waits::<Plain>("plain", |client| client.lock("a"));
+    exclude_and_wake::<Plain>("plain", |client| client.lock("a"));
 }
 
 #[test]
 fn fenced_locks_exclude_and_wake_each_other() {
-    holds_and_waits::<Fenced>("fenced", |client| client.fenced_lock("a"));
+    exclude_and_wake::<Fenced>("fenced", |client| client.fenced_lock("a"));
 }
 
 #[test]
 fn fair_locks_exclude_and_wake_each_other() {
-    holds_and_waits::<Fair>("fair", |client| client.fair_lock("a"));
+    exclude_and_wake::<Fair>("fair", |client| client.fair_lock("a"));
 }
 
 #[test]
 fn spin_locks_exclude_each_other() {
-    holds_and_waits::<Spin>("spin", |client| client.spin_lock("a"));
+    exclude_and_wake::<Spin>("spin", |client| client.spin_lock("a"));
 }
 
 #[test]
 fn write_locks_exclude_and_wake_each_other() {
-    holds_and_waits::<Write>("write", |client| client.rw_lock("a").write_lock());
+    exclude_and_wake::<Write>("write", |client| client.rw_lock("a").write_lock());
 }
 
 // ---------------------------------------------------------------------------------
@@ -178,71 +178,71 @@ fn write_locks_exclude_and_wake_each_other() {
 
 const BRIEF: Duration = Duration::from_millis(1500);
 
-/// Each side renews, and its lock is free when its process dies: Rust's, then Java's.
-fn renews_and_dies<P: LockKind>(kind: &str, make: fn(&Client, &str) -> Lock<P>) {
+/// Asserts that each side renews, and that the lock of a dead process becomes free.
+fn renew_and_die<P: LockKind>(kind: &str, make: fn(&Client, &str) -> Lock<P>) {
     let both = with_java!(both_with(BRIEF));
     let mut child = ChildProcess::start("redisson::child_entry", kind, &[&both.server.url()]);
     child.expect_line("locked");
     both.java.does("u", &format!("lock {kind} b"));
-    // Over several leases of both.
-    let own = both.rust.lock("c").lock().expect("it is free");
+    // Several leases of both sides pass.
+    let own = both.rust.lock("c").lock().expect("free");
     assert!(!own.wait_lost(3 * BRIEF));
     assert_eq!(both.java.does("t", &format!("try {kind} a")), "false");
     assert!(make(&both.rust, "b").try_lock().expect("an answer").is_none(), "Java renews too");
 
-    let asks = both.asks();
+    let calls = both.calls();
     let waiting = both.java.order("t", &format!("lock {kind} a"));
-    both.waits(kind, asks);
+    both.await_waiter(kind, calls);
     child.kill();
     assert_eq!(waiting.answer(), Ok("locked".to_owned()), "Rust's lease is over");
     let lock = make(&both.rust, "a");
     thread::scope(|scope| {
-        let asks = both.asks();
+        let calls = both.calls();
         let waiter = scope.spawn(|| lock.lock().and_then(Guard::unlock));
-        both.waits(kind, asks);
+        both.await_waiter(kind, calls);
         both.java.kill();
-        in_time("the Rust waiter", waiter).expect("Java's lease is over");
+        in_time("the Rust waiter gets the lock", waiter).expect("Java's lease is over");
     });
 }
 
 #[test]
 fn plain_locks_are_renewed_and_end_with_their_process() {
-    renews_and_dies::<Plain>("plain", |client, name| client.lock(name));
+    renew_and_die::<Plain>("plain", |client, name| client.lock(name));
 }
 
 #[test]
 fn fenced_locks_are_renewed_and_end_with_their_process() {
-    renews_and_dies::<Fenced>("fenced", |client, name| client.fenced_lock(name));
+    renew_and_die::<Fenced>("fenced", |client, name| client.fenced_lock(name));
 }
 
 #[test]
 fn fair_locks_are_renewed_and_end_with_their_process() {
-    renews_and_dies::<Fair>("fair", |client, name| client.fair_lock(name));
+    renew_and_die::<Fair>("fair", |client, name| client.fair_lock(name));
 }
 
 #[test]
 fn spin_locks_are_renewed_and_end_with_their_process() {
-    renews_and_dies::<Spin>("spin", |client, name| client.spin_lock(name));
+    renew_and_die::<Spin>("spin", |client, name| client.spin_lock(name));
 }
 
 #[test]
 fn write_locks_are_renewed_and_end_with_their_process() {
-    renews_and_dies::<Write>("write", |client, name| client.rw_lock(name).write_lock());
+    renew_and_die::<Write>("write", |client, name| client.rw_lock(name).write_lock());
 }
 
-/// Readers of both sides are renewed by both; those of a dead process keep writers out no longer.
+/// Each side renews its readers; the readers of a dead process do not exclude writers.
 #[test]
 fn readers_are_renewed_and_end_with_their_process() {
     let both = with_java!(both_with(BRIEF));
     let lock = both.rust.rw_lock("a");
     both.java.does("t", "lock read a");
-    let reading = lock.read_owned().expect("they share");
+    let reading = lock.read_owned().expect("readers share");
     assert!(!reading.wait_lost(3 * BRIEF));
     assert_eq!(both.java.does("w", "try write a"), "false");
-    reading.unlock().expect("it was held");
+    reading.unlock().expect("held");
     assert!(lock.try_write().expect("an answer").is_none(), "Java renews too");
     both.java.kill();
-    lock.write().expect("Java's lease is over").unlock().expect("it was held");
+    lock.write().expect("Java's lease is over").unlock().expect("held");
 }
 
 #[test]
@@ -251,24 +251,24 @@ fn fixed_leases_end_on_both_sides() {
     both.java.does("t", "lease plain a 400");
     let lock = both.rust.lock("a");
     let guard = lock.lock().expect("Java's lease is over");
-    assert!(both.java.order("t", "unlock plain a").answer().is_err(), "it was lost");
-    guard.unlock().expect("it was held");
+    assert!(both.java.order("t", "unlock plain a").answer().is_err(), "Java's lock is lost");
+    guard.unlock().expect("held");
     let brief = both.rust.lock("a").with_lease(Duration::from_millis(400));
-    let guard = brief.lock().expect("it is free");
+    let guard = brief.lock().expect("free");
     both.java.does("t", "lock plain a");
     assert!(guard.unlock().is_err_and(|error| error.is_lost()));
     both.java.does("t", "unlock plain a");
 }
 
 // ---------------------------------------------------------------------------------
-// What single kinds do.
+// Special behaviour of single kinds.
 
 #[test]
 fn a_fair_queue_of_both_is_served_in_order() {
     let both = with_java!(both());
     let (lock, order) = (both.rust.fair_lock("a"), Mutex::new(Vec::new()));
     let length = || both.server.ask::<usize>(&["LLEN", "redisson_lock_queue:{a}"]);
-    let guard = lock.lock().expect("it is free");
+    let guard = lock.lock().expect("free");
     thread::scope(|scope| {
         for number in 0..6 {
             let (both, order, lock) = (&both, &order, both.rust.fair_lock("a"));
@@ -280,33 +280,32 @@ fn a_fair_queue_of_both_is_served_in_order() {
                     note();
                     both.java.does(&label, "unlock fair a");
                 } else {
-                    let guard = lock.lock().expect("it comes round");
+                    let guard = lock.lock().expect("a lock");
                     note();
-                    guard.unlock().expect("it was held");
+                    guard.unlock().expect("held");
                 }
             });
-            eventually("it stands in the queue", || length() == number + 1);
+            eventually("the thread is in the queue", || length() == number + 1);
         }
-        guard.unlock().expect("it was held");
+        guard.unlock().expect("held");
     });
     assert_eq!(order.into_inner().expect("no panic"), Vec::from_iter(0..6));
     eventually("nothing is left", || both.server.keys().is_empty());
 }
 
-/// A Redisson waiter that gives up leaves; ours that is cancelled leaves as well.
 #[test]
-fn who_leaves_a_mixed_fair_queue_holds_up_nobody() {
+fn a_waiter_that_leaves_a_mixed_fair_queue_delays_no_other() {
     let both = with_java!(both());
     let lock = both.rust.fair_lock("a");
     both.java.does("holder", "lock fair a");
     let length = || both.server.ask::<usize>(&["LLEN", "redisson_lock_queue:{a}"]);
     thread::scope(|scope| {
         let leaving = scope.spawn(|| lock.try_lock_for_owned(Duration::from_millis(600)));
-        eventually("it stands in the queue", || length() == 1);
+        eventually("Rust is in the queue", || length() == 1);
         let waiting = both.java.order("t", "lock fair a");
-        eventually("Java stands behind it", || length() == 2);
-        assert!(in_time("it", leaving).expect("an answer").is_none());
-        eventually("it has left", || length() == 1);
+        eventually("Java is in the queue behind Rust", || length() == 2);
+        assert!(in_time("Rust gives up", leaving).expect("an answer").is_none());
+        eventually("Rust leaves the queue", || length() == 1);
         both.java.does("holder", "unlock fair a");
         assert_eq!(waiting.answer(), Ok("locked".to_owned()));
         both.java.does("t", "unlock fair a");
@@ -315,16 +314,16 @@ fn who_leaves_a_mixed_fair_queue_holds_up_nobody() {
 }
 
 #[test]
-fn tokens_of_both_grow() {
+fn tokens_grow_across_both_sides() {
     let both = with_java!(both());
     let lock = both.rust.fenced_lock("a");
     let mut tokens: Vec<u64> = Vec::new();
     for _ in 0..3 {
         tokens.push(both.java.does("t", "token fenced a").parse().expect("a token"));
         both.java.does("t", "unlock fenced a");
-        let guard = lock.lock().expect("it is free");
+        let guard = lock.lock().expect("free");
         tokens.push(guard.token());
-        guard.unlock().expect("it was held");
+        guard.unlock().expect("held");
     }
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
 }
@@ -334,109 +333,109 @@ fn readers_of_both_share_and_writers_wait_for_all() {
     let both = with_java!(both());
     let (java, lock) = (&both.java, both.rust.rw_lock("a"));
     java.does("r", "lock read a");
-    let reading = lock.read().expect("they share");
+    let reading = lock.read().expect("readers share");
     assert!(lock.try_write_owned().expect("an answer").is_none());
     assert_eq!(java.does("w", "try write a"), "false");
     java.does("r", "unlock read a");
     let waiting = java.order("w", "lock write a");
-    both.waits("write", 0);
+    both.await_waiter("write", 0);
     assert!(waiting.is_open(), "Rust reads");
-    reading.unlock().expect("it was held");
+    reading.unlock().expect("held");
     assert_eq!(waiting.answer(), Ok("locked".to_owned()));
 
-    // Java writes, Rust waits to read; then both read.
+    // Java holds the write lock while Rust waits to read; then both read.
     thread::scope(|scope| {
         let reader = scope.spawn(|| lock.read_owned());
-        eventually("it waits", || both.server.numsub("redisson_rwlock:{a}") == 1);
+        eventually("Rust waits", || both.server.numsub("redisson_rwlock:{a}") == 1);
         java.does("w", "unlock write a");
-        let reading = in_time("the Rust reader", reader).expect("they share");
+        let reading = in_time("the Rust reader gets the lock", reader).expect("readers share");
         java.does("r", "lock read a");
-        reading.unlock().expect("it was held");
+        reading.unlock().expect("held");
     });
     assert!(lock.try_write().expect("an answer").is_none(), "Java reads");
     java.does("r", "unlock read a");
-    lock.write().expect("nobody reads").unlock().expect("it was held");
+    lock.write().expect("no readers").unlock().expect("held");
     assert!(!exists(&both.server, "a"));
 }
 
-/// Rust writes, reads, and goes on reading: Java's readers come in at once, its writers
-/// when that ends too; and the other way round.
+/// A writer also takes the read lock and then releases the write lock. Readers of the other side
+/// get in at once, writers only after the last reader.
 #[test]
-fn a_writer_that_goes_on_reading_is_understood_by_the_other_side() {
+fn a_writer_that_keeps_its_read_lock_admits_readers_of_the_other_side() {
     let both = with_java!(both());
     let (java, lock) = (&both.java, both.rust.rw_lock("a"));
-    let (writing, reading) = (lock.write().expect("free"), lock.read().expect("its own"));
+    let (writing, reading) =
+        (lock.write().expect("free"), lock.read().expect("the writer may read"));
     let waiting = java.order("r", "lock read a");
-    both.waits("read", 0);
-    writing.unlock().expect("it was held");
-    assert_eq!(waiting.answer(), Ok("locked".to_owned()), "it was told");
+    both.await_waiter("read", 0);
+    writing.unlock().expect("held");
+    assert_eq!(waiting.answer(), Ok("locked".to_owned()), "Java gets the message");
     assert_eq!(java.does("w", "try write a"), "false");
     java.does("r", "unlock read a");
-    reading.unlock().expect("it was held");
+    reading.unlock().expect("held");
 
     java.does("t", "lock write a");
     java.does("t", "lock read a");
     assert!(lock.try_read().expect("an answer").is_none());
     java.does("t", "unlock write a");
-    let reading = lock.try_read().expect("an answer").expect("Java only reads now");
+    let reading = lock.try_read().expect("an answer").expect("Java only reads");
     java.does("t", "unlock read a");
     assert!(reading.is_held());
-    reading.unlock().expect("it was held");
+    reading.unlock().expect("held");
     eventually("nothing is left", || both.server.keys().is_empty());
 }
 
-/// Java's read release computes the lock's time to live from the time-out keys of all
-/// readers, ours too, and ours from Java's.
+/// A reader's release sets the lock's time to live, from the time-out keys of all readers of both
+/// sides.
 #[test]
-fn the_lease_of_the_reader_that_stays_counts() {
+fn the_remaining_reader_determines_the_lease() {
     let both = with_java!(both());
     let (java, lock) = (&both.java, both.rust.rw_lock("a"));
     let left = || both.server.ask::<i64>(&["PTTL", "a"]);
-    let long = lock.read_lock().with_lease(NEVER).lock().expect("it is free");
+    let long = lock.read_lock().with_lease(NEVER).lock().expect("free");
     java.does("r", "lease read a 20000");
     java.does("r", "unlock read a");
-    assert!(left() > 60_000, "ours stays: {}", left());
+    assert!(left() > 60_000, "the Rust reader stays: {}", left());
     java.does("r", "lease read a 20000");
-    long.unlock().expect("it was held");
-    assert!((1..=20_000).contains(&left()), "Java's stays: {}", left());
+    long.unlock().expect("held");
+    assert!((1..=20_000).contains(&left()), "the Java reader stays: {}", left());
     java.does("r", "unlock read a");
     eventually("nothing is left", || both.server.keys().is_empty());
 }
 
-/// A job that knows Redisson's owner presents it, and enters, and leaves.
 #[test]
-fn the_owner_of_a_java_thread_can_be_presented() {
+fn a_rust_client_can_present_the_owner_of_a_java_thread() {
     let both = with_java!(both());
     both.java.does("t", "lock plain a");
     let owner = both.java.does("t", "owner plain a");
     let lock = both.rust.lock("a").with_holder(&owner);
     assert!(both.rust.lock("a").try_lock().expect("an answer").is_none());
-    let guard = lock.try_lock().expect("an answer").expect("it is the same holder");
+    let guard = lock.try_lock().expect("an answer").expect("the same holder");
     assert_eq!(owners(&both.server, "a").get(&owner), Some(&2));
     assert_eq!(both.java.does("t", "count plain a"), "2");
     both.java.does("t", "unlock plain a");
     assert!(guard.is_held());
-    guard.unlock().expect("it was held");
+    guard.unlock().expect("held");
     assert!(!exists(&both.server, "a"));
     both.java.does("t", "lock plain a");
-    lock.unlock().expect("it presents the owner");
+    lock.unlock().expect("the owner is the same");
     assert!(both.java.order("t", "unlock plain a").answer().is_err());
 }
 
 // ---------------------------------------------------------------------------------
-// Several locks, several servers.
+// Several locks, or several servers.
 
 #[test]
-fn locks_of_several_exclude_each_other() {
+fn multi_locks_exclude_each_other() {
     let both = with_java!(both());
     let lock = MultiLock::new(["a", "b"].map(|name| both.rust.lock(name)));
     both.java.does("t", "lock multi a,b");
     assert!(lock.try_lock().expect("an answer").is_none());
     thread::scope(|scope| {
         let waiter = scope.spawn(|| lock.lock().and_then(MultiGuard::unlock));
-        both.waits("plain", 0);
+        both.await_waiter("plain", 0);
         both.java.does("t", "unlock multi a,b");
-        in_time("the Rust waiter", waiter).expect("it got both");
+        in_time("the Rust waiter gets both locks", waiter).expect("both locks");
     });
     let guard = lock.lock().expect("free");
     assert_eq!(both.java.does("t", "try multi b,a"), "false");
@@ -451,7 +450,7 @@ fn locks_of_several_exclude_each_other() {
 }
 
 #[test]
-fn locks_on_most_servers_exclude_each_other() {
+fn red_locks_exclude_each_other() {
     let servers = [Server::start(), Server::start(), Server::start()];
     let all: Vec<_> = servers.iter().collect();
     let java = with_java!(Java::start(&all, NEVER));
@@ -461,14 +460,16 @@ fn locks_on_most_servers_exclude_each_other() {
     assert!(lock.try_lock().expect("an answer").is_none());
     thread::scope(|scope| {
         let waiter = scope.spawn(|| lock.lock().and_then(MultiGuard::unlock));
-        eventually("it waits", || {
+        eventually("Rust waits", || {
             all.iter().all(|server| server.numsub("redisson_lock__channel:{a}") > 0)
         });
         java.does("t", "unlock red a");
-        in_time("the Rust waiter", waiter).expect("it got most");
+        in_time("the Rust waiter gets a majority", waiter).expect("a majority");
     });
     let guard = lock.lock().expect("free");
-    eventually("all have granted it", || all.iter().all(|server| exists(server, "a")));
+    eventually("all servers have granted the lock", || {
+        all.iter().all(|server| exists(server, "a"))
+    });
     assert_eq!(java.does("t", "try red a"), "false");
     let waiting = java.order("t", "lock red a");
     guard.unlock().expect("held");
@@ -478,12 +479,12 @@ fn locks_on_most_servers_exclude_each_other() {
 }
 
 // ---------------------------------------------------------------------------------
-// Together.
+// Both sides together.
 
 const THREADS: usize = 4;
 const EACH: usize = 500;
 
-/// Four threads of each side raise one counter, by a read and a write.
+/// Four threads of each side increment one counter, by separate commands for read and write.
 fn no_increment_is_lost<P: LockKind>(kind: &str, make: fn(&Client) -> Lock<P>) {
     let both = with_java!(both_with(Duration::from_secs(30)));
     let lock = make(&both.rust);
@@ -505,11 +506,11 @@ fn no_increment_is_lost<P: LockKind>(kind: &str, make: fn(&Client) -> Lock<P>) {
         let java: Vec<_> = java.collect();
         let rust: Vec<_> = (0..THREADS).map(|_| scope.spawn(add)).collect();
         for thread in rust {
-            thread.join().expect("no panic").expect("every lock comes round");
+            thread.join().expect("no panic").expect("every lock is granted");
         }
         for thread in java {
-            let stands = || both.server.ask::<Vec<String>>(&["HGETALL", "a"]);
-            assert_eq!(thread.answer(), Ok("added".to_owned()), "{:?}", stands());
+            let fields = || both.server.ask::<Vec<String>>(&["HGETALL", "a"]);
+            assert_eq!(thread.answer(), Ok("added".to_owned()), "{:?}", fields());
         }
     });
     assert_eq!(both.server.ask::<usize>(&["GET", "counter"]), 2 * THREADS * EACH);

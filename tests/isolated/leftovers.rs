@@ -68,7 +68,7 @@ fn nothing_is_left_after_use() {
 }
 
 fn use_locks(role: &Role) {
-    let (settings, heard) = Heard::from(Client::builder().single(role.arg(0)));
+    let (settings, heard) = EventLog::from(Client::builder().single(role.arg(0)));
     let (one, two) = (build(settings), Client::open(role.arg(0)).expect("the server answers"));
     let guard = one.lock("a").lock().expect("the lock is free");
     thread::scope(|scope| {

@@ -3,7 +3,7 @@
 //! Two clients use a lock under one name: `mine` and `theirs`. Each case starts its own servers,
 //! and fails if it leaves anything in Redis.
 
-use crate::harness::subject::{Held, Side, Subject};
+use crate::harness::subject::{Side, Subject, SubjectGuard};
 use crate::harness::{Server, eventually, in_time, pttl};
 use leasehold::kind::{Read, Write};
 use leasehold::{
@@ -223,7 +223,7 @@ fn a_waiter_gets_the_lock_after_its_release<S: Subject>(kind: &Kind<S>) {
     let setup = kind.setup();
     let guard = setup.mine.lock().expect("it is free");
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| setup.theirs.lock().and_then(Held::unlock));
+        let waiter = scope.spawn(|| setup.theirs.lock().and_then(SubjectGuard::unlock));
         wait_for_a_waiter(&setup);
         guard.unlock().expect("it was held");
         in_time("the waiter returns", waiter).expect("the lock is granted");
@@ -374,7 +374,7 @@ fn force_unlock_ends_the_hold<S: Subject>(kind: &Kind<S>) {
     assert!(!setup.mine.force_unlock().expect("a reply"), "it is free");
     let guard = setup.mine.lock().expect("it is free");
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| setup.theirs.lock().and_then(Held::unlock));
+        let waiter = scope.spawn(|| setup.theirs.lock().and_then(SubjectGuard::unlock));
         wait_for_a_waiter(&setup);
         assert!(setup.mine.force_unlock().expect("a reply"));
         in_time("the waiter returns", waiter).expect("the lock is granted");
@@ -488,7 +488,7 @@ fn each_of_many_waiters_gets_the_lock<S: Subject>(kind: &Kind<S>) {
     let setup = kind.setup();
     let guard = setup.mine.lock().expect("it is free");
     thread::scope(|scope| {
-        let wait = |lock: &S| lock.lock().and_then(Held::unlock);
+        let wait = |lock: &S| lock.lock().and_then(SubjectGuard::unlock);
         let (mine, theirs) = (&setup.mine, &setup.theirs);
         let waiters: Vec<_> = [mine, theirs, mine, theirs, theirs]
             .map(|lock| scope.spawn(move || wait(lock)))

@@ -1,6 +1,6 @@
 //! Named holders: each caller with the same holder id enters, and Redis counts the holds.
 
-use crate::harness::faults::{Heard, NEVER, build, hasty, owners, patient};
+use crate::harness::faults::{EventLog, NEVER, build, hasty, owners, patient};
 use crate::harness::{Direction, Flow, Proxy, Server, eventually, exists, in_time};
 use leasehold::{Client, Lock};
 use std::thread;
@@ -345,7 +345,7 @@ fn a_release_is_repeated_until_a_reply_if_another_hold_keeps_the_lock() {
     for (how, end) in ends_of_a_hold() {
         let server = Server::start();
         let proxy = Proxy::start(server.addr());
-        let (settings, events) = Heard::from(patient(proxy.url()));
+        let (settings, events) = EventLog::from(patient(proxy.url()));
         let (mine, theirs) = (build(settings), build(patient(server.url())));
         let kept = lock(&theirs).lock().expect("it is free");
         let ended = lock(&mine).with_lease(SHORT).lock().expect("the same holder id");
@@ -397,7 +397,7 @@ fn a_request_without_a_reply_is_undone_even_late_if_another_hold_keeps_the_lock(
 fn a_close_does_not_wait_for_a_release_after_its_lease() {
     let server = Server::start();
     let proxy = Proxy::start(server.addr());
-    let (settings, events) = Heard::from(patient(proxy.url()));
+    let (settings, events) = EventLog::from(patient(proxy.url()));
     let (mine, theirs) = (build(settings), build(patient(server.url())));
     let kept = lock(&theirs).lock().expect("it is free");
     let ended = lock(&mine).with_lease(SHORT).lock().expect("the same holder id");

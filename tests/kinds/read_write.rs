@@ -1,6 +1,6 @@
 //! The read-write lock: readers share it, a writer excludes others, and a writer may also read.
 
-use crate::harness::faults::{Heard, NEVER, build, patient};
+use crate::harness::faults::{EventLog, NEVER, build, patient};
 use crate::harness::{Direction, Flow, Proxy, Server, eventually, in_time, join, sleeping};
 use leasehold::{Client, Guard, RwLock};
 use std::collections::BTreeMap;
@@ -261,7 +261,7 @@ fn a_write_release_is_repeated_until_a_reply_if_its_thread_reads() {
     const SHORT: Duration = Duration::from_millis(300);
     let server = Server::start();
     let proxy = Proxy::start(server.addr());
-    let (settings, heard) = Heard::from(patient(proxy.url()));
+    let (settings, heard) = EventLog::from(patient(proxy.url()));
     let (mine, theirs) = (build(settings).rw_lock("a"), build(patient(server.url())).rw_lock("a"));
     let writing = mine.write_lock().with_lease(SHORT).lock().expect("it is free");
     let reading = mine.read_lock().with_lease(NEVER).lock().expect("under its own write hold");

@@ -72,7 +72,7 @@ fn a_release_before_the_subscription_is_found_by_the_question_after_it() {
     let stage = Stage::new();
     let guard = stage.other.lock("a").lock().expect("its way is straight");
     stage.on_subscribe(&channel_of("a"), Direction::Requests, Flow::Hold);
-    let waiter = Waiter::unheard(&stage.client, "a");
+    let waiter = Waiter::spawn(&stage.client, "a");
     something_is_held(&stage.proxy);
     stage.settles();
     guard.unlock().expect("its way is straight");
@@ -136,7 +136,7 @@ fn an_ear_that_hears_nothing_any_more_is_found_by_the_missing_heartbeat() {
     stage.settles();
     // From the second subscription on nothing comes through to the listener.
     stage.on_subscribe(&channel_of("second"), Direction::Replies, Flow::Swallow);
-    let bystander = Waiter::unheard(&stage.client, "second");
+    let bystander = Waiter::spawn(&stage.client, "second");
     stage.proxy.wait_until("the ear to close", |stats| stats.replies.swallowed > 0);
     let before = stage.proxy.stats();
     first.unlock().expect("its way is straight");
@@ -160,7 +160,7 @@ fn a_subscription_that_is_not_confirmed_is_made_again() {
     let guard = stage.other.lock("a").lock().expect("its way is straight");
     stage.on_subscribe(&channel_of("a"), Direction::Requests, Flow::Hold);
     stage.on_subscribe(&channel_of("a"), Direction::Replies, Flow::Swallow);
-    let waiter = Waiter::unheard(&stage.client, "a");
+    let waiter = Waiter::spawn(&stage.client, "a");
     something_is_held(&stage.proxy);
     stage.settles();
     // Nobody hears this, and only the confirmation can tell that something was missed.
@@ -208,7 +208,7 @@ fn who_may_not_subscribe_polls() {
     let client = build(patient(server.login_url("mute", "secret")).poll_interval(SOON));
     let beside = other(&server);
     let guard = beside.lock("a").lock().expect("its way is straight");
-    let waiter = Waiter::unheard(&client, "a");
+    let waiter = Waiter::spawn(&client, "a");
     let asked = server.calls("evalsha");
     eventually("it asks again and again", || server.calls("evalsha") > asked + 3);
     waiter.still_waits();
@@ -226,7 +226,7 @@ fn a_caller_that_is_refused_while_the_listener_connects_is_subscribed_too() {
     // The listener is not there when the first question goes out, so that does not
     // ask it to subscribe; it is there when the answer is read.
     stage.proxy.on_request(stage.digests.acquire.as_bytes(), Direction::Replies, Flow::Hold);
-    let slow_waiter = Waiter::unheard(&stage.client, "slow");
+    let slow_waiter = Waiter::spawn(&stage.client, "slow");
     something_is_held(&stage.proxy);
     let quick_waiter = stage.waiter("quick");
     eventually("the first heartbeat", || stage.server.calls("publish") > 0);

@@ -1,7 +1,7 @@
 //! The table of docs/permissions.md with the additional permissions of each kind of lock:
 //! they suffice, and each of them is used.
 
-use crate::harness::subject::{Held, Subject};
+use crate::harness::subject::{Subject, SubjectGuard};
 use crate::harness::{Server, eventually, in_time};
 use leasehold::{Client, Events, Lock, Renewed};
 use std::collections::BTreeMap;

@@ -304,7 +304,7 @@ fn acquire_replies_as_documented() {
 
     // A free lock.
     assert_eq!(bare.call("plain_acquire", &[LOCK], &["60000", MINE]), -2);
-    bare.is_held_by(MINE);
+    bare.assert_held_by(MINE);
     assert_ttl(&bare.server, LOCK, 30_000..=60_000);
 
     // The same owner again: the same reply; the lease becomes longer, never shorter.
@@ -312,19 +312,19 @@ fn acquire_replies_as_documented() {
     assert_ttl(&bare.server, LOCK, 300_000..=600_000);
     assert_eq!(bare.call("plain_acquire", &[LOCK], &["60000", MINE]), -2);
     assert_ttl(&bare.server, LOCK, 300_000..=600_000);
-    bare.is_held_by(MINE);
+    bare.assert_held_by(MINE);
 
     // Held by another owner: the remaining lease. Nothing changes.
     let ttl = bare.call("plain_acquire", &[LOCK], &["600000", OTHER]);
     assert!((300_000..=600_000).contains(&ttl), "{ttl} ms");
     assert_ttl(&bare.server, LOCK, 300_000..=ttl);
-    bare.is_held_by(MINE);
+    bare.assert_held_by(MINE);
 
     // Held by another owner without expiry.
     assert!(bare.server.ask::<bool>(&["PERSIST", LOCK]));
     assert_eq!(bare.call("plain_acquire", &[LOCK], &["600000", OTHER]), -1);
     assert_ttl(&bare.server, LOCK, -1..=-1);
-    bare.is_held_by(MINE);
+    bare.assert_held_by(MINE);
 
     // The owner's own lock without expiry gets a lease.
     assert_eq!(bare.call("plain_acquire", &[LOCK], &["60000", MINE]), -2);
@@ -334,9 +334,9 @@ fn acquire_replies_as_documented() {
     assert!(bare.server.ask::<bool>(&["PEXPIRE", LOCK, "1"]));
     eventually("the lease ends", || !bare.server.ask::<bool>(&["EXISTS", LOCK]));
     assert_eq!(bare.call("plain_acquire", &[LOCK], &["60000", OTHER]), -2);
-    bare.is_held_by(OTHER);
+    bare.assert_held_by(OTHER);
 
-    bare.is_refused_for_a_string("plain_acquire", &["60000", MINE]);
+    bare.assert_wrong_type("plain_acquire", &["60000", MINE]);
     assert_eq!(bare.server.keys(), Vec::<String>::new());
 }
 
@@ -369,7 +369,7 @@ fn release_replies_as_documented() {
     assert_eq!(bare.call("plain_release", &[LOCK], &args), -1);
     assert_eq!(bare.call("plain_acquire", &[LOCK], &["60000", OTHER]), -2);
     assert_eq!(bare.call("plain_release", &[LOCK], &args), -1);
-    bare.is_held_by(OTHER);
+    bare.assert_held_by(OTHER);
     assert_ttl(&bare.server, LOCK, 30_000..=60_000);
     assert_eq!(bare.server.calls("publish"), 0);
     assert_eq!(bare.call("plain_release", &[LOCK], &[OTHER, CHANNEL, "0"]), 0);
@@ -386,7 +386,7 @@ fn release_replies_as_documented() {
         listeners.push(Listener::on(&bare.server, CHANNEL));
     }
 
-    bare.is_refused_for_a_string("plain_release", &args);
+    bare.assert_wrong_type("plain_release", &args);
 }
 
 /// Renews the locks of one owner and returns the positions, from 1, of the lost ones.
@@ -484,7 +484,7 @@ fn force_unlock_replies_as_documented() {
     assert_eq!(bare.server.keys(), Vec::<String>::new());
     assert_eq!(listener.next_message(), (CHANNEL.to_owned(), "0".to_owned()));
 
-    bare.is_refused_for_a_string("plain_force_unlock", &args);
+    bare.assert_wrong_type("plain_force_unlock", &args);
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn fenced_acquire_replies_as_documented_and_its_tokens_grow() {
     assert!((before..=micros(&bare.server)).contains(&first), "{first}");
     assert_eq!(counter(&bare), first + 2, "a block of three");
     assert_eq!(pttl(&bare.server, COUNTER), -1, "the counter never expires");
-    bare.is_held_by(MINE);
+    bare.assert_held_by(MINE);
     assert_ttl(&bare.server, LOCK, 30_000..=60_000);
 
     // The same owner again: the same tokens.
@@ -113,7 +113,7 @@ fn fenced_acquire_replies_as_documented_and_its_tokens_grow() {
     bare.server.ask::<()>(&["DEL", COUNTER]);
     let again = -bare.call("fenced_acquire", &keys, &["60000", MINE, "3"]);
     assert!(again > first, "{again}");
-    bare.is_held_by(MINE);
+    bare.assert_held_by(MINE);
 
     // Held by another owner, with and without expiry.
     let ttl = bare.call("fenced_acquire", &keys, &["60000", OTHER, "1"]);
@@ -150,14 +150,14 @@ fn spin_release_and_force_unlock_reply_as_documented() {
     assert_eq!(bare.call("spin_force_unlock", &[LOCK], &[]), -1);
     hold(&bare.server, LOCK, OTHER, "60000");
     assert_eq!(bare.call("spin_release", &[LOCK], &[MINE]), -1);
-    bare.is_held_by(OTHER);
+    bare.assert_held_by(OTHER);
     assert_eq!(bare.call("spin_release", &[LOCK], &[OTHER]), 0);
     hold(&bare.server, LOCK, OTHER, "60000");
     assert_eq!(bare.call("spin_force_unlock", &[LOCK], &[]), 0);
     assert_eq!(bare.server.keys(), Vec::<String>::new());
     assert_eq!(bare.server.calls("publish"), 0);
-    bare.is_refused_for_a_string("spin_release", &[MINE]);
-    bare.is_refused_for_a_string("spin_force_unlock", &[]);
+    bare.assert_wrong_type("spin_release", &[MINE]);
+    bare.assert_wrong_type("spin_force_unlock", &[]);
 }
 
 // ---------------------------------------------------------------------------------
@@ -206,8 +206,8 @@ fn write_acquire_and_release_reply_as_documented() {
     assert_eq!(end_write(&mut bare, WRITER), 1);
     assert_eq!(listener.next_message(), (RW_CHANNEL.to_owned(), "1".to_owned()));
     assert_eq!(bare.server.keys(), Vec::<String>::new());
-    bare.is_refused_for_a_string("write_acquire", &["60000", WRITER]);
-    bare.is_refused_for_a_string("write_release", &[WRITER, RW_CHANNEL, "1", "{the-lock}:"]);
+    bare.assert_wrong_type("write_acquire", &["60000", WRITER]);
+    bare.assert_wrong_type("write_release", &[WRITER, RW_CHANNEL, "1", "{the-lock}:"]);
 }
 
 #[test]
@@ -546,7 +546,7 @@ fn fair_release_force_unlock_and_leave_reply_as_documented() {
     assert_eq!(force(&mut bare), 0);
     assert_eq!(bare.server.keys(), Vec::<String>::new());
     let args = ["a", "own:", "0"];
-    bare.is_refused_for_a_string("fair_release", &args);
+    bare.assert_wrong_type("fair_release", &args);
 }
 
 // ---------------------------------------------------------------------------------
@@ -581,7 +581,7 @@ fn named_acquire_counts_each_hold_once() {
     bare.server.ask::<()>(&["PERSIST", LOCK]);
     assert_eq!(enter(&mut bare, OTHER, "60000", "tx-43"), -1);
     assert_eq!(fields(&bare.server).len(), 3, "a refusal adds no field");
-    bare.is_refused_for_a_string("named_acquire", &["60000", "tx-42", MINE]);
+    bare.assert_wrong_type("named_acquire", &["60000", "tx-42", MINE]);
 }
 
 #[test]
@@ -599,7 +599,7 @@ fn named_release_subtracts_each_hold_once() {
     assert_eq!(listener.next_message(), (CHANNEL.to_owned(), "0".to_owned()));
     assert!(!bare.server.ask::<bool>(&["EXISTS", LOCK]));
     assert_eq!(end_named(&mut bare, AGAIN), -1);
-    bare.is_refused_for_a_string("named_release", &["tx-42", MINE, CHANNEL, "0"]);
+    bare.assert_wrong_type("named_release", &["tx-42", MINE, CHANNEL, "0"]);
 }
 
 #[test]
@@ -623,7 +623,7 @@ fn named_unlock_subtracts_the_oldest_hold_or_a_count_without_a_hold() {
     bare.server.ask::<()>(&["HSET", LOCK, "tx-42", "2"]);
     assert_eq!(end_any(&mut bare, "tx-42"), 0);
     assert_eq!(end_any(&mut bare, "tx-42"), 1);
-    bare.is_refused_for_a_string("named_unlock", &["tx-42", CHANNEL, "0"]);
+    bare.assert_wrong_type("named_unlock", &["tx-42", CHANNEL, "0"]);
 }
 
 /// A holder name that equals another field of the hash does not admit its caller.

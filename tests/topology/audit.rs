@@ -1,5 +1,4 @@
-//! How a server is set up, where that endangers locks: said once, in the log and to
-//! events, or an error, or nothing.
+//! The audit: settings of a server that endanger locks are events, or errors, or ignored.
 
 use crate::harness::{Cluster, Config, Replicated, Server, eventually};
 use leasehold::{Audit, AuditPolicy, Client, Events};
@@ -10,38 +9,38 @@ struct Recorder(Sender<String>);
 
 impl Events for Recorder {
     fn audit(&self, event: &Audit) {
-        // Nobody hears it when the test is over.
+        // The test may have ended.
         let _ = self.0.send(event.finding.to_string());
     }
 }
 
-/// A client of that server, and what it is told.
-fn told_of(server: &Server) -> (Client, Receiver<String>) {
-    let (sender, told) = mpsc::channel();
+/// Returns a client of this server, and its findings.
+fn audited(server: &Server) -> (Client, Receiver<String>) {
+    let (sender, findings) = mpsc::channel();
     let builder = Client::builder().single(server.url()).events(Recorder(sender));
-    (builder.build().expect("a finding is no error by default"), told)
+    (builder.build().expect("a finding is no error by default"), findings)
 }
 
-/// What is found at a server with that configuration, besides that it keeps nothing on disk.
+/// Returns the findings about a server with this configuration and an append-only file.
 fn findings(configure: impl FnOnce(Config) -> Config) -> Vec<String> {
     let server = Server::with(|config| configure(config.line("appendonly yes")));
-    let (client, told) = told_of(&server);
+    let (client, findings) = audited(&server);
     drop(client);
-    // The events thread ends when all is told.
-    told.iter().collect()
+    // The events thread ends after the last event.
+    findings.iter().collect()
 }
 
 #[test]
-fn a_server_that_is_set_up_well_is_not_talked_about() {
+fn a_safe_configuration_has_no_findings() {
     assert_eq!(findings(|config| config), [""; 0]);
-    assert_eq!(findings(|config| config.line("maxmemory 100mb")), [""; 0], "it refuses when full");
+    assert_eq!(findings(|config| config.line("maxmemory 100mb")), [""; 0], "writes are refused");
 }
 
 #[test]
-fn every_policy_that_evicts_is_found_where_there_is_a_limit() {
+fn every_eviction_policy_is_found_if_memory_is_limited() {
     for policy in ["allkeys-lru", "allkeys-random", "volatile-lru", "volatile-ttl"] {
         let set = |config: Config| config.line(format!("maxmemory-policy {policy}"));
-        assert_eq!(findings(set), [""; 0], "there is no limit");
+        assert_eq!(findings(set), [""; 0], "memory is unlimited");
         let found = findings(|config| set(config).line("maxmemory 100mb"));
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].contains(policy), "{found:?}");
@@ -49,69 +48,70 @@ fn every_policy_that_evicts_is_found_where_there_is_a_limit() {
 }
 
 #[test]
-fn a_server_that_forgets_is_told_of_once_for_each_client() {
+fn a_server_without_persistence_is_reported_once_per_client() {
     let server = Server::start();
-    let (client, told) = told_of(&server);
-    let found = told.recv_timeout(Duration::from_secs(60)).expect("a finding");
+    let (client, findings) = audited(&server);
+    let found = findings.recv_timeout(Duration::from_secs(60)).expect("a finding");
     assert!(found.contains("appendonly no") && found.contains(&server.port().to_string()));
-    // A server that is connected to again is not looked at again.
+    // A new connection to the server causes no new audit.
     let before = server.calls("time");
     server.client_kill_type("normal");
     client.lock("a").lock().expect("a free lock").unlock().expect("held");
     assert_eq!(server.calls("time"), before);
     drop(client);
-    assert_eq!(told.iter().count(), 0, "once");
+    assert_eq!(findings.iter().count(), 0, "the finding is reported once");
 }
 
 #[test]
-fn a_master_that_needs_no_replica_is_found_if_it_has_one() {
+fn a_master_with_a_replica_is_found_if_it_requires_none() {
     let found = |line: &str| {
         let replicated = Replicated::with(1, 0, |config| config.line("appendonly yes").line(line));
-        let (client, told) = told_of(replicated.master());
+        let (client, findings) = audited(replicated.master());
         drop(client);
-        told.iter().collect::<Vec<_>>()
+        findings.iter().collect::<Vec<_>>()
     };
-    let cut_off = found("min-replicas-to-write 0");
-    assert!(cut_off.len() == 1 && cut_off[0].contains("min-replicas-to-write"), "{cut_off:?}");
+    let zero = found("min-replicas-to-write 0");
+    assert!(zero.len() == 1 && zero[0].contains("min-replicas-to-write"), "{zero:?}");
     assert_eq!(found("min-replicas-to-write 1"), [""; 0]);
 }
 
 #[test]
 fn a_single_server_in_cluster_mode_is_found() {
     let cluster = Cluster::with(1, 0, |config| config.line("appendonly yes"));
-    let (client, told) = told_of(&cluster.nodes()[0]);
+    let (client, findings) = audited(&cluster.nodes()[0]);
     drop(client);
-    let found: Vec<_> = told.iter().collect();
+    let found: Vec<_> = findings.iter().collect();
     assert!(found.len() == 1 && found[0].contains("Builder::cluster"), "{found:?}");
     let single = Client::builder().single(cluster.nodes()[0].url());
-    drop(single.audit_policy(AuditPolicy::Refuse).build().expect("it endangers no lock"));
-    let (sender, told) = mpsc::channel();
+    drop(single.audit_policy(AuditPolicy::Refuse).build().expect("the finding endangers no lock"));
+    let (sender, findings) = mpsc::channel();
     let builder = Client::builder().cluster(cluster.urls()).events(Recorder(sender));
-    let client = builder.audit_policy(AuditPolicy::Refuse).build().expect("nothing is found");
+    let client = builder.audit_policy(AuditPolicy::Refuse).build().expect("no findings");
     drop(client);
-    assert_eq!(told.iter().collect::<Vec<_>>(), [""; 0]);
+    assert_eq!(findings.iter().collect::<Vec<_>>(), [""; 0]);
 }
 
 #[test]
-fn a_finding_may_be_an_error_or_not_be_looked_for() {
+fn the_audit_policy_turns_findings_into_errors_or_skips_the_audit() {
     let server = Server::start();
     let with = |audit| Client::builder().single(server.url()).audit_policy(audit).build();
-    let error = with(AuditPolicy::Refuse).expect_err("it keeps nothing on disk");
+    let error = with(AuditPolicy::Refuse).expect_err("the server has no persistence");
     assert!(error.is_configuration() && error.to_string().contains("appendonly no"), "{error}");
     eventually("nothing is left of that client", || server.clients().is_empty());
     let before = server.calls("time");
-    with(AuditPolicy::Ignore).expect("nothing is looked for").close();
+    with(AuditPolicy::Ignore).expect("the audit is skipped").close();
     assert_eq!(server.calls("time"), before);
-    let kept = Server::with(|config| config.line("appendonly yes"));
-    let built = Client::builder().single(kept.url()).audit_policy(AuditPolicy::Refuse).build();
-    drop(built.expect("nothing is found"));
+    let persistent = Server::with(|config| config.line("appendonly yes"));
+    let built =
+        Client::builder().single(persistent.url()).audit_policy(AuditPolicy::Refuse).build();
+    drop(built.expect("no findings"));
 }
 
 #[test]
-fn what_may_not_be_read_is_no_error() {
+fn a_setting_that_may_not_be_read_is_no_error() {
     let rule = "user default on nopass ~* &* +@all -info -config -time";
     let server = Server::with(|config| config.line(rule));
     let built = Client::builder().single(server.url()).audit_policy(AuditPolicy::Refuse).build();
-    let client = built.expect("nothing can be found");
+    let client = built.expect("no setting can be read");
     client.lock("a").lock().expect("a free lock").unlock().expect("held");
 }

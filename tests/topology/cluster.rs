@@ -1,5 +1,5 @@
-//! Redis Cluster: locks on the nodes of their slots, releases told to a shard or to all,
-//! and what happens to both when slots move and masters die.
+//! Redis Cluster: locks on the nodes of their slots, sharded and plain release messages, migrations
+//! of slots, and fail-overs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -25,7 +25,7 @@ fn client(cluster: &Cluster) -> Client {
     builder(cluster).build().expect("the cluster is well")
 }
 
-/// A name whose lock that node keeps.
+/// Returns the name of a lock on this node.
 fn name_on(cluster: &Cluster, node: usize) -> String {
     cluster.key_on(&cluster.nodes()[node], "lock")
 }
@@ -34,20 +34,22 @@ fn channel(name: &str) -> String {
     format!("redisson_lock__channel:{{{name}}}")
 }
 
-/// How releases are told where nothing else was said: to shards from Redis 7 on.
+/// Returns the effect of `Sharding::Auto`: sharded messages since Redis 7.
 fn automatic(cluster: &Cluster) -> Sharding {
-    let node = cluster.nodes().iter().find(|node| node.runs()).expect("one of them runs");
-    let answer: Option<Vec<String>> = node.tells(&["PUBSUB", "SHARDNUMSUB"]);
+    let node = cluster.nodes().iter().find(|node| node.runs()).expect("a node runs");
+    let answer: Option<Vec<String>> = node.try_ask(&["PUBSUB", "SHARDNUMSUB"]);
     if answer.is_some() { Sharding::On } else { Sharding::Off }
 }
 
-/// How many listen to a channel there, in any way.
+/// Returns the number of subscribers of a lock's channel at this node, sharded or not.
 fn listeners(node: &Server, name: &str) -> usize {
     node.listeners(&channel(name))
 }
 
-/// Whether one listens to the releases of that lock: at this node, if that one tells of them.
-fn is_heard_at(cluster: &Cluster, node: &Server, name: &str) -> bool {
+/// Returns whether the lock's channel has one subscriber.
+///
+/// With sharded messages the subscriber must be at `node`, otherwise at any node.
+fn is_subscribed_at(cluster: &Cluster, node: &Server, name: &str) -> bool {
     let running = cluster.nodes().iter().filter(|node| node.runs());
     match automatic(cluster) {
         Sharding::On => listeners(node, name) == 1,
@@ -55,15 +57,15 @@ fn is_heard_at(cluster: &Cluster, node: &Server, name: &str) -> bool {
     }
 }
 
-/// The channels there that somebody listens to, in any way.
-fn heard(node: &Server) -> Vec<String> {
-    let channels = |how: &str| node.tells::<Vec<String>>(&["PUBSUB", how]).unwrap_or_default();
+/// Returns the channels with subscribers at this node, sharded or not.
+fn channels_at(node: &Server) -> Vec<String> {
+    let channels = |how: &str| node.try_ask::<Vec<String>>(&["PUBSUB", how]).unwrap_or_default();
     [channels("CHANNELS"), channels("SHARDCHANNELS")].concat()
 }
 
-/// Blocks until somebody listens to the channel of that lock, at any node.
-fn is_heard(cluster: &Cluster, name: &str) {
-    eventually("the waiter listens", || {
+/// Blocks until the lock's channel has one subscriber, at any node.
+fn await_subscriber(cluster: &Cluster, name: &str) {
+    eventually("the waiter subscribes", || {
         let running = cluster.nodes().iter().filter(|node| node.runs());
         running.map(|node| listeners(node, name)).sum::<usize>() == 1
     });
@@ -81,7 +83,7 @@ fn locks_of_all_kinds_are_kept_by_the_nodes_of_their_slots() {
         assert!(plain.is_locked().expect("an answer"));
         guard.extend(MINUTE).expect("held");
         drop(guard);
-        eventually("it is released", || !plain.is_locked().expect("an answer"));
+        eventually("the lock is released", || !plain.is_locked().expect("an answer"));
         client.fenced_lock(&name).lock().expect("free").unlock().expect("held");
         client.fair_lock(&name).lock().expect("free").unlock().expect("held");
         client.spin_lock(&name).lock().expect("free").unlock().expect("held");
@@ -98,19 +100,21 @@ fn locks_of_all_kinds_are_kept_by_the_nodes_of_their_slots() {
     let guard = all.lock().expect("free");
     assert!(names.iter().zip(cluster.nodes()).all(|(name, node)| exists(node, name)));
     guard.unlock().expect("held");
-    let told = |how: &str| cluster.nodes().iter().filter(|node| node.calls(how) > 0).count();
-    let counts = (told("spublish"), told("publish"));
+    let nodes =
+        |command: &str| cluster.nodes().iter().filter(|node| node.calls(command) > 0).count();
+    let counts = (nodes("spublish"), nodes("publish"));
     assert_eq!(counts, if automatic(&cluster) == Sharding::On { (3, 0) } else { (0, 3) });
 }
 
 #[test]
-fn waiters_on_every_node_are_told_by_its_shard_or_by_all() {
+fn waiters_on_every_node_get_sharded_and_plain_messages() {
     let cluster = Cluster::start(3, 0);
     let shards = Some(Sharding::On).filter(|_| automatic(&cluster) == Sharding::On);
     for sharding in [Sharding::Auto, Sharding::Off].into_iter().chain(shards) {
-        // Only a message can end such a wait.
+        // Only a message can end a wait.
         let quiet = || builder(&cluster).sharding(sharding).poll_interval(MINUTE * 10);
-        let [holder, waiter] = [quiet(), quiet()].map(|it| it.build().expect("it is well"));
+        let [holder, waiter] =
+            [quiet(), quiet()].map(|it| it.build().expect("the cluster is well"));
         for node in 0..3 {
             let name = name_on(&cluster, node);
             for _ in 0..2 {
@@ -118,34 +122,34 @@ fn waiters_on_every_node_are_told_by_its_shard_or_by_all() {
                 thread::scope(|scope| {
                     let waits =
                         scope.spawn(|| waiter.lock(&name).lock().and_then(|it| it.unlock()));
-                    is_heard(&cluster, &name);
+                    await_subscriber(&cluster, &name);
                     guard.unlock().expect("held");
-                    in_time("it is told", waits).expect("a lock");
+                    in_time("the waiter gets the message", waits).expect("a lock");
                 });
             }
             if sharding == Sharding::On {
-                assert_eq!(listeners(&cluster.nodes()[node], &name), 1, "it lingers");
+                assert_eq!(listeners(&cluster.nodes()[node], &name), 1, "the subscription lingers");
             }
         }
-        // Both sides of a lock, and the line of a fair one, have channels of their own.
+        // A read-write lock has one channel for both sides.
         for node in 0..3 {
             let name = name_on(&cluster, node);
             let guard = holder.rw_lock(&name).write().expect("free");
             thread::scope(|scope| {
                 let waits = scope.spawn(|| waiter.rw_lock(&name).read().map(drop));
-                eventually("it waits", || {
+                eventually("the reader waits", || {
                     let channel = format!("redisson_rwlock:{{{name}}}");
-                    cluster.nodes().iter().any(|node| heard(node).contains(&channel))
+                    cluster.nodes().iter().any(|node| channels_at(node).contains(&channel))
                 });
                 guard.unlock().expect("held");
-                in_time("it is told", waits).expect("a lock");
+                in_time("the waiter gets the message", waits).expect("a lock");
             });
         }
     }
 }
 
 #[test]
-fn listeners_hear_heartbeats_and_leave_when_nobody_waits() {
+fn listeners_get_heartbeats_and_unsubscribe_without_waiters() {
     let cluster = Cluster::start(3, 0);
     let client = builder(&cluster).poll_interval(SECOND / 5).build().expect("the cluster is well");
     let name = name_on(&cluster, 1);
@@ -154,28 +158,28 @@ fn listeners_hear_heartbeats_and_leave_when_nobody_waits() {
     node.ask::<()>(&["PEXPIRE", &name, "600000"]);
     let lock = client.lock(&name);
     assert!(lock.try_lock_for(SECOND * 4).expect("an answer").is_none());
-    // Four seconds without a heartbeat would have ended the connection, and that its name.
+    // Four seconds without a heartbeat would have ended the listener's connection.
     let listening = |peer: &crate::harness::Peer| peer.name.contains(":listener");
     assert!(cluster.nodes().iter().any(|node| node.clients().iter().any(listening)));
-    let heard = |node: &Server| listeners(node, &name) > 0;
-    eventually("the subscription ends", || !cluster.nodes().iter().any(heard));
+    let has_subscriber = |node: &Server| listeners(node, &name) > 0;
+    eventually("the subscription ends", || !cluster.nodes().iter().any(has_subscriber));
     drop((lock, client));
     let ours = |peer: &crate::harness::Peer| peer.name.starts_with("leasehold:");
     let left = |node: &Server| node.clients().iter().any(ours);
-    eventually("nothing is left", || !cluster.nodes().iter().any(left));
+    eventually("all connections close", || !cluster.nodes().iter().any(left));
 }
 
 struct Losses(Sender<Lost>);
 
 impl Events for Losses {
     fn lost(&self, event: &Lost) {
-        // Nobody hears it when the test is over.
+        // The test may have ended.
         let _ = self.0.send(event.clone());
     }
 }
 
 #[test]
-fn many_locks_of_all_nodes_are_renewed_by_slot() {
+fn many_locks_on_all_nodes_are_renewed_by_slot() {
     let cluster = Cluster::start(3, 0);
     let brief = Duration::from_millis(1500);
     let client = builder(&cluster).watchdog_timeout(brief).build().expect("the cluster is well");
@@ -185,40 +189,42 @@ fn many_locks_of_all_nodes_are_renewed_by_slot() {
     let guards: Vec<_> = all().map(|name| client.lock(name).lock_owned().expect("free")).collect();
     let calls = || cluster.nodes().iter().map(|node| node.calls("evalsha")).sum::<u64>();
     let before = calls();
-    // Each slot has its calls, and each of those locks is renewed three times in two leases.
-    eventually("they are renewed again and again", || calls() > before + 6 * 301);
-    assert!(guards.iter().all(|guard| guard.is_held()), "they outlive their lease");
+    // One call renews one slot, and each lock is renewed three times in two leases.
+    eventually("all locks are renewed several times", || calls() > before + 6 * 301);
+    assert!(guards.iter().all(|guard| guard.is_held()), "the holds outlive their lease");
     drop(guards);
     eventually("all are released", || cluster.nodes().iter().all(|node| node.keys().is_empty()));
 }
 
 #[test]
-fn a_hold_goes_with_its_slot_and_so_does_who_waits() {
+fn a_hold_and_its_waiter_move_with_the_slot() {
     let cluster = Cluster::start(3, 0);
     let quiet = || builder(&cluster).poll_interval(MINUTE * 10);
-    let [holder, waiter] = [quiet(), quiet()].map(|it| it.build().expect("it is well"));
+    let [holder, waiter] = [quiet(), quiet()].map(|it| it.build().expect("the cluster is well"));
     let name = name_on(&cluster, 0);
     let (slot, target) = (cluster.slot_of(&name), &cluster.nodes()[1]);
     let guard = holder.lock(&name).lock().expect("free");
     thread::scope(|scope| {
         let waits = scope.spawn(|| waiter.lock(&name).lock().and_then(|guard| guard.unlock()));
-        is_heard(&cluster, &name);
+        await_subscriber(&cluster, &name);
         cluster.begin_migration(slot, target);
-        guard.extend(MINUTE).expect("still where it was");
+        guard.extend(MINUTE).expect("the key is at the old node");
         cluster.move_keys(slot, target);
-        // The old node has not the key, and sends it to the new.
-        guard.extend(MINUTE * 2).expect("found there");
+        // The old node does not have the key, and replies ASK.
+        guard.extend(MINUTE * 2).expect("the key is at the new node");
         assert!(!holder.lock(&name).try_lock_for(Duration::ZERO).is_ok_and(|got| got.is_none()));
         cluster.end_migration(slot, target);
-        eventually("the waiter listens there", || is_heard_at(&cluster, target, &name));
+        eventually("the waiter subscribes at the new node", || {
+            is_subscribed_at(&cluster, target, &name)
+        });
         guard.unlock().expect("held");
-        in_time("it is told there", waits).expect("a lock");
+        in_time("the waiter gets the message there", waits).expect("a lock");
     });
     assert!(!exists(target, &name));
 }
 
 #[test]
-fn nodes_that_do_not_agree_for_a_while_are_waited_for() {
+fn a_call_waits_until_the_nodes_agree_on_a_slot() {
     let cluster = Cluster::start(3, 0);
     let client = client(&cluster);
     let (name, [owner, other]) = (name_on(&cluster, 0), [0, 1].map(|at| &cluster.nodes()[at]));
@@ -227,17 +233,17 @@ fn nodes_that_do_not_agree_for_a_while_are_waited_for() {
         let id: String = node.ask(&["CLUSTER", "MYID"]);
         owner.ask::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &id]);
     };
-    // Each of the two says that the other serves it.
+    // Each of the two nodes redirects to the other.
     give_to(other);
     let lock = client.lock(&name);
     let call = sleeping("in between", move || lock.lock_owned());
     assert!(!call.is_finished(), "the nodes do not agree yet");
     give_to(owner);
-    join(call).expect("they agree").unlock().expect("it is held");
+    join(call).expect("the nodes agree").unlock().expect("held");
 }
 
 #[test]
-fn locks_are_taken_and_released_all_through_a_resharding() {
+fn locks_are_taken_and_released_throughout_a_resharding() {
     let cluster = Cluster::start(3, 0);
     let client = client(&cluster);
     let name = name_on(&cluster, 0);
@@ -277,7 +283,7 @@ fn locks_are_taken_and_released_all_through_a_resharding() {
     });
 }
 
-/// Cuts a replica off from its master, which goes on with those who have logged in.
+/// Cuts the replicas off from their master, which still serves its logged-in clients.
 fn cut_off_replicas(master: &Server) {
     master.ask::<()>(&["CONFIG", "SET", "requirepass", "pass-word"]);
     let mut admin = master.connection_as("default", "pass-word");
@@ -289,17 +295,17 @@ fn cut_off_replicas(master: &Server) {
     });
 }
 
-/// Blocks until the replica of a master has a lock with a time to live.
+/// Blocks until a replica of the master has the lock with its lease.
 fn await_replica(cluster: &Cluster, master: &Server, name: &str) {
     let mut reader = cluster.replica_of(master).connection();
     redis::cmd("READONLY").exec(&mut reader).expect("a replica");
-    eventually("the replica has it", || {
+    eventually("the replica has the lock", || {
         redis::cmd("PTTL").arg(name).query::<i64>(&mut reader).is_ok_and(|left| left > 0)
     });
 }
 
 #[test]
-fn a_hold_outlives_the_death_of_its_master_or_is_lost_there_at_once() {
+fn a_fail_over_keeps_a_replicated_hold_and_reports_others_lost_at_once() {
     let cluster = Cluster::start(3, 1);
     let (sender, losses) = mpsc::channel();
     let client = builder(&cluster).events(Losses(sender)).build().expect("the cluster is well");
@@ -315,16 +321,16 @@ fn a_hold_outlives_the_death_of_its_master_or_is_lost_there_at_once() {
         .map(|lock| lock.lock_owned().expect("free"));
     master.kill();
     let new = cluster.owner_of(&kept);
-    eventually("it is renewed there", || pttl(new, &kept) > 25_000);
-    let told = || losses.recv_timeout(SECOND * 20).expect("it is told before the lease is over");
-    let told = [told(), told()].map(|lost| (lost.name.to_string(), lost.reason));
-    assert!([gone, fixed].iter().all(|it| told.contains(&(it.clone(), LostReason::Gone))));
+    eventually("the hold is renewed at the new master", || pttl(new, &kept) > 25_000);
+    let loss = || losses.recv_timeout(SECOND * 20).expect("the loss comes before the deadline");
+    let losses = [loss(), loss()].map(|lost| (lost.name.to_string(), lost.reason));
+    assert!([gone, fixed].iter().all(|it| losses.contains(&(it.clone(), LostReason::Gone))));
     assert!(lost.into_iter().all(|it| it.unlock().is_err_and(|error| error.is_lost())));
     guard.unlock().expect("still held");
 }
 
 #[test]
-fn a_grant_of_the_old_master_is_not_accepted_after_the_new_was_asked_for_all_holds() {
+fn a_grant_of_the_old_master_is_not_accepted_after_renewals_at_the_new() {
     let members = Members::default();
     let cluster = Cluster::with(3, 1, |config| config.gated(&members));
     let client = builder(&cluster).response_timeout(MINUTE).watchdog_timeout(MINUTE * 10);
@@ -339,21 +345,21 @@ fn a_grant_of_the_old_master_is_not_accepted_after_the_new_was_asked_for_all_hol
     way.on_request(acquire.as_bytes(), Direction::Replies, Flow::Hold);
     thread::scope(|scope| {
         let asks = scope.spawn(|| client.lock(&name).try_lock().map(|guard| guard.is_some()));
-        way.wait_until("its answer", |stats| stats.replies.held > 0);
+        way.wait_until("the old master answers", |stats| stats.replies.held > 0);
         let new = cluster.replica_of(old);
         cluster.fail_over(new);
-        eventually("it is renewed there", || pttl(new, &kept) > 500_000);
+        eventually("the hold is renewed at the new master", || pttl(new, &kept) > 500_000);
         new.ask::<()>(&["DEL", &name]);
         new.ask::<()>(&["HSET", &name, "another", "1"]);
         way.release_held();
-        let granted = in_time("it ends", asks).expect("the new master answers");
-        assert!(!granted, "two have it");
+        let granted = in_time("the call ends", asks).expect("the new master answers");
+        assert!(!granted, "two hold the lock");
     });
     guard.unlock().expect("still held");
 }
 
 #[test]
-fn who_waits_asks_the_new_master() {
+fn a_waiter_asks_the_new_master() {
     let cluster = Cluster::start(3, 1);
     let client = builder(&cluster).poll_interval(SECOND).build().expect("the cluster is well");
     let name = name_on(&cluster, 0);
@@ -363,36 +369,38 @@ fn who_waits_asks_the_new_master() {
     await_replica(&cluster, master, &name);
     thread::scope(|scope| {
         let waits = scope.spawn(|| client.lock(&name).lock().and_then(|guard| guard.unlock()));
-        is_heard(&cluster, &name);
+        await_subscriber(&cluster, &name);
         master.kill();
         client.lock(&other).lock().expect("another node lives").unlock().expect("held");
         let new = cluster.owner_of(&name);
-        eventually("it listens there", || is_heard_at(&cluster, new, &name));
+        eventually("the waiter subscribes at the new master", || {
+            is_subscribed_at(&cluster, new, &name)
+        });
         new.ask::<()>(&["DEL", &name]);
-        in_time("it gets the lock", waits).expect("a lock");
+        in_time("the waiter gets the lock", waits).expect("a lock");
     });
 }
 
 #[test]
-fn a_planned_fail_over_is_followed() {
+fn a_client_follows_a_planned_fail_over() {
     let cluster = Cluster::start(3, 1);
     let client = client(&cluster);
     let name = name_on(&cluster, 2);
     let guard = client.lock(&name).lock().expect("free");
     let master = cluster.owner_of(&name);
     cluster.fail_over(cluster.replica_of(master));
-    guard.extend(MINUTE).expect("found on the new master");
+    guard.extend(MINUTE).expect("the new master has the lock");
     assert!(pttl(cluster.owner_of(&name), &name) > 30_000);
     guard.unlock().expect("held");
     assert!(!exists(cluster.owner_of(&name), &name));
 }
 
 #[test]
-fn a_cluster_is_found_by_any_node_that_lives_and_a_server_that_is_none_is_an_error() {
+fn a_cluster_is_found_by_any_running_node_and_a_single_server_is_an_error() {
     let cluster = Cluster::start(3, 0);
     let dead = format!("redis://127.0.0.1:{}/", crate::harness::ports::free_port());
     let urls = [dead.clone(), cluster.nodes()[2].url()];
-    let client = Client::builder().cluster(urls).build().expect("one of them lives");
+    let client = Client::builder().cluster(urls).build().expect("one of the nodes runs");
     for node in 0..3 {
         let name = name_on(&cluster, node);
         client.lock(name).lock().expect("free").unlock().expect("held");
@@ -406,15 +414,16 @@ fn a_cluster_is_found_by_any_node_that_lives_and_a_server_that_is_none_is_an_err
     let single = Server::start();
     let error = Client::builder().cluster([single.url()]).build().expect_err("no cluster");
     assert!(error.to_string().contains("cluster support disabled"), "{error}");
-    let node = Client::open(cluster.nodes()[0].url()).expect("it is a server");
-    let error = node.lock(name_on(&cluster, 1)).lock().expect_err("it is elsewhere");
+    let node = Client::open(cluster.nodes()[0].url()).expect("a single server");
+    let error = node.lock(name_on(&cluster, 1)).lock().expect_err("another node serves the slot");
     assert!(error.to_string().contains("Builder::cluster"), "{error}");
 }
 
 #[test]
-fn a_cluster_with_a_password_is_spoken_to_with_it() {
+fn a_client_logs_in_at_every_node_of_a_cluster() {
     let cluster = Cluster::with(3, 0, |config| config.password("pass-word"));
-    let client = builder(&cluster).login("default", "pass-word").build().expect("the right one");
+    let client =
+        builder(&cluster).login("default", "pass-word").build().expect("the right password");
     for node in 0..3 {
         let name = name_on(&cluster, node);
         client.lock(name).lock().expect("free").unlock().expect("held");
@@ -426,41 +435,43 @@ fn a_cluster_with_a_password_is_spoken_to_with_it() {
 #[test]
 fn replicas_of_the_right_node_acknowledge_a_lock() {
     let cluster = Cluster::start(3, 1);
-    let acknowledged = builder(&cluster).min_replicas(1, SECOND * 20).build().expect("it is well");
+    let acknowledged =
+        builder(&cluster).min_replicas(1, SECOND * 20).build().expect("the cluster is well");
     for node in 0..3 {
         let name = name_on(&cluster, node);
         acknowledged.lock(name).lock().expect("acknowledged").unlock().expect("held");
         assert!(cluster.nodes()[node].calls("wait") > 0);
     }
-    let too_many = builder(&cluster).min_replicas(2, SECOND / 20).build().expect("it is well");
-    let error = too_many.lock(name_on(&cluster, 1)).lock().expect_err("there is but one");
+    let too_many =
+        builder(&cluster).min_replicas(2, SECOND / 20).build().expect("the cluster is well");
+    let error = too_many.lock(name_on(&cluster, 1)).lock().expect_err("there is only one replica");
     assert!(error.is_not_replicated(), "{error:?}");
 }
 
 #[test]
-fn nodes_that_stand_still_delay_no_renewal_at_others() {
+fn stopped_nodes_delay_no_renewal_at_others() {
     let cluster = Cluster::with(9, 0, |config| config.line("cluster-require-full-coverage no"));
-    // One after the other, those that stand still would take as long as is left of a lease
-    // when its renewal is due.
+    // In sequence, the time-outs of the stopped nodes would take all of a lease that remains when
+    // its renewal is due.
     let lease = SECOND * 3;
     let client = builder(&cluster).watchdog_timeout(lease).build().expect("the cluster is well");
     let guards: Vec<_> = (0..9)
         .map(|node| client.lock(name_on(&cluster, node)).lock_owned().expect("free"))
         .collect();
-    let (still, others) = guards.split_at(4);
+    let (stopped, others) = guards.split_at(4);
     let other = client.lock(cluster.key_on(&cluster.nodes()[5], "other"));
     cluster.nodes()[..4].iter().for_each(Server::stop);
-    assert!(still.iter().all(|guard| guard.wait_lost(MINUTE)), "nobody renews these");
+    assert!(stopped.iter().all(|guard| guard.wait_lost(MINUTE)), "their nodes are stopped");
     for guard in others {
-        assert!(!guard.wait_lost(lease), "it was lost for want of renewals");
+        assert!(!guard.wait_lost(lease), "the renewal came too late");
     }
-    other.lock().expect("who lives answers").unlock().expect("held");
+    other.lock().expect("the node runs").unlock().expect("held");
     cluster.nodes()[..4].iter().for_each(Server::resume);
     drop(guards);
 }
 
 #[test]
-fn who_dies_at_one_node_is_renewed_in_many_slots_at_others() {
+fn a_stopped_node_with_locks_in_many_slots_delays_no_renewal_at_others() {
     let cluster = Cluster::with(3, 0, |config| {
         config.line("cluster-node-timeout 60000").line("cluster-require-full-coverage no")
     });
@@ -474,14 +485,14 @@ fn who_dies_at_one_node_is_renewed_in_many_slots_at_others() {
     let lost: Vec<_> = names.iter().map(take).collect();
     let kept = take(&cluster.key_on(well, "kept"));
     silent.stop();
-    assert!(lost.iter().all(|guard| guard.wait_lost(MINUTE)), "nobody renews these");
-    assert!(!kept.wait_lost(lease), "it was lost for want of renewals");
+    assert!(lost.iter().all(|guard| guard.wait_lost(MINUTE)), "their node is stopped");
+    assert!(!kept.wait_lost(lease), "the renewal came too late");
     silent.resume();
     kept.unlock().expect("held");
 }
 
 #[test]
-fn nodes_that_send_a_release_to_and_fro_are_not_asked_without_pause() {
+fn a_release_that_is_redirected_in_a_circle_is_repeated_with_pauses() {
     let cluster = Cluster::start(3, 0);
     let [a, b] = [&cluster.nodes()[0], &cluster.nodes()[1]];
     let name = cluster.key_on(a, "lock");
@@ -491,22 +502,23 @@ fn nodes_that_send_a_release_to_and_fro_are_not_asked_without_pause() {
     let slot = cluster.slot_of(&name).to_string();
     a.ask::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &b.ask::<String>(&["CLUSTER", "MYID"])]);
     drop(guard);
-    let sent_away = || a.info("errorstats").get("errorstat_MOVED").cloned();
-    eventually("it is sent away", || sent_away().is_some());
-    // At the end of its lease it is given up.
-    let mut last = sent_away();
+    let redirections = || a.info("errorstats").get("errorstat_MOVED").cloned();
+    eventually("the release is redirected", || redirections().is_some());
+    // The client gives the release up at the end of its lease.
+    let mut last = redirections();
     let calm = || {
         thread::sleep(SECOND);
-        let before = std::mem::replace(&mut last, sent_away());
+        let before = std::mem::replace(&mut last, redirections());
         before == last
     };
-    eventually("nobody sends it any more", calm);
-    let count: u64 = last.and_then(|it| it.trim_start_matches("count=").parse().ok()).expect("one");
+    eventually("the redirections end", calm);
+    let count: u64 =
+        last.and_then(|it| it.trim_start_matches("count=").parse().ok()).expect("a count");
     assert!(count < 1000, "{count} times in two seconds");
 }
 
 #[test]
-fn a_forked_child_is_refused_also_at_nodes_that_its_parent_has_not_used() {
+fn a_forked_child_is_refused_at_nodes_that_its_parent_has_not_used() {
     use fork::{Fork, fork, waitpid};
     let cluster = Cluster::start(3, 0);
     let client = client(&cluster);
@@ -516,13 +528,13 @@ fn a_forked_child_is_refused_also_at_nodes_that_its_parent_has_not_used() {
             let refused = lock.try_lock_owned().is_err_and(|error| error.is_configuration());
             std::process::exit(i32::from(!refused));
         }
-        Fork::Parent(child) => assert_eq!(waitpid(child).expect("it ends") >> 8, 0),
+        Fork::Parent(child) => assert_eq!(waitpid(child).expect("the child ends") >> 8, 0),
     }
     assert!(lock.try_lock_owned().expect("an answer").is_some());
 }
 
 #[test]
-fn a_release_is_whole_while_keys_of_its_slot_are_at_two_nodes() {
+fn a_release_is_complete_while_keys_of_its_slot_are_on_two_nodes() {
     let cluster = Cluster::start(3, 0);
     let [a, b] = [&cluster.nodes()[0], &cluster.nodes()[1]];
     let [client, other] = [client(&cluster), client(&cluster)];
@@ -530,22 +542,23 @@ fn a_release_is_whole_while_keys_of_its_slot_are_at_two_nodes() {
     let slot = cluster.slot_of(&name);
     let lock = client.rw_lock(&name);
     let writing = lock.write().expect("free");
-    let reading = lock.read().expect("one's own");
+    let reading = lock.read().expect("the writer may read");
     cluster.begin_migration(slot, b);
-    let key = a.keys().into_iter().find(|key| key.contains("rwlock_timeout")).expect("a reader's");
+    let key =
+        a.keys().into_iter().find(|key| key.contains("rwlock_timeout")).expect("a time-out key");
     a.ask::<String>(&["MIGRATE", "127.0.0.1", &b.port().to_string(), &key, "0", "5000"]);
     let before = a.calls("evalsha");
     drop(writing);
     eventually("the release is tried", || a.calls("evalsha") > before);
     cluster.move_keys(slot, b);
     cluster.end_migration(slot, b);
-    let also = other.rw_lock(&name).read().expect("readers are let in");
+    let also = other.rw_lock(&name).read().expect("readers share");
     also.unlock().expect("held");
     reading.unlock().expect("held");
     eventually("nothing is held", || !exists(b, &name));
 }
 
-/// A lock that is read, whose slot is on the move. The time-out key of the reader has moved.
+/// A read lock in a migrating slot. Only the reader's time-out key has moved.
 struct HalfMoved<'a> {
     cluster: &'a Cluster,
     from: &'a Server,
@@ -561,7 +574,7 @@ impl HalfMoved<'_> {
         let reading = client.rw_lock(&name).read_lock().with_lease(MINUTE).lock().expect("free");
         cluster.begin_migration(cluster.slot_of(&name), to);
         let key = from.keys().into_iter().find(|key| key.contains("rwlock_timeout"));
-        let (port, key) = (to.port().to_string(), key.expect("a reader's"));
+        let (port, key) = (to.port().to_string(), key.expect("a time-out key"));
         from.ask::<String>(&["MIGRATE", "127.0.0.1", &port, &key, "0", "5000"]);
         HalfMoved { cluster, from, to, name, reading }
     }
@@ -574,10 +587,10 @@ impl HalfMoved<'_> {
 }
 
 #[test]
-fn a_reader_is_renewed_whole_or_not_at_all_while_keys_of_its_slot_are_at_two_nodes() {
+fn a_reader_is_extended_completely_or_not_at_all_while_keys_are_on_two_nodes() {
     let cluster = Cluster::start(3, 0);
     let lock = HalfMoved::on(&cluster, &client(&cluster));
-    lock.reading.extend(10 * MINUTE).expect_err("one of its keys is elsewhere");
+    lock.reading.extend(10 * MINUTE).expect_err("one key is at the other node");
     assert!(pttl(lock.from, &lock.name) <= 60_000, "{}", pttl(lock.from, &lock.name));
     lock.move_the_rest();
     lock.reading.extend(10 * MINUTE).expect("held");
@@ -585,21 +598,21 @@ fn a_reader_is_renewed_whole_or_not_at_all_while_keys_of_its_slot_are_at_two_nod
     lock.reading.unlock().expect("held");
 }
 
-/// Redisson leaves time-out keys to their end.
+/// Redisson lets time-out keys expire.
 #[test]
-fn a_lock_is_freed_by_force_while_keys_of_its_slot_are_at_two_nodes() {
+fn a_lock_is_freed_by_force_while_keys_of_its_slot_are_on_two_nodes() {
     let cluster = Cluster::start(3, 0);
     let other = client(&cluster);
     let lock = HalfMoved::on(&cluster, &client(&cluster));
     let freed = other.rw_lock(&lock.name).read_lock().force_unlock();
-    assert!(freed.expect("the time-out key does not matter"));
+    assert!(freed.expect("the time-out key is not needed"));
     assert!(!lock.from.keys().contains(&lock.name));
     lock.move_the_rest();
     other.rw_lock(&lock.name).write().expect("free").unlock().expect("held");
 }
 
 #[test]
-fn an_error_names_the_node_to_which_a_slot_moves_if_that_cannot_be_reached() {
+fn an_error_names_the_unreachable_target_of_a_migration() {
     let members = Members::default();
     let cluster = Cluster::with(3, 0, |config| config.gated(&members));
     let target = &cluster.nodes()[1];
@@ -610,18 +623,18 @@ fn an_error_names_the_node_to_which_a_slot_moves_if_that_cannot_be_reached() {
     way.refuse();
     way.kill_all();
     let refused = way.stats().refused;
-    let error = client.lock(&name).try_lock().expect_err("the node that would have it is away");
+    let error = client.lock(&name).try_lock().expect_err("the target is unreachable");
     assert!(error.is_connection(), "{error:?}");
     assert!(error.to_string().contains(&way.addr().to_string()), "{error}");
     let attempts = way.stats().refused - refused;
-    assert_eq!(attempts, 1, "it is not asked again and again");
+    assert_eq!(attempts, 1, "the target is tried once");
 }
 
-/// A client of a cluster's only node that takes it for a single server, by way of a proxy.
+/// Returns a client of a cluster's only node as a single server, behind a proxy.
 fn single(cluster: &Cluster, lease: Duration) -> (Client, Proxy) {
     let proxy = Proxy::start(cluster.nodes()[0].addr());
     let client = Client::builder().single(proxy.url()).watchdog_timeout(lease);
-    (client.build().expect("it is a server"), proxy)
+    (client.build().expect("a single server"), proxy)
 }
 
 #[test]
@@ -629,7 +642,7 @@ fn leases_in_many_slots_of_a_single_server_are_renewed() {
     let (cluster, lease) = (Cluster::start(1, 0), SECOND * 4);
     let (client, proxy) = single(&cluster, lease);
     let mut guards = Vec::new();
-    // Of each two one is renewed, and one is fixed.
+    // Of each two leases one is renewed, and one is fixed.
     for number in 0..500 {
         let name = format!("lock:{number}");
         guards.push(client.lock(&name).lock_owned().expect("free"));
@@ -638,11 +651,11 @@ fn leases_in_many_slots_of_a_single_server_are_renewed() {
     }
     proxy.delay(Direction::Replies, Duration::from_millis(5));
     let lost = || guards.iter().filter(|guard| !guard.is_held()).count();
-    assert!(!holds_within(lease * 2, || lost() > 0), "{} were lost", lost());
+    assert!(!holds_within(lease * 2, || lost() > 0), "{} holds were lost", lost());
 }
 
 #[test]
-fn members_in_many_slots_of_a_single_server_are_taken_together_and_polled_for() {
+fn members_in_many_slots_of_a_single_server_are_taken_together_and_polled() {
     let cluster = Cluster::start(1, 0);
     let (client, _proxy) = single(&cluster, MINUTE);
     let node = &cluster.nodes()[0];
@@ -658,9 +671,9 @@ fn members_in_many_slots_of_a_single_server_are_taken_together_and_polled_for() 
         let waits: Vec<_> =
             names.iter().map(|name| scope.spawn(|| client.lock(*name).lock().map(drop))).collect();
         for (name, waits) in names.iter().zip(waits) {
-            eventually("it listens", || listeners(node, name) == 1);
+            eventually("the waiter subscribes", || listeners(node, name) == 1);
             node.ask::<()>(&["DEL", name]);
-            in_time("the poll finds it free", waits).expect("a lock");
+            in_time("the poll finds the lock free", waits).expect("a lock");
         }
     });
 }
@@ -679,44 +692,44 @@ fn leases_in_a_slot_that_stays_half_migrated_are_renewed() {
     cluster.begin_migration(slot, target);
     cluster.send(&names[..10], &cluster.nodes()[0], target);
     let lost = || guards.iter().filter(|guard| !guard.is_held()).count();
-    assert!(!holds_within(lease * 2, || lost() > 0), "{} were lost", lost());
+    assert!(!holds_within(lease * 2, || lost() > 0), "{} holds were lost", lost());
     assert!(fixed.is_held());
-    // Members of both nodes, and new ones.
     drop(guards);
     eventually("all are released", || {
         names.iter().all(|name| cluster.nodes().iter().all(|node| !has_key(node, name)))
     });
+    // Members whose keys were at both nodes.
     let all = MultiLock::new(names[8..12].iter().map(|name| client.lock(name)));
     all.lock().expect("free").unlock().expect("held");
 }
 
-/// Whether the node itself has that key, of whatever slot.
+/// Returns whether the node itself has this key, in any slot.
 fn has_key(node: &Server, name: &str) -> bool {
     node.keys().iter().any(|key| key == name)
 }
 
-/// A node that says what it is told to, and counts how often its map is read.
-struct MadeUp {
+/// A node with fixed replies, which counts the reads of its slot map.
+struct FakeNode {
     node: Impostor,
     reads: Arc<AtomicUsize>,
 }
 
-/// What a made-up node says: of the slots, of the cluster, and to every other command.
-struct Says {
-    /// The first slot, the last, and the port of the node that serves them.
+/// The replies of a `FakeNode` about slots, the cluster and shards.
+struct Replies {
+    /// The first slot, the last slot, and the port of their node.
     ranges: Vec<(u16, u16, u16)>,
     state: &'static str,
-    /// To `PUBSUB SHARDNUMSUB`.
+    /// The reply to `PUBSUB SHARDNUMSUB`.
     shards: &'static str,
 }
 
-impl MadeUp {
-    fn start(says: Says) -> MadeUp {
+impl FakeNode {
+    fn start(replies: Replies) -> FakeNode {
         let reads = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&reads);
-        let ranges: String = says.ranges.iter().map(range).collect();
-        let slots = format!("*{}\r\n{ranges}", says.ranges.len()).into_bytes();
-        let info = format!("cluster_state:{}\r\n", says.state);
+        let ranges: String = replies.ranges.iter().map(range).collect();
+        let slots = format!("*{}\r\n{ranges}", replies.ranges.len()).into_bytes();
+        let info = format!("cluster_state:{}\r\n", replies.state);
         let node = Impostor::answering(move |words| match words[0].as_str() {
             "HELLO" => Some(b"%2\r\n$5\r\nproto\r\n:3\r\n$2\r\nid\r\n:1\r\n".to_vec()),
             "CLUSTER" if words[1] == "SLOTS" => {
@@ -724,10 +737,10 @@ impl MadeUp {
                 Some(slots.clone())
             }
             "CLUSTER" => Some(format!("${}\r\n{info}\r\n", info.len()).into_bytes()),
-            "PUBSUB" => Some(says.shards.into()),
+            "PUBSUB" => Some(replies.shards.into()),
             _ => Some(b"-CLUSTERDOWN The cluster is down\r\n".to_vec()),
         });
-        MadeUp { node, reads }
+        FakeNode { node, reads }
     }
 
     fn url(&self) -> String {
@@ -743,30 +756,31 @@ fn range((first, last, port): &(u16, u16, u16)) -> String {
     format!("*3\r\n:{first}\r\n:{last}\r\n*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n")
 }
 
-/// A lock that no node serves is asked for all the while `done` says no.
+/// Asks for a lock that no node serves until `done` returns true.
 fn keep_asking(client: &Client, name: &str, mut done: impl FnMut() -> bool) {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let ask = || {
             while !stop.load(Ordering::Relaxed) {
-                assert!(client.lock(name).try_lock().is_err(), "nobody serves it");
+                assert!(client.lock(name).try_lock().is_err(), "no node serves the lock");
             }
         };
         let asks = scope.spawn(ask);
-        eventually("enough has happened", &mut done);
+        eventually("the condition of the test is met", &mut done);
         stop.store(true, Ordering::Relaxed);
-        in_time("the last question ends", asks);
+        in_time("the last call ends", asks);
     });
 }
 
 #[test]
-fn a_map_that_is_read_again_and_again_is_read_over_one_connection() {
+fn repeated_reads_of_the_slot_map_share_a_connection() {
     let dead = crate::harness::ports::free_port();
-    // It is well, and names a node that is not there: so every question has the map read.
-    let says = Says { ranges: vec![(0, 16_383, dead)], state: "ok", shards: "*0\r\n" };
-    let known = MadeUp::start(says);
+    // The node reports a healthy cluster, and an owner that does not exist. So every call reads
+    // the map.
+    let replies = Replies { ranges: vec![(0, 16_383, dead)], state: "ok", shards: "*0\r\n" };
+    let known = FakeNode::start(replies);
     let builder = Client::builder().cluster([known.url()]).connect_timeout(SECOND / 10);
-    let client = builder.build().expect("it is well");
+    let client = builder.build().expect("the cluster is well");
     let at_first = (known.reads(), known.node.accepted());
     keep_asking(&client, "a", || known.reads() >= at_first.0 + 8);
     let more = known.node.accepted() - at_first.1;
@@ -774,43 +788,43 @@ fn a_map_that_is_read_again_and_again_is_read_over_one_connection() {
 }
 
 #[test]
-fn a_cluster_that_is_not_well_is_connected_to_with_growing_pauses() {
+fn a_failing_cluster_is_connected_to_with_growing_pauses() {
     let dead = crate::harness::ports::free_port();
-    let says = Says { ranges: vec![(0, 16_383, dead)], state: "fail", shards: "*0\r\n" };
-    let ill = MadeUp::start(says);
-    let builder = Client::builder().cluster([ill.url()]).connect_timeout(SECOND / 10);
-    let client = builder.build().expect("its first word is believed");
-    let at_first = ill.node.accepted();
+    let replies = Replies { ranges: vec![(0, 16_383, dead)], state: "fail", shards: "*0\r\n" };
+    let failing = FakeNode::start(replies);
+    let builder = Client::builder().cluster([failing.url()]).connect_timeout(SECOND / 10);
+    let client = builder.build().expect("the first reply is believed");
+    let at_first = failing.node.accepted();
     let start = Instant::now();
     keep_asking(&client, "a", || start.elapsed() > SECOND * 6);
-    let more = ill.node.accepted() - at_first;
+    let more = failing.node.accepted() - at_first;
     assert!((2..=25).contains(&more), "{more} connections");
 }
 
-/// A node that is reading its data says so to every question.
+/// The reply of a loading node to every command.
 const LOADING: &str = "-LOADING Redis is loading the dataset in memory\r\n";
 
 #[test]
-fn a_node_that_cannot_say_yet_whether_it_has_shards_is_not_taken_for_one_without() {
+fn a_loading_node_is_not_taken_for_one_without_sharded_channels() {
     let cluster = Cluster::start(1, 0);
     let served = cluster.nodes()[0].port();
-    let loading = |port| Says { ranges: vec![(0, 16_383, port)], state: "ok", shards: LOADING };
-    let first = MadeUp::start(loading(served));
+    let loading = |port| Replies { ranges: vec![(0, 16_383, port)], state: "ok", shards: LOADING };
+    let first = FakeNode::start(loading(served));
     let name = name_on(&cluster, 0);
     let builder = || Client::builder().cluster([first.url()]).poll_interval(MINUTE * 10);
-    let [holder, waiter] = [(); 2].map(|()| builder().build().expect("the other node says it"));
+    let [holder, waiter] = [(); 2].map(|()| builder().build().expect("the other node answers"));
     let guard = holder.lock(&name).lock().expect("free");
     thread::scope(|scope| {
         let waits = scope.spawn(|| waiter.lock(&name).lock().and_then(|it| it.unlock()));
-        is_heard(&cluster, &name);
+        await_subscriber(&cluster, &name);
         let node = &cluster.nodes()[0];
-        let shards: Vec<String> = node.tells(&["PUBSUB", "SHARDCHANNELS"]).unwrap_or_default();
+        let shards: Vec<String> = node.try_ask(&["PUBSUB", "SHARDCHANNELS"]).unwrap_or_default();
         let sharded = automatic(&cluster) == Sharding::On;
         assert_eq!(shards.contains(&channel(&name)), sharded, "{shards:?}");
         guard.unlock().expect("held");
-        in_time("it is told", waits).expect("a lock");
+        in_time("the waiter gets the message", waits).expect("a lock");
     });
-    let alone = MadeUp::start(loading(crate::harness::ports::free_port()));
-    let nobody_says = Client::builder().cluster([alone.url()]).connect_timeout(SECOND / 10).build();
-    assert!(nobody_says.is_err(), "it would be deaf for ever: {nobody_says:?}");
+    let alone = FakeNode::start(loading(crate::harness::ports::free_port()));
+    let built = Client::builder().cluster([alone.url()]).connect_timeout(SECOND / 10).build();
+    assert!(built.is_err(), "the client would never get a message: {built:?}");
 }

@@ -1,17 +1,16 @@
-//! The harness itself, where it starts several servers that belong together: they fail
-//! over, come back, and move what they have.
+//! The harness itself: deployments of several servers that fail over, come back and move slots.
 
-use crate::harness::{Cluster, Members, Replicated, Server, Whose, eventually, exists};
+use crate::harness::{Cluster, Connections, Members, Replicated, Server, eventually, exists};
 use redis::{RedisError, RedisResult};
 use std::thread;
 use std::time::Duration;
 
 #[test]
-fn a_replica_takes_the_masters_place_as_planned_and_it_goes_on_with_the_data() {
+fn a_planned_fail_over_promotes_a_replica_with_the_data() {
     let replicated = Replicated::start(2, 3);
     assert_eq!(replicated.sentinel_urls().len(), 3);
     let old = replicated.master();
-    assert_eq!(old.port(), replicated.servers()[0].port(), "the first one");
+    assert_eq!(old.port(), replicated.servers()[0].port(), "the first server is the master");
     put(old, "kept", 2);
 
     let new = replicated.fail_over();
@@ -20,11 +19,11 @@ fn a_replica_takes_the_masters_place_as_planned_and_it_goes_on_with_the_data() {
     replicated.settle();
     assert!(old.says("role:slave"));
     assert_eq!(replicated.replicas().len(), 2);
-    assert_ne!(replicated.fail_over().port(), new.port(), "and once more, at once");
+    assert_ne!(replicated.fail_over().port(), new.port(), "a second fail-over follows at once");
 }
 
 #[test]
-fn a_replica_takes_the_place_of_a_killed_master_which_comes_back_as_a_replica() {
+fn a_killed_master_is_replaced_and_comes_back_as_a_replica() {
     let replicated = Replicated::start(1, 3);
     let old = replicated.master();
     put(old, "kept", 1);
@@ -35,14 +34,14 @@ fn a_replica_takes_the_place_of_a_killed_master_which_comes_back_as_a_replica() 
     assert!(exists(new, "kept") && replicated.replicas().is_empty());
     old.restart();
     replicated.settle();
-    // It came back with nothing, so it has followed. (On a busy machine it may have been chosen
-    // again since.)
+    // The old master came back without data, so the key proves that it was a replica. (On a busy
+    // machine it may have been promoted again since.)
     assert!(exists(old, "kept"));
     assert_eq!(replicated.replicas().len(), 1);
 }
 
 #[test]
-fn a_replica_takes_the_place_of_a_master_that_stands_still_though_a_sentinel_does_too() {
+fn a_stopped_master_is_replaced_although_one_sentinel_is_stopped() {
     let replicated = Replicated::start(1, 3);
     let (old, sentinel) = (replicated.master(), &replicated.sentinels()[0]);
     sentinel.stop();
@@ -54,10 +53,9 @@ fn a_replica_takes_the_place_of_a_master_that_stands_still_though_a_sentinel_doe
     assert_eq!(replicated.master().port(), new.port());
 }
 
-/// A busy machine lets a sentinel run seldom, which then takes the clock for wrong and acts no
-/// more for a while.
+/// A sentinel that seldom runs suspects the clock, and does not act for a while.
 #[test]
-fn sentinels_that_could_not_run_for_a_while_fail_over_soon() {
+fn sentinels_fail_over_soon_after_they_were_stopped() {
     let replicated = Replicated::start(1, 3);
     let old = replicated.master();
     replicated.sentinels().iter().for_each(Server::stop);
@@ -68,7 +66,7 @@ fn sentinels_that_could_not_run_for_a_while_fail_over_soon() {
 }
 
 #[test]
-fn a_sentinel_that_was_killed_comes_back_with_what_it_knew() {
+fn a_killed_sentinel_comes_back_and_learns_the_new_master() {
     let replicated = Replicated::start(1, 3);
     let sentinel = &replicated.sentinels()[1];
     sentinel.kill();
@@ -80,7 +78,7 @@ fn a_sentinel_that_was_killed_comes_back_with_what_it_knew() {
 }
 
 #[test]
-fn servers_with_a_password_follow_and_are_watched() {
+fn servers_with_a_password_replicate_and_fail_over() {
     let replicated = Replicated::with(1, 1, |config| config.password("pass-word"));
     let old = replicated.master().port();
     assert_ne!(replicated.fail_over().port(), old);
@@ -94,7 +92,7 @@ fn replicas_need_no_sentinels() {
 }
 
 #[test]
-fn a_cluster_serves_keys_of_every_node_and_says_moved_elsewhere() {
+fn a_node_of_a_cluster_serves_its_keys_and_redirects_others() {
     let cluster = Cluster::start(3, 1);
     assert_eq!(cluster.urls().len(), 6);
     for master in &cluster.nodes()[..3] {
@@ -110,7 +108,7 @@ fn a_cluster_serves_keys_of_every_node_and_says_moved_elsewhere() {
 }
 
 #[test]
-fn a_slot_moves_with_its_keys_and_its_owner_says_ask_meanwhile() {
+fn a_slot_moves_with_its_keys_and_its_owner_replies_ask_meanwhile() {
     let cluster = Cluster::with(2, 1, |config| config.password("pass-word"));
     let [from, to] = &cluster.nodes()[..2] else { panic!("two masters") };
     let tag = cluster.key_on(from, "tag");
@@ -119,8 +117,8 @@ fn a_slot_moves_with_its_keys_and_its_owner_says_ask_meanwhile() {
     let slot = cluster.slot_of(&keys[0]);
 
     cluster.begin_migration(slot, to);
-    assert!(get(from, &keys[0]).is_ok(), "it still has it");
-    let error = get(from, &format!("{{{tag}}}:new")).expect_err("a key that it has not");
+    assert!(get(from, &keys[0]).is_ok(), "the owner still has the key");
+    let error = get(from, &format!("{{{tag}}}:new")).expect_err("the owner does not have the key");
     assert_eq!(redirection(&error), ("ASK", to.port()));
     cluster.move_keys(slot, to);
     assert_eq!(redirection(&get(from, &keys[0]).expect_err("moved")), ("ASK", to.port()));
@@ -136,7 +134,7 @@ fn a_slot_moves_with_its_keys_and_its_owner_says_ask_meanwhile() {
 }
 
 #[test]
-fn a_replica_in_a_cluster_takes_its_masters_place_as_planned() {
+fn a_planned_fail_over_in_a_cluster_promotes_the_replica() {
     let cluster = Cluster::start(3, 1);
     let old = &cluster.nodes()[0];
     let (new, key) = (cluster.replica_of(old), cluster.key_on(old, "kept"));
@@ -148,7 +146,7 @@ fn a_replica_in_a_cluster_takes_its_masters_place_as_planned() {
 }
 
 #[test]
-fn a_cluster_survives_the_kill_of_a_master_which_comes_back_as_a_replica() {
+fn a_killed_master_in_a_cluster_is_replaced_and_comes_back_as_a_replica() {
     let cluster = Cluster::start(3, 1);
     let old = &cluster.nodes()[0];
     let (new, key) = (cluster.replica_of(old), cluster.key_on(old, "kept"));
@@ -164,41 +162,41 @@ fn a_cluster_survives_the_kill_of_a_master_which_comes_back_as_a_replica() {
 }
 
 #[test]
-fn a_master_that_is_cut_off_from_the_others_is_replaced_and_follows_when_they_meet_again() {
+fn a_master_behind_a_partition_is_replaced_and_follows_after_the_partition() {
     let members = Members::default();
     let replicated = Replicated::with(1, 3, |config| config.gated(&members));
     let old = replicated.master();
     put(old, "kept", 1);
     cut_off(old, replicated.servers().iter().chain(replicated.sentinels()));
     let new = replicated.await_master_other_than(old.port());
-    assert!(old.says("role:master") && exists(new, "kept"), "both serve");
+    assert!(old.says("role:master") && exists(new, "kept"), "both are masters");
     replicated.servers().iter().for_each(|server| server.gate().heal());
     replicated.settle();
     assert!(old.says("role:slave"));
 }
 
 #[test]
-fn a_node_that_is_cut_off_from_the_others_is_replaced_and_follows_when_they_meet_again() {
+fn a_node_behind_a_partition_is_replaced_and_follows_after_the_partition() {
     let members = Members::default();
     let cluster = Cluster::with(3, 1, |config| config.gated(&members));
     let old = &cluster.nodes()[0];
     let (new, key) = (cluster.replica_of(old), cluster.key_on(old, "kept"));
     put(old, &key, 1);
     cut_off(old, cluster.nodes().iter());
-    eventually("the replica takes its place", || new.says("role:master"));
+    eventually("the replica becomes the master", || new.says("role:master"));
     cluster.nodes().iter().for_each(|node| node.gate().heal());
     cluster.settle();
     assert_eq!(cluster.replica_of(new).port(), old.port());
 }
 
-/// Keeps one server apart from others, whoever connects to whom.
+/// Cuts one server off from others, for connections in both directions.
 fn cut_off<'a>(one: &Server, others: impl Iterator<Item = &'a Server>) {
     let others: Vec<_> = others.filter(|other| other.port() != one.port()).collect();
     one.gate().identify();
     for other in others {
         other.gate().identify();
-        one.gate().keep_apart(&Whose::Member(other.member().into()));
-        other.gate().keep_apart(&Whose::Member(one.member().into()));
+        one.gate().keep_apart(&Connections::Member(other.member().into()));
+        other.gate().keep_apart(&Connections::Member(one.member().into()));
     }
 }
 
@@ -213,15 +211,15 @@ fn the_clock_of_a_server_can_be_moved() {
     assert!((before + 500..before + 600).contains(&seconds()));
     assert!(exists(&server, "volatile"));
     server.set_clock(2_000_000);
-    assert!(!exists(&server, "volatile"), "its time is over there");
+    assert!(!exists(&server, "volatile"), "the key has expired");
     server.set_clock(-500_000);
     assert!(seconds() < before);
 }
 
-/// Sets a key, and blocks until as many replicas have it.
+/// Sets a key; blocks until `replicas` replicas have it.
 fn put(master: &Server, key: &str, replicas: usize) {
     let mut connection = master.connection();
-    redis::cmd("SET").arg(key).arg(1).exec(&mut connection).expect("it is served here");
+    redis::cmd("SET").arg(key).arg(1).exec(&mut connection).expect("the node serves the key");
     eventually("replicas have the key", || {
         let wait = redis::cmd("WAIT").arg(replicas).arg(1000).query::<usize>(&mut connection);
         wait.expect("WAIT is answered") >= replicas
@@ -232,7 +230,7 @@ fn get(node: &Server, key: &str) -> RedisResult<String> {
     redis::cmd("GET").arg(key).query(&mut node.connection())
 }
 
-/// The code and the port of a node's hint where to go.
+/// Returns the code and the port of a redirection.
 fn redirection(error: &RedisError) -> (&str, u16) {
     let (address, _) = error.redirect_node().expect("a redirection");
     let (_, port) = address.rsplit_once(':').expect("an address with a port");

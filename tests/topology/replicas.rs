@@ -1,4 +1,4 @@
-//! `min_replicas`: what takes or prolongs a lock counts only if enough replicas have it.
+//! `min_replicas`: acquiring or extending a lock counts only if enough replicas have the write.
 
 use crate::harness::{
     Replicated, Server, eventually, eventually_some, exists, in_time, owner, pttl,
@@ -9,10 +9,11 @@ use std::thread;
 use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// How long replicas have. Long where they are well, short where they stand still.
+/// The time-out for replicas that answer.
 const PATIENT: Duration = Duration::from_secs(20);
+/// The time-out for replicas that are stopped.
 const BRIEF: Duration = Duration::from_secs(2);
-/// Too little, but for one that needs nothing of a replica.
+/// A time-out for tests in which too few replicas answer.
 const NO_TIME: Duration = Duration::from_millis(50);
 
 struct Pair {
@@ -20,7 +21,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// A master with one replica.
+    /// Starts a master with one replica.
     fn start() -> Pair {
         Pair { servers: Replicated::start(1, 0) }
     }
@@ -44,29 +45,33 @@ impl Pair {
 }
 
 #[test]
-fn what_a_replica_has_is_granted_and_the_wait_costs_no_round_trip_of_its_own() {
+fn a_lock_that_a_replica_has_is_granted_without_another_round_trip() {
     let pair = Pair::start();
     let client = pair.client(1, PATIENT);
-    // Until the server knows the scripts, each is asked for twice.
+    // The first call of each script is repeated, since the server does not know the script.
     let guard = client.lock("a").lock().expect("acknowledged");
     guard.extend(MINUTE).and_then(|()| guard.unlock()).expect("acknowledged");
     pair.master().reset_stats();
     for name in ["a", "b"] {
         let guard = client.lock(name).lock().expect("acknowledged");
-        assert_eq!(owner(pair.replica(), name), owner(pair.master(), name), "before it is granted");
+        assert_eq!(
+            owner(pair.replica(), name),
+            owner(pair.master(), name),
+            "the replica has the lock before the grant"
+        );
         guard.extend(MINUTE).expect("acknowledged");
-        assert!(pttl(pair.replica(), name) > 30_000, "before it is extended");
+        assert!(pttl(pair.replica(), name) > 30_000, "the replica has the extension first");
         guard.unlock().expect("held");
     }
     let [waits, calls] = ["wait", "evalsha"].map(|command| pair.master().calls(command));
-    assert_eq!((waits, calls), (4, 6), "a release waits for nobody");
+    assert_eq!((waits, calls), (4, 6), "a release waits for no replica");
     let off = pair.client(0, PATIENT);
     off.lock("a").lock().expect("free").unlock().expect("held");
-    assert_eq!(pair.master().calls("wait"), waits, "it is off by default");
+    assert_eq!(pair.master().calls("wait"), waits, "0 replicas need no WAIT");
 }
 
 #[test]
-fn a_lock_that_too_few_replicas_have_is_given_back() {
+fn a_lock_on_too_few_replicas_is_released() {
     let pair = Pair::start();
     for (replicas, stopped) in [(2, false), (1, true)] {
         if stopped {
@@ -77,17 +82,17 @@ fn a_lock_that_too_few_replicas_have_is_given_back() {
             assert!(error.is_not_replicated(), "{error:?}");
             assert!(error.to_string().contains(&format!("of {replicas}")), "{error}");
         };
-        refused(client.lock("plain").lock().expect_err("too few have it"));
-        refused(client.lock("timed").try_lock_for(MINUTE).expect_err("too few have it"));
-        refused(client.lock("fixed").with_lease(MINUTE).lock().expect_err("too few have it"));
-        refused(client.fenced_lock("fenced").lock_owned().expect_err("too few have it"));
-        refused(client.fair_lock("fair").lock().expect_err("too few have it"));
-        refused(client.rw_lock("both").read().expect_err("too few have it"));
-        refused(client.rw_lock("both").write().expect_err("too few have it"));
-        refused(client.spin_lock("spin").lock().expect_err("too few have it"));
-        refused(client.lock("named").with_holder("me").lock().expect_err("too few have it"));
+        refused(client.lock("plain").lock().expect_err("too few replicas"));
+        refused(client.lock("timed").try_lock_for(MINUTE).expect_err("too few replicas"));
+        refused(client.lock("fixed").with_lease(MINUTE).lock().expect_err("too few replicas"));
+        refused(client.fenced_lock("fenced").lock_owned().expect_err("too few replicas"));
+        refused(client.fair_lock("fair").lock().expect_err("too few replicas"));
+        refused(client.rw_lock("both").read().expect_err("too few replicas"));
+        refused(client.rw_lock("both").write().expect_err("too few replicas"));
+        refused(client.spin_lock("spin").lock().expect_err("too few replicas"));
+        refused(client.lock("named").with_holder("me").lock().expect_err("too few replicas"));
         let several = MultiLock::new([client.lock("one"), client.lock("two")]);
-        refused(several.lock().expect_err("too few have them"));
+        refused(several.lock().expect_err("too few replicas"));
         client.close();
         eventually("nothing is held", || {
             let mut left = pair.master().keys();
@@ -96,12 +101,12 @@ fn a_lock_that_too_few_replicas_have_is_given_back() {
         });
     }
     pair.replica().resume();
-    let guard = pair.client(1, PATIENT).lock("plain").lock().expect("the replica has it now");
+    let guard = pair.client(1, PATIENT).lock("plain").lock().expect("the replica runs again");
     guard.unlock().expect("held");
 }
 
 #[test]
-fn who_is_refused_waits_as_ever() {
+fn a_refused_caller_waits_for_a_message() {
     let pair = Pair::start();
     let builder = || pair.builder(1, PATIENT).poll_interval(MINUTE);
     let [one, two] = [builder(), builder()].map(|it| it.build().expect("the master is there"));
@@ -110,9 +115,9 @@ fn who_is_refused_waits_as_ever() {
     thread::scope(|scope| {
         let waits = scope.spawn(|| two.lock("a").lock().and_then(|guard| guard.unlock()));
         let channel = "redisson_lock__channel:{a}";
-        eventually("it listens", || pair.master().numsub(channel) == 1);
+        eventually("the waiter subscribes", || pair.master().numsub(channel) == 1);
         guard.unlock().expect("held");
-        in_time("it is told", waits).expect("acknowledged");
+        in_time("the waiter gets the message", waits).expect("acknowledged");
     });
 }
 
@@ -120,13 +125,13 @@ struct Failures(Sender<RenewalFailed>);
 
 impl Events for Failures {
     fn renewal_failed(&self, event: &RenewalFailed) {
-        // Nobody hears it when the test is over.
+        // The test may have ended.
         let _ = self.0.send(event.clone());
     }
 }
 
 #[test]
-fn a_renewal_that_too_few_replicas_have_does_not_count_and_frees_nothing() {
+fn a_renewal_on_too_few_replicas_neither_counts_nor_frees_the_lock() {
     let pair = Pair::start();
     let (sender, failures) = mpsc::channel();
     let lease = Duration::from_secs(15);
@@ -137,26 +142,26 @@ fn a_renewal_that_too_few_replicas_have_does_not_count_and_frees_nothing() {
     let failed = failures.recv_timeout(MINUTE).expect("the renewal is not acknowledged");
     assert!(failed.error.is_not_replicated(), "{failed:?}");
     assert!(guard.is_held() && guard.remaining() <= failed.remaining, "the deadline stays");
-    assert!(exists(pair.master(), "a"), "nothing is freed while it is held");
-    assert!(guard.wait_lost(MINUTE), "it ends as if nobody had renewed it");
-    eventually("what the server kept for longer is freed", || !exists(pair.master(), "a"));
+    assert!(exists(pair.master(), "a"), "the held lock is not freed");
+    assert!(guard.wait_lost(MINUTE), "the hold ends at its old deadline");
+    eventually("the longer lease on the server is freed", || !exists(pair.master(), "a"));
     drop(guard);
     pair.replica().resume();
     let guard = eventually_some("the replica has caught up", || client.lock("b").lock().ok());
     pair.replica().stop();
     let before = failures.recv_timeout(MINUTE).expect("another renewal fails").remaining;
     pair.replica().resume();
-    eventually("a later one is acknowledged", || guard.remaining() > before);
+    eventually("a later renewal is acknowledged", || guard.remaining() > before);
     guard.unlock().expect("still held");
 }
 
 #[test]
-fn an_extension_that_too_few_replicas_have_is_an_error_and_the_lock_is_kept() {
+fn an_extension_on_too_few_replicas_is_an_error_and_keeps_the_lock() {
     let pair = Pair::start();
     let client = pair.client(1, BRIEF);
     let guard = client.lock("a").with_lease(MINUTE).lock().expect("acknowledged");
     pair.replica().stop();
-    let error = guard.extend(MINUTE * 5).expect_err("too few have it");
+    let error = guard.extend(MINUTE * 5).expect_err("too few replicas");
     assert!(error.is_not_replicated(), "{error:?}");
     assert!(guard.is_held() && guard.remaining() <= MINUTE);
     guard.unlock().expect("still held");
@@ -164,24 +169,24 @@ fn an_extension_that_too_few_replicas_have_is_an_error_and_the_lock_is_kept() {
 }
 
 #[test]
-fn nobody_waits_for_the_replicas_of_others() {
+fn a_wait_for_replicas_delays_no_other_caller() {
     let pair = Pair::start();
-    // Its connections: one stands still for the replica, which never comes; others are made.
+    // One connection is blocked by the wait for the replica. Other calls open other connections.
     let client = pair.client(1, MINUTE);
     let held = client.lock("held").lock().expect("acknowledged");
     pair.replica().stop();
     thread::scope(|scope| {
         let waits = scope.spawn(|| client.lock("a").lock().map(drop));
-        eventually("it waits for the replica", || exists(pair.master(), "a"));
+        eventually("the caller waits for the replica", || exists(pair.master(), "a"));
         for _ in 0..10 {
             assert!(client.lock("a").is_locked().expect("an answer"));
         }
         held.unlock().expect("an answer");
         let other = client.lock("b");
         assert!(!other.is_locked().expect("an answer"));
-        assert!(!waits.is_finished(), "or it has proved nothing");
+        assert!(!waits.is_finished(), "the caller still waits for the replica");
         pair.replica().resume();
-        in_time("the replica comes", waits).expect("acknowledged");
+        in_time("the replica acknowledges", waits).expect("acknowledged");
     });
 }
 
@@ -210,27 +215,27 @@ fn many_threads_share_connections_and_waits() {
 }
 
 #[test]
-fn where_one_may_not_wait_for_replicas_nothing_is_taken() {
+fn without_permission_for_wait_no_lock_is_held() {
     let pair = Pair::start();
     let client = pair.client(1, PATIENT);
     pair.master().ask::<()>(&["ACL", "SETUSER", "default", "-wait"]);
-    let error = client.lock("a").lock().expect_err("nobody knows how many have it");
+    let error = client.lock("a").lock().expect_err("the number of replicas is unknown");
     assert!(error.is_server() && error.to_string().contains("NOPERM"), "{error}");
-    eventually("it is given back", || !exists(pair.master(), "a"));
+    eventually("the lock is released", || !exists(pair.master(), "a"));
 }
 
 #[test]
-fn a_connection_that_breaks_while_replicas_are_waited_for_costs_a_resend() {
+fn a_connection_that_breaks_during_a_wait_for_replicas_costs_a_resend() {
     let pair = Pair::start();
     let client = pair.client(1, MINUTE);
     pair.replica().stop();
     thread::scope(|scope| {
         let waits = scope.spawn(|| client.lock("a").lock().map(|guard| guard.unlock()));
-        eventually("it waits for the replica", || exists(pair.master(), "a"));
+        eventually("the caller waits for the replica", || exists(pair.master(), "a"));
         pair.master().client_kill_type("normal");
-        eventually("it asks again", || pair.master().calls("evalsha") >= 2);
+        eventually("the caller asks again", || pair.master().calls("evalsha") >= 2);
         pair.replica().resume();
-        in_time("it is granted", waits).expect("acknowledged").expect("held");
+        in_time("the lock is granted", waits).expect("acknowledged").expect("held");
     });
     assert!(!exists(pair.master(), "a"));
 }

@@ -1,5 +1,5 @@
-//! Redis Sentinel: the master is found, and found again after every fail-over; sentinels
-//! that are silent, outdated or wrong cost time and nothing else.
+//! Redis Sentinel: clients find the master, also after fail-overs. Silent, outdated or wrong
+//! sentinels cost only time.
 
 use crate::harness::faults::Digests;
 use crate::harness::replicated::MASTER;
@@ -27,35 +27,36 @@ fn client(servers: &Replicated) -> Client {
     builder(servers).build().expect("there is a master")
 }
 
-/// How many connections of ours there are at a server.
-fn ours(server: &Server) -> usize {
+/// Returns the number of a server's connections to clients of leasehold.
+fn connections(server: &Server) -> usize {
     server.clients().iter().filter(|peer| peer.name.starts_with("leasehold:")).count()
 }
 
-/// Puts a lock of somebody else there, for long.
+/// Makes another owner hold a lock for ten minutes.
 fn hold_for_another(server: &Server, name: &str) {
     server.ask::<()>(&["HSET", name, "another", "1"]);
     server.ask::<()>(&["PEXPIRE", name, "600000"]);
 }
 
-/// Takes a key away from a replica only: a write that the fail-over loses, or a release that
-/// nobody was told of.
-fn forget(replica: &Server, name: &str) {
-    has(replica, name);
+/// Deletes a key on a replica only.
+///
+/// A fail-over then loses the acquisition, or releases the lock without a message.
+fn delete_on(replica: &Server, name: &str) {
+    await_key(replica, name);
     replica.ask::<()>(&["CONFIG", "SET", "replica-read-only", "no"]);
     replica.ask::<()>(&["DEL", name]);
 }
 
-/// Blocks until the replica has it. One that has just been connected is told a little later.
-fn has(replica: &Server, name: &str) {
-    eventually("the replica has it", || exists(replica, name));
+/// Blocks until the replica has the key, which may take a moment.
+fn await_key(replica: &Server, name: &str) {
+    eventually("the replica has the key", || exists(replica, name));
 }
 
 struct Losses(Sender<Lost>);
 
 impl Events for Losses {
     fn lost(&self, event: &Lost) {
-        // Nobody hears it when the test is over.
+        // The test may have ended.
         let _ = self.0.send(event.clone());
     }
 }
@@ -66,7 +67,7 @@ fn losses() -> (Losses, Receiver<Lost>) {
 }
 
 #[test]
-fn locks_are_the_masters_and_waiters_are_told() {
+fn locks_are_on_the_master_and_waiters_get_messages() {
     let servers = Replicated::start(1, 3);
     let quiet = || builder(&servers).poll_interval(MINUTE).build().expect("there is a master");
     let (holder, waiter) = (quiet(), quiet());
@@ -75,15 +76,15 @@ fn locks_are_the_masters_and_waiters_are_told() {
     thread::scope(|scope| {
         let waits = scope.spawn(|| waiter.lock("a").lock().and_then(|guard| guard.unlock()));
         let channel = "redisson_lock__channel:{a}";
-        eventually("it listens", || servers.master().numsub(channel) == 1);
+        eventually("the waiter subscribes", || servers.master().numsub(channel) == 1);
         guard.unlock().expect("held");
-        in_time("it is told", waits).expect("a lock");
+        in_time("the waiter gets the message", waits).expect("a lock");
     });
     let replica = servers.replicas()[0];
-    assert_eq!(ours(replica), 0);
+    assert_eq!(connections(replica), 0);
     drop((holder, waiter));
-    let gone = |server: &Server| ours(server) == 0;
-    eventually("nothing is left", || {
+    let gone = |server: &Server| connections(server) == 0;
+    eventually("all connections close", || {
         gone(servers.master()) && servers.sentinels().iter().all(gone)
     });
 }
@@ -94,88 +95,90 @@ fn a_hold_outlives_a_planned_fail_over_and_is_renewed_at_once() {
     let client = client(&servers);
     let guard = client.lock("a").lock().expect("free");
     let (old, field) = (servers.master().port(), owner(servers.master(), "a"));
-    // So that a renewal shows: none is due for a long time.
+    // No renewal is due for a long time, so a longer lease proves a renewal.
     servers.master().ask::<()>(&["PEXPIRE", "a", "20000"]);
-    has(servers.replicas()[0], "a");
+    await_key(servers.replicas()[0], "a");
     let new = servers.fail_over();
-    eventually("it is renewed there", || pttl(new, "a") > 25_000);
+    eventually("the hold is renewed at the new master", || pttl(new, "a") > 25_000);
     assert_eq!(owner(new, "a"), field);
     guard.unlock().expect("still held");
     assert!(!exists(new, "a"));
-    eventually("no connection is left to the old", || ours(servers.server_at(old)) == 0);
+    eventually("no connection to the old master is left", || {
+        connections(servers.server_at(old)) == 0
+    });
     client.lock("b").lock().expect("free").unlock().expect("held");
-    assert_eq!(ours(servers.server_at(old)), 0, "none is made there");
+    assert_eq!(connections(servers.server_at(old)), 0, "no connection to the old master is opened");
 }
 
 #[test]
-fn a_hold_that_the_new_master_has_not_is_lost_at_once() {
+fn a_hold_that_the_new_master_lacks_is_lost_at_once() {
     let servers = Replicated::start(1, 3);
     let (events, losses) = losses();
     let client = builder(&servers).events(events).build().expect("there is a master");
     let guards = [client.lock("a"), client.lock("b").with_lease(MINUTE * 10)]
         .map(|lock| lock.lock_owned().expect("free"));
     let kept = client.lock("c").with_lease(MINUTE * 10).lock_owned().expect("free");
-    ["a", "b"].iter().for_each(|name| forget(servers.replicas()[0], name));
-    has(servers.replicas()[0], "c");
+    ["a", "b"].iter().for_each(|name| delete_on(servers.replicas()[0], name));
+    await_key(servers.replicas()[0], "c");
     let old = servers.master();
     old.kill();
     servers.await_master_other_than(old.port());
-    let lost = || losses.recv_timeout(SECOND * 20).expect("it is told before the lease is over");
+    let lost = || losses.recv_timeout(SECOND * 20).expect("the loss comes before the deadline");
     let lost = [lost(), lost()].map(|lost| (lost.name.to_string(), lost.reason));
     assert!(["a", "b"].iter().all(|it| lost.contains(&(it.to_string(), LostReason::Gone))));
     assert!(guards.iter().all(|guard| guard.check().is_err_and(|error| error.is_lost())));
-    kept.unlock().expect("the new master has it");
+    kept.unlock().expect("the new master has the lock");
 }
 
 #[test]
-fn who_waits_asks_the_new_master_at_once() {
+fn a_waiter_asks_the_new_master_at_once() {
     let servers = Replicated::start(1, 3);
     hold_for_another(servers.master(), "a");
-    // Neither a message nor a poll would have it ask.
+    // Neither a message nor a poll makes the waiter ask.
     let client = builder(&servers).poll_interval(MINUTE * 10).build().expect("there is a master");
     thread::scope(|scope| {
         let waits = scope.spawn(|| client.lock("a").lock().and_then(|guard| guard.unlock()));
         let channel = "redisson_lock__channel:{a}";
-        eventually("it listens", || servers.master().numsub(channel) == 1);
-        forget(servers.replicas()[0], "a");
+        eventually("the waiter subscribes", || servers.master().numsub(channel) == 1);
+        delete_on(servers.replicas()[0], "a");
         let old = servers.master();
         old.kill();
         servers.await_master_other_than(old.port());
-        in_time("it gets the lock", waits).expect("a lock");
+        in_time("the waiter gets the lock", waits).expect("a lock");
     });
 }
 
 #[test]
-fn a_master_that_was_cut_off_is_left_although_its_connections_stand() {
+fn a_client_leaves_a_stopped_master_although_its_connections_are_open() {
     let servers = Replicated::start(1, 3);
     let client = builder(&servers).response_timeout(SECOND * 2).build().expect("a master");
     let guard = client.lock("held").lock().expect("free");
     thread::scope(|scope| {
         hold_for_another(servers.master(), "a");
-        has(servers.replicas()[0], "a");
+        await_key(servers.replicas()[0], "a");
         let lock = client.lock("a");
         let waits = scope.spawn(move || lock.lock().and_then(|guard| guard.unlock()));
         let channel = "redisson_lock__channel:{a}";
-        eventually("it listens", || servers.master().numsub(channel) == 1);
+        eventually("the waiter subscribes", || servers.master().numsub(channel) == 1);
         let old = servers.master();
         old.stop();
         let new = servers.await_master_other_than(old.port());
-        eventually("the other lock is taken there", || {
+        eventually("another lock is taken at the new master", || {
             client.lock("b").try_lock().is_ok_and(|guard| guard.is_some())
         });
-        eventually("the listener is there", || new.numsub(channel) == 1);
+        eventually("the listener subscribes at the new master", || new.numsub(channel) == 1);
         new.ask::<()>(&["DEL", "a"]);
         new.ask::<()>(&["PUBLISH", channel, "0"]);
-        in_time("who waits is told there", waits).expect("a lock");
+        in_time("the waiter gets the message there", waits).expect("a lock");
         guard.unlock().expect("still held");
         old.resume();
-        eventually("the old one follows", || old.says("role:slave"));
-        eventually("no connection is left there", || ours(old) == 0);
+        eventually("the old master becomes a replica", || old.says("role:slave"));
+        eventually("no connection to the old master is left", || connections(old) == 0);
     });
 }
 
 #[test]
-fn a_sentinel_that_stands_still_costs_its_time_outs() {
+fn a_stopped_sentinel_costs_only_time_outs() {
     let servers = Replicated::start(1, 3);
     servers.sentinels()[0].stop();
     let brief = SECOND / 2;
@@ -183,37 +186,37 @@ fn a_sentinel_that_stands_still_costs_its_time_outs() {
     client.lock("a").lock().expect("free").unlock().expect("held");
     servers.sentinels()[1].kill();
     servers.master().client_kill_type("normal");
-    client.lock("a").lock().expect("the third knows it").unlock().expect("held");
+    client.lock("a").lock().expect("the third sentinel knows the master").unlock().expect("held");
     servers.sentinels()[2].kill();
-    let error = builder(&servers).response_timeout(brief).build().expect_err("nobody knows it");
+    let error = builder(&servers).response_timeout(brief).build().expect_err("no sentinel answers");
     assert!(error.is_timeout(), "{error:?}");
 }
 
-/// What a sentinel says that names that master.
-fn naming(port: u16, epoch: u64) -> impl Fn(&[String]) -> Option<Vec<u8>> {
+/// Returns the replies of a sentinel that announces this master.
+fn announcing(port: u16, epoch: u64) -> impl Fn(&[String]) -> Option<Vec<u8>> {
     let hello = b"%2\r\n$5\r\nproto\r\n:3\r\n$2\r\nid\r\n:1\r\n".to_vec();
     let port = port.to_string();
     let text = |head: &str, texts: &[&str]| {
         let texts = texts.iter().map(|text| format!("${}\r\n{text}\r\n", text.len()));
         format!("{head}\r\n{}", texts.collect::<String>()).into_bytes()
     };
-    let named = text("%1", &["config-epoch", &epoch.to_string()]);
+    let master = text("%1", &["config-epoch", &epoch.to_string()]);
     let address = text("*2", &["127.0.0.1", &port]);
     move |words| match words[0].as_str() {
         "HELLO" => Some(hello.clone()),
-        "SENTINEL" if words[1] == "MASTER" => Some(named.clone()),
+        "SENTINEL" if words[1] == "MASTER" => Some(master.clone()),
         "SENTINEL" => Some(address.clone()),
         _ => Some(Vec::new()),
     }
 }
 
-/// A sentinel that names that master, and counts how often it is asked.
+/// Starts a sentinel that announces this master, and counts the questions for it.
 fn counting(port: u16) -> (Impostor, Arc<AtomicUsize>) {
-    let (says, asked) = (naming(port, 0), Arc::new(AtomicUsize::new(0)));
+    let (reply, asked) = (announcing(port, 0), Arc::new(AtomicUsize::new(0)));
     let counted = Arc::clone(&asked);
     let sentinel = Impostor::answering(move |words| {
         counted.fetch_add(usize::from(words.get(1).is_some_and(|it| it == "MASTER")), Relaxed);
-        says(words)
+        reply(words)
     });
     (sentinel, asked)
 }
@@ -224,9 +227,9 @@ fn a_sentinel_is_watched_over_one_connection() {
     let (sentinel, asked) = counting(master.port());
     let url = format!("redis://{}/", sentinel.addr());
     let _client = Client::builder().sentinel(MASTER, [url]).build().expect("there is a master");
-    // Connections to the master cost one question each, from a connection of its own.
+    // Each connection to the master needs one question, over a separate connection.
     let at_first = (asked.load(Relaxed), sentinel.accepted());
-    eventually("it is asked again and again", || asked.load(Relaxed) >= at_first.0 + 8);
+    eventually("the sentinel is asked repeatedly", || asked.load(Relaxed) >= at_first.0 + 8);
     assert!(sentinel.accepted() <= at_first.1 + 3, "{} connections", sentinel.accepted());
 }
 
@@ -243,30 +246,30 @@ fn a_sentinel_that_closes_connections_is_connected_to_with_growing_pauses() {
 }
 
 #[test]
-fn a_sentinel_that_says_nothing_is_not_waited_for_alone() {
+fn another_sentinel_is_asked_while_one_is_silent() {
     let master = Server::start();
     let (sentinel, _) = counting(master.port());
     let silent = Impostor::always("");
     let urls = [&silent, &sentinel].map(|one| format!("redis://{}/", one.addr()));
     thread::scope(|scope| {
-        // Longer than the test waits.
+        // A response time-out longer than the test waits.
         let open = || Client::builder().sentinel(MASTER, urls).response_timeout(MINUTE).build();
         let client = in_time("the other sentinel is asked", scope.spawn(open)).expect("a master");
         let locks = scope.spawn(move || client.lock("a").lock().and_then(|guard| guard.unlock()));
-        in_time("the master is found again", locks).expect("free");
+        in_time("the client locks at the master", locks).expect("free");
     });
-    assert!(silent.accepted() > 0, "it was asked first");
+    assert!(silent.accepted() > 0, "the silent sentinel is asked first");
 }
 
 #[test]
-fn a_sentinel_that_is_slow_gets_the_whole_time_if_no_other_knows_the_master() {
+fn a_slow_sentinel_gets_the_whole_time_out_if_no_other_knows_the_master() {
     let master = Server::start();
     let (sentinel, _) = counting(master.port());
     let slow = Proxy::start(sentinel.addr());
-    // More than an eighth of the time.
+    // More than an eighth of the response time-out.
     slow.delay(Direction::Replies, SECOND / 2);
     let builder = Client::builder().sentinel(MASTER, [slow.url()]).response_timeout(SECOND * 3);
-    drop(builder.build().expect("it answers in time"));
+    drop(builder.build().expect("the sentinel answers in time"));
 }
 
 #[test]
@@ -276,14 +279,17 @@ fn a_sentinel_that_lies_is_not_believed() {
     let dead = crate::harness::ports::free_port();
     let rubbish = Impostor::always("*1\r\n$1\r\nx\r\n");
     let liars = [
-        Impostor::answering(naming(replica, 0)),
-        Impostor::answering(naming(dead, 7)),
-        Impostor::answering(naming(replica, u64::MAX)),
+        Impostor::answering(announcing(replica, 0)),
+        Impostor::answering(announcing(dead, 7)),
+        Impostor::answering(announcing(replica, u64::MAX)),
         rubbish,
     ];
     let mut urls: Vec<_> = liars.iter().map(|liar| format!("redis://{}/", liar.addr())).collect();
     urls.extend(servers.sentinel_urls());
-    let client = Client::builder().sentinel(MASTER, urls).build().expect("one tells the truth");
+    let client = Client::builder()
+        .sentinel(MASTER, urls)
+        .build()
+        .expect("one sentinel announces the master");
     let guard = client.lock("a").lock().expect("free");
     assert!(exists(servers.master(), "a"));
     for _ in 0..3 {
@@ -303,11 +309,11 @@ fn an_outdated_sentinel_does_not_bring_the_old_master_back() {
     let old = servers.master();
     old.kill();
     let new = servers.await_master_other_than(old.port());
-    eventually("the client has gone there", || {
+    eventually("the client uses the new master", || {
         client.lock("b").try_lock().is_ok_and(|guard| guard.is_some())
     });
-    // From here on one sentinel answers, which knows the old master only; and that is a
-    // master, for all that it knows.
+    // Only one sentinel answers, and announces the old master, which still reports that it is a
+    // master.
     rest.iter().for_each(Server::stop);
     old.restart();
     behind.resume();
@@ -316,32 +322,32 @@ fn an_outdated_sentinel_does_not_bring_the_old_master_back() {
     new.stop();
     let asked = client.lock("c").try_lock();
     assert!(asked.as_ref().is_err_and(|error| error.is_timeout()), "{asked:?}");
-    assert_eq!((old.keys(), ours(old)), (Vec::new(), 0));
+    assert_eq!((old.keys(), connections(old)), (Vec::new(), 0));
     new.resume();
     rest.iter().for_each(Server::resume);
-    eventually("it is asked for again", || {
+    eventually("the client uses the new master again", || {
         client.lock("c").try_lock().is_ok_and(|guard| guard.is_some())
     });
 }
 
 #[test]
-fn servers_and_sentinels_have_users_of_their_own() {
+fn servers_and_sentinels_have_separate_users() {
     let servers = Replicated::with(1, 1, |config| config.password("pass-word"));
     let error = builder(&servers).build().expect_err("the master wants a password");
     assert!(error.is_server() && error.to_string().contains("NOAUTH"), "{error}");
     let urls = servers.sentinel_urls().into_iter().map(|url| format!("{url}2"));
     let built = Client::builder().sentinel(MASTER, urls).login("default", "pass-word").build();
-    let client = built.expect("it is the right one");
+    let client = built.expect("the right password");
     let guard = client.lock("a").lock().expect("free");
     let mut admin = servers.master().connection();
     redis::cmd("SELECT").arg(2).exec(&mut admin).expect("a database");
-    let there: bool = redis::cmd("EXISTS").arg("a").query(&mut admin).expect("an answer");
-    assert!(there, "in the database of the URL");
+    let exists: bool = redis::cmd("EXISTS").arg("a").query(&mut admin).expect("an answer");
+    assert!(exists, "the lock is in the database of the URL");
     guard.unlock().expect("held");
 }
 
 #[test]
-fn what_cannot_be_is_an_error_at_once() {
+fn settings_that_cannot_work_are_errors_at_once() {
     let none = Client::builder().sentinel(MASTER, [""; 0]).build();
     assert!(none.is_err_and(|error| error.is_configuration()));
     let nameless = Client::builder().sentinel("", ["redis://127.0.0.1:1/"]).build();
@@ -351,17 +357,17 @@ fn what_cannot_be_is_an_error_at_once() {
     assert!(absent.is_err_and(|error| error.is_connection()));
     let servers = Replicated::start(0, 1);
     let unknown = Client::builder().sentinel("unknown", servers.sentinel_urls()).build();
-    let error = unknown.expect_err("nobody has heard of it");
+    let error = unknown.expect_err("no sentinel knows the name");
     assert!(error.to_string().contains("No such master"), "{error}");
 }
 
 #[test]
-fn nobody_goes_back_to_the_old_master_while_a_replica_is_slow_to_follow_the_new() {
+fn no_client_goes_back_to_the_old_master_while_a_replica_is_slow_to_follow() {
     let servers = Replicated::start(2, 3);
     for sentinel in servers.sentinels() {
         sentinel.ask::<()>(&["SENTINEL", "SET", MASTER, "failover-timeout", "60000"]);
     }
-    // Until it follows, the sentinel that leads the fail-over calls the old master the master.
+    // Until this replica follows, the sentinel that leads the fail-over announces the old master.
     let late = servers.replicas()[1];
     late.ask::<()>(&["CONFIG", "SET", "replica-priority", "200"]);
     late.ask::<()>(&["CONFIG", "SET", "masterauth", "wrong"]);
@@ -372,13 +378,13 @@ fn nobody_goes_back_to_the_old_master_while_a_replica_is_slow_to_follow_the_new(
     let leader = &servers.sentinels()[0];
     let old = servers.master().port();
     eventually("the leader knows of the priority", || {
-        leader.tells::<()>(&["SENTINEL", "FAILOVER", MASTER]).is_some()
+        leader.try_ask::<()>(&["SENTINEL", "FAILOVER", MASTER]).is_some()
     });
     servers.await_master_other_than(old);
-    eventually("both are there", || {
+    eventually("both clients use the new master", || {
         [&first, &second].iter().all(|client| {
             let taken = client.lock("x").lock().and_then(|guard| guard.unlock());
-            taken.is_ok() && ours(servers.server_at(old)) == 0
+            taken.is_ok() && connections(servers.server_at(old)) == 0
         })
     });
     for _ in 0..3 {
@@ -386,30 +392,30 @@ fn nobody_goes_back_to_the_old_master_while_a_replica_is_slow_to_follow_the_new(
             server.client_kill_type("normal");
         }
         let held = first.lock("y").lock_owned().expect("free");
-        assert!(second.lock("y").try_lock().expect("an answer").is_none(), "two would hold it");
+        assert!(second.lock("y").try_lock().expect("an answer").is_none(), "two hold the lock");
         held.unlock().expect("held");
     }
 }
 
-/// A master whose answer comes late: after a fail-over that lost what it answers.
-struct Late {
+/// A master whose reply arrives after a fail-over that lost the write.
+struct LateReply {
     servers: Replicated,
     client: Client,
     digests: Digests,
-    /// Held all the time, and renewed at the new master as soon as the client has followed.
+    /// A hold that is renewed at the new master as soon as the client follows.
     kept: OwnedGuard,
 }
 
-impl Late {
-    /// Its client waits for so long for an answer.
-    fn start(response: Duration) -> Late {
+impl LateReply {
+    /// `response` is the response time-out of the client.
+    fn start(response: Duration) -> LateReply {
         let servers = Replicated::with(1, 3, |config| config.gated(&Members::default()));
         let client = builder(&servers).response_timeout(response).watchdog_timeout(MINUTE * 10);
         let client = client.build().expect("there is a master");
         let (kept, digests) = (client.lock("kept").lock_owned(), Digests::of(servers.master()));
         let kept = kept.expect("free");
         servers.master().ask::<()>(&["PEXPIRE", "kept", "300000"]);
-        Late { servers, client, digests, kept }
+        LateReply { servers, client, digests, kept }
     }
 
     fn replica(&self) -> &Server {
@@ -418,9 +424,11 @@ impl Late {
         replica
     }
 
-    /// Has `ask` send that script to the old master. Calls `lose` with the replica when the
-    /// master has run it, and `change` with the new master before the answer of the old one comes.
-    fn answered<T: Send>(
+    /// Runs `ask`, which calls this script on the old master, and returns its result.
+    ///
+    /// Calls `lose` with the replica after the script ran, and `change` with the new master before
+    /// the reply of the old master arrives.
+    fn answer_late<T: Send>(
         &self,
         script: &str,
         ask: impl FnOnce() -> T + Send,
@@ -428,32 +436,32 @@ impl Late {
         change: impl FnOnce(&Server),
     ) -> T {
         let (old, replica) = (self.servers.master(), self.replica());
-        has(replica, "kept");
+        await_key(replica, "kept");
         let way = old.gate().front();
         way.on_request(script.as_bytes(), Direction::Replies, Flow::Hold);
         thread::scope(|scope| {
             let asks = scope.spawn(ask);
-            way.wait_until("its answer", |stats| stats.replies.held > 0);
+            way.wait_until("the old master answers", |stats| stats.replies.held > 0);
             lose(replica);
             old.stop();
             let new = self.servers.await_master_other_than(old.port());
             change(new);
             way.release_held();
-            let outcome = in_time("it ends", asks);
+            let outcome = in_time("the call ends", asks);
             old.resume();
             outcome
         })
     }
 
     fn await_renewal(&self, new: &Server) {
-        eventually("it is renewed there", || pttl(new, "kept") > 500_000);
+        eventually("the hold is renewed at the new master", || pttl(new, "kept") > 500_000);
     }
 }
 
 #[test]
 fn a_grant_of_the_old_master_is_not_accepted_after_the_fail_over() {
     for together in [false, true] {
-        let late = Late::start(MINUTE / 2);
+        let late = LateReply::start(MINUTE / 2);
         let locks = ["a", "b"].map(|name| late.client.lock(name));
         let digest = match together {
             true => late.servers.master().ask(&["SCRIPT", "LOAD", MULTI_ACQUIRE]),
@@ -467,68 +475,76 @@ fn a_grant_of_the_old_master_is_not_accepted_after_the_fail_over() {
             late.await_renewal(new);
             hold_for_another(new, "a");
         };
-        let granted = late.answered(&digest, ask, |replica| forget(replica, "a"), change);
-        assert!(!granted.expect("the new master answers"), "two have it (together: {together})");
+        let granted = late.answer_late(&digest, ask, |replica| delete_on(replica, "a"), change);
+        assert!(
+            !granted.expect("the new master answers"),
+            "two hold the lock (together: {together})"
+        );
         assert!(late.kept.is_held());
     }
 }
 
 #[test]
 fn a_grant_of_the_old_master_is_asked_for_again_at_the_new() {
-    let late = Late::start(MINUTE / 2);
+    let late = LateReply::start(MINUTE / 2);
     let lock = late.client.lock("a");
     let change = |new: &Server| late.await_renewal(new);
     let ask = || lock.try_lock_owned();
     let acquire = &late.digests.acquire;
-    let guard = late.answered(acquire, ask, |replica| forget(replica, "a"), change);
-    let guard = guard.expect("the new master answers").expect("it is free there");
+    let guard = late.answer_late(acquire, ask, |replica| delete_on(replica, "a"), change);
+    let guard = guard.expect("the new master answers").expect("the lock is free there");
     assert!(owner(late.servers.master(), "a").starts_with(&late.client.id().to_string()));
     guard.unlock().expect("held");
 }
 
 #[test]
 fn an_extension_of_the_old_master_is_asked_for_again_at_the_new() {
-    let late = Late::start(MINUTE / 2);
+    let late = LateReply::start(MINUTE / 2);
     let long = MINUTE * 60;
     let lose = |replica: &Server| {
-        eventually("it is extended there", || pttl(replica, "kept") > 3_000_000);
+        eventually("the replica has the extension", || pttl(replica, "kept") > 3_000_000);
         replica.ask::<()>(&["PEXPIRE", "kept", "300000"]);
     };
     let (renew, extend) = (&late.digests.renew, || late.kept.extend(long));
-    let outcome = late.answered(renew, extend, lose, |new| late.await_renewal(new));
-    outcome.expect("the new master extends it");
-    assert!(pttl(late.servers.master(), "kept") > 3_000_000, "it has the lease of the old one");
+    let outcome = late.answer_late(renew, extend, lose, |new| late.await_renewal(new));
+    outcome.expect("the new master extends the lease");
+    assert!(
+        pttl(late.servers.master(), "kept") > 3_000_000,
+        "the new master has the extended lease"
+    );
 }
 
 #[test]
-fn a_loss_that_the_old_master_tells_of_is_not_believed_after_the_fail_over() {
-    let late = Late::start(SECOND * 12);
-    // A question to the old master may stand in the way of going to the new for as long.
+fn a_loss_reported_by_the_old_master_is_not_believed_after_the_fail_over() {
+    let late = LateReply::start(SECOND * 12);
+    // A request to the old master may delay the change to the new master by the response time-out.
     let (old, replica) = (late.servers.master(), late.replica());
     let lock = late.client.lock("a");
     let field = std::sync::OnceLock::new();
     let ask = || {
         let brief = late.client.lock("a").with_lease(MINUTE).lock().expect("free");
-        has(replica, "a");
+        await_key(replica, "a");
         field.set(owner(old, "a")).expect("once");
         old.ask::<()>(&["DEL", "a"]);
-        // It is to be renewed now, and at once: much less than two thirds of a lease is left.
-        let renewed = lock.lock().expect("its own");
+        // The new hold is renewed at once, since much less than two thirds of a lease is left.
+        let renewed = lock.lock().expect("the thread holds the lock");
         // A replica that becomes the master closes its connections.
-        let left = || replica.tells::<i64>(&["PTTL", "a"]);
-        eventually("it is renewed at the new master", || left().is_some_and(|ms| ms > 500_000));
+        let left = || replica.try_ask::<i64>(&["PTTL", "a"]);
+        eventually("the hold is renewed at the new master", || {
+            left().is_some_and(|ms| ms > 500_000)
+        });
         renewed.unlock().and_then(|()| brief.unlock())
     };
     let restore = |replica: &Server| {
-        eventually("it is gone there", || !exists(replica, "a"));
-        let field = field.get().expect("it was taken");
+        eventually("the replica deletes the key", || !exists(replica, "a"));
+        let field = field.get().expect("the lock was taken");
         replica.ask::<()>(&["HSET", "a", field, "1"]);
         replica.ask::<()>(&["PEXPIRE", "a", "60000"]);
     };
     let follow = |_: &Server| {
-        eventually("the client goes to the new master", || {
+        eventually("the client uses the new master", || {
             late.client.lock("b").try_lock().is_ok_and(|guard| guard.is_some())
         });
     };
-    late.answered(&late.digests.renew, ask, restore, follow).expect("it has never been lost");
+    late.answer_late(&late.digests.renew, ask, restore, follow).expect("the hold is not lost");
 }

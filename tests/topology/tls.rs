@@ -1,7 +1,7 @@
-//! `rediss://`, against a real server with a certificate of its own.
+//! `rediss://`, on real servers with test certificates.
 //!
-//! The trusted roots are read from `SSL_CERT_FILE`, which a test cannot set for
-//! itself: it runs this binary again, with one that names its authority.
+//! The trusted roots come from `SSL_CERT_FILE`, which a test cannot set in its own process. So a
+//! test runs this binary again, with an `SSL_CERT_FILE` that contains its authority.
 #![cfg(feature = "tls")]
 
 use std::process::Command;
@@ -34,18 +34,18 @@ impl Authority {
         Authority { issuer: Issuer::new(params, key), pem }
     }
 
-    /// A certificate for our own machine, and its key.
+    /// Returns a certificate for localhost, and its key.
     fn sign(&self) -> (String, String) {
         let key = KeyPair::generate().expect("a key");
         let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
         let mut params = CertificateParams::new(names).expect("names");
-        params.distinguished_name.push(DnType::CommonName, "signed by it");
+        params.distinguished_name.push(DnType::CommonName, "signed by the authority");
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate").pem();
         (certificate, key.serialize_pem())
     }
 
-    /// What a server or a sentinel is told, beside its port.
-    fn tell(&self, config: Config) -> Config {
+    /// Adds a certificate of this authority to the configuration of a server or a sentinel.
+    fn configure(&self, config: Config) -> Config {
         let (certificate, key) = self.sign();
         config
             .file("authority.pem", &self.pem)
@@ -57,12 +57,12 @@ impl Authority {
     }
 }
 
-/// A server that speaks TLS on a second port, and the authority of its certificate.
+/// A server with TLS on a second port, and the authority of its certificate.
 struct Encrypted {
     server: Server,
     url: String,
     authority: String,
-    signs: Authority,
+    signer: Authority,
 }
 
 impl Encrypted {
@@ -70,23 +70,23 @@ impl Encrypted {
         Encrypted::asking_clients("no")
     }
 
-    /// One that asks clients for certificates: `yes` or `no`.
+    /// Starts a server with this value of `tls-auth-clients`: `yes` or `no`.
     fn asking_clients(asks: &str) -> Encrypted {
-        let signs = Authority::new();
+        let signer = Authority::new();
         let port = free_port();
         let server = Server::with(|config| {
-            signs
-                .tell(config)
+            signer
+                .configure(config)
                 .line(format!("tls-port {port}"))
                 .line(format!("tls-auth-clients {asks}"))
                 .password("pass-word")
         });
         let authority = server.path("authority.pem").display().to_string();
         let url = format!("rediss://:pass-word@localhost:{port}/2");
-        Encrypted { server, url, authority, signs }
+        Encrypted { server, url, authority, signer }
     }
 
-    /// Runs a test of this binary that is ignored otherwise, trusting this authority.
+    /// Runs an ignored test of this binary in a process that trusts this authority.
     fn run(&self, test: &str) {
         let output = Command::new(std::env::current_exe().expect("a running program"))
             .args(["--exact", test, "--ignored", "--nocapture"])
@@ -102,10 +102,10 @@ impl Encrypted {
 }
 
 #[test]
-fn a_lock_works_over_tls_and_is_woken_there() {
+fn a_waiter_is_woken_over_tls() {
     let encrypted = Encrypted::start();
     encrypted.run("tls::locks_over_tls");
-    eventually("nothing is left", || encrypted.server.keys().is_empty());
+    eventually("all keys are deleted", || encrypted.server.keys().is_empty());
 }
 
 #[test]
@@ -122,20 +122,19 @@ fn locks_over_tls() {
             waiter.lock("a").lock().expect("a released lock").unlock().expect("a held lock");
             got.send(()).expect("the test waits");
         });
-        // The listener is up as soon as somebody waits; only its message can end a
-        // wait whose poll interval is a minute.
+        // The poll interval is a minute, so only a message ends the wait in time.
         let channel = "redisson_lock__channel:{a}";
         let mut admin = admin();
         eventually("the waiter is subscribed", || {
-            let (_, heard): (String, usize) = redis::cmd("PUBSUB")
+            let (_, subscribers): (String, usize) = redis::cmd("PUBSUB")
                 .arg("NUMSUB")
                 .arg(channel)
                 .query(&mut admin)
                 .expect("an answer");
-            heard == 1
+            subscribers == 1
         });
         guard.unlock().expect("a held lock");
-        gets.recv_timeout(Duration::from_secs(30)).expect("woken by the message");
+        gets.recv_timeout(Duration::from_secs(30)).expect("the message wakes the waiter");
     });
 }
 
@@ -154,43 +153,43 @@ fn connects_again_without_the_roots() {
     std::fs::remove_file(std::env::var("SSL_CERT_FILE").expect("set")).expect("a file");
     redis::cmd("CLIENT").arg("KILL").arg("SKIPME").arg("yes").exec(&mut admin).expect("killed");
     client.lock("a").lock().expect("the roots are known").unlock().expect("held");
-    assert!(Client::open(&url).is_err(), "another client reads them again");
+    assert!(Client::open(&url).is_err(), "another client reads the roots again");
 }
 
-/// A connection without TLS, of a part that runs by itself.
+/// Returns a connection without TLS, for an ignored test in its own process.
 fn admin() -> redis::Connection {
     let url = std::env::var(PLAIN_URL).expect("started by a test");
     redis::Client::open(url).and_then(|client| client.get_connection()).expect("an administrator")
 }
 
 #[test]
-fn a_certificate_that_nobody_vouches_for_is_refused_and_the_password_not_shown() {
+fn a_certificate_of_an_unknown_authority_is_refused_and_the_password_hidden() {
     let encrypted = Encrypted::start();
     let error = Client::open(&encrypted.url).expect_err("an unknown authority");
     assert!(error.is_connection(), "{error:?}");
     assert!(!format!("{error} {error:?}").contains("pass-word"), "{error:?}");
     let source = std::error::Error::source(&error).map(ToString::to_string);
-    assert!(source.is_some_and(|source| !source.is_empty()), "it says why");
+    assert!(source.is_some_and(|source| !source.is_empty()), "the error has a source");
 }
 
-/// The lock is taken, another waits for it and is told of the release, over as many
-/// connections as that takes.
+/// Passes a lock from a holder to a waiter of another client, through a message.
 fn pass(server: &Server, open: impl Fn() -> Builder) {
     let open = || open().poll_interval(MINUTE).build();
-    let (holder, waiter) = (open().expect("it may connect"), open().expect("it may connect"));
+    let (holder, waiter) =
+        (open().expect("the client may connect"), open().expect("the client may connect"));
     let guard = holder.lock("a").lock().expect("a free lock");
     thread::scope(|scope| {
         let waits = scope.spawn(|| waiter.lock("a").lock().and_then(|guard| guard.unlock()));
         await_listener(slice::from_ref(server), "a");
         guard.unlock().expect("held");
-        in_time("it gets the lock", waits).expect("a lock");
+        in_time("the waiter gets the lock", waits).expect("a lock");
     });
 }
 
 #[test]
 fn a_given_authority_is_trusted_and_no_other() {
     let encrypted = Encrypted::start();
-    let open = || Client::builder().single(&encrypted.url).tls_authority(&*encrypted.signs.pem);
+    let open = || Client::builder().single(&encrypted.url).tls_authority(&*encrypted.signer.pem);
     pass(&encrypted.server, open);
     let other = Authority::new().pem;
     let error = open().tls_authority(other).build().expect_err("another authority");
@@ -198,33 +197,37 @@ fn a_given_authority_is_trusted_and_no_other() {
 }
 
 #[test]
-fn who_is_asked_for_a_certificate_shows_it() {
+fn a_client_presents_its_certificate_when_asked() {
     let encrypted = Encrypted::asking_clients("yes");
-    let nameless = || Client::builder().single(&encrypted.url).tls_authority(&*encrypted.signs.pem);
+    let nameless =
+        || Client::builder().single(&encrypted.url).tls_authority(&*encrypted.signer.pem);
     let error = nameless().build().expect_err("the server wants a certificate");
     assert!(error.is_connection(), "{error:?}");
-    let (certificate, key) = encrypted.signs.sign();
+    let (certificate, key) = encrypted.signer.sign();
     pass(&encrypted.server, || nameless().tls_identity(&*certificate, &*key));
     let (strange, key) = Authority::new().sign();
-    let error = nameless().tls_identity(strange, key).build().expect_err("who is that?");
+    let error = nameless()
+        .tls_identity(strange, key)
+        .build()
+        .expect_err("a certificate of an unknown authority");
     assert!(error.is_connection(), "{error:?}");
 }
 
 #[test]
-fn a_master_that_sentinels_name_is_spoken_to_over_tls() {
-    let signs = Authority::new();
-    let with = |config| signs.tell(config).encrypted().line("tls-auth-clients yes");
+fn sentinels_and_their_master_are_reached_over_tls() {
+    let signer = Authority::new();
+    let with = |config| signer.configure(config).encrypted().line("tls-auth-clients yes");
     let master = Server::with(with);
     let watch = format!("sentinel monitor main 127.0.0.1 {} 1", master.port());
     let sentinel = Server::with(|config| with(config.sentinel()).line(watch));
-    let (certificate, key) = signs.sign();
+    let (certificate, key) = signer.sign();
     pass(&master, || {
         let builder = Client::builder().sentinel("main", [sentinel.url()]);
-        builder.tls_authority(&*signs.pem).tls_identity(&*certificate, &*key)
+        builder.tls_authority(&*signer.pem).tls_identity(&*certificate, &*key)
     });
 }
 
-/// A cluster that speaks nothing but TLS, and only with those who show a certificate.
+/// A cluster that serves TLS only, and only clients with a certificate.
 struct EncryptedCluster {
     cluster: Cluster,
     authority: String,
@@ -233,15 +236,15 @@ struct EncryptedCluster {
 
 impl EncryptedCluster {
     fn start(masters: usize, replicas_each: usize) -> EncryptedCluster {
-        let signs = Authority::new();
+        let signer = Authority::new();
         let cluster = Cluster::with(masters, replicas_each, |config| {
-            signs.tell(config).encrypted().line("tls-auth-clients yes")
+            signer.configure(config).encrypted().line("tls-auth-clients yes")
         });
-        let identity = signs.sign();
-        EncryptedCluster { cluster, authority: signs.pem, identity }
+        let identity = signer.sign();
+        EncryptedCluster { cluster, authority: signer.pem, identity }
     }
 
-    /// For a client that is told of one node, and has to find the others.
+    /// Returns the settings of a client with one address that trusts no authority.
     fn untrusting(&self) -> Builder {
         let (certificate, key) = &self.identity;
         let first = self.cluster.nodes()[0].url();
@@ -252,27 +255,27 @@ impl EncryptedCluster {
         self.untrusting().tls_authority(&*self.authority)
     }
 
-    /// A client whose waiters are woken by messages alone.
+    /// Returns a client whose waiters are woken by messages alone.
     fn quiet(&self, sharding: Sharding) -> Client {
         let builder = self.builder().sharding(sharding).poll_interval(MINUTE * 10);
         builder.build().expect("the cluster is well")
     }
 }
 
-/// Whether it gets the lock. It does not wait for ever, or a test would not fail.
+/// Returns whether the client gets the lock within two minutes.
 fn waits_for(client: &Client, name: &str) -> bool {
     client.lock(name).try_lock_for(MINUTE * 2).expect("an answer").is_some()
 }
 
-/// Blocks until somebody listens at these nodes for the release of that lock.
+/// Blocks until the lock's channel has one subscriber at these nodes.
 fn await_listener(nodes: &[Server], name: &str) {
     let channel = format!("redisson_lock__channel:{{{name}}}");
     let listeners = || nodes.iter().map(|node| node.listeners(&channel)).sum::<usize>();
-    eventually("the waiter listens", || listeners() == 1);
+    eventually("the waiter subscribes", || listeners() == 1);
 }
 
 #[test]
-fn the_nodes_of_a_cluster_are_found_and_spoken_to_over_tls() {
+fn the_nodes_of_a_cluster_are_found_and_reached_over_tls() {
     let encrypted = EncryptedCluster::start(3, 0);
     let nodes = encrypted.cluster.nodes();
     for sharding in [Sharding::Auto, Sharding::Off] {
@@ -285,7 +288,7 @@ fn the_nodes_of_a_cluster_are_found_and_spoken_to_over_tls() {
                 let waits = scope.spawn(|| waits_for(&waiter, &name));
                 await_listener(nodes, &name);
                 guard.unlock().expect("held");
-                assert!(in_time("it is told", waits));
+                assert!(in_time("the waiter gets the message", waits));
             });
         }
     }
@@ -293,13 +296,13 @@ fn the_nodes_of_a_cluster_are_found_and_spoken_to_over_tls() {
     let nameless = Client::builder().cluster([&url]).tls_authority(&*encrypted.authority);
     let plain = Client::builder().cluster([url.replace("rediss", "redis")]);
     for stranger in [nameless, encrypted.untrusting(), plain] {
-        let error = stranger.build().expect_err("it is not let in, or does not trust the node");
+        let error = stranger.build().expect_err("the node or the client refuses");
         assert!(error.is_connection(), "{error:?}");
     }
 }
 
 #[test]
-fn a_hold_is_found_over_tls_where_a_resharding_and_a_fail_over_have_taken_it() {
+fn a_hold_is_found_over_tls_after_a_resharding_and_a_fail_over() {
     let encrypted = EncryptedCluster::start(3, 1);
     let cluster = &encrypted.cluster;
     let [holder, waiter] = [(); 2].map(|()| encrypted.quiet(Sharding::On));
@@ -313,22 +316,22 @@ fn a_hold_is_found_over_tls_where_a_resharding_and_a_fail_over_have_taken_it() {
         await_listener(slice::from_ref(old), &name);
         cluster.begin_migration(slot, new);
         cluster.move_keys(slot, new);
-        guard.extend(MINUTE).expect("the old node says ASK");
+        guard.extend(MINUTE).expect("the old node replies ASK");
         cluster.end_migration(slot, new);
-        guard.extend(MINUTE * 2).expect("the old node says MOVED");
+        guard.extend(MINUTE * 2).expect("the old node replies MOVED");
         await_listener(slice::from_ref(new), &name);
-        // No slots are a replica's: the client has not heard of it.
+        // A replica serves no slots, so the client does not know this node.
         cluster.fail_over(replica);
-        guard.extend(MINUTE * 3).expect("found on the new master");
+        guard.extend(MINUTE * 3).expect("the new master has the lock");
         assert!(pttl(replica, &name) > 150_000);
         await_listener(slice::from_ref(replica), &name);
         guard.unlock().expect("held");
-        assert!(in_time("it is told there", waits));
+        assert!(in_time("the waiter gets the message there", waits));
     });
 }
 
 #[test]
-fn what_is_no_certificate_is_an_error_at_once() {
+fn malformed_certificates_are_errors_at_once() {
     let url = "rediss://localhost:1/";
     let (certificate, key) = Authority::new().sign();
     let broken = certificate.replacen("MII", "!!!", 1);

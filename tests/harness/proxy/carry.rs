@@ -1,8 +1,8 @@
-//! The connections and the threads that carry their bytes.
+//! The connections of a proxy, and the threads that carry their bytes.
 
 use super::super::members::Members;
 use super::super::wait::holds_within;
-use super::rules::{Direction, Known, Rules, Stats, Verdict, Whose};
+use super::rules::{Connections, Direction, Facts, Rules, Stats, Verdict};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,10 +12,12 @@ use std::time::Instant;
 
 const CHUNK: usize = 64 * 1024;
 
-/// All connections of a proxy, and the rules that they obey. Whoever locks a
-/// lane and the rules locks the lane first; the other mutexes are locked alone.
+/// All connections of a proxy, and its rules.
+///
+/// A thread that locks a `Buffer` and the rules locks the `Buffer` first. The other mutexes are
+/// locked alone.
 #[derive(Debug)]
-pub(super) struct Wires {
+pub(super) struct Carrier {
     upstream: SocketAddr,
     members: Members,
     rules: Mutex<Rules>,
@@ -23,33 +25,33 @@ pub(super) struct Wires {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// One client's connection, led through to the server.
+/// The connection of one client, with its upstream connection.
 #[derive(Debug)]
 pub(super) struct Link {
     number: usize,
     since: Instant,
-    /// Who has made it, if that is known, once it was asked.
+    /// The member that made the connection, if it is known, after the first question.
     member: OnceLock<Option<Arc<str>>>,
     subscribes: AtomicBool,
     client: TcpStream,
     server: TcpStream,
-    requests: Mutex<Lane>,
-    replies: Mutex<Lane>,
-    /// Set before the proxy closes both sides: from then on nothing passes.
+    requests: Mutex<Buffer>,
+    replies: Mutex<Buffer>,
+    /// Set before the proxy closes both sides. After that no byte passes.
     closed: AtomicBool,
-    /// Set before the proxy tells the server that no more requests come.
-    server_told: AtomicBool,
+    /// Set before the proxy closes the upstream connection for writing.
+    requests_ended: AtomicBool,
 }
 
-/// What is kept of one direction of a link.
+/// The held bytes of one direction of a link.
 #[derive(Debug, Default)]
-struct Lane {
+struct Buffer {
     held: Vec<u8>,
-    /// The client has closed; only the lane of requests needs to know.
-    client_gone: bool,
+    /// Whether the client has closed. Used for requests only.
+    client_closed: bool,
 }
 
-impl Wires {
+impl Carrier {
     pub(super) fn to(upstream: SocketAddr, members: Members) -> Self {
         Self {
             upstream,
@@ -70,7 +72,7 @@ impl Wires {
         stats
     }
 
-    /// Leads a new connection to the server, or closes it.
+    /// Connects a new client to the server, or closes the client's connection.
     pub(super) fn connect(self: &Arc<Self>, client: TcpStream) {
         let refusing = self.rules().refusing;
         let server = (!refusing).then(|| TcpStream::connect(self.upstream));
@@ -85,35 +87,36 @@ impl Wires {
         links.iter().for_each(|link| self.identify(link));
     }
 
-    /// Closes these of the current connections on both sides.
-    pub(super) fn kill(&self, whose: &Whose) {
-        if matches!(whose, Whose::Member(_)) {
+    /// Closes some of the current connections on both sides.
+    pub(super) fn kill(&self, connections: &Connections) {
+        if matches!(connections, Connections::Member(_)) {
             self.identify_all();
         }
         let links = lock(&self.links).clone();
-        let theirs = links.iter().filter(|link| self.known(link).is(whose));
-        theirs.for_each(|link| link.close());
+        let selected = links.iter().filter(|link| self.facts(link).is_in(connections));
+        selected.for_each(|link| link.close());
     }
 
-    /// Waits until the connections' threads have ended.
+    /// Blocks until the threads of the connections have ended.
     pub(super) fn join(&self) {
         let threads = std::mem::take(&mut *lock(&self.threads));
         for thread in threads {
-            // Its panic, if any, was printed when it happened.
+            // A panic of the thread has already been printed.
             let _ = thread.join();
         }
     }
 
-    /// Forwards all that is held, after telling the rules to hold no more. Nothing else
-    /// passes meanwhile: what comes because of that may be held by another rule.
+    /// Ends every `Hold`, then forwards all held bytes.
+    ///
+    /// Nothing else passes meanwhile, since the bytes that follow may be held by another rule.
     pub(super) fn release_held(&self) {
         let links = lock(&self.links).clone();
         let both = |link| [Direction::Requests, Direction::Replies].map(|way| (link, way));
         let ways = links.iter().flat_map(both);
-        let lanes: Vec<_> = ways.map(|(link, way)| (link, way, link.lane(way))).collect();
-        self.rules().hold_no_more();
-        for (link, way, mut lane) in lanes {
-            self.release(link, way, &mut lane);
+        let buffers: Vec<_> = ways.map(|(link, way)| (link, way, link.buffer(way))).collect();
+        self.rules().end_holds();
+        for (link, way, mut buffer) in buffers {
+            self.release(link, way, &mut buffer);
         }
     }
 
@@ -124,22 +127,23 @@ impl Wires {
         let mut threads = lock(&self.threads);
         threads.retain(|thread| !thread.is_finished());
         for direction in [Direction::Requests, Direction::Replies] {
-            let (wires, link) = (Arc::clone(self), Arc::clone(&link));
+            let (carrier, link) = (Arc::clone(self), Arc::clone(&link));
             let thread = thread::Builder::new()
                 .name("proxy carrier".to_owned())
-                .spawn(move || wires.pump(&link, direction))
+                .spawn(move || carrier.pump(&link, direction))
                 .expect("a thread starts");
             threads.push(thread);
         }
     }
 
-    /// What is known of a link. Whose it is is looked for only if a rule asks: that takes
-    /// time.
-    fn known(&self, link: &Link) -> Known {
-        if link.member.get().is_none() && self.rules().tell_members_apart() {
+    /// Returns the facts about a link that decide which rules apply.
+    ///
+    /// The member is looked up only if a rule depends on it, since that takes time.
+    fn facts(&self, link: &Link) -> Facts {
+        if link.member.get().is_none() && self.rules().depend_on_members() {
             self.identify(link);
         }
-        Known {
+        Facts {
             number: link.number,
             member: link.member.get().cloned().flatten(),
             subscribes: link.subscribes.load(Ordering::SeqCst),
@@ -149,7 +153,7 @@ impl Wires {
     fn identify(&self, link: &Link) {
         link.member.get_or_init(|| {
             let address = link.client.peer_addr().ok()?;
-            self.members.who_connects_from(address, link.since)
+            self.members.connected_from(address, link.since)
         });
     }
 
@@ -159,18 +163,18 @@ impl Wires {
         stats.accepted
     }
 
-    /// Carries one direction of a link to its end.
+    /// Carries the bytes of one direction of a link until its end.
     fn pump(&self, link: &Link, direction: Direction) {
         let mut buffer = vec![0; CHUNK];
         while let Some(length) = read(link.source(direction), &mut buffer) {
             let chunk = &buffer[..length];
-            let known = self.known(link);
+            let facts = self.facts(link);
             let delay = {
                 let mut rules = self.rules();
                 rules.stats.traffic_mut(direction).received += length;
-                rules.delay(&known, direction)
+                rules.delay(&facts, direction)
             };
-            // A wait that ends early when the link does.
+            // The wait ends early if the link closes.
             holds_within(delay, || link.is_closed());
             match direction {
                 Direction::Requests => self.deliver_requests(link, chunk),
@@ -178,21 +182,21 @@ impl Wires {
             }
         }
         match direction {
-            Direction::Requests => self.client_gone(link),
-            Direction::Replies => self.server_gone(link),
+            Direction::Requests => self.client_closed(link),
+            Direction::Replies => self.server_closed(link),
         }
     }
 
-    /// Delivers a chunk in pieces: a command that sets off a trigger starts one.
+    /// Delivers a chunk in parts: each command with a trigger starts a new part.
     fn deliver_requests(&self, link: &Link, mut chunk: &[u8]) {
         link.look_for_subscriptions(chunk);
         loop {
-            // Not in the loop's condition, where the rules would stay locked.
+            // As the condition of the loop, this would keep the rules locked.
             let hit = self.rules().take_trigger(chunk);
-            let Some((trigger, place)) = hit else {
+            let Some((trigger, start)) = hit else {
                 break;
             };
-            let (before, command) = chunk.split_at(place);
+            let (before, command) = chunk.split_at(start);
             self.deliver(link, Direction::Requests, before);
             self.rules().set_off(link.number, &trigger);
             chunk = command;
@@ -200,16 +204,17 @@ impl Wires {
         self.deliver(link, Direction::Requests, chunk);
     }
 
-    /// Does with these bytes what the rules say. The lane stays locked, so that
-    /// they come neither before nor between those that are being released.
+    /// Applies the rules to these bytes.
+    ///
+    /// The buffer stays locked, so that these bytes go out after bytes that are being released.
     fn deliver(&self, link: &Link, direction: Direction, bytes: &[u8]) {
-        let mut lane = link.lane(direction);
+        let mut buffer = link.buffer(direction);
         if bytes.is_empty() || link.is_closed() {
             return;
         }
-        let verdict = if lane.held.is_empty() {
-            let known = self.known(link);
-            self.rules().judge(&known, direction, bytes.len())
+        let verdict = if buffer.held.is_empty() {
+            let facts = self.facts(link);
+            self.rules().judge(&facts, direction, bytes.len())
         } else {
             Verdict::Hold
         };
@@ -217,7 +222,7 @@ impl Wires {
             Verdict::Forward => self.forward(link, direction, bytes),
             Verdict::Swallow => self.count_swallowed(direction, bytes.len()),
             Verdict::Hold => {
-                lane.held.extend_from_slice(bytes);
+                buffer.held.extend_from_slice(bytes);
                 self.rules().stats.traffic_mut(direction).held += bytes.len();
             }
             Verdict::Cut(length) => self.cut(link, direction, bytes, length),
@@ -226,14 +231,15 @@ impl Wires {
 
     fn forward(&self, link: &Link, direction: Direction, bytes: &[u8]) {
         let mut target = link.target(direction);
-        // If that side has gone, the thread that reads from it sees to it.
+        // If that side is closed, the thread that reads from it closes the link.
         if target.write_all(bytes).is_ok() {
             self.rules().stats.traffic_mut(direction).forwarded += bytes.len();
         }
     }
 
-    /// Forwards the first `length` bytes and closes the link. It counts as closed
-    /// before they go out, so that no answer to them can slip through.
+    /// Forwards the first `length` bytes and closes the link.
+    ///
+    /// The link counts as closed before the bytes go out, so that no reply to them passes.
     fn cut(&self, link: &Link, direction: Direction, bytes: &[u8], length: usize) {
         link.closed.store(true, Ordering::SeqCst);
         self.rules().stats.cuts += 1;
@@ -246,43 +252,42 @@ impl Wires {
         self.rules().stats.traffic_mut(direction).swallowed += bytes;
     }
 
-    fn release(&self, link: &Link, direction: Direction, lane: &mut Lane) {
-        let bytes = std::mem::take(&mut lane.held);
+    fn release(&self, link: &Link, direction: Direction, buffer: &mut Buffer) {
+        let bytes = std::mem::take(&mut buffer.held);
         self.rules().stats.traffic_mut(direction).held -= bytes.len();
         self.forward(link, direction, &bytes);
-        if lane.client_gone {
-            link.tell_server();
+        if buffer.client_closed {
+            link.end_requests();
         }
     }
 
-    /// Tells the server that its client has gone, unless requests are still held
-    /// for it.
-    fn client_gone(&self, link: &Link) {
-        let mut lane = link.lane(Direction::Requests);
-        lane.client_gone = true;
+    /// Passes the client's close on to the server, unless requests are held.
+    fn client_closed(&self, link: &Link) {
+        let mut buffer = link.buffer(Direction::Requests);
+        buffer.client_closed = true;
         if !link.is_closed() {
             self.rules().stats.closed_by_client += 1;
         }
-        if lane.held.is_empty() {
-            link.tell_server();
+        if buffer.held.is_empty() {
+            link.end_requests();
         }
     }
 
-    /// Ends the link of a server that has gone, and drops what it holds.
-    fn server_gone(&self, link: &Link) {
-        if !link.is_closed() && !link.server_told.load(Ordering::SeqCst) {
+    /// Ends a link whose server has closed, and drops its held bytes.
+    fn server_closed(&self, link: &Link) {
+        if !link.is_closed() && !link.requests_ended.load(Ordering::SeqCst) {
             self.rules().stats.closed_by_server += 1;
         }
-        // First, so that nothing is held any more once this has dropped it.
+        // After the close no further bytes are held.
         link.close();
         self.drop_held(link, Direction::Requests);
         self.drop_held(link, Direction::Replies);
         lock(&self.links).retain(|other| other.number != link.number);
-        self.rules().forget(link.number);
+        self.rules().remove(link.number);
     }
 
     fn drop_held(&self, link: &Link, direction: Direction) {
-        let dropped = std::mem::take(&mut link.lane(direction).held).len();
+        let dropped = std::mem::take(&mut link.buffer(direction).held).len();
         let mut rules = self.rules();
         let traffic = rules.stats.traffic_mut(direction);
         traffic.held -= dropped;
@@ -293,7 +298,7 @@ impl Wires {
 impl Link {
     fn between(client: TcpStream, server: TcpStream, number: usize) -> Self {
         for stream in [&client, &server] {
-            // A client that has gone already is noticed when it is read.
+            // A closed connection is noticed at the next read.
             let _ = stream.set_nodelay(true);
         }
         Self {
@@ -306,11 +311,11 @@ impl Link {
             requests: Mutex::default(),
             replies: Mutex::default(),
             closed: AtomicBool::new(false),
-            server_told: AtomicBool::new(false),
+            requests_ended: AtomicBool::new(false),
         }
     }
 
-    /// Also finds `SSUBSCRIBE` and `PSUBSCRIBE`.
+    /// Notes whether the chunk contains `SUBSCRIBE`, `SSUBSCRIBE` or `PSUBSCRIBE`.
     fn look_for_subscriptions(&self, chunk: &[u8]) {
         const WORD: &[u8] = b"SUBSCRIBE";
         if !self.subscribes.load(Ordering::SeqCst) && chunk.windows(WORD.len()).any(|w| w == WORD) {
@@ -332,7 +337,7 @@ impl Link {
         }
     }
 
-    fn lane(&self, direction: Direction) -> MutexGuard<'_, Lane> {
+    fn buffer(&self, direction: Direction) -> MutexGuard<'_, Buffer> {
         match direction {
             Direction::Requests => lock(&self.requests),
             Direction::Replies => lock(&self.replies),
@@ -343,25 +348,26 @@ impl Link {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Closes both sides, which also ends both threads' reads and writes.
+    /// Closes both sides, which ends the reads and writes of both threads.
     fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         for stream in [&self.client, &self.server] {
-            // Fails only where it is closed already.
+            // Fails only if the connection is already closed.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
-    /// Tells the server that no more requests come; it answers what it has and
-    /// closes.
-    fn tell_server(&self) {
-        self.server_told.store(true, Ordering::SeqCst);
-        // Fails only where it is closed already.
+    /// Closes the upstream connection for writing.
+    ///
+    /// The server still replies to the requests that it has, then closes.
+    fn end_requests(&self) {
+        self.requests_ended.store(true, Ordering::SeqCst);
+        // Fails only if the connection is already closed.
         let _ = self.server.shutdown(Shutdown::Write);
     }
 }
 
-/// Blocks until bytes come; `None` at the end of the stream.
+/// Blocks until bytes arrive; returns their number, or `None` at the stream's end.
 fn read(mut stream: &TcpStream, buffer: &mut [u8]) -> Option<usize> {
     loop {
         match stream.read(buffer) {
@@ -372,8 +378,7 @@ fn read(mut stream: &TcpStream, buffer: &mut [u8]) -> Option<usize> {
     }
 }
 
-/// A thread that panicked has left nothing half done that matters to a test
-/// that fails anyway.
+/// Locks a mutex, even after a panic: the test fails anyway.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

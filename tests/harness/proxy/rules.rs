@@ -1,10 +1,10 @@
-//! What happens to the bytes, decided chunk by chunk, and the counters.
+//! The rules that decide about each chunk of bytes, and the counters.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Which way bytes go.
+/// The direction of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// From clients to the server.
@@ -16,59 +16,56 @@ pub enum Direction {
 /// What happens to the bytes of a direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// They are forwarded.
+    /// The bytes are forwarded.
     Pass,
-    /// They are dropped.
+    /// The bytes are dropped.
     Swallow,
-    /// They are kept back until `release_held`.
+    /// The bytes are held back until `release_held`.
     Hold,
-    /// So many are forwarded, then the connection closes on both sides.
+    /// That many bytes are forwarded, then the connection closes on both sides.
     CutAfter(usize),
 }
 
-/// What the proxy has seen since it started.
+/// The counters of a proxy since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Bytes from clients to the server.
     pub requests: Traffic,
     /// Bytes from the server to clients.
     pub replies: Traffic,
-    /// Connections that were taken and led to the server.
+    /// Connections that were accepted and connected to the server.
     pub accepted: usize,
-    /// Connections that were closed at once, by `refuse` or because the server
-    /// took none.
+    /// Connections that were closed at once, by `refuse` or because the server accepted none.
     pub refused: usize,
-    /// Upstream connections that are open now.
+    /// Open upstream connections.
     pub open: usize,
     /// Connections that `Flow::CutAfter` closed, counted before they close.
     pub cuts: usize,
-    /// Commands that `on_request` waited for and that came.
+    /// Commands that applied a rule of `on_request`.
     pub triggered: usize,
     /// Connections that clients closed before the server or the proxy did.
     pub closed_by_client: usize,
-    /// Connections that the server closed before the proxy had told it that the
-    /// client was gone.
+    /// Connections that the server closed before the proxy passed on the client's close.
     pub closed_by_server: usize,
 }
 
 /// The bytes of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Bytes that came, counted before any delay.
+    /// Received bytes, counted before any delay.
     pub received: usize,
-    /// Bytes that went on, counted right after: a client may see a reply a moment
-    /// before this does.
+    /// Forwarded bytes, counted right after the write: a client may read a reply before that.
     pub forwarded: usize,
-    /// Bytes that `Swallow` or a cut dropped.
+    /// Bytes that `Swallow` or `CutAfter` dropped.
     pub swallowed: usize,
-    /// Bytes that are held now.
+    /// Bytes that are held.
     pub held: usize,
     /// Bytes that were held when their connection closed.
     pub dropped: usize,
 }
 
 impl Stats {
-    /// The counters of one direction.
+    /// Returns the counters of one direction.
     pub fn traffic(&self, direction: Direction) -> &Traffic {
         match direction {
             Direction::Requests => &self.requests,
@@ -84,63 +81,63 @@ impl Stats {
     }
 }
 
-/// What `Rules::judge` says about a chunk.
+/// The decision of `Rules::judge` about a chunk.
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
     Forward,
     Swallow,
     Hold,
-    /// Forward so many bytes, then close.
+    /// Forward that many bytes, then close.
     Cut(usize),
 }
 
-/// Some of the connections.
+/// A selection of a proxy's connections.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Whose {
-    /// All of them.
+pub enum Connections {
+    /// All connections.
     All,
-    /// Those that this member has made (`Proxy::knowing`).
+    /// The connections that this member has made (`Proxy::knowing`).
     Member(Arc<str>),
-    /// Those on which a subscription has come by.
+    /// The connections on which a subscription has passed.
     Subscribers,
-    /// One, by its number.
+    /// The connection with this number.
     One(usize),
 }
 
-/// What is known of a connection, by which it is judged.
+/// The facts about a connection that decide which rules apply.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Known {
+pub(super) struct Facts {
     pub(super) number: usize,
     pub(super) member: Option<Arc<str>>,
     pub(super) subscribes: bool,
 }
 
-impl Known {
-    /// To which it belongs, the fewest first.
-    fn parts(&self) -> impl Iterator<Item = Whose> {
-        let member = self.member.clone().map(Whose::Member);
-        let subscribers = self.subscribes.then_some(Whose::Subscribers);
-        let parts = [Some(Whose::One(self.number)), member, subscribers, Some(Whose::All)];
-        parts.into_iter().flatten()
+impl Facts {
+    /// Returns the selections that contain the connection, the smallest first.
+    fn selections(&self) -> impl Iterator<Item = Connections> {
+        let one = Some(Connections::One(self.number));
+        let member = self.member.clone().map(Connections::Member);
+        let subscribers = self.subscribes.then_some(Connections::Subscribers);
+        [one, member, subscribers, Some(Connections::All)].into_iter().flatten()
     }
 
-    pub(super) fn is(&self, whose: &Whose) -> bool {
-        self.parts().any(|part| part == *whose)
+    pub(super) fn is_in(&self, connections: &Connections) -> bool {
+        self.selections().any(|selection| selection == *connections)
     }
 }
 
-/// All that the test has set, and the counters.
+/// The rules that the test has set, and the counters.
 #[derive(Debug, Default)]
 pub(super) struct Rules {
-    /// What is set for fewer connections goes before what is set for more.
-    flows: HashMap<(Whose, Direction), Flow>,
-    delays: HashMap<(Whose, Direction), Duration>,
+    /// A flow for fewer connections overrides a flow for more.
+    flows: HashMap<(Connections, Direction), Flow>,
+    delays: HashMap<(Connections, Direction), Duration>,
     triggers: Vec<Trigger>,
     pub(super) refusing: bool,
     pub(super) stats: Stats,
 }
 
-/// A pattern in a request, and what it sets off.
+/// A pattern in a request, and the flow that it sets.
 #[derive(Debug)]
 pub(super) struct Trigger {
     pattern: Vec<u8>,
@@ -149,23 +146,28 @@ pub(super) struct Trigger {
 }
 
 impl Rules {
-    pub(super) fn set(&mut self, whose: Whose, direction: Direction, flow: Flow) {
-        self.flows.insert((whose, direction), flow);
+    pub(super) fn set(&mut self, connections: Connections, direction: Direction, flow: Flow) {
+        self.flows.insert((connections, direction), flow);
     }
 
-    /// Whether it matters whose a connection is.
-    pub(super) fn tell_members_apart(&self) -> bool {
+    /// Returns whether a rule depends on the member that made a connection.
+    pub(super) fn depend_on_members(&self) -> bool {
         let mut set = self.flows.keys().chain(self.delays.keys());
-        set.any(|(whose, _)| matches!(whose, Whose::Member(_)))
+        set.any(|(connections, _)| matches!(connections, Connections::Member(_)))
     }
 
-    pub(super) fn set_delay(&mut self, whose: Whose, direction: Direction, delay: Duration) {
-        self.delays.insert((whose, direction), delay);
+    pub(super) fn set_delay(
+        &mut self,
+        connections: Connections,
+        direction: Direction,
+        delay: Duration,
+    ) {
+        self.delays.insert((connections, direction), delay);
     }
 
-    pub(super) fn delay(&self, link: &Known, direction: Direction) -> Duration {
-        let delay = link.parts().find_map(|part| self.delays.get(&(part, direction)));
-        delay.copied().unwrap_or_default()
+    pub(super) fn delay(&self, link: &Facts, direction: Direction) -> Duration {
+        let mut keys = link.selections().map(|selection| (selection, direction));
+        keys.find_map(|key| self.delays.get(&key)).copied().unwrap_or_default()
     }
 
     pub(super) fn on_request(&mut self, pattern: &[u8], direction: Direction, flow: Flow) {
@@ -173,7 +175,7 @@ impl Rules {
         self.triggers.push(Trigger { pattern: pattern.to_owned(), direction, flow });
     }
 
-    /// Lets everything pass from now on.
+    /// Removes all rules, so that everything passes.
     pub(super) fn reset(&mut self) {
         self.flows.clear();
         self.delays.clear();
@@ -181,12 +183,12 @@ impl Rules {
     }
 
     /// Ends every `Hold`.
-    pub(super) fn hold_no_more(&mut self) {
+    pub(super) fn end_holds(&mut self) {
         self.flows.retain(|_, flow| *flow != Flow::Hold);
     }
 
-    /// Decides about a chunk that comes by on a connection, and counts it towards a cut.
-    pub(super) fn judge(&mut self, link: &Known, direction: Direction, length: usize) -> Verdict {
+    /// Decides about a chunk of a connection, and counts its bytes towards a cut.
+    pub(super) fn judge(&mut self, link: &Facts, direction: Direction, length: usize) -> Verdict {
         let Some(flow) = self.flow(link, direction) else {
             return Verdict::Forward;
         };
@@ -206,14 +208,15 @@ impl Rules {
         }
     }
 
-    fn flow(&mut self, link: &Known, direction: Direction) -> Option<&mut Flow> {
-        let mut places = link.parts().map(|part| (part, direction));
-        let place = places.find(|place| self.flows.contains_key(place))?;
-        self.flows.get_mut(&place)
+    fn flow(&mut self, link: &Facts, direction: Direction) -> Option<&mut Flow> {
+        let mut keys = link.selections().map(|selection| (selection, direction));
+        let key = keys.find(|key| self.flows.contains_key(key))?;
+        self.flows.get_mut(&key)
     }
 
-    /// Takes the first trigger that this chunk of requests sets off, with the
-    /// place where its command starts.
+    /// Removes and returns the first trigger in this chunk of requests.
+    ///
+    /// The number is the offset at which the command of the trigger starts.
     pub(super) fn take_trigger(&mut self, chunk: &[u8]) -> Option<(Trigger, usize)> {
         let hits = self.triggers.iter().enumerate();
         let hits =
@@ -222,15 +225,15 @@ impl Rules {
         Some((self.triggers.remove(index), command_start(chunk, place)))
     }
 
-    /// Gives connection `link` the flow of a trigger that it set off.
+    /// Sets the flow of a trigger for the connection `link`.
     pub(super) fn set_off(&mut self, link: usize, trigger: &Trigger) {
-        self.set(Whose::One(link), trigger.direction, trigger.flow);
+        self.set(Connections::One(link), trigger.direction, trigger.flow);
         self.stats.triggered += 1;
     }
 
-    /// Forgets a connection that has ended.
-    pub(super) fn forget(&mut self, link: usize) {
-        self.flows.retain(|(whose, _), _| *whose != Whose::One(link));
+    /// Removes the rules of a connection that has ended.
+    pub(super) fn remove(&mut self, link: usize) {
+        self.flows.retain(|(connections, _), _| *connections != Connections::One(link));
     }
 }
 
@@ -238,8 +241,9 @@ fn find(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
     bytes.windows(pattern.len()).position(|window| window == pattern)
 }
 
-/// Where the command starts that the byte at `place` belongs to: at the last `*`
-/// on a line's start before it, since every command is an array.
+/// Returns the offset at which the command with the byte at `place` starts.
+///
+/// Every command is an array, so it starts with the last `*` at the start of a line before `place`.
 fn command_start(chunk: &[u8], place: usize) -> usize {
     let before = &chunk[..=place];
     let start = before.windows(3).rposition(|window| window == b"\r\n*");

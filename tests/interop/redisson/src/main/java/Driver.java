@@ -14,14 +14,14 @@ import org.redisson.client.codec.StringCodec;
 import org.redisson.config.Config;
 
 /**
- * Obeys orders on standard input, one per line: {@code THREAD VERB KIND NAME [ARGUMENT]}.
- * Each thread carries out its orders one after the other, and is one holder. The answer is
+ * Executes orders from standard input, one per line: {@code THREAD VERB KIND NAME [ARGUMENT]}.
+ * Each thread is one holder and executes its orders in sequence. The answer is
  * {@code THREAD ok VALUE} or {@code THREAD error CLASS: MESSAGE}.
  *
- * <p>Arguments: the addresses of the servers, separated by commas, and the watchdog's
- * time-out in milliseconds. Locks are on the first server; a red lock is on all of them. Behind
- * {@code cluster=} the addresses are those of a cluster's nodes; behind the name of a master and
- * {@code =} those of its sentinels.
+ * <p>Arguments: the addresses of the servers, separated by commas, and the time-out of the
+ * watchdog in milliseconds. Locks are on the first server; a red lock is on all servers. With the
+ * prefix {@code cluster=}, the addresses are those of a cluster's nodes; with the prefix
+ * {@code MASTER=}, those of the sentinels of the master with that name.
  */
 public final class Driver {
     private final RedissonClient[] clients;
@@ -38,7 +38,7 @@ public final class Driver {
         }
     }
 
-    /** One client of a cluster's nodes, or of the master that sentinels name. */
+    /** Creates one client of a cluster, or of the master that sentinels announce. */
     private Driver(String topology, String[] addresses, long watchdog) {
         Config config = new Config();
         config.setLockWatchdogTimeout(watchdog);
@@ -62,29 +62,29 @@ public final class Driver {
 
     public static void main(String[] arguments) throws Exception {
         Driver driver = start(arguments[0], Long.parseLong(arguments[1]));
-        say("driver ok ready");
+        print("driver ok ready");
         BufferedReader orders = new BufferedReader(new InputStreamReader(System.in));
         for (String order = orders.readLine(); order != null; order = orders.readLine()) {
             String[] words = order.split(" ");
             ExecutorService thread = driver.threads.computeIfAbsent(words[0],
                 label -> Executors.newSingleThreadExecutor());
-            thread.execute(() -> driver.obey(words));
+            thread.execute(() -> driver.execute(words));
         }
         System.exit(0);
     }
 
-    private static synchronized void say(String line) {
+    private static synchronized void print(String line) {
         System.out.println(line);
         System.out.flush();
     }
 
-    private void obey(String[] words) {
+    private void execute(String[] words) {
         try {
-            Object value = carryOut(words[1], words[2], words[3], words.length > 4 ? words[4] : "");
-            say(words[0] + " ok " + value);
+            Object value = perform(words[1], words[2], words[3], words.length > 4 ? words[4] : "");
+            print(words[0] + " ok " + value);
         } catch (Throwable thrown) {
             String message = String.valueOf(thrown.getMessage()).replace('\n', ' ');
-            say(words[0] + " error " + thrown.getClass().getSimpleName() + ": " + message);
+            print(words[0] + " error " + thrown.getClass().getSimpleName() + ": " + message);
         }
     }
 
@@ -114,11 +114,14 @@ public final class Driver {
         }
     }
 
-    private Object carryOut(String verb, String kind, String name, String argument) throws Exception {
+    private Object perform(String verb, String kind, String name, String argument)
+        throws Exception {
         RLock lock = lock(kind, name);
         switch (verb) {
             case "lock": lock.lock(); return "locked";
-            case "lease": lock.lock(Long.parseLong(argument), TimeUnit.MILLISECONDS); return "locked";
+            case "lease":
+                lock.lock(Long.parseLong(argument), TimeUnit.MILLISECONDS);
+                return "locked";
             case "try": return lock.tryLock();
             case "wait": return lock.tryLock(Long.parseLong(argument), TimeUnit.MILLISECONDS);
             case "unlock": lock.unlock(); return "unlocked";
@@ -133,7 +136,7 @@ public final class Driver {
         }
     }
 
-    /** Raises the counter under the lock, by a read and a write that are two commands. */
+    /** Increments the counter under the lock, by separate commands for the read and the write. */
     private String add(RLock lock, int times) {
         RBucket<String> counter = clients[0].getBucket("counter", StringCodec.INSTANCE);
         for (int i = 0; i < times; i++) {
