@@ -41,7 +41,7 @@ fn receive_messages(server: &Server) -> Receiver<(String, String)> {
         let mut pubsub = connection.as_pubsub();
         pubsub.psubscribe("redisson_lock__channel:*").expect("the connection may subscribe");
         starts.send(()).expect("the test waits");
-        // Ends with the server.
+        // Ends with the server, or at the read time-out of the connection.
         while let Ok(message) = pubsub.get_message() {
             let payload = message.get_payload().expect("text");
             let _ = sender.send((message.get_channel_name().to_owned(), payload));
