@@ -1,4 +1,4 @@
-//! What must be true of a history.
+//! The checks of a history against the promises of the library.
 //!
 //! The checks are pure: they turn a history into violations. The tests of each check give it
 //! histories with and without violations.
@@ -93,7 +93,7 @@ pub enum Affected {
     Nobody,
 }
 
-/// What a fault excuses.
+/// The effect of a fault, which decides the violations that it excuses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Effect {
     /// Delays only.

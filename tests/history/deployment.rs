@@ -153,7 +153,7 @@ impl Deployment {
         }
     }
 
-    /// Replaces a master by a planned fail-over. Returns what that excuses.
+    /// Replaces a master by a planned fail-over. Returns the effect.
     pub fn fail_over(&self, master: &Server) -> Effect {
         match &self.servers {
             Servers::Independent(_) => panic!("there is no replica"),
@@ -205,7 +205,7 @@ impl Deployment {
         }
     }
 
-    /// Returns what the servers report about each other, and the ends of their logs.
+    /// Returns the reports of the servers about each other, and the ends of their logs.
     fn describe(&self) -> String {
         let describe = |server: &Server| {
             let (member, log) = (server.member(), server.log());

@@ -71,7 +71,7 @@ impl Fault {
     const CONNECTIONS: [Fault; 4] =
         [Fault::HalfOpen, Fault::DelayReplies, Fault::CutReplies, Fault::CutRequests];
 
-    /// Faults that excuse no longer wait of any other worker.
+    /// Faults that excuse no delay of other workers.
     pub const NO_DELAY: [Fault; 7] = [
         Fault::Quiet,
         Fault::CutOffSubscribers,

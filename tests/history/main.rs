@@ -1,12 +1,12 @@
-//! Histories: worker processes use locks under faults and record what they observe.
+//! Histories: worker processes use locks under faults and record their observations.
 //!
 //! The checks compare each history with the promises of the library.
 //!
 //! | file | content |
 //! | --- | --- |
 //! | `record.rs` | the records of a worker, one line each |
-//! | `checks.rs`, `checks/` | what must be true of a history, with tests |
-//! | `store.rs` | what the locks protect: a store on a server without faults |
+//! | `checks.rs`, `checks/` | the checks of a history, with tests |
+//! | `store.rs` | the store that the locks protect, on a server without faults |
 //! | `plan.rs` | the plan of a run: servers, faults, work and settings |
 //! | `worker.rs` | a worker process, which acquires locks and uses the store |
 //! | `workers.rs` | the worker processes, as seen by the parent |
@@ -99,7 +99,7 @@ fn assert_kept(layout: Layout) {
     }
 }
 
-/// Returns the two plans of a layout: all faults, and only faults that excuse no longer wait.
+/// Returns the two plans of a layout: all faults, and only faults that excuse no delay.
 fn plans(layout: Layout, seed: u64) -> [Plan; 2] {
     [Plan::everything(layout, seed, span()), Plan::waits(layout, seed, span())]
 }

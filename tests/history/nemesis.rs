@@ -67,7 +67,7 @@ fn explains(fault: Fault, (before, epoch): &Masters, (after, later): &Masters) -
     explained && *later <= epoch + 1
 }
 
-/// The workers and slots that a fault affects, and what it excuses.
+/// The affected workers and slots of a fault, and its effect.
 struct Impact {
     affected: Affected,
     effect: Effect,
@@ -234,7 +234,7 @@ impl<'a> Nemesis<'a> {
         Impact::on_all_slots(Affected::Worker(workers.index(worker)), Effect::Delays)
     }
 
-    /// Begins a fault that excuses no longer wait.
+    /// Begins a fault that excuses no delay.
     fn begin_without_delay(&mut self, fault: Fault) -> Impact {
         for server in self.deployment.masters() {
             match fault {

@@ -1,4 +1,4 @@
-//! What a worker writes down, one line per event.
+//! The records of a worker: one line per event.
 //!
 //! A worker writes each line at once, so a killed worker loses at most its last few microseconds.
 
@@ -6,7 +6,7 @@ use super::Nanos;
 use super::worker::Kind;
 use std::str::SplitWhitespace;
 
-/// One event of an attempt to acquire a lock. Each worker numbers its attempts.
+/// An event with its moment and the number of its attempt. Each worker numbers its attempts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
     pub attempt: u64,
@@ -14,7 +14,7 @@ pub struct Record {
     pub event: Event,
 }
 
-/// What happens to an attempt.
+/// An event of an attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// The worker is about to call for the lock.

@@ -135,7 +135,7 @@ fn channels(server: &Server) -> impl Iterator<Item = String> {
     server.channels().into_iter().chain(sharded.unwrap_or_default())
 }
 
-/// Returns what is left in Redis after all workers ended and every lock was acquired once more.
+/// Acquires every lock once after all workers have ended, and returns the leftovers in Redis.
 fn left_by_ended_workers(plan: &Plan, deployment: &Deployment) -> Vec<String> {
     let mut arguments = Arguments::new(&plan.work, 0, plan.seed, String::new());
     deployment.add_addresses(&mut arguments);

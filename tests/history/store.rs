@@ -1,4 +1,4 @@
-//! What the locks protect: a store on a server of its own, which is free of faults.
+//! The store that the locks protect, on a separate server without faults.
 //!
 //! A worker changes an account in two steps, a read and a later write. Two workers that do this at
 //! once lose an update: the value of the account then falls behind the number of accepted writes.

@@ -32,7 +32,7 @@ pub const DIRTY: &str = "left";
 /// How often a holder checks its hold.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
-/// How often a holder records a valid hold, so that a killed worker loses little of what it saw.
+/// How often a holder records a valid hold. A killed worker loses the later checks.
 const RECORD_INTERVAL: Nanos = millis(100);
 
 /// A kind of lock.
@@ -223,7 +223,7 @@ impl Resources {
         Resources { threads: threads(), descriptors: descriptors().len() }
     }
 
-    /// Returns what this process has more of at present.
+    /// Returns the additional threads and descriptors since then.
     fn growth(&self) -> Vec<String> {
         let now = Resources::now();
         let had = |name: &String| self.threads.get(name).copied().unwrap_or(0);

@@ -25,7 +25,7 @@ pub struct Workers<'a> {
     processes: Vec<Process>,
     started: usize,
     ended: BTreeMap<usize, (Worker, Vec<Record>)>,
-    /// What the library left in processes that ended by themselves.
+    /// Threads and descriptors that the library left in workers, and failures of workers.
     pub leftovers: Vec<String>,
 }
 

@@ -96,7 +96,7 @@ fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
     let killed = history.workers[attempt.worker].killed;
     let disturbed =
         |at| history.disturbances_of(attempt.worker, asked, at).map(|d| d.felt_until).max();
-    // The worker releases what a disturbed attempt left, once it can.
+    // After a disturbance, the worker releases the hold that its attempt may have left.
     let released = |at| disturbed(at).map(|to| to.max(at) + bounds.response + bounds.slack);
     // A hold that nobody releases. A delayed request may arrive until the end of a disturbance.
     let kept = history.lease(attempt).max(bounds.fair_waiter_timeout) + bounds.step;
