@@ -2,8 +2,9 @@
 //!
 //! `cargo run --example fenced_store` starts a private Redis server, or uses `REDIS_URL`.
 //!
-//! A lock with a lease cannot: the pause may come after the last check. The resource can: it
-//! remembers the largest fencing token that it has seen, and refuses smaller ones.
+//! A lock with a lease cannot protect it, because the pause may come after the last check. The
+//! resource can protect itself: it stores the largest fencing token so far and refuses smaller
+//! ones.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! How do many readers share what one writer changes now and then?
+//! How do many readers share data that a writer rarely changes?
 //!
 //! `cargo run --example read_mostly` starts a private Redis server, or uses `REDIS_URL`.
 

@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let clients = [Client::open(server.url())?, Client::open(server.url())?];
     let accounts = [Mutex::new(1000_i64), Mutex::new(1000)];
 
-    // One thread per direction. Each names the accounts in its own order.
+    // One thread per direction. Each thread names the accounts in its own order.
     thread::scope(|scope| {
         for (client, [from, to]) in clients.iter().zip([[0, 1], [1, 0]]) {
             let accounts = &accounts;

@@ -2,7 +2,7 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A moment: nanoseconds since this machine was started.
+/// A moment: nanoseconds since boot.
 pub type Nanos = u64;
 
 /// Reads the clock.

@@ -1,5 +1,4 @@
-//! Negative controls: runs in which something is known to be wrong, and has to be found. A
-//! harness that does not find it finds nothing.
+//! Negative controls: runs with a known bug, which the checks must find.
 
 use super::checks::Promise;
 use super::fault::Fault;
@@ -8,20 +7,20 @@ use super::run::run;
 use super::worker::Kind;
 use std::time::Duration;
 
-/// How often a run is tried with another seed: what is wrong shows itself by chance.
+/// The number of seeds to try, because a bug shows only by chance.
 const RUNS: u64 = 5;
 
-/// For how long faults are injected in each.
+/// How long faults are injected in each run.
 const SPAN: Duration = Duration::from_secs(12);
 
-/// A fault in our own code (`tests/seeded`), which promise it breaks, and where that shows.
+/// A seeded fault (`tests/seeded`), the promise that it breaks, and a plan that shows it.
 pub struct Control {
     pub fault: &'static str,
     promise: Promise,
     plan: fn(u64) -> Plan,
 }
 
-/// All of them, in the order of the files in `tests/seeded`.
+/// All seeded faults, in the order of the files in `tests/seeded`.
 pub const CONTROLS: [Control; 10] = [
     Control { fault: "no-second-try", promise: Promise::Wait, plan: no_second_try },
     Control { fault: "release-of-others", promise: Promise::Exclusion, plan: release_of_others },
@@ -32,30 +31,30 @@ pub const CONTROLS: [Control; 10] = [
     },
     Control { fault: "resent-keeps-lease", promise: Promise::Exclusion, plan: resent_keeps_lease },
     Control { fault: "no-polls", promise: Promise::Wait, plan: no_polls },
-    Control { fault: "loss-unnoticed", promise: Promise::Report, plan: loss_unnoticed },
+    Control { fault: "loss-unnoticed", promise: Promise::LossReport, plan: loss_unnoticed },
     Control { fault: "token-passed-on", promise: Promise::Tokens, plan: token_passed_on },
     Control { fault: "deaf-after-reconnect", promise: Promise::Wait, plan: deaf_after_reconnect },
-    Control { fault: "no-renewals", promise: Promise::Kept, plan: no_renewals },
+    Control { fault: "no-renewals", promise: Promise::Renewal, plan: no_renewals },
     Control { fault: "release-sent-once", promise: Promise::Leftovers, plan: release_sent_once },
 ];
 
-/// A release between a refusal and its subscription is heard by nobody.
+/// No subscriber receives the message of a release between a refusal and its subscription.
 fn no_second_try(seed: u64) -> Plan {
     Plan { faults: vec![Fault::Quiet], ..Plan::messages(seed, SPAN) }
 }
 
-/// A release arrives when its hold is over and another has the lock.
+/// A release arrives when its hold is over and another holder has the lock.
 fn release_of_others(seed: u64) -> Plan {
     let plan = plain(seed, vec![Fault::LateRequests], |work| Work { locks: 1, ..work });
     Plan { lasting: 1500..2500, ..plan }
 }
 
-/// Holders whose answers were late hold their locks for longer than the server.
+/// After a late reply the holder considers its hold valid for longer than the server.
 fn deadline_from_reply(seed: u64) -> Plan {
     plain(seed, vec![Fault::DelayReplies], |work| Work { kept_to_the_end: 100, ..work })
 }
 
-/// So do those whose first answer was cut off, and who have asked again.
+/// So does a holder whose first reply was cut off and whose request was repeated.
 fn resent_keeps_lease(seed: u64) -> Plan {
     let plan = plain(seed, vec![Fault::CutReplies], |work| Work {
         locks: 6,
@@ -66,7 +65,7 @@ fn resent_keeps_lease(seed: u64) -> Plan {
     Plan { quiet: 100..300, lasting: 100..200, ..plan }
 }
 
-/// Messages between processes are lost for longer than the poll interval and the time-out.
+/// Messages are held back for longer than the poll interval and the response time-out.
 fn no_polls(seed: u64) -> Plan {
     let plan = plain(seed, vec![Fault::CutOffSubscribers], |work| Work {
         workers: 8,
@@ -80,7 +79,7 @@ fn no_polls(seed: u64) -> Plan {
     Plan { quiet: 200..500, lasting: 5000..6000, ..plan }
 }
 
-/// A server forgets holds that would last for long.
+/// A server loses holds with long leases.
 fn loss_unnoticed(seed: u64) -> Plan {
     let (lease, held) = (Duration::from_secs(15), Duration::from_secs(14));
     let plan = plain(seed, vec![Fault::EmptyServer], |work| Work {
@@ -89,18 +88,18 @@ fn loss_unnoticed(seed: u64) -> Plan {
         locks: 8,
         ..work
     });
-    // Once, and then none that would make the news late.
+    // The fault comes once. A second fault would excuse a later report of the loss.
     Plan { span: Duration::from_secs(1), lasting: 300..500, ..plan }
 }
 
-/// Threads of one process have a lock one after the other.
+/// Threads of one process hand a lock off to each other.
 fn token_passed_on(seed: u64) -> Plan {
     let all = Plan::everything(Layout::One, seed, SPAN);
     let work = Work { kinds: vec![Kind::Fenced], locks: 1, threads: 4, ..all.work };
     Plan { faults: vec![Fault::Quiet], work, ..all }
 }
 
-/// Listeners lose their connections while others wait.
+/// Listeners lose their connections while callers wait.
 fn deaf_after_reconnect(seed: u64) -> Plan {
     Plan { faults: vec![Fault::KillSubscribers], ..Plan::messages(seed, SPAN) }
 }
@@ -115,13 +114,13 @@ fn no_renewals(seed: u64) -> Plan {
     Plan { span: Duration::from_secs(6), ..plan }
 }
 
-/// Releases do not get through at first, and no lease ends in time.
+/// Releases are lost at first, and no lease ends during the run.
 fn release_sent_once(seed: u64) -> Plan {
     let faults = vec![Fault::HalfOpen, Fault::CutRequests];
     plain(seed, faults, |work| Work { leases: [LONG; 2], locks: 8, ..work })
 }
 
-/// Plain locks on one server, with some of the faults.
+/// Returns a plan for plain locks on one server.
 fn plain(seed: u64, faults: Vec<Fault>, change: impl Fn(Work) -> Work) -> Plan {
     let all = Plan::everything(Layout::One, seed, SPAN);
     let work = change(Work {
@@ -135,12 +134,12 @@ fn plain(seed: u64, faults: Vec<Fault>, change: impl Fn(Work) -> Work) -> Plan {
 }
 
 impl Control {
-    /// The run in which it shows, without the fault: there must be nothing to find.
+    /// Returns the plan without the seeded fault, in which the checks must find nothing.
     pub fn sound(&self, seed: u64) -> Plan {
         (self.plan)(seed)
     }
 
-    /// Runs it until the fault is found. Fails if it never is.
+    /// Runs the plan with several seeds. Fails if no run finds the seeded fault.
     #[track_caller]
     pub fn assert_found(&self, seed: u64) {
         for seed in seed..seed + RUNS {
@@ -152,11 +151,11 @@ impl Control {
                 return;
             }
         }
-        panic!("{} was not found: {:?} seems to be kept", self.fault, self.promise);
+        panic!("{} was not found: no run broke {:?}", self.fault, self.promise);
     }
 }
 
-/// The same store without a look at tokens, used by holders that stand still at times.
+/// Returns a plan with a store that ignores tokens, and holders that are stopped at times.
 fn unfenced(seed: u64) -> Plan {
     let all = Plan::everything(Layout::One, seed, SPAN);
     let work = Work {
@@ -178,21 +177,22 @@ fn unfenced(seed: u64) -> Plan {
     }
 }
 
-/// Runs that plan until an update is lost, and beside it the same with a look at tokens. Fails if
-/// none ever is, or one in the latter.
+/// Runs the unfenced plan until the store loses an update, and at the same time a fenced plan once.
+///
+/// Fails if the unfenced store loses none, or the fenced store loses one.
 #[track_caller]
 pub fn assert_only_tokens_help(seed: u64) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut fenced = unfenced(seed);
             fenced.work.fenced = true;
-            run(&fenced).assert_well();
+            run(&fenced).assert_kept_and_busy();
         });
         let lost = (seed..seed + RUNS).any(|seed| {
             let report = run(&unfenced(seed));
             println!("unfenced: {report}");
             report.lost_updates().0 > 0
         });
-        assert!(lost, "an unfenced store loses nothing: the faults are too few or too short");
+        assert!(lost, "the unfenced store lost nothing: the faults are too few or too short");
     });
 }

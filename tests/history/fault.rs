@@ -1,50 +1,53 @@
-//! The kinds of faults, and where each makes sense.
+//! The faults, and the layouts in which each can be injected.
 
 use super::plan::Layout;
 
-/// One kind of fault.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing: how all is when it is well belongs to a history too.
+    /// No fault. A history also covers undisturbed times.
     Quiet,
-    /// A worker is killed; another comes in its place.
+    /// A worker is killed, and another process replaces it.
     KillWorker,
-    /// A worker stands still.
+    /// A worker is stopped (`SIGSTOP`).
     StopWorker,
-    /// Nothing passes between a worker and the servers; it passes later.
+    /// All bytes between a worker and the servers are held back until the fault ends.
     CutOffWorker,
-    /// What a worker sends arrives later: some of it when its hold is over, or another's.
+    /// The requests of a worker are held back. Some arrive after their hold has ended.
     LateRequests,
-    /// Nothing passes to those that listen.
+    /// All bytes to and from subscribers are held back until the fault ends.
     CutOffSubscribers,
-    /// What a worker asks is done, and it hears of it later.
+    /// The replies to a worker are held back until the fault ends.
     LateReplies,
-    /// Connections stay open, and nothing passes any more.
+    /// Connections stay open, and all bytes are dropped.
     HalfOpen,
     DelayReplies,
-    /// Connections close in the middle of a reply, or of a request.
+    /// Connections close in the middle of a reply.
     CutReplies,
+    /// Connections close in the middle of a request.
     CutRequests,
     /// `CLIENT KILL`.
     KillConnections,
     KillSubscribers,
     /// `SCRIPT FLUSH`.
     FlushScripts,
-    /// No command that takes memory is executed.
+    /// Servers refuse all commands that need memory.
     FullServer,
-    /// One server, or several of five, stands still for a while.
+    /// One server, or several of five, is stopped for a while.
     StopServers,
-    /// It is killed and comes back with all that it has acknowledged.
+    /// Servers are killed and restart with all acknowledged data.
     KillServers,
-    /// It comes back empty.
+    /// Servers are killed and restart without data.
     EmptyServer,
-    /// Its clock steps, and later steps back.
+    /// The clocks of servers step, and later step back.
     MoveClock,
-    /// Another takes a master's place: as planned; because the master was killed, stands
-    /// still, or is cut off with a worker and a minority.
+    /// A replica replaces a master by a planned fail-over.
     FailOver,
+    /// A replica replaces a killed master.
     KillMaster,
+    /// A replica replaces a stopped master.
     StopMaster,
+    /// A replica replaces a master that is cut off with a worker and a minority.
     CutOffMaster,
     StopReplica,
     KillReplica,
@@ -55,6 +58,7 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// Faults of a single worker.
     pub const CLIENTS: [Fault; 5] = [
         Fault::KillWorker,
         Fault::StopWorker,
@@ -63,12 +67,12 @@ impl Fault {
         Fault::LateReplies,
     ];
 
-    /// Those of the ways between workers and servers.
-    const WAYS: [Fault; 4] =
+    /// Faults of the connections between workers and servers.
+    const CONNECTIONS: [Fault; 4] =
         [Fault::HalfOpen, Fault::DelayReplies, Fault::CutReplies, Fault::CutRequests];
 
-    /// Those from which nobody else's wait is to suffer.
-    pub const UNFELT: [Fault; 7] = [
+    /// Faults that excuse no delay of other workers.
+    pub const NO_DELAY: [Fault; 7] = [
         Fault::Quiet,
         Fault::CutOffSubscribers,
         Fault::KillConnections,
@@ -78,11 +82,10 @@ impl Fault {
         Fault::StopWorker,
     ];
 
-    /// Those that make sense in a layout. (Those of workers come by themselves and beside
-    /// others.)
+    /// Returns the faults of a layout. Faults of workers come alone and beside other faults.
     pub fn of(layout: Layout) -> Vec<Fault> {
         use Fault::*;
-        let there: &[Fault] = match layout {
+        let of_servers: &[Fault] = match layout {
             Layout::One | Layout::Five => {
                 &[FullServer, StopServers, KillServers, EmptyServer, MoveClock]
             }
@@ -101,10 +104,10 @@ impl Fault {
             }
         };
         let late = [Fault::CutOffWorker, Fault::LateRequests, Fault::LateReplies];
-        [there, &Fault::WAYS, &Fault::UNFELT, &late].concat()
+        [of_servers, &Fault::CONNECTIONS, &Fault::NO_DELAY, &late].concat()
     }
 
-    /// Whether it has another serve in a master's place.
+    /// Whether a replica replaces a master.
     pub fn is_of_masters(self) -> bool {
         use Fault::*;
         matches!(self, FailOver | KillMaster | StopMaster | CutOffMaster)

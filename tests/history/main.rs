@@ -1,24 +1,26 @@
-//! Histories: what several processes do with locks while servers, clients and the ways
-//! between them fail, written down and checked.
+//! Histories: worker processes use locks under faults and record their observations.
 //!
-//! | file | what it gives |
+//! The checks compare each history with the promises of the library.
+//!
+//! | file | content |
 //! | --- | --- |
-//! | `record.rs` | what a worker writes down, line by line |
-//! | `checks.rs`, `checks/` | what must be true of a history, with tests of its own |
-//! | `ledger.rs` | what the locks protect: a store on a server to which nothing happens |
-//! | `plan.rs` | what one run is: where, for how long, with which faults and settings |
-//! | `worker.rs` | a process that locks, uses the store and says what happened |
-//! | `crew.rs` | these processes, from the side of the run |
-//! | `site.rs` | the servers of a run, and what can be done to them |
-//! | `fault.rs` | the kinds of faults |
-//! | `nemesis.rs` | who injects them, from a seed |
-//! | `controls.rs` | runs in which something is wrong, and has to be found |
-//! | `run.rs` | one run from its start to its report |
+//! | `record.rs` | the records of a worker, one line each |
+//! | `checks.rs`, `checks/` | the checks of a history, with tests |
+//! | `store.rs` | the store that the locks protect, on a server without faults |
+//! | `plan.rs` | the plan of a run: servers, faults, work and settings |
+//! | `worker.rs` | a worker process, which acquires locks and uses the store |
+//! | `workers.rs` | the worker processes, as seen by the parent |
+//! | `deployment.rs` | the servers of a run |
+//! | `fault.rs` | the faults |
+//! | `nemesis.rs` | the injection of faults, from a seed |
+//! | `controls.rs` | runs with a known bug, which the checks must find |
+//! | `run.rs` | a run from its start to its report |
+//! | `clock.rs` | the clock |
 //!
-//! All moments are nanoseconds of the clock that counts since boot, which all processes of
-//! a machine share, so what two of them say can be put in order.
+//! All moments are nanoseconds since boot. The processes of a machine share this clock, so the
+//! records of all workers are in one order.
 
-#![allow(unreachable_pub, reason = "the visibility of the parts is written down")]
+#![allow(unreachable_pub, reason = "items state where they are used")]
 
 #[path = "../harness/mod.rs"]
 mod harness;
@@ -26,15 +28,15 @@ mod harness;
 mod checks;
 mod clock;
 mod controls;
-mod crew;
+mod deployment;
 mod fault;
-mod ledger;
 mod nemesis;
 mod plan;
 mod record;
 mod run;
-mod site;
+mod store;
 mod worker;
+mod workers;
 
 use clock::{Nanos, millis, now};
 
@@ -43,23 +45,25 @@ use controls::{CONTROLS, assert_only_tokens_help};
 use plan::{Layout, Plan};
 use run::{Counts, Report, run};
 use std::time::{Duration, Instant};
-use worker::{WORKER, play};
+use worker::{WORKER, run_worker};
 
 #[test]
 fn child_entry() {
     match process::role() {
         None => {}
-        Some(role) if role.name() == WORKER => play(&role),
-        Some(role) => panic!("nobody plays {role:?}"),
+        Some(role) if role.name() == WORKER => run_worker(&role),
+        Some(role) => panic!("unknown role: {role:?}"),
     }
 }
 
-/// The seed of all faults: `LEASEHOLD_SEED`, or one that is always the same.
+/// Returns the seed of all runs: `LEASEHOLD_SEED`, or a fixed one.
 fn seed() -> u64 {
     number("LEASEHOLD_SEED", 20_261_122)
 }
 
-/// How many seconds of faults a run has at least: `LEASEHOLD_FAULTS`. Each fault comes once.
+/// Returns the shortest time in which a run injects faults: `LEASEHOLD_FAULTS` seconds.
+///
+/// A run goes on until each fault was injected once.
 fn span() -> Duration {
     Duration::from_secs(number("LEASEHOLD_FAULTS", 20))
 }
@@ -91,34 +95,32 @@ fn promises_are_kept_with_five_servers() {
 
 fn assert_kept(layout: Layout) {
     for (plan, report) in runs(&plans(layout, seed())) {
-        report.unwrap_or_else(|| panic!("{plan:?} broke off")).assert_well();
+        report.unwrap_or_else(|| panic!("{plan:?} panicked")).assert_kept_and_busy();
     }
 }
 
-/// All faults; and those alone that excuse no wait, on other servers.
+/// Returns the two plans of a layout: all faults, and only faults that excuse no delay.
 fn plans(layout: Layout, seed: u64) -> [Plan; 2] {
     [Plan::everything(layout, seed, span()), Plan::waits(layout, seed, span())]
 }
 
-/// The runs in which `seeded_faults_are_found` looks for them, one fault of the servers or of the
-/// ways to them in each.
+/// Runs the plans of `seeded_faults_are_found` without the seeded faults.
 #[test]
-fn promises_are_kept_where_seeded_faults_break_them() {
+fn promises_are_kept_in_the_plans_of_seeded_faults() {
     let plans: Vec<_> = CONTROLS.iter().map(|control| control.sound(seed())).collect();
     for (plan, report) in runs(&plans) {
-        let report = report.unwrap_or_else(|| panic!("{plan:?} broke off"));
-        report.assert_nothing_broken();
+        report.unwrap_or_else(|| panic!("{plan:?} panicked")).assert_kept();
     }
 }
 
 #[test]
-fn an_unfenced_store_loses_updates_where_a_fenced_one_does_not() {
+fn an_unfenced_store_loses_updates_and_a_fenced_store_does_not() {
     assert_only_tokens_help(seed());
 }
 
-/// `LEASEHOLD_SEEDED_FAULT` names one of them; otherwise all are looked for.
+/// Looks for the seeded fault that `LEASEHOLD_SEEDED_FAULT` names, or for all.
 #[test]
-#[ignore = "needs a build with faults of its own: script/seeded makes it and runs this"]
+#[ignore = "needs a build with seeded faults: script/seeded makes it and runs this test"]
 fn seeded_faults_are_found() {
     let one = std::env::var("LEASEHOLD_SEEDED_FAULT").ok();
     let chosen = CONTROLS.iter().filter(|control| one.as_ref().is_none_or(|f| f == control.fault));
@@ -129,9 +131,9 @@ fn seeded_faults_are_found() {
     });
 }
 
-/// Runs all plans, all layouts at once, with one seed after the other.
+/// Runs the plans of all layouts at once, with one seed after the other.
 #[test]
-#[ignore = "goes on for LEASEHOLD_SOAK minutes: script/soak runs it"]
+#[ignore = "takes LEASEHOLD_SOAK minutes: script/soak runs this test"]
 fn soak() {
     let end = Instant::now() + Duration::from_secs(60 * number("LEASEHOLD_SOAK", 10));
     let (mut counts, mut failed) = (Counts::default(), Vec::new());
@@ -154,10 +156,10 @@ fn soak() {
     }
     println!("in all: {counts}");
     let failed: Vec<_> = failed.iter().map(|p| (p.name, p.layout, p.seed)).collect();
-    assert!(failed.is_empty(), "violations, or runs that broke off, with these seeds: {failed:?}");
+    assert!(failed.is_empty(), "violations or panics in these plans: {failed:?}");
 }
 
-/// Runs several plans at once: what came of each, or nothing if it broke off.
+/// Runs several plans at once. Returns the report of each, or `None` if its run panicked.
 fn runs(plans: &[Plan]) -> Vec<(Plan, Option<Report>)> {
     std::thread::scope(|scope| {
         let start = |plan| (plan, scope.spawn(move || run(plan)));

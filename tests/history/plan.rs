@@ -1,78 +1,80 @@
-//! What one run is.
+//! The plan of a run: servers, faults and work.
 
 use super::fault::Fault;
 use super::worker::Kind;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Where the locks are.
+/// The servers that have the locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// One server, which keeps what it acknowledges.
+    /// One server, which keeps acknowledged data across restarts.
     One,
     /// A master with two replicas and three sentinels.
     Sentinel,
-    /// Three masters with a replica each.
+    /// A cluster of three masters with a replica each.
     Cluster,
-    /// Five servers that know nothing of each other.
+    /// Five independent servers.
     Five,
 }
 
-/// One run: everything that decides on it.
+/// Everything that defines a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub name: &'static str,
     pub layout: Layout,
-    /// From which the faults, and what the workers do, follow.
+    /// The seed of the faults and of the choices of the workers.
     pub seed: u64,
-    /// For how long faults are injected.
+    /// How long faults are injected.
     pub span: Duration,
     pub faults: Vec<Fault>,
-    /// How long it is quiet before a fault, and how long the fault lasts, in milliseconds.
+    /// The length of the pause before a fault, in milliseconds.
     pub quiet: Range<u64>,
+    /// The length of a fault, in milliseconds.
     pub lasting: Range<u64>,
-    /// How soon a free lock is had, where that is sooner than the poll interval.
-    pub told_within: Option<Duration>,
+    /// The longest wait for a message about a free lock, if shorter than the poll interval.
+    pub woken_within: Option<Duration>,
     pub work: Work,
 }
 
-/// What workers do, and with which settings.
+/// The work and the settings of the workers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Work {
     pub workers: usize,
-    /// Threads of each.
+    /// The number of threads of each worker.
     pub threads: usize,
     pub kinds: Vec<Kind>,
-    /// How many locks there are of each kind.
+    /// The number of locks of each kind.
     pub locks: u64,
-    /// For how long these are the locks, but for the first; then there are others. Who is
-    /// forgotten beside a lock that nobody uses any more is not woken by chance.
+    /// How long a lock is used before another replaces it. The first lock of a kind stays.
+    ///
+    /// A waiter that missed a message is not woken by chance if no other caller uses its lock.
     pub used_for: Duration,
-    /// How long a hold lasts at most; and those that are long, which are one in twenty.
+    /// The longest hold, and the longest of the long holds, which are one in twenty.
     pub longest: [Duration; 2],
-    /// How many of a hundred holds have a fixed lease and are kept until it is over.
+    /// Percentage of holds with a fixed lease that are kept until the lease ends.
     pub kept_to_the_end: u8,
-    /// How long fixed leases are, in milliseconds.
+    /// The length of fixed leases, in milliseconds.
     pub fixed: Range<u64>,
-    /// How long a lease is that is renewed, of the workers one after the other.
+    /// The length of renewed leases, alternating between the workers.
     pub leases: [Duration; 2],
     pub poll_interval: Duration,
     pub response_timeout: Duration,
-    /// Whether the store looks at fencing tokens.
+    /// Whether the store checks fencing tokens.
     pub fenced: bool,
-    /// The fault that the workers' own code is to have (`script/seeded`).
+    /// The seeded fault in the code of the workers (`script/seeded`).
     pub seeded: Option<&'static str>,
 }
 
-/// Nothing of that length ends in a run.
+/// Longer than any run.
 pub const LONG: Duration = Duration::from_secs(60);
 
 impl Layout {
-    /// The kinds of lock that make sense there, and the way to write each down.
+    /// Returns the kinds of locks that these servers support.
     fn kinds(self) -> Vec<Kind> {
         match self {
             Layout::Five => vec![Kind::Red],
-            // Fenced ones twice: only they can be checked to the end.
+            // Fenced locks twice, because only their updates can be checked in the store.
             Layout::One | Layout::Sentinel | Layout::Cluster => {
                 vec![Kind::Fenced, Kind::Fenced, Kind::Plain, Kind::Fair, Kind::Rw, Kind::Spin]
             }
@@ -81,14 +83,14 @@ impl Layout {
 }
 
 impl Work {
-    /// The shortest that there is.
+    /// Returns the shortest permitted time-out.
     pub fn fair_waiter_timeout(&self) -> Duration {
         self.poll_interval * 2
     }
 }
 
 impl Plan {
-    /// All that this layout can suffer, and all kinds of locks.
+    /// Returns the plan with all faults and all kinds of locks of this layout.
     pub fn everything(layout: Layout, seed: u64, span: Duration) -> Plan {
         let work = Work {
             workers: 4,
@@ -96,11 +98,11 @@ impl Plan {
             kinds: layout.kinds(),
             locks: 2,
             used_for: Duration::from_secs(2),
-            // The long ones have to be renewed.
+            // The long holds need renewals.
             longest: [Duration::from_millis(30), Duration::from_secs(4)],
             kept_to_the_end: 5,
             fixed: 300..1200,
-            // The second outlasts a fail-over.
+            // The second lease outlasts a fail-over.
             leases: [Duration::from_secs(3), Duration::from_secs(8)],
             poll_interval: Duration::from_secs(1),
             response_timeout: Duration::from_secs(1),
@@ -115,13 +117,14 @@ impl Plan {
             faults: Fault::of(layout),
             quiet: 300..1500,
             lasting: 300..1500,
-            told_within: None,
+            woken_within: None,
             work,
         }
     }
 
-    /// Locks that are soon used by nobody else, and faults from which no wait is to suffer: who
-    /// is forgotten is found.
+    /// Returns a plan that finds waiters which missed a message.
+    ///
+    /// The locks change quickly, and no fault excuses a longer wait.
     pub fn waits(layout: Layout, seed: u64, span: Duration) -> Plan {
         let all = Plan::everything(layout, seed, span);
         let work = Work {
@@ -130,10 +133,10 @@ impl Plan {
             kept_to_the_end: 0,
             ..all.work
         };
-        Plan { name: "waits", faults: Fault::UNFELT.to_vec(), work, ..all }
+        Plan { name: "waits", faults: Fault::NO_DELAY.to_vec(), work, ..all }
     }
 
-    /// Nobody polls, so every message counts, and every subscription.
+    /// Returns a plan without polls, in which every message and every subscription counts.
     pub fn messages(seed: u64, span: Duration) -> Plan {
         let all = Plan::waits(Layout::One, seed, span);
         let work = Work {
@@ -144,7 +147,7 @@ impl Plan {
             ..all.work
         };
         let faults = vec![Fault::Quiet, Fault::KillSubscribers];
-        let told_within = Some(Duration::from_secs(1));
-        Plan { name: "messages", faults, told_within, work, ..all }
+        let woken_within = Some(Duration::from_secs(1));
+        Plan { name: "messages", faults, woken_within, work, ..all }
     }
 }

@@ -1,118 +1,119 @@
-//! What a worker writes down, line by line, as it happens: one that is killed has said all
-//! but its last few microseconds.
+//! The records of a worker: one line per event.
+//!
+//! A worker writes each line at once, so a killed worker loses at most its last few microseconds.
 
 use super::Nanos;
 use super::worker::Kind;
 use std::str::SplitWhitespace;
 
-/// One thing that happened to an attempt to get a lock. Attempts are counted by each worker.
+/// An event with its moment and the number of its attempt. Each worker numbers its attempts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
     pub attempt: u64,
     pub at: Nanos,
-    pub what: What,
+    pub event: Event,
 }
 
-/// What it was.
+/// An event of an attempt.
 #[derive(Clone, Debug, PartialEq)]
-pub enum What {
-    /// It is about to ask for the lock.
-    Asks(Wish),
-    /// It has the lock, with this fencing token, or 0.
-    Got { token: u64 },
-    /// It looked, and its hold was valid.
+pub enum Event {
+    /// The worker is about to call for the lock.
+    Asks(Request),
+    /// The worker has the lock. The fencing token is 0 for locks without tokens.
+    Granted { token: u64 },
+    /// A check finds the hold valid.
     Valid,
-    /// It looked, and its hold was over, though it had not ended it.
+    /// A check finds the hold over, though the worker has not released it.
     Lost,
-    /// It is about to end its hold.
+    /// The worker is about to release the hold.
     Ends,
-    /// It has ended it.
+    /// The worker has released the hold.
     Ended(End),
-    /// Its patience ended before it had the lock.
+    /// The call gave up at its deadline.
     Refused,
-    /// It got an error, of this kind, instead of the lock.
+    /// The call returned an error of this kind.
     Failed(String),
 }
 
-/// For what it asks.
+/// The lock and the options of an attempt.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wish {
+pub struct Request {
     pub lock: String,
-    /// Others may hold the lock beside it if they too share.
-    pub shares: bool,
-    /// Milliseconds of a fixed lease, or `None` for one that is renewed.
+    /// Whether the hold may coexist with other shared holds.
+    pub shared: bool,
+    /// The fixed lease in milliseconds, or `None` for a renewed lease.
     pub lease: Option<u64>,
-    /// Milliseconds for which it is willing to wait.
-    pub patience: u64,
+    /// The longest wait in milliseconds.
+    pub max_wait: u64,
 }
 
-/// How a hold was ended.
+/// How a worker releases a hold.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum End {
-    /// `unlock()` said that the lock is free.
+    /// `unlock()` reported that the lock is released.
     Unlocked,
     /// The guard was dropped.
     Dropped,
-    /// `unlock()` gave an error: it may have been released, or not.
+    /// `unlock()` returned an error: the lock may be released or not.
     Unknown,
 }
 
 impl Record {
-    /// The line that says it.
+    /// Formats the record as a line.
     pub fn line(&self) -> String {
-        let Record { attempt, at, what } = self;
-        let what = match what {
-            What::Asks(Wish { lock, shares, lease, patience }) => {
+        let Record { attempt, at, event } = self;
+        let event = match event {
+            Event::Asks(Request { lock, shared, lease, max_wait }) => {
                 let lease = lease.map_or("renewed".to_owned(), |lease| lease.to_string());
-                format!("asks {lock} {shares} {lease} {patience}")
+                format!("asks {lock} {shared} {lease} {max_wait}")
             }
-            What::Got { token } => format!("got {token}"),
-            What::Valid => "valid".to_owned(),
-            What::Lost => "lost".to_owned(),
-            What::Ends => "ends".to_owned(),
-            What::Ended(End::Unlocked) => "unlocked".to_owned(),
-            What::Ended(End::Dropped) => "dropped".to_owned(),
-            What::Ended(End::Unknown) => "unknown".to_owned(),
-            What::Refused => "refused".to_owned(),
-            What::Failed(kind) => format!("failed {kind}"),
+            Event::Granted { token } => format!("granted {token}"),
+            Event::Valid => "valid".to_owned(),
+            Event::Lost => "lost".to_owned(),
+            Event::Ends => "ends".to_owned(),
+            Event::Ended(End::Unlocked) => "unlocked".to_owned(),
+            Event::Ended(End::Dropped) => "dropped".to_owned(),
+            Event::Ended(End::Unknown) => "unknown".to_owned(),
+            Event::Refused => "refused".to_owned(),
+            Event::Failed(kind) => format!("failed {kind}"),
         };
-        format!("{attempt} {at} {what}")
+        format!("{attempt} {at} {event}")
     }
 
-    /// What a line says; `None` if it is none, or was cut off.
+    /// Parses a line. Returns `None` for other lines and for incomplete ones.
     pub fn parse(line: &str) -> Option<Record> {
         let mut words = line.split_whitespace();
         let (attempt, at) = (number(&mut words)?, number(&mut words)?);
-        let what = match words.next()? {
-            "asks" => What::Asks(Wish::parse(&mut words)?),
-            "got" => What::Got { token: number(&mut words)? },
-            "valid" => What::Valid,
-            "lost" => What::Lost,
-            "ends" => What::Ends,
-            "unlocked" => What::Ended(End::Unlocked),
-            "dropped" => What::Ended(End::Dropped),
-            "unknown" => What::Ended(End::Unknown),
-            "refused" => What::Refused,
-            "failed" => What::Failed(words.next()?.to_owned()),
+        let event = match words.next()? {
+            "asks" => Event::Asks(Request::parse(&mut words)?),
+            "granted" => Event::Granted { token: number(&mut words)? },
+            "valid" => Event::Valid,
+            "lost" => Event::Lost,
+            "ends" => Event::Ends,
+            "unlocked" => Event::Ended(End::Unlocked),
+            "dropped" => Event::Ended(End::Dropped),
+            "unknown" => Event::Ended(End::Unknown),
+            "refused" => Event::Refused,
+            "failed" => Event::Failed(words.next()?.to_owned()),
             _ => return None,
         };
-        Some(Record { attempt, at, what })
+        Some(Record { attempt, at, event })
     }
 }
 
-impl Wish {
-    /// Whether it is for a lock at which all stand in a queue.
-    pub fn queues(&self) -> bool {
+impl Request {
+    /// Whether the lock is fair, so that callers of all processes queue.
+    pub fn is_fair(&self) -> bool {
         self.lock.starts_with(&Kind::Fair.to_string())
     }
 
-    fn parse(words: &mut SplitWhitespace<'_>) -> Option<Wish> {
-        let (lock, shares) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
+    fn parse(words: &mut SplitWhitespace<'_>) -> Option<Request> {
+        let (lock, shared) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
         let lease = match words.next()? {
             "renewed" => None,
             lease => Some(lease.parse().ok()?),
         };
-        Some(Wish { lock, shares, lease, patience: number(words)? })
+        Some(Request { lock, shared, lease, max_wait: number(words)? })
     }
 }
 
@@ -121,26 +122,26 @@ fn number(words: &mut SplitWhitespace<'_>) -> Option<u64> {
 }
 
 #[test]
-fn what_a_line_says_is_what_was_written() {
-    let wish = |lease| Wish { lock: "rw:1".to_owned(), shares: true, lease, patience: 20 };
+fn a_line_is_parsed_into_the_record_that_wrote_it() {
+    let request = |lease| Request { lock: "rw:1".to_owned(), shared: true, lease, max_wait: 20 };
     let all = [
-        What::Asks(wish(None)),
-        What::Asks(wish(Some(70))),
-        What::Got { token: 12 },
-        What::Valid,
-        What::Lost,
-        What::Ends,
-        What::Ended(End::Unlocked),
-        What::Ended(End::Dropped),
-        What::Ended(End::Unknown),
-        What::Refused,
-        What::Failed("timeout".to_owned()),
+        Event::Asks(request(None)),
+        Event::Asks(request(Some(70))),
+        Event::Granted { token: 12 },
+        Event::Valid,
+        Event::Lost,
+        Event::Ends,
+        Event::Ended(End::Unlocked),
+        Event::Ended(End::Dropped),
+        Event::Ended(End::Unknown),
+        Event::Refused,
+        Event::Failed("timeout".to_owned()),
     ];
-    for (attempt, what) in (7..).zip(all) {
-        let record = Record { attempt, at: 1 << 60, what };
+    for (attempt, event) in (7..).zip(all) {
+        let record = Record { attempt, at: 1 << 60, event };
         assert_eq!(Record::parse(&record.line()), Some(record));
     }
-    for cut in ["", "1", "1 2", "1 2 as", "1 2 asks plain:0 false", "1 2 got", "x 2 valid"] {
+    for cut in ["", "1", "1 2", "1 2 as", "1 2 asks plain:0 false", "1 2 granted", "x 2 valid"] {
         assert_eq!(Record::parse(cut), None, "{cut}");
     }
 }

@@ -1,13 +1,13 @@
 //! One run from its start to its report.
 
 use super::checks::{Bounds, Disturbance, Findings, History, Promise, Violation};
-use super::crew::Crew;
+use super::deployment::Deployment;
 use super::fault::Fault;
-use super::ledger::{self, Account};
 use super::nemesis::{Nemesis, STEP};
 use super::plan::Plan;
-use super::site::Site;
-use super::worker::{Orders, sweep};
+use super::store::{self, Account};
+use super::worker::{Arguments, acquire_all_once};
+use super::workers::Workers;
 use super::{Nanos, millis};
 use crate::harness::Server;
 use crate::harness::wait::holds_within;
@@ -16,35 +16,36 @@ use std::fmt;
 use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
-/// What a busy machine may add to a bound: its two processors serve some thirty processes.
+/// The delay that a busy machine may add: two processors serve about thirty processes.
 const SLACK: Nanos = millis(1500);
 
-/// What may stay in Redis: the counters of fencing tokens.
+/// The prefix of the counters of fencing tokens, which may stay in Redis.
 const COUNTERS: &str = "redisson_lock_token:";
 
-/// Fair queues, in which the dead stand until others come.
+/// The prefix of fair queues. Killed waiters stay there until another caller comes.
 const QUEUES: &str = "redisson_lock_";
 
-/// How soon all that is idle is gone.
+/// The time within which idle workers leave no lock and no subscription.
 const IDLE: Duration = Duration::from_secs(8);
 
 const MILLI: Nanos = millis(1);
 
-/// How many violations of a run are printed.
+/// The number of violations of a run that are printed.
 const PRINTED: usize = 10;
 
-/// What came of a run.
+/// The result of a run.
 pub struct Report {
     plan: Plan,
     pub counts: Counts,
     kinds_of_faults: BTreeMap<String, usize>,
     accounts: Vec<Account>,
+    /// The longest wait beside a free lock, and its bound.
     longest_wait: (Nanos, Nanos),
     disturbances: Vec<Disturbance>,
     pub violations: Vec<Violation>,
 }
 
-/// How much happened.
+/// The number of events of each sort.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub attempts: usize,
@@ -66,34 +67,34 @@ impl AddAssign for Counts {
     }
 }
 
-/// Runs a plan.
+/// Runs a plan and checks its history.
 pub fn run(plan: &Plan) -> Report {
-    let (site, store) = (Site::start(plan.layout), Server::start());
-    let mut crew = Crew::start(plan, &site, store.url());
-    let mut nemesis = Nemesis::new(plan, &site);
+    let (deployment, store) = (Deployment::start(plan.layout), Server::start());
+    let mut workers = Workers::start(plan, &deployment, store.url());
+    let mut nemesis = Nemesis::new(plan, &deployment);
     let end = Instant::now() + plan.span;
-    while Instant::now() < end || !nemesis.has_dealt_all() {
-        nemesis.strike(&mut crew);
+    while Instant::now() < end || !nemesis.has_injected_all() {
+        nemesis.inject(&mut workers);
     }
     nemesis.rest();
-    crew.rest();
-    nemesis.look_for_changes(Fault::Quiet);
-    let mut left = held_by_nobody(plan, &site);
+    workers.stop_work();
+    nemesis.record_unexplained_change(Fault::Quiet);
+    let mut left = left_by_idle_workers(plan, &deployment);
     let mut history =
         History { disturbances: nemesis.disturbances, bounds: bounds(plan), ..History::default() };
-    crew.finish().for_each(|(worker, records)| history.add(worker, records));
-    left.append(&mut crew.leftovers);
+    workers.finish().for_each(|(worker, records)| history.add(worker, records));
+    left.append(&mut workers.leftovers);
     if left.is_empty() {
-        left = leftovers(plan, &site);
+        left = left_by_ended_workers(plan, &deployment);
     }
-    Report::of(plan, &history, ledger::accounts(&store), &left)
+    Report::of(plan, &history, store::accounts(&store), &left)
 }
 
 fn bounds(plan: &Plan) -> Bounds {
     let nanos = |span: Duration| u64::try_from(span.as_nanos()).expect("a short span");
     let Plan { work, .. } = plan;
     Bounds {
-        poll: nanos(plan.told_within.unwrap_or(work.poll_interval)),
+        poll: nanos(plan.woken_within.unwrap_or(work.poll_interval)),
         fair_waiter_timeout: nanos(work.fair_waiter_timeout()),
         response: nanos(work.response_timeout),
         slack: SLACK,
@@ -103,52 +104,53 @@ fn bounds(plan: &Plan) -> Bounds {
 
 fn lost_updates(plan: &Plan, accounts: &[Account]) -> Vec<Violation> {
     let fenced = accounts.iter().filter(|account| plan.work.fenced && account.lost() > 0);
-    fenced.map(|account| Promise::Updates.broken(format!("{account:?}"))).collect()
+    fenced.map(|account| Promise::Updates.violation(format!("{account:?}"))).collect()
 }
 
-/// What is left in Redis when the workers do nothing any more, but still are there: subscriptions
-/// that nobody needs, and locks that nobody holds. (Those of the killed last for a lease.)
-fn held_by_nobody(plan: &Plan, site: &Site) -> Vec<String> {
+/// Returns the locks and subscriptions in Redis when the workers are idle but still run.
+///
+/// The locks of killed workers last for a lease.
+fn left_by_idle_workers(plan: &Plan, deployment: &Deployment) -> Vec<String> {
     let work = &plan.work;
     let longest = work.leases.into_iter().max().unwrap_or_default();
-    let lasts = if plan.faults.contains(&Fault::KillWorker) { longest } else { Duration::ZERO };
+    let lease = if plan.faults.contains(&Fault::KillWorker) { longest } else { Duration::ZERO };
     let is_lock = |key: &String| !key.starts_with(COUNTERS) && !key.starts_with(QUEUES);
     let mut left = Vec::new();
-    holds_within(IDLE + lasts, || {
-        let masters = site.masters();
+    holds_within(IDLE + lease, || {
+        let masters = deployment.masters();
         let keys = masters.iter().flat_map(|master| master.keys()).filter(is_lock);
         let channels = masters.iter().flat_map(|master| channels(master));
-        // On which releases are told. Listeners keep theirs for half a poll interval.
-        let told = |name: &String| name.starts_with("redisson_") && work.poll_interval < IDLE;
-        let channels = channels.filter(told);
+        // Listeners keep a subscription to the channel of a lock for half a poll interval.
+        let is_left = |name: &String| name.starts_with("redisson_") && work.poll_interval < IDLE;
+        let channels = channels.filter(is_left);
         left = keys.chain(channels).map(|what| format!("idle, but there is {what}")).collect();
         left.is_empty()
     });
     left
 }
 
-/// The channels to which somebody has subscribed, sharded or not.
+/// Returns the channels with subscribers, sharded channels included.
 fn channels(server: &Server) -> impl Iterator<Item = String> {
     let sharded: Option<Vec<String>> = server.try_ask(&["PUBSUB", "SHARDCHANNELS"]);
     server.channels().into_iter().chain(sharded.unwrap_or_default())
 }
 
-/// What is left in Redis when all workers are gone and every lock was had once more.
-fn leftovers(plan: &Plan, site: &Site) -> Vec<String> {
-    let mut orders = Orders::new(&plan.work, 0, plan.seed, String::new());
-    site.show(&mut orders);
-    let mut left = sweep(&orders);
-    let masters = site.masters();
-    let mut stay = Vec::new();
+/// Acquires every lock once after all workers have ended, and returns the leftovers in Redis.
+fn left_by_ended_workers(plan: &Plan, deployment: &Deployment) -> Vec<String> {
+    let mut arguments = Arguments::new(&plan.work, 0, plan.seed, String::new());
+    deployment.add_addresses(&mut arguments);
+    let mut left = acquire_all_once(&arguments);
+    let masters = deployment.masters();
+    let mut on_servers = Vec::new();
     holds_within(Duration::from_secs(20), || {
-        stay = masters.iter().flat_map(|master| what_stays(master)).collect();
-        stay.is_empty()
+        on_servers = masters.iter().flat_map(|master| left_on(master)).collect();
+        on_servers.is_empty()
     });
-    left.append(&mut stay);
+    left.append(&mut on_servers);
     left
 }
 
-fn what_stays(server: &Server) -> Vec<String> {
+fn left_on(server: &Server) -> Vec<String> {
     let keys = server.keys().into_iter().filter(|key| !key.starts_with(COUNTERS));
     let keys = keys.map(|key| format!("the key {key}"));
     let channels = channels(server).filter(|name| !name.starts_with("__"));
@@ -161,7 +163,7 @@ impl Report {
     fn of(plan: &Plan, history: &History, accounts: Vec<Account>, left: &[String]) -> Report {
         let Findings { mut violations, longest_wait } = history.findings();
         violations.extend(lost_updates(plan, &accounts));
-        violations.extend(left.iter().map(|text| Promise::Leftovers.broken(text)));
+        violations.extend(left.iter().map(|text| Promise::Leftovers.violation(text)));
         let mut kinds_of_faults = BTreeMap::new();
         for disturbance in &history.disturbances {
             *kinds_of_faults.entry(disturbance.name.clone()).or_default() += 1;
@@ -180,22 +182,22 @@ impl Report {
         Report { plan, counts, kinds_of_faults, accounts, longest_wait, disturbances, violations }
     }
 
-    /// Fails unless nothing was violated, and enough happened for that to mean something.
+    /// Fails if a promise was broken, or if too little happened for a meaningful result.
     #[track_caller]
-    pub fn assert_well(&self) {
-        self.assert_nothing_broken();
+    pub fn assert_kept_and_busy(&self) {
+        self.assert_kept();
         let seconds = usize::try_from(self.plan.span.as_secs()).expect("a short span");
-        assert!(self.counts.hand_offs >= seconds, "too little happened: the run is void\n{self}");
+        assert!(self.counts.hand_offs >= seconds, "too few hand-offs: the run is void\n{self}");
     }
 
-    /// Fails if anything was violated.
+    /// Fails if a promise was broken.
     #[track_caller]
-    pub fn assert_nothing_broken(&self) {
+    pub fn assert_kept(&self) {
         println!("{self}");
         assert!(self.violations.is_empty(), "{self}");
     }
 
-    /// How many updates of the store were lost, of how many.
+    /// Returns the number of lost updates, and of all updates.
     pub fn lost_updates(&self) -> (u64, u64) {
         let sum = |count: fn(&Account) -> u64| self.accounts.iter().map(count).sum();
         (sum(Account::lost), sum(|account| account.writes))

@@ -1,8 +1,8 @@
-//! A process that locks, uses the store and says what happened.
+//! A worker process: acquires locks, uses the store and prints its records.
 
-use super::ledger::Ledger;
 use super::plan::Work;
-use super::record::{End, Record, What, Wish};
+use super::record::{End, Event, Record, Request};
+use super::store::Store;
 use super::{Nanos, millis, now};
 use crate::harness::process::Role;
 use crate::harness::subject::{self, Subject};
@@ -14,22 +14,26 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// The role in which a worker is started.
+/// The role of a worker process.
 pub const WORKER: &str = "worker";
 
-/// What the parent says to have it ask for no more locks, and what it says when it does not.
+/// The order of the parent to make no more attempts.
 pub const STOP: &str = "stop";
+
+/// The answer when all attempts have ended.
 pub const IDLE: &str = "idle";
 
-/// What it says when nothing of the library is left in it, and before what is left if not.
+/// The last line of a worker in which the library left nothing.
 pub const CLEAN: &str = "left nothing";
+
+/// The start of the last line otherwise. The leftovers follow.
 pub const DIRTY: &str = "left";
 
-/// How often a holder looks at its hold.
-const LOOK: Duration = Duration::from_millis(2);
+/// How often a holder checks its hold.
+const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
-/// How often it writes down that it is valid: what it had seen is not lost with it.
-const NOTE: Nanos = millis(100);
+/// How often a holder records a valid hold. A killed worker loses the later checks.
+const RECORD_INTERVAL: Nanos = millis(100);
 
 /// A kind of lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +56,7 @@ impl Kind {
         (Kind::Red, "red"),
     ];
 
-    /// The name of one of its locks.
+    /// Returns the name of a lock of this kind.
     pub fn lock(self, number: u64) -> String {
         format!("{self}-{number}")
     }
@@ -65,29 +69,29 @@ impl std::fmt::Display for Kind {
     }
 }
 
-/// What a worker is told when it starts.
+/// The arguments of a worker process.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Orders {
-    /// What its builder is given: a way and the addresses (`site.rs`).
-    pub way: String,
+pub struct Arguments {
+    /// `single`, `cluster`, or the name of the master that sentinels watch.
+    pub topology: String,
     pub urls: Vec<String>,
-    ledger: String,
+    store_url: String,
     seed: u64,
-    /// What one worker is to do: both leases are its own.
+    /// The work of this worker. Both leases are the same.
     work: Work,
 }
 
-impl Orders {
-    /// The orders for the `number`-th worker of a run.
-    pub fn new(work: &Work, number: usize, seed: u64, ledger: String) -> Orders {
-        let (way, urls) = (String::new(), Vec::new());
-        let seed = seed.wrapping_mul(31).wrapping_add(number as u64);
-        let leases = [work.leases[number % 2]; 2];
+impl Arguments {
+    /// Returns the arguments of the worker with this index, without addresses.
+    pub fn new(work: &Work, index: usize, seed: u64, store_url: String) -> Arguments {
+        let (topology, urls) = (String::new(), Vec::new());
+        let seed = seed.wrapping_mul(31).wrapping_add(index as u64);
+        let leases = [work.leases[index % 2]; 2];
         let work = Work { workers: 1, leases, seeded: None, ..work.clone() };
-        Orders { way, urls, ledger, seed, work }
+        Arguments { topology, urls, store_url, seed, work }
     }
 
-    /// How long its leases are that are renewed.
+    /// Returns the length of the renewed leases.
     pub fn lease(&self) -> Duration {
         self.work.leases[0]
     }
@@ -97,9 +101,9 @@ impl Orders {
         let kinds: Vec<_> = work.kinds.iter().map(Kind::to_string).collect();
         let millis = |span: Duration| span.as_millis().to_string();
         vec![
-            self.way.clone(),
+            self.topology.clone(),
             self.urls.join(","),
-            self.ledger.clone(),
+            self.store_url.clone(),
             self.seed.to_string(),
             work.threads.to_string(),
             kinds.join(","),
@@ -117,10 +121,10 @@ impl Orders {
         ]
     }
 
-    fn heard(words: &[String]) -> Orders {
-        let number = |place: usize| words[place].parse::<u64>().expect("a number");
-        let span = |place: usize| Duration::from_millis(number(place));
-        let list = |place: usize| words[place].split(',').map(str::to_owned);
+    fn parse(words: &[String]) -> Arguments {
+        let number = |at: usize| words[at].parse::<u64>().expect("a number");
+        let span = |at: usize| Duration::from_millis(number(at));
+        let list = |at: usize| words[at].split(',').map(str::to_owned);
         let kind = |name: String| Kind::ALL.iter().find(|(_, other)| *other == name);
         let work = Work {
             workers: 1,
@@ -129,7 +133,7 @@ impl Orders {
             locks: number(6),
             used_for: span(7),
             longest: [span(8), span(9)],
-            kept_to_the_end: u8::try_from(number(10)).expect("of a hundred"),
+            kept_to_the_end: u8::try_from(number(10)).expect("a percentage"),
             fixed: number(11)..number(12),
             leases: [span(13); 2],
             poll_interval: span(14),
@@ -137,8 +141,8 @@ impl Orders {
             fenced: words[16] == "true",
             seeded: None,
         };
-        let (way, urls) = (words[0].clone(), list(1).collect());
-        Orders { way, urls, ledger: words[2].clone(), seed: number(3), work }
+        let (topology, urls) = (words[0].clone(), list(1).collect());
+        Arguments { topology, urls, store_url: words[2].clone(), seed: number(3), work }
     }
 
     fn settings(&self) -> Builder {
@@ -154,7 +158,7 @@ impl Orders {
 
     fn clients(&self) -> Vec<Client> {
         let urls = &self.urls;
-        match self.way.as_str() {
+        match self.topology.as_str() {
             "single" => urls.iter().map(|url| build(|| self.settings().single(url))).collect(),
             "cluster" => vec![build(|| self.settings().cluster(urls))],
             master => vec![build(|| self.settings().sentinel(master, urls))],
@@ -162,67 +166,66 @@ impl Orders {
     }
 }
 
-/// A client that comes when a fault is on has to wait for its end.
+/// Builds a client. Blocks until the current fault, if any, has ended.
 fn build(builder: impl Fn() -> Builder) -> Client {
     eventually_some("the servers are there", || builder().build().ok())
 }
 
-/// Plays a worker until it is told to end, or killed.
-pub fn play(role: &Role) {
-    let orders = Orders::heard(role.args());
-    let before = Open::now();
-    let clients = orders.clients();
+/// Runs a worker until the parent closes its input.
+pub fn run_worker(role: &Role) {
+    let arguments = Arguments::parse(role.args());
+    let before = Resources::now();
+    let clients = arguments.clients();
     let stop = AtomicBool::new(false);
     let attempts = AtomicU64::new(0);
     role.say("ready");
     thread::scope(|scope| {
-        for thread in 0..orders.work.threads {
-            let (orders, clients, stop, attempts) = (&orders, &clients, &stop, &attempts);
-            scope.spawn(move || Thread::new(role, orders, clients, attempts, thread).work(stop));
+        for thread in 0..arguments.work.threads {
+            let (arguments, clients, stop, attempts) = (&arguments, &clients, &stop, &attempts);
+            scope.spawn(move || Thread::new(role, arguments, clients, attempts, thread).work(stop));
         }
         while role.hear().is_some_and(|line| line != STOP) {}
         stop.store(true, Ordering::SeqCst);
     });
     role.say(IDLE);
-    // Until the parent has looked at the servers.
+    // The parent inspects the servers before it closes the input.
     while role.hear().is_some() {}
     drop(clients);
-    let mut left = before.grown();
+    let mut left = before.growth();
     holds_within(Duration::from_secs(20), || {
-        left = before.grown();
+        left = before.growth();
         left.is_empty()
     });
     role.say(&if left.is_empty() { CLEAN.to_owned() } else { format!("{DIRTY} {left:?}") });
 }
 
-/// Takes every lock once, when nobody else wants any, and says of which it does not get.
-pub fn sweep(orders: &Orders) -> Vec<String> {
-    let clients = orders.clients();
-    let all =
-        orders.work.kinds.iter().flat_map(|kind| (0..orders.work.locks).map(|lock| (*kind, lock)));
-    let refused = all.filter_map(|(kind, number)| {
+/// Acquires every lock once, without other callers. Returns a text for each failure.
+pub fn acquire_all_once(arguments: &Arguments) -> Vec<String> {
+    let (clients, work) = (arguments.clients(), &arguments.work);
+    let all = work.kinds.iter().flat_map(|kind| (0..work.locks).map(|lock| (*kind, lock)));
+    let failed = all.filter_map(|(kind, number)| {
         let lock = kind.lock(number);
-        let wish = Wish { lock, shares: false, lease: None, patience: 20_000 };
-        let taken = take_any(&clients, kind, &wish);
-        (!matches!(taken, Ok(Some(_)))).then(|| format!("{} is not to be had", wish.lock))
+        let request = Request { lock, shared: false, lease: None, max_wait: 20_000 };
+        let acquired = acquire(&clients, kind, &request);
+        (!matches!(acquired, Ok(Some(_)))).then(|| format!("{} cannot be acquired", request.lock))
     });
-    refused.collect()
+    failed.collect()
 }
 
-/// What this process has open.
-struct Open {
+/// The threads and descriptors of this process at one moment.
+struct Resources {
     threads: BTreeMap<String, usize>,
     descriptors: usize,
 }
 
-impl Open {
-    fn now() -> Open {
-        Open { threads: threads(), descriptors: descriptors().len() }
+impl Resources {
+    fn now() -> Resources {
+        Resources { threads: threads(), descriptors: descriptors().len() }
     }
 
-    /// What there is more of than then.
-    fn grown(&self) -> Vec<String> {
-        let now = Open::now();
+    /// Returns the additional threads and descriptors since then.
+    fn growth(&self) -> Vec<String> {
+        let now = Resources::now();
         let had = |name: &String| self.threads.get(name).copied().unwrap_or(0);
         let threads = now.threads.iter().filter(|(name, count)| had(name) < **count);
         let mut grown: Vec<_> = threads.map(|(name, _)| format!("thread {name}")).collect();
@@ -233,7 +236,7 @@ impl Open {
     }
 }
 
-/// A hold of whatever kind.
+/// A guard of any kind.
 trait Held {
     fn is_held(&self) -> bool;
     fn unlock(self: Box<Self>) -> leasehold::Result<()>;
@@ -249,170 +252,183 @@ impl<G: subject::SubjectGuard> Held for G {
     }
 }
 
-/// A hold, and its fencing token, or 0.
-type Taken = (Box<dyn Held>, u64);
+/// A guard, and its fencing token, or 0.
+type Acquired = (Box<dyn Held>, u64);
 
+/// A thread of a worker.
 struct Thread<'a> {
     role: &'a Role,
-    orders: &'a Orders,
+    arguments: &'a Arguments,
     clients: &'a [Client],
     attempts: &'a AtomicU64,
-    dice: fastrand::Rng,
-    ledger: Ledger,
+    rng: fastrand::Rng,
+    store: Store,
 }
 
 impl<'a> Thread<'a> {
     fn new(
         role: &'a Role,
-        orders: &'a Orders,
+        arguments: &'a Arguments,
         clients: &'a [Client],
         attempts: &'a AtomicU64,
         thread: usize,
     ) -> Thread<'a> {
-        let seed = orders.seed.wrapping_mul(31).wrapping_add(thread as u64);
-        let (dice, ledger) = (fastrand::Rng::with_seed(seed), Ledger::open(&orders.ledger));
-        Thread { role, orders, clients, attempts, dice, ledger }
+        let seed = arguments.seed.wrapping_mul(31).wrapping_add(thread as u64);
+        let (rng, store) = (fastrand::Rng::with_seed(seed), Store::open(&arguments.store_url));
+        Thread { role, arguments, clients, attempts, rng, store }
     }
 
     fn work(mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::SeqCst) {
             self.attempt();
-            thread::sleep(Duration::from_micros(self.dice.u64(0..5000)));
+            thread::sleep(Duration::from_micros(self.rng.u64(0..5000)));
         }
     }
 
-    /// Asks for a lock once, and holds it for a while if it gets it.
+    /// Asks for a lock once, and holds it for a while if it is granted.
     fn attempt(&mut self) {
         let attempt = self.attempts.fetch_add(1, Ordering::SeqCst);
-        let kind = self.orders.work.kinds[self.dice.usize(..self.orders.work.kinds.len())];
-        let to_the_end = self.dice.u8(0..100) < self.orders.work.kept_to_the_end;
-        let wish = self.wish(kind, to_the_end);
-        self.note(attempt, now(), What::Asks(wish.clone()));
-        match take_any(self.clients, kind, &wish) {
-            Ok(Some(taken)) => self.hold(attempt, kind, &wish, taken, to_the_end),
-            Ok(None) => self.note(attempt, now(), What::Refused),
-            Err(error) => self.note(attempt, now(), What::Failed(error_word(&error))),
+        let kind = self.arguments.work.kinds[self.rng.usize(..self.arguments.work.kinds.len())];
+        let to_the_end = self.rng.u8(0..100) < self.arguments.work.kept_to_the_end;
+        let request = self.request(kind, to_the_end);
+        self.record(attempt, now(), Event::Asks(request.clone()));
+        match acquire(self.clients, kind, &request) {
+            Ok(Some(acquired)) => self.hold(attempt, kind, &request, acquired, to_the_end),
+            Ok(None) => self.record(attempt, now(), Event::Refused),
+            Err(error) => self.record(attempt, now(), Event::Failed(error_word(&error))),
         }
     }
 
-    fn wish(&mut self, kind: Kind, to_the_end: bool) -> Wish {
-        let fixed = to_the_end || self.dice.u8(0..100) < 15;
-        Wish {
+    fn request(&mut self, kind: Kind, to_the_end: bool) -> Request {
+        let fixed = to_the_end || self.rng.u8(0..100) < 15;
+        Request {
             lock: kind.lock(self.number(kind)),
-            shares: kind == Kind::Rw && self.dice.bool(),
-            lease: fixed.then(|| self.dice.u64(self.orders.work.fixed.clone())),
-            patience: if self.dice.u8(0..100) < 15 { 0 } else { self.dice.u64(500..6000) },
+            shared: kind == Kind::Rw && self.rng.bool(),
+            lease: fixed.then(|| self.rng.u64(self.arguments.work.fixed.clone())),
+            max_wait: if self.rng.u8(0..100) < 15 { 0 } else { self.rng.u64(500..6000) },
         }
     }
 
-    /// Which of the locks.
+    /// Returns the number of a lock that is in use at present.
     fn number(&mut self, kind: Kind) -> u64 {
-        let number = self.dice.u64(0..self.orders.work.locks);
+        let work = &self.arguments.work;
+        let number = self.rng.u64(0..work.locks);
         match (kind, number) {
-            // The dead that stand in a fair queue are buried by those who come later.
+            // Fair locks stay: later callers remove killed waiters from their queues.
             (Kind::Fair, _) | (_, 0) => number,
-            _ => {
-                number
-                    + self.orders.work.locks
-                        * (now() / self.orders.work.used_for.as_nanos() as Nanos)
-            }
+            _ => number + work.locks * (now() / work.used_for.as_nanos() as Nanos),
         }
     }
 
-    fn hold(&mut self, attempt: u64, kind: Kind, wish: &Wish, taken: Taken, to_the_end: bool) {
-        let (held, token) = taken;
-        self.note(attempt, now(), What::Got { token });
-        let account = self.orders.account(kind, wish);
-        let token = if self.orders.work.fenced { token } else { 0 };
-        let read = account.as_ref().and_then(|account| self.ledger.read(account, token));
-        let most = self.orders.work.longest[usize::from(self.dice.u8(0..20) == 0)];
-        let span = Duration::from_micros(self.dice.u64(0..=most.as_micros() as u64));
+    fn hold(
+        &mut self,
+        attempt: u64,
+        kind: Kind,
+        request: &Request,
+        acquired: Acquired,
+        to_the_end: bool,
+    ) {
+        let (held, token) = acquired;
+        self.record(attempt, now(), Event::Granted { token });
+        let account = self.arguments.account(kind, request);
+        let token = if self.arguments.work.fenced { token } else { 0 };
+        let read = account.as_ref().and_then(|account| self.store.read(account, token));
+        let most = self.arguments.work.longest[usize::from(self.rng.u8(0..20) == 0)];
+        let span = Duration::from_micros(self.rng.u64(0..=most.as_micros() as u64));
         let end = if to_the_end { Nanos::MAX } else { now() + span.as_nanos() as u64 };
-        let valid = self.look_until(attempt, &*held, end);
+        let valid = self.observe_until(attempt, &*held, end);
         if let (Some(account), Some(value)) = (account, read) {
-            // Like a program that has looked, and is paused now: that the lease may be over
-            // is the store's business.
-            self.ledger.write(&account, token, value + 1);
+            // A program that is paused after its last check writes too, even if its lease is over.
+            // The store has to refuse that write.
+            self.store.write(&account, token, value + 1);
         }
         self.end(attempt, held, valid);
     }
 
-    /// Looks at the hold until that moment, or its loss. Whether it is valid.
-    fn look_until(&self, attempt: u64, held: &dyn Held, end: Nanos) -> bool {
-        let (mut seen, mut noted) = (None, 0);
+    /// Checks the hold until this moment or its loss. Returns whether it is still valid.
+    fn observe_until(&self, attempt: u64, held: &dyn Held, end: Nanos) -> bool {
+        let (mut seen, mut recorded) = (None, 0);
         loop {
             let at = now();
             if !held.is_held() {
-                // What it saw last is before what it sees now.
-                seen.into_iter().for_each(|seen| self.note(attempt, seen, What::Valid));
-                self.note(attempt, at, What::Lost);
+                // The last valid check may not be recorded yet.
+                seen.into_iter().for_each(|seen| self.record(attempt, seen, Event::Valid));
+                self.record(attempt, at, Event::Lost);
                 return false;
             }
             seen = Some(at);
-            if noted + NOTE < at || end <= at {
-                noted = at;
-                self.note(attempt, at, What::Valid);
+            if recorded + RECORD_INTERVAL < at || end <= at {
+                recorded = at;
+                self.record(attempt, at, Event::Valid);
             }
             if end <= at {
                 return true;
             }
-            thread::sleep(LOOK);
+            thread::sleep(CHECK_INTERVAL);
         }
     }
 
     fn end(&mut self, attempt: u64, held: Box<dyn Held>, valid: bool) {
-        self.note(attempt, now(), What::Ends);
-        let how = if self.dice.bool() || !valid {
+        self.record(attempt, now(), Event::Ends);
+        let how = if self.rng.bool() || !valid {
             drop(held);
             End::Dropped
         } else {
             held.unlock().map_or(End::Unknown, |()| End::Unlocked)
         };
-        self.note(attempt, now(), What::Ended(how));
+        self.record(attempt, now(), Event::Ended(how));
     }
 
-    fn note(&self, attempt: u64, at: Nanos, what: What) {
-        self.role.say(&Record { attempt, at, what }.line());
-    }
-}
-
-impl Orders {
-    /// What a lock of this kind protects; `None` for those that would lose updates beside
-    /// others that share.
-    fn account(&self, kind: Kind, wish: &Wish) -> Option<String> {
-        let open = !self.work.fenced && !wish.shares;
-        (kind == Kind::Fenced || open).then(|| wish.lock.clone())
+    fn record(&self, attempt: u64, at: Nanos, event: Event) {
+        self.role.say(&Record { attempt, at, event }.line());
     }
 }
 
-fn take_any(clients: &[Client], kind: Kind, wish: &Wish) -> leasehold::Result<Option<Taken>> {
-    let (client, name) = (&clients[0], &*wish.lock);
+impl Arguments {
+    /// Returns the account that a lock protects.
+    ///
+    /// `None` for shared holds, which lose updates to each other, and for locks without tokens
+    /// beside a fenced store.
+    fn account(&self, kind: Kind, request: &Request) -> Option<String> {
+        let unfenced = !self.work.fenced && !request.shared;
+        (kind == Kind::Fenced || unfenced).then(|| request.lock.clone())
+    }
+}
+
+fn acquire(
+    clients: &[Client],
+    kind: Kind,
+    request: &Request,
+) -> leasehold::Result<Option<Acquired>> {
+    let (client, name) = (&clients[0], &*request.lock);
     match kind {
-        Kind::Plain => take(client.lock(name), wish, |_| 0),
-        Kind::Fenced => take(client.fenced_lock(name), wish, Guard::<Fenced>::token),
-        Kind::Fair => take(client.fair_lock(name), wish, |_| 0),
-        Kind::Rw if wish.shares => take(client.rw_lock(name).read_lock(), wish, |_| 0),
-        Kind::Rw => take(client.rw_lock(name).write_lock(), wish, |_| 0),
-        Kind::Spin => take(client.spin_lock(name), wish, |_| 0),
-        Kind::Red => take(RedLock::new(clients.to_vec(), name), wish, |_| 0),
+        Kind::Plain => acquire_from(client.lock(name), request, |_| 0),
+        Kind::Fenced => acquire_from(client.fenced_lock(name), request, Guard::<Fenced>::token),
+        Kind::Fair => acquire_from(client.fair_lock(name), request, |_| 0),
+        Kind::Rw if request.shared => {
+            acquire_from(client.rw_lock(name).read_lock(), request, |_| 0)
+        }
+        Kind::Rw => acquire_from(client.rw_lock(name).write_lock(), request, |_| 0),
+        Kind::Spin => acquire_from(client.spin_lock(name), request, |_| 0),
+        Kind::Red => acquire_from(RedLock::new(clients.to_vec(), name), request, |_| 0),
     }
 }
 
-fn take<S: Subject>(
+fn acquire_from<S: Subject>(
     lock: S,
-    wish: &Wish,
+    request: &Request,
     token: impl Fn(&S::Guard) -> u64,
-) -> leasehold::Result<Option<Taken>>
+) -> leasehold::Result<Option<Acquired>>
 where
     S::Guard: 'static,
 {
-    let lock = match wish.lease {
+    let lock = match request.lease {
         Some(lease) => lock.with_lease(Duration::from_millis(lease)),
         None => lock,
     };
-    let guard = match wish.patience {
+    let guard = match request.max_wait {
         0 => lock.try_lock()?,
-        patience => lock.try_lock_for(Duration::from_millis(patience))?,
+        max_wait => lock.try_lock_for(Duration::from_millis(max_wait))?,
     };
     Ok(guard.map(|guard| (token(&guard), guard)).map(|(t, guard)| (Box::new(guard) as _, t)))
 }
@@ -422,7 +438,7 @@ fn error_word(error: &Error) -> String {
 }
 
 #[test]
-fn orders_arrive_as_they_were_given() {
+fn the_words_of_arguments_are_parsed_into_the_same_arguments() {
     let span = Duration::from_millis;
     let work = Work {
         workers: 1,
@@ -439,8 +455,9 @@ fn orders_arrive_as_they_were_given() {
         fenced: true,
         seeded: None,
     };
-    let mut orders = Orders::new(&work, 1, 14, "a".to_owned());
-    (orders.way, orders.urls) = ("main".to_owned(), vec!["b".to_owned(), "c".to_owned()]);
-    assert_eq!(Orders::heard(&orders.words()), orders);
-    assert_eq!(orders.lease(), span(11), "of the second of the two");
+    let mut arguments = Arguments::new(&work, 1, 14, "a".to_owned());
+    let urls = vec!["b".to_owned(), "c".to_owned()];
+    (arguments.topology, arguments.urls) = ("main".to_owned(), urls);
+    assert_eq!(Arguments::parse(&arguments.words()), arguments);
+    assert_eq!(arguments.lease(), span(11), "the second of the two leases");
 }

@@ -1,5 +1,6 @@
-//! The restricted user: what the `ACL SETUSER` line of docs/permissions.md grants is enough for
-//! everything, all of it is needed, and what is missing is named.
+//! A user with the permissions of the `ACL SETUSER` line in docs/permissions.md.
+//!
+//! The permissions suffice for every operation, each is needed, and errors name a missing one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +16,7 @@ use crate::harness::{Server, eventually, eventually_some, in_time};
 // ---------------------------------------------------------------------------------
 // The rule.
 
-/// What a user may do, word by word, as `ACL SETUSER` takes it.
+/// The rules of a user, as the words of `ACL SETUSER`.
 #[derive(Clone)]
 struct Rule(Vec<String>);
 
@@ -31,7 +32,7 @@ impl Rule {
         rule
     }
 
-    /// What the rule permits: commands, keys and channels.
+    /// Returns the permitted commands, keys and channels.
     fn permissions(&self) -> BTreeSet<String> {
         let permits = |word: &&String| word.starts_with(['+', '~', '&']);
         self.0.iter().filter(permits).cloned().collect()
@@ -40,7 +41,7 @@ impl Rule {
     fn without(&self, permission: &str) -> Rule {
         let words: Vec<String> =
             self.0.iter().filter(|word| *word != permission).cloned().collect();
-        assert_eq!(words.len() + 1, self.0.len(), "{permission} stands there once");
+        assert_eq!(words.len() + 1, self.0.len(), "{permission} occurs once");
         Rule(words)
     }
 
@@ -49,14 +50,14 @@ impl Rule {
         password.expect("the documented user has a password")
     }
 
-    /// Gives the user these permissions and no others, whatever it had before.
+    /// Gives the user these permissions and no others.
     fn grant(&self, server: &Server, user: &str) {
         let mut words = vec!["ACL", "SETUSER", user, "reset"];
         words.extend(self.0.iter().map(String::as_str));
         server.ask::<()>(&words);
     }
 
-    /// The address for that user, over a proxy too.
+    /// Returns the address of the server with the credentials of the user.
     fn url(&self, server: &Server, user: &str) -> String {
         server.login_url(user, self.password())
     }
@@ -67,7 +68,7 @@ const USER: &str = "worker";
 // ---------------------------------------------------------------------------------
 // The log.
 
-/// Remembers warnings and errors.
+/// Records warnings and errors.
 struct Recorder(Mutex<Vec<String>>);
 
 static RECORDER: Recorder = Recorder(Mutex::new(Vec::new()));
@@ -91,28 +92,29 @@ impl Recorder {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The warnings that speak of a permission.
+    /// Returns the warnings about permissions.
     fn of_permissions(&self) -> Vec<String> {
         let lines = self.lines();
         lines.iter().filter(|line| names_a_permission(line)).cloned().collect()
     }
 }
 
-/// Held by each test that has a permission missing: they share one log.
+/// Held by each test that reads the log, because the tests share one log.
 static LOG_IN_USE: Mutex<()> = Mutex::new(());
 
-/// Empties the log, for as long as the answer lives.
+/// Empties the log, and excludes other tests from it until the guard is dropped.
 fn fresh_log() -> MutexGuard<'static, ()> {
     let alone = LOG_IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
-    // Fails where another test has installed the same.
+    // Fails if another test has installed the recorder.
     let _ = log::set_logger(&RECORDER);
     log::set_max_level(log::LevelFilter::Warn);
     RECORDER.lines().clear();
     alone
 }
 
-/// Whether a text has the server's words for "you may not", which differ between a
-/// command and one in a script, and between versions.
+/// Returns whether a text has the server's words for a missing permission.
+///
+/// The words differ between commands and scripts, and between versions.
 fn names_a_permission(text: &str) -> bool {
     ["NOPERM", "no permission", "executing the script can't", "ACL failure in script"]
         .iter()
@@ -122,14 +124,14 @@ fn names_a_permission(text: &str) -> bool {
 // ---------------------------------------------------------------------------------
 // The whole rule.
 
-/// Longer than any wait of these tests: what comes before it came by message.
+/// Longer than any wait of these tests, so that only messages wake waiters.
 const NEVER: Duration = Duration::from_secs(60);
 
 fn channel(name: &str) -> String {
     format!("redisson_lock__channel:{{{name}}}")
 }
 
-/// Counts leases that were renewed.
+/// Counts renewed leases.
 #[derive(Default)]
 struct Renewals(Arc<AtomicUsize>);
 
@@ -139,29 +141,29 @@ impl Events for Renewals {
     }
 }
 
-/// Ends the wait of a thread when a test fails: or its scope would wait with it.
-struct Cancelling(CancelToken);
+/// Ends the wait of a thread when a test fails, since its scope would wait for the thread.
+struct CancelOnDrop(CancelToken);
 
-impl Drop for Cancelling {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.cancel();
     }
 }
 
 fn open(builder: Builder) -> Client {
-    // What is looked at then, a user that may do just what is needed may not.
+    // The user has no permissions for the audit.
     builder.audit_policy(AuditPolicy::Ignore).build().expect("the user may connect")
 }
 
-/// One client holds, another waits, and gets the lock by the message of its release.
+/// Passes a lock from one client to another by the message of its release.
 #[track_caller]
 fn pass_by_message(server: &Server, holder: &Client, waiter: &Client, name: &str) {
     let guard = holder.lock(name).lock().expect("the lock is free");
     thread::scope(|scope| {
         let waiting = scope.spawn(|| waiter.lock(name).lock().and_then(Guard::unlock));
-        eventually("the waiter listens", || server.numsub(&channel(name)) == 1);
+        eventually("the waiter is subscribed", || server.numsub(&channel(name)) == 1);
         guard.unlock().expect("the holder may release");
-        in_time("the waiter is told", waiting).expect("the waiter may take the lock");
+        in_time("the waiter is woken", waiting).expect("the waiter may take the lock");
     });
 }
 
@@ -177,7 +179,7 @@ fn the_documented_user_can_do_everything() {
         || Client::builder().single(&url).watchdog_timeout(NEVER * 10).poll_interval(NEVER);
     let (one, two) = (open(patient()), open(patient()));
     pass_by_message(&server, &one, &two, "orders:1");
-    // By the message with which a refused script wakes the listener, once it listens.
+    // The listener exists: the refused script wakes it with a message.
     pass_by_message(&server, &one, &two, "orders:2");
 
     let guard = one.lock("orders:1").lock().expect("the lock is free");
@@ -213,29 +215,29 @@ fn the_documented_user_can_do_everything() {
     let guard = one.lock("orders:6").lock().expect("the lock is free");
     thread::scope(|scope| {
         let waiting = scope.spawn(|| polling.lock("orders:6").lock().and_then(Guard::unlock));
-        eventually("the waiter listens", || server.numsub(&channel("orders:6")) == 1);
+        eventually("the waiter is subscribed", || server.numsub(&channel("orders:6")) == 1);
         guard.unlock().expect("the holder may release");
-        in_time("the waiter is told", waiting).expect("the waiter may take the lock");
+        in_time("the waiter is woken", waiting).expect("the waiter may take the lock");
     });
-    eventually("nobody listens any more", || server.numsub(&channel("orders:6")) == 0);
+    eventually("no subscriber is left", || server.numsub(&channel("orders:6")) == 0);
 
     let in_database = open(Client::builder().single(format!("{url}3")));
     in_database.lock("orders:1").lock().and_then(Guard::unlock).expect("in another database");
 
     let unused: Vec<String> =
         rule.permissions().into_iter().filter(|p| !is_used(&server, p)).collect();
-    assert_eq!(unused, Vec::<String>::new(), "permissions that nothing above has used");
+    assert_eq!(unused, Vec::<String>::new(), "permissions that no operation above used");
     [one, two, renewing, polling, in_database].iter().for_each(Client::close);
-    eventually("all have left", || server.clients().is_empty());
+    eventually("all clients have disconnected", || server.clients().is_empty());
     assert_eq!(server.keys(), Vec::<String>::new());
     let denied: Vec<BTreeMap<String, Value>> = server.ask(&["ACL", "LOG"]);
-    assert!(denied.is_empty(), "the server denied something: {denied:#?}");
+    assert!(denied.is_empty(), "the server refused commands: {denied:#?}");
 }
 
-/// Whether the command of a permission has been called. Keys and channels have.
+/// Returns whether a permission was used. Keys and channels count as used.
 fn is_used(server: &Server, permission: &str) -> bool {
     let Some(command) = permission.strip_prefix('+') else { return true };
-    // Servers before 7 count subcommands together.
+    // Servers before 7 count all subcommands of a command together.
     let container = command.split('|').next().expect("a command has a name");
     server.calls(command) + server.calls(container) > 0
 }
@@ -243,7 +245,7 @@ fn is_used(server: &Server, permission: &str) -> bool {
 // ---------------------------------------------------------------------------------
 // The rule without one of its permissions.
 
-/// What a user tries, once its permissions were cut down.
+/// The operations that a user with a missing permission tries.
 const USES: [&str; 12] = [
     "open",
     "open a database",
@@ -259,7 +261,7 @@ const USES: [&str; 12] = [
     "listen",
 ];
 
-/// Which uses fail without which permission. One with a question mark may fail.
+/// The uses that fail without each permission. A use with a question mark may fail.
 const NEEDED: [(&str, &[&str]); 17] = [
     (
         "+evalsha",
@@ -313,15 +315,16 @@ const NEEDED: [(&str, &[&str]); 17] = [
     ),
     ("&redisson_lock__channel:*", &["unlock", "force_unlock", "listen"]),
     ("&leasehold:wake:*", &["listen"]),
-    // The end of the table: nothing is missing, and everything works.
+    // Without a missing permission, every operation works.
     ("", &[]),
 ];
 
-/// Stands before errors that are not of the kind that they should be.
+/// The prefix of an error of the wrong kind.
 const NO_REFUSAL: &str = "not is_server(): ";
 
-/// Everything that failed without that permission, by what was tried. For `listen`,
-/// what the log said; all else is the caller's error.
+/// Returns the error of each operation that fails without this permission.
+///
+/// For `listen`, the text is a warning in the log.
 fn failures(permission: &str) -> BTreeMap<&'static str, String> {
     let server = Server::start();
     let whole = Rule::documented();
@@ -386,31 +389,34 @@ fn failures(permission: &str) -> BTreeMap<&'static str, String> {
     failures
 }
 
-/// Makes every script known to the server, by a use of each.
+/// Loads every script to the server by using each once.
 fn load_all_scripts(client: &Client) {
     let guard = client.lock("orders:warm").lock().expect("the lock is free");
     guard.extend(NEVER).expect("it is held");
     guard.unlock().expect("it is held");
-    client.lock("orders:warm").force_unlock().expect("a look at a free lock");
+    client.lock("orders:warm").force_unlock().expect("the lock may be free");
 }
 
-/// Waits for a lock that somebody holds without an end, until that is deleted without
-/// a message; and, if `to_the_end`, until the subscription was let go again.
+/// Waits for a lock without expiry until its key is deleted without a message.
+///
+/// With `to_the_end`, also waits for the end of the subscription.
 fn wait_and_listen(server: &Server, client: &Client, to_the_end: bool) -> Result<(), Error> {
     let name = "orders:waited";
     let listens = || server.numsub(&channel(name)) == 1;
     let complained = || RECORDER.of_permissions().iter().any(|line| line.contains("cannot listen"));
     thread::scope(|scope| {
-        let token = Cancelling(CancelToken::new());
+        let token = CancelOnDrop(CancelToken::new());
         let lock = client.lock(name).with_cancel(&token.0);
         let waiting = scope.spawn(move || lock.lock().map(Guard::detach));
         let settled = || listens() || complained() || waiting.is_finished();
-        eventually("the waiter listens, or the log says why not", settled);
+        eventually("the waiter is subscribed, or the log has a warning", settled);
         server.ask::<()>(&["DEL", name]);
         in_time("the waiter polls", waiting)
     })?;
     if to_the_end {
-        eventually("nobody listens any more, or the log says why", || !listens() || complained());
+        eventually("no subscriber is left, or the log has a warning", || {
+            !listens() || complained()
+        });
     }
     Ok(())
 }
@@ -423,7 +429,7 @@ fn the_table_has_the_documented_permissions() {
     assert_eq!(listed, granted, "NEEDED in this file against the line of docs/permissions.md");
 }
 
-/// What fails without each permission, found out once.
+/// The failed operations without each permission, computed once.
 static FAILURES: LazyLock<Vec<(&str, BTreeMap<&str, String>)>> = LazyLock::new(|| {
     let _alone = fresh_log();
     let without = |permission| {
@@ -458,13 +464,12 @@ fn an_error_names_the_missing_permission_and_the_document() {
         let bad = failures.iter().filter(|(_, text)| !good(text));
         silent.extend(bad.map(|(what, text)| format!("without {permission}, {what}: {text}")));
     }
-    assert!(silent.is_empty(), "do not say what to do:\n{}", silent.join("\n"));
+    assert!(silent.is_empty(), "these errors do not say what to do:\n{}", silent.join("\n"));
 }
 
-/// The script that takes a lock may be refused half-way: then the lock must not stay
-/// taken, least of all for ever.
+/// A server may refuse a command in the middle of an acquire script.
 #[test]
-fn a_lock_that_was_taken_halfway_is_given_back() {
+fn a_half_acquired_lock_is_released() {
     let _alone = fresh_log();
     let server = Server::start();
     let rule = Rule::documented();
@@ -475,13 +480,15 @@ fn a_lock_that_was_taken_halfway_is_given_back() {
     eventually("nothing is left", || server.keys().is_empty());
 }
 
-/// In which a waiter with a poll interval of 100 ms polls 20 times, or a little more since
-/// polls are jittered, and a listener tries again with pauses that grow to a second.
-const WHILE: Duration = Duration::from_secs(2);
+/// The time in which polls and warnings are counted.
+///
+/// A waiter with a poll interval of 100 ms polls 20 times, or a few times more because polls are
+/// jittered. A listener tries to subscribe with pauses that grow to a second.
+const COUNTED: Duration = Duration::from_secs(2);
 
-/// Nobody may listen: waiters poll, a warning says so, and no storm breaks loose.
+/// The waiter polls at its interval only, and the log has a few warnings.
 #[test]
-fn who_may_not_listen_polls() {
+fn a_client_that_may_not_listen_polls() {
     for missing in ["+subscribe", "&redisson_lock__channel:*", "&leasehold:wake:*"] {
         let _alone = fresh_log();
         let server = Server::start();
@@ -491,7 +498,7 @@ fn who_may_not_listen_polls() {
         let poll = Duration::from_millis(100);
         let client = open(Client::builder().single(rule.url(&server, USER)).poll_interval(poll));
         thread::scope(|scope| {
-            let token = Cancelling(CancelToken::new());
+            let token = CancelOnDrop(CancelToken::new());
             let lock = client.lock("orders:1").with_cancel(&token.0);
             let waiting = scope.spawn(move || lock.lock().map(Guard::detach));
             let warning = eventually_some("a warning", || RECORDER.of_permissions().pop());
@@ -500,14 +507,17 @@ fn who_may_not_listen_polls() {
                 "{warning}"
             );
 
-            // No synchronisation: a span in which to count. A slow machine makes fewer.
+            // The sleep is the time to count in. A slow machine sends fewer polls.
             let (warnings, polls) = (RECORDER.of_permissions().len(), server.calls("evalsha"));
-            thread::sleep(WHILE);
+            thread::sleep(COUNTED);
             let warnings = RECORDER.of_permissions().len() - warnings;
             let polls = server.calls("evalsha") - polls;
             assert!(!waiting.is_finished(), "without {missing} a wait ends too early");
-            let storm = warnings > 15 || polls > 90;
-            assert!(!storm, "without {missing}: {warnings} warnings, {polls} polls in {WHILE:?}");
+            let too_many = warnings > 15 || polls > 90;
+            assert!(
+                !too_many,
+                "without {missing}: {warnings} warnings, {polls} polls in {COUNTED:?}"
+            );
 
             server.ask::<()>(&["DEL", "orders:1"]);
             in_time("the waiter polls", waiting).expect("no error");
@@ -515,7 +525,7 @@ fn who_may_not_listen_polls() {
     }
 }
 
-/// A listener that is refused again and again rests in between; `close()` ends it there.
+/// `close()` ends the pause of a listener between two refused subscriptions.
 #[test]
 fn a_client_that_may_not_listen_can_be_closed() {
     let _alone = fresh_log();
@@ -525,15 +535,15 @@ fn a_client_that_may_not_listen_can_be_closed() {
     server.ask::<()>(&["HSET", "orders:1", "another", "1"]);
     let client = open(Client::builder().single(rule.url(&server, USER)));
     thread::scope(|scope| {
-        let token = Cancelling(CancelToken::new());
+        let token = CancelOnDrop(CancelToken::new());
         let lock = client.lock("orders:1").with_cancel(&token.0);
         let waiting = scope.spawn(move || lock.lock().map(drop));
-        // By now it rests for longer than it takes to be refused.
+        // After several refusals the pause is longer than a refusal takes.
         eventually("several warnings", || RECORDER.of_permissions().len() >= 4);
         client.close();
-        let error = in_time("close ends the wait", waiting).expect_err("it is closed");
+        let error = in_time("close ends the wait", waiting).expect_err("the client is closed");
         assert!(error.is_closed(), "{error:?}");
     });
     let busy = RECORDER.lines().iter().any(|line| line.contains("of a closed client"));
-    assert!(!busy, "a thread goes on after close(): {:?}", RECORDER.lines());
+    assert!(!busy, "a thread runs after close(): {:?}", RECORDER.lines());
 }

@@ -1,5 +1,4 @@
-//! The table of docs/permissions.md with the additional permissions of each kind of lock:
-//! they suffice, and each of them is used.
+//! The additional permissions of each kind of lock in docs/permissions.md suffice, and are used.
 
 use crate::harness::subject::{Subject, SubjectGuard};
 use crate::harness::{Server, eventually, in_time};
@@ -11,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 /// Returns the rules of the documented `ACL SETUSER` line, without the user's name.
-fn of_a_plain_lock() -> Vec<String> {
+fn rules_of_a_plain_lock() -> Vec<String> {
     let mut lines = include_str!("../../docs/permissions.md")
         .lines()
         .filter_map(|it| it.strip_prefix("ACL SETUSER "));
@@ -19,7 +18,7 @@ fn of_a_plain_lock() -> Vec<String> {
     line.split_whitespace().skip(1).map(str::to_owned).collect()
 }
 
-/// The rows of the table, by kind.
+/// Returns the rows of the table, by kind.
 fn table() -> BTreeMap<String, Vec<String>> {
     let (_, table) = include_str!("../../docs/permissions.md")
         .split_once("| kind | additional permissions |")
@@ -34,7 +33,7 @@ fn table() -> BTreeMap<String, Vec<String>> {
     rows.map(row).collect()
 }
 
-/// Counts leases that were renewed.
+/// Counts renewed leases.
 #[derive(Clone, Debug, Default)]
 struct Renewals(Arc<AtomicUsize>);
 
@@ -50,7 +49,7 @@ struct Stage {
     renewals: Renewals,
 }
 
-/// Two clients of a user that may do this.
+/// Returns two clients of a user with these rules.
 fn stage(words: &[String]) -> Stage {
     let server = Server::start();
     let rule: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -63,65 +62,66 @@ fn stage(words: &[String]) -> Stage {
         let builder = builder.watchdog_timeout(Duration::from_millis(1500));
         builder.poll_interval(Duration::from_millis(200)).events(renewals.clone()).build()
     };
-    let clients = [client().expect("it may log in"), client().expect("it may log in")];
+    let clients = [client().expect("the user may log in"), client().expect("the user may log in")];
     Stage { server, clients, renewals }
 }
 
 impl Stage {
-    /// Everything that can be done with a lock.
-    fn live<S: Subject>(&self, make: impl Fn(&Client) -> S) {
+    /// Uses every operation of a lock.
+    fn use_all_operations<S: Subject>(&self, make: impl Fn(&Client) -> S) {
         let [mine, theirs] = self.clients.each_ref().map(make);
         let guard = mine.lock().expect("free");
-        assert!(theirs.is_locked().expect("an answer"));
+        assert!(theirs.is_locked().expect("a reply"));
         guard.extend(Duration::from_secs(60)).expect("held");
-        let (many, asked) = (|| self.server.calls("evalsha"), self.server.calls("evalsha"));
+        let calls = || self.server.calls("evalsha");
+        let before = calls();
         thread::scope(|scope| {
             let leaving = scope.spawn(|| theirs.try_lock_for_owned(Duration::from_millis(700)));
-            eventually("it waits", || many() > asked + 1);
+            eventually("the caller waits", || calls() > before + 1);
             let staying = scope.spawn(|| theirs.lock_owned());
-            assert!(in_time("who leaves", leaving).expect("an answer").is_none());
+            assert!(in_time("the caller leaves", leaving).expect("a reply").is_none());
             guard.unlock().expect("held");
-            in_time("who stays", staying).expect("it comes round").unlock().expect("held");
+            in_time("the caller that stays", staying).expect("acquired").unlock().expect("held");
         });
         let renewed = self.renewals.0.load(Ordering::SeqCst);
         let guard = mine.lock_owned().expect("free");
-        eventually("it is renewed", || self.renewals.0.load(Ordering::SeqCst) > renewed + 1);
-        assert!(theirs.remaining().expect("an answer").is_some());
-        assert!(theirs.force_unlock().expect("an answer"));
+        eventually("the lease is renewed", || self.renewals.0.load(Ordering::SeqCst) > renewed + 1);
+        assert!(theirs.remaining().expect("a reply").is_some());
+        assert!(theirs.force_unlock().expect("a reply"));
         drop(guard);
-        let guard = mine.try_lock().expect("an answer").expect("free");
+        let guard = mine.try_lock().expect("a reply").expect("free");
         drop(guard);
-        eventually("it is free", || !theirs.is_locked().expect("an answer"));
+        eventually("the lock is free", || !theirs.is_locked().expect("a reply"));
     }
 
-    fn live_as(&self, kind: &str) {
+    fn use_kind(&self, kind: &str) {
         let named = |client: &Client| -> Lock {
             client.lock("orders:1").with_holder(client.id().to_string())
         };
         match kind {
-            "fenced" => self.live(|client| client.fenced_lock("orders:1")),
-            "fair" => self.live(|client| client.fair_lock("orders:1")),
+            "fenced" => self.use_all_operations(|client| client.fenced_lock("orders:1")),
+            "fair" => self.use_all_operations(|client| client.fair_lock("orders:1")),
             "named holder" => {
-                self.live(named);
+                self.use_all_operations(named);
                 let job = |client: &Client| client.lock("orders:1").with_holder("a job");
                 job(&self.clients[0]).lock_owned().expect("free").detach();
-                job(&self.clients[1]).unlock().expect("it presents the name");
+                job(&self.clients[1]).unlock().expect("the same holder");
             }
             "read and write" => {
-                self.live(|client| client.rw_lock("orders:1").write_lock());
+                self.use_all_operations(|client| client.rw_lock("orders:1").write_lock());
                 let lock = self.clients[0].rw_lock("orders:1");
                 let (writing, reading) = (lock.write().expect("free"), lock.read().expect("own"));
                 writing.unlock().expect("held");
                 let other = self.clients[1].rw_lock("orders:1");
-                assert!(other.try_write().expect("an answer").is_none());
-                assert!(other.read_lock().is_locked().expect("an answer"));
-                let second = other.read().expect("they share");
+                assert!(other.try_write().expect("a reply").is_none());
+                assert!(other.read_lock().is_locked().expect("a reply"));
+                let second = other.read().expect("readers share");
                 reading.extend(Duration::from_secs(60)).expect("held");
                 second.unlock().expect("held");
                 reading.unlock().expect("held");
             }
-            "spin, multi, red" => self.live(|client| client.spin_lock("orders:1")),
-            other => panic!("nobody knows how to use {other}"),
+            "spin, multi, red" => self.use_all_operations(|client| client.spin_lock("orders:1")),
+            other => panic!("unknown kind: {other}"),
         }
     }
 
@@ -131,15 +131,15 @@ impl Stage {
 }
 
 #[test]
-fn what_the_table_names_is_enough_and_used() {
+fn the_permissions_of_each_kind_suffice_and_are_used() {
     let table = table();
     assert_eq!(table.len(), 5, "{table:?}");
     thread::scope(|scope| {
         for (kind, more) in &table {
             scope.spawn(move || {
-                let stage = stage(&[of_a_plain_lock(), more.clone()].concat());
+                let stage = stage(&[rules_of_a_plain_lock(), more.clone()].concat());
                 stage.server.reset_stats();
-                stage.live_as(kind);
+                stage.use_kind(kind);
                 assert_eq!(stage.denied(), 0, "{kind}: {:?}", stage.server.log());
                 let commands = more.iter().filter_map(|word| word.strip_prefix('+'));
                 let unused: Vec<_> =
@@ -151,11 +151,11 @@ fn what_the_table_names_is_enough_and_used() {
 }
 
 #[test]
-fn keys_and_channels_of_the_table_are_needed() {
+fn the_keys_and_channels_of_each_kind_are_needed() {
     for (kind, more) in table() {
         for missing in more.iter().filter(|word| word.starts_with(['~', '&'])) {
             let fewer = more.iter().filter(|word| *word != missing).cloned().collect();
-            let stage = stage(&[of_a_plain_lock(), fewer].concat());
+            let stage = stage(&[rules_of_a_plain_lock(), fewer].concat());
             let take = |client: &Client| {
                 let wait = Duration::from_millis(50);
                 match kind.as_str() {
@@ -165,7 +165,7 @@ fn keys_and_channels_of_the_table_are_needed() {
                         let lock = client.rw_lock("orders:1");
                         lock.read().and_then(|guard| guard.unlock())
                     }
-                    other => panic!("nobody knows what {other} needs {missing} for"),
+                    other => panic!("unknown: {missing} of {other}"),
                 }
             };
             let error = take(&stage.clients[0]).err();

@@ -1,21 +1,20 @@
-//! Polls: the safety net for messages that are lost, cast by the watchdog for all who
-//! wait.
+//! Polls: the watchdog asks about all awaited locks, in case messages are lost.
 
 use crate::harness::{Server, eventually, join};
 use leasehold::{Client, Result};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-const SOON: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const LOCKS: u64 = 200;
 
-/// A client whose poll interval is soon over, while its leases and those of others last.
+/// Returns a client with a short poll interval and long leases.
 fn client(server: &Server) -> Client {
-    let builder = Client::builder().single(server.url()).poll_interval(SOON);
+    let builder = Client::builder().single(server.url()).poll_interval(POLL_INTERVAL);
     builder.watchdog_timeout(Duration::from_secs(600)).build().expect("the server answers")
 }
 
-/// Locks that others hold, and a thread for each that waits.
+/// Starts a waiting thread for each of many locks that other holders have.
 fn wait_for_many(server: &Server, client: &Client) -> Vec<JoinHandle<Result<()>>> {
     let wait = |name: String| {
         server.ask::<()>(&["HSET", &name, "another", "1"]);
@@ -25,54 +24,54 @@ fn wait_for_many(server: &Server, client: &Client) -> Vec<JoinHandle<Result<()>>
     };
     let waiters = (0..LOCKS).map(|number| wait(format!("lock:{number}"))).collect();
     let subscribed = || server.channels().len() as u64 > LOCKS;
-    eventually("all are subscribed", subscribed);
+    eventually("all waiters are subscribed", subscribed);
     waiters
 }
 
-fn free_in_silence(server: &Server) {
+fn free_without_messages(server: &Server) {
     let names: Vec<_> = (0..LOCKS).map(|number| format!("lock:{number}")).collect();
     let words: Vec<_> = ["DEL"].into_iter().chain(names.iter().map(String::as_str)).collect();
     assert_eq!(server.ask::<u64>(&words), LOCKS);
 }
 
 #[test]
-fn polls_of_many_locks_go_together_and_find_those_that_are_free() -> Result<()> {
+fn polls_of_many_locks_share_script_calls_and_find_free_locks() -> Result<()> {
     let server = Server::start();
     let client = client(&server);
     let waiters = wait_for_many(&server, &client);
     server.reset_stats();
-    eventually("each has been looked at some times", || server.calls("hlen") >= 10 * LOCKS);
-    let (looks, calls) = (server.calls("hlen"), server.calls("evalsha"));
-    assert!(calls * 10 <= looks, "{calls} script calls for {looks} looks");
-    free_in_silence(&server);
+    eventually("each lock is polled several times", || server.calls("hlen") >= 10 * LOCKS);
+    let (polls, calls) = (server.calls("hlen"), server.calls("evalsha"));
+    assert!(calls * 10 <= polls, "{calls} script calls for {polls} polls");
+    free_without_messages(&server);
     waiters.into_iter().try_for_each(join)
 }
 
 #[test]
-fn nothing_is_polled_when_nobody_waits_any_more() -> Result<()> {
+fn polls_end_with_the_last_waiter() -> Result<()> {
     let server = Server::start();
     let client = client(&server);
     let waiters = wait_for_many(&server, &client);
-    free_in_silence(&server);
+    free_without_messages(&server);
     waiters.into_iter().try_for_each(join)?;
     let (mut last, mut looks) = (0, 0);
     eventually("there are no polls for three poll intervals", || {
         let polls = server.calls("hlen");
         looks = if polls == last { looks + 1 } else { 0 };
         last = polls;
-        looks == 3 * SOON.as_millis()
+        looks == 3 * POLL_INTERVAL.as_millis()
     });
     Ok(())
 }
 
 #[test]
-fn a_lock_that_vanishes_under_its_holder_is_found_free_by_a_thread_behind_it() -> Result<()> {
+fn a_poll_finds_a_deleted_lock_for_a_thread_behind_the_holder() -> Result<()> {
     let server = Server::start();
     let client = client(&server);
     let lock = client.lock("a");
     let guard = lock.lock()?;
     let waiter = thread::spawn(move || lock.lock()?.unlock());
-    eventually("the thread behind it is polled for", || server.calls("hlen") > 2);
+    eventually("the watchdog polls for the thread behind the holder", || server.calls("hlen") > 2);
     assert_eq!(server.ask::<u32>(&["DEL", "a"]), 1);
     join(waiter)?;
     assert!(!guard.is_held());
@@ -80,20 +79,20 @@ fn a_lock_that_vanishes_under_its_holder_is_found_free_by_a_thread_behind_it() -
 }
 
 #[test]
-fn who_waits_for_what_is_no_lock_any_more_is_told_at_the_next_poll() -> Result<()> {
+fn a_poll_reports_an_awaited_key_that_is_no_lock() -> Result<()> {
     let server = Server::start();
-    // Without the poll the waiter would ask again when the lease ends that it was told of,
-    // or after many poll intervals.
+    // Without the poll, the waiter would ask again only at the end of the known lease, or after
+    // many poll intervals.
     let builder = Client::builder().single(server.url()).poll_interval(Duration::from_secs(2));
     let client = builder.build()?;
     server.ask::<()>(&["HSET", "a", "another", "1"]);
     server.ask::<()>(&["PEXPIRE", "a", "600000"]);
     let lock = client.lock("a");
     let waiter = thread::spawn(move || lock.lock().map(drop));
-    eventually("it waits", || server.channels().len() > 1);
+    eventually("the caller waits", || server.channels().len() > 1);
     server.ask::<()>(&["SET", "a", "no lock"]);
-    eventually("it is told", || waiter.is_finished());
-    let error = join(waiter).expect_err("a text is no lock");
+    eventually("the wait ends", || waiter.is_finished());
+    let error = join(waiter).expect_err("a string is no lock");
     assert!(error.is_server() && error.to_string().contains("WRONGTYPE"), "{error}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! On the wire: what Redisson's `RLock` writes, announces and respects.
+//! The data format of Redisson's `RLock`: keys, fields, messages, and locks that Redisson holds.
 
 use crate::harness::{Server, eventually, join, owner};
 use leasehold::{Client, Result};
@@ -8,9 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);
-const JAVA: &str = "6f0829ed-bfd3-4e6f-bba3-6f3d66cd176c:57";
+const REDISSON: &str = "6f0829ed-bfd3-4e6f-bba3-6f3d66cd176c:57";
 
-/// Names, and the channels of their locks.
+/// Names of locks, and their channels.
 const NAMES: [(&str, &str); 4] = [
     ("orders:42", "redisson_lock__channel:{orders:42}"),
     ("orders:{42}", "redisson_lock__channel:orders:{42}"),
@@ -27,32 +27,32 @@ fn hash(server: &Server, name: &str) -> HashMap<String, String> {
     server.ask(&["HGETALL", name])
 }
 
-fn java_locks(server: &Server, name: &str, count: u32) {
-    server.ask::<()>(&["HSET", name, JAVA, &count.to_string()]);
+fn lock_as_redisson(server: &Server, name: &str, count: u32) {
+    server.ask::<()>(&["HSET", name, REDISSON, &count.to_string()]);
     server.ask::<()>(&["PEXPIRE", name, "600000"]);
 }
 
-/// What is said on the channels of all locks, from now on.
-fn overhear(server: &Server) -> Receiver<(String, String)> {
+/// Receives all further messages on the channels of locks, as pairs of channel and message.
+fn receive_messages(server: &Server) -> Receiver<(String, String)> {
     let mut connection = server.connection();
-    let (sender, heard) = mpsc::channel();
+    let (sender, messages) = mpsc::channel();
     let (starts, started) = mpsc::channel();
     thread::spawn(move || {
         let mut pubsub = connection.as_pubsub();
-        pubsub.psubscribe("redisson_lock__channel:*").expect("it may subscribe");
+        pubsub.psubscribe("redisson_lock__channel:*").expect("the connection may subscribe");
         starts.send(()).expect("the test waits");
-        // Ends with the server, or when nothing is said for long.
+        // Ends with the server, or at the read time-out of the connection.
         while let Ok(message) = pubsub.get_message() {
             let payload = message.get_payload().expect("text");
             let _ = sender.send((message.get_channel_name().to_owned(), payload));
         }
     });
-    started.recv().expect("it subscribes");
-    heard
+    started.recv().expect("the thread subscribes");
+    messages
 }
 
 #[test]
-fn a_lock_is_a_hash_with_one_field_of_its_client_and_hold_and_a_time_to_live() -> Result<()> {
+fn a_lock_is_an_expiring_hash_with_one_owner_field() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     for (name, _) in NAMES {
@@ -76,7 +76,7 @@ fn a_lock_is_a_hash_with_one_field_of_its_client_and_hold_and_a_time_to_live() -
 fn every_way_to_free_a_lock_publishes_0_on_redissons_channel() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
-    let heard = overhear(&server);
+    let messages = receive_messages(&server);
     for (name, channel) in NAMES {
         let lock = client.lock(name);
         let ways: [&dyn Fn() -> Result<()>; 5] = [
@@ -96,36 +96,36 @@ fn every_way_to_free_a_lock_publishes_0_on_redissons_channel() -> Result<()> {
         ];
         for way in ways {
             way()?;
-            let said = heard.recv_timeout(MINUTE).expect("a message");
-            assert_eq!(said, (channel.to_owned(), "0".to_owned()));
+            let message = messages.recv_timeout(MINUTE).expect("a message");
+            assert_eq!(message, (channel.to_owned(), "0".to_owned()));
         }
     }
-    assert!(heard.try_recv().is_err(), "one message for each release");
+    assert!(messages.try_recv().is_err(), "one message for each release");
     Ok(())
 }
 
 #[test]
-fn nothing_is_said_while_a_lock_is_held_or_refused() -> Result<()> {
+fn nothing_is_published_while_a_lock_is_held_or_refused() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
-    java_locks(&server, "a", 1);
-    let heard = overhear(&server);
+    lock_as_redisson(&server, "a", 1);
+    let messages = receive_messages(&server);
     let guard = client.lock("b").lock()?;
     assert!(client.lock("a").try_lock()?.is_none() && client.lock("b").try_lock()?.is_some());
     assert!(client.lock("a").try_lock_for(Duration::from_millis(300))?.is_none());
     assert!(!client.lock("c").force_unlock()?);
     guard.unlock()?;
-    let (channel, _) = heard.recv_timeout(MINUTE).expect("the release");
+    let (channel, _) = messages.recv_timeout(MINUTE).expect("the release");
     assert_eq!(channel, "redisson_lock__channel:{b}");
     Ok(())
 }
 
 #[test]
-fn a_lock_that_java_holds_is_respected_whatever_its_count() -> Result<()> {
+fn a_lock_of_redisson_is_respected_at_any_count() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     for count in [1, 3] {
-        java_locks(&server, "a", count);
+        lock_as_redisson(&server, "a", count);
         let before = hash(&server, "a");
         let lock = client.lock("a");
         assert!(lock.try_lock()?.is_none() && lock.try_lock_owned()?.is_none());
@@ -139,22 +139,22 @@ fn a_lock_that_java_holds_is_respected_whatever_its_count() -> Result<()> {
 }
 
 #[test]
-fn a_release_by_java_wakes_a_waiter_through_its_message_alone() -> Result<()> {
+fn the_message_of_a_release_by_redisson_wakes_a_waiter() -> Result<()> {
     let server = Server::start();
     let client = patient(&server);
     for (name, channel) in NAMES {
-        java_locks(&server, name, 1);
+        lock_as_redisson(&server, name, 1);
         let lock = client.lock(name);
         let waiter = thread::spawn(move || lock.lock()?.unlock());
         let (mut last, mut looks) = (0, 0);
-        eventually("the waiter is subscribed and asks no more", || {
+        eventually("the waiter is subscribed and sends no more attempts", || {
             let asked = server.calls("evalsha");
             let is_quiet = asked == last && server.numsub(channel) == 1;
             looks = if is_quiet { looks + 1 } else { 0 };
             last = asked;
             looks == 15
         });
-        // As Redisson's script does it.
+        // The commands of Redisson's script.
         server.ask::<()>(&["DEL", name]);
         server.ask::<()>(&["PUBLISH", channel, "0"]);
         join(waiter)?;
@@ -163,19 +163,19 @@ fn a_release_by_java_wakes_a_waiter_through_its_message_alone() -> Result<()> {
 }
 
 #[test]
-fn a_late_release_or_drop_leaves_the_next_holders_hash_alone() -> Result<()> {
+fn a_late_release_does_not_change_the_hash_of_the_next_holder() -> Result<()> {
     let server = Server::start();
     for unlock in [true, false] {
         let client = Client::open(server.url())?;
         let guard = client.lock("a").lock()?;
         server.ask::<()>(&["DEL", "a"]);
-        java_locks(&server, "a", 2);
+        lock_as_redisson(&server, "a", 2);
         let before = hash(&server, "a");
         match unlock {
             true => assert!(guard.unlock().is_err_and(|e| e.is_lost())),
             false => drop(guard),
         }
-        drop(client); // which waits for what it owes
+        drop(client); // waits for background requests
         assert_eq!(hash(&server, "a"), before);
         server.ask::<()>(&["DEL", "a"]);
     }
@@ -183,7 +183,7 @@ fn a_late_release_or_drop_leaves_the_next_holders_hash_alone() -> Result<()> {
 }
 
 #[test]
-fn the_number_of_a_hold_is_never_used_again() -> Result<()> {
+fn hold_numbers_are_never_reused() -> Result<()> {
     let server = Server::start();
     let open = || Client::builder().single(server.url()).local_handoff(0, Duration::ZERO).build();
     let clients = [open()?, open()?];
@@ -193,7 +193,7 @@ fn the_number_of_a_hold_is_never_used_again() -> Result<()> {
         move || {
             let mut owners = Vec::new();
             for turn in 0..20 {
-                // Attempts that fail use up numbers, too.
+                // Failed attempts use numbers too.
                 let _ = client.lock(&name).try_lock()?.map(|guard| guard.unlock());
                 let guard = client.lock(&name).lock_owned()?;
                 owners.push(owner(server, &name));
@@ -214,7 +214,7 @@ fn the_number_of_a_hold_is_never_used_again() -> Result<()> {
 }
 
 #[test]
-fn clones_share_the_identity_of_their_client_and_others_do_not() -> Result<()> {
+fn clones_share_the_id_of_their_client_and_other_clients_do_not() -> Result<()> {
     let server = Server::start();
     let (client, other) = (Client::open(server.url())?, Client::open(server.url())?);
     assert_eq!(client.id(), client.clone().id());

@@ -1,7 +1,7 @@
-//! The parts of leasehold whose cost is worth knowing one by one; `script/bench-micro` runs
-//! them. The private modules among them are compiled in from `src/`, so that nothing private
-//! has to become public. They are in a library, as cargo would compile their tests into a
-//! benchmark.
+//! Microbenchmarks of parts of leasehold. `script/bench-micro` runs them.
+//!
+//! Private modules are included from `src/`, so that they need not become public. This is a
+//! library, because cargo would compile the tests of these modules into a benchmark.
 
 pub mod packing;
 pub mod queues;
@@ -31,5 +31,5 @@ mod private {
     }
 }
 
-// As these modules know each other.
+// The paths by which these modules name each other.
 use private::{command, util};

@@ -1,5 +1,6 @@
-//! Re-entry: lock and release of a lock that the thread holds already, which takes no
-//! round trip. A server is needed for the outer hold only.
+//! Re-entry: lock and drop of a lock that the thread already holds.
+//!
+//! Re-entry takes no round trip. Only the outer hold needs the server.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -16,7 +17,7 @@ pub fn nested_pair(criterion: &mut Criterion) {
     let server = start_server(folder.path());
     let client = connect(&folder.path().join("redis.sock"));
     let lock = client.lock("reentry");
-    let outer = lock.lock().expect("a free lock can be had");
+    let outer = lock.lock().expect("the lock is free");
     criterion.bench_function("re-entry: lock and drop", |bencher| {
         bencher.iter(|| drop(lock.lock()));
     });
@@ -25,7 +26,7 @@ pub fn nested_pair(criterion: &mut Criterion) {
     drop(server);
 }
 
-/// A client of the server that listens there, or will soon.
+/// Connects to the server of this socket. Blocks until it answers.
 fn connect(socket: &Path) -> Client {
     let url = format!("redis+unix://{}", socket.display());
     let end = Instant::now() + Duration::from_secs(30);
@@ -38,7 +39,7 @@ fn connect(socket: &Path) -> Client {
     }
 }
 
-/// A redis-server without a port.
+/// Starts a redis-server that listens on a Unix socket only.
 fn start_server(folder: &Path) -> Spawned {
     let binary = std::env::var("LEASEHOLD_REDIS_SERVER");
     let mut command = Command::new(binary.as_deref().unwrap_or("redis-server"));

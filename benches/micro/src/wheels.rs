@@ -1,4 +1,4 @@
-//! The wheel: timers that are mostly cancelled.
+//! The timer wheel, whose timers are mostly cancelled.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use criterion::{BatchSize, Criterion};
 use crate::private::util::clock::Moment;
 use crate::private::util::wheel::Wheel;
 
-/// As the watchdog has them.
+/// The tick of the watchdog.
 const TICK: Duration = Duration::from_millis(5);
 
-/// Renewals are due within a third of a lease of 30 s.
+/// The time until a renewal in milliseconds: a third of a lease of 30 s.
 const PERIOD: u64 = 10_000;
 
-/// How many timers wait in the wheel.
+/// The number of other timers in the wheel.
 const SIZES: [u64; 3] = [0, 1_000, 100_000];
 
-/// Somewhere in the period, and not in order.
+/// Returns moments within the period that are not in order.
 fn due(number: u64) -> Moment {
     Moment::START + Duration::from_millis(number.wrapping_mul(7_919) % PERIOD)
 }
@@ -30,7 +30,7 @@ fn filled(count: u64) -> Wheel<u64> {
     wheel
 }
 
-/// A hold that ends before its renewal: what most of them do.
+/// Inserts and cancels a timer, as for a hold that ends before its renewal.
 pub fn insert_and_cancel(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("wheel: insert and cancel");
     for size in SIZES {
@@ -46,7 +46,7 @@ pub fn insert_and_cancel(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// A whole period, at the end of which everything has fired.
+/// Advances the wheel by a period, in which all timers fire.
 pub fn advance(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("wheel: advance by a period");
     for size in SIZES {

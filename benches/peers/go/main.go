@@ -19,33 +19,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A peer is one lock library, connected.
+// A peer is a connected lock library.
 type peer interface {
-	// handle makes what one worker uses to take and release the named lock, if `patient`
-	// with a lease that outlasts the benchmark.
+	// handle returns the handle by which a worker acquires and releases the named lock. If
+	// `patient`, its lease outlasts the benchmark.
 	handle(name string, patient bool) handle
-	// renewing connects a client that renews leases of this length by itself.
+	// renewing connects a client that renews leases of this length.
 	renewing(lease time.Duration) (peer, error)
-	// hasHandles tells whether handle makes something of the library's.
+	// hasHandles reports whether the library has lock handles.
 	hasHandles() bool
-	// watch returns a test whether so many workers have asked for a lock since.
+	// watch returns a function that reports whether `count` workers have asked for a lock since.
 	watch(count int) (func() (bool, error), error)
 	close()
 }
 
 type handle interface {
-	// acquire waits for the lock. It may give up with an error when ctx has ended.
+	// acquire waits for the lock. It may return an error after the end of ctx.
 	acquire(ctx context.Context) error
-	// release fails if the lock was lost before.
+	// release returns an error if the lock was lost.
 	release() error
-	// ask calls asked once the lock was asked for, and goes on to wait for it.
+	// ask calls asked after its first attempt, and then waits for the lock.
 	ask(asked func()) error
 }
 
 var (
 	errUnsupported = errors.New("unsupported")
 
-	// The library's module, and how to connect.
+	// The module of each library, and the function that connects.
 	contenders = map[string]struct {
 		module  string
 		connect func(url string) (peer, error)
@@ -117,7 +117,7 @@ func parse(words []string) arguments {
 	return args
 }
 
-// number is 0 for an argument that is not there.
+// number returns a number, or 0 for a missing argument.
 func (a arguments) number(name string) int {
 	n, _ := strconv.Atoi(a[name])
 	return n
@@ -127,7 +127,7 @@ func (a arguments) millis(name string) time.Duration {
 	return time.Duration(a.number(name)) * time.Millisecond
 }
 
-// lock is the name of the i-th lock.
+// lock returns the name of the lock of worker i.
 func (a arguments) lock(i int) string {
 	if a.number("shared") == 1 {
 		return a["locks"]
@@ -198,7 +198,7 @@ func (d *driver) pairs(args arguments) (string, error) {
 				acquired := now()
 				releasing := now()
 				if err := h.release(); err != nil {
-					// A lock lost to the end of ctx is a wait given up too late.
+					// At the end of ctx, the library gives up a lock that it has just acquired.
 					if ctx.Err() == nil {
 						failures.Add(1)
 					}
@@ -245,7 +245,7 @@ func (d *driver) hold(args arguments) (string, error) {
 	return fmt.Sprintf("holding count=%d", args.number("count")), d.take(holder, args, args.number("count"))
 }
 
-// take takes the first locks with a client that is closed by release.
+// take acquires the first locks with a client that release closes.
 func (d *driver) take(holder peer, args arguments, count int) error {
 	d.holder = holder
 	for i := range count {
@@ -259,7 +259,7 @@ func (d *driver) take(holder peer, args arguments, count int) error {
 	return nil
 }
 
-// release undoes take and counts what was lost.
+// release releases the locks of take and returns the number of lost ones.
 func (d *driver) release() (lost int) {
 	for _, h := range d.held {
 		if h.release() != nil {
@@ -368,7 +368,7 @@ func (d *driver) start(count int) (string, error) {
 	return fmt.Sprintf("started nanos=%d", time.Since(begun).Nanoseconds()), nil
 }
 
-// now is CLOCK_MONOTONIC in nanoseconds, which package time does not give away.
+// now returns CLOCK_MONOTONIC in nanoseconds, which package time does not expose.
 func now() uint64 {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// redsync has leases of 8 s by default and does not renew them by itself.
+// redsync has leases of 8 s by default and does not renew them.
 type redsyncPeer struct {
 	client *redis.Client
 	sync   *redsync.Redsync
@@ -42,7 +42,7 @@ func (p *redsyncPeer) watch(int) (func() (bool, error), error) {
 
 type redsyncHandle struct{ mutex *redsync.Mutex }
 
-// acquire starts again when Lock has given up, which it does after 32 tries.
+// acquire calls Lock again when it gives up after 32 tries.
 func (h redsyncHandle) acquire(ctx context.Context) error {
 	for {
 		err := h.mutex.Lock()
@@ -68,7 +68,7 @@ func (h redsyncHandle) release() error {
 func (h redsyncHandle) ask(asked func()) error {
 	err := h.mutex.TryLock()
 	asked()
-	for err != nil { // overload, too, ends a Lock with an error
+	for err != nil { // Lock also returns errors under overload
 		err = h.mutex.Lock()
 	}
 	return nil

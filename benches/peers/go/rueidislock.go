@@ -10,14 +10,14 @@ import (
 	"github.com/redis/rueidis/rueidislock"
 )
 
-// rueidislock renews by itself and knows names, not handles. One Locker serves all workers.
+// rueidislock renews leases by itself and has no lock handles. All workers share one Locker.
 type rueidisPeer struct {
 	url    string
 	locker rueidislock.Locker
 }
 
-// newRueidis uses the defaults, that is, loop tracking: with NoLoopTracking, as in the README's
-// example, a wait for a free lock can hang. No validity (0) is the default of 5 s.
+// newRueidis uses the defaults, with loop tracking. With NoLoopTracking, as in the example of the
+// README, a wait for a free lock can hang. A validity of 0 stands for the default of 5 s.
 func newRueidis(url string, validity time.Duration) (peer, error) {
 	option, err := rueidis.ParseURL(url)
 	if err != nil {
@@ -37,7 +37,8 @@ func (p *rueidisPeer) renewing(lease time.Duration) (peer, error) { return newRu
 func (p *rueidisPeer) hasHandles() bool                           { return false }
 func (p *rueidisPeer) close()                                     { p.locker.Close() }
 
-// watch counts at the server: the library does not tell when a worker has begun to wait.
+// watch counts script calls at the server, because the library does not report when a worker
+// waits.
 func (p *rueidisPeer) watch(count int) (func() (bool, error), error) {
 	before, err := p.scripts()
 	return func() (bool, error) {
@@ -46,7 +47,7 @@ func (p *rueidisPeer) watch(count int) (func() (bool, error), error) {
 	}, err
 }
 
-// scripts is how many scripts the server has run: each request for a lock is one.
+// scripts returns the number of script calls of the server. Each attempt is one.
 func (p *rueidisPeer) scripts() (calls int, err error) {
 	client := p.locker.Client()
 	info, err := client.Do(context.Background(), client.B().Info().Section("commandstats").Build()).ToString()
@@ -61,7 +62,7 @@ func (p *rueidisPeer) scripts() (calls int, err error) {
 type rueidisHandle struct {
 	locker rueidislock.Locker
 	name   string
-	held   context.Context // ended by the library when the lock is lost
+	held   context.Context // the library ends it when the lock is lost
 	cancel context.CancelFunc
 }
 
@@ -77,6 +78,6 @@ func (h *rueidisHandle) release() error {
 }
 
 func (h *rueidisHandle) ask(asked func()) error {
-	asked() // almost: watch knows better
+	asked() // too early by a little: watch checks the server
 	return h.acquire(context.Background())
 }

@@ -6,7 +6,7 @@ const { createInterface } = require('node:readline');
 const Client = require('ioredis');
 const Redlock = require('redlock');
 
-const TTL = 30_000; // the library wants one for each lock
+const TTL = 30_000; // the library requires a time to live for each lock
 const LONG = 3_600_000; // outlasts the benchmark
 
 const [, , contender, url] = process.argv;
@@ -17,8 +17,8 @@ function connect() {
   return { client, redlock: new Redlock([client]) };
 }
 
-// Takes a lock: starts again when the library has given up, which it does after 10 retries,
-// unless the time is over (then the answer is undefined).
+// Acquires a lock. Calls the library again when it gives up after 10 retries. Returns undefined if
+// the time is over.
 async function take(redlock, name, end) {
   for (;;) {
     try {
@@ -30,7 +30,7 @@ async function take(redlock, name, end) {
   }
 }
 
-// What a worker took, and when: five numbers for each pair.
+// The records of a worker: five numbers for each pair.
 class Records {
   numbers = new BigUint64Array(5 * 1024);
   used = 0;
@@ -48,9 +48,9 @@ class Records {
 
 const { client, redlock } = connect();
 let records = []; // of the last pairs, by worker
-let waiting; // what wait began
+let waiting; // the state between wait and free
 
-// A name for each worker, or one for all.
+// Returns the lock of a worker, or the lock of all workers.
 const lockName = (args, i) => (args.shared === '1' ? args.locks : `${args.locks}:${i}`);
 
 const commands = {
@@ -82,7 +82,7 @@ const commands = {
     return `done pairs=${pairs} errors=${errors}`;
   },
 
-  // Node.js is little-endian wherever these run (x86-64, AArch64).
+  // The drivers run on little-endian machines only (x86-64, AArch64).
   async write(args) {
     writeFileSync(args.file, Buffer.concat(
       records.map((own) => Buffer.from(own.numbers.buffer, 0, 8 * own.used))));
@@ -96,7 +96,7 @@ const commands = {
     for (let i = 0; i < (args.shared === '1' ? 1 : count); i++) {
       held.push(await holder.redlock.lock(lockName(args, i), LONG));
     }
-    // A worker asks once, which fails, and then as often as it takes.
+    // A worker asks once, which fails, and then until it gets the lock.
     const once = new Redlock([client], { retryCount: 0 });
     const asked = [];
     waiting = { holder, held, errors: 0, workers: [] };

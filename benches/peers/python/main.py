@@ -14,14 +14,14 @@ import redis_lock
 LEASE = 30  # seconds, for the locks of pairs
 LONG = 3600  # outlasts the benchmark
 
-# redis-py's default of 100 connections fails the 101st thread: here each thread may have one.
+# With the default of redis-py, 100 connections, the 101st thread fails.
 CONNECTIONS = 20_000
 
 now = time.monotonic_ns  # CLOCK_MONOTONIC on Linux
 
 
 class RedisPy:
-    """redis-py: polls every 0.1 s, and does not renew."""
+    """redis-py: polls every 0.1 s and renews no lease."""
 
     package = "redis"
     options = {}
@@ -44,12 +44,12 @@ class RedisPy:
 
 
 class PythonRedisLock:
-    """python-redis-lock: waits with BLPOP, one connection for each that waits."""
+    """python-redis-lock: waits with BLPOP on one connection per waiter."""
 
     package = "python-redis-lock"
-    # It blocks for up to the lease; redis-py's default of 5 s fails a worker that waits for long.
+    # A wait blocks for up to the lease. With the default of redis-py, 5 s, a longer wait fails.
     options = {"socket_timeout": None}
-    max_held = 1000  # it renews with one thread for each lock
+    max_held = 1000  # the library has one renewal thread per lock
 
     @staticmethod
     def lock(client, name, lease=LEASE):
@@ -61,7 +61,7 @@ class PythonRedisLock:
 
     @staticmethod
     def ask(lock, asked):
-        asked()  # almost: watch knows better
+        asked()  # too early by a little: watch checks the server
         lock.acquire()
 
     @staticmethod
@@ -150,7 +150,7 @@ class Driver:
         return f"dropped lost={self.release()}"
 
     def take(self, args, count, make, lease):
-        """Takes the first locks, with a client of its own."""
+        """Acquires the first locks with a separate client."""
         self.release()
         self.holder = self.connect()
         for i in range(count):
@@ -159,7 +159,7 @@ class Driver:
             self.held.append(lock)
 
     def release(self):
-        """Undoes take, and counts what was lost."""
+        """Releases the locks of take and returns the number of lost ones."""
         lost = 0
         for lock in self.held:
             try:
@@ -217,7 +217,7 @@ class Driver:
         begun = now()
         self.retained = make()
         nanos = now() - begun
-        # Once more to count the bytes, which takes longer.
+        # A second time to count the bytes, because counting slows the code.
         tracemalloc.start()
         again = make()
         heap = tracemalloc.get_traced_memory()[0]

@@ -8,7 +8,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::Result;
 use crate::run::NO_LIBRARIES;
-use crate::sheet::{Spread, Table};
+use crate::table::{Spread, Table};
 
 const OWN: RGBColor = RGBColor(0x1f, 0x6f, 0xb4);
 const BASE: RGBColor = RGBColor(0x77, 0x77, 0x77);
@@ -19,7 +19,7 @@ const HEADER: u32 = 40;
 const NAMES: u32 = 150;
 const WIDTH: u32 = 470;
 
-/// Several tables with the same contenders beside each other: their first metric.
+/// Draws the first metric of several tables with the same contenders side by side.
 pub(crate) fn bars(file: &Path, tables: &[&Table]) -> Result {
     let rows = tables.iter().map(|table| table.contenders.len()).max().unwrap_or(0);
     let size = (WIDTH * u32::try_from(tables.len())?, HEADER + ROW * u32::try_from(rows)? + 12);
@@ -54,7 +54,7 @@ fn draw(panel: &DrawingArea<SVGBackend<'_>, Shift>, table: &Table) -> Result {
         let whisker = vec![(at(spread.low), middle), (at(spread.high), middle)];
         panel.draw(&PathElement::new(whisker, BLACK.stroke_width(1)))?;
         let value = style(11).pos(Pos::new(HPos::Left, VPos::Center));
-        let figure = crate::sheet::number(spread.median, lead.places);
+        let figure = crate::table::number(spread.median, lead.places);
         panel.draw(&Text::new(figure, (at(spread.high) + 6, middle), value))?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! A driver that runs: commands in, answers out (`benches/peers/README.md`).
+//! A running driver, which gets commands and sends answers (`benches/peers/README.md`).
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::spawned::Spawned;
 use crate::{Result, process};
 
-/// How one contender is started.
+/// The name of a contender, and the command that starts its driver.
 #[derive(Clone, Debug)]
 pub(crate) struct Recipe {
     pub(crate) name: String,
@@ -21,17 +21,16 @@ pub(crate) struct Driver {
     pub(crate) name: String,
     pub(crate) version: String,
     process: Spawned,
-    orders: ChildStdin,
+    commands: ChildStdin,
     answers: Receiver<String>,
-    /// The first word of the last order.
-    ordered: String,
+    /// The first word of the last command.
+    last_command: String,
 }
 
-/// An order is done by then, unless it is given a time of its own. Who needs longer is not
-/// waited for.
+/// The time-out of a command that has no time-out of its own.
 pub(crate) const LONGEST: Duration = Duration::from_secs(60);
 
-/// A line that a driver said.
+/// An answer line of a driver.
 #[derive(Debug)]
 pub(crate) struct Answer {
     word: String,
@@ -52,8 +51,7 @@ impl Answer {
         self.fields.get(name)?.parse().ok()
     }
 
-    /// The answer, if it is the one that was hoped for. `None` if the library has
-    /// nothing of the kind.
+    /// Returns the answer if it begins with `word`, or `None` if the command is unsupported.
     fn expect(self, word: &str) -> Result<Option<Answer>> {
         match self.word.as_str() {
             "unsupported" => Ok(None),
@@ -64,56 +62,58 @@ impl Answer {
 }
 
 impl Driver {
-    /// Starts a driver; `Err` says why it does not run.
+    /// Starts a driver. Returns an error with the reason if it does not run.
     pub(crate) fn start(recipe: &Recipe, url: &str) -> Result<Driver> {
         let (program, arguments) = recipe.command.split_first().ok_or("an empty command")?;
         let mut command = Command::new(program);
         command.args(arguments).args([&recipe.name, url]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = Spawned::start(&mut command, None)?;
-        let (orders, output) = process.pipes().ok_or("no pipes")?;
+        let (commands, output) = process.pipes().ok_or("no pipes")?;
         let lines = BufReader::new(output).lines();
-        let (said, answers) = mpsc::channel();
+        let (sender, answers) = mpsc::channel();
         thread::spawn(move || {
-            lines.map_while(|line| line.ok()).try_for_each(|line| said.send(line))
+            lines.map_while(|line| line.ok()).try_for_each(|line| sender.send(line))
         });
         let (name, version) = (recipe.name.clone(), String::new());
-        let ordered = "start".to_owned();
-        let mut driver = Driver { name, version, process, orders, answers, ordered };
-        let hello = driver.hear(LONGEST)?;
-        if hello.word != "ready" {
-            return Err(hello.line.into());
+        let last_command = "start".to_owned();
+        let mut driver = Driver { name, version, process, commands, answers, last_command };
+        let first = driver.next_answer(LONGEST)?;
+        if first.word != "ready" {
+            return Err(first.line.into());
         }
-        driver.version = hello.line.rsplit(' ').next().unwrap_or_default().to_owned();
+        driver.version = first.line.rsplit(' ').next().unwrap_or_default().to_owned();
         Ok(driver)
     }
 
-    /// Gives an order and waits for the answer.
-    pub(crate) fn ask(&mut self, order: &str, hoped: &str) -> Result<Option<Answer>> {
-        self.order(order)?;
-        self.answer(hoped, LONGEST)
+    /// Sends a command and waits for the answer that begins with `expected`.
+    pub(crate) fn ask(&mut self, command: &str, expected: &str) -> Result<Option<Answer>> {
+        self.send(command)?;
+        self.answer(expected, LONGEST)
     }
 
-    /// Gives an order. Its answer is to be taken before the next.
-    pub(crate) fn order(&mut self, order: &str) -> Result {
-        self.ordered = order.split(' ').next().unwrap_or_default().to_owned();
-        writeln!(self.orders, "{order}").map_err(|error| format!("the driver is gone: {error}"))?;
-        Ok(self.orders.flush()?)
+    /// Sends a command. Its answer must be read before the next command.
+    pub(crate) fn send(&mut self, command: &str) -> Result {
+        self.last_command = command.split(' ').next().unwrap_or_default().to_owned();
+        writeln!(self.commands, "{command}")
+            .map_err(|error| format!("the driver is gone: {error}"))?;
+        Ok(self.commands.flush()?)
     }
 
-    pub(crate) fn answer(&mut self, hoped: &str, longest: Duration) -> Result<Option<Answer>> {
-        self.hear(longest)?.expect(hoped)
+    /// Waits for the answer to the last command. Returns `None` if the command is unsupported.
+    pub(crate) fn answer(&mut self, expected: &str, longest: Duration) -> Result<Option<Answer>> {
+        self.next_answer(longest)?.expect(expected)
     }
 
-    fn hear(&self, longest: Duration) -> Result<Answer> {
+    fn next_answer(&self, longest: Duration) -> Result<Answer> {
         match self.answers.recv_timeout(longest) {
             Ok(line) => Ok(Answer::parse(&line)),
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                Err(format!("`{}` did not finish within {} s", self.ordered, longest.as_secs())
-                    .into())
+                let (command, seconds) = (&self.last_command, longest.as_secs());
+                Err(format!("`{command}` did not finish within {seconds} s").into())
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => {
-                Err(format!("the driver ended at `{}`", self.ordered).into())
+                Err(format!("the driver ended at `{}`", self.last_command).into())
             }
         }
     }
@@ -126,7 +126,7 @@ impl Driver {
         process::resident(self.process.pid())
     }
 
-    /// Sockets that it has open.
+    /// Returns the number of open sockets.
     pub(crate) fn connections(&self) -> Result<usize> {
         process::sockets(self.process.pid())
     }

@@ -1,9 +1,9 @@
-//! On what, with what and when it was measured.
+//! The machine, the tools and the date of a run.
 
 use std::fs;
 use std::process::Command;
 
-/// One line each: processor, memory, system, compiler, commit.
+/// Returns lines with the processor, memory, system, compiler, commit and date.
 pub(crate) fn lines() -> Vec<String> {
     let mut lines = vec![format!("processor: {}", processor()), format!("memory: {}", memory())];
     for (what, program, arguments) in [
@@ -12,12 +12,12 @@ pub(crate) fn lines() -> Vec<String> {
         ("commit", "git", &["describe", "--always", "--dirty", "--abbrev=10"]),
         ("date", "date", &["--utc", "+%Y-%m-%d %H:%M UTC"]),
     ] {
-        lines.push(format!("{what}: {}", said(program, arguments)));
+        lines.push(format!("{what}: {}", output_of(program, arguments)));
     }
     lines
 }
 
-fn said(program: &str, arguments: &[&str]) -> String {
+fn output_of(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
     output.map_or("unknown".to_owned(), |output| {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()

@@ -1,27 +1,30 @@
-//! Measures leasehold, its floor and its peers on one server in one run, and prints
-//! tables of ratios. Started by `script/bench`, which builds the drivers first:
+//! Measures leasehold, its floor and its peers on one server in one run.
+//!
+//! Prints tables of figures and ratios. `script/bench` builds the drivers and starts it:
 //!
 //! `side-by-side --peers FILE [--works a,b] [--contenders a,b] [--rounds N]
 //! [--millis M] [--threads 1,8] [--processes 2,4] [--held 1000] [--waiters N] [--paths tcp,unix]
 //! [--size small|medium|full] [--out FOLDER] [--strict yes]`
 //!
-//! A contender that fails is named in the report and does not end the run, unless it is
-//! strict: then whoever has no row in a table fails it in the end.
+//! A contender is a library in one way of use. A work is one workload, such as `uncontended`.
 //!
-//! FILE has a line per contender: its name, and the command that starts its driver
-//! (`benches/peers/README.md`), parted by a tab; or a `-` and why it cannot be had.
+//! A contender that fails is named in the report and does not end the run. With `--strict`, the run
+//! fails at its end if a contender has no row in a table.
+//!
+//! FILE has a line per contender: its name, a tab, and the command that starts its driver
+//! (`benches/peers/README.md`). Without a driver: its name, a tab, a `-`, a tab, and the reason.
 
 mod chart;
+mod contenders;
 mod driver;
-mod lineup;
 mod machine;
 mod process;
 mod records;
 mod report;
 mod run;
 mod server;
-mod sheet;
 mod spawned;
+mod table;
 mod works;
 
 use std::collections::HashMap;
@@ -33,7 +36,7 @@ use std::time::{Duration, Instant};
 use driver::Recipe;
 use run::{Run, Sizes, say};
 use server::{Path as ServerPath, Server};
-use sheet::Table;
+use table::Table;
 
 type Failure = Box<dyn Error + Send + Sync>;
 type Result<T = (), E = Failure> = std::result::Result<T, E>;
@@ -73,7 +76,7 @@ fn main() -> Result {
         }
         run.server.clear()?;
         say(&format!("{name} took {} s", begin.elapsed().as_secs()));
-        // Whoever stops a run that takes too long keeps what was measured.
+        // Written after each work, so that an interrupted run leaves a report.
         if let Some(folder) = options.get("out") {
             let text = report::text(&mut run, &tables)?;
             report::write(Path::new(folder), &text, &tables)?;
@@ -82,7 +85,7 @@ fn main() -> Result {
     if options.contains_key("strict") { complete(&run, &tables) } else { Ok(()) }
 }
 
-/// An error if anybody could not be measured, or says that its library cannot do it.
+/// Returns an error if a contender was not measured or does not support a work.
 fn complete(run: &Run, tables: &[Table]) -> Result {
     let rows = tables.iter().flat_map(|table| {
         table.missing().map(move |name| format!("no row for {name} in \"{}\"", table.title))
@@ -143,13 +146,13 @@ fn paths(list: Option<&String>) -> Vec<ServerPath> {
     all.filter(|(name, _)| wanted(name)).map(|(_, path)| path).collect()
 }
 
-/// Of those that are wanted: who can be had, and who cannot and why.
+/// Returns the drivers of the wanted contenders, and a line for each that has none.
 fn recipes(list: &str, wanted: impl Fn(&str) -> bool) -> (Vec<Recipe>, Vec<String>) {
     let (mut recipes, mut absent) = (Vec::new(), Vec::new());
     for line in list.lines() {
         match line.split('\t').collect::<Vec<_>>()[..] {
             [name, ..] if !wanted(name) => {}
-            [name, "-", why] => absent.push(format!("not run: {name}: {why}")),
+            [name, "-", reason] => absent.push(format!("not run: {name}: {reason}")),
             [name, command] => recipes.push(Recipe {
                 name: name.to_owned(),
                 command: command.split(' ').map(str::to_owned).collect(),

@@ -1,15 +1,16 @@
-//! What the system knows of a process.
+//! Figures of a process from `/proc`.
 
 use std::fs;
 use std::time::Duration;
 
 use crate::Result;
 
-/// Processor time it has used so far, of all its threads, those that ended included.
-/// Granularity: a clock tick, 10 ms on Linux.
+/// Returns the processor time of all threads so far, ended threads included.
+///
+/// The resolution is a clock tick, 10 ms on Linux.
 pub(crate) fn cpu(pid: u32) -> Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name of the program stands in parentheses and may hold anything.
+    // The name of the program is in parentheses and may contain any character.
     let (_, after) = stat.rsplit_once(')').ok_or("an odd /proc/pid/stat")?;
     let field = |at: usize| -> Result<u64> {
         Ok(after.split_whitespace().nth(at).ok_or("a short /proc/pid/stat")?.parse()?)
@@ -19,7 +20,7 @@ pub(crate) fn cpu(pid: u32) -> Result<Duration> {
         * ticks.try_into()?)
 }
 
-/// Bytes of memory that are resident.
+/// Returns the bytes of resident memory.
 pub(crate) fn resident(pid: u32) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -27,7 +28,7 @@ pub(crate) fn resident(pid: u32) -> Result<u64> {
     Ok(kilobytes.ok_or("no VmRSS")?.trim().parse::<u64>()? * 1024)
 }
 
-/// How many sockets it has open.
+/// Returns the number of open sockets.
 pub(crate) fn sockets(pid: u32) -> Result<usize> {
     let links = fs::read_dir(format!("/proc/{pid}/fd"))?.flatten();
     let targets = links.filter_map(|link| fs::read_link(link.path()).ok());

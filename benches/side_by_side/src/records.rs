@@ -1,4 +1,4 @@
-//! The moments that drivers stamp, and what follows from them.
+//! The records of drivers, and the figures computed from them.
 
 use std::collections::HashMap;
 use std::fs;
@@ -6,10 +6,10 @@ use std::path::Path;
 
 use crate::Result;
 
-/// One pair. Nanoseconds of `CLOCK_MONOTONIC`.
+/// One pair of acquire and release. Moments are nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record {
-    /// Thread of its process, with the process's number in the upper half.
+    /// The number of the worker, with the number of its process in the upper half.
     pub(crate) worker: u64,
     pub(crate) asked: u64,
     pub(crate) acquired: u64,
@@ -17,7 +17,7 @@ pub(crate) struct Record {
     pub(crate) released: u64,
 }
 
-/// Reads what a driver wrote.
+/// Reads the records that a driver wrote.
 pub(crate) fn read(file: &Path, process: u64) -> Result<Vec<Record>> {
     let bytes = fs::read(file)?;
     let (records, rest) = bytes.as_chunks::<40>();
@@ -33,13 +33,13 @@ pub(crate) fn read(file: &Path, process: u64) -> Result<Vec<Record>> {
     Ok(records.iter().map(record).collect())
 }
 
-/// The value below which a share of `sorted` lies.
+/// Returns the value below which a share of `sorted` lies.
 pub(crate) fn quantile(sorted: &[u64], share: f64) -> f64 {
     let last = sorted.len().saturating_sub(1);
     sorted.get((last as f64 * share).round() as usize).map_or(f64::NAN, |value| *value as f64)
 }
 
-/// What pairs on locks of their own say.
+/// Figures of pairs without contention.
 #[derive(Debug)]
 pub(crate) struct Uncontended {
     pub(crate) pairs: f64,
@@ -64,24 +64,24 @@ pub(crate) fn uncontended(records: &[Record]) -> Uncontended {
     }
 }
 
-/// What pairs on one lock say.
+/// Figures of pairs on one lock.
 #[derive(Debug)]
 pub(crate) struct Contended {
     pub(crate) pairs: f64,
     pub(crate) per_second: f64,
-    /// How often it went to another owner, per second.
+    /// How often per second the lock passed to another owner.
     pub(crate) changes_per_second: f64,
     pub(crate) changes: f64,
     pub(crate) longest_wait_ms: f64,
-    /// The largest share over the smallest.
+    /// The largest number of pairs of a worker divided by the smallest.
     pub(crate) unfairness: f64,
     pub(crate) gap_p50_us: f64,
     pub(crate) gap_p99_us: f64,
-    /// Two held it at once.
+    /// How often two owners held the lock at once.
     pub(crate) overlaps: f64,
 }
 
-/// Of `workers` in all, of which some may have got nothing, over `nanos`.
+/// Computes the figures of `workers` over `nanos`. Workers may have no pairs.
 pub(crate) fn contended(
     records: &mut [Record],
     workers: usize,

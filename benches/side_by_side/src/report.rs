@@ -1,19 +1,19 @@
-//! Everything that was measured, written down.
+//! The report and its charts.
 
 use std::fs;
 use std::path::Path;
 
 use crate::run::Run;
-use crate::sheet::Table;
+use crate::table::Table;
 use crate::{Result, chart, machine};
 
-/// The report as text.
+/// Returns the text of the report.
 pub(crate) fn text(run: &mut Run, tables: &[Table]) -> Result<String> {
     let mut text = "# Side by side\n\n".to_owned();
     text.push_str(
-        "Written by `script/bench`. Medians over rounds in which the contenders take turns; \
-         ratios are taken round by round. What each contender is and how it is driven: \
-         `benches/peers/README.md`. Only ratios of one run count.\n\n",
+        "Written by `script/bench`. Figures are medians over rounds in which the contenders take \
+         turns; ratios are computed for each round. `benches/peers/README.md` describes the \
+         contenders and their drivers. Only ratios of one run count.\n\n",
     );
     let mut facts = machine::lines();
     facts.push(format!("redis-server: {}", run.server.version()?));
@@ -30,7 +30,7 @@ pub(crate) fn text(run: &mut Run, tables: &[Table]) -> Result<String> {
     Ok(text)
 }
 
-/// The report and its charts, in a folder.
+/// Writes the report and its charts to a folder.
 pub(crate) fn write(folder: &Path, text: &str, tables: &[Table]) -> Result {
     fs::create_dir_all(folder)?;
     let mut text = text.to_owned();

@@ -1,43 +1,44 @@
-//! What every work has at hand: the server, the contenders, the sizes.
+//! The server, the contenders and the sizes that all works use.
 
 use std::thread;
 use std::time::Duration;
 
 use crate::Result;
+use crate::contenders::Measured;
 use crate::driver::{Driver, LONGEST, Recipe};
-use crate::lineup::Measured;
 use crate::records::{self, Record};
 use crate::server::{Counters, Path, Server};
-use crate::sheet::Table;
+use crate::table::Table;
 
-/// Redisson's compiler needs that long to have seen enough.
+/// The warm-up of Redisson, whose virtual machine compiles code that runs often.
 const WARM_UP_OF_A_JVM: Duration = Duration::from_secs(5);
 
-/// What a process can do without a server.
+/// Contenders that need no server.
 pub(crate) const LOCAL: [&str; 2] = ["park", "parking_lot"];
 
-/// The bare redis crate, which does not wait, renew or re-enter.
+/// The bare redis crate, which does not wait, renew leases or re-enter.
 pub(crate) const FLOORS: [&str; 2] = ["floor", "floor-posted"];
 
-/// All of these: whoever is no lock library.
+/// Contenders that are no lock libraries.
 pub(crate) const NO_LIBRARIES: [&str; 4] = [FLOORS[0], FLOORS[1], LOCAL[0], LOCAL[1]];
 
-/// A round on one lock is so many times as long as others: more of it is chance.
+/// The length of a round on one lock in ordinary rounds, because its figures vary more.
 pub(crate) const LONG_ROUND: u32 = 4;
 
-/// How much is done.
+/// The sizes of all works.
 #[derive(Clone, Debug)]
 pub(crate) struct Sizes {
     pub(crate) rounds: usize,
     pub(crate) round: Duration,
-    /// Of held locks.
+    /// The lease of held locks.
     pub(crate) lease: Duration,
     pub(crate) waiters: usize,
     pub(crate) handles: usize,
-    /// Each of these numbers is measured.
+    /// The numbers of processes to measure.
     pub(crate) processes: Vec<usize>,
+    /// The numbers of held locks to measure.
     pub(crate) held: Vec<usize>,
-    /// Of one process, where many threads make sense.
+    /// The numbers of threads of one process to measure.
     pub(crate) threads: Vec<usize>,
     pub(crate) paths: Vec<Path>,
 }
@@ -46,23 +47,23 @@ pub(crate) struct Run {
     pub(crate) server: Server,
     pub(crate) recipes: Vec<Recipe>,
     pub(crate) sizes: Sizes,
-    /// What could not be run or measured, and why.
+    /// Lines for the contenders that were not run or measured, with the reason.
     pub(crate) absent: Vec<String>,
-    /// Versions as the drivers told them.
+    /// The names and versions that the drivers reported.
     pub(crate) versions: Vec<(String, String)>,
 }
 
-/// What one `pairs` of one contender cost.
+/// The cost of one `pairs` command.
 pub(crate) struct Spent {
     pub(crate) client: Duration,
     pub(crate) server: Counters,
     pub(crate) errors: f64,
-    /// Open half-way through.
+    /// The number of open sockets at half of the time.
     pub(crate) connections: f64,
 }
 
 impl Run {
-    /// Starts a contender; `Err` says why it does not run.
+    /// Starts a contender. Returns an error with the reason if it does not run.
     pub(crate) fn start(&mut self, recipe: &Recipe, path: Path) -> Result<Driver> {
         let driver = Driver::start(recipe, self.server.url(path))?;
         let version = (driver.name.clone(), driver.version.clone());
@@ -72,9 +73,10 @@ impl Run {
         Ok(driver)
     }
 
-    /// Takes a contender's round into the table; one that failed is noted instead, and
-    /// loses its row. Tells whether it can be measured further.
-    pub(crate) fn take_in(
+    /// Adds a round of a contender to the table, or removes its row if it failed.
+    ///
+    /// Returns whether the contender can be measured further.
+    pub(crate) fn record(
         &mut self,
         table: &mut Table,
         contender: &str,
@@ -86,7 +88,7 @@ impl Run {
                 Ok(true)
             }
             Err(error) => {
-                // Without a server there is nobody to blame.
+                // Ends the run if the server is gone.
                 self.server.version()?;
                 table.leave_out(contender);
                 self.note(&format!("could not be measured: {contender}: {error}"), &table.title);
@@ -95,35 +97,35 @@ impl Run {
         }
     }
 
-    /// Names each reason once, with all the tables that it spoilt.
-    fn note(&mut self, why: &str, title: &str) {
-        say(&format!("{why}; in: {title}"));
-        match self.absent.iter_mut().find(|known| known.starts_with(why)) {
+    /// Adds a line for each reason, with the titles of all tables that lack a row for it.
+    fn note(&mut self, reason: &str, title: &str) {
+        say(&format!("{reason}; in: {title}"));
+        match self.absent.iter_mut().find(|known| known.starts_with(reason)) {
             Some(known) => known.push_str(&format!("; {title}")),
-            None => self.absent.push(format!("{why}; in: {title}")),
+            None => self.absent.push(format!("{reason}; in: {title}")),
         }
     }
 
-    /// Has a contender do what it will be measured with.
+    /// Makes a contender take and release locks before it is measured.
     pub(crate) fn warm_up(driver: &mut Driver, threads: usize) -> Result {
         let millis = if driver.name == "redisson" { WARM_UP_OF_A_JVM.as_millis() } else { 300 };
-        let order =
+        let command =
             format!("pairs locks=warm threads={threads} millis={millis} think_us=0 shared=0");
-        match driver.ask(&order, "done")?.and_then(|answer| answer.number("pairs")) {
+        match driver.ask(&command, "done")?.and_then(|answer| answer.number("pairs")) {
             Some(0.0) => Err("not one pair".into()),
             _ => Ok(()),
         }
     }
 
-    /// One round of pairs of one contender; `None` if it has no such thing.
+    /// Runs one round of pairs. Returns `None` if the command is unsupported.
     pub(crate) fn pairs(
         &mut self,
         driver: &mut Driver,
-        order: &str,
+        command: &str,
     ) -> Result<Option<(Vec<Record>, Spent)>> {
         let (before, cpu) = (self.server.counters()?, driver.cpu()?);
-        driver.order(order)?;
-        // Some close their connections when their workers end.
+        driver.send(command)?;
+        // Some libraries close their connections when the workers end.
         thread::sleep(self.sizes.round / 2);
         let connections = driver.connections()? as f64;
         let longest = self.sizes.round * LONG_ROUND + LONGEST;
@@ -138,7 +140,7 @@ impl Run {
         Ok(Some((records, Spent { client, server, errors, connections })))
     }
 
-    /// What a driver has stamped.
+    /// Reads the records of the last `pairs` of a driver.
     pub(crate) fn records(&self, driver: &mut Driver, process: u64) -> Result<Vec<Record>> {
         let file = self.server.folder().join("records");
         driver.ask(&format!("write file={}", file.display()), "written")?;
@@ -146,7 +148,7 @@ impl Run {
     }
 }
 
-/// Tells who reads along what is being done.
+/// Prints the progress to standard error.
 pub(crate) fn say(what: &str) {
     eprintln!("side-by-side: {what}");
 }

@@ -1,4 +1,4 @@
-//! A redis-server of this run's own, and what it counts.
+//! The redis-server of this run, and its counters.
 
 use std::collections::HashMap;
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use redis::Connection;
 use crate::Result;
 use crate::spawned::Spawned;
 
-/// Commands of which one is an attempt to acquire, or a release.
+/// The commands by which the libraries acquire and release.
 const CALLS: [&str; 5] = ["eval", "evalsha", "fcall", "set", "setnx"];
 
 pub(crate) struct Server {
@@ -22,12 +22,12 @@ pub(crate) struct Server {
     folder: tempfile::TempDir,
 }
 
-/// What the server has done up to a moment.
+/// The counters of the server at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counters {
-    /// Commands, those that scripts call included.
+    /// Commands, including those that scripts call.
     pub(crate) commands: f64,
-    /// Scripts and SETs.
+    /// Script calls and SETs.
     pub(crate) calls: f64,
     pub(crate) bytes: f64,
     pub(crate) cpu: Duration,
@@ -82,7 +82,7 @@ impl Server {
         }
     }
 
-    /// A folder that goes with the server, however this process ends.
+    /// Returns a folder that is removed with the server, however this process ends.
     pub(crate) fn folder(&self) -> &std::path::Path {
         self.folder.path()
     }
@@ -103,7 +103,7 @@ impl Server {
         Ok(Counters { commands, calls, bytes, cpu: self.cpu()? })
     }
 
-    /// Processor time it has used so far, in finer grains than the system's ticks.
+    /// Returns the processor time so far, with a finer resolution than the ticks of the system.
     fn cpu(&mut self) -> Result<Duration> {
         let used = self.info("cpu")?;
         let seconds = |name: &str| -> Result<f64> {
@@ -122,13 +122,13 @@ impl Server {
         Ok(lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
     }
 
-    /// How many channels somebody listens to.
+    /// Returns the number of channels with subscribers.
     pub(crate) fn channels(&mut self) -> Result<usize> {
         let channels: Vec<String> = redis::cmd("PUBSUB").arg("CHANNELS").query(&mut self.watch)?;
         Ok(channels.len())
     }
 
-    /// The remaining milliseconds of each key; those below 0 have none or do not exist.
+    /// Returns the time to live of each key in milliseconds, negative as `PTTL` replies.
     pub(crate) fn remaining(&mut self, keys: &[String]) -> Result<Vec<i64>> {
         let mut pipeline = redis::pipe();
         keys.iter().for_each(|key| {
@@ -137,9 +137,9 @@ impl Server {
         Ok(pipeline.query(&mut self.watch)?)
     }
 
-    /// Keys of that prefix.
-    pub(crate) fn keys(&mut self, prefix: &str) -> Result<Vec<String>> {
-        Ok(redis::cmd("KEYS").arg(format!("*{prefix}*")).query(&mut self.watch)?)
+    /// Returns the keys whose names contain `part`.
+    pub(crate) fn keys(&mut self, part: &str) -> Result<Vec<String>> {
+        Ok(redis::cmd("KEYS").arg(format!("*{part}*")).query(&mut self.watch)?)
     }
 
     pub(crate) fn clear(&mut self) -> Result {
@@ -147,7 +147,7 @@ impl Server {
     }
 }
 
-/// How the clients reach the server.
+/// The transport between clients and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Path {
     Tcp,

@@ -1,6 +1,8 @@
-//! A child process that never outlives this one: `Drop` kills it, and if this process is
-//! killed, its watcher does. The watcher is ended before the child is reaped, so that it
-//! never kills a stranger who was given the same process id.
+//! A child process that never outlives this process.
+//!
+//! `Drop` kills the child. If this process is killed, a watcher process kills the child. The
+//! watcher ends before the child is reaped, so that it never kills another process with the same
+//! id.
 
 use std::io;
 use std::path::Path;
@@ -16,8 +18,7 @@ pub(crate) struct Spawned {
 }
 
 impl Spawned {
-    /// Starts `command`. If this process dies before the child does, the child is killed
-    /// and `folder` removed.
+    /// Starts `command`. If this process dies first, the child is killed and `folder` removed.
     pub(crate) fn start(command: &mut Command, folder: Option<&Path>) -> io::Result<Spawned> {
         let mut child = command.spawn()?;
         let watcher =
@@ -29,7 +30,7 @@ impl Spawned {
         self.child.id()
     }
 
-    /// The pipes to its input and from its output, if it was given any.
+    /// Returns the pipes of the standard input and output, if the command has pipes.
     pub(crate) fn pipes(&mut self) -> Option<(ChildStdin, ChildStdout)> {
         self.child.stdin.take().zip(self.child.stdout.take())
     }

@@ -1,14 +1,13 @@
-//! No wait outlasts the freeing of its lock by more than the poll interval and one response
-//! time-out.
+//! A waiter gets a free lock within the poll interval and one response time-out.
 //!
-//! When a server had a lock free is not written down, but when it cannot have been held is:
-//! when no attempt was between its asking and its end.
+//! A history does not show when a server had a lock free. It shows when no attempt can have held
+//! the lock: when no attempt was between its call and its end.
 
 use super::super::record::End;
 use super::{Attempt, Bounds, History, Outcome, Promise, Violation};
 use crate::Nanos;
 
-/// `gaps` has those of all attempts at one lock.
+/// Checks all attempts at one lock. `gaps` has the gap of each.
 pub(super) fn check(
     history: &History,
     attempts: &[&Attempt],
@@ -16,124 +15,128 @@ pub(super) fn check(
 ) -> Vec<Violation> {
     let bound = history.bounds.wait();
     let late = gaps.iter().filter(|(attempt, gap)| {
-        *gap > bound && *gap > bound + for_the_dead(history, attempts, attempt)
+        *gap > bound && *gap > bound + delay_by_killed_waiters(history, attempts, attempt)
     });
     let text = |(attempt, gap): &(&Attempt, Nanos)| {
         format!("{:.0} ms beside a free lock: {attempt}", *gap as f64 / 1e6)
     };
-    late.map(|gap| Promise::Wait.broken(text(gap))).collect()
+    late.map(|gap| Promise::Wait.violation(text(gap))).collect()
 }
 
-/// How much longer it may take because of those who have died in the queue of a fair lock: for each
-/// its time there, which begins when somebody finds that it leaves a free lock alone.
-fn for_the_dead(history: &History, attempts: &[&Attempt], waiting: &Attempt) -> Nanos {
-    if !waiting.wish.queues() {
+/// Returns the delay that killed waiters in the queue of a fair lock may cause.
+///
+/// Each keeps its place for its time-out, which begins when a caller finds that the waiter ignores
+/// a free lock.
+fn delay_by_killed_waiters(history: &History, attempts: &[&Attempt], waiting: &Attempt) -> Nanos {
+    if !waiting.request.is_fair() {
         return 0;
     }
     let end = end(history, waiting).unwrap_or(Nanos::MAX);
     let Bounds { poll, fair_waiter_timeout, step, .. } = history.bounds;
-    let died = attempts.iter().filter(|attempt| attempt.outcome == Outcome::Unknown);
-    let died: Vec<Nanos> = died
+    let killed = attempts.iter().filter(|attempt| attempt.outcome == Outcome::Unknown);
+    let killed: Vec<Nanos> = killed
         .filter_map(|attempt| {
             let at = history.workers[attempt.worker].killed.filter(|at| *at < end)?;
-            // What it had sent may arrive when a disturbance is over.
+            // A delayed request may arrive until the end of a disturbance.
             let disturbed = history.disturbances_of(attempt.worker, attempt.asked, at);
-            Some(disturbed.map(|d| d.to).max().unwrap_or(at).max(at))
+            Some(disturbed.map(|d| d.felt_until).max().unwrap_or(at).max(at))
         })
         .collect();
-    // None has a place for longer: the lease that it saw, its time, and those of the dead before it.
+    // A killed waiter keeps its place at most for the lease that it saw, its own time-out, and
+    // those of the killed waiters ahead of it.
     let longest = history.workers.iter().map(|worker| worker.lease).max().unwrap_or(0);
-    let kept = |dead: usize| longest + (dead as u64 + 1) * fair_waiter_timeout + step;
-    let dead = died.iter().filter(|at| waiting.asked < *at + kept(died.len())).count();
-    dead as u64 * (fair_waiter_timeout + poll)
+    let kept = longest + (killed.len() as u64 + 1) * fair_waiter_timeout + step;
+    let queued = killed.iter().filter(|at| waiting.asked < *at + kept).count();
+    queued as u64 * (fair_waiter_timeout + poll)
 }
 
-/// How long each attempt has waited at a stretch while nobody can have held the lock and
-/// nothing was in the way.
+/// Returns the gap of each waiting attempt: its longest undisturbed wait beside a free lock.
 pub(super) fn gaps<'a>(history: &History, attempts: &[&'a Attempt]) -> Vec<(&'a Attempt, Nanos)> {
-    let mut taken: Vec<Span<'_>> = attempts.iter().filter_map(|a| taken(history, a)).collect();
-    taken.sort_by_key(|span| span.from);
-    let taken = Taken::new(taken);
-    let waits = attempts.iter().filter(|attempt| attempt.wish.patience > 0);
-    waits.filter_map(|attempt| Some((*attempt, gap(history, attempt, &taken)?))).collect()
+    let mut spans: Vec<Span<'_>> = attempts.iter().filter_map(|a| span(history, a)).collect();
+    spans.sort_by_key(|span| span.from);
+    let spans = Spans::new(spans);
+    let waits = attempts.iter().filter(|attempt| attempt.request.max_wait > 0);
+    waits.filter_map(|attempt| Some((*attempt, gap(history, attempt, &spans)?))).collect()
 }
 
-/// When a server may have kept the lock for an attempt.
+/// The time in which a server may have kept the lock for an attempt.
 struct Span<'a> {
     from: Nanos,
     to: Nanos,
-    whose: &'a Attempt,
+    attempt: &'a Attempt,
 }
 
-/// All of them, by their start; and how far those up to each place reach.
-struct Taken<'a> {
+/// Spans in the order of their start. `furthest` has the latest end up to each span.
+struct Spans<'a> {
     spans: Vec<Span<'a>>,
-    reach: Vec<Nanos>,
+    furthest: Vec<Nanos>,
 }
 
-impl<'a> Taken<'a> {
-    fn new(spans: Vec<Span<'a>>) -> Taken<'a> {
-        let mut furthest = 0;
-        let reach = spans.iter().map(|span| {
-            furthest = span.to.max(furthest);
-            furthest
+impl<'a> Spans<'a> {
+    fn new(spans: Vec<Span<'a>>) -> Spans<'a> {
+        let mut latest = 0;
+        let furthest = spans.iter().map(|span| {
+            latest = span.to.max(latest);
+            latest
         });
-        Taken { reach: reach.collect(), spans }
+        Spans { furthest: furthest.collect(), spans }
     }
 
-    /// Those of others than this one that lie between the two.
-    fn between(&self, but: &Attempt, from: Nanos, to: Nanos) -> impl Iterator<Item = &Span<'a>> {
+    /// Returns the spans of other attempts that overlap the time between two moments.
+    fn of_others(&self, but: &Attempt, from: Nanos, to: Nanos) -> impl Iterator<Item = &Span<'a>> {
         let end = self.spans.partition_point(|span| span.from <= to);
-        let start = self.reach.partition_point(|reach| *reach < from).min(end);
-        let others = move |span: &&Span<'_>| !std::ptr::eq(span.whose, but);
-        self.spans[start..end].iter().filter(others)
+        let start = self.furthest.partition_point(|furthest| *furthest < from).min(end);
+        let is_other = move |span: &&Span<'_>| !std::ptr::eq(span.attempt, but);
+        self.spans[start..end].iter().filter(is_other)
     }
 }
 
-fn taken<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
+fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
     let (asked, bounds) = (attempt.asked, &history.bounds);
     let killed = history.workers[attempt.worker].killed;
-    let disturbed = |at| history.disturbances_of(attempt.worker, asked, at).map(|d| d.to).max();
-    // What it has left is released when it can be again.
+    let disturbed =
+        |at| history.disturbances_of(attempt.worker, asked, at).map(|d| d.felt_until).max();
+    // After a disturbance, the worker releases the hold that its attempt may have left.
     let released = |at| disturbed(at).map(|to| to.max(at) + bounds.response + bounds.slack);
-    // What nobody releases: what it had sent may arrive when a disturbance is over.
+    // A hold that nobody releases. A delayed request may arrive until the end of a disturbance.
     let kept = history.lease(attempt).max(bounds.fair_waiter_timeout) + bounds.step;
-    let runs_out = |at: Nanos| disturbed(at).unwrap_or(at).max(at).saturating_add(kept);
+    let expired = |at: Nanos| disturbed(at).unwrap_or(at).max(at).saturating_add(kept);
     let (from, to) = match &attempt.outcome {
-        Outcome::Unknown => (asked, runs_out(killed.unwrap_or(Nanos::MAX))),
+        Outcome::Unknown => (asked, expired(killed.unwrap_or(Nanos::MAX))),
         Outcome::Refused(at) | Outcome::Failed(at) => (asked, released(*at)?),
         Outcome::Held(hold) => {
-            let from = disturbed(hold.got).map_or(hold.got, |_| asked);
+            let from = disturbed(hold.granted).map_or(hold.granted, |_| asked);
             let to = match (hold.ended, hold.lost) {
                 (Some((at, End::Unlocked)), None) => at,
                 (Some((at, End::Dropped)), None) => released(at).unwrap_or(at + bounds.response),
-                (Some((at, _)), _) => runs_out(at),
-                (None, _) => runs_out(killed.unwrap_or(Nanos::MAX)),
+                (Some((at, _)), _) => expired(at),
+                (None, _) => expired(killed.unwrap_or(Nanos::MAX)),
             };
             (from, to)
         }
     };
-    Some(Span { from, to, whose: attempt })
+    Some(Span { from, to, attempt })
 }
 
-/// The longest of an attempt; `None` if its end is not known.
-fn gap(history: &History, attempt: &Attempt, taken: &Taken<'_>) -> Option<Nanos> {
+/// Returns the gap of an attempt; `None` if its end is not known.
+fn gap(history: &History, attempt: &Attempt, spans: &Spans<'_>) -> Option<Nanos> {
     let (from, end) = (attempt.asked, end(history, attempt)?);
-    let busy = taken.between(attempt, from, end).map(|span| (span.from, span.to));
-    let disturbed = history.disturbances_of(attempt.worker, from, end).map(|d| (d.from, d.to));
-    Some(longest_gap(from, end, busy.chain(disturbed).collect()))
+    let held = spans.of_others(attempt, from, end).map(|span| (span.from, span.to));
+    let disturbed = history.disturbances_of(attempt.worker, from, end);
+    let disturbed = disturbed.map(|d| (d.from, d.felt_until));
+    Some(longest_gap(from, end, held.chain(disturbed).collect()))
 }
 
-/// When it waited no more; `None` if that is not known.
+/// Returns the end of the wait; `None` if it is not known.
 fn end(history: &History, attempt: &Attempt) -> Option<Nanos> {
     match &attempt.outcome {
         Outcome::Unknown => history.workers[attempt.worker].killed,
         Outcome::Refused(at) | Outcome::Failed(at) => Some(*at),
-        Outcome::Held(hold) => Some(hold.got),
+        Outcome::Held(hold) => Some(hold.granted),
     }
 }
 
-/// The longest time between the two that none of these covers.
+/// Returns the longest time between two moments that no span covers.
 fn longest_gap(from: Nanos, to: Nanos, mut spans: Vec<(Nanos, Nanos)>) -> Nanos {
     spans.push((to, to));
     spans.sort_unstable();
@@ -147,8 +150,8 @@ fn longest_gap(from: Nanos, to: Nanos, mut spans: Vec<(Nanos, Nanos)>) -> Nanos 
 
 #[cfg(test)]
 mod tests {
-    use super::super::examples::{asking, broken, disturbance, held, history};
-    use super::super::{Attempt, Effect, History, Outcome, Promise, Whom};
+    use super::super::examples::{asking, disturbance, held, history, violated};
+    use super::super::{Affected, Attempt, Effect, History, Outcome, Promise};
     use crate::millis;
     use crate::record::End;
 
@@ -156,40 +159,45 @@ mod tests {
     const BOUND: u64 = 200;
 
     #[test]
-    fn a_wait_beside_a_lock_that_is_held_is_well() {
-        assert_eq!(broken(&history(vec![held(0, 0, 0, 900), held(1, 10, 900 + BOUND, 2000)])), []);
+    fn only_the_wait_beside_a_free_lock_is_bounded() {
+        let in_time = history(vec![held(0, 0, 0, 900), held(1, 10, 900 + BOUND, 2000)]);
+        assert_eq!(violated(&in_time), []);
         let late = history(vec![held(0, 0, 0, 900), held(1, 10, 901 + BOUND, 2000)]);
-        assert_eq!(broken(&late), [Promise::Wait]);
+        assert_eq!(violated(&late), [Promise::Wait]);
         let first = history(vec![held(0, 0, BOUND + 1, 900)]);
-        assert_eq!(broken(&first), [Promise::Wait], "nobody ever held it");
+        assert_eq!(violated(&first), [Promise::Wait], "no other attempt held the lock");
     }
 
     #[test]
-    fn who_gives_up_has_waited_too() {
+    fn the_wait_of_a_refused_caller_is_bounded_too() {
         let holder = || held(0, 0, 0, 100);
         let refused = |at| asking(1, 50, Outcome::Refused(millis(at)));
-        assert_eq!(broken(&history(vec![holder(), refused(100 + BOUND)])), []);
-        assert_eq!(broken(&history(vec![holder(), refused(101 + BOUND)])), [Promise::Wait]);
+        assert_eq!(violated(&history(vec![holder(), refused(100 + BOUND)])), []);
+        assert_eq!(violated(&history(vec![holder(), refused(101 + BOUND)])), [Promise::Wait]);
     }
 
     #[test]
-    fn a_disturbance_counts_for_those_whom_it_meets() {
-        let waiting = |from, to, whom| {
+    fn a_disturbance_excuses_the_waits_of_affected_workers() {
+        let waiting = |from, to, affected| {
             let mut history = history(vec![held(0, 0, 0, 100), held(1, 50, 600, 700)]);
-            history.disturbances.push(disturbance(from, to, whom, Effect::Delays));
-            broken(&history)
+            history.disturbances.push(disturbance(from, to, affected, Effect::Delays));
+            violated(&history)
         };
-        assert_eq!(waiting(150, 450, Whom::All), []);
-        assert_eq!(waiting(150, 450, Whom::Worker(1)), []);
-        assert_eq!(waiting(150, 450, Whom::Worker(0)), [Promise::Wait]);
-        assert_eq!(waiting(150, 450, Whom::Nobody), [Promise::Wait]);
-        assert_eq!(waiting(150, 350, Whom::All), [Promise::Wait], "it was over");
+        assert_eq!(waiting(150, 450, Affected::All), []);
+        assert_eq!(waiting(150, 450, Affected::Worker(1)), []);
+        assert_eq!(waiting(150, 450, Affected::Worker(0)), [Promise::Wait]);
+        assert_eq!(waiting(150, 450, Affected::Nobody), [Promise::Wait]);
+        assert_eq!(
+            waiting(150, 350, Affected::All),
+            [Promise::Wait],
+            "the wait continues after it"
+        );
     }
 
-    fn after(earlier: Attempt, got: u64, change: impl Fn(&mut History)) -> Vec<Promise> {
-        let mut history = history(vec![earlier, held(1, 50, got, got)]);
+    fn after(earlier: Attempt, granted: u64, change: impl Fn(&mut History)) -> Vec<Promise> {
+        let mut history = history(vec![earlier, held(1, 50, granted, granted)]);
         change(&mut history);
-        broken(&history)
+        violated(&history)
     }
 
     fn dropped() -> Attempt {
@@ -201,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_one_has_left_ends_with_its_lease() {
+    fn the_hold_of_a_killed_worker_ends_with_its_lease() {
         let mut killed = held(0, 0, 0, 100);
         if let Outcome::Held(hold) = &mut killed.outcome {
             hold.ended = None;
@@ -212,30 +220,30 @@ mod tests {
     }
 
     #[test]
-    fn the_dead_keep_their_places_in_a_queue_for_a_while() {
+    fn killed_waiters_keep_their_places_in_a_fair_queue_for_a_while() {
         let late = |lock: &str, gap, killed| {
             let dead = [asking(0, 80, Outcome::Unknown), asking(0, 90, Outcome::Unknown)];
-            // A lock that was taken until 5000, long after what the dead may have had was over.
+            // The lock is held until 5000, long after any hold of the killed worker.
             let waits = [held(1, 100, 100, 5000), held(1, 4000, 5000 + gap, 6000)];
             let mut history = history([&dead[..], &waits].concat());
             history.workers[0].killed = Some(millis(killed));
             history.workers[1].lease = millis(8000);
-            history.attempts.iter_mut().for_each(|it| it.wish.lock = lock.to_owned());
-            broken(&history)
+            history.attempts.iter_mut().for_each(|it| it.request.lock = lock.to_owned());
+            violated(&history)
         };
-        // For each the fair wait and the poll interval.
+        // For each killed waiter: the fair waiter time-out and the poll interval.
         assert_eq!(late("fair-0", BOUND + 2 * 400, 95), []);
         assert_eq!(late("fair-0", BOUND + 2 * 400 + 1, 95), [Promise::Wait]);
         assert_eq!(late("plain-0", BOUND + 1, 95), [Promise::Wait]);
     }
 
     #[test]
-    fn what_a_live_one_has_left_is_released_when_it_can_be() {
+    fn a_live_worker_releases_what_it_left_after_a_disturbance() {
         assert_eq!(after(dropped(), 150 + BOUND, |_| ()), []);
         assert_eq!(after(dropped(), 151 + BOUND, |_| ()), [Promise::Wait]);
         let failed = || asking(0, 0, Outcome::Failed(millis(80)));
         let disturb = |history: &mut History| {
-            let fault = disturbance(60, 300, Whom::Worker(0), Effect::Delays);
+            let fault = disturbance(60, 300, Affected::Worker(0), Effect::Delays);
             history.disturbances.push(fault);
         };
         for left in [failed(), dropped()] {
@@ -246,8 +254,8 @@ mod tests {
     }
 
     #[test]
-    fn two_that_both_wait_beside_a_free_lock_do_not_excuse_each_other() {
+    fn two_waiters_beside_a_free_lock_do_not_excuse_each_other() {
         let both = vec![held(0, 0, 0, 100), held(0, 101, 900, 950), held(1, 50, 960, 990)];
-        assert_eq!(broken(&history(both)), [Promise::Wait, Promise::Wait]);
+        assert_eq!(violated(&history(both)), [Promise::Wait, Promise::Wait]);
     }
 }

@@ -1,5 +1,6 @@
-//! The commands of the contract, for libraries whose callers block; a library with an
-//! event loop brings its own ways to run workers.
+//! The commands of the contract, for libraries whose callers block.
+//!
+//! A library with an event loop has its own code to run workers.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -9,30 +10,30 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::contender::{Blocking, Contender, Failure, Keeper, Result, Worker};
+use crate::contender::{Blocking, Contender, Failure, Holder, Result, Worker};
 use crate::heap;
 use crate::stamp::{self, Held, Record};
 
-/// Waiters are many and need little; built without optimization 72 KiB.
+/// The stack of a waiter, which needs 72 KiB without optimization.
 const WAITER_STACK: usize = 96 * 1024;
 
-/// One hold stands within the other, ten thousand deep.
+/// The stack of the holder, which nests ten thousand holds.
 const HOLDER_STACK: usize = 256 * 1024 * 1024;
 
-/// So many nested pairs are timed at once.
+/// The number of nested pairs that are timed at once.
 const ROUND: u64 = 64;
 
-/// A driver between two commands.
-pub(crate) struct Desk {
+/// Executes commands. Keeps the state between two commands.
+pub(crate) struct Commands {
     contender: Contender,
     url: String,
     records: Vec<Record>,
-    keeper: Option<Box<dyn Keeper>>,
+    holder: Option<Box<dyn Holder>>,
     waiting: Option<Waiting>,
     handles: Vec<Box<dyn Any>>,
 }
 
-/// What `wait` has left for `free`.
+/// The state between `wait` and `free`.
 struct Waiting {
     free: mpsc::Sender<()>,
     holder: JoinHandle<Result<u64>>,
@@ -55,7 +56,7 @@ impl<'a> Arguments<'a> {
         Ok(self.text(name)?.parse()?)
     }
 
-    /// The lock of each worker.
+    /// Returns the name of each worker's lock.
     fn names(&self, count: &str) -> Result<Vec<String>> {
         let (prefix, count) = (self.text("locks")?, self.number(count)?);
         let name = |i| if self.shared() { prefix.to_owned() } else { format!("{prefix}:{i}") };
@@ -71,14 +72,14 @@ impl<'a> Arguments<'a> {
     }
 }
 
-impl Desk {
-    pub(crate) fn new(contender: Contender, url: String) -> Desk {
-        let (keeper, waiting) = (None, None);
-        Desk { contender, url, records: Vec::new(), keeper, waiting, handles: Vec::new() }
+impl Commands {
+    pub(crate) fn new(contender: Contender, url: String) -> Commands {
+        let (holder, waiting) = (None, None);
+        Commands { contender, url, records: Vec::new(), holder, waiting, handles: Vec::new() }
     }
 
-    /// Does what the line says; the answer.
-    pub(crate) fn obey(&mut self, line: &str) -> Result<String> {
+    /// Executes a command line and returns the answer.
+    pub(crate) fn execute(&mut self, line: &str) -> Result<String> {
         let mut words = line.split(' ');
         let command = words.next().unwrap_or_default();
         let arguments = Arguments::parse(words);
@@ -145,20 +146,20 @@ impl Desk {
     }
 
     fn hold(&mut self, arguments: &Arguments<'_>) -> Result<String> {
-        let keeper = match &self.contender {
-            Contender::Blocking(library) => library.keeper(arguments.millis("lease_ms")?),
+        let holder = match &self.contender {
+            Contender::Blocking(library) => library.holder(arguments.millis("lease_ms")?),
             Contender::Tasks(_) => None,
         };
-        let Some(keeper) = keeper else { return Ok("unsupported".to_owned()) };
-        let keeper = self.keeper.insert(keeper?);
+        let Some(holder) = holder else { return Ok("unsupported".to_owned()) };
+        let holder = self.holder.insert(holder?);
         let names = arguments.names("count")?;
-        names.iter().try_for_each(|name| keeper.take(name))?;
+        names.iter().try_for_each(|name| holder.acquire(name))?;
         Ok(format!("holding count={}", names.len()))
     }
 
     fn release_held(&mut self) -> Result<String> {
-        let keeper = self.keeper.take().ok_or("nothing is held")?;
-        Ok(format!("dropped lost={}", keeper.drop_all()))
+        let holder = self.holder.take().ok_or("nothing is held")?;
+        Ok(format!("dropped lost={}", holder.release_all()))
     }
 
     fn wait(&mut self, arguments: &Arguments<'_>) -> Result<String> {
@@ -177,11 +178,13 @@ impl Desk {
             Contender::Blocking(library) => library,
         };
         let (free, freed) = mpsc::channel();
-        let (own, (took, ready)) = (library.another()?, mpsc::channel());
-        let body = move || hold_until(&*own, &taken, &took, &freed);
+        let (own, (acquired, ready)) = (library.another()?, mpsc::channel());
+        let body = move || hold_until_freed(&*own, &taken, &acquired, &freed);
         let holder = thread::Builder::new().stack_size(HOLDER_STACK).spawn(body)?;
         if ready.recv().is_err() {
-            return Err(joined(holder.join()).err().unwrap_or_else(|| "nothing was taken".into()));
+            return Err(joined(holder.join())
+                .err()
+                .unwrap_or_else(|| "nothing was acquired".into()));
         }
         let (waiters, bytes) = start_waiters(&**library, names)?;
         self.waiting = Some(Waiting { free, holder, waiters });
@@ -202,14 +205,14 @@ impl Desk {
         };
         let names = arguments.names("count")?;
         self.handles = Vec::with_capacity(names.len());
-        heap::count();
+        heap::start_counting();
         let begin = stamp::now();
         for name in names {
             let Some(handle) = library.handle(name) else { return Ok("unsupported".to_owned()) };
             self.handles.push(handle);
         }
         let nanos = stamp::now() - begin;
-        Ok(format!("handles nanos={nanos} heap={}", heap::counted()))
+        Ok(format!("handles nanos={nanos} heap={}", heap::stop_counting()))
     }
 
     fn start(&mut self, count: u64) -> Result<String> {
@@ -280,7 +283,7 @@ fn one_worker(
     (records, errors)
 }
 
-/// How many pairs, and how long they took.
+/// Returns the number of pairs and their time in nanoseconds. `None` without re-entry.
 fn nested_pairs(
     mut worker: Box<dyn Worker>,
     begin: &Barrier,
@@ -304,23 +307,23 @@ fn nested_pairs(
     }
 }
 
-/// Holds all of `names` until it is told; the moment just before the release.
-fn hold_until(
+/// Holds all of `names` until `freed` receives. Returns the moment just before the release.
+fn hold_until_freed(
     library: &dyn Blocking,
     names: &[String],
-    took: &mpsc::Sender<()>,
+    acquired: &mpsc::Sender<()>,
     freed: &mpsc::Receiver<()>,
 ) -> Result<u64> {
     let mut since = 0;
     nest_holds(library, names, &mut || {
-        let _ = took.send(());
+        let _ = acquired.send(());
         let _ = freed.recv();
         since = stamp::now();
     })?;
     Ok(since)
 }
 
-/// Holds one lock within the other: a hold ends when its closure returns.
+/// Holds one lock within the other, because a hold ends when its closure returns.
 fn nest_holds(library: &dyn Blocking, names: &[String], within: &mut dyn FnMut()) -> Result {
     let Some((first, others)) = names.split_first() else {
         within();
@@ -331,7 +334,7 @@ fn nest_holds(library: &dyn Blocking, names: &[String], within: &mut dyn FnMut()
     inner
 }
 
-/// The waiters, each in the wait for its lock, and the bytes that waiting takes them.
+/// Starts the waiters. Returns them and the bytes that their waits allocate.
 fn start_waiters(
     library: &dyn Blocking,
     names: Vec<String>,
@@ -349,20 +352,20 @@ fn start_waiters(
         };
         waiters.push(thread::Builder::new().stack_size(WAITER_STACK).spawn(body)?);
     }
-    heap::count();
+    heap::start_counting();
     begin.wait();
     while asked.load(Ordering::Relaxed) < count {
         thread::sleep(Duration::from_millis(1));
     }
-    // All are at the door; give them the time to sit down before anything is counted.
+    // All waiters are about to call. The pause lets them all wait before the count ends.
     thread::sleep(Duration::from_secs(1) + Duration::from_micros(500) * u32::try_from(count)?);
-    Ok((waiters, heap::counted()))
+    Ok((waiters, heap::stop_counting()))
 }
 
 impl Waiting {
-    /// Nanoseconds from the release to the end of the last, and how many failed.
+    /// Returns the nanoseconds from the release to the last end, and the number of failures.
     fn free(self) -> Result<(u64, u64)> {
-        self.free.send(()).map_err(|_| Failure::from("the holder has gone"))?;
+        self.free.send(()).map_err(|_| Failure::from("the holder has ended"))?;
         let done = self.waiters.into_iter().map(|thread| joined(thread.join()));
         let errors = done.filter(Result::is_err).count();
         let end = stamp::now();
@@ -370,7 +373,7 @@ impl Waiting {
     }
 }
 
-/// What a thread that was joined came to.
+/// Returns the result of a joined thread, or an error if it panicked.
 fn joined<T>(outcome: thread::Result<Result<T>>) -> Result<T> {
     outcome.map_err(|_| Failure::from("a worker panicked"))?
 }

@@ -1,4 +1,4 @@
-//! What the commands need of a lock library.
+//! The interface of a lock library to the commands.
 
 use std::any::Any;
 use std::error::Error;
@@ -9,7 +9,7 @@ use crate::stamp::Held;
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 pub(crate) type Result<T = (), E = Failure> = std::result::Result<T, E>;
 
-/// A library under test: one whose callers block, or one with an event loop of its own.
+/// A measured library, whose callers block or whose workers are tasks of an event loop.
 pub(crate) enum Contender {
     Blocking(Box<dyn Blocking>),
     Tasks(crate::rslock::Tasks),
@@ -34,38 +34,39 @@ impl Contender {
 pub(crate) trait Blocking: Send + Sync {
     fn version(&self) -> &str;
 
-    /// Whether its workers wait for a lock that is taken.
+    /// Whether workers wait for a held lock.
     fn waits(&self) -> bool {
         true
     }
 
-    /// One client more, of the same kind.
+    /// Returns another client of the same library and server.
     fn another(&self) -> Result<Box<dyn Blocking>>;
 
-    /// What a thread uses to take and release the lock `name` again and again.
+    /// Returns the object by which a thread acquires and releases the lock `name` repeatedly.
     fn worker(&self, name: &str) -> Result<Box<dyn Worker>>;
 
-    /// What holds `name` on a lease that is renewed by the library.
-    fn keeper(&self, _lease: Duration) -> Option<Result<Box<dyn Keeper>>> {
+    /// Returns a holder whose leases the library renews, if the library renews leases.
+    fn holder(&self, _lease: Duration) -> Option<Result<Box<dyn Holder>>> {
         None
     }
 
-    /// An idle handle, if the library has such a thing.
+    /// Returns an idle lock handle, if the library has handles.
     fn handle(&self, _name: String) -> Option<Box<dyn Any>> {
         None
     }
 }
 
 pub(crate) trait Worker: Send {
-    /// Takes the lock however long that lasts, and keeps it until `until` returns.
+    /// Acquires the lock without a deadline, and holds it until `until` returns.
     fn hold(&mut self, until: &mut dyn FnMut()) -> Result;
 
-    /// Takes the lock, stamps, releases it.
+    /// Acquires the lock, records the moments in `held`, and releases the lock.
     fn pair(&mut self, held: &mut Held) -> Result {
         self.hold(&mut || held.stamp())
     }
 
-    /// Takes the lock, calls `body` with what makes a pair within it, and releases it.
+    /// Acquires the lock, calls `body` with a function that makes a nested pair, and releases.
+    ///
     /// `None` if the library has no re-entry.
     fn nest(
         &mut self,
@@ -76,9 +77,9 @@ pub(crate) trait Worker: Send {
 }
 
 /// Holds many locks at once.
-pub(crate) trait Keeper: Send {
-    fn take(&mut self, name: &str) -> Result;
+pub(crate) trait Holder: Send {
+    fn acquire(&mut self, name: &str) -> Result;
 
-    /// Releases all; how many were lost.
-    fn drop_all(self: Box<Self>) -> usize;
+    /// Releases all locks. Returns the number of lost ones.
+    fn release_all(self: Box<Self>) -> usize;
 }

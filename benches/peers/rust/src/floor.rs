@@ -1,8 +1,9 @@
-//! The floor: the bare redis crate sending leasehold's two scripts, one connection
-//! with no delay per thread. No gate, no renewal, no waiting.
+//! The floor: the bare redis crate with leasehold's two scripts.
 //!
-//! The posted floor reads the answer to a release only with that to the next acquire:
-//! what a release that nobody waits for can save at best.
+//! Each thread has a connection with `TCP_NODELAY`. There is no queue, no renewal and no wait.
+//!
+//! The posted floor reads the reply to a release only with the reply to the next acquire. That is
+//! the most that a release without a waiting caller can save.
 
 use redis::io::tcp::TcpSettings;
 use redis::{Cmd, Connection, ConnectionInfo, IntoConnectionInfo};
@@ -15,13 +16,13 @@ const RELEASE: &str = include_str!("../../../../lua/plain_release.lua");
 #[derive(Clone)]
 struct Floor {
     info: ConnectionInfo,
-    posts: bool,
+    posted: bool,
 }
 
-pub(crate) fn open(url: &str, posts: bool) -> Result<Contender> {
+pub(crate) fn open(url: &str, posted: bool) -> Result<Contender> {
     let settings = TcpSettings::default().set_nodelay(true);
     let info = url.into_connection_info()?.set_tcp_settings(settings);
-    Ok(Contender::Blocking(Box::new(Floor { info, posts })))
+    Ok(Contender::Blocking(Box::new(Floor { info, posted })))
 }
 
 impl Blocking for Floor {
@@ -44,7 +45,7 @@ impl Blocking for Floor {
         };
         let (acquire, release) = (load(ACQUIRE)?, load(RELEASE)?);
         let channel = format!("redisson_lock__channel:{{{name}}}");
-        let (name, posts) = (name.to_owned(), self.posts);
+        let (name, posted) = (name.to_owned(), self.posted);
         Ok(Box::new(Pairs {
             connection,
             acquire,
@@ -52,8 +53,8 @@ impl Blocking for Floor {
             name,
             channel,
             count: 0,
-            posts,
-            owed: false,
+            posted,
+            reply_pending: false,
         }))
     }
 }
@@ -65,9 +66,9 @@ struct Pairs {
     name: String,
     channel: String,
     count: u64,
-    posts: bool,
-    /// Whether the answer to a release is still to be read.
-    owed: bool,
+    posted: bool,
+    /// Whether the reply to a release is still unread.
+    reply_pending: bool,
 }
 
 impl Pairs {
@@ -77,9 +78,9 @@ impl Pairs {
         let mut acquire = redis::cmd("EVALSHA");
         acquire.arg(&self.acquire).arg(1).arg(&self.name).arg(30_000).arg(&owner);
         self.send(&acquire)?;
-        let (settled, answer) = (self.settle(), self.answer()?);
-        settled?;
-        match answer {
+        let (released, reply) = (self.read_release_reply(), self.reply()?);
+        released?;
+        match reply {
             -2 => Ok(owner),
             other => Err(format!("the floor was refused: {other}").into()),
         }
@@ -89,16 +90,16 @@ impl Pairs {
         let mut release = redis::cmd("EVALSHA");
         release.arg(&self.release).arg(1).arg(&self.name).arg(owner).arg(&self.channel).arg("0");
         self.send(&release)?;
-        self.owed = true;
-        if self.posts { Ok(()) } else { self.settle() }
+        self.reply_pending = true;
+        if self.posted { Ok(()) } else { self.read_release_reply() }
     }
 
-    /// Reads the answer to a release, if there is one to come.
-    fn settle(&mut self) -> Result {
-        if !std::mem::take(&mut self.owed) {
+    /// Reads the reply to a release, if it is unread.
+    fn read_release_reply(&mut self) -> Result {
+        if !std::mem::take(&mut self.reply_pending) {
             return Ok(());
         }
-        match self.answer()? {
+        match self.reply()? {
             0.. => Ok(()),
             other => Err(format!("the floor did not release: {other}").into()),
         }
@@ -108,7 +109,7 @@ impl Pairs {
         Ok(self.connection.send_packed_command(&command.get_packed_command())?)
     }
 
-    fn answer(&mut self) -> Result<i64> {
+    fn reply(&mut self) -> Result<i64> {
         Ok(redis::from_redis_value(self.connection.recv_response()?)?)
     }
 }

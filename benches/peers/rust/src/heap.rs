@@ -1,5 +1,6 @@
-//! Bytes that are allocated, counted only while somebody wants to know: the counter
-//! would cost contenders that allocate more than others.
+//! A counter of allocated bytes.
+//!
+//! It counts only on request, because it would slow contenders that allocate much.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -15,29 +16,29 @@ fn add(bytes: usize, sign: i64) {
     }
 }
 
-// SAFETY: every call goes to the system's allocator as it came.
+// SAFETY: every call goes to the system allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         add(layout.size(), 1);
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller keeps the same promises.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         add(layout.size(), -1);
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller keeps the same promises.
         unsafe { System.dealloc(at, layout) }
     }
 }
 
-/// From now on, all is counted.
-pub(crate) fn count() {
+/// Starts to count at 0.
+pub(crate) fn start_counting() {
     BYTES.store(0, Ordering::Relaxed);
     COUNTS.store(true, Ordering::Relaxed);
 }
 
-/// How many bytes more are allocated than at [`count`], which this ends.
-pub(crate) fn counted() -> i64 {
+/// Ends the count. Returns the bytes allocated since [`start_counting`], less the freed ones.
+pub(crate) fn stop_counting() -> i64 {
     COUNTS.store(false, Ordering::Relaxed);
     BYTES.load(Ordering::Relaxed)
 }

@@ -1,13 +1,13 @@
-//! leasehold itself, with its defaults.
+//! leasehold with its defaults.
 
 use std::any::Any;
 use std::time::Duration;
 
 use leasehold::{Builder, Client, Guard, Lock, OwnedGuard};
 
-use crate::contender::{Blocking, Contender, Failure, Keeper, Result, Worker};
+use crate::contender::{Blocking, Contender, Failure, Holder, Result, Worker};
 
-/// How a pair ends.
+/// How a pair releases its lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Release {
     Drop,
@@ -54,15 +54,15 @@ impl Blocking for Leasehold {
     }
 
     fn worker(&self, name: &str) -> Result<Box<dyn Worker>> {
-        Ok(Box::new(Of { lock: self.client.lock(name), release: self.release }))
+        Ok(Box::new(LockWorker { lock: self.client.lock(name), release: self.release }))
     }
 
-    fn keeper(&self, lease: Duration) -> Option<Result<Box<dyn Keeper>>> {
+    fn holder(&self, lease: Duration) -> Option<Result<Box<dyn Holder>>> {
         let built = Client::builder().single(&self.url).watchdog_timeout(lease).build();
         Some(
             built
                 .map_err(Failure::from)
-                .map(|client| Box::new(Kept { client, guards: Vec::new() }) as Box<dyn Keeper>),
+                .map(|client| Box::new(Guards { client, guards: Vec::new() }) as Box<dyn Holder>),
         )
     }
 
@@ -71,12 +71,12 @@ impl Blocking for Leasehold {
     }
 }
 
-struct Of {
+struct LockWorker {
     lock: Lock,
     release: Release,
 }
 
-impl Worker for Of {
+impl Worker for LockWorker {
     fn hold(&mut self, until: &mut dyn FnMut()) -> Result {
         self.release.end(self.lock.lock()?, until)
     }
@@ -89,7 +89,7 @@ impl Worker for Of {
     }
 }
 
-impl Of {
+impl LockWorker {
     fn nested(&self, body: &mut dyn FnMut(&mut dyn FnMut() -> Result) -> Result) -> Result {
         let guard = self.lock.lock()?;
         let done = body(&mut || self.release.end(self.lock.lock()?, &mut || ()));
@@ -98,18 +98,18 @@ impl Of {
     }
 }
 
-struct Kept {
+struct Guards {
     client: Client,
     guards: Vec<OwnedGuard>,
 }
 
-impl Keeper for Kept {
-    fn take(&mut self, name: &str) -> Result {
+impl Holder for Guards {
+    fn acquire(&mut self, name: &str) -> Result {
         self.guards.push(self.client.lock(name).lock_owned()?);
         Ok(())
     }
 
-    fn drop_all(self: Box<Self>) -> usize {
+    fn release_all(self: Box<Self>) -> usize {
         let lost = self.guards.iter().filter(|guard| guard.check().is_err()).count();
         drop(self.guards);
         self.client.close();

@@ -1,5 +1,4 @@
-//! What a process can do without a server: a mutex, and a hand-off in order by
-//! parking and unparking, as bare as it gets.
+//! Locks without a server: a mutex, and a first-in, first-out hand-off by park and unpark.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -26,7 +25,7 @@ trait Local: Default + Send + Sync + 'static {
 }
 
 pub(crate) fn park() -> Contender {
-    Contender::Blocking(Box::new(Named::<Line>::default()))
+    Contender::Blocking(Box::new(Named::<FifoLock>::default()))
 }
 
 pub(crate) fn parking_lot() -> Contender {
@@ -44,13 +43,13 @@ impl<L: Local> Blocking for Named<L> {
 
     fn worker(&self, name: &str) -> Result<Box<dyn Worker>> {
         let lock = Arc::clone(self.locks.lock().entry(name.to_owned()).or_default());
-        Ok(Box::new(Of(lock)))
+        Ok(Box::new(LocalWorker(lock)))
     }
 }
 
-struct Of<L>(Arc<L>);
+struct LocalWorker<L>(Arc<L>);
 
-impl<L: Local> Worker for Of<L> {
+impl<L: Local> Worker for LocalWorker<L> {
     fn hold(&mut self, until: &mut dyn FnMut()) -> Result {
         self.0.hold(until);
         Ok(())
@@ -64,17 +63,17 @@ impl Local for Mutex<()> {
     }
 }
 
-/// A lock that is handed to who waits first.
+/// A lock that is handed to the first waiter of its queue.
 #[derive(Default)]
-struct Line(Mutex<Waiting>);
+struct FifoLock(Mutex<FifoState>);
 
 #[derive(Default)]
-struct Waiting {
-    taken: bool,
-    line: VecDeque<(Thread, Arc<AtomicBool>)>,
+struct FifoState {
+    held: bool,
+    queue: VecDeque<(Thread, Arc<AtomicBool>)>,
 }
 
-impl Local for Line {
+impl Local for FifoLock {
     fn hold(&self, until: &mut dyn FnMut()) {
         self.acquire();
         until();
@@ -82,15 +81,15 @@ impl Local for Line {
     }
 }
 
-impl Line {
+impl FifoLock {
     fn acquire(&self) {
         let granted = {
-            let mut waiting = self.0.lock();
-            if !std::mem::replace(&mut waiting.taken, true) {
+            let mut state = self.0.lock();
+            if !std::mem::replace(&mut state.held, true) {
                 return;
             }
             let granted = Arc::<AtomicBool>::default();
-            waiting.line.push_back((thread::current(), Arc::clone(&granted)));
+            state.queue.push_back((thread::current(), Arc::clone(&granted)));
             granted
         };
         while !granted.load(Ordering::Acquire) {
@@ -100,9 +99,9 @@ impl Line {
 
     fn release(&self) {
         let next = {
-            let mut waiting = self.0.lock();
-            let next = waiting.line.pop_front();
-            waiting.taken = next.is_some();
+            let mut state = self.0.lock();
+            let next = state.queue.pop_front();
+            state.held = next.is_some();
             next
         };
         if let Some((thread, granted)) = next {

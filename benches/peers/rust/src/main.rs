@@ -1,5 +1,6 @@
-//! Drives leasehold, its floor and the lock libraries from crates.io, as
-//! `benches/peers/README.md` says: one command per line, one answer per line.
+//! Driver of leasehold, its floor and the lock libraries from crates.io.
+//!
+//! Reads one command per line and prints one answer per line (`benches/peers/README.md`).
 
 mod commands;
 mod contender;
@@ -14,7 +15,7 @@ mod stamp;
 
 use std::io::{self, BufRead, Write};
 
-use commands::Desk;
+use commands::Commands;
 use contender::{Contender, Failure};
 
 #[global_allocator]
@@ -30,13 +31,13 @@ fn main() -> Result<(), Failure> {
         Err(error) => return say(&format!("unsupported {error}")),
     };
     say(&format!("ready {name} {}", contender.version()))?;
-    let mut desk = Desk::new(contender, url);
+    let mut commands = Commands::new(contender, url);
     for line in io::stdin().lock().lines() {
         let line = line?;
         if line == "quit" {
             break;
         }
-        say(&desk.obey(&line).unwrap_or_else(|error| format!("failed {error}")))?;
+        say(&commands.execute(&line).unwrap_or_else(|error| format!("failed {error}")))?;
     }
     Ok(())
 }

@@ -34,7 +34,7 @@ impl Blocking for Redisson {
     }
 
     fn worker(&self, name: &str) -> Result<Box<dyn Worker>> {
-        Ok(Box::new(Of(Arc::new(self.client.get_lock(name)))))
+        Ok(Box::new(LockWorker(Arc::new(self.client.get_lock(name)))))
     }
 
     fn handle(&self, name: String) -> Option<Box<dyn Any>> {
@@ -48,21 +48,21 @@ impl Drop for Redisson {
     }
 }
 
-struct Of(Arc<RLock>);
+struct LockWorker(Arc<RLock>);
 
-impl Of {
+impl LockWorker {
     fn acquire(&self) -> Result {
         Ok(self.0.lock().map_err(|error| error.to_string())?)
     }
 
     fn release(&self) -> Result {
-        // It answers false also when the key is gone: its script says 0 for that.
+        // The result is ignored: it is false also if the key does not exist.
         self.0.unlock().map_err(|error| error.to_string())?;
         Ok(())
     }
 }
 
-impl Worker for Of {
+impl Worker for LockWorker {
     fn hold(&mut self, until: &mut dyn FnMut()) -> Result {
         self.acquire()?;
         until();

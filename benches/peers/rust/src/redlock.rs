@@ -1,4 +1,4 @@
-//! `redlock` 2: blocking; a new connection for every command.
+//! `redlock` 2: blocking, with a new connection for every command.
 
 use redlock::RedLock;
 
@@ -31,16 +31,16 @@ impl Blocking for Manager {
     }
 
     fn worker(&self, name: &str) -> Result<Box<dyn Worker>> {
-        Ok(Box::new(Of { locks: self.locks.clone(), name: name.as_bytes().to_vec() }))
+        Ok(Box::new(LockWorker { locks: self.locks.clone(), name: name.as_bytes().to_vec() }))
     }
 }
 
-struct Of {
+struct LockWorker {
     locks: RedLock,
     name: Vec<u8>,
 }
 
-impl Worker for Of {
+impl Worker for LockWorker {
     fn hold(&mut self, until: &mut dyn FnMut()) -> Result {
         let guard = self.locks.acquire(&self.name, LEASE_MILLIS)?;
         until();

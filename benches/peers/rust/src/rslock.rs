@@ -1,4 +1,4 @@
-//! `rslock` 0.10: tokio, one multiplexed connection. Its workers are tasks.
+//! `rslock` 0.10: tokio tasks over one multiplexed connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ pub(crate) const VERSION: &str = "0.10.0";
 
 const LEASE: Duration = Duration::from_secs(30);
 
-/// The library and the runtime that its README's example has.
+/// The library, on a runtime as in the example of its README.
 pub(crate) struct Tasks {
     runtime: Runtime,
     locks: LockManager,
@@ -31,7 +31,7 @@ pub(crate) fn open(url: &str) -> Result<Contender> {
 }
 
 impl Tasks {
-    /// Records, and how many pairs failed.
+    /// Returns the records and the number of failed pairs.
     pub(crate) fn pairs(
         &self,
         names: Vec<String>,
@@ -74,7 +74,7 @@ impl Tasks {
         Ok(stamp::now() - begin)
     }
 
-    /// Takes the locks, and has as many tasks wait for one of them each.
+    /// Acquires `taken`, and starts a waiting task for each of `names`.
     pub(crate) fn wait(&mut self, taken: Vec<String>, names: Vec<String>) -> Result {
         let own = LockManager::new(vec![self.url.as_str()]);
         let held = self.runtime.block_on(async {
@@ -112,7 +112,7 @@ impl Tasks {
         Ok(())
     }
 
-    /// Nanoseconds from the release to the end of the last, and how many failed.
+    /// Returns the nanoseconds from the release to the last end, and the number of failures.
     pub(crate) fn free(&mut self) -> Result<(u64, u64)> {
         let (free, mut tasks) = self.waiting.take().ok_or("nobody waits")?;
         let begin = stamp::now();

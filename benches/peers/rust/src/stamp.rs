@@ -1,10 +1,10 @@
-//! Moments that processes of one machine can compare.
+//! Moments of a clock that all processes of a machine share.
 
 use std::hint;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds of `CLOCK_MONOTONIC`.
+/// Returns `CLOCK_MONOTONIC` in nanoseconds.
 pub(crate) fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     let parts = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
@@ -14,7 +14,7 @@ pub(crate) fn now() -> u64 {
     }
 }
 
-/// The caller's own work.
+/// Spins, as the work of a worker between its pairs.
 pub(crate) fn spin(micros: u64) {
     let end = now() + micros * 1_000;
     while micros > 0 && now() < end {
@@ -22,7 +22,7 @@ pub(crate) fn spin(micros: u64) {
     }
 }
 
-/// What is kept of one pair.
+/// The record of one pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record {
     pub(crate) worker: u64,
@@ -40,7 +40,7 @@ impl Record {
     }
 }
 
-/// The moments of a pair that only the one who holds the lock can take.
+/// The moments of a pair at which the lock is held.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     pub(crate) acquired: u64,
@@ -48,7 +48,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Called once, while the lock is held.
+    /// Reads the clock. Called once, while the lock is held.
     pub(crate) fn stamp(&mut self) {
         self.acquired = now();
         self.releasing = now();

@@ -1,12 +1,12 @@
 //! Idle lock handles, and the start of a client.
 
 use crate::Result;
-use crate::lineup::Lineup;
+use crate::contenders::Contenders;
 use crate::run::{NO_LIBRARIES, Run, say};
 use crate::server::Path;
-use crate::sheet::{Table, metric};
+use crate::table::{Table, metric};
 
-/// How many clients are started in a row.
+/// The number of clients started in a row.
 const STARTS: u32 = 20;
 
 pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
@@ -20,8 +20,8 @@ pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
         metric("start, one pair, close: ms", 2),
     ];
     let mut table = Table::new("handles", title, &metrics);
-    let mut lineup = Lineup::new(run, Path::Tcp, &NO_LIBRARIES);
-    lineup.one_by_one(run, &mut table, |_, driver| {
+    let mut contenders = Contenders::new(run, Path::Tcp, &NO_LIBRARIES);
+    contenders.one_by_one(run, &mut table, |_, driver| {
         let mut figures = vec![f64::NAN; 4];
         let resident = driver.resident()?;
         if let Some(made) = driver.ask(&format!("handles locks=idle count={count}"), "handles")? {

@@ -1,15 +1,16 @@
-//! Many locks held over three periods of renewal: most renew after a third of the lease,
-//! some after half of it.
+//! Many locks held for one and a half leases.
+//!
+//! Most libraries renew after a third of the lease, some after half of it.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Result;
+use crate::contenders::{Contenders, Measured};
 use crate::driver::{Driver, LONGEST};
-use crate::lineup::{Lineup, Measured};
 use crate::run::{NO_LIBRARIES, Run, say};
 use crate::server::{Path, Server};
-use crate::sheet::{Metric, Table, metric};
+use crate::table::{Metric, Table, metric};
 
 const METRICS: [Metric; 8] = [
     metric("lost", 0),
@@ -22,11 +23,11 @@ const METRICS: [Metric; 8] = [
     metric("least lease left %", 0),
 ];
 
-/// So many keys are looked at, again and again, for what is left of their lease.
+/// The number of keys whose remaining lease is read.
 const SAMPLE: usize = 100;
 
-/// So often.
-const LOOKS: u32 = 200;
+/// How often the remaining leases are read.
+const READS: u32 = 200;
 
 pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
     let mut tables = Vec::new();
@@ -35,14 +36,17 @@ pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
         let title = format!("{count} locks held for {time} s, lease {lease} s, TCP");
         say(&title);
         let mut table = Table::new("held", title, &METRICS);
-        Lineup::new(run, Path::Tcp, &NO_LIBRARIES)
-            .one_by_one(run, &mut table, |run, driver| one(run, driver, count))?;
+        Contenders::new(run, Path::Tcp, &NO_LIBRARIES).one_by_one(
+            run,
+            &mut table,
+            |run, driver| one(run, driver, count),
+        )?;
         table.notes.push(format!(
-            "Renewals are counted on {SAMPLE} keys, of which the remaining lease is read {LOOKS} \
-             times; what the reading costs the server is taken off. Least lease left: the \
-             smallest share that was ever left of the lease on any of them: 67 % if each is \
-             renewed in time after a third of it, 0 % if one ran out. Who is not named does not \
-             renew by itself, or not so many."
+            "Renewals are counted on {SAMPLE} keys, whose remaining lease is read {READS} times; \
+             the server time of these reads is subtracted. Least lease left: the smallest \
+             remaining share of a lease on these keys, which is 67 % if every lease is renewed \
+             after a third of its length, and 0 % if one expired. Contenders without a row do \
+             not renew leases by themselves, or not this many."
         ));
         tables.push(table);
     }
@@ -55,7 +59,7 @@ fn time(run: &Run) -> Duration {
 
 fn one(run: &mut Run, driver: &mut Driver, count: usize) -> Measured {
     let (time, lease) = (time(run), run.sizes.lease);
-    driver.order(&format!("hold locks=held count={count} lease_ms={}", lease.as_millis()))?;
+    driver.send(&format!("hold locks=held count={count} lease_ms={}", lease.as_millis()))?;
     if driver.answer("holding", LONGEST)?.is_none() {
         return Ok(None);
     }
@@ -63,49 +67,49 @@ fn one(run: &mut Run, driver: &mut Driver, count: usize) -> Measured {
     let sample: Vec<String> =
         keys.iter().step_by((keys.len() / SAMPLE).max(1)).take(SAMPLE).cloned().collect();
     let (before, cpu, begin) = (run.server.counters()?, driver.cpu()?, Instant::now());
-    let seen = watch(&mut run.server, &sample, time / LOOKS)?;
+    let observed = watch(&mut run.server, &sample, time / READS)?;
     let (spent, client) = (run.server.counters()?.since(&before), driver.cpu()? - cpu);
     let seconds = begin.elapsed().as_secs_f64();
-    // All of them have one key per lock.
+    // Every library has one key per lock.
     let lost = count.saturating_sub(run.server.keys("held")?.len());
-    let said = driver.ask("drop", "dropped")?;
-    let said = said.and_then(|answer| answer.number("lost")).unwrap_or(f64::NAN);
-    // Looks once more, as often, to learn what that costs.
+    let reported = driver.ask("drop", "dropped")?;
+    let reported = reported.and_then(|answer| answer.number("lost")).unwrap_or(f64::NAN);
+    // Reads the leases as often once more, to measure the server time of these reads.
     let before = run.server.counters()?;
     watch(&mut run.server, &sample, Duration::ZERO)?;
-    let looking = run.server.counters()?.since(&before).cpu;
-    let server = spent.cpu.saturating_sub(looking).as_secs_f64();
+    let reading = run.server.counters()?.since(&before).cpu;
+    let server = spent.cpu.saturating_sub(reading).as_secs_f64();
     let client = client.as_secs_f64();
-    let renewals = count as f64 * seen.renewals;
+    let renewals = count as f64 * observed.renewals;
     Ok(Some(vec![
         lost as f64,
-        said,
-        seen.renewals,
+        reported,
+        observed.renewals,
         client / renewals * 1e6,
         server / renewals * 1e6,
         client / seconds * 100.0,
         server / seconds * 100.0,
-        seen.least as f64 / lease.as_millis() as f64 * 100.0,
+        observed.least as f64 / lease.as_millis() as f64 * 100.0,
     ]))
 }
 
-struct Seen {
-    /// The fewest milliseconds that were left of any lease.
+struct Observed {
+    /// The shortest remaining lease in milliseconds.
     least: i64,
-    /// Of each key, on average.
+    /// The average number of renewals of a key.
     renewals: f64,
 }
 
-/// Looks `LOOKS` times at what is left of the leases: more than before means renewed.
-fn watch(server: &mut Server, keys: &[String], step: Duration) -> Result<Seen> {
+/// Reads the remaining leases `READS` times. A longer lease than before was renewed.
+fn watch(server: &mut Server, keys: &[String], step: Duration) -> Result<Observed> {
     let (begin, mut last) = (Instant::now(), server.remaining(keys)?);
     let (mut least, mut renewals) = (i64::MAX, 0);
-    for look in 1..=LOOKS {
-        thread::sleep((step * look).saturating_sub(begin.elapsed()));
+    for read in 1..=READS {
+        thread::sleep((step * read).saturating_sub(begin.elapsed()));
         let left = server.remaining(keys)?;
         least = left.iter().copied().min().unwrap_or(0).clamp(0, least);
         renewals += left.iter().zip(&last).filter(|(now, before)| now > before).count();
         last = left;
     }
-    Ok(Seen { least, renewals: renewals as f64 / keys.len() as f64 })
+    Ok(Observed { least, renewals: renewals as f64 / keys.len() as f64 })
 }

@@ -1,12 +1,12 @@
-//! One lock, processes of one thread each.
+//! One lock, many processes of one thread each.
 
 use crate::Result;
+use crate::contenders::Measured;
 use crate::driver::{Driver, LONGEST, Recipe};
-use crate::lineup::Measured;
 use crate::records::{self, Record};
 use crate::run::{LONG_ROUND, NO_LIBRARIES, Run, say};
 use crate::server::Path;
-use crate::sheet::{Metric, Table, metric};
+use crate::table::{Metric, Table, metric};
 
 const METRICS: [Metric; 9] = [
     metric("changes of process/s", 0),
@@ -25,45 +25,45 @@ pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
     let title = |size| format!("One lock, {size} processes of one thread, TCP");
     let mut tables: Vec<Table> =
         sizes.iter().map(|size| Table::new("processes", title(*size), &METRICS)).collect();
-    // One contender after another: sixteen processes of each at once would be too many.
+    // One contender after another: sixteen processes of every contender at once are too many.
     for recipe in run.recipes.clone() {
         if NO_LIBRARIES.contains(&&*recipe.name) {
             continue;
         }
         say(&format!("One lock, many processes: {}", recipe.name));
-        let mut crowd = Crowd { recipe, drivers: Vec::new(), calls_per_pair: f64::NAN };
+        let mut processes = Processes { recipe, drivers: Vec::new(), calls_per_pair: f64::NAN };
         for (size, table) in sizes.iter().zip(&mut tables) {
-            crowd.fill(run, table, *size)?;
+            processes.measure(run, table, *size)?;
         }
         run.server.clear()?;
     }
     for table in &mut tables {
         table.notes.push(
-            "A gap runs from the moment before a release to the moment after the next \
-             acquisition by another process. Contenders one after another, not in turns."
+            "A gap is the time from just before a release to just after the next acquisition by \
+             another process. The contenders run one after another, not in turns."
                 .to_owned(),
         );
     }
     Ok(tables)
 }
 
-/// Processes of one contender.
-struct Crowd {
+/// The processes of one contender.
+struct Processes {
     recipe: Recipe,
     drivers: Vec<Driver>,
-    /// How many scripts and SETs a pair takes that nobody disturbs: all but one of them
-    /// are its release.
+    /// The number of scripts and SETs of an uncontended pair. One of them is the acquire.
     calls_per_pair: f64,
 }
 
-impl Crowd {
-    /// All rounds of that many processes. If one of them fails, all start anew for the
-    /// next table.
-    fn fill(&mut self, run: &mut Run, table: &mut Table, size: usize) -> Result {
+impl Processes {
+    /// Measures all rounds with this many processes.
+    ///
+    /// If a process fails, all are started again for the next table.
+    fn measure(&mut self, run: &mut Run, table: &mut Table, size: usize) -> Result {
         table.enter(&self.recipe.name);
         for _ in 0..run.sizes.rounds.div_ceil(2) {
             let measured = self.round(run, size);
-            if !run.take_in(table, &self.recipe.name, measured)? {
+            if !run.record(table, &self.recipe.name, measured)? {
                 self.drivers.clear();
                 return run.server.clear();
             }
@@ -72,12 +72,13 @@ impl Crowd {
     }
 
     fn round(&mut self, run: &mut Run, size: usize) -> Measured {
-        self.grow(run, size)?;
+        self.start_up_to(run, size)?;
         let time = run.sizes.round * LONG_ROUND;
         let millis = time.as_millis();
-        let order = format!("pairs locks=contended threads=1 millis={millis} think_us=0 shared=1");
+        let command =
+            format!("pairs locks=contended threads=1 millis={millis} think_us=0 shared=1");
         let before = run.server.counters()?;
-        self.drivers.iter_mut().try_for_each(|driver| driver.order(&order))?;
+        self.drivers.iter_mut().try_for_each(|driver| driver.send(&command))?;
         for driver in &mut self.drivers {
             if driver.answer("done", time + LONGEST)?.is_none() {
                 return Ok(None);
@@ -89,23 +90,23 @@ impl Crowd {
             all.extend(run.records(driver, number)?);
         }
         let nanos = u64::try_from(time.as_nanos())?;
-        let said = records::contended(&mut all, size, nanos, |record| record.worker >> 32);
-        let attempts = spent.calls - (self.calls_per_pair - 1.0) * said.pairs;
+        let figures = records::contended(&mut all, size, nanos, |record| record.worker >> 32);
+        let attempts = spent.calls - (self.calls_per_pair - 1.0) * figures.pairs;
         Ok(Some(vec![
-            said.changes_per_second,
-            said.per_second,
-            said.gap_p50_us,
-            said.gap_p99_us,
-            attempts / said.changes,
-            said.longest_wait_ms,
-            said.unfairness,
-            spent.cpu.as_secs_f64() / said.pairs * 1e6,
-            said.overlaps,
+            figures.changes_per_second,
+            figures.per_second,
+            figures.gap_p50_us,
+            figures.gap_p99_us,
+            attempts / figures.changes,
+            figures.longest_wait_ms,
+            figures.unfairness,
+            spent.cpu.as_secs_f64() / figures.pairs * 1e6,
+            figures.overlaps,
         ]))
     }
 
-    /// Starts processes until there are that many, and warms each up.
-    fn grow(&mut self, run: &mut Run, size: usize) -> Result {
+    /// Starts processes until there are `size`, and warms each up.
+    fn start_up_to(&mut self, run: &mut Run, size: usize) -> Result {
         while self.drivers.len() < size {
             let mut driver = run.start(&self.recipe, Path::Tcp)?;
             Run::warm_up(&mut driver, 1)?;
@@ -119,7 +120,7 @@ impl Crowd {
 }
 
 fn calls_per_pair(run: &mut Run, driver: &mut Driver) -> Result<f64> {
-    let order = "pairs locks=calls threads=1 millis=300 think_us=0 shared=0";
-    let Some((records, spent)) = run.pairs(driver, order)? else { return Ok(f64::NAN) };
+    let command = "pairs locks=calls threads=1 millis=300 think_us=0 shared=0";
+    let Some((records, spent)) = run.pairs(driver, command)? else { return Ok(f64::NAN) };
     Ok((spent.server.calls / records.len() as f64).round())
 }

@@ -1,11 +1,11 @@
 //! One lock, many threads of one process.
 
 use crate::Result;
-use crate::lineup::Lineup;
+use crate::contenders::Contenders;
 use crate::records;
 use crate::run::{FLOORS, LONG_ROUND, Run, say};
 use crate::server::Path;
-use crate::sheet::{Metric, Table, metric};
+use crate::table::{Metric, Table, metric};
 
 const METRICS: [Metric; 6] = [
     metric("pairs/s", 0),
@@ -17,34 +17,34 @@ const METRICS: [Metric; 6] = [
 ];
 
 pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
-    let mut lineup = Lineup::new(run, Path::Tcp, &FLOORS);
+    let mut contenders = Contenders::new(run, Path::Tcp, &FLOORS);
     let mut tables = Vec::new();
     for threads in run.sizes.threads.clone() {
         let title = format!("One lock, {threads} thread(s) of one process, TCP");
         say(&title);
         let mut table = Table::new("threads", title, &METRICS);
         let time = run.sizes.round * LONG_ROUND;
-        let order = format!(
+        let command = format!(
             "pairs locks=shared threads={threads} millis={} think_us=0 shared=1",
             time.as_millis()
         );
         let nanos = u64::try_from(time.as_nanos())?;
         let rounds = run.sizes.rounds.div_ceil(2);
-        lineup.in_turns(run, &mut table, (rounds, threads), |run, driver| {
-            let Some((mut records, spent)) = run.pairs(driver, &order)? else { return Ok(None) };
-            let said = records::contended(&mut records, threads, nanos, |record| record.worker);
+        contenders.in_turns(run, &mut table, (rounds, threads), |run, driver| {
+            let Some((mut records, spent)) = run.pairs(driver, &command)? else { return Ok(None) };
+            let figures = records::contended(&mut records, threads, nanos, |record| record.worker);
             Ok(Some(vec![
-                said.per_second,
-                said.changes_per_second,
-                said.longest_wait_ms,
-                said.unfairness,
-                spent.client.as_secs_f64() / said.pairs * 1e6,
-                said.overlaps,
+                figures.per_second,
+                figures.changes_per_second,
+                figures.longest_wait_ms,
+                figures.unfairness,
+                spent.client.as_secs_f64() / figures.pairs * 1e6,
+                figures.overlaps,
             ]))
         })?;
         table.notes.push(
-            "`park` is a bare hand-off in order by park and unpark, `parking_lot` its mutex: \
-             what a process can do without a server."
+            "`park` is a bare first-in, first-out hand-off by park and unpark, `parking_lot` the \
+             mutex of that crate. Both work without a server."
                 .to_owned(),
         );
         tables.push(table);

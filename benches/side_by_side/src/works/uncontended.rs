@@ -1,11 +1,11 @@
-//! Each thread its own lock, lock and release, back to back and with work between.
+//! Lock and release, with one lock per thread, back to back and with work in between.
 
 use crate::Result;
-use crate::lineup::Lineup;
+use crate::contenders::Contenders;
 use crate::records;
 use crate::run::{LOCAL, Run, Spent, say};
 use crate::server::Path;
-use crate::sheet::{Metric, Table, metric};
+use crate::table::{Metric, Table, metric};
 
 const METRICS: [Metric; 10] = [
     metric("pairs/s", 0),
@@ -20,17 +20,17 @@ const METRICS: [Metric; 10] = [
     metric("errors", 0),
 ];
 
-/// Microseconds of work between the pairs. More threads would need more cores for it.
+/// Microseconds of work between pairs. Only one thread works, because more need more cores.
 const WORK: u64 = 100;
 
 pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
     let mut tables = Vec::new();
     for path in run.sizes.paths.clone() {
-        let mut lineup = Lineup::new(run, path, &LOCAL);
+        let mut contenders = Contenders::new(run, path, &LOCAL);
         for threads in run.sizes.threads.clone() {
-            tables.push(one(run, &mut lineup, path, threads, 0)?);
+            tables.push(one(run, &mut contenders, path, threads, 0)?);
             if threads == 1 {
-                tables.push(one(run, &mut lineup, path, threads, WORK)?);
+                tables.push(one(run, &mut contenders, path, threads, WORK)?);
             }
         }
     }
@@ -39,7 +39,7 @@ pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
 
 fn one(
     run: &mut Run,
-    lineup: &mut Lineup,
+    contenders: &mut Contenders,
     path: Path,
     threads: usize,
     think: u64,
@@ -49,15 +49,15 @@ fn one(
     say(&title);
     let mut table = Table::new("uncontended", title, &METRICS).against("floor");
     if think > 0 {
-        // Time, not throughput: the work is not the library's.
+        // The time comes first: throughput includes the work, which is not that of the library.
         table.metrics.swap(0, 1);
     }
     let millis = run.sizes.round.as_millis();
-    let order =
+    let command =
         format!("pairs locks=own threads={threads} millis={millis} think_us={think} shared=0");
     let rounds = run.sizes.rounds;
-    lineup.in_turns(run, &mut table, (rounds, threads), |run, driver| {
-        let Some((records, spent)) = run.pairs(driver, &order)? else { return Ok(None) };
+    contenders.in_turns(run, &mut table, (rounds, threads), |run, driver| {
+        let Some((records, spent)) = run.pairs(driver, &command)? else { return Ok(None) };
         let mut figures = figures(&records, &spent);
         if think > 0 {
             figures.swap(0, 1);

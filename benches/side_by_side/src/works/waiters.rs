@@ -1,14 +1,14 @@
-//! Ten thousand who wait, for one lock and for one each.
+//! Many waiters, for one lock and for a lock each.
 
 use std::thread;
 use std::time::Duration;
 
 use crate::Result;
+use crate::contenders::{Contenders, Measured};
 use crate::driver::Driver;
-use crate::lineup::{Lineup, Measured};
 use crate::run::{NO_LIBRARIES, Run, say};
 use crate::server::Path;
-use crate::sheet::{Metric, Table, metric};
+use crate::table::{Metric, Table, metric};
 
 const METRICS: [Metric; 7] = [
     metric("heap bytes/waiter", 0),
@@ -20,10 +20,10 @@ const METRICS: [Metric; 7] = [
     metric("errors", 0),
 ];
 
-/// Who does not drain within that is named and left out.
+/// The longest time to drain. A contender that takes longer is named and left out.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// They wait for so many rounds before they are let go.
+/// The number of rounds that the waiters wait.
 const ROUNDS: u32 = 5;
 
 pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
@@ -33,12 +33,15 @@ pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
         let title = format!("{count} waiters of one process on {what}, TCP");
         say(&title);
         let mut table = Table::new("waiters", title, &METRICS);
-        Lineup::new(run, Path::Tcp, &NO_LIBRARIES)
-            .one_by_one(run, &mut table, |run, driver| one(run, driver, count, shared))?;
-        let stacks = "Resident memory has the stacks of threads in it; tasks have none. Heap: \
-                      what waiting added to threads that had been started, where the driver \
-                      can tell.";
-        table.notes.push(stacks.to_owned());
+        Contenders::new(run, Path::Tcp, &NO_LIBRARIES).one_by_one(
+            run,
+            &mut table,
+            |run, driver| one(run, driver, count, shared),
+        )?;
+        let note = "Resident memory includes the stacks of threads; tasks have no stacks. Heap \
+                    bytes are those that waiting adds after the threads are started, if the \
+                    driver can count them.";
+        table.notes.push(note.to_owned());
         tables.push(table);
     }
     Ok(tables)
@@ -46,8 +49,8 @@ pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
 
 fn one(run: &mut Run, driver: &mut Driver, count: usize, shared: u8) -> Measured {
     let resident = driver.resident()?;
-    let order = format!("wait locks=waited count={count} shared={shared}");
-    let Some(waiting) = driver.ask(&order, "waiting")? else { return Ok(None) };
+    let command = format!("wait locks=waited count={count} shared={shared}");
+    let Some(waiting) = driver.ask(&command, "waiting")? else { return Ok(None) };
     let wait = run.sizes.round * ROUNDS;
     thread::sleep(wait / 2);
     let (before, cpu) = (run.server.counters()?, driver.cpu()?);
@@ -55,7 +58,7 @@ fn one(run: &mut Run, driver: &mut Driver, count: usize, shared: u8) -> Measured
     let (spent, client) = (run.server.counters()?.since(&before), driver.cpu()? - cpu);
     let resident = driver.resident()?.saturating_sub(resident) as f64 / count as f64 / 1024.0;
     let subscriptions = run.server.channels()? as f64;
-    driver.order("free")?;
+    driver.send("free")?;
     let Some(drained) = driver.answer("drained", LONGEST)? else { return Ok(None) };
     let of_a_core = |time: Duration| time.as_secs_f64() / wait.as_secs_f64() * 100.0;
     Ok(Some(vec![

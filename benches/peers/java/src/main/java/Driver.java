@@ -56,7 +56,7 @@ public final class Driver {
         for (String line; (line = lines.readLine()) != null && !line.equals("quit"); ) {
             System.out.println(driver.answer(line));
         }
-        // The locks that are held still, and threads that wait still, end with the process.
+        // Locks that are still held and threads that still wait end with the process.
         driver.client.shutdown();
         System.exit(0);
     }
@@ -95,7 +95,7 @@ public final class Driver {
         return e.toString().replace('\n', ' ');
     }
 
-    /** What a worker took, and when: five numbers for each pair. */
+    /** The records of a worker: five numbers for each pair. */
     private static final class Records {
         long[] numbers = new long[5 * 1024];
         int used;
@@ -112,7 +112,7 @@ public final class Driver {
         }
     }
 
-    /** Nested pairs go to the server, too: each is timed like any other. */
+    /** Times each nested pair like any other pair, because it also goes to the server. */
     private String pairs(Arguments args, boolean nested) throws InterruptedException {
         int count = (int) args.number("threads");
         long length = args.number("millis") * 1_000_000;
@@ -210,7 +210,7 @@ public final class Driver {
         return "written";
     }
 
-    /** Takes the first locks with a client of its own, all by this thread. */
+    /** Acquires the first locks with a separate client, in this thread. */
     private void take(Config config, Arguments args, int count) {
         holder = connect(config);
         held = new ArrayList<>();
@@ -221,13 +221,13 @@ public final class Driver {
         }
     }
 
-    /** Undoes take, and counts what was lost. */
+    /** Releases the locks of take and returns the number of lost ones. */
     private int release() {
         int lost = 0;
         for (RLock lock : held) {
             try {
                 lock.unlock();
-            } catch (RuntimeException e) { // IllegalMonitorStateException: not ours any more
+            } catch (RuntimeException e) { // IllegalMonitorStateException: the lock was lost
                 lost++;
             }
         }
@@ -235,8 +235,8 @@ public final class Driver {
         return lost;
     }
 
-    /** Closing a client takes Redisson some 100 ms or more: not while the clock runs. */
-    private void dismiss() {
+    /** Closes the client of take, which takes 100 ms or more, at a time that is not measured. */
+    private void closeHolder() {
         if (holder != null) {
             holder.shutdown();
             holder = null;
@@ -244,7 +244,7 @@ public final class Driver {
     }
 
     private String hold(Arguments args) {
-        dismiss();
+        closeHolder();
         Config config = new Config();
         config.setLockWatchdogTimeout(args.number("lease_ms"));
         take(config, args, (int) args.number("count"));
@@ -252,7 +252,7 @@ public final class Driver {
     }
 
     private String await(Arguments args) throws InterruptedException {
-        dismiss();
+        closeHolder();
         int count = (int) args.number("count");
         take(new Config(), args, args.shared() ? 1 : count);
         mishaps.set(0);
@@ -266,7 +266,7 @@ public final class Driver {
                 return null;
             }));
         }
-        // A worker asks, subscribes, asks again, and sleeps: each time with a script.
+        // Each worker asks twice, before and after it subscribes, each time with a script.
         while (scripts() - before < 2L * count) {
             if (mishaps.get() > 0) {
                 release();
@@ -278,7 +278,7 @@ public final class Driver {
         return "waiting count=" + count;
     }
 
-    /** How many scripts the server has run. */
+    /** Returns the number of script calls of the server. */
     private long scripts() {
         Map<String, String> stats =
                 client.getRedisNodes(RedisNodes.SINGLE).getInstance().info(InfoSection.COMMANDSTATS);
@@ -351,7 +351,7 @@ public final class Driver {
             return values.get(name);
         }
 
-        /** 0 for an argument that is not there. */
+        /** Returns a number, or 0 for a missing argument. */
         long number(String name) {
             return Long.parseLong(values.getOrDefault(name, "0"));
         }

@@ -1,8 +1,7 @@
-//! Who is measured in a work, and what becomes of those who fail.
+//! The contenders of a work, and the treatment of failures.
 //!
-//! What comes of measuring a contender is either figures or a note: who fails is named in the
-//! report with the reason, has no row in that table, and starts anew for the next. Only a
-//! server that is gone ends the run.
+//! A contender that fails is named in the report with the reason, has no row in that table, and is
+//! started again for the next table. Only the loss of the server ends the run.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -10,33 +9,34 @@ use crate::Result;
 use crate::driver::{Driver, Recipe};
 use crate::run::{Run, say};
 use crate::server::Path;
-use crate::sheet::Table;
+use crate::table::Table;
 
-/// One round of one contender, in the order of the table's metrics; `None` if its library
-/// has nothing of the kind.
+/// The figures of one round of a contender, in the order of the table's metrics.
+///
+/// `None` if the library does not support the work.
 pub(crate) type Measured = Result<Option<Vec<f64>>>;
 
-/// The contenders of a work, reached over one path.
-pub(crate) struct Lineup {
+/// The contenders of a work, which reach the server over one path.
+pub(crate) struct Contenders {
     path: Path,
-    entries: Vec<Entry>,
+    all: Vec<Contender>,
 }
 
-struct Entry {
+struct Contender {
     recipe: Recipe,
-    /// `None` if it does not run, or not any more.
+    /// `None` if the driver does not run.
     driver: Option<Driver>,
 }
 
-impl Lineup {
-    /// All contenders but those left out. None of them runs yet.
-    pub(crate) fn new(run: &Run, path: Path, left_out: &[&str]) -> Lineup {
+impl Contenders {
+    /// Returns all contenders except those in `left_out`. Starts no driver.
+    pub(crate) fn new(run: &Run, path: Path, left_out: &[&str]) -> Contenders {
         let recipes = run.recipes.iter().filter(|recipe| !left_out.contains(&&*recipe.name));
-        let entries = recipes.map(|recipe| Entry { recipe: recipe.clone(), driver: None });
-        Lineup { path, entries: entries.collect() }
+        let all = recipes.map(|recipe| Contender { recipe: recipe.clone(), driver: None });
+        Contenders { path, all: all.collect() }
     }
 
-    /// Has them take turns for so many rounds, warmed up with so many threads before.
+    /// Measures the contenders in turns for `rounds`, after a warm-up with `threads`.
     pub(crate) fn in_turns(
         &mut self,
         run: &mut Run,
@@ -44,36 +44,36 @@ impl Lineup {
         (rounds, threads): (usize, usize),
         mut one: impl FnMut(&mut Run, &mut Driver) -> Measured,
     ) -> Result {
-        for entry in &mut self.entries {
-            entry.make_ready(run, table, self.path, threads)?;
+        for contender in &mut self.all {
+            contender.make_ready(run, table, self.path, threads)?;
         }
         for round in 0..rounds {
-            for at in turns(self.entries.len(), round) {
-                self.entries[at].turn(run, table, &mut one)?;
+            for at in turns(self.all.len(), round) {
+                self.all[at].turn(run, table, &mut one)?;
             }
         }
         Ok(())
     }
 
-    /// Measures each of them once, alone and on an empty server.
+    /// Measures each contender once, alone and on an empty server.
     pub(crate) fn one_by_one(
         &mut self,
         run: &mut Run,
         table: &mut Table,
         mut one: impl FnMut(&mut Run, &mut Driver) -> Measured,
     ) -> Result {
-        for entry in &mut self.entries {
-            say(&format!("  {}", entry.recipe.name));
-            entry.make_ready(run, table, self.path, 1)?;
-            entry.turn(run, table, &mut one)?;
-            entry.driver = None;
+        for contender in &mut self.all {
+            say(&format!("  {}", contender.recipe.name));
+            contender.make_ready(run, table, self.path, 1)?;
+            contender.turn(run, table, &mut one)?;
+            contender.driver = None;
             run.server.clear()?;
         }
         Ok(())
     }
 }
 
-impl Entry {
+impl Contender {
     /// Starts the driver if it does not run, and warms it up.
     fn make_ready(
         &mut self,
@@ -85,7 +85,7 @@ impl Entry {
         table.enter(&self.recipe.name);
         if self.driver.is_none() {
             let started = run.start(&self.recipe, path).map(|driver| self.driver = Some(driver));
-            run.take_in(table, &self.recipe.name, started.map(|()| None))?;
+            run.record(table, &self.recipe.name, started.map(|()| None))?;
         }
         self.turn(run, table, &mut |_, driver| Run::warm_up(driver, threads).map(|()| None))
     }
@@ -98,17 +98,19 @@ impl Entry {
     ) -> Result {
         let Some(driver) = &mut self.driver else { return Ok(()) };
         let measured = one(run, driver);
-        if !run.take_in(table, &self.recipe.name, measured)? {
+        if !run.record(table, &self.recipe.name, measured)? {
             self.driver = None;
-            // Its locks would be in the way of others.
+            // Its locks would block other contenders.
             run.server.clear()?;
         }
         Ok(())
     }
 }
 
-/// Another order every round, so that none always follows the same one; the same orders
-/// in every run.
+/// Returns the order of the contenders in a round.
+///
+/// The order differs between rounds, so that no contender always follows the same one, and is the
+/// same in every run.
 fn turns(contenders: usize, round: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..contenders).collect();
     order.sort_by_cached_key(|contender| {

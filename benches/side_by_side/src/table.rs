@@ -1,9 +1,9 @@
-//! Figures of all rounds, and the tables that are made of them.
+//! The figures of all rounds, and their tables.
 
 use std::collections::HashMap;
 use std::fmt::Write;
 
-/// What a column says.
+/// The figure of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Metric {
     pub(crate) name: &'static str,
@@ -15,24 +15,24 @@ pub(crate) const fn metric(name: &'static str, places: usize) -> Metric {
     Metric { name, places }
 }
 
-/// All contenders in one setting.
+/// The figures of all contenders in one setting.
 #[derive(Debug)]
 pub(crate) struct Table {
-    /// Which work, for the names of files.
+    /// The name of the work, for file names.
     pub(crate) work: &'static str,
     pub(crate) title: String,
     pub(crate) metrics: Vec<Metric>,
-    /// Against whom the first metric is given as a ratio, if anybody.
+    /// The contender to whose first metric the others are compared, if any.
     pub(crate) base: Option<&'static str>,
-    /// Who has a row.
+    /// The contenders with a row.
     pub(crate) contenders: Vec<String>,
-    /// Who was to have one.
+    /// The contenders that were measured, in order.
     entered: Vec<String>,
     pub(crate) notes: Vec<String>,
     figures: HashMap<(String, &'static str), Vec<f64>>,
 }
 
-/// The middle of the rounds, and where half of them lie.
+/// The median of the rounds, and the quartiles.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spread {
     pub(crate) low: f64,
@@ -67,29 +67,29 @@ impl Table {
         self
     }
 
-    /// Says that a contender is about to be measured.
+    /// Adds a contender that is about to be measured.
     pub(crate) fn enter(&mut self, contender: &str) {
         self.entered.push(contender.to_owned());
     }
 
-    /// Who was measured and has no row.
+    /// Returns the measured contenders without a row.
     pub(crate) fn missing(&self) -> impl Iterator<Item = &String> {
         self.entered.iter().filter(|name| !self.contenders.contains(name))
     }
 
-    /// Takes the row of a contender out.
+    /// Removes the row of a contender.
     pub(crate) fn leave_out(&mut self, contender: &str) {
         self.contenders.retain(|known| known != contender);
         self.figures.retain(|(known, _), _| known != contender);
     }
 
-    /// Takes in one round of one contender, in the order of the metrics.
+    /// Adds one round of a contender, with figures in the order of the metrics.
     pub(crate) fn round(&mut self, contender: &str, figures: &[f64]) {
         if !self.contenders.iter().any(|known| known == contender) {
             self.contenders.push(contender.to_owned());
-            // Whoever was measured first: the rows stand in the order of the line-up.
-            let place = |name: &String| self.entered.iter().position(|entered| entered == name);
-            self.contenders.sort_by_key(place);
+            // The rows have the order of the first measurements.
+            let position = |name: &String| self.entered.iter().position(|entered| entered == name);
+            self.contenders.sort_by_key(position);
         }
         for (metric, figure) in self.metrics.iter().zip(figures) {
             self.figures.entry((contender.to_owned(), metric.name)).or_default().push(*figure);
@@ -100,7 +100,7 @@ impl Table {
         Spread::of(self.figures.get(&(contender.to_owned(), metric.name))?)
     }
 
-    /// The first metric against that of the base, round by round.
+    /// Returns the ratios of the first metric to that of the base, computed for each round.
     pub(crate) fn ratio(&self, contender: &str) -> Option<Spread> {
         let lead = self.metrics.first()?.name;
         let own = self.figures.get(&(contender.to_owned(), lead))?;
@@ -108,7 +108,7 @@ impl Table {
         Spread::of(&own.iter().zip(base).map(|(own, base)| own / base).collect::<Vec<_>>())
     }
 
-    /// The table in Markdown, which reads as text too.
+    /// Formats the table in Markdown with aligned columns.
     pub(crate) fn markdown(&self) -> String {
         let mut text = format!("### {}\n\n", self.title);
         let mut header = vec!["contender".to_owned()];
@@ -157,7 +157,7 @@ fn write_row(text: &mut String, cells: &[String], widths: &[usize]) {
     text.push_str("|\n");
 }
 
-/// A number with commas between its thousands; `-` if there is none.
+/// Formats a number with commas between thousands, or `-` for NaN.
 pub(crate) fn number(value: f64, places: usize) -> String {
     if value.is_infinite() {
         return "∞".to_owned();

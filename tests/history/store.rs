@@ -1,9 +1,8 @@
-//! What the locks protect: a store on a server of its own, to which nothing happens.
+//! The store that the locks protect, on a separate server without faults.
 //!
-//! Each account is changed in two steps, read and write, with time between them, so two that
-//! do it at once lose an update: the account's value then falls behind the number of writes
-//! that were accepted. A fenced account refuses, at both steps, who comes with a smaller
-//! token than another before.
+//! A worker changes an account in two steps, a read and a later write. Two workers that do this at
+//! once lose an update: the value of the account then falls behind the number of accepted writes.
+//! A fenced account refuses, at both steps, a token smaller than the largest it has seen.
 
 use crate::harness::Server;
 use redis::Connection;
@@ -28,45 +27,45 @@ redis.call('hincrby', KEYS[1], 'writes', 1)
 return 1";
 
 /// A connection to the store.
-pub struct Ledger {
+pub struct Store {
     connection: Connection,
 }
 
-/// What became of an account.
+/// The final state of an account.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Account {
     pub name: String,
-    /// How many writes were accepted.
+    /// The number of accepted writes.
     pub writes: u64,
-    /// What the account says: each of them had added one.
+    /// The value: each write adds one to the value that was read.
     pub value: u64,
 }
 
 impl Account {
-    /// How many accepted writes another has overwritten unseen.
+    /// Returns the number of lost updates: accepted writes that another write replaced unread.
     pub fn lost(&self) -> u64 {
         self.writes - self.value.min(self.writes)
     }
 }
 
-impl Ledger {
-    pub fn open(url: &str) -> Ledger {
+impl Store {
+    pub fn open(url: &str) -> Store {
         let client = redis::Client::open(url).expect("a good address");
-        let connection = client.get_connection().expect("nothing happens to the store");
-        Ledger { connection }
+        let connection = client.get_connection().expect("the store is free of faults");
+        Store { connection }
     }
 
-    /// The value of an account, or `None` if the token is stale.
+    /// Returns the value of an account, or `None` if the token is stale.
     pub fn read(&mut self, account: &str, token: u64) -> Option<u64> {
         let call = call(READ, account, token);
-        let value: i64 = call.query(&mut self.connection).expect("an answer");
+        let value: i64 = call.query(&mut self.connection).expect("a reply");
         u64::try_from(value).ok()
     }
 
-    /// Sets an account. Whether it was accepted.
+    /// Sets the value of an account. Returns whether the store accepted the write.
     pub fn write(&mut self, account: &str, token: u64, value: u64) -> bool {
         let mut call = call(WRITE, account, token);
-        call.arg(value).query(&mut self.connection).expect("an answer")
+        call.arg(value).query(&mut self.connection).expect("a reply")
     }
 }
 
@@ -76,7 +75,7 @@ fn call(script: &str, account: &str, token: u64) -> redis::Cmd {
     call
 }
 
-/// All accounts of a store.
+/// Returns all accounts of a store.
 pub fn accounts(server: &Server) -> Vec<Account> {
     let account = |name: String| {
         let field = |field| server.ask::<Option<u64>>(&["HGET", &name, field]).unwrap_or(0);
@@ -86,11 +85,11 @@ pub fn accounts(server: &Server) -> Vec<Account> {
 }
 
 #[test]
-fn a_fenced_account_refuses_who_is_stale_and_another_loses_its_update() {
+fn a_fenced_account_refuses_a_stale_token_and_an_unfenced_one_loses_an_update() {
     let server = Server::start();
-    let [mut one, mut two] = [Ledger::open(&server.url()), Ledger::open(&server.url())];
+    let [mut one, mut two] = [Store::open(&server.url()), Store::open(&server.url())];
     assert_eq!((one.read("fenced", 1), two.read("fenced", 2)), (Some(0), Some(0)));
-    assert!(!one.write("fenced", 1, 1), "two has read since");
+    assert!(!one.write("fenced", 1, 1), "token 2 has read since");
     assert!(two.write("fenced", 2, 1));
     assert_eq!(one.read("fenced", 1), None);
 

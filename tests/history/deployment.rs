@@ -1,8 +1,8 @@
-//! The servers of a run, and what can be done to them.
+//! The servers of a run, and the faults that they can suffer.
 
 use super::checks::{ALL_SLOTS, Effect, Slots};
 use super::plan::Layout;
-use super::worker::Orders;
+use super::worker::Arguments;
 use crate::harness::nodes::Node;
 use crate::harness::replicated::MASTER;
 use crate::harness::wait::{BOUND, holds_within};
@@ -12,58 +12,59 @@ use crate::harness::{
 use std::cell::RefCell;
 use std::fs;
 
-/// How much of each server's log is shown when something does not happen.
+/// The number of lines of each server's log that a failed wait shows.
 const LOGGED: usize = 20;
 
-/// Servers with gates before them, so that any of them can be cut off from any process.
+/// Servers behind gates, so that any server can be cut off from any process.
 #[derive(Debug)]
-pub struct Site {
+pub struct Deployment {
     pub members: Members,
     servers: Servers,
-    /// The ports of those that stand still, and of those that were killed.
+    /// The ports of the stopped servers.
     stopped: RefCell<Vec<u16>>,
+    /// The ports of the killed servers.
     killed: RefCell<Vec<u16>>,
 }
 
 #[derive(Debug)]
 enum Servers {
-    Alone(Vec<Server>),
+    Independent(Vec<Server>),
     Replicated(Replicated),
     Cluster(Cluster),
 }
 
-impl Site {
-    pub fn start(layout: Layout) -> Site {
+impl Deployment {
+    pub fn start(layout: Layout) -> Deployment {
         let members = Members::default();
         let gated = |config: Config| config.gated(&members);
-        let alone = |count| {
-            let config = |config| lasting(gated(config).movable_clock());
-            Servers::Alone((0..count).map(|_| Server::with(config)).collect())
+        let independent = |count| {
+            let config = |config| durable(gated(config).movable_clock());
+            Servers::Independent((0..count).map(|_| Server::with(config)).collect())
         };
         let servers = match layout {
-            Layout::One => alone(1),
-            Layout::Five => alone(5),
+            Layout::One => independent(1),
+            Layout::Five => independent(5),
             Layout::Sentinel => Servers::Replicated(Replicated::with(2, 3, gated)),
             Layout::Cluster => Servers::Cluster(Cluster::with(3, 1, gated)),
         };
-        Site { members, servers, stopped: RefCell::default(), killed: RefCell::default() }
+        Deployment { members, servers, stopped: RefCell::default(), killed: RefCell::default() }
     }
 
-    /// Tells a worker where the servers are.
-    pub fn show(&self, orders: &mut Orders) {
+    /// Adds the topology and the addresses of the servers to the arguments of a worker.
+    pub fn add_addresses(&self, arguments: &mut Arguments) {
         let urls = |servers: &[Server]| servers.iter().map(Server::url).collect();
-        let (way, urls) = match &self.servers {
-            Servers::Alone(servers) => ("single", urls(servers)),
+        let (topology, urls) = match &self.servers {
+            Servers::Independent(servers) => ("single", urls(servers)),
             Servers::Replicated(replicated) => (MASTER, replicated.sentinel_urls()),
             Servers::Cluster(cluster) => ("cluster", cluster.urls()),
         };
-        (orders.way, orders.urls) = (way.to_owned(), urls);
+        (arguments.topology, arguments.urls) = (topology.to_owned(), urls);
     }
 
-    /// All servers with data.
+    /// Returns all servers with data.
     pub fn servers(&self) -> &[Server] {
         match &self.servers {
-            Servers::Alone(servers) => servers,
+            Servers::Independent(servers) => servers,
             Servers::Replicated(replicated) => replicated.servers(),
             Servers::Cluster(cluster) => cluster.nodes(),
         }
@@ -72,44 +73,44 @@ impl Site {
     pub fn sentinels(&self) -> &[Server] {
         match &self.servers {
             Servers::Replicated(replicated) => replicated.sentinels(),
-            Servers::Alone(_) | Servers::Cluster(_) => &[],
+            Servers::Independent(_) | Servers::Cluster(_) => &[],
         }
     }
 
-    /// All that run, with data or not.
+    /// Returns all servers and sentinels.
     fn all(&self) -> impl Iterator<Item = &Server> {
         self.servers().iter().chain(self.sentinels())
     }
 
-    /// Has all gates find out who is connected.
+    /// Makes all gates identify the processes behind their connections.
     pub fn identify(&self) {
         self.all().for_each(|server| server.gate().identify());
     }
 
-    /// The proxies before the servers with data.
+    /// Returns the proxies in front of the servers with data.
     pub fn fronts(&self) -> impl Iterator<Item = &Proxy> {
         self.servers().iter().map(|server| server.gate().front())
     }
 
-    /// Those that serve locks.
+    /// Returns the servers that serve locks.
     pub fn masters(&self) -> Vec<&Server> {
         self.servers().iter().filter(|server| server.says("role:master")).collect()
     }
 
-    /// How often one has taken another's place, as far as they count that.
+    /// Returns the number of fail-overs, as far as the servers count them.
     pub fn epoch(&self) -> u64 {
         match &self.servers {
-            Servers::Alone(_) => 0,
+            Servers::Independent(_) => 0,
             Servers::Replicated(replicated) => replicated.epoch(),
             Servers::Cluster(cluster) => cluster.epoch(),
         }
     }
 
-    /// The slots that a server serves; all, where there is no cluster.
+    /// Returns the slots of a server: all slots, except in a cluster.
     pub fn slots_of(&self, server: &Server) -> Vec<Slots> {
         match &self.servers {
-            Servers::Cluster(_) => Node::itself(server).expect("a node that is well").slots,
-            Servers::Alone(_) | Servers::Replicated(_) => vec![ALL_SLOTS],
+            Servers::Cluster(_) => Node::itself(server).expect("a healthy node").slots,
+            Servers::Independent(_) | Servers::Replicated(_) => vec![ALL_SLOTS],
         }
     }
 
@@ -120,23 +121,23 @@ impl Site {
     pub fn cluster(&self) -> &Cluster {
         match &self.servers {
             Servers::Cluster(cluster) => cluster,
-            Servers::Alone(_) | Servers::Replicated(_) => panic!("it is no cluster"),
+            Servers::Independent(_) | Servers::Replicated(_) => panic!("this is no cluster"),
         }
     }
 
-    /// Lets a server stand still until `heal`.
+    /// Stops a server until [`Deployment::heal`].
     pub fn stop(&self, server: &Server) {
         server.stop();
         self.stopped.borrow_mut().push(server.port());
     }
 
-    /// Kills a server; `heal` starts it again.
+    /// Kills a server. [`Deployment::heal`] starts it again.
     pub fn kill(&self, server: &Server) {
         server.kill();
         self.killed.borrow_mut().push(server.port());
     }
 
-    /// Keeps these apart from all other servers, whoever connects to whom.
+    /// Cuts these servers off from all others, in both directions.
     pub fn cut_off(&self, minority: &[&Server]) {
         let is_inside = |server: &&Server| minority.iter().any(|one| one.port() == server.port());
         for outside in self.all().filter(|server| !is_inside(server)) {
@@ -147,20 +148,20 @@ impl Site {
         }
     }
 
-    /// Keeps a process apart from these servers.
+    /// Cuts a client off from the servers that `from` selects.
     pub fn cut_off_client(&self, client: &str, from: impl Fn(&Server) -> bool) {
         for server in self.all().filter(|server| from(server)) {
             server.gate().keep_apart(&whose(client.to_owned()));
         }
     }
 
-    /// Puts another in the place of a master as planned. What that may do.
+    /// Replaces a master by a planned fail-over. Returns the effect.
     pub fn fail_over(&self, master: &Server) -> Effect {
         match &self.servers {
-            Servers::Alone(_) => panic!("there is no other"),
+            Servers::Independent(_) => panic!("there is no replica"),
             Servers::Replicated(replicated) => {
                 replicated.fail_over();
-                Effect::Forgets
+                Effect::LosesHolds
             }
             Servers::Cluster(cluster) => {
                 cluster.fail_over(cluster.replica_of(master));
@@ -169,10 +170,10 @@ impl Site {
         }
     }
 
-    /// Blocks until another serves in the place of this one.
-    pub fn await_another(&self, master: &Server, replica: &Server) {
+    /// Blocks until a replica has replaced the master.
+    pub fn await_replacement(&self, master: &Server, replica: &Server) {
         match &self.servers {
-            Servers::Alone(_) => panic!("there is no other"),
+            Servers::Independent(_) => panic!("there is no replica"),
             Servers::Replicated(replicated) => {
                 replicated.await_master_other_than(master.port());
             }
@@ -184,13 +185,13 @@ impl Site {
         }
     }
 
-    /// Undoes all that was done. Blocks until all servers are well again.
+    /// Undoes all faults. Blocks until all servers work again.
     pub fn heal(&self) {
         for port in self.stopped.borrow_mut().drain(..) {
-            self.at(port).resume();
+            self.server_at(port).resume();
         }
         for port in self.killed.borrow_mut().drain(..) {
-            self.at(port).restart();
+            self.server_at(port).restart();
         }
         self.all().for_each(|server| server.gate().heal());
         self.settle();
@@ -198,7 +199,7 @@ impl Site {
 
     fn settle(&self) {
         match &self.servers {
-            Servers::Alone(servers) => eventually("the servers answer", || {
+            Servers::Independent(servers) => eventually("the servers answer", || {
                 servers.iter().all(|server| server.try_ask::<String>(&["PING"]).is_some())
             }),
             Servers::Replicated(replicated) => replicated.settle(),
@@ -206,7 +207,7 @@ impl Site {
         }
     }
 
-    /// What the servers say of each other, and have written down at last.
+    /// Returns the reports of the servers about each other, and the ends of their logs.
     fn describe(&self) -> String {
         let describe = |server: &Server| {
             let (member, log) = (server.member(), server.log());
@@ -218,24 +219,24 @@ impl Site {
         running.map(describe).collect::<Vec<_>>().join("\n")
     }
 
-    fn at(&self, port: u16) -> &Server {
-        self.all().find(|server| server.port() == port).expect("a server of ours")
+    fn server_at(&self, port: u16) -> &Server {
+        self.all().find(|server| server.port() == port).expect("a server of this deployment")
     }
 }
 
-/// A member's connections.
+/// Returns the connections of a member.
 pub fn whose(member: String) -> Connections {
     Connections::Member(member.into())
 }
 
-/// A server that forgets nothing that it has acknowledged.
-fn lasting(config: Config) -> Config {
+/// Makes a server keep all acknowledged data across restarts.
+fn durable(config: Config) -> Config {
     config.line("appendonly yes").line("appendfsync always")
 }
 
-/// Makes a server that is down forget all.
+/// Deletes the data of a server that does not run.
 pub fn wipe(server: &Server) {
     let (new, old) = (server.path("appendonlydir"), server.path("appendonly.aof"));
     let gone = fs::remove_dir_all(new).is_ok() | fs::remove_file(old).is_ok();
-    assert!(gone, "a server that keeps its data somewhere else");
+    assert!(gone, "the server has no append-only file");
 }
