@@ -124,7 +124,7 @@ impl Builder {
     /// names a server that confirms its role as master. The client waits for a silent sentinel for
     /// an eighth of the connect and the response time-out. If no sentinel that answers knows a
     /// master, the client asks the silent ones again, with the whole time-outs. One more thread
-    /// (`leasehold-scout`) asks one sentinel per second about fail-overs, over connections that
+    /// (`leasehold-failover`) asks one sentinel per second about fail-overs, over connections that
     /// stay open.
     ///
     /// After a fail-over the client leaves the old master, renews every lease on the new master or
@@ -154,7 +154,7 @@ impl Builder {
     /// node that named them. The client makes up to [`pool_size`](Builder::pool_size) connections
     /// to each node that serves locks.
     ///
-    /// All keys of a lock are in one slot. One more thread (`leasehold-scout`) reads the map of the
+    /// All keys of a lock are in one slot. One more thread (`leasehold-failover`) reads the map of the
     /// slots every 5 s, and earlier if a node redirects a command or cannot be reached. After a
     /// change of the map the client renews every lease or reports its loss, and its waiting calls
     /// ask again. A command that the cluster cannot serve yet (`TRYAGAIN`, `CLUSTERDOWN`) is

@@ -40,7 +40,7 @@ impl FailoverMonitor {
         let Some(watch) = self.route.watch() else { return Ok(None) };
         let monitor = Arc::clone(self);
         let run = move || monitor.run(watch, &observer);
-        threads::start("leasehold-scout", run).map(Some).map_err(|error| {
+        threads::start("leasehold-failover", run).map(Some).map_err(|error| {
             Error::configuration(format!("cannot start the fail-over monitor: {error}"))
         })
     }

@@ -3,7 +3,7 @@
 //! The server is stopped, sends its replies byte by byte, or reads no requests. All other
 //! time-outs are longer than a test, so a call returns only because of its own limit. `overruns`
 //! prints by how much calls exceed their deadline. LEASEHOLD_CALLS sets the number of calls:
-//! `cargo test --release --test api overruns -- --ignored --nocapture`.
+//! `script/test --release --test api overruns -- --ignored --nocapture`.
 
 use crate::harness::faults::*;
 use crate::harness::wait::BOUND;

@@ -15,6 +15,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::fake_server::*;
+use crate::harness::faults::stress;
 use crate::harness::resp::read_request;
 use crate::harness::wait::holds_within;
 use crate::harness::{Impostor, eventually};
@@ -413,11 +414,6 @@ fn a_waiter_survives_malformed_replies_to_its_listener() {
 // ---------------------------------------------------------------------------------
 // Random bytes.
 
-/// Returns the factor for the number of random cases.
-fn stress() -> u32 {
-    std::env::var("LEASEHOLD_STRESS").ok().and_then(|factor| factor.parse().ok()).unwrap_or(1)
-}
-
 /// Random bytes, many of which are parts of RESP replies.
 fn random_bytes() -> impl Strategy<Value = Vec<u8>> {
     let token = prop_oneof![
@@ -492,8 +488,8 @@ impl RandomServer {
     }
 
     fn try_all(&self, cases: u32, work: impl Fn(Builder) -> Result<(), Error>) {
-        let config =
-            Config { cases: cases * stress(), failure_persistence: None, ..Config::default() };
+        let cases = cases * u32::try_from(stress()).expect("a small factor");
+        let config = Config { cases, failure_persistence: None, ..Config::default() };
         let timeout = Duration::from_millis(40);
         let tried =
             TestRunner::new(config).run(&(random_bytes(), any::<bool>()), |(bytes, closes)| {

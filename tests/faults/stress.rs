@@ -12,12 +12,9 @@ use std::time::Duration;
 use leasehold::{Builder, CancelToken, Client, Error, Guard, Lock, OwnedGuard};
 use redis::Connection;
 
+use crate::harness::faults::stress;
 use crate::harness::wait::holds_within;
 use crate::harness::{Server, eventually};
-
-fn factor() -> usize {
-    std::env::var("LEASEHOLD_STRESS").ok().and_then(|factor| factor.parse().ok()).unwrap_or(1)
-}
 
 /// Without and with hand-off between the threads of a process.
 const HANDOFFS: [(u32, Duration); 2] = [(0, Duration::ZERO), (1000, Duration::from_millis(100))];
@@ -43,7 +40,7 @@ fn start(name: String, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
 /// Blocks until all threads have ended. Fails if a thread panicked, or does not end in time.
 #[track_caller]
 fn finish(threads: Vec<JoinHandle<()>>) {
-    let bound = Duration::from_secs(120) * u32::try_from(factor()).expect("a small factor");
+    let bound = Duration::from_secs(120) * u32::try_from(stress()).expect("a small factor");
     let unfinished = || threads.iter().filter(|thread| !thread.is_finished()).count();
     // A panic is reported first: other threads may hang because of it.
     let all_ended = holds_within(bound, || unfinished() == 0);
@@ -116,7 +113,7 @@ impl Counter {
 #[test]
 fn sixteen_clients_lose_no_increment() {
     const CLIENTS: usize = 16;
-    let increments = 100 * factor();
+    let increments = 100 * stress();
     let server = Server::start();
     let clients: Vec<Client> =
         (0..CLIENTS).map(|number| client(&server, HANDOFFS[number % 2])).collect();
@@ -142,7 +139,7 @@ fn sixteen_clients_lose_no_increment() {
 fn two_hundred_threads_of_one_process_share_one_lock() {
     const THREADS: usize = 200;
     for handoff in HANDOFFS {
-        let rounds = 3 * factor();
+        let rounds = 3 * stress();
         let server = Server::start();
         let client = client(&server, handoff);
         let section = Arc::new(CriticalSection::default());
@@ -184,7 +181,7 @@ fn increment_in_two_steps(counter: &Mutex<Counter>) {
 fn two_hundred_threads_of_one_process_have_a_lock_each() {
     const THREADS: usize = 200;
     for handoff in HANDOFFS {
-        let rounds = 20 * factor();
+        let rounds = 20 * stress();
         let server = Server::start();
         let client = client(&server, handoff);
         let done = Arc::new(AtomicUsize::new(0));
@@ -351,7 +348,7 @@ fn accept<T>(losses: Losses, outcome: Result<T, Error>) -> Option<T> {
 fn mix(losses: Losses, seed: u64) {
     const CLIENTS: usize = 3;
     const THREADS: usize = 8;
-    let rounds = 60 * factor();
+    let rounds = 60 * stress();
     let server = Server::start();
     let clients: Vec<Client> =
         (0..CLIENTS).map(|number| client(&server, HANDOFFS[number % 2])).collect();

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
+use std::sync::mpsc;
 use std::thread::{self, JoinHandle, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
@@ -67,16 +69,21 @@ const CHECKS: u32 = 15;
 
 /// Runs `wait` on a new thread; blocks until that thread sleeps.
 ///
-/// From outside, such a thread cannot be distinguished from a caller in a queue. `name` is unique
-/// in this process and at most 15 bytes long.
+/// From outside, such a thread cannot be distinguished from a caller in a queue.
 pub fn sleeping<T: Send + 'static>(
     name: &str,
     wait: impl FnOnce() -> T + Send + 'static,
 ) -> JoinHandle<T> {
-    let thread = thread::Builder::new().name(name.to_owned()).spawn(wait).expect("a thread");
+    let (sender, receiver) = mpsc::channel();
+    let run = move || {
+        let _ = sender.send(fs::read_link("/proc/thread-self").expect("the path of this thread"));
+        wait()
+    };
+    let thread = thread::Builder::new().name(name.to_owned()).spawn(run).expect("a thread");
+    let status = Path::new("/proc").join(receiver.recv().expect("the path")).join("status");
     let (mut last, mut checks) = (None, 0);
     eventually("the thread sleeps", || {
-        let now = sleep_count(name);
+        let now = sleep_count(&status);
         checks = if now.is_some() && now == last { checks + 1 } else { 0 };
         last = now;
         checks == CHECKS
@@ -85,11 +92,8 @@ pub fn sleeping<T: Send + 'static>(
 }
 
 /// Returns how often a sleeping thread has gone to sleep, or `None`.
-fn sleep_count(name: &str) -> Option<String> {
-    let tasks = fs::read_dir("/proc/self/task").expect("the threads can be listed");
-    let statuses = tasks.flatten().filter_map(|t| fs::read_to_string(t.path().join("status")).ok());
-    let named = |status: &String| status.lines().next() == Some(&format!("Name:\t{name}"));
-    let status = statuses.into_iter().find(named)?;
+fn sleep_count(status: &Path) -> Option<String> {
+    let status = fs::read_to_string(status).ok()?;
     let line = |start: &str| status.lines().find(|line| line.starts_with(start));
     line("State:")?.contains("sleeping").then(|| line("voluntary_ctxt").map(str::to_owned))?
 }

@@ -100,7 +100,8 @@ impl<K: LockKind> Lock<K> {
 
     /// Frees the lock regardless of its holder; returns whether it was held.
     ///
-    /// For repairs by hand. Wakes the waiters. A holder in this process loses its hold at once.
+    /// For repairs by hand. Wakes the waiters; those of a spin lock notice at their next attempt.
+    /// A holder in this process loses its hold at once.
     /// Holders in other processes notice the loss at their next renewal, and so does a caller that
     /// gets the lock at the same moment. Blocks until the server answers, for one response time-out
     /// at most. Two round trips; one if the lock is free.

@@ -159,7 +159,7 @@ impl<'a> RedAcquire<'a> {
     /// Asks the servers once. `None` after a refusal, and after too few answers to a repeated
     /// question.
     fn ask(&mut self) -> Result<Option<Arc<QuorumHold>>> {
-        let woken = self.channels.take_news();
+        let woken = self.channels.take_messages();
         let outcome = self.ask_all();
         let failure = outcome.as_ref().err().filter(|error| error.is_transient()).cloned();
         self.lock.local.set_last_error(failure.clone());
@@ -239,7 +239,7 @@ impl<'a> RedAcquire<'a> {
                 self.parker.park_until(quiet);
             }
         }
-        if !self.channels.has_news() {
+        if !self.channels.have_messages() {
             self.parker.park_until(end);
         }
     }
@@ -272,12 +272,12 @@ impl RedChannels {
         self.registrations.iter().map(Registration::message_count).collect()
     }
 
-    fn has_news(&self) -> bool {
+    fn have_messages(&self) -> bool {
         self.counts() != self.seen
     }
 
     /// Returns whether messages have arrived since the last call.
-    fn take_news(&mut self) -> bool {
+    fn take_messages(&mut self) -> bool {
         let counts = self.counts();
         std::mem::replace(&mut self.seen, counts) != self.seen
     }
