@@ -261,7 +261,7 @@ fn read_hello(hello: Reply) -> Result<bool> {
     if let Reply::Refused(refusal) = hello {
         return Err(hello_refused(&refusal));
     }
-    if hello.field("id").is_none() {
+    if !matches!(hello.field("id"), Some(Reply::Int(_))) {
         return Err(unexpected(&hello));
     }
     let role = hello.field("role").and_then(Reply::text);
