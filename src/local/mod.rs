@@ -197,7 +197,7 @@ impl Local {
         round_trip: Duration,
     ) -> Arc<Hold> {
         let mut state = self.state.lock();
-        let hold = state.new_hold(grant);
+        let hold = Arc::new(Hold::new(grant));
         state.last_error = None;
         state.fairness.granted(hold.granted_at(), round_trip);
         let lost = state.lose_others(&hold, &caller.holder);

@@ -84,7 +84,6 @@ impl Local {
         hold.release_settled();
         let mut state = self.state.lock();
         state.unanswered.retain(|release| release.hold != hold.id());
-        state.spare = Some(Arc::clone(hold));
     }
 
     /// Notes the number of subscribers that received the message of a release.

@@ -10,7 +10,7 @@ use crate::command::owner::{HoldId, Holder, ThreadId};
 use crate::error::{Error, Result};
 use crate::kind::rules::OtherHold;
 use crate::local::fairness::Fairness;
-use crate::local::hold::{Grant, HandoffBounds, Hold, HoldStatus};
+use crate::local::hold::{HandoffBounds, Hold, HoldStatus};
 use crate::local::queue::{Ticket, WaitQueue};
 use crate::local::table::{self, EntryOutcome, EntryRequest, HoldEntry, HoldTable};
 use crate::local::{Caller, Turn};
@@ -31,8 +31,6 @@ pub(super) struct LocalState {
     pub(super) polled: bool,
     /// Whether a poll found the lock free, or got no reply: the head of the queue has to ask.
     pub(super) may_be_free: bool,
-    /// The allocation of a hold that is gone, for the next hold.
-    pub(super) spare: Option<Arc<Hold>>,
 }
 
 /// A release without a reply, and its connection.
@@ -125,17 +123,6 @@ impl LocalState {
     pub(super) fn take_handed_off(&mut self, ticket: Ticket) -> Option<Arc<Hold>> {
         let at = self.handed_off.iter().position(|(to, _)| *to == ticket)?;
         Some(self.handed_off.swap_remove(at).1)
-    }
-
-    /// Returns the hold for a grant, in the spare allocation if that is unused.
-    pub(super) fn new_hold(&mut self, grant: Grant) -> Arc<Hold> {
-        let hold = Hold::new(grant);
-        let Some(mut spare) = self.spare.take() else { return Arc::new(hold) };
-        match Arc::get_mut(&mut spare) {
-            Some(unused) => *unused = hold,
-            None => spare = Arc::new(hold),
-        }
-        spare
     }
 
     /// Hands the hold off to the head of the queue, if kind, lease and bounds allow it.

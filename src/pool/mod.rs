@@ -220,9 +220,7 @@ impl Pool {
     pub(crate) fn wait(&self, queued: QueuedCall, limit: &Limit<'_>) -> (ConnectionId, Outcome) {
         let connection = self.connections.get(queued.connection);
         if connection.id() == self.private_connection() {
-            let outcome = connection.wait(&queued.slot, limit, Moment::END);
-            queued.slot.recycle();
-            return (queued.connection, outcome);
+            return (queued.connection, connection.wait(&queued.slot, limit, Moment::END));
         }
         let waiting = self.connections.count_caller();
         let outcome = connection.wait(&queued.slot, limit, clock::now() + self.queue_timeout);
@@ -230,7 +228,6 @@ impl Pool {
         if queued.slot.is_abandoned() {
             self.connections.read_soon(queued.connection);
         }
-        queued.slot.recycle();
         match outcome {
             Err(failure) if queued.may_move => {
                 self.wait_elsewhere(queued.connection, failure, limit)

@@ -3,16 +3,12 @@
 //! The caller holds the [`ReplySlot`], the request its [`Promise`]. A slot is completed at
 //! most once, and always: a promise that is dropped reports an error. A caller that returns
 //! before the outcome arrives *abandons* its slot.
-//!
-//! A thread reuses the slot of its last request, which saves one allocation per call
-//! (`tests/isolated/allocations.rs` counts them).
 
-use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::pool::request::{Failure, Outcome, panicked};
-use crate::util::sync::{Mutex, thread_local};
+use crate::util::sync::Mutex;
 
 /// The slot in which a caller finds the outcome of its request.
 #[derive(Debug, Default)]
@@ -27,15 +23,10 @@ pub(crate) struct ReplySlot {
 #[derive(Debug)]
 pub(crate) struct Promise(Option<Arc<ReplySlot>>);
 
-thread_local! {
-    /// The slot of this thread's last request.
-    static LAST_SLOT: Cell<Option<Arc<ReplySlot>>> = const { Cell::new(None) };
-}
-
 impl Promise {
     /// Returns a promise and its empty slot.
     pub(super) fn new() -> (Promise, Arc<ReplySlot>) {
-        let slot = LAST_SLOT.try_with(Cell::take).ok().flatten().unwrap_or_default();
+        let slot = Arc::<ReplySlot>::default();
         (Promise(Some(Arc::clone(&slot))), slot)
     }
 
@@ -61,17 +52,6 @@ impl Drop for Promise {
 }
 
 impl ReplySlot {
-    /// Keeps the slot for the next request of this thread. An abandoned slot may still be
-    /// completed and is not reused.
-    pub(crate) fn recycle(self: Arc<ReplySlot>) {
-        if self.is_abandoned() {
-            return;
-        }
-        drop(self.take());
-        // Fails only while the thread ends.
-        let _ = LAST_SLOT.try_with(|last| last.set(Some(self)));
-    }
-
     pub(crate) fn is_done(&self) -> bool {
         self.outcome.lock().is_some()
     }

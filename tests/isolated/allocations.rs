@@ -1,6 +1,7 @@
-//! Allocations per acquisition and release: one per command, and those of the redis crate.
+//! Allocations per acquisition and release: one per command, one per awaited reply, one for the
+//! hold, and those of the redis crate.
 //!
-//! The tests count them after a first run, because later runs reuse memory.
+//! The tests count them after a first run, because later runs reuse buffers.
 
 use crate::harness::Server;
 use crate::harness::process::alone;
@@ -25,7 +26,8 @@ fn allocations(lock: &Lock, release: impl Fn(leasehold::Guard) -> Result<()>) ->
 
 /// Returns the allocations that `pairs` pairs need.
 ///
-/// A pair needs one buffer per command, and the redis crate allocates to read the replies.
+/// A pair needs one buffer per command, a slot for each of two replies, and a hold; and the redis
+/// crate allocates to read the replies.
 fn needed(server: &Server, pairs: u64) -> u64 {
     let client = redis::Client::open(server.url()).expect("a good URL");
     let mut connection = client.get_connection().expect("the server answers");
@@ -36,12 +38,10 @@ fn needed(server: &Server, pairs: u64) -> u64 {
             connection.recv_response().expect("the server answers");
         }
     });
-    replies.count_total + 2 * pairs
+    replies.count_total + 5 * pairs
 }
 
-/// Returns the highest count that passes.
-///
-/// The reaper may still use the spare allocation of a hold, so that the next hold allocates.
+/// Returns the highest count that passes. A tree or a queue may grow meanwhile.
 fn bound(needed: u64) -> u64 {
     needed + needed / 50
 }
@@ -59,7 +59,7 @@ fn a_pair_allocates_its_commands_and_replies() -> Result<()> {
     let server = Server::start();
     let client = Client::open(server.url())?;
     let needed = needed(&server, PAIRS);
-    assert!(needed > 2 * PAIRS, "the allocations of the parser are not counted");
+    assert!(needed > 5 * PAIRS, "the allocations of the parser are not counted");
     let lock = client.lock("dropped");
     let dropped = allocations(&lock, dropped);
     assert!(dropped <= bound(needed), "{dropped} allocations, {needed} are needed");
