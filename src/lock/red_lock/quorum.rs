@@ -111,6 +111,8 @@ impl QuorumHold {
 
     /// Adds a late grant while the majority is valid; returns the hold otherwise.
     ///
+    /// Without late grants the loss of any server of the first majority would end the hold.
+    ///
     /// The caller drops the returned hold, which releases it, without a mutex held.
     pub(crate) fn adopt(&self, hold: HoldHandle) -> Option<HoldHandle> {
         let mut state = self.state.lock();
