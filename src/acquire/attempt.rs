@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::acquire::schedule::{ChannelView, Pace};
 use crate::acquire::{GrantReply, HoldHandle, LockContext, WaitLoop};
-use crate::command::call::{Call, ConnectionId};
+use crate::command::call::{Call, ConnectionId, LateCopy};
 use crate::error::Result;
 use crate::kind::rules::{AcquireArgs, AcquireReply, ListensTo, Wake};
 use crate::listener::channels::{Channel, SubscriptionState};
@@ -30,7 +30,8 @@ impl WaitLoop<'_> {
     ) -> Result<Option<HoldHandle>> {
         let command = self.prepare();
         let router = &self.context().engine.router;
-        let target = self.leftovers.may_run_late.map_or(Target::prefer(connection), Target::Only);
+        let copy = self.leftovers.late_copy.map(|copy| copy.connection);
+        let target = copy.map_or(Target::prefer(connection), Target::Only);
         let generation = router.generation();
         let pending = router.queue(command, target);
         match router.wait(pending, &self.call.limit()) {
@@ -133,7 +134,8 @@ impl WaitLoop<'_> {
         // A refused script counts too: it may have been refused half-way.
         if failure.is_written() {
             self.leftovers.queued |= self.takes_place_in_redis();
-            self.leftovers.may_run_late.get_or_insert(connection);
+            let copy = self.copy_on(connection);
+            self.leftovers.late_copy.get_or_insert(copy);
         }
         let error = failure.into_error();
         self.context().local.set_last_error(error.is_transient().then(|| error.clone()));
@@ -144,18 +146,19 @@ impl WaitLoop<'_> {
         let (sent, connection, too_few) = (answer.sent, answer.connection, answer.too_few);
         if self.context().engine.router.generation() != generation {
             // The watchdog renewed the known holds at the change, and this hold was unknown.
-            self.leftovers.may_run_late = Some(connection);
+            self.leftovers.late_copy = Some(self.copy_on(connection));
             self.schedule.outdated()?;
             return self.attempt(Some(connection));
         }
         // A late copy of a command of this call can take the lock after this reply.
-        let has_copies = answer.maybe_duplicate || self.leftovers.may_run_late.is_some();
-        self.leftovers.may_run_late = (answer.may_run_late && has_copies).then_some(connection);
+        let (this, effect) = (self.copy_on(connection), self.effect());
+        let copy = self.leftovers.late_copy.or(answer.maybe_duplicate.then_some(this));
+        self.leftovers.late_copy = copy.filter(|copy| answer.may_precede(copy, effect));
         let reply = self.call.rules.read_acquire(answer.reply);
-        let reply = reply.inspect_err(|_| self.leftovers.may_run_late = Some(connection))?;
+        let reply = reply.inspect_err(|_| self.leftovers.late_copy = Some(this))?;
         match (reply, too_few) {
             (AcquireReply::Granted(_), Some(too_few)) => {
-                self.leftovers.may_run_late = Some(connection);
+                self.leftovers.late_copy = Some(this);
                 Err(too_few.into_error())
             }
             (AcquireReply::Granted(token), None) => {
@@ -179,7 +182,7 @@ impl WaitLoop<'_> {
         let (deadline, now) = (hold::deadline(sent, self.call.lease()), clock::now());
         if deadline <= now {
             self.context().local.set_last_error(None);
-            self.leftovers.may_run_late = Some(connection);
+            self.leftovers.late_copy = Some(self.copy_on(connection));
             return self.schedule.granted_too_late(now).map(|()| None);
         }
         let last_token = if token == 0 { 0 } else { token + u64::from(self.max_holders - 1) };
@@ -187,7 +190,7 @@ impl WaitLoop<'_> {
             sent,
             at: now,
             generation,
-            may_run_late: self.leftovers.may_run_late.take(),
+            late_copy: self.leftovers.late_copy.take(),
             tokens: token..=last_token,
         })))
     }
@@ -216,15 +219,25 @@ impl WaitLoop<'_> {
         engine.request_subscription(&channel);
     }
 
+    /// Returns a copy of an acquire command of this call on that connection.
+    fn copy_on(&self, connection: ConnectionId) -> LateCopy {
+        LateCopy { connection, since: self.started }
+    }
+
+    /// Returns how long a hold or a place in Redis would last that the call leaves behind.
+    fn effect(&self) -> Duration {
+        let place = self.waiter_timeout().filter(|_| self.leftovers.queued).unwrap_or_default();
+        self.call.lease().max(place)
+    }
+
     /// Undoes what the attempts have left at the server, or may leave there yet.
     ///
     /// Sends a background request, on the connection on which an acquire command may run late.
     pub(super) fn clean_up(&mut self, acquired: bool) {
-        let connection = self.leftovers.may_run_late.take();
-        if connection.is_none() && (acquired || !self.leftovers.queued) {
+        let late_copy = self.leftovers.late_copy.take();
+        if late_copy.is_none() && (acquired || !self.leftovers.queued) {
             return;
         }
-        let place = self.waiter_timeout().filter(|_| self.leftovers.queued).unwrap_or_default();
-        self.candidate.undo(connection, self.waiter_timeout(), self.call.lease().max(place));
+        self.candidate.undo(late_copy, self.waiter_timeout(), self.effect());
     }
 }

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::acquire::{AcquireCall, HoldHandle};
-use crate::command::call::ConnectionId;
+use crate::command::call::LateCopy;
 use crate::command::owner::{HoldId, Owner};
 use crate::local::Caller;
 use crate::local::hold::{self, Grant};
@@ -36,8 +36,8 @@ pub(crate) struct GrantReply {
     pub(crate) at: Moment,
     /// The generation in which the command was sent.
     pub(crate) generation: Generation,
-    /// The connection on which a copy of the command may still run.
-    pub(crate) may_run_late: Option<ConnectionId>,
+    /// A copy of the command that may still run.
+    pub(crate) late_copy: Option<LateCopy>,
     /// The fencing tokens; zeros if the kind has none.
     ///
     /// One for each thread that may have the hold.
@@ -75,7 +75,7 @@ impl<'a> Candidate<'a> {
             renewed: call.options.lease.is_none(),
             holder: self.caller.holder.clone(),
             granted_at: reply.at,
-            may_run_late: reply.may_run_late,
+            late_copy: reply.late_copy,
             tokens: reply.tokens,
         };
         let round_trip = reply.sent.until(reply.at);
@@ -89,20 +89,20 @@ impl<'a> Candidate<'a> {
 
     /// Undoes what an acquire command took or may still take: a hold, or a place in Redis.
     ///
-    /// Sends a background request, on the connection on which the command may run late. Repeats
-    /// it for the time `late_effect` if the command may run after it.
+    /// Sends a background request, on the connection of the late copy if there is one. What is
+    /// undone would last for the time `effect`.
     pub(crate) fn undo(
         &self,
-        connection: Option<ConnectionId>,
+        late_copy: Option<LateCopy>,
         waiter_timeout: Option<Duration>,
-        late_effect: Duration,
+        effect: Duration,
     ) {
         let (rules, context) = (self.call.rules, self.call.context);
         let undo = rules.undo(context.local.name(), &self.owner, waiter_timeout);
-        let task = BackgroundTask::new(None, clock::now() + late_effect)
+        let task = BackgroundTask::new(None, clock::now() + effect)
             .outlives_lease(rules.outlives_its_lease())
-            .late_effect(late_effect);
-        let router = &context.engine.router;
+            .undoes(effect, late_copy);
+        let (router, connection) = (&context.engine.router, late_copy.map(|copy| copy.connection));
         router.dispatch(router.submit(Request::background(undo, task), connection));
     }
 }

@@ -148,7 +148,8 @@ impl HoldHandle {
         for _ in 0..MAX_OUTDATED_ANSWERS {
             let generation = router.generation();
             let extension = watchdog::extension_call(&self.watched(), lease);
-            let answer = router.call(extension, Target::only(self.hold.may_run_late()), limit)?;
+            let copy = self.hold.late_copy().map(|copy| copy.connection);
+            let answer = router.call(extension, Target::only(copy), limit)?;
             if router.generation() == generation {
                 return Ok(answer);
             }

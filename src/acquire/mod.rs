@@ -45,7 +45,7 @@ use std::sync::Arc;
 
 use crate::acquire::schedule::RetrySchedule;
 use crate::cancel::CancelWatch;
-use crate::command::call::ConnectionId;
+use crate::command::call::{ConnectionId, LateCopy};
 use crate::error::Result;
 use crate::events::{Event, Waited};
 use crate::listener::channels::{Channel, Registration};
@@ -75,8 +75,8 @@ struct WaitLoop<'a> {
 /// Effects of earlier attempts at the server, for the clean-up to undo.
 #[derive(Default)]
 struct Leftovers {
-    /// The connection on which a copy of an acquire command may still run.
-    may_run_late: Option<ConnectionId>,
+    /// A copy of an acquire command that may still run.
+    late_copy: Option<LateCopy>,
     /// Whether the call may have a place in a queue in Redis.
     queued: bool,
 }

@@ -59,7 +59,8 @@ impl HoldHandle {
         let router = &self.context.engine.router;
         let mut queued = None;
         let outcome = self.context.local.end(&self.hold, share, clock::now, || {
-            let target = self.hold.may_run_late().map_or(Target::prefer(near), Target::Only);
+            let copy = self.hold.late_copy().map(|copy| copy.connection);
+            let target = copy.map_or(Target::prefer(near), Target::Only);
             queued.insert(router.queue(self.release(), target)).connection
         });
         self.after_end(&outcome);
@@ -71,7 +72,8 @@ impl HoldHandle {
         let router = &self.context.engine.router;
         let mut queued = None;
         let outcome = self.context.local.end(&self.hold, HoldShare::Guard, clock::now, || {
-            *queued.insert(router.submit(self.background_release(), self.hold.may_run_late()))
+            let copy = self.hold.late_copy().map(|copy| copy.connection);
+            *queued.insert(router.submit(self.background_release(), copy))
         });
         self.after_end(&outcome);
         if let Some(connection) = queued {
@@ -103,18 +105,20 @@ impl HoldHandle {
                 router.dispatch(router.submit(again, Some(connection)));
                 return Err(self.with_lock_name(failure.error.clone()));
             }
-            Ok(answer) if answer.may_run_late => {
-                let until = answer.sent + self.late_acquire_effect();
-                router.repeat(self.release(), connection, until);
+            Ok(answer) => {
+                let effect = self.effect();
+                if self.hold.late_copy().is_some_and(|copy| answer.may_precede(&copy, effect)) {
+                    router.repeat(self.release(), connection, answer.sent + effect);
+                }
             }
-            _ => {}
+            Err(_) => {}
         }
         self.context.local.finish_release(&self.hold, outcome.map_err(Failure::into_error))
     }
 
     fn release(&self) -> Call {
         let (rules, name) = (self.hold.rules(), self.context.local.name());
-        match self.hold.may_run_late() {
+        match self.hold.late_copy() {
             // A late acquire command would take a place in the queue, which a release ignores.
             Some(_) if rules.queues_in_redis() => rules.undo(
                 name,
@@ -130,18 +134,13 @@ impl HoldHandle {
         let hold = Arc::clone(&self.hold) as ReleasedHold;
         let task = BackgroundTask::new(Some((observer, hold)), self.hold.server_expiry_bound());
         let outlives_lease = self.hold.rules().outlives_its_lease();
-        let task = task.outlives_lease(outlives_lease).late_effect(self.late_acquire_effect());
+        let task = task.outlives_lease(outlives_lease).undoes(self.effect(), self.hold.late_copy());
         Request::background(self.release(), task)
     }
 
-    /// Returns how long the effect of a late acquire command of this hold would last.
-    ///
-    /// Zero if no such command can run. The commands of other holds do not count: their own
-    /// callers clean up after them.
-    fn late_acquire_effect(&self) -> Duration {
-        if self.hold.may_run_late().is_none() {
-            return Duration::ZERO;
-        }
+    /// Returns how long a hold lasts that a late copy of the acquire command takes, or its place in
+    /// a queue in Redis.
+    fn effect(&self) -> Duration {
         let fair_waiter_timeout = self.context.engine.settings.fair_waiter_timeout;
         let place = self.hold.rules().queues_in_redis().then_some(fair_waiter_timeout);
         self.hold.lease().max(place.unwrap_or_default())

@@ -8,9 +8,9 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::time::Duration;
 
 use crate::command::script::{self, Script};
+use crate::util::clock::Moment;
 
 /// The packed name and the packed length of the digest, which precede the digest of a script call.
 const EVALSHA: &[u8] = b"$7\r\nEVALSHA\r\n$40\r\n";
@@ -27,8 +27,6 @@ pub(crate) struct Call {
     joinable: Option<Joinable>,
     /// The position of the first key, if the command has a key.
     key: Option<Range<usize>>,
-    /// How long the effect of a late copy of the command would last.
-    pub(crate) late_effect: Duration,
     /// Whether a second copy would do more than the first. Such a command is not sent again if the
     /// first copy may have run.
     pub(crate) once: bool,
@@ -108,8 +106,8 @@ impl Call {
     }
 
     fn new(bytes: Vec<u8>) -> Call {
-        let (late_effect, once, replicated) = (Duration::ZERO, false, false);
-        Call { bytes, script: None, joinable: None, key: None, late_effect, once, replicated }
+        let (once, replicated) = (false, false);
+        Call { bytes, script: None, joinable: None, key: None, once, replicated }
     }
 
     /// Returns the first key, if the command has a key.
@@ -129,11 +127,6 @@ impl Call {
             self.joinable = None;
         }
         self
-    }
-
-    /// Sets how long the effect of a late copy would last: the lease that it takes.
-    pub(crate) fn late_effect(self, lease: Duration) -> Call {
-        Call { late_effect: lease, ..self }
     }
 
     /// Requires acknowledgements of replicas, if the client is configured to wait for them.
@@ -244,6 +237,15 @@ impl ConnectionId {
     pub(crate) const fn at(node: u32, connection: usize) -> ConnectionId {
         ConnectionId { node, connection }
     }
+}
+
+/// A copy of a command that may run after later commands, if its connection breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LateCopy {
+    /// The connection of the copy. On an unbroken connection, later commands run after the copy.
+    pub(crate) connection: ConnectionId,
+    /// The copy was written at this moment or later.
+    pub(crate) since: Moment,
 }
 
 #[cfg(test)]

@@ -57,8 +57,7 @@ impl KindRules for Fair {
         let taking =
             [lease.as_bytes(), args.owner.as_bytes(), timeout.as_bytes(), head_timeout.as_bytes()];
         let argv = taking.into_iter().chain(args.wake_args());
-        let late_effect = args.lease.max(waiter_timeout);
-        Call::script(&script::FAIR_ACQUIRE, keys(args.name), argv).late_effect(late_effect)
+        Call::script(&script::FAIR_ACQUIRE, keys(args.name), argv)
     }
 
     fn release(&self, name: &Name, owner: &Owner) -> Call {

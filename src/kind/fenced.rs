@@ -40,7 +40,7 @@ impl KindRules for Fenced {
         let keys = [args.name.key().as_bytes(), counter.as_bytes()];
         let taking = [lease.as_bytes(), args.owner.as_bytes(), max_holders.as_bytes()];
         let argv = taking.into_iter().chain(args.wake_args());
-        Call::script(&script::FENCED_ACQUIRE, keys, argv).late_effect(args.lease)
+        Call::script(&script::FENCED_ACQUIRE, keys, argv)
     }
 
     /// A granted acquire returns its first token as a negative number; -1 is a refusal.

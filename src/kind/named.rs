@@ -56,7 +56,6 @@ impl KindRules for Named {
         let taking = [lease.as_bytes(), args.owner.as_bytes(), args.owner.hold().as_bytes()];
         let argv = taking.into_iter().chain(args.wake_args());
         Call::script(&script::NAMED_ACQUIRE, [args.name.key().as_bytes()], argv)
-            .late_effect(args.lease)
     }
 
     fn release(&self, name: &Name, owner: &Owner) -> Call {

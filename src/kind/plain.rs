@@ -29,7 +29,6 @@ impl KindRules for Plain {
         let taking = [lease.as_bytes(), args.owner.as_bytes()];
         let argv = taking.into_iter().chain(args.wake_args());
         Call::script(&script::PLAIN_ACQUIRE, [args.name.key().as_bytes()], argv)
-            .late_effect(args.lease)
     }
 
     fn release(&self, name: &Name, owner: &Owner) -> Call {

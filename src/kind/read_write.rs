@@ -66,7 +66,7 @@ impl KindRules for Read {
         let keys = [args.name.key().as_bytes(), timeout.as_bytes()];
         let taking = [lease.as_bytes(), args.owner.as_bytes(), writer];
         let argv = taking.into_iter().chain(args.wake_args());
-        Call::script(&script::READ_ACQUIRE, keys, argv).late_effect(args.lease)
+        Call::script(&script::READ_ACQUIRE, keys, argv)
     }
 
     fn release(&self, name: &Name, owner: &Owner) -> Call {
@@ -115,7 +115,6 @@ impl KindRules for Write {
         let taking = [lease.as_bytes(), args.owner.as_bytes()];
         let argv = taking.into_iter().chain(args.wake_args());
         Call::script(&script::WRITE_ACQUIRE, [args.name.key().as_bytes()], argv)
-            .late_effect(args.lease)
     }
 
     fn release(&self, name: &Name, owner: &Owner) -> Call {

@@ -92,7 +92,7 @@ impl Background {
         if at < until {
             let copy = BackgroundTask {
                 repeat_until: until,
-                copies: copies + 1,
+                copies: copies.saturating_add(1),
                 delays_close: false,
                 ..BackgroundTask::new(None, until)
             };
@@ -125,9 +125,12 @@ impl Background {
         task: BackgroundTask,
         outcome: Result<Answer>,
     ) {
-        let may_run_late = outcome.as_ref().ok().filter(|answer| answer.may_run_late);
-        let late_until =
-            may_run_late.map_or(Moment::START, |answer| answer.sent + task.late_effect);
+        let late_until = match (&outcome, &task.late_copy) {
+            (Ok(answer), Some(copy)) if answer.may_precede(copy, task.effect) => {
+                answer.sent + task.effect
+            }
+            _ => Moment::START,
+        };
         let (copies, repeat_until) = (task.copies, task.repeat_until.max(late_until));
         let is_answered = outcome.is_ok();
         report(&task, outcome);

@@ -14,9 +14,9 @@
 //!    back to the pool, which retries them.
 //!
 //! Bytes that were written cannot be recalled: the server may read a command from a broken
-//! connection after it has replied on the new one. So the replies of the next connections are
-//! marked `may_run_late`, for as long as such a command could leave an effect. A clean-up with
-//! a marked reply is repeated (`pool/background.rs`).
+//! connection after it has replied on the new one. So each answer has the moment of the last break. A
+//! clean-up is repeated (`pool/background.rs`) if the connection has broken since the command
+//! that the clean-up undoes was written.
 //!
 //! [`Call::once`]: crate::command::call::Call::once
 

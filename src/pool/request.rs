@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::command::call::{Call, ConnectionId};
+use crate::command::call::{Call, ConnectionId, LateCopy};
 use crate::command::reply::Reply;
 use crate::command::script::Script;
 use crate::error::{Error, ErrorKind, Redirect, Result};
@@ -28,11 +28,22 @@ pub(crate) struct Answer {
     pub(crate) sent: Moment,
     /// An earlier copy of the command may have run as well.
     pub(crate) maybe_duplicate: bool,
-    /// A copy of this or of an earlier command may still run.
-    pub(crate) may_run_late: bool,
+    /// The last moment before `sent` at which the connection broke with commands in flight;
+    /// [`Moment::START`] if it has never broken.
+    pub(crate) broken_at: Moment,
     /// Set if the command needs acknowledgements of replicas and too few arrived.
     pub(crate) too_few: Option<TooFewReplicas>,
     pub(crate) connection: ConnectionId,
+}
+
+impl Answer {
+    /// Returns whether a late copy of another command may run after this command, and leave an
+    /// effect of the length `effect`.
+    ///
+    /// The connection broke after the copy was written, and less than `effect` ago.
+    pub(crate) fn may_precede(&self, copy: &LateCopy, effect: Duration) -> bool {
+        copy.since <= self.broken_at && self.sent < self.broken_at + effect
+    }
 }
 
 /// The number of replicas that acknowledged a write, and the number required.
@@ -108,11 +119,11 @@ pub(crate) struct BackgroundTask {
     pub(crate) release: Option<(Arc<dyn OnOutcome>, ReleasedHold)>,
     /// The command is not worth sending after this moment.
     pub(crate) deadline: Moment,
-    /// How long the effect of a late copy of another command would last.
-    ///
-    /// If the answer is marked `may_run_late`, the command is repeated for that long: the late
-    /// copy may run after it.
-    pub(crate) late_effect: Duration,
+    /// How long the effect lasts that this command undoes; zero if it undoes nothing.
+    pub(crate) effect: Duration,
+    /// A copy of the acquire command that this command undoes. While the copy may run afterwards,
+    /// this command is repeated.
+    pub(crate) late_copy: Option<LateCopy>,
     /// The command is repeated until this moment, whatever the answers say.
     pub(crate) repeat_until: Moment,
     /// The number of repeated copies so far.
@@ -134,7 +145,8 @@ impl BackgroundTask {
         BackgroundTask {
             release,
             deadline,
-            late_effect: Duration::ZERO,
+            effect: Duration::ZERO,
+            late_copy: None,
             repeat_until: Moment::START,
             copies: 0,
             delays_close: true,
@@ -152,9 +164,9 @@ impl BackgroundTask {
         BackgroundTask { release: None, deadline: Moment::END, delays_close: false, ..self }
     }
 
-    /// Sets how long the effect of a late copy of another command would last.
-    pub(crate) fn late_effect(self, late_effect: Duration) -> BackgroundTask {
-        BackgroundTask { late_effect, ..self }
+    /// Sets what the command undoes: an effect of that length, perhaps of a late copy.
+    pub(crate) fn undoes(self, effect: Duration, late_copy: Option<LateCopy>) -> BackgroundTask {
+        BackgroundTask { effect, late_copy, ..self }
     }
 
     /// Reports the outcome to the release, or logs the failure of a clean-up.
@@ -162,7 +174,7 @@ impl BackgroundTask {
         match (&self.release, outcome) {
             (Some((observer, hold)), outcome) => observer.settle(Arc::clone(hold), outcome),
             (None, Ok(_)) => {}
-            (None, Err(error)) if self.late_effect.is_zero() => {
+            (None, Err(error)) if self.effect.is_zero() => {
                 log::debug!("a background request failed: {error}");
             }
             (None, Err(error)) => {

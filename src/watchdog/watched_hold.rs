@@ -35,9 +35,11 @@ impl WatchedHold {
         }
         let undo = self.hold.undo_call(self.local.name());
         let deadline = self.hold.server_expiry_bound().max(clock::now() + self.hold.lease());
+        let late_copy = self.hold.late_copy();
         let task = BackgroundTask::new(None, deadline)
-            .outlives_lease(self.hold.rules().outlives_its_lease());
+            .outlives_lease(self.hold.rules().outlives_its_lease())
+            .undoes(self.hold.lease(), late_copy);
         let request = Request::background(undo, task);
-        router.dispatch(router.submit(request, self.hold.may_run_late()));
+        router.dispatch(router.submit(request, late_copy.map(|copy| copy.connection)));
     }
 }

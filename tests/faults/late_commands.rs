@@ -161,8 +161,12 @@ fn a_clean_up_is_repeated_for_one_lease() {
 }
 
 /// A waiting caller asks again, and its question is late. Over another connection the caller is
-/// granted the lock and releases it.
-fn released_before_the_first_copy_runs(stage: &Stage, lease: Option<Duration>) {
+/// granted the lock, and `end` ends the hold.
+fn ended_before_the_first_copy_runs(
+    stage: &Stage,
+    lease: Option<Duration>,
+    end: impl FnOnce(Guard) + Send,
+) {
     let holder = stage.other.lock("late").lock().expect("the lock is free");
     let lock = stage.client.lock("late");
     let lock = lease.map_or(lock.clone(), |lease| lock.with_lease(lease));
@@ -170,7 +174,7 @@ fn released_before_the_first_copy_runs(stage: &Stage, lease: Option<Duration>) {
         let waiter = scope.spawn(|| {
             let guard = lock.lock().expect("the lock is free at last");
             assert_held(&stage.server, "late", &guard, NEVER);
-            guard.unlock().expect("the lock is held");
+            end(guard);
         });
         hold_the_next_question(stage);
         holder.unlock().expect("the lock is held");
@@ -181,18 +185,50 @@ fn released_before_the_first_copy_runs(stage: &Stage, lease: Option<Duration>) {
 #[test]
 fn a_first_copy_that_runs_after_the_second_was_released_is_released_again() {
     let stage = Stage::new();
-    released_before_the_first_copy_runs(&stage, None);
+    ended_before_the_first_copy_runs(&stage, None, release);
     the_late_grant_is_released(&stage);
+}
+
+#[test]
+fn a_first_copy_that_runs_after_the_loss_of_the_second_is_released_again() {
+    let stage = Stage::new();
+    ended_before_the_first_copy_runs(&stage, None, |guard| {
+        assert!(stage.other.lock("late").force_unlock().expect("the lock is held"));
+        assert!(guard.extend(NEVER * 2).is_err_and(|error| error.is_lost()));
+        assert!(guard.unlock().is_err_and(|error| error.is_lost()));
+    });
+    the_late_grant_is_released(&stage);
+}
+
+/// Only the clean-up of the late acquire is repeated. The fair waiter leaves its place once.
+#[test]
+fn a_call_without_a_late_command_leaves_once() {
+    let stage = Stage::new();
+    let holder = stage.other.fair_lock("fair").lock().expect("the lock is free");
+    stage.time_out("late", None);
+    let leaves = || stage.server.calls("lrem");
+    let before = leaves();
+    let waiter = stage.client.fair_lock("fair");
+    assert!(waiter.try_lock_for(OFTEN / 10).expect("the server answers").is_none());
+    eventually("the waiter leaves its place", || leaves() > before);
+    let (left, releases) = (leaves(), stage.releases());
+    eventually("the other clean-up is repeated", || stage.releases() >= releases + 3);
+    assert_eq!(leaves(), left, "the waiter leaves its place again");
+    holder.unlock().expect("the lock is held");
 }
 
 #[test]
 fn a_release_is_repeated_for_the_lease_of_its_own_lock() {
     let stage = Stage::brief();
-    released_before_the_first_copy_runs(&stage, Some(NEVER));
+    ended_before_the_first_copy_runs(&stage, Some(NEVER), release);
     let releases = stage.releases();
     let often = || stage.releases() > releases + 3 * (BRIEF.div_duration_f64(OFTEN) as u64);
     eventually("repetitions for longer than the watchdog's lease", often);
     the_late_grant_is_released(&stage);
+}
+
+fn release(guard: Guard) {
+    guard.unlock().expect("the lock is held");
 }
 
 /// Measures how long a late acquire keeps a lock from other callers, for the table in

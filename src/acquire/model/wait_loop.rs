@@ -318,7 +318,7 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
             renewed: self.options.renewed,
             holder: self.caller.holder.clone(),
             granted_at: now,
-            may_run_late: None,
+            late_copy: None,
             tokens: 0..=0,
         };
         let (local, ticket) = (self.environment.local(), Some(self.ticket));

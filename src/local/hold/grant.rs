@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::command::call::ConnectionId;
+use crate::command::call::LateCopy;
 use crate::command::owner::{HoldId, Holder, Owner};
 use crate::kind::rules::KindRules;
 use crate::util::clock::Moment;
@@ -22,9 +22,9 @@ pub(crate) struct Grant {
     pub(crate) holder: Holder,
     /// The moment at which the reply was read.
     pub(crate) granted_at: Moment,
-    /// The connection on which a late copy of the acquire may still run. The release has to
-    /// follow that copy on the same connection.
-    pub(crate) may_run_late: Option<ConnectionId>,
+    /// A copy of the acquire command that may still run. The release has to follow that copy on
+    /// the same connection.
+    pub(crate) late_copy: Option<LateCopy>,
     /// One fencing token for each thread that may have the hold; `0..=0` for a kind without tokens.
     pub(crate) tokens: RangeInclusive<u64>,
 }
@@ -52,7 +52,7 @@ impl Grant {
             renewed: true,
             holder: Holder::owned(),
             granted_at: at,
-            may_run_late: None,
+            late_copy: None,
             tokens: 0..=0,
         }
     }

@@ -44,7 +44,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::command::call::{Call, ConnectionId};
+use crate::command::call::{Call, LateCopy};
 use crate::command::name::Name;
 use crate::command::owner::{HoldId, Holder, Owner};
 use crate::error::LostReason;
@@ -174,11 +174,11 @@ impl Hold {
         self.lease
     }
 
-    /// Returns the connection on which a late copy of the acquire may still run, if any.
+    /// Returns a copy of the acquire command that may still run, if there is one.
     ///
     /// The release has to follow that copy on the same connection.
-    pub(crate) fn may_run_late(&self) -> Option<ConnectionId> {
-        self.state.lock().may_run_late
+    pub(crate) fn late_copy(&self) -> Option<LateCopy> {
+        self.state.lock().late_copy
     }
 
     /// Returns the time to the deadline; zero once the hold is over.
@@ -261,12 +261,13 @@ impl Hold {
 
     /// Returns, once, whether a lost hold still has to be released on the server.
     ///
-    /// True if the hold was lost here while the server may still keep it.
+    /// True if the hold was lost here while the server may still keep it, or may take it anew
+    /// because of a late copy of the acquire command.
     /// False for a hold that is being released, and for a hold that has expired on the server too.
     pub(crate) fn take_may_still_be_held(&self, now: Moment) -> bool {
         let mut state = self.state.lock();
         let outlives = self.rules.outlives_its_lease() && !state.server.is_known_gone();
-        let may_be_there = now < state.server.expiry_bound || outlives;
+        let may_be_there = now < state.server.expiry_bound || outlives || state.late_copy.is_some();
         let is_lost = matches!(state.phase, Phase::Lost(_));
         is_lost && may_be_there && std::mem::take(&mut state.server.may_still_be_held)
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::command::call::ConnectionId;
+use crate::command::call::LateCopy;
 use crate::command::owner::Holder;
 use crate::error::LostReason;
 use crate::local::hold::{Grant, HandoffBounds, TimerTask};
@@ -20,7 +20,7 @@ pub(super) struct HoldState {
     pub(super) granted_at: Moment,
     /// Moment of the end of the last guard.
     pub(super) released_at: Moment,
-    pub(super) may_run_late: Option<ConnectionId>,
+    pub(super) late_copy: Option<LateCopy>,
     pub(super) timer: Option<wheel::Key>,
     /// Parkers to unpark at the end of the hold.
     pub(super) watchers: Vec<Arc<Parker>>,
@@ -40,8 +40,8 @@ pub(super) struct ServerSide {
     /// The server may keep the hold until this moment; [`Moment::START`] if the hold is known to be
     /// gone.
     pub(super) expiry_bound: Moment,
-    /// Whether the server may keep the hold beyond the deadline: a reply did not come, or came too
-    /// late.
+    /// Whether the server may keep the hold beyond the deadline, or take it anew: a reply did not
+    /// come, or came too late, or a copy of the acquire command may still run.
     pub(super) may_still_be_held: bool,
 }
 
@@ -62,7 +62,7 @@ impl HoldState {
             deadline: grant.deadline,
             server: ServerSide {
                 expiry_bound: grant.granted_at + grant.lease,
-                may_still_be_held: grant.rules.outlives_its_lease(),
+                may_still_be_held: grant.rules.outlives_its_lease() || grant.late_copy.is_some(),
             },
             renewed: grant.renewed,
             possession: Possession {
@@ -72,7 +72,7 @@ impl HoldState {
             },
             granted_at: grant.granted_at,
             released_at: Moment::START,
-            may_run_late: grant.may_run_late,
+            late_copy: grant.late_copy,
             timer: None,
             watchers: Vec::new(),
         }

@@ -9,7 +9,7 @@
 use crate::acquire::{
     AcquireCall, CallEntry, Candidate, GrantReply, HoldHandle, MAX_OUTDATED_ANSWERS,
 };
-use crate::command::call::{Call, ConnectionId};
+use crate::command::call::{Call, ConnectionId, LateCopy};
 use crate::command::reply::Reply;
 use crate::command::script;
 use crate::error::{Error, LostReason, Result};
@@ -19,7 +19,7 @@ use crate::lock::multi_lock::acquire::MultiOutcome;
 use crate::pool::Target;
 use crate::pool::request::{Answer, Failure};
 use crate::topology::route::Generation;
-use crate::util::clock;
+use crate::util::clock::{self, Moment};
 
 /// Takes plain locks of one client, all with the same lease, without waiting.
 pub(crate) fn take(calls: &[AcquireCall<'_>]) -> Result<MultiOutcome> {
@@ -32,24 +32,24 @@ pub(crate) fn take(calls: &[AcquireCall<'_>]) -> Result<MultiOutcome> {
         }
     }
     if let Some(acquire) = BatchAcquire::new(&candidates) {
-        let (answer, generation) = acquire.ask()?;
-        if let Some(position) = acquire.refused(&answer)? {
+        let answered = acquire.ask()?;
+        if let Some(position) = acquire.refused(&answered)? {
             return Ok(MultiOutcome::Refused(position));
         }
-        acquire.check_grant(&answer)?;
+        acquire.check_grant(&answered.answer)?;
         for (position, candidate) in candidates {
-            holds.push((position, granted(candidate, &answer, generation)));
+            holds.push((position, granted(candidate, &answered)));
         }
         holds.sort_by_key(|(position, _)| *position);
     }
     Ok(MultiOutcome::All(holds.into_iter().map(|(_, handle)| handle).collect()))
 }
 
-fn granted(mut candidate: Candidate<'_>, answer: &Answer, generation: Generation) -> HoldHandle {
-    let (sent, at) = (answer.sent, clock::now());
-    let has_copies = answer.may_run_late && answer.maybe_duplicate;
-    let may_run_late = has_copies.then_some(answer.connection);
-    let reply = GrantReply { sent, at, generation, may_run_late, tokens: 0..=0 };
+fn granted(mut candidate: Candidate<'_>, answered: &Answered) -> HoldHandle {
+    let Answered { answer, generation, late_copy } = answered;
+    let (sent, at, lease) = (answer.sent, clock::now(), candidate.call.lease());
+    let late_copy = late_copy.filter(|copy| answer.may_precede(copy, lease));
+    let reply = GrantReply { sent, at, generation: *generation, late_copy, tokens: 0..=0 };
     let handle = candidate.granted(reply);
     candidate.call.report_acquired(&handle, sent.until(at));
     handle
@@ -61,41 +61,56 @@ struct BatchAcquire<'a> {
     candidates: &'a [(usize, Candidate<'a>)],
     /// The call whose client, lease and limits are those of all.
     first: &'a AcquireCall<'a>,
+    started: Moment,
+}
+
+/// The answer to the acquire command.
+struct Answered {
+    answer: Answer,
+    /// The generation in which the command was sent.
+    generation: Generation,
+    /// A copy of the command that may still run, if the connection broke.
+    late_copy: Option<LateCopy>,
 }
 
 impl<'a> BatchAcquire<'a> {
     /// Returns the command for these candidates; `None` if there is no candidate.
     fn new(candidates: &'a [(usize, Candidate<'a>)]) -> Option<BatchAcquire<'a>> {
         let (_, first) = candidates.first()?;
-        Some(BatchAcquire { candidates, first: first.call })
+        Some(BatchAcquire { candidates, first: first.call, started: clock::now() })
     }
 
     fn locals(&self) -> impl Iterator<Item = &'a Local> + Clone {
         self.candidates.iter().map(|(_, candidate)| &*candidate.call.context.local)
     }
 
-    /// Returns the answer and the generation in which the command was sent.
+    /// Sends the command and returns the answer.
     ///
     /// Repeats the command if a topology change came between: the answer is then from a server
     /// that this client no longer uses.
-    fn ask(&self) -> Result<(Answer, Generation)> {
+    fn ask(&self) -> Result<Answered> {
         let engine = &self.first.context.engine;
         let (_call, router) = (engine.begin_call(), &engine.router);
         let mut near = self.locals().find_map(Local::unanswered_release);
-        let limit = self.first.limit();
+        let (limit, mut late_copy) = (self.first.limit(), None);
         for _ in 0..MAX_OUTDATED_ANSWERS {
             let generation = router.generation();
             let pending = router.queue(self.command(), Target::prefer(near));
             let (connection, outcome) = router.wait_without_retry(pending, &limit);
             let unanswered = |failure: &Failure| {
-                if failure.is_written() {
+                if failure.is_written() || late_copy.is_some() {
                     self.undo(connection);
                 }
             };
             let answer = outcome.inspect_err(unanswered).map_err(Failure::into_error)?;
-            if router.generation() == generation {
-                return Ok((answer, generation));
+            if answer.maybe_duplicate {
+                late_copy.get_or_insert(self.copy_on(connection));
             }
+            if router.generation() == generation {
+                return Ok(Answered { answer, generation, late_copy });
+            }
+            // The server that answered may have granted the locks.
+            late_copy.get_or_insert(self.copy_on(connection));
             near = Some(connection);
         }
         near.into_iter().for_each(|connection| self.undo(connection));
@@ -108,15 +123,16 @@ impl<'a> BatchAcquire<'a> {
         let keys = self.locals().map(|local| local.name().key().as_bytes());
         let owners = self.candidates.iter().map(|(_, candidate)| candidate.owner.as_bytes());
         let args = std::iter::once(digits.as_bytes()).chain(owners);
-        Call::script(&script::MULTI_ACQUIRE, keys, args).late_effect(lease).replicated()
+        Call::script(&script::MULTI_ACQUIRE, keys, args).replicated()
     }
 
     /// Returns the position of the refused lock, `None` if all were granted.
-    fn refused(&self, answer: &Answer) -> Result<Option<usize>> {
+    fn refused(&self, answered: &Answered) -> Result<Option<usize>> {
+        let answer = &answered.answer;
         let numbers = read(&answer.reply).inspect_err(|_| self.undo(answer.connection))?;
         let Some(number) = numbers.first() else { return Ok(None) };
         // An earlier copy may have taken all locks, and one of them may have been lost since.
-        if answer.maybe_duplicate {
+        if answered.late_copy.is_some() {
             self.undo(answer.connection);
         }
         let refused = usize::try_from(*number).unwrap_or_default().saturating_sub(1);
@@ -140,8 +156,13 @@ impl<'a> BatchAcquire<'a> {
     /// Releases all locks that the command took or may still take.
     fn undo(&self, connection: ConnectionId) {
         for (_, candidate) in self.candidates {
-            candidate.undo(Some(connection), None, self.first.lease());
+            candidate.undo(Some(self.copy_on(connection)), None, self.first.lease());
         }
+    }
+
+    /// Returns a copy of the command on that connection.
+    fn copy_on(&self, connection: ConnectionId) -> LateCopy {
+        LateCopy { connection, since: self.started }
     }
 }
 

@@ -23,8 +23,8 @@ pub(super) struct InFlight {
     pub(super) resend: VecDeque<Request>,
     /// Requests whose replies are held until replicas have acknowledged them.
     pub(super) unacknowledged: VecDeque<(Request, Reply)>,
-    /// Until this moment a command of a broken connection may run and leave an effect.
-    pub(super) late_until: Moment,
+    /// The last moment at which the connection broke with commands in flight.
+    pub(super) broken_at: Moment,
     pub(super) joiner: CallJoiner,
     /// A reply said that the server is a read-only replica.
     pub(super) led_to_replica: bool,
@@ -39,7 +39,7 @@ impl InFlight {
             unanswered: VecDeque::new(),
             resend: VecDeque::new(),
             unacknowledged: VecDeque::new(),
-            late_until: Moment::START,
+            broken_at: Moment::START,
             joiner: CallJoiner::default(),
             led_to_replica: false,
             not_loaded: None,
@@ -144,9 +144,8 @@ impl InFlight {
         for (request, _) in self.unacknowledged.drain(..).rev() {
             self.unanswered.push_front(request);
         }
-        let written = self.unanswered.iter().filter(|request| request.written.is_some());
-        if let Some(longest) = written.map(|request| request.call.late_effect).max() {
-            self.late_until = self.late_until.max(clock::now() + longest);
+        if self.unanswered.iter().any(|request| request.written.is_some()) {
+            self.broken_at = clock::now();
         }
         self.unanswered.iter_mut().for_each(Request::outlive_connection);
     }

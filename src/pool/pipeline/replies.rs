@@ -160,7 +160,7 @@ impl InFlight {
                 reply,
                 sent,
                 maybe_duplicate: request.replay.maybe_duplicate,
-                may_run_late: sent < self.late_until,
+                broken_at: self.broken_at,
                 too_few,
                 connection: self.context.id,
             }),

@@ -9,7 +9,7 @@
 //! * Every request is completed once: answered, failed, or taken back unsent.
 //! * An answer that is not marked `maybe_duplicate` is that of the only copy that ran.
 //! * Every waiting caller wakes up, and every background request is sent.
-//! * A reply to a clean-up is marked `may_run_late` if a late command can undo the clean-up.
+//! * The answer to a clean-up says that the connection broke, if a late command can undo it.
 //!
 //! Faults that the model has caught:
 //! * The leadership is given up without a look at the queue, at its callers or at its
@@ -17,14 +17,14 @@
 //! * A caller that gives up keeps the leadership that it was offered at that moment.
 //! * A repeated request comes after the requests that stood behind it.
 //! * A request that must not run twice is repeated, or a repeated one is not marked.
-//! * The reply to a clean-up on the next connection is not marked.
+//! * The answer to a clean-up on the next connection does not say that the connection broke.
 //! * Requests that could not be posted are not queued again, or their callers are not woken.
 //! * No caller is offered the leadership when only callers of posted requests wait.
 //! * A failed call among joined ones is never answered, or joined again, or replies reach the
 //!   wrong callers.
 
 use super::*;
-use crate::command::call::Call;
+use crate::command::call::{Call, LateCopy};
 use crate::command::name::Name;
 use crate::command::owner::{HoldId, Owner};
 use crate::command::reply::Reply;
@@ -468,17 +468,18 @@ impl World {
 ///
 /// Returns whether a late copy of a command may run after that.
 fn take_and_free(world: &World) -> bool {
-    let locking = Locking::new();
+    let (locking, since) = (Locking::new(), clock::now());
     let _ = world.call(locking.take());
     loop {
         if let Ok(answer) = world.call(locking.free()) {
-            return answer.may_run_late;
+            let copy = LateCopy { connection: answer.connection, since };
+            return answer.may_precede(&copy, Duration::MAX);
         }
     }
 }
 
 #[test]
-fn a_clean_up_that_a_late_command_can_undo_is_marked() {
+fn a_clean_up_that_a_late_command_can_undo_is_repeated() {
     check(|| {
         let world = World::new(0);
         let is_marked = Arc::new(AtomicBool::new(false));
