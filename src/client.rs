@@ -104,8 +104,8 @@ impl Client {
     ///
     /// # Errors
     /// Does not fail itself. The verbs return [`is_invalid_name`](Error::is_invalid_name) if the
-    /// name is empty or longer than 512 MiB, or has braces that are not a hash tag. In `"a{b}c"`
-    /// they are.
+    /// name is empty or longer than 512 MiB, or has braces that are not a hash tag. (The hash tag
+    /// of `"a{b}c"` is `{b}`.)
     pub fn lock(&self, name: impl Into<String>) -> Lock {
         Lock::new(Arc::clone(&self.engine), name.into())
     }
@@ -190,10 +190,12 @@ impl RedLock {
 impl Builder {
     /// Connects to the servers and starts the threads of the client.
     ///
-    /// With one server, blocks for the name look-up, which has no time limit; for one
-    /// [connect time-out](Builder::connect_timeout) for each address of the host, and one for a TLS
-    /// handshake; and for one [response time-out](Builder::response_timeout) each for the login and
-    /// the audit. With Sentinel or a cluster, each sentinel or node may take these times.
+    /// Each server, sentinel or node that the client asks may take
+    /// - the name look-up, which has no time limit;
+    /// - one [connect time-out](Builder::connect_timeout) for each address of the host, and one for
+    ///   the TLS handshake;
+    /// - one [response time-out](Builder::response_timeout) for the login, one for a query of the
+    ///   topology, and one for the audit.
     ///
     /// # Errors
     /// The errors of [`Client::open`], and [`is_configuration`](Error::is_configuration) if a
@@ -216,8 +218,8 @@ impl Builder {
     /// reached, calls return [`is_connection`](Error::is_connection) or
     /// [`is_timeout`](Error::is_timeout), and each call tries again. [`Client::ping`] shows whether
     /// the servers can be reached. With a cluster, the first call that reaches a node also
-    /// discovers the other nodes. The [audit](Builder::audit_policy) of a server runs after the
-    /// watchdog has connected to it, to renew a lease or to poll.
+    /// discovers the other nodes. The watchdog [audits](Builder::audit_policy) a server after its
+    /// own first connection to the server, when it first renews a lease or polls.
     ///
     /// # Errors
     /// [`is_configuration`](Error::is_configuration) if the URL or a setting cannot be used, and

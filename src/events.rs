@@ -150,7 +150,9 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Defines the type of an event and its constructor, which takes the fields without a default.
+/// Defines the type of an event and its constructor.
+///
+/// The constructor takes the fields without a default.
 macro_rules! event {
     ($(#[$docs:meta])* $event:ident($($given:ident: $given_as:ty),*) {
         $($(#[$field_docs:meta])* $field:ident: $type:ty = $default:expr,)*
@@ -218,8 +220,8 @@ event! {
         kind: Kind = Kind::default(),
         /// The number of the hold.
         hold: u64 = 0,
-        /// The time from the grant to the end of the last guard, over all threads of the process
-        /// that had the hold one after the other.
+        /// The time from the grant to the end of the last guard. Includes all threads of the
+        /// process that had the hold one after the other.
         held: Duration = Duration::ZERO,
         /// The number of subscribers that received the message of the release. `None` if the
         /// release failed, or if a repeated release found the lock already released.

@@ -289,16 +289,17 @@ impl Builder {
         self
     }
 
-    /// Sets how often, and for how long, the threads of a process hand a lock off.
+    /// Sets how often, and how long, the threads of a process hand a lock off.
     ///
     /// Default: 512 times, for 5 ms. 0 times turns hand-off off. A hand-off gives the hold, with
     /// its renewed lease, to the next waiting thread of the process, without a round trip. A hold
     /// with a fixed lease is never handed off. At either bound the lock is released. Larger bounds
     /// are faster inside the process and keep other processes waiting for longer.
     ///
-    /// With any setting, a process also yields a lock that it takes again and again. A yield is two
-    /// round trips long (at least 0.5 ms, at most 20 ms). It comes after successive holds of at
-    /// least this length, if another process received the last release message.
+    /// With any setting, a process that takes a lock again and again also leaves the lock to other
+    /// processes, for two round trips (at least 0.5 ms, at most 20 ms). Such a pause comes after
+    /// successive holds for at least the same time, if another process received the last release
+    /// message.
     pub fn local_handoff(mut self, max_handoffs: u32, max_time: Duration) -> Builder {
         self.max_handoffs = max_handoffs;
         self.max_handoff_time = max_time;

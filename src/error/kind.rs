@@ -86,7 +86,7 @@ impl fmt::Display for ErrorKind {
 pub enum LostReason {
     /// The deadline of the lease passed before a renewal or a release.
     Expired,
-    /// The server no longer has the hold: its key was deleted, or another caller freed the lock.
+    /// The server no longer has the hold. Its key was deleted, or another caller freed the lock.
     Gone,
 }
 

@@ -86,7 +86,7 @@ struct ErrorDetails {
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
-/// No call changes an error that other code can see: the `with_` methods copy a shared one.
+/// No call changes an error that other code can see. The `with_` methods copy a shared one.
 impl UnwindSafe for Error {}
 impl RefUnwindSafe for Error {}
 
@@ -130,7 +130,7 @@ impl Error {
         self
     }
 
-    /// Returns the error with the reason of a loss, which the text shows after the message.
+    /// Returns the error with the reason of a loss. The text shows it after the message.
     #[must_use = "returns the error with the reason"]
     pub fn with_lost_reason(mut self, reason: LostReason) -> Error {
         Arc::make_mut(&mut self.0).lost = Some(reason);
@@ -210,7 +210,7 @@ impl Error {
         matches!(self.0.retryability, Retryability::Transient | Retryability::Recoverable)
     }
 
-    /// Returns whether the lease was lost: it ran out, or the server no longer has the hold.
+    /// Returns whether the lease expired, or the server no longer has the hold.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn is_lost(&self) -> bool {
         self.kind() == ErrorKind::Lost

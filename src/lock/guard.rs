@@ -144,7 +144,7 @@ macro_rules! guard_methods {
                 self.handle.is_held()
             }
 
-            /// Returns the time to the deadline of the lease, or zero if the lease is lost.
+            /// Returns the time to the lease's deadline, or zero if the lease is lost.
             ///
             /// Does not block, no round trip. The value assumes that no renewal follows. A safety
             /// margin is subtracted, so the value never exceeds the remaining lease on the server.

@@ -62,7 +62,7 @@ pub(crate) use verbs::endless_wait_ended;
 #[must_use = "a lock is not taken until lock() or another of its verbs is called"]
 pub struct Lock<K: LockKind = Plain> {
     name: Arc<str>,
-    /// The shared state of the lock, or the error of every verb if a name is invalid.
+    /// The shared state of the lock, or the error for an invalid name.
     context: Result<Arc<LockContext>>,
     lease: Option<Duration>,
     cancel: Option<CancelToken>,
@@ -97,8 +97,8 @@ pub type FairLock = Lock<Fair>;
 /// Differences from Redisson:
 /// - Nested guards have the token of the outer guard.
 /// - A fixed lease is respected.
-/// - A key without a time to live means that another caller holds the lock; Redisson takes the lock
-///   for acquired.
+/// - If the key has no time to live, another caller counts as the holder. Redisson counts the lock
+///   as acquired.
 pub type FencedLock = Lock<Fenced>;
 
 /// A lock whose waiters poll, without a subscription: Redisson's spin lock.

@@ -74,7 +74,7 @@ impl<P: LockKind> MultiMember for Lock<P> {
 /// without a deadlock: in general, a caller releases the members that it has taken before it waits
 /// for another one. Exception, so that a caller does not starve: after two failed attempts it takes
 /// the members in an order that all callers share, keeps those it has, and waits at most 1 s for
-/// each. A `MultiLock` has no key of its own: a caller of a member alone is excluded too.
+/// each. A `MultiLock` has no key of its own, so it also excludes callers of a single member.
 ///
 /// One round trip takes all plain locks that have one client, one lease and, in a cluster, one
 /// slot. Every other member takes a round trip of its own.
@@ -203,7 +203,7 @@ impl MultiLock {
         Ok(freed?.contains(&true))
     }
 
-    /// Returns the response limit of a call that begins now, without a deadline of its own.
+    /// Returns the response limit of a call that begins now without a deadline.
     fn response_limit(&self) -> ResponseLimit {
         let all = self.members.iter().map(|member| member.0.response_limit());
         all.reduce(ResponseLimit::and).unwrap_or_else(ResponseLimit::over)

@@ -139,7 +139,7 @@ impl<K: LockKind> Lock<K> {
         self.acquire(Patience::Forever, true)?.map(OwnedGuard::new).ok_or_else(endless_wait_ended)
     }
 
-    /// Takes the lock if it is free; returns an owned guard, or `None` if it is not.
+    /// Takes the lock if it is free; returns an owned guard or `None`.
     ///
     /// Like [`try_lock`](Lock::try_lock), with the guard of [`lock_owned`](Lock::lock_owned).
     ///
