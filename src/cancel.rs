@@ -106,17 +106,17 @@ impl Drop for CancelWatch {
     }
 }
 
-/// Interval at which a thread that waits for an answer checks whether its call has ended.
+/// Interval at which a waiting thread checks whether its call has ended.
 ///
 /// In a model no time passes, so only a wake-up ends a sleep.
 const CHECK_INTERVAL: Duration =
     if TIME_PASSES { Duration::from_millis(50) } else { Duration::MAX };
 
-/// The end of a call without a deadline of its own, fixed when the call begins.
+/// The end of a call without a deadline, fixed when the call begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ResponseLimit {
     end: Moment,
-    /// Set if the client was open when the call began: the close of the client ends the call.
+    /// Whether the close of the client ends the call: the client was open at its begin.
     ends_on_close: bool,
 }
 

@@ -13,7 +13,7 @@ use crate::lock::red_lock::RedLock;
 use crate::lock::rw_lock::RwLock;
 use crate::topology::audit::AuditPolicy;
 
-/// Creates locks on one deployment of Redis: one server, a master with sentinels, or a cluster.
+/// Creates locks on one deployment: a server, a master with sentinels, or a cluster.
 ///
 /// A clone is cheap and shares connections, watchdog and listener. One client per process and
 /// deployment serves any number of threads. Clones, locks and guards keep the client running.
@@ -22,9 +22,10 @@ use crate::topology::audit::AuditPolicy;
 /// [response time-out](Builder::response_timeout) at most. The remaining locks and guards continue
 /// to work, and their leases are renewed.
 ///
-/// A forked child cannot use the client of its parent. Every call that needs the server returns
-/// [`is_configuration`](Error::is_configuration) there. [`is_held`](Lock::is_held) reports the hold
-/// that the forking thread had, and a nested call enters it. Make a new client after the fork.
+/// A forked child cannot use the client of its parent: every call that needs the server returns
+/// [`is_configuration`](Error::is_configuration). Calls that need no server still answer from the
+/// copied memory: [`is_held`](Lock::is_held) reports the hold of the thread that forked, and a
+/// nested acquire returns a guard of that hold. Make a new client after the fork.
 ///
 /// ```no_run
 /// let client = leasehold::Client::open("redis://127.0.0.1/")?;
@@ -51,8 +52,7 @@ impl Drop for LastClone {
 impl Client {
     /// Connects to one server, with default settings.
     ///
-    /// Blocks for one connect time-out and one response time-out at most. [`Builder::single`]
-    /// describes the URL.
+    /// [`Builder::single`] describes the URL, [`Builder::build`] states how long the call blocks.
     ///
     /// # Errors
     /// - [`is_configuration`](Error::is_configuration) if the URL cannot be used.
@@ -104,7 +104,8 @@ impl Client {
     ///
     /// # Errors
     /// Does not fail itself. The verbs return [`is_invalid_name`](Error::is_invalid_name) if the
-    /// name is empty or longer than 512 MiB, or has braces that are no hash tag (as in `"a{b}c"`).
+    /// name is empty or longer than 512 MiB, or has braces that are not a hash tag. (The hash tag
+    /// of `"a{b}c"` is `{b}`.)
     pub fn lock(&self, name: impl Into<String>) -> Lock {
         Lock::new(Arc::clone(&self.engine), name.into())
     }
@@ -189,8 +190,12 @@ impl RedLock {
 impl Builder {
     /// Connects to the servers and starts the threads of the client.
     ///
-    /// With one server, blocks for one connect time-out and one response time-out at most. With
-    /// Sentinel or a cluster, each sentinel or node that the client asks may take a few of both.
+    /// Each server, sentinel or node that the client asks may take
+    /// - the name look-up, which has no time limit;
+    /// - one [connect time-out](Builder::connect_timeout) for each address of the host, and one for
+    ///   the TLS handshake;
+    /// - one [response time-out](Builder::response_timeout) for the login, one for a query of the
+    ///   topology, and one for the audit.
     ///
     /// # Errors
     /// The errors of [`Client::open`], and [`is_configuration`](Error::is_configuration) if a
@@ -213,8 +218,8 @@ impl Builder {
     /// reached, calls return [`is_connection`](Error::is_connection) or
     /// [`is_timeout`](Error::is_timeout), and each call tries again. [`Client::ping`] shows whether
     /// the servers can be reached. With a cluster, the first call that reaches a node also
-    /// discovers the other nodes. The [audit](Builder::audit_policy) of the servers runs when the
-    /// watchdog first renews leases.
+    /// discovers the other nodes. The watchdog [audits](Builder::audit_policy) a server after its
+    /// own first connection to the server, when it first renews a lease or polls.
     ///
     /// # Errors
     /// [`is_configuration`](Error::is_configuration) if the URL or a setting cannot be used, and

@@ -14,7 +14,7 @@ use crate::error::{Error, LostReason};
 use crate::util::clock::{EPOCH, WallTime};
 use crate::util::threads;
 
-/// Receives the events of one client.
+/// Receives the events of a client.
 ///
 /// Every method has an empty default. Implement the methods of interest and pass the value to
 /// [`Builder::events`](crate::Builder::events). A thread of the client (`leasehold-events`) calls
@@ -23,10 +23,10 @@ use crate::util::threads;
 /// in the log gives their number. A panic in a method is logged and ends only that method call.
 ///
 /// The thread and the value live as long as the client, its locks or its guards. A value that
-/// owns a clone of its own client keeps the client alive until it drops the clone.
+/// owns a clone of its own client keeps that client alive until the value drops the clone.
 ///
-/// Every event has the time at which it happened. An event of a lock has the name, the
-/// [kind](Kind) and the number of the hold, which is unique within the process. Every event has a
+/// Every event has its time. An event of one lock also has the name and the [kind](Kind) of the
+/// lock, and the number of the hold, which is unique within the process. Every event has a
 /// constructor for tests:
 ///
 /// ```
@@ -112,7 +112,7 @@ impl<E: Events + ?Sized> Events for Arc<E> {
     }
 }
 
-/// The kind of a lock in an event. `Display` has its name, such as `fair lock`.
+/// The kind of a lock in an event. `Display` shows the name, such as `fair lock`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Kind {
@@ -150,7 +150,9 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Defines the type of an event and its constructor, which takes the fields without a default.
+/// Defines the type of an event and its constructor.
+///
+/// The constructor takes the fields without a default.
 macro_rules! event {
     ($(#[$docs:meta])* $event:ident($($given:ident: $given_as:ty),*) {
         $($(#[$field_docs:meta])* $field:ident: $type:ty = $default:expr,)*
@@ -169,7 +171,7 @@ macro_rules! event {
             ///
             /// Fields that are no arguments are zero, `None`, `false` or the plain kind. The test
             /// can set them afterwards.
-            #[must_use = "an event does nothing until it is passed to a listener"]
+            #[must_use = "an event does nothing until it is passed to a method of `Events`"]
             pub fn new($($given: $given_as),*) -> $event {
                 $event { at: EPOCH, $($field: $default),* }
             }
@@ -218,8 +220,8 @@ event! {
         kind: Kind = Kind::default(),
         /// The number of the hold.
         hold: u64 = 0,
-        /// The time from the grant to the end of the last guard, over all threads of the process
-        /// that had the hold one after the other.
+        /// The time from the grant to the end of the last guard. Includes all threads of the
+        /// process that had the hold one after the other.
         held: Duration = Duration::ZERO,
         /// The number of subscribers that received the message of the release. `None` if the
         /// release failed, or if a repeated release found the lock already released.
@@ -298,17 +300,17 @@ pub(crate) enum Event {
 }
 
 impl Event {
-    /// Calls the method of the listener.
-    pub(crate) fn deliver(&self, listener: &dyn Events) {
+    /// Calls the method for this event.
+    pub(crate) fn deliver(&self, receiver: &dyn Events) {
         match self {
-            Event::Acquired(event) => listener.acquired(event),
-            Event::Waited(event) => listener.waited(event),
-            Event::Released(event) => listener.released(event),
-            Event::Renewed(event) => listener.renewed(event),
-            Event::RenewalFailed(event) => listener.renewal_failed(event),
-            Event::Lost(event) => listener.lost(event),
-            Event::Reconnected(event) => listener.reconnected(event),
-            Event::Audit(event) => listener.audit(event),
+            Event::Acquired(event) => receiver.acquired(event),
+            Event::Waited(event) => receiver.waited(event),
+            Event::Released(event) => receiver.released(event),
+            Event::Renewed(event) => receiver.renewed(event),
+            Event::RenewalFailed(event) => receiver.renewal_failed(event),
+            Event::Lost(event) => receiver.lost(event),
+            Event::Reconnected(event) => receiver.reconnected(event),
+            Event::Audit(event) => receiver.audit(event),
         }
     }
 }
@@ -316,7 +318,7 @@ impl Event {
 /// Capacity of the queue to the events thread, in events.
 const CAPACITY: usize = 4096;
 
-/// The queue of a client to its events thread. Without a listener it builds no events.
+/// The queue of a client to its events thread. Without a receiver it builds no events.
 #[derive(Clone, Default)]
 pub(crate) struct EventSink(Option<EventQueue>);
 

@@ -3,9 +3,9 @@
 //! Locks have the data format of [Redisson](https://redisson.org), so Rust and Java services
 //! exclude each other.
 //!
-//! A lock is a name. A [`Client`] connects to the servers, and all threads of a process share it.
-//! [`Client::lock`] returns a [`Lock`], a cheap handle. All handles with one name exclude each
-//! other: in all threads, in all processes, on all machines.
+//! A [`Client`] connects to the servers, and all threads of a process share it. [`Client::lock`]
+//! returns a [`Lock`], a cheap handle of the lock with a given name. All handles with one name are
+//! the same lock: in all threads, in all processes, on all machines.
 //!
 //! ```no_run
 //! let client = leasehold::Client::open("redis://127.0.0.1/")?;
@@ -20,17 +20,20 @@
 //! # Terms
 //!
 //! - *Verb*: a method that takes a lock, releases it or queries it.
-//! - *Hold*: one acquisition of a lock, from the grant of the server to its end. Its *holder* is a
-//!   thread, an owned guard or a named job.
+//! - *Hold*: one acquisition of a lock, from the grant of the server to the release or the loss.
+//!   The *holder* is a thread, an owned guard or a [named job](Lock::with_holder).
 //! - *Lease*: the time for which the server keeps a hold. The *watchdog*, a thread of the client,
 //!   renews the lease, unless the lock has a *fixed lease*.
-//! - *Deadline* of a lease: its end on this machine, never later than its end on the server.
+//! - *Deadline* of a lease: the end of the lease on this machine, never later than its end on the
+//!   server.
 //! - *Queue*: the threads of one process that wait for one lock. Only the first of them, the *head*
-//!   of the queue, asks the server.
-//! - *Hand-off*: when a thread releases a lock, its hold passes to the head of the queue, without a
-//!   round trip.
+//!   of the queue, asks the server. (Callers of fair locks, readers and named holders do not queue
+//!   in their process: each asks the server.)
+//! - *Hand-off*: a thread that releases a lock may pass its hold to the head of the queue, without
+//!   a round trip.
 //! - *Release message*: tells waiting processes that a lock is free. The *listener*, a thread of
-//!   the client, receives the messages. A process that misses one *polls*: it asks the server.
+//!   the client, receives the messages.
+//! - *Poll*: a request that asks whether an awaited lock is free, in case a message was lost.
 //! - *Owner field*: identifies a hold in Redis, as `<client id>:<hold number>`.
 //!
 //! # Waiting
@@ -74,7 +77,8 @@
 //!
 //! # Guarantees
 //!
-//! While [`Guard::is_held`] returns true, no other hold on the lock is valid, provided that
+//! While [`Guard::is_held`] returns true, no conflicting hold on the lock is valid. (Two holds of
+//! readers do not conflict, nor do two holds of one [named holder](Lock::with_holder).) Conditions:
 //! - the clock of the server does not step forward;
 //! - the clock of the client counts all time, and is at most 1 % slower than the clock of the
 //!   server (while a virtual machine is paused, its clock may stand still);
@@ -82,19 +86,19 @@
 //!   eviction;
 //! - nobody deletes the key.
 //!
-//! A guard never reports a valid lease after the deadline of the lease. The deadline counts from
-//! the moment before the command was sent, on a clock that continues while the machine sleeps.
+//! A guard never reports a valid lease after the deadline of the lease. The lease counts from the
+//! moment before the command was sent, on a clock that continues while the machine sleeps.
 //!
 //! The operating system can pause a program *after* its last check, until its lease has ended. No
-//! lock with a lease can prevent that. A resource that must not be harmed even then has to refuse
-//! stale writers itself, by the token of a [`FencedLock`].
+//! lock with a lease can prevent that. The protected resource has to refuse such a stale writer
+//! itself, by the token of a [`FencedLock`].
 //!
 //! # Kinds
 //!
 //! | kind | made by | property |
 //! | --- | --- | --- |
 //! | [`Lock`] | [`Client::lock`] | the plain lock |
-//! | [`FencedLock`] | [`Client::fenced_lock`] | guards have a token that identifies stale holders |
+//! | [`FencedLock`] | [`Client::fenced_lock`] | guards have a token, larger than all earlier ones |
 //! | [`FairLock`] | [`Client::fair_lock`] | granted in the order of arrival |
 //! | [`RwLock`] | [`Client::rw_lock`] | many readers or one writer |
 //! | [`SpinLock`] | [`Client::spin_lock`] | no subscription: waiters poll |
@@ -102,20 +106,21 @@
 //! | [`RedLock`] | [`RedLock::new`] | held on a majority of several servers |
 //! | named holder | [`Lock::with_holder`] | held by a name, such as the id of a job, not by a thread |
 //!
-//! All kinds have the same verbs and guards. Use one kind for one name: waiters of another kind may
-//! not be woken.
+//! All kinds have the verbs of [`Lock`]; an [`RwLock`] has them for reading and for writing. Use
+//! one kind for one name: a release does not always wake the waiters of another kind.
 //!
 //! # Threads
 //!
-//! A [`Guard`] belongs to its thread. The thread can take the lock again; such nested guards are
-//! counted in memory, without a round trip. An [`OwnedGuard`], from [`Lock::lock_owned`], can be
-//! sent to another thread and dropped there.
+//! A [`Guard`] belongs to its thread. The thread can take the lock again. Such nested guards are
+//! counted in memory, without a round trip (exceptions: [`Lock::with_holder`], and a longer fixed
+//! lease). An [`OwnedGuard`], from [`Lock::lock_owned`], can be sent to another thread and dropped
+//! there.
 //!
 //! # Errors and events
 //!
-//! [`Error`] is the only error type. Its documentation has a table of its predicates. A call fails
-//! if its first request gets no answer. A call that the server has refused once waits for the lock
-//! through later outages.
+//! [`Error`] is the only error type; its documentation has a table of all errors. A call fails if
+//! its first request gets no answer. Once the server has answered that the lock is held, the call
+//! waits through later outages.
 //!
 //! An implementation of [`Events`] receives grants, waits, releases, renewals and losses. The
 //! [`log`](https://docs.rs/log) facade gets losses, failures and reconnections.

@@ -8,7 +8,7 @@ use crate::util::clock::{doubled, jittered};
 
 /// The pauses of a caller that waits for a [spin lock](crate::Client::spin_lock).
 ///
-/// The length of every pause is random, between half and all of the given length.
+/// Each pause has a random length, between half of the given length and all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BackOff {

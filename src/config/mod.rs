@@ -154,8 +154,8 @@ impl Builder {
     /// node that named them. The client makes up to [`pool_size`](Builder::pool_size) connections
     /// to each node that serves locks.
     ///
-    /// All keys of a lock are in one slot. One more thread (`leasehold-failover`) reads the map of the
-    /// slots every 5 s, and earlier if a node redirects a command or cannot be reached. After a
+    /// All keys of a lock are in one slot. One more thread (`leasehold-failover`) reads the map of
+    /// the slots every 5 s, and earlier if a node redirects a command or cannot be reached. After a
     /// change of the map the client renews every lease or reports its loss, and its waiting calls
     /// ask again. A command that the cluster cannot serve yet (`TRYAGAIN`, `CLUSTERDOWN`) is
     /// repeated for one response time-out.
@@ -257,10 +257,11 @@ impl Builder {
         self
     }
 
-    /// Sets how long the client may take to connect, without the name look-up.
+    /// Sets the longest time to connect to an address of a server.
     ///
-    /// Default: 3 s. At least 1 ms. A shorter time gives up on a dead server sooner; it must leave
-    /// time for a TLS handshake.
+    /// Default: 3 s. At least 1 ms. The name look-up comes before and has no time limit. If a host
+    /// has several addresses, each may take this time; a TLS handshake may take it once more. A
+    /// shorter time gives up on a dead server sooner.
     pub fn connect_timeout(mut self, timeout: Duration) -> Builder {
         self.connect_timeout = timeout;
         self
@@ -268,10 +269,10 @@ impl Builder {
 
     /// Sets how long a reply may take before the connection is given up.
     ///
-    /// Default: 3 s. At least 1 ms. A call without a deadline of its own returns after this time,
-    /// or asks again, even if the client has to connect first. The client then goes on connecting
-    /// in the background. A shorter time notices a dead server sooner. The time must be longer than
-    /// the slowest reply of a server under load.
+    /// Default: 3 s. At least 1 ms. A call without a deadline fails after this time, or asks again
+    /// if it already waits for a held lock. The time to connect counts too: the client then goes on
+    /// connecting in the background. A shorter time notices a dead server sooner. The time must be
+    /// longer than the slowest reply of a server under load.
     pub fn response_timeout(mut self, timeout: Duration) -> Builder {
         self.response_timeout = timeout;
         self
@@ -288,16 +289,17 @@ impl Builder {
         self
     }
 
-    /// Sets how often, and for how long, the threads of a process may hand a lock on.
+    /// Sets how often, and how long, the threads of a process hand a lock off.
     ///
     /// Default: 512 times, for 5 ms. 0 times turns hand-off off. A hand-off gives the hold, with
     /// its renewed lease, to the next waiting thread of the process, without a round trip. A hold
-    /// with a fixed lease is never handed on. At either bound the lock is released. Larger bounds
+    /// with a fixed lease is never handed off. At either bound the lock is released. Larger bounds
     /// are faster inside the process and keep other processes waiting for longer.
     ///
-    /// With any setting, a process that has taken a lock again and again for the time of two round
-    /// trips leaves the lock to others for the same time (at least 0.5 ms, at most 20 ms), if other
-    /// processes received its release message.
+    /// With any setting, a process that takes a lock again and again also leaves the lock to other
+    /// processes, for two round trips (at least 0.5 ms, at most 20 ms). Such a pause comes after
+    /// successive holds for at least the same time, if another process received the last release
+    /// message.
     pub fn local_handoff(mut self, max_handoffs: u32, max_time: Duration) -> Builder {
         self.max_handoffs = max_handoffs;
         self.max_handoff_time = max_time;
@@ -308,10 +310,10 @@ impl Builder {
     ///
     /// Default: none, for up to 1 s. 0 replicas turns the setting off. The time-out is at least
     /// 1 ms. The client sends `WAIT` together with the command, without another round trip, and the
-    /// connection serves nothing else until the replicas have answered. A call may take this
-    /// time-out longer than [`response_timeout`](Builder::response_timeout). The setting narrows
-    /// the window in which a fail-over loses a held lock, and does not close it: a replica that has
-    /// not acknowledged may become the master.
+    /// connection serves nothing else until the replicas have answered. This time-out adds to the
+    /// [`response_timeout`](Builder::response_timeout) of a call. The setting narrows the window in
+    /// which a fail-over loses a held lock, and does not close it: a replica that has not
+    /// acknowledged may become the master.
     ///
     /// If too few replicas acknowledge a hold, the client releases the lock and the verb returns
     /// [`is_not_replicated`](Error::is_not_replicated). A renewal with too few acknowledgements
@@ -325,8 +327,9 @@ impl Builder {
 
     /// Sets the reaction to server settings that endanger locks.
     ///
-    /// Default: Report. The client audits each server in one round trip after its first connection.
-    /// An audit has a finding for a server that
+    /// Default: Report. An audit takes one round trip, once per server. [`build`](Builder::build)
+    /// audits a single server or the master. The watchdog audits later masters and the nodes of a
+    /// cluster, after it has connected to them. An audit has a finding for a server that
     /// - evicts keys;
     /// - keeps no data on disk;
     /// - grants locks while it is cut off from its replicas;
@@ -335,8 +338,9 @@ impl Builder {
     /// - is a cluster node and was given to [`single`](Builder::single) (never refused).
     ///
     /// Needs the permissions `+info +config|get +time`; a value that the client may not read causes
-    /// no finding. [`AuditPolicy::Ignore`] saves the round trip. [`AuditPolicy::Refuse`] makes
-    /// [`build`](Builder::build) fail with [`is_configuration`](Error::is_configuration).
+    /// no finding. [`AuditPolicy::Ignore`] saves the round trip. With [`AuditPolicy::Refuse`],
+    /// [`build`](Builder::build) also audits the nodes of a cluster, and a finding makes it fail
+    /// with [`is_configuration`](Error::is_configuration).
     pub fn audit_policy(mut self, audit_policy: AuditPolicy) -> Builder {
         self.audit_policy = audit_policy;
         self
@@ -351,18 +355,18 @@ impl Builder {
         self
     }
 
-    /// Sets after how long a silent waiter at the head of a fair lock's queue counts as dead.
+    /// Sets the silence after which the first waiter of a fair lock counts as dead.
     ///
     /// Default: 300 s, as in Redisson. At least 10 ms; a value below two poll intervals means two
-    /// poll intervals. A waiter at the head of the queue that does not take a free lock within this
-    /// time loses its place. A shorter time unblocks the queue sooner after the death of a process,
-    /// and removes live processes after shorter pauses.
+    /// poll intervals. A waiter at the head of the queue in Redis that does not take a free lock
+    /// within this time loses its place. A shorter time unblocks the queue sooner after the death
+    /// of a process, and removes live processes after shorter pauses.
     ///
     /// A waiting call asks the server at every poll interval and so keeps its place. After the
     /// death of a process each of its waiting calls delays the waiters behind it by this time and
-    /// one poll interval. A call with a time limit below this setting loses its place sooner: that
-    /// limit after the end of the lease that the call last saw. If clients with different settings
-    /// share a lock, the shortest setting applies.
+    /// one poll interval. For a call with a shorter time limit, that limit takes the place of this
+    /// setting, and counts from the end of the lease that the call last saw. If clients with
+    /// different settings share a lock, the shortest setting applies.
     ///
     /// Keep the default if Redisson shares the lock: its clients use their own clocks, which may
     /// differ by this time.

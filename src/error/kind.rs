@@ -20,13 +20,13 @@ pub enum ErrorKind {
     Timeout,
     /// All connections of the client stayed busy for the pool time-out.
     PoolTimeout,
-    /// Too few replicas confirmed the lock.
+    /// Too few replicas acknowledged the lock.
     NotReplicated,
     /// The name of the lock is invalid.
     InvalidName,
     /// The call would wait for the calling thread, without end.
     Deadlock,
-    /// A setting or an argument is out of bounds, or the client crossed a fork.
+    /// A setting or argument is invalid, the audit refused, or a forked child called.
     Configuration,
     /// The server refused the command; the text quotes its reply.
     Server,
@@ -86,7 +86,7 @@ impl fmt::Display for ErrorKind {
 pub enum LostReason {
     /// The deadline of the lease passed before a renewal or a release.
     Expired,
-    /// The server no longer has the hold: its key was deleted, or another caller freed the lock.
+    /// The server no longer has the hold. Its key was deleted, or another caller freed the lock.
     Gone,
 }
 

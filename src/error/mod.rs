@@ -35,16 +35,16 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// | [`is_connection`](Error::is_connection) | No connection: refused, broken, or to a server that does not speak the Redis protocol. | yes | Repeat after a pause. Check address and server if the error lasts. |
 /// | [`is_timeout`](Error::is_timeout) | The server accepts commands or connections, but does not answer in time. | yes | Repeat after a pause. Check the load of the server, the network, `response_timeout`. |
 /// | [`is_pool_timeout`](Error::is_pool_timeout) | All connections of the client were busy for the pool time-out. | yes | Repeat after a pause. Raise `pool_size` if the error lasts. |
-/// | [`is_not_replicated`](Error::is_not_replicated) | Too few replicas confirmed the lock. | yes | Repeat after a pause. Check the replicas. |
+/// | [`is_not_replicated`](Error::is_not_replicated) | Too few replicas acknowledged the lock. | yes | Repeat after a pause. Check the replicas. |
 /// | [`is_invalid_name`](Error::is_invalid_name) | The name of the lock is empty, too long, or has braces that are not a hash tag. | no | Use another name. |
 /// | [`is_deadlock`](Error::is_deadlock) | The call would wait for the calling thread. | no | Release the guard of this thread first. |
-/// | [`is_configuration`](Error::is_configuration) | A setting or an argument is out of bounds, or the client crossed a fork. | no | Correct the program or its settings. |
+/// | [`is_configuration`](Error::is_configuration) | A setting or an argument is invalid, the [audit](crate::Builder::audit_policy) refused a server, a thread cannot be started, or a forked child uses the client of its parent. | no | Correct the program or its settings. |
 /// | [`is_server`](Error::is_server) | The server refused the command; [`code`](Error::code) is the first word of its reply. | by code | Follow the advice in the text. |
 ///
-/// A refusal is retryable if it can end without a change to this program: `LOADING`, `BUSY`,
-/// `READONLY`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN`, `OOM`, `MISCONF`, `NOREPLICAS`, `NOSCRIPT`,
-/// `UNBLOCKED`, a slot that is moving, and too many clients. Others, such as `NOAUTH` and `NOPERM`,
-/// are not.
+/// A refusal by the server is retryable if it can end without a change to this program: `LOADING`,
+/// `BUSY`, `READONLY`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN`, `OOM`, `MISCONF`, `NOREPLICAS`,
+/// `NOSCRIPT`, `UNBLOCKED`, a slot that is moving, and too many clients. Others, such as `NOAUTH`
+/// and `NOPERM`, are not.
 ///
 /// The text names the lock and the server where they are known:
 /// `the server did not answer in time [lock "orders:42", server 127.0.0.1:6379]`.
@@ -86,7 +86,7 @@ struct ErrorDetails {
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
-/// No call changes an error that other code can see: the `with_` methods copy a shared one.
+/// No call changes an error that other code can see. The `with_` methods copy a shared one.
 impl UnwindSafe for Error {}
 impl RefUnwindSafe for Error {}
 
@@ -130,7 +130,7 @@ impl Error {
         self
     }
 
-    /// Returns the error with the reason of a loss, which the text shows after the message.
+    /// Returns the error with the reason of a loss. The text shows it after the message.
     #[must_use = "returns the error with the reason"]
     pub fn with_lost_reason(mut self, reason: LostReason) -> Error {
         Arc::make_mut(&mut self.0).lost = Some(reason);
@@ -189,7 +189,7 @@ impl Error {
         self.0.server.as_deref()
     }
 
-    /// Returns how the loss was noticed; `Some` for every error that [is lost](Error::is_lost).
+    /// Returns how the loss of a lease was noticed, or `None` for other errors.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn lost_reason(&self) -> Option<LostReason> {
         self.0.lost
@@ -203,14 +203,14 @@ impl Error {
 
     /// Returns whether the same call may succeed later without a change to this program.
     ///
-    /// The [table](Error) lists the retryable kinds. Repeating an acquire is safe: if the server
-    /// grants the lock after the failure, the client releases it.
+    /// The [table](Error) lists the retryable kinds. A repeated acquire does no harm: if the server
+    /// grants the failed one late, the client releases that grant.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn is_retryable(&self) -> bool {
         matches!(self.0.retryability, Retryability::Transient | Retryability::Recoverable)
     }
 
-    /// Returns whether the lease was lost: it ran out, or the server no longer has the hold.
+    /// Returns whether the lease expired, or the server no longer has the hold.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn is_lost(&self) -> bool {
         self.kind() == ErrorKind::Lost
@@ -255,7 +255,7 @@ impl Error {
         self.kind() == ErrorKind::PoolTimeout
     }
 
-    /// Returns whether too few replicas confirmed the lock.
+    /// Returns whether too few replicas acknowledged the lock.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn is_not_replicated(&self) -> bool {
         self.kind() == ErrorKind::NotReplicated
@@ -273,7 +273,9 @@ impl Error {
         self.kind() == ErrorKind::Deadlock
     }
 
-    /// Returns whether a setting or an argument is out of bounds, or the client crossed a fork.
+    /// Returns whether a setting is invalid, the audit refused, or a forked child called.
+    ///
+    /// The [table](Error) has all causes.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn is_configuration(&self) -> bool {
         self.kind() == ErrorKind::Configuration

@@ -11,7 +11,7 @@ pub(crate) struct Refusal {
     pub(crate) detail: String,
 }
 
-/// The advice of a node that has not run a command: where, or when, to send it again.
+/// Where, or when, to send a command again that a node has not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Redirect {
     /// To this node, which serves the slot from now on.
@@ -67,7 +67,7 @@ impl Refusal {
         }
     }
 
-    /// Returns what ends a refusal without a code of its own, and the advice for its reader.
+    /// Returns what ends a refusal without a known code, and the advice for its reader.
     fn advice_by_detail(&self) -> (Retryability, &'static str) {
         let is_forbidden = || {
             // Redis before 7 has no code for a command that a script may not run.
@@ -82,14 +82,14 @@ impl Refusal {
         (Retryability::Final, if is_forbidden() { PERMISSIONS } else { "" })
     }
 
-    /// Returns whether a script met a key that a moving slot had already taken to another node.
+    /// Returns whether a script met a key that had moved to another node.
     ///
-    /// The earlier writes of the script stay.
+    /// The slot of the key is moving. The earlier writes of the script stay.
     pub(crate) fn is_slot_migrating(&self) -> bool {
         self.detail.contains("non local key")
     }
 
-    /// Returns where or when to send the command again; `None` if the refusal is no redirect.
+    /// Returns where or when to send the command again, or `None` without a redirect.
     pub(crate) fn redirect(&self) -> Option<Redirect> {
         match self.code.as_str() {
             "MOVED" => self.address().map(|(slot, node)| Redirect::Moved(slot, node)),

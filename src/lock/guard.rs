@@ -20,7 +20,7 @@ use crate::kind::rules::LockKind;
 /// belongs to its thread; an [`OwnedGuard`] is `Send`. A guard does not borrow the
 /// [`Lock`](crate::Lock).
 ///
-/// While [`is_held`](Guard::is_held) returns true, no other hold on the lock is valid. The
+/// While [`is_held`](Guard::is_held) returns true, no conflicting hold on the lock is valid. The
 /// [crate documentation](crate#guarantees) names the conditions.
 ///
 /// # Drop
@@ -106,8 +106,8 @@ macro_rules! guard_methods {
             ///   [`is_timeout`](crate::Error::is_timeout) or
             ///   [`is_pool_timeout`](crate::Error::is_pool_timeout) if the server did not answer.
             ///   The client then repeats the release in the background until the lease has expired.
-            ///   Other holders can extend the lease of a read, write or named hold; the release of
-            ///   such a hold is repeated until the server answers.
+            ///   Exception: other holders can keep the key of a read, write or named hold alive
+            ///   beyond this lease, so its release is repeated until the server answers.
             /// - [`is_server`](crate::Error::is_server) if the server refuses the release.
             /// - [`is_closed`](crate::Error::is_closed) if the client is closed during the call;
             ///   [`is_configuration`](crate::Error::is_configuration) in a forked child.
@@ -144,7 +144,7 @@ macro_rules! guard_methods {
                 self.handle.is_held()
             }
 
-            /// Returns the time to the deadline of the lease, or zero if the lease is lost.
+            /// Returns the time to the lease's deadline, or zero if the lease is lost.
             ///
             /// Does not block, no round trip. The value assumes that no renewal follows. A safety
             /// margin is subtracted, so the value never exceeds the remaining lease on the server.

@@ -30,11 +30,11 @@ pub(crate) use verbs::endless_wait_ended;
 
 /// A distributed lock with one name.
 ///
-/// Making or cloning a handle costs no round trip. All handles with one name are the same lock, in
-/// all threads and processes and on all machines. [`lock`](Lock::lock) and the `try_` verbs return
-/// a [`Guard`](crate::Guard), which belongs to the calling thread and releases the lock when it is
-/// dropped. The `_owned` verbs return an [`OwnedGuard`](crate::OwnedGuard), which can be sent to
-/// another thread.
+/// A handle is made and cloned without a round trip. All handles with one name are the same lock,
+/// in all threads and processes and on all machines. [`lock`](Lock::lock) and the `try_` verbs
+/// return a [`Guard`](crate::Guard), which belongs to the calling thread and releases the lock when
+/// it is dropped. The `_owned` verbs return an [`OwnedGuard`](crate::OwnedGuard), which can be sent
+/// to another thread.
 ///
 /// The watchdog renews the lease until the lock is released. If the process dies, the lock is free
 /// within one [watchdog time-out](crate::Builder::watchdog_timeout). A lock made by
@@ -62,7 +62,7 @@ pub(crate) use verbs::endless_wait_ended;
 #[must_use = "a lock is not taken until lock() or another of its verbs is called"]
 pub struct Lock<K: LockKind = Plain> {
     name: Arc<str>,
-    /// The shared state of the lock, or the error of every verb if a name is invalid.
+    /// The shared state of the lock, or the error for an invalid name.
     context: Result<Arc<LockContext>>,
     lease: Option<Duration>,
     cancel: Option<CancelToken>,
@@ -97,7 +97,8 @@ pub type FairLock = Lock<Fair>;
 /// Differences from Redisson:
 /// - Nested guards have the token of the outer guard.
 /// - A fixed lease is respected.
-/// - A lock without a time to live counts as held by another caller, not as acquired.
+/// - If the key has no time to live, another caller counts as the holder. Redisson counts the lock
+///   as acquired.
 pub type FencedLock = Lock<Fenced>;
 
 /// A lock whose waiters poll, without a subscription: Redisson's spin lock.
@@ -109,8 +110,8 @@ pub type FencedLock = Lock<Fenced>;
 ///
 /// The threads of one process queue, and hand the lock off, as with a plain lock. A process cannot
 /// learn whether other processes want the lock. So a process that takes the lock again and again
-/// leaves the lock to others for 2 ms after every 20 ms. Each attempt of another process has about
-/// a 10 % chance to fall into that time.
+/// leaves the lock free for 2 ms after every 20 ms. Each attempt of another process has about a
+/// 10 % chance to fall into that time.
 ///
 /// A plain lock and a spin lock with the same name exclude each other, but the release of the spin
 /// lock does not wake the waiters of the plain lock. Use one kind for one name.
@@ -147,8 +148,8 @@ impl Lock<Plain> {
     /// any thread, process or language. Redis counts the guards of the name: each guard adds one
     /// and each release subtracts one, in one round trip each. The lock is free at zero. Waiting
     /// callers do not queue in their process; each of them asks the server.
-    /// [`unlock`](Lock::unlock) releases a detached guard of this process, or else subtracts the
-    /// oldest count under this name, of any process.
+    /// [`unlock`](Lock::unlock) releases a detached hold of this process. If there is none, it
+    /// subtracts one count of any process: the oldest.
     ///
     /// Each guard has a renewed or fixed lease, as with a thread. If its process dies, its count
     /// stays until the key expires: at most one lease after the last renewal by any caller with

@@ -107,8 +107,8 @@ pub struct MultiGuard {
 
 /// Holds several locks as one for no particular thread; releases them when dropped.
 ///
-/// Like a [`MultiGuard`], except that it can be sent to another thread and is not re-entrant: it is
-/// what an [`OwnedGuard`](crate::OwnedGuard) is to a [`Guard`](crate::Guard).
+/// Like a [`MultiGuard`], except that it can be sent to another thread and is not re-entrant, as an
+/// [`OwnedGuard`](crate::OwnedGuard).
 #[must_use = "a guard that is dropped at once releases the locks at once"]
 pub struct OwnedMultiGuard {
     holds: Box<dyn GuardSet>,

@@ -71,10 +71,10 @@ impl<P: LockKind> MultiMember for Lock<P> {
 /// Several locks, taken all together or not at all: Redisson's `RedissonMultiLock`.
 ///
 /// The members may be of any kind and of any clients. Callers may name the members in any order,
-/// without a deadlock: a caller releases the members that it has before it waits for another one.
-/// After two failed attempts a caller keeps them while it waits, for at most 1 s per member, so
-/// that it does not starve. A `MultiLock` has no key of its own: each member excludes its other
-/// callers.
+/// without a deadlock: in general, a caller releases the members that it has taken before it waits
+/// for another one. Exception, so that a caller does not starve: after two failed attempts it takes
+/// the members in an order that all callers share, keeps those it has, and waits at most 1 s for
+/// each. A `MultiLock` has no key of its own, so it also excludes callers of a single member.
 ///
 /// One round trip takes all plain locks that have one client, one lease and, in a cluster, one
 /// slot. Every other member takes a round trip of its own.
@@ -203,7 +203,7 @@ impl MultiLock {
         Ok(freed?.contains(&true))
     }
 
-    /// Returns the response limit of a call that begins now, without a deadline of its own.
+    /// Returns the response limit of a call that begins now without a deadline.
     fn response_limit(&self) -> ResponseLimit {
         let all = self.members.iter().map(|member| member.0.response_limit());
         all.reduce(ResponseLimit::and).unwrap_or_else(ResponseLimit::over)

@@ -59,7 +59,7 @@ macro_rules! multi_verbs {
                     .ok_or_else($crate::lock::handle::endless_wait_ended)
             }
 
-            /// Takes the lock if it is free; returns an owned guard, or `None` if it is not.
+            /// Takes the lock if it is free; returns an owned guard or `None`.
             ///
             /// # Errors
             /// The errors of [`Lock::try_lock`](crate::Lock::try_lock).

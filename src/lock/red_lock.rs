@@ -49,7 +49,7 @@ static LOCALS: LazyLock<Interned<RedLocal>> = LazyLock::new(Interned::default);
 /// time-out, with [`is_timeout`](crate::Error::is_timeout) or
 /// [`is_connection`](crate::Error::is_connection).
 ///
-/// While any minority of the servers is down, the lock stays held and callers can take it. Limits:
+/// While a minority of the servers is down, holds stay valid and a free lock can be taken. Limits:
 /// - A server that returns *without its data* may grant the lock again while another server is
 ///   down. Keep such a server away for one lease, or let it write every change to its disk
 ///   (`appendfsync always`).
@@ -60,9 +60,8 @@ static LOCALS: LazyLock<Interned<RedLocal>> = LazyLock::new(Interned::default);
 /// If the calling thread holds the plain lock of that name on one of the servers, the call is
 /// nested there.
 ///
-/// Every client reports [events](crate::Events) of its own: `acquired` and `released` for each
-/// grant of its server, also if only a minority granted the lock; `waited` once for each call that
-/// waited.
+/// Every client reports its own [events](crate::Events): `acquired` and `released` for each grant
+/// of its server, also if only a minority granted the lock, and `waited` for each call that waited.
 ///
 /// A client and its clones count once.
 ///
@@ -203,9 +202,9 @@ impl RedLock {
 
     /// Frees the lock on all servers regardless of its holder.
     ///
-    /// Returns whether a majority of the servers kept the lock, as soon as the answers decide this;
-    /// the other servers are still asked. Blocks for one response time-out at most. Two round trips
-    /// to all servers at the same time. See [`Lock::force_unlock`].
+    /// Returns whether the lock was held on a majority of the servers, as soon as the answers
+    /// decide this; the other servers are still asked. Blocks for one response time-out at most.
+    /// Two round trips to all servers at the same time. See [`Lock::force_unlock`].
     ///
     /// # Errors
     /// The errors of [`is_locked`](RedLock::is_locked); some servers may then have freed the lock.

@@ -11,9 +11,10 @@ use crate::{Result, chart, machine};
 pub(crate) fn text(run: &mut Run, tables: &[Table]) -> Result<String> {
     let mut text = "# Side by side\n\n".to_owned();
     text.push_str(
-        "Written by `script/bench`. Figures are medians over rounds in which the contenders take \
-         turns; ratios are computed for each round. `benches/peers/README.md` describes the \
-         contenders and their drivers. Only ratios of one run count.\n\n",
+        "Written by `script/bench`. Each figure is the median of several rounds, in which the \
+         contenders take turns. Ratios are computed for each round; the range in parentheses \
+         has the middle half of them. `benches/peers/README.md` describes the contenders and \
+         their drivers. Compare ratios of one run only.\n\n",
     );
     let mut facts = machine::lines();
     facts.push(format!("redis-server: {}", run.server.version()?));

@@ -79,7 +79,7 @@ impl<K: LockKind> Lock<K> {
     ///
     /// With a [named holder](Lock::with_holder), and without a detached hold in this process, the
     /// call subtracts one count that another process left. This takes two round trips. The client
-    /// never sends this command twice: without an answer it may have run, or may still run
+    /// never sends that command twice: without an answer the command may have run, or may still run
     /// late.
     ///
     /// # Errors
@@ -100,11 +100,11 @@ impl<K: LockKind> Lock<K> {
 
     /// Frees the lock regardless of its holder; returns whether it was held.
     ///
-    /// For repairs by hand. Wakes the waiters; those of a spin lock notice at their next attempt.
-    /// A holder in this process loses its hold at once.
-    /// Holders in other processes notice the loss at their next renewal, and so does a caller that
-    /// gets the lock at the same moment. Blocks until the server answers, for one response time-out
-    /// at most. Two round trips; one if the lock is free.
+    /// For repairs by hand. Wakes the waiters; those of a spin lock notice at their next attempt. A
+    /// holder in this process loses its hold at once. Holders in other processes notice the loss at
+    /// the next renewal or check by their watchdog. A caller that gets the lock at the same moment
+    /// may lose its hold too, and notices the loss in the same way. Blocks until the server
+    /// answers, for one response time-out at most. Two round trips; one if the lock is free.
     ///
     /// The read side of an [`RwLock`](crate::RwLock) frees only read holds, the write side only
     /// write holds. Exception: while the writer also reads, the write side frees both holds and the

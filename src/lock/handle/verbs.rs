@@ -15,12 +15,14 @@ use crate::util::clock::{self, Patience};
 impl<K: LockKind> Lock<K> {
     /// Blocks until this thread holds the lock.
     ///
-    /// One round trip if the lock is free, none if this thread already holds it. If the lock is
-    /// held, the call waits in the queue of its process. A release by another thread of the process
-    /// hands the lock to the head of the queue without a round trip, within the bounds of
-    /// [`local_handoff`](crate::Builder::local_handoff). After a release by another process, a
-    /// message wakes the head of the queue, which asks the server. If the message is lost, the head
-    /// of the queue asks when the lease of the holder ends or within the
+    /// One round trip if the lock is free, none if this thread already holds it (exceptions:
+    /// [`with_holder`](Lock::with_holder), and a longer [`with_lease`](Lock::with_lease)).
+    ///
+    /// If the lock is held, the call waits in the queue of its process. A release by another thread
+    /// of the process hands the lock to the head of the queue without a round trip, within the
+    /// bounds of [`local_handoff`](crate::Builder::local_handoff). After a release by another
+    /// process, a message wakes the head of the queue, which asks the server. If the message is
+    /// lost, the head of the queue asks when the lease of the holder ends or within the
     /// [poll interval](crate::Builder::poll_interval), whichever is earlier. Fair locks, readers
     /// and named holders do not queue in the process: each call asks and listens on its own.
     ///
@@ -30,12 +32,12 @@ impl<K: LockKind> Lock<K> {
     /// # Errors
     /// - [`is_connection`](Error::is_connection), [`is_timeout`](Error::is_timeout) or
     ///   [`is_pool_timeout`](Error::is_pool_timeout) if the first request gets no answer, after one
-    ///   response time-out at the latest. A call that the server has refused once waits through
-    ///   outages.
+    ///   response time-out at the latest. Once the server has answered that the lock is held, the
+    ///   call waits through outages.
     /// - [`is_cancelled`](Error::is_cancelled) if the token is cancelled.
-    /// - [`is_lost`](Error::is_lost) if this thread still has a guard of a lost hold. Also if the
-    ///   lock was granted, but each grant arrived after its lease had expired: three times, or once
-    ///   if the time of the call was then over.
+    /// - [`is_lost`](Error::is_lost) if this thread still has a guard of a lost hold. Also if three
+    ///   grants of the lock arrived after their lease had expired, or one after the deadline of the
+    ///   call.
     /// - [`is_deadlock`](Error::is_deadlock) if this thread holds the lock as another kind or under
     ///   another holder name. Also if this thread took an [`OwnedGuard`] of the lock, the guard
     ///   still exists, and the call has neither a deadline nor a token. (To wait for the release of
@@ -58,9 +60,9 @@ impl<K: LockKind> Lock<K> {
 
     /// Takes the lock if it is free; returns `None` if it is not.
     ///
-    /// Waits for the answer of the server, for one response time-out at most, and not for the lock.
-    /// One round trip; none if this thread already holds the lock, or if another thread of this
-    /// process holds it or waits for it. Fair locks, readers and named holders always ask the
+    /// Does not wait for the lock, only for the answer of the server, for one response time-out at
+    /// most. One round trip; none if this thread already holds the lock, or if another thread of
+    /// this process holds it or waits for it. Fair locks, readers and named holders always ask the
     /// server. Also returns `None`, without a round trip, if this thread holds the lock as another
     /// kind or under another holder name.
     ///
@@ -137,7 +139,7 @@ impl<K: LockKind> Lock<K> {
         self.acquire(Patience::Forever, true)?.map(OwnedGuard::new).ok_or_else(endless_wait_ended)
     }
 
-    /// Takes the lock if it is free; returns an owned guard, or `None` if it is not.
+    /// Takes the lock if it is free; returns an owned guard or `None`.
     ///
     /// Like [`try_lock`](Lock::try_lock), with the guard of [`lock_owned`](Lock::lock_owned).
     ///
