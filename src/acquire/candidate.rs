@@ -24,7 +24,7 @@ pub(crate) struct Candidate<'a> {
     /// The identity of the hold, the same in all attempts.
     pub(crate) id: HoldId,
     pub(crate) owner: Owner,
-    /// The hold of the same thread beside which the new one is to be valid.
+    /// Another hold of the same thread, which stays valid beside the new one.
     pub(crate) beside: Option<Owner>,
 }
 
@@ -38,9 +38,7 @@ pub(crate) struct GrantReply {
     pub(crate) generation: Generation,
     /// The connection on which a copy of the command may still run.
     pub(crate) may_run_late: Option<ConnectionId>,
-    /// The fencing tokens; zeros if the kind has none.
-    ///
-    /// One for each thread that may have the hold.
+    /// The fencing tokens, one for each thread that may have the hold. Zeros if the kind has none.
     pub(crate) tokens: RangeInclusive<u64>,
 }
 
@@ -63,7 +61,7 @@ impl<'a> Candidate<'a> {
         handed.map(|hold| self.call.handle(hold)).filter(HoldHandle::is_held)
     }
 
-    /// Makes a hold of a grant before its deadline, and has the watchdog keep it.
+    /// Makes a hold of a grant that is still valid, and gives the hold to the watchdog.
     pub(crate) fn granted(&mut self, reply: GrantReply) -> HoldHandle {
         let (call, lease) = (self.call, self.call.lease());
         let grant = Grant {
@@ -90,7 +88,7 @@ impl<'a> Candidate<'a> {
     /// Undoes what an acquire command took or may still take: a hold, or a place in Redis.
     ///
     /// Sends a background request, on the connection on which the command may run late. Repeats
-    /// it for the time `late_effect` if the command may run after it.
+    /// the request for the time `late_effect` if the command may run after it.
     pub(crate) fn undo(
         &self,
         connection: Option<ConnectionId>,

@@ -2,10 +2,10 @@
 //!
 //! A request comes from one of three sources:
 //! * a *caller*, which waits for the outcome in a [`ReplySlot`];
-//! * the *background*: nobody waits, the [`Observer`] of the pool handles the outcome;
+//! * the *background*: no caller waits, and the [`ConnectionObserver`] handles the outcome;
 //! * the *pipeline* itself, which loads scripts or waits for replicas, for example.
 //!
-//! [`Observer`]: crate::pool::context::Observer
+//! [`ConnectionObserver`]: crate::pool::context::ConnectionObserver
 
 use std::any::Any;
 use std::fmt;
@@ -22,8 +22,8 @@ use crate::util::clock::Moment;
 
 /// The reply to a command, and what is known about its execution.
 #[derive(Clone, Debug)]
-pub(crate) struct Answer {
-    pub(crate) reply: Reply,
+pub(crate) struct CallReply {
+    pub(crate) value: Reply,
     /// The moment just before the last write of the command.
     pub(crate) sent: Moment,
     /// An earlier copy of the command may have run as well.
@@ -50,7 +50,7 @@ impl TooFewReplicas {
     }
 }
 
-/// Why a command has no answer.
+/// Why a command has no usable reply.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) error: Error,
@@ -66,12 +66,12 @@ pub(crate) struct Redirected {
     pub(crate) call: Call,
     /// An earlier copy may have run.
     pub(crate) maybe_duplicate: bool,
-    pub(crate) direction: Redirect,
+    pub(crate) redirect: Redirect,
 }
 
 impl Failure {
     /// The failure of a command that was, or may have been, written.
-    pub(crate) fn sent(error: Error) -> Failure {
+    pub(crate) fn written(error: Error) -> Failure {
         Failure { error, unsent: None, redirected: None }
     }
 
@@ -91,18 +91,18 @@ impl Failure {
 }
 
 /// The result of a command for its caller.
-pub(crate) type Outcome = std::result::Result<Answer, Failure>;
+pub(crate) type Outcome = std::result::Result<CallReply, Failure>;
 
 /// Receives the outcome of a background release.
 pub(crate) trait OnOutcome: Send + Sync {
     /// Called with no mutex locked, by any thread that reads replies. Must not block.
-    fn settle(&self, hold: ReleasedHold, outcome: Result<Answer>);
+    fn settle(&self, hold: ReleasedHold, outcome: Result<CallReply>);
 }
 
 /// The hold that a background release ends. The pool does not look at it.
 pub(crate) type ReleasedHold = Arc<dyn Any + Send + Sync>;
 
-/// The terms of a background request: a command for whose outcome nobody waits.
+/// The terms of a background request, which has no waiting caller.
 pub(crate) struct BackgroundTask {
     /// Receives the outcome of a release; `None` for a clean-up.
     pub(crate) release: Option<(Arc<dyn OnOutcome>, ReleasedHold)>,
@@ -110,23 +110,23 @@ pub(crate) struct BackgroundTask {
     pub(crate) deadline: Moment,
     /// How long the effect of a late copy of another command would last.
     ///
-    /// If the answer is marked `may_run_late`, the command is repeated for that long: the late
+    /// If the reply is marked `may_run_late`, the command is repeated for that long: the late
     /// copy may run after it.
     pub(crate) late_effect: Duration,
-    /// The command is repeated until this moment, whatever the answers say.
+    /// The command is repeated until this moment, whatever its replies are.
     pub(crate) repeat_until: Moment,
     /// The number of repeated copies so far.
     pub(crate) copies: u32,
     /// The close of the client waits for the outcome.
     pub(crate) delays_close: bool,
     /// Other holds may keep the released state alive after `deadline`. The command is then
-    /// sent until a server answers it. The outcome is reported at the deadline, and the close
-    /// of the client does not wait for the rest.
+    /// sent until a reply arrives. The outcome is reported at the deadline, and the close of
+    /// the client does not wait for later attempts.
     pub(crate) outlives_lease: bool,
 }
 
 impl BackgroundTask {
-    /// A task that ends with its first answer.
+    /// A task that ends with its first reply.
     pub(crate) fn new(
         release: Option<(Arc<dyn OnOutcome>, ReleasedHold)>,
         deadline: Moment,
@@ -158,7 +158,7 @@ impl BackgroundTask {
     }
 
     /// Reports the outcome to the release, or logs the failure of a clean-up.
-    pub(crate) fn settle(&self, outcome: Result<Answer>) {
+    pub(crate) fn settle(&self, outcome: Result<CallReply>) {
         match (&self.release, outcome) {
             (Some((observer, hold)), outcome) => observer.settle(Arc::clone(hold), outcome),
             (None, Ok(_)) => {}
@@ -267,7 +267,7 @@ impl Request {
     }
 
     /// Sets whether `ASKING` has to precede the command, which is then not joined.
-    pub(crate) fn announced(mut self, asking: bool) -> Request {
+    pub(crate) fn with_asking(mut self, asking: bool) -> Request {
         self.redirection.asking = asking;
         self.joining.alone |= asking;
         self
@@ -301,7 +301,7 @@ impl Request {
         self.take_back();
     }
 
-    /// The slot of the caller, unless it has its outcome.
+    /// The slot of the caller, unless the slot is complete.
     pub(crate) fn slot(&self) -> Option<&Arc<ReplySlot>> {
         match &self.reply_to {
             ReplyTo::Caller(promise) => promise.slot(),
@@ -327,15 +327,19 @@ impl Request {
     /// Reports a redirection to the caller; returns a request that has no caller.
     pub(crate) fn redirect(
         mut self,
-        direction: Redirect,
+        redirect: Redirect,
         error: Error,
     ) -> Option<(Request, Redirect, Error)> {
         let ReplyTo::Caller(promise) = &mut self.reply_to else {
-            return Some((self, direction, error));
+            return Some((self, redirect, error));
         };
         let maybe_duplicate = self.replay.maybe_duplicate;
-        let redirected = Redirected { call: self.call, maybe_duplicate, direction };
-        promise.keep(Err(Failure { error, unsent: None, redirected: Some(Box::new(redirected)) }));
+        let redirected = Redirected { call: self.call, maybe_duplicate, redirect };
+        promise.complete(Err(Failure {
+            error,
+            unsent: None,
+            redirected: Some(Box::new(redirected)),
+        }));
         None
     }
 
@@ -343,7 +347,7 @@ impl Request {
     pub(crate) fn fail(mut self, error: &Error) -> Option<Request> {
         let ReplyTo::Caller(promise) = &mut self.reply_to else { return Some(self) };
         let unsent = (!self.replay.maybe_duplicate).then(|| Box::new(self.call));
-        promise.keep(Err(Failure { error: error.clone(), unsent, redirected: None }));
+        promise.complete(Err(Failure { error: error.clone(), unsent, redirected: None }));
         None
     }
 

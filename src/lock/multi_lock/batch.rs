@@ -7,7 +7,7 @@
 //! that lock held and refuses the batch.
 
 use crate::acquire::{
-    AcquireCall, CallEntry, Candidate, GrantReply, HoldHandle, MAX_OUTDATED_ANSWERS,
+    AcquireCall, CallEntry, Candidate, GrantReply, HoldHandle, MAX_OUTDATED_REPLIES,
 };
 use crate::command::call::{Call, ConnectionId};
 use crate::command::reply::Reply;
@@ -17,7 +17,7 @@ use crate::kind::rules;
 use crate::local::{Local, hold};
 use crate::lock::multi_lock::acquire::MultiOutcome;
 use crate::pool::Target;
-use crate::pool::request::{Answer, Failure};
+use crate::pool::request::{CallReply, Failure};
 use crate::topology::route::Generation;
 use crate::util::clock;
 
@@ -32,23 +32,23 @@ pub(crate) fn take(calls: &[AcquireCall<'_>]) -> Result<MultiOutcome> {
         }
     }
     if let Some(acquire) = BatchAcquire::new(&candidates) {
-        let (answer, generation) = acquire.ask()?;
-        if let Some(position) = acquire.refused(&answer)? {
+        let (reply, generation) = acquire.ask()?;
+        if let Some(position) = acquire.refused(&reply)? {
             return Ok(MultiOutcome::Refused(position));
         }
-        acquire.check_grant(&answer)?;
+        acquire.check_grant(&reply)?;
         for (position, candidate) in candidates {
-            holds.push((position, granted(candidate, &answer, generation)));
+            holds.push((position, granted(candidate, &reply, generation)));
         }
         holds.sort_by_key(|(position, _)| *position);
     }
     Ok(MultiOutcome::All(holds.into_iter().map(|(_, handle)| handle).collect()))
 }
 
-fn granted(mut candidate: Candidate<'_>, answer: &Answer, generation: Generation) -> HoldHandle {
-    let (sent, at) = (answer.sent, clock::now());
-    let has_copies = answer.may_run_late && answer.maybe_duplicate;
-    let may_run_late = has_copies.then_some(answer.connection);
+fn granted(mut candidate: Candidate<'_>, reply: &CallReply, generation: Generation) -> HoldHandle {
+    let (sent, at) = (reply.sent, clock::now());
+    let has_copies = reply.may_run_late && reply.maybe_duplicate;
+    let may_run_late = has_copies.then_some(reply.connection);
     let reply = GrantReply { sent, at, generation, may_run_late, tokens: 0..=0 };
     let handle = candidate.granted(reply);
     candidate.call.report_acquired(&handle, sent.until(at));
@@ -74,16 +74,16 @@ impl<'a> BatchAcquire<'a> {
         self.candidates.iter().map(|(_, candidate)| &*candidate.call.context.local)
     }
 
-    /// Returns the answer and the generation in which the command was sent.
+    /// Returns the reply and the generation in which the command was sent.
     ///
-    /// Repeats the command if a topology change came between: the answer is then from a server
-    /// that this client no longer uses.
-    fn ask(&self) -> Result<(Answer, Generation)> {
+    /// Repeats the command if the topology changed before the reply was read: the reply is then
+    /// from a server that this client no longer uses.
+    fn ask(&self) -> Result<(CallReply, Generation)> {
         let engine = &self.first.context.engine;
         let (_call, router) = (engine.begin_call(), &engine.router);
         let mut near = self.locals().find_map(Local::unanswered_release);
         let limit = self.first.limit();
-        for _ in 0..MAX_OUTDATED_ANSWERS {
+        for _ in 0..MAX_OUTDATED_REPLIES {
             let generation = router.generation();
             let pending = router.queue(self.command(), Target::prefer(near));
             let (connection, outcome) = router.wait_without_retry(pending, &limit);
@@ -92,9 +92,9 @@ impl<'a> BatchAcquire<'a> {
                     self.undo(connection);
                 }
             };
-            let answer = outcome.inspect_err(unanswered).map_err(Failure::into_error)?;
+            let reply = outcome.inspect_err(unanswered).map_err(Failure::into_error)?;
             if router.generation() == generation {
-                return Ok((answer, generation));
+                return Ok((reply, generation));
             }
             near = Some(connection);
         }
@@ -112,12 +112,12 @@ impl<'a> BatchAcquire<'a> {
     }
 
     /// Returns the position of the refused lock, `None` if all were granted.
-    fn refused(&self, answer: &Answer) -> Result<Option<usize>> {
-        let numbers = read(&answer.reply).inspect_err(|_| self.undo(answer.connection))?;
+    fn refused(&self, reply: &CallReply) -> Result<Option<usize>> {
+        let numbers = read(&reply.value).inspect_err(|_| self.undo(reply.connection))?;
         let Some(number) = numbers.first() else { return Ok(None) };
-        // An earlier copy may have taken all locks, and one of them may have been lost since.
-        if answer.maybe_duplicate {
-            self.undo(answer.connection);
+        // An earlier copy may have taken all locks, and lost one of them before this copy ran.
+        if reply.maybe_duplicate {
+            self.undo(reply.connection);
         }
         let refused = usize::try_from(*number).unwrap_or_default().saturating_sub(1);
         let Some((position, candidate)) = self.candidates.get(refused) else { return Ok(Some(0)) };
@@ -126,14 +126,14 @@ impl<'a> BatchAcquire<'a> {
     }
 
     /// Fails if too few replicas have the grant, or if it arrived after the deadline.
-    fn check_grant(&self, answer: &Answer) -> Result<()> {
-        let over = hold::deadline(answer.sent, self.first.lease()) <= clock::now();
-        let error = match answer.too_few {
+    fn check_grant(&self, reply: &CallReply) -> Result<()> {
+        let over = hold::deadline(reply.sent, self.first.lease()) <= clock::now();
+        let error = match reply.too_few {
             Some(too_few) => too_few.into_error(),
             None if over => Error::lost(LostReason::Expired, "the grant arrived too late"),
             None => return Ok(()),
         };
-        self.undo(answer.connection);
+        self.undo(reply.connection);
         Err(error)
     }
 
