@@ -16,7 +16,7 @@ use crate::kind::rules::{AcquireArgs, AcquireReply, ListensTo, Wake};
 use crate::listener::channels::{Channel, SubscriptionState};
 use crate::local::hold;
 use crate::pool::Target;
-use crate::pool::request::{Answer, Failure};
+use crate::pool::request::{CallReply, Failure};
 use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment, Patience};
 
@@ -35,9 +35,9 @@ impl WaitLoop<'_> {
         let generation = router.generation();
         let pending = router.queue(command, target);
         match router.wait(pending, &self.call.limit()) {
-            (_, Ok(answer)) => {
+            (_, Ok(reply)) => {
                 self.leftovers.queued |= self.takes_place_in_redis();
-                self.answered(answer, generation)
+                self.answered(reply, generation)
             }
             (connection, Err(failure)) => self.unanswered(connection, failure).map(|()| None),
         }
@@ -48,7 +48,7 @@ impl WaitLoop<'_> {
         let LockContext { engine, local } = self.context();
         let session = engine.listeners.session().filter(|_| self.candidate.caller.request.waits);
         let channel = match session {
-            // A command that requests a subscription needs the message count from before it: the
+            // For a command that requests a subscription, the message count is read before it: the
             // listener may subscribe and unsubscribe again before this call registers.
             Some(_) => self.channel(),
             None => {
@@ -97,7 +97,7 @@ impl WaitLoop<'_> {
         }
     }
 
-    /// Returns after how long other waiters may take this call for dead.
+    /// Returns the time without a sign of this call after which others may take it for dead.
     ///
     /// `None` for a call that does not wait.
     fn waiter_timeout(&self) -> Option<Duration> {
@@ -142,19 +142,19 @@ impl WaitLoop<'_> {
         self.schedule.unanswered(clock::now(), error)
     }
 
-    fn answered(&mut self, answer: Answer, generation: Generation) -> Result<Option<HoldHandle>> {
-        let (sent, connection, too_few) = (answer.sent, answer.connection, answer.too_few);
+    fn answered(&mut self, reply: CallReply, generation: Generation) -> Result<Option<HoldHandle>> {
+        let (sent, connection, too_few) = (reply.sent, reply.connection, reply.too_few);
         if self.context().engine.router.generation() != generation {
-            // The watchdog renewed the known holds at the change, and this hold was unknown.
+            // The watchdog renewed the known holds after the change, and did not know this hold.
             self.leftovers.late_copy = Some(self.copy_on(connection));
             self.schedule.outdated()?;
             return self.attempt(Some(connection));
         }
         // A late copy of a command of this call can take the lock after this reply.
         let (this, effect) = (self.copy_on(connection), self.effect());
-        let copy = self.leftovers.late_copy.or(answer.maybe_duplicate.then_some(this));
-        self.leftovers.late_copy = copy.filter(|copy| answer.may_precede(copy, effect));
-        let reply = self.call.rules.read_acquire(answer.reply);
+        let copy = self.leftovers.late_copy.or(reply.maybe_duplicate.then_some(this));
+        self.leftovers.late_copy = copy.filter(|copy| reply.may_precede(copy, effect));
+        let reply = self.call.rules.read_acquire(reply.value);
         let reply = reply.inspect_err(|_| self.leftovers.late_copy = Some(this))?;
         match (reply, too_few) {
             (AcquireReply::Granted(_), Some(too_few)) => {

@@ -23,7 +23,7 @@ use crate::util::clock::{self, Moment, Patience};
 ///
 /// So a call that sends its last command shortly before its deadline can still report whether the
 /// lock was free.
-pub(crate) const ANSWER_GRACE: Duration = Duration::from_millis(50);
+pub(crate) const REPLY_GRACE: Duration = Duration::from_millis(50);
 
 /// The choices of one call: the guard, the lease, and the end of the wait.
 #[derive(Clone, Copy, Debug)]
@@ -191,7 +191,7 @@ impl<'a> AcquireCall<'a> {
     pub(crate) fn limit(&self) -> Limit<'_> {
         let engine = &self.context.engine;
         let response = engine.response_limit().end();
-        Limit::at(response.min(self.options.return_by + ANSWER_GRACE))
+        Limit::at(response.min(self.options.return_by + REPLY_GRACE))
             .or_closed(&engine.closing)
             .or_cancelled(self.options.cancel)
     }

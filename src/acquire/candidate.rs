@@ -24,7 +24,7 @@ pub(crate) struct Candidate<'a> {
     /// The identity of the hold, the same in all attempts.
     pub(crate) id: HoldId,
     pub(crate) owner: Owner,
-    /// The hold of the same thread beside which the new one is to be valid.
+    /// Another hold of the same thread, which stays valid beside the new one.
     pub(crate) beside: Option<Owner>,
 }
 
@@ -63,7 +63,7 @@ impl<'a> Candidate<'a> {
         handed.map(|hold| self.call.handle(hold)).filter(HoldHandle::is_held)
     }
 
-    /// Makes a hold of a grant before its deadline, and has the watchdog keep it.
+    /// Makes a hold of a grant that is still valid, and gives the hold to the watchdog.
     pub(crate) fn granted(&mut self, reply: GrantReply) -> HoldHandle {
         let (call, lease) = (self.call, self.call.lease());
         let grant = Grant {

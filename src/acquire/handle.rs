@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acquire::schedule::MAX_OUTDATED_ANSWERS;
+use crate::acquire::schedule::MAX_OUTDATED_REPLIES;
 use crate::cancel::{Limit, ResponseLimit};
 use crate::config::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::engine::Engine;
@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::local::Local;
 use crate::local::hold::{self, Hold, HoldStatus};
 use crate::pool::Target;
-use crate::pool::request::Answer;
+use crate::pool::request::CallReply;
 use crate::util::clock;
 use crate::util::executor::Executor;
 use crate::watchdog::{self, WatchedHold};
@@ -125,9 +125,9 @@ impl HoldHandle {
         self.check()?;
         // Without a reply that says otherwise, the server may have extended the lease.
         let unknown = |_: &Error| self.hold.note_possible_extension(clock::now(), lease);
-        let answer = self.send_extension(lease, limit).inspect_err(unknown)?;
-        let sent = answer.sent;
-        if !watchdog::is_extended(answer).inspect_err(unknown)? {
+        let reply = self.send_extension(lease, limit).inspect_err(unknown)?;
+        let sent = reply.sent;
+        if !watchdog::is_extended(reply).inspect_err(unknown)? {
             self.context.local.lose(&self.hold);
             return Err(self.lost());
         }
@@ -143,15 +143,15 @@ impl HoldHandle {
     /// Sends the extension until its reply comes from the current servers.
     ///
     /// After a topology change neither a yes nor a no of the former server counts.
-    fn send_extension(&self, lease: Duration, limit: &Limit<'_>) -> Result<Answer> {
+    fn send_extension(&self, lease: Duration, limit: &Limit<'_>) -> Result<CallReply> {
         let router = &self.context.engine.router;
-        for _ in 0..MAX_OUTDATED_ANSWERS {
+        for _ in 0..MAX_OUTDATED_REPLIES {
             let generation = router.generation();
             let extension = watchdog::extension_call(&self.watched(), lease);
             let copy = self.hold.late_copy().map(|copy| copy.connection);
-            let answer = router.call(extension, Target::only(copy), limit)?;
+            let reply = router.call(extension, Target::only(copy), limit)?;
             if router.generation() == generation {
-                return Ok(answer);
+                return Ok(reply);
             }
         }
         Err(Error::outdated())

@@ -34,11 +34,11 @@ mod release;
 mod release_outcome;
 mod schedule;
 
-pub(crate) use call::{ANSWER_GRACE, AcquireCall, AcquireOptions, CallEntry};
+pub(crate) use call::{AcquireCall, AcquireOptions, CallEntry, REPLY_GRACE};
 pub(crate) use candidate::{Candidate, GrantReply};
 pub(crate) use handle::{HoldHandle, LockContext, checked_lease};
 pub(crate) use release::{PendingRelease, not_held};
-pub(crate) use schedule::MAX_OUTDATED_ANSWERS;
+pub(crate) use schedule::MAX_OUTDATED_REPLIES;
 
 use std::cell::OnceCell;
 use std::sync::Arc;

@@ -4,8 +4,8 @@
 //! the reply. A drop only has the release written; the next thread that uses the connection reads
 //! the reply. `release_outcome.rs` gives both replies the same meaning.
 //!
-//! A release without a reply is sent again until the lease is over, or until there is a reply if
-//! other holds can keep alive what this hold took.
+//! A release without a reply is sent again until the lease is over. If other holds can keep the
+//! state of this hold in Redis alive, the release is sent again until there is a reply.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,7 +81,7 @@ impl HoldHandle {
         }
     }
 
-    /// Tells the watchdog that the hold has ended in this process.
+    /// Tells the watchdog if the hold has ended in this process; releases a lost hold.
     fn after_end(&self, outcome: &EndOutcome) {
         if matches!(outcome, EndOutcome::Queued | EndOutcome::Lost) {
             self.context.engine.watchdog.unwatch(&self.hold);
@@ -105,10 +105,10 @@ impl HoldHandle {
                 router.dispatch(router.submit(again, Some(connection)));
                 return Err(self.with_lock_name(failure.error.clone()));
             }
-            Ok(answer) => {
+            Ok(reply) => {
                 let effect = self.effect();
-                if self.hold.late_copy().is_some_and(|copy| answer.may_precede(&copy, effect)) {
-                    router.repeat(self.release(), connection, answer.sent + effect);
+                if self.hold.late_copy().is_some_and(|copy| reply.may_precede(&copy, effect)) {
+                    router.repeat(self.release(), connection, reply.sent + effect);
                 }
             }
             Err(_) => {}

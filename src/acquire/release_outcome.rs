@@ -7,8 +7,8 @@
 //! * No reply by the end of the lease: an error for the log and the events. The lease ends by
 //!   itself.
 //!
-//! A hold that other holds can keep alive beyond its lease has its release sent on in the last
-//! case (`BackgroundTask::after_lease`).
+//! In the last case, the release is still sent again if other holds can keep the hold alive
+//! (`BackgroundTask::after_lease`).
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ use crate::events::{Event, Released};
 use crate::kind::rules::{self, ReleaseReply};
 use crate::local::Local;
 use crate::local::hold::Hold;
-use crate::pool::request::{Answer, OnOutcome, ReleasedHold};
+use crate::pool::request::{CallReply, OnOutcome, ReleasedHold};
 use crate::util::clock;
 use crate::util::threads;
 
 impl OnOutcome for Local {
-    fn settle(&self, hold: ReleasedHold, outcome: Result<Answer>) {
+    fn settle(&self, hold: ReleasedHold, outcome: Result<CallReply>) {
         if let Ok(hold) = hold.downcast::<Hold>() {
             // The log and the events have the error already; no caller waits for it.
             let _ = self.finish_release(&hold, outcome);
@@ -34,9 +34,13 @@ impl Local {
     /// Applies the outcome of a release, and reports it to the log and the events.
     ///
     /// Returns the error that `unlock` gives to its caller.
-    pub(super) fn finish_release(&self, hold: &Arc<Hold>, outcome: Result<Answer>) -> Result<()> {
+    pub(super) fn finish_release(
+        &self,
+        hold: &Arc<Hold>,
+        outcome: Result<CallReply>,
+    ) -> Result<()> {
         self.release_settled(hold);
-        let subscribers = outcome.and_then(|answer| self.read_release_reply(hold, answer));
+        let subscribers = outcome.and_then(|reply| self.read_release_reply(hold, reply));
         let subscribers =
             subscribers.map_err(|error| error.with_lock_name(Arc::clone(self.name().given())));
         self.report_release(hold, subscribers.clone());
@@ -46,14 +50,14 @@ impl Local {
     /// Returns the number of subscribers that the release message reached.
     ///
     /// `None` if an earlier copy of the release got the reply with that number.
-    fn read_release_reply(&self, hold: &Hold, answer: Answer) -> Result<Option<u64>> {
-        match rules::read_release(answer.reply)? {
+    fn read_release_reply(&self, hold: &Hold, reply: CallReply) -> Result<Option<u64>> {
+        match rules::read_release(reply.value)? {
             ReleaseReply::Released(subscribers) => {
                 self.release_heard(hold.rules(), subscribers);
                 Ok(Some(subscribers))
             }
             ReleaseReply::NotHeld
-                if answer.maybe_duplicate && clock::now() < hold.last_deadline() =>
+                if reply.maybe_duplicate && clock::now() < hold.last_deadline() =>
             {
                 Ok(None)
             }

@@ -34,7 +34,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LEAST_LEFT: Duration = Duration::from_millis(1);
 
 /// The number of replies from former servers at which a call ends with an error.
-pub(crate) const MAX_OUTDATED_ANSWERS: u32 = 16;
+pub(crate) const MAX_OUTDATED_REPLIES: u32 = 16;
 
 /// The number of grants read after their deadline at which a call ends with an error.
 const MAX_LATE_GRANTS: u32 = 3;
@@ -236,10 +236,10 @@ impl RetrySchedule {
         Ok(())
     }
 
-    /// Counts a reply from a former server. Returns an error at [`MAX_OUTDATED_ANSWERS`].
+    /// Counts a reply from a former server. Returns an error at [`MAX_OUTDATED_REPLIES`].
     pub(super) fn outdated(&mut self) -> Result<()> {
         self.failures.outdated += 1;
-        match self.failures.outdated < MAX_OUTDATED_ANSWERS {
+        match self.failures.outdated < MAX_OUTDATED_REPLIES {
             true => Ok(()),
             false => Err(Error::outdated()),
         }

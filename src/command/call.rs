@@ -95,7 +95,7 @@ impl Call {
     /// Returns a plain command whose first argument is a key, or the channel of a shard.
     pub(crate) fn on_key(name: &[u8], key: &[u8], rest: &[&[u8]]) -> Call {
         let call = Call::command(&[&[name, key], rest].concat());
-        // A lone name is packed with a count of one digit.
+        // The head of a packed name alone has a count of one digit. This head may have more digits.
         let key_at = Call::command(&[name]).bytes.len() - 1 + digit_count(2 + rest.len());
         Call { key: Some(content(key_at, key.len())), ..call }
     }
@@ -115,9 +115,9 @@ impl Call {
         self.bytes.get(self.key.clone()?)
     }
 
-    /// Has the script announce a release to the shards of a cluster.
+    /// Has the script publish its release message to the shards of a cluster.
     ///
-    /// A script that announces nothing stays as it is. The result cannot be joined.
+    /// A script without a release message stays as it is; the sharded form cannot be joined.
     pub(crate) fn for_shards(mut self) -> Call {
         if let Some(sharded) = self.script.and_then(Script::sharded) {
             let count_ends = self.bytes.iter().position(|byte| *byte == b'\n');
@@ -158,7 +158,7 @@ impl Call {
     }
 }
 
-/// Appends the head of a command with so many parts, its name included.
+/// Appends the head of a command with `part_count` parts, its name included.
 fn begin(bytes: &mut Vec<u8>, part_count: usize) {
     bytes.push(b'*');
     bytes.extend_from_slice(Digits::new(part_count as u64).as_bytes());
@@ -316,7 +316,10 @@ mod tests {
         let calls =
             [Call::script(&PLAIN_ACQUIRE, KEYS, two), Call::script(&PLAIN_RELEASE, other, three)];
         assert!(calls.iter().all(Call::joins));
-        assert!(!Call::script(&PLAIN_ACQUIRE, KEYS, two).once().joins(), "it may fail and repeat");
+        assert!(
+            !Call::script(&PLAIN_ACQUIRE, KEYS, two).once().joins(),
+            "joined calls may be sent again"
+        );
         let mut bytes = b"before".to_vec();
         Call::join(calls.iter(), &mut bytes);
         let args: [&[u8]; 6] = [b"a2r3", b"10", b"me", b"me", b"c", b"0"];

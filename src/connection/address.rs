@@ -69,7 +69,7 @@ impl Address {
         Address { endpoint, shown: format!("{host}:{port}").into(), ..self.clone() }
     }
 
-    /// Returns the address of an endpoint named by this server. No host means the server's own.
+    /// Returns the address of an endpoint that this server named. No host means this server's host.
     pub(crate) fn beside(&self, host: Option<&str>, port: u16) -> Address {
         match (host, &self.endpoint) {
             (Some(host), _) => self.at(host, port),
@@ -136,7 +136,7 @@ fn insecure() -> Error {
     Error::configuration("the URL contains \"#insecure\", but certificates are always checked")
 }
 
-/// Returns the URL with a scheme without TLS, and whether the URL asks for TLS.
+/// Returns the URL with the scheme for plain TCP, and whether the URL asks for TLS.
 ///
 /// The redis crate is built without TLS, and its parser refuses the schemes with TLS.
 fn split_tls(url: &str) -> Result<(Cow<'_, str>, bool)> {

@@ -112,10 +112,10 @@ impl Connection {
         select.iter().for_each(|call| bytes.extend_from_slice(&call.bytes));
 
         let deadline = self.send(&bytes).map_err(|fault| fault.error)?;
-        let hello = self.answer(deadline).map_err(|fault| fault.error)?;
+        let hello = self.read_reply(deadline).map_err(|fault| fault.error)?;
         let is_replica = read_hello(hello)?;
         if select.is_some() {
-            self.accepted_answer(deadline)?;
+            self.read_accepted_reply(deadline)?;
         }
         Ok(is_replica)
     }
@@ -123,12 +123,12 @@ impl Connection {
     /// Sends one command and returns the reply. One round trip; a refusal is an error.
     pub(crate) fn ask(&mut self, call: &Call) -> Result<Reply> {
         let deadline = self.send(&call.bytes).map_err(|fault| fault.error)?;
-        self.accepted_answer(deadline)
+        self.read_accepted_reply(deadline)
     }
 
     /// Reads the reply to a command that was sent before; a refusal is an error.
-    pub(crate) fn accepted_answer(&mut self, deadline: Moment) -> Result<Reply> {
-        accepted(self.answer(deadline).map_err(|fault| fault.error)?)
+    pub(crate) fn read_accepted_reply(&mut self, deadline: Moment) -> Result<Reply> {
+        accepted(self.read_reply(deadline).map_err(|fault| fault.error)?)
     }
 
     /// Returns whether the server reported the role of replica.
@@ -145,20 +145,20 @@ impl Connection {
 
     /// Writes bytes and returns the moment at which their replies are due.
     ///
-    /// Blocks until the system has taken the bytes. Fails if they are not written by that moment.
+    /// Blocks until the system has taken the bytes; fails if it has not by that moment.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> std::result::Result<Moment, Fault> {
         let due = clock::now() + self.reply_limit();
-        self.post(bytes)?;
+        self.write(bytes)?;
         self.flush(&ReadLimit::due(due))?;
         Ok(due)
     }
 
     /// Writes bytes without blocking. Keeps the rest for [`Connection::flush`].
-    pub(crate) fn post(&mut self, bytes: &[u8]) -> std::result::Result<(), Fault> {
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> std::result::Result<(), Fault> {
         self.stream.write(bytes).map_err(Fault::broken)
     }
 
-    /// Returns whether all posted bytes have been written.
+    /// Returns whether the system has taken all bytes.
     pub(crate) fn is_flushed(&self) -> bool {
         self.stream.is_flushed()
     }
@@ -168,7 +168,7 @@ impl Connection {
         self.timeouts.response + self.timeouts.replicas
     }
 
-    /// Writes the posted bytes. Returns `false` if the caller left first.
+    /// Writes the bytes that [`Connection::write`] kept. Returns `false` if the caller left first.
     pub(crate) fn flush(&mut self, limit: &ReadLimit<'_>) -> std::result::Result<bool, Fault> {
         while !self.stream.is_flushed() {
             self.stream.begin_step(limit.step()).map_err(Fault::broken)?;
@@ -208,13 +208,13 @@ impl Connection {
     }
 
     /// Reads the next reply to a command. Skips push messages, until the deadline.
-    pub(crate) fn answer(&mut self, deadline: Moment) -> std::result::Result<Reply, Fault> {
+    pub(crate) fn read_reply(&mut self, deadline: Moment) -> std::result::Result<Reply, Fault> {
         // With this limit the reader never leaves early, so `None` cannot occur.
-        self.answer_until(&ReadLimit::due(deadline))?.ok_or_else(Fault::late)
+        self.read_reply_until(&ReadLimit::due(deadline))?.ok_or_else(Fault::late)
     }
 
     /// Reads the next reply to a command. Returns `None` if the caller left first.
-    pub(crate) fn answer_until(
+    pub(crate) fn read_reply_until(
         &mut self,
         limit: &ReadLimit<'_>,
     ) -> std::result::Result<Option<Reply>, Fault> {

@@ -106,9 +106,9 @@ impl Server {
         let mut state = self.state.lock();
         state.loaded.extend(call.script.map(|script| script.digest().into()));
         let commands = parse(&call.bytes);
-        let reply = commands.first().and_then(|command| state.answer(NO_CLIENT, command));
+        let reply = commands.first().and_then(|command| state.execute_command(NO_CLIENT, command));
         self.changed.notify_all();
-        reply.expect("a command that has an answer")
+        reply.expect("a command with a reply")
     }
 
     /// Breaks all connections whose names have this ending.
@@ -175,7 +175,7 @@ impl State {
         self.clients.len() - 1
     }
 
-    /// Accepts written commands. Returns those to be run at once.
+    /// Accepts written commands. Returns the commands to be run at once.
     fn take(&mut self, id: usize, mut commands: Vec<Command>) -> Vec<Command> {
         if self.clients[id].fate == Fate::Silent {
             self.clients[id].unread.extend(commands);
@@ -199,15 +199,15 @@ impl State {
     }
 
     fn run(&mut self, id: usize, command: &Command) {
-        let Some(reply) = self.answer(id, command) else { return };
+        let Some(reply) = self.execute_command(id, command) else { return };
         let client = &mut self.clients[id];
         if client.outgoing_limit.is_none_or(|limit| client.outgoing.len() < limit) {
             client.outgoing.push_back(reply);
         }
     }
 
-    /// Runs a command. Returns `None` for a command confirmed by push messages.
-    fn answer(&mut self, id: usize, command: &Command) -> Option<Reply> {
+    /// Runs a command. Returns `None` if push messages take the place of its reply.
+    fn execute_command(&mut self, id: usize, command: &Command) -> Option<Reply> {
         let words: Vec<&[u8]> = command.iter().map(Vec::as_slice).collect();
         Some(match words[..] {
             [b"ECHO", text] => {
@@ -406,11 +406,11 @@ impl Connection {
         false
     }
 
-    /// Closes the connection. What the server has received it may still run.
+    /// Closes the connection. The server may still run the commands that it has received.
     pub(crate) fn abort(self) {}
 
     /// Writes bytes. The server of a model takes all bytes at once.
-    pub(crate) fn post(&mut self, bytes: &[u8]) -> std::result::Result<(), Fault> {
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> std::result::Result<(), Fault> {
         self.send(bytes).map(drop)
     }
 
@@ -441,7 +441,7 @@ impl Connection {
     }
 
     /// Reads the next reply. Without a subscription, no push messages arrive.
-    pub(crate) fn answer_until(
+    pub(crate) fn read_reply_until(
         &mut self,
         limit: &ReadLimit<'_>,
     ) -> std::result::Result<Option<Reply>, Fault> {

@@ -98,7 +98,7 @@ impl Socket {
     }
 
     /// Starts a step that ends with its first write.
-    pub(super) fn begin_post(&mut self) {
+    pub(super) fn begin_write(&mut self) {
         (self.step_end, self.has_written) = (Moment::START, false);
     }
 
@@ -118,7 +118,8 @@ impl Socket {
         }
     }
 
-    /// Writes all bytes of `unwritten`. Removes those that the system took, also after an error.
+    /// Writes all bytes of `unwritten`. Removes the bytes that the system took, also after an
+    /// error.
     pub(super) fn write_from(&mut self, unwritten: &mut Vec<u8>) -> io::Result<()> {
         let mut written = 0;
         let result = loop {

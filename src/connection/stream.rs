@@ -78,7 +78,7 @@ impl Stream {
             Some(session) => session.take(bytes)?,
             None => self.unwritten.extend_from_slice(bytes),
         }
-        self.socket.begin_post();
+        self.socket.begin_write();
         unless_pause(self.write_unwritten())
     }
 

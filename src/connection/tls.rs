@@ -1,7 +1,7 @@
 //! TLS settings of a client, and the TLS session of one connection.
 //!
-//! Module `backend` exists twice with the same names: over rustls with the feature `tls`, and
-//! without the feature as stubs, of which no value can be used.
+//! Module `backend` exists twice with the same names: over rustls with the feature `tls`, and as
+//! stubs without the feature. No value of a stub is ever made.
 
 use std::cell::OnceCell;
 

@@ -29,7 +29,7 @@ use crate::util::threads;
 /// The servers of one client.
 #[derive(Debug)]
 pub(crate) struct Deployment {
-    /// The route of connections for which any server of the deployment will do.
+    /// The route of connections that may lead to any server of the deployment.
     pub(crate) route: Route,
     cluster: Option<Arc<Cluster>>,
     sharding: Sharding,
@@ -184,8 +184,8 @@ impl Deployment {
 
 /// Returns whether the nodes have sharded pub/sub.
 ///
-/// Sends the command that Redisson sends for this, so that both decide alike. If a node does not
-/// reply, the next node is asked.
+/// Sends the same command as Redisson, so that both decide alike. If a node does not reply, the
+/// next node is asked.
 fn supports_sharding(cluster: &Cluster, name: &str, timeouts: Timeouts) -> Result<bool> {
     cluster.with_any_node(|address| {
         let mut conn = Connection::open(address, timeouts, name)?;

@@ -120,8 +120,8 @@ impl Engine {
         Ok(local)
     }
 
-    /// Starts a listener for the channel if none runs, and asks it to subscribe where a script
-    /// cannot.
+    /// Starts a listener for the channel if none runs. Asks the listener to subscribe if no script
+    /// can do that.
     ///
     /// For a caller that registered on the channel and whose acquire was refused. The acquire
     /// script asks the listener itself, except in a cluster with sharded pub/sub.

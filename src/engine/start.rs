@@ -119,7 +119,7 @@ impl Startup {
         let private = watchdog::timeouts(self.timeouts, settings.watchdog_timeout);
         let queue = settings.pool_timeout;
         PoolSettings {
-            server: PoolServer { node: 0, is_node: false, route: deployment.route.clone() },
+            server: PoolServer { node: 0, is_cluster_node: false, route: deployment.route.clone() },
             process: std::process::id(),
             name: self.name.clone(),
             size: settings.pool_size,

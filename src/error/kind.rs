@@ -53,7 +53,7 @@ impl ErrorKind {
             ErrorKind::Cancelled => "wait cancelled",
             ErrorKind::Closed => "client closed",
             ErrorKind::Connection => "no connection",
-            ErrorKind::Timeout => "no answer in time",
+            ErrorKind::Timeout => "no reply in time",
             ErrorKind::PoolTimeout => "all connections busy",
             ErrorKind::NotReplicated => "too few replicas",
             ErrorKind::InvalidName => "invalid lock name",

@@ -296,12 +296,12 @@ impl Error {
         self.is_server() && (self.is_final() || matches!(self.code(), Some("TRYAGAIN" | "ERR")))
     }
 
-    /// Returns whether no answer came: the connection broke, or the server was silent.
+    /// Returns whether no reply came: the connection broke, or the server was silent.
     pub(crate) fn is_unanswered(&self) -> bool {
         self.is_connection() || self.is_timeout()
     }
 
-    /// Returns whether the failure ends by itself: no answer, or a refusal such as `LOADING`.
+    /// Returns whether the failure ends by itself: no reply, or a refusal such as `LOADING`.
     pub(crate) fn is_transient(&self) -> bool {
         self.0.retryability == Retryability::Transient
     }
@@ -328,7 +328,7 @@ impl Error {
         Error::new(ErrorKind::Connection, message)
     }
 
-    /// Returns the error for a server that sends no answer.
+    /// Returns the error for a server that sends no reply.
     pub(crate) fn timeout() -> Error {
         Error::new(ErrorKind::Timeout, "the server did not answer in time")
     }
@@ -343,9 +343,9 @@ impl Error {
         Error::connection("the connection is not established yet")
     }
 
-    /// Returns the error for an answer of a server that a fail-over has replaced.
+    /// Returns the error for a reply of a server that a fail-over has replaced.
     pub(crate) fn outdated() -> Error {
-        Error::connection("the answer came from a server that is no longer in use")
+        Error::connection("the reply came from a server that is no longer in use")
     }
 
     pub(crate) fn closed() -> Error {

@@ -56,7 +56,7 @@ impl GuardSet for AllHolds {
         self.0.into_iter().for_each(HoldHandle::detach);
     }
 
-    /// Sends all releases before it waits for the first answer. Returns the first error.
+    /// Sends all releases before it waits for the first reply. Returns the first error.
     fn unlock(self: Box<Self>) -> Result<()> {
         let response_limit = response_limit(&self.0);
         let mut releases: Vec<PendingRelease> = Vec::with_capacity(self.0.len());

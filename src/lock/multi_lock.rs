@@ -247,8 +247,8 @@ impl MultiLock {
             lease: self.lease,
             owned,
             cancel: self.cancel.as_ref(),
-            // `try_lock` has one limit for all members. A wait without end has no limit: it fails
-            // when its first question gets no answer.
+            // `try_lock` has one limit for all members. A wait without end has no limit, and fails
+            // if its first request gets no reply.
             return_by: match patience {
                 Patience::None => self.response_limit().end(),
                 _ => patience.deadline(),

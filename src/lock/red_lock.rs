@@ -213,9 +213,9 @@ impl RedLock {
         Ok(freed.len() >= self.quorum())
     }
 
-    /// Asks all servers. Returns the positive answers, or none if no majority can be positive.
+    /// Asks all servers. Returns the values of the yes votes, or none if no majority votes yes.
     ///
-    /// With `must`, asks every server, even after the others have decided.
+    /// With `must`, asks every server, even if the votes of the others have decided already.
     fn ask_all<T: Send + 'static>(
         &self,
         question: impl Fn(&Lock<Plain>) -> Result<Option<T>> + Clone + Send + 'static,
@@ -224,9 +224,9 @@ impl RedLock {
         self.check_not_ended().map_err(|error| self.named(error))?;
         let ballot = self.query(question, must);
         let majority = ballot.decide().map_err(|error| self.named(error))?;
-        let answers = ballot.take_yes();
+        let values = ballot.take_yes();
         ballot.close();
-        Ok(if majority { answers } else { Vec::new() })
+        Ok(if majority { values } else { Vec::new() })
     }
 
     /// Starts a query of all servers.

@@ -2,12 +2,12 @@
 //!
 //! | outcome                          | next step                                                 |
 //! |----------------------------------|-----------------------------------------------------------|
-//! | answer                           | report it; repeat if a late command could undo it         |
+//! | reply                            | report it; repeat if a late command could undo it         |
 //! | refusal that a retry cannot mend | report it                                                 |
-//! | no answer, before the deadline   | retry after a pause                                       |
-//! | no answer, after the deadline    | report the error; go on if the hold may outlive its lease |
+//! | no reply, before the deadline    | retry after a pause                                       |
+//! | no reply, after the deadline     | report the error; go on if the hold may outlive its lease |
 //! | redirection                      | move it to the other node, [`MAX_REDIRECTS`] times; then  |
-//! |                                  | treat it as unanswered                                    |
+//! |                                  | as without a reply                                        |
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
@@ -16,24 +16,24 @@ use std::time::Duration;
 use crate::command::call::{Call, ConnectionId};
 use crate::error::{Error, ErrorKind, Redirect, Result};
 use crate::events::{Event, EventSink, Reconnected};
-use crate::pool::context::Observer;
-use crate::pool::request::{Answer, BackgroundTask, Request};
+use crate::pool::context::ConnectionObserver;
+use crate::pool::request::{BackgroundTask, CallReply, Request};
 use crate::pool::retry_queue::RetryQueue;
 use crate::topology::failover::ServerObserver;
 use crate::util::clock::{self, Moment, doubled};
 use crate::util::sync::Mutex;
 use crate::util::threads;
 
-/// The time after which a clean-up is repeated that a late command could undo. Doubles with each
+/// The first interval for repeating a clean-up that a late command could undo. Doubles with each
 /// copy, up to the poll interval.
 ///
-/// So a late command that takes a lock holds it at most about as long as the command was late.
+/// So a lock that a late command takes is freed after about as long as the command was late.
 const FIRST_REPEAT: Duration = Duration::from_millis(10);
 
-/// How often a background request is redirected without a pause.
+/// The number of redirections that a background request follows without a pause.
 const MAX_REDIRECTS: u8 = 4;
 
-/// Finds the server for a background request, where there are several.
+/// Finds the node for a background request in a cluster.
 pub(crate) trait Rerouter: Send + Sync {
     /// Moves a request to the server that `redirect` names, or that serves its key now.
     ///
@@ -62,8 +62,8 @@ pub(super) struct Background {
     /// The longest interval for repeating a clean-up that a late command could undo.
     longest_repeat: Duration,
     server_observer: Mutex<Option<Weak<dyn ServerObserver>>>,
-    /// Set where there are several servers.
-    router: OnceLock<Weak<dyn Rerouter>>,
+    /// Set in a cluster.
+    rerouter: OnceLock<Weak<dyn Rerouter>>,
 }
 
 impl Background {
@@ -73,7 +73,7 @@ impl Background {
             events,
             longest_repeat,
             server_observer: Mutex::new(None),
-            router: OnceLock::new(),
+            rerouter: OnceLock::new(),
         }
     }
 
@@ -81,12 +81,12 @@ impl Background {
         *self.server_observer.lock() = Some(receiver);
     }
 
-    pub(super) fn set_router(&self, router: Weak<dyn Rerouter>) {
+    pub(super) fn set_rerouter(&self, rerouter: Weak<dyn Rerouter>) {
         // Set once, when the pool is made.
-        let _ = self.router.set(router);
+        let _ = self.rerouter.set(rerouter);
     }
 
-    /// Schedules one more copy of a command after so many, unless that would be after `until`.
+    /// Schedules one more copy of a command that has `copies`, unless it would come after `until`.
     pub(super) fn repeat(&self, connection: ConnectionId, call: Call, copies: u32, until: Moment) {
         let at = clock::now() + doubled(FIRST_REPEAT, copies, self.longest_repeat);
         if at < until {
@@ -107,9 +107,10 @@ impl Background {
         request: Request,
         redirect: Option<&Redirect>,
     ) -> Option<Request> {
-        let Some(router) = self.router.get().and_then(Weak::upgrade) else { return Some(request) };
+        let rerouter = self.rerouter.get().and_then(Weak::upgrade);
+        let Some(rerouter) = rerouter else { return Some(request) };
         let delays_close = request.delays_close();
-        let back = router.reroute(connection, request, redirect);
+        let back = rerouter.reroute(connection, request, redirect);
         if back.is_none() {
             // The other pool has counted the request by now.
             self.queue.count_closed(connection, delays_close, true);
@@ -123,11 +124,11 @@ impl Background {
         connection: ConnectionId,
         call: Call,
         task: BackgroundTask,
-        outcome: Result<Answer>,
+        outcome: Result<CallReply>,
     ) {
         let late_until = match (&outcome, &task.late_copy) {
-            (Ok(answer), Some(copy)) if answer.may_precede(copy, task.effect) => {
-                answer.sent + task.effect
+            (Ok(reply), Some(copy)) if reply.may_precede(copy, task.effect) => {
+                reply.sent + task.effect
             }
             _ => Moment::START,
         };
@@ -138,7 +139,7 @@ impl Background {
         self.queue.count_closed(connection, task.delays_close, is_answered);
     }
 
-    /// Ends a request without an answer at its deadline; keeps sending it if its hold may outlive the
+    /// Ends a request without a reply at its deadline. Keeps sending it if its hold may outlive the
     /// lease.
     fn expire(&self, connection: ConnectionId, call: Call, task: BackgroundTask, error: Error) {
         if error.is_final() || !task.outlives_lease {
@@ -152,17 +153,17 @@ impl Background {
     }
 
     fn request_refresh(&self) {
-        if let Some(router) = self.router.get().and_then(Weak::upgrade) {
-            router.request_refresh();
+        if let Some(rerouter) = self.rerouter.get().and_then(Weak::upgrade) {
+            rerouter.request_refresh();
         }
     }
 }
 
-fn report(task: &BackgroundTask, outcome: Result<Answer>) {
+fn report(task: &BackgroundTask, outcome: Result<CallReply>) {
     threads::catch_panic("reporting the outcome of a background request", || task.settle(outcome));
 }
 
-impl Observer for Background {
+impl ConnectionObserver for Background {
     fn reconnected(&self, connection: ConnectionId, address: &Arc<str>) {
         self.queue.end_pause(connection);
         let address = Arc::clone(address);
@@ -177,9 +178,9 @@ impl Observer for Background {
         }
     }
 
-    fn answered(&self, connection: ConnectionId, request: Request, answer: Answer) {
+    fn answered(&self, connection: ConnectionId, request: Request, reply: CallReply) {
         if let Some((call, task)) = request.into_task() {
-            self.complete(connection, call, task, Ok(answer));
+            self.complete(connection, call, task, Ok(reply));
         }
     }
 

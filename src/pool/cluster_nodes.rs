@@ -1,12 +1,12 @@
 //! The pools of the nodes of a cluster.
 //!
-//! A pool is made at the first use of its node. It is dropped when its node serves no slot, nobody
-//! uses it, and it has no open background requests.
+//! A pool is made at the first use of its node. The pool is dropped when the node serves no slot,
+//! no thread uses the pool, and all its background requests have an outcome.
 //!
-//! A redirected command takes the connection of the same number at the other node. So commands that
-//! were in order at one node stay in order at the other. A caller resends its own command
-//! ([`Resend`](super::resend::Resend)). Background requests are moved by the thread that reads the
-//! redirection, or by the reaper when they are due again ([`Rerouter`]).
+//! A redirected command takes the connection with the same number at the other node. So commands
+//! that were in order at one node stay in order at the other. A caller resends its own command
+//! ([`Resend`](super::resend::Resend)). The thread that reads the redirection of a background
+//! request moves it, or the reaper does when the request is due again ([`Rerouter`]).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -65,16 +65,16 @@ impl ClusterNodes {
     }
 
     fn make_pool(&self, node: u32) -> Arc<Pool> {
-        // Numbers are given to addresses only, so the fallbacks are never used.
+        // Every number belongs to an address, so the fallbacks are never used.
         let address = self.cluster.address(node).or_else(|| self.cluster.address(0));
         let fallback = || self.settings.server.route.clone();
         let route = address.map_or_else(fallback, |address| Route::To(Arc::new(address)));
-        let server = PoolServer { node, is_node: true, route };
+        let server = PoolServer { node, is_cluster_node: true, route };
         let pool = Arc::new(Pool::new(PoolSettings { server, ..self.settings.clone() }));
         if let Some(receiver) = self.server_observer.get() {
             pool.set_server_observer(Weak::clone(receiver));
         }
-        pool.set_router(Weak::clone(&self.this) as Weak<dyn Rerouter>);
+        pool.set_rerouter(Weak::clone(&self.this) as Weak<dyn Rerouter>);
         pool
     }
 
@@ -182,7 +182,7 @@ impl Rerouter for ClusterNodes {
         let asking = matches!(redirect, Some(Redirect::Ask(_)));
         match node {
             Some(node) if node != connection.node || redirect.is_some() => {
-                let request = request.announced(asking);
+                let request = request.with_asking(asking);
                 self.pool_of(node).take_over(request, connection.connection);
                 None
             }
@@ -201,7 +201,7 @@ mod tests {
     use crate::connection::{Address, Timeouts};
     use crate::events::EventSink;
     use crate::pool::PoolTimeouts;
-    use crate::pool::context::Observer;
+    use crate::pool::context::ConnectionObserver;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
@@ -221,7 +221,7 @@ mod tests {
         let cluster = Arc::new(Cluster::new(vec![seed], String::new(), timeouts));
         let route = Route::Node(Arc::clone(&cluster));
         let settings = PoolSettings {
-            server: PoolServer { node: 0, is_node: true, route },
+            server: PoolServer { node: 0, is_cluster_node: true, route },
             process: std::process::id(),
             name: String::new(),
             size: 1,

@@ -2,8 +2,8 @@
 //!
 //! A request that may go anywhere takes a connection without a queue, or the one with the shortest
 //! queue. One connection per waiting caller is fastest. If there are more callers than connections,
-//! they share [`SHARED_BY_MANY`] of them: requests that leave together cost less than connections.
-//! If the server refuses further connections, callers share those that are open.
+//! all callers share [`SHARED_BY_MANY`] connections: requests of one write cost less than requests
+//! on further connections. If the server refuses further connections, callers share the open ones.
 //!
 //! The private connection has no reaper. It serves one thread, which must not wait behind others.
 
@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use crate::command::call::ConnectionId;
 use crate::error::Error;
 use crate::pool::background::Background;
-use crate::pool::context::{Observer, PoolContext};
+use crate::pool::context::{ConnectionObserver, PoolContext};
 use crate::pool::pipeline::PipelineContext;
 use crate::pool::request::{Request, panicked};
 use crate::pool::shared_connection::SharedConnection;
@@ -32,7 +32,7 @@ pub(super) struct Connections {
     pub(super) shared: Vec<Arc<SharedConnection>>,
     pub(super) private: Arc<SharedConnection>,
     private_attempt: Mutex<PrivateAttempt>,
-    /// The number of callers that wait for an answer.
+    /// The number of callers that wait for a reply.
     callers: AtomicUsize,
     pub(super) background: Arc<Background>,
     /// The threads of the reapers, by the number of their connection.
@@ -50,23 +50,23 @@ struct PrivateAttempt {
 impl Connections {
     /// Makes the connections of a pool without connecting them; returns what they have in common.
     pub(super) fn new(settings: PoolSettings) -> (Arc<Connections>, Arc<PoolContext>) {
-        let PoolServer { node, is_node, route } = settings.server;
+        let PoolServer { node, is_cluster_node, route } = settings.server;
         let background =
             Arc::new(Background::new(settings.size, settings.events, settings.repeat_interval));
         let context = Arc::new(PoolContext {
             route,
-            is_node,
+            is_cluster_node,
             replicas: settings.replicas,
             name: settings.name,
             process: settings.process,
-            observer: Arc::clone(&background) as Arc<dyn Observer>,
+            observer: Arc::clone(&background) as Arc<dyn ConnectionObserver>,
         });
         let timeouts = settings.timeouts;
         let make = |number, timeouts, connected_explicitly| {
             let (id, pool) = (ConnectionId::at(node, number), Arc::clone(&context));
             SharedConnection::new(PipelineContext { id, pool, timeouts, connected_explicitly })
         };
-        let private = make(settings.size, timeouts.private, is_node);
+        let private = make(settings.size, timeouts.private, is_cluster_node);
         let connections = Connections {
             node,
             shared: (0..settings.size).map(|number| make(number, timeouts.shared, false)).collect(),
@@ -90,9 +90,10 @@ impl Connections {
         self.shared.get(connection.connection).unwrap_or(&self.private)
     }
 
-    /// Has a thread of its own make the private connection, unless it exists.
+    /// Starts a thread that makes the private connection, unless the connection exists.
     ///
-    /// While it connects, returns the error of the last attempt, if there was one.
+    /// Returns `Err` until the connection exists, with the error of the last attempt, if one
+    /// failed.
     pub(super) fn connect_private(self: &Arc<Connections>) -> Result<(), Option<Error>> {
         if !self.private.is_disconnected() {
             return Ok(());
@@ -112,12 +113,12 @@ impl Connections {
         *self.private_attempt.lock() = PrivateAttempt { is_running: false, error };
     }
 
-    /// Queues a request on that connection, or on the best one in use. Returns its id.
+    /// Queues a request on that connection, or on a free or the least loaded one. Returns its id.
     pub(super) fn queue(&self, request: Request, connection: Option<ConnectionId>) -> ConnectionId {
         let mut request = Some(request);
         let connection = connection.unwrap_or_else(|| {
-            let free = self.in_use().find(|connection| connection.queue_if_free(&mut request));
-            let shortest = || self.in_use().min_by_key(|connection| connection.load());
+            let free = self.eligible().find(|connection| connection.queue_if_free(&mut request));
+            let shortest = || self.eligible().min_by_key(|connection| connection.load());
             // Not the private connection: it has no reaper.
             free.or_else(shortest).map_or(self.id(0), |connection| connection.id())
         });
@@ -125,17 +126,17 @@ impl Connections {
         connection
     }
 
-    /// Returns the connections for requests that may go anywhere, at least one.
+    /// Returns the connections for a request that may take any connection, at least one.
     ///
-    /// All of them while there is one for each caller and for one more. Otherwise the first
-    /// [`SHARED_BY_MANY`] open ones, or of all if none is open.
-    fn in_use(&self) -> impl Iterator<Item = &Arc<SharedConnection>> {
+    /// Returns all connections while they outnumber the waiting callers. Otherwise returns the
+    /// first [`SHARED_BY_MANY`] open connections, or the first of all connections if none is open.
+    fn eligible(&self) -> impl Iterator<Item = &Arc<SharedConnection>> {
         let all = self.shared.len();
-        let crowded = self.callers.load(Ordering::Relaxed) >= all;
-        let most = if crowded { SHARED_BY_MANY } else { all };
-        // An open connection that is closed meanwhile stays in use, so there is always one.
+        let outnumbered = self.callers.load(Ordering::Relaxed) >= all;
+        let most = if outnumbered { SHARED_BY_MANY } else { all };
+        // The first open connection stays eligible if it is closed meanwhile: at least one remains.
         let open =
-            self.shared.iter().position(|connection| crowded && !connection.is_disconnected());
+            self.shared.iter().position(|connection| outnumbered && !connection.is_disconnected());
         let is_used = move |number, connection: &SharedConnection| {
             open.is_none_or(|open| open == number || !connection.is_disconnected())
         };
@@ -185,7 +186,11 @@ mod tests {
         let timeouts = Timeouts { connect: none, response: none, replicas: none };
         let address = Address::parse("redis://127.0.0.1/").expect("a good URL");
         let settings = PoolSettings {
-            server: PoolServer { node: 0, is_node: false, route: Route::To(Arc::new(address)) },
+            server: PoolServer {
+                node: 0,
+                is_cluster_node: false,
+                route: Route::To(Arc::new(address)),
+            },
             process: std::process::id(),
             name: String::new(),
             size,
@@ -231,7 +236,7 @@ mod tests {
                     connection.set_disconnected(true);
                 }
             });
-            let always = (0..2_000_000).all(|_| connections.in_use().next().is_some());
+            let always = (0..2_000_000).all(|_| connections.eligible().next().is_some());
             stop.store(true, Ordering::Relaxed);
             assert!(always, "the fallback was the private connection, which has no reaper");
         });

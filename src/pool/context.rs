@@ -5,21 +5,21 @@ use std::sync::Arc;
 
 use crate::command::call::ConnectionId;
 use crate::error::{Error, Redirect, Result};
-use crate::pool::request::{Answer, Request};
+use crate::pool::request::{CallReply, Request};
 use crate::topology::route::Route;
 
 /// The settings that the shared connections of one pool have in common.
 pub(crate) struct PoolContext {
     pub(crate) route: Route,
     /// The server is a node of a cluster.
-    pub(crate) is_node: bool,
+    pub(crate) is_cluster_node: bool,
     /// How many replicas have to acknowledge commands that take or extend a lock.
     pub(crate) replicas: u32,
     /// The name of the client. Each connection adds numbers to it.
     pub(crate) name: String,
     /// The id of the process that may use the connections.
     pub(crate) process: u32,
-    pub(crate) observer: Arc<dyn Observer>,
+    pub(crate) observer: Arc<dyn ConnectionObserver>,
 }
 
 impl fmt::Debug for PoolContext {
@@ -30,7 +30,7 @@ impl fmt::Debug for PoolContext {
 
 impl PoolContext {
     /// Adds the server to an error that the server, or a connection to it, caused.
-    pub(crate) fn named(&self, error: Error) -> Error {
+    pub(crate) fn with_server(&self, error: Error) -> Error {
         let concerned = error.is_unanswered() || error.is_server() || error.is_pool_timeout();
         match self.route.server().filter(|_| concerned) {
             Some(server) => error.with_server(server),
@@ -46,8 +46,8 @@ impl PoolContext {
 
 /// Returns an error if the calling process is not `process`, which made the client.
 ///
-/// A forked child shares the sockets of its parent, where their bytes would mix. It has none
-/// of the parent's threads, and would use the parent's hold numbers again.
+/// A forked child shares the sockets of its parent, where the bytes of both would mix. The child
+/// has none of the parent's threads, and would use the parent's hold numbers again.
 pub(crate) fn check_process(process: u32) -> Result<()> {
     match std::process::id() == process {
         true => Ok(()),
@@ -58,23 +58,23 @@ pub(crate) fn check_process(process: u32) -> Result<()> {
 }
 
 /// Receives the events of shared connections. Methods must not block or panic.
-pub(crate) trait Observer: Send + Sync {
+pub(crate) trait ConnectionObserver: Send + Sync {
     /// A connection was made, and not for the first time.
     fn reconnected(&self, connection: ConnectionId, address: &Arc<str>);
-    /// A background request was answered.
-    fn answered(&self, connection: ConnectionId, request: Request, answer: Answer);
-    /// A background request failed: no answer arrived, or the server refused the command.
+    /// The reply to a background request arrived.
+    fn answered(&self, connection: ConnectionId, request: Request, reply: CallReply);
+    /// A background request failed: no reply arrived, or the server refused the command.
     fn failed(&self, connection: ConnectionId, request: Request, error: Error);
     /// A cluster node redirected a background request.
     fn redirected(
         &self,
         connection: ConnectionId,
         request: Request,
-        direction: Redirect,
+        redirect: Redirect,
         error: Error,
     );
-    /// Background requests are queued, nobody leads, and no caller waits.
+    /// Background requests are queued, and no thread leads or waits.
     fn queue_unattended(&self, connection: ConnectionId);
-    /// Replies of background requests are unread, nobody leads, and no caller waits.
+    /// Replies to background requests are unread, and no thread leads or waits.
     fn replies_unread(&self, connection: ConnectionId);
 }

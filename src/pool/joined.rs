@@ -7,9 +7,9 @@
 //! 1.2 times the throughput. With 8 threads, eight calls seldom stand together.
 //!
 //! Rules:
-//! * The reply is a list with one reply per call. `nil` marks a call that failed. Its request
-//!   is sent again alone, so that the caller gets the error; the requests behind it are sent
-//!   again too, because requests run in the order of the queue.
+//! * The reply is a list with one reply per call. `nil` marks a call that failed. The request of
+//!   that call is sent again alone, so that its caller gets the error. The requests behind it are
+//!   sent again too, because requests run in the order of the queue.
 //! * If the server refuses the call as a whole (one of the keys is forbidden, or keys belong
 //!   to different servers), each of its requests is sent again alone, and nothing more is
 //!   joined on that connection.

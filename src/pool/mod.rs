@@ -6,10 +6,11 @@
 //! connection a request takes), [`background`] and [`reaper`], and [`router`] (which server).
 //! [`joined`] holds one mechanism of the pipeline, and can be read last.
 //!
-//! * *Background request*: a request whose sender does not wait. The sender writes it if that needs
-//!   no waiting, and goes on.
+//! * *Background request*: a request whose sender does not wait for the reply. The sender writes
+//!   the request if the write needs no waiting, and goes on.
 //! * *Retry queue*: failed background requests that wait for their next attempt.
-//! * *Reaper*: the thread of a connection that reads unclaimed replies and sends what is due.
+//! * *Reaper*: the thread of a connection that reads replies which no caller reads, and sends the
+//!   background requests that are due.
 
 mod background;
 mod cluster_nodes;
@@ -63,7 +64,7 @@ pub(crate) struct PoolSettings {
     pub(crate) timeouts: PoolTimeouts,
     /// How many replicas have to acknowledge commands that take or extend a lock.
     pub(crate) replicas: u32,
-    /// The interval for repeating a command that a delayed one could undo.
+    /// The longest interval for repeating a clean-up that a late command could undo.
     pub(crate) repeat_interval: Duration,
     pub(crate) events: EventSink,
 }
@@ -74,7 +75,7 @@ pub(crate) struct PoolServer {
     /// The number of the server, 0 if there is only one.
     pub(crate) node: u32,
     /// The server is a node of a cluster.
-    pub(crate) is_node: bool,
+    pub(crate) is_cluster_node: bool,
     pub(crate) route: Route,
 }
 
@@ -142,16 +143,17 @@ impl Pool {
         !self.connections.private.is_disconnected()
     }
 
-    /// Has a thread of its own make the private connection, unless it exists.
+    /// Starts a thread that makes the private connection, unless the connection exists.
     ///
-    /// While it connects, returns the error of the last attempt, if there was one.
+    /// Returns `Err` until the connection exists, with the error of the last attempt, if one
+    /// failed.
     pub(crate) fn connect_private(&self) -> std::result::Result<(), Option<Error>> {
         self.connections.connect_private()
     }
 
-    /// Sets the router of background requests that belong to another server.
-    pub(crate) fn set_router(&self, router: Weak<dyn Rerouter>) {
-        self.connections.background.set_router(router);
+    /// Sets the receiver of background requests that another server has to run.
+    pub(crate) fn set_rerouter(&self, rerouter: Weak<dyn Rerouter>) {
+        self.connections.background.set_rerouter(rerouter);
     }
 
     /// Sets the receiver of reconnections.
@@ -178,9 +180,13 @@ impl Pool {
 
 /// Commands whose caller waits.
 impl Pool {
-    /// Sends a command and waits for its answer.
+    /// Sends a command and waits for its reply.
     #[cfg(all(test, leasehold_model))]
-    pub(crate) fn call(&self, call: Call, target: Target) -> Result<crate::pool::request::Answer> {
+    pub(crate) fn call(
+        &self,
+        call: Call,
+        target: Target,
+    ) -> Result<crate::pool::request::CallReply> {
         let queued = self.queue(call, target);
         self.wait(queued, &Limit::none()).1.map_err(Failure::into_error)
     }
@@ -191,11 +197,11 @@ impl Pool {
         self.queue_request(request, slot, target)
     }
 
-    /// Queues a command that another server redirected, on the connection of that number.
+    /// Queues a command that another node redirected here, on the connection with that number.
     pub(crate) fn queue_redirected(&self, redirected: Redirected, connection: usize) -> QueuedCall {
-        let asking = matches!(redirected.direction, Redirect::Ask(_));
+        let asking = matches!(redirected.redirect, Redirect::Ask(_));
         let (request, slot) = Request::awaited(redirected.call);
-        let request = request.maybe_duplicate(redirected.maybe_duplicate).announced(asking);
+        let request = request.maybe_duplicate(redirected.maybe_duplicate).with_asking(asking);
         self.queue_request(request, slot, Target::Only(self.connections.id(connection)))
     }
 
@@ -210,7 +216,7 @@ impl Pool {
 
     /// Writes the queue of a connection as far as that needs no waiting.
     pub(crate) fn flush(&self, connection: ConnectionId) {
-        self.connections.get(connection).post();
+        self.connections.get(connection).flush();
     }
 
     /// Waits for a queued command. Returns its outcome, and the connection that served it.
@@ -260,7 +266,7 @@ impl Pool {
 impl Pool {
     /// Queues a background request without I/O; has to be followed by [`Pool::dispatch`].
     ///
-    /// The request is retried until it is answered or its deadline has passed.
+    /// The request is retried until its reply arrives or its deadline has passed.
     pub(crate) fn submit(
         &self,
         background: Request,
@@ -275,7 +281,7 @@ impl Pool {
         self.connections.dispatch(connection);
     }
 
-    /// Takes a background request from another pool, on the connection of that number.
+    /// Takes over a background request of another pool, on the connection with that number.
     pub(crate) fn take_over(&self, request: Request, connection: usize) {
         let background = &self.connections.background;
         if request.delays_close() {
@@ -295,12 +301,14 @@ impl Pool {
         self.connections.dispatch(connection);
     }
 
-    /// Returns whether no background request is open.
+    /// Returns whether all background requests have an outcome.
     pub(crate) fn is_settled(&self) -> bool {
         self.wait_until_settled(Moment::START)
     }
 
-    /// Blocks until no background request is open, or until `end`. Returns whether none is open.
+    /// Blocks until all background requests have an outcome, or until `end`.
+    ///
+    /// Returns whether all have one.
     pub(crate) fn wait_until_settled(&self, end: Moment) -> bool {
         self.connections.background.queue.wait_until_settled(end)
     }

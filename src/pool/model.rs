@@ -1,22 +1,22 @@
 //! A model of background requests and of the reapers that start and end.
 //!
 //! The pool and its connections are the real ones, connected to a server inside the model. The
-//! model starts the reapers ([`World::dispatch`]), because the pool's own threads are not the
-//! model's, and it decides when a pause is over.
+//! model starts the reapers ([`World::dispatch`]), because the model checker does not schedule the
+//! threads that the pool starts. The model also decides when a pause is over.
 //!
-//! In every schedule a background request is settled once by some reaper, also if it is queued
-//! while a reaper ends. When all are settled, a thread that waits for that returns, and a reaper
-//! that was told to finish ends.
+//! In every schedule a background request is settled once by some reaper, also if the request is
+//! queued while a reaper ends. When all requests are settled, a thread that waits for that returns,
+//! and a reaper that was told to finish ends.
 //!
 //! Faults that the model was seen to catch:
 //! * a reaper ends while a background request is open, or without releasing its claim;
-//! * a failed request stays scheduled when another thread has made a connection;
+//! * a failed request stays scheduled after another thread has made a connection;
 //! * the last request wakes neither the thread that waits for it nor the reapers that finish.
 
 use super::*;
 use crate::connection::Address;
 use crate::connection::model::{Mishap, Server};
-use crate::pool::request::{Answer, BackgroundTask, OnOutcome, ReleasedHold};
+use crate::pool::request::{BackgroundTask, CallReply, OnOutcome, ReleasedHold};
 use crate::pool::retry_queue::ConnectionRetries;
 use crate::util::model::check;
 use crate::util::sync::Mutex;
@@ -38,7 +38,7 @@ struct Release {
 }
 
 impl OnOutcome for Release {
-    fn settle(&self, _hold: ReleasedHold, _outcome: Result<Answer>) {
+    fn settle(&self, _hold: ReleasedHold, _outcome: Result<CallReply>) {
         self.settled.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -49,7 +49,11 @@ fn settings() -> PoolSettings {
     let timeouts =
         Timeouts { connect: Duration::MAX, response: Duration::MAX, replicas: Duration::ZERO };
     PoolSettings {
-        server: PoolServer { node: 0, is_node: false, route: Route::To(Arc::new(address.clone())) },
+        server: PoolServer {
+            node: 0,
+            is_cluster_node: false,
+            route: Route::To(Arc::new(address.clone())),
+        },
         process: std::process::id(),
         name: "model".to_owned(),
         size: 2,
@@ -163,8 +167,8 @@ fn background_requests_beside_calls_are_sent() {
     check(|| {
         let world = World::new();
         let call = |world: &World| {
-            let answer = world.pool.call(echo("b"), Target::Any).expect("nothing is wrong here");
-            assert_eq!(answer.reply, crate::command::reply::Reply::Text(b"b".into()));
+            let reply = world.pool.call(echo("b"), Target::Any).expect("nothing is wrong here");
+            assert_eq!(reply.value, crate::command::reply::Reply::Text(b"b".into()));
         };
         join([
             world.start(|world| world.submit("a", Moment::END)),

@@ -2,13 +2,13 @@
 //!
 //! The life of a request here:
 //! 1. It is written together with all other unwritten requests, in queue order. A reply is
-//!    late a response time-out after the write of its own request.
-//! 2. Its reply completes it. Requests may also be *posted*: written, with their replies left
-//!    unread. The next leader reads those before its own.
+//!    late one response time-out after the write of its own request.
+//! 2. Its reply completes it. A leader that leaves may write requests *ahead*, without reading
+//!    their replies. The next leader reads those before its own reply.
 //! 3. Some replies have the request written again (`in_flight.rs`): its script has to be
 //!    loaded, or the server is a read-only replica.
 //! 4. If the connection breaks first, a new one is made at once. Requests without a reply are
-//!    written there once more, in the same order. The first copy may have run, so the answer
+//!    written there once more, in the same order. The first copy may have run, so the reply
 //!    is marked `maybe_duplicate`. After a time-out nothing is written again, and a request
 //!    that must not run twice ([`Call::once`]) never is. Background requests that fail go
 //!    back to the pool, which retries them.
@@ -41,8 +41,8 @@ use in_flight::InFlight;
 mod in_flight;
 mod replies;
 
-/// The most unread replies with which more is posted. Requests that stay in the queue instead
-/// are joined by later ones (`pool/joined.rs`).
+/// The number of unread replies at which nothing more is written ahead. Requests that stay in the
+/// queue can be joined with later ones (`pool/joined.rs`).
 const MAX_UNREAD: usize = if cfg!(all(test, leasehold_model)) { 2 } else { 8 };
 
 /// A connection with the requests in flight; makes a new connection when it breaks.
@@ -110,7 +110,7 @@ impl Pipeline {
         self.in_flight.push(request);
     }
 
-    /// The write of the oldest unread reply, if replies are unread.
+    /// When the request of the oldest unread reply was written; `None` if no reply is unread.
     pub(crate) fn unread_since(&self) -> Option<Moment> {
         self.in_flight.unread_since()
     }
@@ -135,28 +135,28 @@ impl Pipeline {
         !self.context.connected_explicitly && (self.connection.is_none() || self.is_outdated())
     }
 
-    /// Whether the pipeline takes requests from the queue. Not while the system has not taken
-    /// all bytes of the last write: a queued request can still be taken back.
+    /// Whether the pipeline takes requests from the queue. It waits until the system has taken all
+    /// bytes of the last write: meanwhile a caller can still take its queued request back.
     pub(crate) fn takes_more(&self) -> bool {
         self.connection.as_ref().is_none_or(Connection::is_flushed)
     }
 
-    /// Whether requests can be written without waiting for anything.
-    pub(crate) fn can_post(&self) -> bool {
+    /// Whether requests can be written ahead, without waiting for anything.
+    pub(crate) fn can_write_ahead(&self) -> bool {
         self.connection.as_ref().is_some_and(Connection::is_flushed)
             && !self.is_outdated()
-            && self.in_flight.can_post()
+            && self.in_flight.can_write_ahead()
             && self.context.pool.check_process().is_ok()
     }
 
-    /// Whether the server waits for replicas, and reads nothing until they have answered.
+    /// Whether the server waits for replicas, and reads nothing until they have acknowledged.
     pub(crate) fn waits_for_replicas(&self) -> bool {
         self.in_flight.waits_for_replicas()
     }
 
-    /// Writes all requests and leaves the replies unread. If the write fails, returns the
-    /// requests without a reply, which have to be queued again.
-    pub(crate) fn post(&mut self) -> Option<VecDeque<Request>> {
+    /// Writes all requests ahead, with their replies left unread. If the write fails, returns
+    /// the requests without a reply, which have to be queued again.
+    pub(crate) fn write_ahead(&mut self) -> Option<VecDeque<Request>> {
         let error = match threads::catch_panic("writing requests", || self.write()) {
             Some(Ok(())) => return None,
             Some(Err(fault)) => fault.error,
@@ -169,8 +169,8 @@ impl Pipeline {
 
     /// Completes every request, or stops at the `limit`. Returns whether it completed all.
     ///
-    /// Calls `on_progress` when some requests may be complete. With a limit it returns instead
-    /// of making a connection.
+    /// Calls `on_progress` when some requests may be complete. With a limit, returns where a
+    /// connection would have to be made.
     pub(crate) fn exchange(
         &mut self,
         limit: Option<LeaderLimit<'_>>,
@@ -213,19 +213,19 @@ impl Pipeline {
     /// Makes one write and reads all replies. Requests that have to be written again stay in
     /// flight for the next round. Returns `false` if the limit ended the round.
     fn round(&mut self, limit: Option<LeaderLimit<'_>>) -> ExchangeResult<bool> {
-        // A request that is written again goes first, after the missing replies were read.
+        // Requests that are written again go before new ones. The missing replies are read first.
         if !self.in_flight.has_resends() {
             self.in_flight.begin_round();
             self.write()?;
         }
         let Some(connection) = &mut self.connection else { return Ok(true) };
-        let until = |due| match limit {
+        let limit_for = |due| match limit {
             None => ReadLimit::due(due),
             Some(LeaderLimit { end, has_to_leave }) => {
                 ReadLimit { due, leave: end, has_to_leave: Some(has_to_leave) }
             }
         };
-        if !self.in_flight.read(connection, until)? {
+        if !self.in_flight.read(connection, limit_for)? {
             return Ok(false);
         }
         self.in_flight.requeue();
@@ -242,7 +242,7 @@ impl Pipeline {
         self.in_flight.pack(&mut self.buffer);
         match self.buffer.is_empty() {
             true => Ok(()),
-            false => connection.post(&self.buffer),
+            false => connection.write(&self.buffer),
         }
     }
 
@@ -263,12 +263,12 @@ impl Pipeline {
         let PipelineContext { id, pool, timeouts, .. } = &*self.context;
         let name = format!("{}:{}.{}", pool.name, id.connection, self.connects);
         let opened = pool.route.open(*timeouts, &name)?;
-        self.in_flight.joiner.set_enabled(!pool.is_node);
+        self.in_flight.joiner.set_enabled(!pool.is_cluster_node);
         self.connection = Some(opened.conn);
         self.generation = opened.generation;
         self.connects += 1;
-        // A reconnect has every lease renewed. After a refusal of `READONLY` the server may be
-        // the same replica, whose next refusal would lead here again, without end.
+        // The report makes the watchdog renew leases. After `READONLY` the server may be the same
+        // replica again: it would refuse the renewals, which would lead here again, without end.
         if self.connects > 1 && !std::mem::take(&mut self.led_to_replica) {
             pool.observer.reconnected(*id, &opened.server);
         }

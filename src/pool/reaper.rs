@@ -1,7 +1,7 @@
-//! Reapers: the threads that read unclaimed replies and send what is due.
+//! Reapers: threads that read replies which no caller reads, and send due background requests.
 //!
 //! A connection gets its reaper with its first background request, or with the first caller that
-//! leaves before its reply. So a connection that does not answer delays no other connection.
+//! leaves before its reply. So a silent connection delays no other connection.
 //!
 //! In each round a reaper
 //! 1. queues the background requests that are due,
@@ -37,7 +37,7 @@ impl Connections {
     /// The thread that leads there or the reaper sends the rest.
     pub(super) fn dispatch(self: &Arc<Connections>, connection: ConnectionId) {
         self.ensure_reaper(connection);
-        self.get(connection).post();
+        self.get(connection).flush();
     }
 
     /// Has the reaper read a reply whose caller has left.
@@ -62,7 +62,7 @@ impl Connections {
         threads::log_without_panic(|| {
             log::error!("cannot start a reaper thread, so a caller waits instead: {error}");
         });
-        self.background.queue.release_reaper(connection);
+        self.background.queue.unclaim_reaper(connection);
         self.get(connection).serve();
     }
 
@@ -94,7 +94,7 @@ impl Connections {
         }
     }
 
-    /// Reads replies that are unread for too long. Returns when younger ones are due.
+    /// Reads replies that are unread for too long. Returns when the next ones are due.
     fn read_unread(&self, id: ConnectionId) -> Moment {
         let connection = self.get(id);
         let will_check = &self.background.queue.reaper(id).will_check;

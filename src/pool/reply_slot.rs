@@ -1,8 +1,8 @@
 //! The slot in which a caller finds the outcome of its request.
 //!
-//! The caller holds the [`ReplySlot`], the request its [`Promise`]. A slot is completed at
-//! most once, and always: a promise that is dropped reports an error. A caller that returns
-//! before the outcome arrives *abandons* its slot.
+//! The caller has the [`ReplySlot`], the request has its [`Promise`]. A slot is completed exactly
+//! once: the drop of a promise that was not used reports an error. A caller that returns before the
+//! outcome arrives *abandons* its slot.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -31,7 +31,7 @@ impl Promise {
     }
 
     /// Completes the slot, if it is not complete.
-    pub(crate) fn keep(&mut self, outcome: Outcome) {
+    pub(crate) fn complete(&mut self, outcome: Outcome) {
         if let Some(slot) = self.0.take() {
             *slot.outcome.lock() = Some(outcome);
         }
@@ -46,7 +46,7 @@ impl Promise {
 impl Drop for Promise {
     fn drop(&mut self) {
         if self.0.is_some() {
-            self.keep(Err(Failure::sent(panicked())));
+            self.complete(Err(Failure::written(panicked())));
         }
     }
 }

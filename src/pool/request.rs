@@ -2,10 +2,10 @@
 //!
 //! A request comes from one of three sources:
 //! * a *caller*, which waits for the outcome in a [`ReplySlot`];
-//! * the *background*: nobody waits, the [`Observer`] of the pool handles the outcome;
+//! * the *background*: no caller waits, and the [`ConnectionObserver`] handles the outcome;
 //! * the *pipeline* itself, which loads scripts or waits for replicas, for example.
 //!
-//! [`Observer`]: crate::pool::context::Observer
+//! [`ConnectionObserver`]: crate::pool::context::ConnectionObserver
 
 use std::any::Any;
 use std::fmt;
@@ -22,8 +22,8 @@ use crate::util::clock::Moment;
 
 /// The reply to a command, and what is known about its execution.
 #[derive(Clone, Debug)]
-pub(crate) struct Answer {
-    pub(crate) reply: Reply,
+pub(crate) struct CallReply {
+    pub(crate) value: Reply,
     /// The moment just before the last write of the command.
     pub(crate) sent: Moment,
     /// An earlier copy of the command may have run as well.
@@ -36,7 +36,7 @@ pub(crate) struct Answer {
     pub(crate) connection: ConnectionId,
 }
 
-impl Answer {
+impl CallReply {
     /// Returns whether a late copy of another command may run after this command, and leave an
     /// effect of the length `effect`.
     ///
@@ -61,7 +61,7 @@ impl TooFewReplicas {
     }
 }
 
-/// Why a command has no answer.
+/// Why a command has no usable reply.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) error: Error,
@@ -77,12 +77,12 @@ pub(crate) struct Redirected {
     pub(crate) call: Call,
     /// An earlier copy may have run.
     pub(crate) maybe_duplicate: bool,
-    pub(crate) direction: Redirect,
+    pub(crate) redirect: Redirect,
 }
 
 impl Failure {
     /// The failure of a command that was, or may have been, written.
-    pub(crate) fn sent(error: Error) -> Failure {
+    pub(crate) fn written(error: Error) -> Failure {
         Failure { error, unsent: None, redirected: None }
     }
 
@@ -102,18 +102,18 @@ impl Failure {
 }
 
 /// The result of a command for its caller.
-pub(crate) type Outcome = std::result::Result<Answer, Failure>;
+pub(crate) type Outcome = std::result::Result<CallReply, Failure>;
 
 /// Receives the outcome of a background release.
 pub(crate) trait OnOutcome: Send + Sync {
     /// Called with no mutex locked, by any thread that reads replies. Must not block.
-    fn settle(&self, hold: ReleasedHold, outcome: Result<Answer>);
+    fn settle(&self, hold: ReleasedHold, outcome: Result<CallReply>);
 }
 
 /// The hold that a background release ends. The pool does not look at it.
 pub(crate) type ReleasedHold = Arc<dyn Any + Send + Sync>;
 
-/// The terms of a background request: a command for whose outcome nobody waits.
+/// The terms of a background request, which has no waiting caller.
 pub(crate) struct BackgroundTask {
     /// Receives the outcome of a release; `None` for a clean-up.
     pub(crate) release: Option<(Arc<dyn OnOutcome>, ReleasedHold)>,
@@ -124,20 +124,20 @@ pub(crate) struct BackgroundTask {
     /// A copy of the acquire command that this command undoes. While the copy may run afterwards,
     /// this command is repeated.
     pub(crate) late_copy: Option<LateCopy>,
-    /// The command is repeated until this moment, whatever the answers say.
+    /// The command is repeated until this moment, whatever its replies are.
     pub(crate) repeat_until: Moment,
     /// The number of repeated copies so far.
     pub(crate) copies: u32,
     /// The close of the client waits for the outcome.
     pub(crate) delays_close: bool,
     /// Other holds may keep the released state alive after `deadline`. The command is then
-    /// sent until a server answers it. The outcome is reported at the deadline, and the close
-    /// of the client does not wait for the rest.
+    /// sent until a reply arrives. The outcome is reported at the deadline, and the close of
+    /// the client does not wait for later attempts.
     pub(crate) outlives_lease: bool,
 }
 
 impl BackgroundTask {
-    /// A task that ends with its first answer.
+    /// A task that ends with its first reply.
     pub(crate) fn new(
         release: Option<(Arc<dyn OnOutcome>, ReleasedHold)>,
         deadline: Moment,
@@ -170,7 +170,7 @@ impl BackgroundTask {
     }
 
     /// Reports the outcome to the release, or logs the failure of a clean-up.
-    pub(crate) fn settle(&self, outcome: Result<Answer>) {
+    pub(crate) fn settle(&self, outcome: Result<CallReply>) {
         match (&self.release, outcome) {
             (Some((observer, hold)), outcome) => observer.settle(Arc::clone(hold), outcome),
             (None, Ok(_)) => {}
@@ -279,7 +279,7 @@ impl Request {
     }
 
     /// Sets whether `ASKING` has to precede the command, which is then not joined.
-    pub(crate) fn announced(mut self, asking: bool) -> Request {
+    pub(crate) fn with_asking(mut self, asking: bool) -> Request {
         self.redirection.asking = asking;
         self.joining.alone |= asking;
         self
@@ -313,7 +313,7 @@ impl Request {
         self.take_back();
     }
 
-    /// The slot of the caller, unless it has its outcome.
+    /// The slot of the caller, unless the slot is complete.
     pub(crate) fn slot(&self) -> Option<&Arc<ReplySlot>> {
         match &self.reply_to {
             ReplyTo::Caller(promise) => promise.slot(),
@@ -339,15 +339,19 @@ impl Request {
     /// Reports a redirection to the caller; returns a request that has no caller.
     pub(crate) fn redirect(
         mut self,
-        direction: Redirect,
+        redirect: Redirect,
         error: Error,
     ) -> Option<(Request, Redirect, Error)> {
         let ReplyTo::Caller(promise) = &mut self.reply_to else {
-            return Some((self, direction, error));
+            return Some((self, redirect, error));
         };
         let maybe_duplicate = self.replay.maybe_duplicate;
-        let redirected = Redirected { call: self.call, maybe_duplicate, direction };
-        promise.keep(Err(Failure { error, unsent: None, redirected: Some(Box::new(redirected)) }));
+        let redirected = Redirected { call: self.call, maybe_duplicate, redirect };
+        promise.complete(Err(Failure {
+            error,
+            unsent: None,
+            redirected: Some(Box::new(redirected)),
+        }));
         None
     }
 
@@ -355,7 +359,7 @@ impl Request {
     pub(crate) fn fail(mut self, error: &Error) -> Option<Request> {
         let ReplyTo::Caller(promise) = &mut self.reply_to else { return Some(self) };
         let unsent = (!self.replay.maybe_duplicate).then(|| Box::new(self.call));
-        promise.keep(Err(Failure { error: error.clone(), unsent, redirected: None }));
+        promise.complete(Err(Failure { error: error.clone(), unsent, redirected: None }));
         None
     }
 

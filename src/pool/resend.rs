@@ -1,4 +1,4 @@
-//! Sends the call of one waiting caller again where the nodes of a cluster do not run it.
+//! Sends a call of a waiting caller again if the node of a cluster did not run it.
 //!
 //! | outcome                                       | next step                                    |
 //! |-----------------------------------------------|----------------------------------------------|
@@ -8,8 +8,8 @@
 //! | not written, and another node owns the slot   | queue there, [`MAX_OWNERS`] times at most    |
 //! | anything else, or no time left for a pause    | fail                                         |
 //!
-//! Pauses grow from 5 to 200 ms, and each asks for a new map of the slots. A call stops pausing one
-//! response time-out after its wait began; a caller that must not pause fails at the first one.
+//! Pauses grow from 5 to 200 ms, and each asks for a new map of the slots. No pause begins later
+//! than one response time-out after the wait began. A call that must not pause fails instead.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use crate::pool::request::{Failure, Redirected};
 use crate::pool::router::RoutedCall;
 use crate::util::clock::{self, Moment, doubled, jittered};
 
-/// The number of redirections between two pauses, because nodes may disagree for a while.
+/// The number of redirections between two pauses. Nodes may disagree for a while.
 const REDIRECTS_PER_PAUSE: u32 = 4;
 
 /// The number of times that a call which was not written is queued at another owner of its slot.
@@ -89,7 +89,7 @@ impl<'a> Resend<'a> {
         redirected: Redirected,
         error: Error,
     ) -> Result<RoutedCall, Failure> {
-        let retry_later = redirected.direction == Redirect::RetryLater;
+        let retry_later = redirected.redirect == Redirect::RetryLater;
         match self.has_time(retry_later) {
             true => self.queue_redirected(connection, redirected, error),
             false if retry_later => Err(Failure::not_followed(redirected, error)),
@@ -101,7 +101,7 @@ impl<'a> Resend<'a> {
     ///
     /// Returns `false` if there is no time left for the pause.
     fn has_time(&mut self, retry_later: bool) -> bool {
-        // The first call after a pause is redirected at once: the slot may have moved meanwhile.
+        // Nodes that redirect a call to each other get time to agree.
         let pause_due = self.redirects > 0 && self.redirects.is_multiple_of(REDIRECTS_PER_PAUSE);
         if !retry_later && !pause_due {
             return true;
@@ -121,15 +121,15 @@ impl<'a> Resend<'a> {
         self.pauses += 1;
     }
 
-    /// Queues a call on the connection of the same number at the node that was named.
+    /// Queues a call at the named node, on the connection with the same number.
     fn queue_redirected(
         &mut self,
         connection: ConnectionId,
         redirected: Redirected,
         error: Error,
     ) -> Result<RoutedCall, Failure> {
-        self.asking = matches!(redirected.direction, Redirect::Ask(_));
-        let node = match &redirected.direction {
+        self.asking = matches!(redirected.redirect, Redirect::Ask(_));
+        let node = match &redirected.redirect {
             Redirect::RetryLater => {
                 let owner = redirected.call.key().and_then(|key| self.nodes.owner_of(key));
                 owner.or(Some(connection.node))

@@ -1,8 +1,8 @@
 //! The schedule of background requests, and the reapers that serve it.
 //!
-//! Each connection has a pause of its own. A request that fails during the pause is retried at its
-//! end, together with all others, or as soon as the connection is made again. The pauses double
-//! from 20 ms to 1 s until a request is answered.
+//! Each connection has a pause of its own. All requests that fail during the pause are retried at
+//! the end of the pause, or as soon as the connection is made again. The pauses double from 20 ms
+//! to 1 s until a reply arrives.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -49,10 +49,10 @@ pub(super) struct ConnectionRetries {
     /// By the moment of the next attempt, then in the order of arrival.
     pub(super) scheduled: BTreeMap<(Moment, u64), Request>,
     arrivals: u64,
-    /// The end of the pause. The reaper sends nothing before; a caller that leads does, with its
-    /// own request.
+    /// The end of the pause. The reaper sends nothing before this moment. A caller that leads
+    /// writes the queued requests with its own.
     pub(super) pause_end: Moment,
-    /// Consecutive pauses without an answer.
+    /// Consecutive pauses without a reply.
     failures: u32,
     /// A reaper exists and will check the schedule again.
     pub(super) has_reaper: bool,
@@ -86,7 +86,7 @@ impl RetryQueue {
         self.state.lock().open += 1;
     }
 
-    /// Counts a request that has its outcome. An answer resets the pauses of its connection.
+    /// Counts a request that has its outcome. A reply resets the pauses of its connection.
     pub(super) fn count_closed(
         &self,
         connection: ConnectionId,
@@ -190,7 +190,7 @@ impl RetryQueue {
     }
 
     /// Takes back a claim whose thread could not be started.
-    pub(super) fn release_reaper(&self, connection: ConnectionId) {
+    pub(super) fn unclaim_reaper(&self, connection: ConnectionId) {
         self.state.lock().connection(connection).has_reaper = false;
     }
 

@@ -20,7 +20,7 @@ use crate::pool::background::Rerouter;
 use crate::pool::cluster_nodes::ClusterNodes;
 use crate::pool::context;
 use crate::pool::nodes::{Nodes, PoolRef, SingleNode};
-use crate::pool::request::{Answer, Failure, Outcome, Request};
+use crate::pool::request::{CallReply, Failure, Outcome, Request};
 use crate::pool::resend::Resend;
 use crate::pool::{self, Pool, PoolSettings, Target};
 use crate::topology::cluster::Cluster;
@@ -38,7 +38,7 @@ pub(crate) struct Router {
     /// cluster; its first `CROSSSLOT` error shows that.
     has_slots: AtomicBool,
     process: u32,
-    /// How long a call is sent again that a cluster refuses for the moment.
+    /// How long a call is repeated while a cluster refuses it for the moment.
     response_timeout: Duration,
 }
 
@@ -144,13 +144,13 @@ impl Router {
 
 /// Commands whose caller waits.
 impl Router {
-    /// Sends a command and waits for its answer.
+    /// Sends a command and waits for its reply.
     pub(crate) fn call(
         &self,
         call: Call,
         target: Target,
         limit: &Limit<'_>,
-    ) -> error::Result<Answer> {
+    ) -> error::Result<CallReply> {
         let routed = self.queue(call, target);
         self.wait(routed, limit).1.map_err(Failure::into_error)
     }
@@ -164,10 +164,10 @@ impl Router {
 
     /// Queues a command on the private connection of its server.
     ///
-    /// For the watchdog, whose commands must not wait behind others, nor for one server while
-    /// another one answers. In a cluster the private connection is made by a thread of its own; the
-    /// result is `Err(None)` while that connects, or the error of its last attempt. The command is
-    /// then written at once, if the system takes the bytes.
+    /// For the watchdog, whose commands must not wait behind others. In a cluster a silent server
+    /// must not delay the commands to the other servers. So a thread makes the private connection;
+    /// until it exists, the result is `Err` with the error of the last attempt, if one failed. On
+    /// an existing connection the command is written at once, if the system takes the bytes.
     pub(crate) fn queue_private(&self, call: Call) -> Result<RoutedCall, Option<Error>> {
         let (pool, _) = self.nodes.place(call.key(), Target::Any);
         if let Some(cluster) = &self.cluster
@@ -199,7 +199,7 @@ impl Router {
         self.wait_and_resend(routed, limit, || clock::now() + self.response_timeout)
     }
 
-    /// Like [`Router::wait`], but a command that is refused for the moment is not sent again.
+    /// Like [`Router::wait`], but a command that a cluster refuses for the moment fails.
     ///
     /// For callers that must not pause, and for commands about several keys.
     pub(crate) fn wait_without_retry(
@@ -225,7 +225,7 @@ impl Router {
         let mut resend = Resend::new(cluster, limit, retry_end());
         let mut routed = routed;
         loop {
-            // The pause before the next attempt must not end the pool: only the pool knows until
+            // Keeps the pool during the pause before the next attempt: only the pool knows until
             // when its commands may run late.
             let _pool = routed.pool.clone();
             let (connection, outcome) = self.wait_once(routed, limit);
@@ -255,7 +255,7 @@ impl Router {
         let routed: Vec<_> = self.nodes.serving().into_iter().map(ping).collect();
         let outcomes: Vec<_> = routed.into_iter().map(|it| self.wait(it, limit).1).collect();
         outcomes.into_iter().try_for_each(|outcome| match outcome.map_err(Failure::into_error) {
-            // The server answers, and the user may still have the permissions that locks need.
+            // The server replies, and the user may still have the permissions that locks need.
             Err(error) if error.code() == Some("NOPERM") => Ok(()),
             outcome => outcome.map(drop),
         })
@@ -266,10 +266,10 @@ impl Router {
         let queue = |call| self.queue(call, Target::Only(connection));
         let routed: Vec<_> = calls.into_iter().map(queue).collect();
         let outcomes = routed.into_iter().map(|it| self.wait(it, &Limit::none()).1);
-        outcomes.filter_map(|outcome| outcome.ok().map(|answer| answer.reply)).collect()
+        outcomes.filter_map(|outcome| outcome.ok().map(|reply| reply.value)).collect()
     }
 
-    /// Sends a command to each server on its private connection, before it waits for the answers.
+    /// Sends a command to each server on its private connection, before it waits for the replies.
     ///
     /// Returns number, address and outcome of each server. Leaves out the nodes of a cluster whose
     /// private connection is not open.
@@ -306,7 +306,7 @@ impl Router {
         pool.submit(background, target.connection())
     }
 
-    /// Sends the background requests of a connection, at once if that needs no waiting.
+    /// Sends the background requests of a connection, as far as that needs no waiting.
     pub(crate) fn dispatch(&self, connection: ConnectionId) {
         self.nodes.pool(connection.node).dispatch(connection);
     }
@@ -318,7 +318,7 @@ impl Router {
 
     /// Blocks until all background requests are done, or until `end`.
     pub(crate) fn wait_until_settled(&self, end: Moment) {
-        // A request of one node may have been moved to another that had none.
+        // A request may have moved meanwhile, to a node whose requests were all done.
         while self.nodes.pools().iter().any(|pool| !pool.is_settled()) && clock::now() < end {
             for pool in self.nodes.pools() {
                 pool.wait_until_settled(end);

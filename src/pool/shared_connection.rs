@@ -6,18 +6,18 @@
 //! leadership as soon as it has its own reply, because the next reply may be slow.
 //!
 //! Giving up the leadership (`shared_connection/leadership.rs`):
-//! * What is queued by then is *posted*: written, with the replies left unread. So the server
-//!   works while the next leader wakes up.
+//! * The leader writes the queued requests *ahead*: it leaves their replies unread. So the
+//!   server works while the next leader wakes up.
 //! * If callers wait, one of them is offered the leadership.
 //! * If only background requests are left, the next caller reads their replies, or the reaper
 //!   of the pool if none comes soon.
-//! * What cannot be posted, for lack of a connection or because many replies are unread, is
-//!   written by the next leader.
+//! * If there is no connection, or many replies are unread, the next leader writes the queued
+//!   requests instead.
 //!
 //! No caller stays longer than its [`Limit`]. A caller takes a queued request back. A request
 //! that was written is abandoned: the next leader or the reaper reads its reply and drops it.
-//! No caller connects, which may take long: a leader without a connection passes the
-//! leadership to a thread that connects, and sleeps like the other callers.
+//! No caller connects, because connecting may take long: a leader without a connection passes
+//! the leadership to a thread that connects, and sleeps like the other callers.
 //!
 //! The requests of one shared connection reach the server in the order of the queue.
 
@@ -116,7 +116,7 @@ impl SharedConnection {
         }
     }
 
-    /// Queues a request. Does no I/O: [`SharedConnection::wait`], [`SharedConnection::post`]
+    /// Queues a request. Does no I/O: [`SharedConnection::wait`], [`SharedConnection::flush`]
     /// or [`SharedConnection::serve`] has to follow.
     pub(crate) fn queue(&self, request: Request) {
         self.state.lock().queue(request);
@@ -124,9 +124,9 @@ impl SharedConnection {
 
     /// Takes and queues the request if the connection is free. Returns whether it was free.
     ///
-    /// Free means: no leader, an empty queue, and a connection. A caller may also queue where
-    /// there is no connection yet, unless an attempt to connect has failed lately. Background
-    /// requests never open a connection: the attempt may fail while another is usable.
+    /// Free means: no leader, an empty queue, and a connection. A request of a
+    /// caller needs no connection, unless an attempt to connect has failed lately. Background
+    /// requests never open a connection: the attempt may fail while another connection is usable.
     pub(crate) fn queue_if_free(&self, request: &mut Option<Request>) -> bool {
         let mut state = self.state.lock();
         let has_caller = request.as_ref().is_some_and(|request| request.slot().is_some());
@@ -148,7 +148,7 @@ impl SharedConnection {
         state.queue.len() + state.pipeline.as_deref().map_or(0, Pipeline::unsent)
     }
 
-    /// Returns whether a connection has to be made first, and how many requests come first.
+    /// Returns whether a connection has to be made first, and how many requests are ahead.
     pub(crate) fn load(&self) -> (bool, usize) {
         let state = self.state.lock();
         (self.is_disconnected(), state.queue.len() + state.taken)
@@ -216,7 +216,7 @@ impl SharedConnection {
             (false, true) => Error::timeout(),
             (false, false) => all_busy(),
         };
-        request.fail(&limit.error(self.context.named(late)));
+        request.fail(&limit.error(self.context.with_server(late)));
         slot.take()
     }
 
@@ -224,13 +224,13 @@ impl SharedConnection {
     fn abandon(&self, slot: &Arc<ReplySlot>, limit: &Limit<'_>) -> Outcome {
         slot.take_or_abandon().unwrap_or_else(|| {
             self.pass_on_leadership();
-            Err(Failure::sent(limit.error(self.context.named(Error::timeout()))))
+            Err(Failure::written(limit.error(self.context.with_server(Error::timeout()))))
         })
     }
 
-    /// A caller that returns may have been offered the leadership at this very moment.
+    /// Offers the leadership to another caller: this one may have been offered it just before.
     fn pass_on_leadership(&self) {
-        self.post();
+        self.flush();
     }
 
     /// Leads, unless there is a leader. For the reaper.
@@ -255,7 +255,7 @@ impl SharedConnection {
 
     /// Writes the queue, if there is no leader and the write needs no waiting. Offers the
     /// leadership to a caller that waits.
-    pub(crate) fn post(&self) {
+    pub(crate) fn flush(&self) {
         drop(Leadership::take(self));
     }
 }

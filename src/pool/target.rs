@@ -23,7 +23,7 @@ impl Target {
         connection.map_or(Target::Any, Target::Only)
     }
 
-    /// Returns the connection that was named.
+    /// Returns the named connection, if there is one.
     pub(crate) fn connection(self) -> Option<ConnectionId> {
         match self {
             Target::Any => None,

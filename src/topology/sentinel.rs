@@ -182,8 +182,8 @@ impl Sentinels {
     /// Asks a sentinel for the master. One round trip.
     fn ask_over(&self, conn: &mut Connection) -> Result<NamedMaster> {
         let deadline = self.send_questions(conn)?;
-        let epoch = epoch(&conn.accepted_answer(deadline)?)?;
-        self.named(&conn.accepted_answer(deadline)?, epoch)
+        let epoch = epoch(&conn.read_accepted_reply(deadline)?)?;
+        self.named(&conn.read_accepted_reply(deadline)?, epoch)
     }
 
     /// Asks for the epoch and the address in one write. Returns when the replies are due.

@@ -6,7 +6,7 @@
 use crate::cancel::Limit;
 use crate::command::call::Call;
 use crate::error::Error;
-use crate::pool::request::{Answer, Failure};
+use crate::pool::request::{CallReply, Failure};
 use crate::pool::router::Router;
 
 /// The largest number of keys in one script call.
@@ -26,7 +26,7 @@ pub(super) enum BatchFailure {
     },
 }
 
-pub(super) type BatchResult = Result<Answer, BatchFailure>;
+pub(super) type BatchResult = Result<CallReply, BatchFailure>;
 
 /// Sends calls for all items and reports the outcome of each. A batch has items of one group.
 ///
@@ -61,12 +61,12 @@ fn send<'a, T: 'a>(
     let queued: Vec<_> = batches.map(|batch| (batch, router.queue_private(call(batch)))).collect();
     for (batch, queued) in queued {
         let pending = queued.map_err(BatchFailure::unsent);
-        let answer = |pending| {
+        let wait = |pending| {
             router.wait_without_retry(pending, &Limit::none()).1.map_err(BatchFailure::after)
         };
         report(
             batch,
-            match pending.and_then(answer) {
+            match pending.and_then(wait) {
                 Ok(_) if router.generation() != generation => Err(BatchFailure::Outdated),
                 outcome => outcome,
             },

@@ -313,7 +313,11 @@ mod tests {
         let seeds = vec![address.expect("a good URL")];
         let cluster = Arc::new(Cluster::new(seeds, "test".to_owned(), timeouts));
         let settings = PoolSettings {
-            server: PoolServer { node: 0, is_node: true, route: Route::Node(Arc::clone(&cluster)) },
+            server: PoolServer {
+                node: 0,
+                is_cluster_node: true,
+                route: Route::Node(Arc::clone(&cluster)),
+            },
             process: std::process::id(),
             name: "test".to_owned(),
             size: 1,

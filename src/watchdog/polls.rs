@@ -20,7 +20,7 @@ impl Watchdog {
         let slot = |local: &Arc<Local>| self.slot_of(local);
         batches::send_all(&self.router, &mut locks, slot, poll_call, |batch, outcome| {
             let free = outcome.map_err(BatchFailure::into_error);
-            match free.and_then(|answer| answer.reply.into_ints()) {
+            match free.and_then(|reply| reply.value.into_ints()) {
                 Ok(free) => {
                     // Lua counts positions from 1.
                     let free = (1..).zip(batch).filter(|(position, _)| free.contains(position));

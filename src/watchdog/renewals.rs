@@ -18,7 +18,7 @@ use crate::command::call::{Call, Digits};
 use crate::error::{Error, Result};
 use crate::events::{Event, RenewalFailed, Renewed};
 use crate::local::hold::{HoldStatus, TimerTask};
-use crate::pool::request::{Answer, TooFewReplicas};
+use crate::pool::request::{CallReply, TooFewReplicas};
 use crate::util::clock::{self, Moment, jittered, millis};
 use crate::util::threads;
 
@@ -44,9 +44,9 @@ struct RenewalReply {
 }
 
 impl RenewalReply {
-    fn read(answer: Answer) -> Result<RenewalReply> {
-        let (sent, too_few) = (answer.sent, answer.too_few);
-        Ok(RenewalReply { sent, lost: answer.reply.into_ints()?, too_few })
+    fn read(reply: CallReply) -> Result<RenewalReply> {
+        let (sent, too_few) = (reply.sent, reply.too_few);
+        Ok(RenewalReply { sent, lost: reply.value.into_ints()?, too_few })
     }
 }
 
@@ -233,8 +233,8 @@ pub(crate) fn extension_call(watched: &WatchedHold, lease: Duration) -> Call {
 /// Returns whether the reply to [`extension_call`] says that the server has the hold.
 ///
 /// An error if too few replicas have the extension.
-pub(crate) fn is_extended(answer: Answer) -> Result<bool> {
-    let RenewalReply { lost, too_few, .. } = RenewalReply::read(answer)?;
+pub(crate) fn is_extended(reply: CallReply) -> Result<bool> {
+    let RenewalReply { lost, too_few, .. } = RenewalReply::read(reply)?;
     match too_few.filter(|_| lost.is_empty()) {
         Some(too_few) => Err(too_few.into_error()),
         None => Ok(lost.is_empty()),

@@ -35,7 +35,7 @@ impl ReplicationIds {
 
     fn is_unchanged(&self, server: Arc<str>, outcome: Outcome) -> bool {
         let id = match outcome {
-            Ok(answer) => replication_id(&answer.reply),
+            Ok(reply) => replication_id(&reply.value),
             Err(Failure { error, .. }) => {
                 self.forbidden.fetch_or(error.is_server() && error.is_final(), Ordering::Relaxed);
                 None

@@ -167,9 +167,9 @@ impl<K: LockKind> Lock<K> {
         engine.check_open()?;
         let (query, limit) = (self.rules().ttl(local.name()), engine.limit(response_limit));
         engine.wait_until_ready(&limit)?;
-        let answer =
+        let reply =
             engine.router.call(query, Target::prefer(local.unanswered_release()), &limit)?;
-        remaining(answer.reply)
+        remaining(reply.value)
     }
 
     fn force(&self, response_limit: ResponseLimit) -> Result<bool> {
@@ -201,12 +201,12 @@ impl<K: LockKind> Lock<K> {
         engine.wait_until_ready(&limit)?;
         let found =
             engine.router.call(query, Target::prefer(local.unanswered_release()), &limit)?;
-        if remaining(found.reply)?.is_none() {
+        if remaining(found.value)?.is_none() {
             return Ok(ReleaseReply::NotHeld);
         }
-        let answer =
+        let reply =
             engine.router.call(command(local.name()), Target::Only(found.connection), &limit)?;
-        rules::read_release(answer.reply)
+        rules::read_release(reply.value)
     }
 
     /// Returns whether a hold has this kind and this named holder, if there is one.

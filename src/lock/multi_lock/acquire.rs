@@ -7,12 +7,12 @@
 //! 2. A lock is refused: the caller releases the locks that it took and waits for the refused one.
 //! 3. The refused lock is granted: the caller asks for the others as in 1, and so on.
 //!
-//! Callers that take the locks from each other pause between the rounds, longer each time. If
-//! other callers always want the locks, these rounds would never succeed. So after two lost rounds
-//! a caller joins the queue of each lock in turn, in the order of 1, and keeps the earlier locks
-//! meanwhile. Two such callers may block each other if their orders differ, because their clients
-//! know one server by different names. Each of these waits is short, so a blockade is short too.
-//! Then the caller continues with 2.
+//! Callers that take the locks from each other pause between the rounds, longer each time. If other
+//! callers always want the locks, these rounds would never succeed. So after two lost rounds a
+//! caller joins the queue of each lock in turn, in the order of 1, and keeps the earlier locks
+//! meanwhile. The orders of two callers may differ, because clients may know one server by
+//! different names, and the two may then block each other. Each of these waits is short, so they do
+//! not block each other for long. A caller whose wait has ended continues with 2.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +59,7 @@ impl MultiAcquire<'_> {
         loop {
             let in_turn = lost == LOST_ROUNDS;
             let round = if in_turn { self.in_turn(turns).map(Some) } else { self.round(first) };
-            let (refused, trouble) = match (round, first) {
+            let (refused, outage) = match (round, first) {
                 (Ok(Some(MultiOutcome::All(holds))), _) => return Ok(Some(holds)),
                 (Ok(None), _) => return Ok(None),
                 (Ok(Some(MultiOutcome::Refused(position))), _) => (position, None),
@@ -68,7 +68,7 @@ impl MultiAcquire<'_> {
                 (Err(error), _) => return Err(error),
             };
             if self.patience.is_over(clock::now()) {
-                return trouble.map_or(Ok(None), Err);
+                return outage.map_or(Ok(None), Err);
             }
             match first {
                 // The refused lock may be held for long: the next round waits for it alone.

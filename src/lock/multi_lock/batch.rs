@@ -7,7 +7,7 @@
 //! that lock held and refuses the batch.
 
 use crate::acquire::{
-    AcquireCall, CallEntry, Candidate, GrantReply, HoldHandle, MAX_OUTDATED_ANSWERS,
+    AcquireCall, CallEntry, Candidate, GrantReply, HoldHandle, MAX_OUTDATED_REPLIES,
 };
 use crate::command::call::{Call, ConnectionId, LateCopy};
 use crate::command::reply::Reply;
@@ -17,7 +17,7 @@ use crate::kind::rules;
 use crate::local::{Local, hold};
 use crate::lock::multi_lock::acquire::MultiOutcome;
 use crate::pool::Target;
-use crate::pool::request::{Answer, Failure};
+use crate::pool::request::{CallReply, Failure};
 use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment};
 
@@ -36,7 +36,7 @@ pub(crate) fn take(calls: &[AcquireCall<'_>]) -> Result<MultiOutcome> {
         if let Some(position) = acquire.refused(&answered)? {
             return Ok(MultiOutcome::Refused(position));
         }
-        acquire.check_grant(&answered.answer)?;
+        acquire.check_grant(&answered.reply)?;
         for (position, candidate) in candidates {
             holds.push((position, granted(candidate, &answered)));
         }
@@ -46,9 +46,9 @@ pub(crate) fn take(calls: &[AcquireCall<'_>]) -> Result<MultiOutcome> {
 }
 
 fn granted(mut candidate: Candidate<'_>, answered: &Answered) -> HoldHandle {
-    let Answered { answer, generation, late_copy } = answered;
-    let (sent, at, lease) = (answer.sent, clock::now(), candidate.call.lease());
-    let late_copy = late_copy.filter(|copy| answer.may_precede(copy, lease));
+    let Answered { reply, generation, late_copy } = answered;
+    let (sent, at, lease) = (reply.sent, clock::now(), candidate.call.lease());
+    let late_copy = late_copy.filter(|copy| reply.may_precede(copy, lease));
     let reply = GrantReply { sent, at, generation: *generation, late_copy, tokens: 0..=0 };
     let handle = candidate.granted(reply);
     candidate.call.report_acquired(&handle, sent.until(at));
@@ -64,9 +64,9 @@ struct BatchAcquire<'a> {
     started: Moment,
 }
 
-/// The answer to the acquire command.
+/// The reply to the acquire command.
 struct Answered {
-    answer: Answer,
+    reply: CallReply,
     /// The generation in which the command was sent.
     generation: Generation,
     /// A copy of the command that may still run, if the connection broke.
@@ -84,16 +84,16 @@ impl<'a> BatchAcquire<'a> {
         self.candidates.iter().map(|(_, candidate)| &*candidate.call.context.local)
     }
 
-    /// Sends the command and returns the answer.
+    /// Sends the command and returns its reply.
     ///
-    /// Repeats the command if a topology change came between: the answer is then from a server
-    /// that this client no longer uses.
+    /// Repeats the command if the topology changed before the reply was read: the reply is then
+    /// from a server that this client no longer uses.
     fn ask(&self) -> Result<Answered> {
         let engine = &self.first.context.engine;
         let (_call, router) = (engine.begin_call(), &engine.router);
         let mut near = self.locals().find_map(Local::unanswered_release);
         let (limit, mut late_copy) = (self.first.limit(), None);
-        for _ in 0..MAX_OUTDATED_ANSWERS {
+        for _ in 0..MAX_OUTDATED_REPLIES {
             let generation = router.generation();
             let pending = router.queue(self.command(), Target::prefer(near));
             let (connection, outcome) = router.wait_without_retry(pending, &limit);
@@ -102,14 +102,14 @@ impl<'a> BatchAcquire<'a> {
                     self.undo(connection);
                 }
             };
-            let answer = outcome.inspect_err(unanswered).map_err(Failure::into_error)?;
-            if answer.maybe_duplicate {
+            let reply = outcome.inspect_err(unanswered).map_err(Failure::into_error)?;
+            if reply.maybe_duplicate {
                 late_copy.get_or_insert(self.copy_on(connection));
             }
             if router.generation() == generation {
-                return Ok(Answered { answer, generation, late_copy });
+                return Ok(Answered { reply, generation, late_copy });
             }
-            // The server that answered may have granted the locks.
+            // The former server may have granted the locks.
             late_copy.get_or_insert(self.copy_on(connection));
             near = Some(connection);
         }
@@ -128,12 +128,12 @@ impl<'a> BatchAcquire<'a> {
 
     /// Returns the position of the refused lock, `None` if all were granted.
     fn refused(&self, answered: &Answered) -> Result<Option<usize>> {
-        let answer = &answered.answer;
-        let numbers = read(&answer.reply).inspect_err(|_| self.undo(answer.connection))?;
+        let reply = &answered.reply;
+        let numbers = read(&reply.value).inspect_err(|_| self.undo(reply.connection))?;
         let Some(number) = numbers.first() else { return Ok(None) };
-        // An earlier copy may have taken all locks, and one of them may have been lost since.
+        // An earlier copy may have taken all locks, and lost one of them before this copy ran.
         if answered.late_copy.is_some() {
-            self.undo(answer.connection);
+            self.undo(reply.connection);
         }
         let refused = usize::try_from(*number).unwrap_or_default().saturating_sub(1);
         let Some((position, candidate)) = self.candidates.get(refused) else { return Ok(Some(0)) };
@@ -142,14 +142,14 @@ impl<'a> BatchAcquire<'a> {
     }
 
     /// Fails if too few replicas have the grant, or if it arrived after the deadline.
-    fn check_grant(&self, answer: &Answer) -> Result<()> {
-        let over = hold::deadline(answer.sent, self.first.lease()) <= clock::now();
-        let error = match answer.too_few {
+    fn check_grant(&self, reply: &CallReply) -> Result<()> {
+        let over = hold::deadline(reply.sent, self.first.lease()) <= clock::now();
+        let error = match reply.too_few {
             Some(too_few) => too_few.into_error(),
             None if over => Error::lost(LostReason::Expired, "the grant arrived too late"),
             None => return Ok(()),
         };
-        self.undo(answer.connection);
+        self.undo(reply.connection);
         Err(error)
     }
 

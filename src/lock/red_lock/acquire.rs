@@ -9,13 +9,13 @@
 //!    since a message may have passed before. After a later refusal it sleeps until a message
 //!    arrives or a growing pause ends, and asks again.
 //!
-//! The call fails if the first question gets too few answers. Once refused, it waits through
-//! outages until its deadline.
+//! The call fails if too few servers answer the first question. Once the lock was refused, the call
+//! waits through outages until its deadline.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acquire::{ANSWER_GRACE, AcquireOptions, HoldHandle};
+use crate::acquire::{AcquireOptions, HoldHandle, REPLY_GRACE};
 use crate::cancel::{CancelToken, CancelWatch};
 use crate::command::owner::{HoldId, Holder};
 use crate::error::{Error, LostReason, Result};
@@ -35,15 +35,15 @@ use crate::util::sync::Parker;
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// The first and the longest span in which a caller ignores messages after a futile wake-up.
+/// The first and the longest span in which a refused caller ignores messages after a wake-up.
 ///
 /// A caller also receives the messages of the releases of its own minority grants. Without this
-/// span they would wake it again and again.
+/// span those messages would wake the caller again and again.
 const FIRST_QUIET: Duration = Duration::from_millis(1);
 const LONGEST_QUIET: Duration = Duration::from_millis(128);
 
-/// Late grants by a majority, read after their deadline, that end a call with an error.
-const MOST_LATE_GRANTS: u32 = 3;
+/// The number of late grants by a majority at which a call ends with an error.
+const MAX_LATE_GRANTS: u32 = 3;
 
 /// A caller in the queue of its process. Leaves the queue when dropped.
 pub(super) struct RedAcquire<'a> {
@@ -66,9 +66,9 @@ pub(super) struct RedAcquire<'a> {
 struct RedRetries {
     refusals: u32,
     /// Consecutive wake-ups by a message that ended in a refusal.
-    futile_wakes: u32,
+    refused_wake_ups: u32,
     late_grants: u32,
-    /// Why the last question got too few answers.
+    /// Why too few servers answered the last question.
     error: Option<Error>,
 }
 
@@ -143,7 +143,7 @@ impl<'a> RedAcquire<'a> {
     }
 
     /// Waits for the end of a hold of this process. Polls the servers at the poll interval, and
-    /// marks the hold as lost if they report the lock free.
+    /// marks the hold as lost if the servers report the lock free.
     fn wait_for(&mut self, hold: &Arc<QuorumHold>) {
         let lock = self.lock;
         hold.watch(&self.parker);
@@ -156,10 +156,10 @@ impl<'a> RedAcquire<'a> {
         self.parker.park_until(end.min(poll.next_check()));
     }
 
-    /// Asks the servers once. `None` after a refusal, and after too few answers to a repeated
+    /// Asks the servers once. `None` after a refusal, and if too few servers answer a repeated
     /// question.
     fn ask(&mut self) -> Result<Option<Arc<QuorumHold>>> {
-        let woken = self.channels.take_messages();
+        let woken = self.channels.mark_seen();
         let outcome = self.ask_all();
         let failure = outcome.as_ref().err().filter(|error| error.is_transient()).cloned();
         self.lock.local.set_last_error(failure.clone());
@@ -172,7 +172,8 @@ impl<'a> RedAcquire<'a> {
         }
         retries.error = failure;
         retries.refusals = retries.refusals.saturating_add(1);
-        retries.futile_wakes = if woken { retries.futile_wakes.saturating_add(1) } else { 0 };
+        retries.refused_wake_ups =
+            if woken { retries.refused_wake_ups.saturating_add(1) } else { 0 };
         Ok(None)
     }
 
@@ -198,7 +199,7 @@ impl<'a> RedAcquire<'a> {
 
     fn open_ballot(&self) -> Arc<Ballot<HoldHandle>> {
         let lock = self.lock;
-        let left = clock::now().until(self.patience.deadline() + ANSWER_GRACE);
+        let left = clock::now().until(self.patience.deadline() + REPLY_GRACE);
         let limits = BallotLimits::of_acquire(lock.term(), lock.response_timeout().min(left));
         let ballot = Ballot::new(lock.members.len(), lock.quorum(), limits, &self.parker);
         for RedMember { engine, lock: member } in lock.members.iter().cloned() {
@@ -215,7 +216,7 @@ impl<'a> RedAcquire<'a> {
 
     fn granted_too_late(&mut self) -> Result<Option<Arc<QuorumHold>>> {
         self.retries.late_grants += 1;
-        match self.retries.late_grants == MOST_LATE_GRANTS {
+        match self.retries.late_grants == MAX_LATE_GRANTS {
             true => {
                 Err(Error::lost(LostReason::Expired, "a majority of the grants arrived too late"))
             }
@@ -223,23 +224,23 @@ impl<'a> RedAcquire<'a> {
         }
     }
 
-    /// Sleeps until a message arrives or a growing pause ends. After a futile wake-up it ignores
-    /// messages for a growing span first.
+    /// Sleeps until a message arrives or a growing pause ends. After wake-ups that ended in a
+    /// refusal, the caller first ignores messages for a growing span.
     fn sleep(&self) {
         let (now, seed) = (clock::now(), HoldId::next().seed());
-        let RedRetries { refusals, futile_wakes, .. } = self.retries;
+        let RedRetries { refusals, refused_wake_ups, .. } = self.retries;
         let grown = |first: Duration, times: u32, longest: Duration| {
             jittered(doubled(first, times, longest), seed ^ now.nanos())
         };
         let end = (now + grown(FIRST_PAUSE, refusals, LONGEST_PAUSE)).min(self.patience.end());
-        if futile_wakes > 0 {
-            let quiet = now + grown(FIRST_QUIET, futile_wakes, LONGEST_QUIET);
+        if refused_wake_ups > 0 {
+            let quiet = now + grown(FIRST_QUIET, refused_wake_ups, LONGEST_QUIET);
             let quiet = quiet.min(self.patience.end());
             while clock::now() < quiet && self.lock.check_not_ended().is_ok() {
                 self.parker.park_until(quiet);
             }
         }
-        if !self.channels.have_messages() {
+        if !self.channels.has_unseen() {
             self.parker.park_until(end);
         }
     }
@@ -272,12 +273,12 @@ impl RedChannels {
         self.registrations.iter().map(Registration::message_count).collect()
     }
 
-    fn have_messages(&self) -> bool {
+    fn has_unseen(&self) -> bool {
         self.counts() != self.seen
     }
 
-    /// Returns whether messages have arrived since the last call.
-    fn take_messages(&mut self) -> bool {
+    /// Marks all messages as seen. Returns whether there were unseen ones.
+    fn mark_seen(&mut self) -> bool {
         let counts = self.counts();
         std::mem::replace(&mut self.seen, counts) != self.seen
     }
@@ -350,7 +351,7 @@ fn acquire_member(
         ..AcquireOptions::new(Patience::None)
     };
     match lock.acquire_call(&options)?.acquire() {
-        // A lost hold of the same thread: the executor releases it soon.
+        // This thread has a lost hold on that server, which the executor releases soon.
         Err(error) if error.is_lost() => Ok(None),
         outcome => outcome,
     }

@@ -1,12 +1,12 @@
 //! One question to several servers at the same time.
 //!
 //! Every server is asked on a thread of its client's executor, so a silent server delays no
-//! other. The ballot ends as soon as the answers or the time decide it, in one of three ways:
+//! other. The ballot ends as soon as the votes or the time decide it, in one of three ways:
 //!
-//! - Yes: a quorum answers yes.
-//! - No: so many servers answer no that no quorum can answer yes. Also, for an acquire: a quorum
-//!   has answered, and either no quorum can answer yes or the `majority_wait` is over.
-//! - Error: so many servers fail that no quorum can answer yes, or all servers have answered, or
+//! - Yes: a quorum votes yes.
+//! - No: so many servers vote no that no quorum can vote yes. Also, for an acquire: a quorum
+//!   has voted yes or no, and either no quorum can vote yes or the `majority_wait` is over.
+//! - Error: so many servers fail that no quorum can vote yes, or all servers have voted, or
 //!   the `timeout` is over.
 //!
 //! A late yes goes to the receiver of [`hand_over`](Ballot::hand_over) or, once the ballot is
@@ -22,9 +22,9 @@ use crate::util::executor::Executor;
 use crate::util::sync::{Mutex, Parker};
 use crate::util::threads;
 
-/// The longest wait for the missing answers to an acquire that a majority has answered.
+/// The longest wait for the missing votes on an acquire on which a majority has voted.
 ///
-/// After this time another ballot is as good as a longer wait.
+/// After this time a new ballot is as good as a longer wait.
 const LONGEST_MAJORITY_WAIT: Duration = Duration::from_millis(200);
 
 /// This wait is also at most the lease divided by this number.
@@ -40,11 +40,11 @@ pub(crate) struct Ballot<T> {
     state: Mutex<BallotState<T>>,
 }
 
-/// The times after which a ballot ends although the answers do not decide it.
+/// The times after which a ballot ends although the votes do not decide it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BallotLimits {
-    /// The span after which the answers of a majority suffice for a no, although the missing
-    /// answers could still make a yes. `None`: the ballot waits for answers that exclude a yes.
+    /// The span after which the votes of a majority suffice for a no, although the missing
+    /// votes could still make a yes. `None`: the ballot waits for votes that exclude a yes.
     majority_wait: Option<Duration>,
     /// The ballot ends with an error after this span.
     timeout: Duration,
@@ -52,13 +52,13 @@ pub(crate) struct BallotLimits {
 
 impl BallotLimits {
     /// Returns the limits of an acquire. Its caller asks again after a refusal, so a minority
-    /// of missing answers does not delay the refusal.
+    /// of missing votes does not delay the refusal.
     pub(crate) fn of_acquire(lease: Duration, timeout: Duration) -> BallotLimits {
         let majority_wait = LONGEST_MAJORITY_WAIT.min(lease / LEASE_PARTS).min(timeout);
         BallotLimits { majority_wait: Some(majority_wait), timeout }
     }
 
-    /// Returns the limits of a query. It reports the answer of a majority or an error.
+    /// Returns the limits of a query. A query reports the vote of a majority or an error.
     pub(crate) fn of_query(timeout: Duration) -> BallotLimits {
         BallotLimits { majority_wait: None, timeout }
     }
@@ -66,16 +66,16 @@ impl BallotLimits {
 
 enum BallotState<T> {
     Open(Votes<T>),
-    /// Late answers go to the receiver. New questions start while they are still wanted.
+    /// Late votes go to the receiver. New questions start while they are still wanted.
     HandedOver(Receiver<T>, IsWanted),
-    /// Late answers are dropped.
+    /// Late votes are dropped.
     Closed,
 }
 
 type Receiver<T> = Arc<dyn Fn(T) + Send + Sync>;
 type IsWanted = Box<dyn Fn() -> bool + Send>;
 
-/// The answers so far.
+/// The votes so far.
 struct Votes<T> {
     yes: Vec<T>,
     no: usize,
@@ -83,7 +83,7 @@ struct Votes<T> {
 }
 
 impl<T> Ballot<T> {
-    /// Opens a ballot of `size` servers, of which `quorum` must answer yes. Every answer wakes
+    /// Opens a ballot of `size` servers, of which `quorum` must vote yes. Every vote wakes
     /// `parker`.
     pub(crate) fn new(
         size: usize,
@@ -96,7 +96,7 @@ impl<T> Ballot<T> {
         Arc::new(Ballot { size, quorum, started: clock::now(), limits, parker, state })
     }
 
-    /// Returns whether another answer is of use.
+    /// Returns whether another vote is of use.
     pub(crate) fn is_wanted(&self) -> bool {
         match &*self.state.lock() {
             BallotState::Open(_) => true,
@@ -105,12 +105,12 @@ impl<T> Ballot<T> {
         }
     }
 
-    /// Takes the answer of one server: yes with a value, no, or an error.
-    pub(crate) fn vote(&self, answer: Result<Option<T>>) {
+    /// Takes the vote of one server: yes with a value, no, or an error.
+    pub(crate) fn vote(&self, vote: Result<Option<T>>) {
         let mut state = self.state.lock();
         let receiver = match &mut *state {
             BallotState::Open(votes) => {
-                match answer {
+                match vote {
                     Ok(Some(yes)) => votes.yes.push(yes),
                     Ok(None) => votes.no += 1,
                     Err(error) => votes.errors.push(error),
@@ -123,7 +123,7 @@ impl<T> Ballot<T> {
         };
         drop(state);
         // The receiver, and the drop of an unwanted hold, run without the mutex.
-        if let (Some(receiver), Ok(Some(yes))) = (receiver, answer) {
+        if let (Some(receiver), Ok(Some(yes))) = (receiver, vote) {
             receiver(yes);
         }
     }
@@ -146,12 +146,12 @@ impl<T> Ballot<T> {
         }
     }
 
-    /// Returns whether a quorum answers yes, `None` while undecided. Does not block.
+    /// Returns whether a quorum votes yes, `None` while undecided. Does not block.
     ///
     /// Closes the ballot unless the outcome is yes.
     ///
     /// # Errors
-    /// The first error of a server, or a time-out, if too few servers answer.
+    /// The first error of a server, or a time-out, if too few servers vote.
     pub(crate) fn decided(&self) -> Option<Result<bool>> {
         let decided = self.tally(self.started.until(clock::now()))?;
         if !matches!(decided, Ok(true)) {
@@ -172,23 +172,23 @@ impl<T> Ballot<T> {
         let BallotState::Open(votes) = &*state else { return Some(Ok(false)) };
         let (yes, no, failed) = (votes.yes.len(), votes.no, votes.errors.len());
         let spare = self.size - self.quorum;
-        let (answered, open) = (yes + no >= self.quorum, self.size - yes - no - failed);
+        let (majority_voted, open) = (yes + no >= self.quorum, self.size - yes - no - failed);
         let is_majority_wait_over = self
             .limits
             .majority_wait
-            .is_some_and(|wait| answered && (yes + open < self.quorum || passed >= wait));
+            .is_some_and(|wait| majority_voted && (yes + open < self.quorum || passed >= wait));
         if yes >= self.quorum {
             Some(Ok(true))
         } else if no > spare || is_majority_wait_over {
             Some(Ok(false))
         } else if failed > spare || open == 0 || passed >= self.limits.timeout {
-            Some(Err(votes.errors.first().cloned().unwrap_or_else(too_few_answers)))
+            Some(Err(votes.errors.first().cloned().unwrap_or_else(too_few_votes)))
         } else {
             None
         }
     }
 
-    /// Drops the answers so far and all later ones.
+    /// Drops the votes so far and all later ones.
     pub(crate) fn close(&self) {
         let before = std::mem::replace(&mut *self.state.lock(), BallotState::Closed);
         // Holds are released without the mutex.
@@ -205,12 +205,12 @@ impl<T> Ballot<T> {
     {
         let ballot = Arc::clone(self);
         executor.run(move || {
-            let answer = threads::catch_panic("asking one of several servers", question);
-            ballot.vote(answer.unwrap_or_else(|| Err(panicked())));
+            let vote = threads::catch_panic("asking one of several servers", question);
+            ballot.vote(vote.unwrap_or_else(|| Err(panicked())));
         });
     }
 
-    /// Removes and returns the yes answers so far.
+    /// Removes and returns the yes votes so far.
     pub(crate) fn take_yes(&self) -> Vec<T> {
         match &mut *self.state.lock() {
             BallotState::Open(votes) => std::mem::take(&mut votes.yes),
@@ -235,7 +235,7 @@ impl<T> Ballot<T> {
     }
 }
 
-fn too_few_answers() -> Error {
+fn too_few_votes() -> Error {
     Error::new(ErrorKind::Timeout, "too few of the servers have answered in time")
 }
 
@@ -250,30 +250,26 @@ mod tests {
     const ACQUIRE: BallotLimits = BallotLimits { majority_wait: Some(LONG), timeout: LONG };
     const QUERY: BallotLimits = BallotLimits { majority_wait: None, timeout: LONG };
 
-    fn ballot_of(
-        size: usize,
-        limits: BallotLimits,
-        answers: &[Option<bool>],
-    ) -> Arc<Ballot<usize>> {
+    fn ballot_of(size: usize, limits: BallotLimits, votes: &[Option<bool>]) -> Arc<Ballot<usize>> {
         let ballot = Ballot::new(size, size / 2 + 1, limits, &Arc::default());
-        for (number, answer) in answers.iter().enumerate() {
+        for (number, vote) in votes.iter().enumerate() {
             let error = || Error::lost(LostReason::Gone, "any");
-            ballot.vote(answer.map_or(Err(error()), |yes| Ok(yes.then_some(number))));
+            ballot.vote(vote.map_or(Err(error()), |yes| Ok(yes.then_some(number))));
         }
         ballot
     }
 
-    fn ballot(answers: &[Option<bool>]) -> Arc<Ballot<usize>> {
-        ballot_of(5, ACQUIRE, answers)
+    fn ballot(votes: &[Option<bool>]) -> Arc<Ballot<usize>> {
+        ballot_of(5, ACQUIRE, votes)
     }
 
     const YES: Option<bool> = Some(true);
     const NO: Option<bool> = Some(false);
 
     #[test]
-    fn a_majority_decides_without_the_missing_answers() {
+    fn a_majority_decides_without_the_missing_votes() {
         for limits in [ACQUIRE, QUERY] {
-            let decide = |answers: &[_]| ballot_of(5, limits, answers).decide();
+            let decide = |votes: &[_]| ballot_of(5, limits, votes).decide();
             assert!(decide(&[YES, NO, YES, NO, YES]).expect("decided"));
             assert!(decide(&[None, YES, YES, None, YES]).expect("decided"));
             assert!(!decide(&[NO, YES, NO, NO]).expect("decided"));
@@ -286,24 +282,24 @@ mod tests {
     #[test]
     fn the_majority_wait_ends_with_no_and_the_timeout_with_an_error() {
         let limits = BallotLimits { majority_wait: Some(SHORT), timeout: LONG };
-        let ballot = |answers: &[_]| ballot_of(5, limits, answers);
-        assert!(!ballot(&[YES, YES, NO]).decide().expect("a majority has answered"));
+        let ballot = |votes: &[_]| ballot_of(5, limits, votes);
+        assert!(!ballot(&[YES, YES, NO]).decide().expect("a majority has voted"));
         let limits = BallotLimits { majority_wait: Some(SHORT), timeout: SHORT };
-        let ballot = |answers: &[_]| ballot_of(5, limits, answers);
+        let ballot = |votes: &[_]| ballot_of(5, limits, votes);
         assert!(ballot(&[YES, YES]).decide().is_err_and(|error| error.is_timeout()));
-        // A yes is impossible, but too few servers have answered for a no.
+        // A yes is impossible, but too few servers have voted for a no.
         assert!(ballot(&[None, NO, None, YES]).decide().is_err());
     }
 
     #[test]
     fn a_query_returns_no_only_if_no_majority_can_say_yes() {
-        let decided = |size, answers: &[_]| ballot_of(size, QUERY, answers).decided();
+        let decided = |size, votes: &[_]| ballot_of(size, QUERY, votes).decided();
         assert!(decided(3, &[NO]).is_none() && decided(3, &[NO, YES]).is_none());
         assert!(decided(3, &[NO, None]).is_none() && decided(5, &[NO, NO, YES, YES]).is_none());
         assert!(matches!(decided(3, &[NO, NO]), Some(Ok(false))));
         // Two of four can never become three.
         assert!(matches!(decided(4, &[NO, NO]), Some(Ok(false))));
-        // All have answered, and neither side has enough.
+        // All have voted, and neither side has enough.
         assert!(matches!(decided(3, &[NO, YES, None]), Some(Err(_))));
         let limits = BallotLimits { timeout: SHORT, ..QUERY };
         let silent = ballot_of(3, limits, &[NO, YES]).decide();

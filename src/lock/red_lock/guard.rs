@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acquire::{ANSWER_GRACE, HoldHandle, checked_lease};
+use crate::acquire::{HoldHandle, REPLY_GRACE, checked_lease};
 use crate::error::{Error, Result};
 use crate::lock::multi_guard::GuardSet;
 use crate::lock::red_lock::RedLock;
@@ -13,7 +13,7 @@ use crate::lock::red_lock::quorum::{self, QuorumHold};
 use crate::util::clock::{self, Moment, Patience};
 use crate::util::sync::Parker;
 
-/// One guard's share. Dropped, it releases without waiting.
+/// One guard's share of a hold. The drop of the last share releases without waiting.
 pub(super) struct RedHoldHandle {
     pub(super) name: Arc<str>,
     pub(super) local: Arc<RedLocal>,
@@ -52,7 +52,7 @@ impl RedHoldHandle {
 
     /// Starts the renewal or the extension that a nested guard needs.
     pub(super) fn re_enter(&self, lock: &RedLock, patience: Patience) -> Result<()> {
-        let end = patience.deadline() + ANSWER_GRACE;
+        let end = patience.deadline() + REPLY_GRACE;
         match lock.lease {
             None => self.hold.keep_renewed(),
             Some(lease) if self.hold.needs_extension(lease) => {

@@ -18,7 +18,7 @@ pub(super) struct RedLocal(Mutex<RedLocalState>);
 struct RedLocalState {
     queue: WaitQueue<Arc<Parker>>,
     holds: HoldTable<QuorumHold>,
-    /// Why the last question of this process got too few answers.
+    /// Why too few servers answered the last question of this process.
     last_error: Option<Error>,
 }
 
@@ -37,7 +37,7 @@ pub(super) enum RedEntryOutcome {
     /// The thread holds the lock already, now with one guard more.
     Reentered(Arc<QuorumHold>),
     Queued(Ticket),
-    /// No hold: the caller does not wait, and another caller holds the lock or comes first.
+    /// The caller gets no hold: it does not wait, and another caller has the lock or comes first.
     Busy,
 }
 
@@ -92,13 +92,13 @@ impl RedLocal {
         state.wake_head();
     }
 
-    /// Sets why the last question got too few answers, for the callers behind the head.
+    /// Sets why too few servers answered the last question, for the callers behind the head.
     pub(super) fn set_last_error(&self, error: Option<Error>) {
         let before = std::mem::replace(&mut self.0.lock().last_error, error);
         drop(before);
     }
 
-    /// Returns why the last question of this process got too few answers.
+    /// Returns why too few servers answered the last question of this process.
     pub(super) fn last_error(&self) -> Option<Error> {
         self.0.lock().last_error.clone()
     }

@@ -40,8 +40,8 @@ struct QuorumState {
     holds: Vec<Arc<HoldHandle>>,
     /// Set once, by the first check that finds the majority lost.
     lost: Option<LostReason>,
-    /// The end of the longest extension since the grant. Applies to late grants too.
-    lasts: Moment,
+    /// The end of the longest extension since the grant. Late grants are extended to it too.
+    extended_until: Moment,
     renewed: bool,
 }
 
@@ -52,7 +52,8 @@ impl RefUnwindSafe for QuorumHold {}
 impl QuorumHold {
     pub(crate) fn new(quorum: usize, holds: Vec<HoldHandle>) -> QuorumHold {
         let holds = holds.into_iter().map(Arc::new).collect();
-        let state = QuorumState { holds, lost: None, lasts: Moment::START, renewed: false };
+        let state =
+            QuorumState { holds, lost: None, extended_until: Moment::START, renewed: false };
         QuorumHold {
             quorum,
             lost: AtomicBool::new(false),
@@ -121,12 +122,12 @@ impl QuorumHold {
         }
         let hold = Arc::new(hold);
         state.holds.push(Arc::clone(&hold));
-        let (lasts, renewed) = (state.lasts, state.renewed);
+        let (extended_until, renewed) = (state.extended_until, state.renewed);
         drop(state);
         if renewed {
             hold.keep_renewed();
         }
-        let lease = clock::now().until(lasts);
+        let lease = clock::now().until(extended_until);
         if hold.remaining() < lease {
             let (executor, hold) = (hold.executor(), Arc::downgrade(&hold));
             // A weak reference, so that the end of the quorum hold does not wait for an extension
@@ -150,7 +151,7 @@ impl QuorumHold {
     /// Returns all holds for an extension, which late grants get too.
     pub(crate) fn all_to_extend(&self, lease: Duration) -> Vec<Arc<HoldHandle>> {
         let mut state = self.state.lock();
-        state.lasts = state.lasts.max(clock::now() + lease);
+        state.extended_until = state.extended_until.max(clock::now() + lease);
         state.holds.clone()
     }
 

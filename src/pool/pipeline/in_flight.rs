@@ -1,4 +1,4 @@
-//! The requests in flight: taken from the queue, not answered.
+//! The requests in flight: taken from the queue, without a reply.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ impl InFlight {
     }
 
     /// Whether more may be written before the unread replies are read.
-    pub(super) fn can_post(&self) -> bool {
+    pub(super) fn can_write_ahead(&self) -> bool {
         !self.waits_for_replicas() && !self.has_resends() && self.unanswered.len() < MAX_UNREAD
     }
 
@@ -89,7 +89,7 @@ impl InFlight {
     /// Missing scripts are loaded before anything else is written.
     pub(super) fn begin_round(&mut self) {
         self.not_loaded = None;
-        // A posted command has a reply to come.
+        // The reply to a command that was written ahead still arrives.
         self.unanswered.retain(|it| !it.is_of_pipeline() || it.written.is_some());
         let first = self.first_unwritten();
         let joined = self.joiner.take_missing_script();
@@ -165,7 +165,7 @@ impl InFlight {
     }
 }
 
-/// The scripts that replies of `NOSCRIPT` asked for, once each.
+/// The scripts whose calls were refused with `NOSCRIPT`, once each.
 fn missing_scripts(unanswered: &VecDeque<Request>) -> Vec<&'static Script> {
     let refused = unanswered.iter().filter(|it| it.written.is_none() && it.replay.loads > 0);
     let mut scripts: Vec<_> = refused.filter_map(|request| request.call.script).collect();

@@ -7,15 +7,15 @@
 //! | a redirection by a cluster node | the caller, or the pool, sends the command elsewhere |
 //! | any other | completes the request |
 //!
-//! `READONLY` means that a replica has answered: the server was a master, or its address has
-//! been given to another server. A new connection may lead to the master.
+//! `READONLY` comes from a replica: the server was a master, or its address has been given to
+//! another server. A new connection may lead to the master.
 //!
-//! Requests run in order. Once a request has to be written again, so are the requests behind
-//! it, although they have replies: they ran too early.
+//! Requests run in order. Once a request has to be written again, the requests behind it are
+//! written again too, although they have replies: they ran too early.
 //!
 //! If replicas have to acknowledge a command, `WAIT` is the last command of the write. Replies
-//! to such commands are held until `WAIT` is answered. Nothing is posted behind `WAIT`,
-//! because the server would not read it before.
+//! to such commands are held until the reply to `WAIT` arrives. Nothing is written ahead behind
+//! `WAIT`, because the server does not read on before that reply.
 
 use crate::command::call::{Call, Digits};
 use crate::command::reply::Reply;
@@ -23,37 +23,38 @@ use crate::connection::{ReadLimit, STEP};
 use crate::error::{Error, Redirect, Result};
 use crate::pool::pipeline::in_flight::InFlight;
 use crate::pool::pipeline::{Connection, ExchangeResult, PipelineContext};
-use crate::pool::request::{Answer, Failure, PipelineCommand, ReplyTo, Request, TooFewReplicas};
+use crate::pool::request::{CallReply, Failure, PipelineCommand, ReplyTo, Request, TooFewReplicas};
 use crate::util::clock::{self, Moment, millis};
 
 /// How often a script is loaded for one request before `NOSCRIPT` is an error.
 const MAX_LOADS: u8 = 3;
 
 impl InFlight {
-    /// Reads the replies to all written requests, each `until` it is late. Returns `false` if
-    /// the leader had to leave first.
+    /// Reads the replies to all written requests. Returns `false` if the leader had to leave first.
+    ///
+    /// `limit_for` returns the limit of a read from the moment at which its reply is late.
     pub(super) fn read<'a>(
         &mut self,
         connection: &mut Connection,
-        until: impl Fn(Moment) -> ReadLimit<'a>,
+        limit_for: impl Fn(Moment) -> ReadLimit<'a>,
     ) -> ExchangeResult<bool> {
         let mut leave = Moment::END;
         while let Some((count, written)) = self.next_reply() {
-            let until = until(written + connection.reply_limit());
-            // Replies to others may keep arriving for a long time.
-            if until.has_to_leave() {
+            let limit = limit_for(written + connection.reply_limit());
+            // Without this end, the leader would stay while replies to others keep arriving.
+            if limit.has_to_leave() {
                 leave = leave.min(clock::now() + STEP);
             }
-            if leave <= clock::now() || !connection.flush(&until)? {
+            if leave <= clock::now() || !connection.flush(&limit)? {
                 return Ok(false);
             }
-            let Some(reply) = connection.answer_until(&until)? else { return Ok(false) };
+            let Some(reply) = connection.read_reply_until(&limit)? else { return Ok(false) };
             self.distribute(count, reply);
         }
         Ok(true)
     }
 
-    /// The number of requests that the next reply answers, and the moment of their write.
+    /// The number of requests that the next reply completes, and the moment of their write.
     fn next_reply(&self) -> Option<(usize, Moment)> {
         let first = self.unanswered.front()?;
         Some((first.joining.count, first.written?))
@@ -71,7 +72,7 @@ impl InFlight {
         }
     }
 
-    /// Has the next request written again by itself. It did not run.
+    /// Marks the next request, which did not run, to be written again and not joined.
     fn resend_alone(&mut self) {
         if let Some(mut request) = self.unanswered.pop_front() {
             request.joining.alone = true;
@@ -113,13 +114,13 @@ impl InFlight {
                     self.not_loaded = Some((script.digest(), refusal));
                 }
             }
-            PipelineCommand::CountReplicas => self.release_acknowledged(reply),
+            PipelineCommand::CountReplicas => self.complete_after_wait(reply),
             PipelineCommand::Asking => {}
         }
     }
 
-    /// Completes the requests behind which `WAIT` was written, by its reply.
-    fn release_acknowledged(&mut self, reply: Reply) {
+    /// Completes the requests whose replies were held until the reply to `WAIT`.
+    fn complete_after_wait(&mut self, reply: Reply) {
         let too_few = self.context.too_few(reply);
         while let Some((request, reply)) = self.unacknowledged.pop_front() {
             match &too_few {
@@ -154,10 +155,10 @@ impl InFlight {
 
     fn complete(&self, request: Request, reply: Reply, too_few: Option<TooFewReplicas>) {
         let sent = request.written.unwrap_or(Moment::START);
-        let answer = match reply {
+        let reply = match reply {
             Reply::Refused(refusal) => Err(Error::refused(&refusal)),
-            reply => Ok(Answer {
-                reply,
+            reply => Ok(CallReply {
+                value: reply,
                 sent,
                 maybe_duplicate: request.replay.maybe_duplicate,
                 broken_at: self.broken_at,
@@ -165,31 +166,31 @@ impl InFlight {
                 connection: self.context.id,
             }),
         };
-        self.context.complete(request, answer);
+        self.context.complete(request, reply);
     }
 }
 
 impl PipelineContext {
-    /// Reports an answer to the caller, or to the observer for a background request.
-    fn complete(&self, mut request: Request, answer: Result<Answer>) {
+    /// Reports the outcome of a request to its caller, or of a background request to the observer.
+    fn complete(&self, mut request: Request, reply: Result<CallReply>) {
         // The observer may have the request written again.
         request.written = None;
-        let answer = answer.map_err(|error| self.pool.named(error));
-        match (&mut request.reply_to, answer) {
-            (ReplyTo::Caller(promise), answer) => promise.keep(answer.map_err(Failure::sent)),
+        let reply = reply.map_err(|error| self.pool.with_server(error));
+        match (&mut request.reply_to, reply) {
+            (ReplyTo::Caller(promise), reply) => promise.complete(reply.map_err(Failure::written)),
             (ReplyTo::Background(_), Err(error)) => {
                 self.pool.observer.failed(self.id, request, error);
             }
-            (ReplyTo::Background(_), Ok(answer)) => {
-                self.pool.observer.answered(self.id, request, answer);
+            (ReplyTo::Background(_), Ok(reply)) => {
+                self.pool.observer.answered(self.id, request, reply);
             }
             (ReplyTo::Pipeline(_), _) => {}
         }
     }
 
-    /// Reports an error to the callers, or to the observer for background requests.
+    /// Reports an error to the callers of requests, and for background requests to the observer.
     pub(super) fn fail(&self, requests: impl IntoIterator<Item = Request>, error: &Error) {
-        let error = &self.pool.named(error.clone());
+        let error = &self.pool.with_server(error.clone());
         for request in requests.into_iter().filter_map(|request| request.fail(error)) {
             if let ReplyTo::Background(_) = request.reply_to {
                 self.pool.observer.failed(self.id, request, error.clone());
@@ -197,12 +198,12 @@ impl PipelineContext {
         }
     }
 
-    /// Returns the redirection in a reply, and the error for a command that stays.
+    /// Returns the redirection in a reply, and the error if the redirection is not followed.
     fn redirect_in(&self, reply: &Reply, request: &mut Request) -> Option<(Redirect, Error)> {
         let Reply::Refused(refusal) = reply else { return None };
-        let redirect = refusal.redirect().filter(|_| self.pool.is_node)?;
+        let redirect = refusal.redirect().filter(|_| self.pool.is_cluster_node)?;
         request.replay.maybe_duplicate |= refusal.is_slot_migrating();
-        Some((redirect, self.pool.named(Error::refused(refusal))))
+        Some((redirect, self.pool.with_server(Error::refused(refusal))))
     }
 
     fn redirect(&self, mut request: Request, redirect: Redirect, error: Error) {

@@ -36,11 +36,11 @@ pub(super) struct OwnRequest<'a> {
     pub(super) limit: &'a Limit<'a>,
 }
 
-/// The duty of a leader after it has given up the leadership.
+/// The next step of a leader that gives up the leadership.
 enum AfterLeadership {
     Nothing,
-    /// Post the requests just taken from the queue. The leadership is kept for that.
-    Post,
+    /// Write the requests just taken from the queue. The thread is still the leader.
+    WriteAhead,
     /// Offer the leadership to a caller in one of these wait groups.
     OfferLeadership([Option<usize>; 2]),
     /// Report unwritten background requests.
@@ -110,7 +110,7 @@ impl<'a> Leadership<'a> {
             connection.state.lock().hand_over(pipeline, usize::MAX);
             pipeline.fail_all(&error);
         }
-        // Requests may be done also after a success: those that must not be written twice.
+        // Also after a success: a request that must not be written twice may have failed.
         connection.wake_taken();
     }
 
@@ -121,7 +121,7 @@ impl<'a> Leadership<'a> {
         let Some(mut pipeline) = self.pipeline.take() else { return AfterLeadership::Nothing };
         let next = state.after_leadership(&pipeline);
         self.connection.disconnected.store(!pipeline.is_connected(), Ordering::Relaxed);
-        if let AfterLeadership::Post = next {
+        if let AfterLeadership::WriteAhead = next {
             state.hand_over(&mut pipeline, usize::MAX);
             self.pipeline = Some(pipeline);
         } else {
@@ -130,9 +130,9 @@ impl<'a> Leadership<'a> {
         next
     }
 
-    /// Posts the requests in the pipeline. Queues them again if the write fails.
-    fn post(&mut self) {
-        if let Some(back) = self.pipeline().and_then(Pipeline::post) {
+    /// Writes the requests in the pipeline ahead. Queues them again if the write fails.
+    fn write_ahead(&mut self) {
+        if let Some(back) = self.pipeline().and_then(Pipeline::write_ahead) {
             self.put_back(back);
         }
     }
@@ -161,7 +161,7 @@ impl Drop for Leadership<'_> {
         loop {
             match self.give_up() {
                 AfterLeadership::Nothing => return,
-                AfterLeadership::Post => self.post(),
+                AfterLeadership::WriteAhead => self.write_ahead(),
                 AfterLeadership::OfferLeadership(groups) => {
                     return connection.groups.offer_leadership(groups);
                 }
@@ -242,19 +242,21 @@ impl QueueState {
             pipeline.push(request);
         }
         if self.queue.is_empty() {
-            self.groups.queue_is_empty();
+            self.groups.note_empty_queue();
         }
         count
     }
 
     fn after_leadership(&self, pipeline: &Pipeline) -> AfterLeadership {
-        let posted = pipeline.waiters().next().map(ReplySlot::group);
+        let in_flight = pipeline.waiters().next().map(ReplySlot::group);
         let queued = self.waiters().next().map(ReplySlot::group);
-        // One group of posted requests is enough: the next leader will be here soon.
-        let enough = posted.is_some() && queued.is_some();
-        match posted.or(queued) {
-            _ if !enough && !self.queue.is_empty() && pipeline.can_post() => AfterLeadership::Post,
-            Some(_) => AfterLeadership::OfferLeadership([posted, queued]),
+        // One group in flight is enough: a caller of it leads next, and writes the queued group.
+        let enough = in_flight.is_some() && queued.is_some();
+        match in_flight.or(queued) {
+            _ if !enough && !self.queue.is_empty() && pipeline.can_write_ahead() => {
+                AfterLeadership::WriteAhead
+            }
+            Some(_) => AfterLeadership::OfferLeadership([in_flight, queued]),
             None if !self.queue.is_empty() || pipeline.unsent() > 0 => AfterLeadership::ReportQueue,
             None if pipeline.unread_since().is_some() => AfterLeadership::ReportUnread,
             None => AfterLeadership::Nothing,

@@ -7,9 +7,9 @@
 //! Properties in every schedule:
 //! * There is one connection at a time, and requests run in the order of the queue.
 //! * Every request is completed once: answered, failed, or taken back unsent.
-//! * An answer that is not marked `maybe_duplicate` is that of the only copy that ran.
+//! * A reply without the mark `maybe_duplicate` is the reply to the only copy that ran.
 //! * Every waiting caller wakes up, and every background request is sent.
-//! * The answer to a clean-up says that the connection broke, if a late command can undo it.
+//! * The reply to a clean-up says that the connection broke, if a late command can undo it.
 //!
 //! Faults that the model has caught:
 //! * The leadership is given up without a look at the queue, at its callers or at its
@@ -17,10 +17,10 @@
 //! * A caller that gives up keeps the leadership that it was offered at that moment.
 //! * A repeated request comes after the requests that stood behind it.
 //! * A request that must not run twice is repeated, or a repeated one is not marked.
-//! * The answer to a clean-up on the next connection does not say that the connection broke.
-//! * Requests that could not be posted are not queued again, or their callers are not woken.
-//! * No caller is offered the leadership when only callers of posted requests wait.
-//! * A failed call among joined ones is never answered, or joined again, or replies reach the
+//! * The reply to a clean-up on the next connection does not say that the connection broke.
+//! * Requests that could not be written ahead are not queued again, or their callers sleep on.
+//! * No caller is offered the leadership when all waiting callers have requests in flight.
+//! * A failed call among joined ones gets no reply, or is joined again, or replies reach the
 //!   wrong callers.
 
 use super::*;
@@ -33,8 +33,8 @@ use crate::connection::{Address, Timeouts};
 use crate::error::Error;
 use crate::kind::plain::Plain;
 use crate::kind::rules::{AcquireArgs, AcquireReply, KindRules as _};
-use crate::pool::context::Observer;
-use crate::pool::request::{Answer, BackgroundTask, Failure, OnOutcome, ReleasedHold};
+use crate::pool::context::ConnectionObserver;
+use crate::pool::request::{BackgroundTask, CallReply, Failure, OnOutcome, ReleasedHold};
 use crate::topology::route::Route;
 use crate::util::model::check;
 use crate::util::sync::Parker;
@@ -47,7 +47,7 @@ use uuid::Uuid;
 /// How long a caller waits.
 #[derive(Clone, Copy)]
 enum Stay {
-    /// Until the answer arrives.
+    /// Until the reply arrives.
     Patient,
     /// Leaves the queue unless a leader takes the request at once.
     Hasty,
@@ -74,9 +74,8 @@ struct World {
     reaper: Arc<Reaper>,
     /// The texts of the queued requests, in order.
     queued: Mutex<Vec<String>>,
-    /// The most times that a request may run.
-    ///
-    /// Once more if the connection breaks, and once more if a script before it is loaded.
+    /// The most times that a request may run: once, once more after the connection breaks, and
+    /// once more if the script of a request ahead has to be loaded.
     most_copies: AtomicUsize,
 }
 
@@ -87,11 +86,11 @@ struct Reaper {
     open: Mutex<usize>,
 }
 
-impl Observer for Reaper {
+impl ConnectionObserver for Reaper {
     fn reconnected(&self, _connection: ConnectionId, _address: &Arc<str>) {}
 
-    fn answered(&self, _connection: ConnectionId, request: Request, answer: Answer) {
-        self.settle(request, Ok(answer));
+    fn answered(&self, _connection: ConnectionId, request: Request, reply: CallReply) {
+        self.settle(request, Ok(reply));
     }
 
     fn failed(&self, _connection: ConnectionId, request: Request, error: Error) {
@@ -118,7 +117,7 @@ impl Observer for Reaper {
 }
 
 impl Reaper {
-    fn settle(&self, request: Request, outcome: Result<Answer>) {
+    fn settle(&self, request: Request, outcome: Result<CallReply>) {
         let (_, task) = request.into_task().expect("only background requests are reported");
         task.settle(outcome);
         *self.open.lock() -= 1;
@@ -137,10 +136,10 @@ impl Reaper {
 
 /// Receives the outcome of one background request.
 #[derive(Default)]
-struct OutcomeProbe(Mutex<Option<Result<Answer>>>);
+struct OutcomeProbe(Mutex<Option<Result<CallReply>>>);
 
 impl OnOutcome for OutcomeProbe {
-    fn settle(&self, _hold: ReleasedHold, outcome: Result<Answer>) {
+    fn settle(&self, _hold: ReleasedHold, outcome: Result<CallReply>) {
         let before = self.0.lock().replace(outcome);
         assert!(before.is_none(), "a background request is settled once");
     }
@@ -155,10 +154,10 @@ impl World {
         let context = PoolContext {
             route: Route::To(Arc::new(address.clone())),
             replicas: 0,
-            is_node: false,
+            is_cluster_node: false,
             name: "model".to_owned(),
             process: std::process::id(),
-            observer: Arc::clone(&reaper) as Arc<dyn Observer>,
+            observer: Arc::clone(&reaper) as Arc<dyn ConnectionObserver>,
         };
         let timeouts =
             Timeouts { connect: Duration::MAX, response: Duration::MAX, replicas: Duration::ZERO };
@@ -181,8 +180,8 @@ impl World {
         let (request, slot) = Request::awaited(echo(text));
         self.queue(request, text);
         let outcome = stay.wait(&self.connection, &slot);
-        if let Ok(answer) = &outcome {
-            assert_eq!(answer.reply, Reply::Text(text.into()), "its own answer");
+        if let Ok(reply) = &outcome {
+            assert_eq!(reply.value, Reply::Text(text.into()), "its own reply");
         }
         outcome
     }
@@ -190,13 +189,13 @@ impl World {
     fn submit(&self, text: &str) -> Arc<OutcomeProbe> {
         let probe = Arc::<OutcomeProbe>::default();
         self.queue(Request::background(echo(text), task_for(&probe)), text);
-        self.connection.post();
+        self.connection.flush();
         probe
     }
 
     fn submit_call(&self, call: Call) {
         self.connection.queue(Request::background(call, task_for(&Arc::default())));
-        self.connection.post();
+        self.connection.flush();
     }
 
     /// How often the request ran.
@@ -208,7 +207,7 @@ impl World {
     fn check_outcome(&self, text: &str, outcome: &Outcome) {
         let (copies, most) = (self.copies(text), self.most_copies.load(Ordering::Relaxed));
         match outcome {
-            Ok(answer) if answer.maybe_duplicate => assert!((1..=most).contains(&copies)),
+            Ok(reply) if reply.maybe_duplicate => assert!((1..=most).contains(&copies)),
             Ok(_) => assert_eq!(copies, 1, "{text} ran once"),
             Err(failure) if !failure.is_written() => assert_eq!(copies, 0, "{text} was not sent"),
             Err(Failure { error, .. }) => assert!(copies <= most, "{error}"),
@@ -288,7 +287,7 @@ fn a_caller_that_gives_up_passes_the_leadership_on() {
     });
 }
 
-/// A caller that returns during an exchange delays no answer and no background request.
+/// A caller that returns during an exchange delays no reply and no background request.
 #[test]
 fn a_caller_that_returns_early_delays_no_other() {
     for mishap in [None, Some(Mishap::Broken { ran: 1, answered: 0 }), Some(Mishap::Unreachable)] {
@@ -308,7 +307,7 @@ fn a_caller_that_returns_early_delays_no_other() {
     }
 }
 
-/// Takes a lock, returns before the answer, and frees the lock.
+/// Takes a lock, returns before the reply, and frees the lock.
 fn take_and_leave(world: &World) {
     let locking = Locking::new();
     let (request, slot) = Request::awaited(locking.take());
@@ -331,7 +330,7 @@ fn requests_on_a_broken_connection_are_repeated_once_and_marked() {
                 let probe = world.submit("a");
                 ask("b", Patient)(world);
                 let outcome = probe.0.lock().clone().expect("settled before the request behind it");
-                let outcome = outcome.map_err(Failure::sent);
+                let outcome = outcome.map_err(Failure::written);
                 world.check_outcome("a", &outcome);
             };
             join([
@@ -357,15 +356,15 @@ fn an_acquire_runs_after_the_release_queued_before_it() {
             let (first, second) = (Locking::new(), Locking::new());
             let granted = world.call(first.take()).expect("nothing is wrong yet");
             assert_eq!(
-                Plain.read_acquire(granted.reply).expect("a number"),
+                Plain.read_acquire(granted.value).expect("a number"),
                 AcquireReply::Granted(0)
             );
             let next = move |world: &World| {
                 world.submit_call(first.free());
-                if let Ok(answer) = world.call(second.take()) {
-                    let verdict = Plain.read_acquire(answer.reply).expect("a number");
+                if let Ok(reply) = world.call(second.take()) {
+                    let reply = Plain.read_acquire(reply.value).expect("a number");
                     assert_eq!(
-                        verdict,
+                        reply,
                         AcquireReply::Granted(0),
                         "the release ran after the acquire"
                     );
@@ -457,9 +456,9 @@ impl World {
     fn lock_alone(&self, name: &'static str) {
         let locking = Locking::of(name);
         let taken = self.call(locking.take()).expect("sent again if it breaks");
-        assert_eq!(Plain.read_acquire(taken.reply).expect("a number"), AcquireReply::Granted(0));
+        assert_eq!(Plain.read_acquire(taken.value).expect("a number"), AcquireReply::Granted(0));
         let freed = self.call(locking.free()).expect("sent again if it breaks");
-        let left = freed.reply == Reply::Int(0) || freed.maybe_duplicate;
+        let left = freed.value == Reply::Int(0) || freed.maybe_duplicate;
         assert!(left, "there was nothing to free: {freed:?}");
     }
 }
@@ -471,9 +470,9 @@ fn take_and_free(world: &World) -> bool {
     let (locking, since) = (Locking::new(), clock::now());
     let _ = world.call(locking.take());
     loop {
-        if let Ok(answer) = world.call(locking.free()) {
-            let copy = LateCopy { connection: answer.connection, since };
-            return answer.may_precede(&copy, Duration::MAX);
+        if let Ok(reply) = world.call(locking.free()) {
+            let copy = LateCopy { connection: reply.connection, since };
+            return reply.may_precede(&copy, Duration::MAX);
         }
     }
 }
@@ -497,7 +496,7 @@ fn a_clean_up_that_a_late_command_can_undo_is_repeated() {
 }
 
 #[test]
-fn forgotten_scripts_are_loaded_again() {
+fn removed_scripts_are_loaded_again() {
     check(|| {
         let world = World::new(0);
         join([
@@ -515,7 +514,7 @@ fn forgotten_scripts_are_loaded_again() {
 
 /// Each joined call gets its own reply, whatever happens to the others.
 #[test]
-fn joined_calls_get_their_own_answers() {
+fn joined_calls_get_their_own_replies() {
     for mishap in [None, Some(Mishap::Broken { ran: 1, answered: 0 })] {
         check(move || {
             let world = World::new(0);

@@ -6,23 +6,23 @@
 //! context switches per lock and unlock; with one connection per thread, 2.05.
 //!
 //! Groups are numbered in the order in which they begin. The requests of a group go through
-//! three stages: queued, posted, read by the leader. At most one group is in each stage, so
-//! three condition variables are enough: group `n` uses number `n` modulo three. A group that
-//! shares its condition variable with another one would only wake up in vain.
+//! three stages: queued, written ahead, read by the leader. At most one group is in each stage,
+//! so three condition variables are enough: group `n` uses number `n` modulo three. If two groups
+//! shared a condition variable, the callers of one would only wake up in vain.
 
 use std::ops::Range;
 
 use crate::util::clock::Moment;
 use crate::util::sync::WaitGroup;
 
-/// The leader reads for one group; one was posted, and one is queued.
+/// One group is queued, one is written ahead, and the leader reads the replies of one.
 const GROUPS: usize = 3;
 
 /// The condition variables of the groups.
 #[derive(Debug, Default)]
 pub(super) struct WaitGroups([WaitGroup; GROUPS]);
 
-/// The numbers of the groups. Stands under the mutex of the queue.
+/// The numbers of the groups. Protected by the mutex of the queue.
 #[derive(Debug, Default)]
 pub(super) struct GroupNumbers {
     queued: usize,
@@ -31,7 +31,7 @@ pub(super) struct GroupNumbers {
 }
 
 impl WaitGroups {
-    /// Sleeps until `done` and woken, offered the leadership, or `end`.
+    /// Sleeps until a wake-up with `done` true, until an offer of the leadership, or until `end`.
     pub(super) fn sleep(&self, group: usize, end: Moment, done: impl Fn() -> bool) {
         self.0[group % GROUPS].sleep(end, done);
     }
@@ -41,9 +41,9 @@ impl WaitGroups {
         groups.for_each(|group| self.0[group % GROUPS].wake());
     }
 
-    /// Offers the leadership to a caller in the first of `groups`. If nobody sleeps there, its
-    /// callers are about to sleep and take the offer then, which may be a while on a busy
-    /// machine. So the next group gets the offer as well.
+    /// Offers the leadership to a caller in the first of `groups`. If no caller of that group
+    /// sleeps yet, one takes the offer when it goes to sleep, which may be late on a busy machine.
+    /// So the next group gets the offer as well.
     pub(super) fn offer_leadership(&self, groups: [Option<usize>; 2]) {
         let mut groups = groups.into_iter().flatten();
         groups.any(|group| self.0[group % GROUPS].offer());
@@ -72,8 +72,8 @@ impl GroupNumbers {
         self.taken = self.taken.start.min(group)..self.taken.end.max(group + 1);
     }
 
-    /// Begins a new group, if requests of the queued group were taken. None is left.
-    pub(super) fn queue_is_empty(&mut self) {
+    /// Notes that the queue is empty. A new group begins if requests of the last one were taken.
+    pub(super) fn note_empty_queue(&mut self) {
         self.queued += usize::from(self.taken.end > self.queued);
     }
 }
@@ -86,12 +86,12 @@ mod tests {
     fn a_group_ends_when_its_last_request_is_taken() {
         let mut groups = GroupNumbers::default();
         groups.forget_taken();
-        groups.queue_is_empty();
+        groups.note_empty_queue();
         assert_eq!((groups.queued(), groups.taken()), (0, 0..0), "no caller was queued");
         groups.take(0);
         assert_eq!((groups.queued(), groups.taken()), (0, 0..1), "others are still queued");
         groups.take(0);
-        groups.queue_is_empty();
+        groups.note_empty_queue();
         assert_eq!((groups.queued(), groups.taken()), (1, 0..1));
     }
 
@@ -101,7 +101,7 @@ mod tests {
         groups.forget_taken();
         groups.take(4);
         groups.take(5);
-        groups.queue_is_empty();
+        groups.note_empty_queue();
         assert_eq!((groups.queued(), groups.taken()), (6, 4..6));
     }
 }
