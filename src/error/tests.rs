@@ -80,8 +80,9 @@ fn a_refusal_is_final_if_neither_time_nor_an_operator_ends_it() {
 #[test]
 fn a_refusal_is_retryable_if_it_can_end_without_a_change_to_the_program() {
     let docs: String = DOCS.lines().map(|line| format!("{}\n", line.trim())).collect();
-    let (_, rest) =
-        docs.split_once("A refusal by the server is retryable if").expect("the docs list the retryable codes");
+    let (_, rest) = docs
+        .split_once("A refusal by the server is retryable if")
+        .expect("the docs list the retryable codes");
     let (named, others) = rest.split_once("Others").expect("the docs list other codes");
     let (others, _) = others.split_once("The text").expect("the next paragraph");
     for (text, retryable) in [(named, true), (others, false)] {
