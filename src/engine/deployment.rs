@@ -61,7 +61,7 @@ impl Deployment {
         timeouts: Timeouts,
         sharding: Sharding,
     ) -> Deployment {
-        let name = format!("{name}:scout");
+        let name = format!("{name}:failover");
         let (route, cluster) = match servers {
             Servers::Single(address) => (Route::To(Arc::new(address)), None),
             Servers::Sentinel { master, sentinels, template } => {
