@@ -157,6 +157,7 @@ mod listener;
 mod local;
 mod lock;
 mod pool;
+mod stats;
 mod topology;
 mod util;
 mod watchdog;
@@ -174,6 +175,7 @@ pub use lock::multi_guard::{MultiGuard, OwnedMultiGuard};
 pub use lock::multi_lock::{AnyLock, MultiLock};
 pub use lock::red_lock::RedLock;
 pub use lock::rw_lock::RwLock;
+pub use stats::{Histogram, Stats};
 pub use topology::audit::AuditPolicy;
 pub use uuid::Uuid;
 
