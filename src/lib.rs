@@ -123,7 +123,8 @@
 //! waits through later outages.
 //!
 //! An implementation of [`Events`] receives grants, waits, releases, renewals and losses. The
-//! [`log`](https://docs.rs/log) facade gets losses, failures and reconnections.
+//! [`log`](https://docs.rs/log) facade gets losses, failures and reconnections. [`Client::stats`]
+//! returns counters and histograms.
 //!
 //! # Recipes
 //!
@@ -213,6 +214,7 @@ mod must_use {
         "client.fair_lock(\"a\")"
         "client.rw_lock(\"a\")"
         "client.clone()"
+        "client.stats()"
         "leasehold::Client::builder()"
         "leasehold::Client::open(\"redis://127.0.0.1/\")?"
         "leasehold::MultiLock::new([lock])"

@@ -5,8 +5,9 @@
 //! `util`.
 //!
 //! All atomics are relaxed, and no code locks anything. An acquire and a release together cost five
-//! additions: one for `acquired`, two each for `hold_time` and `round_trip`. `released`, `held_now`
-//! and `waiting_now` follow from other counters, so these numbers always agree.
+//! additions: one for `acquired`, two each for `hold_time` and `round_trip`. `released`,
+//! `renewals`, `held_now` and `waiting_now` follow from other counters, so these numbers always
+//! agree.
 
 mod call;
 mod histogram;
@@ -38,6 +39,7 @@ pub use histogram::Histogram;
 /// acquired() + released_after_expiry() = released() + lost() + held_now()
 /// contended() = wait_time().count() + waiting_now()
 /// released() = hold_time().count()
+/// renewals() = renewal_lag().count()
 /// ```
 ///
 /// While calls run, a snapshot may contain a part of their effects. Nothing is ever missed: the
@@ -64,7 +66,6 @@ pub struct Stats {
     timed_out: u64,
     cancelled: u64,
     contended: u64,
-    renewals: u64,
     renewal_failures: u64,
     reconnects: u64,
     wait_time: Histogram,
@@ -112,8 +113,8 @@ impl Stats {
     /// Returns the number of holds that were lost for this reason.
     ///
     /// Each lost hold counts once, when this process notices the loss, for the reason that the
-    /// event [`Lost`](crate::Lost) reports. A fixed lease that runs out while it is held or detached
-    /// is a loss. A caller that never acquired the lock loses nothing.
+    /// event [`Lost`](crate::Lost) reports. The end of a fixed lease before its release is a loss
+    /// too, also if its guard was detached.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn lost(&self, reason: LostReason) -> u64 {
         match reason {
@@ -186,7 +187,7 @@ impl Stats {
     /// [`extend`](crate::Guard::extend) do not count.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn renewals(&self) -> u64 {
-        self.renewals
+        self.renewal_lag.count()
     }
 
     /// Returns how often a renewal of a valid hold failed.
@@ -211,6 +212,7 @@ impl Stats {
     ///
     /// Calls that did not have to wait do not count; their time is the
     /// [`round_trip`](Stats::round_trip). Calls that gave up count.
+    #[must_use = "a query changes nothing: use its answer"]
     pub fn wait_time(&self) -> &Histogram {
         &self.wait_time
     }
@@ -219,24 +221,27 @@ impl Stats {
     ///
     /// The time of a hold includes all threads that had it one after the other. The time of a lost
     /// hold goes on to the end of its last guard.
+    #[must_use = "a query changes nothing: use its answer"]
     pub fn hold_time(&self) -> &Histogram {
         &self.hold_time
     }
 
     /// Returns how late each renewal of a lease was sent.
     ///
-    /// Measured from the moment for which the watchdog had planned the renewal, about a third of the
-    /// [watchdog time-out](crate::Builder::watchdog_timeout) after the last one, to the moment before
-    /// the renewal that succeeded was sent. Failed attempts between them add to the time. Up to
-    /// 10 ms are normal.
+    /// The time from the moment for which the watchdog planned the renewal, about a third of the
+    /// [watchdog time-out](crate::Builder::watchdog_timeout) after the grant or the last renewal,
+    /// to the write of the renewal that succeeded. Failed attempts before it add to this time.
+    /// Renewals that the watchdog sent early, because the servers changed, count as zero.
+    #[must_use = "a query changes nothing: use its answer"]
     pub fn renewal_lag(&self) -> &Histogram {
         &self.renewal_lag
     }
 
     /// Returns the time from the write of each acquire command to the reading of its reply.
     ///
-    /// Counts each command with a reply, granted or refused; a call that waits may send several. The
-    /// command for several members of a [`MultiLock`](crate::MultiLock) counts once.
+    /// Counts each command with a reply, granted or refused. A call that waits may send several
+    /// commands. One command for several members of a [`MultiLock`](crate::MultiLock) counts once.
+    #[must_use = "a query changes nothing: use its answer"]
     pub fn round_trip(&self) -> &Histogram {
         &self.round_trip
     }
@@ -268,7 +273,6 @@ pub(crate) struct StatsRecorder {
     timed_out: Counter,
     cancelled: Counter,
     contended: Counter,
-    renewals: Counter,
     renewal_failures: Counter,
     reconnects: Counter,
     wait_time: HistogramCells,
@@ -311,7 +315,6 @@ impl StatsRecorder {
 
     /// Counts a renewed lease, and how late its renewal was sent.
     pub(crate) fn renewed(&self, lag: Duration) {
-        self.renewals.add(1);
         self.renewal_lag.record(lag);
     }
 
@@ -346,7 +349,6 @@ impl StatsRecorder {
             timed_out: self.timed_out.get(),
             cancelled: self.cancelled.get(),
             contended: self.contended.get(),
-            renewals: self.renewals.get(),
             renewal_failures: self.renewal_failures.get(),
             reconnects: self.reconnects.get(),
             wait_time,

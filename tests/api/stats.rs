@@ -233,7 +233,7 @@ fn replaced_connections_are_counted() -> Result<()> {
         let taken = lock.try_lock();
         taken.is_ok() && client.stats().reconnects() > 0
     });
-    at_rest(&client);
+    assert!(holds(&at_rest(&client))[0] >= 1);
     Ok(())
 }
 
@@ -271,7 +271,7 @@ fn the_holds_of_every_kind_are_counted() -> Result<()> {
     assert!(fair.try_lock_for(SHORT)?.is_none());
     assert_eq!(calls(&client.stats()), [1, 1, 0, 1]);
     guard.unlock()?;
-    at_rest(&client);
+    assert_eq!(at_rest(&client).lost_in_total(), 0);
     Ok(())
 }
 
@@ -314,27 +314,26 @@ fn a_red_lock_counts_its_holds_and_calls_with_each_client() -> Result<()> {
     let clients = servers.each_ref().map(client);
     let each = |number: fn(&Stats) -> u64| clients.each_ref().map(|of| number(&of.stats()));
     let lock = RedLock::new(clients.clone(), "a");
-    let guard = lock.lock_owned()?;
-    // A late grant of the third server is adopted.
-    eventually("all servers grant", || each(Stats::held_now) == [1; 3]);
-    assert!(lock.try_lock_owned()?.is_none());
-    let waiting = lock.clone();
-    let waiter = sleeping("red", move || waiting.lock().and_then(|guard| guard.unlock()));
-    assert_eq!(each(Stats::waiting_now), [1; 3]);
-    guard.unlock()?;
-    join(waiter)?;
-    eventually("nothing is held", || each(Stats::held_now) == [0; 3]);
-    for client in &clients {
-        let stats = at_rest(client);
-        assert_eq!(calls(&stats), [1, 0, 0, 1]);
-        assert_eq!((stats.lost_in_total(), stats.acquired()), (0, stats.released()));
-    }
-    let acquired = each(Stats::acquired);
     let (guard, nested) = (lock.lock()?, lock.lock()?);
+    // A late grant of the third server is adopted.
     eventually("all servers grant", || each(Stats::held_now) == [1; 3]);
     drop((nested, guard));
     eventually("nothing is held", || each(Stats::held_now) == [0; 3]);
-    assert_eq!(each(Stats::acquired), acquired.map(|before| before + 1));
+    clients.iter().for_each(|client| assert_eq!(holds(&at_rest(client)), [1, 0, 1, 0]));
+    let guard = lock.lock_owned()?;
+    eventually("all servers grant", || each(Stats::held_now) == [1; 3]);
+    assert!(lock.try_lock_owned()?.is_none());
+    let waiter = sleeping("red", move || lock.lock().and_then(|guard| guard.unlock()));
+    assert_eq!(each(Stats::waiting_now), [1; 3]);
+    guard.unlock()?;
+    join(waiter)?;
+    // The waiter may still get a late grant, which is then released.
+    let is_done = |stats: Stats| stats.held_now() == 0 && stats.acquired() == stats.released();
+    eventually("all is released", || clients.iter().all(|client| is_done(client.stats())));
+    for client in &clients {
+        let stats = client.stats();
+        assert_eq!((calls(&stats), stats.lost_in_total()), ([1, 0, 0, 1], 0));
+    }
     Ok(())
 }
 
@@ -354,26 +353,39 @@ struct Seen {
     taken: AtomicU64,
     refused: AtomicU64,
     timed_out: AtomicU64,
+    /// Calls whose time ended before the server answered.
+    failed: AtomicU64,
 }
 
 impl Seen {
     /// Makes one call, and releases the lock if the call took it.
     fn call(&self, lock: &Lock, number: usize) -> Result<()> {
-        let (guard, missed) = match number % 3 {
-            0 => (Some(lock.lock()?), &self.timed_out),
-            1 => (lock.try_lock()?, &self.refused),
-            _ => (lock.try_lock_for(Duration::from_micros(500))?, &self.timed_out),
+        let (outcome, missed) = match number % 3 {
+            0 => (lock.lock().map(Some), &self.timed_out),
+            1 => (lock.try_lock(), &self.refused),
+            _ => (lock.try_lock_for(Duration::from_millis(1)), &self.timed_out),
         };
-        let count = if guard.is_some() { &self.taken } else { missed };
+        let count = match &outcome {
+            Ok(Some(_)) => &self.taken,
+            Ok(None) => missed,
+            Err(error) if error.is_timeout() => &self.failed,
+            Err(error) => return Err(error.clone()),
+        };
         count.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    fn counts(&self) -> [u64; 4] {
+        let counts = [&self.taken, &self.refused, &self.timed_out, &self.failed];
+        counts.map(|count| count.load(Ordering::Relaxed))
     }
 }
 
 #[test]
 fn counters_are_exact_under_64_threads_and_with_a_full_queue_of_events() -> Result<()> {
     const THREADS: usize = 64;
-    const CALLS: usize = 90;
+    /// A third of the calls take a lock in any case: more events than the queue has places.
+    const CALLS: usize = 210;
     const NAMES: usize = 24;
     let server = Server::start();
     let (end, blocked) = mpsc::channel();
@@ -392,12 +404,12 @@ fn counters_are_exact_under_64_threads_and_with_a_full_queue_of_events() -> Resu
         .collect();
     threads.into_iter().try_for_each(join)?;
     let stats = at_rest(&client);
-    let [taken, refused, timed_out] =
-        [&seen.taken, &seen.refused, &seen.timed_out].map(|count| count.load(Ordering::Relaxed));
-    assert_eq!(taken + refused + timed_out, (THREADS * CALLS) as u64);
+    let [taken, refused, timed_out, failed] = seen.counts();
+    assert_eq!(taken + refused + timed_out + failed, (THREADS * CALLS) as u64);
     assert_eq!((stats.refused(), stats.timed_out()), (refused, timed_out));
-    assert!(stats.acquired() + stats.passed_locally() >= taken, "{stats:#?}");
-    // A hold that is handed to a call that gives up passes on, or is released.
+    // A call that gives up takes a hold that is handed to it meanwhile; a failed call does not.
+    let grants = stats.acquired() + stats.passed_locally();
+    assert!(taken <= grants && grants <= taken + failed, "{taken}, {failed}: {stats:#?}");
     assert_eq!((stats.acquired(), stats.lost_in_total()), (stats.released(), 0));
     drop(end);
     Ok(())
