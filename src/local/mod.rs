@@ -279,7 +279,9 @@ impl Local {
         &self.events
     }
 
-    /// Counts, logs and emits losses, and wakes the head of the queue. The caller must not hold the mutex.
+    /// Counts, logs and emits losses, and wakes the head of the queue.
+    ///
+    /// The caller must not hold the mutex.
     pub(crate) fn report_lost<H: Deref<Target = Hold>>(
         &self,
         lost: impl IntoIterator<Item = H>,

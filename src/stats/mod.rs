@@ -32,11 +32,10 @@ pub use histogram::Histogram;
 /// A *call* is one call of a verb that acquires. A call of a `MultiLock` or `RedLock` counts once
 /// for each client of its members.
 ///
-/// While no call or release runs, these equations hold, where `lost()` stands for the sum over all
-/// reasons:
+/// While no call and no release runs, these equations hold:
 ///
 /// ```text
-/// acquired() + released_after_expiry() = released() + lost() + held_now()
+/// acquired() + released_after_expiry() = released() + lost_in_total() + held_now()
 /// contended() = wait_time().count() + waiting_now()
 /// released() = hold_time().count()
 /// renewals() = renewal_lag().count()
