@@ -63,6 +63,7 @@ static LOCALS: LazyLock<Interned<RedLocal>> = LazyLock::new(Interned::default);
 ///
 /// Every client reports its own [events](crate::Events): `acquired` and `released` for each grant
 /// of its server, also if only a minority granted the lock, and `waited` for each call that waited.
+/// Its [statistics](crate::Client::stats) count the same way.
 ///
 /// A client and its clones count once.
 ///
