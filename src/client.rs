@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::lock::handle::{FairLock, FencedLock, Lock, SpinLock};
 use crate::lock::red_lock::RedLock;
 use crate::lock::rw_lock::RwLock;
+use crate::stats::Stats;
 use crate::topology::audit::AuditPolicy;
 
 /// Creates locks on one deployment: a server, a master with sentinels, or a cluster.
@@ -144,6 +145,21 @@ impl Client {
     #[must_use = "a query changes nothing: use its answer"]
     pub fn id(&self) -> Uuid {
         self.engine.id
+    }
+
+    /// Returns the statistics of this client and its clones since its start.
+    ///
+    /// Does not block, no round trip. Every client counts for itself, whether it has a receiver of
+    /// [`Events`](crate::Events) or not. [`Stats`] says what each number counts.
+    ///
+    /// ```
+    /// # let client = leasehold::Client::builder().single("redis://127.0.0.1:1/").build_lazily()?;
+    /// let stats = client.stats();
+    /// assert_eq!((stats.acquired(), stats.held_now(), stats.waiting_now()), (0, 0, 0));
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn stats(&self) -> Stats {
+        self.engine.stats()
     }
 
     /// Closes the client and all its clones: ends its waits, renewals and threads.

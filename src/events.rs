@@ -1,7 +1,8 @@
 //! Events: reports of what happens to the locks of a client.
 //!
 //! The program implements the trait [`Events`]; the structs are the arguments of its methods.
-//! [`EventSink`] queues events for the thread `leasehold-events`, which calls the methods.
+//! [`EventSink`] queues events for the thread `leasehold-events`, which calls the methods. The
+//! places that report events also count, so the sink has the counters too.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 
 use crate::error::{Error, LostReason};
+use crate::stats::StatsRecorder;
 use crate::util::clock::{EPOCH, WallTime};
 use crate::util::threads;
 
@@ -318,9 +320,14 @@ impl Event {
 /// Capacity of the queue to the events thread, in events.
 const CAPACITY: usize = 4096;
 
-/// The queue of a client to its events thread. Without a receiver it builds no events.
+/// The counters of a client, and its queue to the events thread.
+///
+/// Without a receiver it builds no events. Clones share both.
 #[derive(Clone, Default)]
-pub(crate) struct EventSink(Option<EventQueue>);
+pub(crate) struct EventSink {
+    stats: Arc<StatsRecorder>,
+    queue: Option<EventQueue>,
+}
 
 #[derive(Clone)]
 struct EventQueue {
@@ -333,12 +340,18 @@ impl EventSink {
     pub(crate) fn new() -> (EventSink, Receiver<Event>) {
         let (sender, receiver) = crossbeam_channel::bounded(CAPACITY);
         let dropped = Arc::default();
-        (EventSink(Some(EventQueue { sender, dropped })), receiver)
+        let queue = Some(EventQueue { sender, dropped });
+        (EventSink { stats: Arc::default(), queue }, receiver)
+    }
+
+    /// Returns the counters of the client.
+    pub(crate) fn stats(&self) -> &StatsRecorder {
+        &self.stats
     }
 
     /// Queues the event that `event` builds. Never blocks: drops the event if the queue is full.
     pub(crate) fn emit(&self, event: impl FnOnce() -> Event) {
-        let Some(queue) = &self.0 else { return };
+        let Some(queue) = &self.queue else { return };
         if let Err(TrySendError::Full(_)) = queue.sender.try_send(event()) {
             queue.count_dropped();
         }
@@ -359,7 +372,7 @@ impl EventQueue {
 
 impl fmt::Debug for EventSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("EventSink").field(&self.0.is_some()).finish()
+        f.debug_tuple("EventSink").field(&self.queue.is_some()).finish()
     }
 }
 
@@ -381,7 +394,7 @@ mod tests {
         let (sink, events) = EventSink::new();
         (0..CAPACITY as u64 + 3).for_each(|n| sink.emit(|| renewed(n)));
         assert_eq!(events.try_iter().count(), CAPACITY);
-        let dropped = sink.0.map(|queue| queue.dropped.load(Ordering::Relaxed));
+        let dropped = sink.queue.map(|queue| queue.dropped.load(Ordering::Relaxed));
         assert_eq!(dropped, Some(3));
     }
 }

@@ -123,7 +123,8 @@
 //! waits through later outages.
 //!
 //! An implementation of [`Events`] receives grants, waits, releases, renewals and losses. The
-//! [`log`](https://docs.rs/log) facade gets losses, failures and reconnections.
+//! [`log`](https://docs.rs/log) facade gets losses, failures and reconnections. [`Client::stats`]
+//! returns counters and histograms.
 //!
 //! # Recipes
 //!
@@ -157,6 +158,7 @@ mod listener;
 mod local;
 mod lock;
 mod pool;
+mod stats;
 mod topology;
 mod util;
 mod watchdog;
@@ -174,6 +176,7 @@ pub use lock::multi_guard::{MultiGuard, OwnedMultiGuard};
 pub use lock::multi_lock::{AnyLock, MultiLock};
 pub use lock::red_lock::RedLock;
 pub use lock::rw_lock::RwLock;
+pub use stats::{Histogram, Stats};
 pub use topology::audit::AuditPolicy;
 pub use uuid::Uuid;
 
@@ -211,6 +214,7 @@ mod must_use {
         "client.fair_lock(\"a\")"
         "client.rw_lock(\"a\")"
         "client.clone()"
+        "client.stats()"
         "leasehold::Client::builder()"
         "leasehold::Client::open(\"redis://127.0.0.1/\")?"
         "leasehold::MultiLock::new([lock])"

@@ -165,7 +165,7 @@ impl WaitLoop<'_> {
                 self.granted(sent, connection, token, generation)
             }
             (AcquireReply::Refused { left }, _) => {
-                self.refused(left);
+                self.refused(left, sent);
                 Ok(None)
             }
         }
@@ -180,6 +180,7 @@ impl WaitLoop<'_> {
         generation: Generation,
     ) -> Result<Option<HoldHandle>> {
         let (deadline, now) = (hold::deadline(sent, self.call.lease()), clock::now());
+        self.context().engine.events.stats().answered(sent.until(now));
         if deadline <= now {
             self.context().local.set_last_error(None);
             self.leftovers.late_copy = Some(self.copy_on(connection));
@@ -196,11 +197,13 @@ impl WaitLoop<'_> {
     }
 
     /// Prepares the wait after a refusal; `left` is the rest of the holder's lease.
-    fn refused(&mut self, left: Option<Duration>) {
+    fn refused(&mut self, left: Option<Duration>, sent: Moment) {
         let (LockContext { engine, local }, waits) =
             (self.context(), self.candidate.caller.request.waits);
         let polled = waits && matches!(self.call.pace(), Pace::Polled);
-        if local.refused(clock::now(), polled) {
+        let now = clock::now();
+        engine.events.stats().answered(sent.until(now));
+        if local.refused(now, polled) {
             engine.watchdog.plan_poll(Arc::clone(local));
         }
         if left.is_none() && !std::mem::replace(&mut self.reports.warned, true) {

@@ -17,6 +17,7 @@ use crate::kind::rules::{KindRules, ListensTo, Queueing};
 use crate::local::Caller;
 use crate::local::hold::Hold;
 use crate::local::table::{EntryOutcome, EntryRequest};
+use crate::stats::CallRecord;
 use crate::util::clock::{self, Moment, Patience};
 
 /// Time after the caller's deadline in which the last reply may still arrive.
@@ -39,6 +40,8 @@ pub(crate) struct AcquireOptions<'a> {
     /// The moment at which the caller expects the call to return; `patience` may end earlier.
     pub(crate) return_by: Moment,
     pub(crate) cancel: Option<&'a CancelToken>,
+    /// Counts the wait; `None` for a part of a call that does not wait.
+    pub(crate) record: Option<&'a CallRecord<'a>>,
 }
 
 impl AcquireOptions<'_> {
@@ -51,6 +54,7 @@ impl AcquireOptions<'_> {
             patience,
             return_by: patience.deadline(),
             cancel: None,
+            record: None,
         }
     }
 }

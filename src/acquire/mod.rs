@@ -182,7 +182,7 @@ impl<'a> WaitLoop<'a> {
             }
             match step {
                 NextStep::Sleep(end) => {
-                    self.reports.waited |= self.wakeups.end_watches.is_some();
+                    self.note_wait();
                     self.sleep(end)?;
                 }
                 NextStep::Yield(end) => self.sleep(end)?,
@@ -191,6 +191,16 @@ impl<'a> WaitLoop<'a> {
                         return Ok(Some(handle));
                     }
                 }
+            }
+        }
+    }
+
+    /// Notes that the call waits. The first sleep only registers for wake-ups.
+    fn note_wait(&mut self) {
+        if self.wakeups.end_watches.is_some() && !self.reports.waited {
+            self.reports.waited = true;
+            if let Some(record) = self.call.options.record {
+                record.waits(self.started);
             }
         }
     }

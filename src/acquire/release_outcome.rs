@@ -62,6 +62,7 @@ impl Local {
                 Ok(None)
             }
             ReleaseReply::NotHeld => {
+                self.events().stats().release_found_no_hold();
                 self.report_lost([hold], LostReason::Gone);
                 Err(Error::lost(LostReason::Gone, "the lock was lost before its release"))
             }
@@ -72,7 +73,7 @@ impl Local {
         if let Err(error) = &subscribers {
             threads::log_without_panic(|| log::warn!("a release failed: {error}"));
         }
-        self.emit(|| {
+        self.events().emit(|| {
             let name = Arc::clone(self.name().given());
             let (heard_by, error) = match subscribers {
                 Ok(subscribers) => (subscribers, None),

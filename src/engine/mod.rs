@@ -37,6 +37,7 @@ use crate::local::Local;
 use crate::local::hold::HandoffBounds;
 use crate::pool::request::{BackgroundTask, Request};
 use crate::pool::router::Router;
+use crate::stats::Stats;
 use crate::topology::failover::FailoverMonitor;
 use crate::util::clock::{self, Moment};
 use crate::util::executor::Executor;
@@ -192,6 +193,17 @@ impl Engine {
         let limit = self.limit(self.response_limit());
         self.wait_until_ready(&limit)?;
         self.router.ping(&limit)
+    }
+
+    /// Returns the statistics of the client.
+    ///
+    /// The watchdog of a closed client no longer notices expired leases, so this call does then.
+    pub(crate) fn stats(&self) -> Stats {
+        if self.closing.is_cancelled() && self.router.check_process().is_ok() {
+            let now = clock::now();
+            self.locals.by_key.all().iter().for_each(|local| local.notice_expired(now));
+        }
+        self.events.stats().snapshot()
     }
 
     /// Blocks until all background requests are done, or for one response time-out.

@@ -210,6 +210,7 @@ impl Local {
         state.holds.insert(Arc::clone(&hold), caller.holder.clone());
         state.wake_head();
         drop(state);
+        self.events.stats().acquired();
         self.report_lost(lost, LostReason::Gone);
         hold
     }
@@ -242,6 +243,12 @@ impl Local {
         }
     }
 
+    /// Ends the holds whose deadline has passed, and reports their losses.
+    pub(crate) fn notice_expired(&self, now: Moment) {
+        let lost = self.state.lock().end_expired(now);
+        self.report_lost(lost, LostReason::Expired);
+    }
+
     /// Ends a hold that the server no longer has.
     pub(crate) fn lose(&self, hold: &Hold) {
         self.report_lost(hold.lose().then_some(hold), LostReason::Gone);
@@ -267,12 +274,14 @@ impl Local {
         self.state.lock().holds.iter().map(|entry| Arc::clone(&entry.hold)).collect()
     }
 
-    /// Emits an event. Builds it only if the program receives events.
-    pub(crate) fn emit(&self, event: impl FnOnce() -> Event) {
-        self.events.emit(event);
+    /// Returns the counters of the client, and its queue to the events thread.
+    pub(crate) fn events(&self) -> &EventSink {
+        &self.events
     }
 
-    /// Logs and emits losses, and wakes the head of the queue. The caller must not hold the mutex.
+    /// Counts, logs and emits losses, and wakes the head of the queue.
+    ///
+    /// The caller must not hold the mutex.
     pub(crate) fn report_lost<H: Deref<Target = Hold>>(
         &self,
         lost: impl IntoIterator<Item = H>,
@@ -281,6 +290,7 @@ impl Local {
         let mut any = false;
         for hold in lost {
             any = true;
+            self.events.stats().lost(reason);
             let name = Arc::clone(self.name.given());
             // The caller may be a drop of a guard while its thread unwinds.
             threads::log_without_panic(|| log::warn!("the lock {name:?} was lost: {reason}"));

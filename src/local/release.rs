@@ -53,6 +53,8 @@ impl Local {
         }
         let now = clock();
         if state.hand_off(hold, now, &self.bounds) {
+            drop(state);
+            self.events.stats().passed_locally();
             return EndOutcome::HandedOff;
         }
         state.holds.remove(hold);
@@ -63,6 +65,8 @@ impl Local {
         }
         state.wake_head();
         drop(state);
+        let held = hold.granted_at().until(now);
+        self.events.stats().released(held, status == HoldStatus::Held);
         match status {
             HoldStatus::Held => EndOutcome::Queued,
             HoldStatus::Over { newly_lost } => {

@@ -247,6 +247,12 @@ impl<K: LockKind> Lock<K> {
         if self.holder.is_some() { &Named } else { K::rules() }
     }
 
+    /// Returns the client of the lock.
+    pub(crate) fn engine(&self) -> Result<&Arc<Engine>> {
+        let context = self.context().map_err(|error| self.named(error))?;
+        Ok(&context.engine)
+    }
+
     fn context(&self) -> Result<&Arc<LockContext>> {
         self.context.as_ref().map_err(Error::clone)
     }

@@ -12,12 +12,14 @@ use std::time::{Duration, Instant};
 
 use crate::acquire::{AcquireCall, AcquireOptions};
 use crate::cancel::{CancelToken, ResponseLimit};
+use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::Kind;
 use crate::kind::rules::LockKind;
 use crate::lock::handle::Lock;
 use crate::lock::multi_guard::{AllHolds, GuardSet, MultiGuard, OwnedMultiGuard};
 use crate::lock::multi_verbs::multi_verbs;
+use crate::stats::CallRecord;
 use crate::util::clock::{self, Patience};
 use acquire::MultiAcquire;
 
@@ -35,6 +37,7 @@ impl<P: LockKind> From<Lock<P>> for AnyLock {
 /// The operations of a member. An operation with a [`ResponseLimit`] returns by its end.
 pub(crate) trait MultiMember: fmt::Debug + Send + Sync + RefUnwindSafe {
     fn name(&self) -> &str;
+    fn engine(&self) -> Result<&Arc<Engine>>;
     fn acquire_call<'a>(&'a self, options: &AcquireOptions<'a>) -> Result<AcquireCall<'a>>;
     fn hold_count(&self) -> usize;
     /// Returns the response limit of a call that begins now.
@@ -47,6 +50,9 @@ pub(crate) trait MultiMember: fmt::Debug + Send + Sync + RefUnwindSafe {
 impl<P: LockKind> MultiMember for Lock<P> {
     fn name(&self) -> &str {
         self.name()
+    }
+    fn engine(&self) -> Result<&Arc<Engine>> {
+        self.engine()
     }
     fn acquire_call<'a>(&'a self, options: &AcquireOptions<'a>) -> Result<AcquireCall<'a>> {
         self.acquire_call(options)
@@ -243,9 +249,13 @@ impl MultiLock {
 
     fn take_all(&self, patience: Patience, owned: bool) -> Result<Option<Box<dyn GuardSet>>> {
         let members = self.distinct()?;
+        let clients = clients(&members)?;
+        let stats: Vec<_> = clients.iter().map(|client| client.events.stats()).collect();
+        let record = CallRecord::new(&stats);
         let options = AcquireOptions {
             lease: self.lease,
             owned,
+            record: Some(&record),
             cancel: self.cancel.as_ref(),
             // `try_lock` has one limit for all members. A wait without end has no limit, and fails
             // if its first request gets no reply.
@@ -257,9 +267,18 @@ impl MultiLock {
         };
         let calls: Result<Vec<_>> =
             members.iter().map(|member| member.0.acquire_call(&options)).collect();
-        let holds = MultiAcquire { calls: calls?, patience }.acquire()?;
+        let call = MultiAcquire { calls: calls?, patience, record: &record };
+        let holds = record.end(patience, call.acquire())?;
         Ok(holds.map(|holds| Box::new(AllHolds(holds)) as Box<dyn GuardSet>))
     }
+}
+
+/// Returns the clients of the members, each once.
+fn clients<'a>(members: &[&'a AnyLock]) -> Result<Vec<&'a Arc<Engine>>> {
+    let mut clients = members.iter().map(|member| member.0.engine()).collect::<Result<Vec<_>>>()?;
+    clients.sort_by_key(|client| client.id);
+    clients.dedup_by_key(|client| client.id);
+    Ok(clients)
 }
 
 /// The identity of a member, ordered. All callers take their members in this order.

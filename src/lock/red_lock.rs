@@ -25,6 +25,7 @@ use crate::kind::plain::Plain;
 use crate::lock::handle::Lock;
 use crate::lock::multi_guard::{GuardSet, MultiGuard, OwnedMultiGuard};
 use crate::lock::multi_verbs::multi_verbs;
+use crate::stats::CallRecord;
 use crate::util::clock::{self, Patience};
 use crate::util::interner::Interned;
 use crate::util::sync::Parker;
@@ -62,6 +63,7 @@ static LOCALS: LazyLock<Interned<RedLocal>> = LazyLock::new(Interned::default);
 ///
 /// Every client reports its own [events](crate::Events): `acquired` and `released` for each grant
 /// of its server, also if only a minority granted the lock, and `waited` for each call that waited.
+/// Its [statistics](crate::Client::stats) count the same way.
 ///
 /// A client and its clones count once.
 ///
@@ -298,7 +300,11 @@ impl RedLock {
     }
 
     fn acquire(&self, patience: Patience, owned: bool) -> Result<Option<Box<dyn GuardSet>>> {
-        self.take_majority(patience, owned).map_err(|error| self.named(error))
+        let members = self.members.iter();
+        let stats: Vec<_> = members.map(|member| member.engine.events.stats()).collect();
+        let record = CallRecord::new(&stats);
+        let outcome = record.end(patience, self.take_majority(patience, owned, &record));
+        outcome.map_err(|error| self.named(error))
     }
 
     /// Fails if this thread would wait for itself.
@@ -314,7 +320,12 @@ impl RedLock {
         }
     }
 
-    fn take_majority(&self, patience: Patience, owned: bool) -> Result<Option<Box<dyn GuardSet>>> {
+    fn take_majority(
+        &self,
+        patience: Patience,
+        owned: bool,
+        record: &CallRecord<'_>,
+    ) -> Result<Option<Box<dyn GuardSet>>> {
         self.check_not_ended()?;
         self.lease.map(checked_lease).transpose()?;
         if patience != Patience::None {
@@ -332,7 +343,8 @@ impl RedLock {
             RedEntryOutcome::Busy => Ok(None),
             RedEntryOutcome::Queued(ticket) => {
                 let holder = if owned { Holder::owned() } else { Holder::this_thread() };
-                let granted = RedAcquire::new(self, patience, holder, parker, ticket).run()?;
+                let call = RedAcquire::new(self, patience, holder, (parker, ticket), record);
+                let granted = call.run()?;
                 Ok(granted.map(|hold| Box::new(self.handle(hold)) as Box<dyn GuardSet>))
             }
         }

@@ -168,6 +168,7 @@ impl ConnectionObserver for Background {
         self.queue.end_pause(connection);
         let address = Arc::clone(address);
         threads::catch_panic("reporting a new connection", || {
+            self.events.stats().reconnected();
             log::info!("reconnected to {address}");
             let at = clock::wall_time();
             self.events.emit(|| Event::Reconnected(Reconnected { at, address }));

@@ -158,6 +158,8 @@ impl Watchdog {
     }
 
     fn extend(&self, watched: &WatchedHold, sent: Moment, now: Moment) {
+        let lag = watched.hold.renewal_due().until(sent);
+        self.settings.events.stats().renewed(lag);
         match watched.hold.extend(sent, now, self.settings.timeout) {
             HoldStatus::Held => self.set_renewal_timer(watched.clone()),
             HoldStatus::Over { newly_lost } => watched.end_lost(newly_lost, &self.router),
@@ -189,6 +191,7 @@ impl Watchdog {
     }
 
     fn report_failed(&self, watched: &WatchedHold, error: &Error, now: Moment) {
+        self.settings.events.stats().renewal_failed();
         let name = Arc::clone(watched.local.name().given());
         let error = error.clone().with_lock_name(Arc::clone(&name));
         let remaining = watched.hold.remaining(now);

@@ -104,7 +104,11 @@ impl Watchdog {
     }
 
     pub(super) fn set_renewal_timer(&self, watched: WatchedHold) {
-        self.set_timer(watched, |watched| self.renewal_time(watched));
+        self.set_timer(watched, |watched| {
+            let at = self.renewal_time(watched);
+            watched.hold.set_renewal_due(at);
+            at
+        });
     }
 
     /// Returns the moment of the next renewal or verification of the hold.

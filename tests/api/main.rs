@@ -15,5 +15,6 @@ mod names_and_arguments;
 mod readme;
 mod reentry;
 mod self_deadlock;
+mod stats;
 mod verbs;
 mod waiting;

@@ -68,6 +68,8 @@ pub(crate) struct Hold {
     last_token: u64,
     /// Nanoseconds of the deadline; zero once the hold is over.
     deadline: AtomicU64,
+    /// Nanoseconds of the moment for which the watchdog planned the next renewal.
+    renewal_due: AtomicU64,
     state: Mutex<HoldState>,
     over: Condvar,
 }
@@ -120,6 +122,7 @@ impl Hold {
             lease: grant.lease,
             last_token: *grant.tokens.end(),
             deadline: AtomicU64::new(grant.deadline.nanos()),
+            renewal_due: AtomicU64::new(grant.deadline.nanos()),
             state: Mutex::new(HoldState::new(grant)),
             over: Condvar::default(),
         }
@@ -349,6 +352,16 @@ impl Hold {
         let state = self.state.lock();
         let due = if state.renewed { state.deadline.before(due_below) } else { state.deadline };
         due.min(now + period)
+    }
+
+    /// Stores the moment for which the watchdog planned the next renewal.
+    pub(crate) fn set_renewal_due(&self, at: Moment) {
+        self.renewal_due.store(at.nanos(), Ordering::Relaxed);
+    }
+
+    /// Returns the moment for which the watchdog planned the next renewal.
+    pub(crate) fn renewal_due(&self) -> Moment {
+        Moment::from_nanos(self.renewal_due.load(Ordering::Relaxed))
     }
 
     /// Stores the timer of this hold. Returns the timer to cancel: the earlier one, or the new one

@@ -10,6 +10,7 @@ use crate::acquire::{AcquireOptions, HoldHandle};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kind::rules::LockKind;
 use crate::lock::guard::{Guard, OwnedGuard};
+use crate::stats::CallRecord;
 use crate::util::clock::{self, Patience};
 
 impl<K: LockKind> Lock<K> {
@@ -173,8 +174,11 @@ impl<K: LockKind> Lock<K> {
 
     /// Acquires with the settings of the handle; returns `None` if the patience ended.
     fn acquire(&self, patience: Patience, owned: bool) -> Result<Option<HoldHandle>> {
-        let options = AcquireOptions { owned, ..AcquireOptions::new(patience) };
-        self.acquire_call(&options)?.acquire()
+        let clients = [self.engine()?.events.stats()];
+        let record = CallRecord::new(&clients);
+        let options =
+            AcquireOptions { owned, record: Some(&record), ..AcquireOptions::new(patience) };
+        record.end(patience, self.acquire_call(&options)?.acquire())
     }
 }
 

@@ -23,6 +23,7 @@ use crate::error::Result;
 use crate::kind::plain::Plain;
 use crate::kind::rules::KindRules as _;
 use crate::lock::multi_lock::batch;
+use crate::stats::CallRecord;
 use crate::util::clock::{self, Patience, doubled, jittered};
 use crate::util::sync::Parker;
 
@@ -50,12 +51,14 @@ pub(super) enum MultiOutcome {
 pub(super) struct MultiAcquire<'a> {
     pub(super) calls: Vec<AcquireCall<'a>>,
     pub(super) patience: Patience,
+    pub(super) record: &'a CallRecord<'a>,
 }
 
 impl MultiAcquire<'_> {
     /// Blocks until all locks are granted. `None` if the caller's patience ends first.
     pub(super) fn acquire(&self) -> Result<Option<Vec<HoldHandle>>> {
         let (mut first, mut lost, mut turns) = (None, 0, 0);
+        let started = clock::now();
         loop {
             let in_turn = lost == LOST_ROUNDS;
             let round = if in_turn { self.in_turn(turns).map(Some) } else { self.round(first) };
@@ -70,6 +73,7 @@ impl MultiAcquire<'_> {
             if self.patience.is_over(clock::now()) {
                 return outage.map_or(Ok(None), Err);
             }
+            self.record.waits(started);
             match first {
                 // The refused lock may be held for long: the next round waits for it alone.
                 _ if in_turn => (lost, turns) = (LOST_ROUNDS - 1, turns + 1),

@@ -107,6 +107,7 @@ impl<'a> BatchAcquire<'a> {
                 late_copy.get_or_insert(self.copy_on(connection));
             }
             if router.generation() == generation {
+                engine.events.stats().answered(reply.sent.until(clock::now()));
                 return Ok(Answered { reply, generation, late_copy });
             }
             // The former server may have granted the locks.

@@ -28,6 +28,7 @@ use crate::lock::red_lock::ballot::{Ballot, BallotLimits};
 use crate::lock::red_lock::local::RedTurn;
 use crate::lock::red_lock::quorum::QuorumHold;
 use crate::lock::red_lock::{RedLock, RedMember};
+use crate::stats::CallRecord;
 use crate::util::clock::{self, Moment, Patience, doubled, jittered};
 use crate::util::sync::Parker;
 
@@ -56,7 +57,9 @@ pub(super) struct RedAcquire<'a> {
     _watching: Vec<CancelWatch>,
     channels: RedChannels,
     retries: RedRetries,
+    started: Moment,
     waited: bool,
+    record: &'a CallRecord<'a>,
     /// Observes the hold of this process that the caller waits for.
     hold_poll: Option<HoldPoll>,
 }
@@ -83,8 +86,8 @@ impl<'a> RedAcquire<'a> {
         lock: &'a RedLock,
         patience: Patience,
         holder: Holder,
-        parker: Arc<Parker>,
-        ticket: Ticket,
+        (parker, ticket): (Arc<Parker>, Ticket),
+        record: &'a CallRecord<'a>,
     ) -> RedAcquire<'a> {
         RedAcquire {
             lock,
@@ -95,17 +98,19 @@ impl<'a> RedAcquire<'a> {
             parker,
             channels: RedChannels::default(),
             retries: RedRetries::default(),
+            started: clock::now(),
             waited: false,
+            record,
             hold_poll: None,
         }
     }
 
     /// Blocks until the lock is granted. `None` if the caller's patience ends first.
     pub(super) fn run(mut self) -> Result<Option<Arc<QuorumHold>>> {
-        let started = clock::now();
         let outcome = self.wait();
         if self.waited {
-            let (waited, acquired) = (started.until(clock::now()), matches!(outcome, Ok(Some(_))));
+            let (waited, acquired) =
+                (self.started.until(clock::now()), matches!(outcome, Ok(Some(_))));
             let (at, kind, hold) = (clock::wall_time(), Kind::Red, None);
             let name = || Arc::clone(&self.lock.name);
             let event = || Waited { at, name: name(), kind, hold, waited, acquired };
@@ -130,6 +135,7 @@ impl<'a> RedAcquire<'a> {
                 return error.map_or(Ok(None), Err);
             }
             self.waited = true;
+            self.record.waits(self.started);
             match turn {
                 RedTurn::Behind => self.parker.park_until(self.patience.end()),
                 RedTurn::HeldHere(hold) => self.wait_for(&hold),

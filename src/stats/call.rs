@@ -1,0 +1,57 @@
+//! The outcome and the wait of one call of an acquiring verb.
+
+use std::cell::Cell;
+
+use crate::error::Result;
+use crate::stats::StatsRecorder;
+use crate::util::clock::{self, Moment, Patience};
+
+/// Counts one call of an acquiring verb, once for each client of its locks.
+///
+/// The drop ends the wait of the call.
+#[derive(Debug)]
+pub(crate) struct CallRecord<'a> {
+    clients: &'a [&'a StatsRecorder],
+    /// The beginning of a call that waits.
+    waits_since: Cell<Option<Moment>>,
+}
+
+impl<'a> CallRecord<'a> {
+    pub(crate) fn new(clients: &'a [&'a StatsRecorder]) -> CallRecord<'a> {
+        CallRecord { clients, waits_since: Cell::new(None) }
+    }
+
+    /// Counts the call, which began at `started`, as a call that waits. Counts only once.
+    pub(crate) fn waits(&self, started: Moment) {
+        if self.waits_since.get().is_none() {
+            self.waits_since.set(Some(started));
+            self.clients.iter().for_each(|client| client.contended.add(1));
+        }
+    }
+
+    /// Counts the outcome of the call, and returns it.
+    pub(crate) fn end<T>(
+        &self,
+        patience: Patience,
+        outcome: Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        for client in self.clients {
+            match &outcome {
+                Ok(None) if patience == Patience::None => client.refused.add(1),
+                Ok(None) => client.timed_out.add(1),
+                Err(error) if error.is_cancelled() => client.cancelled.add(1),
+                Ok(Some(_)) | Err(_) => {}
+            }
+        }
+        outcome
+    }
+}
+
+impl Drop for CallRecord<'_> {
+    fn drop(&mut self) {
+        if let Some(started) = self.waits_since.get() {
+            let waited = started.until(clock::now());
+            self.clients.iter().for_each(|client| client.wait_time.record(waited));
+        }
+    }
+}
