@@ -1,6 +1,7 @@
 //! The outcome and the wait of one call of an acquiring verb.
 
 use std::cell::Cell;
+use std::time::Duration;
 
 use crate::error::Result;
 use crate::stats::StatsRecorder;
@@ -29,6 +30,11 @@ impl<'a> CallRecord<'a> {
         }
     }
 
+    /// Returns the time since the beginning of a call that waits; `None` for other calls.
+    pub(crate) fn waited(&self) -> Option<Duration> {
+        self.waits_since.get().map(|started| started.until(clock::now()))
+    }
+
     /// Counts the outcome of the call, and returns it.
     pub(crate) fn end<T>(
         &self,
@@ -49,8 +55,7 @@ impl<'a> CallRecord<'a> {
 
 impl Drop for CallRecord<'_> {
     fn drop(&mut self) {
-        if let Some(started) = self.waits_since.get() {
-            let waited = started.until(clock::now());
+        if let Some(waited) = self.waited() {
             self.clients.iter().for_each(|client| client.wait_time.record(waited));
         }
     }

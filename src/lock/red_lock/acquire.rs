@@ -57,8 +57,6 @@ pub(super) struct RedAcquire<'a> {
     _watching: Vec<CancelWatch>,
     channels: RedChannels,
     retries: RedRetries,
-    started: Moment,
-    waited: bool,
     record: &'a CallRecord<'a>,
     /// Observes the hold of this process that the caller waits for.
     hold_poll: Option<HoldPoll>,
@@ -98,8 +96,6 @@ impl<'a> RedAcquire<'a> {
             parker,
             channels: RedChannels::default(),
             retries: RedRetries::default(),
-            started: clock::now(),
-            waited: false,
             record,
             hold_poll: None,
         }
@@ -107,10 +103,9 @@ impl<'a> RedAcquire<'a> {
 
     /// Blocks until the lock is granted. `None` if the caller's patience ends first.
     pub(super) fn run(mut self) -> Result<Option<Arc<QuorumHold>>> {
-        let outcome = self.wait();
-        if self.waited {
-            let (waited, acquired) =
-                (self.started.until(clock::now()), matches!(outcome, Ok(Some(_))));
+        let outcome = self.wait(clock::now());
+        if let Some(waited) = self.record.waited() {
+            let acquired = matches!(outcome, Ok(Some(_)));
             let (at, kind, hold) = (clock::wall_time(), Kind::Red, None);
             let name = || Arc::clone(&self.lock.name);
             let event = || Waited { at, name: name(), kind, hold, waited, acquired };
@@ -120,7 +115,7 @@ impl<'a> RedAcquire<'a> {
         outcome
     }
 
-    fn wait(&mut self) -> Result<Option<Arc<QuorumHold>>> {
+    fn wait(&mut self, started: Moment) -> Result<Option<Arc<QuorumHold>>> {
         loop {
             self.lock.check_not_ended()?;
             let turn = self.lock.local.turn(self.ticket);
@@ -134,8 +129,7 @@ impl<'a> RedAcquire<'a> {
                 let error = self.retries.error.take().or_else(|| self.lock.local.last_error());
                 return error.map_or(Ok(None), Err);
             }
-            self.waited = true;
-            self.record.waits(self.started);
+            self.record.waits(started);
             match turn {
                 RedTurn::Behind => self.parker.park_until(self.patience.end()),
                 RedTurn::HeldHere(hold) => self.wait_for(&hold),
