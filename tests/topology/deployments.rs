@@ -53,10 +53,14 @@ fn a_stopped_master_is_replaced_although_one_sentinel_is_stopped() {
     assert_eq!(replicated.master().port(), new.port());
 }
 
-/// A sentinel that seldom runs suspects the clock, and does not act for a while.
+/// A sentinel that seldom runs suspects the clock, and does not act for a while. The harness
+/// shortens that time, except with Redis 6.2, which has no command for it.
 #[test]
 fn sentinels_fail_over_soon_after_they_were_stopped() {
     let replicated = Replicated::start(1, 3);
+    if replicated.sentinels()[0].try_ask::<redis::Value>(&["SENTINEL", "DEBUG"]).is_none() {
+        return println!("skipped: this server has no SENTINEL DEBUG");
+    }
     let old = replicated.master();
     replicated.sentinels().iter().for_each(Server::stop);
     thread::sleep(Duration::from_secs(3));
