@@ -148,8 +148,8 @@ impl HoldHandle {
         for _ in 0..MAX_OUTDATED_REPLIES {
             let generation = router.generation();
             let extension = watchdog::extension_call(&self.watched(), lease);
-            let copy = self.hold.late_copy().map(|copy| copy.connection);
-            let reply = router.call(extension, Target::only(copy), limit)?;
+            let late = self.hold.late_connection();
+            let reply = router.call(extension, Target::only(late), limit)?;
             if router.generation() == generation {
                 return Ok(reply);
             }

@@ -59,8 +59,8 @@ impl HoldHandle {
         let router = &self.context.engine.router;
         let mut queued = None;
         let outcome = self.context.local.end(&self.hold, share, clock::now, || {
-            let copy = self.hold.late_copy().map(|copy| copy.connection);
-            let target = copy.map_or(Target::prefer(near), Target::Only);
+            let late = self.hold.late_connection();
+            let target = late.map_or(Target::prefer(near), Target::Only);
             queued.insert(router.queue(self.release(), target)).connection
         });
         self.after_end(&outcome);
@@ -72,8 +72,8 @@ impl HoldHandle {
         let router = &self.context.engine.router;
         let mut queued = None;
         let outcome = self.context.local.end(&self.hold, HoldShare::Guard, clock::now, || {
-            let copy = self.hold.late_copy().map(|copy| copy.connection);
-            *queued.insert(router.submit(self.background_release(), copy))
+            let late = self.hold.late_connection();
+            *queued.insert(router.submit(self.background_release(), late))
         });
         self.after_end(&outcome);
         if let Some(connection) = queued {

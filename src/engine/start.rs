@@ -125,7 +125,7 @@ impl Startup {
             size: settings.pool_size,
             timeouts: PoolTimeouts { shared: self.timeouts, private, queue },
             replicas: settings.min_replicas.0,
-            repeat_interval: settings.poll_interval,
+            longest_repeat: settings.poll_interval,
             events: self.sink.clone(),
         }
     }

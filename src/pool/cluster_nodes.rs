@@ -227,7 +227,7 @@ mod tests {
             size: 1,
             timeouts: PoolTimeouts { shared: timeouts, private: timeouts, queue: none },
             replicas: 0,
-            repeat_interval: none,
+            longest_repeat: none,
             events: EventSink::default(),
         };
         ClusterNodes::new(cluster, settings, Arc::default())

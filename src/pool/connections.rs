@@ -52,7 +52,7 @@ impl Connections {
     pub(super) fn new(settings: PoolSettings) -> (Arc<Connections>, Arc<PoolContext>) {
         let PoolServer { node, is_cluster_node, route } = settings.server;
         let background =
-            Arc::new(Background::new(settings.size, settings.events, settings.repeat_interval));
+            Arc::new(Background::new(settings.size, settings.events, settings.longest_repeat));
         let context = Arc::new(PoolContext {
             route,
             is_cluster_node,
@@ -196,7 +196,7 @@ mod tests {
             size,
             timeouts: PoolTimeouts { shared: timeouts, private: timeouts, queue: none },
             replicas: 0,
-            repeat_interval: none,
+            longest_repeat: none,
             events: EventSink::default(),
         };
         Connections::new(settings).0

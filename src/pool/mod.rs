@@ -65,7 +65,7 @@ pub(crate) struct PoolSettings {
     /// How many replicas have to acknowledge commands that take or extend a lock.
     pub(crate) replicas: u32,
     /// The longest interval for repeating a clean-up that a late command could undo.
-    pub(crate) repeat_interval: Duration,
+    pub(crate) longest_repeat: Duration,
     pub(crate) events: EventSink,
 }
 

@@ -323,7 +323,7 @@ mod tests {
             size: 1,
             timeouts: PoolTimeouts { shared: timeouts, private: timeouts, queue: SECOND },
             replicas: 0,
-            repeat_interval: SECOND,
+            longest_repeat: SECOND,
             events: EventSink::default(),
         };
         Router::cluster(cluster, settings, Arc::default())

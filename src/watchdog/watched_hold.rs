@@ -35,11 +35,10 @@ impl WatchedHold {
         }
         let undo = self.hold.undo_call(self.local.name());
         let deadline = self.hold.server_expiry_bound().max(clock::now() + self.hold.lease());
-        let late_copy = self.hold.late_copy();
         let task = BackgroundTask::new(None, deadline)
             .outlives_lease(self.hold.rules().outlives_its_lease())
-            .undoes(self.hold.lease(), late_copy);
+            .undoes(self.hold.lease(), self.hold.late_copy());
         let request = Request::background(undo, task);
-        router.dispatch(router.submit(request, late_copy.map(|copy| copy.connection)));
+        router.dispatch(router.submit(request, self.hold.late_connection()));
     }
 }

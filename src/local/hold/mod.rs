@@ -44,7 +44,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::command::call::{Call, LateCopy};
+use crate::command::call::{Call, ConnectionId, LateCopy};
 use crate::command::name::Name;
 use crate::command::owner::{HoldId, Holder, Owner};
 use crate::error::LostReason;
@@ -178,10 +178,13 @@ impl Hold {
     }
 
     /// Returns a copy of the acquire command that may still run, if there is one.
-    ///
-    /// The release has to follow that copy on the same connection.
     pub(crate) fn late_copy(&self) -> Option<LateCopy> {
         self.state.lock().late_copy
+    }
+
+    /// Returns the connection of that copy. Commands about the hold have to follow it there.
+    pub(crate) fn late_connection(&self) -> Option<ConnectionId> {
+        self.late_copy().map(|copy| copy.connection)
     }
 
     /// Returns the time to the deadline; zero once the hold is over.
