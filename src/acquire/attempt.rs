@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::acquire::schedule::{ChannelView, Pace};
 use crate::acquire::{GrantReply, HoldHandle, LockContext, WaitLoop};
-use crate::command::call::{Call, ConnectionId, LateCopy};
+use crate::command::call::{Call, ConnectionId};
 use crate::error::Result;
 use crate::kind::rules::{AcquireArgs, AcquireReply, ListensTo, Wake};
 use crate::listener::channels::{Channel, SubscriptionState};
@@ -107,7 +107,7 @@ impl WaitLoop<'_> {
             Patience::None => None,
             Patience::Forever => Some(settings.fair_waiter_timeout),
             Patience::Until(end) => {
-                Some(self.started.until(end).clamp(least, settings.fair_waiter_timeout))
+                Some(self.candidate.started.until(end).clamp(least, settings.fair_waiter_timeout))
             }
         }
     }
@@ -134,7 +134,7 @@ impl WaitLoop<'_> {
         // A refused script counts too: it may have been refused half-way.
         if failure.is_written() {
             self.leftovers.queued |= self.takes_place_in_redis();
-            let copy = self.copy_on(connection);
+            let copy = self.candidate.copy_on(connection);
             self.leftovers.late_copy.get_or_insert(copy);
         }
         let error = failure.into_error();
@@ -146,12 +146,12 @@ impl WaitLoop<'_> {
         let (sent, connection, too_few) = (reply.sent, reply.connection, reply.too_few);
         if self.context().engine.router.generation() != generation {
             // The watchdog renewed the known holds after the change, and did not know this hold.
-            self.leftovers.late_copy = Some(self.copy_on(connection));
+            self.leftovers.late_copy = Some(self.candidate.copy_on(connection));
             self.schedule.outdated()?;
             return self.attempt(Some(connection));
         }
         // A late copy of a command of this call can take the lock after this reply.
-        let (this, effect) = (self.copy_on(connection), self.effect());
+        let (this, effect) = (self.candidate.copy_on(connection), self.effect());
         let copy = self.leftovers.late_copy.or(reply.maybe_duplicate.then_some(this));
         self.leftovers.late_copy = copy.filter(|copy| reply.may_precede(copy, effect));
         let reply = self.call.rules.read_acquire(reply.value);
@@ -183,7 +183,7 @@ impl WaitLoop<'_> {
         self.context().engine.events.stats().answered(sent.until(now));
         if deadline <= now {
             self.context().local.set_last_error(None);
-            self.leftovers.late_copy = Some(self.copy_on(connection));
+            self.leftovers.late_copy = Some(self.candidate.copy_on(connection));
             return self.schedule.granted_too_late(now).map(|()| None);
         }
         let last_token = if token == 0 { 0 } else { token + u64::from(self.max_holders - 1) };
@@ -220,11 +220,6 @@ impl WaitLoop<'_> {
             self.wakeups.registration = Some(registration);
         }
         engine.request_subscription(&channel);
-    }
-
-    /// Returns a copy of an acquire command of this call on that connection.
-    fn copy_on(&self, connection: ConnectionId) -> LateCopy {
-        LateCopy { connection, since: self.started }
     }
 
     /// Returns how long a hold or a place in Redis would last that the call leaves behind.

@@ -134,11 +134,11 @@ impl<'a> AcquireCall<'a> {
         self.context.engine.wait_until_ready(&self.limit())?;
         let caller = Caller::of(request, self.options.on_behalf);
         if self.rules.queueing() == Queueing::None {
-            return Ok(CallEntry::Candidate(Candidate::new(self, caller, None, beside)));
+            return Ok(CallEntry::Candidate(Candidate::new(self, now, caller, None, beside)));
         }
         match self.context.local.join_queue(caller.clone(), now) {
             None => self.refuse_at_once(),
-            ticket => Ok(CallEntry::Candidate(Candidate::new(self, caller, ticket, beside))),
+            ticket => Ok(CallEntry::Candidate(Candidate::new(self, now, caller, ticket, beside))),
         }
     }
 

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::acquire::{AcquireCall, HoldHandle};
-use crate::command::call::LateCopy;
+use crate::command::call::{ConnectionId, LateCopy};
 use crate::command::owner::{HoldId, Owner};
 use crate::local::Caller;
 use crate::local::hold::{self, Grant};
@@ -18,6 +18,8 @@ use crate::util::clock::{self, Moment};
 /// A caller that asks for a new hold. Leaves the queue when dropped.
 pub(crate) struct Candidate<'a> {
     pub(crate) call: &'a AcquireCall<'a>,
+    /// The beginning of the call.
+    pub(super) started: Moment,
     pub(crate) caller: Caller,
     /// The place in the process's queue; `None` without a queue and after the grant.
     pub(crate) ticket: Option<Ticket>,
@@ -47,6 +49,7 @@ pub(crate) struct GrantReply {
 impl<'a> Candidate<'a> {
     pub(super) fn new(
         call: &'a AcquireCall<'a>,
+        started: Moment,
         caller: Caller,
         ticket: Option<Ticket>,
         beside: Option<Owner>,
@@ -54,7 +57,7 @@ impl<'a> Candidate<'a> {
         let id = HoldId::next();
         let owner = Owner::new(call.context.engine.id, id, call.rules.suffix());
         let owner = owner.named(call.holder_name.cloned());
-        Candidate { call, caller, ticket, id, owner, beside }
+        Candidate { call, started, caller, ticket, id, owner, beside }
     }
 
     /// Leaves the queue; returns a valid hold that was handed over in the meantime.
@@ -85,6 +88,11 @@ impl<'a> Candidate<'a> {
         let handle = call.handle(hold);
         call.context.engine.watchdog.watch_granted(handle.watched(), reply.generation);
         handle
+    }
+
+    /// Returns a copy of an acquire command of this call on that connection.
+    pub(crate) fn copy_on(&self, connection: ConnectionId) -> LateCopy {
+        LateCopy { connection, since: self.started }
     }
 
     /// Undoes what an acquire command took or may still take: a hold, or a place in Redis.

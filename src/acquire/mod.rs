@@ -62,7 +62,6 @@ struct WaitLoop<'a> {
     candidate: Candidate<'a>,
     /// Whether the call has left the queue and the loop.
     has_left: bool,
-    started: Moment,
     /// The number of threads that may have the hold, one after the other; zero before the first
     /// attempt.
     max_holders: u32,
@@ -128,7 +127,6 @@ impl<'a> WaitLoop<'a> {
             call,
             candidate,
             has_left: false,
-            started: now,
             max_holders: 0,
             leftovers: Leftovers::default(),
             schedule: RetrySchedule::new(now, poll_interval, seed, call.pace()),
@@ -200,7 +198,7 @@ impl<'a> WaitLoop<'a> {
         if self.wakeups.end_watches.is_some() && !self.reports.waited {
             self.reports.waited = true;
             if let Some(record) = self.call.options.record {
-                record.waits(self.started);
+                record.waits(self.candidate.started);
             }
         }
     }
@@ -293,7 +291,8 @@ impl<'a> WaitLoop<'a> {
 
     /// Emits the events of a call that has ended.
     fn report(&self, acquired: Option<&HoldHandle>) {
-        let (events, waited) = (&self.context().engine.events, self.started.until(clock::now()));
+        let (events, waited) =
+            (&self.context().engine.events, self.candidate.started.until(clock::now()));
         if let Some(handle) = acquired {
             self.call.report_acquired(handle, waited);
         }

@@ -9,7 +9,7 @@
 use crate::acquire::{
     AcquireCall, CallEntry, Candidate, GrantReply, HoldHandle, MAX_OUTDATED_REPLIES,
 };
-use crate::command::call::{Call, ConnectionId, LateCopy};
+use crate::command::call::{Call, ConnectionId};
 use crate::command::reply::Reply;
 use crate::command::script;
 use crate::error::{Error, LostReason, Result};
@@ -19,7 +19,7 @@ use crate::lock::multi_lock::acquire::MultiOutcome;
 use crate::pool::Target;
 use crate::pool::request::{CallReply, Failure};
 use crate::topology::route::Generation;
-use crate::util::clock::{self, Moment};
+use crate::util::clock;
 
 /// Takes plain locks of one client, all with the same lease, without waiting.
 pub(crate) fn take(calls: &[AcquireCall<'_>]) -> Result<MultiOutcome> {
@@ -46,8 +46,9 @@ pub(crate) fn take(calls: &[AcquireCall<'_>]) -> Result<MultiOutcome> {
 }
 
 fn granted(mut candidate: Candidate<'_>, answered: &Answered) -> HoldHandle {
-    let Answered { reply, generation, late_copy } = answered;
+    let Answered { reply, generation, earlier_copy } = answered;
     let (sent, at, lease) = (reply.sent, clock::now(), candidate.call.lease());
+    let late_copy = earlier_copy.map(|connection| candidate.copy_on(connection));
     let late_copy = late_copy.filter(|copy| reply.may_precede(copy, lease));
     let reply = GrantReply { sent, at, generation: *generation, late_copy, tokens: 0..=0 };
     let handle = candidate.granted(reply);
@@ -61,7 +62,6 @@ struct BatchAcquire<'a> {
     candidates: &'a [(usize, Candidate<'a>)],
     /// The call whose client, lease and limits are those of all.
     first: &'a AcquireCall<'a>,
-    started: Moment,
 }
 
 /// The reply to the acquire command.
@@ -69,15 +69,15 @@ struct Answered {
     reply: CallReply,
     /// The generation in which the command was sent.
     generation: Generation,
-    /// A copy of the command that may still run, if the connection broke.
-    late_copy: Option<LateCopy>,
+    /// The connection of an earlier copy of the command.
+    earlier_copy: Option<ConnectionId>,
 }
 
 impl<'a> BatchAcquire<'a> {
     /// Returns the command for these candidates; `None` if there is no candidate.
     fn new(candidates: &'a [(usize, Candidate<'a>)]) -> Option<BatchAcquire<'a>> {
         let (_, first) = candidates.first()?;
-        Some(BatchAcquire { candidates, first: first.call, started: clock::now() })
+        Some(BatchAcquire { candidates, first: first.call })
     }
 
     fn locals(&self) -> impl Iterator<Item = &'a Local> + Clone {
@@ -92,26 +92,26 @@ impl<'a> BatchAcquire<'a> {
         let engine = &self.first.context.engine;
         let (_call, router) = (engine.begin_call(), &engine.router);
         let mut near = self.locals().find_map(Local::unanswered_release);
-        let (limit, mut late_copy) = (self.first.limit(), None);
+        let (limit, mut earlier_copy) = (self.first.limit(), None);
         for _ in 0..MAX_OUTDATED_REPLIES {
             let generation = router.generation();
             let pending = router.queue(self.command(), Target::prefer(near));
             let (connection, outcome) = router.wait_without_retry(pending, &limit);
             let unanswered = |failure: &Failure| {
-                if failure.is_written() || late_copy.is_some() {
+                if failure.is_written() || earlier_copy.is_some() {
                     self.undo(connection);
                 }
             };
             let reply = outcome.inspect_err(unanswered).map_err(Failure::into_error)?;
             if reply.maybe_duplicate {
-                late_copy.get_or_insert(self.copy_on(connection));
+                earlier_copy.get_or_insert(connection);
             }
             if router.generation() == generation {
                 engine.events.stats().answered(reply.sent.until(clock::now()));
-                return Ok(Answered { reply, generation, late_copy });
+                return Ok(Answered { reply, generation, earlier_copy });
             }
             // The former server may have granted the locks.
-            late_copy.get_or_insert(self.copy_on(connection));
+            earlier_copy.get_or_insert(connection);
             near = Some(connection);
         }
         near.into_iter().for_each(|connection| self.undo(connection));
@@ -133,7 +133,7 @@ impl<'a> BatchAcquire<'a> {
         let numbers = read(&reply.value).inspect_err(|_| self.undo(reply.connection))?;
         let Some(number) = numbers.first() else { return Ok(None) };
         // An earlier copy may have taken all locks, and lost one of them before this copy ran.
-        if answered.late_copy.is_some() {
+        if answered.earlier_copy.is_some() {
             self.undo(reply.connection);
         }
         let refused = usize::try_from(*number).unwrap_or_default().saturating_sub(1);
@@ -157,13 +157,8 @@ impl<'a> BatchAcquire<'a> {
     /// Releases all locks that the command took or may still take.
     fn undo(&self, connection: ConnectionId) {
         for (_, candidate) in self.candidates {
-            candidate.undo(Some(self.copy_on(connection)), None, self.first.lease());
+            candidate.undo(Some(candidate.copy_on(connection)), None, self.first.lease());
         }
-    }
-
-    /// Returns a copy of the command on that connection.
-    fn copy_on(&self, connection: ConnectionId) -> LateCopy {
-        LateCopy { connection, since: self.started }
     }
 }
 
