@@ -46,6 +46,10 @@ impl WaitLoop<'_> {
     /// Gives the schedule the state of the channel, and returns the acquire command.
     fn prepare(&mut self) -> Call {
         let LockContext { engine, local } = self.context();
+        let has_slept = self.wakeups.end_watches.is_some();
+        if has_slept && self.leftovers.late_copy.is_none() && !self.leftovers.queued {
+            self.candidate.renumber();
+        }
         let session = engine.listeners.session().filter(|_| self.candidate.caller.request.waits);
         let channel = match session {
             // For a command that requests a subscription, the message count is read before it: the

@@ -23,7 +23,7 @@ pub(crate) struct Candidate<'a> {
     pub(crate) caller: Caller,
     /// The place in the process's queue; `None` without a queue and after the grant.
     pub(crate) ticket: Option<Ticket>,
-    /// The identity of the hold, the same in all attempts.
+    /// The identity of the hold, the same in all attempts that may take effect.
     pub(crate) id: HoldId,
     pub(crate) owner: Owner,
     /// Another hold of the same thread, which stays valid beside the new one.
@@ -55,9 +55,16 @@ impl<'a> Candidate<'a> {
         beside: Option<Owner>,
     ) -> Candidate<'a> {
         let id = HoldId::next();
-        let owner = Owner::new(call.context.engine.id, id, call.rules.suffix());
-        let owner = owner.named(call.holder_name.cloned());
+        let owner = owner(call, id);
         Candidate { call, started, caller, ticket, id, owner, beside }
+    }
+
+    /// Takes a new number, so that the number tells the time of the acquisition.
+    ///
+    /// Only for a caller whose earlier attempts have no effect, now or later.
+    pub(super) fn renumber(&mut self) {
+        self.id = HoldId::next();
+        self.owner = owner(self.call, self.id);
     }
 
     /// Leaves the queue; returns a valid hold that was handed over in the meantime.
@@ -113,6 +120,11 @@ impl<'a> Candidate<'a> {
         let (router, connection) = (&context.engine.router, late_copy.map(|copy| copy.connection));
         router.dispatch(router.submit(Request::background(undo, task), connection));
     }
+}
+
+fn owner(call: &AcquireCall<'_>, id: HoldId) -> Owner {
+    let owner = Owner::new(call.context.engine.id, id, call.rules.suffix());
+    owner.named(call.holder_name.cloned())
 }
 
 impl Drop for Candidate<'_> {

@@ -4,10 +4,12 @@ use std::cell::Cell;
 use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::util::sync::thread_local;
+use crate::util::clock;
+use crate::util::sync::{TIME_PASSES, thread_local};
 
 /// Returns a new client id: a random UUID of version 8. Redisson's are of version 4, so an owner
 /// field tells which library wrote it.
@@ -24,16 +26,30 @@ pub(crate) fn is_owner_field(name: &str) -> bool {
     id.is_some_and(|id| id.get_version_num() == 8)
 }
 
-/// The number of one hold. Each call that asks for a new hold takes a new number, which this
-/// process never uses again. All attempts of the call have the same number.
+/// The number of one hold: the time at which a caller asked for it, in microseconds since 1970.
+///
+/// This process never uses a number twice, also after its clock has stepped back: the number is
+/// then the last one plus one. All attempts that may take effect have the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct HoldId(u64);
 
 impl HoldId {
-    /// Returns the next unused number.
+    /// Returns the number of a hold that a caller asks for now.
     pub(crate) fn next() -> HoldId {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        HoldId(NEXT.fetch_add(1, Ordering::Relaxed))
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        // Models repeat a schedule, so no time may enter.
+        let now = if TIME_PASSES { clock::unix_time() } else { Duration::ZERO };
+        HoldId::after(&LAST, now)
+    }
+
+    /// Returns the larger of `now` in microseconds and `last` plus one, and stores it in `last`.
+    fn after(last: &AtomicU64, now: Duration) -> HoldId {
+        let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
+        let next = |last: u64| now.max(last.saturating_add(1));
+        let update = |last| Some(next(last));
+        let (Ok(last) | Err(last)) =
+            last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update);
+        HoldId(next(last))
     }
 
     /// Returns the number as shown in events and in the owner field.
@@ -227,6 +243,25 @@ mod tests {
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), 4000);
+    }
+
+    #[test]
+    fn a_hold_number_is_the_time_in_microseconds() {
+        let last = AtomicU64::new(0);
+        let second = |number| Duration::from_secs(number);
+        assert_eq!(HoldId::after(&last, second(7)).0, 7_000_000);
+        let before = clock::unix_time().as_micros();
+        let number = u128::from(HoldId::next().0);
+        // Other tests of this process take numbers too, each at most one microsecond ahead.
+        assert!(number >= before && number <= clock::unix_time().as_micros() + 1_000_000);
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_repeats_no_number() {
+        let last = AtomicU64::new(0);
+        let numbers = [9, 9, 3, 3, 10].map(|micros| Duration::from_micros(micros));
+        let numbers = numbers.map(|now| HoldId::after(&last, now).0);
+        assert_eq!(numbers, [9, 10, 11, 12, 13]);
     }
 
     #[test]
