@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::events::{Acquired, Event};
 use crate::kind::rules::{KindRules, ListensTo, Queueing};
 use crate::local::Caller;
-use crate::local::hold::Hold;
+use crate::local::hold::{Hold, HoldTerms};
 use crate::local::table::{EntryOutcome, EntryRequest};
 use crate::stats::CallRecord;
 use crate::util::clock::{self, Moment, Patience};
@@ -66,6 +66,7 @@ pub(crate) struct AcquireCall<'a> {
     pub(crate) rules: &'static dyn KindRules,
     /// The owner field that the program chose, for a named holder.
     pub(crate) holder_name: Option<&'a Arc<str>>,
+    pub(crate) terms: &'a HoldTerms,
     pub(crate) options: AcquireOptions<'a>,
 }
 
@@ -132,7 +133,7 @@ impl<'a> AcquireCall<'a> {
             EntryOutcome::Busy => return self.refuse_at_once(),
         };
         self.context.engine.wait_until_ready(&self.limit())?;
-        let caller = Caller::of(request, self.options.on_behalf);
+        let caller = Caller::of(request, self.options.on_behalf, self.terms);
         if self.rules.queueing() == Queueing::None {
             return Ok(CallEntry::Candidate(Candidate::new(self, now, caller, None, beside)));
         }

@@ -84,6 +84,7 @@ impl<'a> Candidate<'a> {
             lease,
             renewed: call.options.lease.is_none(),
             holder: self.caller.holder.clone(),
+            terms: self.caller.terms.clone(),
             granted_at: reply.at,
             late_copy: reply.late_copy,
             tokens: reply.tokens,

@@ -43,7 +43,7 @@ use crate::error::{LostReason, Result};
 use crate::events::{Event, EventSink, Lost};
 use crate::kind::rules::{KindRules, ListensTo};
 use crate::listener::channels::{Channel, Channels};
-use crate::local::hold::{Grant, HandoffBounds, Hold, HoldStatus};
+use crate::local::hold::{Grant, HandoffBounds, Hold, HoldStatus, HoldTerms};
 use crate::local::queue::Ticket;
 use crate::local::state::LocalState;
 use crate::local::table::{EntryOutcome, EntryRequest, HoldEntry};
@@ -72,6 +72,7 @@ pub(crate) struct Local {
 pub(crate) struct Caller {
     pub(crate) request: EntryRequest,
     pub(crate) holder: Holder,
+    pub(crate) terms: HoldTerms,
     pub(crate) parker: Arc<Parker>,
 }
 
@@ -79,17 +80,21 @@ impl Caller {
     /// Returns the calling thread, as a caller for itself.
     #[cfg(test)]
     pub(crate) fn new(request: EntryRequest) -> Caller {
-        Caller::of(request, None)
+        Caller::of(request, None, &HoldTerms::default())
     }
 
     /// Returns the calling thread, as a caller for itself or on behalf of another holder.
-    pub(crate) fn of(request: EntryRequest, on_behalf: Option<&Holder>) -> Caller {
+    pub(crate) fn of(
+        request: EntryRequest,
+        on_behalf: Option<&Holder>,
+        terms: &HoldTerms,
+    ) -> Caller {
         let holder = match on_behalf {
             Some(other) => other.clone(),
             None if request.owned => Holder::owned(),
             None => Holder::this_thread(),
         };
-        Caller { request, holder, parker: Parker::mine() }
+        Caller { request, holder, terms: terms.clone(), parker: Parker::mine() }
     }
 }
 

@@ -52,8 +52,9 @@ impl Local {
             return EndOutcome::Nested;
         }
         let now = clock();
-        if state.hand_off(hold, now, &self.bounds) {
+        if let Some(former_terms) = state.hand_off(hold, now, &self.bounds) {
             drop(state);
+            drop(former_terms);
             self.events.stats().passed_locally();
             return EndOutcome::HandedOff;
         }

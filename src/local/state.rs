@@ -10,7 +10,7 @@ use crate::command::owner::{HoldId, Holder, ThreadId};
 use crate::error::{Error, Result};
 use crate::kind::rules::OtherHold;
 use crate::local::fairness::Fairness;
-use crate::local::hold::{HandoffBounds, Hold, HoldStatus};
+use crate::local::hold::{HandoffBounds, Hold, HoldStatus, HoldTerms};
 use crate::local::queue::{Ticket, WaitQueue};
 use crate::local::table::{self, EntryOutcome, EntryRequest, HoldEntry, HoldTable};
 use crate::local::{Caller, Turn};
@@ -126,21 +126,21 @@ impl LocalState {
     }
 
     /// Hands the hold off to the head of the queue, if kind, lease and bounds allow it.
+    ///
+    /// Returns the former terms of the hold, for a drop without the mutex.
     pub(super) fn hand_off(
         &mut self,
         hold: &Arc<Hold>,
         now: Moment,
         bounds: &HandoffBounds,
-    ) -> bool {
-        let Some((ticket, head)) = self.queue.head() else { return false };
+    ) -> Option<HoldTerms> {
+        let (ticket, head) = self.queue.head()?;
         let (holder, request) = (head.holder.clone(), head.request);
         let fits = request.renewed
             && hold.rules().kind() == request.rules.kind()
             && self.is_only_hold_of_its_thread(hold);
-        let Some(entry) = self.holds.entry_mut(hold) else { return false };
-        if !fits || !hold.hand_off(now, bounds, &holder) {
-            return false;
-        }
+        let former = fits.then(|| hold.hand_off(now, bounds, &holder, &head.terms))??;
+        let entry = self.holds.entry_mut(hold)?;
         entry.holder = holder;
         entry.guards = 1;
         self.fairness.handed_off();
@@ -149,7 +149,7 @@ impl LocalState {
             caller.parker.unpark();
         }
         self.wake_head();
-        true
+        Some(former)
     }
 
     /// Returns whether the thread of this hold has no other hold of the lock. Another hold, such

@@ -24,6 +24,7 @@ use crate::kind::plain::Plain;
 use crate::kind::rules::{KindRules, LockKind};
 use crate::kind::spin::Spin;
 use crate::listener::channels::Channel;
+use crate::local::hold::HoldTerms;
 use crate::util::clock;
 
 pub(crate) use verbs::endless_wait_ended;
@@ -68,6 +69,7 @@ pub struct Lock<K: LockKind = Plain> {
     cancel: Option<CancelToken>,
     /// The name set by [`Lock::with_holder`].
     holder: Option<Arc<str>>,
+    terms: HoldTerms,
     kind: PhantomData<K>,
 }
 
@@ -125,6 +127,7 @@ impl<K: LockKind> Clone for Lock<K> {
             lease: self.lease,
             cancel: self.cancel.clone(),
             holder: self.holder.clone(),
+            terms: self.terms.clone(),
             kind: PhantomData,
         }
     }
@@ -188,7 +191,8 @@ impl<K: LockKind> Lock<K> {
     pub(crate) fn new(engine: Arc<Engine>, name: String) -> Lock<K> {
         let name: Arc<str> = name.into();
         let context = engine.local(&name).map(|local| Arc::new(LockContext { engine, local }));
-        Lock { name, context, lease: None, cancel: None, holder: None, kind: PhantomData }
+        let (holder, terms) = (None, HoldTerms::default());
+        Lock { name, context, lease: None, cancel: None, holder, terms, kind: PhantomData }
     }
 
     /// Sets a fixed lease, which the watchdog does not renew. No round trip.
@@ -274,6 +278,7 @@ impl<K: LockKind> Lock<K> {
             context: self.context().map_err(named)?,
             rules: self.rules(),
             holder_name: self.holder.as_ref(),
+            terms: &self.terms,
             options: AcquireOptions { lease: lease.map_err(named)?, cancel, ..*options },
         })
     }

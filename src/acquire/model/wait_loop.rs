@@ -317,6 +317,7 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
             lease: LEASE,
             renewed: self.options.renewed,
             holder: self.caller.holder.clone(),
+            terms: self.caller.terms.clone(),
             granted_at: now,
             late_copy: None,
             tokens: 0..=0,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::command::call::LateCopy;
 use crate::command::owner::{HoldId, Holder, Owner};
 use crate::kind::rules::KindRules;
+use crate::local::hold::HoldTerms;
 use crate::util::clock::Moment;
 
 /// A grant by the server, and its holder.
@@ -20,6 +21,7 @@ pub(crate) struct Grant {
     /// Whether the watchdog renews the lease.
     pub(crate) renewed: bool,
     pub(crate) holder: Holder,
+    pub(crate) terms: HoldTerms,
     /// The moment at which the reply was read.
     pub(crate) granted_at: Moment,
     /// A copy of the acquire command that may still run. The release has to follow that copy on
@@ -51,6 +53,7 @@ impl Grant {
             lease: at.until(deadline),
             renewed: true,
             holder: Holder::owned(),
+            terms: HoldTerms::default(),
             granted_at: at,
             late_copy: None,
             tokens: 0..=0,

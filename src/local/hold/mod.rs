@@ -36,9 +36,11 @@ mod grant;
 #[cfg(all(test, leasehold_model))]
 mod model;
 mod state;
+mod terms;
 #[cfg(all(test, not(leasehold_model)))]
 mod tests;
 
+use std::mem;
 use std::panic::RefUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -56,6 +58,7 @@ use crate::util::wheel;
 use state::{HoldState, Phase};
 
 pub(crate) use grant::{Grant, deadline};
+pub(crate) use terms::HoldTerms;
 
 /// One hold of one lock.
 #[derive(Debug)]
@@ -275,12 +278,12 @@ impl Hold {
         let outlives = self.rules.outlives_its_lease() && !state.server.is_known_gone();
         let may_be_there = now < state.server.expiry_bound || outlives || state.late_copy.is_some();
         let is_lost = matches!(state.phase, Phase::Lost(_));
-        is_lost && may_be_there && std::mem::take(&mut state.server.may_still_be_held)
+        is_lost && may_be_there && mem::take(&mut state.server.may_still_be_held)
     }
 
     /// Marks the hold as renewed by the watchdog. Returns `false` if it was so before.
     pub(crate) fn keep_renewed(&self) -> bool {
-        !std::mem::replace(&mut self.state.lock().renewed, true)
+        !mem::replace(&mut self.state.lock().renewed, true)
     }
 
     /// Ends the hold because the server does not have it. Returns `false` if it was over before.
@@ -313,20 +316,34 @@ impl Hold {
         }
     }
 
-    /// Hands the hold off to another thread of this process. Returns whether it was handed off.
+    /// Hands the hold off to another thread of this process, with the terms of its handle.
     ///
-    /// Refused at the bounds, for a fixed lease, for a lease with too little remaining, and
-    /// without a fencing token for the next holder.
-    pub(crate) fn hand_off(&self, now: Moment, bounds: &HandoffBounds, to: &Holder) -> bool {
+    /// Returns the former terms, for a drop without a mutex. `None` at the bounds, for a fixed
+    /// lease, for a lease with too little remaining, and without a fencing token for the next
+    /// holder.
+    pub(crate) fn hand_off(
+        &self,
+        now: Moment,
+        bounds: &HandoffBounds,
+        to: &Holder,
+        terms: &HoldTerms,
+    ) -> Option<HoldTerms> {
         let mut state = self.state.lock();
         let has_token = self.last_token == 0 || state.possession.token < self.last_token;
-        let allowed = has_token && state.may_hand_off(now, bounds);
-        if allowed {
-            state.possession.handoffs += 1;
-            state.possession.token += u64::from(self.last_token > 0);
-            state.possession.holder = to.clone();
+        if !has_token || !state.may_hand_off(now, bounds) {
+            return None;
         }
-        allowed
+        let possession = &mut state.possession;
+        possession.handoffs += 1;
+        possession.token += u64::from(self.last_token > 0);
+        possession.holder = to.clone();
+        possession.since = now;
+        Some(mem::replace(&mut possession.terms, terms.clone()))
+    }
+
+    /// Returns the terms of the present holder.
+    pub(crate) fn terms(&self) -> HoldTerms {
+        self.state.lock().possession.terms.clone()
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::command::call::LateCopy;
 use crate::command::owner::Holder;
 use crate::error::LostReason;
-use crate::local::hold::{Grant, HandoffBounds, TimerTask};
+use crate::local::hold::{Grant, HandoffBounds, HoldTerms, TimerTask};
 use crate::util::clock::Moment;
 use crate::util::sync::Parker;
 use crate::util::wheel;
@@ -49,6 +49,9 @@ pub(super) struct ServerSide {
 #[derive(Debug)]
 pub(super) struct Possession {
     pub(super) holder: Holder,
+    pub(super) terms: HoldTerms,
+    /// The moment of the grant or of the last hand-off.
+    pub(super) since: Moment,
     /// The fencing token of the holder; zero for a kind without tokens.
     pub(super) token: u64,
     /// The number of hand-offs since the grant.
@@ -67,6 +70,8 @@ impl HoldState {
             renewed: grant.renewed,
             possession: Possession {
                 holder: grant.holder,
+                terms: grant.terms,
+                since: grant.granted_at,
                 token: *grant.tokens.start(),
                 handoffs: 0,
             },

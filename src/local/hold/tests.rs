@@ -75,37 +75,44 @@ fn a_release_is_sent_once_and_not_after_a_loss() {
     assert_eq!(taken.release(at(1)), KNOWN);
 }
 
+/// Hands the hold off to an owned guard with the default terms.
+fn hands_off(hold: &Hold, now: Moment, bounds: &HandoffBounds) -> bool {
+    hold.hand_off(now, bounds, &Holder::owned(), &HoldTerms::default()).is_some()
+}
+
 #[test]
 fn a_hold_is_handed_off_within_its_bounds() {
-    let to = Holder::owned();
     let passed = hold(true, 10);
-    assert!(passed.hand_off(at(1), &bounds(), &to) && passed.hand_off(at(2), &bounds(), &to));
-    assert!(!passed.hand_off(at(3), &bounds(), &to), "the bound is two");
-    assert!(!hold(true, 10).hand_off(at(5), &bounds(), &to), "the time is over");
-    assert!(!hold(true, 4).hand_off(at(2), &bounds(), &to), "too little remains");
-    assert!(!hold(false, 10).hand_off(at(1), &bounds(), &to), "a fixed lease");
+    assert!(hands_off(&passed, at(1), &bounds()) && hands_off(&passed, at(2), &bounds()));
+    assert!(!hands_off(&passed, at(3), &bounds()), "the bound is two");
+    assert!(!hands_off(&hold(true, 10), at(5), &bounds()), "the time is over");
+    assert!(!hands_off(&hold(true, 4), at(2), &bounds()), "too little remains");
+    assert!(!hands_off(&hold(false, 10), at(1), &bounds()), "a fixed lease");
     let lost = hold(true, 10);
     lost.lose();
-    assert!(!lost.hand_off(at(1), &bounds(), &to));
-    assert!(!hold(true, 10).hand_off(at(1), &HandoffBounds::default(), &to), "switched off");
+    assert!(!hands_off(&lost, at(1), &bounds()));
+    assert!(!hands_off(&hold(true, 10), at(1), &HandoffBounds::default()), "switched off");
+}
+
+#[test]
+fn a_hold_that_is_handed_off_has_the_terms_of_its_new_holder() {
+    let terms = |label: &str| HoldTerms::default().with_label(label.into());
+    let hold = Hold::new(Grant { terms: terms("a"), ..Grant::owned(at(0), at(10)) });
+    let former = hold.hand_off(at(1), &bounds(), &Holder::owned(), &terms("b"));
+    let label = |terms: HoldTerms| terms.label().map(|label| label.to_string());
+    assert_eq!(former.and_then(label), Some("a".to_owned()));
+    assert_eq!(label(hold.terms()), Some("b".to_owned()));
 }
 
 #[test]
 fn a_fenced_hold_is_handed_off_while_it_has_tokens_and_each_holder_has_its_own() {
     let tokens = 7..=8;
     let fenced = Hold::new(Grant { tokens, ..Grant::owned(at(0), at(10)) });
+    let bounds = HandoffBounds { max_handoffs: 9, ..bounds() };
     assert_eq!(fenced.token(), 7);
-    assert!(fenced.hand_off(
-        at(1),
-        &HandoffBounds { max_handoffs: 9, ..bounds() },
-        &Holder::owned()
-    ));
+    assert!(hands_off(&fenced, at(1), &bounds));
     assert_eq!(fenced.token(), 8);
-    assert!(!fenced.hand_off(
-        at(1),
-        &HandoffBounds { max_handoffs: 9, ..bounds() },
-        &Holder::owned()
-    ));
+    assert!(!hands_off(&fenced, at(1), &bounds));
     assert_eq!(hold(true, 10).token(), 0);
 }
 

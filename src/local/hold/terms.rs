@@ -1,0 +1,81 @@
+//! The settings that a handle gives to its holds: listener, limits and label.
+
+use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::events::Events;
+
+/// The settings of a handle that concern its holds. A clone is cheap.
+///
+/// The last clone drops the listener of the program, so no clone is dropped under a mutex.
+#[derive(Clone, Default)]
+pub(crate) struct HoldTerms(Option<Arc<Values>>);
+
+#[derive(Clone, Default)]
+struct Values {
+    listener: Option<Arc<dyn Events>>,
+    max_hold: Option<Duration>,
+    min_hold: Option<Duration>,
+    label: Option<Arc<str>>,
+}
+
+impl HoldTerms {
+    /// Returns the same terms with this listener.
+    pub(crate) fn with_listener(&self, listener: Arc<dyn Events>) -> HoldTerms {
+        self.changed(|values| values.listener = Some(listener))
+    }
+
+    /// Returns the same terms with a limit for renewals.
+    pub(crate) fn with_max_hold(&self, max_hold: Duration) -> HoldTerms {
+        self.changed(|values| values.max_hold = Some(max_hold))
+    }
+
+    /// Returns the same terms with a minimum for the time in which the lock stays taken.
+    pub(crate) fn with_min_hold(&self, min_hold: Duration) -> HoldTerms {
+        self.changed(|values| values.min_hold = Some(min_hold))
+    }
+
+    /// Returns the same terms with this label.
+    pub(crate) fn with_label(&self, label: Arc<str>) -> HoldTerms {
+        self.changed(|values| values.label = Some(label))
+    }
+
+    fn changed(&self, change: impl FnOnce(&mut Values)) -> HoldTerms {
+        let mut values = self.0.as_deref().cloned().unwrap_or_default();
+        change(&mut values);
+        HoldTerms(Some(Arc::new(values)))
+    }
+
+    pub(crate) fn listener(&self) -> Option<&Arc<dyn Events>> {
+        self.0.as_ref()?.listener.as_ref()
+    }
+
+    pub(crate) fn max_hold(&self) -> Option<Duration> {
+        self.0.as_ref()?.max_hold
+    }
+
+    pub(crate) fn min_hold(&self) -> Option<Duration> {
+        self.0.as_ref()?.min_hold
+    }
+
+    pub(crate) fn label(&self) -> Option<&Arc<str>> {
+        self.0.as_ref()?.label.as_ref()
+    }
+}
+
+/// Only the events thread calls the listener, and that thread catches its panics.
+impl UnwindSafe for HoldTerms {}
+impl RefUnwindSafe for HoldTerms {}
+
+impl fmt::Debug for HoldTerms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HoldTerms")
+            .field("listener", &self.listener().is_some())
+            .field("max_hold", &self.max_hold())
+            .field("min_hold", &self.min_hold())
+            .field("label", &self.label())
+            .finish()
+    }
+}
