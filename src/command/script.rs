@@ -69,6 +69,9 @@ pub(crate) static NAMED_UNLOCK: Script = script!("named_unlock");
 
 pub(crate) static MULTI_ACQUIRE: Script = script!("multi_acquire");
 
+/// Writes the record of a client.
+pub(crate) static CLIENT_RECORD: Script = script!("client_record");
+
 /// Finds the free locks among many.
 pub(crate) static POLL_MANY: Script = script!("poll_many");
 

@@ -2,8 +2,8 @@
 //!
 //! [`clock`] is the only file that reads the time, and [`sync`] the switch to the model checker.
 //! [`threads`] and [`executor`] run code on other threads. [`wheel`] is the timer wheel of the
-//! watchdog, [`interner`] keeps one value per name, and [`platform`] holds the code that differs
-//! between operating systems.
+//! watchdog, [`interner`] keeps one value per name, [`process`] names machine and program, [`text`]
+//! checks short texts, and [`platform`] holds the code that differs between operating systems.
 
 pub(crate) mod clock;
 pub(crate) mod executor;
@@ -11,6 +11,8 @@ pub(crate) mod interner;
 #[cfg(all(test, leasehold_model))]
 pub(crate) mod model;
 pub(crate) mod platform;
+pub(crate) mod process;
 pub(crate) mod sync;
+pub(crate) mod text;
 pub(crate) mod threads;
 pub(crate) mod wheel;
