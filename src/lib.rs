@@ -153,6 +153,7 @@ mod connection;
 mod engine;
 mod error;
 mod events;
+mod inspect;
 pub mod kind;
 mod listener;
 mod local;
