@@ -12,6 +12,7 @@ mod events;
 mod exact_deadlines;
 mod hand_off;
 mod lazy_start;
+mod live_details;
 mod names_and_arguments;
 mod readme;
 mod reentry;
