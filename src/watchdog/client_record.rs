@@ -114,6 +114,10 @@ impl RecordState {
         }
     }
 
+    fn is_being_written(self) -> bool {
+        matches!(self, RecordState::Pending { step: RecordStep::Write, .. })
+    }
+
     /// Returns the state after the reply to a step, or after its failure.
     fn after(self, now: Moment, outcome: &Result<Reply>) -> RecordState {
         let RecordState::Pending { step, is_outdated } = self else { return self };
@@ -161,19 +165,20 @@ impl OnOutcome for Announcer {
     fn settle(&self, _: ReleasedHold, outcome: Result<CallReply>) {
         let outcome = outcome.map(|reply| reply.value);
         let mut status = self.status.lock();
-        status.state = status.state.after(clock::now(), &outcome);
-        let state = status.state;
+        let before = status.state;
+        status.state = before.after(clock::now(), &outcome);
         drop(status);
-        match (state, outcome) {
-            (RecordState::Refused, Err(error)) => {
+        match outcome {
+            // Not after a renewal: the user may not have the permission to listen.
+            Ok(_) if before.is_being_written() => self.listeners.stay_connected(),
+            Ok(_) => {}
+            Err(error) if error.is_final() => {
                 self.listeners.need_not_stay();
                 warn_of_refusal(&error);
             }
-            (_, Err(error)) => threads::log_without_panic(|| {
+            Err(error) => threads::log_without_panic(|| {
                 log::debug!("the client record could not be written or renewed: {error}")
             }),
-            (RecordState::Written(_), Ok(_)) => self.listeners.stay_connected(),
-            (_, Ok(_)) => {}
         }
     }
 }

@@ -149,8 +149,8 @@ impl Environment for Process {
     }
 
     fn wake_listener(&self) {
-        // Only a listener that is kept for requests returns a message to send.
-        self.idle_listener.iter().for_each(|listener| drop(listener.wake()));
+        let messages = self.idle_listener.iter().filter_map(Listener::wake);
+        messages.for_each(|message| drop(self.server.execute(&message)));
     }
 
     fn now(&self) -> Moment {
@@ -266,6 +266,20 @@ fn a_listener_that_goes_idle_finds_waiters_that_come_meanwhile() {
         visit_beside_a_holder(&process, |_| {});
         // The heartbeat ends the subscription, and then the connection.
         (0..10).for_each(|_| visit_beside_a_holder(&process, Process::send_heartbeat));
+        process.stop();
+        join([listener]);
+    });
+}
+
+#[test]
+fn a_quiet_listener_finds_waiters_that_come_meanwhile() {
+    check(|| {
+        let process = Process::new(&Server::start(), 0, true);
+        process.idle_listener.iter().for_each(Listener::stay_connected);
+        let listener = process.start_listener();
+        visit_beside_a_holder(&process, |_| {});
+        // The heartbeat ends the subscription; the connection then becomes quiet.
+        (0..5).for_each(|_| visit_beside_a_holder(&process, Process::send_heartbeat));
         process.stop();
         join([listener]);
     });
