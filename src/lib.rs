@@ -168,7 +168,7 @@ pub use client::Client;
 pub use config::{BackOff, Builder, Sharding};
 pub use error::{Error, ErrorKind, LostReason, Result};
 pub use events::{
-    Acquired, Audit, Events, Lost, Reconnected, Released, RenewalFailed, Renewed, Waited,
+    Acquired, Audit, Events, Lost, Overdue, Reconnected, Released, RenewalFailed, Renewed, Waited,
 };
 pub use lock::guard::{FencedGuard, Guard, OwnedGuard, ReadGuard, WriteGuard};
 pub use lock::handle::{FairLock, FencedLock, Lock, SpinLock};

@@ -9,10 +9,12 @@
 //! | | releasing | the last guard is dropped or unlocked, and no thread of the process gets the hold |
 //! | | lost | the deadline has passed; a renewal found the hold gone; the server granted the lock to another thread of this process; `force_unlock` of this process |
 //! | releasing | gone | the release has a reply, or will not be sent again |
+//! | | lost | the reply to the release says that the server did not have the hold |
 //! | lost | | final: a later renewal does not revive it; its release is sent only until the *server expiry bound* |
 //!
 //! A detached guard makes no difference here: the table of holds counts the detached shares.
-//! A hold whose thread has ended is no longer renewed, and ends in the state lost.
+//! A hold whose thread has ended is no longer renewed, and ends in the state lost. So does an
+//! overdue hold, whose holder has had it for longer than the limit of its handle.
 //!
 //! Two moments bound a lease. Until the *deadline* the server keeps the lock for this hold: it
 //! counts from the moment before the command was sent, less a margin for clocks of different speed.
@@ -205,15 +207,30 @@ impl Hold {
         self.state.lock().server.expiry_bound
     }
 
-    pub(crate) fn is_renewed(&self) -> bool {
+    /// Returns whether the watchdog renews the lease at `now`.
+    pub(crate) fn is_renewed(&self, now: Moment) -> bool {
+        self.state.lock().is_renewed(now)
+    }
+
+    /// Returns whether the lease is not a fixed one. It may be overdue.
+    pub(crate) fn has_renewed_lease(&self) -> bool {
         self.state.lock().renewed
     }
 
-    /// Returns the reason of the loss, or `Expired` for a hold that is not lost.
+    /// Returns the moment at which the hold will be overdue, or is since.
+    ///
+    /// `None` without a limit, and once that is reported.
+    pub(crate) fn next_limit(&self) -> Option<Moment> {
+        let state = self.state.lock();
+        state.possession.limit().filter(|_| !state.overdue_reported)
+    }
+
+    /// Returns the reason of the loss; for a hold that is not lost, the reason if it expires.
     pub(crate) fn lost_reason(&self) -> LostReason {
-        match self.state.lock().phase {
+        let state = self.state.lock();
+        match state.phase {
             Phase::Lost(reason) => reason,
-            Phase::Held | Phase::Releasing | Phase::Gone => LostReason::Expired,
+            Phase::Held | Phase::Releasing | Phase::Gone => state.expiry_reason(),
         }
     }
 }
@@ -232,7 +249,8 @@ impl Hold {
         match state.phase {
             Phase::Held if now < state.deadline => HoldStatus::Held,
             Phase::Held => {
-                self.end(state, Phase::Lost(LostReason::Expired));
+                let reason = state.expiry_reason();
+                self.end(state, Phase::Lost(reason));
                 HoldStatus::Over { newly_lost: true }
             }
             Phase::Releasing | Phase::Gone | Phase::Lost(_) => {
@@ -297,6 +315,25 @@ impl Hold {
         newly_lost
     }
 
+    /// Notes that the server did not have the hold at its release.
+    pub(crate) fn lose_released(&self) {
+        let mut state = self.state.lock();
+        state.server.set_gone();
+        state.phase = Phase::Lost(LostReason::Gone);
+    }
+
+    /// Returns, once, the time for which an overdue holder has had the hold.
+    ///
+    /// `None` if the hold is not overdue, and if it ended otherwise.
+    pub(crate) fn take_overdue(&self, now: Moment) -> Option<Duration> {
+        let mut state = self.state.lock();
+        let is_over = !matches!(state.phase, Phase::Held | Phase::Lost(LostReason::HeldTooLong));
+        if is_over || !state.is_overdue(now) || mem::replace(&mut state.overdue_reported, true) {
+            return None;
+        }
+        Some(state.possession.since.until(now))
+    }
+
     /// Ends the hold in order to release it. Returns `Held` if a release has to be sent.
     pub(crate) fn release(&self, now: Moment) -> HoldStatus {
         let mut state = self.state.lock();
@@ -356,13 +393,13 @@ impl Hold {
         if let HoldStatus::Over { newly_lost } = self.update_status(&mut state, now) {
             return TimerTask::Over { newly_lost };
         }
-        state.timer_task()
+        state.timer_task(now)
     }
 
     /// Returns the moment of the next renewal or verification.
     ///
     /// This is after `period`, or earlier: a renewed lease is due when `due_below` of it remains, a
-    /// fixed lease at its deadline.
+    /// fixed or overdue lease at its deadline.
     pub(crate) fn next_renewal(
         &self,
         now: Moment,
@@ -370,7 +407,8 @@ impl Hold {
         due_below: Duration,
     ) -> Moment {
         let state = self.state.lock();
-        let due = if state.renewed { state.deadline.before(due_below) } else { state.deadline };
+        let due =
+            if state.is_renewed(now) { state.deadline.before(due_below) } else { state.deadline };
         due.min(now + period)
     }
 
