@@ -57,7 +57,8 @@ pub(crate) use verbs::endless_wait_ended;
 /// # Errors of every verb
 /// - [`is_invalid_name`](Error::is_invalid_name) if the name cannot be used.
 /// - [`is_configuration`](Error::is_configuration) if the lease or the
-///   [longest hold](Lock::with_max_hold) is below 10 ms, and in a forked child.
+///   [longest hold](Lock::with_max_hold) is below 10 ms, if the kind has no
+///   [minimum holds](Lock::with_min_hold), and in a forked child.
 /// - [`is_closed`](Error::is_closed) after [`Client::close`](crate::Client::close).
 /// - [`is_server`](Error::is_server) if the server refuses the command. The text has the
 ///   server's words and advice.

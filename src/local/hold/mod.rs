@@ -162,9 +162,20 @@ impl Hold {
         self.rules
     }
 
-    /// Returns the call that ends the hold on the server; `name` is the name of its lock.
-    pub(crate) fn release_call(&self, name: &Name) -> Call {
-        self.rules.release(name, &self.owner)
+    /// Returns the time from `now` to the end of the minimum of the present holder.
+    pub(crate) fn minimum_left(&self, now: Moment) -> Duration {
+        now.until(self.state.lock().possession.minimum_end())
+    }
+
+    /// Returns the call that ends the hold on the server at `now`; `name` is that of its lock.
+    ///
+    /// Before the minimum of the holder, the lock stays taken until then.
+    pub(crate) fn release_call(&self, name: &Name, now: Moment) -> Call {
+        let left = self.minimum_left(now);
+        match self.rules.early_release().filter(|_| !left.is_zero()) {
+            Some(release) => release(name, &self.owner, left),
+            None => self.rules.release(name, &self.owner),
+        }
     }
 
     /// Returns the call that undoes the acquire on the server, if it took effect there.
@@ -355,9 +366,9 @@ impl Hold {
 
     /// Hands the hold off to another thread of this process, with the terms of its handle.
     ///
-    /// Returns the former terms, for a drop without a mutex. `None` at the bounds, for a fixed
-    /// lease, for a lease with too little remaining, and without a fencing token for the next
-    /// holder.
+    /// Returns the former terms, for a drop without a mutex. `None` at the bounds, before the
+    /// minimum of the present holder and after its limit, for a fixed lease, for a lease with too
+    /// little remaining, and without a fencing token for the next holder.
     pub(crate) fn hand_off(
         &self,
         now: Moment,

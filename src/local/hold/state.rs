@@ -90,6 +90,7 @@ impl HoldState {
     pub(super) fn may_hand_off(&self, now: Moment, bounds: &HandoffBounds) -> bool {
         self.phase == Phase::Held
             && self.is_renewed(now)
+            && self.possession.minimum_end() <= now
             && self.possession.handoffs < bounds.max_handoffs
             && now < self.granted_at + bounds.max_time
             && now.until(self.deadline) >= bounds.min_remaining
@@ -129,6 +130,11 @@ impl Possession {
     /// Returns the moment from which the hold is overdue.
     pub(super) fn limit(&self) -> Option<Moment> {
         self.terms.max_hold().map(|max_hold| self.since + max_hold)
+    }
+
+    /// Returns the moment until which the lock stays taken after a release.
+    pub(super) fn minimum_end(&self) -> Moment {
+        self.since + self.terms.min_hold().unwrap_or_default()
     }
 }
 
