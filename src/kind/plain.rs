@@ -34,7 +34,7 @@ pub(super) fn release_early(
     let announcement = channel.map(|channel| [channel.as_bytes(), UNLOCKED]);
     let args = [owner.as_bytes(), nobody.as_bytes(), left.as_bytes()].into_iter();
     let args = args.chain(announcement.into_iter().flatten());
-    Call::script(&script::MIN_HOLD_RELEASE, keys.iter().copied(), args)
+    Call::script(&script::EARLY_RELEASE, keys.iter().copied(), args)
 }
 
 impl KindRules for Plain {

@@ -147,6 +147,25 @@ fn the_limit_counts_anew_for_the_receiver_of_a_hand_off() {
 }
 
 #[test]
+fn a_release_before_the_minimum_of_the_present_holder_keeps_the_lock_taken() {
+    let minimum = |seconds: u32| HoldTerms::default().with_min_hold(SECOND * seconds);
+    let name = Name::new("", "a".into()).expect("a good name");
+    let is_early = |hold: &Hold, now| {
+        let script = hold.release_call(&name, now).script.map(|script| script.name);
+        script == Some("early_release")
+    };
+    let hold = Hold::new(Grant { terms: minimum(2), ..Grant::owned(at(0), at(10)) });
+    assert_eq!([at(0), at(1), at(2)].map(|now| hold.minimum_left(now).as_secs()), [2, 1, 0]);
+    assert!(is_early(&hold, at(1)) && !is_early(&hold, at(2)));
+    assert!(!hands_off(&hold, at(1), &bounds()), "the minimum is not over");
+    let former = hold.hand_off(at(2), &bounds(), &Holder::owned(), &minimum(3));
+    assert!(former.is_some());
+    assert_eq!(hold.minimum_left(at(3)), 2 * SECOND, "counted from the hand-off");
+    let none = Hold::new(Grant { terms: minimum(0), ..Grant::owned(at(0), at(10)) });
+    assert!(!is_early(&none, at(0)) && hands_off(&none, at(0), &bounds()));
+}
+
+#[test]
 fn a_fenced_hold_is_handed_off_while_it_has_tokens_and_each_holder_has_its_own() {
     let tokens = 7..=8;
     let fenced = Hold::new(Grant { tokens, ..Grant::owned(at(0), at(10)) });
