@@ -162,6 +162,11 @@ impl Watchdog {
     fn extend(&self, watched: &WatchedHold, sent: Moment, now: Moment) {
         let lag = watched.hold.renewal_due().until(sent);
         self.settings.events.stats().renewed(lag);
+        if !watched.hold.is_renewed(sent) {
+            // The limit passed before the renewal was sent: the old deadline stands.
+            watched.hold.note_possible_extension(now, self.settings.timeout);
+            return self.set_renewal_timer(watched.clone());
+        }
         match watched.hold.extend(sent, now, self.settings.timeout) {
             HoldStatus::Held => self.set_renewal_timer(watched.clone()),
             HoldStatus::Over { newly_lost } => watched.end_lost(newly_lost, &self.router),
