@@ -123,8 +123,52 @@
 //! waits through later outages.
 //!
 //! An implementation of [`Events`] receives grants, waits, releases, renewals and losses. The
-//! [`log`](https://docs.rs/log) facade gets losses, failures and reconnections. [`Client::stats`]
-//! returns counters and histograms.
+//! [log](#logging) gets losses, failures and reconnections. [`Client::stats`] returns counters and
+//! histograms.
+//!
+//! # Logging
+//!
+//! Log lines go to the [`log`](https://docs.rs/log) facade. The target of a line is its subject, so
+//! that a filter such as `leasehold::lease=warn` selects a subject:
+//!
+//! | target | levels | subject |
+//! | --- | --- | --- |
+//! | `leasehold::lease` | warn, debug | losses, failed renewals, releases and clean-ups; locks without a time to live |
+//! | `leasehold::connection` | warn, info, debug | broken and new connections, messages and polls that waiting callers need, loads of scripts |
+//! | `leasehold::topology` | info, debug | clusters without sharded pub/sub; failed checks for fail-overs |
+//! | `leasehold::audit` | warn | servers whose configuration [endangers locks](Builder::audit_policy) |
+//! | `leasehold::events` | error, warn | panics of [`Events`] methods; dropped events |
+//! | `leasehold::client` | error, warn | threads of the client that do not start, panic, or outlast the close |
+//!
+//! The key-values of a line, for structured loggers, repeat facts of its text and add others:
+//!
+//! | key | value |
+//! | --- | --- |
+//! | `lock` | the name of the lock, without the client's prefix |
+//! | `kind` | the kind of the lock, as `Debug` shows it: `Plain`, `Fair`, `Read` and so on |
+//! | `hold` | the number of the hold, as in events |
+//! | `reason` | the [`LostReason`], as `Debug` shows it: `Expired`, `Gone` |
+//! | `error` | the text of the error |
+//! | `server` | the address of the server, without user and password; null if the error names no server |
+//!
+//! Targets and keys stay the same in compatible versions. Texts may change.
+//!
+//! A program that logs with `tracing` receives these lines through the crate
+//! [`tracing-log`](https://docs.rs/tracing-log), in two lines:
+//!
+//! ```sh
+//! cargo add tracing-log
+//! ```
+//!
+//! ```text
+//! tracing_log::LogTracer::init()?;        // at the start, beside `set_global_default(subscriber)`
+//! ```
+//!
+//! The `init` methods of `tracing-subscriber`, such as `tracing_subscriber::fmt().init()`, do this
+//! already, by the default feature `tracing-log`; a second `LogTracer::init` returns an error.
+//! Filters see the targets above. `tracing-log` 0.2 passes target, level and text, but no
+//! key-values; for these facts as fields, emit a `tracing` event from an implementation of
+//! [`Events`].
 //!
 //! # Recipes
 //!

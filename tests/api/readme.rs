@@ -17,7 +17,7 @@ fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-fn source(name: &str) -> String {
+pub(crate) fn source(name: &str) -> String {
     fs::read_to_string(path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
@@ -256,7 +256,7 @@ fn the_package_has_sources_and_documents_but_no_tests() {
 }
 
 /// Returns all files below a folder, by their paths from the root.
-fn files_in(folder: &str) -> Vec<String> {
+pub(crate) fn files_in(folder: &str) -> Vec<String> {
     let mut files = Vec::new();
     for entry in fs::read_dir(path(folder)).expect("a folder") {
         let name = format!("{folder}/{}", entry.expect("an entry").file_name().to_string_lossy());
