@@ -14,6 +14,7 @@ use crossbeam_channel::{Receiver, Sender, TrySendError};
 use crate::error::{Error, LostReason};
 use crate::stats::StatsRecorder;
 use crate::util::clock::{EPOCH, WallTime};
+use crate::util::log_target;
 use crate::util::threads;
 
 /// Receives the events of a client.
@@ -389,7 +390,10 @@ impl EventQueue {
         let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
         if dropped.is_power_of_two() {
             threads::log_without_panic(|| {
-                log::warn!("the events listener is too slow: {dropped} events were dropped so far");
+                log::warn!(
+                    target: log_target::EVENTS,
+                    "the events listener is too slow: {dropped} events were dropped so far"
+                );
             });
         }
     }

@@ -122,15 +122,61 @@
 //! its first request gets no answer. Once the server has answered that the lock is held, the call
 //! waits through later outages.
 //!
-//! An implementation of [`Events`] receives grants, waits, releases, renewals and losses. The
-//! [`log`](https://docs.rs/log) facade gets losses, failures and reconnections. [`Client::stats`]
-//! returns counters and histograms.
+//! An implementation of [`Events`] receives grants, waits, releases, renewals, overdue holds and
+//! losses. The [log](#logging) gets losses, failures and reconnections. [`Client::stats`] returns
+//! counters and histograms.
+//!
+//! # Logging
+//!
+//! Log lines go to the [`log`](https://docs.rs/log) facade. The target of a line is its subject, so
+//! that a filter such as `leasehold::lease=warn` selects a subject:
+//!
+//! | target | levels | subject |
+//! | --- | --- | --- |
+//! | `leasehold::lease` | warn, debug | losses, overdue holds, failed renewals, releases and clean-ups; locks without a time to live |
+//! | `leasehold::connection` | warn, info, debug | broken and new connections, messages and polls that waiting callers need, loads of scripts |
+//! | `leasehold::topology` | info, debug | clusters without sharded pub/sub; failed checks for fail-overs |
+//! | `leasehold::audit` | warn | servers whose configuration [endangers locks](Builder::audit_policy) |
+//! | `leasehold::events` | error, warn | panics of [`Events`] methods; dropped events |
+//! | `leasehold::client` | error, warn | threads of the client that do not start, panic, or outlast the close |
+//!
+//! The key-values of a line, for structured loggers, repeat facts of its text and add others:
+//!
+//! | key | value |
+//! | --- | --- |
+//! | `lock` | the name of the lock, without the client's prefix |
+//! | `kind` | the kind of the lock, as `Debug` shows it: `Plain`, `Fair`, `Read` and so on |
+//! | `hold` | the number of the hold, as in events |
+//! | `reason` | the [`LostReason`], as `Debug` shows it: `Expired`, `Gone`, `HeldTooLong` |
+//! | `error` | the text of the error |
+//! | `server` | the address of the server, without user and password; null if the error names no server |
+//!
+//! Targets and keys stay the same in compatible versions. Texts may change.
+//!
+//! A program that logs with `tracing` receives these lines through the crate
+//! [`tracing-log`](https://docs.rs/tracing-log), in two lines:
+//!
+//! ```sh
+//! cargo add tracing-log
+//! ```
+//!
+//! ```text
+//! tracing_log::LogTracer::init()?;        // at the start, beside `set_global_default(subscriber)`
+//! ```
+//!
+//! The `init` methods of `tracing-subscriber`, such as `tracing_subscriber::fmt().init()`, do this
+//! already, by the default feature `tracing-log`; a second `LogTracer::init` returns an error.
+//! Filters see the targets above. `tracing-log` 0.2 passes target, level and text, but no
+//! key-values; for these facts as fields, emit a `tracing` event from an implementation of
+//! [`Events`].
 //!
 //! # Recipes
 //!
-//! - *Once per minute on several machines.* Take a lock with a fixed lease a little shorter than
-//!   the period, and [`detach`](Guard::detach) its guard: the lock stays held until the lease ends.
-//!   After a drop of the guard the next machine would run the job again.
+//! - *Once per minute on several machines.* Take the lock with
+//!   [`with_min_hold`](Lock::with_min_hold), a little shorter than the period: a release keeps the
+//!   lock taken until then. Without it the next machine would run the job again after the release.
+//! - *A job that may hang.* [`with_max_hold`](Lock::with_max_hold) ends the renewals of a hold that
+//!   lasts too long, so that another machine can take over.
 //! - *tokio.* A wait blocks its thread, so call `spawn_blocking(move || lock.lock_owned())`. The
 //!   [`OwnedGuard`] may live across an `.await`. Its drop does not wait for the network;
 //!   [`unlock`](OwnedGuard::unlock) waits, and needs `spawn_blocking` too.
@@ -222,6 +268,8 @@ mod must_use {
         "leasehold::CancelToken::new()"
         "leasehold::AnyLock::from(lock)"
         "lock.with_lease(std::time::Duration::MAX)"
+        "lock.with_max_hold(std::time::Duration::MAX)"
+        "lock.with_min_hold(std::time::Duration::MAX)"
         "lock.clone().with_holder(\"tx\")"
         "lock.lock()?"
         "lock.lock_owned()?"

@@ -19,6 +19,7 @@ use crate::pool::Target;
 use crate::pool::request::{CallReply, Failure};
 use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment, Patience};
+use crate::util::log_target;
 
 impl WaitLoop<'_> {
     /// Sends the acquire command once and applies its reply.
@@ -211,8 +212,9 @@ impl WaitLoop<'_> {
             engine.watchdog.plan_poll(Arc::clone(local));
         }
         if left.is_none() && !std::mem::replace(&mut self.reports.warned, true) {
-            let name = local.name().given();
+            let (name, kind) = (local.name().given(), self.call.rules.kind());
             log::warn!(
+                target: log_target::LEASE, lock = &**name, kind:?;
                 "the lock {name:?} is held without a time to live: it stays held until it is freed"
             );
         }

@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn a_clock_that_steps_back_repeats_no_number() {
         let last = AtomicU64::new(0);
-        let numbers = [9, 9, 3, 3, 10].map(|micros| Duration::from_micros(micros));
+        let numbers = [9, 9, 3, 3, 10].map(Duration::from_micros);
         let numbers = numbers.map(|now| HoldId::after(&last, now).0);
         assert_eq!(numbers, [9, 10, 11, 12, 13]);
     }

@@ -42,6 +42,7 @@ use crate::topology::failover::FailoverMonitor;
 use crate::util::clock::{self, Moment};
 use crate::util::executor::Executor;
 use crate::util::interner::{Interned, Recent};
+use crate::util::log_target;
 use crate::util::sync::{Mutex, Parker};
 use crate::watchdog::Watchdog;
 
@@ -278,9 +279,12 @@ fn join(thread: JoinHandle<()>, end: Moment) {
         std::thread::park_timeout(CLOSE_CHECK_INTERVAL);
     }
     if !thread.is_finished() {
-        return log::warn!("a thread of a closed client is still busy and is not joined");
+        return log::warn!(
+            target: log_target::CLIENT,
+            "a thread of a closed client is still busy and is not joined"
+        );
     }
     if thread.join().is_err() {
-        log::error!("a thread of the client has panicked");
+        log::error!(target: log_target::CLIENT, "a thread of the client has panicked");
     }
 }

@@ -240,7 +240,8 @@ fn sink(wanted: bool) -> (EventSink, Option<Receiver<Event>>) {
 fn start_events(events: Arc<dyn Events>, receiver: Receiver<Event>) -> Result<()> {
     let report = move || {
         for event in receiver {
-            threads::catch_panic(format_args!("reporting {event:?}"), || event.deliver(&*events));
+            let activity = format_args!("reporting {event:?}");
+            threads::catch_panic_of_callback(activity, || event.deliver(&*events));
         }
     };
     threads::start("leasehold-events", report)

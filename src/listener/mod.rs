@@ -39,6 +39,7 @@ use crate::listener::subscriber::Subscriber;
 use crate::topology::cluster::Cluster;
 use crate::topology::route::Route;
 use crate::util::clock::{self, Moment, jittered};
+use crate::util::log_target;
 use crate::util::sync::{Mutex, Parker};
 use crate::util::threads;
 
@@ -173,7 +174,10 @@ impl Listener {
         match threads::start("leasehold-listener", move || listener.run()) {
             Ok(thread) => *self.thread.lock() = Some(thread),
             Err(error) => {
-                log::error!("cannot start the listener thread, so waiting callers poll: {error}");
+                log::error!(
+                    target: log_target::CLIENT, error:%;
+                    "cannot start the listener thread, so waiting callers poll: {error}"
+                );
                 self.started.store(false, Ordering::Release);
             }
         }
@@ -230,7 +234,10 @@ impl Listener {
     /// Logs the error, sleeps for about `pause`, and doubles `pause`.
     fn pause(&self, pause: &mut Duration, error: &Error) {
         threads::log_without_panic(|| {
-            log::warn!("cannot listen for releases, so waiting callers poll: {error}")
+            log::warn!(
+                target: log_target::CONNECTION, error:%, server = error.server();
+                "cannot listen for releases, so waiting callers poll: {error}"
+            )
         });
         let now = clock::now();
         let end = now + jittered(*pause, now.nanos());

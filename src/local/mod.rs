@@ -48,6 +48,7 @@ use crate::local::queue::Ticket;
 use crate::local::state::LocalState;
 use crate::local::table::{EntryOutcome, EntryRequest, HoldEntry};
 use crate::util::clock::{self, Moment};
+use crate::util::log_target;
 use crate::util::sync::{Mutex, Parker};
 use crate::util::threads;
 
@@ -297,9 +298,14 @@ impl Local {
             }
             self.events.stats().lost(reason);
             let name = Arc::clone(self.name.given());
-            // The caller may be a drop of a guard while its thread unwinds.
-            threads::log_without_panic(|| log::warn!("the lock {name:?} was lost: {reason}"));
             let (kind, hold) = hold.kind_and_number();
+            // The caller may be a drop of a guard while its thread unwinds.
+            threads::log_without_panic(|| {
+                log::warn!(
+                    target: log_target::LEASE, lock = &*name, kind:?, hold, reason:?;
+                    "the lock {name:?} was lost: {reason}"
+                )
+            });
             let at = clock::wall_time;
             self.events.emit(|| Event::Lost(Lost { at: at(), name, kind, hold, reason }));
         }
@@ -313,11 +319,14 @@ impl Local {
     /// The caller must not hold the mutex.
     pub(crate) fn report_overdue(&self, hold: &Hold, now: Moment) {
         let Some(held) = hold.take_overdue(now) else { return };
-        let name = Arc::clone(self.name.given());
+        let (name, (kind, hold)) = (Arc::clone(self.name.given()), hold.kind_and_number());
         threads::log_without_panic(|| {
-            log::warn!("the lock {name:?} is held beyond its limit: it is not renewed any more");
+            log::warn!(
+                target: log_target::LEASE, lock = &*name, kind:?, hold;
+                "the lock {name:?} is held beyond its limit: it is not renewed any more"
+            );
         });
-        let ((kind, hold), at) = (hold.kind_and_number(), clock::wall_time);
+        let at = clock::wall_time;
         self.events.emit(|| Event::Overdue(Overdue { at: at(), name, kind, hold, held }));
     }
 }

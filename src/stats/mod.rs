@@ -1,8 +1,8 @@
 //! Statistics of one client: [`Stats`], and the atomics from which it is read.
 //!
-//! `histogram.rs` has the durations, `call.rs` the record of one call of a verb. This file has the
-//! [`StatsRecorder`], which the parts of a client share, and its snapshot. Imports `error` and
-//! `util`.
+//! `histogram.rs` has the durations, `call.rs` the record of one call of a verb, `format.rs` the
+//! `Debug` form. This file has the [`StatsRecorder`], which the parts of a client share, and its
+//! snapshot. Imports `error` and `util`.
 //!
 //! All atomics are relaxed, and no code locks anything. An acquire and a release together cost five
 //! additions: one for `acquired`, two each for `hold_time` and `round_trip`. `released`,
@@ -10,6 +10,7 @@
 //! agree.
 
 mod call;
+mod format;
 mod histogram;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,7 +54,7 @@ pub use histogram::Histogram;
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "a query changes nothing: use its answer"]
 pub struct Stats {
     acquired: u64,

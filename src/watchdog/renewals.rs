@@ -21,6 +21,7 @@ use crate::events::{Event, RenewalFailed, Renewed};
 use crate::local::hold::{HoldStatus, TimerTask};
 use crate::pool::request::{CallReply, TooFewReplicas};
 use crate::util::clock::{self, Moment, jittered, millis};
+use crate::util::log_target;
 use crate::util::threads;
 
 /// The lease that makes the renewal script extend nothing: every key has more left.
@@ -70,9 +71,11 @@ impl Watchdog {
     /// Lets a lease run out because the thread of its hold has ended.
     fn watch_orphaned(&self, watched: WatchedHold) {
         let name = Arc::clone(watched.local.name().given());
+        let (kind, hold) = watched.hold.kind_and_number();
         self.set_renewal_timer(watched);
         threads::log_without_panic(|| {
             log::warn!(
+                target: log_target::LEASE, lock = &*name, kind:?, hold;
                 "the thread that held the lock {name:?} has ended: \
                  its lease is not renewed any more"
             );
@@ -185,7 +188,10 @@ impl Watchdog {
     fn renewal_failed<'a>(&self, batch: impl IntoIterator<Item = &'a DueHold>, error: &Error) {
         let (now, batch) = (clock::now(), Vec::from_iter(batch));
         threads::log_without_panic(|| {
-            log::warn!("{} leases could not be renewed or verified: {error}", batch.len())
+            log::warn!(
+                target: log_target::LEASE, error:%, server = error.server();
+                "{} leases could not be renewed or verified: {error}", batch.len()
+            )
         });
         for DueHold { watched, renewed } in &batch {
             if !watched.local.is_valid(&watched.hold, now) {

@@ -11,6 +11,7 @@ mod events;
 mod exact_deadlines;
 mod hand_off;
 mod lazy_start;
+mod log_targets;
 mod max_hold;
 mod min_hold;
 mod names_and_arguments;

@@ -121,9 +121,9 @@ fn the_end_of_every_form_of_hold_keeps_the_minimum() -> Result<()> {
     let free = client.lock("a");
     let lock = free.clone().with_min_hold(MINUTE);
     let forms: [&dyn Fn() -> Result<()>; 5] = [
-        &|| Ok(drop(lock.lock()?)),
+        &|| lock.lock().map(drop),
         &|| lock.lock_owned()?.unlock(),
-        &|| Ok(drop(lock.lock_owned()?)),
+        &|| lock.lock_owned().map(drop),
         &|| {
             lock.lock()?.detach();
             lock.unlock()
@@ -317,7 +317,13 @@ fn a_repeated_release_keeps_the_minimum() -> Result<()> {
         events.released();
         let before = proxy.stats().replies.swallowed;
         proxy.on_request(release.as_bytes(), Direction::Replies, Flow::Swallow);
-        let releasing = thread::spawn(move || if waits { guard.unlock() } else { Ok(drop(guard)) });
+        let releasing = thread::spawn(move || {
+            if waits {
+                return guard.unlock();
+            }
+            drop(guard);
+            Ok(())
+        });
         proxy.wait_until("a dropped reply", |stats| stats.replies.swallowed > before);
         proxy.kill_all();
         join(releasing)?;

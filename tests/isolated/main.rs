@@ -6,6 +6,7 @@ mod harness;
 mod allocations;
 mod fork;
 mod leftovers;
+mod log_keys;
 mod panics;
 mod permissions;
 mod suspend;
