@@ -35,6 +35,7 @@
 //! it together with the queue.
 
 mod grant;
+mod limits;
 #[cfg(all(test, leasehold_model))]
 mod model;
 mod state;
@@ -162,11 +163,6 @@ impl Hold {
         self.rules
     }
 
-    /// Returns the time from `now` to the end of the minimum of the present holder.
-    pub(crate) fn minimum_left(&self, now: Moment) -> Duration {
-        now.until(self.state.lock().possession.minimum_end())
-    }
-
     /// Returns the call that ends the hold on the server at `now`; `name` is that of its lock.
     ///
     /// Before the minimum of the holder, the lock stays taken until then.
@@ -226,14 +222,6 @@ impl Hold {
     /// Returns whether the lease is not a fixed one. It may be overdue.
     pub(crate) fn has_renewed_lease(&self) -> bool {
         self.state.lock().renewed
-    }
-
-    /// Returns the moment at which the hold will be overdue, or is since.
-    ///
-    /// `None` without a limit, and once that is reported.
-    pub(crate) fn next_limit(&self) -> Option<Moment> {
-        let state = self.state.lock();
-        state.possession.limit().filter(|_| !state.overdue_reported)
     }
 
     /// Returns the reason of the loss; for a hold that is not lost, the reason if it expires.
@@ -331,18 +319,6 @@ impl Hold {
         let mut state = self.state.lock();
         state.server.set_gone();
         state.phase = Phase::Lost(LostReason::Gone);
-    }
-
-    /// Returns, once, the time for which an overdue holder has had the hold.
-    ///
-    /// `None` if the hold is not overdue, and if it ended otherwise.
-    pub(crate) fn take_overdue(&self, now: Moment) -> Option<Duration> {
-        let mut state = self.state.lock();
-        let is_over = !matches!(state.phase, Phase::Held | Phase::Lost(LostReason::HeldTooLong));
-        if is_over || !state.is_overdue(now) || mem::replace(&mut state.overdue_reported, true) {
-            return None;
-        }
-        Some(state.possession.since.until(now))
     }
 
     /// Ends the hold in order to release it. Returns `Held` if a release has to be sent.

@@ -111,10 +111,10 @@ fn an_overdue_hold_is_reported_once_unless_its_release_comes_first() {
     fn reports(hold: &Hold) -> bool {
         hold.take_overdue(NOW).is_some()
     }
-    let limited = || {
+    fn limited() -> Arc<Hold> {
         let terms = HoldTerms::default().with_max_hold(Duration::from_millis(1));
         Arc::new(Hold::new(Grant { terms, ..Grant::owned(Moment::START, DEADLINE) }))
-    };
+    }
     check_all(|| {
         let [one, other] = race(&limited(), [reports, reports]);
         assert!(one != other);
