@@ -153,6 +153,7 @@ mod connection;
 mod engine;
 mod error;
 mod events;
+mod inspect;
 pub mod kind;
 mod listener;
 mod local;
@@ -170,6 +171,9 @@ pub use error::{Error, ErrorKind, LostReason, Result};
 pub use events::{
     Acquired, Audit, Events, Lost, Reconnected, Released, RenewalFailed, Renewed, Waited,
 };
+pub use inspect::holder::HolderInfo;
+pub use inspect::info::{LockInfo, WaitingInfo};
+pub use inspect::locks::Locks;
 pub use lock::guard::{FencedGuard, Guard, OwnedGuard, ReadGuard, WriteGuard};
 pub use lock::handle::{FairLock, FencedLock, Lock, SpinLock};
 pub use lock::multi_guard::{MultiGuard, OwnedMultiGuard};

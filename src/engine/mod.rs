@@ -187,6 +187,16 @@ impl Engine {
         self.deployment.wait_until_ready(limit)
     }
 
+    /// Returns the prefix of all lock names of this client.
+    pub(crate) fn name_prefix(&self) -> &str {
+        &self.settings.name_prefix
+    }
+
+    /// Returns whether release messages are published to the shards of a cluster.
+    pub(crate) fn is_sharded(&self) -> bool {
+        self.deployment.is_sharded()
+    }
+
     /// Sends `PING` to all servers. One round trip.
     pub(crate) fn ping(&self) -> Result<()> {
         self.check_open()?;
