@@ -12,11 +12,13 @@ local searches = ARGV[1] == 'search'
 -- Returns nothing if the key has another type, or is at another node while its slot moves.
 local function read(...)
   local reply = redis.pcall(...)
-  local refusal = type(reply) == 'table' and reply.err or ''
-  if string.find(refusal, 'WRONGTYPE', 1, true) or string.find(refusal, 'non local', 1, true) then
-    return nil
+  if type(reply) ~= 'table' or not reply.err then
+    return reply
   end
-  return refusal == '' and reply or redis.call(...)
+  local is_gone = string.find(reply.err, 'non local key', 1, true)
+  if not is_gone and not string.find(reply.err, 'WRONGTYPE', 1, true) then
+    return redis.call(...)
+  end
 end
 
 -- One of two fields of a lock is an owner field. Large hashes of other programs are not read.

@@ -147,14 +147,15 @@ impl Client {
     /// matched against names without the client's [prefix](Builder::name_prefix).
     ///
     /// The call does not ask the servers, except that a lazily built client of a cluster discovers
-    /// the nodes. The returned iterator asks one server after the other (`SCAN`, in steps of less
-    /// than a millisecond), about four round trips for 512 keys, and only when it needs more locks.
-    /// Each lock is returned once. Its hash is recognized by its fields, so that the hashes of
-    /// other programs are left out.
+    /// the nodes. The returned iterator asks one server after the other, and only when it needs
+    /// more locks: one round trip (`SCAN`) for about 64 keys of the server, and about three more if
+    /// there are locks among them. No step takes the server more than about a millisecond. Each
+    /// lock is returned once. A lock is recognized by the fields of its hash; other keys, and names
+    /// that are invalid or not UTF-8, are left out.
     ///
-    /// A lock that is held during the whole search is returned, unless it moves to another server
-    /// meanwhile: by a fail-over, or with its slot. Locks that are taken or released meanwhile may
-    /// be returned or not.
+    /// A lock that is held during the whole search is returned. Exception: after a fail-over, or
+    /// if its slot moves to another server meanwhile, the search may miss it. Locks that are taken
+    /// or released meanwhile may be returned or not.
     ///
     /// # Errors
     /// - [`is_configuration`](Error::is_configuration) if the pattern is empty, has control

@@ -19,8 +19,10 @@ use crate::error::Result;
 use crate::events::Kind;
 use crate::pool::Target;
 
-/// The number of keys that a server looks at per request, which takes it less than 1 ms.
-const PAGE: &[u8] = b"512";
+/// The number of keys that a server looks at per request. One page of locks takes the server about
+/// half a millisecond. A longer page in several requests would block it for longer: a server runs
+/// all commands of one write without a break.
+const PAGE: &[u8] = b"64";
 
 /// The cursor of a scan that begins, and of one that has ended.
 const BEGIN: &[u8] = b"0";

@@ -21,7 +21,7 @@ use crate::pool::Target;
 use crate::pool::request::Failure;
 use crate::pool::router::RoutedCall;
 
-/// The largest number of locks in one script call, which takes the server less than 1 ms.
+/// The largest number of locks in one script call, which takes the server about half a millisecond.
 const MAX_LOCKS: usize = 64;
 
 /// The records of clients that a query has read. `None`: the client has no record.
