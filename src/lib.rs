@@ -228,7 +228,8 @@ mod must_use {
         };
         (@given) => {
             "client: leasehold::Client, lock: leasehold::Lock, guard: leasehold::Guard, \
-             both: leasehold::MultiGuard, error: leasehold::Error"
+             both: leasehold::MultiGuard, error: leasehold::Error, \
+             info: leasehold::LockInfo, holder: leasehold::HolderInfo"
         };
     }
 
@@ -238,6 +239,7 @@ mod must_use {
         "client.rw_lock(\"a\")"
         "client.clone()"
         "client.stats()"
+        "client.locks(\"a*\")?"
         "leasehold::Client::builder()"
         "leasehold::Client::open(\"redis://127.0.0.1/\")?"
         "leasehold::MultiLock::new([lock])"
@@ -252,6 +254,13 @@ mod must_use {
         "lock.is_held()"
         "lock.hold_count()"
         "lock.name()"
+        "lock.holder()"
+        "lock.holders()"
+        "lock.waiting()"
+        "info.holders()"
+        "info.waiting().processes()"
+        "holder.owner()"
+        "holder.since()"
         "guard.is_held()"
         "guard.remaining()"
         "guard.wait_lost(std::time::Duration::ZERO)"

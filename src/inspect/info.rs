@@ -25,7 +25,7 @@ impl WaitingInfo {
 
     /// Returns the waiting callers of a fair lock.
     pub(super) fn of_queue(queue: Vec<HolderInfo>) -> WaitingInfo {
-        let clients: BTreeSet<_> = queue.iter().map(HolderInfo::client_id).collect();
+        let clients: BTreeSet<_> = queue.iter().filter_map(HolderInfo::client_id).collect();
         WaitingInfo { processes: clients.len() as u64, queue }
     }
 

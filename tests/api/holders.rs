@@ -184,7 +184,7 @@ fn threads_of_redisson_are_shown_with_their_number() {
 #[test]
 fn a_lock_in_its_minimum_hold_is_locked_and_has_no_holder() {
     let stage = stage();
-    stage.hash("a", &[&format!("{GONE}:1790000000000000:min_hold"), "1"]);
+    stage.hash("a", &[&format!("{GONE}:1700000000000000:min_hold"), "1"]);
     let lock = stage.looking.lock("a");
     assert!(lock.is_locked().expect("an answer"));
     assert!(lock.holder().expect("an answer").is_none());
@@ -206,13 +206,13 @@ fn garbage_in_the_hash_of_a_lock_is_no_error() {
     }
     for (number, count) in ["1e300", "inf", "nan", "-5", "0x10", "99999999999"].iter().enumerate() {
         let key = format!("count {number}");
-        stage.hash(&key, &["mode", "read", &format!("{GONE}:1790000000000000"), count]);
+        stage.hash(&key, &["mode", "read", &format!("{GONE}:1700000000000000"), count]);
         let readers = stage.looking.rw_lock(&key).read_lock().holders().expect("an answer");
         assert_eq!(readers.len(), 1, "{count}");
     }
 
     // A hold of a named holder without the holder, and names that are not UTF-8.
-    stage.hash("hold", &[&format!("{GONE}:1790000000000000"), "0"]);
+    stage.hash("hold", &[&format!("{GONE}:1700000000000000"), "0"]);
     assert!(stage.holders("hold").is_empty());
     let mut command = redis::cmd("HSET");
     command.arg("bytes").arg(b"\xff\xfe".as_slice()).arg("1");
@@ -247,7 +247,7 @@ fn record_key(client: &str) -> String {
 fn a_record_of_another_version_or_garbage_is_unknown() {
     let stage = stage();
     let key = record_key(GONE);
-    stage.hash("a", &[&format!("{GONE}:1790000000000000"), "1"]);
+    stage.hash("a", &[&format!("{GONE}:1700000000000000"), "1"]);
     let look = || stage.looking.lock("a").holder().expect("an answer").expect("held");
     assert_eq!((look().host(), look().pid()), (None, None), "no record");
 

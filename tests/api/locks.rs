@@ -159,8 +159,8 @@ fn locks_of_every_kind_are_found_with_their_kind() {
     let queue = stage.looking.fair_lock("fair");
     eventually("a caller waits", || queue.waiting().expect("an answer").queue().len() == 1);
     stage.hash("java", &[&format!("{JAVA}:94"), "2"]);
-    stage.hash("kept", &[&format!("{GONE}:1790000000000000:min_hold"), "1"]);
-    let counted = [&format!("{GONE}:1790000000000000"), "0", "job", "1"];
+    stage.hash("kept", &[&format!("{GONE}:1700000000000000:min_hold"), "1"]);
+    let counted = [&format!("{GONE}:1700000000000000"), "0", "job", "1"];
     stage.hash("counted", &counted);
 
     let found = stage.find("*");
@@ -208,7 +208,7 @@ fn waiting_processes_and_records_are_shown() {
     let key = format!("leasehold_client:{{{GONE}}}");
     stage.server.ask::<()>(&["HSET", &key, "host", "web-7", "pid", "42", "program", "api"]);
     for name in ["d", "e"] {
-        stage.hash(name, &[&format!("{GONE}:1790000000000000"), "1"]);
+        stage.hash(name, &[&format!("{GONE}:1700000000000000"), "1"]);
     }
     for lock in stage.find("[de]").values() {
         let [holder] = lock.holders() else { panic!("one holder: {lock:?}") };
@@ -231,7 +231,7 @@ fn a_lock_without_an_expiry_has_no_remaining_time() {
 fn fill(server: &Server, count: usize) {
     let mut pipe = redis::pipe();
     for number in 0..count {
-        let owner = format!("{GONE}:{}", 1_790_000_000_000_000 + number);
+        let owner = format!("{GONE}:{}", 1_700_000_000_000_000 + number);
         pipe.cmd("HSET").arg(format!("lock:{number}")).arg(owner).arg(1).ignore();
         pipe.cmd("HSET").arg(format!("user:{number}")).arg("name").arg("Ann").ignore();
     }

@@ -17,6 +17,7 @@ mod names_and_arguments;
 mod readme;
 mod reentry;
 mod self_deadlock;
+mod serialization;
 mod stats;
 mod verbs;
 mod waiting;

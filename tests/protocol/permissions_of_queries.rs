@@ -34,7 +34,7 @@ fn find_all(client: &Client) -> Result<(), Error> {
 /// Returns a server with a lock, a readers' lock and a record, and a user with these rules.
 fn server_and_client(words: &[&str]) -> (Server, Client) {
     let server = Server::start();
-    let owner = format!("{GONE}:1790000000000000");
+    let owner = format!("{GONE}:1700000000000000");
     server.ask::<()>(&["HSET", "orders:1", &owner, "1"]);
     server.ask::<()>(&["HSET", "orders:2", "mode", "read", &owner, "1"]);
     server.ask::<()>(&["RPUSH", "redisson_lock_queue:{orders:1}", &owner]);
