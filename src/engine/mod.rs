@@ -55,7 +55,7 @@ pub(crate) struct Engine {
     deployment: Arc<Deployment>,
     pub(crate) router: Arc<Router>,
     pub(crate) channels: Arc<Channels>,
-    pub(crate) listeners: Listeners,
+    pub(crate) listeners: Arc<Listeners>,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) events: EventSink,
     pub(crate) executor: Arc<Executor>,

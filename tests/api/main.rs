@@ -4,6 +4,7 @@
 mod harness;
 
 mod client;
+mod client_record;
 mod deadlines;
 mod detached;
 mod errors;
