@@ -1,7 +1,7 @@
 //! `holder`, `holders` and `waiting` of all kinds of locks.
 
 use crate::harness::faults::{NEVER, build, other, patient};
-use crate::harness::{Server, eventually, sleeping};
+use crate::harness::{ChildProcess, Server, eventually, process, sleeping};
 use leasehold::kind::LockKind;
 use leasehold::{CancelToken, Client, HolderInfo, Lock, RedLock, WaitingInfo};
 use std::collections::HashMap;
@@ -244,6 +244,58 @@ fn record_key(client: &str) -> String {
 }
 
 #[test]
+fn the_process_of_a_holder_is_named_by_its_record() {
+    let stage = stage();
+    let begin = SystemTime::now() - Duration::from_millis(1);
+    let labelled = build(patient(stage.server.url()).label("billing"));
+    let silent = build(patient(stage.server.url()).announce(false).label("secret"));
+    let _guards = [labelled.lock("a").lock(), silent.lock("b").lock()];
+    let look = |name: &str| stage.looking.lock(name).holder().expect("an answer").expect("held");
+    eventually("the record is written", || look("a").host().is_some());
+    let holder = look("a");
+    assert_eq!(holder.host().map(str::to_owned), Some(host()));
+    assert_eq!((holder.pid(), holder.label()), (Some(std::process::id()), Some("billing")));
+    let program = std::env::current_exe().expect("a running program has a path");
+    assert_eq!(holder.program(), program.file_name().and_then(|name| name.to_str()));
+    assert_eq!(holder.version(), Some(env!("CARGO_PKG_VERSION")));
+    assert!(holder.started().is_some_and(|start| start >= begin && start <= SystemTime::now()));
+    let holder = look("b");
+    assert_eq!((holder.host(), holder.pid(), holder.label()), (None, None, None));
+    assert_eq!(holder.client_id(), Some(silent.id()));
+    assert!(holder.since().is_some_and(|since| since >= begin));
+}
+
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// The lock of a killed process stays held until its lease ends, its record for up to 30 s.
+#[test]
+fn a_killed_process_is_named_until_its_record_expires() {
+    let stage = stage();
+    let mut child = ChildProcess::start("holders::child_entry", "hold", &[&stage.server.url()]);
+    let (pid, key) = (child.pid(), child.next_line());
+    child.kill();
+    let look = || stage.looking.lock("a").holder().expect("an answer").expect("held");
+    assert_eq!((look().pid(), look().host()), (Some(pid), Some(&*host())));
+    stage.server.ask::<()>(&["PEXPIRE", &key, "1"]);
+    eventually("the record expires", || look().pid().is_none());
+    assert!(look().client_id().is_some() && look().since().is_some());
+}
+
+#[test]
+fn child_entry() {
+    let Some(role) = process::role().filter(|role| role.name() == "hold") else { return };
+    let client = build(patient(role.arg(0)));
+    let _guard = client.lock("a").lock().expect("free");
+    let announced =
+        || client.lock("a").holder().is_ok_and(|it| it.is_some_and(|it| it.pid().is_some()));
+    eventually("the record is written", announced);
+    role.say(&record_key(&client.id().to_string()));
+    role.hear();
+}
+
+#[test]
 fn a_record_of_another_version_or_garbage_is_unknown() {
     let stage = stage();
     let key = record_key(GONE);
@@ -340,7 +392,9 @@ fn the_queue_of_a_fair_lock_is_listed_in_order() {
 #[test]
 fn a_query_takes_one_round_trip_for_the_lock_and_one_for_the_records() {
     let stage = stage();
-    let _guard = stage.holding.lock("a").lock().expect("free");
+    // The record of another client would count too.
+    let silent = build(patient(stage.server.url()).announce(false));
+    let _guard = silent.lock("a").lock().expect("free");
     let lock = stage.looking.lock("a");
     drop(lock.holder());
     stage.server.reset_stats();
