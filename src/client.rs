@@ -149,9 +149,10 @@ impl Client {
     /// The call does not ask the servers, except that a lazily built client of a cluster discovers
     /// the nodes. The returned iterator asks one server after the other, and only when it needs
     /// more locks: one round trip (`SCAN`) for about 64 keys of the server, and about three more if
-    /// there are locks among them. No step takes the server more than about a millisecond. Each
-    /// lock is returned once. A lock is recognized by the fields of its hash; other keys, and names
-    /// that are invalid or not UTF-8, are left out.
+    /// there are locks among them. No step takes the server more than about a millisecond.
+    /// Processes that are stopped or cut off delay the whole search by at most 250 ms. Each lock is
+    /// returned once. A lock is recognized by the fields of its hash; other keys, and names that
+    /// are invalid or not UTF-8, are left out.
     ///
     /// A lock that is held during the whole search is returned. Exception: after a fail-over, or
     /// if its slot moves to another server meanwhile, the search may miss it. Locks that are taken

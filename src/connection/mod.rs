@@ -33,6 +33,7 @@ mod stream;
 mod tls;
 
 pub(crate) use address::{Address, Login};
+pub(crate) use decode::parse;
 pub(crate) use tls::{Certificates, Trust};
 
 pub(crate) use stream::STEP;

@@ -18,14 +18,14 @@ use crossbeam_channel::Receiver;
 use uuid::Uuid;
 
 use crate::cancel::CancelToken;
-use crate::command::owner;
+use crate::command::{details, owner};
 use crate::config::{Builder, Servers};
 use crate::connection::Timeouts;
 use crate::engine::deployment::Deployment;
 use crate::engine::{BackgroundThreads, Engine, EngineSettings, Locals};
 use crate::error::{Error, Result};
 use crate::events::{Event, EventSink, Events};
-use crate::listener::channels::Channels;
+use crate::listener::channels::{Channels, RequestHandler};
 use crate::listener::shards::Listeners;
 use crate::listener::{self, ListenerSettings};
 use crate::local::hold::HandoffBounds;
@@ -63,7 +63,8 @@ impl Engine {
         let failover = Arc::new(FailoverMonitor::new(deployment.route.clone()));
         startup.start_events()?;
         let handles = start_threads(&watchdog, &failover, server_observer)?;
-        Ok(Arc::new(Engine {
+        let announces = startup.settings.announce;
+        let engine = Arc::new(Engine {
             id: startup.id,
             deployment: Arc::new(deployment),
             router,
@@ -77,7 +78,12 @@ impl Engine {
             locals: Locals::default(),
             threads: BackgroundThreads { failover, handles: Mutex::new(handles) },
             settings: startup.into_engine_settings(),
-        }))
+        });
+        if announces {
+            let handler: Weak<dyn RequestHandler> = Arc::downgrade(&engine) as _;
+            engine.channels.set_request_handler(handler);
+        }
+        Ok(engine)
     }
 }
 
@@ -102,7 +108,7 @@ impl Startup {
         Startup {
             id,
             name: format!("leasehold:{id}"),
-            control: format!("leasehold:wake:{{{id}}}"),
+            control: details::wake_channel(id),
             timeouts: timeouts(&settings),
             settings,
             sink,

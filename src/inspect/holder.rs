@@ -6,8 +6,10 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::owner_field::{self, OwnerField};
+use super::query::HoldDetails;
 use crate::command::client_record::ClientRecord;
-use crate::util::clock::WallTime;
+use crate::events::Kind;
+use crate::util::clock::{self, WallTime};
 
 /// A holder of a lock, or a caller in the queue of a fair lock.
 ///
@@ -77,6 +79,25 @@ impl HolderInfo {
         self.client_id.zip(self.hold)
     }
 
+    /// Returns the client and the number of the hold, if its process can be asked for details.
+    ///
+    /// A client without a record has no listener for questions, or has ended.
+    pub(super) fn hold_to_ask(&self) -> Option<(Uuid, u64)> {
+        self.hold().filter(|_| self.record.is_some())
+    }
+
+    /// Sets what the process of the holder has answered, if it has.
+    pub(super) fn add_details(&mut self, details: &HoldDetails) {
+        let Some(details) = self.hold().and_then(|hold| details.get(&hold)) else { return };
+        self.thread.clone_from(&details.thread_name);
+        self.thread_number = Some(details.thread);
+        self.count = details.guards;
+        self.since = clock::wall_time().checked_sub(details.held_for).or(self.since);
+        // The callers that wait for a fair lock have no common place in their process.
+        let is_fair = details.kind.as_deref() == Some(Kind::Fair.name());
+        self.local_waiters = (!is_fair).then_some(details.waiters);
+    }
+
     /// Returns the owner: an [owner field](crate#terms), or the name of a
     /// [named holder](crate::Lock::with_holder).
     #[must_use = "a query changes nothing: use its answer"]
@@ -128,7 +149,7 @@ impl HolderInfo {
         self.record.as_ref()?.started()
     }
 
-    /// Returns the name of the thread; for a Redisson thread, its number.
+    /// Returns the name of the thread that acquired the lock; for a Redisson thread, its number.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn thread(&self) -> Option<&str> {
         self.thread.as_deref()
@@ -140,11 +161,12 @@ impl HolderInfo {
         self.thread_number
     }
 
-    /// Returns the time since which the lock is held, by the clock of the holder's host.
+    /// Returns the time since which the holder has the lock.
     ///
-    /// Without an answer of the process, this is the time of the call that acquired the lock from
-    /// the server; the process may have handed the lock from thread to thread since. For a caller
-    /// in a queue, this is the time of its call.
+    /// Counted back from now on this machine's clock, if the process has answered. Otherwise the
+    /// time at which the process asked the server for the lock, by the clock of its host; the
+    /// process may have handed the lock from thread to thread since. For a caller in a queue, the
+    /// time of its call.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn since(&self) -> Option<WallTime> {
         self.since
@@ -161,14 +183,16 @@ impl HolderInfo {
 
     /// Returns how many guards the holder has, or how often a Redisson thread holds the lock.
     ///
-    /// Without an answer of the process, this is the count in Redis, which is 1 for a hold of this
-    /// library. Zero for a caller in a queue.
+    /// If the process has answered, detached guards count too. Otherwise this is the count in
+    /// Redis, which is 1 for a hold of this library. Zero for a caller in a queue.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Returns how many threads of the holder's process wait for the lock.
+    /// Returns how many callers of the holder's process wait for the lock.
+    ///
+    /// `None` also for a fair lock, whose queue shows them.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn local_waiters(&self) -> Option<u64> {
         self.local_waiters

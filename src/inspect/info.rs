@@ -1,9 +1,11 @@
 //! [`LockInfo`] and [`WaitingInfo`].
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::holder::HolderInfo;
+use super::query::HoldDetails;
 use crate::events::Kind;
 
 /// The callers that wait for a lock, at the time of the query.
@@ -62,13 +64,25 @@ impl WaitingInfo {
 #[non_exhaustive]
 pub struct LockInfo {
     pub(super) name: String,
-    pub(super) kind: Kind,
+    pub(super) kind: Cow<'static, str>,
     pub(super) holders: Vec<HolderInfo>,
     pub(super) remaining: Option<Duration>,
     pub(super) waiting: WaitingInfo,
 }
 
 impl LockInfo {
+    /// Sets what the processes of the holders have answered.
+    ///
+    /// The sides of a read-write lock follow from the data: a writer that also reads has two holds.
+    pub(super) fn add_details(&mut self, details: &HoldDetails) {
+        self.holders.iter_mut().for_each(|holder| holder.add_details(details));
+        let told = self.holders.iter().filter_map(|it| details.get(&it.hold()?)?.kind.clone());
+        let sides = [Kind::Read, Kind::Write].map(Kind::name);
+        if let Some(kind) = told.into_iter().next().filter(|_| !sides.contains(&&*self.kind)) {
+            self.kind = Cow::Owned(kind);
+        }
+    }
+
     /// Returns the name of the lock, without the client's prefix.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn name(&self) -> &str {
@@ -83,7 +97,7 @@ impl LockInfo {
     /// `fenced lock`.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn kind(&self) -> &str {
-        self.kind.name()
+        &self.kind
     }
 
     /// Returns the holders. Empty during a minimum hold after a release: nobody holds the lock.

@@ -1,5 +1,6 @@
 //! [`Locks`]: the search for locks by a pattern.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::fmt;
 use std::iter::FusedIterator;
@@ -7,9 +8,10 @@ use std::sync::Arc;
 
 use super::holder::HolderInfo;
 use super::info::{LockInfo, WaitingInfo};
+use super::live::LiveSession;
 use super::lock_state::{self, LockState, Side};
 use super::pattern;
-use super::query::{ClientRecords, Inspector};
+use super::query::{self, ClientRecords, Inspector};
 use crate::command::call::Call;
 use crate::command::client_record;
 use crate::command::name::Name;
@@ -44,6 +46,7 @@ pub struct Locks {
     /// The keys of all locks that were found. A scan may return a key several times.
     found_keys: HashSet<String>,
     records: ClientRecords,
+    session: LiveSession,
 }
 
 impl fmt::Debug for Locks {
@@ -79,6 +82,7 @@ impl Locks {
         let servers = Inspector::new(&engine, &limit).targets().into();
         Ok(Locks {
             servers,
+            session: LiveSession::open(&engine),
             engine,
             pattern,
             cursor: BEGIN.to_vec(),
@@ -102,8 +106,21 @@ impl Locks {
         let mut found = with_waiting(&inspector, locks)?;
         let people = found.iter_mut().flat_map(holders_and_waiters);
         inspector.add_records(&mut self.records, people)?;
+        self.add_details(&mut found);
         self.found.extend(found);
         Ok(())
+    }
+
+    /// Asks the running processes for details of their holds.
+    fn add_details(&mut self, found: &mut [LockInfo]) {
+        let prefix = self.engine.name_prefix();
+        let asked = found.iter().flat_map(|lock| {
+            let key = [prefix, lock.name()].concat();
+            let holds = lock.holders().iter().filter_map(HolderInfo::hold_to_ask);
+            holds.map(move |(client, hold)| (client, (key.clone(), hold)))
+        });
+        let details = query::ask_processes(&mut self.session, asked);
+        found.iter_mut().for_each(|lock| lock.add_details(&details));
     }
 
     /// Returns the next keys of a server, and goes on to the next server after the last ones.
@@ -141,7 +158,7 @@ fn with_waiting(inspector: &Inspector<'_>, locks: Vec<(Name, LockState)>) -> Res
     let counts = inspector.subscribers(&channels.collect::<Vec<_>>())?;
     let info = |((name, state), count): ((Name, LockState), u64)| LockInfo {
         name: name.given().to_string(),
-        kind: state.kind(),
+        kind: Cow::Borrowed(state.kind().name()),
         holders: state.holders(Side::Both),
         remaining: state.remaining,
         waiting: match state.queue.is_empty() {

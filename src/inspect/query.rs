@@ -1,12 +1,13 @@
 //! The commands of a query, each with a response limit. Commands to one node go in one write.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use uuid::Uuid;
 
 use super::holder::HolderInfo;
 use super::info::WaitingInfo;
+use super::live::{LiveDetails, LiveSession};
 use super::lock_state::{self, LockState, Side};
 use crate::cancel::Limit;
 use crate::command::call::Call;
@@ -27,10 +28,13 @@ const MAX_LOCKS: usize = 64;
 /// The records of clients that a query has read. `None`: the client has no record.
 pub(super) type ClientRecords = BTreeMap<Uuid, Option<Arc<ClientRecord>>>;
 
+/// The answers of running processes, by client and number of the hold.
+pub(super) type HoldDetails = HashMap<(Uuid, u64), LiveDetails>;
+
 /// Sends the commands of one query.
 #[derive(Debug)]
 pub(crate) struct Inspector<'a> {
-    engine: &'a Engine,
+    engine: &'a Arc<Engine>,
     limit: &'a Limit<'a>,
 }
 
@@ -44,11 +48,12 @@ enum Reading {
 }
 
 impl<'a> Inspector<'a> {
-    pub(crate) fn new(engine: &'a Engine, limit: &'a Limit<'a>) -> Inspector<'a> {
+    pub(crate) fn new(engine: &'a Arc<Engine>, limit: &'a Limit<'a>) -> Inspector<'a> {
         Inspector { engine, limit }
     }
 
-    /// Returns the holders on one side of a lock. Two round trips; one if it has no holder.
+    /// Returns the holders on one side of a lock. Two round trips, one if it has no holder; then
+    /// asks the running processes.
     pub(crate) fn holders(
         &self,
         name: &Name,
@@ -60,6 +65,10 @@ impl<'a> Inspector<'a> {
         let state = reply.value.into_list()?.pop().map(LockState::read).transpose()?;
         let mut holders = state.flatten().map_or_else(Vec::new, |state| state.holders(side));
         self.add_records(&mut ClientRecords::new(), holders.iter_mut())?;
+        let asked = holders.iter().filter_map(HolderInfo::hold_to_ask);
+        let asked = asked.map(|(client, hold)| (client, (name.key().to_owned(), hold)));
+        let details = ask_processes(&mut LiveSession::open(self.engine), asked);
+        holders.iter_mut().for_each(|holder| holder.add_details(&details));
         Ok(holders)
     }
 
@@ -210,6 +219,17 @@ impl<'a> Inspector<'a> {
         }
         Ok(())
     }
+}
+
+/// Asks running processes for details of their holds, each a key and a number.
+pub(super) fn ask_processes(
+    session: &mut LiveSession,
+    asked: impl Iterator<Item = (Uuid, (String, u64))>,
+) -> HoldDetails {
+    let mut by_client: BTreeMap<Uuid, Vec<(String, u64)>> = BTreeMap::new();
+    asked.for_each(|(client, hold)| by_client.entry(client).or_default().push(hold));
+    let answers = session.ask(&Vec::from_iter(by_client)).into_iter();
+    answers.map(|(client, hold, details)| ((client, hold), details)).collect()
 }
 
 /// Returns the call that describes these locks, which share a slot.

@@ -1,9 +1,11 @@
 //! `holder`, `holders` and `waiting` of all kinds of locks.
 
 use crate::harness::faults::{NEVER, build, other, patient};
-use crate::harness::{ChildProcess, Server, eventually, process, sleeping};
+use crate::harness::{
+    ChildProcess, Server, eventually, eventually_some, in_time, join, process, sleeping,
+};
 use leasehold::kind::LockKind;
-use leasehold::{CancelToken, Client, HolderInfo, Lock, RedLock, WaitingInfo};
+use leasehold::{CancelToken, Client, Guard, HolderInfo, Lock, RedLock, WaitingInfo};
 use std::collections::HashMap;
 use std::thread;
 use std::time::{Duration, SystemTime};
@@ -285,9 +287,17 @@ fn a_killed_process_is_named_until_its_record_expires() {
 
 #[test]
 fn child_entry() {
-    let Some(role) = process::role().filter(|role| role.name() == "hold") else { return };
+    let Some(role) = process::role() else { return };
     let client = build(patient(role.arg(0)));
     let _guard = client.lock("a").lock().expect("free");
+    if role.name() == "hold many" {
+        let lock = |number| client.lock(format!("many {number}")).lock().map(Guard::detach);
+        let count = role.arg(1).parse().expect("a number");
+        (0..count).try_for_each(lock).expect("free");
+        answered(&client.lock("a"));
+        role.say("announced");
+        return drop(role.hear());
+    }
     let announced =
         || client.lock("a").holder().is_ok_and(|it| it.is_some_and(|it| it.pid().is_some()));
     eventually("the record is written", announced);
@@ -312,6 +322,131 @@ fn a_record_of_another_version_or_garbage_is_unknown() {
     stage.server.ask::<()>(&["DEL", &key]);
     stage.server.ask::<()>(&["SET", &key, "a text"]);
     assert_eq!((look().host(), look().pid()), (None, None), "a key of another type");
+}
+
+// ---------------------------------------------------------------------------------
+// Answers of running processes.
+
+/// Blocks until a query shows the holder's thread, which needs the record of its client.
+fn answered<K: LockKind>(lock: &Lock<K>) -> HolderInfo {
+    eventually_some("the process answers", || {
+        let holder = lock.holder().expect("an answer").expect("held");
+        holder.thread_number().is_some().then_some(holder)
+    })
+}
+
+/// Runs `work` on a thread with this name.
+fn on_thread<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| {
+        let builder = thread::Builder::new().name(name.to_owned());
+        let thread = builder.spawn_scoped(scope, work).expect("a thread");
+        in_time("the thread ends", thread)
+    })
+}
+
+#[test]
+fn a_running_process_tells_thread_guards_and_waiting_threads() {
+    let stage = stage();
+    let lock = stage.holding.lock("a");
+    let stop = CancelToken::new();
+    let waiters: Vec<_> = on_thread("worker-7", || {
+        let begin = SystemTime::now();
+        let _guards = [lock.lock().expect("free"), lock.lock().expect("again")];
+        let end = SystemTime::now();
+        let wait = |_| {
+            let lock = lock.clone().with_cancel(&stop);
+            sleeping("waits", move || lock.lock().map(drop))
+        };
+        let waiters = (0..2).map(wait).collect();
+        let holder = answered(&stage.looking.lock("a"));
+        assert_eq!((holder.thread(), holder.count()), (Some("worker-7"), 2));
+        assert_eq!(holder.local_waiters(), Some(2));
+        // The answer takes some time, which counts as time before the grant.
+        let since = holder.since().expect("a time");
+        assert!(since >= begin && since < end + Duration::from_secs(1), "{since:?}");
+        stop.cancel();
+        waiters
+    });
+    waiters.into_iter().for_each(|waiter| drop(join(waiter)));
+
+    // An owned guard is shown with the thread that acquired it.
+    let owned = on_thread("maker", || lock.lock_owned()).expect("free");
+    assert_eq!(answered(&stage.looking.lock("a")).thread(), Some("maker"));
+    drop(owned);
+    // The waiters of a fair lock are in its queue.
+    let _guard = stage.holding.fair_lock("b").lock().expect("free");
+    let holder = answered(&stage.looking.fair_lock("b"));
+    assert_eq!((holder.count(), holder.local_waiters()), (1, None));
+}
+
+#[test]
+fn a_lock_that_was_handed_off_is_held_since_the_hand_off() {
+    let stage = stage();
+    let lock = stage.holding.lock("a");
+    let first = lock.lock().expect("free");
+    let before = answered(&stage.looking.lock("a"));
+    let (next, done) = (lock.clone(), CancelToken::new());
+    let held = done.clone();
+    let waiter = sleeping("the next", move || {
+        let guard = next.lock().expect("handed off");
+        let handed_off = SystemTime::now();
+        eventually("the test has looked", || held.is_cancelled());
+        drop(guard);
+        handed_off
+    });
+    drop(first);
+    let after = eventually_some("the next thread is shown", || {
+        let holder = answered(&stage.looking.lock("a"));
+        (holder.thread() == Some("the next")).then_some(holder)
+    });
+    done.cancel();
+    let handed_off = join(waiter);
+    // The next thread has the same hold, or one of its own if it was too late for a hand-off.
+    assert_ne!(before.thread_number(), after.thread_number());
+    let tolerance = Duration::from_millis(1);
+    assert!(
+        after.since().is_some_and(|since| since + tolerance >= before.since().expect("a time"))
+    );
+    assert!(after.since().is_some_and(|since| since < handed_off + Duration::from_secs(1)));
+}
+
+#[test]
+fn a_process_that_announces_nothing_is_not_asked() {
+    let stage = stage();
+    let silent = build(patient(stage.server.url()).announce(false));
+    let _guard = silent.lock("a").lock().expect("free");
+    stage.server.reset_stats();
+    let holder = stage.looking.lock("a").holder().expect("an answer").expect("held");
+    assert_eq!(
+        (holder.thread(), holder.thread_number(), holder.local_waiters()),
+        (None, None, None)
+    );
+    assert_eq!((stage.server.calls("publish"), stage.server.calls("subscribe")), (0, 0));
+}
+
+/// The record of a stopped process exists for up to 30 s.
+#[test]
+fn a_stopped_process_is_asked_once_in_a_search_for_all_its_locks() {
+    const COUNT: usize = 300;
+    let stage = stage();
+    let count = COUNT.to_string();
+    let url = stage.server.url();
+    let mut child = ChildProcess::start("holders::child_entry", "hold many", &[&url, &count]);
+    child.expect_line("announced");
+    child.stop();
+    stage.server.reset_stats();
+    let locks = stage.looking.locks("many *").expect("a good pattern");
+    let locks: Vec<_> = locks.map(|lock| lock.expect("an answer")).collect();
+    assert_eq!(locks.len(), COUNT);
+    for holder in locks.iter().map(|lock| &lock.holders()[0]) {
+        assert_eq!((holder.pid(), holder.thread_number()), (Some(child.pid()), None));
+        assert!(holder.since().is_some() && holder.count() == 1);
+    }
+    assert!(stage.server.calls("scan") > 3, "several pages");
+    assert_eq!(stage.server.calls("publish"), 1, "one question");
+    child.resume();
+    let holder = answered(&stage.looking.lock("many 0"));
+    assert_eq!(holder.pid(), Some(child.pid()));
 }
 
 // ---------------------------------------------------------------------------------
@@ -350,7 +485,7 @@ fn waiting_processes_are_counted_for_locks_without_a_queue() {
     });
     assert_eq!(count(stage.looking.spin_lock("s").waiting()), 0);
     stop.cancel();
-    waiters.into_iter().for_each(|waiter| drop(crate::harness::join(waiter)));
+    waiters.into_iter().for_each(|waiter| drop(join(waiter)));
     drop((guard, writing, spinning));
 }
 
@@ -381,7 +516,7 @@ fn the_queue_of_a_fair_lock_is_listed_in_order() {
     assert_eq!((queue[3].thread(), queue[3].since()), (Some("94"), None));
     stop.cancel();
     for waiter in waiters {
-        assert!(crate::harness::join(waiter).is_err_and(|error| error.is_cancelled()));
+        assert!(join(waiter).is_err_and(|error| error.is_cancelled()));
     }
     drop(guard);
 }

@@ -1,7 +1,7 @@
 //! `Client::locks`: the search for locks by a pattern.
 
 use crate::harness::faults::{NEVER, build, other, patient};
-use crate::harness::{Server, eventually, join};
+use crate::harness::{Server, eventually, eventually_some, join};
 use leasehold::{CancelToken, Client, Guard, HolderInfo, LockInfo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
@@ -189,6 +189,28 @@ fn locks_of_every_kind_are_found_with_their_kind() {
     assert_eq!((waiting.processes(), waiting.queue().len()), (1, 1));
     stop.cancel();
     assert!(join(waiter).is_err_and(|error| error.is_cancelled()));
+}
+
+/// The data of a spin lock, and of a fair lock without a queue, are those of a plain lock.
+#[test]
+fn a_running_process_tells_the_kind_of_its_locks() {
+    let stage = stage();
+    let client = &stage.holding;
+    let _spin = client.spin_lock("spin").lock().expect("free");
+    let _fair = client.fair_lock("fair").lock().expect("free");
+    let lock = client.rw_lock("both");
+    let _sides = (lock.write().expect("free"), lock.read().expect("the same thread"));
+    stage.hash("java", &[&format!("{JAVA}:94"), "2"]);
+    let found = eventually_some("the process answers", || {
+        let found = stage.find("*");
+        let holders = || found.values().flat_map(LockInfo::holders);
+        let answered = holders().filter(|it| it.thread_number().is_some()).count();
+        (answered == 5).then_some(found)
+    });
+    let kinds: Vec<_> = found.values().map(|lock| (lock.name(), lock.kind())).collect();
+    let expected =
+        [("both", "write lock"), ("fair", "fair lock"), ("java", "lock"), ("spin", "spin lock")];
+    assert_eq!(kinds, expected);
 }
 
 #[test]

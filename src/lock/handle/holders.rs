@@ -41,7 +41,8 @@ impl<K: LockKind> Lock<K> {
     /// [`is_locked`](Lock::is_locked) returns true.
     ///
     /// Blocks until the server answers, for one response time-out at most. Two round trips; one if
-    /// the lock is free.
+    /// the lock is free. Then asks the processes of the holders, over a connection of its own: a
+    /// process that is stopped or cut off delays the call by 125 ms.
     ///
     /// # Errors
     /// The errors of [`is_locked`](Lock::is_locked). A user who may not read the records of clients
