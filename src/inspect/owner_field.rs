@@ -29,7 +29,8 @@ pub(super) enum OwnerSuffix {
     None,
     /// `:write`: a hold of the write side.
     Write,
-    /// `:min_hold`: keeps the lock for the rest of a minimum hold, without a holder.
+    /// `:min_hold`, also behind `:write`: keeps the lock for the rest of a minimum hold, without a
+    /// holder.
     MinHold,
 }
 
@@ -42,7 +43,7 @@ impl OwnerField {
         let (number, suffix) = match rest.split_once(':') {
             None => (rest, OwnerSuffix::None),
             Some((number, "write")) => (number, OwnerSuffix::Write),
-            Some((number, "min_hold")) => (number, OwnerSuffix::MinHold),
+            Some((number, "min_hold" | "write:min_hold")) => (number, OwnerSuffix::MinHold),
             Some(_) => return None,
         };
         let is_number = number.bytes().all(|digit| digit.is_ascii_digit());
@@ -81,8 +82,10 @@ mod tests {
         }
         let java = OwnerField::parse("6ba7b810-9dad-41d1-80b4-00c04fd430c8:94").expect("a field");
         assert!(java.number == 94 && !java.is_ours());
-        let kept = OwnerField::parse(&format!("{client}:7:min_hold")).expect("a field");
-        assert_eq!(kept.suffix, OwnerSuffix::MinHold);
+        for suffix in [":min_hold", ":write:min_hold"] {
+            let kept = OwnerField::parse(&format!("{client}:7{suffix}")).expect("a field");
+            assert_eq!((kept.number, kept.suffix), (7, OwnerSuffix::MinHold));
+        }
     }
 
     #[test]

@@ -190,6 +190,14 @@ fn a_lock_in_its_minimum_hold_is_locked_and_has_no_holder() {
     let lock = stage.looking.lock("a");
     assert!(lock.is_locked().expect("an answer"));
     assert!(lock.holder().expect("an answer").is_none());
+
+    let writer = format!("{GONE}:1700000000000000:write:min_hold");
+    stage.hash("rw", &["mode", "write", &writer, "1"]);
+    let lock = stage.looking.rw_lock("rw");
+    assert!(lock.write_lock().is_locked().expect("an answer"));
+    for holders in [lock.write_lock().holders(), lock.read_lock().holders()] {
+        assert!(holders.expect("an answer").is_empty());
+    }
 }
 
 #[test]

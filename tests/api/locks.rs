@@ -160,6 +160,8 @@ fn locks_of_every_kind_are_found_with_their_kind() {
     eventually("a caller waits", || queue.waiting().expect("an answer").queue().len() == 1);
     stage.hash("java", &[&format!("{JAVA}:94"), "2"]);
     stage.hash("kept", &[&format!("{GONE}:1700000000000000:min_hold"), "1"]);
+    let writer = format!("{GONE}:1700000000000000:write:min_hold");
+    stage.hash("kept rw", &["mode", "write", &writer, "1"]);
     let counted = [&format!("{GONE}:1700000000000000"), "0", "job", "1"];
     stage.hash("counted", &counted);
 
@@ -171,6 +173,7 @@ fn locks_of_every_kind_are_found_with_their_kind() {
         ("fenced", "fenced lock"),
         ("java", "lock"),
         ("kept", "lock"),
+        ("kept rw", "write lock"),
         ("named", "lock of a named holder"),
         ("plain", "lock"),
         ("read", "read lock"),
@@ -184,7 +187,9 @@ fn locks_of_every_kind_are_found_with_their_kind() {
         assert!(left.iter().all(|it| it.is_some_and(|it| it <= NEVER && it > NEVER / 2)));
     }
     assert_eq!(found["java"].holders()[0].thread(), Some("94"));
-    assert!(found["kept"].holders().is_empty() && found["kept"].remaining().is_some());
+    for name in ["kept", "kept rw"] {
+        assert!(found[name].holders().is_empty() && found[name].remaining().is_some());
+    }
     let waiting = found["fair"].waiting();
     assert_eq!((waiting.processes(), waiting.queue().len()), (1, 1));
     stop.cancel();
@@ -294,4 +299,15 @@ fn a_server_that_ends_during_a_search_is_one_error() {
     let outcomes: Vec<_> = locks.collect();
     let (errors, found): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(Result::is_err);
     assert_eq!(errors.len(), 1, "after {} locks", found.len());
+}
+
+#[test]
+fn results_can_be_sent_to_other_threads() {
+    fn is_send<T: Send + 'static>() {}
+    is_send::<leasehold::Locks>();
+    is_send::<LockInfo>();
+    fn is_shared<T: Send + Sync + Clone + std::fmt::Debug + 'static>() {}
+    is_shared::<LockInfo>();
+    is_shared::<HolderInfo>();
+    is_shared::<leasehold::WaitingInfo>();
 }
