@@ -45,8 +45,11 @@ fn finds_locks_of_all_nodes(sharding: Sharding) {
         let waiters: Vec<_> = on_each.iter().map(wait).collect();
         for name in &on_each {
             let lock = looking.lock(*name);
-            let holder = lock.holder().expect("an answer").expect("held");
-            assert_eq!(holder.client_id(), Some(holding.id()));
+            eventually("the process answers", || {
+                let holder = lock.holder().expect("an answer").expect("held");
+                assert_eq!(holder.client_id(), Some(holding.id()));
+                holder.pid() == Some(std::process::id()) && holder.thread().is_some()
+            });
             let processes = || lock.waiting().expect("an answer").processes();
             eventually("one process waits", || processes() == 1);
         }
