@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use crate::command::call::Call;
-use crate::listener::control::{Control, Controls};
+use crate::listener::control::{Control, Controls, Rousing};
 use crate::util::clock::{self, Moment};
 use crate::util::interner::Interned;
 use crate::util::sync::{AtomicU64, Mutex, Parker};
@@ -180,7 +180,8 @@ impl Drop for Registration {
 #[derive(Default)]
 pub(crate) struct Channels {
     by_name: Interned<Channel>,
-    /// Counts the starts and ends of sessions of the listener without a node. Odd in a session.
+    /// Counts the starts and ends of sessions of the listener without a node. Odd in a session. A
+    /// quiet connection is no session, so that no acquire carries a subscription request.
     transitions: AtomicU64,
     controls: Controls,
     /// Answers the requests of other processes. Not set if the client answers none.
@@ -251,8 +252,8 @@ impl Channels {
         self.controls.any_needed()
     }
 
-    /// Returns whether a listener is connected. A connected one becomes needed.
-    pub(super) fn rouse(&self, node: Option<u32>) -> bool {
+    /// Ends the quiet time of a listener, because a caller needs its connection.
+    pub(super) fn rouse(&self, node: Option<u32>) -> Rousing {
         self.controls.rouse(node)
     }
 

@@ -52,6 +52,15 @@ impl Control {
     }
 }
 
+/// The state of a listener that a caller needs.
+#[derive(Debug)]
+pub(super) enum Rousing {
+    NotConnected,
+    /// The listener has to get this message, which makes it look for waiting callers.
+    WasQuiet(Call),
+    Active,
+}
+
 /// The control channels of all connected listeners of a client, by node.
 #[derive(Debug, Default)]
 pub(super) struct Controls(Mutex<BTreeMap<Option<u32>, Arc<Control>>>);
@@ -69,11 +78,15 @@ impl Controls {
         }
     }
 
-    /// Returns whether the listener is connected. If so, a caller needs its connection.
-    pub(super) fn rouse(&self, node: Option<u32>) -> bool {
-        let controls = self.0.lock();
-        let control = controls.get(&node);
-        control.inspect(|control| control.set_quiet(false)).is_some()
+    /// Ends the quiet time of a listener, because a caller needs its connection.
+    pub(super) fn rouse(&self, node: Option<u32>) -> Rousing {
+        match self.0.lock().get(&node) {
+            None => Rousing::NotConnected,
+            Some(control) if control.is_quiet.swap(false, Ordering::Relaxed) => {
+                Rousing::WasQuiet(control.heartbeat())
+            }
+            Some(_) => Rousing::Active,
+        }
     }
 
     /// Returns a command that sends `payload` to a listener, or `None` if it is not connected.
@@ -112,14 +125,16 @@ mod tests {
     #[test]
     fn a_quiet_listener_has_its_own_heartbeats_until_a_caller_needs_it() {
         let (controls, single) = (Controls::default(), control(None));
-        assert!(!controls.rouse(None) && !controls.any_needed());
+        let is_connected = |node| !matches!(controls.rouse(node), Rousing::NotConnected);
+        assert!(!is_connected(None) && !controls.any_needed());
         controls.insert(&single);
         let counts = || (controls.heartbeats().len(), controls.quiet_heartbeats().len());
         assert_eq!((controls.any_needed(), counts()), (true, (1, 0)));
         single.set_quiet(true);
         assert_eq!((controls.any_needed(), counts()), (false, (0, 1)));
         assert!(controls.message(None, "c").is_some(), "it is connected");
-        assert!(controls.rouse(None) && controls.any_needed());
+        assert!(matches!(controls.rouse(None), Rousing::WasQuiet(_)) && controls.any_needed());
+        assert!(matches!(controls.rouse(None), Rousing::Active));
     }
 
     #[test]
@@ -128,8 +143,8 @@ mod tests {
         controls.insert(&first);
         controls.insert(&second);
         controls.remove(&first);
-        assert!(controls.rouse(Some(1)));
+        assert!(matches!(controls.rouse(Some(1)), Rousing::Active));
         controls.remove(&second);
-        assert!(!controls.rouse(Some(1)));
+        assert!(matches!(controls.rouse(Some(1)), Rousing::NotConnected));
     }
 }

@@ -21,7 +21,9 @@
 //! * The thread connects when a caller waits, and disconnects when none has waited for [`IDLE`].
 //! * A client that has announced itself keeps the connection of the listener without a node. While
 //!   no caller needs it, the connection is *quiet*: a heartbeat comes with each renewal of the
-//!   client record only, and the longest silence is [`QUIET_SILENCE`].
+//!   client record only, the longest silence is [`QUIET_SILENCE`], and acquires do not carry
+//!   subscription requests. The first refused caller sends a heartbeat, at which the listener looks
+//!   for waiting callers as after a new connection.
 //! * After a broken connection it reconnects with growing, jittered pauses, and subscribes again to
 //!   all channels with a waiting caller. The confirmations wake these callers.
 //! * When the slot of a channel moves to another node, the listener drops the channel. Its callers
@@ -38,10 +40,12 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::command::call::Call;
 use crate::command::client_record;
 use crate::connection::Timeouts;
 use crate::error::{Error, ErrorKind, Result};
 use crate::listener::channels::Channels;
+use crate::listener::control::Rousing;
 use crate::listener::subscriber::Subscriber;
 use crate::topology::cluster::Cluster;
 use crate::topology::route::Route;
@@ -186,10 +190,16 @@ impl Listener {
 
     /// Starts the thread if necessary, and makes it connect. Does not block.
     ///
-    /// A caller calls this after it has registered on its channel.
-    pub(crate) fn wake(self: &Arc<Listener>) {
-        if !self.channels.rouse(self.settings.node()) {
-            self.wake_thread();
+    /// A caller calls this after it has registered on its channel. Returns a message that the
+    /// caller has to send: a quiet listener looks for waiting callers when it receives one.
+    pub(crate) fn wake(self: &Arc<Listener>) -> Option<Call> {
+        match self.channels.rouse(self.settings.node()) {
+            Rousing::NotConnected => {
+                self.wake_thread();
+                None
+            }
+            Rousing::WasQuiet(message) => Some(message),
+            Rousing::Active => None,
         }
     }
 
@@ -280,10 +290,10 @@ impl Listener {
     ///
     /// After a refusal the connection is no longer kept for requests.
     fn pause(&self, pause: &mut Duration, error: &Error) {
-        let callers_wait = self.has_waiting_callers();
-        threads::log_without_panic(|| match callers_wait {
-            true => log::warn!("cannot listen for releases, so waiting callers poll: {error}"),
-            false => log::debug!("cannot listen for requests of other processes: {error}"),
+        let only_for_requests = self.orders.has_to_stay() && !self.has_waiting_callers();
+        threads::log_without_panic(|| match only_for_requests {
+            true => log::debug!("cannot listen for requests of other processes: {error}"),
+            false => log::warn!("cannot listen for releases, so waiting callers poll: {error}"),
         });
         if error.is_final() {
             self.need_not_stay();

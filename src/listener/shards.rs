@@ -90,20 +90,17 @@ impl Listeners {
 
     /// Starts and connects the listener of the channel. Does not block.
     ///
-    /// A caller calls this after it has registered on the channel. Returns the subscription request
-    /// to send, if the acquire script could not send it.
+    /// A caller calls this after it has registered on the channel. Returns the message to send to a
+    /// listener that the acquire script could not tell.
     pub(crate) fn listen_to(&self, channel: &Channel) -> Option<Call> {
         match self.node_listeners() {
-            None => {
-                self.single.wake();
-                None
-            }
+            None => self.single.wake(),
             Some(nodes) => {
                 let node = nodes.node_of(channel)?;
                 let listener = nodes.listener(node)?;
                 let request = self.request_to(Some(node), channel);
-                listener.wake();
-                request
+                // This message makes a quiet listener look for callers too; there is none per node.
+                request.or(listener.wake())
             }
         }
     }

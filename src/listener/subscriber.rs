@@ -109,13 +109,15 @@ impl<'a> Subscriber<'a> {
     /// The connection is broken or silent, the topology has changed, or the server refuses or does
     /// not confirm a subscription.
     pub(super) fn listen(&mut self, orders: &ListenerOrders) -> Result<()> {
-        self.quiet_if_unneeded(orders);
         while !orders.has_to_stop() {
             match self.receive()? {
                 Some(Reply::Push(Push::Message { channel, payload })) => {
                     self.on_message(&channel, &payload)?
                 }
-                Some(Reply::Push(Push::Subscribed { channel })) => self.on_subscribed(&channel)?,
+                Some(Reply::Push(Push::Subscribed { channel })) => {
+                    self.on_subscribed(&channel)?;
+                    self.quiet_if_unneeded(orders);
+                }
                 Some(Reply::Push(Push::Unsubscribed { channel })) => {
                     self.on_unsubscribed(&channel)?
                 }
@@ -125,6 +127,7 @@ impl<'a> Subscriber<'a> {
             if self.generation != self.settings.route.generation() {
                 return Err(Error::new(ErrorKind::Connection, "the topology has changed"));
             }
+            self.end_quiet_time()?;
             if self.is_idle() && !self.becomes_quiet(orders) {
                 break;
             }
@@ -148,6 +151,8 @@ impl<'a> Subscriber<'a> {
     }
 
     /// Makes a new connection quiet if it is only kept for requests.
+    ///
+    /// Called after confirmations: that of the control channel has to come within the short silence.
     fn quiet_if_unneeded(&mut self, orders: &ListenerOrders) {
         if self.subscriptions.is_empty() {
             self.becomes_quiet(orders);
@@ -160,8 +165,22 @@ impl<'a> Subscriber<'a> {
         if stays && !self.was_quiet {
             self.was_quiet = true;
             self.control.set_quiet(true);
+            self.channels.set_listening(false);
         }
         stays
+    }
+
+    /// Looks for waiting callers if a caller needs a quiet connection.
+    fn end_quiet_time(&mut self) -> Result<()> {
+        if !self.was_quiet || self.control.is_quiet() && self.subscriptions.is_empty() {
+            return Ok(());
+        }
+        self.was_quiet = false;
+        self.idle_since = clock::now();
+        self.control.set_quiet(false);
+        // As after the confirmation of the control channel.
+        self.channels.set_listening(true);
+        self.subscribe_awaited()
     }
 
     /// Wakes the callers of the channel, or does what the control channel requests.
@@ -315,17 +334,14 @@ impl<'a> Subscriber<'a> {
         }
     }
 
-    /// Returns whether there has been no subscription for the idle time, or since the connection
-    /// became quiet. Ends the quiet time when a caller needs the connection.
+    /// Returns whether the connection is quiet, or had no subscription for the idle time.
     fn is_idle(&mut self) -> bool {
         let now = clock::now();
-        if !self.subscriptions.is_empty() || self.was_quiet && !self.control.is_quiet() {
+        if !self.subscriptions.is_empty() {
             self.idle_since = now;
-            self.was_quiet = false;
-            self.control.set_quiet(false);
+            return false;
         }
-        self.was_quiet
-            || self.subscriptions.is_empty() && self.idle_since + self.settings.idle <= now
+        self.was_quiet || self.idle_since + self.settings.idle <= now
     }
 
     /// Sends a pub/sub command, in its sharded form if this listener uses sharded pub/sub.

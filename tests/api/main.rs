@@ -13,6 +13,7 @@ mod exact_deadlines;
 mod hand_off;
 mod holders;
 mod lazy_start;
+mod live_details;
 mod locks;
 mod names_and_arguments;
 mod readme;
