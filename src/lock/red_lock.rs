@@ -21,6 +21,7 @@ use crate::cancel::{CancelToken, CancelWatch};
 use crate::command::owner::Holder;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::inspect::holder::HolderInfo;
 use crate::kind::plain::Plain;
 use crate::lock::handle::Lock;
 use crate::lock::multi_guard::{GuardSet, MultiGuard, OwnedMultiGuard};
@@ -212,6 +213,19 @@ impl RedLock {
         let mut left = self.ask_all(Lock::remaining, false)?;
         left.sort_unstable_by(|a, b| b.cmp(a));
         Ok(left.get(self.quorum() - 1).copied())
+    }
+
+    /// Returns the holders of the lock: one entry for each server where it is held.
+    ///
+    /// Of the servers that answer first, a majority. Each entry is the result of [`Lock::holder`]
+    /// on one server, so a caller that holds the lock on three servers has up to three entries.
+    /// Blocks for one response time-out at most. Two round trips to all servers at the same time.
+    ///
+    /// # Errors
+    /// The errors of [`is_locked`](RedLock::is_locked) and [`Lock::holders`].
+    pub fn holders(&self) -> Result<Vec<HolderInfo>> {
+        let holders = self.ask_all(|lock| lock.holder().map(Some), false)?;
+        Ok(holders.into_iter().flatten().collect())
     }
 
     /// Frees the lock on all servers regardless of its holder.

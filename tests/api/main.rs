@@ -4,13 +4,17 @@
 mod harness;
 
 mod client;
+mod client_record;
 mod deadlines;
 mod detached;
 mod errors;
 mod events;
 mod exact_deadlines;
 mod hand_off;
+mod holders;
 mod lazy_start;
+mod live_details;
+mod locks;
 mod log_targets;
 mod max_hold;
 mod min_hold;
@@ -18,6 +22,7 @@ mod names_and_arguments;
 mod readme;
 mod reentry;
 mod self_deadlock;
+mod serialization;
 mod stats;
 mod verbs;
 mod waiting;

@@ -143,6 +143,11 @@ impl Hold {
         self.state.lock().granted_at
     }
 
+    /// Returns the moment at which the present holder got the hold.
+    pub(crate) fn possessed_since(&self) -> Moment {
+        self.state.lock().possession.since
+    }
+
     /// Returns the time from the grant to the release; zero for a hold that was not released.
     pub(crate) fn held_for(&self) -> Duration {
         let state = self.state.lock();
