@@ -138,7 +138,7 @@
 //! | `leasehold::topology` | info, debug | clusters without sharded pub/sub; failed checks for fail-overs |
 //! | `leasehold::audit` | warn | servers whose configuration [endangers locks](Builder::audit_policy) |
 //! | `leasehold::events` | error, warn | panics of [`Events`] methods; dropped events |
-//! | `leasehold::client` | error, warn | threads of the client that do not start, panic, or outlast the close |
+//! | `leasehold::client` | error, warn, debug | threads of the client that do not start, panic, or outlast the close; the client record; questions to running processes |
 //!
 //! The key-values of a line, for structured loggers, repeat facts of its text and add others:
 //!

@@ -24,7 +24,7 @@ use crate::listener::shards::Listeners;
 use crate::stats::StatsRecorder;
 use crate::util::clock::{self, Moment};
 use crate::util::sync::Mutex;
-use crate::util::threads;
+use crate::util::{log_target, threads};
 
 /// The longest time between two looks at the counters: the record follows within a second.
 const CHECK_INTERVAL: Duration = Duration::from_millis(400);
@@ -102,7 +102,7 @@ impl Announcer {
             warn_of_refusal(&error);
             return RecordState::Refused;
         }
-        log_debug(&format!("the client record could not be written or renewed: {error}"));
+        log_debug("could not be written or renewed", &error);
         retry(clock::now() + pause)
     }
 }
@@ -161,7 +161,7 @@ impl Watchdog {
         }
         if let Err(failure) = batches::send_one(&self.router, deletion) {
             let error = failure.into_error();
-            log_debug(&format!("the client record was not deleted, so it expires: {error}"));
+            log_debug("was not deleted, so it expires", &error);
         }
     }
 }
@@ -169,6 +169,7 @@ impl Watchdog {
 fn warn_of_refusal(error: &Error) {
     threads::log_without_panic(|| {
         log::warn!(
+            target: log_target::CLIENT, error:%, server = error.server();
             "other processes cannot see which process this client is, because its record was \
              refused; permit ~leasehold_client:* +evalsha +script|load +hset +pexpire +del, or \
              build the client with announce(false): {error}"
@@ -176,8 +177,13 @@ fn warn_of_refusal(error: &Error) {
     });
 }
 
-fn log_debug(line: &str) {
-    threads::log_without_panic(|| log::debug!("{line}"));
+fn log_debug(failure: &str, error: &Error) {
+    threads::log_without_panic(|| {
+        log::debug!(
+            target: log_target::CLIENT, error:%, server = error.server();
+            "the client record {failure}: {error}"
+        );
+    });
 }
 
 #[cfg(test)]
