@@ -21,6 +21,6 @@ pub use event::{
 pub use kind::Kind;
 pub(crate) use listener::{HandleListener, LossCall};
 pub(crate) use queue::Closure;
-#[cfg(test)]
+#[cfg(all(test, leasehold_model))]
 pub(crate) use queue::EventsJob;
 pub(crate) use sink::EventSink;

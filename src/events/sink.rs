@@ -9,6 +9,8 @@ use crate::error::Result;
 use crate::events::queue::{Closure, EventQueue, Report};
 use crate::events::{Event, Events, HandleListener, LossCall};
 use crate::stats::StatsRecorder;
+use crate::util::log_target;
+use crate::util::threads;
 
 /// The counters of a client, and its queue to the events thread.
 ///
@@ -88,10 +90,23 @@ impl EventSink {
         Ok(HandleListener::new(listener, self.queue()?.clone()))
     }
 
-    /// Returns a call of `on_lost` for the lock of this name. Starts the thread as
-    /// [`EventSink::listener`] does.
-    pub(crate) fn loss_call(&self, name: &Arc<str>, closure: Closure) -> Result<LossCall> {
-        Ok(LossCall::new(Arc::clone(name), closure, self.queue()?.clone()))
+    /// Returns a call of `on_lost` for the lock of this name. Starts the events thread if it does
+    /// not run.
+    ///
+    /// If the system cannot start the thread, logs the error, drops the closure and returns `None`.
+    pub(crate) fn loss_call(&self, name: &Arc<str>, closure: Closure) -> Option<LossCall> {
+        match self.queue() {
+            Ok(queue) => Some(LossCall::new(Arc::clone(name), closure, queue.clone())),
+            Err(error) => {
+                threads::log_without_panic(|| {
+                    log::error!(
+                        target: log_target::CLIENT, lock = &**name, error:%;
+                        "a closure of `on_lost` will not be called: {error}"
+                    );
+                });
+                None
+            }
+        }
     }
 
     fn queue(&self) -> Result<&EventQueue> {

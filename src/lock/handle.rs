@@ -1,8 +1,10 @@
 //! [`Lock`], the handle of one lock: its type, its kinds and its settings.
 //!
-//! `verbs` acquires; `queries` asks about a lock, and releases holds that have no guard. A handle
-//! keeps no state of an acquisition: each verb builds an [`AcquireCall`] and runs it.
+//! `verbs` acquires; `queries` asks about a lock, and releases holds that have no guard; `listener`
+//! sets the receiver of events. A handle keeps no state of an acquisition: each verb builds an
+//! [`AcquireCall`] and runs it.
 
+mod listener;
 mod queries;
 mod verbs;
 

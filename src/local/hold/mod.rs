@@ -50,7 +50,7 @@ use crate::command::call::{Call, ConnectionId, LateCopy};
 use crate::command::name::Name;
 use crate::command::owner::{HoldId, Holder, Owner};
 use crate::error::LostReason;
-use crate::events::Kind;
+use crate::events::{Kind, LossCall};
 use crate::kind::rules::KindRules;
 use crate::util::clock::Moment;
 use crate::util::sync::{AtomicU64, Condvar, Mutex, Parker};
@@ -338,12 +338,34 @@ impl Hold {
         possession.token += u64::from(self.last_token > 0);
         possession.holder = to.clone();
         possession.since = now;
+        possession.on_lost.clear();
         Some(mem::replace(&mut possession.terms, terms.clone()))
     }
 
     /// Returns the terms of the present holder.
     pub(crate) fn terms(&self) -> HoldTerms {
         self.state.lock().possession.terms.clone()
+    }
+
+    /// Registers a call for the loss of the hold. Queues the call of a loss that was reported.
+    ///
+    /// A release without a loss and a hand-off drop the call.
+    pub(crate) fn on_lost(&self, call: LossCall) {
+        let mut state = self.state.lock();
+        match state.phase {
+            Phase::Lost(_) if state.loss_reported => call.queue(),
+            Phase::Held | Phase::Lost(_) => state.possession.on_lost.push(call),
+            Phase::Releasing | Phase::Gone => {}
+        }
+    }
+
+    /// Queues the registered calls. The caller has just reported the loss of the hold.
+    ///
+    /// Each loss is reported once, also a loss that the reply to the release reveals.
+    pub(crate) fn note_loss_reported(&self) {
+        let mut state = self.state.lock();
+        state.loss_reported = true;
+        state.possession.on_lost.drain(..).for_each(LossCall::queue);
     }
 }
 

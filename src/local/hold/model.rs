@@ -4,9 +4,12 @@
 //! Faults that this model has caught:
 //! * `extend` stores the copy of the deadline after it has released the mutex;
 //! * `end` does not notify, or `wait` reads the phase before it takes the mutex;
-//! * `release` does not check the phase.
+//! * `release` does not check the phase;
+//! * `on_lost` checks whether the loss was reported before it takes the mutex;
+//! * a hand-off keeps the closures of the former holder.
 
 use super::*;
+use crate::events::{EventSink, EventsJob};
 use crate::util::model::{check, check_all};
 use shuttle::thread;
 use std::sync::Arc;
@@ -120,5 +123,79 @@ fn all_steps_at_once() {
         let [_, released, lost, expired, _, _] = race(&hold, steps);
         assert_eq!([released, lost, expired].into_iter().filter(|end| *end).count(), 1);
         assert_eq!(hold.remaining(NOW), Duration::ZERO);
+    });
+}
+
+/// The jobs of the closures of `on_lost`: those to call, and those to drop.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct LossCalls {
+    called: usize,
+    dropped: usize,
+}
+
+const CALLED: LossCalls = LossCalls { called: 1, dropped: 0 };
+const DROPPED: LossCalls = LossCalls { called: 0, dropped: 1 };
+
+/// Registers one closure while another thread runs `step`. Returns whether `step` took effect, and
+/// the jobs.
+fn registers_beside(step: fn(&Hold) -> bool) -> (bool, LossCalls) {
+    let (sink, jobs) = EventSink::recorded();
+    let (hold, call) = (hold(), sink.loss_call(&"a".into(), Box::new(|| ())));
+    let registers = {
+        let hold = Arc::clone(&hold);
+        thread::spawn(move || call.into_iter().for_each(|call| hold.on_lost(call)))
+    };
+    let [took_effect] = race(&hold, [step]);
+    registers.join().expect("no thread of a model panics");
+    drop(hold);
+    let calls = jobs.try_iter().fold(LossCalls::default(), |mut calls, job| {
+        match job {
+            EventsJob::LossCall(..) => calls.called += 1,
+            _ => calls.dropped += 1,
+        }
+        calls
+    });
+    (took_effect, calls)
+}
+
+/// Loses the hold and reports the loss, as `Local::report_lost` does.
+fn loses_and_reports(hold: &Hold) -> bool {
+    let newly_lost = hold.lose();
+    if newly_lost {
+        hold.note_loss_reported();
+    }
+    newly_lost
+}
+
+#[test]
+fn a_loss_beside_the_registration_of_a_closure_calls_it_once() {
+    check_all(|| assert_eq!(registers_beside(loses_and_reports), (true, CALLED)));
+}
+
+#[test]
+fn a_release_beside_the_registration_of_a_closure_drops_it() {
+    check_all(|| assert_eq!(registers_beside(releases), (true, DROPPED)));
+}
+
+#[test]
+fn a_hand_off_beside_the_registration_of_a_closure_drops_it_or_comes_first() {
+    check_all(|| {
+        let (_, calls) = registers_beside(|hold| hands_off(hold) && loses_and_reports(hold));
+        assert!([CALLED, DROPPED].contains(&calls), "{calls:?}");
+    });
+}
+
+#[test]
+fn of_a_loss_and_a_release_only_the_loss_calls_a_closure() {
+    check_all(|| {
+        let (sink, jobs) = EventSink::recorded();
+        let hold = hold();
+        let call = sink.loss_call(&"a".into(), Box::new(|| ()));
+        call.into_iter().for_each(|call| hold.on_lost(call));
+        let [lost, released] = race(&hold, [loses_and_reports, releases]);
+        assert!(lost != released);
+        drop(hold);
+        let called = jobs.try_iter().filter(|job| matches!(job, EventsJob::LossCall(..))).count();
+        assert_eq!(called, usize::from(lost));
     });
 }
