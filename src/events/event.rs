@@ -7,13 +7,14 @@ use crate::error::{Error, LostReason};
 use crate::events::Kind;
 use crate::util::clock::{EPOCH, WallTime};
 
-/// Receives the events of a client.
+/// Receives the events of a client, or of the holds and waits of one lock handle.
 ///
 /// Every method has an empty default. Implement the methods of interest and pass the value to
-/// [`Builder::events`](crate::Builder::events). A thread of the client (`leasehold-events`) calls
-/// the methods one after the other. A method may block, take locks and use the client: no lock
-/// waits for it. Up to 4,096 events wait for a slow method. Further events are dropped; a warning
-/// in the log gives their number. A panic in a method is logged and ends only that method call.
+/// [`Builder::events`](crate::Builder::events) or [`Lock::with_events`](crate::Lock::with_events).
+/// A thread of the client (`leasehold-events`) calls the methods of all listeners one after the
+/// other. A method may block, take locks and use the client: no lock waits for it. Up to 4,096
+/// events wait for a slow method. Further events are dropped; a warning in the log gives their
+/// number. A panic in a method is logged and ends only that method call.
 ///
 /// The thread and the value live as long as the client, its locks or its guards. A value that
 /// owns a clone of its own client keeps that client alive until the value drops the clone.

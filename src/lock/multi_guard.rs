@@ -25,7 +25,7 @@ pub(crate) trait GuardSet: Send + Sync + UnwindSafe + RefUnwindSafe {
     /// Registers a parker, which is unparked when any of the holds ends.
     fn watch(&self, parker: &Arc<Parker>);
 
-    /// Has an events thread make this call if the holds stop to count as one hold.
+    /// Has an events thread make this call once the holds no longer count as one hold.
     fn on_lost(&self, call: Closure);
 
     fn extend(&self, lease: Duration) -> Result<()>;

@@ -26,6 +26,8 @@
 //! * a loss beats a hand-off and an extension: both check the clock before they change anything;
 //! * a hand-off beats the time-out and the cancellation of its receiver, which finds the hold when
 //!   it leaves the queue;
+//! * a closure of `on_lost` is registered before the report of the loss, which queues it, or after,
+//!   and is then queued at once;
 //! * `status` of a valid hold takes no mutex: `deadline` is a copy, which is zero from the step
 //!   that ends the hold.
 //!
@@ -33,6 +35,7 @@
 //! it together with the queue.
 
 mod grant;
+mod loss;
 #[cfg(all(test, leasehold_model))]
 mod model;
 mod state;
@@ -50,7 +53,7 @@ use crate::command::call::{Call, ConnectionId, LateCopy};
 use crate::command::name::Name;
 use crate::command::owner::{HoldId, Holder, Owner};
 use crate::error::LostReason;
-use crate::events::{Kind, LossCall};
+use crate::events::Kind;
 use crate::kind::rules::KindRules;
 use crate::util::clock::Moment;
 use crate::util::sync::{AtomicU64, Condvar, Mutex, Parker};
@@ -345,27 +348,6 @@ impl Hold {
     /// Returns the terms of the present holder.
     pub(crate) fn terms(&self) -> HoldTerms {
         self.state.lock().possession.terms.clone()
-    }
-
-    /// Registers a call for the loss of the hold. Queues the call of a loss that was reported.
-    ///
-    /// A release without a loss and a hand-off drop the call.
-    pub(crate) fn on_lost(&self, call: LossCall) {
-        let mut state = self.state.lock();
-        match state.phase {
-            Phase::Lost(_) if state.loss_reported => call.queue(),
-            Phase::Held | Phase::Lost(_) => state.possession.on_lost.push(call),
-            Phase::Releasing | Phase::Gone => {}
-        }
-    }
-
-    /// Queues the registered calls. The caller has just reported the loss of the hold.
-    ///
-    /// Each loss is reported once, also a loss that the reply to the release reveals.
-    pub(crate) fn note_loss_reported(&self) {
-        let mut state = self.state.lock();
-        state.loss_reported = true;
-        state.possession.on_lost.drain(..).for_each(LossCall::queue);
     }
 }
 
