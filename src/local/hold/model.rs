@@ -11,6 +11,7 @@
 use super::*;
 use crate::events::{EventSink, EventsJob};
 use crate::util::model::{check, check_all};
+use crossbeam_channel::Receiver;
 use shuttle::thread;
 use std::sync::Arc;
 
@@ -136,26 +137,39 @@ struct LossCalls {
 const CALLED: LossCalls = LossCalls { called: 1, dropped: 0 };
 const DROPPED: LossCalls = LossCalls { called: 0, dropped: 1 };
 
-/// Registers one closure while another thread runs `step`. Returns whether `step` took effect, and
-/// the jobs.
-fn registers_beside(step: fn(&Hold) -> bool) -> (bool, LossCalls) {
+/// Returns the jobs that were queued; the hold and the call are dropped.
+fn jobs_of(jobs: &Receiver<EventsJob>) -> LossCalls {
+    jobs.try_iter().fold(LossCalls::default(), |mut calls, job| {
+        match job {
+            EventsJob::LossCall(..) => calls.called += 1,
+            _ => calls.dropped += 1,
+        }
+        calls
+    })
+}
+
+/// Registers a closure while another thread runs `step`. Returns the jobs.
+fn registers_beside(step: fn(&Hold) -> bool) -> LossCalls {
     let (sink, jobs) = EventSink::recorded();
     let (hold, call) = (hold(), sink.loss_call(&"a".into(), Box::new(|| ())));
     let registers = {
         let hold = Arc::clone(&hold);
         thread::spawn(move || call.into_iter().for_each(|call| hold.on_lost(call)))
     };
-    let [took_effect] = race(&hold, [step]);
+    assert_eq!(race(&hold, [step]), [true]);
     registers.join().expect("no thread of a model panics");
     drop(hold);
-    let calls = jobs.try_iter().fold(LossCalls::default(), |mut calls, job| {
-        match job {
-            EventsJob::LossCall(..) => calls.called += 1,
-            _ => calls.dropped += 1,
-        }
-        calls
-    });
-    (took_effect, calls)
+    jobs_of(&jobs)
+}
+
+/// Runs two steps beside each other on a hold with a closure. Returns their results and the jobs.
+fn with_closure(steps: [fn(&Hold) -> bool; 2]) -> ([bool; 2], LossCalls) {
+    let ((sink, jobs), hold) = (EventSink::recorded(), hold());
+    let call = sink.loss_call(&"a".into(), Box::new(|| ()));
+    call.into_iter().for_each(|call| hold.on_lost(call));
+    let results = race(&hold, steps);
+    drop(hold);
+    (results, jobs_of(&jobs))
 }
 
 /// Loses the hold and reports the loss, as `Local::report_lost` does.
@@ -169,33 +183,28 @@ fn loses_and_reports(hold: &Hold) -> bool {
 
 #[test]
 fn a_loss_beside_the_registration_of_a_closure_calls_it_once() {
-    check_all(|| assert_eq!(registers_beside(loses_and_reports), (true, CALLED)));
+    check_all(|| assert_eq!(registers_beside(loses_and_reports), CALLED));
 }
 
 #[test]
 fn a_release_beside_the_registration_of_a_closure_drops_it() {
-    check_all(|| assert_eq!(registers_beside(releases), (true, DROPPED)));
-}
-
-#[test]
-fn a_hand_off_beside_the_registration_of_a_closure_drops_it_or_comes_first() {
-    check_all(|| {
-        let (_, calls) = registers_beside(|hold| hands_off(hold) && loses_and_reports(hold));
-        assert!([CALLED, DROPPED].contains(&calls), "{calls:?}");
-    });
+    check_all(|| assert_eq!(registers_beside(releases), DROPPED));
 }
 
 #[test]
 fn of_a_loss_and_a_release_only_the_loss_calls_a_closure() {
     check_all(|| {
-        let (sink, jobs) = EventSink::recorded();
-        let hold = hold();
-        let call = sink.loss_call(&"a".into(), Box::new(|| ()));
-        call.into_iter().for_each(|call| hold.on_lost(call));
-        let [lost, released] = race(&hold, [loses_and_reports, releases]);
+        let ([lost, released], calls) = with_closure([loses_and_reports, releases]);
         assert!(lost != released);
-        drop(hold);
-        let called = jobs.try_iter().filter(|job| matches!(job, EventsJob::LossCall(..))).count();
-        assert_eq!(called, usize::from(lost));
+        assert_eq!(calls, if lost { CALLED } else { DROPPED });
+    });
+}
+
+#[test]
+fn a_loss_after_a_hand_off_does_not_call_the_closure_of_the_former_holder() {
+    check_all(|| {
+        let ([lost, handed_off], calls) = with_closure([loses_and_reports, hands_off]);
+        assert!(lost);
+        assert_eq!(calls, if handed_off { DROPPED } else { CALLED });
     });
 }
