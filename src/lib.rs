@@ -123,8 +123,10 @@
 //! waits through later outages.
 //!
 //! An implementation of [`Events`] receives grants, waits, releases, renewals, overdue holds and
-//! losses. The [log](#logging) gets losses, failures and reconnections. [`Client::stats`] returns
-//! counters and histograms.
+//! losses: of a client ([`Builder::events`]), or of one lock handle ([`Lock::with_events`]). A
+//! closure of [`Guard::on_lost`] is called once if the hold of that guard is lost. The
+//! [log](#logging) gets losses, failures and reconnections. [`Client::stats`] returns counters and
+//! histograms.
 //!
 //! # Logging
 //!
@@ -137,7 +139,7 @@
 //! | `leasehold::connection` | warn, info, debug | broken and new connections, messages and polls that waiting callers need, loads of scripts |
 //! | `leasehold::topology` | info, debug | clusters without sharded pub/sub; failed checks for fail-overs |
 //! | `leasehold::audit` | warn | servers whose configuration [endangers locks](Builder::audit_policy) |
-//! | `leasehold::events` | error, warn | panics of [`Events`] methods; dropped events |
+//! | `leasehold::events` | error, warn | panics of [`Events`] methods and of closures; dropped events |
 //! | `leasehold::client` | error, warn, debug | threads of the client that do not start, panic, or outlast the close; the client record; questions to running processes |
 //!
 //! The key-values of a line, for structured loggers, repeat facts of its text and add others:
@@ -274,7 +276,8 @@ mod must_use {
         };
         (@given) => {
             "client: leasehold::Client, lock: leasehold::Lock, guard: leasehold::Guard, \
-             both: leasehold::MultiGuard, error: leasehold::Error, \
+             both: leasehold::MultiGuard, error: leasehold::Error, rw: leasehold::RwLock, \
+             red: leasehold::RedLock, events: std::sync::Arc<dyn leasehold::Events>, \
              info: leasehold::LockInfo, holder: leasehold::HolderInfo"
         };
     }
@@ -296,6 +299,9 @@ mod must_use {
         "lock.with_max_hold(std::time::Duration::MAX)"
         "lock.with_min_hold(std::time::Duration::MAX)"
         "lock.clone().with_holder(\"tx\")"
+        "lock.with_events(events)"
+        "rw.with_events(events)"
+        "red.with_events(events)"
         "lock.lock()?"
         "lock.lock_owned()?"
         "lock.try_lock()"

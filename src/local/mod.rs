@@ -287,7 +287,7 @@ impl Local {
         &self.events
     }
 
-    /// Counts, logs and emits losses, and wakes the head of the queue.
+    /// Counts, logs and emits losses, makes the calls of `on_lost`, and wakes the queue's head.
     ///
     /// The caller must not hold the mutex.
     pub(crate) fn report_lost<H: Deref<Target = Hold>>(&self, lost: impl IntoIterator<Item = H>) {
@@ -300,16 +300,18 @@ impl Local {
             }
             self.events.stats().lost(reason);
             let name = Arc::clone(self.name.given());
-            let (kind, hold) = hold.kind_and_number();
+            let (kind, number) = hold.kind_and_number();
             // The caller may be a drop of a guard while its thread unwinds.
             threads::log_without_panic(|| {
                 log::warn!(
-                    target: log_target::LEASE, lock = &*name, kind:?, hold, reason:?;
+                    target: log_target::LEASE, lock = &*name, kind:?, hold = number, reason:?;
                     "the lock {name:?} was lost: {reason}"
                 )
             });
             let at = clock::wall_time;
-            self.events.emit(|| Event::Lost(Lost { at: at(), name, kind, hold, reason }));
+            let lost = || Event::Lost(Lost { at: at(), name, kind, hold: number, reason });
+            self.events.emit_with(hold.terms().listener(), lost);
+            hold.note_loss_reported();
         }
         if any {
             self.state.lock().wake_head();
@@ -321,14 +323,15 @@ impl Local {
     /// The caller must not hold the mutex.
     pub(crate) fn report_overdue(&self, hold: &Hold, now: Moment) {
         let Some(held) = hold.take_overdue(now) else { return };
-        let (name, (kind, hold)) = (Arc::clone(self.name.given()), hold.kind_and_number());
+        let (name, (kind, number)) = (Arc::clone(self.name.given()), hold.kind_and_number());
         threads::log_without_panic(|| {
             log::warn!(
-                target: log_target::LEASE, lock = &*name, kind:?, hold;
+                target: log_target::LEASE, lock = &*name, kind:?, hold = number;
                 "the lock {name:?} is held beyond its limit: it is not renewed any more"
             );
         });
         let at = clock::wall_time;
-        self.events.emit(|| Event::Overdue(Overdue { at: at(), name, kind, hold, held }));
+        let overdue = || Event::Overdue(Overdue { at: at(), name, kind, hold: number, held });
+        self.events.emit_with(hold.terms().listener(), overdue);
     }
 }

@@ -21,6 +21,7 @@ use crate::cancel::{CancelToken, CancelWatch};
 use crate::command::owner::Holder;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::events::Events;
 use crate::inspect::holder::HolderInfo;
 use crate::kind::plain::Plain;
 use crate::lock::handle::Lock;
@@ -142,6 +143,17 @@ impl RedLock {
     #[must_use = "the token belongs to the lock that is returned"]
     pub fn with_cancel(mut self, token: &CancelToken) -> RedLock {
         self.cancel = Some(token.clone());
+        self
+    }
+
+    /// Sets a listener for the holds and waits on all servers. See [`Lock::with_events`].
+    ///
+    /// Each client reports the events of its server to the listener, as to its own listener.
+    #[must_use = "the listener belongs to the lock that is returned"]
+    pub fn with_events(mut self, listener: Arc<dyn Events>) -> RedLock {
+        for member in &mut self.members {
+            member.lock = member.lock.clone().with_events(Arc::clone(&listener));
+        }
         self
     }
 
@@ -296,7 +308,9 @@ impl RedLock {
     fn handle(&self, hold: Arc<QuorumHold>) -> RedHoldHandle {
         let (name, local) = (Arc::clone(&self.name), Arc::clone(&self.local));
         let response_timeout = self.response_timeout();
-        RedHoldHandle { name, local, hold, response_timeout, ended: false }
+        let events = self.members.first().map(|member| member.engine.events.clone());
+        let events = events.unwrap_or_default();
+        RedHoldHandle { name, local, hold, response_timeout, events, ended: false }
     }
 
     /// Fails in a forked child, after a client is closed, and after a cancellation.
