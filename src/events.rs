@@ -153,6 +153,22 @@ impl fmt::Display for Kind {
     }
 }
 
+impl Kind {
+    /// Returns the kind in one word, for labels of metrics.
+    pub(crate) fn short_name(self) -> &'static str {
+        match self {
+            Kind::Plain => "plain",
+            Kind::Named => "named",
+            Kind::Fair => "fair",
+            Kind::Fenced => "fenced",
+            Kind::Read => "read",
+            Kind::Write => "write",
+            Kind::Spin => "spin",
+            Kind::Red => "red",
+        }
+    }
+}
+
 /// Defines the type of an event and its constructor.
 ///
 /// The constructor takes the fields without a default.

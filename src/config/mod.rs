@@ -6,6 +6,7 @@
 
 mod back_off;
 mod servers;
+mod text;
 
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
@@ -20,6 +21,7 @@ use servers::ServerUrls;
 
 pub use back_off::BackOff;
 pub(crate) use servers::Servers;
+pub(crate) use text::check_text;
 
 /// The shortest lease.
 pub(crate) const SHORTEST_LEASE: Duration = Duration::from_millis(10);
