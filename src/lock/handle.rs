@@ -232,8 +232,8 @@ impl<K: LockKind> Lock<K> {
     /// The client and the recorder keep every label and its metrics, so use few labels, and not
     /// the name of a lock. Without the feature the label only appears in the `Debug` form.
     ///
-    /// A hold has the label of the handle that took it, or that got it by a hand-off. A nested
-    /// guard changes nothing. [`exported metrics`](crate#exported-metrics) has the details.
+    /// A hold has the label of the handle that took it, or that got it by a hand-off; a nested
+    /// guard changes nothing. [Exported metrics](crate#exported-metrics) has the details.
     ///
     /// # Errors
     /// Does not fail itself. The verbs return [`is_configuration`](Error::is_configuration) if the
