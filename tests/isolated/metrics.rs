@@ -140,7 +140,7 @@ impl Page {
     }
 }
 
-/// Takes one lock of this kind three times in three ways; one of the calls may wait.
+/// Makes one call of one of three verbs, and releases the lock if the call took it.
 fn work<K: LockKind>(lock: &Lock<K>, number: usize) -> Result<()> {
     match number % 3 {
         0 => drop(lock.lock()?),
@@ -425,9 +425,8 @@ fn example() -> PathBuf {
     let output = build.output().expect("cargo runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let messages = String::from_utf8(output.stdout).expect("UTF-8");
-    let paths = messages.lines().filter_map(|line| line.split_once("\"executable\":\""));
-    let path = paths.last().and_then(|(_, rest)| rest.split('"').next());
-    path.expect("cargo names the program").into()
+    let path = |line: &str| Some(line.split_once("\"executable\":\"")?.1.split_once('"')?.0.into());
+    messages.lines().find_map(path).expect("cargo names the program")
 }
 
 #[test]
