@@ -122,9 +122,9 @@
 //! its first request gets no answer. Once the server has answered that the lock is held, the call
 //! waits through later outages.
 //!
-//! An implementation of [`Events`] receives grants, waits, releases, renewals and losses. The
-//! [log](#logging) gets losses, failures and reconnections. [`Client::stats`] returns counters and
-//! histograms.
+//! An implementation of [`Events`] receives grants, waits, releases, renewals, overdue holds and
+//! losses. The [log](#logging) gets losses, failures and reconnections. [`Client::stats`] returns
+//! counters and histograms.
 //!
 //! # Logging
 //!
@@ -133,7 +133,7 @@
 //!
 //! | target | levels | subject |
 //! | --- | --- | --- |
-//! | `leasehold::lease` | warn, debug | losses, failed renewals, releases and clean-ups; locks without a time to live |
+//! | `leasehold::lease` | warn, debug | losses, overdue holds, failed renewals, releases and clean-ups; locks without a time to live |
 //! | `leasehold::connection` | warn, info, debug | broken and new connections, messages and polls that waiting callers need, loads of scripts |
 //! | `leasehold::topology` | info, debug | clusters without sharded pub/sub; failed checks for fail-overs |
 //! | `leasehold::audit` | warn | servers whose configuration [endangers locks](Builder::audit_policy) |
@@ -147,7 +147,7 @@
 //! | `lock` | the name of the lock, without the client's prefix |
 //! | `kind` | the kind of the lock, as `Debug` shows it: `Plain`, `Fair`, `Read` and so on |
 //! | `hold` | the number of the hold, as in events |
-//! | `reason` | the [`LostReason`], as `Debug` shows it: `Expired`, `Gone` |
+//! | `reason` | the [`LostReason`], as `Debug` shows it: `Expired`, `Gone`, `HeldTooLong` |
 //! | `error` | the text of the error |
 //! | `server` | the address of the server, without user and password; null if the error names no server |
 //!
@@ -172,9 +172,11 @@
 //!
 //! # Recipes
 //!
-//! - *Once per minute on several machines.* Take a lock with a fixed lease a little shorter than
-//!   the period, and [`detach`](Guard::detach) its guard: the lock stays held until the lease ends.
-//!   After a drop of the guard the next machine would run the job again.
+//! - *Once per minute on several machines.* Take the lock with
+//!   [`with_min_hold`](Lock::with_min_hold), a little shorter than the period: a release keeps the
+//!   lock taken until then. Without it the next machine would run the job again after the release.
+//! - *A job that may hang.* [`with_max_hold`](Lock::with_max_hold) ends the renewals of a hold that
+//!   lasts too long, so that another machine can take over.
 //! - *tokio.* A wait blocks its thread, so call `spawn_blocking(move || lock.lock_owned())`. The
 //!   [`OwnedGuard`] may live across an `.await`. Its drop does not wait for the network;
 //!   [`unlock`](OwnedGuard::unlock) waits, and needs `spawn_blocking` too.
@@ -200,7 +202,7 @@
 //! | `leasehold_lock_passed_locally_total` | [`Stats::passed_locally`] |
 //! | `leasehold_lock_released_total` | [`Stats::released`] |
 //! | `leasehold_lock_released_after_expiry_total` | [`Stats::released_after_expiry`] |
-//! | `leasehold_lock_lost_total` | [`Stats::lost`]; label `reason`: `expired`, `gone` |
+//! | `leasehold_lock_lost_total` | [`Stats::lost`]; label `reason`: `expired`, `gone`, `held_too_long` |
 //! | `leasehold_lock_refused_total` | [`Stats::refused`] |
 //! | `leasehold_lock_timed_out_total` | [`Stats::timed_out`] |
 //! | `leasehold_lock_cancelled_total` | [`Stats::cancelled`] |
@@ -254,7 +256,7 @@ pub use client::Client;
 pub use config::{BackOff, Builder, Sharding};
 pub use error::{Error, ErrorKind, LostReason, Result};
 pub use events::{
-    Acquired, Audit, Events, Lost, Reconnected, Released, RenewalFailed, Renewed, Waited,
+    Acquired, Audit, Events, Lost, Overdue, Reconnected, Released, RenewalFailed, Renewed, Waited,
 };
 pub use lock::guard::{FencedGuard, Guard, OwnedGuard, ReadGuard, WriteGuard};
 pub use lock::handle::{FairLock, FencedLock, Lock, SpinLock};
@@ -308,6 +310,8 @@ mod must_use {
         "leasehold::CancelToken::new()"
         "leasehold::AnyLock::from(lock)"
         "lock.with_lease(std::time::Duration::MAX)"
+        "lock.with_max_hold(std::time::Duration::MAX)"
+        "lock.with_min_hold(std::time::Duration::MAX)"
         "lock.clone().with_holder(\"tx\")"
         "lock.lock()?"
         "lock.lock_owned()?"

@@ -69,6 +69,9 @@ pub(crate) static NAMED_UNLOCK: Script = script!("named_unlock");
 
 pub(crate) static MULTI_ACQUIRE: Script = script!("multi_acquire");
 
+/// Ends a hold of any kind but a write hold before its minimum.
+pub(crate) static EARLY_RELEASE: Script = script!("early_release");
+
 /// Finds the free locks among many.
 pub(crate) static POLL_MANY: Script = script!("poll_many");
 

@@ -40,7 +40,7 @@ use std::time::Duration;
 use crate::command::name::Name;
 use crate::command::owner::{Holder, ThreadId};
 use crate::error::{LostReason, Result};
-use crate::events::{Event, EventSink, Lost};
+use crate::events::{Event, EventSink, Lost, Overdue};
 use crate::kind::rules::{KindRules, ListensTo};
 use crate::listener::channels::{Channel, Channels};
 use crate::local::hold::{Grant, HandoffBounds, Hold, HoldStatus, HoldTerms};
@@ -159,7 +159,7 @@ impl Local {
         let lost = state.end_expired(now);
         let outcome = state.enter(request, holder, thread, now);
         drop(state);
-        self.report_lost(lost, LostReason::Expired);
+        self.report_lost(lost);
         outcome
     }
 
@@ -217,7 +217,7 @@ impl Local {
         state.wake_head();
         drop(state);
         self.events.stats().series(|| hold.series_key()).acquired();
-        self.report_lost(lost, LostReason::Gone);
+        self.report_lost(lost);
         hold
     }
 
@@ -243,7 +243,7 @@ impl Local {
         match hold.status(now) {
             HoldStatus::Held => true,
             HoldStatus::Over { newly_lost } => {
-                self.report_lost(newly_lost.then_some(hold), LostReason::Expired);
+                self.report_lost(newly_lost.then_some(hold));
                 false
             }
         }
@@ -252,12 +252,12 @@ impl Local {
     /// Ends the holds whose deadline has passed, and reports their losses.
     pub(crate) fn notice_expired(&self, now: Moment) {
         let lost = self.state.lock().end_expired(now);
-        self.report_lost(lost, LostReason::Expired);
+        self.report_lost(lost);
     }
 
     /// Ends a hold that the server no longer has.
     pub(crate) fn lose(&self, hold: &Hold) {
-        self.report_lost(hold.lose().then_some(hold), LostReason::Gone);
+        self.report_lost(hold.lose().then_some(hold));
     }
 
     /// Returns whether the calling thread holds the lock and cannot get it again.
@@ -296,14 +296,14 @@ impl Local {
     /// Counts, logs and emits losses, and wakes the head of the queue.
     ///
     /// The caller must not hold the mutex.
-    pub(crate) fn report_lost<H: Deref<Target = Hold>>(
-        &self,
-        lost: impl IntoIterator<Item = H>,
-        reason: LostReason,
-    ) {
+    pub(crate) fn report_lost<H: Deref<Target = Hold>>(&self, lost: impl IntoIterator<Item = H>) {
         let mut any = false;
         for hold in lost {
             any = true;
+            let reason = hold.lost_reason();
+            if reason == LostReason::HeldTooLong {
+                self.report_overdue(&hold, clock::now());
+            }
             self.events.stats().series(|| hold.series_key()).lost(reason);
             let name = Arc::clone(self.name.given());
             let (kind, hold) = hold.kind_and_number();
@@ -320,5 +320,21 @@ impl Local {
         if any {
             self.state.lock().wake_head();
         }
+    }
+
+    /// Logs and emits, once, that a hold has passed the limit of its holder.
+    ///
+    /// The caller must not hold the mutex.
+    pub(crate) fn report_overdue(&self, hold: &Hold, now: Moment) {
+        let Some(held) = hold.take_overdue(now) else { return };
+        let (name, (kind, hold)) = (Arc::clone(self.name.given()), hold.kind_and_number());
+        threads::log_without_panic(|| {
+            log::warn!(
+                target: log_target::LEASE, lock = &*name, kind:?, hold;
+                "the lock {name:?} is held beyond its limit: it is not renewed any more"
+            );
+        });
+        let at = clock::wall_time;
+        self.events.emit(|| Event::Overdue(Overdue { at: at(), name, kind, hold, held }));
     }
 }

@@ -145,6 +145,18 @@ impl RedLock {
         self
     }
 
+    /// Sets the longest hold on every server. No round trip. See [`Lock::with_max_hold`].
+    ///
+    /// Each client emits [`overdue`](crate::Events::overdue) for its server. The lock is lost when
+    /// fewer leases than a majority are left.
+    #[must_use = "the limit belongs to the lock that is returned"]
+    pub fn with_max_hold(mut self, max_hold: Duration) -> RedLock {
+        for member in &mut self.members {
+            member.lock = member.lock.clone().with_max_hold(max_hold);
+        }
+        self
+    }
+
     /// Sets a token by which another thread can end the waits. See [`Lock::with_cancel`].
     #[must_use = "the token belongs to the lock that is returned"]
     pub fn with_cancel(mut self, token: &CancelToken) -> RedLock {
@@ -347,6 +359,7 @@ impl RedLock {
     ) -> Result<Option<Box<dyn GuardSet>>> {
         self.check_not_ended()?;
         self.lease.map(checked_lease).transpose()?;
+        self.members.iter().try_for_each(|member| member.lock.check_limits())?;
         if patience != Patience::None {
             self.check_own_locks(owned)?;
         }

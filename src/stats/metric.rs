@@ -11,6 +11,7 @@ pub(super) enum CounterMetric {
     ReleasedAfterExpiry,
     LostExpired,
     LostGone,
+    LostHeldTooLong,
     Refused,
     TimedOut,
     Cancelled,
@@ -25,6 +26,7 @@ impl CounterMetric {
         match reason {
             LostReason::Expired => CounterMetric::LostExpired,
             LostReason::Gone => CounterMetric::LostGone,
+            LostReason::HeldTooLong => CounterMetric::LostHeldTooLong,
         }
     }
 }

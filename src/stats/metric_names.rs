@@ -3,7 +3,7 @@
 use crate::stats::metric::{CounterMetric, GaugeMetric, HistogramMetric};
 
 /// Name, reason of a loss, and description of each counter.
-pub(super) const COUNTERS: [(CounterMetric, &str, Option<&str>, &str); 12] = [
+pub(super) const COUNTERS: [(CounterMetric, &str, Option<&str>, &str); 13] = [
     (
         CounterMetric::Acquired,
         "leasehold_lock_acquired_total",
@@ -30,6 +30,7 @@ pub(super) const COUNTERS: [(CounterMetric, &str, Option<&str>, &str); 12] = [
     ),
     (CounterMetric::LostExpired, LOST, Some("expired"), LOST_MEANS),
     (CounterMetric::LostGone, LOST, Some("gone"), LOST_MEANS),
+    (CounterMetric::LostHeldTooLong, LOST, Some("held_too_long"), LOST_MEANS),
     (
         CounterMetric::Refused,
         "leasehold_lock_refused_total",

@@ -12,6 +12,8 @@ mod exact_deadlines;
 mod hand_off;
 mod lazy_start;
 mod log_targets;
+mod max_hold;
+mod min_hold;
 mod names_and_arguments;
 mod readme;
 mod reentry;

@@ -12,7 +12,7 @@ use leasehold::kind::{Fair, Fenced, LockKind, Plain, Spin, Write};
 use leasehold::{Client, Guard, Lock, MultiGuard, MultiLock, RedLock, Result};
 use std::sync::Mutex;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A server, a client of leasehold and a client of Redisson.
 struct Both {
@@ -171,6 +171,57 @@ fn spin_locks_exclude_each_other() {
 #[test]
 fn write_locks_exclude_and_wake_each_other() {
     exclude_and_wake::<Write>("write", |client| client.rw_lock("a").write_lock());
+}
+
+/// Asserts that Java is refused until the minimum of a released hold, and gets the lock after it.
+fn keep_a_minimum<P: LockKind>(both: &Both, kind: &str, make: fn(&Client) -> Lock<P>) {
+    let lock = make(&both.rust);
+    let minimum = Duration::from_secs(2);
+    let start = Instant::now();
+    lock.clone().with_min_hold(minimum).lock().and_then(Guard::unlock).expect("free");
+    let refused = both.java.does("t", &format!("try {kind} a"));
+    let is_locked = both.java.does("t", &format!("locked {kind} a"));
+    // A slow machine may ask after the minimum.
+    if start.elapsed() < minimum {
+        assert_eq!((&*refused, &*is_locked), ("false", "true"), "{kind}");
+    }
+    if refused == "false" {
+        both.java.does("t", &format!("lock {kind} a"));
+        assert!(start.elapsed() >= minimum, "{kind}: the lock was free before the minimum");
+    }
+    assert!(lock.try_lock().expect("an answer").is_none());
+    both.java.does("t", &format!("unlock {kind} a"));
+    // The waiting caller learns the end of the minimum by the message of the release.
+    let guard = lock.clone().with_min_hold(minimum).lock().expect("free");
+    let (start, calls) = (Instant::now(), both.calls());
+    let waiting = both.java.order("t", &format!("lock {kind} a"));
+    both.await_waiter(kind, calls);
+    guard.unlock().expect("held");
+    assert_eq!(waiting.answer(), Ok("locked".to_owned()));
+    assert!(start.elapsed() < NEVER / 2, "{kind}: not only after the lease");
+    both.java.does("t", &format!("unlock {kind} a"));
+}
+
+#[test]
+fn java_is_refused_until_the_minimum_of_a_released_hold() {
+    let both = with_java!(both());
+    keep_a_minimum::<Plain>(&both, "plain", |client| client.lock("a"));
+    keep_a_minimum::<Fenced>(&both, "fenced", |client| client.fenced_lock("a"));
+    keep_a_minimum::<Fair>(&both, "fair", |client| client.fair_lock("a"));
+    keep_a_minimum::<Spin>(&both, "spin", |client| client.spin_lock("a"));
+    keep_a_minimum::<Write>(&both, "write", |client| client.rw_lock("a").write_lock());
+}
+
+#[test]
+fn java_neither_reads_nor_writes_before_the_minimum_of_a_write_hold() {
+    let both = with_java!(both());
+    let lock = both.rust.rw_lock("a").write_lock();
+    lock.clone().with_min_hold(NEVER).lock().and_then(Guard::unlock).expect("free");
+    for kind in ["read", "write"] {
+        assert_eq!(both.java.does("t", &format!("try {kind} a")), "false", "{kind}");
+    }
+    assert_eq!(both.java.does("t", "force write a"), "true");
+    assert_eq!(both.java.does("t", "try read a"), "true");
 }
 
 // ---------------------------------------------------------------------------------

@@ -107,6 +107,7 @@ impl Page {
             ("lost", total("leasehold_lock_lost_total"), stats.lost_in_total()),
             ("expired", lost("expired"), stats.lost(LostReason::Expired)),
             ("gone", lost("gone"), stats.lost(LostReason::Gone)),
+            ("held too long", lost("held_too_long"), stats.lost(LostReason::HeldTooLong)),
             ("refused", total("leasehold_lock_refused_total"), stats.refused()),
             ("timed out", total("leasehold_lock_timed_out_total"), stats.timed_out()),
             ("cancelled", total("leasehold_lock_cancelled_total"), stats.cancelled()),
@@ -255,6 +256,14 @@ fn losses_and_ends_of_calls_have_the_label_of_their_handle() -> Result<()> {
     assert_eq!(lost("deleted"), [0.0, 0.0, 1.0]);
     assert!(guard.unlock().is_err_and(|error| error.is_lost()));
     assert_eq!(lost("deleted"), [0.0, 1.0, 0.0]);
+
+    let overdue = client.lock("a").with_label("overdue").with_lease(4 * SHORT);
+    let guard = overdue.with_max_hold(SHORT).lock()?;
+    assert!(guard.wait_lost(MINUTE));
+    drop(guard);
+    assert_eq!(lost("overdue"), [0.0, 0.0, 0.0]);
+    let too_long = [("label", "overdue"), ("reason", "held_too_long")];
+    assert_eq!(Page::of(&recorder).sum("leasehold_lock_lost_total", &too_long), 1.0);
 
     let held = client.lock("b").with_label("holder").lock_owned()?;
     let lock = client.lock("b").with_label("waiter");
