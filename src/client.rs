@@ -187,7 +187,8 @@ impl Client {
     /// Returns the statistics of this client and its clones since its start.
     ///
     /// Does not block, no round trip. Every client counts for itself, whether it has a receiver of
-    /// [`Events`](crate::Events) or not. [`Stats`] says what each number counts.
+    /// [`Events`](crate::Events) or not. [`Stats`] says what each number counts. The feature
+    /// `metrics` [exports](crate#exported-metrics) the same numbers.
     ///
     /// ```
     /// # let client = leasehold::Client::builder().single("redis://127.0.0.1:1/").build_lazily()?;

@@ -207,8 +207,50 @@
 //!
 //! # Features
 //!
+//! - `metrics`: the statistics as metrics of the [`metrics`](https://docs.rs/metrics) facade.
 //! - `tls`: connections to `rediss://` URLs, by rustls.
 //! - `serde`: `serde::Serialize` for [`HolderInfo`], [`WaitingInfo`] and [`LockInfo`].
+//!
+//! # Exported metrics
+//!
+//! With the feature `metrics`, every number of [`Stats`] is exported as it is counted. The program
+//! installs its recorder before it makes a client: the client registers its metrics at their first
+//! use, with the recorder of that moment. `examples/metrics.rs` exports them to Prometheus.
+//!
+//! | metric | number |
+//! | --- | --- |
+//! | `leasehold_lock_acquired_total` | [`Stats::acquired`] |
+//! | `leasehold_lock_passed_locally_total` | [`Stats::passed_locally`] |
+//! | `leasehold_lock_released_total` | [`Stats::released`] |
+//! | `leasehold_lock_released_after_expiry_total` | [`Stats::released_after_expiry`] |
+//! | `leasehold_lock_lost_total` | [`Stats::lost`]; label `reason`: `expired`, `gone`, `held_too_long` |
+//! | `leasehold_lock_refused_total` | [`Stats::refused`] |
+//! | `leasehold_lock_timed_out_total` | [`Stats::timed_out`] |
+//! | `leasehold_lock_cancelled_total` | [`Stats::cancelled`] |
+//! | `leasehold_lock_contended_total` | [`Stats::contended`] |
+//! | `leasehold_lock_renewals_total` | [`Stats::renewals`] |
+//! | `leasehold_lock_renewal_failures_total` | [`Stats::renewal_failures`] |
+//! | `leasehold_reconnects_total` | [`Stats::reconnects`]; no labels |
+//! | `leasehold_locks_held` | gauge, [`Stats::held_now`] |
+//! | `leasehold_locks_waiting` | gauge, [`Stats::waiting_now`] |
+//! | `leasehold_lock_wait_seconds` | histogram, [`Stats::wait_time`] |
+//! | `leasehold_lock_hold_seconds` | histogram, [`Stats::hold_time`] |
+//! | `leasehold_lock_renewal_lag_seconds` | histogram, [`Stats::renewal_lag`] |
+//! | `leasehold_lock_round_trip_seconds` | histogram, [`Stats::round_trip`] |
+//!
+//! Labels, both always present except where the table says otherwise; the clients of a process
+//! share the metrics:
+//! - `kind`: `plain`, `named`, `fair`, `fenced`, `read`, `write`, `spin`; `multi` and `red` for the
+//!   calls of a [`MultiLock`] and a [`RedLock`], whose holds have the kinds of the members.
+//! - `label`: the text of [`Lock::with_label`], or empty. A call of a `MultiLock` has the label
+//!   that all members of its client have in common.
+//!
+//! The name of a lock is never a label, because the number of names has no bound.
+//!
+//! A hand-off between handles with different labels moves the hold from one label to the other in
+//! `leasehold_locks_held`, and counts as passed locally for the receiver. The release, the loss and
+//! the time of the hold count for the last label. One command for several members of a `MultiLock`
+//! counts its round trip for the first of them. A panic of the recorder is caught and logged.
 #![forbid(unsafe_code)]
 
 mod acquire;

@@ -185,7 +185,7 @@ impl WaitLoop<'_> {
         generation: Generation,
     ) -> Result<Option<HoldHandle>> {
         let (deadline, now) = (hold::deadline(sent, self.call.lease()), clock::now());
-        self.context().engine.events.stats().answered(sent.until(now));
+        self.call.series().answered(sent.until(now));
         if deadline <= now {
             self.context().local.set_last_error(None);
             self.leftovers.late_copy = Some(self.candidate.copy_on(connection));
@@ -207,7 +207,7 @@ impl WaitLoop<'_> {
             (self.context(), self.candidate.caller.request.waits);
         let polled = waits && matches!(self.call.pace(), Pace::Polled);
         let now = clock::now();
-        engine.events.stats().answered(sent.until(now));
+        self.call.series().answered(sent.until(now));
         if local.refused(now, polled) {
             engine.watchdog.plan_poll(Arc::clone(local));
         }

@@ -63,7 +63,7 @@ impl Local {
                 Ok(None)
             }
             ReleaseReply::NotHeld => {
-                self.events().stats().release_found_no_hold();
+                self.events().stats().series(|| hold.series_key()).release_found_no_hold();
                 hold.lose_released();
                 self.report_lost([hold]);
                 Err(Error::lost(LostReason::Gone, "the lock was lost before its release"))

@@ -287,6 +287,7 @@ impl Drop for Engine {
         }
         self.closing.cancel();
         self.stop();
+        self.locals.by_key.all().iter().for_each(|local| local.abandon_holds());
     }
 }
 

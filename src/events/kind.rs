@@ -39,6 +39,20 @@ impl Kind {
             Kind::Red => "red lock",
         }
     }
+
+    /// Returns the kind in one word, for labels of metrics.
+    pub(crate) fn short_name(self) -> &'static str {
+        match self {
+            Kind::Plain => "plain",
+            Kind::Named => "named",
+            Kind::Fair => "fair",
+            Kind::Fenced => "fenced",
+            Kind::Read => "read",
+            Kind::Write => "write",
+            Kind::Spin => "spin",
+            Kind::Red => "red",
+        }
+    }
 }
 
 impl fmt::Display for Kind {

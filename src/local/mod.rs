@@ -218,7 +218,7 @@ impl Local {
         state.holds.insert(Arc::clone(&hold), caller.holder.clone());
         state.wake_head();
         drop(state);
-        self.events.stats().acquired();
+        self.events.stats().series(|| hold.series_key()).acquired();
         self.report_lost(lost);
         hold
     }
@@ -282,6 +282,14 @@ impl Local {
         self.state.lock().holds.iter().map(|entry| Arc::clone(&entry.hold)).collect()
     }
 
+    /// Ends the count of all holds: the client is gone, so no thread will notice their ends.
+    ///
+    /// Only detached holds can be left. The server still keeps them to the end of their leases.
+    pub(crate) fn abandon_holds(&self) {
+        let holds = self.state.lock().end_expired(Moment::END);
+        holds.iter().for_each(|hold| self.events.stats().series(|| hold.series_key()).abandoned());
+    }
+
     /// Returns the counters of the client, and its queue to the events thread.
     pub(crate) fn events(&self) -> &EventSink {
         &self.events
@@ -298,7 +306,7 @@ impl Local {
             if reason == LostReason::HeldTooLong {
                 self.report_overdue(&hold, clock::now());
             }
-            self.events.stats().lost(reason);
+            self.events.stats().series(|| hold.series_key()).lost(reason);
             let name = Arc::clone(self.name.given());
             let (kind, number) = hold.kind_and_number();
             // The caller may be a drop of a guard while its thread unwinds.

@@ -19,7 +19,7 @@ use crate::kind::rules::LockKind;
 use crate::lock::handle::Lock;
 use crate::lock::multi_guard::{AllHolds, GuardSet, MultiGuard, OwnedMultiGuard};
 use crate::lock::multi_verbs::multi_verbs;
-use crate::stats::CallRecord;
+use crate::stats::{CallRecord, Label, Series};
 use crate::util::clock::{self, Patience};
 use acquire::MultiAcquire;
 
@@ -38,6 +38,7 @@ impl<P: LockKind> From<Lock<P>> for AnyLock {
 pub(crate) trait MultiMember: fmt::Debug + Send + Sync + RefUnwindSafe {
     fn name(&self) -> &str;
     fn engine(&self) -> Result<&Arc<Engine>>;
+    fn label(&self) -> Option<&Label>;
     fn acquire_call<'a>(&'a self, options: &AcquireOptions<'a>) -> Result<AcquireCall<'a>>;
     fn hold_count(&self) -> usize;
     /// Returns the response limit of a call that begins now.
@@ -53,6 +54,9 @@ impl<P: LockKind> MultiMember for Lock<P> {
     }
     fn engine(&self) -> Result<&Arc<Engine>> {
         self.engine()
+    }
+    fn label(&self) -> Option<&Label> {
+        self.label()
     }
     fn acquire_call<'a>(&'a self, options: &AcquireOptions<'a>) -> Result<AcquireCall<'a>> {
         self.acquire_call(options)
@@ -253,7 +257,7 @@ impl MultiLock {
     fn take_all(&self, patience: Patience, owned: bool) -> Result<Option<Box<dyn GuardSet>>> {
         let members = self.distinct()?;
         let clients = clients(&members)?;
-        let stats: Vec<_> = clients.iter().map(|client| client.events.stats()).collect();
+        let stats: Vec<_> = clients.iter().map(|client| series(client, &members)).collect();
         let record = CallRecord::new(&stats);
         let options = AcquireOptions {
             lease: self.lease,
@@ -293,6 +297,20 @@ fn clients<'a>(members: &[&'a AnyLock]) -> Result<Vec<&'a Arc<Engine>>> {
     clients.sort_by_key(|client| client.id);
     clients.dedup_by_key(|client| client.id);
     Ok(clients)
+}
+
+/// Returns the statistics of a client for calls of the multi lock.
+fn series<'a>(client: &'a Arc<Engine>, members: &[&AnyLock]) -> Series<'a> {
+    client.events.stats().series(|| ("multi", common_label(client, members)))
+}
+
+/// Returns the label of the members of this client; `None` if they have different labels.
+fn common_label(client: &Arc<Engine>, members: &[&AnyLock]) -> Option<Label> {
+    let is_own =
+        |member: &&&AnyLock| member.0.engine().is_ok_and(|engine| Arc::ptr_eq(engine, client));
+    let mut labels = members.iter().filter(is_own).map(|member| member.0.label());
+    let first = labels.next()?;
+    first.filter(|_| labels.all(|label| label == first)).cloned()
 }
 
 /// The identity of a member, ordered. All callers take their members in this order.

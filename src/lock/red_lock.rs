@@ -21,13 +21,13 @@ use crate::cancel::{CancelToken, CancelWatch};
 use crate::command::owner::Holder;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::events::Events;
+use crate::events::{Events, Kind};
 use crate::inspect::holder::HolderInfo;
 use crate::kind::plain::Plain;
 use crate::lock::handle::Lock;
 use crate::lock::multi_guard::{GuardSet, MultiGuard, OwnedMultiGuard};
 use crate::lock::multi_verbs::multi_verbs;
-use crate::stats::CallRecord;
+use crate::stats::{CallRecord, Series};
 use crate::util::clock::{self, Patience};
 use crate::util::interner::Interned;
 use crate::util::sync::Parker;
@@ -96,6 +96,14 @@ struct RedMember {
     lock: Lock<Plain>,
 }
 
+impl RedMember {
+    /// Returns the statistics of the client for calls of the red lock.
+    fn series(&self) -> Series<'_> {
+        let key = || (Kind::Red.short_name(), self.lock.label().cloned());
+        self.engine.events.stats().series(key)
+    }
+}
+
 impl fmt::Debug for RedLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let servers = self.members.len();
@@ -124,6 +132,17 @@ impl RedLock {
     #[must_use = "the lease belongs to the lock that is returned"]
     pub fn with_lease(mut self, lease: Duration) -> RedLock {
         self.lease = Some(lease);
+        self
+    }
+
+    /// Sets the label in exported metrics. No round trip. See [`Lock::with_label`].
+    ///
+    /// Calls have the kind `red`; the holds on the servers have the kind `plain`.
+    #[must_use = "the label belongs to the lock that is returned"]
+    pub fn with_label(mut self, label: impl AsRef<str>) -> RedLock {
+        for member in &mut self.members {
+            member.lock = member.lock.clone().with_label(label.as_ref());
+        }
         self
     }
 
@@ -340,8 +359,7 @@ impl RedLock {
     }
 
     fn acquire(&self, patience: Patience, owned: bool) -> Result<Option<Box<dyn GuardSet>>> {
-        let members = self.members.iter();
-        let stats: Vec<_> = members.map(|member| member.engine.events.stats()).collect();
+        let stats: Vec<_> = self.members.iter().map(RedMember::series).collect();
         let record = CallRecord::new(&stats);
         let outcome = record.end(patience, self.take_majority(patience, owned, &record));
         outcome.map_err(|error| self.named(error))

@@ -64,6 +64,13 @@ impl RwLock {
         RwLock { read: self.read.with_lease(lease), write: self.write.with_lease(lease) }
     }
 
+    /// Sets the label of both sides in exported metrics. See [`Lock::with_label`].
+    #[must_use = "the label belongs to the lock that is returned"]
+    pub fn with_label(self, label: impl AsRef<str>) -> RwLock {
+        let label = label.as_ref();
+        RwLock { read: self.read.with_label(label), write: self.write.with_label(label) }
+    }
+
     /// Sets the longest hold for both sides. See [`Lock::with_max_hold`].
     #[must_use = "the limit belongs to the lock that is returned"]
     pub fn with_max_hold(self, max_hold: Duration) -> RwLock {

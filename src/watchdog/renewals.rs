@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::events::{Event, HandleListener, RenewalFailed, Renewed};
 use crate::local::hold::{HoldStatus, TimerTask};
 use crate::pool::request::{CallReply, TooFewReplicas};
+use crate::stats::Series;
 use crate::util::clock::{self, Moment, jittered, millis};
 use crate::util::log_target;
 use crate::util::threads;
@@ -183,7 +184,7 @@ impl Watchdog {
 
     fn extend(&self, watched: &WatchedHold, sent: Moment, now: Moment) {
         let lag = watched.hold.renewal_due().until(sent);
-        self.settings.events.stats().renewed(lag);
+        self.series(watched).renewed(lag);
         if !watched.hold.is_renewed(sent) {
             // The limit passed before the renewal was sent: the old deadline stands.
             watched.hold.note_possible_extension(now, self.settings.timeout);
@@ -222,8 +223,12 @@ impl Watchdog {
         self.repeat(batch, LONGEST_SLEEP);
     }
 
+    fn series(&self, watched: &WatchedHold) -> Series<'_> {
+        self.settings.events.stats().series(|| watched.hold.series_key())
+    }
+
     fn report_failed(&self, watched: &WatchedHold, error: &Error, now: Moment) {
-        self.settings.events.stats().renewal_failed();
+        self.series(watched).renewal_failed();
         let name = Arc::clone(watched.local.name().given());
         let error = error.clone().with_lock_name(Arc::clone(&name));
         let remaining = watched.hold.remaining(now);

@@ -7,6 +7,8 @@ mod allocations;
 mod fork;
 mod leftovers;
 mod log_keys;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod panics;
 mod permissions;
 mod suspend;

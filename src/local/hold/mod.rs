@@ -58,6 +58,7 @@ use crate::command::owner::{HoldId, Holder, Owner};
 use crate::error::LostReason;
 use crate::events::Kind;
 use crate::kind::rules::KindRules;
+use crate::stats::SeriesKey;
 use crate::util::clock::Moment;
 use crate::util::sync::{AtomicU64, Condvar, Mutex, Parker};
 use crate::util::wheel;
@@ -164,6 +165,11 @@ impl Hold {
     /// Returns the kind and the number of the hold, as events name it.
     pub(crate) fn kind_and_number(&self) -> (Kind, u64) {
         (self.rules.kind(), self.id.number())
+    }
+
+    /// Returns the key of the statistics, with the label of the present holder.
+    pub(crate) fn series_key(&self) -> SeriesKey {
+        self.state.lock().possession.terms.series_key(self.rules.kind())
     }
 
     /// Returns the rules of the kind of lock.

@@ -5,7 +5,8 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::events::HandleListener;
+use crate::events::{HandleListener, Kind};
+use crate::stats::{Label, SeriesKey};
 
 /// The settings of a handle that concern its holds. A clone is cheap.
 ///
@@ -18,7 +19,7 @@ struct Values {
     listener: Option<HandleListener>,
     max_hold: Option<Duration>,
     min_hold: Option<Duration>,
-    label: Option<Arc<str>>,
+    label: Option<Label>,
 }
 
 impl HoldTerms {
@@ -40,7 +41,7 @@ impl HoldTerms {
     }
 
     /// Returns the same terms with this label.
-    pub(crate) fn with_label(&self, label: Arc<str>) -> HoldTerms {
+    pub(crate) fn with_label(&self, label: Label) -> HoldTerms {
         self.changed(|values| values.label = Some(label))
     }
 
@@ -62,8 +63,13 @@ impl HoldTerms {
         self.0.as_ref()?.min_hold
     }
 
-    pub(crate) fn label(&self) -> Option<&Arc<str>> {
+    pub(crate) fn label(&self) -> Option<&Label> {
         self.0.as_ref()?.label.as_ref()
+    }
+
+    /// Returns the key of the statistics for a lock of this kind.
+    pub(crate) fn series_key(&self, kind: Kind) -> SeriesKey {
+        (kind.short_name(), self.label().cloned())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::events::EventSink;
+use crate::stats::StatsRecorder;
 use crossbeam_channel::Sender;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -98,12 +99,12 @@ fn a_hold_is_handed_off_within_its_bounds() {
 
 #[test]
 fn a_hold_that_is_handed_off_has_the_terms_of_its_new_holder() {
-    let terms = |label: &str| HoldTerms::default().with_label(label.into());
-    let hold = Hold::new(Grant { terms: terms("a"), ..Grant::owned(at(0), at(10)) });
-    let former = hold.hand_off(at(1), &bounds(), &Holder::owned(), &terms("b"));
-    let label = |terms: HoldTerms| terms.label().map(|label| label.to_string());
-    assert_eq!(former.and_then(label), Some("a".to_owned()));
-    assert_eq!(label(hold.terms()), Some("b".to_owned()));
+    let stats = StatsRecorder::default();
+    let labels = ["a", "b"].map(|text| stats.label(text));
+    let [a, b] = labels.clone().map(|label| HoldTerms::default().with_label(label));
+    let hold = Hold::new(Grant { terms: a, ..Grant::owned(at(0), at(10)) });
+    let former = hold.hand_off(at(1), &bounds(), &Holder::owned(), &b).expect("a hand-off");
+    assert_eq!([former.label(), hold.terms().label()], labels.each_ref().map(Some));
 }
 
 /// Returns the terms of a handle whose holds are overdue after that many seconds.
