@@ -123,8 +123,10 @@
 //! waits through later outages.
 //!
 //! An implementation of [`Events`] receives grants, waits, releases, renewals, overdue holds and
-//! losses. The [log](#logging) gets losses, failures and reconnections. [`Client::stats`] returns
-//! counters and histograms.
+//! losses: of a client ([`Builder::events`]), or of one lock handle ([`Lock::with_events`]). A
+//! closure of [`Guard::on_lost`] is called once if the hold of that guard is lost. The
+//! [log](#logging) gets losses, failures and reconnections. [`Client::stats`] returns counters and
+//! histograms.
 //!
 //! # Logging
 //!
@@ -137,8 +139,8 @@
 //! | `leasehold::connection` | warn, info, debug | broken and new connections, messages and polls that waiting callers need, loads of scripts |
 //! | `leasehold::topology` | info, debug | clusters without sharded pub/sub; failed checks for fail-overs |
 //! | `leasehold::audit` | warn | servers whose configuration [endangers locks](Builder::audit_policy) |
-//! | `leasehold::events` | error, warn | panics of [`Events`] methods; dropped events |
-//! | `leasehold::client` | error, warn | threads of the client that do not start, panic, or outlast the close |
+//! | `leasehold::events` | error, warn | panics of [`Events`] methods and of closures; dropped events |
+//! | `leasehold::client` | error, warn, debug | threads of the client that do not start, panic, or outlast the close; the client record; questions to running processes |
 //!
 //! The key-values of a line, for structured loggers, repeat facts of its text and add others:
 //!
@@ -170,6 +172,24 @@
 //! key-values; for these facts as fields, emit a `tracing` event from an implementation of
 //! [`Events`].
 //!
+//! # Holders
+//!
+//! [`Lock::holder`] returns the process that holds a lock, [`Lock::holders`] all readers,
+//! [`Lock::waiting`] the waiting processes, and [`Client::locks`] all locks with names of a
+//! pattern. Any client can ask, and Redisson's holders are shown too. A query takes two round
+//! trips; locks themselves cost no more because of it.
+//!
+//! ```no_run
+//! # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+//! for lock in client.locks("orders:*")? {
+//!     let lock = lock?;
+//!     for holder in lock.holders() {
+//!         println!("{}: {:?} {:?} {:?}", lock.name(), holder.host(), holder.pid(), holder.since());
+//!     }
+//! }
+//! # Ok::<(), leasehold::Error>(())
+//! ```
+//!
 //! # Recipes
 //!
 //! - *Once per minute on several machines.* Take the lock with
@@ -189,6 +209,7 @@
 //!
 //! - `metrics`: the statistics as metrics of the [`metrics`](https://docs.rs/metrics) facade.
 //! - `tls`: connections to `rediss://` URLs, by rustls.
+//! - `serde`: `serde::Serialize` for [`HolderInfo`], [`WaitingInfo`] and [`LockInfo`].
 //!
 //! # Exported metrics
 //!
@@ -241,6 +262,7 @@ mod connection;
 mod engine;
 mod error;
 mod events;
+mod inspect;
 pub mod kind;
 mod listener;
 mod local;
@@ -258,6 +280,9 @@ pub use error::{Error, ErrorKind, LostReason, Result};
 pub use events::{
     Acquired, Audit, Events, Lost, Overdue, Reconnected, Released, RenewalFailed, Renewed, Waited,
 };
+pub use inspect::holder::HolderInfo;
+pub use inspect::info::{LockInfo, WaitingInfo};
+pub use inspect::locks::Locks;
 pub use lock::guard::{FencedGuard, Guard, OwnedGuard, ReadGuard, WriteGuard};
 pub use lock::handle::{FairLock, FencedLock, Lock, SpinLock};
 pub use lock::multi_guard::{MultiGuard, OwnedMultiGuard};
@@ -293,7 +318,9 @@ mod must_use {
         };
         (@given) => {
             "client: leasehold::Client, lock: leasehold::Lock, guard: leasehold::Guard, \
-             both: leasehold::MultiGuard, error: leasehold::Error"
+             both: leasehold::MultiGuard, error: leasehold::Error, rw: leasehold::RwLock, \
+             red: leasehold::RedLock, events: std::sync::Arc<dyn leasehold::Events>, \
+             info: leasehold::LockInfo, holder: leasehold::HolderInfo"
         };
     }
 
@@ -303,6 +330,7 @@ mod must_use {
         "client.rw_lock(\"a\")"
         "client.clone()"
         "client.stats()"
+        "client.locks(\"a*\")?"
         "leasehold::Client::builder()"
         "leasehold::Client::open(\"redis://127.0.0.1/\")?"
         "leasehold::MultiLock::new([lock])"
@@ -313,12 +341,22 @@ mod must_use {
         "lock.with_max_hold(std::time::Duration::MAX)"
         "lock.with_min_hold(std::time::Duration::MAX)"
         "lock.clone().with_holder(\"tx\")"
+        "lock.with_events(events)"
+        "rw.with_events(events)"
+        "red.with_events(events)"
         "lock.lock()?"
         "lock.lock_owned()?"
         "lock.try_lock()"
         "lock.is_held()"
         "lock.hold_count()"
         "lock.name()"
+        "lock.holder()"
+        "lock.holders()"
+        "lock.waiting()"
+        "info.holders()"
+        "info.waiting().processes()"
+        "holder.owner()"
+        "holder.since()"
         "guard.is_held()"
         "guard.remaining()"
         "guard.wait_lost(std::time::Duration::ZERO)"

@@ -165,7 +165,7 @@ impl<'a> AcquireCall<'a> {
     /// Emits the event of a call that got the lock.
     pub(crate) fn report_acquired(&self, handle: &HoldHandle, waited: Duration) {
         let (kind, hold) = handle.hold().kind_and_number();
-        self.context.engine.events.emit(|| {
+        self.context.engine.events.emit_with(self.terms.listener(), || {
             let (at, name) = (clock::wall_time(), Arc::clone(self.context.local.name().given()));
             Event::Acquired(Acquired { at, name, kind, hold, waited })
         });

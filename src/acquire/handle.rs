@@ -90,6 +90,21 @@ impl HoldHandle {
         true
     }
 
+    /// Has the events thread call `f` when the hold is lost, or now if it is lost already.
+    ///
+    /// Drops `f` in a forked child, and if the system cannot start the thread.
+    pub(crate) fn on_lost(&self, f: impl FnOnce() + Send + 'static) {
+        let LockContext { engine, local } = &*self.context;
+        if engine.router.check_process().is_err() {
+            return;
+        }
+        if let Some(call) = engine.events.loss_call(local.name().given(), Box::new(f)) {
+            self.hold.on_lost(call);
+            // Reports a loss that was not noticed yet.
+            self.is_held();
+        }
+    }
+
     pub(super) fn lost(&self) -> Error {
         self.with_lock_name(Error::lost(self.hold.lost_reason(), "the lock was lost"))
     }

@@ -304,7 +304,7 @@ impl<'a> WaitLoop<'a> {
             let (at, kind, acquired) = (clock::wall_time, self.call.rules.kind(), hold.is_some());
             let name = || Arc::clone(self.context().local.name().given());
             let event = || Waited { at: at(), name: name(), kind, hold, waited, acquired };
-            events.emit(|| Event::Waited(event()));
+            events.emit_with(self.call.terms.listener(), || Event::Waited(event()));
         }
     }
 }

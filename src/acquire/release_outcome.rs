@@ -75,7 +75,7 @@ impl Local {
         if let Err(error) = &subscribers {
             self.log_failed_release(hold, error);
         }
-        self.events().emit(|| {
+        self.events().emit_with(hold.terms().listener(), || {
             let name = Arc::clone(self.name().given());
             let (heard_by, error) = match subscribers {
                 Ok(subscribers) => (subscribers, None),

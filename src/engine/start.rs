@@ -1,10 +1,10 @@
 //! Builds and starts an engine, in this order:
 //!
-//! 1. Check the settings and name the client.
+//! 1. Check the settings, name the client, and start the thread for events if it has a listener.
 //! 2. Unless the client is built lazily: discover the nodes of a cluster, or connect to the single
 //!    server, and audit the servers.
 //! 3. Build listeners, watchdog and fail-over monitor. None of them connects.
-//! 4. Start the threads for events, renewals and fail-overs.
+//! 4. Start the threads for renewals and fail-overs.
 //!
 //! A step that fails ends the start with its error.
 
@@ -14,18 +14,17 @@ use std::sync::atomic::AtomicUsize;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam_channel::Receiver;
 use uuid::Uuid;
 
 use crate::cancel::CancelToken;
-use crate::command::owner;
+use crate::command::{details, owner};
 use crate::config::{Builder, Servers};
 use crate::connection::Timeouts;
 use crate::engine::deployment::Deployment;
 use crate::engine::{BackgroundThreads, Engine, EngineSettings, Locals};
-use crate::error::{Error, Result};
-use crate::events::{Event, EventSink, Events};
-use crate::listener::channels::Channels;
+use crate::error::Result;
+use crate::events::EventSink;
+use crate::listener::channels::{Channels, RequestHandler};
 use crate::listener::shards::Listeners;
 use crate::listener::{self, ListenerSettings};
 use crate::local::hold::HandoffBounds;
@@ -34,8 +33,7 @@ use crate::pool::{PoolServer, PoolSettings, PoolTimeouts};
 use crate::topology::audit::{AuditPolicy, Auditor};
 use crate::topology::failover::{FailoverMonitor, ServerObserver};
 use crate::util::sync::Mutex;
-use crate::util::threads;
-use crate::watchdog::{self, Watchdog, WatchdogSettings};
+use crate::watchdog::{self, Announcer, Watchdog, WatchdogSettings};
 
 /// The longest interval between heartbeats of the watchdog to the listener.
 const MAX_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
@@ -44,7 +42,7 @@ impl Engine {
     /// Connects unless `lazily`, then starts the threads that every client has.
     pub(crate) fn start(settings: Builder, lazily: bool) -> Result<Arc<Engine>> {
         let servers = settings.check()?;
-        let startup = Startup::new(settings);
+        let startup = Startup::new(settings)?;
         let deployment = startup.deployment(servers);
         if !lazily {
             deployment.discover()?;
@@ -55,14 +53,15 @@ impl Engine {
             audit(&router, &auditor, startup.settings.audit_policy)?;
         }
         let channels = Arc::new(Channels::default());
-        let listeners = startup.listeners(&deployment, &channels);
-        let watchdog = startup.watchdog(&router, &channels, auditor);
+        let listeners = Arc::new(startup.listeners(&deployment, &channels));
+        let announcer = startup.announcer(&listeners);
+        let watchdog = startup.watchdog(&router, &channels, auditor, announcer);
         let server_observer: Weak<dyn ServerObserver> = Arc::downgrade(&watchdog) as _;
         router.set_server_observer(Weak::clone(&server_observer));
         let failover = Arc::new(FailoverMonitor::new(deployment.route.clone()));
-        startup.start_events()?;
         let handles = start_threads(&watchdog, &failover, server_observer)?;
-        Ok(Arc::new(Engine {
+        let announces = startup.settings.announce;
+        let engine = Arc::new(Engine {
             id: startup.id,
             deployment: Arc::new(deployment),
             router,
@@ -76,7 +75,12 @@ impl Engine {
             locals: Locals::default(),
             threads: BackgroundThreads { failover, handles: Mutex::new(handles) },
             settings: startup.into_engine_settings(),
-        }))
+        });
+        if announces {
+            let handler: Weak<dyn RequestHandler> = Arc::downgrade(&engine) as _;
+            engine.channels.set_request_handler(handler);
+        }
+        Ok(engine)
     }
 }
 
@@ -90,23 +94,20 @@ struct Startup {
     control: String,
     timeouts: Timeouts,
     sink: EventSink,
-    /// The other end of `sink`, if the program wants events.
-    events: Option<Receiver<Event>>,
 }
 
 impl Startup {
-    fn new(settings: Builder) -> Startup {
+    fn new(mut settings: Builder) -> Result<Startup> {
         let id = owner::client_id();
-        let (sink, events) = sink(settings.events.is_some());
-        Startup {
+        let sink = EventSink::start(settings.events.take())?;
+        Ok(Startup {
             id,
             name: format!("leasehold:{id}"),
-            control: format!("leasehold:wake:{{{id}}}"),
+            control: details::wake_channel(id),
             timeouts: timeouts(&settings),
             settings,
             sink,
-            events,
-        }
+        })
     }
 
     fn deployment(&self, servers: Servers) -> Deployment {
@@ -139,6 +140,7 @@ impl Startup {
         let settings = ListenerSettings {
             route: deployment.route.clone(),
             shard: None,
+            is_sharded: Arc::default(),
             timeouts: self.timeouts,
             name: format!("{}:listener", self.name),
             control: self.control.as_str().into(),
@@ -148,11 +150,17 @@ impl Startup {
         deployment.listeners(settings, Arc::clone(channels))
     }
 
+    fn announcer(&self, listeners: &Arc<Listeners>) -> Option<Announcer> {
+        let Builder { announce, label, .. } = &self.settings;
+        announce.then(|| Announcer::new(self.id, label.as_deref(), Arc::clone(listeners)))
+    }
+
     fn watchdog(
         &self,
         router: &Arc<Router>,
         channels: &Arc<Channels>,
         auditor: Arc<Auditor>,
+        announcer: Option<Announcer>,
     ) -> Arc<Watchdog> {
         let settings = WatchdogSettings {
             timeout: self.settings.watchdog_timeout,
@@ -160,15 +168,8 @@ impl Startup {
             poll_interval: self.settings.poll_interval,
             events: self.sink.clone(),
         };
-        Arc::new(Watchdog::new(settings, Arc::clone(router), Arc::clone(channels), auditor))
-    }
-
-    /// Starts the thread that calls the program's `Events`, if there are any.
-    fn start_events(&self) -> Result<()> {
-        match (&self.settings.events, &self.events) {
-            (Some(events), Some(receiver)) => start_events(Arc::clone(events), receiver.clone()),
-            _ => Ok(()),
-        }
+        let (router, channels) = (Arc::clone(router), Arc::clone(channels));
+        Arc::new(Watchdog::new(settings, router, channels, auditor, announcer))
     }
 
     fn into_engine_settings(self) -> EngineSettings {
@@ -224,27 +225,4 @@ fn start_threads(
     let mut handles = vec![watchdog.start()?];
     handles.extend(failover.start(server_observer)?);
     Ok(handles)
-}
-
-fn sink(wanted: bool) -> (EventSink, Option<Receiver<Event>>) {
-    match wanted {
-        true => {
-            let (sink, receiver) = EventSink::new();
-            (sink, Some(receiver))
-        }
-        false => (EventSink::default(), None),
-    }
-}
-
-/// Starts the thread that calls `events`; it ends with the last handle of the client.
-fn start_events(events: Arc<dyn Events>, receiver: Receiver<Event>) -> Result<()> {
-    let report = move || {
-        for event in receiver {
-            let activity = format_args!("reporting {event:?}");
-            threads::catch_panic_of_callback(activity, || event.deliver(&*events));
-        }
-    };
-    threads::start("leasehold-events", report)
-        .map(drop)
-        .map_err(|error| Error::configuration(format!("cannot start the events thread: {error}")))
 }

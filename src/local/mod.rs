@@ -17,10 +17,12 @@
 //!
 //! Folder: `queue.rs` the queue, `table.rs` the holds with their guards, `hold/` the life of one
 //! hold, `state.rs` the state under the mutex, `turn.rs` the next step of a caller in the queue,
-//! `release.rs` the end of a guard, `fairness.rs` the yields. Imports `kind`, `command`, `listener`
+//! `release.rs` the end of a guard, `fairness.rs` the yields, `details.rs` what others may ask about a
+//! hold. Imports `kind`, `command`, `listener`
 //! (channels only), `events`, `error` and `util`. Read this file, `turn.rs`, `release.rs`, then the
 //! rest.
 
+mod details;
 mod fairness;
 pub(crate) mod hold;
 pub(crate) mod queue;
@@ -293,7 +295,7 @@ impl Local {
         &self.events
     }
 
-    /// Counts, logs and emits losses, and wakes the head of the queue.
+    /// Counts, logs and emits losses, makes the calls of `on_lost`, and wakes the queue's head.
     ///
     /// The caller must not hold the mutex.
     pub(crate) fn report_lost<H: Deref<Target = Hold>>(&self, lost: impl IntoIterator<Item = H>) {
@@ -306,16 +308,18 @@ impl Local {
             }
             self.events.stats().series(|| hold.series_key()).lost(reason);
             let name = Arc::clone(self.name.given());
-            let (kind, hold) = hold.kind_and_number();
+            let (kind, number) = hold.kind_and_number();
             // The caller may be a drop of a guard while its thread unwinds.
             threads::log_without_panic(|| {
                 log::warn!(
-                    target: log_target::LEASE, lock = &*name, kind:?, hold, reason:?;
+                    target: log_target::LEASE, lock = &*name, kind:?, hold = number, reason:?;
                     "the lock {name:?} was lost: {reason}"
                 )
             });
             let at = clock::wall_time;
-            self.events.emit(|| Event::Lost(Lost { at: at(), name, kind, hold, reason }));
+            let lost = || Event::Lost(Lost { at: at(), name, kind, hold: number, reason });
+            self.events.emit_with(hold.terms().listener(), lost);
+            hold.note_loss_reported();
         }
         if any {
             self.state.lock().wake_head();
@@ -327,14 +331,15 @@ impl Local {
     /// The caller must not hold the mutex.
     pub(crate) fn report_overdue(&self, hold: &Hold, now: Moment) {
         let Some(held) = hold.take_overdue(now) else { return };
-        let (name, (kind, hold)) = (Arc::clone(self.name.given()), hold.kind_and_number());
+        let (name, (kind, number)) = (Arc::clone(self.name.given()), hold.kind_and_number());
         threads::log_without_panic(|| {
             log::warn!(
-                target: log_target::LEASE, lock = &*name, kind:?, hold;
+                target: log_target::LEASE, lock = &*name, kind:?, hold = number;
                 "the lock {name:?} is held beyond its limit: it is not renewed any more"
             );
         });
         let at = clock::wall_time;
-        self.events.emit(|| Event::Overdue(Overdue { at: at(), name, kind, hold, held }));
+        let overdue = || Event::Overdue(Overdue { at: at(), name, kind, hold: number, held });
+        self.events.emit_with(hold.terms().listener(), overdue);
     }
 }

@@ -1,9 +1,13 @@
 //! [`Lock`], the handle of one lock: its type, its kinds and its settings.
 //!
-//! `verbs` acquires; `limits` bounds the time of a hold; `queries` asks about a lock, and releases holds that have no guard. A handle
-//! keeps no state of an acquisition: each verb builds an [`AcquireCall`] and runs it.
+//! `verbs` acquires; `limits` bounds the time of a hold; `listener` sets the receiver of events;
+//! `queries` asks about a lock, and releases holds that have no guard; `holders` asks for the
+//! holders and the waiting callers. A handle keeps no state of an acquisition: each verb builds an
+//! [`AcquireCall`] and runs it.
 
+mod holders;
 mod limits;
+mod listener;
 mod queries;
 mod verbs;
 

@@ -21,7 +21,8 @@ use crate::cancel::{CancelToken, CancelWatch};
 use crate::command::owner::Holder;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::events::Kind;
+use crate::events::{Events, Kind};
+use crate::inspect::holder::HolderInfo;
 use crate::kind::plain::Plain;
 use crate::lock::handle::Lock;
 use crate::lock::multi_guard::{GuardSet, MultiGuard, OwnedMultiGuard};
@@ -164,6 +165,17 @@ impl RedLock {
         self
     }
 
+    /// Sets a listener for the holds and waits on all servers. See [`Lock::with_events`].
+    ///
+    /// Each client reports the events of its server to the listener, as to its own listener.
+    #[must_use = "the listener belongs to the lock that is returned"]
+    pub fn with_events(mut self, listener: Arc<dyn Events>) -> RedLock {
+        for member in &mut self.members {
+            member.lock = member.lock.clone().with_events(Arc::clone(&listener));
+        }
+        self
+    }
+
     /// Returns the name of the lock, without the clients' prefixes.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn name(&self) -> &str {
@@ -234,6 +246,19 @@ impl RedLock {
         Ok(left.get(self.quorum() - 1).copied())
     }
 
+    /// Returns the holders of the lock: one entry for each server where it is held.
+    ///
+    /// Of the servers that answer first, a majority. Each entry is the result of [`Lock::holder`]
+    /// on one server, so a caller that holds the lock on three servers has up to three entries.
+    /// Blocks for one response time-out at most. Two round trips to all servers at the same time.
+    ///
+    /// # Errors
+    /// The errors of [`is_locked`](RedLock::is_locked) and [`Lock::holders`].
+    pub fn holders(&self) -> Result<Vec<HolderInfo>> {
+        let holders = self.ask_all(|lock| lock.holder().map(Some), false)?;
+        Ok(holders.into_iter().flatten().collect())
+    }
+
     /// Frees the lock on all servers regardless of its holder.
     ///
     /// Returns whether the lock was held on a majority of the servers, as soon as the answers
@@ -302,7 +327,9 @@ impl RedLock {
     fn handle(&self, hold: Arc<QuorumHold>) -> RedHoldHandle {
         let (name, local) = (Arc::clone(&self.name), Arc::clone(&self.local));
         let response_timeout = self.response_timeout();
-        RedHoldHandle { name, local, hold, response_timeout, ended: false }
+        let events = self.members.first().map(|member| member.engine.events.clone());
+        let events = events.unwrap_or_default();
+        RedHoldHandle { name, local, hold, response_timeout, events, ended: false }
     }
 
     /// Fails in a forked child, after a client is closed, and after a cancellation.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::cancel::CancelToken;
 use crate::engine::Engine;
 use crate::error::Result;
+use crate::events::Events;
 use crate::kind::read_write::{Read, Write};
 use crate::lock::guard::{Guard, OwnedGuard};
 use crate::lock::handle::Lock;
@@ -81,6 +82,13 @@ impl RwLock {
     #[must_use = "the token belongs to the lock that is returned"]
     pub fn with_cancel(self, token: &CancelToken) -> RwLock {
         RwLock { read: self.read.with_cancel(token), write: self.write.with_cancel(token) }
+    }
+
+    /// Sets a listener for the holds and waits of both sides. See [`Lock::with_events`].
+    #[must_use = "the listener belongs to the lock that is returned"]
+    pub fn with_events(self, listener: Arc<dyn Events>) -> RwLock {
+        let read = self.read.with_events(Arc::clone(&listener));
+        RwLock { read, write: self.write.with_events(listener) }
     }
 
     /// Returns the name of the lock, without the client's prefix.

@@ -306,6 +306,11 @@ impl StatsRecorder {
         self.acquired.add(1);
     }
 
+    /// Returns whether the client has had a hold or a wait.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.acquired.get() > 0 || self.contended.get() > 0
+    }
+
     /// Counts a hand-off.
     fn passed_locally(&self) {
         self.passed_locally.add(1);

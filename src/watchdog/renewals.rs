@@ -17,7 +17,7 @@ use super::timers::TICK;
 use super::{LONGEST_SLEEP, RECONNECT_PAUSE, Watchdog, WatchedHold};
 use crate::command::call::{Call, Digits};
 use crate::error::{Error, Result};
-use crate::events::{Event, RenewalFailed, Renewed};
+use crate::events::{Event, HandleListener, RenewalFailed, Renewed};
 use crate::local::hold::{HoldStatus, TimerTask};
 use crate::pool::request::{CallReply, TooFewReplicas};
 use crate::stats::Series;
@@ -158,9 +158,28 @@ impl Watchdog {
             return self.renewal_failed(renewed, &too_few.into_error());
         }
         renewed.iter().for_each(|due| self.extend(&due.watched, reply.sent, now));
-        let holds = || renewed.iter().map(|due| due.watched.hold.id().number()).collect();
-        let at = clock::wall_time;
-        self.settings.events.emit(|| Event::Renewed(Renewed { at: at(), holds: holds() }));
+        self.report_renewed(&renewed);
+    }
+
+    /// Emits the renewal of a batch: all holds to the client's listener, and to the listener of
+    /// each lock handle the holds of that handle.
+    fn report_renewed(&self, renewed: &[&DueHold]) {
+        let (events, at) = (&self.settings.events, clock::wall_time());
+        let number = |due: &&DueHold| due.watched.hold.id().number();
+        let all = || renewed.iter().map(number).collect();
+        events.emit(|| Event::Renewed(Renewed { at, holds: all() }));
+        let mut by_listener: Vec<(HandleListener, Vec<u64>)> = Vec::new();
+        for due in renewed {
+            let terms = due.watched.hold.terms();
+            let Some(listener) = terms.listener() else { continue };
+            match by_listener.iter_mut().find(|(other, _)| other.is_same(listener)) {
+                Some((_, holds)) => holds.push(number(due)),
+                None => by_listener.push((listener.clone(), vec![number(due)])),
+            }
+        }
+        for (listener, holds) in by_listener {
+            events.emit_only_to(&listener, || Event::Renewed(Renewed { at, holds }));
+        }
     }
 
     fn extend(&self, watched: &WatchedHold, sent: Moment, now: Moment) {
@@ -215,7 +234,8 @@ impl Watchdog {
         let remaining = watched.hold.remaining(now);
         let ((kind, hold), at) = (watched.hold.kind_and_number(), clock::wall_time());
         let failed = RenewalFailed { at, name, kind, hold, remaining, error };
-        self.settings.events.emit(|| Event::RenewalFailed(failed));
+        let terms = watched.hold.terms();
+        self.settings.events.emit_with(terms.listener(), || Event::RenewalFailed(failed));
     }
 
     /// Repeats these renewals after a pause: at most `longest`, shorter if little time is left.

@@ -38,10 +38,12 @@ pub fn watched(server: &Server, watchdog: Duration) -> (Client, EventLog) {
 /// Returns the settings of a client that waits long for every reply.
 ///
 /// The client has one connection. Leases and waits for messages end only by actions of the test.
+/// The client sends no commands on its own account, so it does not announce itself.
 pub fn patient(url: impl Into<String>) -> Builder {
     Client::builder()
         .single(url)
         .pool_size(1)
+        .announce(false)
         .watchdog_timeout(NEVER)
         .poll_interval(NEVER)
         .response_timeout(BOUND)

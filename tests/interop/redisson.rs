@@ -9,7 +9,7 @@ use crate::harness::process::{self, ChildProcess};
 use crate::harness::{Server, eventually, exists, in_time};
 use crate::java::Java;
 use leasehold::kind::{Fair, Fenced, LockKind, Plain, Spin, Write};
-use leasehold::{Client, Guard, Lock, MultiGuard, MultiLock, RedLock, Result};
+use leasehold::{Client, Guard, Lock, LockInfo, MultiGuard, MultiLock, RedLock, Result};
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -590,4 +590,81 @@ fn no_increment_is_lost_with_spin_locks() {
 #[test]
 fn no_increment_is_lost_with_write_locks() {
     no_increment_is_lost::<Write>("write", |client| client.rw_lock("a").write_lock());
+}
+
+// ---------------------------------------------------------------------------------
+// Holder information.
+
+/// A client that never locked anything sees the threads of Redisson that hold and wait.
+#[test]
+fn holders_and_waiters_of_redisson_are_shown() {
+    let both = with_java!(both());
+    let id_of = |thread: &str| both.java.does(thread, "owner plain a");
+    let (holder, other) = (id_of("t"), id_of("u"));
+    let thread_of = |owner: &str| owner.rsplit(':').next().map(str::to_owned);
+    let kinds = ["plain", "fair", "fenced", "spin"];
+    for kind in kinds {
+        both.java.does("t", &format!("lock {kind} {kind}"));
+        both.java.does("t", &format!("lock {kind} {kind}"));
+        let found = both.rust.lock(kind).holder().expect("an answer").expect("held");
+        assert_eq!((found.owner(), found.count()), (holder.as_str(), 2), "{kind}");
+        assert_eq!(found.thread().map(str::to_owned), thread_of(&holder));
+        let id = found.client_id().expect("a client").to_string();
+        assert!(holder.starts_with(&id));
+        assert!(found.remaining().is_some_and(|left| left > NEVER / 2 && left <= NEVER));
+        assert_eq!((found.since(), found.host(), found.pid()), (None, None, None));
+    }
+
+    // Readers have leases of their own; a writer that reads is shown on both sides.
+    both.java.does("t", "lock read shared");
+    both.java.does("u", "lease read shared 60000");
+    let sides = |name: &str| {
+        let lock = both.rust.rw_lock(name);
+        let (read, write) = (lock.read_lock().holders(), lock.write_lock().holders());
+        (read.expect("an answer"), write.expect("an answer"))
+    };
+    let (mut readers, writers) = sides("shared");
+    readers.sort_by_key(|reader| reader.remaining());
+    let owners: Vec<_> = readers.iter().map(|reader| reader.owner()).collect();
+    assert_eq!((owners, writers.len()), (vec![other.as_str(), holder.as_str()], 0));
+    assert!(readers[0].remaining() <= Some(Duration::from_secs(60)));
+    assert!(readers[1].remaining() > Some(Duration::from_secs(60)));
+    both.java.does("t", "lock write exclusive");
+    both.java.does("t", "lock read exclusive");
+    let (readers, writers) = sides("exclusive");
+    assert_eq!((readers[0].owner(), readers.len(), writers.len()), (holder.as_str(), 1, 1));
+    assert_eq!(writers[0].thread().map(str::to_owned), thread_of(&holder));
+
+    // A waiter in the queue, and a waiting process.
+    let waits =
+        [both.java.order("u", "wait fair fair 60000"), both.java.order("v", "lock plain plain")];
+    let fair = both.rust.fair_lock("fair");
+    eventually("Java is in the queue", || {
+        let waiting = fair.waiting().expect("an answer");
+        waiting.queue().iter().map(|it| it.owner()).eq([other.as_str()]) && waiting.processes() == 1
+    });
+    let plain = both.rust.lock("plain");
+    eventually("Java subscribes", || plain.waiting().expect("an answer").processes() == 1);
+
+    let locks: Vec<LockInfo> =
+        both.rust.locks("*").expect("a pattern").map(|lock| lock.expect("an answer")).collect();
+    let mut found: Vec<_> = locks.iter().map(|lock| (lock.name(), lock.kind())).collect();
+    found.sort();
+    let expected = [
+        ("exclusive", "write lock"),
+        ("fair", "fair lock"),
+        ("fenced", "fenced lock"),
+        ("plain", "lock"),
+        ("shared", "read lock"),
+        ("spin", "lock"),
+    ];
+    assert_eq!(found, expected);
+    let waiting = |lock: &LockInfo| (lock.name().to_owned(), lock.waiting().processes());
+    let awaited: Vec<_> = locks.iter().map(waiting).filter(|(_, count)| *count > 0).collect();
+    assert_eq!(awaited.len(), 2, "{awaited:?}");
+    for kind in ["fair", "plain"] {
+        both.java.does("t", &format!("unlock {kind} {kind}"));
+        both.java.does("t", &format!("unlock {kind} {kind}"));
+    }
+    waits.into_iter().for_each(|waits| assert!(waits.answer().is_ok()));
 }

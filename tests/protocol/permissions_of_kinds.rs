@@ -59,7 +59,7 @@ fn stage(words: &[String]) -> Stage {
     let renewals = Renewals::default();
     let client = || {
         let builder = Client::builder().single(server.login_url("worker", password));
-        let builder = builder.audit_policy(leasehold::AuditPolicy::Ignore);
+        let builder = builder.audit_policy(leasehold::AuditPolicy::Ignore).announce(false);
         let builder = builder.watchdog_timeout(Duration::from_millis(1500));
         builder.poll_interval(Duration::from_millis(200)).events(renewals.clone()).build()
     };

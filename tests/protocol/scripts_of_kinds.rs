@@ -952,3 +952,91 @@ fn the_count_of_a_holder_is_the_number_of_its_holds_in_every_order() {
     });
     outcome.unwrap_or_else(|error| panic!("{error}"));
 }
+
+// ---------------------------------------------------------------------------------
+// Descriptions of locks.
+
+/// The description of one lock by `lock_info`.
+#[derive(Debug, PartialEq)]
+struct Description {
+    ttl: i64,
+    fields: Vec<String>,
+    leases: Vec<i64>,
+    /// The queue, and whether the token counter exists; only of a search.
+    more: Option<(Vec<String>, i64)>,
+}
+
+/// Calls `lock_info`; `None` stands for an empty list.
+fn describe(bare: &mut Bare, verb: &str, keys: &[&str]) -> Vec<Option<Description>> {
+    let names: Vec<String> = keys.iter().map(|key| format!("{{{key}}}")).collect();
+    let args: Vec<&str> = [verb].into_iter().chain(names.iter().map(String::as_str)).collect();
+    let reply = bare.try_call::<Vec<Vec<redis::Value>>>("lock_info", keys, &args);
+    let parts = reply.unwrap_or_else(|error| panic!("{keys:?}: {error}"));
+    let describe = |parts: Vec<redis::Value>| {
+        let mut parts = parts.into_iter();
+        let ttl = redis::from_redis_value(parts.next()?).expect("a number");
+        let fields = redis::from_redis_value(parts.next().expect("fields")).expect("texts");
+        let leases = redis::from_redis_value(parts.next().expect("leases")).expect("numbers");
+        let more = parts.next().map(|queue| {
+            let counter = parts.next().expect("a counter");
+            let queue = redis::from_redis_value(queue).expect("texts");
+            (queue, redis::from_redis_value(counter).expect("a number"))
+        });
+        Some(Description { ttl, fields, leases, more })
+    };
+    parts.into_iter().map(describe).collect()
+}
+
+#[test]
+fn lock_info_replies_as_documented() {
+    let list = "one list per lock, empty for a key that is no hash: the reply of PTTL, then the \
+                fields and values, then the ms left of each reader in the order of the fields, -2 \
+                if its time-out key is gone, -1 if it has no expiry or cannot be read, then for a \
+                search the queue, and 1 if the token counter exists";
+    documents("lock_info", &[list]);
+    let mut bare = Bare::start();
+    let texts = |texts: &[&str]| Vec::from_iter(texts.iter().map(|it| (*it).to_owned()));
+
+    // No key, and a key of another type.
+    bare.ask::<()>(&["SET", "string", "value"]);
+    for verb in ["look", "search"] {
+        assert_eq!(describe(&mut bare, verb, &["free", "string"]), [None, None]);
+    }
+
+    // Without an expiry; the queue and the counter only for a search.
+    bare.ask::<()>(&["HSET", LOCK, MINE, "1"]);
+    bare.ask::<()>(&["RPUSH", QUEUE[1], OTHER]);
+    bare.ask::<()>(&["SET", COUNTER, "7"]);
+    let held = |more| Description { ttl: -1, fields: texts(&[MINE, "1"]), leases: vec![], more };
+    assert_eq!(describe(&mut bare, "look", &[LOCK]), [Some(held(None))]);
+    let all = Some((texts(&[OTHER]), 1));
+    assert_eq!(describe(&mut bare, "search", &["free", LOCK]), [None, Some(held(all))]);
+    bare.ask::<()>(&["DEL", QUEUE[1], COUNTER]);
+    bare.ask::<()>(&["SET", QUEUE[1], "no queue"]);
+    assert_eq!(describe(&mut bare, "search", &[LOCK]), [Some(held(Some((vec![], 0))))]);
+
+    // Readers: a lease, the longest of several leases, no expiry, and a lease that is over.
+    let readers: Vec<String> = (1..=4).map(|number| format!("reader:{number}")).collect();
+    let mut words = vec!["HSET", "rw", "mode", "read"];
+    for (reader, count) in readers.iter().zip(["1", "3", "1", "1"]) {
+        words.extend([reader, count]);
+    }
+    bare.ask::<()>(&words);
+    bare.ask::<()>(&["PEXPIRE", "rw", "60000"]);
+    for (reader, number, lease) in [(0, 1, 40_000), (1, 1, 10_000), (1, 3, 30_000), (2, 1, 0)] {
+        let key = format!("{{rw}}:{}:rwlock_timeout:{number}", readers[reader]);
+        bare.ask::<()>(&["SET", &key, "1"]);
+        if lease > 0 {
+            bare.ask::<()>(&["PEXPIRE", &key, &lease.to_string()]);
+        }
+    }
+    let found = describe(&mut bare, "look", &["rw"]).remove(0).expect("a lock");
+    assert!((30_000..=60_000).contains(&found.ttl));
+    let [-2, first, second, -1, -2] = found.leases[..] else { panic!("{found:?}") };
+    assert!((30_000..=40_000).contains(&first) && (20_000..=30_000).contains(&second));
+
+    // A search leaves out a hash without an owner field.
+    assert_eq!(describe(&mut bare, "search", &["rw"]), [None]);
+    bare.ask::<()>(&["HSET", "both", "job-17", "1", MINE, "0"]);
+    assert!(describe(&mut bare, "search", &["both"])[0].is_some());
+}

@@ -26,7 +26,7 @@ use crate::cancel::CancelToken;
 use crate::command::call::ConnectionId;
 use crate::command::name::Name;
 use crate::command::owner::{HoldId, ThreadId};
-use crate::events::{Event, EventSink};
+use crate::events::{EventSink, EventsJob};
 use crate::listener::channels::{Channel, Channels, ListenerSession, SubscriptionState};
 use crate::local::hold::{HandoffBounds, Hold, TimerTask};
 use crate::local::table::HoldShare;
@@ -55,7 +55,7 @@ const NO_HANDOFFS: HandoffBounds =
 
 struct World {
     local: Local,
-    events: Receiver<Event>,
+    events: Receiver<EventsJob>,
     channel: Arc<Channel>,
     server: Mutex<Server>,
     /// Whether something has happened that ends holds.
@@ -158,7 +158,7 @@ impl Server {
 
 impl World {
     fn new(bounds: HandoffBounds) -> Arc<World> {
-        let (sink, events) = EventSink::new();
+        let (sink, events) = EventSink::recorded();
         let name = Name::new("", "model".into()).expect("a good name");
         let channel = Channels::default().channel(name.channel());
         channel.set_subscription(SubscriptionState::Subscribed);

@@ -28,6 +28,8 @@
 //! * a loss beats a hand-off and an extension: both check the clock before they change anything;
 //! * a hand-off beats the time-out and the cancellation of its receiver, which finds the hold when
 //!   it leaves the queue;
+//! * a closure of `on_lost` is registered before the report of the loss, which queues it, or after,
+//!   and is then queued at once;
 //! * `status` of a valid hold takes no mutex: `deadline` is a copy, which is zero from the step
 //!   that ends the hold.
 //!
@@ -36,6 +38,7 @@
 
 mod grant;
 mod limits;
+mod loss;
 #[cfg(all(test, leasehold_model))]
 mod model;
 mod state;
@@ -142,6 +145,11 @@ impl Hold {
     /// Returns the moment of the grant.
     pub(crate) fn granted_at(&self) -> Moment {
         self.state.lock().granted_at
+    }
+
+    /// Returns the moment at which the present holder got the hold.
+    pub(crate) fn possessed_since(&self) -> Moment {
+        self.state.lock().possession.since
     }
 
     /// Returns the time from the grant to the release; zero for a hold that was not released.
@@ -368,6 +376,7 @@ impl Hold {
         possession.token += u64::from(self.last_token > 0);
         possession.holder = to.clone();
         possession.since = now;
+        possession.on_lost.clear();
         Some(mem::replace(&mut possession.terms, terms.clone()))
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::command::call::LateCopy;
 use crate::command::owner::Holder;
 use crate::error::LostReason;
+use crate::events::LossCall;
 use crate::local::hold::{Grant, HandoffBounds, HoldTerms, TimerTask};
 use crate::util::clock::Moment;
 use crate::util::sync::Parker;
@@ -19,6 +20,8 @@ pub(super) struct HoldState {
     pub(super) possession: Possession,
     /// Whether it was reported that the hold is overdue.
     pub(super) overdue_reported: bool,
+    /// Whether the loss of the hold was reported.
+    pub(super) loss_reported: bool,
     pub(super) granted_at: Moment,
     /// Moment of the end of the last guard.
     pub(super) released_at: Moment,
@@ -58,6 +61,8 @@ pub(super) struct Possession {
     pub(super) token: u64,
     /// The number of hand-offs since the grant.
     pub(super) handoffs: u32,
+    /// The calls for a loss, in the order of their registration.
+    pub(super) on_lost: Vec<LossCall>,
 }
 
 impl HoldState {
@@ -76,8 +81,10 @@ impl HoldState {
                 since: grant.granted_at,
                 token: *grant.tokens.start(),
                 handoffs: 0,
+                on_lost: Vec::new(),
             },
             overdue_reported: false,
+            loss_reported: false,
             granted_at: grant.granted_at,
             released_at: Moment::START,
             late_copy: grant.late_copy,

@@ -5,18 +5,18 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::events::{Events, Kind};
+use crate::events::{HandleListener, Kind};
 use crate::stats::{Label, SeriesKey};
 
 /// The settings of a handle that concern its holds. A clone is cheap.
 ///
-/// The last clone drops the listener of the program, so no clone is dropped under a mutex.
+/// Runs no code of the program when dropped: the listener is dropped on the events thread.
 #[derive(Clone, Default)]
 pub(crate) struct HoldTerms(Option<Arc<Values>>);
 
 #[derive(Clone, Default)]
 struct Values {
-    listener: Option<Arc<dyn Events>>,
+    listener: Option<HandleListener>,
     max_hold: Option<Duration>,
     min_hold: Option<Duration>,
     label: Option<Label>,
@@ -24,7 +24,7 @@ struct Values {
 
 impl HoldTerms {
     /// Returns the same terms with this listener.
-    pub(crate) fn with_listener(&self, listener: Arc<dyn Events>) -> HoldTerms {
+    pub(crate) fn with_listener(&self, listener: HandleListener) -> HoldTerms {
         self.changed(|values| values.listener = Some(listener))
     }
 
@@ -51,7 +51,7 @@ impl HoldTerms {
         HoldTerms(Some(Arc::new(values)))
     }
 
-    pub(crate) fn listener(&self) -> Option<&Arc<dyn Events>> {
+    pub(crate) fn listener(&self) -> Option<&HandleListener> {
         self.0.as_ref()?.listener.as_ref()
     }
 

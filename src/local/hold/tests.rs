@@ -1,7 +1,9 @@
 //! Tests of the steps of one hold.
 
 use super::*;
+use crate::events::EventSink;
 use crate::stats::StatsRecorder;
+use crossbeam_channel::Sender;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -211,4 +213,68 @@ fn a_deadline_counts_from_the_sending_less_a_margin() {
     let lease = Duration::from_secs(30);
     assert_eq!(deadline(at(0), lease), Moment::START + Duration::from_millis(29_698));
     assert_eq!(deadline(at(5), Duration::from_millis(1)), at(5), "never before the sending");
+}
+
+/// Registers a closure that sends `number` when it is called.
+fn registers(hold: &Hold, sink: &EventSink, number: u32, called: &Sender<u32>) {
+    let called = called.clone();
+    let closure = move || called.send(number).expect("the test receives it");
+    let call = sink.loss_call(&"a".into(), Box::new(closure)).expect("the thread starts");
+    hold.on_lost(call);
+}
+
+#[test]
+fn a_loss_calls_the_closures_in_order_and_each_later_one_at_once() {
+    let (sink, (called, calls)) = (EventSink::default(), crossbeam_channel::unbounded());
+    let hold = hold(true, 10);
+    (0..3).for_each(|number| registers(&hold, &sink, number, &called));
+    assert!(hold.lose());
+    registers(&hold, &sink, 3, &called);
+    assert!(calls.is_empty(), "the loss is not reported yet");
+    hold.note_loss_reported();
+    registers(&hold, &sink, 4, &called);
+    let in_time = || calls.recv_timeout(SECOND * 30).expect("the closure is called");
+    assert_eq!([(); 5].map(|()| in_time()), [0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn a_hand_off_and_the_end_of_a_released_hold_drop_the_closures() {
+    let (sink, (called, calls)) = (EventSink::default(), crossbeam_channel::unbounded());
+    let released = hold(true, 10);
+    registers(&released, &sink, 0, &called);
+    assert!(hands_off(&released, at(1), &bounds()));
+    registers(&released, &sink, 1, &called);
+    assert_eq!(released.release(at(2)), HoldStatus::Held);
+    drop((released, called));
+    assert!(calls.recv_timeout(SECOND * 30).is_err_and(|error| error.is_disconnected()));
+}
+
+#[test]
+fn the_reply_to_a_release_may_reveal_a_loss() {
+    let (sink, (called, calls)) = (EventSink::default(), crossbeam_channel::unbounded());
+    let released = hold(true, 10);
+    registers(&released, &sink, 0, &called);
+    assert_eq!(released.release(at(2)), HoldStatus::Held);
+    released.release_settled();
+    released.note_loss_reported();
+    assert_eq!(calls.recv_timeout(SECOND * 30), Ok(0));
+}
+
+/// Each round registers a closure while another thread loses the hold.
+#[test]
+fn a_closure_that_is_registered_beside_the_loss_is_called_once() {
+    const ROUNDS: u32 = 2000;
+    let (sink, (called, calls)) = (EventSink::default(), crossbeam_channel::unbounded());
+    for number in 0..ROUNDS {
+        let hold = hold(true, 10);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                assert!(hold.lose());
+                hold.note_loss_reported();
+            });
+            registers(&hold, &sink, number, &called);
+        });
+    }
+    drop((sink, called));
+    assert!(calls.into_iter().eq(0..ROUNDS));
 }
