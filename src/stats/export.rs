@@ -13,6 +13,7 @@ pub(super) use facade::{Exported, Exporter};
 mod facade {
     use std::collections::HashMap;
     use std::fmt;
+    use std::panic::{RefUnwindSafe, UnwindSafe};
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Arc, OnceLock};
     use std::time::Duration;
@@ -43,6 +44,10 @@ mod facade {
         reconnects: OnceLock<Counter>,
         is_described: AtomicBool,
     }
+
+    /// A panic of a recorder is caught, and leaves the tables as they were.
+    impl UnwindSafe for Exporter {}
+    impl RefUnwindSafe for Exporter {}
 
     impl Exporter {
         /// Returns the label with this text.
