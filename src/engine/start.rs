@@ -156,9 +156,10 @@ impl Startup {
         deployment.listeners(settings, Arc::clone(channels))
     }
 
-    fn announcer(&self, listeners: &Arc<Listeners>) -> Option<Announcer> {
+    fn announcer(&self, listeners: &Arc<Listeners>) -> Option<Arc<Announcer>> {
         let Builder { announce, label, .. } = &self.settings;
-        announce.then(|| Announcer::new(self.id, label.as_deref(), Arc::clone(listeners)))
+        let listeners = Arc::clone(listeners);
+        announce.then(|| Arc::new(Announcer::new(self.id, label.as_deref(), listeners)))
     }
 
     fn watchdog(
@@ -166,7 +167,7 @@ impl Startup {
         router: &Arc<Router>,
         channels: &Arc<Channels>,
         auditor: Arc<Auditor>,
-        announcer: Option<Announcer>,
+        announcer: Option<Arc<Announcer>>,
     ) -> Arc<Watchdog> {
         let settings = WatchdogSettings {
             timeout: self.settings.watchdog_timeout,

@@ -205,8 +205,9 @@ impl Question {
             Reply::Int(receivers) => self.published(receivers),
             Reply::Refused(refusal) => return Err(Error::refused(&refusal)),
             Reply::Push(Push::Message { channel: at, payload }) if at == channel.as_bytes() => {
-                let payload = connection::parse(&payload);
-                payload.as_ref().and_then(DetailsAnswer::read).map_or((), |it| self.answered(it));
+                let answer = connection::parse(&payload);
+                let answer = answer.as_ref().and_then(DetailsAnswer::read);
+                answer.into_iter().for_each(|answer| self.answered(answer));
             }
             _ => {}
         }

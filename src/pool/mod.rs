@@ -139,6 +139,10 @@ impl Pool {
         self.connections.private.id()
     }
 
+    pub(crate) fn is_connected(&self, connection: ConnectionId) -> bool {
+        !self.connections.get(connection).is_disconnected()
+    }
+
     pub(crate) fn is_private_connected(&self) -> bool {
         !self.connections.private.is_disconnected()
     }

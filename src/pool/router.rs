@@ -162,9 +162,9 @@ impl Router {
         RoutedCall::new(pool, queued)
     }
 
-    /// Returns whether the private connection for a call is open.
-    pub(crate) fn is_private_connected(&self, call: &Call) -> bool {
-        self.nodes.place(call.key(), Target::Any).0.is_private_connected()
+    /// Returns whether a connection is open.
+    pub(crate) fn is_connected(&self, connection: ConnectionId) -> bool {
+        self.nodes.pool(connection.node).is_connected(connection)
     }
 
     /// Queues a command on the private connection of its server.

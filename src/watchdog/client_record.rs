@@ -5,23 +5,29 @@
 //! | silent: no hold and no wait so far | look at the counters every [`CHECK_INTERVAL`] |
 //! | unwritten | write the record at the planned moment |
 //! | written | renew the record after a third of its lifetime, or after a change of servers |
+//! | pending | wait for the reply to a write or to a renewal |
 //! | refused | none: the user may not write the record |
 //!
-//! The counters cost acquires nothing. A renewal that finds no record (a server lost its data)
-//! writes it again in the same round. The thread deletes the record when it ends, so that no later
-//! renewal can bring it back. Everything here comes after renewals and polls in a round.
+//! The counters cost acquires nothing. The commands are background requests that are not retried:
+//! the watchdog never waits for their replies, so they delay no renewal of a lease. A renewal that
+//! finds no record (a server lost its data) makes the next round write it again. The thread deletes
+//! the record when it ends, so that no later renewal can bring it back.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::batches::{self, BatchFailure};
-use super::{RECONNECT_PAUSE, Watchdog};
+use super::Watchdog;
+use crate::cancel::Limit;
+use crate::command::call::{Call, ConnectionId};
 use crate::command::client_record::{self, ClientRecord, LIFETIME};
-use crate::error::Error;
+use crate::command::reply::Reply;
+use crate::error::{Error, Result};
 use crate::listener::shards::Listeners;
-use crate::stats::StatsRecorder;
+use crate::pool::Target;
+use crate::pool::request::{BackgroundTask, CallReply, OnOutcome, ReleasedHold, Request};
+use crate::pool::router::Router;
 use crate::util::clock::{self, Moment};
 use crate::util::sync::Mutex;
 use crate::util::threads;
@@ -29,8 +35,11 @@ use crate::util::threads;
 /// The longest time between two looks at the counters: the record follows within a second.
 const CHECK_INTERVAL: Duration = Duration::from_millis(400);
 
-/// The time from a renewal, or from a failed attempt, to the next renewal.
+/// The time from a renewal, or from a failed attempt, to the next attempt.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(LIFETIME.as_secs() / 3);
+
+/// How long the end of the watchdog waits for the reply to the deletion.
+const DELETION_LIMIT: Duration = Duration::from_millis(500);
 
 /// Announces one client to other processes.
 #[derive(Debug)]
@@ -38,7 +47,14 @@ pub(crate) struct Announcer {
     client: Uuid,
     record: ClientRecord,
     listeners: Arc<Listeners>,
-    state: Mutex<RecordState>,
+    status: Mutex<RecordStatus>,
+}
+
+#[derive(Debug)]
+struct RecordStatus {
+    state: RecordState,
+    /// The connection of the last command, which the deletion has to follow.
+    connection: Option<ConnectionId>,
 }
 
 /// The state of the record, as the watchdog knows it.
@@ -49,7 +65,20 @@ enum RecordState {
     Unwritten(Moment),
     /// The record is to be renewed at this moment.
     Written(Moment),
+    /// A command has no reply yet.
+    Pending {
+        step: RecordStep,
+        /// Whether the servers may have changed since the command was sent.
+        is_outdated: bool,
+    },
     Refused,
+}
+
+/// A command about the record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RecordStep {
+    Write,
+    Renew,
 }
 
 impl RecordState {
@@ -60,7 +89,19 @@ impl RecordState {
             RecordState::Silent if has_begun => RecordState::Unwritten(now),
             RecordState::Unwritten(_) if servers_may_have_changed => RecordState::Unwritten(now),
             RecordState::Written(_) if servers_may_have_changed => RecordState::Written(now),
+            RecordState::Pending { step, is_outdated } => {
+                RecordState::Pending { step, is_outdated: is_outdated || servers_may_have_changed }
+            }
             state => state,
+        }
+    }
+
+    /// Returns the step that is due at `now`.
+    fn due(self, now: Moment) -> Option<RecordStep> {
+        match self {
+            RecordState::Unwritten(at) if at <= now => Some(RecordStep::Write),
+            RecordState::Written(at) if at <= now => Some(RecordStep::Renew),
+            _ => None,
         }
     }
 
@@ -69,7 +110,19 @@ impl RecordState {
         match self {
             RecordState::Silent => now + CHECK_INTERVAL,
             RecordState::Unwritten(at) | RecordState::Written(at) => at,
-            RecordState::Refused => Moment::END,
+            RecordState::Pending { .. } | RecordState::Refused => Moment::END,
+        }
+    }
+
+    /// Returns the state after the reply to a step, or after its failure.
+    fn after(self, now: Moment, outcome: &Result<Reply>) -> RecordState {
+        let RecordState::Pending { step, is_outdated } = self else { return self };
+        let next = if is_outdated { now } else { now + RENEWAL_INTERVAL };
+        match (step, outcome) {
+            (_, Err(error)) if error.is_final() => RecordState::Refused,
+            (RecordStep::Renew, Ok(Reply::Int(0))) => RecordState::Unwritten(now),
+            (RecordStep::Write, Err(_)) => RecordState::Unwritten(next),
+            (_, Ok(_)) | (RecordStep::Renew, Err(_)) => RecordState::Written(next),
         }
     }
 }
@@ -78,92 +131,100 @@ impl Announcer {
     /// Announces this process as `client`.
     pub(crate) fn new(client: Uuid, label: Option<&str>, listeners: Arc<Listeners>) -> Announcer {
         let record = ClientRecord::of_this_process(label);
-        Announcer { client, record, listeners, state: Mutex::new(RecordState::Silent) }
+        let status = RecordStatus { state: RecordState::Silent, connection: None };
+        Announcer { client, record, listeners, status: Mutex::new(status) }
     }
 
-    /// Returns the state at `now`, and stores it.
-    fn state_at(&self, now: Moment, stats: &StatsRecorder, changed: bool) -> RecordState {
-        let mut state = self.state.lock();
-        *state = state.at(now, stats.has_begun(), changed);
-        *state
-    }
-
-    /// Returns the state after a failed attempt. `retry` makes it from the moment of the next one.
-    fn after_failure(
-        &self,
-        failure: BatchFailure,
-        retry: impl FnOnce(Moment) -> RecordState,
-    ) -> RecordState {
-        let soon = matches!(failure, BatchFailure::Connecting | BatchFailure::Outdated);
-        let pause = if soon { RECONNECT_PAUSE } else { RENEWAL_INTERVAL };
-        let error = failure.into_error();
-        if error.is_final() {
-            self.listeners.need_not_stay();
-            warn_of_refusal(&error);
-            return RecordState::Refused;
+    fn call(&self, step: RecordStep) -> Call {
+        match step {
+            RecordStep::Write => self.record.write(self.client),
+            RecordStep::Renew => client_record::renewal(self.client),
         }
-        log_debug(&format!("the client record could not be written or renewed: {error}"));
-        retry(clock::now() + pause)
+    }
+
+    /// Returns the step that is due, which is then pending, or when to look again.
+    fn next_step(
+        &self,
+        now: Moment,
+        has_begun: bool,
+        changed: bool,
+    ) -> std::result::Result<RecordStep, Moment> {
+        let mut status = self.status.lock();
+        status.state = status.state.at(now, has_begun, changed);
+        let step = status.state.due(now).ok_or_else(|| status.state.next_look(now))?;
+        status.state = RecordState::Pending { step, is_outdated: false };
+        Ok(step)
+    }
+}
+
+impl OnOutcome for Announcer {
+    fn settle(&self, _: ReleasedHold, outcome: Result<CallReply>) {
+        let outcome = outcome.map(|reply| reply.value);
+        let mut status = self.status.lock();
+        status.state = status.state.after(clock::now(), &outcome);
+        let state = status.state;
+        drop(status);
+        match (state, outcome) {
+            (RecordState::Refused, Err(error)) => {
+                self.listeners.need_not_stay();
+                warn_of_refusal(&error);
+            }
+            (_, Err(error)) => threads::log_without_panic(|| {
+                log::debug!("the client record could not be written or renewed: {error}")
+            }),
+            (RecordState::Written(_), Ok(_)) => self.listeners.stay_connected(),
+            (_, Ok(_)) => {}
+        }
     }
 }
 
 impl Watchdog {
-    /// Writes or renews the client record if that is due. Returns when to call this again.
+    /// Sends the command about the client record that is due. Returns when to call this again.
+    ///
+    /// Does not block. Quiet listeners get their heartbeats together with the renewals.
     pub(super) fn announce(&self, servers_may_have_changed: bool) -> Moment {
         let Some(announcer) = &self.announcer else { return Moment::END };
-        let (now, stats) = (clock::now(), self.settings.events.stats());
-        let state = match announcer.state_at(now, stats, servers_may_have_changed) {
-            RecordState::Unwritten(at) if at <= now => self.write_record(announcer),
-            RecordState::Written(at) if at <= now => self.renew_record(announcer),
-            state => state,
+        let has_begun = self.settings.events.stats().has_begun();
+        let step = match announcer.next_step(clock::now(), has_begun, servers_may_have_changed) {
+            Ok(step) => step,
+            Err(next_look) => return next_look,
         };
-        *announcer.state.lock() = state;
-        state.next_look(now)
-    }
-
-    fn write_record(&self, announcer: &Announcer) -> RecordState {
-        let write = announcer.record.write(announcer.client);
-        match batches::send_one(&self.router, write) {
-            Ok(_) => {
-                announcer.listeners.stay_connected();
-                RecordState::Written(clock::now() + RENEWAL_INTERVAL)
-            }
-            Err(failure) => announcer.after_failure(failure, RecordState::Unwritten),
+        let observer = Arc::clone(announcer) as Arc<dyn OnOutcome>;
+        let task = BackgroundTask::new(Some((observer, Arc::new(()))), Moment::START);
+        let connection = send(&self.router, announcer.call(step), task);
+        announcer.status.lock().connection = Some(connection);
+        for heartbeat in self.channels.quiet_heartbeats() {
+            send(&self.router, heartbeat, BackgroundTask::new(None, Moment::START));
         }
+        Moment::END
     }
 
-    /// Renews the record and sends the heartbeats of quiet listeners, in one write.
-    fn renew_record(&self, announcer: &Announcer) -> RecordState {
-        let heartbeats = self.queue_all(self.channels.quiet_heartbeats());
-        let renewed = batches::send_one(&self.router, client_record::renewal(announcer.client));
-        self.wait_for_heartbeats(heartbeats);
-        match renewed.map(|reply| reply.value.into_int()) {
-            Ok(Ok(0)) => self.write_record(announcer),
-            Ok(Ok(_)) => RecordState::Written(clock::now() + RENEWAL_INTERVAL),
-            Ok(Err(error)) => {
-                announcer.after_failure(BatchFailure::failed(error), RecordState::Written)
-            }
-            Err(failure) => announcer.after_failure(failure, RecordState::Written),
-        }
-    }
-
-    /// Deletes the record at the end of the watchdog, if it was written and the server can be
-    /// reached.
+    /// Deletes the record at the end of the watchdog, behind the last command about it.
+    ///
+    /// Blocks for [`DELETION_LIMIT`] at most. Without that connection, the record expires.
     pub(super) fn withdraw(&self) {
         let Some(announcer) = &self.announcer else { return };
-        let state = *announcer.state.lock();
-        if !matches!(state, RecordState::Written(_)) {
+        let connection = announcer.status.lock().connection;
+        let Some(connection) = connection.filter(|it| self.router.is_connected(*it)) else {
             return;
-        }
+        };
         let deletion = client_record::deletion(announcer.client);
-        if !self.router.is_private_connected(&deletion) {
-            return;
-        }
-        if let Err(failure) = batches::send_one(&self.router, deletion) {
-            let error = failure.into_error();
-            log_debug(&format!("the client record was not deleted, so it expires: {error}"));
+        let routed = self.router.queue(deletion, Target::Only(connection));
+        let limit = Limit::at(clock::now() + DELETION_LIMIT);
+        if let (_, Err(failure)) = self.router.wait_without_retry(routed, &limit) {
+            threads::log_without_panic(|| {
+                let error = failure.into_error();
+                log::debug!("the client record was not deleted, so it expires: {error}")
+            });
         }
     }
+}
+
+/// Sends a call once, as a background request that is not retried.
+fn send(router: &Router, call: Call, task: BackgroundTask) -> ConnectionId {
+    let connection = router.submit(Request::background(call, task), None);
+    router.dispatch(connection);
+    connection
 }
 
 fn warn_of_refusal(error: &Error) {
@@ -176,13 +237,10 @@ fn warn_of_refusal(error: &Error) {
     });
 }
 
-fn log_debug(line: &str) {
-    threads::log_without_panic(|| log::debug!("{line}"));
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Refusal;
 
     #[test]
     fn a_client_is_announced_after_its_first_hold_or_wait() {
@@ -204,5 +262,28 @@ mod tests {
         assert_eq!(due(RecordState::Unwritten(later)), RecordState::Unwritten(now));
         assert_eq!(due(RecordState::Refused), RecordState::Refused);
         assert_eq!(RecordState::Refused.next_look(now), Moment::END);
+    }
+
+    #[test]
+    fn the_reply_decides_the_next_step() {
+        let now = Moment::from_nanos(1);
+        let next = now + RENEWAL_INTERVAL;
+        let after = |step, outcome: &Result<Reply>| {
+            RecordState::Pending { step, is_outdated: false }.after(now, outcome)
+        };
+        let (kept, gone, late) = (Ok(Reply::Int(1)), Ok(Reply::Int(0)), Err(Error::timeout()));
+        let refused = Err(Error::refused(&Refusal::new("NOPERM", "no permissions")));
+        assert_eq!(after(RecordStep::Write, &kept), RecordState::Written(next));
+        assert_eq!(after(RecordStep::Renew, &kept), RecordState::Written(next));
+        assert_eq!(after(RecordStep::Renew, &gone), RecordState::Unwritten(now));
+        assert_eq!(after(RecordStep::Write, &late), RecordState::Unwritten(next));
+        assert_eq!(after(RecordStep::Renew, &late), RecordState::Written(next));
+        for step in [RecordStep::Write, RecordStep::Renew] {
+            assert_eq!(after(step, &refused), RecordState::Refused);
+            let pending = RecordState::Pending { step, is_outdated: false };
+            assert_eq!((pending.due(now), pending.next_look(now)), (None, Moment::END));
+            let outdated = pending.at(now, true, true).at(now, true, false);
+            assert!(outdated.after(now, &late).due(now) == Some(step), "at once at the new server");
+        }
     }
 }

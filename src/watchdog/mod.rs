@@ -16,7 +16,7 @@
 //!    verifies all holds of servers that may have lost their data: servers that do not report the
 //!    same replication id as before ([`replication_ids`]).
 //! 4. Polls for waiting callers ([`polls`]), and audits new servers (`topology/audit.rs`).
-//! 5. Writes or renews the record of the client ([`client_record`]).
+//! 5. Writes or renews the record of the client in the background ([`client_record`]).
 //! 6. Sends a heartbeat to each connected listener that callers need, on the client's own channel,
 //!    at most a second after the last one. Heartbeats prove that messages arrive. A listener that
 //!    no caller needs gets its heartbeat in step 5, with each renewal.
@@ -40,14 +40,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::cancel::Limit;
-use crate::command::call::Call;
 use crate::connection::Timeouts;
 use crate::error::{Error, Result};
 use crate::events::EventSink;
 use crate::listener::channels::Channels;
 use crate::local::Local;
 use crate::pool::request::Failure;
-use crate::pool::router::{RoutedCall, Router};
+use crate::pool::router::Router;
 use crate::topology::audit::Auditor;
 use crate::topology::failover::ServerObserver;
 use crate::topology::route::Generation;
@@ -88,7 +87,7 @@ pub(crate) struct Watchdog {
     channels: Arc<Channels>,
     auditor: Arc<Auditor>,
     /// Announces the client; `None` if the program does not want that.
-    announcer: Option<Announcer>,
+    announcer: Option<Arc<Announcer>>,
     timers: Mutex<Timers>,
     parker: Parker,
     /// Whether the next round renews or verifies all holds.
@@ -133,7 +132,7 @@ impl Watchdog {
         router: Arc<Router>,
         channels: Arc<Channels>,
         auditor: Arc<Auditor>,
-        announcer: Option<Announcer>,
+        announcer: Option<Arc<Announcer>>,
     ) -> Watchdog {
         Watchdog {
             settings,
@@ -220,7 +219,7 @@ impl Watchdog {
         }
         if *next_heartbeat <= now {
             *next_heartbeat = now + self.settings.heartbeat_interval;
-            self.wait_for_heartbeats(self.queue_all(self.channels.heartbeats()));
+            self.send_heartbeats();
         }
         self.plan_round(next_look.min(*next_heartbeat))
     }
@@ -252,13 +251,10 @@ impl Watchdog {
         }
     }
 
-    /// Queues commands on the private connections, except those that are being made.
-    fn queue_all(&self, calls: Vec<Call>) -> Vec<RoutedCall> {
-        calls.into_iter().flat_map(|call| self.router.queue_private(call)).collect()
-    }
-
-    fn wait_for_heartbeats(&self, queued: Vec<RoutedCall>) {
-        for heartbeat in queued {
+    fn send_heartbeats(&self) {
+        let heartbeats = self.channels.heartbeats().into_iter();
+        let pending: Vec<_> = heartbeats.flat_map(|beat| self.router.queue_private(beat)).collect();
+        for heartbeat in pending {
             let (_, outcome) = self.router.wait_without_retry(heartbeat, &Limit::none());
             if let Err(Failure { error, .. }) = outcome {
                 threads::log_without_panic(|| {
@@ -277,6 +273,7 @@ impl Watchdog {
 #[cfg(all(test, not(leasehold_model)))]
 mod tests {
     use super::*;
+    use crate::command::call::Call;
     use crate::command::name::Name;
     use crate::command::owner::Owner;
     use crate::command::script::Script;

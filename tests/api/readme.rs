@@ -73,6 +73,7 @@ fn the_settings_table_states_the_defaults() {
     // The docs of these setters say that they have no default.
     assert_eq!(defaults.remove("server").as_deref(), Some("None"));
     assert_eq!(defaults.remove("events").as_deref(), Some("false"));
+    assert_eq!(defaults.remove("label").as_deref(), Some("None"));
     assert_eq!(settings(), defaults, "README against Client::builder()");
 }
 

@@ -36,7 +36,7 @@ impl Pair {
 
     fn builder(&self, replicas: u32, timeout: Duration) -> Builder {
         let timeout = Client::builder().single(self.master().url()).min_replicas(replicas, timeout);
-        timeout.response_timeout(MINUTE)
+        timeout.response_timeout(MINUTE).announce(false)
     }
 
     fn client(&self, replicas: u32, timeout: Duration) -> Client {

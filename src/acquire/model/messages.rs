@@ -149,7 +149,8 @@ impl Environment for Process {
     }
 
     fn wake_listener(&self) {
-        self.idle_listener.iter().for_each(Listener::wake);
+        // Only a listener that is kept for requests returns a message to send.
+        self.idle_listener.iter().for_each(|listener| drop(listener.wake()));
     }
 
     fn now(&self) -> Moment {
