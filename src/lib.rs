@@ -122,9 +122,10 @@
 //! its first request gets no answer. Once the server has answered that the lock is held, the call
 //! waits through later outages.
 //!
-//! An implementation of [`Events`] receives grants, waits, releases, renewals and losses: of a
-//! client ([`Builder::events`]), or of one lock handle ([`Lock::with_events`]). A closure of
-//! [`Guard::on_lost`] is called once if the hold of that guard is lost. The [log](#logging) gets losses, failures and reconnections. [`Client::stats`] returns counters and
+//! An implementation of [`Events`] receives grants, waits, releases, renewals, overdue holds and
+//! losses: of a client ([`Builder::events`]), or of one lock handle ([`Lock::with_events`]). A
+//! closure of [`Guard::on_lost`] is called once if the hold of that guard is lost. The
+//! [log](#logging) gets losses, failures and reconnections. [`Client::stats`] returns counters and
 //! histograms.
 //!
 //! # Logging
@@ -134,12 +135,12 @@
 //!
 //! | target | levels | subject |
 //! | --- | --- | --- |
-//! | `leasehold::lease` | warn, debug | losses, failed renewals, releases and clean-ups; locks without a time to live |
+//! | `leasehold::lease` | warn, debug | losses, overdue holds, failed renewals, releases and clean-ups; locks without a time to live |
 //! | `leasehold::connection` | warn, info, debug | broken and new connections, messages and polls that waiting callers need, loads of scripts |
 //! | `leasehold::topology` | info, debug | clusters without sharded pub/sub; failed checks for fail-overs |
 //! | `leasehold::audit` | warn | servers whose configuration [endangers locks](Builder::audit_policy) |
 //! | `leasehold::events` | error, warn | panics of [`Events`] methods and of closures; dropped events |
-//! | `leasehold::client` | error, warn | threads of the client that do not start, panic, or outlast the close |
+//! | `leasehold::client` | error, warn, debug | threads of the client that do not start, panic, or outlast the close; the client record; questions to running processes |
 //!
 //! The key-values of a line, for structured loggers, repeat facts of its text and add others:
 //!
@@ -148,7 +149,7 @@
 //! | `lock` | the name of the lock, without the client's prefix |
 //! | `kind` | the kind of the lock, as `Debug` shows it: `Plain`, `Fair`, `Read` and so on |
 //! | `hold` | the number of the hold, as in events |
-//! | `reason` | the [`LostReason`], as `Debug` shows it: `Expired`, `Gone` |
+//! | `reason` | the [`LostReason`], as `Debug` shows it: `Expired`, `Gone`, `HeldTooLong` |
 //! | `error` | the text of the error |
 //! | `server` | the address of the server, without user and password; null if the error names no server |
 //!
@@ -171,11 +172,31 @@
 //! key-values; for these facts as fields, emit a `tracing` event from an implementation of
 //! [`Events`].
 //!
+//! # Holders
+//!
+//! [`Lock::holder`] returns the process that holds a lock, [`Lock::holders`] all readers,
+//! [`Lock::waiting`] the waiting processes, and [`Client::locks`] all locks with names of a
+//! pattern. Any client can ask, and Redisson's holders are shown too. A query takes two round
+//! trips; locks themselves cost no more because of it.
+//!
+//! ```no_run
+//! # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+//! for lock in client.locks("orders:*")? {
+//!     let lock = lock?;
+//!     for holder in lock.holders() {
+//!         println!("{}: {:?} {:?} {:?}", lock.name(), holder.host(), holder.pid(), holder.since());
+//!     }
+//! }
+//! # Ok::<(), leasehold::Error>(())
+//! ```
+//!
 //! # Recipes
 //!
-//! - *Once per minute on several machines.* Take a lock with a fixed lease a little shorter than
-//!   the period, and [`detach`](Guard::detach) its guard: the lock stays held until the lease ends.
-//!   After a drop of the guard the next machine would run the job again.
+//! - *Once per minute on several machines.* Take the lock with
+//!   [`with_min_hold`](Lock::with_min_hold), a little shorter than the period: a release keeps the
+//!   lock taken until then. Without it the next machine would run the job again after the release.
+//! - *A job that may hang.* [`with_max_hold`](Lock::with_max_hold) ends the renewals of a hold that
+//!   lasts too long, so that another machine can take over.
 //! - *tokio.* A wait blocks its thread, so call `spawn_blocking(move || lock.lock_owned())`. The
 //!   [`OwnedGuard`] may live across an `.await`. Its drop does not wait for the network;
 //!   [`unlock`](OwnedGuard::unlock) waits, and needs `spawn_blocking` too.
@@ -187,6 +208,7 @@
 //! # Features
 //!
 //! - `tls`: connections to `rediss://` URLs, by rustls.
+//! - `serde`: `serde::Serialize` for [`HolderInfo`], [`WaitingInfo`] and [`LockInfo`].
 #![forbid(unsafe_code)]
 
 mod acquire;
@@ -198,6 +220,7 @@ mod connection;
 mod engine;
 mod error;
 mod events;
+mod inspect;
 pub mod kind;
 mod listener;
 mod local;
@@ -213,8 +236,11 @@ pub use client::Client;
 pub use config::{BackOff, Builder, Sharding};
 pub use error::{Error, ErrorKind, LostReason, Result};
 pub use events::{
-    Acquired, Audit, Events, Lost, Reconnected, Released, RenewalFailed, Renewed, Waited,
+    Acquired, Audit, Events, Lost, Overdue, Reconnected, Released, RenewalFailed, Renewed, Waited,
 };
+pub use inspect::holder::HolderInfo;
+pub use inspect::info::{LockInfo, WaitingInfo};
+pub use inspect::locks::Locks;
 pub use lock::guard::{FencedGuard, Guard, OwnedGuard, ReadGuard, WriteGuard};
 pub use lock::handle::{FairLock, FencedLock, Lock, SpinLock};
 pub use lock::multi_guard::{MultiGuard, OwnedMultiGuard};
@@ -250,7 +276,8 @@ mod must_use {
         };
         (@given) => {
             "client: leasehold::Client, lock: leasehold::Lock, guard: leasehold::Guard, \
-             both: leasehold::MultiGuard, error: leasehold::Error, rw: leasehold::RwLock, \
+             both: leasehold::MultiGuard, error: leasehold::Error, \
+             info: leasehold::LockInfo, holder: leasehold::HolderInfo, rw: leasehold::RwLock, \
              red: leasehold::RedLock, events: std::sync::Arc<dyn leasehold::Events>"
         };
     }
@@ -261,6 +288,7 @@ mod must_use {
         "client.rw_lock(\"a\")"
         "client.clone()"
         "client.stats()"
+        "client.locks(\"a*\")?"
         "leasehold::Client::builder()"
         "leasehold::Client::open(\"redis://127.0.0.1/\")?"
         "leasehold::MultiLock::new([lock])"
@@ -268,6 +296,8 @@ mod must_use {
         "leasehold::CancelToken::new()"
         "leasehold::AnyLock::from(lock)"
         "lock.with_lease(std::time::Duration::MAX)"
+        "lock.with_max_hold(std::time::Duration::MAX)"
+        "lock.with_min_hold(std::time::Duration::MAX)"
         "lock.clone().with_holder(\"tx\")"
         "lock.with_events(events)"
         "rw.with_events(events)"
@@ -278,6 +308,13 @@ mod must_use {
         "lock.is_held()"
         "lock.hold_count()"
         "lock.name()"
+        "lock.holder()"
+        "lock.holders()"
+        "lock.waiting()"
+        "info.holders()"
+        "info.waiting().processes()"
+        "holder.owner()"
+        "holder.since()"
         "guard.is_held()"
         "guard.remaining()"
         "guard.wait_lost(std::time::Duration::ZERO)"

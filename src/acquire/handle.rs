@@ -172,6 +172,15 @@ impl HoldHandle {
         Err(Error::outdated())
     }
 
+    /// Has the watchdog notice the limit of the present holder, who got the hold by a hand-off.
+    ///
+    /// The timer of the hold may be set for a later moment.
+    pub(crate) fn watch_limit(&self) {
+        if self.hold.next_limit().is_some() {
+            self.context.engine.watchdog.watch(self.watched());
+        }
+    }
+
     /// Has the watchdog renew the hold from now on.
     pub(crate) fn keep_renewed(&self) {
         if self.hold.keep_renewed() {
@@ -184,7 +193,7 @@ impl HoldHandle {
     pub(crate) fn needs_extension(&self, lease: Duration) -> bool {
         let now = clock::now();
         let deadline = now + self.hold.remaining(now);
-        !self.hold.is_renewed() && deadline < hold::deadline(now, lease)
+        !self.hold.has_renewed_lease() && deadline < hold::deadline(now, lease)
     }
 }
 

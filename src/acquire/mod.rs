@@ -220,6 +220,7 @@ impl<'a> WaitLoop<'a> {
         let Candidate { caller, ticket, .. } = &mut self.candidate;
         if handle.is_held() {
             *ticket = None;
+            handle.watch_limit();
             return Ok(Some(handle));
         }
         drop(handle);

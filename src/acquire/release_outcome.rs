@@ -64,7 +64,8 @@ impl Local {
             }
             ReleaseReply::NotHeld => {
                 self.events().stats().release_found_no_hold();
-                self.report_lost([hold], LostReason::Gone);
+                hold.lose_released();
+                self.report_lost([hold]);
                 Err(Error::lost(LostReason::Gone, "the lock was lost before its release"))
             }
         }

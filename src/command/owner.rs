@@ -2,8 +2,8 @@
 
 use std::cell::Cell;
 use std::fmt::{self, Write as _};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -148,59 +148,108 @@ impl ThreadId {
     }
 }
 
+/// A thread that takes locks.
+#[derive(Debug)]
+pub(crate) struct LockingThread {
+    id: ThreadId,
+    name: Option<Box<str>>,
+    has_ended: AtomicBool,
+}
+
+impl LockingThread {
+    /// Returns the calling thread. Allocates at the first call of each thread.
+    fn current() -> Arc<LockingThread> {
+        thread_local!(static CURRENT: EndMarker = EndMarker(Arc::new(LockingThread::of(
+            std::thread::current().name()
+        ))));
+        let ending = || LockingThread { has_ended: AtomicBool::new(true), ..Self::of(None) };
+        let current = CURRENT.try_with(|EndMarker(thread)| Arc::clone(thread));
+        current.unwrap_or_else(|_| Arc::new(ending()))
+    }
+
+    fn of(name: Option<&str>) -> LockingThread {
+        let (id, name) = (ThreadId::current(), name.map(Box::from));
+        LockingThread { id, name, has_ended: AtomicBool::new(false) }
+    }
+
+    /// Returns the number of the thread, unique in this process.
+    pub(crate) fn number(&self) -> u64 {
+        self.id.0
+    }
+
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+}
+
+/// Marks its thread as ended when the thread drops it.
+#[derive(Debug)]
+struct EndMarker(Arc<LockingThread>);
+
+impl Drop for EndMarker {
+    fn drop(&mut self) {
+        self.0.has_ended.store(true, Ordering::Release);
+    }
+}
+
 /// The holder of a hold in this process.
 #[derive(Clone, Debug)]
 pub(crate) enum Holder {
-    /// A thread, which may re-enter. `alive` expires when the thread ends.
-    Thread { id: ThreadId, alive: Weak<()> },
+    /// A thread, which may re-enter.
+    Thread(Arc<LockingThread>),
     /// An owned guard, acquired by this thread. The guard may be in another thread now.
-    Owned { by: ThreadId },
+    Owned(Arc<LockingThread>),
 }
 
 impl Holder {
     /// Returns the calling thread as holder.
     pub(crate) fn this_thread() -> Holder {
-        thread_local!(static ALIVE: Arc<()> = Arc::default());
-        let alive = ALIVE.try_with(Arc::downgrade).unwrap_or_default();
-        Holder::Thread { id: ThreadId::current(), alive }
+        Holder::Thread(LockingThread::current())
     }
 
     /// Returns an owned guard that the calling thread acquires.
     pub(crate) fn owned() -> Holder {
-        Holder::Owned { by: ThreadId::current() }
+        Holder::Owned(LockingThread::current())
+    }
+
+    /// Returns the thread that acquired the hold.
+    pub(crate) fn acquirer(&self) -> &LockingThread {
+        match self {
+            Holder::Thread(thread) | Holder::Owned(thread) => thread,
+        }
     }
 
     /// Returns whether the holder is an owned guard that this thread acquired.
     pub(crate) fn was_taken_by(&self, thread: ThreadId) -> bool {
-        matches!(self, Holder::Owned { by } if *by == thread)
+        matches!(self, Holder::Owned(by) if by.id == thread)
     }
 
     /// Returns whether the holder is this thread.
     pub(crate) fn is_thread(&self, thread: ThreadId) -> bool {
-        matches!(self, Holder::Thread { id, .. } if *id == thread)
+        matches!(self, Holder::Thread(own) if own.id == thread)
     }
 
     /// Returns the thread, unless the holder is an owned guard.
     pub(crate) fn thread(&self) -> Option<ThreadId> {
         match self {
-            Holder::Thread { id, .. } => Some(*id),
-            Holder::Owned { .. } => None,
+            Holder::Thread(thread) => Some(thread.id),
+            Holder::Owned(_) => None,
         }
     }
 
     /// Returns whether both holders are the same thread.
     pub(crate) fn is_same_thread(&self, other: &Holder) -> bool {
-        matches!(other, Holder::Thread { id, .. } if self.is_thread(*id))
+        matches!(other, Holder::Thread(thread) if self.is_thread(thread.id))
     }
 
     /// Returns whether the holder is an owned guard.
     pub(crate) fn is_owned(&self) -> bool {
-        matches!(self, Holder::Owned { .. })
+        matches!(self, Holder::Owned(_))
     }
 
     /// Returns whether the holder is a thread that has ended.
     pub(crate) fn has_ended(&self) -> bool {
-        matches!(self, Holder::Thread { alive, .. } if alive.strong_count() == 0)
+        matches!(self, Holder::Thread(thread) if thread.has_ended.load(Ordering::Acquire))
     }
 }
 
@@ -270,6 +319,10 @@ mod tests {
         assert!(mine.is_thread(ThreadId::current()) && !mine.has_ended());
         let other = std::thread::spawn(Holder::this_thread).join().expect("no panic");
         assert!(!other.is_thread(ThreadId::current()) && other.has_ended());
+        let named = std::thread::Builder::new().name("worker".to_owned());
+        let named = named.spawn(Holder::owned).expect("a thread starts").join().expect("no panic");
+        assert_eq!(named.acquirer().name(), Some("worker"));
+        assert_ne!(named.acquirer().number(), mine.acquirer().number());
         let owned = Holder::owned();
         assert!(owned.is_owned() && !owned.has_ended() && !owned.is_thread(ThreadId::current()));
         assert!(owned.was_taken_by(ThreadId::current()) && !mine.was_taken_by(ThreadId::current()));

@@ -6,6 +6,7 @@
 
 mod back_off;
 mod servers;
+mod text;
 
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
@@ -20,6 +21,7 @@ use servers::ServerUrls;
 
 pub use back_off::BackOff;
 pub(crate) use servers::Servers;
+pub(crate) use text::check_text;
 
 /// The shortest lease.
 pub(crate) const SHORTEST_LEASE: Duration = Duration::from_millis(10);
@@ -69,6 +71,8 @@ pub struct Builder {
     pub(crate) sharding: Sharding,
     pub(crate) fair_waiter_timeout: Duration,
     pub(crate) back_off: BackOff,
+    pub(crate) label: Option<String>,
+    pub(crate) announce: bool,
 }
 
 /// The setters only set fields, and `events` is not called before a client is built.
@@ -96,6 +100,8 @@ impl Default for Builder {
             sharding: Sharding::default(),
             fair_waiter_timeout: Duration::from_secs(300),
             back_off: BackOff::default(),
+            label: None,
+            announce: true,
         }
     }
 }
@@ -384,6 +390,37 @@ impl Builder {
         self
     }
 
+    /// Sets a label for this client, which its [record](Builder::announce) shows.
+    ///
+    /// Default: none. [`build`](Builder::build) returns
+    /// [`is_configuration`](Error::is_configuration) for a label that is empty, has control
+    /// characters, or is longer than 256 bytes.
+    pub fn label(mut self, label: impl Into<String>) -> Builder {
+        self.label = Some(label.into());
+        self
+    }
+
+    /// Sets whether the client tells other processes about itself and its holds.
+    ///
+    /// Default: true. The client then writes a record within one second of its first hold or wait:
+    /// the hash `leasehold_client:{<id>}` with the fields `host`, `pid`, `program`, `label`,
+    /// `version` and `start` (milliseconds since 1970). The record shows which process holds a
+    /// lock. It costs one small command per 10 s; acquires and releases stay as they are.
+    /// [`close`](crate::Client::close), or the drop of the last handle, deletes the record; after
+    /// the death of the process it expires within 30 s.
+    ///
+    /// From then on the client also keeps the connection of its listener open, at the cost of
+    /// another small command per 10 s, and answers queries about its holds: thread, number of
+    /// guards, deadline and local waiters.
+    ///
+    /// A client whose user may not write the record works without it, after one warning in the log.
+    /// `docs/permissions.md` has the permissions. With `false` the client writes and answers
+    /// nothing.
+    pub fn announce(mut self, announce: bool) -> Builder {
+        self.announce = announce;
+        self
+    }
+
     /// Checks all settings and reads the URLs. Connects to nothing.
     pub(crate) fn check(&self) -> Result<Servers> {
         self.check_durations()?;
@@ -392,6 +429,7 @@ impl Builder {
             return Err(Error::configuration(message));
         }
         self.back_off.check()?;
+        self.label.as_ref().map_or(Ok(()), |label| check_text("the label", label))?;
         let servers = self.servers.as_ref();
         let servers = servers.ok_or_else(|| Error::configuration("no server URL was given"))?;
         servers.read(self.login.as_ref())?.secured(&self.certificates)
@@ -451,6 +489,8 @@ impl fmt::Debug for Builder {
             .field("sharding", &self.sharding)
             .field("fair_waiter_timeout", &self.fair_waiter_timeout)
             .field("spin_back_off", &self.back_off)
+            .field("label", &self.label)
+            .field("announce", &self.announce)
             .finish()
     }
 }

@@ -5,6 +5,11 @@ use redis::{PushKind, Value};
 use crate::command::reply::{Push, Reply};
 use crate::error::Refusal;
 
+/// Parses a value that arrived as the payload of a message. `None` if it is no valid RESP.
+pub(crate) fn parse(bytes: &[u8]) -> Option<Reply> {
+    redis::parse_redis_value(bytes).ok().map(reply)
+}
+
 /// Converts a value of the redis crate. Types without a counterpart become nil.
 pub(super) fn reply(value: Value) -> Reply {
     match value {
@@ -46,5 +51,22 @@ fn push(kind: &PushKind, data: Vec<Value>) -> Push {
         PushKind::Subscribe | PushKind::SSubscribe => Push::Subscribed { channel: next() },
         PushKind::Unsubscribe | PushKind::SUnsubscribe => Push::Unsubscribed { channel: next() },
         _ => Push::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_is_parsed_or_refused_and_never_trusted() {
+        let list = Reply::List(vec![Reply::Text(b"a".to_vec())]);
+        assert_eq!(parse(b"*1\r\n$1\r\na\r\n"), Some(list));
+        let nested = "*1\r\n".repeat(10_000);
+        let huge: [&[u8]; 3] =
+            [b"*9223372036854775807\r\n", b"*99999999999\r\n:1\r\n", b"$99999999999\r\na\r\n"];
+        for garbage in huge.into_iter().chain([&b""[..], b"*", b"*x\r\n", nested.as_bytes()]) {
+            assert_eq!(parse(garbage), None, "{:?}", String::from_utf8_lossy(garbage));
+        }
     }
 }

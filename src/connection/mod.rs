@@ -33,6 +33,7 @@ mod stream;
 mod tls;
 
 pub(crate) use address::{Address, Login};
+pub(crate) use decode::parse;
 pub(crate) use tls::{Certificates, Trust};
 
 pub(crate) use stream::STEP;
@@ -183,14 +184,8 @@ impl Connection {
         Ok(true)
     }
 
-    /// Reads one reply or push message. Blocks until the deadline, which replies may share.
-    pub(crate) fn receive(&mut self, deadline: Moment) -> std::result::Result<Reply, Fault> {
-        // With this limit the reader never leaves early, so `None` cannot occur.
-        self.receive_until(&ReadLimit::due(deadline))?.ok_or_else(Fault::late)
-    }
-
     /// Reads one reply or push message. Returns `None` if the caller left first.
-    fn receive_until(
+    pub(crate) fn receive_until(
         &mut self,
         limit: &ReadLimit<'_>,
     ) -> std::result::Result<Option<Reply>, Fault> {

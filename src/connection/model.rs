@@ -448,8 +448,12 @@ impl Connection {
         self.read(limit.leave == Moment::START)
     }
 
-    pub(crate) fn receive(&mut self, _deadline: Moment) -> std::result::Result<Reply, Fault> {
-        self.read(false).map(|reply| reply.expect("a reader that stays gets a reply"))
+    /// Reads the next reply or push message.
+    pub(crate) fn receive_until(
+        &mut self,
+        limit: &ReadLimit<'_>,
+    ) -> std::result::Result<Option<Reply>, Fault> {
+        self.read(limit.leave == Moment::START)
     }
 
     /// Reads a reply or push message. Blocks until one arrives, unless the reader `leaves` at once.

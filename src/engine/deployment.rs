@@ -99,6 +99,11 @@ impl Deployment {
         self.cluster.is_none() || self.sharded.get().is_some()
     }
 
+    /// Returns whether the nodes have sharded pub/sub, as far as they have been discovered.
+    pub(crate) fn is_sharded(&self) -> bool {
+        self.sharded.get() == Some(&true)
+    }
+
     /// Blocks until a separate thread has discovered the cluster, or until the limit.
     ///
     /// Returns the error of the first attempt that fails while the caller waits.

@@ -1,7 +1,8 @@
 //! The state that all handles of one client share, and its start and stop.
 //!
 //! Imports `config`, `watchdog`, `local`, `listener`, `pool`, `topology` and below. [`start`]
-//! builds an engine; [`Deployment`] knows the servers; this file has the state that the verbs use,
+//! builds an engine; [`Deployment`] knows the servers; [`details`] answers questions of other
+//! processes about holds; this file has the state that the verbs use,
 //! and the shutdown:
 //!
 //! 1. The closing token ends waits, and the executor, watchdog, listeners and fail-over monitor are
@@ -13,6 +14,7 @@
 //! Dropping the last handle does only step 1: it never waits.
 
 mod deployment;
+mod details;
 mod start;
 
 use std::fmt;
@@ -28,6 +30,7 @@ use crate::cancel::{CancelToken, Limit, ResponseLimit};
 use crate::command::call::Call;
 use crate::command::name::Name;
 use crate::config::BackOff;
+use crate::connection::Timeouts;
 use crate::engine::deployment::Deployment;
 use crate::error::{Error, Result};
 use crate::events::EventSink;
@@ -39,6 +42,7 @@ use crate::pool::request::{BackgroundTask, Request};
 use crate::pool::router::Router;
 use crate::stats::Stats;
 use crate::topology::failover::FailoverMonitor;
+use crate::topology::route::RoutedConnection;
 use crate::util::clock::{self, Moment};
 use crate::util::executor::Executor;
 use crate::util::interner::{Interned, Recent};
@@ -56,7 +60,7 @@ pub(crate) struct Engine {
     deployment: Arc<Deployment>,
     pub(crate) router: Arc<Router>,
     pub(crate) channels: Arc<Channels>,
-    pub(crate) listeners: Listeners,
+    pub(crate) listeners: Arc<Listeners>,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) events: EventSink,
     pub(crate) executor: Arc<Executor>,
@@ -188,6 +192,31 @@ impl Engine {
         self.deployment.wait_until_ready(limit)
     }
 
+    /// Returns the prefix of all lock names of this client.
+    pub(crate) fn name_prefix(&self) -> &str {
+        &self.settings.name_prefix
+    }
+
+    /// Returns whether release messages are published to the shards of a cluster.
+    pub(crate) fn is_sharded(&self) -> bool {
+        self.deployment.is_sharded()
+    }
+
+    /// Returns whether the servers are a cluster.
+    pub(crate) fn is_cluster(&self) -> bool {
+        self.router.is_cluster()
+    }
+
+    /// Opens a connection for one purpose, which its name shows. The caller closes it.
+    pub(crate) fn open_connection(
+        &self,
+        timeouts: Timeouts,
+        purpose: &str,
+    ) -> Result<RoutedConnection> {
+        self.router.check_process()?;
+        self.deployment.route.open(timeouts, &format!("leasehold:{}:{purpose}", self.id))
+    }
+
     /// Sends `PING` to all servers. One round trip.
     pub(crate) fn ping(&self) -> Result<()> {
         self.check_open()?;
@@ -242,6 +271,7 @@ impl Engine {
         let listeners = self.listeners.stop();
         // A listener blocks in a read; a heartbeat makes it check whether to stop.
         self.send(self.channels.heartbeats());
+        self.send(self.channels.quiet_heartbeats());
         self.threads.failover.stop();
         let handles = std::mem::take(&mut *self.threads.handles.lock());
         workers.into_iter().chain(listeners).chain(handles).collect()

@@ -17,14 +17,14 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::cancel::CancelToken;
-use crate::command::owner;
+use crate::command::{details, owner};
 use crate::config::{Builder, Servers};
 use crate::connection::Timeouts;
 use crate::engine::deployment::Deployment;
 use crate::engine::{BackgroundThreads, Engine, EngineSettings, Locals};
 use crate::error::Result;
 use crate::events::EventSink;
-use crate::listener::channels::Channels;
+use crate::listener::channels::{Channels, RequestHandler};
 use crate::listener::shards::Listeners;
 use crate::listener::{self, ListenerSettings};
 use crate::local::hold::HandoffBounds;
@@ -33,7 +33,7 @@ use crate::pool::{PoolServer, PoolSettings, PoolTimeouts};
 use crate::topology::audit::{AuditPolicy, Auditor};
 use crate::topology::failover::{FailoverMonitor, ServerObserver};
 use crate::util::sync::Mutex;
-use crate::watchdog::{self, Watchdog, WatchdogSettings};
+use crate::watchdog::{self, Announcer, Watchdog, WatchdogSettings};
 
 /// The longest interval between heartbeats of the watchdog to the listener.
 const MAX_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
@@ -53,13 +53,15 @@ impl Engine {
             audit(&router, &auditor, startup.settings.audit_policy)?;
         }
         let channels = Arc::new(Channels::default());
-        let listeners = startup.listeners(&deployment, &channels);
-        let watchdog = startup.watchdog(&router, &channels, auditor);
+        let listeners = Arc::new(startup.listeners(&deployment, &channels));
+        let announcer = startup.announcer(&listeners);
+        let watchdog = startup.watchdog(&router, &channels, auditor, announcer);
         let server_observer: Weak<dyn ServerObserver> = Arc::downgrade(&watchdog) as _;
         router.set_server_observer(Weak::clone(&server_observer));
         let failover = Arc::new(FailoverMonitor::new(deployment.route.clone()));
         let handles = start_threads(&watchdog, &failover, server_observer)?;
-        Ok(Arc::new(Engine {
+        let announces = startup.settings.announce;
+        let engine = Arc::new(Engine {
             id: startup.id,
             deployment: Arc::new(deployment),
             router,
@@ -73,7 +75,12 @@ impl Engine {
             locals: Locals::default(),
             threads: BackgroundThreads { failover, handles: Mutex::new(handles) },
             settings: startup.into_engine_settings(),
-        }))
+        });
+        if announces {
+            let handler: Weak<dyn RequestHandler> = Arc::downgrade(&engine) as _;
+            engine.channels.set_request_handler(handler);
+        }
+        Ok(engine)
     }
 }
 
@@ -96,7 +103,7 @@ impl Startup {
         Ok(Startup {
             id,
             name: format!("leasehold:{id}"),
-            control: format!("leasehold:wake:{{{id}}}"),
+            control: details::wake_channel(id),
             timeouts: timeouts(&settings),
             settings,
             sink,
@@ -133,6 +140,7 @@ impl Startup {
         let settings = ListenerSettings {
             route: deployment.route.clone(),
             shard: None,
+            is_sharded: Arc::default(),
             timeouts: self.timeouts,
             name: format!("{}:listener", self.name),
             control: self.control.as_str().into(),
@@ -142,11 +150,17 @@ impl Startup {
         deployment.listeners(settings, Arc::clone(channels))
     }
 
+    fn announcer(&self, listeners: &Arc<Listeners>) -> Option<Announcer> {
+        let Builder { announce, label, .. } = &self.settings;
+        announce.then(|| Announcer::new(self.id, label.as_deref(), Arc::clone(listeners)))
+    }
+
     fn watchdog(
         &self,
         router: &Arc<Router>,
         channels: &Arc<Channels>,
         auditor: Arc<Auditor>,
+        announcer: Option<Announcer>,
     ) -> Arc<Watchdog> {
         let settings = WatchdogSettings {
             timeout: self.settings.watchdog_timeout,
@@ -154,7 +168,8 @@ impl Startup {
             poll_interval: self.settings.poll_interval,
             events: self.sink.clone(),
         };
-        Arc::new(Watchdog::new(settings, Arc::clone(router), Arc::clone(channels), auditor))
+        let (router, channels) = (Arc::clone(router), Arc::clone(channels));
+        Arc::new(Watchdog::new(settings, router, channels, auditor, announcer))
     }
 
     fn into_engine_settings(self) -> EngineSettings {

@@ -62,6 +62,12 @@ pub trait Events: Send + Sync {
     fn renewal_failed(&self, event: &RenewalFailed) {
         let _ = event;
     }
+    /// A lock is held beyond the limit of [`Lock::with_max_hold`](crate::Lock::with_max_hold).
+    ///
+    /// The watchdog does not renew the lease any more. Reported once for each holder.
+    fn overdue(&self, event: &Overdue) {
+        let _ = event;
+    }
     /// A lease was lost while the lock was held.
     fn lost(&self, event: &Lost) {
         let _ = event;
@@ -94,6 +100,9 @@ impl<E: Events + ?Sized> Events for Arc<E> {
     }
     fn renewal_failed(&self, event: &RenewalFailed) {
         (**self).renewal_failed(event);
+    }
+    fn overdue(&self, event: &Overdue) {
+        (**self).overdue(event);
     }
     fn lost(&self, event: &Lost) {
         (**self).lost(event);
@@ -213,6 +222,20 @@ event! {
 }
 
 event! {
+    /// The argument of [`Events::overdue`].
+    Overdue(name: impl Into<Arc<str>>) {
+        /// The name of the lock, without the client's prefix.
+        name: Arc<str> = name.into(),
+        /// The kind of the lock.
+        kind: Kind = Kind::default(),
+        /// The number of the hold.
+        hold: u64 = 0,
+        /// The time since the grant, or since the hand-off to the present holder.
+        held: Duration = Duration::ZERO,
+    }
+}
+
+event! {
     /// The argument of [`Events::lost`].
     Lost(name: impl Into<Arc<str>>, reason: LostReason) {
         /// The name of the lock, without the client's prefix.
@@ -250,6 +273,7 @@ pub(crate) enum Event {
     Released(Released),
     Renewed(Renewed),
     RenewalFailed(RenewalFailed),
+    Overdue(Overdue),
     Lost(Lost),
     Reconnected(Reconnected),
     Audit(Audit),
@@ -264,6 +288,7 @@ impl Event {
             Event::Released(event) => receiver.released(event),
             Event::Renewed(event) => receiver.renewed(event),
             Event::RenewalFailed(event) => receiver.renewal_failed(event),
+            Event::Overdue(event) => receiver.overdue(event),
             Event::Lost(event) => receiver.lost(event),
             Event::Reconnected(event) => receiver.reconnected(event),
             Event::Audit(event) => receiver.audit(event),

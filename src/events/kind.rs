@@ -25,9 +25,10 @@ pub enum Kind {
     Red,
 }
 
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
+impl Kind {
+    /// Returns the name that `Display` shows.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
             Kind::Plain => "lock",
             Kind::Named => "lock of a named holder",
             Kind::Fair => "fair lock",
@@ -36,6 +37,12 @@ impl fmt::Display for Kind {
             Kind::Write => "write lock",
             Kind::Spin => "spin lock",
             Kind::Red => "red lock",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
     }
 }

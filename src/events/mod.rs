@@ -16,7 +16,7 @@ mod sink;
 
 pub(crate) use event::Event;
 pub use event::{
-    Acquired, Audit, Events, Lost, Reconnected, Released, RenewalFailed, Renewed, Waited,
+    Acquired, Audit, Events, Lost, Overdue, Reconnected, Released, RenewalFailed, Renewed, Waited,
 };
 pub use kind::Kind;
 pub(crate) use listener::{HandleListener, LossCall};

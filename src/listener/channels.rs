@@ -13,15 +13,17 @@
 //!
 //! The listener finds here the channels to subscribe to, and reports the messages that it receives.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use crate::command::call::Call;
+use crate::listener::control::{Control, Controls, Rousing};
 use crate::util::clock::{self, Moment};
 use crate::util::interner::Interned;
 use crate::util::sync::{AtomicU64, Mutex, Parker};
+use crate::util::threads;
 
 #[cfg(all(test, leasehold_model))]
 mod model;
@@ -141,7 +143,12 @@ impl Channel {
     }
 
     pub(crate) fn has_waiting_callers(&self) -> bool {
-        !self.state.lock().waiting.is_empty()
+        self.waiting_callers() > 0
+    }
+
+    /// Returns the number of registered callers.
+    pub(crate) fn waiting_callers(&self) -> usize {
+        self.state.lock().waiting.len()
     }
 }
 
@@ -170,13 +177,28 @@ impl Drop for Registration {
 }
 
 /// The channels of one client, and the control channels of its connected listeners.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Channels {
     by_name: Interned<Channel>,
-    /// Counts the starts and ends of sessions of the listener without a node. Odd in a session.
+    /// Counts the starts and ends of sessions of the listener without a node. Odd in a session. A
+    /// quiet connection is no session, so that no acquire carries a subscription request.
     transitions: AtomicU64,
-    /// The control channels of connected listeners, by node; `None` for the listener without one.
-    controls: Mutex<BTreeMap<Option<u32>, Arc<str>>>,
+    controls: Controls,
+    /// Answers the requests of other processes. Not set if the client answers none.
+    request_handler: OnceLock<Weak<dyn RequestHandler>>,
+}
+
+/// Answers requests that other processes send to the control channel.
+pub(crate) trait RequestHandler: Send + Sync {
+    /// Answers a request, or ignores an invalid one. Must not block.
+    fn handle(&self, request: &[u8]);
+}
+
+impl fmt::Debug for Channels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Channels");
+        shown.field("controls", &self.controls).finish_non_exhaustive()
+    }
 }
 
 /// One connection of the listener, while it accepts subscription requests.
@@ -207,46 +229,62 @@ impl Channels {
         (transitions % 2 == 1).then_some(ListenerSession(transitions))
     }
 
-    /// Stores that a listener accepts subscription requests on the channel `control`.
+    /// Stores that a listener accepts subscription requests on its control channel.
     ///
     /// Only that listener calls this, before it looks for waiting callers.
-    pub(crate) fn set_control(&self, node: Option<u32>, control: &Arc<str>) {
-        self.controls.lock().insert(node, Arc::clone(control));
-        if node.is_none() {
+    pub(super) fn set_control(&self, control: &Arc<Control>) {
+        self.controls.insert(control);
+        if control.node().is_none() {
             self.set_listening(true);
         }
     }
 
-    /// Stores that a listener no longer accepts subscription requests on `control`.
-    pub(crate) fn end_control(&self, node: Option<u32>, control: &Arc<str>) {
-        let mut controls = self.controls.lock();
-        // The next connection may have stored its own channel already.
-        if controls.get(&node).is_some_and(|current| Arc::ptr_eq(current, control)) {
-            controls.remove(&node);
-        }
-        drop(controls);
-        if node.is_none() {
+    /// Stores that a listener no longer accepts subscription requests.
+    pub(super) fn end_control(&self, control: &Arc<Control>) {
+        self.controls.remove(control);
+        if control.node().is_none() {
             self.set_listening(false);
         }
     }
 
-    /// Returns whether any listener is connected.
-    pub(crate) fn is_listening(&self) -> bool {
-        !self.controls.lock().is_empty()
+    /// Returns whether callers need any of the connected listeners.
+    pub(crate) fn needs_heartbeats(&self) -> bool {
+        self.controls.any_needed()
+    }
+
+    /// Ends the quiet time of a listener, because a caller needs its connection.
+    pub(super) fn rouse(&self, node: Option<u32>) -> Rousing {
+        self.controls.rouse(node)
     }
 
     /// Returns a command that sends `payload` to a listener, or `None` if it is not connected.
     ///
     /// `None` as the node stands for the listener without a node.
     pub(crate) fn message_to_listener(&self, node: Option<u32>, payload: &str) -> Option<Call> {
-        let controls = self.controls.lock();
-        Some(publish(node, controls.get(&node)?, payload))
+        self.controls.message(node, payload)
     }
 
-    /// Returns commands that send a heartbeat to each connected listener.
+    /// Returns commands that send a heartbeat to each connected listener that callers need.
     pub(crate) fn heartbeats(&self) -> Vec<Call> {
-        let controls = self.controls.lock();
-        controls.iter().map(|(node, control)| publish(*node, control, "")).collect()
+        self.controls.heartbeats()
+    }
+
+    /// Returns commands that send a heartbeat to each connected listener that no caller needs.
+    pub(crate) fn quiet_heartbeats(&self) -> Vec<Call> {
+        self.controls.quiet_heartbeats()
+    }
+
+    /// Sets the receiver of the requests of other processes.
+    pub(crate) fn set_request_handler(&self, handler: Weak<dyn RequestHandler>) {
+        // Set once, at the start of the client.
+        let _ = self.request_handler.set(handler);
+    }
+
+    /// Passes a request on to its handler, if there is one.
+    pub(super) fn handle_request(&self, request: &[u8]) {
+        if let Some(handler) = self.request_handler.get().and_then(Weak::upgrade) {
+            threads::catch_panic("answering a request", || handler.handle(request));
+        }
     }
 
     /// Starts or ends the session of the listener without a node.
@@ -257,15 +295,6 @@ impl Channels {
         if self.session().is_some() != listening {
             self.transitions.fetch_add(1, Ordering::AcqRel);
         }
-    }
-}
-
-/// Returns the command that publishes `payload` on a control channel.
-fn publish(node: Option<u32>, control: &str, payload: &str) -> Call {
-    let name: &[u8] = if node.is_some() { b"SPUBLISH" } else { b"PUBLISH" };
-    match node {
-        Some(_) => Call::on_key(name, control.as_bytes(), &[payload.as_bytes()]),
-        None => Call::command(&[name, control.as_bytes(), payload.as_bytes()]),
     }
 }
 

@@ -12,29 +12,40 @@
 //! * An empty payload is a heartbeat of the watchdog. At each heartbeat the listener ends
 //!   subscriptions that no caller has used for half a poll interval. A silence of [`MAX_SILENCE`]
 //!   means that the connection is broken, whatever the socket reports.
+//! * A payload that begins with `*` is a request of another process for details about holds
+//!   (`command/details.rs`).
 //!
 //! Rules:
 //! * Confirmations are matched by the name of the channel. Each counts as a message, so that the
 //!   waiting callers send another attempt.
 //! * The thread connects when a caller waits, and disconnects when none has waited for [`IDLE`].
+//! * A client that has announced itself keeps the connection of the listener without a node. While
+//!   no caller needs it, the connection is *quiet*: a heartbeat comes with each renewal of the
+//!   client record only, the longest silence is [`QUIET_SILENCE`], and acquires do not carry
+//!   subscription requests. The first refused caller sends a heartbeat, at which the listener looks
+//!   for waiting callers as after a new connection.
 //! * After a broken connection it reconnects with growing, jittered pauses, and subscribes again to
 //!   all channels with a waiting caller. The confirmations wake these callers.
 //! * When the slot of a channel moves to another node, the listener drops the channel. Its callers
 //!   send another attempt, and the listener of the new node subscribes to it.
 
 pub(crate) mod channels;
+mod control;
 pub(crate) mod shards;
 mod subscriber;
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::command::call::Call;
+use crate::command::client_record;
 use crate::connection::Timeouts;
 use crate::error::{Error, ErrorKind, Result};
 use crate::listener::channels::Channels;
+use crate::listener::control::Rousing;
 use crate::listener::subscriber::Subscriber;
 use crate::topology::cluster::Cluster;
 use crate::topology::route::Route;
@@ -48,6 +59,9 @@ pub(crate) mod model;
 
 /// The longest silence of a working connection: at least three heartbeats.
 const MAX_SILENCE: Duration = Duration::from_secs(3);
+
+/// The longest silence of a working connection that is quiet: three heartbeats.
+const QUIET_SILENCE: Duration = client_record::LIFETIME;
 
 /// How long the connection stays open without a subscription.
 pub(crate) const IDLE: Duration = Duration::from_secs(60);
@@ -68,6 +82,8 @@ pub(crate) struct ListenerSettings {
     pub(crate) route: Route,
     /// The node of this listener with sharded pub/sub; `None` otherwise.
     pub(crate) shard: Option<Shard>,
+    /// Whether the nodes have listeners of their own for all channels of locks.
+    pub(crate) is_sharded: Arc<OnceLock<bool>>,
     pub(crate) timeouts: Timeouts,
     /// The name of the connection on the server (`CLIENT SETNAME`).
     pub(crate) name: String,
@@ -93,9 +109,10 @@ impl ListenerSettings {
 
     /// Returns whether this listener is responsible for the channel.
     fn covers(&self, channel: &str) -> bool {
-        self.shard.as_ref().is_none_or(|Shard { node, cluster }| {
-            cluster.owner_of(channel.as_bytes()) == Some(*node)
-        })
+        match &self.shard {
+            Some(Shard { node, cluster }) => cluster.owner_of(channel.as_bytes()) == Some(*node),
+            None => self.is_sharded.get() != Some(&true),
+        }
     }
 
     /// Returns this listener's control channel, with sharded pub/sub in a slot of its node.
@@ -129,8 +146,34 @@ pub(crate) struct Listener {
     /// The place where the thread sleeps while no caller waits.
     parker: Parker,
     started: AtomicBool,
-    stop: AtomicBool,
+    orders: ListenerOrders,
     thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// The orders of a client to the thread of a listener.
+#[derive(Debug, Default)]
+pub(crate) struct ListenerOrders {
+    stop: AtomicBool,
+    /// Keeps the connection without waiting callers, for requests of other processes.
+    stay: AtomicBool,
+}
+
+impl ListenerOrders {
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+    }
+
+    fn has_to_stop(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    fn set_stay(&self, stay: bool) {
+        self.stay.store(stay, Ordering::Release);
+    }
+
+    fn has_to_stay(&self) -> bool {
+        self.stay.load(Ordering::Acquire)
+    }
 }
 
 impl fmt::Debug for Listener {
@@ -141,26 +184,42 @@ impl fmt::Debug for Listener {
 
 impl Listener {
     pub(crate) fn new(settings: ListenerSettings, channels: Arc<Channels>) -> Listener {
-        let (started, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (started, orders) = (AtomicBool::new(false), ListenerOrders::default());
         let (parker, thread) = (Parker::default(), Mutex::new(None));
-        Listener { settings, channels, parker, started, stop, thread }
+        Listener { settings, channels, parker, started, orders, thread }
     }
 
     /// Starts the thread if necessary, and makes it connect. Does not block.
     ///
-    /// A caller calls this after it has registered on its channel.
-    pub(crate) fn wake(self: &Arc<Listener>) {
-        if self.is_connected() {
-            return;
+    /// A caller calls this after it has registered on its channel. Returns a message that the
+    /// caller has to send: a quiet listener looks for waiting callers when it receives one.
+    pub(crate) fn wake(self: &Arc<Listener>) -> Option<Call> {
+        match self.channels.rouse(self.settings.node()) {
+            Rousing::NotConnected => {
+                self.wake_thread();
+                None
+            }
+            Rousing::WasQuiet(message) => Some(message),
+            Rousing::Active => None,
         }
+    }
+
+    /// Connects, and keeps the connection without waiting callers. Does not block.
+    pub(crate) fn stay_connected(self: &Arc<Listener>) {
+        self.orders.set_stay(true);
+        self.wake_thread();
+    }
+
+    /// Lets the connection end when no caller needs it. Does not block.
+    pub(crate) fn need_not_stay(&self) {
+        self.orders.set_stay(false);
+    }
+
+    fn wake_thread(self: &Arc<Listener>) {
         self.parker.unpark();
         if !self.started.swap(true, Ordering::AcqRel) {
             self.start();
         }
-    }
-
-    fn is_connected(&self) -> bool {
-        self.channels.message_to_listener(self.settings.node(), "").is_some()
     }
 
     /// Returns whether a caller waits on a channel of this listener.
@@ -188,32 +247,32 @@ impl Listener {
     /// The thread ends at the next message on its control channel, or after [`MAX_SILENCE`] without
     /// any message.
     pub(crate) fn stop(&self) -> Option<JoinHandle<()>> {
-        self.stop.store(true, Ordering::Release);
+        self.orders.stop();
         self.parker.unpark();
         self.thread.lock().take()
     }
 
     fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Acquire)
+        self.orders.has_to_stop()
     }
 
     fn run(&self) {
         // A pause may have consumed the wake-up of `stop`, so the flag is read before each sleep.
         while !self.is_stopped() {
             self.parker.park_until(Moment::END);
-            while threads::catch_panic("listening", || self.listen_while_callers_wait()).is_none() {
+            while threads::catch_panic("listening", || self.listen_while_needed()).is_none() {
                 self.parker.park_until(clock::now() + threads::PANIC_PAUSE);
             }
         }
     }
 
-    /// Listens until no caller waits, and reconnects whenever the connection breaks.
+    /// Listens until nothing needs the connection, and reconnects whenever it breaks.
     ///
     /// The search for waiting callers comes after the end of the connection. It finds the callers
     /// that registered before; a caller that registers later wakes the thread.
-    fn listen_while_callers_wait(&self) {
+    fn listen_while_needed(&self) {
         let mut pause = FIRST_PAUSE;
-        while !self.is_stopped() && self.has_waiting_callers() {
+        while !self.is_stopped() && (self.has_waiting_callers() || self.orders.has_to_stay()) {
             let mut subscriber = match Subscriber::open(&self.settings, &self.channels) {
                 Ok(subscriber) => subscriber,
                 Err(error) => {
@@ -221,7 +280,7 @@ impl Listener {
                     continue;
                 }
             };
-            if let Err(error) = subscriber.listen(&self.stop) {
+            if let Err(error) = subscriber.listen(&self.orders) {
                 // A connection that ends right after it was opened counts as a failed one.
                 let was_stable = subscriber.opened_at() + STABLE_AGE <= clock::now();
                 drop(subscriber);
@@ -232,13 +291,23 @@ impl Listener {
     }
 
     /// Logs the error, sleeps for about `pause`, and doubles `pause`.
+    ///
+    /// After a refusal the connection is no longer kept for requests.
     fn pause(&self, pause: &mut Duration, error: &Error) {
-        threads::log_without_panic(|| {
-            log::warn!(
+        let only_for_requests = self.orders.has_to_stay() && !self.has_waiting_callers();
+        threads::log_without_panic(|| match only_for_requests {
+            true => log::debug!(
+                target: log_target::CONNECTION, error:%, server = error.server();
+                "cannot listen for requests of other processes: {error}"
+            ),
+            false => log::warn!(
                 target: log_target::CONNECTION, error:%, server = error.server();
                 "cannot listen for releases, so waiting callers poll: {error}"
-            )
+            ),
         });
+        if error.is_final() {
+            self.need_not_stay();
+        }
         let now = clock::now();
         let end = now + jittered(*pause, now.nanos());
         // Wake-ups by waiting callers do not shorten the pause: many callers would cause a storm of

@@ -3,17 +3,17 @@
 //! Used by the model in `acquire/model/messages.rs`.
 
 use super::subscriber::Subscriber;
-use super::{Listener, ListenerSettings};
+use super::{Listener, ListenerOrders, ListenerSettings};
 use crate::listener::channels::Channels;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
-/// Listens until `stop` is set, and reconnects whenever a connection ends.
-pub(crate) fn listen(settings: &ListenerSettings, channels: &Channels, stop: &AtomicBool) {
-    while !stop.load(Ordering::Acquire) {
+/// Listens until it has to stop, and reconnects whenever a connection ends.
+pub(crate) fn listen(settings: &ListenerSettings, channels: &Channels, orders: &ListenerOrders) {
+    while !orders.has_to_stop() {
         if let Ok(mut subscriber) = Subscriber::open(settings, channels) {
             // The model breaks connections on purpose.
-            let _ = subscriber.listen(stop);
+            let _ = subscriber.listen(orders);
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::util::sync::Mutex;
 #[derive(Debug)]
 pub(crate) struct Listeners {
     channels: Arc<Channels>,
-    /// The listener of all channels; unused with sharded pub/sub.
+    /// The listener of all channels; with sharded pub/sub only for requests of other processes.
     single: Arc<Listener>,
     /// The listeners of the nodes, in a cluster.
     per_node: Option<NodeListeners>,
@@ -54,6 +54,9 @@ impl Listeners {
             channels: Arc::clone(&channels),
             listeners: Mutex::default(),
         });
+        let is_sharded = per_node.as_ref().map(|nodes| Arc::clone(&nodes.is_sharded));
+        let is_sharded = is_sharded.unwrap_or_default();
+        let settings = ListenerSettings { is_sharded, ..settings };
         let single = Arc::new(Listener::new(settings, Arc::clone(&channels)));
         Listeners { channels, single, per_node }
     }
@@ -61,6 +64,18 @@ impl Listeners {
     /// Returns the listeners of the nodes, if the cluster uses sharded pub/sub.
     fn node_listeners(&self) -> Option<&NodeListeners> {
         self.per_node.as_ref().filter(|nodes| nodes.is_sharded.get() == Some(&true))
+    }
+
+    /// Connects the listener without a node, and keeps it connected for requests of other processes.
+    ///
+    /// With sharded pub/sub it has no subscriptions to channels of locks. Does not block.
+    pub(crate) fn stay_connected(&self) {
+        self.single.stay_connected();
+    }
+
+    /// Undoes [`Listeners::stay_connected`]. Does not block.
+    pub(crate) fn need_not_stay(&self) {
+        self.single.need_not_stay();
     }
 
     /// Returns the listener's session, if the acquire script can send it subscription requests.
@@ -75,20 +90,17 @@ impl Listeners {
 
     /// Starts and connects the listener of the channel. Does not block.
     ///
-    /// A caller calls this after it has registered on the channel. Returns the subscription request
-    /// to send, if the acquire script could not send it.
+    /// A caller calls this after it has registered on the channel. Returns the message to send to a
+    /// listener that the acquire script could not tell.
     pub(crate) fn listen_to(&self, channel: &Channel) -> Option<Call> {
         match self.node_listeners() {
-            None => {
-                self.single.wake();
-                None
-            }
+            None => self.single.wake(),
             Some(nodes) => {
                 let node = nodes.node_of(channel)?;
                 let listener = nodes.listener(node)?;
                 let request = self.request_to(Some(node), channel);
-                listener.wake();
-                request
+                // This message makes a quiet listener look for callers too; there is none per node.
+                request.or(listener.wake())
             }
         }
     }

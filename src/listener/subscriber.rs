@@ -12,18 +12,18 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::command::call::Call;
 use crate::command::reply::{Push, Reply};
 #[cfg(not(all(test, leasehold_model)))]
 use crate::connection::Connection;
-use crate::connection::Timeouts;
 #[cfg(all(test, leasehold_model))]
 use crate::connection::model::Connection;
+use crate::connection::{ReadLimit, Timeouts};
 use crate::error::{Error, ErrorKind, Redirect, Refusal, Result};
 use crate::listener::channels::{Channel, Channels, SubscriptionState};
-use crate::listener::{ListenerSettings, MAX_SILENCE, Shard};
+use crate::listener::control::Control;
+use crate::listener::{ListenerOrders, ListenerSettings, MAX_SILENCE, QUIET_SILENCE, Shard};
 use crate::topology::route::{Generation, RoutedConnection};
 use crate::util::clock::{self, Moment};
 
@@ -34,8 +34,7 @@ pub(super) struct Subscriber<'a> {
     conn: Connection,
     /// The topology for which the connection was opened.
     generation: Generation,
-    /// The control channel.
-    control: Arc<str>,
+    control: Arc<Control>,
     /// The channels with a requested or confirmed subscription, by name.
     subscriptions: HashMap<Box<str>, Subscription>,
     /// With sharded pub/sub, the channels whose request has no reply yet, in the order sent.
@@ -43,8 +42,12 @@ pub(super) struct Subscriber<'a> {
     /// The channels whose end of subscription has no reply yet.
     ending: Vec<Box<str>>,
     opened_at: Moment,
-    /// The last check that found a subscription, or the start of the connection.
+    /// The moment of the last message, or of the start of the connection.
+    heard_at: Moment,
+    /// The last check that found a subscription, or the end of the last quiet time.
     idle_since: Moment,
+    /// Whether the connection was quiet at the last check.
+    was_quiet: bool,
 }
 
 struct Subscription {
@@ -54,7 +57,7 @@ struct Subscription {
 
 impl Drop for Subscriber<'_> {
     fn drop(&mut self) {
-        self.channels.end_control(self.settings.node(), &self.control);
+        self.channels.end_control(&self.control);
         let subscriptions = self.subscriptions.values();
         subscriptions.for_each(|subscription| {
             subscription.channel.set_subscription(SubscriptionState::Unsubscribed)
@@ -73,7 +76,7 @@ impl<'a> Subscriber<'a> {
         let timeouts = Timeouts { response: MAX_SILENCE, ..settings.timeouts.without_replicas() };
         let RoutedConnection { conn, generation, .. } =
             settings.route.open(timeouts, &settings.name)?;
-        let control = settings.control_channel()?;
+        let control = Arc::new(Control::new(settings.node(), settings.control_channel()?));
         let now = clock::now();
         let mut subscriber = Subscriber {
             settings,
@@ -85,9 +88,11 @@ impl<'a> Subscriber<'a> {
             requested: VecDeque::new(),
             ending: Vec::new(),
             opened_at: now,
+            heard_at: now,
             idle_since: now,
+            was_quiet: false,
         };
-        subscriber.send("SUBSCRIBE", &[control.as_bytes()])?;
+        subscriber.send("SUBSCRIBE", &[control.name().as_bytes()])?;
         subscriber.subscribe_awaited()?;
         Ok(subscriber)
     }
@@ -97,39 +102,91 @@ impl<'a> Subscriber<'a> {
         self.opened_at
     }
 
-    /// Receives messages until `stop` is set or the connection is idle.
+    /// Receives messages until the listener has to stop, or nothing needs the connection.
     ///
     /// # Errors
     ///
     /// The connection is broken or silent, the topology has changed, or the server refuses or does
     /// not confirm a subscription.
-    pub(super) fn listen(&mut self, stop: &AtomicBool) -> Result<()> {
-        while !stop.load(Ordering::Acquire) {
-            let reply =
-                self.conn.receive(clock::now() + MAX_SILENCE).map_err(|fault| fault.error)?;
-            match reply {
-                Reply::Push(Push::Message { channel, payload }) => {
+    pub(super) fn listen(&mut self, orders: &ListenerOrders) -> Result<()> {
+        while !orders.has_to_stop() {
+            match self.receive()? {
+                Some(Reply::Push(Push::Message { channel, payload })) => {
                     self.on_message(&channel, &payload)?
                 }
-                Reply::Push(Push::Subscribed { channel }) => self.on_subscribed(&channel)?,
-                Reply::Push(Push::Unsubscribed { channel }) => self.on_unsubscribed(&channel)?,
-                Reply::Refused(refusal) => self.on_refusal(&refusal)?,
+                Some(Reply::Push(Push::Subscribed { channel })) => {
+                    self.on_subscribed(&channel)?;
+                    self.quiet_if_unneeded(orders);
+                }
+                Some(Reply::Push(Push::Unsubscribed { channel })) => {
+                    self.on_unsubscribed(&channel)?
+                }
+                Some(Reply::Refused(refusal)) => self.on_refusal(&refusal)?,
                 _ => {}
             }
             if self.generation != self.settings.route.generation() {
                 return Err(Error::new(ErrorKind::Connection, "the topology has changed"));
             }
-            if self.is_idle() {
+            self.end_quiet_time()?;
+            if self.is_idle() && !self.becomes_quiet(orders) {
                 break;
             }
         }
         Ok(())
     }
 
+    /// Waits for a message. Returns `None` from time to time on a quiet connection.
+    fn receive(&mut self) -> Result<Option<Reply>> {
+        let soon = clock::now() + MAX_SILENCE;
+        let limit = match self.control.is_quiet() {
+            // A caller that needs the connection meanwhile is noticed when the reader leaves.
+            true => ReadLimit { leave: soon, ..ReadLimit::due(self.heard_at + QUIET_SILENCE) },
+            false => ReadLimit::due(soon),
+        };
+        let reply = self.conn.receive_until(&limit).map_err(|fault| fault.error)?;
+        if reply.is_some() {
+            self.heard_at = clock::now();
+        }
+        Ok(reply)
+    }
+
+    /// Makes a new connection quiet if it is only kept for requests.
+    ///
+    /// Called after confirmations: that of the control channel has to come within the short silence.
+    fn quiet_if_unneeded(&mut self, orders: &ListenerOrders) {
+        if self.subscriptions.is_empty() {
+            self.becomes_quiet(orders);
+        }
+    }
+
+    /// Makes the connection quiet if it is kept for requests. Returns whether it is.
+    fn becomes_quiet(&mut self, orders: &ListenerOrders) -> bool {
+        let stays = orders.has_to_stay();
+        if stays && !self.was_quiet {
+            self.was_quiet = true;
+            self.control.set_quiet(true);
+            self.channels.set_listening(false);
+        }
+        stays
+    }
+
+    /// Looks for waiting callers if a caller needs a quiet connection.
+    fn end_quiet_time(&mut self) -> Result<()> {
+        if !self.was_quiet || self.control.is_quiet() && self.subscriptions.is_empty() {
+            return Ok(());
+        }
+        self.was_quiet = false;
+        self.idle_since = clock::now();
+        self.control.set_quiet(false);
+        // As after the confirmation of the control channel.
+        self.channels.set_listening(true);
+        self.subscribe_awaited()
+    }
+
     /// Wakes the callers of the channel, or does what the control channel requests.
     fn on_message(&mut self, channel: &[u8], payload: &[u8]) -> Result<()> {
         let channel = String::from_utf8_lossy(channel);
-        if *channel != *self.control {
+        if *channel != **self.control.name() {
             if let Some(subscription) = self.subscriptions.get(&*channel) {
                 subscription.channel.notify();
             }
@@ -137,6 +194,11 @@ impl<'a> Subscriber<'a> {
         }
         match payload {
             b"" => self.check_confirmations().and_then(|()| self.end_unused()),
+            // The first byte of an array; the names of channels begin otherwise.
+            [b'*', ..] => {
+                self.channels.handle_request(payload);
+                Ok(())
+            }
             name => {
                 let channel = self.channels.channel(&String::from_utf8_lossy(name));
                 self.subscribe(vec![channel])
@@ -147,8 +209,8 @@ impl<'a> Subscriber<'a> {
     /// Stores a confirmed subscription.
     fn on_subscribed(&mut self, channel: &[u8]) -> Result<()> {
         let channel = String::from_utf8_lossy(channel);
-        if *channel == *self.control {
-            self.channels.set_control(self.settings.node(), &self.control);
+        if *channel == **self.control.name() {
+            self.channels.set_control(&self.control);
             // Callers that registered before could not request their subscriptions.
             return self.subscribe_awaited();
         }
@@ -170,7 +232,7 @@ impl<'a> Subscriber<'a> {
             self.ending.swap_remove(at);
             return Ok(());
         }
-        if *channel == *self.control {
+        if *channel == **self.control.name() {
             return Err(Error::new(
                 ErrorKind::Connection,
                 "another node serves the control channel now",
@@ -272,14 +334,14 @@ impl<'a> Subscriber<'a> {
         }
     }
 
-    /// Returns whether there has been no subscription for the idle time.
+    /// Returns whether the connection is quiet, or had no subscription for the idle time.
     fn is_idle(&mut self) -> bool {
         let now = clock::now();
         if !self.subscriptions.is_empty() {
             self.idle_since = now;
             return false;
         }
-        self.idle_since + self.settings.idle <= now
+        self.was_quiet || self.idle_since + self.settings.idle <= now
     }
 
     /// Sends a pub/sub command, in its sharded form if this listener uses sharded pub/sub.

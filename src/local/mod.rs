@@ -17,10 +17,12 @@
 //!
 //! Folder: `queue.rs` the queue, `table.rs` the holds with their guards, `hold/` the life of one
 //! hold, `state.rs` the state under the mutex, `turn.rs` the next step of a caller in the queue,
-//! `release.rs` the end of a guard, `fairness.rs` the yields. Imports `kind`, `command`, `listener`
+//! `release.rs` the end of a guard, `fairness.rs` the yields, `details.rs` what others may ask about a
+//! hold. Imports `kind`, `command`, `listener`
 //! (channels only), `events`, `error` and `util`. Read this file, `turn.rs`, `release.rs`, then the
 //! rest.
 
+mod details;
 mod fairness;
 pub(crate) mod hold;
 pub(crate) mod queue;
@@ -40,7 +42,7 @@ use std::time::Duration;
 use crate::command::name::Name;
 use crate::command::owner::{Holder, ThreadId};
 use crate::error::{LostReason, Result};
-use crate::events::{Event, EventSink, Lost};
+use crate::events::{Event, EventSink, Lost, Overdue};
 use crate::kind::rules::{KindRules, ListensTo};
 use crate::listener::channels::{Channel, Channels};
 use crate::local::hold::{Grant, HandoffBounds, Hold, HoldStatus, HoldTerms};
@@ -159,7 +161,7 @@ impl Local {
         let lost = state.end_expired(now);
         let outcome = state.enter(request, holder, thread, now);
         drop(state);
-        self.report_lost(lost, LostReason::Expired);
+        self.report_lost(lost);
         outcome
     }
 
@@ -217,7 +219,7 @@ impl Local {
         state.wake_head();
         drop(state);
         self.events.stats().acquired();
-        self.report_lost(lost, LostReason::Gone);
+        self.report_lost(lost);
         hold
     }
 
@@ -243,7 +245,7 @@ impl Local {
         match hold.status(now) {
             HoldStatus::Held => true,
             HoldStatus::Over { newly_lost } => {
-                self.report_lost(newly_lost.then_some(hold), LostReason::Expired);
+                self.report_lost(newly_lost.then_some(hold));
                 false
             }
         }
@@ -252,12 +254,12 @@ impl Local {
     /// Ends the holds whose deadline has passed, and reports their losses.
     pub(crate) fn notice_expired(&self, now: Moment) {
         let lost = self.state.lock().end_expired(now);
-        self.report_lost(lost, LostReason::Expired);
+        self.report_lost(lost);
     }
 
     /// Ends a hold that the server no longer has.
     pub(crate) fn lose(&self, hold: &Hold) {
-        self.report_lost(hold.lose().then_some(hold), LostReason::Gone);
+        self.report_lost(hold.lose().then_some(hold));
     }
 
     /// Returns whether the calling thread holds the lock and cannot get it again.
@@ -288,14 +290,14 @@ impl Local {
     /// Counts, logs and emits losses, makes the calls of `on_lost`, and wakes the queue's head.
     ///
     /// The caller must not hold the mutex.
-    pub(crate) fn report_lost<H: Deref<Target = Hold>>(
-        &self,
-        lost: impl IntoIterator<Item = H>,
-        reason: LostReason,
-    ) {
+    pub(crate) fn report_lost<H: Deref<Target = Hold>>(&self, lost: impl IntoIterator<Item = H>) {
         let mut any = false;
         for hold in lost {
             any = true;
+            let reason = hold.lost_reason();
+            if reason == LostReason::HeldTooLong {
+                self.report_overdue(&hold, clock::now());
+            }
             self.events.stats().lost(reason);
             let name = Arc::clone(self.name.given());
             let (kind, number) = hold.kind_and_number();
@@ -314,5 +316,23 @@ impl Local {
         if any {
             self.state.lock().wake_head();
         }
+    }
+
+    /// Logs and emits, once, that a hold has passed the limit of its holder.
+    ///
+    /// The caller must not hold the mutex.
+    pub(crate) fn report_overdue(&self, hold: &Hold, now: Moment) {
+        let Some(held) = hold.take_overdue(now) else { return };
+        let (name, terms) = (Arc::clone(self.name.given()), hold.terms());
+        let (kind, hold) = hold.kind_and_number();
+        threads::log_without_panic(|| {
+            log::warn!(
+                target: log_target::LEASE, lock = &*name, kind:?, hold;
+                "the lock {name:?} is held beyond its limit: it is not renewed any more"
+            );
+        });
+        let at = clock::wall_time;
+        let overdue = || Event::Overdue(Overdue { at: at(), name, kind, hold, held });
+        self.events.emit_with(terms.listener(), overdue);
     }
 }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use crate::command::call::ConnectionId;
 use crate::command::owner::ThreadId;
-use crate::error::LostReason;
 use crate::kind::rules::{KindRules, ListensTo};
 use crate::listener::channels::{Channel, SubscriptionState};
 use crate::local::Local;
@@ -71,7 +70,7 @@ impl Local {
         match status {
             HoldStatus::Held => EndOutcome::Queued,
             HoldStatus::Over { newly_lost } => {
-                self.report_lost(newly_lost.then_some(&**hold), LostReason::Expired);
+                self.report_lost(newly_lost.then_some(&**hold));
                 EndOutcome::Lost
             }
         }

@@ -1,9 +1,12 @@
 //! [`Lock`], the handle of one lock: its type, its kinds and its settings.
 //!
-//! `verbs` acquires; `queries` asks about a lock, and releases holds that have no guard; `listener`
-//! sets the receiver of events. A handle keeps no state of an acquisition: each verb builds an
+//! `verbs` acquires; `limits` bounds the time of a hold; `listener` sets the receiver of events;
+//! `queries` asks about a lock, and releases holds that have no guard; `holders` asks for the
+//! holders and the waiting callers. A handle keeps no state of an acquisition: each verb builds an
 //! [`AcquireCall`] and runs it.
 
+mod holders;
+mod limits;
 mod listener;
 mod queries;
 mod verbs;
@@ -57,8 +60,9 @@ pub(crate) use verbs::endless_wait_ended;
 ///
 /// # Errors of every verb
 /// - [`is_invalid_name`](Error::is_invalid_name) if the name cannot be used.
-/// - [`is_configuration`](Error::is_configuration) if the lease is below 10 ms, and in a forked
-///   child.
+/// - [`is_configuration`](Error::is_configuration) if the lease or the
+///   [longest hold](Lock::with_max_hold) is below 10 ms, if the kind has no
+///   [minimum holds](Lock::with_min_hold), and in a forked child.
 /// - [`is_closed`](Error::is_closed) after [`Client::close`](crate::Client::close).
 /// - [`is_server`](Error::is_server) if the server refuses the command. The text has the
 ///   server's words and advice.
@@ -276,6 +280,7 @@ impl<K: LockKind> Lock<K> {
         let lease = options.lease.or(self.lease).map(checked_lease).transpose();
         let cancel = options.cancel.or(self.cancel.as_ref());
         let named = |error| self.named(error);
+        self.check_limits().map_err(named)?;
         Ok(AcquireCall {
             context: self.context().map_err(named)?,
             rules: self.rules(),

@@ -122,7 +122,8 @@ impl MultiLock {
     ///
     /// # Errors
     /// Does not fail itself. The verbs that acquire or release return
-    /// [`is_configuration`](Error::is_configuration) if there is no member, and
+    /// [`is_configuration`](Error::is_configuration) if there is no member or if a member has a
+    /// [minimum hold](Lock::with_min_hold), and
     /// [`is_deadlock`](Error::is_deadlock) if two members of one client have the same name and
     /// differ in kind or holder.
     pub fn new(members: impl IntoIterator<Item = impl Into<AnyLock>>) -> MultiLock {
@@ -220,7 +221,9 @@ impl MultiLock {
         let options = AcquireOptions::new(Patience::None);
         let mut members = Vec::with_capacity(self.members.len());
         for member in &self.members {
-            members.push((LockOrder::of(&member.0.acquire_call(&options)?), member));
+            let call = member.0.acquire_call(&options)?;
+            check_no_minimum(&call)?;
+            members.push((LockOrder::of(&call), member));
         }
         if members.is_empty() {
             return Err(Error::configuration("a MultiLock needs at least one lock"));
@@ -270,6 +273,17 @@ impl MultiLock {
         let call = MultiAcquire { calls: calls?, patience, record: &record };
         let holds = record.end(patience, call.acquire())?;
         Ok(holds.map(|holds| Box::new(AllHolds(holds)) as Box<dyn GuardSet>))
+    }
+}
+
+/// Fails if a member has a minimum hold: the release of several locks is not one step.
+fn check_no_minimum(call: &AcquireCall<'_>) -> Result<()> {
+    match call.terms.min_hold() {
+        None => Ok(()),
+        Some(_) => {
+            let error = Error::configuration("a member of a MultiLock cannot have a minimum hold");
+            Err(error.with_lock_name(Arc::clone(call.context.local.name().given())))
+        }
     }
 }
 

@@ -22,6 +22,7 @@ use crate::command::owner::Holder;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::events::Events;
+use crate::inspect::holder::HolderInfo;
 use crate::kind::plain::Plain;
 use crate::lock::handle::Lock;
 use crate::lock::multi_guard::{GuardSet, MultiGuard, OwnedMultiGuard};
@@ -126,6 +127,18 @@ impl RedLock {
         self
     }
 
+    /// Sets the longest hold on every server. No round trip. See [`Lock::with_max_hold`].
+    ///
+    /// Each client emits [`overdue`](crate::Events::overdue) for its server. The lock is lost when
+    /// fewer leases than a majority are left.
+    #[must_use = "the limit belongs to the lock that is returned"]
+    pub fn with_max_hold(mut self, max_hold: Duration) -> RedLock {
+        for member in &mut self.members {
+            member.lock = member.lock.clone().with_max_hold(max_hold);
+        }
+        self
+    }
+
     /// Sets a token by which another thread can end the waits. See [`Lock::with_cancel`].
     #[must_use = "the token belongs to the lock that is returned"]
     pub fn with_cancel(mut self, token: &CancelToken) -> RedLock {
@@ -212,6 +225,19 @@ impl RedLock {
         let mut left = self.ask_all(Lock::remaining, false)?;
         left.sort_unstable_by(|a, b| b.cmp(a));
         Ok(left.get(self.quorum() - 1).copied())
+    }
+
+    /// Returns the holders of the lock: one entry for each server where it is held.
+    ///
+    /// Of the servers that answer first, a majority. Each entry is the result of [`Lock::holder`]
+    /// on one server, so a caller that holds the lock on three servers has up to three entries.
+    /// Blocks for one response time-out at most. Two round trips to all servers at the same time.
+    ///
+    /// # Errors
+    /// The errors of [`is_locked`](RedLock::is_locked) and [`Lock::holders`].
+    pub fn holders(&self) -> Result<Vec<HolderInfo>> {
+        let holders = self.ask_all(|lock| lock.holder().map(Some), false)?;
+        Ok(holders.into_iter().flatten().collect())
     }
 
     /// Frees the lock on all servers regardless of its holder.
@@ -342,6 +368,7 @@ impl RedLock {
     ) -> Result<Option<Box<dyn GuardSet>>> {
         self.check_not_ended()?;
         self.lease.map(checked_lease).transpose()?;
+        self.members.iter().try_for_each(|member| member.lock.check_limits())?;
         if patience != Patience::None {
             self.check_own_locks(owned)?;
         }

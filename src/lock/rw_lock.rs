@@ -64,6 +64,13 @@ impl RwLock {
         RwLock { read: self.read.with_lease(lease), write: self.write.with_lease(lease) }
     }
 
+    /// Sets the longest hold for both sides. See [`Lock::with_max_hold`].
+    #[must_use = "the limit belongs to the lock that is returned"]
+    pub fn with_max_hold(self, max_hold: Duration) -> RwLock {
+        let (read, write) = (self.read.with_max_hold(max_hold), self.write.with_max_hold(max_hold));
+        RwLock { read, write }
+    }
+
     /// Sets a token that ends the waits of both sides. See [`Lock::with_cancel`].
     #[must_use = "the token belongs to the lock that is returned"]
     pub fn with_cancel(self, token: &CancelToken) -> RwLock {

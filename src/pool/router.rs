@@ -162,6 +162,11 @@ impl Router {
         RoutedCall::new(pool, queued)
     }
 
+    /// Returns whether the private connection for a call is open.
+    pub(crate) fn is_private_connected(&self, call: &Call) -> bool {
+        self.nodes.place(call.key(), Target::Any).0.is_private_connected()
+    }
+
     /// Queues a command on the private connection of its server.
     ///
     /// For the watchdog, whose commands must not wait behind others. In a cluster a silent server

@@ -13,6 +13,7 @@ impl fmt::Debug for Stats {
             released_after_expiry,
             lost_expired,
             lost_gone,
+            lost_held_too_long,
             refused,
             timed_out,
             cancelled,
@@ -31,6 +32,7 @@ impl fmt::Debug for Stats {
             .field("released_after_expiry", released_after_expiry)
             .field("lost_expired", lost_expired)
             .field("lost_gone", lost_gone)
+            .field("lost_held_too_long", lost_held_too_long)
             .field("lost_in_total", &self.lost_in_total())
             .field("held_now", &self.held_now())
             .field("refused", refused)
@@ -71,6 +73,7 @@ mod tests {
         times(20, || recorder.released(Duration::ZERO, true));
         times(4, || recorder.lost(LostReason::Expired));
         times(5, || recorder.lost(LostReason::Gone));
+        times(10, || recorder.lost(LostReason::HeldTooLong));
         recorder.refused.add(6);
         recorder.timed_out.add(7);
         recorder.cancelled.add(8);
@@ -88,8 +91,9 @@ mod tests {
             "released_after_expiry: 3",
             "lost_expired: 4",
             "lost_gone: 5",
-            "lost_in_total: 9",
-            "held_now: 71",
+            "lost_held_too_long: 10",
+            "lost_in_total: 19",
+            "held_now: 61",
             "refused: 6",
             "timed_out: 7",
             "cancelled: 8",

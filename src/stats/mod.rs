@@ -62,6 +62,7 @@ pub struct Stats {
     released_after_expiry: u64,
     lost_expired: u64,
     lost_gone: u64,
+    lost_held_too_long: u64,
     refused: u64,
     timed_out: u64,
     cancelled: u64,
@@ -120,13 +121,14 @@ impl Stats {
         match reason {
             LostReason::Expired => self.lost_expired,
             LostReason::Gone => self.lost_gone,
+            LostReason::HeldTooLong => self.lost_held_too_long,
         }
     }
 
     /// Returns the number of lost holds, the sum of [`lost`](Stats::lost) over all reasons.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn lost_in_total(&self) -> u64 {
-        self.lost_expired + self.lost_gone
+        self.lost_expired + self.lost_gone + self.lost_held_too_long
     }
 
     /// Returns the number of holds that are valid now, detached holds included.
@@ -269,6 +271,7 @@ pub(crate) struct StatsRecorder {
     released_after_expiry: Counter,
     lost_expired: Counter,
     lost_gone: Counter,
+    lost_held_too_long: Counter,
     refused: Counter,
     timed_out: Counter,
     cancelled: Counter,
@@ -285,6 +288,11 @@ impl StatsRecorder {
     /// Counts a hold that a server granted.
     pub(crate) fn acquired(&self) {
         self.acquired.add(1);
+    }
+
+    /// Returns whether the client has had a hold or a wait.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.acquired.get() > 0 || self.contended.get() > 0
     }
 
     /// Counts a hand-off.
@@ -310,6 +318,7 @@ impl StatsRecorder {
         match reason {
             LostReason::Expired => self.lost_expired.add(1),
             LostReason::Gone => self.lost_gone.add(1),
+            LostReason::HeldTooLong => self.lost_held_too_long.add(1),
         }
     }
 
@@ -342,6 +351,7 @@ impl StatsRecorder {
         Stats {
             lost_expired: self.lost_expired.get(),
             lost_gone: self.lost_gone.get(),
+            lost_held_too_long: self.lost_held_too_long.get(),
             released_after_expiry: self.released_after_expiry.get(),
             acquired: self.acquired.get(),
             passed_locally: self.passed_locally.get(),

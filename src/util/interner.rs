@@ -37,6 +37,11 @@ impl<T> Interned<T> {
         value
     }
 
+    /// Returns the value of that name, if it has a user.
+    pub(crate) fn find(&self, name: &str) -> Option<Arc<T>> {
+        self.0.lock().by_name.get(name).and_then(Weak::upgrade)
+    }
+
     /// Returns all values that have a user.
     pub(crate) fn all(&self) -> Vec<Arc<T>> {
         self.0.lock().by_name.values().filter_map(Weak::upgrade).collect()
@@ -92,6 +97,8 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &table.get("a", || 2)));
         (0..1000).for_each(|n| drop(table.get(&format!("x{n}"), || n)));
         assert!(table.0.lock().by_name.len() < 100);
+        assert_eq!(table.find("a").as_deref(), Some(&1));
+        assert!(table.find("x1").is_none() && table.find("y").is_none());
         assert_eq!(table.all(), [first]);
     }
 

@@ -3,7 +3,7 @@
 //! The section "Logging" of the crate documentation has the levels and keys of each target.
 //! `tests/api/logging.rs` compares it with the code.
 
-/// Leases of single locks: losses, failed renewals, releases and clean-ups.
+/// Leases of single locks: losses, overdue holds, failed renewals, releases and clean-ups.
 pub(crate) const LEASE: &str = "leasehold::lease";
 
 /// Connections to servers, and the messages and polls that waiting callers need.

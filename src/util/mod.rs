@@ -2,8 +2,9 @@
 //!
 //! [`clock`] is the only file that reads the time, and [`sync`] the switch to the model checker.
 //! [`threads`] and [`executor`] run code on other threads. [`wheel`] is the timer wheel of the
-//! watchdog, [`interner`] keeps one value per name, [`log_target`] has the targets of log lines,
-//! and [`platform`] holds the code that differs between operating systems.
+//! watchdog, [`interner`] keeps one value per name, [`process`] names machine and program, [`text`]
+//! checks short texts, [`log_target`] has the targets of log lines, and [`platform`] holds the code
+//! that differs between operating systems.
 
 pub(crate) mod clock;
 pub(crate) mod executor;
@@ -12,6 +13,8 @@ pub(crate) mod log_target;
 #[cfg(all(test, leasehold_model))]
 pub(crate) mod model;
 pub(crate) mod platform;
+pub(crate) mod process;
 pub(crate) mod sync;
+pub(crate) mod text;
 pub(crate) mod threads;
 pub(crate) mod wheel;

@@ -51,6 +51,12 @@ pub(super) fn send_all<T, K: Ord>(
     send(router, refused.iter().flat_map(|batch| batch.chunks(1)), &call, report);
 }
 
+/// Sends one call on the private connection of its server. Blocks until the reply or its time-out.
+pub(super) fn send_one(router: &Router, call: Call) -> BatchResult {
+    let routed = router.queue_private(call).map_err(BatchFailure::unsent)?;
+    router.wait_without_retry(routed, &Limit::none()).1.map_err(BatchFailure::after)
+}
+
 fn send<'a, T: 'a>(
     router: &Router,
     batches: impl Iterator<Item = &'a [T]>,
@@ -78,6 +84,11 @@ impl BatchFailure {
     fn unsent(error: Option<Error>) -> BatchFailure {
         let failed = |error| BatchFailure::Failed { error, written: false };
         error.map_or(BatchFailure::Connecting, failed)
+    }
+
+    /// Returns the failure of a call whose reply is an error.
+    pub(super) fn failed(error: Error) -> BatchFailure {
+        BatchFailure::Failed { error, written: true }
     }
 
     pub(super) fn into_error(self) -> Error {

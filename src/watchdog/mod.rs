@@ -16,16 +16,20 @@
 //!    verifies all holds of servers that may have lost their data: servers that do not report the
 //!    same replication id as before ([`replication_ids`]).
 //! 4. Polls for waiting callers ([`polls`]), and audits new servers (`topology/audit.rs`).
-//! 5. Sends a heartbeat to each connected listener on the client's own channel, at most a second
-//!    after the last one. Heartbeats prove that messages arrive.
+//! 5. Writes or renews the record of the client ([`client_record`]).
+//! 6. Sends a heartbeat to each connected listener that callers need, on the client's own channel,
+//!    at most a second after the last one. Heartbeats prove that messages arrive. A listener that
+//!    no caller needs gets its heartbeat in step 5, with each renewal.
 
 mod batches;
+mod client_record;
 mod polls;
 mod renewals;
 mod replication_ids;
 mod timers;
 mod watched_hold;
 
+pub(crate) use client_record::Announcer;
 pub(crate) use renewals::{extension_call, is_extended};
 pub(crate) use watched_hold::WatchedHold;
 
@@ -36,13 +40,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::cancel::Limit;
+use crate::command::call::Call;
 use crate::connection::Timeouts;
 use crate::error::{Error, Result};
 use crate::events::EventSink;
 use crate::listener::channels::Channels;
 use crate::local::Local;
 use crate::pool::request::Failure;
-use crate::pool::router::Router;
+use crate::pool::router::{RoutedCall, Router};
 use crate::topology::audit::Auditor;
 use crate::topology::failover::ServerObserver;
 use crate::topology::route::Generation;
@@ -83,6 +88,8 @@ pub(crate) struct Watchdog {
     router: Arc<Router>,
     channels: Arc<Channels>,
     auditor: Arc<Auditor>,
+    /// Announces the client; `None` if the program does not want that.
+    announcer: Option<Announcer>,
     timers: Mutex<Timers>,
     parker: Parker,
     /// Whether the next round renews or verifies all holds.
@@ -127,12 +134,14 @@ impl Watchdog {
         router: Arc<Router>,
         channels: Arc<Channels>,
         auditor: Arc<Auditor>,
+        announcer: Option<Announcer>,
     ) -> Watchdog {
         Watchdog {
             settings,
             router,
             channels,
             auditor,
+            announcer,
             timers: Mutex::new(Timers::new(clock::now())),
             parker: Parker::default(),
             renew_all: AtomicBool::new(false),
@@ -176,6 +185,7 @@ impl Watchdog {
             let next_round = threads::catch_panic("renewing leases", round);
             self.parker.park_until(next_round.unwrap_or_else(|| self.after_panic()));
         }
+        threads::catch_panic("deleting the client record", || self.withdraw());
     }
 
     /// Makes the next round renew all holds, and returns its moment.
@@ -205,19 +215,21 @@ impl Watchdog {
         let done = self.timers.lock().take_fired();
         drop(done);
         self.audit();
-        if !self.channels.is_listening() {
-            return self.plan_round(Moment::END);
+        let next_look = self.announce(servers_may_have_changed || renew_all);
+        if !self.channels.needs_heartbeats() {
+            return self.plan_round(next_look);
         }
         if *next_heartbeat <= now {
             *next_heartbeat = now + self.settings.heartbeat_interval;
-            self.send_heartbeats();
+            self.wait_for_heartbeats(self.queue_all(self.channels.heartbeats()));
         }
-        self.plan_round(*next_heartbeat)
+        self.plan_round(next_look.min(*next_heartbeat))
     }
 
-    fn plan_round(&self, next_heartbeat: Moment) -> Moment {
+    /// Plans the next round for the earliest timer, at the latest for `at`.
+    fn plan_round(&self, at: Moment) -> Moment {
         let longest = LONGEST_SLEEP.min(self.settings.timeout / WAIT_DIVISOR);
-        let latest = next_heartbeat.min(clock::now() + longest);
+        let latest = at.min(clock::now() + longest);
         self.timers.lock().plan_round(latest)
     }
 
@@ -241,10 +253,13 @@ impl Watchdog {
         }
     }
 
-    fn send_heartbeats(&self) {
-        let heartbeats = self.channels.heartbeats().into_iter();
-        let pending: Vec<_> = heartbeats.flat_map(|beat| self.router.queue_private(beat)).collect();
-        for heartbeat in pending {
+    /// Queues commands on the private connections, except those that are being made.
+    fn queue_all(&self, calls: Vec<Call>) -> Vec<RoutedCall> {
+        calls.into_iter().flat_map(|call| self.router.queue_private(call)).collect()
+    }
+
+    fn wait_for_heartbeats(&self, queued: Vec<RoutedCall>) {
+        for heartbeat in queued {
             let (_, outcome) = self.router.wait_without_retry(heartbeat, &Limit::none());
             if let Err(Failure { error, .. }) = outcome {
                 threads::log_without_panic(|| {
@@ -266,7 +281,6 @@ impl Watchdog {
 #[cfg(all(test, not(leasehold_model)))]
 mod tests {
     use super::*;
-    use crate::command::call::Call;
     use crate::command::name::Name;
     use crate::command::owner::Owner;
     use crate::command::script::Script;
@@ -341,7 +355,8 @@ mod tests {
             events: EventSink::default(),
         };
         let auditor = Auditor::new(AuditPolicy::Ignore, true, EventSink::default());
-        Watchdog::new(settings, Arc::new(unreachable_cluster()), Arc::default(), Arc::new(auditor))
+        let (router, auditor) = (Arc::new(unreachable_cluster()), Arc::new(auditor));
+        Watchdog::new(settings, router, Arc::default(), auditor, None)
     }
 
     fn local() -> Arc<Local> {

@@ -6,7 +6,8 @@
 //! | not held | the hold is lost at once |
 //! | none, or too few replicas | the hold stays valid to its deadline; the renewal is repeated |
 //!
-//! A fixed lease goes through the same scripts, which then verify the hold and extend nothing.
+//! A fixed lease and an overdue hold go through the same scripts, which then verify the hold and
+//! extend nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,6 +57,7 @@ impl Watchdog {
     pub(super) fn due_holds(&self, fired: Vec<WatchedHold>, now: Moment) -> Vec<DueHold> {
         let mut due = Vec::new();
         for watched in fired {
+            watched.local.report_overdue(&watched.hold, now);
             match watched.hold.timer_fired(now) {
                 TimerTask::Extend => due.push(DueHold { watched, renewed: true }),
                 TimerTask::Verify => due.push(DueHold { watched, renewed: false }),
@@ -82,10 +84,10 @@ impl Watchdog {
 
     /// Returns all watched holds.
     pub(super) fn all_holds(&self) -> Vec<DueHold> {
-        let timers = self.timers.lock();
+        let (timers, now) = (self.timers.lock(), clock::now());
         let due = |watched: &WatchedHold| DueHold {
             watched: watched.clone(),
-            renewed: watched.hold.is_renewed(),
+            renewed: watched.hold.is_renewed(now),
         };
         timers.holds.iter().map(due).collect()
     }
@@ -182,6 +184,11 @@ impl Watchdog {
     fn extend(&self, watched: &WatchedHold, sent: Moment, now: Moment) {
         let lag = watched.hold.renewal_due().until(sent);
         self.settings.events.stats().renewed(lag);
+        if !watched.hold.is_renewed(sent) {
+            // The limit passed before the renewal was sent: the old deadline stands.
+            watched.hold.note_possible_extension(now, self.settings.timeout);
+            return self.set_renewal_timer(watched.clone());
+        }
         match watched.hold.extend(sent, now, self.settings.timeout) {
             HoldStatus::Held => self.set_renewal_timer(watched.clone()),
             HoldStatus::Over { newly_lost } => watched.end_lost(newly_lost, &self.router),

@@ -4,20 +4,27 @@
 mod harness;
 
 mod client;
+mod client_record;
 mod deadlines;
 mod detached;
 mod errors;
 mod events;
 mod exact_deadlines;
 mod hand_off;
+mod holders;
 mod lazy_start;
 mod listeners;
+mod live_details;
+mod locks;
 mod log_targets;
+mod max_hold;
+mod min_hold;
 mod names_and_arguments;
 mod on_lost;
 mod readme;
 mod reentry;
 mod self_deadlock;
+mod serialization;
 mod stats;
 mod verbs;
 mod waiting;

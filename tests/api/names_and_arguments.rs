@@ -90,7 +90,7 @@ fn names_may_be_long_and_contain_any_text() -> Result<()> {
 #[test]
 fn a_lease_below_10_ms_is_a_configuration_error_of_every_verb() -> Result<()> {
     let server = Server::start();
-    let client = Client::open(server.url())?;
+    let client = Client::builder().single(server.url()).announce(false).build()?;
     server.reset_stats();
     for lease in [Duration::ZERO, Duration::from_nanos(1), 9 * MILLI, Duration::from_micros(9999)] {
         all_fail(&outcomes(&client.lock("a").with_lease(lease)), Error::is_configuration);

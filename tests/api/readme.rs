@@ -412,14 +412,14 @@ fn the_recipe_runs_a_job_once_per_minute_and_a_drop_does_not() {
         guard.is_some_and(|guard| guard.unlock().is_ok())
     };
     assert_eq!(runs_on_three_replicas(&server, dropped), 3);
-    let detached = |client: &Client| {
-        let minute = client.lock("kept").with_lease(Duration::from_secs(55));
-        let guard = minute.try_lock_owned().expect("a reply");
-        guard.map(|guard| guard.detach()).is_some()
+    let kept = |client: &Client| {
+        let lock = client.lock("kept").with_min_hold(Duration::from_secs(55));
+        let guard = lock.try_lock().expect("a reply");
+        guard.is_some_and(|guard| guard.unlock().is_ok())
     };
-    assert_eq!(runs_on_three_replicas(&server, detached), 1);
-    assert_eq!(runs_on_three_replicas(&server, detached), 0, "in the same minute");
+    assert_eq!(runs_on_three_replicas(&server, kept), 1);
+    assert_eq!(runs_on_three_replicas(&server, kept), 0, "in the same minute");
     server.ask::<()>(&["PEXPIRE", "kept", "1"]);
     crate::harness::eventually("the minute is over", || !crate::harness::exists(&server, "kept"));
-    assert_eq!(runs_on_three_replicas(&server, detached), 1);
+    assert_eq!(runs_on_three_replicas(&server, kept), 1);
 }

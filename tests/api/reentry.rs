@@ -24,7 +24,7 @@ fn commands(server: &Server) -> Vec<String> {
 #[test]
 fn every_verb_re_enters_without_any_command() -> Result<()> {
     let server = Server::start();
-    let client = Client::open(server.url())?;
+    let client = Client::builder().single(server.url()).announce(false).build()?;
     let lock = client.lock("a");
     let _outer = lock.lock()?;
     server.reset_stats();
@@ -125,7 +125,7 @@ fn an_owned_verb_that_would_wait_for_its_own_thread_reports_a_deadlock() -> Resu
 #[test]
 fn a_longer_nested_fixed_lease_extends_a_fixed_hold() -> Result<()> {
     let server = Server::start();
-    let client = Client::open(server.url())?;
+    let client = Client::builder().single(server.url()).announce(false).build()?;
     let outer = client.lock("a").with_lease(10 * SECOND).lock()?;
     let inner = client.lock("a").with_lease(MINUTE).lock()?;
     assert!(pttl(&server, "a") > 30_000);

@@ -186,7 +186,7 @@ fn a_wait_lasts_as_long_as_its_limit() -> Result<()> {
 #[test]
 fn an_uncontended_lock_takes_one_command_and_its_release_another() -> Result<()> {
     let server = Server::start();
-    let client = Client::open(server.url())?;
+    let client = Client::builder().single(server.url()).announce(false).build()?;
     client.lock("warm").lock()?.unlock()?; // the server knows the scripts from here on
     server.reset_stats();
     for (name, verb) in all_verbs() {
@@ -200,7 +200,7 @@ fn an_uncontended_lock_takes_one_command_and_its_release_another() -> Result<()>
 #[test]
 fn an_attempt_on_the_lock_of_another_thread_is_refused_without_a_round_trip() -> Result<()> {
     let server = Server::start();
-    let client = Client::open(server.url())?;
+    let client = Client::builder().single(server.url()).announce(false).build()?;
     let _guard = client.lock("a").lock()?;
     server.reset_stats();
     let lock = client.lock("a");
@@ -275,7 +275,10 @@ fn is_locked_and_remaining_return_the_answer_of_the_server() -> Result<()> {
 #[test]
 fn is_held_and_hold_count_answer_per_thread_and_without_a_command() -> Result<()> {
     let server = Server::start();
-    let (client, other) = (Client::open(server.url())?, Client::open(server.url())?);
+    let (client, other) = (
+        Client::builder().single(server.url()).announce(false).build()?,
+        Client::builder().single(server.url()).announce(false).build()?,
+    );
     let lock = client.lock("a");
     assert!(!lock.is_held());
     let guard = lock.lock()?;

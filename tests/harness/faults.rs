@@ -6,7 +6,7 @@ pub use super::exists;
 use super::wait::BOUND;
 use super::{Proxy, Server, eventually};
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use leasehold::{Builder, Client, Events, Guard, Lost, Released, RenewalFailed, Renewed};
+use leasehold::{Builder, Client, Events, Guard, Lost, Overdue, Released, RenewalFailed, Renewed};
 use std::collections::HashMap;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -38,10 +38,12 @@ pub fn watched(server: &Server, watchdog: Duration) -> (Client, EventLog) {
 /// Returns the settings of a client that waits long for every reply.
 ///
 /// The client has one connection. Leases and waits for messages end only by actions of the test.
+/// The client sends no commands on its own account, so it does not announce itself.
 pub fn patient(url: impl Into<String>) -> Builder {
     Client::builder()
         .single(url)
         .pool_size(1)
+        .announce(false)
         .watchdog_timeout(NEVER)
         .poll_interval(NEVER)
         .response_timeout(BOUND)
@@ -168,6 +170,7 @@ pub enum Event {
     Released(Released),
     Renewed(Renewed),
     RenewalFailed(RenewalFailed),
+    Overdue(Overdue),
     Lost(Lost),
 }
 
@@ -191,6 +194,9 @@ impl Events for Recorder {
     }
     fn renewal_failed(&self, event: &RenewalFailed) {
         self.record(Event::RenewalFailed(event.clone()));
+    }
+    fn overdue(&self, event: &Overdue) {
+        self.record(Event::Overdue(event.clone()));
     }
     fn lost(&self, event: &Lost) {
         self.record(Event::Lost(event.clone()));
@@ -269,6 +275,29 @@ impl EventLog {
     /// Returns the number of renewals since the last call, and drops the events. Does not block.
     pub fn renewals_already(&self) -> usize {
         self.0.try_iter().filter(|event| matches!(event, Event::Renewed(_))).count()
+    }
+
+    /// Blocks until a hold is overdue, and returns that event.
+    #[track_caller]
+    pub fn overdue(&self) -> Overdue {
+        self.until("an overdue hold", |event| match event {
+            Event::Overdue(overdue) => Some(overdue),
+            _ => None,
+        })
+    }
+
+    /// Blocks until a lock is lost, and returns that event and the events before it.
+    #[track_caller]
+    pub fn until_lost(&self) -> (Lost, Vec<Event>) {
+        let mut before = Vec::new();
+        let lost = self.until("a loss", |event| match event {
+            Event::Lost(lost) => Some(lost),
+            other => {
+                before.push(other);
+                None
+            }
+        });
+        (lost, before)
     }
 
     /// Blocks until a lock is lost, and returns that event.

@@ -4,6 +4,9 @@ use super::server::{HARNESS, Server};
 use redis::FromRedisValue;
 use std::collections::HashMap;
 
+/// The start of the keys of the records that clients write about themselves.
+const RECORDS: &str = "leasehold_client:";
+
 /// One client connection of `CLIENT LIST`.
 #[derive(Clone, Debug)]
 pub struct Peer {
@@ -52,9 +55,16 @@ impl Server {
         text.lines().filter_map(|line| line.split_once(':')).map(owned).collect()
     }
 
-    /// Returns all keys, sorted.
+    /// Returns all keys except the records of clients, sorted.
     pub fn keys(&self) -> Vec<String> {
-        sorted(self.ask(&["KEYS", "*"]))
+        let mut keys: Vec<String> = self.ask(&["KEYS", "*"]);
+        keys.retain(|key| !key.starts_with(RECORDS));
+        sorted(keys)
+    }
+
+    /// Returns the keys of the records of clients, sorted.
+    pub fn client_records(&self) -> Vec<String> {
+        sorted(self.ask(&["KEYS", &format!("{RECORDS}*")]))
     }
 
     /// Returns all channels with subscribers, sorted, without sharded channels.

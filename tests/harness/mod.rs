@@ -16,6 +16,7 @@
 //! | `replicated.rs` | a master with replicas and sentinels |
 //! | `cluster.rs`, `nodes.rs` | a cluster, and the output of `CLUSTER NODES` |
 //! | `proxy.rs`, `proxy/` | a TCP proxy with faults that a test switches |
+//! | `details.rs` | requests for details about holds |
 //! | `trickle.rs` | a proxy that slows replies down or never ends them |
 //! | `process.rs` | the test binary as a child process |
 //! | `impostor.rs` | a server with replies that no real server gives |
@@ -34,6 +35,7 @@ pub mod bare;
 mod clock;
 pub mod cluster;
 pub mod config;
+pub mod details;
 pub mod faults;
 pub mod gate;
 pub mod impostor;

@@ -16,7 +16,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// Returns a client whose leases, polls and time-outs outlast a test.
 fn client_of(server: &Server) -> Client {
-    let builder = Client::builder().single(server.url()).watchdog_timeout(MINUTE);
+    let builder = Client::builder().single(server.url()).watchdog_timeout(MINUTE).announce(false);
     builder.poll_interval(MINUTE).response_timeout(MINUTE).build().expect("the server answers")
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use leasehold::{AuditPolicy, Builder, CancelToken, Client, Error, Events, Guard, Renewed};
 use redis::Value;
 
-use crate::harness::{Server, eventually, eventually_some, in_time};
+use crate::harness::{Server, details, eventually, eventually_some, in_time};
 
 // ---------------------------------------------------------------------------------
 // The rule.
@@ -43,6 +43,11 @@ impl Rule {
             self.0.iter().filter(|word| *word != permission).cloned().collect();
         assert_eq!(words.len() + 1, self.0.len(), "{permission} occurs once");
         Rule(words)
+    }
+
+    fn with(&self, more: &[&str]) -> Rule {
+        let more = more.iter().map(|word| (*word).to_owned());
+        Rule(self.0.iter().cloned().chain(more).collect())
     }
 
     fn password(&self) -> &str {
@@ -151,8 +156,8 @@ impl Drop for CancelOnDrop {
 }
 
 fn open(builder: Builder) -> Client {
-    // The user has no permissions for the audit.
-    builder.audit_policy(AuditPolicy::Ignore).build().expect("the user may connect")
+    // The user has no permissions for the audit and for the record of the client.
+    builder.audit_policy(AuditPolicy::Ignore).announce(false).build().expect("the user may connect")
 }
 
 /// Passes a lock from one client to another by the message of its release.
@@ -232,6 +237,79 @@ fn the_documented_user_can_do_everything() {
     assert_eq!(server.keys(), Vec::<String>::new());
     let denied: Vec<BTreeMap<String, Value>> = server.ask(&["ACL", "LOG"]);
     assert!(denied.is_empty(), "the server refused commands: {denied:#?}");
+}
+
+/// The permissions with which a client announces itself.
+const TO_ANNOUNCE: [&str; 2] = ["~leasehold_client:*", "&leasehold:reply:*"];
+
+fn denied(server: &Server) -> Vec<BTreeMap<String, Value>> {
+    server.ask(&["ACL", "LOG"])
+}
+
+#[test]
+fn a_client_announces_itself_with_the_documented_permissions() {
+    let _alone = fresh_log();
+    assert!(include_str!("../../docs/permissions.md").contains(&TO_ANNOUNCE.join(" ")));
+    let server = Server::start();
+    let rule = Rule::documented().with(&TO_ANNOUNCE);
+    rule.grant(&server, USER);
+    let builder = Client::builder().single(rule.url(&server, USER));
+    let client = builder.audit_policy(AuditPolicy::Ignore).build().expect("the user may connect");
+    let _guard = client.lock("orders:1").lock().expect("the lock is free");
+    eventually("the record is written", || !server.client_records().is_empty());
+    let ask = || details::ask_details(&server, &server, client.id(), &[]);
+    let answer = eventually_some("the client answers", ask);
+    assert_eq!(answer, ["details".to_owned(), client.id().to_string()]);
+    client.close();
+    assert_eq!(server.client_records(), Vec::<String>::new());
+    assert_eq!((denied(&server), RECORDER.of_permissions()), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn a_client_that_may_not_write_its_record_warns_once_and_gets_its_locks() {
+    let _alone = fresh_log();
+    let server = Server::start();
+    let rule = Rule::documented();
+    rule.grant(&server, USER);
+    let builder = Client::builder().single(rule.url(&server, USER));
+    let builder = builder.audit_policy(AuditPolicy::Ignore);
+    // The watchdog has a round at least every 20 ms.
+    let client = builder.watchdog_timeout(Duration::from_millis(120)).build();
+    let client = client.expect("the user may connect");
+    let guard = client.lock("orders:1").lock().expect("the lock is free");
+    let warning = eventually_some("a warning", || RECORDER.of_permissions().pop());
+    let names = |text: &str| warning.contains(text);
+    assert!(names("~leasehold_client:*") && names("docs/permissions.md"), "{warning}");
+    let renewals = server.calls("hexists");
+    eventually("many more rounds", || server.calls("hexists") > renewals + 20);
+    guard.unlock().expect("the lease was renewed");
+    client.lock("orders:2").lock().and_then(Guard::unlock).expect("the lock is free");
+    client.close();
+    assert_eq!(RECORDER.of_permissions().len(), 1);
+    assert_eq!(denied(&server).len(), 1, "one refusal");
+    assert_eq!(server.client_records(), Vec::<String>::new());
+}
+
+#[test]
+fn a_client_that_may_not_subscribe_announces_itself_without_details() {
+    let _alone = fresh_log();
+    let server = Server::start();
+    let rule = Rule::documented().with(&TO_ANNOUNCE).without("+subscribe");
+    rule.grant(&server, USER);
+    let builder = Client::builder().single(rule.url(&server, USER));
+    let client = builder.audit_policy(AuditPolicy::Ignore).build().expect("the user may connect");
+    let _guard = client.lock("orders:1").lock().expect("the lock is free");
+    eventually("the subscription is refused", || denied(&server).len() == 1);
+    let listens = || server.clients().iter().any(|peer| peer.name.ends_with(":listener"));
+    eventually("the connection is closed", || !listens());
+    // A second refusal would change the entry.
+    let refusals = |entry: &BTreeMap<String, Value>| entry.get("count").cloned();
+    let renewals = server.calls("pexpire");
+    server.client_kill_type("normal");
+    eventually("the record is renewed", || server.calls("pexpire") > renewals);
+    assert_eq!(denied(&server).iter().map(refusals).collect::<Vec<_>>(), [Some(Value::Int(1))]);
+    assert_eq!(RECORDER.of_permissions(), Vec::<String>::new());
+    client.close();
 }
 
 /// Returns whether a permission was used. Keys and channels count as used.

@@ -112,7 +112,8 @@ impl<S: Subject> Kind<S> {
         let servers: Vec<_> = (0..self.servers).map(|_| Server::start()).collect();
         let events = EventCounts::default();
         let client = |server: &Server, events: Option<&EventCounts>| {
-            let builder = Client::builder().single(server.url()).poll_interval(NEVER);
+            let builder =
+                Client::builder().single(server.url()).poll_interval(NEVER).announce(false);
             let builder = settings(builder);
             let builder = match events {
                 Some(events) => builder.events(events.clone()),

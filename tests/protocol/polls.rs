@@ -10,7 +10,8 @@ const LOCKS: u64 = 200;
 
 /// Returns a client with a short poll interval and long leases.
 fn client(server: &Server) -> Client {
-    let builder = Client::builder().single(server.url()).poll_interval(POLL_INTERVAL);
+    let builder =
+        Client::builder().single(server.url()).poll_interval(POLL_INTERVAL).announce(false);
     builder.watchdog_timeout(Duration::from_secs(600)).build().expect("the server answers")
 }
 

@@ -6,6 +6,7 @@ mod harness;
 mod audit;
 mod cluster;
 mod deployments;
+mod holders;
 mod replicas;
 mod sentinel;
 mod tls;

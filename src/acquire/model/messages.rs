@@ -24,7 +24,7 @@ use crate::kind::plain::Plain;
 use crate::kind::rules::{AcquireArgs, AcquireReply, KindRules as _, Wake};
 use crate::listener::channels::{Channel, Channels, ListenerSession};
 use crate::listener::model::listen;
-use crate::listener::{Listener, ListenerSettings};
+use crate::listener::{Listener, ListenerOrders, ListenerSettings};
 use crate::local::Local;
 use crate::local::hold::{HandoffBounds, Hold};
 use crate::local::table::HoldShare;
@@ -32,7 +32,6 @@ use crate::topology::route::Route;
 use crate::util::clock::Moment;
 use crate::util::model::check;
 use shuttle::thread::{self, JoinHandle};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use uuid::Uuid;
@@ -46,7 +45,7 @@ struct Process {
     listener: ListenerSettings,
     /// The listener that goes idle. If `None`, another listener listens all the time.
     idle_listener: Option<Arc<Listener>>,
-    stop: AtomicBool,
+    orders: ListenerOrders,
 }
 
 impl Process {
@@ -63,6 +62,7 @@ impl Process {
             name: format!("{number}:listener"),
             control: format!("{number}:control").into(),
             shard: None,
+            is_sharded: Arc::default(),
             linger: Duration::ZERO,
             idle: if goes_idle { Duration::ZERO } else { Duration::MAX },
         };
@@ -75,7 +75,7 @@ impl Process {
             channels,
             listener,
             idle_listener,
-            stop: AtomicBool::new(false),
+            orders: ListenerOrders::default(),
         })
     }
 
@@ -91,7 +91,7 @@ impl Process {
     }
 
     fn stop(&self) {
-        self.stop.store(true, Ordering::Release);
+        self.orders.stop();
         self.idle_listener.iter().for_each(|listener| drop(listener.stop()));
         self.send_heartbeat();
     }
@@ -126,7 +126,7 @@ impl Process {
     fn start_listener(self: &Arc<Process>) -> JoinHandle<()> {
         self.start(|process| match &process.idle_listener {
             Some(listener) => listener.run_in_model(),
-            None => listen(&process.listener, &process.channels, &process.stop),
+            None => listen(&process.listener, &process.channels, &process.orders),
         })
     }
 }

@@ -111,6 +111,27 @@ fn a_single_handoff_has_one_receiver() {
 }
 
 #[test]
+fn an_overdue_hold_is_reported_once_unless_its_release_comes_first() {
+    fn reports(hold: &Hold) -> bool {
+        hold.take_overdue(NOW).is_some()
+    }
+    fn limited() -> Arc<Hold> {
+        let terms = HoldTerms::default().with_max_hold(Duration::from_millis(1));
+        Arc::new(Hold::new(Grant { terms, ..Grant::owned(Moment::START, DEADLINE) }))
+    }
+    check_all(|| {
+        let [one, other] = race(&limited(), [reports, reports]);
+        assert!(one != other);
+    });
+    check_all(|| {
+        let hold = limited();
+        let [_, released, handed_off] = race(&hold, [reports, releases, hands_off]);
+        assert!(released && !handed_off);
+        assert!(!reports(&hold), "it was reported before, or is released");
+    });
+}
+
+#[test]
 fn a_wait_for_the_end_of_a_hold_returns() {
     check_all(|| assert_eq!(race(&hold(), [waits, Hold::lose]), [true, true]));
     check_all(|| assert_eq!(race(&hold(), [waits, releases]), [true, true]));

@@ -33,8 +33,10 @@ impl HoldTerms {
     }
 
     /// Returns the same terms with a minimum for the time in which the lock stays taken.
+    ///
+    /// Zero is no minimum.
     pub(crate) fn with_min_hold(&self, min_hold: Duration) -> HoldTerms {
-        self.changed(|values| values.min_hold = Some(min_hold))
+        self.changed(|values| values.min_hold = Some(min_hold).filter(|it| !it.is_zero()))
     }
 
     /// Returns the same terms with this label.

@@ -106,6 +106,67 @@ fn a_hold_that_is_handed_off_has_the_terms_of_its_new_holder() {
     assert_eq!(label(hold.terms()), Some("b".to_owned()));
 }
 
+/// Returns the terms of a handle whose holds are overdue after that many seconds.
+fn limited(seconds: u32) -> HoldTerms {
+    HoldTerms::default().with_max_hold(SECOND * seconds)
+}
+
+#[test]
+fn an_overdue_hold_is_reported_once_and_not_renewed_and_lost_at_its_deadline() {
+    let hold = Hold::new(Grant { terms: limited(5), ..Grant::owned(at(0), at(10)) });
+    assert!(hold.is_renewed(at(4)) && hold.take_overdue(at(4)).is_none());
+    assert_eq!((hold.timer_fired(at(4)), hold.next_limit()), (TimerTask::Extend, Some(at(5))));
+    assert_eq!(hold.take_overdue(at(5)), Some(5 * SECOND));
+    assert!(hold.take_overdue(at(6)).is_none() && hold.next_limit().is_none());
+    assert!(!hold.is_renewed(at(5)) && hold.has_renewed_lease());
+    assert_eq!(hold.timer_fired(at(5)), TimerTask::Verify);
+    assert!(!hands_off(&hold, at(5), &HandoffBounds { max_time: 60 * SECOND, ..bounds() }));
+    assert_eq!(hold.extend(at(6), at(6), 10 * SECOND), HoldStatus::Held, "an explicit extension");
+    assert_eq!((hold.status(at(16)), hold.lost_reason()), (NOTICED, LostReason::HeldTooLong));
+}
+
+#[test]
+fn a_loss_before_the_limit_is_no_loss_by_the_limit() {
+    let late = Hold::new(Grant { terms: limited(12), ..Grant::owned(at(0), at(10)) });
+    assert_eq!((late.status(at(20)), late.lost_reason()), (NOTICED, LostReason::Expired));
+    assert!(late.take_overdue(at(20)).is_none());
+    let gone = Hold::new(Grant { terms: limited(5), ..Grant::owned(at(0), at(10)) });
+    assert!(gone.lose() && gone.take_overdue(at(20)).is_none());
+    assert_eq!(gone.lost_reason(), LostReason::Gone);
+    let unnoticed = Hold::new(Grant { terms: limited(5), ..Grant::owned(at(0), at(10)) });
+    assert_eq!(unnoticed.status(at(20)), NOTICED);
+    assert_eq!(unnoticed.take_overdue(at(20)), Some(20 * SECOND), "the report comes late");
+}
+
+#[test]
+fn the_limit_counts_anew_for_the_receiver_of_a_hand_off() {
+    let hold = Hold::new(Grant { terms: limited(3), ..Grant::owned(at(0), at(10)) });
+    let former = hold.hand_off(at(2), &bounds(), &Holder::owned(), &limited(4));
+    assert!(former.is_some());
+    assert_eq!(hold.next_limit(), Some(at(6)));
+    assert!(hold.is_renewed(at(5)));
+    assert_eq!(hold.take_overdue(at(7)), Some(5 * SECOND));
+}
+
+#[test]
+fn a_release_before_the_minimum_of_the_present_holder_keeps_the_lock_taken() {
+    let minimum = |seconds: u32| HoldTerms::default().with_min_hold(SECOND * seconds);
+    let name = Name::new("", "a".into()).expect("a good name");
+    let is_early = |hold: &Hold, now| {
+        let script = hold.release_call(&name, now).script.map(|script| script.name);
+        script == Some("early_release")
+    };
+    let hold = Hold::new(Grant { terms: minimum(2), ..Grant::owned(at(0), at(10)) });
+    assert_eq!([at(0), at(1), at(2)].map(|now| hold.minimum_left(now).as_secs()), [2, 1, 0]);
+    assert!(is_early(&hold, at(1)) && !is_early(&hold, at(2)));
+    assert!(!hands_off(&hold, at(1), &bounds()), "the minimum is not over");
+    let former = hold.hand_off(at(2), &bounds(), &Holder::owned(), &minimum(3));
+    assert!(former.is_some());
+    assert_eq!(hold.minimum_left(at(3)), 2 * SECOND, "counted from the hand-off");
+    let none = Hold::new(Grant { terms: minimum(0), ..Grant::owned(at(0), at(10)) });
+    assert!(!is_early(&none, at(0)) && hands_off(&none, at(0), &bounds()));
+}
+
 #[test]
 fn a_fenced_hold_is_handed_off_while_it_has_tokens_and_each_holder_has_its_own() {
     let tokens = 7..=8;

@@ -207,13 +207,19 @@ impl QuorumHold {
         self.all().iter().any(|hold| hold.needs_extension(lease))
     }
 
-    /// Sets the reason of the loss, queues its calls and removes all holds. The reason is `Gone` if a server no
-    /// longer has one of them.
+    /// Sets the reason of the loss, queues its calls and removes all holds.
+    ///
+    /// The reason is `Gone` if a server no longer has one of the holds, otherwise `HeldTooLong` if
+    /// one of them expired after its limit.
     fn take_lost(&self, reason: LostReason) -> Vec<Arc<HoldHandle>> {
         let mut state = self.state.lock();
         let holds = mem::take(&mut state.holds);
-        let gone = holds.iter().any(|hold| hold.hold().lost_reason() == LostReason::Gone);
-        state.lost.get_or_insert(if gone { LostReason::Gone } else { reason });
+        let has = |reason| holds.iter().any(|hold| hold.hold().lost_reason() == reason);
+        let stronger = [LostReason::Gone, LostReason::HeldTooLong].into_iter().find(|it| has(*it));
+        state.lost.get_or_insert(match reason {
+            LostReason::Expired => stronger.unwrap_or(reason),
+            LostReason::Gone | LostReason::HeldTooLong => reason,
+        });
         state.on_lost.drain(..).for_each(LossCall::queue);
         holds
     }

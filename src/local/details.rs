@@ -1,0 +1,31 @@
+//! What a client tells other processes about one of its holds.
+
+use crate::command::details::LiveDetails;
+use crate::local::Local;
+use crate::local::table::HoldEntry;
+use crate::util::clock::Moment;
+
+impl Local {
+    /// Returns the details of the hold with that number. `None` if it is over or unknown.
+    pub(crate) fn details(&self, hold: u64, now: Moment) -> Option<LiveDetails> {
+        let state = self.state.lock();
+        let is_asked = |entry: &&HoldEntry| entry.hold.id().number() == hold;
+        let entry = state.holds.iter().find(is_asked)?;
+        let remaining = entry.hold.remaining(now);
+        let (kind, thread) = (entry.hold.rules().kind(), entry.holder.acquirer());
+        let registered = self.known_channel(entry.hold.rules().listens_to());
+        // The callers of a kind without a queue all wait on the channel.
+        let registered = registered.map_or(0, |channel| channel.waiting_callers());
+        let details = LiveDetails {
+            hold,
+            kind: Some(kind.to_string()),
+            thread_name: thread.name().map(str::to_owned),
+            thread: thread.number(),
+            guards: entry.count() as u64,
+            remaining,
+            held_for: entry.hold.possessed_since().until(now),
+            waiters: state.queue.len().max(registered) as u64,
+        };
+        (!remaining.is_zero()).then_some(details)
+    }
+}

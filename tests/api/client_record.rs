@@ -1,0 +1,180 @@
+//! The record with which a client shows its process to others.
+
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::harness::{ChildProcess, Server, eventually, process, sleeping};
+use leasehold::{Builder, Client, Result};
+
+type Record = BTreeMap<String, String>;
+
+fn key(client: &Client) -> String {
+    format!("leasehold_client:{{{}}}", client.id())
+}
+
+fn record(server: &Server, key: &str) -> Record {
+    server.ask(&["HGETALL", key])
+}
+
+fn builder(server: &Server) -> Builder {
+    Client::builder().single(server.url())
+}
+
+/// Returns a client whose record is written.
+fn announced(server: &Server, builder: Builder) -> Result<Client> {
+    let client = builder.build()?;
+    client.lock("first").lock()?.unlock()?;
+    eventually("the record is written", || crate::harness::exists(server, &key(&client)));
+    Ok(client)
+}
+
+fn now_in_ms() -> u128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis()
+}
+
+#[test]
+fn the_record_names_the_process_after_the_first_hold() -> Result<()> {
+    let (server, before) = (Server::start(), now_in_ms());
+    let client = announced(&server, builder(&server).label("billing"))?;
+    let record = record(&server, &key(&client));
+    let fields: Vec<_> = record.keys().map(String::as_str).collect();
+    assert_eq!(fields, ["host", "label", "pid", "program", "start", "version"]);
+    assert_eq!(record["host"], rustix::system::uname().nodename().to_string_lossy());
+    assert_eq!(record["pid"], std::process::id().to_string());
+    let program = std::env::current_exe().expect("a running program has a path");
+    assert_eq!(Some(record["program"].as_ref()), program.file_name());
+    assert_eq!((&*record["label"], &*record["version"]), ("billing", env!("CARGO_PKG_VERSION")));
+    let start = record["start"].parse().expect("a number");
+    assert!((before..=now_in_ms()).contains(&start), "{start}");
+    let ttl = crate::harness::pttl(&server, &key(&client));
+    assert!((1..=30_000).contains(&ttl), "{ttl}");
+    Ok(())
+}
+
+#[test]
+fn a_client_without_a_label_has_no_such_field_and_an_idle_client_no_record() -> Result<()> {
+    let server = Server::start();
+    let idle = builder(&server).build()?;
+    let client = announced(&server, builder(&server))?;
+    assert!(!record(&server, &key(&client)).contains_key("label"));
+    assert_eq!(record(&server, &key(&idle)), Record::new());
+    Ok(())
+}
+
+#[test]
+fn the_record_is_written_for_a_client_that_only_waits() -> Result<()> {
+    let server = Server::start();
+    let holder = builder(&server).announce(false).build()?;
+    let guard = holder.lock("a").lock()?;
+    let client = builder(&server).build()?;
+    let lock = client.lock("a");
+    let waiter = sleeping("waits", move || lock.lock_owned());
+    eventually("the record is written", || crate::harness::exists(&server, &key(&client)));
+    guard.unlock()?;
+    crate::harness::join(waiter)?.unlock()
+}
+
+#[test]
+fn a_deleted_record_is_written_again_after_a_reconnection() -> Result<()> {
+    let server = Server::start();
+    let client = announced(&server, builder(&server))?;
+    let before = record(&server, &key(&client));
+    server.ask::<()>(&["DEL", &key(&client)]);
+    // A new connection makes the watchdog check the record at once.
+    assert!(server.client_kill_type("normal") > 0);
+    let guard = client.lock("a").lock()?;
+    eventually("the record is back", || record(&server, &key(&client)) == before);
+    guard.unlock()
+}
+
+#[test]
+fn close_and_the_drop_of_the_last_handle_delete_the_record() -> Result<()> {
+    let server = Server::start();
+    let client = announced(&server, builder(&server))?;
+    client.close();
+    assert_eq!(server.client_records(), Vec::<String>::new());
+    drop(announced(&server, builder(&server))?);
+    eventually("the record is deleted", || server.client_records().is_empty());
+    Ok(())
+}
+
+#[test]
+fn a_client_that_announces_nothing_writes_nothing() -> Result<()> {
+    let server = Server::start();
+    let silent = builder(&server).announce(false).label("x").build()?;
+    let guard = silent.lock("a").lock()?;
+    // The other client has the same second for its record.
+    let client = announced(&server, builder(&server))?;
+    assert_eq!(server.client_records(), [key(&client)]);
+    guard.unlock()
+}
+
+#[test]
+fn invalid_labels_are_configuration_errors() {
+    let build = |label: &str| {
+        Client::builder().single("redis://127.0.0.1:1/").label(label).build_lazily().map(drop)
+    };
+    let long = "é".repeat(129);
+    for bad in ["", "a\nb", "\u{7f}", &long] {
+        let error = build(bad).expect_err("the label is invalid");
+        assert!(error.is_configuration() && error.to_string().starts_with("the label "), "{error}");
+    }
+    assert!(build(&"é".repeat(128)).is_ok() && build("orders: *").is_ok());
+}
+
+#[test]
+fn the_record_of_a_killed_process_expires() {
+    let server = Server::start();
+    let mut child = ChildProcess::start("client_record::child_entry", "holder", &[&server.url()]);
+    let key = child.next_line();
+    let ttl = crate::harness::pttl(&server, &key);
+    assert!((1..=30_000).contains(&ttl), "{ttl}");
+    child.kill();
+    // The test does not wait for the rest of the time.
+    assert!(server.ask::<bool>(&["PEXPIRE", &key, "50"]));
+    eventually("the record expires", || !crate::harness::exists(&server, &key));
+}
+
+#[test]
+fn child_entry() {
+    let Some(role) = process::role().filter(|role| role.name() == "holder") else { return };
+    let client = Client::open(role.arg(0)).expect("the server runs");
+    let _guard = client.lock("a").lock().expect("the lock is free");
+    let key = key(&client);
+    let mut connection =
+        redis::Client::open(role.arg(0)).and_then(|c| c.get_connection()).expect("the server runs");
+    eventually("the record is written", || {
+        redis::cmd("EXISTS").arg(&key).query(&mut connection).expect("the server answers")
+    });
+    role.say(&key);
+    role.hear();
+}
+
+/// Counts the commands and the bytes of 1,000 pairs of lock and release.
+fn cost_of_pairs(server: &Server, announce: bool) -> Result<(BTreeMap<String, u64>, u64)> {
+    let client = builder(server).announce(announce).build()?;
+    let lock = client.lock("a");
+    // The first pair loads the scripts, and has the record written.
+    lock.lock()?.unlock()?;
+    eventually("the client has announced itself", || {
+        !announce || server.numsub(&format!("leasehold:wake:{{{}}}", client.id())) == 1
+    });
+    server.reset_stats();
+    (0..1000).try_for_each(|_| lock.lock()?.unlock())?;
+    let bytes = server.info("stats")["total_net_input_bytes"].parse().expect("a number");
+    Ok((server.commandstats().into_iter().collect(), bytes))
+}
+
+#[test]
+fn acquires_and_releases_need_no_further_command_or_byte() -> Result<()> {
+    let server = Server::start();
+    let (silent, bytes) = cost_of_pairs(&server, false)?;
+    let (mut announced, more_bytes) = cost_of_pairs(&server, true)?;
+    // A slow machine may renew the record meanwhile: one PEXPIRE and one PUBLISH in 10 s.
+    let renewals = announced.remove("pexpire").unwrap_or(0) - silent["pexpire"];
+    *announced.entry("publish".to_owned()).or_default() -= renewals;
+    announced.insert("pexpire".to_owned(), silent["pexpire"]);
+    assert_eq!(silent, announced);
+    assert!(renewals <= 3 && more_bytes <= bytes + 300 * renewals, "{more_bytes} bytes, {bytes}");
+    Ok(())
+}
