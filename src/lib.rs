@@ -276,9 +276,9 @@ mod must_use {
         };
         (@given) => {
             "client: leasehold::Client, lock: leasehold::Lock, guard: leasehold::Guard, \
-             both: leasehold::MultiGuard, error: leasehold::Error, \
-             info: leasehold::LockInfo, holder: leasehold::HolderInfo, rw: leasehold::RwLock, \
-             red: leasehold::RedLock, events: std::sync::Arc<dyn leasehold::Events>"
+             both: leasehold::MultiGuard, error: leasehold::Error, rw: leasehold::RwLock, \
+             red: leasehold::RedLock, events: std::sync::Arc<dyn leasehold::Events>, \
+             info: leasehold::LockInfo, holder: leasehold::HolderInfo"
         };
     }
 

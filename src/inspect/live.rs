@@ -210,7 +210,9 @@ impl Question {
             Reply::Refused(refusal) => return Err(Error::refused(&refusal)),
             Reply::Push(Push::Message { channel: at, payload }) if at == channel.as_bytes() => {
                 let payload = connection::parse(&payload);
-                payload.as_ref().and_then(DetailsAnswer::read).map_or((), |it| self.answered(it));
+                if let Some(answer) = payload.as_ref().and_then(DetailsAnswer::read) {
+                    self.answered(answer);
+                }
             }
             _ => {}
         }

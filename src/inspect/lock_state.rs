@@ -122,6 +122,8 @@ impl LockState {
     }
 
     /// Returns whether the hash is that of a lock, and not of another program.
+    ///
+    /// Every field has one of the forms above, with a count. A name has a hold beside it.
     pub(super) fn is_lock(&self) -> bool {
         let has = |role: fn(&LockField) -> bool| self.fields.iter().any(role);
         let has_holds = has(|it| matches!(it.role, FieldRole::NamedHold(_)));
@@ -154,21 +156,19 @@ impl LockState {
         })
     }
 
-    /// Returns the holders on one side. Their records are not set.
+    /// Returns the holders on one side, without the records of their clients.
     pub(super) fn holders(&self, side: Side) -> Vec<HolderInfo> {
         let mut holders = self.named_holders(side);
-        let named = holders.first().map(|first| first.owner().to_owned());
-        let counted = holders.len() as u64;
+        let name = holders.first().map(|holder| holder.owner().to_owned());
+        let holds = holders.len() as u64;
         for field in self.fields.iter().filter(|field| field.is_holder(side)) {
-            let unexplained = match named.as_deref() == Some(field.text.as_str()) {
-                true => field.count().saturating_sub(counted),
-                false => field.count(),
-            };
-            if unexplained > 0 || named.as_deref() != Some(field.text.as_str()) {
-                let remaining = field.lease.unwrap_or(self.remaining);
-                let holder = HolderInfo::new(&field.text, field.id()).with_count(unexplained);
-                holders.push(holder.with_remaining(remaining));
+            let has_holds = name.as_ref() == Some(&field.text);
+            let unexplained = field.count().saturating_sub(if has_holds { holds } else { 0 });
+            if has_holds && unexplained == 0 {
+                continue;
             }
+            let holder = HolderInfo::new(&field.text, field.id()).with_count(unexplained);
+            holders.push(holder.with_remaining(field.lease.unwrap_or(self.remaining)));
         }
         holders
     }

@@ -19,7 +19,7 @@ use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::kind::rules::ListensTo;
 use crate::pool::Target;
-use crate::pool::request::Failure;
+use crate::pool::request::{Failure, Outcome};
 use crate::pool::router::RoutedCall;
 
 /// The largest number of locks in one script call, which takes the server about half a millisecond.
@@ -148,29 +148,38 @@ impl<'a> Inspector<'a> {
 
     fn send_batches(&self, batches: &[&[Name]]) -> Vec<Result<Reply>> {
         let router = &self.engine.router;
-        let call = |batch: &&[Name]| {
-            let names: Vec<&Name> = batch.iter().collect();
-            router.queue(describe_call(&names, Reading::Search), Target::Any)
+        let call = |batch: &&[Name]| describe_call(&Vec::from_iter(*batch), Reading::Search);
+        let queued = self.queue_all(batches.iter().map(call));
+        let wait = |(batch, routed): (&&[Name], RoutedCall)| match batch.len() {
+            1 => router.wait(routed, self.limit).1,
+            _ => router.wait_without_retry(routed, self.limit).1,
         };
-        let queued: Vec<_> = batches.iter().map(call).collect();
-        let wait = |routed| router.wait_without_retry(routed, self.limit).1;
-        let replies = queued.into_iter().map(wait);
-        replies.map(|it| it.map(|reply| reply.value).map_err(Failure::into_error)).collect()
+        batches.iter().zip(queued).map(wait).map(into_reply).collect()
     }
 
     fn send_each(&self, names: &[&Name]) -> Vec<Result<Reply>> {
-        let call = |name: &&Name| (describe_call(&[name], Reading::Search), Target::Any);
-        self.ask_all(names.iter().map(call).collect())
+        self.ask_all(names.iter().map(|name| describe_call(&[name], Reading::Search)))
     }
 
-    /// Queues all commands, then waits for their replies.
-    fn ask_all(&self, calls: Vec<(Call, Target)>) -> Vec<Result<Reply>> {
-        let router = &self.engine.router;
-        let queue = |(call, target)| router.queue(call, target);
-        let queued: Vec<RoutedCall> = calls.into_iter().map(queue).collect();
-        let wait = |routed| router.wait(routed, self.limit).1;
-        let replies = queued.into_iter().map(wait);
-        replies.map(|it| it.map(|reply| reply.value).map_err(Failure::into_error)).collect()
+    /// Queues commands about keys, on the same connection at each node.
+    fn queue_all(&self, calls: impl Iterator<Item = Call>) -> Vec<RoutedCall> {
+        let mut target = Target::Any;
+        let queue = |call| {
+            let routed = self.engine.router.queue(call, target);
+            target = Target::Prefer(routed.connection);
+            routed
+        };
+        calls.map(queue).collect()
+    }
+
+    fn wait_all(&self, queued: Vec<RoutedCall>) -> Vec<Result<Reply>> {
+        let wait = |routed| self.engine.router.wait(routed, self.limit).1;
+        queued.into_iter().map(wait).map(into_reply).collect()
+    }
+
+    /// Sends commands about keys, then waits for the replies.
+    fn ask_all(&self, calls: impl Iterator<Item = Call>) -> Vec<Result<Reply>> {
+        self.wait_all(self.queue_all(calls))
     }
 
     /// Returns the number of subscribers of each channel. One round trip.
@@ -185,8 +194,9 @@ impl<'a> Inspector<'a> {
         };
         let names = channels.iter().map(|channel| channel.as_bytes());
         let parts: Vec<&[u8]> = [b"PUBSUB", verb].into_iter().chain(names).collect();
-        let calls = self.targets().into_iter().map(|target| (Call::command(&parts), target));
-        for reply in self.ask_all(calls.collect()) {
+        let queue = |target| self.engine.router.queue(Call::command(&parts), target);
+        let queued = self.targets().into_iter().map(queue).collect();
+        for reply in self.wait_all(queued) {
             // The reply has the channels in the order of the command, each before its number.
             let numbers = reply?.into_list()?.into_iter().skip(1).step_by(2);
             for (count, number) in counts.iter_mut().zip(numbers) {
@@ -208,8 +218,7 @@ impl<'a> Inspector<'a> {
         let holders: Vec<_> = holders.collect();
         let clients = holders.iter().filter_map(|holder| Some(holder.hold()?.0));
         let clients: BTreeSet<_> = clients.filter(|client| !known.contains_key(client)).collect();
-        let call = |client: &Uuid| (client_record::query(*client), Target::Any);
-        let replies = self.ask_all(clients.iter().map(call).collect());
+        let replies = self.ask_all(clients.iter().map(|client| client_record::query(*client)));
         for (client, reply) in clients.into_iter().zip(replies) {
             known.insert(client, read_record(reply)?.map(Arc::new));
         }
@@ -242,6 +251,10 @@ fn describe_call(names: &[&Name], reading: Reading) -> Call {
     let keys = names.iter().map(|name| name.key().as_bytes());
     let args = [reading].into_iter().chain(tagged.iter().map(|it| it.as_bytes()));
     Call::script(&script::LOCK_INFO, keys, args)
+}
+
+fn into_reply(outcome: Outcome) -> Result<Reply> {
+    outcome.map(|reply| reply.value).map_err(Failure::into_error)
 }
 
 /// Reads the record of a client; `None` if it has none, or its key is no record.

@@ -323,16 +323,15 @@ impl Local {
     /// The caller must not hold the mutex.
     pub(crate) fn report_overdue(&self, hold: &Hold, now: Moment) {
         let Some(held) = hold.take_overdue(now) else { return };
-        let (name, terms) = (Arc::clone(self.name.given()), hold.terms());
-        let (kind, hold) = hold.kind_and_number();
+        let (name, (kind, number)) = (Arc::clone(self.name.given()), hold.kind_and_number());
         threads::log_without_panic(|| {
             log::warn!(
-                target: log_target::LEASE, lock = &*name, kind:?, hold;
+                target: log_target::LEASE, lock = &*name, kind:?, hold = number;
                 "the lock {name:?} is held beyond its limit: it is not renewed any more"
             );
         });
         let at = clock::wall_time;
-        let overdue = || Event::Overdue(Overdue { at: at(), name, kind, hold, held });
-        self.events.emit_with(terms.listener(), overdue);
+        let overdue = || Event::Overdue(Overdue { at: at(), name, kind, hold: number, held });
+        self.events.emit_with(hold.terms().listener(), overdue);
     }
 }

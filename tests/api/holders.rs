@@ -26,7 +26,7 @@ struct Stage {
 
 fn stage() -> Stage {
     let server = Server::start();
-    let holding = build(patient(server.url()).pool_size(4));
+    let holding = build(patient(server.url()).pool_size(4).announce(true));
     let looking = other(&server);
     Stage { holding, looking, server }
 }
@@ -257,7 +257,7 @@ fn record_key(client: &str) -> String {
 fn the_process_of_a_holder_is_named_by_its_record() {
     let stage = stage();
     let begin = SystemTime::now() - Duration::from_millis(1);
-    let labelled = build(patient(stage.server.url()).label("billing"));
+    let labelled = build(patient(stage.server.url()).announce(true).label("billing"));
     let silent = build(patient(stage.server.url()).announce(false).label("secret"));
     let _guards = [labelled.lock("a").lock(), silent.lock("b").lock()];
     let look = |name: &str| stage.looking.lock(name).holder().expect("an answer").expect("held");
@@ -296,7 +296,7 @@ fn a_killed_process_is_named_until_its_record_expires() {
 #[test]
 fn child_entry() {
     let Some(role) = process::role() else { return };
-    let client = build(patient(role.arg(0)));
+    let client = build(patient(role.arg(0)).announce(true));
     let _guard = client.lock("a").lock().expect("free");
     if role.name() == "hold many" {
         let lock = |number| client.lock(format!("many {number}")).lock().map(Guard::detach);

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use crate::harness::details::{ask_details, packed, wake_channel};
+use crate::harness::details::{REPLY_CHANNEL, ask_details, packed, wake_channel};
 use crate::harness::{ChildProcess, Server, eventually, join, process, sleeping};
 use leasehold::{Builder, Client, Result};
 
@@ -31,8 +31,7 @@ fn number(server: &Server, name: &str) -> String {
 
 /// Returns the answer of a client about one hold, without its head.
 fn details(server: &Server, client: &Client, key: &str, hold: &str) -> Vec<String> {
-    let answer = ask_details(server, server, client.id(), &[(key, hold)]);
-    let mut answer = answer.expect("the client listens");
+    let mut answer = ask_details(server, server, client.id(), &[(key, hold)]);
     assert_eq!(answer[..2], ["details".to_owned(), client.id().to_string()]);
     answer.split_off(2)
 }
@@ -120,7 +119,7 @@ fn invalid_requests_are_ignored() -> Result<()> {
         peers.filter(|peer| peer.name.ends_with(":listener")).map(|peer| peer.id).next()
     };
     let before = listener();
-    let reply = "leasehold:reply:{a}:1";
+    let reply = REPLY_CHANNEL;
     let many: Vec<&str> = ["details", reply].into_iter().chain(["k"; 1000]).collect();
     let long = "x".repeat(2 << 20);
     let invalid = [
@@ -138,7 +137,6 @@ fn invalid_requests_are_ignored() -> Result<()> {
         packed(&["details", reply, &long, "1"]),
         packed(&many),
     ];
-    let replies = crate::harness::bare::Listener::on(&server, reply);
     for request in &invalid {
         let receivers: u64 = server.ask(&["PUBLISH", &wake_channel(client.id()), request]);
         assert_eq!(receivers, 1);
@@ -146,7 +144,6 @@ fn invalid_requests_are_ignored() -> Result<()> {
     let guard = client.lock("a").lock()?;
     assert_eq!(details(&server, &client, "a", &number(&server, "a")).len(), 8);
     assert_eq!(listener(), before, "the connection stays");
-    drop(replies);
     guard.unlock()
 }
 
@@ -189,6 +186,26 @@ fn an_idle_holder_costs_two_small_commands_in_ten_seconds() -> Result<()> {
     Ok(())
 }
 
+/// Neither a poll nor the end of the lease wakes the waiter in time.
+#[test]
+fn a_quiet_listener_subscribes_for_the_first_waiter() -> Result<()> {
+    let server = Server::start();
+    let client = builder(&server).poll_interval(std::time::Duration::from_secs(600)).build()?;
+    client.lock("first").lock()?.unlock()?;
+    await_listener(&server, &client);
+    let holder = builder(&server).build()?;
+    for name in ["a", "b"] {
+        let guard = holder.lock(name).lock()?;
+        let lock = client.lock(name);
+        let waiter = sleeping(name, move || lock.lock()?.unlock());
+        let channel = format!("redisson_lock__channel:{{{name}}}");
+        eventually("the waiter is subscribed", || server.numsub(&channel) == 1);
+        guard.unlock()?;
+        join(waiter)?;
+    }
+    Ok(())
+}
+
 #[test]
 fn a_client_that_announces_nothing_does_not_listen() -> Result<()> {
     let server = Server::start();
@@ -196,7 +213,7 @@ fn a_client_that_announces_nothing_does_not_listen() -> Result<()> {
     let _guard = silent.lock("a").lock()?;
     // The other client has had the same time.
     let _client = announced(&server)?;
-    assert_eq!(ask_details(&server, &server, silent.id(), &[]), None);
+    assert_eq!(server.numsub(&wake_channel(silent.id())), 0);
     Ok(())
 }
 
@@ -211,11 +228,9 @@ fn a_stopped_process_answers_when_it_is_resumed() {
     thread::scope(|scope| {
         let ask = || ask_details(&server, &server, &id, &[("a", &hold)]);
         let answer = scope.spawn(ask);
-        let reply = "leasehold:reply:{a test}:1";
-        eventually("the question is asked", || server.numsub(reply) == 1);
+        eventually("the question is asked", || server.numsub(REPLY_CHANNEL) == 1);
         child.resume();
-        let answer = crate::harness::in_time("an answer", answer).expect("the client listens");
-        assert_eq!(answer.len(), 2 + 8);
+        assert_eq!(crate::harness::in_time("an answer", answer).len(), 2 + 8);
     });
     child.close_input();
     assert!(child.wait().success());

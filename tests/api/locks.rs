@@ -22,7 +22,7 @@ struct Stage {
 
 fn stage() -> Stage {
     let server = Server::start();
-    let holding = build(patient(server.url()).pool_size(4));
+    let holding = build(patient(server.url()).pool_size(4).announce(true));
     let looking = other(&server);
     Stage { holding, looking, server }
 }

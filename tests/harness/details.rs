@@ -4,6 +4,9 @@ use super::server::Server;
 use super::wait::BOUND;
 use redis::Value;
 
+/// The channel on which [`ask_details`] expects the answer.
+pub const REPLY_CHANNEL: &str = "leasehold:reply:{a test}:1";
+
 /// The name of a hold in a request: the key of its lock, and its number.
 pub type Asked<'a> = (&'a str, &'a str);
 
@@ -18,29 +21,24 @@ pub fn packed(parts: &[&str]) -> String {
     format!("*{}\r\n{}", parts.len(), parts.iter().map(part).collect::<String>())
 }
 
-/// Asks a client for details of its holds. Returns the strings of its answer.
+/// Asks a client for details of its holds, and returns the strings of its answer.
 ///
-/// `None` if no process received the request. Publishes at `publisher` and listens at `server`,
-/// which are different nodes of a cluster or the same server.
+/// Listens at `server` and publishes at `publisher`: one server, or two nodes of a cluster.
+#[track_caller]
 pub fn ask_details(
     server: &Server,
     publisher: &Server,
     client: impl std::fmt::Display,
     holds: &[Asked<'_>],
-) -> Option<Vec<String>> {
-    let channel = "leasehold:reply:{a test}:1";
+) -> Vec<String> {
     let mut connection = server.connection();
     connection.set_read_timeout(Some(BOUND)).expect("a time-out");
     let mut answers = connection.as_pubsub();
-    answers.subscribe(channel).expect("the server answers");
+    answers.subscribe(REPLY_CHANNEL).expect("the server answers");
     let holds = holds.iter().flat_map(|(key, hold)| [*key, *hold]);
-    let request: Vec<_> = ["details", channel].into_iter().chain(holds).collect();
-    let receivers: i64 = publisher.ask(&["PUBLISH", &wake_channel(client), &packed(&request)]);
-    if receivers == 0 {
-        return None;
-    }
-    let answer = answers.get_message().expect("the client answers");
-    Some(strings(answer.get_payload_bytes()))
+    let request: Vec<_> = ["details", REPLY_CHANNEL].into_iter().chain(holds).collect();
+    publisher.ask::<()>(&["PUBLISH", &wake_channel(client), &packed(&request)]);
+    strings(answers.get_message().expect("the client answers").get_payload_bytes())
 }
 
 fn strings(payload: &[u8]) -> Vec<String> {

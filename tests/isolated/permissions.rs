@@ -257,8 +257,9 @@ fn a_client_announces_itself_with_the_documented_permissions() {
     let client = builder.audit_policy(AuditPolicy::Ignore).build().expect("the user may connect");
     let _guard = client.lock("orders:1").lock().expect("the lock is free");
     eventually("the record is written", || !server.client_records().is_empty());
-    let ask = || details::ask_details(&server, &server, client.id(), &[]);
-    let answer = eventually_some("the client answers", ask);
+    let wake = details::wake_channel(client.id());
+    eventually("the client listens", || server.numsub(&wake) == 1);
+    let answer = details::ask_details(&server, &server, client.id(), &[]);
     assert_eq!(answer, ["details".to_owned(), client.id().to_string()]);
     client.close();
     assert_eq!(server.client_records(), Vec::<String>::new());

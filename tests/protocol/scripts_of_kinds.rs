@@ -1040,3 +1040,33 @@ fn lock_info_replies_as_documented() {
     bare.ask::<()>(&["HSET", "both", "job-17", "1", MINE, "0"]);
     assert!(describe(&mut bare, "search", &["both"])[0].is_some());
 }
+
+// ---------------------------------------------------------------------------------
+// Records of clients.
+
+#[test]
+fn client_record_writes_a_record_that_expires() {
+    documents("client_record", &["1"]);
+    let mut bare = Bare::start();
+    let write = |bare: &mut Bare, lifetime: &str, label: &str| {
+        let args = [lifetime, "web-1", "42", "api", "0.1.0", "1700000000000", label];
+        assert_eq!(bare.call("client_record", &[LOCK], &args), 1);
+    };
+    write(&mut bare, "60000", "");
+    let unlabelled = [
+        ("host", "web-1"),
+        ("pid", "42"),
+        ("program", "api"),
+        ("start", "1700000000000"),
+        ("version", "0.1.0"),
+    ];
+    assert_eq!(fields(&bare.server), map(unlabelled));
+    assert_ttl(&bare.server, LOCK, 30_000..=60_000);
+    // A repeated write changes nothing but the expiry.
+    write(&mut bare, "600000", "billing");
+    assert_eq!(fields(&bare.server)["label"], "billing");
+    assert_ttl(&bare.server, LOCK, 300_000..=600_000);
+    bare.server.ask::<()>(&["SET", LOCK, "a text"]);
+    let error = bare.try_call::<i64>("client_record", &[LOCK], &["1", "", "", "", "", "", ""]);
+    assert!(is_refused_as("WRONGTYPE", &error.expect_err("no hash")));
+}

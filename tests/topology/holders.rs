@@ -90,9 +90,12 @@ fn a_search_goes_on_while_a_slot_moves() {
     cluster.begin_migration(slot, new);
     let half = expected.iter().take(2).map(String::as_str);
     let port = new.port().to_string();
-    let moved = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
-    old.ask::<()>(&moved.into_iter().chain(half).collect::<Vec<_>>());
-    assert_eq!(names(&client), BTreeSet::from_iter(expected.clone()));
+    // First both nodes have these keys, then only the new one has them.
+    for how in ["COPY", "REPLACE"] {
+        let moved = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", how, "KEYS"];
+        old.ask::<()>(&moved.into_iter().chain(half.clone()).collect::<Vec<_>>());
+        assert_eq!(names(&client), BTreeSet::from_iter(expected.clone()), "{how}");
+    }
     for name in &expected {
         assert!(client.lock(name).holder().expect("an answer").is_some(), "{name}");
     }

@@ -3,6 +3,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod announcements;
 mod audit;
 mod cluster;
 mod deployments;
