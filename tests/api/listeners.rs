@@ -4,7 +4,8 @@ use crate::events::{Event, Recorder, Recording, logged, start_log};
 use crate::harness::{Server, eventually, join, sleeping};
 use leasehold::kind::{Kind, LockKind};
 use leasehold::{
-    Acquired, CancelToken, Client, Events, Lock, LostReason, MultiLock, RedLock, Released, Result,
+    Acquired, CancelToken, Client, Events, Lock, Lost, LostReason, MultiLock, Overdue, RedLock,
+    Released, Result,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -236,15 +237,15 @@ fn losses_are_reported_to_the_handle_of_the_hold() -> Result<()> {
     let lock = client.lock("a").with_events(recorder);
     let forced = lock.lock()?;
     client.lock("a").force_unlock()?;
-    assert_eq!(recording.lost(), (recording_hold(&forced), LostReason::Gone));
+    assert_eq!(recording.lost(), (hold_of(&forced), LostReason::Gone));
     drop(forced);
 
     let expired = lock.clone().with_lease(Duration::from_millis(20)).lock()?;
-    assert_eq!(recording.lost(), (recording_hold(&expired), LostReason::Expired));
+    assert_eq!(recording.lost(), (hold_of(&expired), LostReason::Expired));
     drop(expired);
 
     let gone = lock.clone().with_lease(MINUTE).lock()?;
-    let hold = recording_hold(&gone);
+    let hold = hold_of(&gone);
     server.ask::<()>(&["DEL", "a"]);
     drop(gone); // the reply to the release reveals the loss
     assert_eq!(recording.lost(), (hold, LostReason::Gone));
@@ -254,8 +255,37 @@ fn losses_are_reported_to_the_handle_of_the_hold() -> Result<()> {
     Ok(())
 }
 
+/// Sends the names of the events that end a hold beyond its limit.
+struct Late(Sender<(&'static str, u64)>);
+
+impl Events for Late {
+    fn overdue(&self, event: &Overdue) {
+        let _ = self.0.send(("overdue", event.hold));
+    }
+    fn lost(&self, event: &Lost) {
+        assert_eq!(event.reason, LostReason::HeldTooLong);
+        let _ = self.0.send(("lost", event.hold));
+    }
+}
+
+#[test]
+fn a_hold_beyond_its_limit_is_reported_to_its_handle() -> Result<()> {
+    let server = Server::start();
+    let client = client(&server, BRISK);
+    let (sender, receiver) = mpsc::channel();
+    let lock = client.lock("a").with_max_hold(Duration::from_millis(20));
+    let guard = lock.with_events(Arc::new(Late(sender))).lock()?;
+    let hold = hold_of(&guard);
+    for name in ["overdue", "lost"] {
+        assert_eq!(receiver.recv_timeout(MINUTE), Ok((name, hold)));
+    }
+    drop(guard);
+    assert!(receiver.recv().is_err(), "each is reported once");
+    Ok(())
+}
+
 /// Returns the number of the hold of a guard.
-fn recording_hold(guard: &leasehold::Guard) -> u64 {
+fn hold_of(guard: &leasehold::Guard) -> u64 {
     let shown = format!("{guard:?}");
     let number = shown.split_once("owner: ").and_then(|(_, owner)| owner.split(',').next());
     let number = number.and_then(|owner| owner.split(':').nth(1)?.parse().ok());

@@ -3,7 +3,7 @@
 use crate::events::{Blocking, logged, start_log};
 use crate::harness::{Server, eventually, join, pttl, sleeping};
 use leasehold::kind::LockKind;
-use leasehold::{Client, Error, Lock, MultiLock, RedLock, Result};
+use leasehold::{Client, Error, Lock, LostReason, MultiLock, RedLock, Result};
 use std::sync::Mutex;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
@@ -11,6 +11,7 @@ use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_millis(20);
+const NO_CALL: [u32; 0] = [];
 /// A watchdog time-out that passes several times in a test.
 ///
 /// A stall of a slow machine does not last two thirds of it.
@@ -71,7 +72,7 @@ fn a_lease_that_ends_calls_the_closure_without_a_query() -> Result<()> {
     owned.on_lost(calls.of(2));
     assert_eq!(calls.next(), 2);
     drop((guard, owned));
-    assert_eq!(calls.rest(), [0_u32; 0], "each is called once");
+    assert_eq!(calls.rest(), NO_CALL, "each is called once");
     Ok(())
 }
 
@@ -84,6 +85,18 @@ fn a_renewal_that_finds_the_hold_gone_calls_the_closure() -> Result<()> {
     server.ask::<()>(&["DEL", "a"]);
     assert_eq!(calls.rest(), [1]);
     assert!(guard.check().is_err_and(|error| error.is_lost()));
+    Ok(())
+}
+
+#[test]
+fn a_hold_that_ends_after_its_limit_calls_the_closure() -> Result<()> {
+    let server = Server::start();
+    let client = client(&server, BRISK);
+    let (lock, calls) = (client.lock("a").with_max_hold(SOON), Calls::new());
+    let guard = lock.lock()?;
+    guard.on_lost(calls.of(1));
+    assert_eq!(calls.rest(), [1]);
+    assert_eq!(guard.check().expect_err("lost").lost_reason(), Some(LostReason::HeldTooLong));
     Ok(())
 }
 
@@ -102,7 +115,7 @@ fn the_reply_to_a_release_calls_the_closure_if_it_reveals_the_loss() -> Result<(
     server.ask::<()>(&["DEL", "a"]);
     drop(guard);
     assert_eq!(calls.next(), 2);
-    assert_eq!(calls.rest(), [0_u32; 0]);
+    assert_eq!(calls.rest(), NO_CALL);
     Ok(())
 }
 
@@ -118,7 +131,7 @@ fn is_called_for<K: LockKind>(lock: &Lock<K>) -> Result<()> {
     let guard = lock.lock_owned()?;
     guard.on_lost(calls.of(1));
     guard.unlock()?;
-    assert_eq!(calls.rest(), [0_u32; 0], "{lock:?}");
+    assert_eq!(calls.rest(), NO_CALL, "{lock:?}");
     Ok(())
 }
 
@@ -196,7 +209,7 @@ fn a_hand_off_drops_the_closures_of_the_former_holder() -> Result<()> {
     guard.unlock()?;
     join(waiter)?;
     assert_eq!(after.rest(), [2]);
-    assert_eq!(before.rest(), [0_u32; 0]);
+    assert_eq!(before.rest(), NO_CALL);
     assert_eq!(client.stats().passed_locally(), 1);
     Ok(())
 }
@@ -214,7 +227,7 @@ fn a_detached_hold_keeps_its_closures() -> Result<()> {
     guard.on_lost(released.of(2));
     guard.detach();
     client.lock("b").unlock()?;
-    assert_eq!(released.rest(), [0_u32; 0]);
+    assert_eq!(released.rest(), NO_CALL);
     Ok(())
 }
 
@@ -309,7 +322,7 @@ fn the_first_loss_of_a_member_calls_the_closure_of_a_multi_lock_once() -> Result
     let guard = multi.lock_owned()?;
     guard.on_lost(calls.of(4));
     guard.unlock()?;
-    assert_eq!(calls.rest(), [0_u32; 0]);
+    assert_eq!(calls.rest(), NO_CALL);
     Ok(())
 }
 
@@ -344,8 +357,8 @@ fn the_loss_of_the_majority_calls_the_closure_of_a_red_lock_once() -> Result<()>
     let guard = red.lock_owned()?;
     guard.on_lost(released.of(4));
     guard.unlock()?;
-    assert_eq!(released.rest(), [0_u32; 0]);
-    assert_eq!(calls.rest(), [0_u32; 0]);
+    assert_eq!(released.rest(), NO_CALL);
+    assert_eq!(calls.rest(), NO_CALL);
     Ok(())
 }
 

@@ -18,7 +18,7 @@ impl<K: LockKind> Lock<K> {
     /// | --- | --- |
     /// | [`acquired`](Events::acquired) | each hold that a call of this handle got from the server or by a hand-off |
     /// | [`waited`](Events::waited) | each call of this handle that waited, also without success |
-    /// | [`released`](Events::released), [`lost`](Events::lost), [`renewal_failed`](Events::renewal_failed) | the holds of this handle |
+    /// | [`released`](Events::released), [`lost`](Events::lost), [`overdue`](Events::overdue), [`renewal_failed`](Events::renewal_failed) | the holds of this handle |
     /// | [`renewed`](Events::renewed) | the numbers of the holds of this handle and of other handles with the same `Arc` |
     /// | [`reconnected`](Events::reconnected), [`audit`](Events::audit) | none: these go to the listener of the client only |
     ///
