@@ -8,6 +8,7 @@ use uuid::Uuid;
 use crate::config::Builder;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::inspect::locks::Locks;
 use crate::lock::handle::{FairLock, FencedLock, Lock, SpinLock};
 use crate::lock::red_lock::RedLock;
 use crate::lock::rw_lock::RwLock;
@@ -139,6 +140,42 @@ impl Client {
         Lock::new(Arc::clone(&self.engine), name.into())
     }
 
+    /// Finds the held locks whose names match a pattern, on all servers.
+    ///
+    /// In the pattern, `*` stands for any text, `?` for one character, `[ab]` and `[a-c]` for one
+    /// of several characters; `\` before such a character removes its meaning. The pattern is
+    /// matched against names without the client's [prefix](Builder::name_prefix).
+    ///
+    /// The call does not ask the servers, except that a lazily built client of a cluster discovers
+    /// the nodes. The returned iterator asks one server after the other, and only when it needs
+    /// more locks: one round trip (`SCAN`) for about 64 keys of the server, and about three more if
+    /// there are locks among them. No step takes the server more than about a millisecond.
+    /// Processes that are stopped or cut off delay the whole search by at most 250 ms. Each lock is
+    /// returned once. A lock is recognized by the fields of its hash; other keys, and names that
+    /// are invalid or not UTF-8, are left out.
+    ///
+    /// A lock that is held during the whole search is returned. Exception: after a fail-over, or
+    /// if its slot moves to another server meanwhile, the search may miss it. Locks that are taken
+    /// or released meanwhile may be returned or not.
+    ///
+    /// # Errors
+    /// - [`is_configuration`](Error::is_configuration) if the pattern is empty, has control
+    ///   characters, or is longer than 256 bytes.
+    /// - [`is_closed`](Error::is_closed) after [`close`](Client::close).
+    /// - The iterator returns the errors of [`Lock::holder`], each of which ends it.
+    ///
+    /// ```no_run
+    /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+    /// for lock in client.locks("orders:*")? {
+    ///     let lock = lock?;
+    ///     println!("{} is held by {:?}", lock.name(), lock.holders());
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn locks(&self, pattern: impl AsRef<str>) -> Result<Locks> {
+        Locks::new(Arc::clone(&self.engine), pattern.as_ref())
+    }
+
     /// Returns the id of this client, a random UUID.
     ///
     /// The [owner field](crate#terms) of each hold in Redis begins with this id.
@@ -150,7 +187,8 @@ impl Client {
     /// Returns the statistics of this client and its clones since its start.
     ///
     /// Does not block, no round trip. Every client counts for itself, whether it has a receiver of
-    /// [`Events`](crate::Events) or not. [`Stats`] says what each number counts.
+    /// [`Events`](crate::Events) or not. [`Stats`] says what each number counts. The feature
+    /// `metrics` [exports](crate#exported-metrics) the same numbers.
     ///
     /// ```
     /// # let client = leasehold::Client::builder().single("redis://127.0.0.1:1/").build_lazily()?;

@@ -122,15 +122,81 @@
 //! its first request gets no answer. Once the server has answered that the lock is held, the call
 //! waits through later outages.
 //!
-//! An implementation of [`Events`] receives grants, waits, releases, renewals and losses. The
-//! [`log`](https://docs.rs/log) facade gets losses, failures and reconnections. [`Client::stats`]
-//! returns counters and histograms.
+//! An implementation of [`Events`] receives grants, waits, releases, renewals, overdue holds and
+//! losses: of a client ([`Builder::events`]), or of one lock handle ([`Lock::with_events`]). A
+//! closure of [`Guard::on_lost`] is called once if the hold of that guard is lost. The
+//! [log](#logging) gets losses, failures and reconnections. [`Client::stats`] returns counters and
+//! histograms.
+//!
+//! # Logging
+//!
+//! Log lines go to the [`log`](https://docs.rs/log) facade. The target of a line is its subject, so
+//! that a filter such as `leasehold::lease=warn` selects a subject:
+//!
+//! | target | levels | subject |
+//! | --- | --- | --- |
+//! | `leasehold::lease` | warn, debug | losses, overdue holds, failed renewals, releases and clean-ups; locks without a time to live |
+//! | `leasehold::connection` | warn, info, debug | broken and new connections, messages and polls that waiting callers need, loads of scripts |
+//! | `leasehold::topology` | info, debug | clusters without sharded pub/sub; failed checks for fail-overs |
+//! | `leasehold::audit` | warn | servers whose configuration [endangers locks](Builder::audit_policy) |
+//! | `leasehold::events` | error, warn | panics of [`Events`] methods and of closures; dropped events |
+//! | `leasehold::client` | error, warn, debug | threads of the client that do not start, panic, or outlast the close; the client record; questions to running processes |
+//!
+//! The key-values of a line, for structured loggers, repeat facts of its text and add others:
+//!
+//! | key | value |
+//! | --- | --- |
+//! | `lock` | the name of the lock, without the client's prefix |
+//! | `kind` | the kind of the lock, as `Debug` shows it: `Plain`, `Fair`, `Read` and so on |
+//! | `hold` | the number of the hold, as in events |
+//! | `reason` | the [`LostReason`], as `Debug` shows it: `Expired`, `Gone`, `HeldTooLong` |
+//! | `error` | the text of the error |
+//! | `server` | the address of the server, without user and password; null if the error names no server |
+//!
+//! Targets and keys stay the same in compatible versions. Texts may change.
+//!
+//! A program that logs with `tracing` receives these lines through the crate
+//! [`tracing-log`](https://docs.rs/tracing-log), in two lines:
+//!
+//! ```sh
+//! cargo add tracing-log
+//! ```
+//!
+//! ```text
+//! tracing_log::LogTracer::init()?;        // at the start, beside `set_global_default(subscriber)`
+//! ```
+//!
+//! The `init` methods of `tracing-subscriber`, such as `tracing_subscriber::fmt().init()`, do this
+//! already, by the default feature `tracing-log`; a second `LogTracer::init` returns an error.
+//! Filters see the targets above. `tracing-log` 0.2 passes target, level and text, but no
+//! key-values; for these facts as fields, emit a `tracing` event from an implementation of
+//! [`Events`].
+//!
+//! # Holders
+//!
+//! [`Lock::holder`] returns the process that holds a lock, [`Lock::holders`] all readers,
+//! [`Lock::waiting`] the waiting processes, and [`Client::locks`] all locks with names of a
+//! pattern. Any client can ask, and Redisson's holders are shown too. A query takes two round
+//! trips; locks themselves cost no more because of it.
+//!
+//! ```no_run
+//! # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+//! for lock in client.locks("orders:*")? {
+//!     let lock = lock?;
+//!     for holder in lock.holders() {
+//!         println!("{}: {:?} {:?} {:?}", lock.name(), holder.host(), holder.pid(), holder.since());
+//!     }
+//! }
+//! # Ok::<(), leasehold::Error>(())
+//! ```
 //!
 //! # Recipes
 //!
-//! - *Once per minute on several machines.* Take a lock with a fixed lease a little shorter than
-//!   the period, and [`detach`](Guard::detach) its guard: the lock stays held until the lease ends.
-//!   After a drop of the guard the next machine would run the job again.
+//! - *Once per minute on several machines.* Take the lock with
+//!   [`with_min_hold`](Lock::with_min_hold), a little shorter than the period: a release keeps the
+//!   lock taken until then. Without it the next machine would run the job again after the release.
+//! - *A job that may hang.* [`with_max_hold`](Lock::with_max_hold) ends the renewals of a hold that
+//!   lasts too long, so that another machine can take over.
 //! - *tokio.* A wait blocks its thread, so call `spawn_blocking(move || lock.lock_owned())`. The
 //!   [`OwnedGuard`] may live across an `.await`. Its drop does not wait for the network;
 //!   [`unlock`](OwnedGuard::unlock) waits, and needs `spawn_blocking` too.
@@ -141,7 +207,50 @@
 //!
 //! # Features
 //!
+//! - `metrics`: the statistics as metrics of the [`metrics`](https://docs.rs/metrics) facade.
 //! - `tls`: connections to `rediss://` URLs, by rustls.
+//! - `serde`: `serde::Serialize` for [`HolderInfo`], [`WaitingInfo`] and [`LockInfo`].
+//!
+//! # Exported metrics
+//!
+//! With the feature `metrics`, every number of [`Stats`] is exported as it is counted. The program
+//! installs its recorder before it makes a client: the client registers its metrics at their first
+//! use, with the recorder of that moment. `examples/metrics.rs` exports them to Prometheus.
+//!
+//! | metric | number |
+//! | --- | --- |
+//! | `leasehold_lock_acquired_total` | [`Stats::acquired`] |
+//! | `leasehold_lock_passed_locally_total` | [`Stats::passed_locally`] |
+//! | `leasehold_lock_released_total` | [`Stats::released`] |
+//! | `leasehold_lock_released_after_expiry_total` | [`Stats::released_after_expiry`] |
+//! | `leasehold_lock_lost_total` | [`Stats::lost`]; label `reason`: `expired`, `gone`, `held_too_long` |
+//! | `leasehold_lock_refused_total` | [`Stats::refused`] |
+//! | `leasehold_lock_timed_out_total` | [`Stats::timed_out`] |
+//! | `leasehold_lock_cancelled_total` | [`Stats::cancelled`] |
+//! | `leasehold_lock_contended_total` | [`Stats::contended`] |
+//! | `leasehold_lock_renewals_total` | [`Stats::renewals`] |
+//! | `leasehold_lock_renewal_failures_total` | [`Stats::renewal_failures`] |
+//! | `leasehold_reconnects_total` | [`Stats::reconnects`]; no labels |
+//! | `leasehold_locks_held` | gauge, [`Stats::held_now`] |
+//! | `leasehold_locks_waiting` | gauge, [`Stats::waiting_now`] |
+//! | `leasehold_lock_wait_seconds` | histogram, [`Stats::wait_time`] |
+//! | `leasehold_lock_hold_seconds` | histogram, [`Stats::hold_time`] |
+//! | `leasehold_lock_renewal_lag_seconds` | histogram, [`Stats::renewal_lag`] |
+//! | `leasehold_lock_round_trip_seconds` | histogram, [`Stats::round_trip`] |
+//!
+//! Labels, both always present except where the table says otherwise; the clients of a process
+//! share the metrics:
+//! - `kind`: `plain`, `named`, `fair`, `fenced`, `read`, `write`, `spin`; `multi` and `red` for the
+//!   calls of a [`MultiLock`] and a [`RedLock`], whose holds have the kinds of the members.
+//! - `label`: the text of [`Lock::with_label`], or empty. A call of a `MultiLock` has the label
+//!   that all members of its client have in common.
+//!
+//! The name of a lock is never a label, because the number of names has no bound.
+//!
+//! A hand-off between handles with different labels moves the hold from one label to the other in
+//! `leasehold_locks_held`, and counts as passed locally for the receiver. The release, the loss and
+//! the time of the hold count for the last label. One command for several members of a `MultiLock`
+//! counts its round trip for the first of them. A panic of the recorder is caught and logged.
 #![forbid(unsafe_code)]
 
 mod acquire;
@@ -169,8 +278,11 @@ pub use client::Client;
 pub use config::{BackOff, Builder, Sharding};
 pub use error::{Error, ErrorKind, LostReason, Result};
 pub use events::{
-    Acquired, Audit, Events, Lost, Reconnected, Released, RenewalFailed, Renewed, Waited,
+    Acquired, Audit, Events, Lost, Overdue, Reconnected, Released, RenewalFailed, Renewed, Waited,
 };
+pub use inspect::holder::HolderInfo;
+pub use inspect::info::{LockInfo, WaitingInfo};
+pub use inspect::locks::Locks;
 pub use lock::guard::{FencedGuard, Guard, OwnedGuard, ReadGuard, WriteGuard};
 pub use lock::handle::{FairLock, FencedLock, Lock, SpinLock};
 pub use lock::multi_guard::{MultiGuard, OwnedMultiGuard};
@@ -206,7 +318,9 @@ mod must_use {
         };
         (@given) => {
             "client: leasehold::Client, lock: leasehold::Lock, guard: leasehold::Guard, \
-             both: leasehold::MultiGuard, error: leasehold::Error"
+             both: leasehold::MultiGuard, error: leasehold::Error, rw: leasehold::RwLock, \
+             red: leasehold::RedLock, events: std::sync::Arc<dyn leasehold::Events>, \
+             info: leasehold::LockInfo, holder: leasehold::HolderInfo"
         };
     }
 
@@ -216,6 +330,7 @@ mod must_use {
         "client.rw_lock(\"a\")"
         "client.clone()"
         "client.stats()"
+        "client.locks(\"a*\")?"
         "leasehold::Client::builder()"
         "leasehold::Client::open(\"redis://127.0.0.1/\")?"
         "leasehold::MultiLock::new([lock])"
@@ -223,13 +338,25 @@ mod must_use {
         "leasehold::CancelToken::new()"
         "leasehold::AnyLock::from(lock)"
         "lock.with_lease(std::time::Duration::MAX)"
+        "lock.with_max_hold(std::time::Duration::MAX)"
+        "lock.with_min_hold(std::time::Duration::MAX)"
         "lock.clone().with_holder(\"tx\")"
+        "lock.with_events(events)"
+        "rw.with_events(events)"
+        "red.with_events(events)"
         "lock.lock()?"
         "lock.lock_owned()?"
         "lock.try_lock()"
         "lock.is_held()"
         "lock.hold_count()"
         "lock.name()"
+        "lock.holder()"
+        "lock.holders()"
+        "lock.waiting()"
+        "info.holders()"
+        "info.waiting().processes()"
+        "holder.owner()"
+        "holder.since()"
         "guard.is_held()"
         "guard.remaining()"
         "guard.wait_lost(std::time::Duration::ZERO)"

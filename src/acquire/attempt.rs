@@ -19,6 +19,7 @@ use crate::pool::Target;
 use crate::pool::request::{CallReply, Failure};
 use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment, Patience};
+use crate::util::log_target;
 
 impl WaitLoop<'_> {
     /// Sends the acquire command once and applies its reply.
@@ -184,7 +185,7 @@ impl WaitLoop<'_> {
         generation: Generation,
     ) -> Result<Option<HoldHandle>> {
         let (deadline, now) = (hold::deadline(sent, self.call.lease()), clock::now());
-        self.context().engine.events.stats().answered(sent.until(now));
+        self.call.series().answered(sent.until(now));
         if deadline <= now {
             self.context().local.set_last_error(None);
             self.leftovers.late_copy = Some(self.candidate.copy_on(connection));
@@ -206,13 +207,14 @@ impl WaitLoop<'_> {
             (self.context(), self.candidate.caller.request.waits);
         let polled = waits && matches!(self.call.pace(), Pace::Polled);
         let now = clock::now();
-        engine.events.stats().answered(sent.until(now));
+        self.call.series().answered(sent.until(now));
         if local.refused(now, polled) {
             engine.watchdog.plan_poll(Arc::clone(local));
         }
         if left.is_none() && !std::mem::replace(&mut self.reports.warned, true) {
-            let name = local.name().given();
+            let (name, kind) = (local.name().given(), self.call.rules.kind());
             log::warn!(
+                target: log_target::LEASE, lock = &**name, kind:?;
                 "the lock {name:?} is held without a time to live: it stays held until it is freed"
             );
         }

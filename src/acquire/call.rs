@@ -17,7 +17,7 @@ use crate::kind::rules::{KindRules, ListensTo, Queueing};
 use crate::local::Caller;
 use crate::local::hold::{Hold, HoldTerms};
 use crate::local::table::{EntryOutcome, EntryRequest};
-use crate::stats::CallRecord;
+use crate::stats::{CallRecord, Series};
 use crate::util::clock::{self, Moment, Patience};
 
 /// Time after the caller's deadline in which the last reply may still arrive.
@@ -165,10 +165,16 @@ impl<'a> AcquireCall<'a> {
     /// Emits the event of a call that got the lock.
     pub(crate) fn report_acquired(&self, handle: &HoldHandle, waited: Duration) {
         let (kind, hold) = handle.hold().kind_and_number();
-        self.context.engine.events.emit(|| {
+        self.context.engine.events.emit_with(self.terms.listener(), || {
             let (at, name) = (clock::wall_time(), Arc::clone(self.context.local.name().given()));
             Event::Acquired(Acquired { at, name, kind, hold, waited })
         });
+    }
+
+    /// Returns the statistics for the kind and the label of the lock.
+    pub(crate) fn series(&self) -> Series<'_> {
+        let stats = self.context.engine.events.stats();
+        stats.series(|| self.terms.series_key(self.rules.kind()))
     }
 
     fn thread(&self) -> ThreadId {

@@ -70,7 +70,8 @@ impl<'a> Candidate<'a> {
     /// Leaves the queue; returns a valid hold that was handed over in the meantime.
     pub(super) fn leave(&mut self) -> Option<HoldHandle> {
         let handed = self.call.context.local.leave(self.ticket.take()?);
-        handed.map(|hold| self.call.handle(hold)).filter(HoldHandle::is_held)
+        let handed = handed.map(|hold| self.call.handle(hold)).filter(HoldHandle::is_held);
+        handed.inspect(HoldHandle::watch_limit)
     }
 
     /// Makes a hold of a grant that is still valid, and gives the hold to the watchdog.

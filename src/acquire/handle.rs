@@ -90,6 +90,21 @@ impl HoldHandle {
         true
     }
 
+    /// Has the events thread call `f` when the hold is lost, or now if it is lost already.
+    ///
+    /// Drops `f` in a forked child, and if the system cannot start the thread.
+    pub(crate) fn on_lost(&self, f: impl FnOnce() + Send + 'static) {
+        let LockContext { engine, local } = &*self.context;
+        if engine.router.check_process().is_err() {
+            return;
+        }
+        if let Some(call) = engine.events.loss_call(local.name().given(), Box::new(f)) {
+            self.hold.on_lost(call);
+            // Reports a loss that was not noticed yet.
+            self.is_held();
+        }
+    }
+
     pub(super) fn lost(&self) -> Error {
         self.with_lock_name(Error::lost(self.hold.lost_reason(), "the lock was lost"))
     }
@@ -157,6 +172,15 @@ impl HoldHandle {
         Err(Error::outdated())
     }
 
+    /// Has the watchdog notice the limit of the present holder, who got the hold by a hand-off.
+    ///
+    /// The timer of the hold may be set for a later moment.
+    pub(crate) fn watch_limit(&self) {
+        if self.hold.next_limit().is_some() {
+            self.context.engine.watchdog.watch(self.watched());
+        }
+    }
+
     /// Has the watchdog renew the hold from now on.
     pub(crate) fn keep_renewed(&self) {
         if self.hold.keep_renewed() {
@@ -169,7 +193,7 @@ impl HoldHandle {
     pub(crate) fn needs_extension(&self, lease: Duration) -> bool {
         let now = clock::now();
         let deadline = now + self.hold.remaining(now);
-        !self.hold.is_renewed() && deadline < hold::deadline(now, lease)
+        !self.hold.has_renewed_lease() && deadline < hold::deadline(now, lease)
     }
 }
 

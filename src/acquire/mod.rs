@@ -220,6 +220,7 @@ impl<'a> WaitLoop<'a> {
         let Candidate { caller, ticket, .. } = &mut self.candidate;
         if handle.is_held() {
             *ticket = None;
+            handle.watch_limit();
             return Ok(Some(handle));
         }
         drop(handle);
@@ -303,7 +304,7 @@ impl<'a> WaitLoop<'a> {
             let (at, kind, acquired) = (clock::wall_time, self.call.rules.kind(), hold.is_some());
             let name = || Arc::clone(self.context().local.name().given());
             let event = || Waited { at: at(), name: name(), kind, hold, waited, acquired };
-            events.emit(|| Event::Waited(event()));
+            events.emit_with(self.call.terms.listener(), || Event::Waited(event()));
         }
     }
 }

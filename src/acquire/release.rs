@@ -4,6 +4,10 @@
 //! the reply. A drop only has the release written; the next thread that uses the connection reads
 //! the reply. `release_outcome.rs` gives both replies the same meaning.
 //!
+//! A release before the minimum of a hold (`Lock::with_min_hold`) leaves the lock taken by nobody,
+//! for the time that is left when the release is queued. A repeated release counts from its own
+//! queueing or has the same time left, so the lock is never free before the minimum.
+//!
 //! A release without a reply is sent again until the lease is over. If other holds can keep the
 //! state of this hold in Redis alive, the release is sent again until there is a reply.
 
@@ -117,15 +121,17 @@ impl HoldHandle {
     }
 
     fn release(&self) -> Call {
-        let (rules, name) = (self.hold.rules(), self.context.local.name());
+        let (rules, name, now) = (self.hold.rules(), self.context.local.name(), clock::now());
+        let is_early = !self.hold.minimum_left(now).is_zero();
         match self.hold.late_copy() {
             // A late acquire command would take a place in the queue, which a release ignores.
-            Some(_) if rules.queues_in_redis() => rules.undo(
+            // Before the minimum of the hold this place stays until its waiter timeout.
+            Some(_) if rules.queues_in_redis() && !is_early => rules.undo(
                 name,
                 self.hold.owner(),
                 Some(self.context.engine.settings.fair_waiter_timeout),
             ),
-            _ => self.hold.release_call(name),
+            _ => self.hold.release_call(name, now),
         }
     }
 

@@ -19,6 +19,7 @@ use crate::local::Local;
 use crate::local::hold::Hold;
 use crate::pool::request::{CallReply, OnOutcome, ReleasedHold};
 use crate::util::clock;
+use crate::util::log_target;
 use crate::util::threads;
 
 impl OnOutcome for Local {
@@ -62,8 +63,9 @@ impl Local {
                 Ok(None)
             }
             ReleaseReply::NotHeld => {
-                self.events().stats().release_found_no_hold();
-                self.report_lost([hold], LostReason::Gone);
+                self.events().stats().series(|| hold.series_key()).release_found_no_hold();
+                hold.lose_released();
+                self.report_lost([hold]);
                 Err(Error::lost(LostReason::Gone, "the lock was lost before its release"))
             }
         }
@@ -71,9 +73,9 @@ impl Local {
 
     fn report_release(&self, hold: &Hold, subscribers: Result<Option<u64>>) {
         if let Err(error) = &subscribers {
-            threads::log_without_panic(|| log::warn!("a release failed: {error}"));
+            self.log_failed_release(hold, error);
         }
-        self.events().emit(|| {
+        self.events().emit_with(hold.terms().listener(), || {
             let name = Arc::clone(self.name().given());
             let (heard_by, error) = match subscribers {
                 Ok(subscribers) => (subscribers, None),
@@ -82,6 +84,17 @@ impl Local {
             let ((kind, hold), held, at) =
                 (hold.kind_and_number(), hold.held_for(), clock::wall_time());
             Event::Released(Released { at, name, kind, hold, held, heard_by, error })
+        });
+    }
+
+    fn log_failed_release(&self, hold: &Hold, error: &Error) {
+        let (name, (kind, hold)) = (self.name().given(), hold.kind_and_number());
+        threads::log_without_panic(|| {
+            log::warn!(
+                target: log_target::LEASE,
+                lock = &**name, kind:?, hold, error:%, server = error.server();
+                "a release failed: {error}"
+            )
         });
     }
 }

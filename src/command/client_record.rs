@@ -40,6 +40,11 @@ pub(crate) fn key(client: Uuid) -> String {
     format!("{PREFIX}{{{client}}}")
 }
 
+/// Returns whether a key is that of a client's record.
+pub(crate) fn is_key(key: &str) -> bool {
+    key.starts_with(PREFIX)
+}
+
 /// Returns the command that reads a client's record.
 pub(crate) fn query(client: Uuid) -> Call {
     Call::on_key(b"HMGET", key(client).as_bytes(), &FIELDS)

@@ -6,6 +6,7 @@
 //! in braces behind a prefix. Names whose keys would get different slots are refused everywhere,
 //! so that a lock still works when its server becomes a cluster.
 
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use crc::{CRC_16_XMODEM, Crc};
@@ -121,12 +122,17 @@ impl Name {
         format!("{}:{owner}", self.channel)
     }
 
+    /// Returns the key with a hash tag: the part that all keys and channels of the lock share.
+    pub(crate) fn tagged(&self) -> Cow<'_, str> {
+        match self.key.contains('{') {
+            true => Cow::Borrowed(&self.key),
+            false => Cow::Owned(format!("{{{}}}", self.key)),
+        }
+    }
+
     /// Returns the prefix of the read holds' time-out keys; an owner field follows it.
     pub(crate) fn timeout_prefix(&self) -> String {
-        match self.key.contains('{') {
-            true => format!("{}:", self.key),
-            false => format!("{{{}}}:", self.key),
-        }
+        format!("{}:", self.tagged())
     }
 
     /// Returns the time-out key of a read hold, which expires with its lease.

@@ -32,13 +32,32 @@ impl Reply {
         }
     }
 
-    /// Returns the numbers of a list of integers. A refusal or any other shape is an error.
-    pub(crate) fn into_ints(self) -> Result<Vec<i64>> {
+    /// Returns the bytes of a text reply. A refusal or any other shape is an error.
+    pub(crate) fn into_text(self) -> Result<Vec<u8>> {
         match self {
-            Reply::List(parts) => parts.into_iter().map(Reply::into_int).collect(),
+            Reply::Text(text) => Ok(text),
             Reply::Refused(refusal) => Err(Error::refused(&refusal)),
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// Returns the parts of a list. A refusal or any other shape is an error.
+    pub(crate) fn into_list(self) -> Result<Vec<Reply>> {
+        match self {
+            Reply::List(parts) => Ok(parts),
+            Reply::Refused(refusal) => Err(Error::refused(&refusal)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Returns the numbers of a list of integers. A refusal or any other shape is an error.
+    pub(crate) fn into_ints(self) -> Result<Vec<i64>> {
+        self.into_list()?.into_iter().map(Reply::into_int).collect()
+    }
+
+    /// Returns the bytes of a list of texts. A refusal or any other shape is an error.
+    pub(crate) fn into_texts(self) -> Result<Vec<Vec<u8>>> {
+        self.into_list()?.into_iter().map(Reply::into_text).collect()
     }
 
     /// Returns the value of `name` in a list of alternating names and values.

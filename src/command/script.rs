@@ -69,8 +69,14 @@ pub(crate) static NAMED_UNLOCK: Script = script!("named_unlock");
 
 pub(crate) static MULTI_ACQUIRE: Script = script!("multi_acquire");
 
+/// Ends a hold of any kind but a write hold before its minimum.
+pub(crate) static EARLY_RELEASE: Script = script!("early_release");
+
 /// Writes the record of a client.
 pub(crate) static CLIENT_RECORD: Script = script!("client_record");
+
+/// Reads the holders of locks, and finds locks among the keys of a server.
+pub(crate) static LOCK_INFO: Script = script!("lock_info");
 
 /// Finds the free locks among many.
 pub(crate) static POLL_MANY: Script = script!("poll_many");

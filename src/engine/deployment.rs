@@ -23,6 +23,7 @@ use crate::topology::cluster::Cluster;
 use crate::topology::route::Route;
 use crate::topology::sentinel::Sentinels;
 use crate::util::clock;
+use crate::util::log_target;
 use crate::util::sync::{Mutex, Parker};
 use crate::util::threads;
 
@@ -96,6 +97,11 @@ impl Deployment {
     /// Returns whether commands can be sent: the nodes of a cluster are known.
     pub(crate) fn is_discovered(&self) -> bool {
         self.cluster.is_none() || self.sharded.get().is_some()
+    }
+
+    /// Returns whether the nodes have sharded pub/sub, as far as they have been discovered.
+    pub(crate) fn is_sharded(&self) -> bool {
+        self.sharded.get() == Some(&true)
     }
 
     /// Blocks until a separate thread has discovered the cluster, or until the limit.
@@ -194,7 +200,10 @@ fn supports_sharding(cluster: &Cluster, name: &str, timeouts: Timeouts) -> Resul
             Err(error) if !error.is_final() => Err(error),
             Err(error) => {
                 threads::log_without_panic(|| {
-                    log::info!("no sharded pub/sub, so all nodes get each message: {error}");
+                    log::info!(
+                        target: log_target::TOPOLOGY, error:%, server = &**address.shown();
+                        "no sharded pub/sub, so all nodes get each message: {error}"
+                    );
                 });
                 Ok(false)
             }

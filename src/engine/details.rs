@@ -5,7 +5,7 @@ use crate::command::details::{AskedHold, DetailsAnswer, DetailsRequest, LiveDeta
 use crate::connection;
 use crate::engine::Engine;
 use crate::listener::channels::RequestHandler;
-use crate::util::clock;
+use crate::util::{clock, log_target};
 
 /// The greatest length of a request in bytes. Longer ones are ignored.
 const MAX_LENGTH: usize = 1024 * 1024;
@@ -15,7 +15,9 @@ impl RequestHandler for Engine {
     fn handle(&self, request: &[u8]) {
         let parsed = (request.len() <= MAX_LENGTH).then(|| connection::parse(request)).flatten();
         let Some(request) = parsed.as_ref().and_then(DetailsRequest::read) else {
-            return log::debug!("an invalid request of another process is ignored");
+            return log::debug!(
+                target: log_target::CLIENT, "an invalid request of another process is ignored"
+            );
         };
         let holds = request.holds.iter().filter_map(|asked| self.details_of(asked)).collect();
         let answer = DetailsAnswer { client: self.id, holds }.pack();

@@ -46,6 +46,7 @@ use crate::topology::route::RoutedConnection;
 use crate::util::clock::{self, Moment};
 use crate::util::executor::Executor;
 use crate::util::interner::{Interned, Recent};
+use crate::util::log_target;
 use crate::util::sync::{Mutex, Parker};
 use crate::watchdog::Watchdog;
 
@@ -191,6 +192,16 @@ impl Engine {
         self.deployment.wait_until_ready(limit)
     }
 
+    /// Returns the prefix of all lock names of this client.
+    pub(crate) fn name_prefix(&self) -> &str {
+        &self.settings.name_prefix
+    }
+
+    /// Returns whether release messages are published to the shards of a cluster.
+    pub(crate) fn is_sharded(&self) -> bool {
+        self.deployment.is_sharded()
+    }
+
     /// Returns whether the servers are a cluster.
     pub(crate) fn is_cluster(&self) -> bool {
         self.router.is_cluster()
@@ -276,6 +287,7 @@ impl Drop for Engine {
         }
         self.closing.cancel();
         self.stop();
+        self.locals.by_key.all().iter().for_each(|local| local.abandon_holds());
     }
 }
 
@@ -298,9 +310,12 @@ fn join(thread: JoinHandle<()>, end: Moment) {
         std::thread::park_timeout(CLOSE_CHECK_INTERVAL);
     }
     if !thread.is_finished() {
-        return log::warn!("a thread of a closed client is still busy and is not joined");
+        return log::warn!(
+            target: log_target::CLIENT,
+            "a thread of a closed client is still busy and is not joined"
+        );
     }
     if thread.join().is_err() {
-        log::error!("a thread of the client has panicked");
+        log::error!(target: log_target::CLIENT, "a thread of the client has panicked");
     }
 }

@@ -1,10 +1,10 @@
 //! Builds and starts an engine, in this order:
 //!
-//! 1. Check the settings and name the client.
+//! 1. Check the settings, name the client, and start the thread for events if it has a listener.
 //! 2. Unless the client is built lazily: discover the nodes of a cluster, or connect to the single
 //!    server, and audit the servers.
 //! 3. Build listeners, watchdog and fail-over monitor. None of them connects.
-//! 4. Start the threads for events, renewals and fail-overs.
+//! 4. Start the threads for renewals and fail-overs.
 //!
 //! A step that fails ends the start with its error.
 
@@ -14,7 +14,6 @@ use std::sync::atomic::AtomicUsize;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam_channel::Receiver;
 use uuid::Uuid;
 
 use crate::cancel::CancelToken;
@@ -23,8 +22,8 @@ use crate::config::{Builder, Servers};
 use crate::connection::Timeouts;
 use crate::engine::deployment::Deployment;
 use crate::engine::{BackgroundThreads, Engine, EngineSettings, Locals};
-use crate::error::{Error, Result};
-use crate::events::{Event, EventSink, Events};
+use crate::error::Result;
+use crate::events::EventSink;
 use crate::listener::channels::{Channels, RequestHandler};
 use crate::listener::shards::Listeners;
 use crate::listener::{self, ListenerSettings};
@@ -34,7 +33,6 @@ use crate::pool::{PoolServer, PoolSettings, PoolTimeouts};
 use crate::topology::audit::{AuditPolicy, Auditor};
 use crate::topology::failover::{FailoverMonitor, ServerObserver};
 use crate::util::sync::Mutex;
-use crate::util::threads;
 use crate::watchdog::{self, Announcer, Watchdog, WatchdogSettings};
 
 /// The longest interval between heartbeats of the watchdog to the listener.
@@ -44,7 +42,7 @@ impl Engine {
     /// Connects unless `lazily`, then starts the threads that every client has.
     pub(crate) fn start(settings: Builder, lazily: bool) -> Result<Arc<Engine>> {
         let servers = settings.check()?;
-        let startup = Startup::new(settings);
+        let startup = Startup::new(settings)?;
         let deployment = startup.deployment(servers);
         if !lazily {
             deployment.discover()?;
@@ -61,7 +59,6 @@ impl Engine {
         let server_observer: Weak<dyn ServerObserver> = Arc::downgrade(&watchdog) as _;
         router.set_server_observer(Weak::clone(&server_observer));
         let failover = Arc::new(FailoverMonitor::new(deployment.route.clone()));
-        startup.start_events()?;
         let handles = start_threads(&watchdog, &failover, server_observer)?;
         let announces = startup.settings.announce;
         let engine = Arc::new(Engine {
@@ -97,23 +94,20 @@ struct Startup {
     control: String,
     timeouts: Timeouts,
     sink: EventSink,
-    /// The other end of `sink`, if the program wants events.
-    events: Option<Receiver<Event>>,
 }
 
 impl Startup {
-    fn new(settings: Builder) -> Startup {
+    fn new(mut settings: Builder) -> Result<Startup> {
         let id = owner::client_id();
-        let (sink, events) = sink(settings.events.is_some());
-        Startup {
+        let sink = EventSink::start(settings.events.take())?;
+        Ok(Startup {
             id,
             name: format!("leasehold:{id}"),
             control: details::wake_channel(id),
             timeouts: timeouts(&settings),
             settings,
             sink,
-            events,
-        }
+        })
     }
 
     fn deployment(&self, servers: Servers) -> Deployment {
@@ -179,14 +173,6 @@ impl Startup {
         Arc::new(Watchdog::new(settings, router, channels, auditor, announcer))
     }
 
-    /// Starts the thread that calls the program's `Events`, if there are any.
-    fn start_events(&self) -> Result<()> {
-        match (&self.settings.events, &self.events) {
-            (Some(events), Some(receiver)) => start_events(Arc::clone(events), receiver.clone()),
-            _ => Ok(()),
-        }
-    }
-
     fn into_engine_settings(self) -> EngineSettings {
         let settings = self.settings;
         // A waiter of a fair lock reports at every poll interval; a shorter time-out would remove
@@ -240,26 +226,4 @@ fn start_threads(
     let mut handles = vec![watchdog.start()?];
     handles.extend(failover.start(server_observer)?);
     Ok(handles)
-}
-
-fn sink(wanted: bool) -> (EventSink, Option<Receiver<Event>>) {
-    match wanted {
-        true => {
-            let (sink, receiver) = EventSink::new();
-            (sink, Some(receiver))
-        }
-        false => (EventSink::default(), None),
-    }
-}
-
-/// Starts the thread that calls `events`; it ends with the last handle of the client.
-fn start_events(events: Arc<dyn Events>, receiver: Receiver<Event>) -> Result<()> {
-    let report = move || {
-        for event in receiver {
-            threads::catch_panic(format_args!("reporting {event:?}"), || event.deliver(&*events));
-        }
-    };
-    threads::start("leasehold-events", report)
-        .map(drop)
-        .map_err(|error| Error::configuration(format!("cannot start the events thread: {error}")))
 }

@@ -88,6 +88,9 @@ pub enum LostReason {
     Expired,
     /// The server no longer has the hold. Its key was deleted, or another caller freed the lock.
     Gone,
+    /// The lease ended after the limit of [`Lock::with_max_hold`](crate::Lock::with_max_hold), at
+    /// which its renewals had stopped.
+    HeldTooLong,
 }
 
 impl fmt::Display for LostReason {
@@ -95,6 +98,7 @@ impl fmt::Display for LostReason {
         f.pad(match self {
             LostReason::Expired => "the lease expired",
             LostReason::Gone => "the server no longer has the hold",
+            LostReason::HeldTooLong => "the lock was held beyond its limit",
         })
     }
 }

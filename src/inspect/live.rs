@@ -21,6 +21,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::topology::route::RoutedConnection;
 use crate::util::clock::{self, Moment};
+use crate::util::log_target;
 
 pub(crate) use crate::command::details::LiveDetails;
 
@@ -97,7 +98,10 @@ impl LiveSession {
         let mut question = Question::new(&asked, !self.engine.is_cluster());
         let begun = clock::now();
         if let Err(error) = self.exchange(&asked, &mut question, begun) {
-            log::debug!("running processes are not asked for details: {error}");
+            log::debug!(
+                target: log_target::CLIENT, error:%, server = error.server();
+                "running processes are not asked for details: {error}"
+            );
             (self.link, self.has_failed) = (None, true);
         }
         if question.is_waiting() {

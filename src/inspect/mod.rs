@@ -1,5 +1,23 @@
 //! Queries about the holders of locks and about waiting callers.
 //!
-//! [`live`] asks running processes for details about their holds. Imports `engine` and below.
+//! Reading order: [`owner_field`] (the fields of a lock's hash), [`lock_state`] (the hash of one
+//! lock, and its holders), [`holder`] and [`info`] (the public types), [`query`] (the commands),
+//! [`live`] (questions to running processes), [`locks`] (the search for locks by a pattern).
+//! Imports `engine` and below.
+//!
+//! Nothing here changes a lock. A query reads the lock in one round trip, and the
+//! [records](query::Inspector::complete) of the clients that hold it in a second one. Then it asks
+//! those clients that have a record.
 
+pub(crate) mod holder;
+pub(crate) mod info;
 pub(crate) mod live;
+mod lock_state;
+pub(crate) mod locks;
+mod owner_field;
+mod pattern;
+pub(crate) mod query;
+#[cfg(feature = "serde")]
+mod serialize;
+
+pub(crate) use lock_state::Side;

@@ -23,8 +23,10 @@ use crate::command::name::Name;
 use crate::command::owner::Owner;
 use crate::command::script::{self, Script};
 use crate::events::Kind;
-use crate::kind::plain::{Plain, UNLOCKED};
-use crate::kind::rules::{self, AcquireArgs, KindRules, ListensTo, Queueing, kind_of_lock};
+use crate::kind::plain::{self, Plain, UNLOCKED};
+use crate::kind::rules::{
+    self, AcquireArgs, EarlyRelease, KindRules, ListensTo, Queueing, kind_of_lock,
+};
 
 /// The kind of [`Client::fair_lock`](crate::Client::fair_lock): first come, first served.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +66,13 @@ impl KindRules for Fair {
         let channel = name.own_channel_prefix();
         let args = [owner.as_bytes(), channel.as_bytes(), UNLOCKED];
         Call::script(&script::FAIR_RELEASE, keys(name), args)
+    }
+
+    fn early_release(&self) -> Option<EarlyRelease> {
+        Some(|name, owner, left| {
+            let prefix = name.own_channel_prefix();
+            plain::release_early(&keys(name), owner, left, Some(&prefix))
+        })
     }
 
     fn undo(&self, name: &Name, owner: &Owner, waiter_timeout: Option<Duration>) -> Call {

@@ -17,7 +17,7 @@ use crate::command::script::{self, Script};
 use crate::error::Result;
 use crate::events::Kind;
 use crate::kind::plain::Plain;
-use crate::kind::rules::{self, AcquireArgs, AcquireReply, KindRules, kind_of_lock};
+use crate::kind::rules::{self, AcquireArgs, AcquireReply, EarlyRelease, KindRules, kind_of_lock};
 
 /// The kind of [`Client::fenced_lock`](crate::Client::fenced_lock): its guards have fencing tokens.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +53,10 @@ impl KindRules for Fenced {
 
     fn release(&self, name: &Name, owner: &Owner) -> Call {
         Plain.release(name, owner)
+    }
+
+    fn early_release(&self) -> Option<EarlyRelease> {
+        Plain.early_release()
     }
 
     fn force_unlock(&self, name: &Name) -> Call {

@@ -3,12 +3,14 @@
 //! The key of the lock is a hash with one field, the owner field of the hold. Its value is the
 //! count of re-entries: always 1 here, because re-entries are counted in the process.
 
+use std::time::Duration;
+
 use crate::command::call::Call;
 use crate::command::name::Name;
 use crate::command::owner::Owner;
 use crate::command::script::{self, Script};
 use crate::events::Kind;
-use crate::kind::rules::{AcquireArgs, KindRules, kind_of_lock};
+use crate::kind::rules::{self, AcquireArgs, EarlyRelease, KindRules, kind_of_lock};
 
 /// The kind of [`Client::lock`](crate::Client::lock): re-entrant, Redisson's `RLock`.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +20,22 @@ kind_of_lock!(Plain, Plain);
 
 /// Message that Redisson publishes when a lock becomes free.
 pub(crate) const UNLOCKED: &[u8] = b"0";
+
+/// Returns the call that ends a hold and keeps the lock taken for `left`, held by nobody.
+///
+/// `channel` is where the end is announced, in the fair lock a prefix; `None` without messages.
+pub(super) fn release_early(
+    keys: &[&[u8]],
+    owner: &Owner,
+    left: Duration,
+    channel: Option<&str>,
+) -> Call {
+    let (nobody, left) = (rules::nobody(owner), rules::digits_up(left));
+    let announcement = channel.map(|channel| [channel.as_bytes(), UNLOCKED]);
+    let args = [owner.as_bytes(), nobody.as_bytes(), left.as_bytes()].into_iter();
+    let args = args.chain(announcement.into_iter().flatten());
+    Call::script(&script::EARLY_RELEASE, keys.iter().copied(), args)
+}
 
 impl KindRules for Plain {
     fn kind(&self) -> Kind {
@@ -34,6 +52,12 @@ impl KindRules for Plain {
     fn release(&self, name: &Name, owner: &Owner) -> Call {
         let args = [owner.as_bytes(), name.channel().as_bytes(), UNLOCKED];
         Call::script(&script::PLAIN_RELEASE, [name.key().as_bytes()], args)
+    }
+
+    fn early_release(&self) -> Option<EarlyRelease> {
+        Some(|name, owner, left| {
+            release_early(&[name.key().as_bytes()], owner, left, Some(name.channel()))
+        })
     }
 
     fn force_unlock(&self, name: &Name) -> Call {

@@ -19,7 +19,9 @@ use crate::command::owner::Owner;
 use crate::command::script::{self, Script};
 use crate::events::Kind;
 use crate::kind::plain::{Plain, UNLOCKED};
-use crate::kind::rules::{AcquireArgs, KindRules, ListensTo, OtherHold, Queueing, kind_of_lock};
+use crate::kind::rules::{
+    self, AcquireArgs, EarlyRelease, KindRules, ListensTo, OtherHold, Queueing, kind_of_lock,
+};
 
 /// The kind of the read side of [`Client::rw_lock`](crate::Client::rw_lock): holds share the lock.
 #[derive(Clone, Copy, Debug)]
@@ -121,6 +123,17 @@ impl KindRules for Write {
         let (channel, prefix) = (name.rw_channel().as_bytes(), name.timeout_prefix());
         let args = [owner.as_bytes(), channel, READ_UNLOCKED, prefix.as_bytes()];
         Call::script(&script::WRITE_RELEASE, [name.key().as_bytes()], args)
+    }
+
+    /// The minimum ends with the write hold if the writer also reads.
+    fn early_release(&self) -> Option<EarlyRelease> {
+        Some(|name, owner, left| {
+            let (channel, prefix) = (name.rw_channel().as_bytes(), name.timeout_prefix());
+            let (nobody, left) = (rules::nobody(owner), rules::digits_up(left));
+            let args = [owner.as_bytes(), channel, READ_UNLOCKED, prefix.as_bytes()];
+            let args = args.into_iter().chain([nobody.as_bytes(), left.as_bytes()]);
+            Call::script(&script::WRITE_RELEASE, [name.key().as_bytes()], args)
+        })
     }
 
     fn force_unlock(&self, name: &Name) -> Call {

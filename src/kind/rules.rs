@@ -88,6 +88,22 @@ impl AcquireArgs<'_> {
     }
 }
 
+/// Builds the call that ends a hold before its minimum; [`read_release`] reads its reply.
+///
+/// The lock stays taken for the given time, held by nobody. A second copy of the call finds no hold
+/// and changes nothing.
+pub(crate) type EarlyRelease = fn(&Name, &Owner, Duration) -> Call;
+
+/// Returns the field of a lock that is taken until the minimum of its last hold, held by nobody.
+pub(crate) fn nobody(owner: &Owner) -> String {
+    format!("{owner}:min_hold")
+}
+
+/// Returns a span as a script argument: whole milliseconds, rounded up.
+pub(crate) fn digits_up(span: Duration) -> Digits {
+    digits(span + Duration::from_nanos(999_999))
+}
+
 /// Returns a span as a script argument: whole milliseconds, rounded down.
 pub(crate) fn digits(span: Duration) -> Digits {
     Digits::new(clock::millis(span).unsigned_abs())
@@ -184,6 +200,11 @@ pub(crate) trait KindRules: Send + Sync {
 
     /// Returns the call that ends a hold; [`read_release`] reads its reply.
     fn release(&self, name: &Name, owner: &Owner) -> Call;
+
+    /// Returns the release before the minimum of a hold. `None` for a kind without minimum holds.
+    fn early_release(&self) -> Option<EarlyRelease> {
+        None
+    }
 
     /// Returns the call that undoes an acquire with or without a reply.
     ///

@@ -9,8 +9,8 @@ use crate::command::name::Name;
 use crate::command::owner::Owner;
 use crate::command::script::{self, Script};
 use crate::events::Kind;
-use crate::kind::plain::Plain;
-use crate::kind::rules::{AcquireArgs, KindRules, ListensTo, kind_of_lock};
+use crate::kind::plain::{self, Plain};
+use crate::kind::rules::{AcquireArgs, EarlyRelease, KindRules, ListensTo, kind_of_lock};
 
 /// The kind of [`Client::spin_lock`](crate::Client::spin_lock): polls with growing pauses.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +34,10 @@ impl KindRules for Spin {
     fn release(&self, name: &Name, owner: &Owner) -> Call {
         let keys = [name.key().as_bytes()];
         Call::script(&script::SPIN_RELEASE, keys, [owner.as_bytes()])
+    }
+
+    fn early_release(&self) -> Option<EarlyRelease> {
+        Some(|name, owner, left| plain::release_early(&[name.key().as_bytes()], owner, left, None))
     }
 
     fn force_unlock(&self, name: &Name) -> Call {

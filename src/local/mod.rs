@@ -42,7 +42,7 @@ use std::time::Duration;
 use crate::command::name::Name;
 use crate::command::owner::{Holder, ThreadId};
 use crate::error::{LostReason, Result};
-use crate::events::{Event, EventSink, Lost};
+use crate::events::{Event, EventSink, Lost, Overdue};
 use crate::kind::rules::{KindRules, ListensTo};
 use crate::listener::channels::{Channel, Channels};
 use crate::local::hold::{Grant, HandoffBounds, Hold, HoldStatus, HoldTerms};
@@ -50,6 +50,7 @@ use crate::local::queue::Ticket;
 use crate::local::state::LocalState;
 use crate::local::table::{EntryOutcome, EntryRequest, HoldEntry};
 use crate::util::clock::{self, Moment};
+use crate::util::log_target;
 use crate::util::sync::{Mutex, Parker};
 use crate::util::threads;
 
@@ -160,7 +161,7 @@ impl Local {
         let lost = state.end_expired(now);
         let outcome = state.enter(request, holder, thread, now);
         drop(state);
-        self.report_lost(lost, LostReason::Expired);
+        self.report_lost(lost);
         outcome
     }
 
@@ -217,8 +218,8 @@ impl Local {
         state.holds.insert(Arc::clone(&hold), caller.holder.clone());
         state.wake_head();
         drop(state);
-        self.events.stats().acquired();
-        self.report_lost(lost, LostReason::Gone);
+        self.events.stats().series(|| hold.series_key()).acquired();
+        self.report_lost(lost);
         hold
     }
 
@@ -244,7 +245,7 @@ impl Local {
         match hold.status(now) {
             HoldStatus::Held => true,
             HoldStatus::Over { newly_lost } => {
-                self.report_lost(newly_lost.then_some(hold), LostReason::Expired);
+                self.report_lost(newly_lost.then_some(hold));
                 false
             }
         }
@@ -253,12 +254,12 @@ impl Local {
     /// Ends the holds whose deadline has passed, and reports their losses.
     pub(crate) fn notice_expired(&self, now: Moment) {
         let lost = self.state.lock().end_expired(now);
-        self.report_lost(lost, LostReason::Expired);
+        self.report_lost(lost);
     }
 
     /// Ends a hold that the server no longer has.
     pub(crate) fn lose(&self, hold: &Hold) {
-        self.report_lost(hold.lose().then_some(hold), LostReason::Gone);
+        self.report_lost(hold.lose().then_some(hold));
     }
 
     /// Returns whether the calling thread holds the lock and cannot get it again.
@@ -281,32 +282,64 @@ impl Local {
         self.state.lock().holds.iter().map(|entry| Arc::clone(&entry.hold)).collect()
     }
 
+    /// Ends the count of all holds: the client is gone, so no thread will notice their ends.
+    ///
+    /// Only detached holds can be left. The server still keeps them to the end of their leases.
+    pub(crate) fn abandon_holds(&self) {
+        let holds = self.state.lock().end_expired(Moment::END);
+        holds.iter().for_each(|hold| self.events.stats().series(|| hold.series_key()).abandoned());
+    }
+
     /// Returns the counters of the client, and its queue to the events thread.
     pub(crate) fn events(&self) -> &EventSink {
         &self.events
     }
 
-    /// Counts, logs and emits losses, and wakes the head of the queue.
+    /// Counts, logs and emits losses, makes the calls of `on_lost`, and wakes the queue's head.
     ///
     /// The caller must not hold the mutex.
-    pub(crate) fn report_lost<H: Deref<Target = Hold>>(
-        &self,
-        lost: impl IntoIterator<Item = H>,
-        reason: LostReason,
-    ) {
+    pub(crate) fn report_lost<H: Deref<Target = Hold>>(&self, lost: impl IntoIterator<Item = H>) {
         let mut any = false;
         for hold in lost {
             any = true;
-            self.events.stats().lost(reason);
+            let reason = hold.lost_reason();
+            if reason == LostReason::HeldTooLong {
+                self.report_overdue(&hold, clock::now());
+            }
+            self.events.stats().series(|| hold.series_key()).lost(reason);
             let name = Arc::clone(self.name.given());
+            let (kind, number) = hold.kind_and_number();
             // The caller may be a drop of a guard while its thread unwinds.
-            threads::log_without_panic(|| log::warn!("the lock {name:?} was lost: {reason}"));
-            let (kind, hold) = hold.kind_and_number();
+            threads::log_without_panic(|| {
+                log::warn!(
+                    target: log_target::LEASE, lock = &*name, kind:?, hold = number, reason:?;
+                    "the lock {name:?} was lost: {reason}"
+                )
+            });
             let at = clock::wall_time;
-            self.events.emit(|| Event::Lost(Lost { at: at(), name, kind, hold, reason }));
+            let lost = || Event::Lost(Lost { at: at(), name, kind, hold: number, reason });
+            self.events.emit_with(hold.terms().listener(), lost);
+            hold.note_loss_reported();
         }
         if any {
             self.state.lock().wake_head();
         }
+    }
+
+    /// Logs and emits, once, that a hold has passed the limit of its holder.
+    ///
+    /// The caller must not hold the mutex.
+    pub(crate) fn report_overdue(&self, hold: &Hold, now: Moment) {
+        let Some(held) = hold.take_overdue(now) else { return };
+        let (name, (kind, number)) = (Arc::clone(self.name.given()), hold.kind_and_number());
+        threads::log_without_panic(|| {
+            log::warn!(
+                target: log_target::LEASE, lock = &*name, kind:?, hold = number;
+                "the lock {name:?} is held beyond its limit: it is not renewed any more"
+            );
+        });
+        let at = clock::wall_time;
+        let overdue = || Event::Overdue(Overdue { at: at(), name, kind, hold: number, held });
+        self.events.emit_with(hold.terms().listener(), overdue);
     }
 }

@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use crate::command::call::ConnectionId;
 use crate::command::owner::ThreadId;
-use crate::error::LostReason;
 use crate::kind::rules::{KindRules, ListensTo};
 use crate::listener::channels::{Channel, SubscriptionState};
 use crate::local::Local;
-use crate::local::hold::{Hold, HoldStatus};
-use crate::local::state::UnansweredRelease;
+use crate::local::hold::{Hold, HoldStatus, HoldTerms};
+use crate::local::state::{HandOff, UnansweredRelease};
 use crate::local::table::HoldShare;
 use crate::util::clock::Moment;
 
@@ -52,10 +51,12 @@ impl Local {
             return EndOutcome::Nested;
         }
         let now = clock();
-        if let Some(former_terms) = state.hand_off(hold, now, &self.bounds) {
+        if let Some(HandOff { from, to }) = state.hand_off(hold, now, &self.bounds) {
             drop(state);
-            drop(former_terms);
-            self.events.stats().passed_locally();
+            let key = |terms: &HoldTerms| terms.series_key(hold.rules().kind());
+            let (from, to) = (|| key(&from), || key(&to));
+            let stats = self.events.stats();
+            stats.series(to).passed_locally(&stats.series(from));
             return EndOutcome::HandedOff;
         }
         state.holds.remove(hold);
@@ -67,11 +68,11 @@ impl Local {
         state.wake_head();
         drop(state);
         let held = hold.granted_at().until(now);
-        self.events.stats().released(held, status == HoldStatus::Held);
+        self.events.stats().series(|| hold.series_key()).released(held, status == HoldStatus::Held);
         match status {
             HoldStatus::Held => EndOutcome::Queued,
             HoldStatus::Over { newly_lost } => {
-                self.report_lost(newly_lost.then_some(&**hold), LostReason::Expired);
+                self.report_lost(newly_lost.then_some(&**hold));
                 EndOutcome::Lost
             }
         }

@@ -40,6 +40,13 @@ pub(super) struct UnansweredRelease {
     pub(super) connection: ConnectionId,
 }
 
+/// A hand-off: the terms of the former holder and of the present one.
+#[derive(Debug)]
+pub(super) struct HandOff {
+    pub(super) from: HoldTerms,
+    pub(super) to: HoldTerms,
+}
+
 impl LocalState {
     /// Ends the holds whose deadline has passed. Returns the newly lost ones.
     ///
@@ -127,19 +134,19 @@ impl LocalState {
 
     /// Hands the hold off to the head of the queue, if kind, lease and bounds allow it.
     ///
-    /// Returns the former terms of the hold, for a drop without the mutex.
+    /// The returned terms have to be dropped without the mutex.
     pub(super) fn hand_off(
         &mut self,
         hold: &Arc<Hold>,
         now: Moment,
         bounds: &HandoffBounds,
-    ) -> Option<HoldTerms> {
+    ) -> Option<HandOff> {
         let (ticket, head) = self.queue.head()?;
-        let (holder, request) = (head.holder.clone(), head.request);
+        let (holder, request, to) = (head.holder.clone(), head.request, head.terms.clone());
         let fits = request.renewed
             && hold.rules().kind() == request.rules.kind()
             && self.is_only_hold_of_its_thread(hold);
-        let former = fits.then(|| hold.hand_off(now, bounds, &holder, &head.terms))??;
+        let from = fits.then(|| hold.hand_off(now, bounds, &holder, &to))??;
         let entry = self.holds.entry_mut(hold)?;
         entry.holder = holder;
         entry.guards = 1;
@@ -149,7 +156,7 @@ impl LocalState {
             caller.parker.unpark();
         }
         self.wake_head();
-        Some(former)
+        Some(HandOff { from, to })
     }
 
     /// Returns whether the thread of this hold has no other hold of the lock. Another hold, such

@@ -235,7 +235,7 @@ impl HoldEntry {
 
     /// Returns whether a thread may still rely on the renewal of its detached share.
     pub(crate) fn is_relied_on(&self) -> bool {
-        !self.holder.is_owned() && self.hold.is_renewed()
+        !self.holder.is_owned() && self.hold.has_renewed_lease()
     }
 }
 

@@ -4,7 +4,7 @@ use std::mem;
 use std::sync::Arc;
 
 use crate::command::call::ConnectionId;
-use crate::error::{Error, LostReason};
+use crate::error::Error;
 use crate::local::Local;
 use crate::local::hold::Hold;
 use crate::local::queue::Ticket;
@@ -39,7 +39,7 @@ impl Local {
         let lost = state.end_expired(now);
         let turn = Turn::AskWhenDue(state.unanswered_release());
         drop(state);
-        self.report_lost(lost, LostReason::Expired);
+        self.report_lost(lost);
         turn
     }
 
@@ -60,7 +60,7 @@ impl Local {
             false => state.turn_if_free(now, &self.bounds),
         };
         drop(state);
-        self.report_lost(lost, LostReason::Expired);
+        self.report_lost(lost);
         turn
     }
 

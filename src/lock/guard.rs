@@ -161,6 +161,49 @@ macro_rules! guard_methods {
                 self.handle.wait_lost(timeout)
             }
 
+            /// Has a thread of the client call `f` once if the hold is lost.
+            ///
+            /// Does not block, no round trip. The thread `leasehold-events` calls `f` when the
+            /// client reports the loss, after the listeners ([`Events::lost`](crate::Events::lost)):
+            /// a query or the watchdog has noticed that the lease has ended or that the server
+            /// does not have the hold, or the reply to the release says so. If the loss was
+            /// reported before, the thread calls `f` now. Closures of one hold are called in the
+            /// order of their registration. A panic in `f` is logged and ends only that call.
+            ///
+            /// `f` is called once or never. A closure that is not called is dropped on the same
+            /// thread:
+            ///
+            /// | case | rule |
+            /// | --- | --- |
+            /// | release | never; a release without an answer is no loss either |
+            /// | nested guard | `f` belongs to the hold: it stays if this guard ends before the others |
+            /// | local hand-off | never for the next holder: a hand-off drops `f` |
+            /// | [`detach`](Self::detach) | `f` stays until the end of the hold |
+            /// | after [`close`](crate::Client::close) | only a query notices the end of the lease, such as [`check`](Self::check) |
+            /// | drop of the client and all its locks and guards | never |
+            ///
+            /// `f` waits for the calls before it on that thread, also for slow listeners, and is
+            /// never dropped because of too many events. In a forked child, and if the system
+            /// cannot start the thread (an error in the log), `f` is dropped at once.
+            ///
+            /// ```no_run
+            /// # use std::sync::Arc;
+            /// # use std::sync::atomic::{AtomicBool, Ordering};
+            /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+            /// let guard = client.lock("import").lock()?;
+            /// let stop = Arc::new(AtomicBool::new(false));
+            /// let stops = Arc::clone(&stop);
+            /// guard.on_lost(move || stops.store(true, Ordering::Relaxed));
+            /// while !stop.load(Ordering::Relaxed) {
+            ///     // ... one step of the work ...
+            /// #   break;
+            /// }
+            /// # Ok::<(), leasehold::Error>(())
+            /// ```
+            pub fn on_lost(&self, f: impl FnOnce() + Send + 'static) {
+                self.handle.on_lost(f);
+            }
+
             /// Sets the remaining lease to `lease`, unless it is longer already.
             ///
             /// Blocks until the server answers, for one response time-out at most. One round trip.

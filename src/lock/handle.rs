@@ -1,8 +1,13 @@
 //! [`Lock`], the handle of one lock: its type, its kinds and its settings.
 //!
-//! `verbs` acquires; `queries` asks about a lock, and releases holds that have no guard. A handle
-//! keeps no state of an acquisition: each verb builds an [`AcquireCall`] and runs it.
+//! `verbs` acquires; `limits` bounds the time of a hold; `listener` sets the receiver of events;
+//! `queries` asks about a lock, and releases holds that have no guard; `holders` asks for the
+//! holders and the waiting callers. A handle keeps no state of an acquisition: each verb builds an
+//! [`AcquireCall`] and runs it.
 
+mod holders;
+mod limits;
+mod listener;
 mod queries;
 mod verbs;
 
@@ -15,6 +20,7 @@ use crate::acquire::{AcquireCall, AcquireOptions, LockContext, checked_lease};
 use crate::cancel::CancelToken;
 use crate::command::name;
 use crate::command::owner;
+use crate::config;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::kind::fair::Fair;
@@ -25,6 +31,7 @@ use crate::kind::rules::{KindRules, LockKind};
 use crate::kind::spin::Spin;
 use crate::listener::channels::Channel;
 use crate::local::hold::HoldTerms;
+use crate::stats::{Label, Series};
 use crate::util::clock;
 
 pub(crate) use verbs::endless_wait_ended;
@@ -55,8 +62,9 @@ pub(crate) use verbs::endless_wait_ended;
 ///
 /// # Errors of every verb
 /// - [`is_invalid_name`](Error::is_invalid_name) if the name cannot be used.
-/// - [`is_configuration`](Error::is_configuration) if the lease is below 10 ms, and in a forked
-///   child.
+/// - [`is_configuration`](Error::is_configuration) if the lease or the
+///   [longest hold](Lock::with_max_hold) is below 10 ms, if the kind has no
+///   [minimum holds](Lock::with_min_hold), and in a forked child.
 /// - [`is_closed`](Error::is_closed) after [`Client::close`](crate::Client::close).
 /// - [`is_server`](Error::is_server) if the server refuses the command. The text has the
 ///   server's words and advice.
@@ -139,6 +147,7 @@ impl<K: LockKind> fmt::Debug for Lock<K> {
             .field("kind", &self.rules())
             .field("name", &self.name)
             .field("lease", &self.lease)
+            .field("label", &self.terms.label())
             .finish_non_exhaustive()
     }
 }
@@ -222,6 +231,37 @@ impl<K: LockKind> Lock<K> {
         self
     }
 
+    /// Sets the label of this handle in exported metrics. No round trip.
+    ///
+    /// With the feature `metrics`, the numbers of [`Client::stats`](crate::Client::stats) are
+    /// exported for each kind and label. A label names a task of the program, such as `orders`.
+    /// The client and the recorder keep every label and its metrics, so use few labels, and not
+    /// the name of a lock. Without the feature the label only appears in the `Debug` form.
+    ///
+    /// A hold has the label of the handle that took it, or that got it by a hand-off; a nested
+    /// guard changes nothing. [Exported metrics](crate#exported-metrics) has the details.
+    ///
+    /// # Errors
+    /// Does not fail itself. The verbs return [`is_configuration`](Error::is_configuration) if the
+    /// label is empty, is longer than 256 bytes, or has control characters.
+    ///
+    /// ```no_run
+    /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+    /// let lock = client.lock("orders:42").with_label("orders");
+    /// # let _ = lock.try_lock()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    #[must_use = "the label belongs to the lock that is returned"]
+    pub fn with_label(mut self, label: impl AsRef<str>) -> Lock<K> {
+        let label = label.as_ref();
+        let checked = config::check_text("the label", label);
+        self.context = self.context.and_then(|context| checked.map(|()| context));
+        if let Ok(context) = &self.context {
+            self.terms = self.terms.with_label(context.engine.events.stats().label(label));
+        }
+        self
+    }
+
     /// Sets a token by which another thread can end the waits of this handle. No round trip.
     ///
     /// Once the token is cancelled, every verb that acquires returns
@@ -257,6 +297,17 @@ impl<K: LockKind> Lock<K> {
         Ok(&context.engine)
     }
 
+    /// Returns the statistics of the client for the kind and the label of this handle.
+    fn series(&self) -> Result<Series<'_>> {
+        let stats = self.engine()?.events.stats();
+        Ok(stats.series(|| self.terms.series_key(self.rules().kind())))
+    }
+
+    /// Returns the label of this handle.
+    pub(crate) fn label(&self) -> Option<&Label> {
+        self.terms.label()
+    }
+
     fn context(&self) -> Result<&Arc<LockContext>> {
         self.context.as_ref().map_err(Error::clone)
     }
@@ -274,6 +325,7 @@ impl<K: LockKind> Lock<K> {
         let lease = options.lease.or(self.lease).map(checked_lease).transpose();
         let cancel = options.cancel.or(self.cancel.as_ref());
         let named = |error| self.named(error);
+        self.check_limits().map_err(named)?;
         Ok(AcquireCall {
             context: self.context().map_err(named)?,
             rules: self.rules(),

@@ -12,8 +12,9 @@ use std::time::Duration;
 use crate::acquire::{HoldHandle, PendingRelease};
 use crate::cancel::ResponseLimit;
 use crate::error::Result;
+use crate::events::Closure;
 use crate::util::clock::{self, Moment};
-use crate::util::sync::Parker;
+use crate::util::sync::{Mutex, Parker};
 
 /// Several holds that count as one.
 pub(crate) trait GuardSet: Send + Sync + UnwindSafe + RefUnwindSafe {
@@ -23,6 +24,9 @@ pub(crate) trait GuardSet: Send + Sync + UnwindSafe + RefUnwindSafe {
 
     /// Registers a parker, which is unparked when any of the holds ends.
     fn watch(&self, parker: &Arc<Parker>);
+
+    /// Has an events thread make this call once the holds no longer count as one hold.
+    fn on_lost(&self, call: Closure);
 
     fn extend(&self, lease: Duration) -> Result<()>;
 
@@ -45,6 +49,18 @@ impl GuardSet for AllHolds {
 
     fn watch(&self, parker: &Arc<Parker>) {
         self.0.iter().for_each(|handle| handle.hold().watch(parker));
+    }
+
+    /// Registers one call with all holds. The first loss makes the call.
+    fn on_lost(&self, call: Closure) {
+        let call = Arc::new(Mutex::new(Some(call)));
+        for handle in &self.0 {
+            let call = Arc::clone(&call);
+            handle.on_lost(move || {
+                let first = call.lock().take();
+                first.into_iter().for_each(|call| call());
+            });
+        }
     }
 
     fn extend(&self, lease: Duration) -> Result<()> {
@@ -190,6 +206,18 @@ macro_rules! multi_guard_methods {
             #[must_use = "only the return value says whether the lease is lost"]
             pub fn wait_lost(&self, timeout: Duration) -> bool {
                 wait_lost(&*self.holds, clock::now() + timeout)
+            }
+
+            /// Has a thread of a client call `f` once if the guard is not valid any more.
+            ///
+            /// The rules of [`Guard::on_lost`](crate::Guard::on_lost) hold. For a
+            /// [`MultiLock`](crate::MultiLock), the first loss of a member calls `f`, on the thread
+            /// `leasehold-events` of that member's client. For a [`RedLock`](crate::RedLock), the
+            /// loss of the majority does: whenever a client reports the loss on its server, its
+            /// thread counts the remaining holds. `f` runs on the thread of one of the clients.
+            /// Once the release of a `RedLock` has begun, `f` is not called.
+            pub fn on_lost(&self, f: impl FnOnce() + Send + 'static) {
+                self.holds.on_lost(Box::new(f));
             }
 
             /// Sets every remaining lease to `lease`, unless it is longer already.

@@ -19,7 +19,7 @@ use crate::kind::rules::LockKind;
 use crate::lock::handle::Lock;
 use crate::lock::multi_guard::{AllHolds, GuardSet, MultiGuard, OwnedMultiGuard};
 use crate::lock::multi_verbs::multi_verbs;
-use crate::stats::CallRecord;
+use crate::stats::{CallRecord, Label, Series};
 use crate::util::clock::{self, Patience};
 use acquire::MultiAcquire;
 
@@ -38,6 +38,7 @@ impl<P: LockKind> From<Lock<P>> for AnyLock {
 pub(crate) trait MultiMember: fmt::Debug + Send + Sync + RefUnwindSafe {
     fn name(&self) -> &str;
     fn engine(&self) -> Result<&Arc<Engine>>;
+    fn label(&self) -> Option<&Label>;
     fn acquire_call<'a>(&'a self, options: &AcquireOptions<'a>) -> Result<AcquireCall<'a>>;
     fn hold_count(&self) -> usize;
     /// Returns the response limit of a call that begins now.
@@ -53,6 +54,9 @@ impl<P: LockKind> MultiMember for Lock<P> {
     }
     fn engine(&self) -> Result<&Arc<Engine>> {
         self.engine()
+    }
+    fn label(&self) -> Option<&Label> {
+        self.label()
     }
     fn acquire_call<'a>(&'a self, options: &AcquireOptions<'a>) -> Result<AcquireCall<'a>> {
         self.acquire_call(options)
@@ -122,7 +126,8 @@ impl MultiLock {
     ///
     /// # Errors
     /// Does not fail itself. The verbs that acquire or release return
-    /// [`is_configuration`](Error::is_configuration) if there is no member, and
+    /// [`is_configuration`](Error::is_configuration) if there is no member or if a member has a
+    /// [minimum hold](Lock::with_min_hold), and
     /// [`is_deadlock`](Error::is_deadlock) if two members of one client have the same name and
     /// differ in kind or holder.
     pub fn new(members: impl IntoIterator<Item = impl Into<AnyLock>>) -> MultiLock {
@@ -220,7 +225,9 @@ impl MultiLock {
         let options = AcquireOptions::new(Patience::None);
         let mut members = Vec::with_capacity(self.members.len());
         for member in &self.members {
-            members.push((LockOrder::of(&member.0.acquire_call(&options)?), member));
+            let call = member.0.acquire_call(&options)?;
+            check_no_minimum(&call)?;
+            members.push((LockOrder::of(&call), member));
         }
         if members.is_empty() {
             return Err(Error::configuration("a MultiLock needs at least one lock"));
@@ -250,7 +257,7 @@ impl MultiLock {
     fn take_all(&self, patience: Patience, owned: bool) -> Result<Option<Box<dyn GuardSet>>> {
         let members = self.distinct()?;
         let clients = clients(&members)?;
-        let stats: Vec<_> = clients.iter().map(|client| client.events.stats()).collect();
+        let stats: Vec<_> = clients.iter().map(|client| series(client, &members)).collect();
         let record = CallRecord::new(&stats);
         let options = AcquireOptions {
             lease: self.lease,
@@ -273,12 +280,37 @@ impl MultiLock {
     }
 }
 
+/// Fails if a member has a minimum hold: the release of several locks is not one step.
+fn check_no_minimum(call: &AcquireCall<'_>) -> Result<()> {
+    match call.terms.min_hold() {
+        None => Ok(()),
+        Some(_) => {
+            let error = Error::configuration("a member of a MultiLock cannot have a minimum hold");
+            Err(error.with_lock_name(Arc::clone(call.context.local.name().given())))
+        }
+    }
+}
+
 /// Returns the clients of the members, each once.
 fn clients<'a>(members: &[&'a AnyLock]) -> Result<Vec<&'a Arc<Engine>>> {
     let mut clients = members.iter().map(|member| member.0.engine()).collect::<Result<Vec<_>>>()?;
     clients.sort_by_key(|client| client.id);
     clients.dedup_by_key(|client| client.id);
     Ok(clients)
+}
+
+/// Returns the statistics of a client for calls of the multi lock.
+fn series<'a>(client: &'a Arc<Engine>, members: &[&AnyLock]) -> Series<'a> {
+    client.events.stats().series(|| ("multi", common_label(client, members)))
+}
+
+/// Returns the label of the members of this client; `None` if they have different labels.
+fn common_label(client: &Arc<Engine>, members: &[&AnyLock]) -> Option<Label> {
+    let is_own =
+        |member: &&&AnyLock| member.0.engine().is_ok_and(|engine| Arc::ptr_eq(engine, client));
+    let mut labels = members.iter().filter(is_own).map(|member| member.0.label());
+    let first = labels.next()?;
+    first.filter(|_| labels.all(|label| label == first)).cloned()
 }
 
 /// The identity of a member, ordered. All callers take their members in this order.

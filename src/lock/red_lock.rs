@@ -21,11 +21,13 @@ use crate::cancel::{CancelToken, CancelWatch};
 use crate::command::owner::Holder;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::events::{Events, Kind};
+use crate::inspect::holder::HolderInfo;
 use crate::kind::plain::Plain;
 use crate::lock::handle::Lock;
 use crate::lock::multi_guard::{GuardSet, MultiGuard, OwnedMultiGuard};
 use crate::lock::multi_verbs::multi_verbs;
-use crate::stats::CallRecord;
+use crate::stats::{CallRecord, Series};
 use crate::util::clock::{self, Patience};
 use crate::util::interner::Interned;
 use crate::util::sync::Parker;
@@ -94,6 +96,14 @@ struct RedMember {
     lock: Lock<Plain>,
 }
 
+impl RedMember {
+    /// Returns the statistics of the client for calls of the red lock.
+    fn series(&self) -> Series<'_> {
+        let key = || (Kind::Red.short_name(), self.lock.label().cloned());
+        self.engine.events.stats().series(key)
+    }
+}
+
 impl fmt::Debug for RedLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let servers = self.members.len();
@@ -125,10 +135,44 @@ impl RedLock {
         self
     }
 
+    /// Sets the label in exported metrics. No round trip. See [`Lock::with_label`].
+    ///
+    /// Calls have the kind `red`; the holds on the servers have the kind `plain`.
+    #[must_use = "the label belongs to the lock that is returned"]
+    pub fn with_label(mut self, label: impl AsRef<str>) -> RedLock {
+        for member in &mut self.members {
+            member.lock = member.lock.clone().with_label(label.as_ref());
+        }
+        self
+    }
+
+    /// Sets the longest hold on every server. No round trip. See [`Lock::with_max_hold`].
+    ///
+    /// Each client emits [`overdue`](crate::Events::overdue) for its server. The lock is lost when
+    /// fewer leases than a majority are left.
+    #[must_use = "the limit belongs to the lock that is returned"]
+    pub fn with_max_hold(mut self, max_hold: Duration) -> RedLock {
+        for member in &mut self.members {
+            member.lock = member.lock.clone().with_max_hold(max_hold);
+        }
+        self
+    }
+
     /// Sets a token by which another thread can end the waits. See [`Lock::with_cancel`].
     #[must_use = "the token belongs to the lock that is returned"]
     pub fn with_cancel(mut self, token: &CancelToken) -> RedLock {
         self.cancel = Some(token.clone());
+        self
+    }
+
+    /// Sets a listener for the holds and waits on all servers. See [`Lock::with_events`].
+    ///
+    /// Each client reports the events of its server to the listener, as to its own listener.
+    #[must_use = "the listener belongs to the lock that is returned"]
+    pub fn with_events(mut self, listener: Arc<dyn Events>) -> RedLock {
+        for member in &mut self.members {
+            member.lock = member.lock.clone().with_events(Arc::clone(&listener));
+        }
         self
     }
 
@@ -202,6 +246,19 @@ impl RedLock {
         Ok(left.get(self.quorum() - 1).copied())
     }
 
+    /// Returns the holders of the lock: one entry for each server where it is held.
+    ///
+    /// Of the servers that answer first, a majority. Each entry is the result of [`Lock::holder`]
+    /// on one server, so a caller that holds the lock on three servers has up to three entries.
+    /// Blocks for one response time-out at most. Two round trips to all servers at the same time.
+    ///
+    /// # Errors
+    /// The errors of [`is_locked`](RedLock::is_locked) and [`Lock::holders`].
+    pub fn holders(&self) -> Result<Vec<HolderInfo>> {
+        let holders = self.ask_all(|lock| lock.holder().map(Some), false)?;
+        Ok(holders.into_iter().flatten().collect())
+    }
+
     /// Frees the lock on all servers regardless of its holder.
     ///
     /// Returns whether the lock was held on a majority of the servers, as soon as the answers
@@ -270,7 +327,9 @@ impl RedLock {
     fn handle(&self, hold: Arc<QuorumHold>) -> RedHoldHandle {
         let (name, local) = (Arc::clone(&self.name), Arc::clone(&self.local));
         let response_timeout = self.response_timeout();
-        RedHoldHandle { name, local, hold, response_timeout, ended: false }
+        let events = self.members.first().map(|member| member.engine.events.clone());
+        let events = events.unwrap_or_default();
+        RedHoldHandle { name, local, hold, response_timeout, events, ended: false }
     }
 
     /// Fails in a forked child, after a client is closed, and after a cancellation.
@@ -300,8 +359,7 @@ impl RedLock {
     }
 
     fn acquire(&self, patience: Patience, owned: bool) -> Result<Option<Box<dyn GuardSet>>> {
-        let members = self.members.iter();
-        let stats: Vec<_> = members.map(|member| member.engine.events.stats()).collect();
+        let stats: Vec<_> = self.members.iter().map(RedMember::series).collect();
         let record = CallRecord::new(&stats);
         let outcome = record.end(patience, self.take_majority(patience, owned, &record));
         outcome.map_err(|error| self.named(error))
@@ -328,6 +386,7 @@ impl RedLock {
     ) -> Result<Option<Box<dyn GuardSet>>> {
         self.check_not_ended()?;
         self.lease.map(checked_lease).transpose()?;
+        self.members.iter().try_for_each(|member| member.lock.check_limits())?;
         if patience != Patience::None {
             self.check_own_locks(owned)?;
         }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::cancel::CancelToken;
 use crate::engine::Engine;
 use crate::error::Result;
+use crate::events::Events;
 use crate::kind::read_write::{Read, Write};
 use crate::lock::guard::{Guard, OwnedGuard};
 use crate::lock::handle::Lock;
@@ -63,10 +64,31 @@ impl RwLock {
         RwLock { read: self.read.with_lease(lease), write: self.write.with_lease(lease) }
     }
 
+    /// Sets the label of both sides in exported metrics. See [`Lock::with_label`].
+    #[must_use = "the label belongs to the lock that is returned"]
+    pub fn with_label(self, label: impl AsRef<str>) -> RwLock {
+        let label = label.as_ref();
+        RwLock { read: self.read.with_label(label), write: self.write.with_label(label) }
+    }
+
+    /// Sets the longest hold for both sides. See [`Lock::with_max_hold`].
+    #[must_use = "the limit belongs to the lock that is returned"]
+    pub fn with_max_hold(self, max_hold: Duration) -> RwLock {
+        let (read, write) = (self.read.with_max_hold(max_hold), self.write.with_max_hold(max_hold));
+        RwLock { read, write }
+    }
+
     /// Sets a token that ends the waits of both sides. See [`Lock::with_cancel`].
     #[must_use = "the token belongs to the lock that is returned"]
     pub fn with_cancel(self, token: &CancelToken) -> RwLock {
         RwLock { read: self.read.with_cancel(token), write: self.write.with_cancel(token) }
+    }
+
+    /// Sets a listener for the holds and waits of both sides. See [`Lock::with_events`].
+    #[must_use = "the listener belongs to the lock that is returned"]
+    pub fn with_events(self, listener: Arc<dyn Events>) -> RwLock {
+        let read = self.read.with_events(Arc::clone(&listener));
+        RwLock { read, write: self.write.with_events(listener) }
     }
 
     /// Returns the name of the lock, without the client's prefix.

@@ -21,6 +21,7 @@ use crate::pool::request::{BackgroundTask, CallReply, Request};
 use crate::pool::retry_queue::RetryQueue;
 use crate::topology::failover::ServerObserver;
 use crate::util::clock::{self, Moment, doubled};
+use crate::util::log_target;
 use crate::util::sync::Mutex;
 use crate::util::threads;
 
@@ -169,7 +170,10 @@ impl ConnectionObserver for Background {
         let address = Arc::clone(address);
         threads::catch_panic("reporting a new connection", || {
             self.events.stats().reconnected();
-            log::info!("reconnected to {address}");
+            log::info!(
+                target: log_target::CONNECTION, server = &*address;
+                "reconnected to {address}"
+            );
             let at = clock::wall_time();
             self.events.emit(|| Event::Reconnected(Reconnected { at, address }));
         });

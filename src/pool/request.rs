@@ -19,6 +19,7 @@ use crate::error::{Error, ErrorKind, Redirect, Result};
 use crate::pool::joined::Joining;
 use crate::pool::reply_slot::{Promise, ReplySlot};
 use crate::util::clock::Moment;
+use crate::util::log_target;
 
 /// The reply to a command, and what is known about its execution.
 #[derive(Clone, Debug)]
@@ -175,10 +176,16 @@ impl BackgroundTask {
             (Some((observer, hold)), outcome) => observer.settle(Arc::clone(hold), outcome),
             (None, Ok(_)) => {}
             (None, Err(error)) if self.effect.is_zero() => {
-                log::debug!("a background request failed: {error}");
+                log::debug!(
+                    target: log_target::LEASE, error:%, server = error.server();
+                    "a background request failed: {error}"
+                );
             }
             (None, Err(error)) => {
-                log::warn!("a clean-up failed; a lock may stay held until its lease ends: {error}");
+                log::warn!(
+                    target: log_target::LEASE, error:%, server = error.server();
+                    "a clean-up failed; a lock may stay held until its lease ends: {error}"
+                );
             }
         }
     }

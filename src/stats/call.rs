@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::stats::StatsRecorder;
+use crate::stats::Series;
 use crate::util::clock::{self, Moment, Patience};
 
 /// Counts one call of an acquiring verb, once for each client of its locks.
@@ -12,13 +12,13 @@ use crate::util::clock::{self, Moment, Patience};
 /// The drop ends the wait of the call.
 #[derive(Debug)]
 pub(crate) struct CallRecord<'a> {
-    clients: &'a [&'a StatsRecorder],
+    clients: &'a [Series<'a>],
     /// The beginning of a call that waits.
     waits_since: Cell<Option<Moment>>,
 }
 
 impl<'a> CallRecord<'a> {
-    pub(crate) fn new(clients: &'a [&'a StatsRecorder]) -> CallRecord<'a> {
+    pub(crate) fn new(clients: &'a [Series<'a>]) -> CallRecord<'a> {
         CallRecord { clients, waits_since: Cell::new(None) }
     }
 
@@ -26,7 +26,7 @@ impl<'a> CallRecord<'a> {
     pub(crate) fn waits(&self, started: Moment) {
         if self.waits_since.get().is_none() {
             self.waits_since.set(Some(started));
-            self.clients.iter().for_each(|client| client.contended.add(1));
+            self.clients.iter().for_each(Series::waits);
         }
     }
 
@@ -43,9 +43,9 @@ impl<'a> CallRecord<'a> {
     ) -> Result<Option<T>> {
         for client in self.clients {
             match &outcome {
-                Ok(None) if patience == Patience::None => client.refused.add(1),
-                Ok(None) => client.timed_out.add(1),
-                Err(error) if error.is_cancelled() => client.cancelled.add(1),
+                Ok(None) if patience == Patience::None => client.refused(),
+                Ok(None) => client.timed_out(),
+                Err(error) if error.is_cancelled() => client.cancelled(),
                 Ok(Some(_)) | Err(_) => {}
             }
         }
@@ -56,7 +56,7 @@ impl<'a> CallRecord<'a> {
 impl Drop for CallRecord<'_> {
     fn drop(&mut self) {
         if let Some(waited) = self.waited() {
-            self.clients.iter().for_each(|client| client.wait_time.record(waited));
+            self.clients.iter().for_each(|client| client.waited(waited));
         }
     }
 }

@@ -1,8 +1,10 @@
 //! Statistics of one client: [`Stats`], and the atomics from which it is read.
 //!
-//! `histogram.rs` has the durations, `call.rs` the record of one call of a verb. This file has the
-//! [`StatsRecorder`], which the parts of a client share, and its snapshot. Imports `error` and
-//! `util`.
+//! `histogram.rs` has the durations, `call.rs` the record of one call of a verb, `format.rs` the
+//! `Debug` form. This file has the [`StatsRecorder`], which the parts of a client share, and its
+//! snapshot. All counts go through a [`Series`] (`series.rs`), which also exports them (`export.rs`,
+//! with the feature `metrics`): `metric.rs` lists what is exported, `metric_names.rs` has the
+//! names. Imports `error` and `util`.
 //!
 //! All atomics are relaxed, and no code locks anything. An acquire and a release together cost five
 //! additions: one for `acquired`, two each for `hold_time` and `round_trip`. `released`,
@@ -10,16 +12,26 @@
 //! agree.
 
 mod call;
+mod export;
+mod format;
 mod histogram;
+mod metric;
+#[cfg(feature = "metrics")]
+mod metric_names;
+mod series;
 
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::error::LostReason;
+use export::Exporter;
 use histogram::HistogramCells;
 
 pub(crate) use call::CallRecord;
+pub(crate) use export::Label;
 pub use histogram::Histogram;
+pub(crate) use series::{Series, SeriesKey};
 
 /// The counters of one client since its start, at one moment. See
 /// [`Client::stats`](crate::Client::stats).
@@ -53,7 +65,7 @@ pub use histogram::Histogram;
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "a query changes nothing: use its answer"]
 pub struct Stats {
     acquired: u64,
@@ -61,6 +73,7 @@ pub struct Stats {
     released_after_expiry: u64,
     lost_expired: u64,
     lost_gone: u64,
+    lost_held_too_long: u64,
     refused: u64,
     timed_out: u64,
     cancelled: u64,
@@ -119,13 +132,14 @@ impl Stats {
         match reason {
             LostReason::Expired => self.lost_expired,
             LostReason::Gone => self.lost_gone,
+            LostReason::HeldTooLong => self.lost_held_too_long,
         }
     }
 
     /// Returns the number of lost holds, the sum of [`lost`](Stats::lost) over all reasons.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn lost_in_total(&self) -> u64 {
-        self.lost_expired + self.lost_gone
+        self.lost_expired + self.lost_gone + self.lost_held_too_long
     }
 
     /// Returns the number of holds that are valid now, detached holds included.
@@ -268,6 +282,7 @@ pub(crate) struct StatsRecorder {
     released_after_expiry: Counter,
     lost_expired: Counter,
     lost_gone: Counter,
+    lost_held_too_long: Counter,
     refused: Counter,
     timed_out: Counter,
     cancelled: Counter,
@@ -278,11 +293,21 @@ pub(crate) struct StatsRecorder {
     hold_time: HistogramCells,
     renewal_lag: HistogramCells,
     round_trip: HistogramCells,
+    exporter: Exporter,
 }
 
+/// A panic of the program's metrics recorder is caught, and leaves the counters consistent.
+impl UnwindSafe for StatsRecorder {}
+impl RefUnwindSafe for StatsRecorder {}
+
 impl StatsRecorder {
+    /// Returns the label of this text for the handles of the client.
+    pub(crate) fn label(&self, text: &str) -> Label {
+        self.exporter.label(text)
+    }
+
     /// Counts a hold that a server granted.
-    pub(crate) fn acquired(&self) {
+    fn acquired(&self) {
         self.acquired.add(1);
     }
 
@@ -292,12 +317,12 @@ impl StatsRecorder {
     }
 
     /// Counts a hand-off.
-    pub(crate) fn passed_locally(&self) {
+    fn passed_locally(&self) {
         self.passed_locally.add(1);
     }
 
     /// Counts the end of the last guard of a hold.
-    pub(crate) fn released(&self, held: Duration, was_valid: bool) {
+    fn released(&self, held: Duration, was_valid: bool) {
         self.hold_time.record(held);
         if !was_valid {
             self.released_after_expiry.add(1);
@@ -305,35 +330,37 @@ impl StatsRecorder {
     }
 
     /// Counts a loss that the reply to a release revealed.
-    pub(crate) fn release_found_no_hold(&self) {
+    fn release_found_no_hold(&self) {
         self.released_after_expiry.add(1);
     }
 
     /// Counts a lost hold.
-    pub(crate) fn lost(&self, reason: LostReason) {
+    fn lost(&self, reason: LostReason) {
         match reason {
             LostReason::Expired => self.lost_expired.add(1),
             LostReason::Gone => self.lost_gone.add(1),
+            LostReason::HeldTooLong => self.lost_held_too_long.add(1),
         }
     }
 
     /// Counts a renewed lease, and how late its renewal was sent.
-    pub(crate) fn renewed(&self, lag: Duration) {
+    fn renewed(&self, lag: Duration) {
         self.renewal_lag.record(lag);
     }
 
     /// Counts a failed renewal of one lease.
-    pub(crate) fn renewal_failed(&self) {
+    fn renewal_failed(&self) {
         self.renewal_failures.add(1);
     }
 
     /// Counts a connection that replaced a broken one.
     pub(crate) fn reconnected(&self) {
         self.reconnects.add(1);
+        self.exporter.reconnected();
     }
 
     /// Counts an acquire command with a reply, and the time from its write to the reply.
-    pub(crate) fn answered(&self, round_trip: Duration) {
+    fn answered(&self, round_trip: Duration) {
         self.round_trip.record(round_trip);
     }
 
@@ -346,6 +373,7 @@ impl StatsRecorder {
         Stats {
             lost_expired: self.lost_expired.get(),
             lost_gone: self.lost_gone.get(),
+            lost_held_too_long: self.lost_held_too_long.get(),
             released_after_expiry: self.released_after_expiry.get(),
             acquired: self.acquired.get(),
             passed_locally: self.passed_locally.get(),

@@ -13,6 +13,7 @@ use crate::command::reply::Reply;
 use crate::error::{Error, Result};
 use crate::events::{Audit, Event, EventSink};
 use crate::util::clock;
+use crate::util::log_target;
 use crate::util::sync::Mutex;
 use crate::util::threads;
 
@@ -93,7 +94,12 @@ impl Auditor {
         let harmless = facts.cluster_mode_finding().filter(|_| !self.of_cluster);
         for finding in findings.iter().chain(&harmless) {
             let finding: Arc<str> = format!("the server at {server} {finding}").into();
-            threads::log_without_panic(|| log::warn!("{finding}"));
+            threads::log_without_panic(|| {
+                log::warn!(
+                    target: log_target::AUDIT, server = &**server;
+                    "{finding}"
+                )
+            });
             let at = clock::wall_time();
             self.events.emit(|| Event::Audit(Audit { at, finding }));
         }

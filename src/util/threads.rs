@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
+use crate::util::log_target;
+
 /// The pause of a thread after a step that panicked, so that it does not spin.
 pub(crate) const PANIC_PAUSE: Duration = Duration::from_millis(100);
 
@@ -40,7 +42,10 @@ pub(crate) fn detach_or_run(name: &str, job: impl FnOnce() + Send + 'static) {
     };
     if let Err(error) = detach(name, run) {
         log_without_panic(|| {
-            log::error!("cannot start the thread {name}, so a caller waits instead: {error}")
+            log::error!(
+                target: log_target::CLIENT, error:%;
+                "cannot start the thread {name}, so a caller waits instead: {error}"
+            )
         });
         if let Some(job) = take(&job) {
             job();
@@ -53,12 +58,33 @@ pub(crate) fn detach_or_run(name: &str, job: impl FnOnce() + Send + 'static) {
 /// Foreign code in the step, a logger or a callback, may panic. The panic is logged, unless the
 /// logger panics. In a model a panic is a finding and propagates.
 pub(crate) fn catch_panic<T>(activity: impl fmt::Display, step: impl FnOnce() -> T) -> Option<T> {
+    catch_and_report(step, || {
+        log::error!(
+            target: log_target::CLIENT,
+            "a thread panicked while {activity}, and continues"
+        )
+    })
+}
+
+/// Runs one call of a callback of the program. Returns `None` if the callback panicked.
+pub(crate) fn catch_panic_of_callback<T>(
+    activity: impl fmt::Display,
+    callback: impl FnOnce() -> T,
+) -> Option<T> {
+    catch_and_report(callback, || {
+        log::error!(
+            target: log_target::EVENTS,
+            "a thread panicked while {activity}, and continues"
+        )
+    })
+}
+
+fn catch_and_report<T>(step: impl FnOnce() -> T, report: impl FnOnce()) -> Option<T> {
     if cfg!(all(test, leasehold_model)) {
         return Some(step());
     }
     let done = catch_unwind(AssertUnwindSafe(step));
     if done.is_err() {
-        let report = || log::error!("a thread panicked while {activity}, and continues");
         // The logger itself may have panicked.
         let _ = catch_unwind(AssertUnwindSafe(report));
     }

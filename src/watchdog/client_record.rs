@@ -30,7 +30,7 @@ use crate::pool::request::{BackgroundTask, CallReply, OnOutcome, ReleasedHold, R
 use crate::pool::router::Router;
 use crate::util::clock::{self, Moment};
 use crate::util::sync::Mutex;
-use crate::util::threads;
+use crate::util::{log_target, threads};
 
 /// The longest time between two looks at the counters: the record follows within a second.
 const CHECK_INTERVAL: Duration = Duration::from_millis(400);
@@ -176,9 +176,7 @@ impl OnOutcome for Announcer {
                 self.listeners.need_not_stay();
                 warn_of_refusal(&error);
             }
-            Err(error) => threads::log_without_panic(|| {
-                log::debug!("the client record could not be written or renewed: {error}")
-            }),
+            Err(error) => log_debug("could not be written or renewed", &error),
         }
     }
 }
@@ -217,10 +215,7 @@ impl Watchdog {
         let routed = self.router.queue(deletion, Target::Only(connection));
         let limit = Limit::at(clock::now() + DELETION_LIMIT);
         if let (_, Err(failure)) = self.router.wait_without_retry(routed, &limit) {
-            threads::log_without_panic(|| {
-                let error = failure.into_error();
-                log::debug!("the client record was not deleted, so it expires: {error}")
-            });
+            log_debug("was not deleted, so it expires", &failure.into_error());
         }
     }
 }
@@ -235,9 +230,19 @@ fn send(router: &Router, call: Call, task: BackgroundTask) -> ConnectionId {
 fn warn_of_refusal(error: &Error) {
     threads::log_without_panic(|| {
         log::warn!(
+            target: log_target::CLIENT, error:%, server = error.server();
             "other processes cannot see which process this client is, because its record was \
              refused; permit ~leasehold_client:* +evalsha +script|load +hset +pexpire +del, or \
              build the client with announce(false): {error}"
+        );
+    });
+}
+
+fn log_debug(failure: &str, error: &Error) {
+    threads::log_without_panic(|| {
+        log::debug!(
+            target: log_target::CLIENT, error:%, server = error.server();
+            "the client record {failure}: {error}"
         );
     });
 }

@@ -51,6 +51,7 @@ use crate::topology::audit::Auditor;
 use crate::topology::failover::ServerObserver;
 use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment};
+use crate::util::log_target;
 use crate::util::sync::{Mutex, Parker};
 use crate::util::threads;
 use replication_ids::ReplicationIds;
@@ -258,7 +259,10 @@ impl Watchdog {
             let (_, outcome) = self.router.wait_without_retry(heartbeat, &Limit::none());
             if let Err(Failure { error, .. }) = outcome {
                 threads::log_without_panic(|| {
-                    log::debug!("a listener's heartbeat could not be sent: {error}")
+                    log::debug!(
+                        target: log_target::CONNECTION, error:%, server = error.server();
+                        "a listener's heartbeat could not be sent: {error}"
+                    )
                 });
             }
         }

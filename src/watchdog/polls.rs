@@ -11,6 +11,7 @@ use super::batches::{self, BatchFailure};
 use crate::command::call::Call;
 use crate::command::script;
 use crate::local::Local;
+use crate::util::log_target;
 use crate::util::threads;
 
 impl Watchdog {
@@ -29,7 +30,10 @@ impl Watchdog {
                 Err(error) => {
                     let count = batch.len();
                     threads::log_without_panic(|| {
-                        log::debug!("a poll of {count} locks failed: {error}")
+                        log::debug!(
+                            target: log_target::CONNECTION, error:%, server = error.server();
+                            "a poll of {count} locks failed: {error}"
+                        )
                     });
                     batch.iter().for_each(|local| local.set_may_be_free());
                 }

@@ -6,7 +6,8 @@
 //! | not held | the hold is lost at once |
 //! | none, or too few replicas | the hold stays valid to its deadline; the renewal is repeated |
 //!
-//! A fixed lease goes through the same scripts, which then verify the hold and extend nothing.
+//! A fixed lease and an overdue hold go through the same scripts, which then verify the hold and
+//! extend nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +17,12 @@ use super::timers::TICK;
 use super::{LONGEST_SLEEP, RECONNECT_PAUSE, Watchdog, WatchedHold};
 use crate::command::call::{Call, Digits};
 use crate::error::{Error, Result};
-use crate::events::{Event, RenewalFailed, Renewed};
+use crate::events::{Event, HandleListener, RenewalFailed, Renewed};
 use crate::local::hold::{HoldStatus, TimerTask};
 use crate::pool::request::{CallReply, TooFewReplicas};
+use crate::stats::Series;
 use crate::util::clock::{self, Moment, jittered, millis};
+use crate::util::log_target;
 use crate::util::threads;
 
 /// The lease that makes the renewal script extend nothing: every key has more left.
@@ -55,6 +58,7 @@ impl Watchdog {
     pub(super) fn due_holds(&self, fired: Vec<WatchedHold>, now: Moment) -> Vec<DueHold> {
         let mut due = Vec::new();
         for watched in fired {
+            watched.local.report_overdue(&watched.hold, now);
             match watched.hold.timer_fired(now) {
                 TimerTask::Extend => due.push(DueHold { watched, renewed: true }),
                 TimerTask::Verify => due.push(DueHold { watched, renewed: false }),
@@ -68,9 +72,11 @@ impl Watchdog {
     /// Lets a lease run out because the thread of its hold has ended.
     fn watch_orphaned(&self, watched: WatchedHold) {
         let name = Arc::clone(watched.local.name().given());
+        let (kind, hold) = watched.hold.kind_and_number();
         self.set_renewal_timer(watched);
         threads::log_without_panic(|| {
             log::warn!(
+                target: log_target::LEASE, lock = &*name, kind:?, hold;
                 "the thread that held the lock {name:?} has ended: \
                  its lease is not renewed any more"
             );
@@ -79,10 +85,10 @@ impl Watchdog {
 
     /// Returns all watched holds.
     pub(super) fn all_holds(&self) -> Vec<DueHold> {
-        let timers = self.timers.lock();
+        let (timers, now) = (self.timers.lock(), clock::now());
         let due = |watched: &WatchedHold| DueHold {
             watched: watched.clone(),
-            renewed: watched.hold.is_renewed(),
+            renewed: watched.hold.is_renewed(now),
         };
         timers.holds.iter().map(due).collect()
     }
@@ -152,14 +158,38 @@ impl Watchdog {
             return self.renewal_failed(renewed, &too_few.into_error());
         }
         renewed.iter().for_each(|due| self.extend(&due.watched, reply.sent, now));
-        let holds = || renewed.iter().map(|due| due.watched.hold.id().number()).collect();
-        let at = clock::wall_time;
-        self.settings.events.emit(|| Event::Renewed(Renewed { at: at(), holds: holds() }));
+        self.report_renewed(&renewed);
+    }
+
+    /// Emits the renewal of a batch: all holds to the client's listener, and to the listener of
+    /// each lock handle the holds of that handle.
+    fn report_renewed(&self, renewed: &[&DueHold]) {
+        let (events, at) = (&self.settings.events, clock::wall_time());
+        let number = |due: &&DueHold| due.watched.hold.id().number();
+        let all = || renewed.iter().map(number).collect();
+        events.emit(|| Event::Renewed(Renewed { at, holds: all() }));
+        let mut by_listener: Vec<(HandleListener, Vec<u64>)> = Vec::new();
+        for due in renewed {
+            let terms = due.watched.hold.terms();
+            let Some(listener) = terms.listener() else { continue };
+            match by_listener.iter_mut().find(|(other, _)| other.is_same(listener)) {
+                Some((_, holds)) => holds.push(number(due)),
+                None => by_listener.push((listener.clone(), vec![number(due)])),
+            }
+        }
+        for (listener, holds) in by_listener {
+            events.emit_only_to(&listener, || Event::Renewed(Renewed { at, holds }));
+        }
     }
 
     fn extend(&self, watched: &WatchedHold, sent: Moment, now: Moment) {
         let lag = watched.hold.renewal_due().until(sent);
-        self.settings.events.stats().renewed(lag);
+        self.series(watched).renewed(lag);
+        if !watched.hold.is_renewed(sent) {
+            // The limit passed before the renewal was sent: the old deadline stands.
+            watched.hold.note_possible_extension(now, self.settings.timeout);
+            return self.set_renewal_timer(watched.clone());
+        }
         match watched.hold.extend(sent, now, self.settings.timeout) {
             HoldStatus::Held => self.set_renewal_timer(watched.clone()),
             HoldStatus::Over { newly_lost } => watched.end_lost(newly_lost, &self.router),
@@ -178,7 +208,10 @@ impl Watchdog {
     fn renewal_failed<'a>(&self, batch: impl IntoIterator<Item = &'a DueHold>, error: &Error) {
         let (now, batch) = (clock::now(), Vec::from_iter(batch));
         threads::log_without_panic(|| {
-            log::warn!("{} leases could not be renewed or verified: {error}", batch.len())
+            log::warn!(
+                target: log_target::LEASE, error:%, server = error.server();
+                "{} leases could not be renewed or verified: {error}", batch.len()
+            )
         });
         for DueHold { watched, renewed } in &batch {
             if !watched.local.is_valid(&watched.hold, now) {
@@ -190,14 +223,19 @@ impl Watchdog {
         self.repeat(batch, LONGEST_SLEEP);
     }
 
+    fn series(&self, watched: &WatchedHold) -> Series<'_> {
+        self.settings.events.stats().series(|| watched.hold.series_key())
+    }
+
     fn report_failed(&self, watched: &WatchedHold, error: &Error, now: Moment) {
-        self.settings.events.stats().renewal_failed();
+        self.series(watched).renewal_failed();
         let name = Arc::clone(watched.local.name().given());
         let error = error.clone().with_lock_name(Arc::clone(&name));
         let remaining = watched.hold.remaining(now);
         let ((kind, hold), at) = (watched.hold.kind_and_number(), clock::wall_time());
         let failed = RenewalFailed { at, name, kind, hold, remaining, error };
-        self.settings.events.emit(|| Event::RenewalFailed(failed));
+        let terms = watched.hold.terms();
+        self.settings.events.emit_with(terms.listener(), || Event::RenewalFailed(failed));
     }
 
     /// Repeats these renewals after a pause: at most `longest`, shorter if little time is left.

@@ -121,7 +121,7 @@ impl Watchdog {
         let due = watched.hold.next_renewal(now, timeout - renew_below, renew_below);
         let spread = jittered(timeout / SPREAD_DIVISOR, watched.hold.id().seed());
         let later = (due + spread).rounded_up(timeout / RENEWAL_GRAIN_DIVISOR);
-        match watched.hold.is_renewed() {
+        match watched.hold.is_renewed(now) {
             _ if due <= now => now,
             true => later,
             false => later.min(now + watched.hold.remaining(now)),
@@ -129,12 +129,15 @@ impl Watchdog {
     }
 
     /// Replaces the timer of a hold; `at` computes its moment.
+    ///
+    /// The timer fires at the limit of the hold if that is earlier.
     pub(super) fn set_timer(&self, watched: WatchedHold, at: impl FnOnce(&WatchedHold) -> Moment) {
         let hold = Arc::clone(&watched.hold);
         let mut timers = self.timers.lock();
         // Computed under the mutex. Otherwise another thread could make this fixed lease a renewed
         // one and set an earlier timer in between, which this timer would then replace.
         let at = at(&watched);
+        let at = watched.hold.next_limit().map_or(at, |limit| limit.min(at));
         let timer = timers.holds.insert(at, watched);
         let must_wake = timers.ensure_round_by(at);
         // Stored under the mutex too. Otherwise the watchdog could fire this timer and set the next

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use crate::command::script::Script;
-use crate::error::LostReason;
 use crate::local::Local;
 use crate::local::hold::Hold;
 use crate::pool::request::{BackgroundTask, Request};
@@ -24,7 +23,7 @@ impl WatchedHold {
 
     /// Ends a hold past its deadline: reports a new loss, and releases the hold.
     pub(crate) fn end_lost(&self, newly_lost: bool, router: &Router) {
-        self.local.report_lost(newly_lost.then_some(&*self.hold), LostReason::Expired);
+        self.local.report_lost(newly_lost.then_some(&*self.hold));
         self.release_at_server(router);
     }
 

@@ -19,7 +19,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 const BRISK: Duration = Duration::from_millis(1500);
 
 #[derive(Clone, Debug)]
-enum Event {
+pub(crate) enum Event {
     Acquired(Acquired),
     Waited(Waited),
     Released(Released),
@@ -30,7 +30,7 @@ enum Event {
 }
 
 /// Sends each event, with the name of the thread that reports it, to the test.
-struct Recorder(Sender<(String, Event)>);
+pub(crate) struct Recorder(pub(crate) Sender<(String, Event)>);
 
 impl Recorder {
     fn record(&self, event: Event) {
@@ -65,17 +65,17 @@ impl Events for Recorder {
 }
 
 /// The events that a recorder has sent.
-struct Recording(Receiver<(String, Event)>);
+pub(crate) struct Recording(pub(crate) Receiver<(String, Event)>);
 
 impl Recording {
-    fn next(&self) -> Event {
+    pub(crate) fn next(&self) -> Event {
         let (thread, event) = self.0.recv_timeout(MINUTE).expect("the client reports an event");
         assert_eq!(thread, "leasehold-events");
         event
     }
 
     /// Returns the first value that `find` returns, and skips the events before it.
-    fn find<T>(&self, mut find: impl FnMut(Event) -> Option<T>) -> T {
+    pub(crate) fn find<T>(&self, mut find: impl FnMut(Event) -> Option<T>) -> T {
         let end = Instant::now() + MINUTE;
         loop {
             if let Some(found) = find(self.next()) {
@@ -85,15 +85,15 @@ impl Recording {
         }
     }
 
-    fn acquired(&self) -> Acquired {
+    pub(crate) fn acquired(&self) -> Acquired {
         self.find(|event| if let Event::Acquired(acquired) = event { Some(acquired) } else { None })
     }
 
-    fn waited(&self) -> Waited {
+    pub(crate) fn waited(&self) -> Waited {
         self.find(|event| if let Event::Waited(waited) = event { Some(waited) } else { None })
     }
 
-    fn released(&self) -> Released {
+    pub(crate) fn released(&self) -> Released {
         self.find(|event| if let Event::Released(released) = event { Some(released) } else { None })
     }
 }
@@ -122,7 +122,7 @@ impl log::Log for Log {
     fn flush(&self) {}
 }
 
-fn start_log() {
+pub(crate) fn start_log() {
     static START: Once = Once::new();
     START.call_once(|| {
         log::set_logger(&LOG).expect("no other logger is set");
@@ -133,7 +133,7 @@ fn start_log() {
 /// Counts the log lines that contain all `words`.
 ///
 /// All tests of this file share the log.
-fn logged(words: &[&str]) -> usize {
+pub(crate) fn logged(words: &[&str]) -> usize {
     let log = LOG.0.lock().expect("no thread panics");
     log.iter().filter(|line| words.iter().all(|word| line.contains(word))).count()
 }
@@ -301,7 +301,7 @@ fn a_callback_that_panics_is_logged_and_called_again() -> Result<()> {
 }
 
 /// Blocks at each acquisition until the test drops its sender.
-struct Blocking(Mutex<Receiver<()>>, Sender<()>);
+pub(crate) struct Blocking(pub(crate) Mutex<Receiver<()>>, pub(crate) Sender<()>);
 
 impl Events for Blocking {
     fn acquired(&self, _: &Acquired) {

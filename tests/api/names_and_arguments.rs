@@ -2,7 +2,8 @@
 
 use crate::harness::{Peer, Server, eventually, join, pttl};
 use leasehold::{
-    Client, Error, Events, Guard, Lock, Lost, OwnedGuard, RenewalFailed, Renewed, Result,
+    Client, Error, Events, Guard, Lock, Lost, MultiLock, OwnedGuard, RedLock, RenewalFailed,
+    Renewed, Result,
 };
 use std::sync::mpsc::{self, Sender};
 use std::thread;
@@ -104,6 +105,32 @@ fn a_lease_below_10_ms_is_a_configuration_error_of_every_verb() -> Result<()> {
     assert!(guard.extend(9 * MILLI).is_err_and(|e| e.is_configuration()));
     assert!(guard.is_held() && client.lock("a").hold_count() == 1);
     guard.unlock()
+}
+
+#[test]
+fn a_bad_label_is_a_configuration_error_of_every_verb() -> Result<()> {
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    server.reset_stats();
+    for label in ["", "a\nb", "\u{7f}", &"x".repeat(257)] {
+        let lock = client.lock("a").with_label(label);
+        all_fail(&outcomes(&lock), Error::is_configuration);
+        let error = lock.lock().expect_err("a bad label");
+        assert_eq!(error.lock_name(), Some("a"));
+        all_fail(&outcomes(&lock.clone().with_label("good")), Error::is_configuration);
+        let both = MultiLock::new([client.lock("b"), lock]);
+        assert!(both.lock().is_err_and(|error| error.is_configuration()));
+        assert!(client.rw_lock("a").with_label(label).read().is_err());
+        let red = RedLock::new([client.clone()], "a").with_label(label);
+        assert!(red.lock().is_err_and(|error| error.is_configuration()));
+    }
+    assert_eq!(server.calls("evalsha") + server.calls("eval"), 0);
+    assert!(client.lock("").with_label("").lock().is_err_and(|error| error.is_invalid_name()));
+    let lock = client.lock("a").with_label("x".repeat(256));
+    lock.lock()?.unlock()?;
+    let lock = client.lock("a").with_label("orders");
+    assert!(format!("{lock:?}").contains("label: Some(\"orders\")"), "{lock:?}");
+    Ok(())
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-fn source(name: &str) -> String {
+pub(crate) fn source(name: &str) -> String {
     fs::read_to_string(path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
@@ -257,7 +257,7 @@ fn the_package_has_sources_and_documents_but_no_tests() {
 }
 
 /// Returns all files below a folder, by their paths from the root.
-fn files_in(folder: &str) -> Vec<String> {
+pub(crate) fn files_in(folder: &str) -> Vec<String> {
     let mut files = Vec::new();
     for entry in fs::read_dir(path(folder)).expect("a folder") {
         let name = format!("{folder}/{}", entry.expect("an entry").file_name().to_string_lossy());
@@ -413,14 +413,14 @@ fn the_recipe_runs_a_job_once_per_minute_and_a_drop_does_not() {
         guard.is_some_and(|guard| guard.unlock().is_ok())
     };
     assert_eq!(runs_on_three_replicas(&server, dropped), 3);
-    let detached = |client: &Client| {
-        let minute = client.lock("kept").with_lease(Duration::from_secs(55));
-        let guard = minute.try_lock_owned().expect("a reply");
-        guard.map(|guard| guard.detach()).is_some()
+    let kept = |client: &Client| {
+        let lock = client.lock("kept").with_min_hold(Duration::from_secs(55));
+        let guard = lock.try_lock().expect("a reply");
+        guard.is_some_and(|guard| guard.unlock().is_ok())
     };
-    assert_eq!(runs_on_three_replicas(&server, detached), 1);
-    assert_eq!(runs_on_three_replicas(&server, detached), 0, "in the same minute");
+    assert_eq!(runs_on_three_replicas(&server, kept), 1);
+    assert_eq!(runs_on_three_replicas(&server, kept), 0, "in the same minute");
     server.ask::<()>(&["PEXPIRE", "kept", "1"]);
     crate::harness::eventually("the minute is over", || !crate::harness::exists(&server, "kept"));
-    assert_eq!(runs_on_three_replicas(&server, detached), 1);
+    assert_eq!(runs_on_three_replicas(&server, kept), 1);
 }

@@ -6,7 +6,7 @@ pub use super::exists;
 use super::wait::BOUND;
 use super::{Proxy, Server, eventually};
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use leasehold::{Builder, Client, Events, Guard, Lost, Released, RenewalFailed, Renewed};
+use leasehold::{Builder, Client, Events, Guard, Lost, Overdue, Released, RenewalFailed, Renewed};
 use std::collections::HashMap;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -148,12 +148,13 @@ pub fn assert_others_cannot_take(other: &Client, name: &str) {
     assert!(guard.is_none(), "two hold {name}");
 }
 
-/// Blocks until the server has no keys, channels and clients.
+/// Blocks until the server has no keys, channels and clients. Records of clients are keys too.
 ///
 /// The test has dropped all its clients before.
 #[track_caller]
 pub fn nothing_is_left(server: &Server) {
     eventually("all keys are deleted", || server.keys().is_empty());
+    assert_eq!(server.client_records(), Vec::<String>::new());
     eventually("all connections close", || server.clients().is_empty());
     assert_eq!(server.channels(), Vec::<String>::new());
 }
@@ -170,6 +171,7 @@ pub enum Event {
     Released(Released),
     Renewed(Renewed),
     RenewalFailed(RenewalFailed),
+    Overdue(Overdue),
     Lost(Lost),
 }
 
@@ -193,6 +195,9 @@ impl Events for Recorder {
     }
     fn renewal_failed(&self, event: &RenewalFailed) {
         self.record(Event::RenewalFailed(event.clone()));
+    }
+    fn overdue(&self, event: &Overdue) {
+        self.record(Event::Overdue(event.clone()));
     }
     fn lost(&self, event: &Lost) {
         self.record(Event::Lost(event.clone()));
@@ -271,6 +276,29 @@ impl EventLog {
     /// Returns the number of renewals since the last call, and drops the events. Does not block.
     pub fn renewals_already(&self) -> usize {
         self.0.try_iter().filter(|event| matches!(event, Event::Renewed(_))).count()
+    }
+
+    /// Blocks until a hold is overdue, and returns that event.
+    #[track_caller]
+    pub fn overdue(&self) -> Overdue {
+        self.until("an overdue hold", |event| match event {
+            Event::Overdue(overdue) => Some(overdue),
+            _ => None,
+        })
+    }
+
+    /// Blocks until a lock is lost, and returns that event and the events before it.
+    #[track_caller]
+    pub fn until_lost(&self) -> (Lost, Vec<Event>) {
+        let mut before = Vec::new();
+        let lost = self.until("a loss", |event| match event {
+            Event::Lost(lost) => Some(lost),
+            other => {
+                before.push(other);
+                None
+            }
+        });
+        (lost, before)
     }
 
     /// Blocks until a lock is lost, and returns that event.

@@ -4,6 +4,7 @@
 //! histories with and without violations.
 
 mod answers;
+mod limits;
 mod overlaps;
 mod tokens;
 mod waits;
@@ -150,6 +151,10 @@ pub enum Promise {
     Answer,
     /// A renewed hold is not lost without a reason.
     Renewal,
+    /// No hold is valid for longer than its limit and one lease.
+    Limit,
+    /// A lock that was released before its minimum stays taken until then.
+    Minimum,
     /// A fenced store loses no update.
     Updates,
     /// Nothing is left behind.
@@ -199,6 +204,7 @@ impl History {
             let gaps = waits::gaps(self, attempts);
             violations.extend(tokens::check(attempts));
             violations.extend(overlaps::check(self, attempts));
+            violations.extend(limits::check(self, attempts));
             violations.extend(answers::check(self, attempts));
             violations.extend(waits::check(self, attempts, &gaps));
             longest_wait = gaps.iter().map(|(_, gap)| *gap).fold(longest_wait, Nanos::max);
@@ -240,6 +246,16 @@ impl History {
     fn lease(&self, attempt: &Attempt) -> Nanos {
         let fixed = attempt.request.lease.map(super::millis);
         fixed.unwrap_or(self.workers[attempt.worker].lease)
+    }
+
+    /// Returns whether servers may have lost the hold of an attempt, or their clocks stepped, before
+    /// the grant of another hold at this moment.
+    fn may_have_lost(&self, attempt: &Attempt, granted: Nanos) -> bool {
+        let loses = |d: &&Disturbance| d.effect != Effect::Delays;
+        let mut losses = self.disturbances.iter().filter(loses);
+        losses.any(|d| {
+            d.covers(&attempt.request.lock) && d.from <= granted && attempt.asked <= d.until
+        })
     }
 
     /// Returns the disturbances that this worker felt between two moments.
@@ -363,7 +379,9 @@ mod examples {
             Outcome::Refused(at) => at / millis(1) - asked,
             _ => 5000,
         };
-        let request = Request { lock: "a".to_owned(), shared: false, lease: None, max_wait };
+        let lock = "a".to_owned();
+        let (lease, max_hold, min_hold) = (None, None, None);
+        let request = Request { lock, shared: false, lease, max_wait, max_hold, min_hold };
         Attempt { worker, request, asked: millis(asked), outcome }
     }
 
@@ -392,9 +410,9 @@ mod examples {
 
     #[test]
     fn records_of_a_worker_become_attempts() {
-        let lines = "1 10 asks a false renewed 100\n2 11 asks a true 70 0\n1 12 granted 5\n\
+        let lines = "1 10 asks a false none 100 none none\n2 11 asks a true 70 0 none none\n1 12 granted 5\n\
                      2 13 refused\n1 14 valid\n1 15 lost\n1 16 ends\n1 17 dropped\n\
-                     3 18 granted 1\n4 19 asks b false renewed 7\n4 20 fai";
+                     3 18 granted 1\n4 19 asks b false none 7 none none\n4 20 fai";
         let mut history = History::default();
         let records = lines.lines().filter_map(Record::parse);
         history.add(Worker { lease: 1, killed: Some(20) }, records);

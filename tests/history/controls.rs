@@ -21,7 +21,7 @@ pub struct Control {
 }
 
 /// All seeded faults, in the order of the files in `tests/seeded`.
-pub const CONTROLS: [Control; 10] = [
+pub const CONTROLS: [Control; 12] = [
     Control { fault: "no-second-try", promise: Promise::Wait, plan: no_second_try },
     Control { fault: "release-of-others", promise: Promise::Exclusion, plan: release_of_others },
     Control {
@@ -36,6 +36,8 @@ pub const CONTROLS: [Control; 10] = [
     Control { fault: "deaf-after-reconnect", promise: Promise::Wait, plan: deaf_after_reconnect },
     Control { fault: "no-renewals", promise: Promise::Renewal, plan: no_renewals },
     Control { fault: "release-sent-once", promise: Promise::Leftovers, plan: release_sent_once },
+    Control { fault: "limit-ignored", promise: Promise::Limit, plan: limit_ignored },
+    Control { fault: "minimum-ignored", promise: Promise::Minimum, plan: minimum_ignored },
 ];
 
 /// No subscriber receives the message of a release between a refusal and its subscription.
@@ -120,12 +122,23 @@ fn release_sent_once(seed: u64) -> Plan {
     plain(seed, faults, |work| Work { leases: [LONG; 2], locks: 8, ..work })
 }
 
+/// Holds are kept beyond their limits.
+fn limit_ignored(seed: u64) -> Plan {
+    plain(seed, vec![Fault::Quiet], |work| Work { limited: 100, kept_to_the_end: 50, ..work })
+}
+
+/// Locks are released before their minimum.
+fn minimum_ignored(seed: u64) -> Plan {
+    plain(seed, vec![Fault::Quiet], |work| Work { limited: 50, ..work })
+}
+
 /// Returns a plan for plain locks on one server.
 fn plain(seed: u64, faults: Vec<Fault>, change: impl Fn(Work) -> Work) -> Plan {
     let all = Plan::everything(Layout::One, seed, SPAN);
     let work = change(Work {
         kinds: vec![Kind::Plain],
         kept_to_the_end: 0,
+        limited: 0,
         leases: [Duration::from_millis(1500); 2],
         longest: [Duration::from_millis(30), Duration::from_secs(1)],
         ..all.work

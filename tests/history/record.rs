@@ -45,6 +45,10 @@ pub struct Request {
     pub lease: Option<u64>,
     /// The longest wait in milliseconds.
     pub max_wait: u64,
+    /// The longest hold in milliseconds, or `None`.
+    pub max_hold: Option<u64>,
+    /// The minimum hold in milliseconds, or `None`.
+    pub min_hold: Option<u64>,
 }
 
 /// How a worker releases a hold.
@@ -63,9 +67,10 @@ impl Record {
     pub fn line(&self) -> String {
         let Record { attempt, at, event } = self;
         let event = match event {
-            Event::Asks(Request { lock, shared, lease, max_wait }) => {
-                let lease = lease.map_or("renewed".to_owned(), |lease| lease.to_string());
-                format!("asks {lock} {shared} {lease} {max_wait}")
+            Event::Asks(Request { lock, shared, lease, max_wait, max_hold, min_hold }) => {
+                let [lease, max_hold, min_hold] = [lease, max_hold, min_hold]
+                    .map(|millis| millis.map_or("none".to_owned(), |millis| millis.to_string()));
+                format!("asks {lock} {shared} {lease} {max_wait} {max_hold} {min_hold}")
             }
             Event::Granted { token } => format!("granted {token}"),
             Event::Valid => "valid".to_owned(),
@@ -109,11 +114,18 @@ impl Request {
 
     fn parse(words: &mut SplitWhitespace<'_>) -> Option<Request> {
         let (lock, shared) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
-        let lease = match words.next()? {
-            "renewed" => None,
-            lease => Some(lease.parse().ok()?),
-        };
-        Some(Request { lock, shared, lease, max_wait: number(words)? })
+        let lease = limit(words)?;
+        let max_wait = number(words)?;
+        let (max_hold, min_hold) = (limit(words)?, limit(words)?);
+        Some(Request { lock, shared, lease, max_wait, max_hold, min_hold })
+    }
+}
+
+/// Parses a number, or the word for none.
+fn limit(words: &mut SplitWhitespace<'_>) -> Option<Option<u64>> {
+    match words.next()? {
+        "none" => Some(None),
+        number => Some(Some(number.parse().ok()?)),
     }
 }
 
@@ -123,10 +135,13 @@ fn number(words: &mut SplitWhitespace<'_>) -> Option<u64> {
 
 #[test]
 fn a_line_is_parsed_into_the_record_that_wrote_it() {
-    let request = |lease| Request { lock: "rw:1".to_owned(), shared: true, lease, max_wait: 20 };
+    let request = |lease, max_hold, min_hold| {
+        let lock = "rw:1".to_owned();
+        Event::Asks(Request { lock, shared: true, lease, max_wait: 20, max_hold, min_hold })
+    };
     let all = [
-        Event::Asks(request(None)),
-        Event::Asks(request(Some(70))),
+        request(None, Some(80), None),
+        request(Some(70), None, Some(90)),
         Event::Granted { token: 12 },
         Event::Valid,
         Event::Lost,
@@ -141,7 +156,9 @@ fn a_line_is_parsed_into_the_record_that_wrote_it() {
         let record = Record { attempt, at: 1 << 60, event };
         assert_eq!(Record::parse(&record.line()), Some(record));
     }
-    for cut in ["", "1", "1 2", "1 2 as", "1 2 asks plain:0 false", "1 2 granted", "x 2 valid"] {
+    for cut in
+        ["", "1", "1 2", "1 2 as", "1 2 asks a false none 7 none", "1 2 granted", "x 2 valid"]
+    {
         assert_eq!(Record::parse(cut), None, "{cut}");
     }
 }

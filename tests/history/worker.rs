@@ -7,9 +7,10 @@ use super::{Nanos, millis, now};
 use crate::harness::process::Role;
 use crate::harness::subject::{self, Subject};
 use crate::harness::wait::{descriptors, eventually_some, holds_within, threads};
-use leasehold::kind::Fenced;
-use leasehold::{Builder, Client, Error, Guard, RedLock};
+use leasehold::kind::{Fenced, LockKind};
+use leasehold::{Builder, Client, Error, Guard, Lock, RedLock};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -34,6 +35,12 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// How often a holder records a valid hold. A killed worker loses the later checks.
 const RECORD_INTERVAL: Nanos = millis(100);
+
+/// The longest and the minimum holds, in milliseconds.
+const LIMITS: Range<u64> = 50..400;
+
+/// How long a holder still checks a hold that must be lost.
+const CHECKED_AFTER_LOSS: Duration = Duration::from_millis(500);
 
 /// A kind of lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +119,7 @@ impl Arguments {
             millis(work.longest[0]),
             millis(work.longest[1]),
             work.kept_to_the_end.to_string(),
+            work.limited.to_string(),
             work.fixed.start.to_string(),
             work.fixed.end.to_string(),
             millis(self.lease()),
@@ -134,11 +142,12 @@ impl Arguments {
             used_for: span(7),
             longest: [span(8), span(9)],
             kept_to_the_end: u8::try_from(number(10)).expect("a percentage"),
-            fixed: number(11)..number(12),
-            leases: [span(13); 2],
-            poll_interval: span(14),
-            response_timeout: span(15),
-            fenced: words[16] == "true",
+            limited: u8::try_from(number(11)).expect("a percentage"),
+            fixed: number(12)..number(13),
+            leases: [span(14); 2],
+            poll_interval: span(15),
+            response_timeout: span(16),
+            fenced: words[17] == "true",
             seeded: None,
         };
         let (topology, urls) = (words[0].clone(), list(1).collect());
@@ -205,7 +214,9 @@ pub fn acquire_all_once(arguments: &Arguments) -> Vec<String> {
     let all = work.kinds.iter().flat_map(|kind| (0..work.locks).map(|lock| (*kind, lock)));
     let failed = all.filter_map(|(kind, number)| {
         let lock = kind.lock(number);
-        let request = Request { lock, shared: false, lease: None, max_wait: 20_000 };
+        let (lease, max_hold, min_hold) = (None, None, None);
+        let max_wait = 20_000;
+        let request = Request { lock, shared: false, lease, max_wait, max_hold, min_hold };
         let acquired = acquire(&clients, kind, &request);
         (!matches!(acquired, Ok(Some(_)))).then(|| format!("{} cannot be acquired", request.lock))
     });
@@ -300,13 +311,27 @@ impl<'a> Thread<'a> {
     }
 
     fn request(&mut self, kind: Kind, to_the_end: bool) -> Request {
-        let fixed = to_the_end || self.rng.u8(0..100) < 15;
+        let shared = kind == Kind::Rw && self.rng.bool();
+        let max_hold = self.limit();
+        let min_hold = self.limit().filter(|_| kind != Kind::Red && !shared);
+        // An overdue hold may be kept until its renewed lease ends.
+        let fixed = match to_the_end {
+            true => max_hold.is_none() || self.rng.bool(),
+            false => self.rng.u8(0..100) < 15,
+        };
         Request {
             lock: kind.lock(self.number(kind)),
-            shared: kind == Kind::Rw && self.rng.bool(),
+            shared,
+            max_hold,
+            min_hold,
             lease: fixed.then(|| self.rng.u64(self.arguments.work.fixed.clone())),
             max_wait: if self.rng.u8(0..100) < 15 { 0 } else { self.rng.u64(500..6000) },
         }
+    }
+
+    /// Returns a longest or minimum hold for some of the requests.
+    fn limit(&mut self) -> Option<u64> {
+        (self.rng.u8(0..100) < self.arguments.work.limited).then(|| self.rng.u64(LIMITS))
     }
 
     /// Returns the number of a lock that is in use at present.
@@ -335,7 +360,14 @@ impl<'a> Thread<'a> {
         let read = account.as_ref().and_then(|account| self.store.read(account, token));
         let most = self.arguments.work.longest[usize::from(self.rng.u8(0..20) == 0)];
         let span = Duration::from_micros(self.rng.u64(0..=most.as_micros() as u64));
-        let end = if to_the_end { Nanos::MAX } else { now() + span.as_nanos() as u64 };
+        let end = match (to_the_end, request.max_hold) {
+            (true, Some(max_hold)) if request.lease.is_none() => {
+                let lost = self.arguments.lease() + CHECKED_AFTER_LOSS;
+                now() + millis(max_hold) + lost.as_nanos() as Nanos
+            }
+            (true, _) => Nanos::MAX,
+            (false, _) => now() + span.as_nanos() as Nanos,
+        };
         let valid = self.observe_until(attempt, &*held, end);
         if let (Some(account), Some(value)) = (account, read) {
             // A program that is paused after its last check writes too, even if its lease is over.
@@ -402,16 +434,36 @@ fn acquire(
 ) -> leasehold::Result<Option<Acquired>> {
     let (client, name) = (&clients[0], &*request.lock);
     match kind {
-        Kind::Plain => acquire_from(client.lock(name), request, |_| 0),
-        Kind::Fenced => acquire_from(client.fenced_lock(name), request, Guard::<Fenced>::token),
-        Kind::Fair => acquire_from(client.fair_lock(name), request, |_| 0),
+        Kind::Plain => acquire_limited(client.lock(name), request, |_| 0),
+        Kind::Fenced => acquire_limited(client.fenced_lock(name), request, Guard::<Fenced>::token),
+        Kind::Fair => acquire_limited(client.fair_lock(name), request, |_| 0),
         Kind::Rw if request.shared => {
-            acquire_from(client.rw_lock(name).read_lock(), request, |_| 0)
+            acquire_limited(client.rw_lock(name).read_lock(), request, |_| 0)
         }
-        Kind::Rw => acquire_from(client.rw_lock(name).write_lock(), request, |_| 0),
-        Kind::Spin => acquire_from(client.spin_lock(name), request, |_| 0),
-        Kind::Red => acquire_from(RedLock::new(clients.to_vec(), name), request, |_| 0),
+        Kind::Rw => acquire_limited(client.rw_lock(name).write_lock(), request, |_| 0),
+        Kind::Spin => acquire_limited(client.spin_lock(name), request, |_| 0),
+        Kind::Red => {
+            let lock = RedLock::new(clients.to_vec(), name);
+            let max_hold = request.max_hold.map(Duration::from_millis);
+            let lock = max_hold.into_iter().fold(lock, RedLock::with_max_hold);
+            acquire_from(lock, request, |_| 0)
+        }
     }
+}
+
+/// Acquires a lock with the limits of the request.
+fn acquire_limited<K: LockKind>(
+    lock: Lock<K>,
+    request: &Request,
+    token: impl Fn(&Guard<K>) -> u64,
+) -> leasehold::Result<Option<Acquired>>
+where
+    Guard<K>: 'static,
+{
+    let [max_hold, min_hold] =
+        [request.max_hold, request.min_hold].map(|it| it.map(Duration::from_millis));
+    let lock = max_hold.into_iter().fold(lock, Lock::with_max_hold);
+    acquire_from(min_hold.into_iter().fold(lock, Lock::with_min_hold), request, token)
 }
 
 fn acquire_from<S: Subject>(
@@ -448,6 +500,7 @@ fn the_words_of_arguments_are_parsed_into_the_same_arguments() {
         used_for: span(4),
         longest: [span(5), span(6)],
         kept_to_the_end: 7,
+        limited: 15,
         fixed: 8..9,
         leases: [span(10), span(11)],
         poll_interval: span(12),

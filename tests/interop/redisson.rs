@@ -9,10 +9,10 @@ use crate::harness::process::{self, ChildProcess};
 use crate::harness::{Server, eventually, exists, in_time};
 use crate::java::Java;
 use leasehold::kind::{Fair, Fenced, LockKind, Plain, Spin, Write};
-use leasehold::{Client, Guard, Lock, MultiGuard, MultiLock, RedLock, Result};
+use leasehold::{Client, Guard, Lock, LockInfo, MultiGuard, MultiLock, RedLock, Result};
 use std::sync::Mutex;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A server, a client of leasehold and a client of Redisson.
 struct Both {
@@ -171,6 +171,57 @@ fn spin_locks_exclude_each_other() {
 #[test]
 fn write_locks_exclude_and_wake_each_other() {
     exclude_and_wake::<Write>("write", |client| client.rw_lock("a").write_lock());
+}
+
+/// Asserts that Java is refused until the minimum of a released hold, and gets the lock after it.
+fn keep_a_minimum<P: LockKind>(both: &Both, kind: &str, make: fn(&Client) -> Lock<P>) {
+    let lock = make(&both.rust);
+    let minimum = Duration::from_secs(2);
+    let start = Instant::now();
+    lock.clone().with_min_hold(minimum).lock().and_then(Guard::unlock).expect("free");
+    let refused = both.java.does("t", &format!("try {kind} a"));
+    let is_locked = both.java.does("t", &format!("locked {kind} a"));
+    // A slow machine may ask after the minimum.
+    if start.elapsed() < minimum {
+        assert_eq!((&*refused, &*is_locked), ("false", "true"), "{kind}");
+    }
+    if refused == "false" {
+        both.java.does("t", &format!("lock {kind} a"));
+        assert!(start.elapsed() >= minimum, "{kind}: the lock was free before the minimum");
+    }
+    assert!(lock.try_lock().expect("an answer").is_none());
+    both.java.does("t", &format!("unlock {kind} a"));
+    // The waiting caller learns the end of the minimum by the message of the release.
+    let guard = lock.clone().with_min_hold(minimum).lock().expect("free");
+    let (start, calls) = (Instant::now(), both.calls());
+    let waiting = both.java.order("t", &format!("lock {kind} a"));
+    both.await_waiter(kind, calls);
+    guard.unlock().expect("held");
+    assert_eq!(waiting.answer(), Ok("locked".to_owned()));
+    assert!(start.elapsed() < NEVER / 2, "{kind}: not only after the lease");
+    both.java.does("t", &format!("unlock {kind} a"));
+}
+
+#[test]
+fn java_is_refused_until_the_minimum_of_a_released_hold() {
+    let both = with_java!(both());
+    keep_a_minimum::<Plain>(&both, "plain", |client| client.lock("a"));
+    keep_a_minimum::<Fenced>(&both, "fenced", |client| client.fenced_lock("a"));
+    keep_a_minimum::<Fair>(&both, "fair", |client| client.fair_lock("a"));
+    keep_a_minimum::<Spin>(&both, "spin", |client| client.spin_lock("a"));
+    keep_a_minimum::<Write>(&both, "write", |client| client.rw_lock("a").write_lock());
+}
+
+#[test]
+fn java_neither_reads_nor_writes_before_the_minimum_of_a_write_hold() {
+    let both = with_java!(both());
+    let lock = both.rust.rw_lock("a").write_lock();
+    lock.clone().with_min_hold(NEVER).lock().and_then(Guard::unlock).expect("free");
+    for kind in ["read", "write"] {
+        assert_eq!(both.java.does("t", &format!("try {kind} a")), "false", "{kind}");
+    }
+    assert_eq!(both.java.does("t", "force write a"), "true");
+    assert_eq!(both.java.does("t", "try read a"), "true");
 }
 
 // ---------------------------------------------------------------------------------
@@ -539,4 +590,81 @@ fn no_increment_is_lost_with_spin_locks() {
 #[test]
 fn no_increment_is_lost_with_write_locks() {
     no_increment_is_lost::<Write>("write", |client| client.rw_lock("a").write_lock());
+}
+
+// ---------------------------------------------------------------------------------
+// Holder information.
+
+/// A client that never locked anything sees the threads of Redisson that hold and wait.
+#[test]
+fn holders_and_waiters_of_redisson_are_shown() {
+    let both = with_java!(both());
+    let id_of = |thread: &str| both.java.does(thread, "owner plain a");
+    let (holder, other) = (id_of("t"), id_of("u"));
+    let thread_of = |owner: &str| owner.rsplit(':').next().map(str::to_owned);
+    let kinds = ["plain", "fair", "fenced", "spin"];
+    for kind in kinds {
+        both.java.does("t", &format!("lock {kind} {kind}"));
+        both.java.does("t", &format!("lock {kind} {kind}"));
+        let found = both.rust.lock(kind).holder().expect("an answer").expect("held");
+        assert_eq!((found.owner(), found.count()), (holder.as_str(), 2), "{kind}");
+        assert_eq!(found.thread().map(str::to_owned), thread_of(&holder));
+        let id = found.client_id().expect("a client").to_string();
+        assert!(holder.starts_with(&id));
+        assert!(found.remaining().is_some_and(|left| left > NEVER / 2 && left <= NEVER));
+        assert_eq!((found.since(), found.host(), found.pid()), (None, None, None));
+    }
+
+    // Readers have leases of their own; a writer that reads is shown on both sides.
+    both.java.does("t", "lock read shared");
+    both.java.does("u", "lease read shared 60000");
+    let sides = |name: &str| {
+        let lock = both.rust.rw_lock(name);
+        let (read, write) = (lock.read_lock().holders(), lock.write_lock().holders());
+        (read.expect("an answer"), write.expect("an answer"))
+    };
+    let (mut readers, writers) = sides("shared");
+    readers.sort_by_key(|reader| reader.remaining());
+    let owners: Vec<_> = readers.iter().map(|reader| reader.owner()).collect();
+    assert_eq!((owners, writers.len()), (vec![other.as_str(), holder.as_str()], 0));
+    assert!(readers[0].remaining() <= Some(Duration::from_secs(60)));
+    assert!(readers[1].remaining() > Some(Duration::from_secs(60)));
+    both.java.does("t", "lock write exclusive");
+    both.java.does("t", "lock read exclusive");
+    let (readers, writers) = sides("exclusive");
+    assert_eq!((readers[0].owner(), readers.len(), writers.len()), (holder.as_str(), 1, 1));
+    assert_eq!(writers[0].thread().map(str::to_owned), thread_of(&holder));
+
+    // A waiter in the queue, and a waiting process.
+    let waits =
+        [both.java.order("u", "wait fair fair 60000"), both.java.order("v", "lock plain plain")];
+    let fair = both.rust.fair_lock("fair");
+    eventually("Java is in the queue", || {
+        let waiting = fair.waiting().expect("an answer");
+        waiting.queue().iter().map(|it| it.owner()).eq([other.as_str()]) && waiting.processes() == 1
+    });
+    let plain = both.rust.lock("plain");
+    eventually("Java subscribes", || plain.waiting().expect("an answer").processes() == 1);
+
+    let locks: Vec<LockInfo> =
+        both.rust.locks("*").expect("a pattern").map(|lock| lock.expect("an answer")).collect();
+    let mut found: Vec<_> = locks.iter().map(|lock| (lock.name(), lock.kind())).collect();
+    found.sort();
+    let expected = [
+        ("exclusive", "write lock"),
+        ("fair", "fair lock"),
+        ("fenced", "fenced lock"),
+        ("plain", "lock"),
+        ("shared", "read lock"),
+        ("spin", "lock"),
+    ];
+    assert_eq!(found, expected);
+    let waiting = |lock: &LockInfo| (lock.name().to_owned(), lock.waiting().processes());
+    let awaited: Vec<_> = locks.iter().map(waiting).filter(|(_, count)| *count > 0).collect();
+    assert_eq!(awaited.len(), 2, "{awaited:?}");
+    for kind in ["fair", "plain"] {
+        both.java.does("t", &format!("unlock {kind} {kind}"));
+        both.java.does("t", &format!("unlock {kind} {kind}"));
+    }
+    waits.into_iter().for_each(|waits| assert!(waits.answer().is_ok()));
 }

@@ -3,12 +3,12 @@
 //! The crate `fork` starts the child, because this package forbids unsafe code.
 
 use crate::harness::process::alone;
-use crate::harness::wait::BOUND;
+use crate::harness::wait::{BOUND, threads_named};
 use crate::harness::{Server, eventually, join, sleeping};
 use fork::{Fork, fork, waitpid};
-use leasehold::{AnyLock, Client, Lock, MultiLock, OwnedGuard, RedLock, Result};
+use leasehold::{AnyLock, Client, Events, Lock, MultiLock, OwnedGuard, RedLock, Result};
 use std::mem;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ fn client_of(server: &Server) -> Client {
 /// The name of an act of a child, the act, and whether the act is refused.
 type Act = (&'static str, fn(&Client, &Lock, OwnedGuard) -> Result<()>, bool);
 
-const ACTS: [Act; 9] = [
+const ACTS: [Act; 11] = [
     ("drops", drops, false),
     ("unlocks", |_, _, guard| guard.unlock(), true),
     ("extends", |_, _, guard| guard.extend(MINUTE), true),
@@ -41,6 +41,8 @@ const ACTS: [Act; 9] = [
         true,
     ),
     ("closes", closes, false),
+    ("registers a closure", registers_a_closure, false),
+    ("sets a listener", sets_a_listener, true),
 ];
 
 fn drops(_: &Client, _: &Lock, guard: OwnedGuard) -> Result<()> {
@@ -52,6 +54,25 @@ fn closes(client: &Client, _: &Lock, guard: OwnedGuard) -> Result<()> {
     client.close();
     forget_guard(guard, Ok(()))
 }
+
+/// The child drops the closure, and has no events thread.
+fn registers_a_closure(_: &Client, _: &Lock, guard: OwnedGuard) -> Result<()> {
+    let (sender, receiver) = mpsc::channel::<()>();
+    guard.on_lost(move || drop(sender));
+    assert!(receiver.recv().is_err() && threads_named("leasehold-events") == 0);
+    forget_guard(guard, Ok(()))
+}
+
+fn sets_a_listener(client: &Client, _: &Lock, guard: OwnedGuard) -> Result<()> {
+    let lock = client.lock("b").with_events(Arc::new(Ignores));
+    assert_eq!(threads_named("leasehold-events"), 0);
+    forget_guard(guard, lock.try_lock().map(drop))
+}
+
+/// A listener that ignores all events.
+struct Ignores;
+
+impl Events for Ignores {}
 
 /// Forgets the guard and returns the outcome.
 fn forget_guard(guard: OwnedGuard, outcome: Result<()>) -> Result<()> {
@@ -93,6 +114,8 @@ fn a_child_is_refused_and_takes_nothing_from_its_parent() {
     for (what, act, is_refused) in ACTS {
         let lock = client.lock("a");
         let mut guard = Some(lock.lock_owned().expect("the lock is free"));
+        // Starts the events thread of the parent; the drop of the child's copy must not use it.
+        guard.iter().for_each(|guard| guard.on_lost(|| ()));
         // A child has the queue entry of the waiter, but not its thread.
         let behind = lock.clone();
         let waiter = sleeping("waiter", move || behind.lock()?.unlock());

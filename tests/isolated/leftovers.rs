@@ -5,10 +5,10 @@
 use crate::harness::faults::*;
 use crate::harness::process::{self, Role};
 use crate::harness::server::free_port;
-use crate::harness::wait::{open_descriptors, threads};
+use crate::harness::wait::{open_descriptors, threads, threads_named};
 use crate::harness::{ChildProcess, Impostor, Server, eventually};
 use leasehold::{CancelToken, Client, Events, Released};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -30,6 +30,7 @@ fn child_entry() {
         "panic" => panic_with_a_guard,
         "drop in a callback" => drop_in_a_callback,
         "leave detached holds" => leave_detached_holds,
+        "listen" => listen,
         _ => panic!("unknown role: {role:?}"),
     };
     let (descriptors, all) = (open_descriptors(), all_threads());
@@ -86,6 +87,36 @@ fn use_locks(role: &Role) {
     for name in ["leasehold-watch", "leasehold-liste", "leasehold-reape", "leasehold-event"] {
         eventually(name, || library_threads().iter().any(|thread| thread == name));
     }
+}
+
+#[test]
+fn nothing_is_left_after_listeners_and_closures() {
+    run_scenario("listen", &Server::start(), |_| {});
+}
+
+/// Eight threads set a listener and register a closure at the same time. One thread is left.
+fn listen(role: &Role) {
+    struct Ignores;
+    impl Events for Ignores {}
+    let client = Client::open(role.arg(0)).expect("the server answers");
+    client.lock("a").lock().expect("the lock is free").unlock().expect("the lock is held");
+    let events_threads = || threads_named("leasehold-events");
+    assert_eq!(events_threads(), 0, "nothing listens");
+    let start = Barrier::new(8);
+    thread::scope(|scope| {
+        for number in 0..8 {
+            let (lock, start) = (client.lock(number.to_string()), &start);
+            let guard = lock.lock_owned().expect("the lock is free");
+            scope.spawn(move || {
+                start.wait();
+                let _ = lock.with_events(Arc::new(Ignores));
+                guard.on_lost(|| ());
+                guard.detach();
+            });
+        }
+    });
+    eventually("one thread is left", || events_threads() == 1);
+    (0..8).for_each(|number| client.lock(number.to_string()).unlock().expect("a detached hold"));
 }
 
 #[test]

@@ -6,6 +6,9 @@ mod harness;
 mod allocations;
 mod fork;
 mod leftovers;
+mod log_keys;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod panics;
 mod permissions;
 mod suspend;

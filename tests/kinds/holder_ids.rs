@@ -227,7 +227,7 @@ fn a_release_repeated_late_ends_no_hold_of_another_process() {
     let (_, release) = (acquire_digest(&server), release_digest(&server));
     let proxy = Proxy::start(server.addr());
     let (mine, theirs) = (build(patient(proxy.url())), build(patient(server.url())));
-    let guard = lock(&mine).with_lease(10 * SHORT).lock().expect("it is free");
+    let guard = lock(&mine).with_lease(100 * SHORT).lock().expect("it is free");
     proxy.on_request(release.as_bytes(), Direction::Replies, Flow::CutAfter(0));
     let connected = || proxy.stats().accepted;
     let before = connected();

@@ -5,6 +5,7 @@ mod harness;
 
 mod messages;
 mod permissions_of_kinds;
+mod permissions_of_queries;
 mod polls;
 mod scripts;
 mod scripts_of_kinds;

@@ -2,6 +2,7 @@
 
 use crate::harness::subject::{Subject, SubjectGuard};
 use crate::harness::{Server, eventually, in_time};
+use leasehold::kind::LockKind;
 use leasehold::{Client, Events, Lock, Renewed};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -125,6 +126,36 @@ impl Stage {
         }
     }
 
+    /// Releases a lock of this kind before its minimum, while another caller waits.
+    fn use_minimum(&self, kind: &str) {
+        match kind {
+            "fenced" => self.release_early(|client| client.fenced_lock("orders:2")),
+            "fair" => self.release_early(|client| client.fair_lock("orders:2")),
+            "read and write" => {
+                self.release_early(|client| client.rw_lock("orders:2").write_lock())
+            }
+            "spin, multi, red" => {
+                self.release_early(|client| client.spin_lock("orders:2"));
+                self.release_early(|client| client.lock("orders:3"));
+            }
+            "named holder" => {}
+            other => panic!("unknown kind: {other}"),
+        }
+    }
+
+    fn release_early<K: LockKind>(&self, make: impl Fn(&Client) -> Lock<K>) {
+        let [mine, theirs] = self.clients.each_ref().map(make);
+        let minimum = Duration::from_millis(500);
+        let mine = mine.with_min_hold(minimum).with_max_hold(Duration::from_secs(60));
+        let guard = mine.lock().expect("free");
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| theirs.lock_owned());
+            eventually("the caller waits", || self.clients[1].stats().waiting_now() > 0);
+            guard.unlock().expect("held");
+            in_time("the caller", waiting).expect("acquired").unlock().expect("held");
+        });
+    }
+
     fn denied(&self) -> usize {
         self.server.ask::<Vec<BTreeMap<String, redis::Value>>>(&["ACL", "LOG"]).len()
     }
@@ -140,6 +171,7 @@ fn the_permissions_of_each_kind_suffice_and_are_used() {
                 let stage = stage(&[rules_of_a_plain_lock(), more.clone()].concat());
                 stage.server.reset_stats();
                 stage.use_kind(kind);
+                stage.use_minimum(kind);
                 assert_eq!(stage.denied(), 0, "{kind}: {:?}", stage.server.log());
                 let commands = more.iter().filter_map(|word| word.strip_prefix('+'));
                 let unused: Vec<_> =

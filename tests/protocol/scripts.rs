@@ -768,6 +768,10 @@ fn a_full_server_still_renews_extends_and_frees() {
     let (client, renewals) = renewing(&server);
     let [renewed, extended, dropped, forced] = ["renewed", "extended", "dropped", "forced"]
         .map(|name| client.lock(name).lock().expect("there is still room"));
+    let minute = Duration::from_secs(60);
+    let early = client.lock("early").with_min_hold(minute).lock().expect("there is still room");
+    let writing = client.rw_lock("writing").write_lock().with_min_hold(minute);
+    let writing = writing.lock().expect("there is still room");
     fill(&server);
     server.ask::<()>(&["SCRIPT", "FLUSH"]);
 
@@ -786,6 +790,14 @@ fn a_full_server_still_renews_extends_and_frees() {
     renewed.unlock().expect("released on a full server");
     extended.unlock().expect("released on a full server");
     drop(dropped);
+    early.unlock().expect("released on a full server");
+    writing.unlock().expect("released on a full server");
+    for name in ["early", "writing"] {
+        assert_ttl(&server, name, 10_000..=60_000);
+    }
+    assert!(client.lock("early").force_unlock().expect("forced on a full server"));
+    let writing = client.rw_lock("writing").write_lock();
+    assert!(writing.force_unlock().expect("forced on a full server"));
     assert!(client.lock("forced").force_unlock().expect("forced on a full server"));
     eventually("only the data remains", || server.keys() == ["data"]);
     assert!(forced.check().expect_err("the lock was freed by force").is_lost());

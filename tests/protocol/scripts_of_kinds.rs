@@ -550,6 +550,117 @@ fn fair_release_force_unlock_and_leave_reply_as_documented() {
 }
 
 // ---------------------------------------------------------------------------------
+// Minimum holds.
+
+const NOBODY: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:1:min_hold";
+const NO_WRITER: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:1:write:min_hold";
+
+/// The shortest rest of a minimum of 300 s in these tests.
+const LEFT: i64 = 200_000;
+
+#[test]
+fn early_release_replies_as_documented() {
+    documents("early_release", &["-1 not held by this owner", "0 no waiter to notify", RECEIVED]);
+    let mut bare = Bare::start();
+    let args = [MINE, NOBODY, "300000", CHANNEL, "0"];
+    assert_eq!(bare.call("early_release", &[LOCK], &args), -1);
+    hold(&bare.server, LOCK, OTHER, "60000");
+    assert_eq!(bare.call("early_release", &[LOCK], &args), -1);
+    bare.assert_held_by(OTHER);
+    assert_ttl(&bare.server, LOCK, 30_000..=60_000);
+    bare.server.ask::<()>(&["DEL", LOCK]);
+
+    // The minimum ends after the lease, or before.
+    for lease in ["60000", "600000"] {
+        hold(&bare.server, LOCK, MINE, lease);
+        let mut listener = Listener::on(&bare.server, CHANNEL);
+        assert_eq!(bare.call("early_release", &[LOCK], &args), 1);
+        assert_eq!(listener.next_message(), (CHANNEL.to_owned(), "0".to_owned()));
+        bare.assert_held_by(NOBODY);
+        assert_ttl(&bare.server, LOCK, LEFT..=300_000);
+        let again = [MINE, NOBODY, "900000", CHANNEL, "0"];
+        assert_eq!(bare.call("early_release", &[LOCK], &again), -1, "a second copy");
+        // Late copies of the commands of the hold that has ended.
+        assert!(bare.call("plain_acquire", &[LOCK], &["60000", MINE]) > LEFT);
+        assert_eq!(bare.call("plain_release", &[LOCK], &[MINE, CHANNEL, "0"]), -1);
+        let renewed = bare.try_call::<Vec<usize>>("plain_renew", &[LOCK], &["900000", MINE]);
+        assert_eq!(renewed.expect("a list"), [1], "not held");
+        bare.assert_held_by(NOBODY);
+        assert_ttl(&bare.server, LOCK, LEFT..=300_000);
+        assert_eq!(bare.call("plain_force_unlock", &[LOCK], &[CHANNEL, "0"]), 1);
+    }
+    hold(&bare.server, LOCK, MINE, "60000");
+    bare.server.reset_stats();
+    assert_eq!(bare.call("early_release", &[LOCK], &[MINE, NOBODY, "1000"]), 0, "a spin lock");
+    assert_eq!(bare.server.calls("publish"), 0);
+    bare.server.ask::<()>(&["DEL", LOCK]);
+    bare.assert_wrong_type("early_release", &args);
+}
+
+#[test]
+fn early_release_of_a_fair_lock_notifies_the_head_of_the_queue() {
+    let mut bare = Bare::start();
+    let release = |bare: &mut Bare, owner: &str, nobody: &str| {
+        bare.call("early_release", &QUEUE, &[owner, nobody, "300000", "own:", "0"])
+    };
+    assert_eq!(take(&mut bare, "a", "0"), -2);
+    assert_eq!(release(&mut bare, "a", "a:min_hold"), 0, "no waiter");
+    bare.assert_held_by("a:min_hold");
+    assert!(take(&mut bare, "b", "300000") > LEFT);
+    assert!(take(&mut bare, "c", "300000") > LEFT);
+    bare.call("fair_force_unlock", &QUEUE, &["own:", "0"]);
+    assert_eq!(take(&mut bare, "b", "300000"), -2);
+    let mut listener = Listener::on(&bare.server, "own:c");
+    assert_eq!(release(&mut bare, "b", "b:min_hold"), 1);
+    assert_eq!(listener.next_message(), ("own:c".to_owned(), "0".to_owned()));
+    assert!(take(&mut bare, "c", "300000") > LEFT, "it learns the end of the minimum");
+    assert_eq!(queue(&bare), ["c"]);
+    // The head of the queue has timed out, and the next waiter does not listen.
+    bare.call("fair_force_unlock", &QUEUE, &["own:", "0"]);
+    assert_eq!(take(&mut bare, "c", "300000"), -2);
+    take(&mut bare, "d", "300000");
+    take(&mut bare, "e", "300000");
+    bare.server.ask::<()>(&["ZADD", QUEUE[2], "1", "d"]);
+    assert_eq!(release(&mut bare, "c", "c:min_hold"), 0);
+    assert_eq!(queue(&bare), ["e"], "the timed-out head is removed");
+}
+
+#[test]
+fn write_release_before_its_minimum_keeps_the_lock_taken_for_writing() {
+    let mut bare = Bare::start();
+    let release = |bare: &mut Bare| {
+        let args = [WRITER, RW_CHANNEL, "1", "{the-lock}:", NO_WRITER, "300000"];
+        bare.call("write_release", &[LOCK], &args)
+    };
+    assert_eq!(release(&mut bare), -1);
+    assert_eq!(write(&mut bare, "60000", WRITER), -2);
+    let mut listener = Listener::on(&bare.server, RW_CHANNEL);
+    assert_eq!(release(&mut bare), 1);
+    assert_eq!(listener.next_message(), (RW_CHANNEL.to_owned(), "1".to_owned()));
+    let taken = map([("mode", "write"), (NO_WRITER, "1")]);
+    assert_eq!(fields(&bare.server), taken);
+    assert_eq!(release(&mut bare), -1, "a second copy");
+    assert!(write(&mut bare, "60000", OTHER_WRITER) > LEFT);
+    assert!(write(&mut bare, "60000", WRITER) > LEFT, "a late copy");
+    assert!(read(&mut bare, "60000", OTHER) > LEFT && read(&mut bare, "60000", MINE) > LEFT);
+    assert_eq!(end_read(&mut bare, MINE), -1);
+    assert_eq!(fields(&bare.server), taken);
+    assert_ttl(&bare.server, LOCK, LEFT..=300_000);
+    assert!(bare.call("write_ttl", &[LOCK], &[]) > LEFT);
+    assert_eq!(bare.call("read_ttl", &[LOCK], &[]), -2, "no reader");
+    let force = [RW_CHANNEL, "0", "{the-lock}:"];
+    assert_eq!(bare.call("read_force_unlock", &[LOCK], &force), -1);
+    assert_eq!(bare.call("write_force_unlock", &[LOCK], &force), 1);
+    assert_eq!(bare.server.keys(), Vec::<String>::new());
+    // The minimum ends with the write hold if the writer also reads.
+    assert_eq!(write(&mut bare, "60000", WRITER), -2);
+    assert_eq!(read(&mut bare, "60000", MINE), -2);
+    assert_eq!(release(&mut bare), 1);
+    assert_eq!(fields(&bare.server), map([("mode", "read"), (MINE, "1")]));
+    assert_eq!(read(&mut bare, "60000", OTHER), -2);
+}
+
+// ---------------------------------------------------------------------------------
 // Named holders.
 
 const AGAIN: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:3";
@@ -840,6 +951,94 @@ fn the_count_of_a_holder_is_the_number_of_its_holds_in_every_order() {
         Ok(())
     });
     outcome.unwrap_or_else(|error| panic!("{error}"));
+}
+
+// ---------------------------------------------------------------------------------
+// Descriptions of locks.
+
+/// The description of one lock by `lock_info`.
+#[derive(Debug, PartialEq)]
+struct Description {
+    ttl: i64,
+    fields: Vec<String>,
+    leases: Vec<i64>,
+    /// The queue, and whether the token counter exists; only of a search.
+    more: Option<(Vec<String>, i64)>,
+}
+
+/// Calls `lock_info`; `None` stands for an empty list.
+fn describe(bare: &mut Bare, verb: &str, keys: &[&str]) -> Vec<Option<Description>> {
+    let names: Vec<String> = keys.iter().map(|key| format!("{{{key}}}")).collect();
+    let args: Vec<&str> = [verb].into_iter().chain(names.iter().map(String::as_str)).collect();
+    let reply = bare.try_call::<Vec<Vec<redis::Value>>>("lock_info", keys, &args);
+    let parts = reply.unwrap_or_else(|error| panic!("{keys:?}: {error}"));
+    let describe = |parts: Vec<redis::Value>| {
+        let mut parts = parts.into_iter();
+        let ttl = redis::from_redis_value(parts.next()?).expect("a number");
+        let fields = redis::from_redis_value(parts.next().expect("fields")).expect("texts");
+        let leases = redis::from_redis_value(parts.next().expect("leases")).expect("numbers");
+        let more = parts.next().map(|queue| {
+            let counter = parts.next().expect("a counter");
+            let queue = redis::from_redis_value(queue).expect("texts");
+            (queue, redis::from_redis_value(counter).expect("a number"))
+        });
+        Some(Description { ttl, fields, leases, more })
+    };
+    parts.into_iter().map(describe).collect()
+}
+
+#[test]
+fn lock_info_replies_as_documented() {
+    let list = "one list per lock, empty for a key that is no hash: the reply of PTTL, then the \
+                fields and values, then the ms left of each reader in the order of the fields, -2 \
+                if its time-out key is gone, -1 if it has no expiry or cannot be read, then for a \
+                search the queue, and 1 if the token counter exists";
+    documents("lock_info", &[list]);
+    let mut bare = Bare::start();
+    let texts = |texts: &[&str]| Vec::from_iter(texts.iter().map(|it| (*it).to_owned()));
+
+    // No key, and a key of another type.
+    bare.ask::<()>(&["SET", "string", "value"]);
+    for verb in ["look", "search"] {
+        assert_eq!(describe(&mut bare, verb, &["free", "string"]), [None, None]);
+    }
+
+    // Without an expiry; the queue and the counter only for a search.
+    bare.ask::<()>(&["HSET", LOCK, MINE, "1"]);
+    bare.ask::<()>(&["RPUSH", QUEUE[1], OTHER]);
+    bare.ask::<()>(&["SET", COUNTER, "7"]);
+    let held = |more| Description { ttl: -1, fields: texts(&[MINE, "1"]), leases: vec![], more };
+    assert_eq!(describe(&mut bare, "look", &[LOCK]), [Some(held(None))]);
+    let all = Some((texts(&[OTHER]), 1));
+    assert_eq!(describe(&mut bare, "search", &["free", LOCK]), [None, Some(held(all))]);
+    bare.ask::<()>(&["DEL", QUEUE[1], COUNTER]);
+    bare.ask::<()>(&["SET", QUEUE[1], "no queue"]);
+    assert_eq!(describe(&mut bare, "search", &[LOCK]), [Some(held(Some((vec![], 0))))]);
+
+    // Readers: a lease, the longest of several leases, no expiry, and a lease that is over.
+    let readers: Vec<String> = (1..=4).map(|number| format!("reader:{number}")).collect();
+    let mut words = vec!["HSET", "rw", "mode", "read"];
+    for (reader, count) in readers.iter().zip(["1", "3", "1", "1"]) {
+        words.extend([reader, count]);
+    }
+    bare.ask::<()>(&words);
+    bare.ask::<()>(&["PEXPIRE", "rw", "60000"]);
+    for (reader, number, lease) in [(0, 1, 40_000), (1, 1, 10_000), (1, 3, 30_000), (2, 1, 0)] {
+        let key = format!("{{rw}}:{}:rwlock_timeout:{number}", readers[reader]);
+        bare.ask::<()>(&["SET", &key, "1"]);
+        if lease > 0 {
+            bare.ask::<()>(&["PEXPIRE", &key, &lease.to_string()]);
+        }
+    }
+    let found = describe(&mut bare, "look", &["rw"]).remove(0).expect("a lock");
+    assert!((30_000..=60_000).contains(&found.ttl));
+    let [-2, first, second, -1, -2] = found.leases[..] else { panic!("{found:?}") };
+    assert!((30_000..=40_000).contains(&first) && (20_000..=30_000).contains(&second));
+
+    // A search leaves out a hash without an owner field.
+    assert_eq!(describe(&mut bare, "search", &["rw"]), [None]);
+    bare.ask::<()>(&["HSET", "both", "job-17", "1", MINE, "0"]);
+    assert!(describe(&mut bare, "search", &["both"])[0].is_some());
 }
 
 // ---------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ mod announcements;
 mod audit;
 mod cluster;
 mod deployments;
+mod holders;
 mod replicas;
 mod sentinel;
 mod tls;

@@ -26,8 +26,7 @@ use crate::cancel::CancelToken;
 use crate::command::call::ConnectionId;
 use crate::command::name::Name;
 use crate::command::owner::{HoldId, ThreadId};
-use crate::error::LostReason;
-use crate::events::{Event, EventSink};
+use crate::events::{EventSink, EventsJob};
 use crate::listener::channels::{Channel, Channels, ListenerSession, SubscriptionState};
 use crate::local::hold::{HandoffBounds, Hold, TimerTask};
 use crate::local::table::HoldShare;
@@ -56,7 +55,7 @@ const NO_HANDOFFS: HandoffBounds =
 
 struct World {
     local: Local,
-    events: Receiver<Event>,
+    events: Receiver<EventsJob>,
     channel: Arc<Channel>,
     server: Mutex<Server>,
     /// Whether something has happened that ends holds.
@@ -159,7 +158,7 @@ impl Server {
 
 impl World {
     fn new(bounds: HandoffBounds) -> Arc<World> {
-        let (sink, events) = EventSink::new();
+        let (sink, events) = EventSink::recorded();
         let name = Name::new("", "model".into()).expect("a good name");
         let channel = Channels::default().channel(name.channel());
         channel.set_subscription(SubscriptionState::Subscribed);
@@ -196,7 +195,8 @@ impl World {
         self.local.release_settled(&hold);
         if !freed {
             self.counts.lock().too_late += 1;
-            self.local.report_lost([&*hold], LostReason::Gone);
+            hold.lose_released();
+            self.local.report_lost([&*hold]);
         }
     }
 
@@ -278,7 +278,7 @@ impl World {
     /// Does what the watchdog does when the timer of a hold fires.
     fn fire_timer(&self, hold: &Hold) {
         if let TimerTask::Over { newly_lost } = hold.timer_fired(self.now()) {
-            self.local.report_lost(newly_lost.then_some(hold), LostReason::Expired);
+            self.local.report_lost(newly_lost.then_some(hold));
         }
     }
 

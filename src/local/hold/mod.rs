@@ -9,10 +9,12 @@
 //! | | releasing | the last guard is dropped or unlocked, and no thread of the process gets the hold |
 //! | | lost | the deadline has passed; a renewal found the hold gone; the server granted the lock to another thread of this process; `force_unlock` of this process |
 //! | releasing | gone | the release has a reply, or will not be sent again |
+//! | | lost | the reply to the release says that the server did not have the hold |
 //! | lost | | final: a later renewal does not revive it; its release is sent only until the *server expiry bound* |
 //!
 //! A detached guard makes no difference here: the table of holds counts the detached shares.
-//! A hold whose thread has ended is no longer renewed, and ends in the state lost.
+//! A hold whose thread has ended is no longer renewed, and ends in the state lost. So does an
+//! overdue hold, whose holder has had it for longer than the limit of its handle.
 //!
 //! Two moments bound a lease. Until the *deadline* the server keeps the lock for this hold: it
 //! counts from the moment before the command was sent, less a margin for clocks of different speed.
@@ -26,6 +28,8 @@
 //! * a loss beats a hand-off and an extension: both check the clock before they change anything;
 //! * a hand-off beats the time-out and the cancellation of its receiver, which finds the hold when
 //!   it leaves the queue;
+//! * a closure of `on_lost` is registered before the report of the loss, which queues it, or after,
+//!   and is then queued at once;
 //! * `status` of a valid hold takes no mutex: `deadline` is a copy, which is zero from the step
 //!   that ends the hold.
 //!
@@ -33,6 +37,8 @@
 //! it together with the queue.
 
 mod grant;
+mod limits;
+mod loss;
 #[cfg(all(test, leasehold_model))]
 mod model;
 mod state;
@@ -52,6 +58,7 @@ use crate::command::owner::{HoldId, Holder, Owner};
 use crate::error::LostReason;
 use crate::events::Kind;
 use crate::kind::rules::KindRules;
+use crate::stats::SeriesKey;
 use crate::util::clock::Moment;
 use crate::util::sync::{AtomicU64, Condvar, Mutex, Parker};
 use crate::util::wheel;
@@ -160,14 +167,25 @@ impl Hold {
         (self.rules.kind(), self.id.number())
     }
 
+    /// Returns the key of the statistics, with the label of the present holder.
+    pub(crate) fn series_key(&self) -> SeriesKey {
+        self.state.lock().possession.terms.series_key(self.rules.kind())
+    }
+
     /// Returns the rules of the kind of lock.
     pub(crate) fn rules(&self) -> &'static dyn KindRules {
         self.rules
     }
 
-    /// Returns the call that ends the hold on the server; `name` is the name of its lock.
-    pub(crate) fn release_call(&self, name: &Name) -> Call {
-        self.rules.release(name, &self.owner)
+    /// Returns the call that ends the hold on the server at `now`; `name` is that of its lock.
+    ///
+    /// Before the minimum of the holder, the lock stays taken until then.
+    pub(crate) fn release_call(&self, name: &Name, now: Moment) -> Call {
+        let left = self.minimum_left(now);
+        match self.rules.early_release().filter(|_| !left.is_zero()) {
+            Some(release) => release(name, &self.owner, left),
+            None => self.rules.release(name, &self.owner),
+        }
     }
 
     /// Returns the call that undoes the acquire on the server, if it took effect there.
@@ -210,15 +228,22 @@ impl Hold {
         self.state.lock().server.expiry_bound
     }
 
-    pub(crate) fn is_renewed(&self) -> bool {
+    /// Returns whether the watchdog renews the lease at `now`.
+    pub(crate) fn is_renewed(&self, now: Moment) -> bool {
+        self.state.lock().is_renewed(now)
+    }
+
+    /// Returns whether the lease is not a fixed one. It may be overdue.
+    pub(crate) fn has_renewed_lease(&self) -> bool {
         self.state.lock().renewed
     }
 
-    /// Returns the reason of the loss, or `Expired` for a hold that is not lost.
+    /// Returns the reason of the loss; for a hold that is not lost, the reason if it expires.
     pub(crate) fn lost_reason(&self) -> LostReason {
-        match self.state.lock().phase {
+        let state = self.state.lock();
+        match state.phase {
             Phase::Lost(reason) => reason,
-            Phase::Held | Phase::Releasing | Phase::Gone => LostReason::Expired,
+            Phase::Held | Phase::Releasing | Phase::Gone => state.expiry_reason(),
         }
     }
 }
@@ -237,7 +262,8 @@ impl Hold {
         match state.phase {
             Phase::Held if now < state.deadline => HoldStatus::Held,
             Phase::Held => {
-                self.end(state, Phase::Lost(LostReason::Expired));
+                let reason = state.expiry_reason();
+                self.end(state, Phase::Lost(reason));
                 HoldStatus::Over { newly_lost: true }
             }
             Phase::Releasing | Phase::Gone | Phase::Lost(_) => {
@@ -302,6 +328,13 @@ impl Hold {
         newly_lost
     }
 
+    /// Notes that the server did not have the hold at its release.
+    pub(crate) fn lose_released(&self) {
+        let mut state = self.state.lock();
+        state.server.set_gone();
+        state.phase = Phase::Lost(LostReason::Gone);
+    }
+
     /// Ends the hold in order to release it. Returns `Held` if a release has to be sent.
     pub(crate) fn release(&self, now: Moment) -> HoldStatus {
         let mut state = self.state.lock();
@@ -323,9 +356,9 @@ impl Hold {
 
     /// Hands the hold off to another thread of this process, with the terms of its handle.
     ///
-    /// Returns the former terms, for a drop without a mutex. `None` at the bounds, for a fixed
-    /// lease, for a lease with too little remaining, and without a fencing token for the next
-    /// holder.
+    /// Returns the former terms, for a drop without a mutex. `None` at the bounds, before the
+    /// minimum of the present holder and after its limit, for a fixed lease, for a lease with too
+    /// little remaining, and without a fencing token for the next holder.
     pub(crate) fn hand_off(
         &self,
         now: Moment,
@@ -343,6 +376,7 @@ impl Hold {
         possession.token += u64::from(self.last_token > 0);
         possession.holder = to.clone();
         possession.since = now;
+        possession.on_lost.clear();
         Some(mem::replace(&mut possession.terms, terms.clone()))
     }
 
@@ -361,13 +395,13 @@ impl Hold {
         if let HoldStatus::Over { newly_lost } = self.update_status(&mut state, now) {
             return TimerTask::Over { newly_lost };
         }
-        state.timer_task()
+        state.timer_task(now)
     }
 
     /// Returns the moment of the next renewal or verification.
     ///
     /// This is after `period`, or earlier: a renewed lease is due when `due_below` of it remains, a
-    /// fixed lease at its deadline.
+    /// fixed or overdue lease at its deadline.
     pub(crate) fn next_renewal(
         &self,
         now: Moment,
@@ -375,7 +409,8 @@ impl Hold {
         due_below: Duration,
     ) -> Moment {
         let state = self.state.lock();
-        let due = if state.renewed { state.deadline.before(due_below) } else { state.deadline };
+        let due =
+            if state.is_renewed(now) { state.deadline.before(due_below) } else { state.deadline };
         due.min(now + period)
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::command::call::LateCopy;
 use crate::command::owner::Holder;
 use crate::error::LostReason;
+use crate::events::LossCall;
 use crate::local::hold::{Grant, HandoffBounds, HoldTerms, TimerTask};
 use crate::util::clock::Moment;
 use crate::util::sync::Parker;
@@ -17,6 +18,10 @@ pub(super) struct HoldState {
     pub(super) server: ServerSide,
     pub(super) renewed: bool,
     pub(super) possession: Possession,
+    /// Whether it was reported that the hold is overdue.
+    pub(super) overdue_reported: bool,
+    /// Whether the loss of the hold was reported.
+    pub(super) loss_reported: bool,
     pub(super) granted_at: Moment,
     /// Moment of the end of the last guard.
     pub(super) released_at: Moment,
@@ -56,6 +61,8 @@ pub(super) struct Possession {
     pub(super) token: u64,
     /// The number of hand-offs since the grant.
     pub(super) handoffs: u32,
+    /// The calls for a loss, in the order of their registration.
+    pub(super) on_lost: Vec<LossCall>,
 }
 
 impl HoldState {
@@ -74,7 +81,10 @@ impl HoldState {
                 since: grant.granted_at,
                 token: *grant.tokens.start(),
                 handoffs: 0,
+                on_lost: Vec::new(),
             },
+            overdue_reported: false,
+            loss_reported: false,
             granted_at: grant.granted_at,
             released_at: Moment::START,
             late_copy: grant.late_copy,
@@ -86,21 +96,52 @@ impl HoldState {
     /// Returns whether bounds, lease and phase allow a hand-off.
     pub(super) fn may_hand_off(&self, now: Moment, bounds: &HandoffBounds) -> bool {
         self.phase == Phase::Held
-            && self.renewed
+            && self.is_renewed(now)
+            && self.possession.minimum_end() <= now
             && self.possession.handoffs < bounds.max_handoffs
             && now < self.granted_at + bounds.max_time
             && now.until(self.deadline) >= bounds.min_remaining
     }
 
+    /// Returns whether the watchdog renews the lease of a valid hold.
+    pub(super) fn is_renewed(&self, now: Moment) -> bool {
+        self.renewed && !self.is_overdue(now)
+    }
+
+    /// Returns whether the hold has passed the limit of its holder while it was valid.
+    pub(super) fn is_overdue(&self, now: Moment) -> bool {
+        self.possession.limit().is_some_and(|limit| limit <= now.min(self.deadline))
+    }
+
+    /// Returns the reason of a loss at the deadline.
+    pub(super) fn expiry_reason(&self) -> LostReason {
+        match self.is_overdue(Moment::END) {
+            true => LostReason::HeldTooLong,
+            false => LostReason::Expired,
+        }
+    }
+
     /// Returns the task of the watchdog for a valid hold.
     ///
     /// The lease of a hold whose thread has ended becomes fixed.
-    pub(super) fn timer_task(&mut self) -> TimerTask {
+    pub(super) fn timer_task(&mut self, now: Moment) -> TimerTask {
         if self.renewed && self.possession.holder.has_ended() {
             self.renewed = false;
             return TimerTask::Orphaned;
         }
-        if self.renewed { TimerTask::Extend } else { TimerTask::Verify }
+        if self.is_renewed(now) { TimerTask::Extend } else { TimerTask::Verify }
+    }
+}
+
+impl Possession {
+    /// Returns the moment from which the hold is overdue.
+    pub(super) fn limit(&self) -> Option<Moment> {
+        self.terms.max_hold().map(|max_hold| self.since + max_hold)
+    }
+
+    /// Returns the moment until which the lock stays taken after a release.
+    pub(super) fn minimum_end(&self) -> Moment {
+        self.since + self.terms.min_hold().unwrap_or_default()
     }
 }
 

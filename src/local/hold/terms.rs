@@ -5,25 +5,26 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::events::Events;
+use crate::events::{HandleListener, Kind};
+use crate::stats::{Label, SeriesKey};
 
 /// The settings of a handle that concern its holds. A clone is cheap.
 ///
-/// The last clone drops the listener of the program, so no clone is dropped under a mutex.
+/// Runs no code of the program when dropped: the listener is dropped on the events thread.
 #[derive(Clone, Default)]
 pub(crate) struct HoldTerms(Option<Arc<Values>>);
 
 #[derive(Clone, Default)]
 struct Values {
-    listener: Option<Arc<dyn Events>>,
+    listener: Option<HandleListener>,
     max_hold: Option<Duration>,
     min_hold: Option<Duration>,
-    label: Option<Arc<str>>,
+    label: Option<Label>,
 }
 
 impl HoldTerms {
     /// Returns the same terms with this listener.
-    pub(crate) fn with_listener(&self, listener: Arc<dyn Events>) -> HoldTerms {
+    pub(crate) fn with_listener(&self, listener: HandleListener) -> HoldTerms {
         self.changed(|values| values.listener = Some(listener))
     }
 
@@ -33,12 +34,14 @@ impl HoldTerms {
     }
 
     /// Returns the same terms with a minimum for the time in which the lock stays taken.
+    ///
+    /// Zero is no minimum.
     pub(crate) fn with_min_hold(&self, min_hold: Duration) -> HoldTerms {
-        self.changed(|values| values.min_hold = Some(min_hold))
+        self.changed(|values| values.min_hold = Some(min_hold).filter(|it| !it.is_zero()))
     }
 
     /// Returns the same terms with this label.
-    pub(crate) fn with_label(&self, label: Arc<str>) -> HoldTerms {
+    pub(crate) fn with_label(&self, label: Label) -> HoldTerms {
         self.changed(|values| values.label = Some(label))
     }
 
@@ -48,7 +51,7 @@ impl HoldTerms {
         HoldTerms(Some(Arc::new(values)))
     }
 
-    pub(crate) fn listener(&self) -> Option<&Arc<dyn Events>> {
+    pub(crate) fn listener(&self) -> Option<&HandleListener> {
         self.0.as_ref()?.listener.as_ref()
     }
 
@@ -60,8 +63,13 @@ impl HoldTerms {
         self.0.as_ref()?.min_hold
     }
 
-    pub(crate) fn label(&self) -> Option<&Arc<str>> {
+    pub(crate) fn label(&self) -> Option<&Label> {
         self.0.as_ref()?.label.as_ref()
+    }
+
+    /// Returns the key of the statistics for a lock of this kind.
+    pub(crate) fn series_key(&self, kind: Kind) -> SeriesKey {
+        (kind.short_name(), self.label().cloned())
     }
 }
 

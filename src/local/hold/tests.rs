@@ -1,6 +1,9 @@
 //! Tests of the steps of one hold.
 
 use super::*;
+use crate::events::EventSink;
+use crate::stats::StatsRecorder;
+use crossbeam_channel::Sender;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -96,12 +99,73 @@ fn a_hold_is_handed_off_within_its_bounds() {
 
 #[test]
 fn a_hold_that_is_handed_off_has_the_terms_of_its_new_holder() {
-    let terms = |label: &str| HoldTerms::default().with_label(label.into());
-    let hold = Hold::new(Grant { terms: terms("a"), ..Grant::owned(at(0), at(10)) });
-    let former = hold.hand_off(at(1), &bounds(), &Holder::owned(), &terms("b"));
-    let label = |terms: HoldTerms| terms.label().map(|label| label.to_string());
-    assert_eq!(former.and_then(label), Some("a".to_owned()));
-    assert_eq!(label(hold.terms()), Some("b".to_owned()));
+    let stats = StatsRecorder::default();
+    let labels = ["a", "b"].map(|text| stats.label(text));
+    let [a, b] = labels.clone().map(|label| HoldTerms::default().with_label(label));
+    let hold = Hold::new(Grant { terms: a, ..Grant::owned(at(0), at(10)) });
+    let former = hold.hand_off(at(1), &bounds(), &Holder::owned(), &b).expect("a hand-off");
+    assert_eq!([former.label(), hold.terms().label()], labels.each_ref().map(Some));
+}
+
+/// Returns the terms of a handle whose holds are overdue after that many seconds.
+fn limited(seconds: u32) -> HoldTerms {
+    HoldTerms::default().with_max_hold(SECOND * seconds)
+}
+
+#[test]
+fn an_overdue_hold_is_reported_once_and_not_renewed_and_lost_at_its_deadline() {
+    let hold = Hold::new(Grant { terms: limited(5), ..Grant::owned(at(0), at(10)) });
+    assert!(hold.is_renewed(at(4)) && hold.take_overdue(at(4)).is_none());
+    assert_eq!((hold.timer_fired(at(4)), hold.next_limit()), (TimerTask::Extend, Some(at(5))));
+    assert_eq!(hold.take_overdue(at(5)), Some(5 * SECOND));
+    assert!(hold.take_overdue(at(6)).is_none() && hold.next_limit().is_none());
+    assert!(!hold.is_renewed(at(5)) && hold.has_renewed_lease());
+    assert_eq!(hold.timer_fired(at(5)), TimerTask::Verify);
+    assert!(!hands_off(&hold, at(5), &HandoffBounds { max_time: 60 * SECOND, ..bounds() }));
+    assert_eq!(hold.extend(at(6), at(6), 10 * SECOND), HoldStatus::Held, "an explicit extension");
+    assert_eq!((hold.status(at(16)), hold.lost_reason()), (NOTICED, LostReason::HeldTooLong));
+}
+
+#[test]
+fn a_loss_before_the_limit_is_no_loss_by_the_limit() {
+    let late = Hold::new(Grant { terms: limited(12), ..Grant::owned(at(0), at(10)) });
+    assert_eq!((late.status(at(20)), late.lost_reason()), (NOTICED, LostReason::Expired));
+    assert!(late.take_overdue(at(20)).is_none());
+    let gone = Hold::new(Grant { terms: limited(5), ..Grant::owned(at(0), at(10)) });
+    assert!(gone.lose() && gone.take_overdue(at(20)).is_none());
+    assert_eq!(gone.lost_reason(), LostReason::Gone);
+    let unnoticed = Hold::new(Grant { terms: limited(5), ..Grant::owned(at(0), at(10)) });
+    assert_eq!(unnoticed.status(at(20)), NOTICED);
+    assert_eq!(unnoticed.take_overdue(at(20)), Some(20 * SECOND), "the report comes late");
+}
+
+#[test]
+fn the_limit_counts_anew_for_the_receiver_of_a_hand_off() {
+    let hold = Hold::new(Grant { terms: limited(3), ..Grant::owned(at(0), at(10)) });
+    let former = hold.hand_off(at(2), &bounds(), &Holder::owned(), &limited(4));
+    assert!(former.is_some());
+    assert_eq!(hold.next_limit(), Some(at(6)));
+    assert!(hold.is_renewed(at(5)));
+    assert_eq!(hold.take_overdue(at(7)), Some(5 * SECOND));
+}
+
+#[test]
+fn a_release_before_the_minimum_of_the_present_holder_keeps_the_lock_taken() {
+    let minimum = |seconds: u32| HoldTerms::default().with_min_hold(SECOND * seconds);
+    let name = Name::new("", "a".into()).expect("a good name");
+    let is_early = |hold: &Hold, now| {
+        let script = hold.release_call(&name, now).script.map(|script| script.name);
+        script == Some("early_release")
+    };
+    let hold = Hold::new(Grant { terms: minimum(2), ..Grant::owned(at(0), at(10)) });
+    assert_eq!([at(0), at(1), at(2)].map(|now| hold.minimum_left(now).as_secs()), [2, 1, 0]);
+    assert!(is_early(&hold, at(1)) && !is_early(&hold, at(2)));
+    assert!(!hands_off(&hold, at(1), &bounds()), "the minimum is not over");
+    let former = hold.hand_off(at(2), &bounds(), &Holder::owned(), &minimum(3));
+    assert!(former.is_some());
+    assert_eq!(hold.minimum_left(at(3)), 2 * SECOND, "counted from the hand-off");
+    let none = Hold::new(Grant { terms: minimum(0), ..Grant::owned(at(0), at(10)) });
+    assert!(!is_early(&none, at(0)) && hands_off(&none, at(0), &bounds()));
 }
 
 #[test]
@@ -149,4 +213,68 @@ fn a_deadline_counts_from_the_sending_less_a_margin() {
     let lease = Duration::from_secs(30);
     assert_eq!(deadline(at(0), lease), Moment::START + Duration::from_millis(29_698));
     assert_eq!(deadline(at(5), Duration::from_millis(1)), at(5), "never before the sending");
+}
+
+/// Registers a closure that sends `number` when it is called.
+fn registers(hold: &Hold, sink: &EventSink, number: u32, called: &Sender<u32>) {
+    let called = called.clone();
+    let closure = move || called.send(number).expect("the test receives it");
+    let call = sink.loss_call(&"a".into(), Box::new(closure)).expect("the thread starts");
+    hold.on_lost(call);
+}
+
+#[test]
+fn a_loss_calls_the_closures_in_order_and_each_later_one_at_once() {
+    let (sink, (called, calls)) = (EventSink::default(), crossbeam_channel::unbounded());
+    let hold = hold(true, 10);
+    (0..3).for_each(|number| registers(&hold, &sink, number, &called));
+    assert!(hold.lose());
+    registers(&hold, &sink, 3, &called);
+    assert!(calls.is_empty(), "the loss is not reported yet");
+    hold.note_loss_reported();
+    registers(&hold, &sink, 4, &called);
+    let in_time = || calls.recv_timeout(SECOND * 30).expect("the closure is called");
+    assert_eq!([(); 5].map(|()| in_time()), [0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn a_hand_off_and_the_end_of_a_released_hold_drop_the_closures() {
+    let (sink, (called, calls)) = (EventSink::default(), crossbeam_channel::unbounded());
+    let released = hold(true, 10);
+    registers(&released, &sink, 0, &called);
+    assert!(hands_off(&released, at(1), &bounds()));
+    registers(&released, &sink, 1, &called);
+    assert_eq!(released.release(at(2)), HoldStatus::Held);
+    drop((released, called));
+    assert!(calls.recv_timeout(SECOND * 30).is_err_and(|error| error.is_disconnected()));
+}
+
+#[test]
+fn the_reply_to_a_release_may_reveal_a_loss() {
+    let (sink, (called, calls)) = (EventSink::default(), crossbeam_channel::unbounded());
+    let released = hold(true, 10);
+    registers(&released, &sink, 0, &called);
+    assert_eq!(released.release(at(2)), HoldStatus::Held);
+    released.release_settled();
+    released.note_loss_reported();
+    assert_eq!(calls.recv_timeout(SECOND * 30), Ok(0));
+}
+
+/// Each round registers a closure while another thread loses the hold.
+#[test]
+fn a_closure_that_is_registered_beside_the_loss_is_called_once() {
+    const ROUNDS: u32 = 2000;
+    let (sink, (called, calls)) = (EventSink::default(), crossbeam_channel::unbounded());
+    for number in 0..ROUNDS {
+        let hold = hold(true, 10);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                assert!(hold.lose());
+                hold.note_loss_reported();
+            });
+            registers(&hold, &sink, number, &called);
+        });
+    }
+    drop((sink, called));
+    assert!(calls.into_iter().eq(0..ROUNDS));
 }

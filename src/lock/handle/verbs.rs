@@ -174,7 +174,7 @@ impl<K: LockKind> Lock<K> {
 
     /// Acquires with the settings of the handle; returns `None` if the patience ended.
     fn acquire(&self, patience: Patience, owned: bool) -> Result<Option<HoldHandle>> {
-        let clients = [self.engine()?.events.stats()];
+        let clients = [self.series()?];
         let record = CallRecord::new(&clients);
         let options =
             AcquireOptions { owned, record: Some(&record), ..AcquireOptions::new(patience) };

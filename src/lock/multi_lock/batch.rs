@@ -107,7 +107,7 @@ impl<'a> BatchAcquire<'a> {
                 earlier_copy.get_or_insert(connection);
             }
             if router.generation() == generation {
-                engine.events.stats().answered(reply.sent.until(clock::now()));
+                self.first.series().answered(reply.sent.until(clock::now()));
                 return Ok(Answered { reply, generation, earlier_copy });
             }
             // The former server may have granted the locks.

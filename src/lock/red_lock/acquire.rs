@@ -110,7 +110,10 @@ impl<'a> RedAcquire<'a> {
             let name = || Arc::clone(&self.lock.name);
             let event = || Waited { at, name: name(), kind, hold, waited, acquired };
             let members = self.lock.members.iter();
-            members.for_each(|member| member.engine.events.emit(|| Event::Waited(event())));
+            members.for_each(|member| {
+                let (events, listener) = (&member.engine.events, member.lock.listener());
+                events.emit_with(listener, || Event::Waited(event()));
+            });
         }
         outcome
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::acquire::{HoldHandle, REPLY_GRACE, checked_lease};
 use crate::error::{Error, Result};
+use crate::events::{Closure, EventSink};
 use crate::lock::multi_guard::GuardSet;
 use crate::lock::red_lock::RedLock;
 use crate::lock::red_lock::ballot::{Ballot, BallotLimits};
@@ -19,6 +20,8 @@ pub(super) struct RedHoldHandle {
     pub(super) local: Arc<RedLocal>,
     pub(super) hold: Arc<QuorumHold>,
     pub(super) response_timeout: Duration,
+    /// The events of one of the clients.
+    pub(super) events: EventSink,
     pub(super) ended: bool,
 }
 
@@ -92,6 +95,15 @@ impl GuardSet for RedHoldHandle {
         self.hold.watch(parker);
     }
 
+    fn on_lost(&self, call: Closure) {
+        if self.hold.check_process().is_err() {
+            return;
+        }
+        if let Some(call) = self.events.loss_call(&self.name, call) {
+            self.hold.on_lost(call);
+        }
+    }
+
     fn extend(&self, lease: Duration) -> Result<()> {
         self.extend_while(lease, (Moment::END, || Ok(())))
     }
@@ -122,6 +134,8 @@ impl Drop for RedHoldHandle {
     fn drop(&mut self) {
         let ends = !self.ended && self.hold.check_process().is_ok();
         if ends && self.local.end(&self.hold) {
+            // Reports a loss that was not noticed yet.
+            self.hold.is_valid();
             drop(self.hold.take());
             self.local.remove(&self.hold);
         }

@@ -10,6 +10,7 @@
 //! adopted while the quorum hold is valid, and gets the lease and the renewal that the other holds
 //! got meanwhile; afterwards a late grant is released.
 
+use std::mem;
 use std::panic::RefUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 use crate::acquire::HoldHandle;
 use crate::error::{Error, LostReason, Result};
+use crate::events::LossCall;
 use crate::pool::context;
 use crate::util::clock::{self, Moment};
 use crate::util::sync::{Mutex, Parker};
@@ -43,6 +45,10 @@ struct QuorumState {
     /// The end of the longest extension since the grant. Late grants are extended to it too.
     extended_until: Moment,
     renewed: bool,
+    /// The calls for the loss of the majority, in the order of their registration.
+    on_lost: Vec<LossCall>,
+    /// Whether a loss on any server has the events thread of its client count the valid holds.
+    counts_losses: bool,
 }
 
 /// A panic leaves the state consistent: loggers and callbacks run without a mutex held
@@ -52,8 +58,14 @@ impl RefUnwindSafe for QuorumHold {}
 impl QuorumHold {
     pub(crate) fn new(quorum: usize, holds: Vec<HoldHandle>) -> QuorumHold {
         let holds = holds.into_iter().map(Arc::new).collect();
-        let state =
-            QuorumState { holds, lost: None, extended_until: Moment::START, renewed: false };
+        let state = QuorumState {
+            holds,
+            lost: None,
+            extended_until: Moment::START,
+            renewed: false,
+            on_lost: Vec::new(),
+            counts_losses: false,
+        };
         QuorumHold {
             quorum,
             lost: AtomicBool::new(false),
@@ -115,7 +127,7 @@ impl QuorumHold {
     /// Without late grants the loss of any server of the first majority would end the hold.
     ///
     /// The caller drops the returned hold, which releases it, without a mutex held.
-    pub(crate) fn adopt(&self, hold: HoldHandle) -> Option<HoldHandle> {
+    pub(crate) fn adopt(self: &Arc<Self>, hold: HoldHandle) -> Option<HoldHandle> {
         let mut state = self.state.lock();
         if self.lost.load(Ordering::Acquire) || remaining(&state.holds, self.quorum).is_zero() {
             return Some(hold);
@@ -123,7 +135,11 @@ impl QuorumHold {
         let hold = Arc::new(hold);
         state.holds.push(Arc::clone(&hold));
         let (extended_until, renewed) = (state.extended_until, state.renewed);
+        let counts_losses = state.counts_losses;
         drop(state);
+        if counts_losses {
+            self.count_after_loss(&hold);
+        }
         if renewed {
             hold.keep_renewed();
         }
@@ -137,6 +153,31 @@ impl QuorumHold {
             });
         }
         None
+    }
+
+    /// Registers a call for the loss of the majority. Queues the call if it is lost already.
+    ///
+    /// From the first call on, each loss that a client reports makes it count the valid holds.
+    pub(crate) fn on_lost(self: &Arc<Self>, call: LossCall) {
+        let mut state = self.state.lock();
+        if state.lost.is_some() {
+            return call.queue();
+        }
+        state.on_lost.push(call);
+        let counts_losses = mem::replace(&mut state.counts_losses, true);
+        let holds = if counts_losses { Vec::new() } else { state.holds.clone() };
+        drop(state);
+        holds.iter().for_each(|hold| self.count_after_loss(hold));
+        // Marks a majority as lost that no check has found lost yet.
+        self.is_valid();
+    }
+
+    /// Has the loss of `hold` check the majority, which notices its loss.
+    fn count_after_loss(self: &Arc<Self>, hold: &HoldHandle) {
+        let quorum_hold = Arc::downgrade(self);
+        hold.on_lost(move || {
+            quorum_hold.upgrade().map(|quorum_hold| quorum_hold.is_valid());
+        });
     }
 
     /// Wakes `parker` at the end of any of the holds.
@@ -166,19 +207,28 @@ impl QuorumHold {
         self.all().iter().any(|hold| hold.needs_extension(lease))
     }
 
-    /// Sets the reason of the loss and removes all holds. The reason is `Gone` if a server no
-    /// longer has one of them.
+    /// Sets the reason of the loss, queues its calls and removes all holds.
+    ///
+    /// The reason is `Gone` if a server no longer has one of the holds, otherwise `HeldTooLong` if
+    /// one of them expired after its limit.
     fn take_lost(&self, reason: LostReason) -> Vec<Arc<HoldHandle>> {
         let mut state = self.state.lock();
-        let holds = std::mem::take(&mut state.holds);
-        let gone = holds.iter().any(|hold| hold.hold().lost_reason() == LostReason::Gone);
-        state.lost.get_or_insert(if gone { LostReason::Gone } else { reason });
+        let holds = mem::take(&mut state.holds);
+        let has = |reason| holds.iter().any(|hold| hold.hold().lost_reason() == reason);
+        let stronger = [LostReason::Gone, LostReason::HeldTooLong].into_iter().find(|it| has(*it));
+        state.lost.get_or_insert(match reason {
+            LostReason::Expired => stronger.unwrap_or(reason),
+            LostReason::Gone | LostReason::HeldTooLong => reason,
+        });
+        state.on_lost.drain(..).for_each(LossCall::queue);
         holds
     }
 
-    /// Removes and returns all holds, for their release.
+    /// Removes and returns all holds, for their release. No loss counts from then on.
     pub(crate) fn take(&self) -> Vec<Arc<HoldHandle>> {
-        std::mem::take(&mut self.state.lock().holds)
+        let mut state = self.state.lock();
+        state.on_lost.clear();
+        mem::take(&mut state.holds)
     }
 }
 
@@ -187,7 +237,7 @@ impl Drop for QuorumHold {
     /// parent may have left locked.
     fn drop(&mut self) {
         if self.check_process().is_err() {
-            std::mem::forget(std::mem::take(&mut self.state.get_mut().holds));
+            mem::forget(mem::take(&mut self.state.get_mut().holds));
         }
     }
 }

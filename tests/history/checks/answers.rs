@@ -28,7 +28,9 @@ fn unexplained(history: &History, attempt: &Attempt) -> Option<Violation> {
             (Promise::Answer, early || (late < *at && undisturbed(*at)))
         }
         Outcome::Held(Hold { lost: Some(at), .. }) => {
-            (Promise::Renewal, request.lease.is_none() && undisturbed(*at))
+            let limit = request.max_hold.map(|max_hold| asked + millis(max_hold));
+            let within = limit.is_none_or(|limit| *at < limit);
+            (Promise::Renewal, request.lease.is_none() && within && undisturbed(*at))
         }
         Outcome::Held(_) | Outcome::Unknown => return None,
     };
@@ -90,5 +92,15 @@ mod tests {
         };
         assert_eq!(lost(None), [vec![Promise::Renewal], vec![]]);
         assert_eq!(lost(Some(15)), [vec![], vec![]], "a fixed lease ends");
+        let limited = |max_hold| {
+            let mut lost = held(0, 0, 10, 20);
+            lost.request.max_hold = Some(max_hold);
+            if let Outcome::Held(hold) = &mut lost.outcome {
+                hold.lost = Some(millis(20));
+            }
+            violated(&history(vec![lost]))
+        };
+        assert_eq!(limited(20), [], "after its limit");
+        assert_eq!(limited(21), [Promise::Renewal], "before its limit");
     }
 }

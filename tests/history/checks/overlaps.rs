@@ -2,7 +2,7 @@
 //!
 //! Even then the first holder learns of its loss in time.
 
-use super::{Attempt, Disturbance, Effect, History, Hold, Promise, Violation};
+use super::{Attempt, Effect, History, Hold, Promise, Violation};
 use crate::Nanos;
 
 pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> {
@@ -30,11 +30,8 @@ type Held<'a> = (&'a Attempt, &'a Hold);
 /// Checks two holds that were valid at the grant of the later one.
 fn overlap(history: &History, earlier: Held<'_>, later: Held<'_>) -> Option<Violation> {
     let begun = later.1.granted;
-    let excuses = |d: &&Disturbance| d.effect != Effect::Delays && d.covers(&later.0.request.lock);
-    let mut reasons = history.disturbances.iter().filter(excuses);
-    let reason = reasons.any(|d| d.from <= begun && earlier.0.asked <= d.until);
     let text = format!("{} and\n  {}", earlier.0, later.0);
-    if !reason {
+    if !history.may_have_lost(earlier.0, begun) {
         return Some(Promise::Exclusion.violation(text));
     }
     let late = earlier.1.valid_to > report_due(history, earlier.0, begun);

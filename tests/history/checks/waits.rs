@@ -5,7 +5,7 @@
 
 use super::super::record::End;
 use super::{Attempt, Bounds, History, Outcome, Promise, Violation};
-use crate::Nanos;
+use crate::{Nanos, millis};
 
 /// Checks all attempts at one lock. `gaps` has the gap of each.
 pub(super) fn check(
@@ -106,12 +106,17 @@ fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
         Outcome::Refused(at) | Outcome::Failed(at) => (asked, released(*at)?),
         Outcome::Held(hold) => {
             let from = disturbed(hold.granted).map_or(hold.granted, |_| asked);
-            let to = match (hold.ended, hold.lost) {
+            let mut to = match (hold.ended, hold.lost) {
                 (Some((at, End::Unlocked)), None) => at,
                 (Some((at, End::Dropped)), None) => released(at).unwrap_or(at + bounds.response),
                 (Some((at, _)), _) => expired(at),
                 (None, _) => expired(killed.unwrap_or(Nanos::MAX)),
             };
+            let minimum = attempt.request.min_hold.map_or(0, millis);
+            if hold.ended.is_none_or(|(at, _)| at < hold.granted + minimum) {
+                // A release before the minimum keeps the lock taken for what is left of it.
+                to = to.saturating_add(minimum + bounds.step);
+            }
             (from, to)
         }
     };

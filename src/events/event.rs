@@ -1,28 +1,20 @@
-//! Events: reports of what happens to the locks of a client.
-//!
-//! The program implements the trait [`Events`]; the structs are the arguments of its methods.
-//! [`EventSink`] queues events for the thread `leasehold-events`, which calls the methods. The
-//! places that report events also count, so the sink has the counters too.
+//! The trait [`Events`] and the arguments of its methods.
 
-use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, TrySendError};
-
 use crate::error::{Error, LostReason};
-use crate::stats::StatsRecorder;
+use crate::events::Kind;
 use crate::util::clock::{EPOCH, WallTime};
-use crate::util::threads;
 
-/// Receives the events of a client.
+/// Receives the events of a client, or of the holds and waits of one lock handle.
 ///
 /// Every method has an empty default. Implement the methods of interest and pass the value to
-/// [`Builder::events`](crate::Builder::events). A thread of the client (`leasehold-events`) calls
-/// the methods one after the other. A method may block, take locks and use the client: no lock
-/// waits for it. Up to 4,096 events wait for a slow method. Further events are dropped; a warning
-/// in the log gives their number. A panic in a method is logged and ends only that method call.
+/// [`Builder::events`](crate::Builder::events) or [`Lock::with_events`](crate::Lock::with_events).
+/// A thread of the client (`leasehold-events`) calls the methods of all listeners one after the
+/// other. A method may block, take locks and use the client: no lock waits for it. Up to 4,096
+/// events wait for a slow method. Further events are dropped; a warning in the log gives their
+/// number. A panic in a method is logged and ends only that method call.
 ///
 /// The thread and the value live as long as the client, its locks or its guards. A value that
 /// owns a clone of its own client keeps that client alive until the value drops the clone.
@@ -70,6 +62,12 @@ pub trait Events: Send + Sync {
     fn renewal_failed(&self, event: &RenewalFailed) {
         let _ = event;
     }
+    /// A lock is held beyond the limit of [`Lock::with_max_hold`](crate::Lock::with_max_hold).
+    ///
+    /// The watchdog does not renew the lease any more. Reported once for each holder.
+    fn overdue(&self, event: &Overdue) {
+        let _ = event;
+    }
     /// A lease was lost while the lock was held.
     fn lost(&self, event: &Lost) {
         let _ = event;
@@ -103,6 +101,9 @@ impl<E: Events + ?Sized> Events for Arc<E> {
     fn renewal_failed(&self, event: &RenewalFailed) {
         (**self).renewal_failed(event);
     }
+    fn overdue(&self, event: &Overdue) {
+        (**self).overdue(event);
+    }
     fn lost(&self, event: &Lost) {
         (**self).lost(event);
     }
@@ -111,44 +112,6 @@ impl<E: Events + ?Sized> Events for Arc<E> {
     }
     fn audit(&self, event: &Audit) {
         (**self).audit(event);
-    }
-}
-
-/// The kind of a lock in an event. `Display` shows the name, such as `fair lock`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Kind {
-    /// The plain lock of [`Client::lock`](crate::Client::lock).
-    #[default]
-    Plain,
-    /// A plain lock with a holder set by [`Lock::with_holder`](crate::Lock::with_holder).
-    Named,
-    /// The fair lock of [`Client::fair_lock`](crate::Client::fair_lock).
-    Fair,
-    /// The fenced lock of [`Client::fenced_lock`](crate::Client::fenced_lock).
-    Fenced,
-    /// The read side of [`Client::rw_lock`](crate::Client::rw_lock).
-    Read,
-    /// The write side of [`Client::rw_lock`](crate::Client::rw_lock).
-    Write,
-    /// The spin lock of [`Client::spin_lock`](crate::Client::spin_lock).
-    Spin,
-    /// A [`RedLock`](crate::RedLock).
-    Red,
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Kind::Plain => "lock",
-            Kind::Named => "lock of a named holder",
-            Kind::Fair => "fair lock",
-            Kind::Fenced => "fenced lock",
-            Kind::Read => "read lock",
-            Kind::Write => "write lock",
-            Kind::Spin => "spin lock",
-            Kind::Red => "red lock",
-        })
     }
 }
 
@@ -259,6 +222,20 @@ event! {
 }
 
 event! {
+    /// The argument of [`Events::overdue`].
+    Overdue(name: impl Into<Arc<str>>) {
+        /// The name of the lock, without the client's prefix.
+        name: Arc<str> = name.into(),
+        /// The kind of the lock.
+        kind: Kind = Kind::default(),
+        /// The number of the hold.
+        hold: u64 = 0,
+        /// The time since the grant, or since the hand-off to the present holder.
+        held: Duration = Duration::ZERO,
+    }
+}
+
+event! {
     /// The argument of [`Events::lost`].
     Lost(name: impl Into<Arc<str>>, reason: LostReason) {
         /// The name of the lock, without the client's prefix.
@@ -296,6 +273,7 @@ pub(crate) enum Event {
     Released(Released),
     Renewed(Renewed),
     RenewalFailed(RenewalFailed),
+    Overdue(Overdue),
     Lost(Lost),
     Reconnected(Reconnected),
     Audit(Audit),
@@ -310,91 +288,10 @@ impl Event {
             Event::Released(event) => receiver.released(event),
             Event::Renewed(event) => receiver.renewed(event),
             Event::RenewalFailed(event) => receiver.renewal_failed(event),
+            Event::Overdue(event) => receiver.overdue(event),
             Event::Lost(event) => receiver.lost(event),
             Event::Reconnected(event) => receiver.reconnected(event),
             Event::Audit(event) => receiver.audit(event),
         }
-    }
-}
-
-/// Capacity of the queue to the events thread, in events.
-const CAPACITY: usize = 4096;
-
-/// The counters of a client, and its queue to the events thread.
-///
-/// Without a receiver it builds no events. Clones share both.
-#[derive(Clone, Default)]
-pub(crate) struct EventSink {
-    stats: Arc<StatsRecorder>,
-    queue: Option<EventQueue>,
-}
-
-#[derive(Clone)]
-struct EventQueue {
-    sender: Sender<Event>,
-    dropped: Arc<AtomicU64>,
-}
-
-impl EventSink {
-    /// Returns a sink, and the receiver of the events thread.
-    pub(crate) fn new() -> (EventSink, Receiver<Event>) {
-        let (sender, receiver) = crossbeam_channel::bounded(CAPACITY);
-        let dropped = Arc::default();
-        let queue = Some(EventQueue { sender, dropped });
-        (EventSink { stats: Arc::default(), queue }, receiver)
-    }
-
-    /// Returns the counters of the client.
-    pub(crate) fn stats(&self) -> &StatsRecorder {
-        &self.stats
-    }
-
-    /// Queues the event that `event` builds. Never blocks: drops the event if the queue is full.
-    pub(crate) fn emit(&self, event: impl FnOnce() -> Event) {
-        let Some(queue) = &self.queue else { return };
-        if let Err(TrySendError::Full(_)) = queue.sender.try_send(event()) {
-            queue.count_dropped();
-        }
-    }
-}
-
-impl EventQueue {
-    /// Counts a dropped event, and logs the count at each power of two.
-    fn count_dropped(&self) {
-        let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
-        if dropped.is_power_of_two() {
-            threads::log_without_panic(|| {
-                log::warn!("the events listener is too slow: {dropped} events were dropped so far");
-            });
-        }
-    }
-}
-
-impl fmt::Debug for EventSink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("EventSink").field(&self.queue.is_some()).finish()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn renewed(hold: u64) -> Event {
-        Event::Renewed(Renewed::new([hold]))
-    }
-
-    #[test]
-    fn a_sink_without_a_listener_builds_no_event() {
-        EventSink::default().emit(|| unreachable!("there is no listener"));
-    }
-
-    #[test]
-    fn a_full_queue_drops_events_instead_of_blocking() {
-        let (sink, events) = EventSink::new();
-        (0..CAPACITY as u64 + 3).for_each(|n| sink.emit(|| renewed(n)));
-        assert_eq!(events.try_iter().count(), CAPACITY);
-        let dropped = sink.queue.map(|queue| queue.dropped.load(Ordering::Relaxed));
-        assert_eq!(dropped, Some(3));
     }
 }

@@ -1,0 +1,62 @@
+//! The kinds of locks, as events name them.
+
+use std::fmt;
+
+/// The kind of a lock in an event. `Display` shows the name, such as `fair lock`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// The plain lock of [`Client::lock`](crate::Client::lock).
+    #[default]
+    Plain,
+    /// A plain lock with a holder set by [`Lock::with_holder`](crate::Lock::with_holder).
+    Named,
+    /// The fair lock of [`Client::fair_lock`](crate::Client::fair_lock).
+    Fair,
+    /// The fenced lock of [`Client::fenced_lock`](crate::Client::fenced_lock).
+    Fenced,
+    /// The read side of [`Client::rw_lock`](crate::Client::rw_lock).
+    Read,
+    /// The write side of [`Client::rw_lock`](crate::Client::rw_lock).
+    Write,
+    /// The spin lock of [`Client::spin_lock`](crate::Client::spin_lock).
+    Spin,
+    /// A [`RedLock`](crate::RedLock).
+    Red,
+}
+
+impl Kind {
+    /// Returns the name that `Display` shows.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Plain => "lock",
+            Kind::Named => "lock of a named holder",
+            Kind::Fair => "fair lock",
+            Kind::Fenced => "fenced lock",
+            Kind::Read => "read lock",
+            Kind::Write => "write lock",
+            Kind::Spin => "spin lock",
+            Kind::Red => "red lock",
+        }
+    }
+
+    /// Returns the kind in one word, for labels of metrics.
+    pub(crate) fn short_name(self) -> &'static str {
+        match self {
+            Kind::Plain => "plain",
+            Kind::Named => "named",
+            Kind::Fair => "fair",
+            Kind::Fenced => "fenced",
+            Kind::Read => "read",
+            Kind::Write => "write",
+            Kind::Spin => "spin",
+            Kind::Red => "red",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}

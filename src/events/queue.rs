@@ -1,0 +1,137 @@
+//! The queue to the thread `leasehold-events`, and that thread.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_channel::{Receiver, Sender};
+
+use crate::error::{Error, Result};
+use crate::events::{Event, Events};
+use crate::util::log_target;
+use crate::util::threads;
+
+/// The number of queued jobs from which events are dropped. Other jobs are always queued.
+pub(super) const CAPACITY: usize = 4096;
+
+/// A closure of the program.
+pub(crate) type Closure = Box<dyn FnOnce() + Send>;
+
+/// One job of the events thread.
+pub(crate) enum EventsJob {
+    /// Reports an event.
+    Report(Report),
+    /// Calls a closure of `on_lost`, for the lock of this name.
+    LossCall(Arc<str>, Closure),
+    /// Drops a closure of `on_lost` that is not called.
+    DropCall(Closure),
+    /// Drops a listener of a lock handle.
+    DropListener(Arc<dyn Events>),
+}
+
+/// An event and its receivers.
+pub(crate) struct Report {
+    pub(crate) event: Event,
+    /// Whether the client's listener receives the event.
+    pub(crate) to_client: bool,
+    /// The listener of a lock handle that receives the event.
+    pub(crate) listener: Option<Arc<dyn Events>>,
+}
+
+/// The queue to the events thread, which ends when the last clone is dropped.
+#[derive(Clone)]
+pub(crate) struct EventQueue {
+    jobs: Sender<EventsJob>,
+    dropped: Arc<AtomicU64>,
+    /// The process with the thread.
+    process: u32,
+}
+
+impl EventQueue {
+    /// Starts the thread, with the client's listener if there is one.
+    pub(super) fn start(listener: Option<Arc<dyn Events>>) -> Result<EventQueue> {
+        let (queue, jobs) = EventQueue::new();
+        let run = move || jobs.into_iter().for_each(|job| job.run(listener.as_deref()));
+        threads::start("leasehold-events", run).map(|_| queue).map_err(|error| {
+            Error::configuration(format!("cannot start the events thread: {error}"))
+        })
+    }
+
+    /// Returns a queue, and its end for a thread or a test.
+    pub(crate) fn new() -> (EventQueue, Receiver<EventsJob>) {
+        let (jobs, receiver) = crossbeam_channel::unbounded();
+        let process = std::process::id();
+        (EventQueue { jobs, dropped: Arc::default(), process }, receiver)
+    }
+
+    /// Queues the event that `report` builds, or counts it as dropped if the queue is full.
+    pub(super) fn report(&self, report: impl FnOnce() -> Report) {
+        match self.jobs.len() < CAPACITY {
+            true => self.queue(EventsJob::Report(report())),
+            false => self.count_dropped(),
+        }
+    }
+
+    /// Queues a job. Does not block and runs no code of the program.
+    pub(super) fn queue(&self, job: EventsJob) {
+        // A forked child has no such thread, and a thread of the parent may have left the queue
+        // in the middle of a step.
+        let unsent = match self.process == std::process::id() {
+            true => self.jobs.send(job).err().map(|unsent| unsent.0),
+            false => Some(job),
+        };
+        std::mem::forget(unsent);
+    }
+
+    /// Counts a dropped event, and logs the count at each power of two.
+    fn count_dropped(&self) {
+        let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
+        if dropped.is_power_of_two() {
+            threads::log_without_panic(|| {
+                log::warn!(
+                    target: log_target::EVENTS,
+                    "the events listener is too slow: {dropped} events were dropped so far"
+                );
+            });
+        }
+    }
+
+    /// Returns the number of events that were dropped.
+    #[cfg(test)]
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+}
+
+impl EventsJob {
+    /// Runs the job. A panic of the program ends only its own call.
+    fn run(self, client: Option<&dyn Events>) {
+        match self {
+            EventsJob::Report(report) => report.deliver(client),
+            EventsJob::LossCall(name, call) => {
+                let activity = format_args!("calling a closure of `on_lost` for the lock {name:?}");
+                threads::catch_panic_of_callback(activity, call);
+            }
+            EventsJob::DropCall(call) => {
+                threads::catch_panic_of_callback("dropping a closure of `on_lost`", || drop(call));
+            }
+            EventsJob::DropListener(listener) => {
+                threads::catch_panic_of_callback("dropping a listener", || drop(listener));
+            }
+        }
+    }
+}
+
+impl Report {
+    /// Calls the client's listener first, then the listener of the lock handle.
+    fn deliver(self, client: Option<&dyn Events>) {
+        let Report { event, to_client, listener } = self;
+        let activity = format_args!("reporting {event:?}");
+        if let Some(client) = client.filter(|_| to_client) {
+            threads::catch_panic_of_callback(activity, || event.deliver(client));
+        }
+        if let Some(listener) = listener {
+            threads::catch_panic_of_callback(activity, || event.deliver(&*listener));
+            EventsJob::DropListener(listener).run(None);
+        }
+    }
+}

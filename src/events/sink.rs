@@ -1,0 +1,162 @@
+//! The events of one client, for the places that report them.
+//!
+//! The places that report events also count, so the sink has the counters too.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use crate::error::Result;
+use crate::events::queue::{Closure, EventQueue, Report};
+use crate::events::{Event, Events, HandleListener, LossCall};
+use crate::stats::StatsRecorder;
+use crate::util::log_target;
+use crate::util::threads;
+
+/// The counters of a client, and its queue to the events thread.
+///
+/// Without a listener it builds no events. Clones share both.
+#[derive(Clone, Default)]
+pub(crate) struct EventSink {
+    stats: Arc<StatsRecorder>,
+    events: Arc<ClientEvents>,
+}
+
+#[derive(Default)]
+struct ClientEvents {
+    /// Whether the client has a listener of its own.
+    has_listener: bool,
+    /// Set when the thread is started: with the client if it has a listener, otherwise for the
+    /// first listener of a lock handle or closure of `on_lost`.
+    queue: OnceLock<EventQueue>,
+}
+
+impl EventSink {
+    /// Returns the sink of a client. Starts the events thread if there is a listener.
+    ///
+    /// # Errors
+    /// `is_configuration` if the system cannot start the thread.
+    pub(crate) fn start(listener: Option<Arc<dyn Events>>) -> Result<EventSink> {
+        let Some(listener) = listener else { return Ok(EventSink::default()) };
+        let queue = EventQueue::start(Some(listener))?;
+        let events = ClientEvents { has_listener: true, queue: OnceLock::from(queue) };
+        Ok(EventSink { stats: Arc::default(), events: Arc::new(events) })
+    }
+
+    /// Returns the counters of the client.
+    pub(crate) fn stats(&self) -> &StatsRecorder {
+        &self.stats
+    }
+
+    /// Queues the event that `event` builds, for the client's listener.
+    ///
+    /// Never blocks: drops the event if the queue is full.
+    pub(crate) fn emit(&self, event: impl FnOnce() -> Event) {
+        self.send(true, None, event);
+    }
+
+    /// Queues an event for the client's listener and for the listener of a lock handle.
+    pub(crate) fn emit_with(
+        &self,
+        listener: Option<&HandleListener>,
+        event: impl FnOnce() -> Event,
+    ) {
+        self.send(true, listener, event);
+    }
+
+    /// Queues an event for the listener of a lock handle only.
+    pub(crate) fn emit_only_to(&self, listener: &HandleListener, event: impl FnOnce() -> Event) {
+        self.send(false, Some(listener), event);
+    }
+
+    fn send(
+        &self,
+        to_client: bool,
+        listener: Option<&HandleListener>,
+        event: impl FnOnce() -> Event,
+    ) {
+        let to_client = to_client && self.events.has_listener;
+        let Some(queue) = self.events.queue.get() else { return };
+        if to_client || listener.is_some() {
+            let listener = || listener.and_then(HandleListener::value);
+            queue.report(|| Report { event: event(), to_client, listener: listener() });
+        }
+    }
+
+    /// Returns the listener of a lock handle. Starts the events thread if it does not run.
+    ///
+    /// # Errors
+    /// `is_configuration` if the system cannot start the thread.
+    pub(crate) fn listener(&self, listener: Arc<dyn Events>) -> Result<HandleListener> {
+        Ok(HandleListener::new(listener, self.queue()?.clone()))
+    }
+
+    /// Returns a call of `on_lost` for the lock of this name. Starts the events thread if it does
+    /// not run.
+    ///
+    /// If the system cannot start the thread, logs the error, drops the closure and returns `None`.
+    pub(crate) fn loss_call(&self, name: &Arc<str>, closure: Closure) -> Option<LossCall> {
+        match self.queue() {
+            Ok(queue) => Some(LossCall::new(Arc::clone(name), closure, queue.clone())),
+            Err(error) => {
+                threads::log_without_panic(|| {
+                    log::error!(
+                        target: log_target::CLIENT, lock = &**name, error:%;
+                        "a closure of `on_lost` will not be called: {error}"
+                    );
+                });
+                None
+            }
+        }
+    }
+
+    fn queue(&self) -> Result<&EventQueue> {
+        if let Some(queue) = self.events.queue.get() {
+            return Ok(queue);
+        }
+        let started = EventQueue::start(None)?;
+        // Of two threads that are started at the same time, one ends at once.
+        Ok(self.events.queue.get_or_init(|| started))
+    }
+}
+
+impl fmt::Debug for EventSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("EventSink").field(&self.events.has_listener).finish()
+    }
+}
+
+#[cfg(test)]
+impl EventSink {
+    /// Returns a sink with a client's listener, and the jobs that the events thread would run.
+    pub(crate) fn recorded() -> (EventSink, crossbeam_channel::Receiver<super::queue::EventsJob>) {
+        let (queue, jobs) = EventQueue::new();
+        let events = ClientEvents { has_listener: true, queue: OnceLock::from(queue) };
+        (EventSink { stats: Arc::default(), events: Arc::new(events) }, jobs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::events::Renewed;
+    use crate::events::queue::CAPACITY;
+
+    fn renewed(hold: u64) -> Event {
+        Event::Renewed(Renewed::new([hold]))
+    }
+
+    #[test]
+    fn a_sink_without_a_listener_builds_no_event() {
+        EventSink::default().emit(|| unreachable!("there is no listener"));
+    }
+
+    #[test]
+    fn a_full_queue_drops_events_instead_of_blocking_and_keeps_calls() {
+        let (sink, jobs) = EventSink::recorded();
+        (0..CAPACITY as u64 + 3).for_each(|n| sink.emit(|| renewed(n)));
+        let call = sink.loss_call(&"a".into(), Box::new(|| ())).expect("the queue exists");
+        call.queue();
+        assert_eq!(jobs.try_iter().count(), CAPACITY + 1);
+        assert_eq!(sink.queue().expect("it exists").dropped(), 3);
+    }
+}

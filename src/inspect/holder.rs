@@ -1,0 +1,200 @@
+//! [`HolderInfo`]: one holder of a lock, or one waiting caller.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::owner_field::{self, OwnerField};
+use super::query::HoldDetails;
+use crate::command::client_record::ClientRecord;
+use crate::events::Kind;
+use crate::util::clock::{self, WallTime};
+
+/// A holder of a lock, or a caller in the queue of a fair lock.
+///
+/// Returned by [`Lock::holder`](crate::Lock::holder), [`Lock::holders`](crate::Lock::holders),
+/// [`Lock::waiting`](crate::Lock::waiting) and [`Client::locks`](crate::Client::locks). The value
+/// is a copy of the server's data at the time of the query. Facts that are unknown are `None`:
+///
+/// | source | facts | unknown for |
+/// | --- | --- | --- |
+/// | the hash of the lock | owner, count, remaining lease | |
+/// | the [owner field](crate#terms) | client id, time of the acquisition | a Redisson thread has no time |
+/// | the record of the client | host, pid, program, label, version, start | Redisson; a client that does not announce itself, or has ended |
+/// | the running process | thread, guard count, exact time, local waiters | a process that does not answer in time |
+///
+/// Serialized by the feature `serde`: a structure with one field per method, durations in seconds
+/// as numbers, times in seconds since 1970.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct HolderInfo {
+    owner: String,
+    client_id: Option<Uuid>,
+    /// The number of the hold, if leasehold wrote it.
+    hold: Option<u64>,
+    thread: Option<String>,
+    thread_number: Option<u64>,
+    since: Option<WallTime>,
+    remaining: Option<Duration>,
+    count: u64,
+    local_waiters: Option<u64>,
+    record: Option<Arc<ClientRecord>>,
+}
+
+impl HolderInfo {
+    /// Returns the holder `owner`, about which the field `id` has the client and the number.
+    pub(super) fn new(owner: &str, id: Option<OwnerField>) -> HolderInfo {
+        let hold = id.filter(OwnerField::is_ours).map(|id| id.number);
+        let thread_number = id.filter(|id| !id.is_ours()).map(|id| id.number);
+        HolderInfo {
+            owner: owner.to_owned(),
+            client_id: id.map(|id| id.client),
+            hold,
+            thread: thread_number.map(|number| number.to_string()),
+            thread_number,
+            since: hold.and_then(owner_field::time_of),
+            remaining: None,
+            count: 0,
+            local_waiters: None,
+            record: None,
+        }
+    }
+
+    pub(super) fn with_count(self, count: u64) -> HolderInfo {
+        HolderInfo { count, ..self }
+    }
+
+    pub(super) fn with_remaining(self, remaining: Option<Duration>) -> HolderInfo {
+        HolderInfo { remaining, ..self }
+    }
+
+    /// Sets what the client has recorded about itself.
+    pub(super) fn set_record(&mut self, record: Option<Arc<ClientRecord>>) {
+        self.record = record;
+    }
+
+    /// Returns the client and the number of the hold, if leasehold wrote them.
+    pub(super) fn hold(&self) -> Option<(Uuid, u64)> {
+        self.client_id.zip(self.hold)
+    }
+
+    /// Returns the client and the number of the hold, if its process can be asked for details.
+    ///
+    /// A client without a record has no listener for questions, or has ended.
+    pub(super) fn hold_to_ask(&self) -> Option<(Uuid, u64)> {
+        self.hold().filter(|_| self.record.is_some())
+    }
+
+    /// Sets what the process of the holder has answered, if it has.
+    pub(super) fn add_details(&mut self, details: &HoldDetails) {
+        let Some(details) = self.hold().and_then(|hold| details.get(&hold)) else { return };
+        self.thread.clone_from(&details.thread_name);
+        self.thread_number = Some(details.thread);
+        self.count = details.guards;
+        self.since = clock::wall_time().checked_sub(details.held_for).or(self.since);
+        // The callers that wait for a fair lock have no common place in their process.
+        let is_fair = details.kind.as_deref() == Some(Kind::Fair.name());
+        self.local_waiters = (!is_fair).then_some(details.waiters);
+    }
+
+    /// Returns the owner: an [owner field](crate#terms), or the name of a
+    /// [named holder](crate::Lock::with_holder).
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn owner(&self) -> &str {
+        &self.owner
+    }
+
+    /// Returns the id of the client: that of [`Client::id`](crate::Client::id), or of Redisson.
+    ///
+    /// `None` for a count of a named holder that another library added.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn client_id(&self) -> Option<Uuid> {
+        self.client_id
+    }
+
+    /// Returns the host name of the process.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn host(&self) -> Option<&str> {
+        self.record.as_ref()?.host()
+    }
+
+    /// Returns the id of the process on its host.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn pid(&self) -> Option<u32> {
+        self.record.as_ref()?.pid()
+    }
+
+    /// Returns the name of the program.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn program(&self) -> Option<&str> {
+        self.record.as_ref()?.program()
+    }
+
+    /// Returns the label of the client.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn label(&self) -> Option<&str> {
+        self.record.as_ref()?.label()
+    }
+
+    /// Returns the version of this library in the process.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn version(&self) -> Option<&str> {
+        self.record.as_ref()?.version()
+    }
+
+    /// Returns the time at which the client started, by the clock of its host.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn started(&self) -> Option<WallTime> {
+        self.record.as_ref()?.started()
+    }
+
+    /// Returns the name of the thread that acquired the lock; for a Redisson thread, its number.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn thread(&self) -> Option<&str> {
+        self.thread.as_deref()
+    }
+
+    /// Returns the number of the thread, as its process counts threads.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn thread_number(&self) -> Option<u64> {
+        self.thread_number
+    }
+
+    /// Returns the time since which the holder has the lock.
+    ///
+    /// Counted back from now on this machine's clock, if the process has answered. Otherwise the
+    /// time at which the process asked the server for the lock, by the clock of its host; the
+    /// process may have handed the lock from thread to thread since. For a caller in a queue, the
+    /// time of its call.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn since(&self) -> Option<WallTime> {
+        self.since
+    }
+
+    /// Returns the remaining lease on the server. Millisecond precision.
+    ///
+    /// A reader has a lease of its own; zero means that its lease has ended and other readers keep
+    /// the lock. `None` for a hold without a time to live, and for a caller in a queue.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn remaining(&self) -> Option<Duration> {
+        self.remaining
+    }
+
+    /// Returns how many guards the holder has, or how often a Redisson thread holds the lock.
+    ///
+    /// If the process has answered, detached guards count too. Otherwise this is the count in
+    /// Redis, which is 1 for a hold of this library. Zero for a caller in a queue.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Returns how many callers of the holder's process wait for the lock.
+    ///
+    /// `None` also for a fair lock, whose queue shows them.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn local_waiters(&self) -> Option<u64> {
+        self.local_waiters
+    }
+}

@@ -1,0 +1,122 @@
+//! [`LockInfo`] and [`WaitingInfo`].
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::holder::HolderInfo;
+use super::query::HoldDetails;
+use crate::events::Kind;
+
+/// The callers that wait for a lock, at the time of the query.
+///
+/// Returned by [`Lock::waiting`](crate::Lock::waiting) and [`LockInfo::waiting`]. Serialized by the
+/// feature `serde`: a structure with one field per method.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct WaitingInfo {
+    processes: u64,
+    queue: Vec<HolderInfo>,
+}
+
+impl WaitingInfo {
+    /// Returns the waiting callers of a lock without a queue in Redis.
+    pub(super) fn of_processes(processes: u64) -> WaitingInfo {
+        WaitingInfo { processes, queue: Vec::new() }
+    }
+
+    /// Returns the waiting callers of a fair lock.
+    pub(super) fn of_queue(queue: Vec<HolderInfo>) -> WaitingInfo {
+        let clients: BTreeSet<_> = queue.iter().filter_map(HolderInfo::client_id).collect();
+        WaitingInfo { processes: clients.len() as u64, queue }
+    }
+
+    pub(super) fn queue_mut(&mut self) -> &mut [HolderInfo] {
+        &mut self.queue
+    }
+
+    /// Returns the number of clients with waiting callers.
+    ///
+    /// A fair lock: the clients in the queue. A spin lock: always zero, because its waiters leave
+    /// no trace on the server. Other kinds: the subscribers of the lock's channel. A client
+    /// unsubscribes some time after its last caller, within one
+    /// [poll interval](crate::Builder::poll_interval), and counts until then.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn processes(&self) -> u64 {
+        self.processes
+    }
+
+    /// Returns the queue of a fair lock, in its order; empty for other kinds.
+    ///
+    /// A caller whose process has died stays in the queue for a while, at most the
+    /// [fair waiter time-out](crate::Builder::fair_waiter_timeout) after it would be next.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn queue(&self) -> &[HolderInfo] {
+        &self.queue
+    }
+}
+
+/// A lock that [`Client::locks`](crate::Client::locks) found.
+///
+/// Serialized by the feature `serde`: a structure with one field per method, durations in seconds
+/// as numbers.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct LockInfo {
+    pub(super) name: String,
+    pub(super) kind: Cow<'static, str>,
+    pub(super) holders: Vec<HolderInfo>,
+    pub(super) remaining: Option<Duration>,
+    pub(super) waiting: WaitingInfo,
+}
+
+impl LockInfo {
+    /// Sets what the processes of the holders have answered.
+    ///
+    /// The sides of a read-write lock follow from the data: a writer that also reads has two holds.
+    pub(super) fn add_details(&mut self, details: &HoldDetails) {
+        self.holders.iter_mut().for_each(|holder| holder.add_details(details));
+        let told = self.holders.iter().filter_map(|it| details.get(&it.hold()?)?.kind.clone());
+        let sides = [Kind::Read, Kind::Write].map(Kind::name);
+        if let Some(kind) = told.into_iter().next().filter(|_| !sides.contains(&&*self.kind)) {
+            self.kind = Cow::Owned(kind);
+        }
+    }
+
+    /// Returns the name of the lock, without the client's prefix.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the kind of the lock, as [events](crate::Acquired) name it: `fair lock`, `lock`.
+    ///
+    /// A process of this library that holds the lock tells the kind. Without its answer the kind
+    /// follows from the data of the server, where not all kinds differ: a spin lock, and a fair
+    /// lock without a queue, are shown as `lock`, and any lock that once was a fenced lock as
+    /// `fenced lock`.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn kind(&self) -> &str {
+        &self.kind
+    }
+
+    /// Returns the holders. Empty during a minimum hold after a release: nobody holds the lock.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn holders(&self) -> &[HolderInfo] {
+        &self.holders
+    }
+
+    /// Returns the time until the lock is free unless it is renewed; `None` without an expiry.
+    ///
+    /// Millisecond precision. With several readers, this is the longest of their leases.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn remaining(&self) -> Option<Duration> {
+        self.remaining
+    }
+
+    /// Returns the callers that wait for the lock.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn waiting(&self) -> &WaitingInfo {
+        &self.waiting
+    }
+}

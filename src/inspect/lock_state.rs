@@ -1,0 +1,200 @@
+//! The data of one lock on the server, as `lua/lock_info.lua` returns it.
+//!
+//! | field of the hash | value | meaning |
+//! | --- | --- | --- |
+//! | `mode` | `read`, `write` | a read-write lock |
+//! | owner field | count | a holder; a reader, if the hash has a `mode` |
+//! | owner field and `:write` | count | the writer |
+//! | owner field of leasehold | 0 | a hold of the named holder |
+//! | owner field and `:min_hold` | 1 | a minimum hold; the lock has no holder |
+//! | any other name | count | a named holder |
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use super::holder::HolderInfo;
+use super::owner_field::{OwnerField, OwnerSuffix};
+use crate::command::reply::Reply;
+use crate::error::Result;
+use crate::events::Kind;
+use crate::kind::rules::lease_left;
+
+/// The side of a read-write lock to which a query is limited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Read,
+    Write,
+    Both,
+}
+
+/// The data of one lock.
+#[derive(Debug)]
+pub(super) struct LockState {
+    pub(super) remaining: Option<Duration>,
+    fields: Vec<LockField>,
+    /// The owner fields of waiting callers, in their order.
+    pub(super) queue: Vec<String>,
+    has_counter: bool,
+}
+
+/// One field of the hash.
+#[derive(Debug)]
+struct LockField {
+    text: String,
+    value: Vec<u8>,
+    role: FieldRole,
+    /// The remaining lease of this field alone, if it is a reader.
+    lease: Option<Option<Duration>>,
+}
+
+/// The meaning of a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FieldRole {
+    Mode(Side),
+    Holder(OwnerField),
+    /// A hold of a named holder.
+    NamedHold(OwnerField),
+    MinHold,
+    Other,
+}
+
+impl LockField {
+    fn new(text: &[u8], value: &[u8]) -> LockField {
+        let text = String::from_utf8_lossy(text).into_owned();
+        let role = match (OwnerField::parse(&text), value) {
+            (Some(id), _) if id.suffix == OwnerSuffix::MinHold => FieldRole::MinHold,
+            (Some(id), b"0") if id.is_ours() => FieldRole::NamedHold(id),
+            (Some(id), _) => FieldRole::Holder(id),
+            (None, b"read") if text == "mode" => FieldRole::Mode(Side::Read),
+            (None, b"write") if text == "mode" => FieldRole::Mode(Side::Write),
+            (None, _) => FieldRole::Other,
+        };
+        LockField { text, value: value.to_vec(), role, lease: None }
+    }
+
+    /// Returns the value as a number; zero if it is none.
+    fn count(&self) -> u64 {
+        std::str::from_utf8(&self.value).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
+    }
+
+    fn id(&self) -> Option<OwnerField> {
+        match self.role {
+            FieldRole::Holder(id) => Some(id),
+            _ => None,
+        }
+    }
+
+    fn is_writer(&self) -> bool {
+        self.id().is_some_and(|id| id.suffix == OwnerSuffix::Write)
+    }
+
+    /// Returns whether the field is a holder on this side of the lock.
+    fn is_holder(&self, side: Side) -> bool {
+        let is_holder = matches!(self.role, FieldRole::Holder(_) | FieldRole::Other);
+        let is_on_side = match side {
+            Side::Both => true,
+            Side::Write => self.is_writer(),
+            Side::Read => !self.is_writer(),
+        };
+        is_holder && is_on_side
+    }
+}
+
+impl LockState {
+    /// Reads the description of one lock; `None` if the key is no hash.
+    pub(super) fn read(reply: Reply) -> Result<Option<LockState>> {
+        let mut parts = reply.into_list()?.into_iter();
+        let Some(remaining) = parts.next() else { return Ok(None) };
+        let mut next = || parts.next().unwrap_or(Reply::List(Vec::new()));
+        let texts = next().into_texts()?;
+        let mut fields: Vec<_> =
+            texts.chunks_exact(2).map(|pair| LockField::new(&pair[0], &pair[1])).collect();
+        let leases = next().into_ints()?;
+        for (field, left) in fields.iter_mut().zip(leases) {
+            const OVER: i64 = -2;
+            let lease = if left == OVER { Some(Duration::ZERO) } else { lease_left(left) };
+            field.lease = (!field.is_writer()).then_some(lease);
+        }
+        let queue = next().into_texts()?.iter().map(|text| lossy(text).into_owned()).collect();
+        let has_counter = next() == Reply::Int(1);
+        let remaining = lease_left(remaining.into_int()?);
+        Ok(Some(LockState { remaining, fields, queue, has_counter }))
+    }
+
+    /// Returns whether the hash is that of a lock, and not of another program.
+    ///
+    /// Every field has one of the forms above, with a count. A name has a hold beside it.
+    pub(super) fn is_lock(&self) -> bool {
+        let has = |role: fn(&LockField) -> bool| self.fields.iter().any(role);
+        let has_holds = has(|it| matches!(it.role, FieldRole::NamedHold(_)));
+        let has_mode = self.mode().is_some();
+        let mut names = self.fields.iter().filter(|it| it.role == FieldRole::Other);
+        let is_named = |it: &LockField| has_holds && !has_mode && it.count() > 0;
+        let fits = names.next().is_none_or(is_named) && names.next().is_none();
+        let counts = self.fields.iter().filter(|it| it.id().is_some()).all(|it| it.count() > 0);
+        let has_id = has(|it| !matches!(it.role, FieldRole::Mode(_) | FieldRole::Other));
+        fits && counts && has_id
+    }
+
+    /// Returns the kind, as far as the data tells it.
+    pub(super) fn kind(&self) -> Kind {
+        let is_named = self.fields.iter().any(|it| matches!(it.role, FieldRole::NamedHold(_)));
+        match self.mode() {
+            Some(Side::Read) => Kind::Read,
+            Some(_) => Kind::Write,
+            None if is_named => Kind::Named,
+            None if !self.queue.is_empty() => Kind::Fair,
+            None if self.has_counter => Kind::Fenced,
+            None => Kind::Plain,
+        }
+    }
+
+    fn mode(&self) -> Option<Side> {
+        self.fields.iter().find_map(|field| match field.role {
+            FieldRole::Mode(side) => Some(side),
+            _ => None,
+        })
+    }
+
+    /// Returns the holders on one side, without the records of their clients.
+    pub(super) fn holders(&self, side: Side) -> Vec<HolderInfo> {
+        let mut holders = self.named_holders(side);
+        let name = holders.first().map(|holder| holder.owner().to_owned());
+        let holds = holders.len() as u64;
+        for field in self.fields.iter().filter(|field| field.is_holder(side)) {
+            let has_holds = name.as_ref() == Some(&field.text);
+            let unexplained = field.count().saturating_sub(if has_holds { holds } else { 0 });
+            if has_holds && unexplained == 0 {
+                continue;
+            }
+            let holder = HolderInfo::new(&field.text, field.id()).with_count(unexplained);
+            holders.push(holder.with_remaining(field.lease.unwrap_or(self.remaining)));
+        }
+        holders
+    }
+
+    /// Returns the holds of a named holder, each with its client.
+    fn named_holders(&self, side: Side) -> Vec<HolderInfo> {
+        let mut names = self.fields.iter().filter(|it| it.is_holder(side) && it.count() > 0);
+        let Some(named) = names.next().filter(|_| self.mode().is_none()) else { return Vec::new() };
+        let hold = |field: &LockField| match field.role {
+            FieldRole::NamedHold(id) => Some(id),
+            _ => None,
+        };
+        let holder = |id| {
+            let holder = HolderInfo::new(&named.text, Some(id)).with_count(1);
+            holder.with_remaining(self.remaining)
+        };
+        self.fields.iter().filter_map(hold).map(holder).collect()
+    }
+}
+
+/// Returns the waiting callers of a queue.
+pub(super) fn waiting_callers(queue: &[String]) -> Vec<HolderInfo> {
+    queue.iter().map(|owner| HolderInfo::new(owner, OwnerField::parse(owner))).collect()
+}
+
+/// Returns a text of the server for display.
+pub(super) fn lossy(text: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(text)
+}

@@ -1,0 +1,174 @@
+//! [`Locks`]: the search for locks by a pattern.
+
+use std::borrow::Cow;
+use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::fmt;
+use std::iter::FusedIterator;
+use std::sync::Arc;
+
+use super::holder::HolderInfo;
+use super::info::{LockInfo, WaitingInfo};
+use super::live::LiveSession;
+use super::lock_state::{self, LockState, Side};
+use super::pattern;
+use super::query::{self, ClientRecords, Inspector};
+use crate::command::call::Call;
+use crate::command::client_record;
+use crate::command::name::Name;
+use crate::command::reply::Reply;
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::events::Kind;
+use crate::pool::Target;
+
+/// The number of keys that a server looks at per request. One page of locks takes the server about
+/// half a millisecond. A longer page in several requests would block it for longer: a server runs
+/// all commands of one write without a break.
+const PAGE: &[u8] = b"64";
+
+/// The cursor of a scan that begins, and of one that has ended.
+const BEGIN: &[u8] = b"0";
+
+/// The locks on all servers whose names match a pattern.
+///
+/// Returned by [`Client::locks`](crate::Client::locks). Asks the servers only when the locks that
+/// it has found are used up. Every request has a response time-out of its own. An error ends the
+/// iterator.
+#[must_use = "an iterator does nothing until it is used"]
+pub struct Locks {
+    engine: Arc<Engine>,
+    /// The pattern of keys.
+    pattern: String,
+    /// The servers with keys that are not scanned yet. The first one is being scanned.
+    servers: VecDeque<Target>,
+    cursor: Vec<u8>,
+    found: VecDeque<LockInfo>,
+    /// The keys of all locks that were found. A scan may return a key several times.
+    found_keys: HashSet<String>,
+    records: ClientRecords,
+    session: LiveSession,
+}
+
+impl fmt::Debug for Locks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Locks").field("pattern", &self.pattern).finish_non_exhaustive()
+    }
+}
+
+impl Iterator for Locks {
+    type Item = Result<LockInfo>;
+
+    fn next(&mut self) -> Option<Result<LockInfo>> {
+        while self.found.is_empty() {
+            let server = *self.servers.front()?;
+            if let Err(error) = self.read_page(server) {
+                self.servers.clear();
+                return Some(Err(error));
+            }
+        }
+        self.found.pop_front().map(Ok)
+    }
+}
+
+impl FusedIterator for Locks {}
+
+impl Locks {
+    /// Prepares the search. Waits only for a cluster that is not discovered yet.
+    pub(crate) fn new(engine: Arc<Engine>, pattern: &str) -> Result<Locks> {
+        let pattern = pattern::of_keys(engine.name_prefix(), pattern)?;
+        engine.check_open()?;
+        let limit = engine.limit(engine.response_limit());
+        engine.wait_until_ready(&limit)?;
+        let servers = Inspector::new(&engine, &limit).targets().into();
+        Ok(Locks {
+            servers,
+            session: LiveSession::open(&engine),
+            engine,
+            pattern,
+            cursor: BEGIN.to_vec(),
+            found: VecDeque::new(),
+            found_keys: HashSet::new(),
+            records: ClientRecords::new(),
+        })
+    }
+
+    /// Reads the next keys of a server, and the locks among them.
+    fn read_page(&mut self, server: Target) -> Result<()> {
+        let engine = Arc::clone(&self.engine);
+        engine.check_open()?;
+        let limit = engine.limit(engine.response_limit());
+        let inspector = Inspector::new(&engine, &limit);
+        let keys = self.scan(&inspector, server)?;
+        let names = self.new_names(keys);
+        let mut locks = inspector.describe(names)?;
+        locks.retain(|(_, state)| state.is_lock());
+        self.found_keys.extend(locks.iter().map(|(name, _)| name.key().to_owned()));
+        let mut found = with_waiting(&inspector, locks)?;
+        let people = found.iter_mut().flat_map(holders_and_waiters);
+        inspector.add_records(&mut self.records, people)?;
+        self.add_details(&mut found);
+        self.found.extend(found);
+        Ok(())
+    }
+
+    /// Asks the running processes for details of their holds.
+    fn add_details(&mut self, found: &mut [LockInfo]) {
+        let prefix = self.engine.name_prefix();
+        let asked = found.iter().flat_map(|lock| {
+            let key = [prefix, lock.name()].concat();
+            let holds = lock.holders().iter().filter_map(HolderInfo::hold_to_ask);
+            holds.map(move |(client, hold)| (client, (key.clone(), hold)))
+        });
+        let details = query::ask_processes(&mut self.session, asked);
+        found.iter_mut().for_each(|lock| lock.add_details(&details));
+    }
+
+    /// Returns the next keys of a server, and goes on to the next server after the last ones.
+    fn scan(&mut self, inspector: &Inspector<'_>, server: Target) -> Result<Vec<Vec<u8>>> {
+        let pattern = self.pattern.as_bytes();
+        let parts: [&[u8]; 8] =
+            [b"SCAN", &self.cursor, b"MATCH", pattern, b"COUNT", PAGE, b"TYPE", b"hash"];
+        let reply = inspector.ask(Call::command(&parts), server)?;
+        let mut parts = reply.into_list()?.into_iter();
+        let mut next = || parts.next().unwrap_or(Reply::Nil);
+        self.cursor = next().into_text()?;
+        if self.cursor == BEGIN {
+            self.servers.pop_front();
+        }
+        next().into_texts()
+    }
+
+    /// Returns the names of those keys that may be locks and were not found before.
+    fn new_names(&self, keys: Vec<Vec<u8>>) -> Vec<Name> {
+        let keys: BTreeSet<_> =
+            keys.into_iter().filter_map(|key| String::from_utf8(key).ok()).collect();
+        let is_new = |key: &String| !client_record::is_key(key) && !self.found_keys.contains(key);
+        let prefix = self.engine.name_prefix();
+        let name = |key: String| Name::new(prefix, key.strip_prefix(prefix)?.into()).ok();
+        keys.into_iter().filter(is_new).filter_map(name).collect()
+    }
+}
+
+/// Adds the number of waiting processes to those locks that have no queue.
+fn with_waiting(inspector: &Inspector<'_>, locks: Vec<(Name, LockState)>) -> Result<Vec<LockInfo>> {
+    let channels = locks.iter().map(|(name, state)| match state.kind() {
+        Kind::Read | Kind::Write => name.rw_channel(),
+        _ => name.channel(),
+    });
+    let counts = inspector.subscribers(&channels.collect::<Vec<_>>())?;
+    let info = |((name, state), count): ((Name, LockState), u64)| LockInfo {
+        name: name.given().to_string(),
+        kind: Cow::Borrowed(state.kind().name()),
+        holders: state.holders(Side::Both),
+        remaining: state.remaining,
+        waiting: match state.queue.is_empty() {
+            true => WaitingInfo::of_processes(count),
+            false => WaitingInfo::of_queue(lock_state::waiting_callers(&state.queue)),
+        },
+    };
+    Ok(locks.into_iter().zip(counts).map(info).collect())
+}
+
+fn holders_and_waiters(lock: &mut LockInfo) -> impl Iterator<Item = &mut HolderInfo> {
+    lock.holders.iter_mut().chain(lock.waiting.queue_mut())
+}

@@ -1,0 +1,62 @@
+//! `serde::Serialize` for the public types: one field per method of the type.
+
+use std::time::Duration;
+
+use serde::ser::{Serialize, SerializeStruct, Serializer};
+
+use super::holder::HolderInfo;
+use super::info::{LockInfo, WaitingInfo};
+use crate::util::clock::{EPOCH, WallTime};
+
+/// Implements `Serialize` for a type: each field is the value of an expression.
+macro_rules! serialize {
+    ($type:ident, $it:ident { $($field:ident: $value:expr),* $(,)? }) => {
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                let $it = self;
+                let fields = [$(stringify!($field)),*].len();
+                let mut structure = serializer.serialize_struct(stringify!($type), fields)?;
+                $(structure.serialize_field(stringify!($field), &$value)?;)*
+                structure.end()
+            }
+        }
+    };
+}
+
+serialize!(
+    HolderInfo,
+    it {
+        owner: it.owner(),
+        client_id: it.client_id().map(|id| id.to_string()),
+        host: it.host(),
+        pid: it.pid(),
+        program: it.program(),
+        label: it.label(),
+        version: it.version(),
+        started: it.started().map(since_1970),
+        thread: it.thread(),
+        thread_number: it.thread_number(),
+        since: it.since().map(since_1970),
+        remaining: it.remaining().map(|span| span.as_secs_f64()),
+        count: it.count(),
+        local_waiters: it.local_waiters(),
+    }
+);
+
+serialize!(WaitingInfo, it { processes: it.processes(), queue: it.queue() });
+
+serialize!(
+    LockInfo,
+    it {
+        name: it.name(),
+        kind: it.kind(),
+        holders: it.holders(),
+        remaining: it.remaining().map(|span| span.as_secs_f64()),
+        waiting: it.waiting(),
+    }
+);
+
+/// Returns a time in seconds since 1970.
+fn since_1970(time: WallTime) -> f64 {
+    time.duration_since(EPOCH).unwrap_or(Duration::ZERO).as_secs_f64()
+}

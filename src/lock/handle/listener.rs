@@ -1,0 +1,82 @@
+//! The listener of the holds and waits of one [`Lock`] handle.
+
+use std::sync::Arc;
+
+use super::Lock;
+use crate::error::Result;
+use crate::events::{Events, HandleListener};
+use crate::kind::rules::LockKind;
+
+impl<K: LockKind> Lock<K> {
+    /// Sets a listener for the holds and waits of this handle. No round trip.
+    ///
+    /// The listener receives these events in addition to the listener of the client
+    /// ([`Builder::events`](crate::Builder::events)), which is called first. A second call replaces
+    /// the listener of the first. Clones of the handle share the listener.
+    ///
+    /// | event | received by the listener |
+    /// | --- | --- |
+    /// | [`acquired`](Events::acquired) | each hold that a call of this handle got from the server or by a hand-off |
+    /// | [`waited`](Events::waited) | each call of this handle that waited, also without success |
+    /// | [`released`](Events::released), [`lost`](Events::lost), [`overdue`](Events::overdue), [`renewal_failed`](Events::renewal_failed) | the holds of this handle |
+    /// | [`renewed`](Events::renewed) | the numbers of the holds of this handle and of other handles with the same `Arc` |
+    /// | [`reconnected`](Events::reconnected), [`audit`](Events::audit) | none: these go to the listener of the client only |
+    ///
+    /// A hold belongs to the handle that acquired it:
+    ///
+    /// | case | rule |
+    /// | --- | --- |
+    /// | nested guard | belongs to the hold; the listener of the nested call has no effect |
+    /// | local hand-off | from then on the listener of the receiver's handle; the former listener gets no `released` |
+    /// | [owned guard](crate::OwnedGuard), fixed lease, [named holder](Lock::with_holder) | the same rules |
+    /// | [`detach`](crate::Guard::detach) | the listener stays until the end of the hold |
+    /// | [`MultiLock`](crate::MultiLock) | each member has the listener of its handle |
+    ///
+    /// A value that is the listener of both client and handle receives an event twice.
+    ///
+    /// The thread `leasehold-events` of the client calls the listener and finally drops it; the
+    /// rules of [`Events`] hold. The first listener or [`on_lost`](crate::Guard::on_lost) of a
+    /// client starts this thread. It ends with the last handle and guard of the client, also after
+    /// [`close`](crate::Client::close).
+    ///
+    /// # Errors
+    /// Does not fail itself. If the system cannot start the thread, and in a forked child, the
+    /// verbs return [`is_configuration`](crate::Error::is_configuration).
+    ///
+    /// ```no_run
+    /// use leasehold::{Events, Lost};
+    /// use std::sync::Arc;
+    ///
+    /// struct Alarm;
+    ///
+    /// impl Events for Alarm {
+    ///     fn lost(&self, event: &Lost) {
+    ///         eprintln!("the import lost its lock: {}", event.reason);
+    ///     }
+    /// }
+    ///
+    /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+    /// let lock = client.lock("import").with_events(Arc::new(Alarm));
+    /// let guard = lock.lock()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    #[must_use = "the listener belongs to the lock that is returned"]
+    pub fn with_events(mut self, listener: Arc<dyn Events>) -> Lock<K> {
+        match self.keep_listener(listener) {
+            Ok(listener) => self.terms = self.terms.with_listener(listener),
+            Err(error) => self.context = self.context.and(Err(error)),
+        }
+        self
+    }
+
+    fn keep_listener(&self, listener: Arc<dyn Events>) -> Result<HandleListener> {
+        let engine = &self.context()?.engine;
+        engine.router.check_process()?;
+        engine.events.listener(listener)
+    }
+
+    /// Returns the listener of this handle.
+    pub(crate) fn listener(&self) -> Option<&HandleListener> {
+        self.terms.listener()
+    }
+}

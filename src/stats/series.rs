@@ -1,0 +1,132 @@
+//! [`Series`]: the counters of one client for one kind of lock and one label.
+//!
+//! Every count goes through a series, once to the statistics of the client and once to the export.
+
+use std::time::Duration;
+
+use crate::error::LostReason;
+use crate::stats::StatsRecorder;
+use crate::stats::export::{Exported, Label};
+use crate::stats::metric::{CounterMetric, GaugeMetric, HistogramMetric};
+
+/// The short name of a kind of lock, and the label of a handle.
+pub(crate) type SeriesKey = (&'static str, Option<Label>);
+
+/// The counters of one client for one kind of lock and one label.
+#[derive(Debug)]
+pub(crate) struct Series<'a> {
+    pub(super) recorder: &'a StatsRecorder,
+    exported: Exported<'a>,
+}
+
+impl StatsRecorder {
+    /// Returns the counters for this kind and label. Calls `key` only if metrics are exported.
+    pub(crate) fn series(&self, key: impl FnOnce() -> SeriesKey) -> Series<'_> {
+        Series { recorder: self, exported: Exported::new(&self.exporter, key) }
+    }
+}
+
+/// Holds.
+impl Series<'_> {
+    /// Counts a hold that a server granted.
+    pub(crate) fn acquired(&self) {
+        self.recorder.acquired();
+        self.exported.count(CounterMetric::Acquired);
+        self.exported.raise(GaugeMetric::Held);
+    }
+
+    /// Counts a hand-off from a holder with the series `from` to a holder with this one.
+    pub(crate) fn passed_locally(&self, from: &Series<'_>) {
+        self.recorder.passed_locally();
+        self.exported.count(CounterMetric::PassedLocally);
+        if !self.exported.is_same(&from.exported) {
+            self.exported.raise(GaugeMetric::Held);
+            from.exported.lower(GaugeMetric::Held);
+        }
+    }
+
+    /// Counts the end of the last guard of a hold.
+    pub(crate) fn released(&self, held: Duration, was_valid: bool) {
+        self.recorder.released(held, was_valid);
+        self.exported.count(CounterMetric::Released);
+        self.exported.record(HistogramMetric::Hold, held);
+        match was_valid {
+            true => self.exported.lower(GaugeMetric::Held),
+            false => self.exported.count(CounterMetric::ReleasedAfterExpiry),
+        }
+    }
+
+    /// Counts a loss that the reply to a release revealed. The loss itself is counted too.
+    pub(crate) fn release_found_no_hold(&self) {
+        self.recorder.release_found_no_hold();
+        self.exported.count(CounterMetric::ReleasedAfterExpiry);
+        // The release has lowered the gauge, and the loss does it again.
+        self.exported.raise(GaugeMetric::Held);
+    }
+
+    /// Counts a lost hold.
+    pub(crate) fn lost(&self, reason: LostReason) {
+        self.recorder.lost(reason);
+        self.exported.count(CounterMetric::lost(reason));
+        self.exported.lower(GaugeMetric::Held);
+    }
+
+    /// Ends the count of a hold whose end no thread will notice: its client is gone.
+    pub(crate) fn abandoned(&self) {
+        self.exported.lower(GaugeMetric::Held);
+    }
+
+    /// Counts a renewed lease, and how late its renewal was sent.
+    pub(crate) fn renewed(&self, lag: Duration) {
+        self.recorder.renewed(lag);
+        self.exported.count(CounterMetric::Renewals);
+        self.exported.record(HistogramMetric::RenewalLag, lag);
+    }
+
+    /// Counts a failed renewal of one lease.
+    pub(crate) fn renewal_failed(&self) {
+        self.recorder.renewal_failed();
+        self.exported.count(CounterMetric::RenewalFailures);
+    }
+}
+
+/// Calls.
+impl Series<'_> {
+    /// Counts an acquire command with a reply, and the time from its write to the reply.
+    pub(crate) fn answered(&self, round_trip: Duration) {
+        self.recorder.answered(round_trip);
+        self.exported.record(HistogramMetric::RoundTrip, round_trip);
+    }
+
+    /// Counts a call that begins to wait.
+    pub(super) fn waits(&self) {
+        self.recorder.contended.add(1);
+        self.exported.count(CounterMetric::Contended);
+        self.exported.raise(GaugeMetric::Waiting);
+    }
+
+    /// Counts the end of a call that has waited.
+    pub(super) fn waited(&self, wait: Duration) {
+        self.recorder.wait_time.record(wait);
+        self.exported.record(HistogramMetric::Wait, wait);
+        self.exported.lower(GaugeMetric::Waiting);
+    }
+
+    /// Counts a call without a deadline that did not get the lock.
+    pub(super) fn refused(&self) {
+        self.recorder.refused.add(1);
+        self.exported.count(CounterMetric::Refused);
+    }
+
+    /// Counts a call whose deadline has passed.
+    pub(super) fn timed_out(&self) {
+        self.recorder.timed_out.add(1);
+        self.exported.count(CounterMetric::TimedOut);
+    }
+
+    /// Counts a call that a token ended.
+    pub(super) fn cancelled(&self) {
+        self.recorder.cancelled.add(1);
+        self.exported.count(CounterMetric::Cancelled);
+    }
+}

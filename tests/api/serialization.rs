@@ -1,0 +1,73 @@
+//! Serialization of the information about locks, by the feature `serde`.
+
+#![cfg(feature = "serde")]
+
+use crate::harness::Server;
+use crate::harness::faults::{build, patient};
+use leasehold::{HolderInfo, LockInfo};
+use serde_json::{Value, json};
+use std::time::SystemTime;
+
+/// A client of leasehold that has ended.
+const GONE: &str = "6ba7b810-9dad-81d1-80b4-00c04fd430c8";
+
+fn seconds(time: Option<SystemTime>) -> Option<f64> {
+    time.map(|it| it.duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs_f64())
+}
+
+/// Returns the JSON form of a holder, computed from its methods.
+fn expected(holder: &HolderInfo) -> Value {
+    json!({
+        "owner": holder.owner(),
+        "client_id": holder.client_id().map(|id| id.to_string()),
+        "host": holder.host(),
+        "pid": holder.pid(),
+        "program": holder.program(),
+        "label": holder.label(),
+        "version": holder.version(),
+        "started": seconds(holder.started()),
+        "thread": holder.thread(),
+        "thread_number": holder.thread_number(),
+        "since": seconds(holder.since()),
+        "remaining": holder.remaining().map(|left| left.as_secs_f64()),
+        "count": holder.count(),
+        "local_waiters": holder.local_waiters(),
+    })
+}
+
+#[test]
+fn a_lock_is_serialized_with_a_field_for_each_method() {
+    let server = Server::start();
+    let client = build(patient(server.url()));
+    let owner = format!("{GONE}:1700000000250000");
+    server.ask::<()>(&["HSET", "a", &owner, "1"]);
+    server.ask::<()>(&["PEXPIRE", "a", "60000"]);
+    server.ask::<()>(&["RPUSH", "redisson_lock_queue:{a}", &owner, "garbage"]);
+    let record = format!("leasehold_client:{{{GONE}}}");
+    server.ask::<()>(&["HSET", &record, "host", "web-1", "pid", "7", "start", "1500"]);
+
+    let mut locks = client.locks("a").expect("a good pattern");
+    let lock: LockInfo = locks.next().expect("a lock").expect("an answer");
+    let shown = serde_json::to_value(&lock).expect("JSON");
+    let waiting = lock.waiting();
+    let all = json!({
+        "name": "a",
+        "kind": "fair lock",
+        "holders": lock.holders().iter().map(expected).collect::<Vec<_>>(),
+        "remaining": lock.remaining().map(|left| left.as_secs_f64()),
+        "waiting": {
+            "processes": 1,
+            "queue": waiting.queue().iter().map(expected).collect::<Vec<_>>(),
+        },
+    });
+    assert_eq!(shown, all);
+    assert_eq!(serde_json::to_value(waiting).expect("JSON"), all["waiting"]);
+
+    let holder = &shown["holders"][0];
+    assert_eq!((&holder["owner"], &holder["client_id"]), (&json!(owner), &json!(GONE)));
+    assert_eq!((&holder["since"], &holder["started"]), (&json!(1_700_000_000.25), &json!(1.5)));
+    assert_eq!((&holder["pid"], &holder["program"]), (&json!(7), &Value::Null));
+    let left = holder["remaining"].as_f64().expect("a number");
+    assert!(left > 30.0 && left <= 60.0, "{left}");
+    assert_eq!(shown["waiting"]["queue"][1]["client_id"], Value::Null);
+}

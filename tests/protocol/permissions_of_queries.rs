@@ -1,0 +1,95 @@
+//! The permissions of queries about holders in docs/permissions.md suffice, and each is needed.
+
+use std::collections::BTreeMap;
+
+use crate::harness::Server;
+use leasehold::{AuditPolicy, Client, Error};
+
+/// A client of leasehold that has ended.
+const GONE: &str = "6ba7b810-9dad-81d1-80b4-00c04fd430c8";
+
+const DOCUMENT: &str = include_str!("../../docs/permissions.md");
+
+/// Returns the rules of the documented `ACL SETUSER` line, without the user's name.
+fn rules_of_a_plain_lock() -> Vec<&'static str> {
+    let line = DOCUMENT.lines().find_map(|line| line.strip_prefix("ACL SETUSER "));
+    line.expect("docs/permissions.md has that line").split_whitespace().skip(1).collect()
+}
+
+/// Returns the code spans of an item of the section, without its names.
+fn permissions_of(method: &str) -> Vec<Vec<&'static str>> {
+    let (_, section) = DOCUMENT.split_once("## Holder information\n").expect("the section");
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let mut items = section.split("\n- ").skip(1).map(|item| item.split("\n\n").next());
+    let item = items.find_map(|item| item.filter(|item| item.starts_with(method)));
+    let item = item.unwrap_or_else(|| panic!("docs/permissions.md has no item {method}"));
+    let spans = item.split('`').skip(1).step_by(2).filter(|span| span.starts_with(['+', '~']));
+    spans.map(|span| span.split_whitespace().collect()).collect()
+}
+
+fn find_all(client: &Client) -> Result<(), Error> {
+    client.locks("orders:*")?.try_for_each(|lock| lock.map(drop))
+}
+
+/// Returns a server with a lock, a readers' lock and a record, and a user with these rules.
+fn server_and_client(words: &[&str]) -> (Server, Client) {
+    let server = Server::start();
+    let owner = format!("{GONE}:1700000000000000");
+    server.ask::<()>(&["HSET", "orders:1", &owner, "1"]);
+    server.ask::<()>(&["HSET", "orders:2", "mode", "read", &owner, "1"]);
+    server.ask::<()>(&["RPUSH", "redisson_lock_queue:{orders:1}", &owner]);
+    server.ask::<()>(&["HSET", &format!("leasehold_client:{{{GONE}}}"), "host", "web-1"]);
+    server.ask::<()>(&[&["ACL", "SETUSER", "worker", "reset"], words].concat());
+    let password = words.iter().find_map(|word| word.strip_prefix('>')).expect("a password");
+    let builder = Client::builder().single(server.login_url("worker", password));
+    let client = builder.audit_policy(AuditPolicy::Ignore).build().expect("the user may log in");
+    (server, client)
+}
+
+type Query = fn(&Client) -> Result<(), Error>;
+
+/// The queries, with their permissions and those of their kind.
+fn queries() -> Vec<(Vec<&'static str>, Vec<&'static str>, Query)> {
+    let holders = permissions_of("`Lock::holder`").concat();
+    let waiting = permissions_of("`Lock::waiting`");
+    let fair = "~redisson_lock_queue:* +lrange".split(' ').collect();
+    let read = "~{orders:*".split(' ').collect();
+    vec![
+        (holders.clone(), vec![], |client| client.lock("orders:1").holder().map(drop)),
+        (holders, read, |client| client.rw_lock("orders:2").read_lock().holders().map(drop)),
+        (waiting[0].clone(), vec![], |client| client.lock("orders:1").waiting().map(drop)),
+        (waiting[2].clone(), fair, |client| client.fair_lock("orders:1").waiting().map(drop)),
+        (permissions_of("`Client::locks`").concat(), vec![], find_all),
+    ]
+}
+
+#[test]
+fn the_permissions_of_each_query_suffice() {
+    for (more, of_kind, query) in queries() {
+        let live = vec!["&leasehold:reply:*"];
+        let (server, client) =
+            server_and_client(&[rules_of_a_plain_lock(), more.clone(), of_kind, live].concat());
+        query(&client).expect("permitted");
+        let denied: Vec<BTreeMap<String, redis::Value>> = server.ask(&["ACL", "LOG"]);
+        assert!(denied.is_empty(), "{more:?}: {denied:?}");
+    }
+}
+
+#[test]
+fn a_query_without_a_permission_is_a_clear_error_and_locks_work() {
+    for (more, of_kind, query) in queries() {
+        for missing in &more {
+            let fewer: Vec<_> = more.iter().filter(|word| *word != missing).copied().collect();
+            let rules = [rules_of_a_plain_lock(), fewer, of_kind.clone()].concat();
+            let (_server, client) = server_and_client(&rules);
+            let error = query(&client).expect_err("a permission is missing");
+            let text = error.to_string();
+            assert!(error.is_server(), "without {missing}: {text}");
+            assert!(text.contains("docs/permissions.md"), "without {missing}: {text}");
+            let is_record = ["~leasehold_client:*", "+hmget"].contains(missing);
+            assert_eq!(text.contains("+hmget"), is_record, "without {missing}: {text}");
+            let guard = client.lock("orders:free").lock().expect("locks work");
+            guard.unlock().expect("held");
+        }
+    }
+}
