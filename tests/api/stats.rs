@@ -296,8 +296,9 @@ fn a_multi_lock_counts_its_members_as_holds_and_its_calls_once_for_each_client()
     }
     let token = CancelToken::new();
     let cancelled = lock.with_cancel(&token);
-    let waiter = sleeping("multi", move || cancelled.lock().map(drop));
-    assert_eq!([&one, &two].map(|client| client.stats().waiting_now()), [1, 1]);
+    let waiter = thread::spawn(move || cancelled.lock().map(drop));
+    let waits = |client: &Client| client.stats().waiting_now() == 1;
+    eventually("the call waits", || waits(&one) && waits(&two));
     token.cancel();
     assert!(join(waiter).is_err_and(|error| error.is_cancelled()));
     for client in [&one, &two] {
@@ -325,8 +326,8 @@ fn a_red_lock_counts_its_holds_and_calls_with_each_client() -> Result<()> {
     let guard = lock.lock_owned()?;
     eventually("all servers grant", || each(Stats::held_now) == [1; 3]);
     assert!(lock.try_lock_owned()?.is_none());
-    let waiter = sleeping("red", move || lock.lock().and_then(|guard| guard.unlock()));
-    assert_eq!(each(Stats::waiting_now), [1; 3]);
+    let waiter = thread::spawn(move || lock.lock().and_then(|guard| guard.unlock()));
+    eventually("the call waits", || each(Stats::waiting_now) == [1; 3]);
     guard.unlock()?;
     join(waiter)?;
     // The waiter may still get a late grant, which is then released.
