@@ -1,7 +1,7 @@
 //! How do I export the statistics to Prometheus?
 //!
 //! `cargo run --example metrics --features metrics -- PORT` starts a private Redis server, or uses
-//! `REDIS_URL`. It prints the address of the page, and serves the page until its input ends.
+//! `REDIS_URL`. It prints the URL of the metrics page, and serves the page until its input ends.
 //! Without a port, or with port 0, the system chooses one.
 
 mod support;
@@ -25,7 +25,8 @@ const BUCKETS: [f64; 7] = [0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 60.0];
 fn main() -> Result<(), Box<dyn Error>> {
     let port = env::args().nth(1).map_or(Ok(0), |port| port.parse())?;
     let server = support::Server::start()?;
-    // The recorder comes first: a client registers its metrics with the recorder of that moment.
+    // The recorder comes first: a client registers each metric at its first use, with the recorder
+    // that is installed then.
     let page = PrometheusBuilder::new().set_buckets(&BUCKETS)?.install_recorder()?;
     let client = Client::open(server.url())?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
@@ -40,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Takes one lock for each order. All of them have one label, whatever their names.
+/// Takes one lock for each order. All these locks have the label `orders`.
 fn process_orders(client: &Client) -> leasehold::Result<()> {
     thread::scope(|scope| {
         let work = |worker| {
@@ -78,8 +79,10 @@ fn lose_a_lease(client: &Client) -> leasehold::Result<()> {
     Ok(())
 }
 
-/// Answers each request with the page. A scrape also empties the recorder's buffers of durations;
-/// a program that is scraped rarely calls `run_upkeep` as well.
+/// Answers each request with the page.
+///
+/// A scrape also empties the recorder's buffers of durations. A program with rare scrapes calls
+/// `PrometheusHandle::run_upkeep` from time to time.
 fn serve(listener: &TcpListener, page: &PrometheusHandle) {
     for stream in listener.incoming() {
         if let Err(error) = stream.and_then(|stream| respond(stream, &page.render())) {

@@ -1,6 +1,7 @@
 -- Writes the record of a client, which names the process behind the client id.
 -- KEYS: 1 the record, a hash
--- ARGV: 1 lifetime in ms, 2 host, 3 pid, 4 program, 5 version, 6 start in ms since 1970, 7 label
+-- ARGV: 1 lifetime in ms, 2 host, 3 pid, 4 program, 5 version, 6 start in ms since 1970, 7 label,
+--   empty for none
 -- RETURNS: 1
 -- Atomic: a record without an expiry would outlive its client.
 local record = KEYS[1]

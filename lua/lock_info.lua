@@ -1,15 +1,16 @@
 -- Describes locks: the remaining time, the holds and, for a search, the queue and the counter.
 -- KEYS: n the locks' hashes
--- ARGV: 1 `search` to leave out hashes without an owner field and to read queues and counters, or
---   `look`, 2 .. the name of each lock with its hash tag
--- RETURNS: one list per lock, empty for a key that is no hash: the reply of PTTL, then the fields
---   and values, then the ms left of each reader in the order of the fields, -2 if its time-out key
---   is gone, -1 if it has no expiry or cannot be read, then for a search the queue, and 1 if the
---   token counter exists
--- Atomic: the parts of one lock must belong together.
+-- ARGV: 1 `look`, or `search`, which leaves out hashes without an owner field and also reads the
+--   queue and the token counter, 2 .. the name of each lock with its hash tag
+-- RETURNS: one list per lock, empty for a key that is no hash or is left out: 1 the reply of PTTL,
+--   2 the fields and values, 3 for a read-write lock one number per field: the ms left of the
+--   reader, -2 without a time-out key, -1 if that key has no expiry or cannot be read, 4 and 5 for
+--   a search: the queue, and 1 if the token counter exists, else 0
+-- Atomic: the parts of the description must be of one moment.
 local searches = ARGV[1] == 'search'
 
--- Returns nothing if the key has another type, or is at another node while its slot moves.
+-- Returns the reply, or nothing if the key has another type, or is on another node while its slot
+-- moves. Other errors end the script.
 local function read(...)
   local reply = redis.pcall(...)
   if type(reply) ~= 'table' or not reply.err then
@@ -21,7 +22,7 @@ local function read(...)
   end
 end
 
--- One of two fields of a lock is an owner field. Large hashes of other programs are not read.
+-- Of any two fields of a lock, one is an owner field. A large hash of another program is not read.
 local function has_owner(lock)
   for _, field in ipairs(read('hrandfield', lock, 2) or {}) do
     if string.find(field, '^%x+%-%x+%-%x+%-%x+%-%x+:%d') then
@@ -40,7 +41,8 @@ local function is_read_write(fields)
   return false
 end
 
--- Redisson has a time-out key per re-entry of a reader; the last ones live longest.
+-- Redisson has a time-out key for each re-entry of a reader. The last keys live longest, so up to
+-- 16 are read.
 local function reader_leases(fields, name)
   local leases = {}
   for at = 1, is_read_write(fields) and #fields or 0, 2 do

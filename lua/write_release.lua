@@ -1,7 +1,7 @@
 -- Ends a write hold and announces it. The writer's own read holds remain, and others may then read.
 -- KEYS: 1 the lock's hash
 -- ARGV: 1 owner, 2 channel, 3 message, 4 the prefix of the readers' time-out keys, 5 and 6, only
---   before the minimum of the hold: the field of nobody, and ms until the end of the minimum
+--   before the minimum of the hold: the minimum-hold field, and ms until the end of the minimum
 -- RETURNS: -1 not held by this owner; else the number of subscribers that received the message
 -- Atomic: only the owner may free the lock, and the message must follow the release.
 local lock, owner, channel, message = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
@@ -19,9 +19,9 @@ for at = 1, #readers, 2 do
     longest = math.max(longest, ttl)
   end
 end
--- Without readers the lock stays taken for writing, held by nobody, until the end of the minimum.
+-- Without readers the lock stays taken for writing, without a holder, until the minimum ends.
 if left and longest == 0 then
-  -- A server whose memory is full refuses HSET as the first write of a script, so PEXPIRE precedes.
+  -- With full memory a server refuses HSET as the first write of a script, so PEXPIRE comes first.
   redis.call('pexpire', lock, left)
   redis.call('hset', lock, nobody, 1)
   redis.call('hdel', lock, owner)

@@ -143,26 +143,29 @@ impl Client {
     /// Finds the held locks whose names match a pattern, on all servers.
     ///
     /// In the pattern, `*` stands for any text, `?` for one character, `[ab]` and `[a-c]` for one
-    /// of several characters; `\` before such a character removes its meaning. The pattern is
-    /// matched against names without the client's [prefix](Builder::name_prefix).
+    /// of several characters; `\` before such a character removes its meaning. The pattern applies
+    /// to names without the client's [prefix](Builder::name_prefix).
     ///
-    /// The call does not ask the servers, except that a lazily built client of a cluster discovers
-    /// the nodes. The returned iterator asks one server after the other, and only when it needs
-    /// more locks: one round trip (`SCAN`) for about 64 keys of the server, and about three more if
-    /// there are locks among them. No step takes the server more than about a millisecond.
-    /// Processes that are stopped or cut off delay the whole search by at most 250 ms. Each lock is
-    /// returned once. A lock is recognized by the fields of its hash; other keys, and names that
-    /// are invalid or not UTF-8, are left out.
+    /// Makes no round trip itself, except that a lazily built client of a cluster discovers the
+    /// nodes. The returned iterator asks one server after the other, whenever it needs more locks:
+    /// one round trip (`SCAN`) for about 64 keys of the server, and about three more if there are
+    /// locks among these keys. Each such step blocks for one response time-out at most, and takes
+    /// the server about a millisecond at most. The iterator then asks the processes of the holders
+    /// for more facts; stopped and unreachable processes delay the whole search by 250 ms at most.
     ///
-    /// A lock that is held during the whole search is returned. Exception: after a fail-over, or
-    /// if its slot moves to another server meanwhile, the search may miss it. Locks that are taken
-    /// or released meanwhile may be returned or not.
+    /// The search finds locks of all kinds, and returns each lock once. It recognizes a lock by the
+    /// fields of its hash, and leaves out names that are invalid or not UTF-8. The iterator keeps
+    /// the keys of all locks that it has found in memory.
+    ///
+    /// A lock that is held during the whole search is returned. Exception: the search may miss a
+    /// lock after a fail-over, or if the slot of the lock moves to another server during the
+    /// search. A lock that is taken or released during the search may be returned or not.
     ///
     /// # Errors
     /// - [`is_configuration`](Error::is_configuration) if the pattern is empty, has control
     ///   characters, or is longer than 256 bytes.
     /// - [`is_closed`](Error::is_closed) after [`close`](Client::close).
-    /// - The iterator returns the errors of [`Lock::holder`], each of which ends it.
+    /// - The iterator returns the errors of [`Lock::holder`]. An error ends the iterator.
     ///
     /// ```no_run
     /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
@@ -186,8 +189,8 @@ impl Client {
 
     /// Returns the statistics of this client and its clones since its start.
     ///
-    /// Does not block, no round trip. Every client counts for itself, whether it has a receiver of
-    /// [`Events`](crate::Events) or not. [`Stats`] says what each number counts. The feature
+    /// Does not block, no round trip. Every client counts for itself, with or without an
+    /// [event listener](crate#terms). [`Stats`] says what each number counts. The feature
     /// `metrics` [exports](crate#exported-metrics) the same numbers.
     ///
     /// ```

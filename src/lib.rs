@@ -34,7 +34,9 @@
 //! - *Release message*: tells waiting processes that a lock is free. The *listener*, a thread of
 //!   the client, receives the messages.
 //! - *Poll*: a request that asks whether an awaited lock is free, in case a message was lost.
-//! - *Owner field*: identifies a hold in Redis, as `<client id>:<hold number>`.
+//! - *Owner field*: identifies a hold in Redis, as `<client id>:<hold number>`. The number is the
+//!   time of the request in microseconds since 1970, by the clock of the client.
+//! - *Event listener*: a value of the program that implements [`Events`].
 //!
 //! # Waiting
 //!
@@ -123,26 +125,26 @@
 //! waits through later outages.
 //!
 //! An implementation of [`Events`] receives grants, waits, releases, renewals, overdue holds and
-//! losses: of a client ([`Builder::events`]), or of one lock handle ([`Lock::with_events`]). A
-//! closure of [`Guard::on_lost`] is called once if the hold of that guard is lost. The
-//! [log](#logging) gets losses, failures and reconnections. [`Client::stats`] returns counters and
-//! histograms.
+//! losses: those of a client ([`Builder::events`]), or of one lock handle ([`Lock::with_events`]).
+//! [`Guard::on_lost`] registers a closure, which is called once if the hold of the guard is lost.
+//! The [log](#logging) gets losses, failures and reconnections. [`Client::stats`] returns counters
+//! and histograms.
 //!
 //! # Logging
 //!
-//! Log lines go to the [`log`](https://docs.rs/log) facade. The target of a line is its subject, so
-//! that a filter such as `leasehold::lease=warn` selects a subject:
+//! Log lines go to the [`log`](https://docs.rs/log) facade. The target of a line names its subject,
+//! so a filter such as `leasehold::lease=warn` selects one subject:
 //!
 //! | target | levels | subject |
 //! | --- | --- | --- |
-//! | `leasehold::lease` | warn, debug | losses, overdue holds, failed renewals, releases and clean-ups; locks without a time to live |
-//! | `leasehold::connection` | warn, info, debug | broken and new connections, messages and polls that waiting callers need, loads of scripts |
+//! | `leasehold::lease` | warn, debug | losses, overdue holds, failed renewals, releases and clean-ups; locks that are held without a time to live |
+//! | `leasehold::connection` | warn, info, debug | replaced connections; failed subscriptions, heartbeats and polls; loads of scripts |
 //! | `leasehold::topology` | info, debug | clusters without sharded pub/sub; failed checks for fail-overs |
 //! | `leasehold::audit` | warn | servers whose configuration [endangers locks](Builder::audit_policy) |
 //! | `leasehold::events` | error, warn | panics of [`Events`] methods and of closures; dropped events |
-//! | `leasehold::client` | error, warn, debug | threads of the client that do not start, panic, or outlast the close; the client record; questions to running processes |
+//! | `leasehold::client` | error, warn, debug | threads of the client that do not start, panic, or outlast the close; the [client record](Builder::announce); questions to running processes about holds |
 //!
-//! The key-values of a line, for structured loggers, repeat facts of its text and add others:
+//! Each line also has key-values for structured loggers: facts of its text, and other facts.
 //!
 //! | key | value |
 //! | --- | --- |
@@ -169,22 +171,26 @@
 //! The `init` methods of `tracing-subscriber`, such as `tracing_subscriber::fmt().init()`, do this
 //! already, by the default feature `tracing-log`; a second `LogTracer::init` returns an error.
 //! Filters see the targets above. `tracing-log` 0.2 passes target, level and text, but no
-//! key-values; for these facts as fields, emit a `tracing` event from an implementation of
+//! key-values. To get these facts as fields, emit a `tracing` event from an implementation of
 //! [`Events`].
 //!
 //! # Holders
 //!
-//! [`Lock::holder`] returns the process that holds a lock, [`Lock::holders`] all readers,
-//! [`Lock::waiting`] the waiting processes, and [`Client::locks`] all locks with names of a
-//! pattern. Any client can ask, and Redisson's holders are shown too. A query takes two round
-//! trips; locks themselves cost no more because of it.
+//! [`Lock::holder`] returns the holder of a lock with its host and process, [`Lock::holders`] all
+//! holders of a lock with several, [`Lock::waiting`] the waiting callers, and [`Client::locks`] all
+//! held locks whose names match a pattern. Any client of the same servers can ask. Holders of
+//! Redisson are included, with fewer facts. A query of the holders takes two round trips, and then
+//! asks their processes for more facts over a new connection. Acquires and releases cost no more
+//! because of these queries. They need [permissions][holder-permissions] of their own.
+//!
+//! [holder-permissions]: https://docs.rs/crate/leasehold/latest/source/docs/permissions.md
 //!
 //! ```no_run
 //! # let client = leasehold::Client::open("redis://127.0.0.1/")?;
 //! for lock in client.locks("orders:*")? {
 //!     let lock = lock?;
 //!     for holder in lock.holders() {
-//!         println!("{}: {:?} {:?} {:?}", lock.name(), holder.host(), holder.pid(), holder.since());
+//!         println!("{}: {:?} {:?}", lock.name(), holder.host(), holder.pid());
 //!     }
 //! }
 //! # Ok::<(), leasehold::Error>(())
@@ -193,8 +199,9 @@
 //! # Recipes
 //!
 //! - *Once per minute on several machines.* Take the lock with
-//!   [`with_min_hold`](Lock::with_min_hold), a little shorter than the period: a release keeps the
-//!   lock taken until then. Without it the next machine would run the job again after the release.
+//!   [`with_min_hold`](Lock::with_min_hold) and a minimum a little shorter than the period: the
+//!   lock stays taken until the minimum has passed, also after a release. Without the minimum the
+//!   next machine would run the job again after the release.
 //! - *A job that may hang.* [`with_max_hold`](Lock::with_max_hold) ends the renewals of a hold that
 //!   lasts too long, so that another machine can take over.
 //! - *tokio.* A wait blocks its thread, so call `spawn_blocking(move || lock.lock_owned())`. The
@@ -207,15 +214,16 @@
 //!
 //! # Features
 //!
-//! - `metrics`: the statistics as metrics of the [`metrics`](https://docs.rs/metrics) facade.
+//! - `metrics`: exports the statistics through the crate [`metrics`](https://docs.rs/metrics).
 //! - `tls`: connections to `rediss://` URLs, by rustls.
-//! - `serde`: `serde::Serialize` for [`HolderInfo`], [`WaitingInfo`] and [`LockInfo`].
+//! - `serde`: implements `serde::Serialize` for [`HolderInfo`], [`WaitingInfo`] and [`LockInfo`].
 //!
 //! # Exported metrics
 //!
-//! With the feature `metrics`, every number of [`Stats`] is exported as it is counted. The program
-//! installs its recorder before it makes a client: the client registers its metrics at their first
-//! use, with the recorder of that moment. `examples/metrics.rs` exports them to Prometheus.
+//! With the feature `metrics`, each change of a number of [`Stats`] is exported at once. Install
+//! the recorder before the first client is built: a client registers each metric at its first use,
+//! with the recorder that is installed then. `examples/metrics.rs` exports the metrics to
+//! Prometheus.
 //!
 //! | metric | number |
 //! | --- | --- |
@@ -238,19 +246,20 @@
 //! | `leasehold_lock_renewal_lag_seconds` | histogram, [`Stats::renewal_lag`] |
 //! | `leasehold_lock_round_trip_seconds` | histogram, [`Stats::round_trip`] |
 //!
-//! Labels, both always present except where the table says otherwise; the clients of a process
-//! share the metrics:
+//! All clients of a process share the metrics. Every metric except `leasehold_reconnects_total` has
+//! two labels:
 //! - `kind`: `plain`, `named`, `fair`, `fenced`, `read`, `write`, `spin`; `multi` and `red` for the
-//!   calls of a [`MultiLock`] and a [`RedLock`], whose holds have the kinds of the members.
-//! - `label`: the text of [`Lock::with_label`], or empty. A call of a `MultiLock` has the label
-//!   that all members of its client have in common.
+//!   calls of a [`MultiLock`] and a [`RedLock`]. Their holds have the kinds of the members.
+//! - `label`: the text of [`Lock::with_label`], empty for a handle without one. A call of a
+//!   `MultiLock` has the common label of all its members of one client, empty if they differ.
 //!
 //! The name of a lock is never a label, because the number of names has no bound.
 //!
 //! A hand-off between handles with different labels moves the hold from one label to the other in
-//! `leasehold_locks_held`, and counts as passed locally for the receiver. The release, the loss and
-//! the time of the hold count for the last label. One command for several members of a `MultiLock`
-//! counts its round trip for the first of them. A panic of the recorder is caught and logged.
+//! `leasehold_locks_held`, and counts as passed locally for the label of the new holder. The
+//! release, the loss and the time of the hold count for the label of the last holder. One command
+//! for several members of a `MultiLock` counts its round trip for the first member. A panic of the
+//! recorder is caught and logged.
 #![forbid(unsafe_code)]
 
 mod acquire;

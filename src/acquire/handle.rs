@@ -90,7 +90,7 @@ impl HoldHandle {
         true
     }
 
-    /// Has the events thread call `f` when the hold is lost, or now if it is lost already.
+    /// Registers `f` for the loss of the hold. The events thread calls `f`, at once after a loss.
     ///
     /// Drops `f` in a forked child, and if the system cannot start the thread.
     pub(crate) fn on_lost(&self, f: impl FnOnce() + Send + 'static) {
@@ -172,9 +172,9 @@ impl HoldHandle {
         Err(Error::outdated())
     }
 
-    /// Has the watchdog notice the limit of the present holder, who got the hold by a hand-off.
+    /// Sets the timer of the hold to the limit of its new holder, after a hand-off.
     ///
-    /// The timer of the hold may be set for a later moment.
+    /// The timer may have been set for a later moment.
     pub(crate) fn watch_limit(&self) {
         if self.hold.next_limit().is_some() {
             self.context.engine.watchdog.watch(self.watched());

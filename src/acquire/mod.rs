@@ -25,8 +25,8 @@
 //! Attempts that may take effect, now or later, name the same hold, so a repeated command does no
 //! harm. After a refusal that leaves nothing behind, the next attempt names a new hold: the number
 //! of a hold tells the time of its acquisition. A waiter with a place in Redis keeps its number. A
-//! call that leaves without the lock releases the hold behind any command that may still run, on the same
-//! connection.
+//! call that leaves without the lock releases the hold behind any command that may still run, on
+//! the same connection.
 
 mod attempt;
 mod call;

@@ -4,9 +4,10 @@
 //! the reply. A drop only has the release written; the next thread that uses the connection reads
 //! the reply. `release_outcome.rs` gives both replies the same meaning.
 //!
-//! A release before the minimum of a hold (`Lock::with_min_hold`) leaves the lock taken by nobody,
-//! for the time that is left when the release is queued. A repeated release counts from its own
-//! queueing or has the same time left, so the lock is never free before the minimum.
+//! An early release, before the minimum of a hold (`Lock::with_min_hold`), keeps the lock taken
+//! without a holder. The lock stays taken for the time that is left when the release is queued. A
+//! repeated release has the time that is left at its own queueing, or the same time, so the lock is
+//! never free before the minimum.
 //!
 //! A release without a reply is sent again until the lease is over. If other holds can keep the
 //! state of this hold in Redis alive, the release is sent again until there is a reply.

@@ -1,10 +1,10 @@
-//! Messages between clients: the request for details about holds, and its answer.
+//! Messages between clients: questions about holds, and their answers.
 //!
 //! Both are arrays of strings in Redis' protocol, published as the payload of a message:
 //!
-//! * request, on the control channel of a client: `details`, the channel for the answer, and for
-//!   each hold the key of its lock and its number;
-//! * answer: `details`, the id of the client, and for each hold that it has the eight values of a
+//! * request (the question), on the control channel of a client: `details`, the channel for the
+//!   answer, and for each hold the key of its lock and its number;
+//! * answer: `details`, the id of the client, and for each of its holds the eight values of a
 //!   [`LiveDetails`].
 //!
 //! Any program may publish here, so every value is checked.
@@ -55,7 +55,7 @@ pub(crate) struct DetailsRequest {
     pub(crate) holds: Vec<AskedHold>,
 }
 
-/// What a running process tells about one of its holds.
+/// The answer of a running process about one of its holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LiveDetails {
     /// The number of the hold.
@@ -68,13 +68,13 @@ pub(crate) struct LiveDetails {
     pub(crate) thread: u64,
     /// The number of guards and detached shares.
     pub(crate) guards: u64,
-    /// The time to the local deadline.
+    /// The time to the deadline.
     pub(crate) remaining: Duration,
     /// The time since the present holder got the hold.
     pub(crate) held_for: Duration,
     /// The number of callers of the process that wait for the lock.
     ///
-    /// Without waiters for fair locks, each of which has a channel of its own.
+    /// Zero for a fair lock: each of its waiters has a channel of its own.
     pub(crate) waiters: u64,
 }
 

@@ -352,9 +352,9 @@ impl Builder {
         self
     }
 
-    /// Sets the receiver of the events of this client.
+    /// Sets the event listener of this client.
     ///
-    /// Default: none. Starts one more thread (`leasehold-events`), so a slow receiver delays no
+    /// Default: none. Starts one more thread (`leasehold-events`), so a slow listener delays no
     /// lock. Accepts an `Arc<dyn Events>` too, which several clients can share. See [`Events`].
     pub fn events(mut self, events: impl Events + 'static) -> Builder {
         self.events = Some(Arc::new(events));
@@ -390,11 +390,12 @@ impl Builder {
         self
     }
 
-    /// Sets a label for this client, which its [record](Builder::announce) shows.
+    /// Sets the label of this client, part of its [record](Builder::announce).
     ///
-    /// Default: none. [`build`](Builder::build) returns
-    /// [`is_configuration`](Error::is_configuration) for a label that is empty, has control
-    /// characters, or is longer than 256 bytes.
+    /// Default: none. [`HolderInfo::label`](crate::HolderInfo::label) returns it. Metrics have
+    /// labels of their own: [`Lock::with_label`](crate::Lock::with_label).
+    /// [`build`](Builder::build) returns [`is_configuration`](Error::is_configuration) for a label
+    /// that is empty, has control characters, or is longer than 256 bytes.
     pub fn label(mut self, label: impl Into<String>) -> Builder {
         self.label = Some(label.into());
         self
@@ -402,18 +403,20 @@ impl Builder {
 
     /// Sets whether the client tells other processes about itself and its holds.
     ///
-    /// Default: true. The client then writes a record within one second of its first hold or wait:
+    /// Default: true. The client writes a record within one second after its first hold or wait:
     /// the hash `leasehold_client:{<id>}` with the fields `host`, `pid`, `program`, `label`,
-    /// `version` and `start` (milliseconds since 1970). The record shows which process holds a
-    /// lock. It costs one small command per 10 s; acquires and releases stay as they are.
-    /// [`close`](crate::Client::close), or the drop of the last handle, deletes the record; after
-    /// the death of the process it expires within 30 s.
+    /// `version` and `start` (milliseconds since 1970). By this record
+    /// [`Lock::holder`](crate::Lock::holder) finds the process of a holder. The record costs one
+    /// small command per 10 s; acquires and releases stay as they are.
+    /// [`close`](crate::Client::close), or the drop of the last handle and guard, deletes the
+    /// record. After the death of the process it expires within 30 s.
     ///
-    /// From then on the client also keeps the connection of its listener open, at the cost of
-    /// another small command per 10 s, and answers queries about its holds: thread, number of
-    /// guards, deadline and local waiters.
+    /// With the record, the client also keeps the connection of its [listener](crate#terms) open,
+    /// at the cost of another small command per 10 s. It then answers questions of other processes
+    /// about its holds: kind of lock, thread, number of guards, age, remaining lease and local
+    /// waiters.
     ///
-    /// A client whose user may not write the record works without it, after one warning in the log.
+    /// A client without the permission to write the record works without it, and logs one warning.
     /// `docs/permissions.md` has the permissions. With `false` the client writes and answers
     /// nothing.
     pub fn announce(mut self, announce: bool) -> Builder {

@@ -1,11 +1,14 @@
-//! The check of short texts that the program gives: labels and patterns.
+//! The check of short texts of the program: labels and patterns.
 
 use crate::error::{Error, Result};
 use crate::util::text::{self, TextFault};
 
-/// Returns `is_configuration` for a text that is empty, too long, or has control characters.
+/// Checks that a text is not empty, is at most 256 bytes long and has no control characters.
 ///
-/// `what` names the text in the message of the error, as in "the label".
+/// `what` is the name of the text in the message of the error, such as "the label".
+///
+/// # Errors
+/// `is_configuration`.
 pub(crate) fn check_text(what: &str, text: &str) -> Result<()> {
     let fault = match text::check(text) {
         Ok(()) => return Ok(()),

@@ -88,8 +88,8 @@ pub enum LostReason {
     Expired,
     /// The server no longer has the hold. Its key was deleted, or another caller freed the lock.
     Gone,
-    /// The lease ended after the limit of [`Lock::with_max_hold`](crate::Lock::with_max_hold), at
-    /// which its renewals had stopped.
+    /// The lease ended after the limit of [`Lock::with_max_hold`](crate::Lock::with_max_hold). The
+    /// watchdog had stopped its renewals at the limit.
     HeldTooLong,
 }
 

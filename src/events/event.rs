@@ -11,10 +11,10 @@ use crate::util::clock::{EPOCH, WallTime};
 ///
 /// Every method has an empty default. Implement the methods of interest and pass the value to
 /// [`Builder::events`](crate::Builder::events) or [`Lock::with_events`](crate::Lock::with_events).
-/// A thread of the client (`leasehold-events`) calls the methods of all listeners one after the
-/// other. A method may block, take locks and use the client: no lock waits for it. Up to 4,096
-/// events wait for a slow method. Further events are dropped; a warning in the log gives their
-/// number. A panic in a method is logged and ends only that method call.
+/// One thread of the client (`leasehold-events`) calls the methods of all its event listeners, one
+/// call after the other. A method may block, take locks and use the client: no lock waits for it.
+/// Up to 4,096 events wait for a slow method. Further events are dropped; a warning in the log
+/// gives their number. A panic in a method is logged and ends only that method call.
 ///
 /// The thread and the value live as long as the client, its locks or its guards. A value that
 /// owns a clone of its own client keeps that client alive until the value drops the clone.
@@ -64,7 +64,7 @@ pub trait Events: Send + Sync {
     }
     /// A lock is held beyond the limit of [`Lock::with_max_hold`](crate::Lock::with_max_hold).
     ///
-    /// The watchdog does not renew the lease any more. Reported once for each holder.
+    /// The watchdog no longer renews the lease. Reported once for each holder.
     fn overdue(&self, event: &Overdue) {
         let _ = event;
     }
@@ -84,7 +84,7 @@ pub trait Events: Send + Sync {
     }
 }
 
-/// Passes the events to a shared receiver.
+/// Passes the events to a shared event listener.
 impl<E: Events + ?Sized> Events for Arc<E> {
     fn acquired(&self, event: &Acquired) {
         (**self).acquired(event);

@@ -1,7 +1,7 @@
-//! Values of the program that a lock or a hold keeps: listeners and closures.
+//! Values of the program that a lock or a hold keeps: event listeners and closures.
 //!
-//! Both types may be dropped under any mutex: the value of the program goes to the events thread,
-//! which drops it.
+//! Both types may be dropped under any mutex: their drop sends the value of the program to the
+//! events thread, which drops the value.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::events::queue::{Closure, EventQueue, EventsJob};
 pub(crate) struct HandleListener(Arc<KeptListener>);
 
 struct KeptListener {
-    /// `None` only while it is dropped.
+    /// `None` only during the drop.
     listener: Option<Arc<dyn Events>>,
     queue: EventQueue,
 }
 
 /// A closure of `on_lost`. A drop without a call drops the closure on the events thread.
 pub(crate) struct LossCall {
-    /// `None` once it is queued.
+    /// `None` once the call is queued.
     closure: Option<Closure>,
     name: Arc<str>,
     queue: EventQueue,
@@ -32,12 +32,12 @@ impl HandleListener {
         HandleListener(Arc::new(KeptListener { listener: Some(listener), queue }))
     }
 
-    /// Returns the value of the program, for the events thread.
+    /// Returns the listener of the program, for the events thread.
     pub(super) fn value(&self) -> Option<Arc<dyn Events>> {
         self.0.listener.clone()
     }
 
-    /// Returns whether both are the same value of the program.
+    /// Returns whether both have the same listener of the program.
     pub(crate) fn is_same(&self, other: &HandleListener) -> bool {
         match (&self.0.listener, &other.0.listener) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
@@ -65,7 +65,8 @@ impl LossCall {
         LossCall { closure: Some(closure), name, queue }
     }
 
-    /// Has the events thread call the closure. Does not block and runs no code of the program.
+    /// Queues a call of the closure by the events thread. Does not block and runs no code of the
+    /// program.
     pub(crate) fn queue(mut self) {
         if let Some(closure) = self.closure.take() {
             self.queue.queue(EventsJob::LossCall(Arc::clone(&self.name), closure));

@@ -1,12 +1,13 @@
-//! Events: reports of what happens to the locks of a client, and the thread that delivers them.
+//! Events of the locks of a client, and the thread that reports them to the program.
 //!
-//! Code of the program runs, and its values are dropped, only on the thread `leasehold-events`.
-//! Every other place only queues a job for that thread, which runs no code of the program. So a
-//! listener or a closure may be queued and dropped under any mutex.
+//! Only the thread `leasehold-events` runs code of the program and drops its values. All other
+//! threads only queue jobs for that thread, and to queue a job runs no code of the program. So an
+//! event listener or a closure may be queued and dropped under any mutex.
 //!
-//! `event.rs` has the trait [`Events`] and its arguments, `kind.rs` the kinds of locks, `sink.rs`
-//! the places that report, `queue.rs` the queue and the thread, `listener.rs` the values of the
-//! program that a lock or a hold keeps. Imports `stats`, `error` and `util`.
+//! `event.rs` has the trait [`Events`] and the arguments of its methods, `kind.rs` the kinds of
+//! locks, `sink.rs` the interface for the threads that report events, `queue.rs` the queue and the
+//! events thread, `listener.rs` the values of the program that a lock or a hold keeps. Imports
+//! `stats`, `error` and `util`.
 
 mod event;
 mod kind;

@@ -1,4 +1,4 @@
-//! The queue to the thread `leasehold-events`, and that thread.
+//! The queue to the events thread (`leasehold-events`), and that thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use crate::events::{Event, Events};
 use crate::util::log_target;
 use crate::util::threads;
 
-/// The number of queued jobs from which events are dropped. Other jobs are always queued.
+/// The number of queued jobs at which further events are dropped. Other jobs are always queued.
 pub(super) const CAPACITY: usize = 4096;
 
 /// A closure of the program.
@@ -22,9 +22,9 @@ pub(crate) enum EventsJob {
     Report(Report),
     /// Calls a closure of `on_lost`, for the lock of this name.
     LossCall(Arc<str>, Closure),
-    /// Drops a closure of `on_lost` that is not called.
+    /// Drops a closure of `on_lost` without a call.
     DropCall(Closure),
-    /// Drops a listener of a lock handle.
+    /// Drops the event listener of a lock handle.
     DropListener(Arc<dyn Events>),
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Report {
     pub(crate) event: Event,
     /// Whether the client's listener receives the event.
     pub(crate) to_client: bool,
-    /// The listener of a lock handle that receives the event.
+    /// The event listener of a lock handle, if it receives the event.
     pub(crate) listener: Option<Arc<dyn Events>>,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Report {
 pub(crate) struct EventQueue {
     jobs: Sender<EventsJob>,
     dropped: Arc<AtomicU64>,
-    /// The process with the thread.
+    /// The id of the process in which the thread runs.
     process: u32,
 }
 
@@ -56,7 +56,7 @@ impl EventQueue {
         })
     }
 
-    /// Returns a queue, and its end for a thread or a test.
+    /// Returns a queue, and its receiving end for a thread or a test.
     pub(crate) fn new() -> (EventQueue, Receiver<EventsJob>) {
         let (jobs, receiver) = crossbeam_channel::unbounded();
         let process = std::process::id();
@@ -73,8 +73,9 @@ impl EventQueue {
 
     /// Queues a job. Does not block and runs no code of the program.
     pub(super) fn queue(&self, job: EventsJob) {
-        // A forked child has no such thread, and a thread of the parent may have left the queue
-        // in the middle of a step.
+        // A forked child has no events thread, and the fork may have interrupted a step on the
+        // queue by a thread of the parent. A job of a child is leaked: its drop would run code of
+        // the program.
         let unsent = match self.process == std::process::id() {
             true => self.jobs.send(job).err().map(|unsent| unsent.0),
             false => Some(job),

@@ -1,6 +1,6 @@
-//! The events of one client, for the places that report them.
+//! [`EventSink`]: the interface for the threads of a client that report its events.
 //!
-//! The places that report events also count, so the sink has the counters too.
+//! The same threads also count, so the sink has the counters too.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -14,7 +14,7 @@ use crate::util::threads;
 
 /// The counters of a client, and its queue to the events thread.
 ///
-/// Without a listener it builds no events. Clones share both.
+/// Builds no event without an event listener. Clones share counters and queue.
 #[derive(Clone, Default)]
 pub(crate) struct EventSink {
     stats: Arc<StatsRecorder>,
@@ -25,13 +25,13 @@ pub(crate) struct EventSink {
 struct ClientEvents {
     /// Whether the client has a listener of its own.
     has_listener: bool,
-    /// Set when the thread is started: with the client if it has a listener, otherwise for the
-    /// first listener of a lock handle or closure of `on_lost`.
+    /// Set at the start of the thread: with the client if it has a listener of its own, otherwise
+    /// with the first event listener of a lock handle or the first closure of `on_lost`.
     queue: OnceLock<EventQueue>,
 }
 
 impl EventSink {
-    /// Returns the sink of a client. Starts the events thread if there is a listener.
+    /// Returns the sink of a client. Starts the events thread if the client has a listener.
     ///
     /// # Errors
     /// `is_configuration` if the system cannot start the thread.
@@ -49,7 +49,7 @@ impl EventSink {
 
     /// Queues the event that `event` builds, for the client's listener.
     ///
-    /// Never blocks: drops the event if the queue is full.
+    /// Does not block. Drops the event if the queue is full.
     pub(crate) fn emit(&self, event: impl FnOnce() -> Event) {
         self.send(true, None, event);
     }
@@ -90,10 +90,10 @@ impl EventSink {
         Ok(HandleListener::new(listener, self.queue()?.clone()))
     }
 
-    /// Returns a call of `on_lost` for the lock of this name. Starts the events thread if it does
-    /// not run.
+    /// Returns a call of `on_lost` for the lock of this name.
     ///
-    /// If the system cannot start the thread, logs the error, drops the closure and returns `None`.
+    /// Starts the events thread if it does not run. If the system cannot start the thread, logs the
+    /// error, drops the closure and returns `None`.
     pub(crate) fn loss_call(&self, name: &Arc<str>, closure: Closure) -> Option<LossCall> {
         match self.queue() {
             Ok(queue) => Some(LossCall::new(Arc::clone(name), closure, queue.clone())),
@@ -114,7 +114,7 @@ impl EventSink {
             return Ok(queue);
         }
         let started = EventQueue::start(None)?;
-        // Of two threads that are started at the same time, one ends at once.
+        // If two callers start a thread at the same time, one of the two threads ends at once.
         Ok(self.events.queue.get_or_init(|| started))
     }
 }

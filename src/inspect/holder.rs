@@ -14,24 +14,25 @@ use crate::util::clock::{self, WallTime};
 /// A holder of a lock, or a caller in the queue of a fair lock.
 ///
 /// Returned by [`Lock::holder`](crate::Lock::holder), [`Lock::holders`](crate::Lock::holders),
-/// [`Lock::waiting`](crate::Lock::waiting) and [`Client::locks`](crate::Client::locks). The value
-/// is a copy of the server's data at the time of the query. Facts that are unknown are `None`:
+/// [`Lock::waiting`](crate::Lock::waiting), [`Client::locks`](crate::Client::locks) and
+/// [`RedLock::holders`](crate::RedLock::holders). The value is a snapshot at the time of the query.
+/// Unknown facts are `None`:
 ///
 /// | source | facts | unknown for |
 /// | --- | --- | --- |
-/// | the hash of the lock | owner, count, remaining lease | |
-/// | the [owner field](crate#terms) | client id, time of the acquisition | a Redisson thread has no time |
-/// | the record of the client | host, pid, program, label, version, start | Redisson; a client that does not announce itself, or has ended |
-/// | the running process | thread, guard count, exact time, local waiters | a process that does not answer in time |
+/// | the hash of the lock | owner, count, remaining lease | the remaining lease of a caller in a queue |
+/// | the [owner field](crate#terms) | client id, time of the request | the time of a Redisson thread |
+/// | the [record](crate::Builder::announce) of the client | host, pid, program, label, version, start | Redisson; a client without a record, or a client that has ended |
+/// | the running process | thread, guard count, exact time, local waiters | a process without an answer in time; a caller in a queue |
 ///
-/// Serialized by the feature `serde`: a structure with one field per method, durations in seconds
-/// as numbers, times in seconds since 1970.
+/// With the feature `serde`, serialized as a structure with one field per method: durations as
+/// numbers of seconds, times as numbers of seconds since 1970.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HolderInfo {
     owner: String,
     client_id: Option<Uuid>,
-    /// The number of the hold, if leasehold wrote it.
+    /// The number of the hold, if leasehold wrote the owner field.
     hold: Option<u64>,
     thread: Option<String>,
     thread_number: Option<u64>,
@@ -43,7 +44,7 @@ pub struct HolderInfo {
 }
 
 impl HolderInfo {
-    /// Returns the holder `owner`, about which the field `id` has the client and the number.
+    /// Returns the holder `owner`, with the client and the number of its owner field `id`.
     pub(super) fn new(owner: &str, id: Option<OwnerField>) -> HolderInfo {
         let hold = id.filter(OwnerField::is_ours).map(|id| id.number);
         let thread_number = id.filter(|id| !id.is_ours()).map(|id| id.number);
@@ -69,31 +70,31 @@ impl HolderInfo {
         HolderInfo { remaining, ..self }
     }
 
-    /// Sets what the client has recorded about itself.
+    /// Sets the record of the client.
     pub(super) fn set_record(&mut self, record: Option<Arc<ClientRecord>>) {
         self.record = record;
     }
 
-    /// Returns the client and the number of the hold, if leasehold wrote them.
+    /// Returns the client and the number of the hold, if leasehold wrote the owner field.
     pub(super) fn hold(&self) -> Option<(Uuid, u64)> {
         self.client_id.zip(self.hold)
     }
 
     /// Returns the client and the number of the hold, if its process can be asked for details.
     ///
-    /// A client without a record has no listener for questions, or has ended.
+    /// A client without a record does not listen for questions, or has ended.
     pub(super) fn hold_to_ask(&self) -> Option<(Uuid, u64)> {
         self.hold().filter(|_| self.record.is_some())
     }
 
-    /// Sets what the process of the holder has answered, if it has.
+    /// Sets the facts of the answer of the holder's process, if there is one.
     pub(super) fn add_details(&mut self, details: &HoldDetails) {
         let Some(details) = self.hold().and_then(|hold| details.get(&hold)) else { return };
         self.thread.clone_from(&details.thread_name);
         self.thread_number = Some(details.thread);
         self.count = details.guards;
         self.since = clock::wall_time().checked_sub(details.held_for).or(self.since);
-        // The callers that wait for a fair lock have no common place in their process.
+        // A process does not count its waiters for a fair lock together.
         let is_fair = details.kind.as_deref() == Some(Kind::Fair.name());
         self.local_waiters = (!is_fair).then_some(details.waiters);
     }
@@ -105,9 +106,10 @@ impl HolderInfo {
         &self.owner
     }
 
-    /// Returns the id of the client: that of [`Client::id`](crate::Client::id), or of Redisson.
+    /// Returns the id of the client, of leasehold ([`Client::id`](crate::Client::id)) or of
+    /// Redisson.
     ///
-    /// `None` for a count of a named holder that another library added.
+    /// `None` for the holds of a named holder by other libraries.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn client_id(&self) -> Option<Uuid> {
         self.client_id
@@ -131,13 +133,13 @@ impl HolderInfo {
         self.record.as_ref()?.program()
     }
 
-    /// Returns the label of the client.
+    /// Returns the label of the client ([`Builder::label`](crate::Builder::label)).
     #[must_use = "a query changes nothing: use its answer"]
     pub fn label(&self) -> Option<&str> {
         self.record.as_ref()?.label()
     }
 
-    /// Returns the version of this library in the process.
+    /// Returns the version of leasehold in the process.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn version(&self) -> Option<&str> {
         self.record.as_ref()?.version()
@@ -155,7 +157,9 @@ impl HolderInfo {
         self.thread.as_deref()
     }
 
-    /// Returns the number of the thread, as its process counts threads.
+    /// Returns the number of the thread, unique in its process.
+    ///
+    /// Not the thread id of the operating system.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn thread_number(&self) -> Option<u64> {
         self.thread_number
@@ -163,10 +167,9 @@ impl HolderInfo {
 
     /// Returns the time since which the holder has the lock.
     ///
-    /// Counted back from now on this machine's clock, if the process has answered. Otherwise the
-    /// time at which the process asked the server for the lock, by the clock of its host; the
-    /// process may have handed the lock from thread to thread since. For a caller in a queue, the
-    /// time of its call.
+    /// If the process has answered, the time of the grant or of the last hand-off, by the clock of
+    /// this machine. Otherwise the time of the request to the server, by the clock of the holder's
+    /// host; hand-offs since then do not change it. For a caller in a queue, the time of its call.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn since(&self) -> Option<WallTime> {
         self.since
@@ -174,14 +177,15 @@ impl HolderInfo {
 
     /// Returns the remaining lease on the server. Millisecond precision.
     ///
-    /// A reader has a lease of its own; zero means that its lease has ended and other readers keep
-    /// the lock. `None` for a hold without a time to live, and for a caller in a queue.
+    /// Each reader has a lease of its own. Zero means that this lease has ended, while other
+    /// readers keep the lock. `None` for a hold without a time to live, and for a caller in a
+    /// queue.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn remaining(&self) -> Option<Duration> {
         self.remaining
     }
 
-    /// Returns how many guards the holder has, or how often a Redisson thread holds the lock.
+    /// Returns the number of guards of the holder, or the hold count of a Redisson thread.
     ///
     /// If the process has answered, detached guards count too. Otherwise this is the count in
     /// Redis, which is 1 for a hold of this library. Zero for a caller in a queue.
@@ -190,9 +194,10 @@ impl HolderInfo {
         self.count
     }
 
-    /// Returns how many callers of the holder's process wait for the lock.
+    /// Returns the number of callers of the holder's process that wait for the lock.
     ///
-    /// `None` also for a fair lock, whose queue shows them.
+    /// `None` without an answer, and for a fair lock: its [queue](crate::WaitingInfo::queue) has
+    /// these callers.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn local_waiters(&self) -> Option<u64> {
         self.local_waiters

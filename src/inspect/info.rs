@@ -10,8 +10,8 @@ use crate::events::Kind;
 
 /// The callers that wait for a lock, at the time of the query.
 ///
-/// Returned by [`Lock::waiting`](crate::Lock::waiting) and [`LockInfo::waiting`]. Serialized by the
-/// feature `serde`: a structure with one field per method.
+/// Returned by [`Lock::waiting`](crate::Lock::waiting) and [`LockInfo::waiting`]. With the feature
+/// `serde`, serialized as a structure with one field per method.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct WaitingInfo {
@@ -37,10 +37,11 @@ impl WaitingInfo {
 
     /// Returns the number of clients with waiting callers.
     ///
-    /// A fair lock: the clients in the queue. A spin lock: always zero, because its waiters leave
-    /// no trace on the server. Other kinds: the subscribers of the lock's channel. A client
-    /// unsubscribes some time after its last caller, within one
-    /// [poll interval](crate::Builder::poll_interval), and counts until then.
+    /// For a fair lock, the number of clients in the queue. For a spin lock always zero, because
+    /// its waiters leave no trace on the server. For other kinds, the number of subscribers of the
+    /// lock's channel. A client unsubscribes within one [poll
+    /// interval](crate::Builder::poll_interval) after its last waiting caller has left, and counts
+    /// until then.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn processes(&self) -> u64 {
         self.processes
@@ -48,8 +49,8 @@ impl WaitingInfo {
 
     /// Returns the queue of a fair lock, in its order; empty for other kinds.
     ///
-    /// A caller whose process has died stays in the queue for a while, at most the
-    /// [fair waiter time-out](crate::Builder::fair_waiter_timeout) after it would be next.
+    /// A caller of a dead process stays in the queue until it is the first and the
+    /// [fair waiter time-out](crate::Builder::fair_waiter_timeout) has passed.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn queue(&self) -> &[HolderInfo] {
         &self.queue
@@ -58,8 +59,8 @@ impl WaitingInfo {
 
 /// A lock that [`Client::locks`](crate::Client::locks) found.
 ///
-/// Serialized by the feature `serde`: a structure with one field per method, durations in seconds
-/// as numbers.
+/// With the feature `serde`, serialized as a structure with one field per method: durations as
+/// numbers of seconds.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LockInfo {
@@ -71,9 +72,9 @@ pub struct LockInfo {
 }
 
 impl LockInfo {
-    /// Sets what the processes of the holders have answered.
+    /// Sets the facts of the answers of the holders' processes.
     ///
-    /// The sides of a read-write lock follow from the data: a writer that also reads has two holds.
+    /// The data decides the side of a read-write lock: a writer that also reads has two holds.
     pub(super) fn add_details(&mut self, details: &HoldDetails) {
         self.holders.iter_mut().for_each(|holder| holder.add_details(details));
         let told = self.holders.iter().filter_map(|it| details.get(&it.hold()?)?.kind.clone());
@@ -89,26 +90,26 @@ impl LockInfo {
         &self.name
     }
 
-    /// Returns the kind of the lock, as [events](crate::Acquired) name it: `fair lock`, `lock`.
+    /// Returns the name of the kind, as [events](crate::Acquired) show it: `lock`, `fair lock`.
     ///
-    /// A process of this library that holds the lock tells the kind. Without its answer the kind
-    /// follows from the data of the server, where not all kinds differ: a spin lock, and a fair
-    /// lock without a queue, are shown as `lock`, and any lock that once was a fenced lock as
-    /// `fenced lock`.
+    /// Taken from the answer of a holder's process. Without an answer the kind follows from the
+    /// data of the server, which is ambiguous: a spin lock, and a fair lock without a queue, are
+    /// shown as `lock`, and a name with the token counter of a fenced lock as `fenced lock`.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn kind(&self) -> &str {
         &self.kind
     }
 
-    /// Returns the holders. Empty during a minimum hold after a release: nobody holds the lock.
+    /// Returns the holders, none after an [early release](crate::Lock::with_min_hold).
     #[must_use = "a query changes nothing: use its answer"]
     pub fn holders(&self) -> &[HolderInfo] {
         &self.holders
     }
 
-    /// Returns the time until the lock is free unless it is renewed; `None` without an expiry.
+    /// Returns the remaining lease of the lock on the server. Millisecond precision.
     ///
-    /// Millisecond precision. With several readers, this is the longest of their leases.
+    /// With several readers, the longest of their leases. After an early release, the rest of the
+    /// minimum. `None` for a lock without a time to live.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn remaining(&self) -> Option<Duration> {
         self.remaining

@@ -2,8 +2,8 @@
 //!
 //! A [`LiveSession`] publishes a request on the control channel of each client, and receives the
 //! answers on a channel of its own (`command/details.rs` has the messages). A client that is
-//! stopped, cut off or busy does not answer. The waits for silent clients come out of one budget,
-//! [`PATIENCE`]; each question may use half of the rest, so that later questions have time too.
+//! stopped, cut off or busy does not answer. The waits for silent clients share one budget,
+//! [`PATIENCE`]. Each question may use half of the rest, so later questions have time too.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -30,7 +30,7 @@ pub(crate) use crate::command::details::LiveDetails;
 /// Also the limit for the connection and for the reply to its first command.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
 
-/// The questions of one call to running processes. Never fails: it then has no answers.
+/// The questions of one query to running processes. A failure means missing answers, not an error.
 pub(crate) struct LiveSession {
     engine: Arc<Engine>,
     /// The connection, made by the first question; `None` also after a failure.
@@ -38,7 +38,7 @@ pub(crate) struct LiveSession {
     has_failed: bool,
     /// The time left for silent clients.
     patience: Duration,
-    /// The clients that did not answer once. They are not asked again.
+    /// The clients that left a question without an answer. They are not asked again.
     silent: BTreeSet<Uuid>,
 }
 
@@ -62,7 +62,7 @@ struct Question {
     /// The holds that each client was asked for, and the number of answers that are missing.
     asked: BTreeMap<Uuid, (BTreeSet<u64>, usize)>,
     answers: Vec<(Uuid, u64, LiveDetails)>,
-    /// Whether a request that reached no subscriber of its server is lost.
+    /// Whether a request without a subscriber is lost: there is no other server.
     is_single_server: bool,
     /// The clients whose requests were lost.
     gone: BTreeSet<Uuid>,

@@ -72,7 +72,7 @@ impl LockField {
         LockField { text, value: value.to_vec(), role, lease: None }
     }
 
-    /// Returns the value as a number; zero if it is none.
+    /// Returns the value as a number, or zero if the value is no number.
     fn count(&self) -> u64 {
         std::str::from_utf8(&self.value).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
     }
@@ -123,7 +123,8 @@ impl LockState {
 
     /// Returns whether the hash is that of a lock, and not of another program.
     ///
-    /// Every field has one of the forms above, with a count. A name has a hold beside it.
+    /// Every field has one of the forms above, with a count. The name of a named holder has a hold
+    /// beside it.
     pub(super) fn is_lock(&self) -> bool {
         let has = |role: fn(&LockField) -> bool| self.fields.iter().any(role);
         let has_holds = has(|it| matches!(it.role, FieldRole::NamedHold(_)));

@@ -21,25 +21,25 @@ use crate::error::Result;
 use crate::events::Kind;
 use crate::pool::Target;
 
-/// The number of keys that a server looks at per request. One page of locks takes the server about
-/// half a millisecond. A longer page in several requests would block it for longer: a server runs
-/// all commands of one write without a break.
+/// The number of keys that a server looks at per `SCAN`. One such page of locks takes the server
+/// about half a millisecond. A longer page would block the server for longer, also in several
+/// script calls: a server runs all commands of one write without a break.
 const PAGE: &[u8] = b"64";
 
-/// The cursor of a scan that begins, and of one that has ended.
+/// The cursor at the beginning and at the end of a scan.
 const BEGIN: &[u8] = b"0";
 
-/// The locks on all servers whose names match a pattern.
+/// An iterator over the held locks whose names match a pattern, on all servers.
 ///
-/// Returned by [`Client::locks`](crate::Client::locks). Asks the servers only when the locks that
-/// it has found are used up. Every request has a response time-out of its own. An error ends the
-/// iterator.
+/// Returned by [`Client::locks`](crate::Client::locks). Asks a server for the next locks when all
+/// found locks have been returned; each such step blocks for one response time-out at most, plus
+/// the time for questions to processes. An error ends the iterator.
 #[must_use = "an iterator does nothing until it is used"]
 pub struct Locks {
     engine: Arc<Engine>,
     /// The pattern of keys.
     pattern: String,
-    /// The servers with keys that are not scanned yet. The first one is being scanned.
+    /// The servers with unscanned keys. The scan is at the first server.
     servers: VecDeque<Target>,
     cursor: Vec<u8>,
     found: VecDeque<LockInfo>,

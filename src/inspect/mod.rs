@@ -5,9 +5,9 @@
 //! [`live`] (questions to running processes), [`locks`] (the search for locks by a pattern).
 //! Imports `engine` and below.
 //!
-//! Nothing here changes a lock. A query reads the lock in one round trip, and the
-//! [records](query::Inspector::complete) of the clients that hold it in a second one. Then it asks
-//! those clients that have a record.
+//! Nothing here changes a lock. A query reads the lock in one round trip, and the records of the
+//! holders' clients in a second round trip ([`query::Inspector`]). Then it sends questions to the
+//! clients with a record.
 
 pub(crate) mod holder;
 pub(crate) mod info;

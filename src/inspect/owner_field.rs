@@ -8,10 +8,10 @@ use std::time::Duration;
 /// The length of a hyphenated UUID.
 const UUID_LENGTH: usize = 36;
 
-/// Hold numbers below this one are no time: it is a day in 2001.
+/// The smallest hold number that counts as a time, a day in 2001.
 const FIRST_TIME: u64 = 1_000_000_000_000_000;
 
-/// How far a clock may be ahead of this one, for its hold numbers to count as times.
+/// The longest time by which a hold number may be in the future and still count as a time.
 const LATEST: Duration = Duration::from_secs(24 * 3600);
 
 /// A field of the form `<client id>:<number>`, with or without a suffix.

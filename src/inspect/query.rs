@@ -38,7 +38,7 @@ pub(crate) struct Inspector<'a> {
     limit: &'a Limit<'a>,
 }
 
-/// What a script call reads of each lock.
+/// The data of each lock that a script call reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
     /// The holders of a lock with a known name.
@@ -52,8 +52,9 @@ impl<'a> Inspector<'a> {
         Inspector { engine, limit }
     }
 
-    /// Returns the holders on one side of a lock. Two round trips, one if it has no holder; then
-    /// asks the running processes.
+    /// Returns the holders on one side of a lock.
+    ///
+    /// Two round trips, one if the lock has no holder; then asks the running processes.
     pub(crate) fn holders(
         &self,
         name: &Name,
@@ -230,7 +231,7 @@ impl<'a> Inspector<'a> {
     }
 }
 
-/// Asks running processes for details of their holds, each a key and a number.
+/// Asks running processes for details of their holds; a hold is a key and a number.
 pub(super) fn ask_processes(
     session: &mut LiveSession,
     asked: impl Iterator<Item = (Uuid, (String, u64))>,
@@ -267,7 +268,7 @@ fn read_record(reply: Result<Reply>) -> Result<Option<ClientRecord>> {
     }
 }
 
-/// Returns the error of a user who must not read the records of clients.
+/// Returns the error for a missing permission to read the records of clients.
 fn forbidden(error: &Error) -> Error {
     const ADVICE: &str = "the records of clients need ~leasehold_client:* and +hmget";
     let forbidden = Error::new(ErrorKind::Server, format!("{ADVICE}: {error}"));

@@ -8,7 +8,7 @@ use super::holder::HolderInfo;
 use super::info::{LockInfo, WaitingInfo};
 use crate::util::clock::{EPOCH, WallTime};
 
-/// Implements `Serialize` for a type: each field is the value of an expression.
+/// Implements `Serialize` for a type, with an expression for the value of each field.
 macro_rules! serialize {
     ($type:ident, $it:ident { $($field:ident: $value:expr),* $(,)? }) => {
         impl Serialize for $type {

@@ -21,9 +21,10 @@ kind_of_lock!(Plain, Plain);
 /// Message that Redisson publishes when a lock becomes free.
 pub(crate) const UNLOCKED: &[u8] = b"0";
 
-/// Returns the call that ends a hold and keeps the lock taken for `left`, held by nobody.
+/// Returns the call that ends a hold and keeps the lock taken for `left`, without a holder.
 ///
-/// `channel` is where the end is announced, in the fair lock a prefix; `None` without messages.
+/// `channel` is the channel of the release message, of a fair lock the prefix of the waiters'
+/// channels; `None` for a kind without messages.
 pub(super) fn release_early(
     keys: &[&[u8]],
     owner: &Owner,

@@ -90,11 +90,11 @@ impl AcquireArgs<'_> {
 
 /// Builds the call that ends a hold before its minimum; [`read_release`] reads its reply.
 ///
-/// The lock stays taken for the given time, held by nobody. A second copy of the call finds no hold
-/// and changes nothing.
+/// The lock stays taken for the given time, without a holder. A second copy of the call finds no
+/// hold and changes nothing.
 pub(crate) type EarlyRelease = fn(&Name, &Owner, Duration) -> Call;
 
-/// Returns the field of a lock that is taken until the minimum of its last hold, held by nobody.
+/// Returns the minimum-hold field, which keeps a lock taken without a holder.
 pub(crate) fn nobody(owner: &Owner) -> String {
     format!("{owner}:min_hold")
 }
@@ -201,7 +201,7 @@ pub(crate) trait KindRules: Send + Sync {
     /// Returns the call that ends a hold; [`read_release`] reads its reply.
     fn release(&self, name: &Name, owner: &Owner) -> Call;
 
-    /// Returns the release before the minimum of a hold. `None` for a kind without minimum holds.
+    /// Returns the builder of early releases. `None` for a kind that permits no minimum.
     fn early_release(&self) -> Option<EarlyRelease> {
         None
     }

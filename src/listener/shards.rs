@@ -66,7 +66,7 @@ impl Listeners {
         self.per_node.as_ref().filter(|nodes| nodes.is_sharded.get() == Some(&true))
     }
 
-    /// Connects the listener without a node, and keeps it connected for requests of other processes.
+    /// Connects the listener without a node, and keeps it connected for questions.
     ///
     /// With sharded pub/sub it has no subscriptions to channels of locks. Does not block.
     pub(crate) fn stay_connected(&self) {

@@ -152,7 +152,8 @@ impl<'a> Subscriber<'a> {
 
     /// Makes a new connection quiet if it is only kept for requests.
     ///
-    /// Called after confirmations: that of the control channel has to come within the short silence.
+    /// Called after confirmations: that of the control channel has to come within the short
+    /// silence.
     fn quiet_if_unneeded(&mut self, orders: &ListenerOrders) {
         if self.subscriptions.is_empty() {
             self.becomes_quiet(orders);

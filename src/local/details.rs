@@ -1,4 +1,4 @@
-//! What a client tells other processes about one of its holds.
+//! The answer of a client to a question about one of its holds.
 
 use crate::command::details::LiveDetails;
 use crate::local::Local;
@@ -14,7 +14,7 @@ impl Local {
         let remaining = entry.hold.remaining(now);
         let (kind, thread) = (entry.hold.rules().kind(), entry.holder.acquirer());
         let registered = self.known_channel(entry.hold.rules().listens_to());
-        // The callers of a kind without a queue all wait on the channel.
+        // In a kind without a queue, all waiting callers are registered on the channel.
         let registered = registered.map_or(0, |channel| channel.waiting_callers());
         let details = LiveDetails {
             hold,

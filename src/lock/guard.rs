@@ -161,30 +161,30 @@ macro_rules! guard_methods {
                 self.handle.wait_lost(timeout)
             }
 
-            /// Has a thread of the client call `f` once if the hold is lost.
+            /// Registers a closure that the client calls once if the hold is lost.
             ///
             /// Does not block, no round trip. The thread `leasehold-events` calls `f` when the
-            /// client reports the loss, after the listeners ([`Events::lost`](crate::Events::lost)):
-            /// a query or the watchdog has noticed that the lease has ended or that the server
-            /// does not have the hold, or the reply to the release says so. If the loss was
-            /// reported before, the thread calls `f` now. Closures of one hold are called in the
-            /// order of their registration. A panic in `f` is logged and ends only that call.
+            /// client reports the loss, after the [`Events::lost`](crate::Events::lost) of the
+            /// event listeners. The client reports a loss when a query or the watchdog notices that
+            /// the lease has ended or that the server does not have the hold, or when the reply to
+            /// the release says so. After the report, a new closure is called at once. Closures of
+            /// one hold are called in the order of their registration. A panic in `f` is logged and
+            /// ends only that call.
             ///
-            /// `f` is called once or never. A closure that is not called is dropped on the same
-            /// thread:
+            /// `f` is called once or never. If it is not called, the same thread drops it:
             ///
             /// | case | rule |
             /// | --- | --- |
-            /// | release | never; a release without an answer is no loss either |
-            /// | nested guard | `f` belongs to the hold: it stays if this guard ends before the others |
-            /// | local hand-off | never for the next holder: a hand-off drops `f` |
+            /// | release | not called, unless the reply reports the loss; a release without a reply is no loss |
+            /// | nested guard | `f` belongs to the hold, and stays if this guard ends before the others |
+            /// | local hand-off | not called: the hand-off drops `f` |
             /// | [`detach`](Self::detach) | `f` stays until the end of the hold |
-            /// | after [`close`](crate::Client::close) | only a query notices the end of the lease, such as [`check`](Self::check) |
-            /// | drop of the client and all its locks and guards | never |
+            /// | after [`close`](crate::Client::close) | called only if a query such as [`check`](Self::check) notices the loss |
+            /// | drop of the client and all its locks and guards | not called |
             ///
-            /// `f` waits for the calls before it on that thread, also for slow listeners, and is
-            /// never dropped because of too many events. In a forked child, and if the system
-            /// cannot start the thread (an error in the log), `f` is dropped at once.
+            /// `f` waits for earlier calls on that thread, those of slow event listeners included.
+            /// A full event queue does not drop `f`. In a forked child `f` is dropped at once; so
+            /// it is if the system cannot start the thread, with an error in the log.
             ///
             /// ```no_run
             /// # use std::sync::Arc;

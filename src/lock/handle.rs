@@ -1,6 +1,6 @@
 //! [`Lock`], the handle of one lock: its type, its kinds and its settings.
 //!
-//! `verbs` acquires; `limits` bounds the time of a hold; `listener` sets the receiver of events;
+//! `verbs` acquires; `limits` bounds the time of a hold; `listener` sets the event listener;
 //! `queries` asks about a lock, and releases holds that have no guard; `holders` asks for the
 //! holders and the waiting callers. A handle keeps no state of an acquisition: each verb builds an
 //! [`AcquireCall`] and runs it.
@@ -63,8 +63,9 @@ pub(crate) use verbs::endless_wait_ended;
 /// # Errors of every verb
 /// - [`is_invalid_name`](Error::is_invalid_name) if the name cannot be used.
 /// - [`is_configuration`](Error::is_configuration) if the lease or the
-///   [longest hold](Lock::with_max_hold) is below 10 ms, if the kind has no
-///   [minimum holds](Lock::with_min_hold), and in a forked child.
+///   [limit of holds](Lock::with_max_hold) is below 10 ms, if the handle has a
+///   [minimum](Lock::with_min_hold) and its kind permits none, if the
+///   [label](Lock::with_label) is invalid, and in a forked child.
 /// - [`is_closed`](Error::is_closed) after [`Client::close`](crate::Client::close).
 /// - [`is_server`](Error::is_server) if the server refuses the command. The text has the
 ///   server's words and advice.
@@ -234,12 +235,15 @@ impl<K: LockKind> Lock<K> {
     /// Sets the label of this handle in exported metrics. No round trip.
     ///
     /// With the feature `metrics`, the numbers of [`Client::stats`](crate::Client::stats) are
-    /// exported for each kind and label. A label names a task of the program, such as `orders`.
-    /// The client and the recorder keep every label and its metrics, so use few labels, and not
-    /// the name of a lock. Without the feature the label only appears in the `Debug` form.
+    /// exported for each kind and label. A label names a task of the program, such as `orders`. The
+    /// client and the recorder keep every label and its metrics as long as they live, so use few
+    /// labels, and never the name of a lock. Without the feature the label only appears in the
+    /// `Debug` form. [`Builder::label`](crate::Builder::label) is another label, that of the
+    /// client.
     ///
-    /// A hold has the label of the handle that took it, or that got it by a hand-off; a nested
-    /// guard changes nothing. [Exported metrics](crate#exported-metrics) has the details.
+    /// A hold has the label of the handle that acquired it, after a hand-off the label of the
+    /// receiver's handle. Nested guards do not change the label.
+    /// [Exported metrics](crate#exported-metrics) has the details.
     ///
     /// # Errors
     /// Does not fail itself. The verbs return [`is_configuration`](Error::is_configuration) if the

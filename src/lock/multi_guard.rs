@@ -25,7 +25,9 @@ pub(crate) trait GuardSet: Send + Sync + UnwindSafe + RefUnwindSafe {
     /// Registers a parker, which is unparked when any of the holds ends.
     fn watch(&self, parker: &Arc<Parker>);
 
-    /// Has an events thread make this call once the holds no longer count as one hold.
+    /// Registers a call for the moment at which the holds no longer count as one hold.
+    ///
+    /// An events thread makes the call, once.
     fn on_lost(&self, call: Closure);
 
     fn extend(&self, lease: Duration) -> Result<()>;
@@ -208,14 +210,14 @@ macro_rules! multi_guard_methods {
                 wait_lost(&*self.holds, clock::now() + timeout)
             }
 
-            /// Has a thread of a client call `f` once if the guard is not valid any more.
+            /// Registers a closure that a client calls once if the guard becomes invalid.
             ///
-            /// The rules of [`Guard::on_lost`](crate::Guard::on_lost) hold. For a
+            /// The rules of [`Guard::on_lost`](crate::Guard::on_lost) apply. For a
             /// [`MultiLock`](crate::MultiLock), the first loss of a member calls `f`, on the thread
             /// `leasehold-events` of that member's client. For a [`RedLock`](crate::RedLock), the
-            /// loss of the majority does: whenever a client reports the loss on its server, its
-            /// thread counts the remaining holds. `f` runs on the thread of one of the clients.
-            /// Once the release of a `RedLock` has begun, `f` is not called.
+            /// loss of the majority calls `f`, on the thread `leasehold-events` of one of the
+            /// clients. After each loss on one server, the thread of its client counts the
+            /// remaining holds. Once the release of a `RedLock` has begun, `f` is not called.
             pub fn on_lost(&self, f: impl FnOnce() + Send + 'static) {
                 self.holds.on_lost(Box::new(f));
             }

@@ -146,10 +146,10 @@ impl RedLock {
         self
     }
 
-    /// Sets the longest hold on every server. No round trip. See [`Lock::with_max_hold`].
+    /// Sets the limit of holds on every server. No round trip. See [`Lock::with_max_hold`].
     ///
     /// Each client emits [`overdue`](crate::Events::overdue) for its server. The lock is lost when
-    /// fewer leases than a majority are left.
+    /// fewer valid leases than a majority are left.
     #[must_use = "the limit belongs to the lock that is returned"]
     pub fn with_max_hold(mut self, max_hold: Duration) -> RedLock {
         for member in &mut self.members {
@@ -165,9 +165,9 @@ impl RedLock {
         self
     }
 
-    /// Sets a listener for the holds and waits on all servers. See [`Lock::with_events`].
+    /// Sets an event listener for the holds and waits on all servers. See [`Lock::with_events`].
     ///
-    /// Each client reports the events of its server to the listener, as to its own listener.
+    /// Each client reports the events of its own server to the listener.
     #[must_use = "the listener belongs to the lock that is returned"]
     pub fn with_events(mut self, listener: Arc<dyn Events>) -> RedLock {
         for member in &mut self.members {
@@ -248,9 +248,10 @@ impl RedLock {
 
     /// Returns the holders of the lock: one entry for each server where it is held.
     ///
-    /// Of the servers that answer first, a majority. Each entry is the result of [`Lock::holder`]
-    /// on one server, so a caller that holds the lock on three servers has up to three entries.
-    /// Blocks for one response time-out at most. Two round trips to all servers at the same time.
+    /// Each entry is the result of [`Lock::holder`] on one server, so a caller that holds the lock
+    /// on three servers has up to three entries. Returns the answers of the first majority of
+    /// servers. Blocks for one response time-out at most. Two round trips to all servers at the
+    /// same time, and then the questions of [`Lock::holders`] to the processes.
     ///
     /// # Errors
     /// The errors of [`is_locked`](RedLock::is_locked) and [`Lock::holders`].

@@ -71,7 +71,7 @@ impl RwLock {
         RwLock { read: self.read.with_label(label), write: self.write.with_label(label) }
     }
 
-    /// Sets the longest hold for both sides. See [`Lock::with_max_hold`].
+    /// Sets the limit of holds on both sides. See [`Lock::with_max_hold`].
     #[must_use = "the limit belongs to the lock that is returned"]
     pub fn with_max_hold(self, max_hold: Duration) -> RwLock {
         let (read, write) = (self.read.with_max_hold(max_hold), self.write.with_max_hold(max_hold));
@@ -84,7 +84,7 @@ impl RwLock {
         RwLock { read: self.read.with_cancel(token), write: self.write.with_cancel(token) }
     }
 
-    /// Sets a listener for the holds and waits of both sides. See [`Lock::with_events`].
+    /// Sets an event listener for the holds and waits of both sides. See [`Lock::with_events`].
     #[must_use = "the listener belongs to the lock that is returned"]
     pub fn with_events(self, listener: Arc<dyn Events>) -> RwLock {
         let read = self.read.with_events(Arc::clone(&listener));

@@ -1,8 +1,8 @@
 //! The export of the statistics through the facade of the crate `metrics`.
 //!
 //! Each client has one [`Exporter`]. A handle with a label has a [`Label`] of its client, which
-//! finds the metrics of a kind without a mutex. They are registered at their first use. No code of
-//! a recorder runs under a mutex, and its panics are caught.
+//! finds the metrics of a kind without a mutex. A metric is registered at its first use. No code of
+//! a recorder runs under a mutex, and panics of a recorder are caught.
 //!
 //! Without the feature `metrics` the types of this file do nothing.
 
@@ -28,7 +28,7 @@ mod facade {
 
     static METADATA: Metadata<'static> = Metadata::new("leasehold", Level::INFO, Some("leasehold"));
 
-    /// Runs code of a recorder, whose panic must not end a drop of a guard.
+    /// Runs code of a recorder. Its panic must not end the drop of a guard.
     fn foreign(activity: impl FnOnce()) {
         threads::catch_panic("exporting a metric", activity);
     }
@@ -38,8 +38,8 @@ mod facade {
     pub(crate) struct Exporter {
         /// The metrics of handles without a label.
         unlabelled: Label,
-        /// The labels that handles of this client have had. They live as long as the client, so
-        /// that a handle that lives for one call registers no metrics.
+        /// The labels of all handles of this client so far. They live as long as the client, so a
+        /// handle for one call registers no metrics anew.
         labels: Mutex<HashMap<Arc<str>, Label>>,
         reconnects: OnceLock<Counter>,
         is_described: AtomicBool,
@@ -111,7 +111,7 @@ mod facade {
 
     /// The metrics of one kind of lock, and of the kinds that were used after it.
     ///
-    /// A list, to which threads append without a mutex. Nothing is ever removed.
+    /// A list. Threads append to it without a mutex, and remove nothing.
     #[derive(Default)]
     struct KindMetrics(OnceLock<Box<(MetricSet, KindMetrics)>>);
 
@@ -132,7 +132,7 @@ mod facade {
             loop {
                 let (metrics, rest) = &**next.get().unwrap_or_else(|| {
                     exporter.describe();
-                    // Outside of the initialization, under which other threads would wait.
+                    // Before `get_or_init`, because other threads wait during that call.
                     let new = MetricSet::register(kind, &self.0.text);
                     next.get_or_init(|| Box::new((new, KindMetrics::default())))
                 });
@@ -157,7 +157,7 @@ mod facade {
         }
     }
 
-    /// The metrics of one kind of lock and one label, in the order of the tables above.
+    /// The metrics of one kind of lock and one label, in the order of `metric_names.rs`.
     struct MetricSet {
         kind: &'static str,
         counters: [Counter; COUNTERS.len()],

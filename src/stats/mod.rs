@@ -2,9 +2,9 @@
 //!
 //! `histogram.rs` has the durations, `call.rs` the record of one call of a verb, `format.rs` the
 //! `Debug` form. This file has the [`StatsRecorder`], which the parts of a client share, and its
-//! snapshot. All counts go through a [`Series`] (`series.rs`), which also exports them (`export.rs`,
-//! with the feature `metrics`): `metric.rs` lists what is exported, `metric_names.rs` has the
-//! names. Imports `error` and `util`.
+//! snapshot. All counts of locks and calls go through a [`Series`] (`series.rs`), which also
+//! exports them (`export.rs`, with the feature `metrics`): `metric.rs` lists the metrics,
+//! `metric_names.rs` has their names. Imports `error` and `util`.
 //!
 //! All atomics are relaxed, and no code locks anything. An acquire and a release together cost five
 //! additions: one for `acquired`, two each for `hold_time` and `round_trip`. `released`,
@@ -311,7 +311,7 @@ impl StatsRecorder {
         self.acquired.add(1);
     }
 
-    /// Returns whether the client has had a hold or a wait.
+    /// Returns whether the client has had a first hold or a first wait.
     pub(crate) fn has_begun(&self) -> bool {
         self.acquired.get() > 0 || self.contended.get() > 0
     }

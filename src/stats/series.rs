@@ -35,7 +35,7 @@ impl Series<'_> {
         self.exported.raise(GaugeMetric::Held);
     }
 
-    /// Counts a hand-off from a holder with the series `from` to a holder with this one.
+    /// Counts a hand-off from a holder with the series `from` to a holder with this series.
     pub(crate) fn passed_locally(&self, from: &Series<'_>) {
         self.recorder.passed_locally();
         self.exported.count(CounterMetric::PassedLocally);
@@ -71,7 +71,7 @@ impl Series<'_> {
         self.exported.lower(GaugeMetric::Held);
     }
 
-    /// Ends the count of a hold whose end no thread will notice: its client is gone.
+    /// Ends the count of a hold whose client is gone: no thread will notice its end.
     pub(crate) fn abandoned(&self) {
         self.exported.lower(GaugeMetric::Held);
     }
@@ -112,7 +112,7 @@ impl Series<'_> {
         self.exported.lower(GaugeMetric::Waiting);
     }
 
-    /// Counts a call without a deadline that did not get the lock.
+    /// Counts a call without a wait that did not get the lock.
     pub(super) fn refused(&self) {
         self.recorder.refused.add(1);
         self.exported.count(CounterMetric::Refused);

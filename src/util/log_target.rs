@@ -1,12 +1,12 @@
 //! The targets of log lines, one per subject. Programs filter by them, so they stay stable.
 //!
 //! The section "Logging" of the crate documentation has the levels and keys of each target.
-//! `tests/api/logging.rs` compares it with the code.
+//! `tests/api/log_targets.rs` compares it with the code.
 
 /// Leases of single locks: losses, overdue holds, failed renewals, releases and clean-ups.
 pub(crate) const LEASE: &str = "leasehold::lease";
 
-/// Connections to servers, and the messages and polls that waiting callers need.
+/// Connections, subscriptions, heartbeats, polls, loads of scripts.
 pub(crate) const CONNECTION: &str = "leasehold::connection";
 
 /// Sentinel, Cluster, fail-overs, sharded pub/sub.
@@ -15,8 +15,8 @@ pub(crate) const TOPOLOGY: &str = "leasehold::topology";
 /// Servers whose configuration endangers locks.
 pub(crate) const AUDIT: &str = "leasehold::audit";
 
-/// Events that were dropped, and panics of the program's callbacks.
+/// Dropped events, and panics of event listeners and closures.
 pub(crate) const EVENTS: &str = "leasehold::events";
 
-/// Threads of a client: start, panic, close.
+/// Threads of a client (start, panic, close), its client record, questions to processes.
 pub(crate) const CLIENT: &str = "leasehold::client";

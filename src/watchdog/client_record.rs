@@ -32,13 +32,13 @@ use crate::util::clock::{self, Moment};
 use crate::util::sync::Mutex;
 use crate::util::{log_target, threads};
 
-/// The longest time between two looks at the counters: the record follows within a second.
+/// The longest time between two looks at the counters, so that the record follows within a second.
 const CHECK_INTERVAL: Duration = Duration::from_millis(400);
 
 /// The time from a renewal, or from a failed attempt, to the next attempt.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(LIFETIME.as_secs() / 3);
 
-/// How long the end of the watchdog waits for the reply to the deletion.
+/// The longest time for which the end of the watchdog waits for the reply to the deletion.
 const DELETION_LIMIT: Duration = Duration::from_millis(500);
 
 /// Announces one client to other processes.
@@ -146,7 +146,7 @@ impl Announcer {
         }
     }
 
-    /// Returns the step that is due, which is then pending, or when to look again.
+    /// Returns the due step, which becomes pending, or the moment of the next look.
     fn next_step(
         &self,
         now: Moment,
@@ -182,7 +182,7 @@ impl OnOutcome for Announcer {
 }
 
 impl Watchdog {
-    /// Sends the command about the client record that is due. Returns when to call this again.
+    /// Sends the due command about the client record. Returns the moment for the next call.
     ///
     /// Does not block. Quiet listeners get their heartbeats together with the renewals.
     pub(super) fn announce(&self, servers_may_have_changed: bool) -> Moment {

@@ -87,7 +87,7 @@ pub(crate) struct Watchdog {
     router: Arc<Router>,
     channels: Arc<Channels>,
     auditor: Arc<Auditor>,
-    /// Announces the client; `None` if the program does not want that.
+    /// Announces the client; `None` with `announce(false)`.
     announcer: Option<Arc<Announcer>>,
     timers: Mutex<Timers>,
     parker: Parker,

@@ -1,6 +1,6 @@
-//! The limits of the present holder: the longest and the minimum hold.
+//! The limit and the minimum of the present holder (`with_max_hold`, `with_min_hold`).
 //!
-//! Both count from the grant or from the last hand-off, by the terms of the holder.
+//! Both are those of the holder's handle, and count from the grant or from the last hand-off.
 
 use std::mem;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use crate::error::LostReason;
 use crate::util::clock::Moment;
 
 impl Hold {
-    /// Returns the moment at which the hold will be overdue, or is since.
+    /// Returns the moment of the limit, past or future.
     ///
-    /// `None` without a limit, and once that is reported.
+    /// `None` without a limit, and after the report that the hold is overdue.
     pub(crate) fn next_limit(&self) -> Option<Moment> {
         let state = self.state.lock();
         state.possession.limit().filter(|_| !state.overdue_reported)
     }
 
-    /// Returns, once, the time for which an overdue holder has had the hold.
+    /// Returns, once, the time for which the holder of an overdue hold has had it.
     ///
-    /// `None` if the hold is not overdue, and if it ended otherwise.
+    /// `None` if the hold is not overdue, and after an end for another reason.
     pub(crate) fn take_overdue(&self, now: Moment) -> Option<Duration> {
         let mut state = self.state.lock();
         let is_over = !matches!(state.phase, Phase::Held | Phase::Lost(LostReason::HeldTooLong));

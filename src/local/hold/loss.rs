@@ -8,9 +8,9 @@ use crate::local::hold::Hold;
 use crate::local::hold::state::Phase;
 
 impl Hold {
-    /// Registers a call for the loss of the hold. Queues the call of a loss that was reported.
+    /// Registers a call for the loss of the hold. Queues the call at once after a reported loss.
     ///
-    /// A release without a loss and a hand-off drop the call.
+    /// A hand-off, and a release without a loss, drop the call.
     pub(crate) fn on_lost(&self, call: LossCall) {
         let mut state = self.state.lock();
         match state.phase {
@@ -22,7 +22,7 @@ impl Hold {
 
     /// Queues the registered calls. The caller has just reported the loss of the hold.
     ///
-    /// Each loss is reported once, also a loss that the reply to the release reveals.
+    /// Each loss is reported once, a loss in the reply to the release included.
     pub(crate) fn note_loss_reported(&self) {
         let mut state = self.state.lock();
         state.loss_reported = true;

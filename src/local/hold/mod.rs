@@ -28,8 +28,8 @@
 //! * a loss beats a hand-off and an extension: both check the clock before they change anything;
 //! * a hand-off beats the time-out and the cancellation of its receiver, which finds the hold when
 //!   it leaves the queue;
-//! * a closure of `on_lost` is registered before the report of the loss, which queues it, or after,
-//!   and is then queued at once;
+//! * the report of a loss queues each closure of `on_lost` that was registered before; a later
+//!   closure is queued at its registration;
 //! * `status` of a valid hold takes no mutex: `deadline` is a copy, which is zero from the step
 //!   that ends the hold.
 //!

@@ -1,4 +1,4 @@
-//! The settings that a handle gives to its holds: listener, limits and label.
+//! The settings of a handle for its holds: event listener, limit, minimum and label.
 
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::events::{HandleListener, Kind};
 use crate::stats::{Label, SeriesKey};
 
-/// The settings of a handle that concern its holds. A clone is cheap.
+/// The settings of a handle for its holds. A clone is cheap.
 ///
 /// Runs no code of the program when dropped: the listener is dropped on the events thread.
 #[derive(Clone, Default)]

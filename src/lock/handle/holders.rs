@@ -16,7 +16,8 @@ use crate::pool::Target;
 impl<K: LockKind> Lock<K> {
     /// Returns the holder of the lock, or `None` if nobody holds it.
     ///
-    /// The first of the [`holders`](Lock::holders), for locks that may have several.
+    /// If there are several, returns the first of the [`holders`](Lock::holders), in no particular
+    /// order. Blocks and asks as [`holders`](Lock::holders) does.
     ///
     /// # Errors
     /// The errors of [`holders`](Lock::holders).
@@ -32,21 +33,25 @@ impl<K: LockKind> Lock<K> {
         Ok(self.holders()?.into_iter().next())
     }
 
-    /// Returns all holders of the lock: callers of any process and language.
+    /// Returns all holders of the lock, in any process and language.
     ///
-    /// A lock has one holder, except that readers share the read side, and a
-    /// [named holder](Lock::with_holder) has one entry per hold, and one entry for the holds of
-    /// other libraries together. The sides of an [`RwLock`](crate::RwLock) return the readers or
-    /// the writer. There is no holder during a minimum hold after a release, although
-    /// [`is_locked`](Lock::is_locked) returns true.
+    /// Most locks have one holder. A read lock has one entry per reader. A lock of a
+    /// [named holder](Lock::with_holder) has one entry per hold of this library, and one entry for
+    /// all holds of other libraries. The read side of an [`RwLock`](crate::RwLock) returns the
+    /// readers, the write side the writer. After an early release with a
+    /// [minimum](Lock::with_min_hold) there is no holder, although [`is_locked`](Lock::is_locked)
+    /// returns true.
     ///
     /// Blocks until the server answers, for one response time-out at most. Two round trips; one if
-    /// the lock is free. Then asks the processes of the holders, over a connection of its own: a
-    /// process that is stopped or cut off delays the call by 125 ms.
+    /// the lock is free. The call then asks the processes of the holders for more facts, if their
+    /// clients have a [record](crate::Builder::announce): it connects to a server for this, in up
+    /// to 250 ms per server that it tries, and waits 125 ms at most for the answers. Without an
+    /// answer these facts are unknown; see [`HolderInfo`].
     ///
     /// # Errors
-    /// The errors of [`is_locked`](Lock::is_locked). A user who may not read the records of clients
-    /// gets [`is_server`](crate::Error::is_server), with a text that names the permissions.
+    /// The errors of [`is_locked`](Lock::is_locked), and [`is_server`](crate::Error::is_server)
+    /// without the permission to read the records of clients. The text then names the permissions
+    /// (`docs/permissions.md`).
     pub fn holders(&self) -> Result<Vec<HolderInfo>> {
         let side = match self.rules().kind() {
             Kind::Read => Side::Read,
@@ -58,12 +63,13 @@ impl<K: LockKind> Lock<K> {
 
     /// Returns the callers that wait for the lock, in any process and language.
     ///
-    /// A fair lock: its queue. Other kinds: the number of waiting processes; those of both sides of
-    /// an [`RwLock`](crate::RwLock) count together. [`WaitingInfo`] has the details.
+    /// For a fair lock, returns its queue; for other kinds, the number of waiting clients. Waiters
+    /// of both sides of an [`RwLock`](crate::RwLock) count together. [`WaitingInfo`] has the
+    /// details.
     ///
     /// Blocks until the servers answer, for one response time-out at most. One round trip, to all
     /// nodes of a cluster at the same time; two for a queue that is not empty; none for a spin
-    /// lock, whose waiters leave no trace.
+    /// lock, because its waiters leave no trace on the server.
     ///
     /// # Errors
     /// The errors of [`holders`](Lock::holders).

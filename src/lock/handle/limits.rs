@@ -1,4 +1,4 @@
-//! The limits of the holds of a [`Lock`]: the longest and the shortest time.
+//! The settings for the time of a hold of a [`Lock`]: its limit and its minimum.
 
 use std::time::Duration;
 
@@ -8,25 +8,26 @@ use crate::error::{Error, Result};
 use crate::kind::rules::LockKind;
 
 impl<K: LockKind> Lock<K> {
-    /// Sets the time after which a hold is overdue and not renewed any more. No round trip.
+    /// Sets the limit after which a hold is overdue and no longer renewed. No round trip.
     ///
-    /// A thread that hangs would otherwise keep its lock for as long as its process lives. At
-    /// `max_hold` after the grant, the client emits
-    /// [`Events::overdue`](crate::Events::overdue) and stops the renewals. When the last lease
-    /// ends, the hold is lost with the reason
-    /// [`HeldTooLong`](crate::LostReason::HeldTooLong): within one
-    /// [watchdog time-out](crate::Builder::watchdog_timeout) after `max_hold`, and before the
-    /// server frees the lock. A guard that ends before is released as ever.
+    /// Without a limit, a thread that hangs keeps its lock for as long as its process lives. When
+    /// `max_hold` has passed since the grant, the watchdog emits
+    /// [`Events::overdue`](crate::Events::overdue) and stops the renewals. The hold stays valid
+    /// until its lease ends, within one [watchdog time-out](crate::Builder::watchdog_timeout) after
+    /// the limit. It is then lost with the reason [`HeldTooLong`](crate::LostReason::HeldTooLong),
+    /// before the server frees the lock. Before its loss an overdue hold is released like any other
+    /// hold.
     ///
-    /// Millisecond precision. The verbs return [`is_configuration`](crate::Error::is_configuration)
-    /// below 10 ms. More than a hundred years means a hundred years.
+    /// The timer of the watchdog has steps of 5 ms. The verbs return
+    /// [`is_configuration`](crate::Error::is_configuration) below 10 ms. More than a hundred years
+    /// means a hundred years.
     ///
     /// | case | rule |
     /// | --- | --- |
-    /// | nested guard | the limit of the hold counts, also if the nested call makes a fixed lease a renewed one; the limit of the nested handle has no effect |
-    /// | local hand-off | the limit counts anew for each holder, from the hand-off, by the handle of that holder; an overdue hold is not handed off |
-    /// | fixed lease | `overdue` is emitted if the lease is longer than the limit; the lease stays |
-    /// | [`extend`](crate::Guard::extend) | extends the lease, before and after the limit; the watchdog does not renew the lease afterwards |
+    /// | nested guard | the hold keeps its limit, also if the nested call makes a fixed lease a renewed one; the limit of the nested handle has no effect |
+    /// | local hand-off | each holder has the limit of its own handle, counted from the hand-off; an overdue hold is not handed off |
+    /// | fixed lease | the lease stays; if it is longer than the limit, `overdue` is emitted, and a loss has the reason `HeldTooLong` |
+    /// | [`extend`](crate::Guard::extend) | extends the lease, also after the limit; after the limit the watchdog does not renew the extended lease |
     /// | [`detach`](crate::Guard::detach) | the same limit |
     /// | [owned guard](crate::OwnedGuard) | the same limit |
     /// | [`MultiLock`](crate::MultiLock) | each member has the limit of its handle; the guard is lost with the first member |
@@ -46,35 +47,37 @@ impl<K: LockKind> Lock<K> {
         self
     }
 
-    /// Sets the shortest time for which the lock stays taken. No round trip.
+    /// Sets the minimum time for which the lock stays taken. No round trip.
     ///
-    /// A release before `min_hold` has passed since the grant ends the hold, but keeps the lock
-    /// taken until then, held by nobody (ShedLock's `lockAtLeastFor`). Until then every caller is
-    /// refused, Redisson's callers and the thread that released the lock too. Waiting callers wake
-    /// up at the end. [`is_locked`](Lock::is_locked) and [`remaining`](Lock::remaining) report the
-    /// lock as taken, and [`force_unlock`](Lock::force_unlock) frees it.
+    /// An early release, before `min_hold` has passed since the grant, ends the hold but does not
+    /// free the lock: it stays taken, without a holder, until `min_hold` has passed
+    /// (`lockAtLeastFor` of ShedLock). Until then every caller is refused, callers of Redisson and
+    /// the former holder included. Waiting callers get the lock afterwards.
+    /// [`is_locked`](Lock::is_locked) and [`remaining`](Lock::remaining) report the lock as taken,
+    /// and [`force_unlock`](Lock::force_unlock) frees it.
     ///
-    /// The release makes the same round trips as ever. Millisecond precision, by the clock of the
-    /// server. Zero is no minimum. More than a hundred years means a hundred years.
+    /// An early release makes as many round trips as any release. The rest of the minimum is
+    /// rounded up to milliseconds, and passes by the clock of the server. Zero means no minimum.
+    /// More than a hundred years means a hundred years.
     ///
-    /// Only a release has a minimum. If the hold is lost, if its process dies, or if the server
-    /// does not answer the release before the lease ends, the lock is free when its lease ends.
+    /// Only a release keeps the minimum. The lock is free when its lease ends if the hold is lost,
+    /// if its process dies, or if no release reaches the server before that.
     ///
-    /// Plain, fair, fenced, spin and write locks have minimum holds. The verbs return
+    /// Plain, fair, fenced, spin and write locks permit a minimum. The verbs return
     /// [`is_configuration`](crate::Error::is_configuration) for readers, for
     /// [named holders](Lock::with_holder) and for members of a [`MultiLock`](crate::MultiLock). A
-    /// [`RedLock`](crate::RedLock) has no minimum holds.
+    /// [`RedLock`](crate::RedLock) has no such setting.
     ///
     /// | case | rule |
     /// | --- | --- |
-    /// | nested guard | the minimum of the hold counts, from the grant; the minimum of the nested handle has no effect |
-    /// | local hand-off | not before the minimum: the hold is then released; a later receiver has the minimum of its own handle, from the hand-off |
-    /// | fixed lease | a lease that ends before the minimum is a loss, without a minimum |
+    /// | nested guard | the hold keeps its minimum, counted from the grant; the minimum of the nested handle has no effect |
+    /// | local hand-off | there is none before the minimum: the hold is released instead; after a hand-off, the minimum of the receiver's handle counts from the hand-off |
+    /// | fixed lease | if the lease ends before the minimum, the hold is lost and the lock is free |
     /// | [`extend`](crate::Guard::extend) | no effect on the minimum |
     /// | [`detach`](crate::Guard::detach) | [`unlock`](Lock::unlock) keeps the minimum; a detached hold that is not unlocked ends with its lease |
     /// | [owned guard](crate::OwnedGuard) | the same minimum |
     /// | [`with_max_hold`](Lock::with_max_hold) | an overdue hold that is released before it is lost keeps its minimum |
-    /// | write lock whose thread also reads | the minimum ends with the write hold, and others may read |
+    /// | write lock, if its thread also reads | the release of the write hold ends the minimum, and others may read |
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -93,7 +96,7 @@ impl<K: LockKind> Lock<K> {
         self
     }
 
-    /// Fails if the longest hold is too short, or if the kind has no minimum holds.
+    /// Fails if the limit is too short, or if the kind does not permit the minimum.
     pub(crate) fn check_limits(&self) -> Result<()> {
         if self.terms.max_hold().is_some_and(|max_hold| max_hold < SHORTEST_LEASE) {
             return Err(Error::configuration("the longest hold must be at least 10 ms long"));

@@ -1,4 +1,4 @@
-//! The listener of the holds and waits of one [`Lock`] handle.
+//! The event listener of one [`Lock`] handle.
 
 use std::sync::Arc;
 
@@ -8,16 +8,16 @@ use crate::events::{Events, HandleListener};
 use crate::kind::rules::LockKind;
 
 impl<K: LockKind> Lock<K> {
-    /// Sets a listener for the holds and waits of this handle. No round trip.
+    /// Sets an event listener for the holds and waits of this handle. No round trip.
     ///
-    /// The listener receives these events in addition to the listener of the client
-    /// ([`Builder::events`](crate::Builder::events)), which is called first. A second call replaces
-    /// the listener of the first. Clones of the handle share the listener.
+    /// The event listener of the client ([`Builder::events`](crate::Builder::events)) still
+    /// receives all events, each before this listener. A second call replaces the listener of the
+    /// first call. Clones of the handle share the listener.
     ///
-    /// | event | received by the listener |
+    /// | event | events that this listener receives |
     /// | --- | --- |
-    /// | [`acquired`](Events::acquired) | each hold that a call of this handle got from the server or by a hand-off |
-    /// | [`waited`](Events::waited) | each call of this handle that waited, also without success |
+    /// | [`acquired`](Events::acquired) | each hold that a call of this handle acquired, from the server or by a hand-off |
+    /// | [`waited`](Events::waited) | each call of this handle that waited, with or without success |
     /// | [`released`](Events::released), [`lost`](Events::lost), [`overdue`](Events::overdue), [`renewal_failed`](Events::renewal_failed) | the holds of this handle |
     /// | [`renewed`](Events::renewed) | the numbers of the holds of this handle and of other handles with the same `Arc` |
     /// | [`reconnected`](Events::reconnected), [`audit`](Events::audit) | none: these go to the listener of the client only |
@@ -26,18 +26,18 @@ impl<K: LockKind> Lock<K> {
     ///
     /// | case | rule |
     /// | --- | --- |
-    /// | nested guard | belongs to the hold; the listener of the nested call has no effect |
-    /// | local hand-off | from then on the listener of the receiver's handle; the former listener gets no `released` |
+    /// | nested guard | the hold keeps its listener; the listener of the nested handle has no effect |
+    /// | local hand-off | afterwards the hold has the listener of the receiver's handle; the former listener gets no `released` |
     /// | [owned guard](crate::OwnedGuard), fixed lease, [named holder](Lock::with_holder) | the same rules |
     /// | [`detach`](crate::Guard::detach) | the listener stays until the end of the hold |
     /// | [`MultiLock`](crate::MultiLock) | each member has the listener of its handle |
     ///
-    /// A value that is the listener of both client and handle receives an event twice.
+    /// If one value is the listener of the client and of the handle, it receives an event twice.
     ///
     /// The thread `leasehold-events` of the client calls the listener and finally drops it; the
-    /// rules of [`Events`] hold. The first listener or [`on_lost`](crate::Guard::on_lost) of a
-    /// client starts this thread. It ends with the last handle and guard of the client, also after
-    /// [`close`](crate::Client::close).
+    /// rules of [`Events`] apply. The first event listener, or the first
+    /// [`on_lost`](crate::Guard::on_lost), of a client starts this thread. The thread ends with the
+    /// last handle and guard of the client, and not with [`close`](crate::Client::close).
     ///
     /// # Errors
     /// Does not fail itself. If the system cannot start the thread, and in a forked child, the

@@ -47,7 +47,7 @@ struct QuorumState {
     renewed: bool,
     /// The calls for the loss of the majority, in the order of their registration.
     on_lost: Vec<LossCall>,
-    /// Whether a loss on any server has the events thread of its client count the valid holds.
+    /// Whether the events thread of a client counts the valid holds after a loss on its server.
     counts_losses: bool,
 }
 
@@ -155,9 +155,10 @@ impl QuorumHold {
         None
     }
 
-    /// Registers a call for the loss of the majority. Queues the call if it is lost already.
+    /// Registers a call for the loss of the majority. Queues the call after an earlier loss.
     ///
-    /// From the first call on, each loss that a client reports makes it count the valid holds.
+    /// After the first registration, each reported loss on a server causes a count of the valid
+    /// holds.
     pub(crate) fn on_lost(self: &Arc<Self>, call: LossCall) {
         let mut state = self.state.lock();
         if state.lost.is_some() {
@@ -168,11 +169,11 @@ impl QuorumHold {
         let holds = if counts_losses { Vec::new() } else { state.holds.clone() };
         drop(state);
         holds.iter().for_each(|hold| self.count_after_loss(hold));
-        // Marks a majority as lost that no check has found lost yet.
+        // Notices a loss of the majority that happened before the registration.
         self.is_valid();
     }
 
-    /// Has the loss of `hold` check the majority, which notices its loss.
+    /// Checks the majority after the loss of `hold`, on an events thread.
     fn count_after_loss(self: &Arc<Self>, hold: &HoldHandle) {
         let quorum_hold = Arc::downgrade(self);
         hold.on_lost(move || {
@@ -224,7 +225,7 @@ impl QuorumHold {
         holds
     }
 
-    /// Removes and returns all holds, for their release. No loss counts from then on.
+    /// Removes and returns all holds, for their release. Later losses do not count.
     pub(crate) fn take(&self) -> Vec<Arc<HoldHandle>> {
         let mut state = self.state.lock();
         state.on_lost.clear();
