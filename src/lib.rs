@@ -202,6 +202,8 @@
 //!   [`with_min_hold`](Lock::with_min_hold) and a minimum a little shorter than the period: the
 //!   lock stays taken until the minimum has passed, also after a release. Without the minimum the
 //!   next machine would run the job again after the release.
+//! - *A lock that stays busy.* After a `try_lock_for` without the lock, [`Lock::holder`] names host,
+//!   process and thread of the holder, and [`HolderInfo::since`] the time of its acquisition.
 //! - *A job that may hang.* [`with_max_hold`](Lock::with_max_hold) ends the renewals of a hold that
 //!   lasts too long, so that another machine can take over.
 //! - *tokio.* A wait blocks its thread, so call `spawn_blocking(move || lock.lock_owned())`. The

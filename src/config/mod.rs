@@ -411,6 +411,9 @@ impl Builder {
     /// [`close`](crate::Client::close), or the drop of the last handle and guard, deletes the
     /// record. After the death of the process it expires within 30 s.
     ///
+    /// Every user of the servers with the permission to read the key can read the record. The fields
+    /// are plain text.
+    ///
     /// With the record, the client also keeps the connection of its [listener](crate#terms) open,
     /// at the cost of another small command per 10 s. It then answers questions of other processes
     /// about its holds: kind of lock, thread, number of guards, age, remaining lease and local
