@@ -131,6 +131,6 @@ fn owner(call: &AcquireCall<'_>, id: HoldId) -> Owner {
 
 impl Drop for Candidate<'_> {
     fn drop(&mut self) {
-        drop(self.leave());
+        self.leave().into_iter().for_each(HoldHandle::discard);
     }
 }

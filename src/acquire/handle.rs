@@ -181,6 +181,11 @@ impl HoldHandle {
         }
     }
 
+    /// Ends the share of a call that failed, whose caller never had the hold: without a minimum.
+    pub(super) fn discard(self) {
+        self.hold.waive_minimum();
+    }
+
     /// Has the watchdog renew the hold from now on.
     pub(crate) fn keep_renewed(&self) {
         if self.hold.keep_renewed() {

@@ -115,7 +115,7 @@ impl Drop for WaitLoop<'_> {
     /// Leaves the queue and cleans up after a panic of a logger or an allocation.
     fn drop(&mut self) {
         if !self.has_left {
-            drop(self.leave());
+            self.leave().into_iter().for_each(HoldHandle::discard);
             self.clean_up(false);
         }
     }
@@ -146,11 +146,12 @@ impl<'a> WaitLoop<'a> {
         let outcome = match self.wait() {
             Ok(Some(handle)) => Ok(Some(handle)),
             // Another thread may hand the hold off at the moment at which this call gives up. The
-            // call then takes the hold. A call that failed drops the handle, which hands the hold
-            // off again or releases it.
-            other => {
-                let handed_off = self.leave();
-                other.map(|_| handed_off)
+            // call then takes the hold. A call that failed discards the handle, which hands the
+            // hold off again or releases it.
+            Ok(None) => Ok(self.leave()),
+            Err(error) => {
+                self.leave().into_iter().for_each(HoldHandle::discard);
+                Err(error)
             }
         };
         self.has_left = true;
@@ -216,7 +217,10 @@ impl<'a> WaitLoop<'a> {
     /// Joins the queue again and returns `None` if the hold was lost before this thread woke.
     fn take_handed_off(&mut self, hold: Arc<Hold>, now: Moment) -> Result<Option<HoldHandle>> {
         let handle = self.call.handle(hold);
-        self.call.check_not_ended()?;
+        if let Err(error) = self.call.check_not_ended() {
+            handle.discard();
+            return Err(error);
+        }
         let Candidate { caller, ticket, .. } = &mut self.candidate;
         if handle.is_held() {
             *ticket = None;

@@ -83,12 +83,15 @@ fn catch_and_report<T>(step: impl FnOnce() -> T, report: impl FnOnce()) -> Optio
     if cfg!(all(test, leasehold_model)) {
         return Some(step());
     }
-    let done = catch_unwind(AssertUnwindSafe(step));
-    if done.is_err() {
-        // The logger itself may have panicked.
-        let _ = catch_unwind(AssertUnwindSafe(report));
+    match catch_unwind(AssertUnwindSafe(step)) {
+        Ok(done) => Some(done),
+        Err(payload) => {
+            // The drop of the payload may panic, and the logger itself may have panicked.
+            std::mem::forget(payload);
+            let _ = catch_unwind(AssertUnwindSafe(report)).map_err(std::mem::forget);
+            None
+        }
     }
-    done.ok()
 }
 
 /// Runs `log`, which writes to the log, and catches a panic of the logger.

@@ -5,7 +5,7 @@ use crate::harness::faults::{BRISK, EventLog, NEVER, build, owners, patient, wat
 use crate::harness::{Direction, Flow, Proxy, Server, eventually, exists, in_time};
 use crate::harness::{join, owner, sleeping};
 use leasehold::kind::LockKind;
-use leasehold::{Client, Guard, Lock, MultiLock, Result};
+use leasehold::{CancelToken, Client, Guard, Lock, MultiLock, Result};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -215,6 +215,27 @@ fn a_hold_is_handed_off_after_its_minimum_and_its_receiver_has_its_own() -> Resu
     guard.unlock()?;
     assert_eq!(join(next)?, first, "handed off");
     assert_taken_by_nobody(&server, &client.lock("a"), MINUTE);
+    Ok(())
+}
+
+/// A hand-off and a cancellation at the same time: the call fails and never had the lock.
+#[test]
+fn a_hand_off_to_a_call_that_fails_has_no_minimum() -> Result<()> {
+    let server = Arc::new(Server::start());
+    let client = handing_off(&server);
+    let lock = client.lock("a");
+    loop {
+        let (guard, token) = (lock.lock()?, CancelToken::new());
+        let next = lock.clone().with_min_hold(MINUTE).with_cancel(&token);
+        let next = sleeping("next", move || next.lock().map(drop));
+        drop(guard);
+        token.cancel();
+        if join(next).is_err_and(|error| error.is_cancelled()) {
+            break;
+        }
+        assert!(lock.force_unlock()?, "the call was faster than the cancellation");
+    }
+    eventually("the lock is free", || !exists(&server, "a"));
     Ok(())
 }
 

@@ -35,4 +35,11 @@ impl Hold {
     pub(crate) fn minimum_left(&self, now: Moment) -> Duration {
         now.until(self.state.lock().possession.minimum_end())
     }
+
+    /// Removes the minimum of the present holder, whose call has failed.
+    pub(crate) fn waive_minimum(&self) {
+        let mut state = self.state.lock();
+        let waived = state.possession.terms.with_min_hold(Duration::ZERO);
+        state.possession.terms = waived;
+    }
 }

@@ -371,6 +371,8 @@ impl Hold {
         if !has_token || !state.may_hand_off(now, bounds) {
             return None;
         }
+        // The watchdog may have reported the limit after the caller read its clock.
+        state.overdue_reported = false;
         let possession = &mut state.possession;
         possession.handoffs += 1;
         possession.token += u64::from(self.last_token > 0);

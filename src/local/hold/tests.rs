@@ -278,3 +278,14 @@ fn a_closure_that_is_registered_beside_the_loss_is_called_once() {
     drop((sink, called));
     assert!(calls.into_iter().eq(0..ROUNDS));
 }
+
+#[test]
+fn a_hand_off_by_an_older_clock_reading_than_the_report_starts_a_new_limit() {
+    let terms = HoldTerms::default().with_max_hold(SECOND);
+    let hold = Hold::new(Grant { terms: terms.clone(), ..Grant::owned(at(0), at(100)) });
+    assert!(hold.take_overdue(at(1)).is_some());
+    let bounds = HandoffBounds { max_handoffs: 9, max_time: 100 * SECOND, min_remaining: SECOND };
+    assert!(hold.hand_off(at(0), &bounds, &Holder::owned(), &terms).is_some());
+    assert_eq!(hold.next_limit(), Some(at(1)));
+    assert!(hold.take_overdue(at(2)).is_some(), "reported for the new holder too");
+}

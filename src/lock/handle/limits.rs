@@ -63,6 +63,9 @@ impl<K: LockKind> Lock<K> {
     /// Only a release keeps the minimum. The lock is free when its lease ends if the hold is lost,
     /// if its process dies, or if no release reaches the server before that.
     ///
+    /// A release that an outage delays keeps the lock taken for as much longer, at most for one
+    /// lease. No release waits for replicas, so a fail-over can lose the minimum.
+    ///
     /// Plain, fair, fenced, spin and write locks permit a minimum. The verbs return
     /// [`is_configuration`](crate::Error::is_configuration) for readers, for
     /// [named holders](Lock::with_holder) and for members of a [`MultiLock`](crate::MultiLock). A

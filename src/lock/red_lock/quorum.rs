@@ -215,7 +215,9 @@ impl QuorumHold {
     fn take_lost(&self, reason: LostReason) -> Vec<Arc<HoldHandle>> {
         let mut state = self.state.lock();
         let holds = mem::take(&mut state.holds);
-        let has = |reason| holds.iter().any(|hold| hold.hold().lost_reason() == reason);
+        // A hold that is still valid has the reason of a later expiry.
+        let over = holds.iter().filter(|hold| hold.remaining().is_zero());
+        let has = |reason| over.clone().any(|hold| hold.hold().lost_reason() == reason);
         let stronger = [LostReason::Gone, LostReason::HeldTooLong].into_iter().find(|it| has(*it));
         state.lost.get_or_insert(match reason {
             LostReason::Expired => stronger.unwrap_or(reason),
