@@ -131,7 +131,8 @@ impl LiveSession {
         }
         link.routed.conn.send(&requests).map_err(|fault| fault.error)?;
         let end = begun.max(clock::now()) + self.patience / 2;
-        while question.is_waiting() {
+        // Messages without end must not keep the caller beyond its time.
+        while question.is_waiting() && clock::now() < end {
             match link.receive(end)? {
                 Some(reply) => question.receive(reply, &link.channel)?,
                 None => return Ok(()),

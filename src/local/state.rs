@@ -65,6 +65,9 @@ impl LocalState {
     }
 
     /// Ends all holds that cannot be valid at the same time as `hold`. Returns them.
+    ///
+    /// A hold that was granted after the deadline of `hold` stays: the thread of `hold` was paused
+    /// for its whole lease, and the server has granted the lock again since.
     pub(super) fn lose_others(&mut self, hold: &Hold, holder: &Holder) -> Vec<Arc<Hold>> {
         let is_lost = |entry: &&HoldEntry| {
             let other = OtherHold {
@@ -72,7 +75,9 @@ impl LocalState {
                 owner: entry.hold.owner(),
                 same_thread: entry.holder.is_same_thread(holder),
             };
-            !hold.rules().shares_with(hold.owner().as_bytes(), &other) && entry.hold.lose()
+            !hold.rules().shares_with(hold.owner().as_bytes(), &other)
+                && entry.hold.granted_at() < hold.last_deadline()
+                && entry.hold.lose()
         };
         self.holds.iter().filter(is_lost).map(|entry| Arc::clone(&entry.hold)).collect()
     }

@@ -108,3 +108,15 @@ fn the_own_subscription_does_not_count_as_another_listener() {
         assert_eq!(local.take(true, at(500)), yields);
     }
 }
+
+/// The thread of the first hold was paused between its reply and this step.
+#[test]
+fn a_grant_noted_after_its_deadline_ends_no_hold_that_the_server_granted_since() {
+    let local = local(0);
+    let (paused, next) = (local.join(true, at(0)), local.join(true, at(0)));
+    let later = at(0) + 2 * SECOND;
+    let valid = local.grant(next, later, MILLI);
+    let over = local.grant(paused, at(0), MILLI);
+    assert_eq!(valid.status(later), HoldStatus::Held);
+    assert_eq!(over.status(later), HoldStatus::Over { newly_lost: true });
+}

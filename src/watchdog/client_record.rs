@@ -35,8 +35,11 @@ use crate::util::{log_target, threads};
 /// The longest time between two looks at the counters, so that the record follows within a second.
 const CHECK_INTERVAL: Duration = Duration::from_millis(400);
 
-/// The time from a renewal, or from a failed attempt, to the next attempt.
+/// The time from a renewal to the next one.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(LIFETIME.as_secs() / 3);
+
+/// The time from a failed attempt to the next one.
+const RETRY_INTERVAL: Duration = Duration::from_secs(3);
 
 /// The longest time for which the end of the watchdog waits for the reply to the deletion.
 const DELETION_LIMIT: Duration = Duration::from_millis(500);
@@ -121,7 +124,8 @@ impl RecordState {
     /// Returns the state after the reply to a step, or after its failure.
     fn after(self, now: Moment, outcome: &Result<Reply>) -> RecordState {
         let RecordState::Pending { step, is_outdated } = self else { return self };
-        let next = if is_outdated { now } else { now + RENEWAL_INTERVAL };
+        let pause = if outcome.is_ok() { RENEWAL_INTERVAL } else { RETRY_INTERVAL };
+        let next = if is_outdated { now } else { now + pause };
         match (step, outcome) {
             (_, Err(error)) if error.is_final() => RecordState::Refused,
             (RecordStep::Renew, Ok(Reply::Int(0))) => RecordState::Unwritten(now),
@@ -194,10 +198,13 @@ impl Watchdog {
         };
         let observer = Arc::clone(announcer) as Arc<dyn OnOutcome>;
         let task = BackgroundTask::new(Some((observer, Arc::new(()))), Moment::START);
-        let connection = send(&self.router, announcer.call(step), task);
+        // The same connection again: it is made anew after a failure. Any other one may be dead too.
+        let connection = announcer.status.lock().connection;
+        let connection = send(&self.router, announcer.call(step), task, connection);
         announcer.status.lock().connection = Some(connection);
         for heartbeat in self.channels.quiet_heartbeats() {
-            send(&self.router, heartbeat, BackgroundTask::new(None, Moment::START));
+            let task = BackgroundTask::new(None, Moment::START);
+            send(&self.router, heartbeat, task, Some(connection));
         }
         Moment::END
     }
@@ -221,8 +228,13 @@ impl Watchdog {
 }
 
 /// Sends a call once, as a background request that is not retried.
-fn send(router: &Router, call: Call, task: BackgroundTask) -> ConnectionId {
-    let connection = router.submit(Request::background(call, task), None);
+fn send(
+    router: &Router,
+    call: Call,
+    task: BackgroundTask,
+    connection: Option<ConnectionId>,
+) -> ConnectionId {
+    let connection = router.submit(Request::background(call, task), connection);
     router.dispatch(connection);
     connection
 }
@@ -277,7 +289,7 @@ mod tests {
     #[test]
     fn the_reply_decides_the_next_step() {
         let now = Moment::from_nanos(1);
-        let next = now + RENEWAL_INTERVAL;
+        let (next, retry) = (now + RENEWAL_INTERVAL, now + RETRY_INTERVAL);
         let after = |step, outcome: &Result<Reply>| {
             RecordState::Pending { step, is_outdated: false }.after(now, outcome)
         };
@@ -286,8 +298,8 @@ mod tests {
         assert_eq!(after(RecordStep::Write, &kept), RecordState::Written(next));
         assert_eq!(after(RecordStep::Renew, &kept), RecordState::Written(next));
         assert_eq!(after(RecordStep::Renew, &gone), RecordState::Unwritten(now));
-        assert_eq!(after(RecordStep::Write, &late), RecordState::Unwritten(next));
-        assert_eq!(after(RecordStep::Renew, &late), RecordState::Written(next));
+        assert_eq!(after(RecordStep::Write, &late), RecordState::Unwritten(retry));
+        assert_eq!(after(RecordStep::Renew, &late), RecordState::Written(retry));
         for step in [RecordStep::Write, RecordStep::Renew] {
             assert_eq!(after(step, &refused), RecordState::Refused);
             let pending = RecordState::Pending { step, is_outdated: false };
