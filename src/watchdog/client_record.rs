@@ -240,12 +240,15 @@ fn send(
 }
 
 fn warn_of_refusal(error: &Error) {
+    let advice = match error.code() {
+        Some("NOPERM") => "permit ~leasehold_client:* +evalsha +script|load +hset +pexpire +del, or ",
+        _ => "",
+    };
     threads::log_without_panic(|| {
         log::warn!(
             target: log_target::CLIENT, error:%, server = error.server();
             "other processes cannot see which process this client is, because its record was \
-             refused; permit ~leasehold_client:* +evalsha +script|load +hset +pexpire +del, or \
-             build the client with announce(false): {error}"
+             refused; {advice}build the client with announce(false): {error}"
         );
     });
 }
