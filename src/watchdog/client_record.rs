@@ -241,7 +241,9 @@ fn send(
 
 fn warn_of_refusal(error: &Error) {
     let advice = match error.code() {
-        Some("NOPERM") => "permit ~leasehold_client:* +evalsha +script|load +hset +pexpire +del, or ",
+        Some("NOPERM") => {
+            "permit ~leasehold_client:* +evalsha +script|load +hset +pexpire +del, or "
+        }
         _ => "",
     };
     threads::log_without_panic(|| {
