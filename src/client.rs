@@ -148,7 +148,7 @@ impl Client {
     ///
     /// Makes no round trip itself, except that a lazily built client of a cluster discovers the
     /// nodes. The returned iterator asks one server after the other, whenever it needs more locks:
-    /// one round trip (`SCAN`) for about 64 keys of the server, and about three more if there are
+    /// one round trip (`SCAN`) for about 32 keys of the server, and about three more if there are
     /// locks among these keys. Each such step blocks for one response time-out at most, and takes
     /// the server about a millisecond at most. The iterator then asks the processes of the holders
     /// for more facts; stopped and unreachable processes delay the whole search by 250 ms at most.

@@ -22,9 +22,9 @@ use crate::events::Kind;
 use crate::pool::Target;
 
 /// The number of keys that a server looks at per `SCAN`. One such page of locks takes the server
-/// about half a millisecond. A longer page would block the server for longer, also in several
+/// about 0.2 ms. A longer page would block the server for longer, also in several
 /// script calls: a server runs all commands of one write without a break.
-const PAGE: &[u8] = b"64";
+const PAGE: &[u8] = b"32";
 
 /// The cursor at the beginning and at the end of a scan.
 const BEGIN: &[u8] = b"0";

@@ -22,8 +22,8 @@ use crate::pool::Target;
 use crate::pool::request::{Failure, Outcome};
 use crate::pool::router::RoutedCall;
 
-/// The largest number of locks in one script call, which takes the server about half a millisecond.
-const MAX_LOCKS: usize = 64;
+/// The largest number of locks in one script call, which takes the server about 0.2 ms.
+const MAX_LOCKS: usize = 32;
 
 /// The records of clients that a query has read. `None`: the client has no record.
 pub(super) type ClientRecords = BTreeMap<Uuid, Option<Arc<ClientRecord>>>;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::thread;
 
 use crate::harness::replicated::MASTER;
-use crate::harness::{Cluster, Replicated, eventually, in_time};
+use crate::harness::{Cluster, Replicated, eventually, exists, in_time};
 use leasehold::{CancelToken, Client, LockInfo, Sharding};
 
 /// Returns the names of all locks, each of which is found once.
@@ -128,6 +128,8 @@ fn holders_are_found_on_the_master_before_and_after_a_fail_over() {
     let holder = || looking.lock("a").holder().expect("an answer");
     assert_eq!(holder().expect("held").client_id(), Some(holding.id()));
     assert_eq!(names(&looking), BTreeSet::from(["a".to_owned()]));
+    // A fail-over may lose what no replica has yet.
+    eventually("the replica has the lock", || exists(servers.replicas()[0], "a"));
     servers.fail_over();
     eventually("the new master is asked", || {
         let found = looking.lock("a").holder();
