@@ -103,6 +103,8 @@ fn a_hold_outlives_a_planned_fail_over_and_is_renewed_at_once() {
     assert_eq!(owner(new, "a"), field);
     guard.unlock().expect("still held");
     assert!(!exists(new, "a"));
+    // A master that becomes a replica closes its connections, those of this test too.
+    eventually("the old master is a replica", || servers.server_at(old).says("role:slave"));
     eventually("no connection to the old master is left", || {
         connections(servers.server_at(old)) == 0
     });
