@@ -123,11 +123,11 @@ impl HoldHandle {
 
     fn release(&self) -> Call {
         let (rules, name, now) = (self.hold.rules(), self.context.local.name(), clock::now());
-        let is_early = !self.hold.minimum_left(now).is_zero();
+        let is_early = || !self.hold.minimum_left(now).is_zero();
         match self.hold.late_copy() {
             // A late acquire command would take a place in the queue, which a release ignores.
             // Before the minimum of the hold this place stays until its waiter timeout.
-            Some(_) if rules.queues_in_redis() && !is_early => rules.undo(
+            Some(_) if rules.queues_in_redis() && !is_early() => rules.undo(
                 name,
                 self.hold.owner(),
                 Some(self.context.engine.settings.fair_waiter_timeout),

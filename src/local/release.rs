@@ -7,7 +7,7 @@ use crate::command::owner::ThreadId;
 use crate::kind::rules::{KindRules, ListensTo};
 use crate::listener::channels::{Channel, SubscriptionState};
 use crate::local::Local;
-use crate::local::hold::{Hold, HoldStatus, HoldTerms};
+use crate::local::hold::{Hold, HoldStatus};
 use crate::local::state::{HandOff, UnansweredRelease};
 use crate::local::table::HoldShare;
 use crate::util::clock::Moment;
@@ -51,12 +51,9 @@ impl Local {
             return EndOutcome::Nested;
         }
         let now = clock();
-        if let Some(HandOff { from, to }) = state.hand_off(hold, now, &self.bounds) {
+        if let Some(hand_off) = state.hand_off(hold, now, &self.bounds) {
             drop(state);
-            let key = |terms: &HoldTerms| terms.series_key(hold.rules().kind());
-            let (from, to) = (|| key(&from), || key(&to));
-            let stats = self.events.stats();
-            stats.series(to).passed_locally(&stats.series(from));
+            self.count_hand_off(hold, &hand_off);
             return EndOutcome::HandedOff;
         }
         state.holds.remove(hold);
@@ -76,6 +73,12 @@ impl Local {
                 EndOutcome::Lost
             }
         }
+    }
+
+    fn count_hand_off(&self, hold: &Hold, HandOff { from, to }: &HandOff) {
+        let (stats, kind) = (self.events.stats(), hold.rules().kind());
+        let from = stats.series(|| from.series_key(kind));
+        stats.series(|| to.series_key(kind)).passed_locally(&from);
     }
 
     /// Returns the connection on which a release has no reply yet.
