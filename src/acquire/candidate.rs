@@ -120,7 +120,7 @@ impl<'a> Candidate<'a> {
             .outlives_lease(rules.outlives_its_lease())
             .undoes(effect, late_copy);
         let (router, connection) = (&context.engine.router, late_copy.map(|copy| copy.connection));
-        router.dispatch(router.submit(Request::background(undo, task), connection));
+        router.send_background(Request::background(undo, task), connection);
     }
 }
 

@@ -107,7 +107,7 @@ impl HoldHandle {
         match &outcome {
             Err(failure) if !failure.error.is_final() || failure.error.is_closed() => {
                 let again = self.background_release().maybe_duplicate(failure.is_written());
-                router.dispatch(router.submit(again, Some(connection)));
+                router.send_background(again, Some(connection));
                 return Err(self.with_lock_name(failure.error.clone()));
             }
             Ok(reply) => {

@@ -38,7 +38,7 @@ use crate::listener::channels::{Channel, Channels};
 use crate::listener::shards::Listeners;
 use crate::local::Local;
 use crate::local::hold::HandoffBounds;
-use crate::pool::request::{BackgroundTask, Request};
+use crate::pool::request::Request;
 use crate::pool::router::Router;
 use crate::stats::Stats;
 use crate::topology::failover::FailoverMonitor;
@@ -144,8 +144,7 @@ impl Engine {
     /// Sends each call once, as a background request that is not retried.
     fn send(&self, calls: impl IntoIterator<Item = Call>) {
         for call in calls {
-            let background = Request::background(call, BackgroundTask::new(None, Moment::START));
-            self.router.dispatch(self.router.submit(background, None));
+            self.router.send_background(Request::background_once(call), None);
         }
     }
 

@@ -263,6 +263,11 @@ impl Request {
         Request::new(call, ReplyTo::Background(task))
     }
 
+    /// Returns a background request that is not retried and whose outcome has no receiver.
+    pub(crate) fn background_once(call: Call) -> Request {
+        Request::background(call, BackgroundTask::new(None, Moment::START))
+    }
+
     /// Returns a request that the pipeline sends for itself.
     pub(super) fn pipeline(call: Call, command: PipelineCommand) -> Request {
         Request::new(call, ReplyTo::Pipeline(command))

@@ -311,6 +311,19 @@ impl Router {
         pool.submit(background, target.connection())
     }
 
+    /// Queues a background request and writes it, as far as that needs no waiting.
+    ///
+    /// Returns the connection of the request.
+    pub(crate) fn send_background(
+        &self,
+        background: Request,
+        connection: Option<ConnectionId>,
+    ) -> ConnectionId {
+        let connection = self.submit(background, connection);
+        self.dispatch(connection);
+        connection
+    }
+
     /// Sends the background requests of a connection, as far as that needs no waiting.
     pub(crate) fn dispatch(&self, connection: ConnectionId) {
         self.nodes.pool(connection.node).dispatch(connection);

@@ -27,7 +27,6 @@ use crate::error::{Error, Result};
 use crate::listener::shards::Listeners;
 use crate::pool::Target;
 use crate::pool::request::{BackgroundTask, CallReply, OnOutcome, ReleasedHold, Request};
-use crate::pool::router::Router;
 use crate::util::clock::{self, Moment};
 use crate::util::sync::Mutex;
 use crate::util::{log_target, threads};
@@ -200,11 +199,11 @@ impl Watchdog {
         let task = BackgroundTask::new(Some((observer, Arc::new(()))), Moment::START);
         // The same connection again: it is made anew after a failure. Any other one may be dead too.
         let connection = announcer.status.lock().connection;
-        let connection = send(&self.router, announcer.call(step), task, connection);
+        let request = Request::background(announcer.call(step), task);
+        let connection = self.router.send_background(request, connection);
         announcer.status.lock().connection = Some(connection);
         for heartbeat in self.channels.quiet_heartbeats() {
-            let task = BackgroundTask::new(None, Moment::START);
-            send(&self.router, heartbeat, task, Some(connection));
+            self.router.send_background(Request::background_once(heartbeat), Some(connection));
         }
         Moment::END
     }
@@ -225,18 +224,6 @@ impl Watchdog {
             log_debug("was not deleted, so it expires", &failure.into_error());
         }
     }
-}
-
-/// Sends a call once, as a background request that is not retried.
-fn send(
-    router: &Router,
-    call: Call,
-    task: BackgroundTask,
-    connection: Option<ConnectionId>,
-) -> ConnectionId {
-    let connection = router.submit(Request::background(call, task), connection);
-    router.dispatch(connection);
-    connection
 }
 
 fn warn_of_refusal(error: &Error) {

@@ -38,6 +38,6 @@ impl WatchedHold {
             .outlives_lease(self.hold.rules().outlives_its_lease())
             .undoes(self.hold.lease(), self.hold.late_copy());
         let request = Request::background(undo, task);
-        router.dispatch(router.submit(request, self.hold.late_connection()));
+        router.send_background(request, self.hold.late_connection());
     }
 }
