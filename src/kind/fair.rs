@@ -23,7 +23,7 @@ use crate::command::name::Name;
 use crate::command::owner::Owner;
 use crate::command::script::{self, Script};
 use crate::events::Kind;
-use crate::kind::plain::{self, Plain, UNLOCKED};
+use crate::kind::plain::{Plain, UNLOCKED};
 use crate::kind::rules::{
     self, AcquireArgs, EarlyRelease, KindRules, ListensTo, Queueing, kind_of_lock,
 };
@@ -70,8 +70,11 @@ impl KindRules for Fair {
 
     fn early_release(&self) -> Option<EarlyRelease> {
         Some(|name, owner, left| {
-            let prefix = name.own_channel_prefix();
-            plain::release_early(&keys(name), owner, left, Some(&prefix))
+            let channel = name.own_channel_prefix();
+            let (nobody, left) = (rules::nobody(owner), rules::digits_up(left));
+            let args = [owner.as_bytes(), channel.as_bytes(), UNLOCKED];
+            let args = args.into_iter().chain([nobody.as_bytes(), left.as_bytes()]);
+            Call::script(&script::FAIR_RELEASE, keys(name), args)
         })
     }
 

@@ -23,10 +23,9 @@ pub(crate) const UNLOCKED: &[u8] = b"0";
 
 /// Returns the call that ends a hold and keeps the lock taken for `left`, without a holder.
 ///
-/// `channel` is the channel of the release message, of a fair lock the prefix of the waiters'
-/// channels; `None` for a kind without messages.
+/// `channel` is the channel of the release message; `None` for a kind without messages.
 pub(super) fn release_early(
-    keys: &[&[u8]],
+    name: &Name,
     owner: &Owner,
     left: Duration,
     channel: Option<&str>,
@@ -35,7 +34,7 @@ pub(super) fn release_early(
     let announcement = channel.map(|channel| [channel.as_bytes(), UNLOCKED]);
     let args = [owner.as_bytes(), nobody.as_bytes(), left.as_bytes()].into_iter();
     let args = args.chain(announcement.into_iter().flatten());
-    Call::script(&script::EARLY_RELEASE, keys.iter().copied(), args)
+    Call::script(&script::EARLY_RELEASE, [name.key().as_bytes()], args)
 }
 
 impl KindRules for Plain {
@@ -56,9 +55,7 @@ impl KindRules for Plain {
     }
 
     fn early_release(&self) -> Option<EarlyRelease> {
-        Some(|name, owner, left| {
-            release_early(&[name.key().as_bytes()], owner, left, Some(name.channel()))
-        })
+        Some(|name, owner, left| release_early(name, owner, left, Some(name.channel())))
     }
 
     fn force_unlock(&self, name: &Name) -> Call {

@@ -37,7 +37,7 @@ impl KindRules for Spin {
     }
 
     fn early_release(&self) -> Option<EarlyRelease> {
-        Some(|name, owner, left| plain::release_early(&[name.key().as_bytes()], owner, left, None))
+        Some(|name, owner, left| plain::release_early(name, owner, left, None))
     }
 
     fn force_unlock(&self, name: &Name) -> Call {

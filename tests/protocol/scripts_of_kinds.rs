@@ -560,8 +560,7 @@ const LEFT: i64 = 200_000;
 
 #[test]
 fn early_release_replies_as_documented() {
-    let silent = "0 no waiter to notify, and for a spin lock";
-    documents("early_release", &["-1 not held by this owner", silent, RECEIVED]);
+    documents("early_release", &["-1 not held by this owner", "0 for a spin lock", RECEIVED]);
     let mut bare = Bare::start();
     let args = [MINE, NOBODY, "300000", CHANNEL, "0"];
     assert_eq!(bare.call("early_release", &[LOCK], &args), -1);
@@ -602,7 +601,7 @@ fn early_release_replies_as_documented() {
 fn early_release_of_a_fair_lock_notifies_the_head_of_the_queue() {
     let mut bare = Bare::start();
     let release = |bare: &mut Bare, owner: &str, nobody: &str| {
-        bare.call("early_release", &QUEUE, &[owner, nobody, "300000", "own:", "0"])
+        bare.call("fair_release", &QUEUE, &[owner, "own:", "0", nobody, "300000"])
     };
     assert_eq!(take(&mut bare, "a", "0"), -2);
     assert_eq!(release(&mut bare, "a", "a:min_hold"), 0, "no waiter");
