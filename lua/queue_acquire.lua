@@ -1,14 +1,14 @@
 -- Takes a free lock if no live waiter is better; otherwise queues a caller that waits.
--- KEYS: 1 the lock's hash, 2 the queue, 3 the live clients, 4 the last fencing token
--- ARGV: 1 and 2 as in `queue_grant`, 3 lease in ms, 4 owner, 5 to 7 only from a caller that waits:
---   ms without a heartbeat after which its client counts as gone, microseconds by which its weight
---   moves it forward, and its place as an earlier reply reported it, or nothing
+-- KEYS: 1 the lock's hash, 2 the queue, 3 the waiting clients, 4 the last fencing token
+-- ARGV: 1 lease in ms, 2 owner, 3 to 6 only from a caller that waits: the grant lease in ms, `single`
+--   or `cluster`, the microseconds by which its weight moves it forward, and its place as an earlier
+--   reply reported it, or nothing
 -- RETURNS: 1 -2 acquired; -1 held without expiry; else the holder's remaining lease in ms; 2 the
 --   token of the hold; if refused, a number that is at least each token handed out so far and less
 --   than each later one; 3 the caller's place in the queue, or 0
 -- Atomic: no other caller may take the lock or a better place between the check and the write.
-local lock, lease, owner = lock_at(1), ARGV[3], ARGV[4]
-local lifetime, advance, place = ARGV[5], ARGV[6], ARGV[7]
+local lock, lease, owner = lock_at(1), ARGV[1], ARGV[2]
+local grant_lease, mode, advance, place = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 
 if redis.call('exists', lock.hash, lock.queue) == 0 then
   return { -2, take(lock, owner, lease), 0 }
@@ -21,16 +21,13 @@ if ttl ~= -2 and redis.call('hexists', lock.hash, owner) == 1 then
   end
   return { -2, token, 0 }
 end
-if lifetime then
+if mode then
   local own = tonumber(place) or micros - advance
   if redis.call('zadd', lock.queue, 'NX', digits(own), owner) == 0 then
     own = redis.call('zscore', lock.queue, owner)
   end
   place = tonumber(own)
-  redis.call('zadd', lock.alive, millis + lifetime, client_of(owner))
-  -- Without a heartbeat for an hour all waiters are gone.
-  redis.call('pexpire', lock.queue, 3600000)
-  redis.call('pexpire', lock.alive, 3600000)
+  keep_alive(lock, client_of(owner), grant_lease, mode)
 end
 if ttl == -2 then
   local best, token = grant_to_best(lock, owner, lease)

@@ -1,13 +1,9 @@
 -- Grants a queue lock to its best waiter. This text precedes that of each other `queue_` script.
 -- KEYS: 4 per lock: the lock's hash; the queue, a sorted set of owner fields with the best waiter
---   first; the live clients, a sorted set with the ms at which each counts as gone; the last fencing
---   token
--- ARGV: 1 the grant lease in ms, the lease of a waiter that is granted the lock; 2 `cluster`, in
---   which the server cannot tell whether a client listens; else `single`
+--   first; the waiting clients, a hash with the terms of each; the last fencing token
+-- ARGV: -
 -- RETURNS: -
 -- Atomic: a lock that becomes free must have its next holder before another client can take it.
-local grant_lease, is_cluster = ARGV[1], ARGV[2] == 'cluster'
-
 -- The largest number of dead waiters that one run removes from a queue.
 local max_dead = 10000
 
@@ -17,7 +13,8 @@ local millis = math.floor(micros / 1000)
 
 local function lock_at(first)
   return {
-    hash = KEYS[first], queue = KEYS[first + 1], alive = KEYS[first + 2], counter = KEYS[first + 3],
+    hash = KEYS[first], queue = KEYS[first + 1], clients = KEYS[first + 2],
+    counter = KEYS[first + 3],
   }
 end
 
@@ -44,30 +41,46 @@ local function take(lock, owner, lease)
   return token
 end
 
--- Tells the waiter's client that it holds the lock. Returns whether the client is not gone.
-local function announce(lock, owner, client, token)
-  local grant = { 'granted', string.sub(owner, 38), digits(token), grant_lease, lock.hash }
-  local wake = 'leasehold:wake:{' .. client .. '}'
-  return redis.call('publish', wake, table.concat(grant, ' ')) > 0 or is_cluster
+-- Counts the client as alive for one grant lease, and stores its terms: the ms at which it counts as
+-- gone, the grant lease, and `single` or `cluster`. Returns 1 if the client had no terms, else 0.
+-- Without a heartbeat for an hour all waiters are gone. With full memory a server refuses HSET as
+-- the first write of a script, so PEXPIRE comes first.
+local function keep_alive(lock, client, grant_lease, mode)
+  redis.call('pexpire', lock.queue, 3600000)
+  local terms = { digits(millis + grant_lease), grant_lease, mode }
+  local is_new = redis.call('hset', lock.clients, client, table.concat(terms, ' '))
+  redis.call('pexpire', lock.clients, 3600000)
+  return is_new
 end
 
--- Gives a free lock to the best waiter of a live client. Returns its owner field and token, or
--- nothing if no such waiter was found. The caller takes the lock without a message.
+-- Makes the waiter the holder for its grant lease, and tells its client. Returns the token, or
+-- nothing if the client does not listen. In a cluster the server cannot tell.
+local function grant(lock, owner, grant_lease, mode)
+  local token = take(lock, owner, grant_lease)
+  local message = { 'granted', string.sub(owner, 38), digits(token), grant_lease, lock.hash }
+  local wake = 'leasehold:wake:{' .. client_of(owner) .. '}'
+  if redis.call('publish', wake, table.concat(message, ' ')) > 0 or mode == 'cluster' then
+    return token
+  end
+  redis.call('hdel', lock.hash, owner)
+end
+
+-- Grants a free lock to the best waiter of a live client. Returns its owner field and its token, or
+-- nothing if there is no such waiter. The caller takes the lock with its own lease, without a
+-- message.
 local function grant_to_best(lock, caller, lease)
   for _ = 1, max_dead do
     local best = redis.call('zpopmin', lock.queue)[1]
     if not best or best == caller then
       return best, best and take(lock, best, lease)
     end
-    local client = client_of(best)
-    if (tonumber(redis.call('zscore', lock.alive, client)) or 0) > millis then
-      local token = take(lock, best, grant_lease)
-      if announce(lock, best, client, token) then
-        return best, token
-      end
-      redis.call('hdel', lock.hash, best)
+    local terms = redis.call('hget', lock.clients, client_of(best))
+    local gone_at, grant_lease, mode = string.match(terms or '', '^(%d+) (%d+) (%a+)$')
+    local token = gone_at and tonumber(gone_at) > millis and grant(lock, best, grant_lease, mode)
+    if token then
+      return best, token
     end
-    -- A client that is not gone finds at its next heartbeat that it may have lost places.
-    redis.call('zrem', lock.alive, client)
+    -- If the client lives, it learns from its next heartbeat that it may have lost places.
+    redis.call('hdel', lock.clients, client_of(best))
   end
 end
