@@ -1,17 +1,18 @@
 -- Takes a free lock if no live waiter is better; otherwise queues a caller that waits.
 -- KEYS: 1 the lock's hash, 2 the queue, 3 the waiting clients, 4 the last fencing token
--- ARGV: 1 lease in ms, 2 owner, 3 to 6 only from a caller that waits: the grant lease in ms, `single`
---   or `cluster`, the microseconds by which its weight moves it forward, and its place as an earlier
---   reply reported it, or nothing
+-- ARGV: 1 lease in ms, 2 owner, 3 to 6 only from a caller that waits: the grant lease in ms,
+--   `single` or `cluster`, the microseconds by which its weight moves it forward, and its place as
+--   an earlier reply reported it, or nothing
 -- RETURNS: 1 -2 acquired; -1 held without expiry; else the holder's remaining lease in ms; 2 the
 --   token of the hold; if refused, a number that is at least each token handed out so far and less
---   than each later one; 3 the caller's place in the queue, or 0
+--   than each later one; 3 the caller's place in the queue, or 0; 4 1 if other waiters of the client
+--   may have lost their places, else 0
 -- Atomic: no other caller may take the lock or a better place between the check and the write.
 local lock, lease, owner = lock_at(1), ARGV[1], ARGV[2]
 local grant_lease, mode, advance, place = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 
 if redis.call('exists', lock.hash, lock.queue) == 0 then
-  return { -2, take(lock, owner, lease), 0 }
+  return { -2, take(lock, owner, lease), 0, 0 }
 end
 local ttl = redis.call('pttl', lock.hash)
 if ttl ~= -2 and redis.call('hexists', lock.hash, owner) == 1 then
@@ -19,15 +20,16 @@ if ttl ~= -2 and redis.call('hexists', lock.hash, owner) == 1 then
   if ttl < tonumber(lease) then
     redis.call('pexpire', lock.hash, lease)
   end
-  return { -2, token, 0 }
+  return { -2, token, 0, 0 }
 end
+local is_new = 0
 if mode then
   local own = tonumber(place) or micros - advance
   if redis.call('zadd', lock.queue, 'NX', digits(own), owner) == 0 then
     own = redis.call('zscore', lock.queue, owner)
   end
   place = tonumber(own)
-  keep_alive(lock, client_of(owner), grant_lease, mode)
+  is_new = keep_alive(lock, client_of(owner), grant_lease, mode)
 end
 if ttl == -2 then
   local best, token = grant_to_best(lock, owner, lease)
@@ -35,8 +37,9 @@ if ttl == -2 then
     best, token = owner, take(lock, owner, lease)
   end
   if best == owner then
-    return { -2, token, 0 }
+    return { -2, token, 0, is_new }
   end
   ttl = redis.call('pttl', lock.hash)
 end
-return { ttl == -2 and 0 or ttl, math.max(last_token(lock) or 0, micros - 1), place or 0 }
+local left = ttl == -2 and 0 or ttl
+return { left, math.max(last_token(lock) or 0, micros - 1), place or 0, is_new }
