@@ -5,8 +5,8 @@
 --   an earlier reply reported it, or nothing
 -- RETURNS: 1 -2 acquired; -1 held without expiry; else the holder's remaining lease in ms; 2 the
 --   token of the hold; if refused, a number that is at least each token handed out so far and less
---   than each later one; 3 the caller's place in the queue, or 0; 4 1 if other waiters of the client
---   may have lost their places, else 0
+--   than each later one; 3 the caller's place in the queue, or 0; 4 1 if other waiters of the
+--   client may have lost their places, else 0
 -- Atomic: no other caller may take the lock or a better place between the check and the write.
 local lock, lease, owner = lock_at(1), ARGV[1], ARGV[2]
 local grant_lease, mode, advance, place = ARGV[3], ARGV[4], ARGV[5], ARGV[6]

@@ -42,9 +42,9 @@ local function take(lock, owner, lease)
 end
 
 -- Counts the client as alive for one grant lease, and stores its terms: the ms at which it counts
--- as gone, the grant lease, and `single` or `cluster`. Returns 1 if the client had no terms, else 0.
--- Without a heartbeat for an hour all waiters are gone. With full memory a server refuses HSET as
--- the first write of a script, so PEXPIRE comes first.
+-- as gone, the grant lease, and `single` or `cluster`. Returns 1 if the client had no terms, else
+-- 0. Without a heartbeat for an hour all waiters are gone. With full memory a server refuses HSET
+-- as the first write of a script, so PEXPIRE comes first.
 local function keep_alive(lock, client, grant_lease, mode)
   redis.call('pexpire', lock.queue, 3600000)
   local terms = { digits(millis + grant_lease), grant_lease, mode }
