@@ -37,7 +37,11 @@ if ttl == -2 then
     best, token = owner, take(lock, owner, lease)
   end
   if best == owner then
-    return { -2, token, 0, is_new }
+    -- This reply does not say that other waiters may have lost their places: a heartbeat has to.
+    if is_new == 1 then
+      redis.call('hdel', lock.clients, client_of(owner))
+    end
+    return { -2, token, 0, 0 }
   end
   ttl = redis.call('pttl', lock.hash)
 end

@@ -53,6 +53,13 @@ local function keep_alive(lock, client, grant_lease, mode)
   return is_new
 end
 
+-- Deletes the terms of the clients if nobody waits any more.
+local function forget_clients(lock)
+  if redis.call('exists', lock.queue) == 0 then
+    redis.call('del', lock.clients)
+  end
+end
+
 -- Makes the waiter the holder for its grant lease, and tells its client. Returns the token, or
 -- nothing if the client does not listen. In a cluster the server cannot tell.
 local function grant(lock, owner, grant_lease, mode)
@@ -71,13 +78,18 @@ end
 local function grant_to_best(lock, caller, lease)
   for _ = 1, max_dead do
     local best = redis.call('zpopmin', lock.queue)[1]
-    if not best or best == caller then
-      return best, best and take(lock, best, lease)
+    if not best then
+      return forget_clients(lock)
+    end
+    if best == caller then
+      forget_clients(lock)
+      return best, take(lock, best, lease)
     end
     local terms = redis.call('hget', lock.clients, client_of(best))
     local gone_at, grant_lease, mode = string.match(terms or '', '^(%d+) (%d+) (%a+)$')
     local token = gone_at and tonumber(gone_at) > millis and grant(lock, best, grant_lease, mode)
     if token then
+      forget_clients(lock)
       return best, token
     end
     -- If the client lives, it learns from its next heartbeat that it may have lost places.

@@ -1,10 +1,10 @@
 -- Keeps the places of a client's waiters, grants free locks, and repeats grants to this client.
 -- KEYS: 4 per lock: the lock's hash, the queue, the waiting clients, the last fencing token
 -- ARGV: 1 client id, 2 its grant lease in ms, 3 `single` or `cluster`
--- RETURNS: 5 numbers per lock: 1 if the client may have lost places, else 0; the holder's remaining
---   lease in ms, -2 free, -1 held without expiry; the hold number if this client holds the lock,
---   else 0; the token of that hold, else 0; and a number that is at least each token handed out so
---   far and less than each later one
+-- RETURNS: 5 numbers per lock: 1 if waiters of the client may have lost their places, else 0; the
+--   holder's remaining lease in ms, -2 free, -1 held without expiry; the hold number if this client
+--   holds the lock, else 0; the token of that hold, else 0; and a number that is at least each token
+--   handed out so far and less than each later one
 -- Atomic: the reply must describe one moment, and no caller may come before the best waiter.
 local client, grant_lease, mode = ARGV[1], ARGV[2], ARGV[3]
 
@@ -16,7 +16,10 @@ end
 local replies = {}
 for first = 1, #KEYS, 4 do
   local lock = lock_at(first)
-  local is_new = keep_alive(lock, client, grant_lease, mode)
+  local is_new = 1
+  if redis.call('exists', lock.queue) == 1 then
+    is_new = keep_alive(lock, client, grant_lease, mode)
+  end
   if redis.call('exists', lock.hash) == 0 then
     grant_to_best(lock)
   end

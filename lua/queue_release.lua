@@ -12,6 +12,7 @@ if not was_held then
 end
 local is_granted = redis.call('exists', lock.hash) == 0 and grant_to_best(lock)
 if not was_held then
+  forget_clients(lock)
   return -1
 end
 return is_granted and 1 or redis.call('publish', channel, message)

@@ -49,8 +49,9 @@ impl WaitLoop<'_> {
     }
 
     /// Registers the call, so that a grant by message can come before the reply.
-    fn register_for_grants(&self, generation: Generation) {
+    fn register_for_grants(&mut self, generation: Generation) {
         if self.awaits_grants() {
+            self.wakeups.session = self.context().engine.channels.session();
             let base = GrantBase { sent: clock::now(), generation, token_bound: 0 };
             let (id, parker) = (self.candidate.id, &self.candidate.caller.parker);
             self.context().local.await_grant(id.number(), parker, base);
@@ -262,7 +263,19 @@ impl WaitLoop<'_> {
         if self.wakeups.awaited_grant.is_none() {
             self.wakeups.awaited_grant = Some(engine.channels.await_grant());
         }
+    }
+
+    /// Starts the listener for a grant by message, after the watchdog polls for the call.
+    ///
+    /// If the listener has connected since the attempt, a message may have been missed.
+    fn listen_for_grants(&self, left: Option<Duration>) {
+        let LockContext { engine, local } = self.context();
+        engine.watchdog.plan_heartbeat_at_end(local, left);
         engine.listen_for_grants();
+        let session = engine.channels.session();
+        if session.is_some() && session != self.wakeups.session {
+            engine.watchdog.plan_heartbeat_now(local);
+        }
     }
 
     /// Prepares the wait after a refusal; `left` is the rest of the holder's lease.
@@ -274,6 +287,9 @@ impl WaitLoop<'_> {
         self.call.series().answered(sent.until(now));
         if local.refused(now, polled) {
             engine.watchdog.plan_poll(Arc::clone(local));
+        }
+        if self.awaits_grants() {
+            self.listen_for_grants(left);
         }
         if left.is_none() && !std::mem::replace(&mut self.reports.warned, true) {
             let (name, kind) = (local.name().given(), self.call.rules.kind());

@@ -51,7 +51,7 @@ use crate::command::call::{ConnectionId, LateCopy};
 use crate::error::Result;
 use crate::events::{Event, Waited};
 use crate::kind::rules::{ListensTo, Place};
-use crate::listener::channels::{AwaitedGrant, Channel, Registration};
+use crate::listener::channels::{AwaitedGrant, Channel, ListenerSession, Registration};
 use crate::local::Turn;
 use crate::local::hold::Hold;
 use crate::util::clock::{self, Moment};
@@ -94,6 +94,8 @@ struct Wakeups {
     registration: Option<Registration>,
     /// The channel of this call alone, for kinds that have such channels.
     own_channel: OnceCell<Arc<Channel>>,
+    /// The listener's session before the last attempt, for a call that awaits a grant by message.
+    session: Option<ListenerSession>,
     /// Keeps the listener connected for a grant by message, from the first refusal on.
     awaited_grant: Option<AwaitedGrant>,
 }

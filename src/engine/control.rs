@@ -47,7 +47,7 @@ impl ControlHandler for Engine {
     }
 
     fn listening(&self) {
-        self.watchdog.send_heartbeats_now();
+        self.watchdog.plan_heartbeats_now();
     }
 }
 

@@ -26,6 +26,9 @@ use crate::topology::route::Generation;
 use crate::util::clock::Moment;
 use crate::util::sync::Parker;
 
+/// The span in which early heartbeats for one lock go out together.
+const EARLY_GRAIN: Duration = Duration::from_millis(5);
+
 /// A request after which the server did not have a hold of the caller.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GrantBase {
@@ -65,6 +68,8 @@ pub(super) struct Waiters {
     by_hold: HashMap<u64, Waiter>,
     /// The last heartbeat with an answer, a base for all callers.
     heartbeat: Option<GrantBase>,
+    /// The moment of the next heartbeat, if one is planned before the next poll.
+    next_heartbeat: Option<Moment>,
 }
 
 #[derive(Debug)]
@@ -182,6 +187,25 @@ impl Local {
         let mut state = self.state.lock();
         let is_granted = |entry: &HoldEntry| entry.hold.id().number() == message.hold;
         state.waiters.granted(message) || state.holds.iter().any(is_granted)
+    }
+
+    /// Returns whether a heartbeat has to be planned for `at`, and notes that one is.
+    ///
+    /// `false` if one is planned that is earlier, or only a little later.
+    pub(crate) fn plans_heartbeat(&self, at: Moment) -> bool {
+        let next = &mut self.state.lock().waiters.next_heartbeat;
+        let is_planned = next.is_some_and(|next| next <= at + EARLY_GRAIN);
+        if !is_planned {
+            *next = Some(at);
+        }
+        !is_planned
+    }
+
+    /// Returns whether callers need a heartbeat, which is then under way.
+    pub(crate) fn begins_heartbeat(&self) -> bool {
+        let waiters = &mut self.state.lock().waiters;
+        waiters.next_heartbeat = None;
+        !waiters.is_empty()
     }
 
     /// Applies the answer to a heartbeat.

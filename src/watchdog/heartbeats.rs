@@ -1,11 +1,11 @@
 //! Heartbeats for the callers of this process that wait for queue locks.
 //!
-//! One heartbeat per lock keeps the places of all its callers, at each poll and at each connection
-//! of the listener. The answer repeats a grant whose message was lost, and tells the callers to ask
-//! again if they may have lost their places.
+//! One heartbeat per lock keeps the places of all its callers. It is due at each poll, at the end of
+//! the holder's lease, and when the listener has connected. The answer repeats a grant whose message
+//! was lost, and tells the callers to ask again if they may have lost their places.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::Watchdog;
 use super::batches::{self, BatchFailure};
@@ -18,20 +18,33 @@ use crate::local::Local;
 use crate::local::waiters::GrantBase;
 use crate::pool::request::CallReply;
 use crate::topology::route::Generation;
-use crate::util::clock::Moment;
+use crate::util::clock::{self, Moment};
+
+/// The time after a failed heartbeat to the next one.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 impl Watchdog {
-    /// Has the next round send a heartbeat for all awaited queue locks. Does not block.
-    pub(crate) fn send_heartbeats_now(&self) {
-        self.heartbeat_now.store(true, Ordering::Release);
-        self.parker.unpark();
+    /// Plans a heartbeat at once for all awaited queue locks. Does not block.
+    pub(crate) fn plan_heartbeats_now(&self) {
+        self.awaited_queue_locks().iter().for_each(|local| self.plan_heartbeat_now(local));
     }
 
-    /// Returns the awaited queue locks, if heartbeats were requested before they are due.
-    pub(super) fn take_early_heartbeats(&self) -> Vec<Arc<Local>> {
-        match self.heartbeat_now.swap(false, Ordering::AcqRel) {
-            true => self.awaited_queue_locks(),
-            false => Vec::new(),
+    /// Plans a heartbeat at once for a queue lock. Does not block.
+    pub(crate) fn plan_heartbeat_now(&self, local: &Arc<Local>) {
+        self.plan_early_heartbeat(Arc::clone(local), clock::now());
+    }
+
+    /// Plans a heartbeat for the end of the holder's lease, if that is before the next poll.
+    pub(crate) fn plan_heartbeat_at_end(&self, local: &Arc<Local>, left: Option<Duration>) {
+        if let Some(left) = left.filter(|left| *left < self.settings.poll_interval) {
+            let at = clock::now() + left + Duration::from_millis(1);
+            self.plan_early_heartbeat(Arc::clone(local), at);
+        }
+    }
+
+    fn plan_early_heartbeat(&self, local: Arc<Local>, at: Moment) {
+        if local.plans_heartbeat(at) {
+            self.plan_heartbeat(local, at);
         }
     }
 
@@ -48,16 +61,35 @@ impl Watchdog {
 
     /// Keeps the places of the waiting callers, and applies the answers.
     pub(super) fn send_queue_heartbeats(&self, mut locks: Vec<Arc<Local>>) {
+        locks.retain(|local| local.begins_heartbeat());
         let (slot, generation) =
             (|local: &Arc<Local>| self.slot_of(local), self.router.generation());
         let call = |batch: &[Arc<Local>]| self.heartbeat_call(batch);
         batches::send_all(&self.router, &mut locks, slot, call, |batch, outcome| {
-            let answers = outcome.map_err(BatchFailure::into_error).and_then(read);
-            match answers {
-                Ok((sent, answers)) => apply(batch, sent, generation, &answers),
-                Err(error) => log_failed_poll(batch.len(), &error),
+            match outcome.map_err(BatchFailure::into_error).and_then(read) {
+                Ok((sent, answers)) => self.apply_heartbeats(batch, sent, generation, &answers),
+                Err(error) => {
+                    log_failed_poll(batch.len(), &error);
+                    let at = clock::now() + RETRY_PAUSE;
+                    let locks = batch.iter().cloned();
+                    locks.for_each(|local| self.plan_early_heartbeat(local, at));
+                }
             }
         });
+    }
+
+    fn apply_heartbeats(
+        &self,
+        batch: &[Arc<Local>],
+        sent: Moment,
+        generation: Generation,
+        answers: &[HeartbeatReply],
+    ) {
+        for (local, answer) in batch.iter().zip(answers) {
+            let base = GrantBase { sent, generation, token_bound: answer.token_bound };
+            local.heartbeat_answered(base, answer);
+            self.plan_heartbeat_at_end(local, answer.left);
+        }
     }
 
     fn heartbeat_call(&self, batch: &[Arc<Local>]) -> Call {
@@ -69,11 +101,4 @@ impl Watchdog {
 
 fn read(reply: CallReply) -> Result<(Moment, Vec<HeartbeatReply>)> {
     Ok((reply.sent, queued::read_heartbeat(reply.value)?))
-}
-
-fn apply(batch: &[Arc<Local>], sent: Moment, generation: Generation, answers: &[HeartbeatReply]) {
-    for (local, answer) in batch.iter().zip(answers) {
-        let base = GrantBase { sent, generation, token_bound: answer.token_bound };
-        local.heartbeat_answered(base, answer);
-    }
 }

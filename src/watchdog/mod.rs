@@ -101,8 +101,6 @@ pub(crate) struct Watchdog {
     parker: Parker,
     /// Whether the next round renews or verifies all holds.
     renew_all: AtomicBool,
-    /// Whether the next round sends a heartbeat for all locks that are granted by message.
-    heartbeat_now: AtomicBool,
     /// Whether a reconnection or a topology change was reported since the last round.
     server_may_have_changed: AtomicBool,
     replication_ids: ReplicationIds,
@@ -154,7 +152,6 @@ impl Watchdog {
             timers: Mutex::new(Timers::new(clock::now())),
             parker: Parker::default(),
             renew_all: AtomicBool::new(false),
-            heartbeat_now: AtomicBool::new(false),
             server_may_have_changed: AtomicBool::new(false),
             replication_ids: ReplicationIds::default(),
             generation: Mutex::default(),
@@ -225,6 +222,8 @@ impl Watchdog {
             self.restore_places();
         }
         self.poll_locks(polled);
+        let queued = self.timers.lock().due_heartbeats(now);
+        self.send_queue_heartbeats(queued);
         let done = self.timers.lock().take_fired();
         drop(done);
         self.audit();

@@ -21,10 +21,8 @@ impl Watchdog {
         locks.retain(|local| local.keep_polling());
         let polled = locks.iter().filter(|local| local.queue_len() > 0);
         self.find_free(polled.cloned().collect());
-        let mut queued: Vec<_> =
-            locks.iter().filter(|local| local.awaits_grants()).cloned().collect();
-        queued.extend(self.take_early_heartbeats());
-        self.send_queue_heartbeats(queued);
+        let queued = locks.iter().filter(|local| local.awaits_grants());
+        self.send_queue_heartbeats(queued.cloned().collect());
         locks.into_iter().for_each(|local| self.plan_poll(local));
     }
 

@@ -27,6 +27,8 @@ const RENEWAL_GRAIN_DIVISOR: u32 = 120;
 pub(super) struct Timers {
     pub(super) holds: Wheel<WatchedHold>,
     polls: Wheel<Arc<Local>>,
+    /// Heartbeats for queue locks before their next poll.
+    heartbeats: Wheel<Arc<Local>>,
     /// Items of the present round. The next round repeats them if this round panics.
     fired_holds: Vec<WatchedHold>,
     fired_polls: Vec<Arc<Local>>,
@@ -39,6 +41,7 @@ impl Timers {
         Timers {
             holds: Wheel::new(TICK, now),
             polls: Wheel::new(TICK, now),
+            heartbeats: Wheel::new(TICK, now),
             fired_holds: Vec::new(),
             fired_polls: Vec::new(),
             next_round: Moment::START,
@@ -58,6 +61,13 @@ impl Timers {
         self.polls.iter().chain(&self.fired_polls).cloned().collect()
     }
 
+    /// Returns the locks whose heartbeat is due before their next poll.
+    pub(super) fn due_heartbeats(&mut self, now: Moment) -> Vec<Arc<Local>> {
+        let mut due = Vec::new();
+        self.heartbeats.advance(now, &mut due);
+        due
+    }
+
     /// Takes the items of a round that has ended without a panic.
     pub(super) fn take_fired(&mut self) -> (Vec<WatchedHold>, Vec<Arc<Local>>) {
         (mem::take(&mut self.fired_holds), mem::take(&mut self.fired_polls))
@@ -65,7 +75,7 @@ impl Timers {
 
     /// Plans the next round for the earliest timer, at the latest for `latest`. Returns its moment.
     pub(super) fn plan_round(&mut self, latest: Moment) -> Moment {
-        let timers = [self.holds.next_due(), self.polls.next_due()];
+        let timers = [self.holds.next_due(), self.polls.next_due(), self.heartbeats.next_due()];
         self.next_round = timers.into_iter().flatten().fold(latest, Moment::min);
         self.next_round
     }
@@ -101,6 +111,17 @@ impl Watchdog {
         let at = (clock::now() + (interval - 2 * grain)).rounded_up(grain);
         let mut timers = self.timers.lock();
         timers.polls.insert(at, local);
+        let must_wake = timers.ensure_round_by(at);
+        drop(timers);
+        if must_wake {
+            self.parker.unpark();
+        }
+    }
+
+    /// Plans a heartbeat for a queue lock at `at`, before its next poll.
+    pub(crate) fn plan_heartbeat(&self, local: Arc<Local>, at: Moment) {
+        let mut timers = self.timers.lock();
+        timers.heartbeats.insert(at, local);
         let must_wake = timers.ensure_round_by(at);
         drop(timers);
         if must_wake {

@@ -173,6 +173,7 @@ conformance! {
     plain: on_one_server(|c| c[0].lock("a"));
     fenced: on_one_server(|c| c[0].fenced_lock("a"));
     fair: on_one_server(|c| c[0].fair_lock("a"));
+    queued: on_one_server(|c| c[0].queue_lock("a"));
     write: on_one_server(|c| c[0].rw_lock("a").write_lock());
     spin: on_one_server(|c| c[0].spin_lock("a"));
     named: Kind { re_enters: false, ..on_one_server(by_name) };
@@ -248,10 +249,13 @@ fn wait_for_a_waiter<S: Subject>(setup: &Setup<S>) {
     let is_subscribed = |server: &Server| {
         server.channels().iter().any(|channel| !channel.starts_with("leasehold:"))
     };
+    let has_queue =
+        |server: &Server| server.keys().iter().any(|key| key.starts_with("leasehold_queue:"));
     eventually("a caller waits", || {
         // A waiter of a spin lock does not subscribe.
         let after: u64 = setup.servers.iter().map(calls).sum();
-        setup.servers.iter().any(is_subscribed) || after > before + 4
+        let mut servers = setup.servers.iter();
+        servers.any(|server| is_subscribed(server) || has_queue(server)) || after > before + 4
     });
 }
 
