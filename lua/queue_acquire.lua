@@ -1,16 +1,18 @@
 -- Takes a free lock if no live waiter is better; otherwise queues a caller that waits.
 -- KEYS: 1 the lock's hash, 2 the queue, 3 the waiting clients, 4 the last fencing token
--- ARGV: 1 lease in ms, 2 owner, 3 to 6 only from a caller that waits: the grant lease in ms,
---   `single` or `cluster`, the microseconds by which its weight moves it forward, and its place as
---   an earlier reply reported it, or nothing
+-- ARGV: 1 lease in ms, 2 owner, 3 and 4, only from a caller that waits: the grant lease in ms, and
+--   `single` or `cluster`, 5 and 6, from the same caller: the microseconds by which its weight
+--   moves it forward, and its place as an earlier reply reported it, or nothing
 -- RETURNS: 1 -2 acquired; -1 held without expiry; else the holder's remaining lease in ms; 2 the
 --   token of the hold; if refused, a number that is at least each token handed out so far and less
 --   than each later one; 3 the caller's place in the queue, or 0; 4 1 if other waiters of the
 --   client may have lost their places, else 0
 -- Atomic: no other caller may take the lock or a better place between the check and the write.
-local lock, lease, owner = lock_at(1), ARGV[1], ARGV[2]
-local grant_lease, mode, advance, place = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local hash, queue, clients, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lease, owner, grant_lease = ARGV[1], ARGV[2], ARGV[3]
+local mode, advance, place = ARGV[4], ARGV[5], ARGV[6]
 
+local lock = lock_of(hash, queue, clients, counter)
 if redis.call('exists', lock.hash, lock.queue) == 0 then
   return { -2, take(lock, owner, lease), 0, 0 }
 end

@@ -1,9 +1,9 @@
 -- Grants a queue lock to its best waiter. This text precedes that of each other `queue_` script.
--- KEYS: 4 per lock: the lock's hash; the queue, a sorted set of owner fields with the best waiter
---   first; the waiting clients, a hash with the terms of each; the last fencing token
+-- KEYS: -
 -- ARGV: -
 -- RETURNS: -
 -- Atomic: a lock that becomes free must have its next holder before another client can take it.
+
 -- The largest number of dead waiters that one run removes from a queue.
 local max_dead = 10000
 
@@ -11,11 +11,10 @@ local time = redis.call('time')
 local micros = time[1] * 1000000 + time[2]
 local millis = math.floor(micros / 1000)
 
-local function lock_at(first)
-  return {
-    hash = KEYS[first], queue = KEYS[first + 1], clients = KEYS[first + 2],
-    counter = KEYS[first + 3],
-  }
+-- Names the keys of a lock: its hash; the queue, a sorted set of owner fields with the best waiter
+-- first; the waiting clients, a hash with the terms of each; the last fencing token.
+local function lock_of(hash, queue, clients, counter)
+  return { hash = hash, queue = queue, clients = clients, counter = counter }
 end
 
 local function client_of(owner)

@@ -1,5 +1,5 @@
 -- Keeps the places of a client's waiters, grants free locks, and repeats grants to this client.
--- KEYS: 4 per lock: the lock's hash, the queue, the waiting clients, the last fencing token
+-- KEYS: n times 4, per lock: the lock's hash, the queue, the waiting clients, the last token
 -- ARGV: 1 client id, 2 its grant lease in ms, 3 `single` or `cluster`
 -- RETURNS: 5 numbers per lock: 1 if the client may have lost places, else 0; the holder's remaining
 --   lease in ms, -2 free, -1 held without expiry; the hold number if this client holds the lock,
@@ -15,7 +15,7 @@ end
 
 local replies = {}
 for first = 1, #KEYS, 4 do
-  local lock = lock_at(first)
+  local lock = lock_of(unpack(KEYS, first, first + 3))
   local is_new = keep_alive(lock, client, grant_lease, mode)
   if redis.call('exists', lock.hash) == 0 then
     grant_to_best(lock)

@@ -1,7 +1,8 @@
 //! The table of the Lua scripts: source text and SHA-1 digest.
 //!
 //! Each script is one file in `lua/`, embedded at compile time. A new script needs its file, one
-//! line in this table, and a test of its documented replies (`tests/protocol/scripts.rs`).
+//! line in this table, and a test of its documented replies (`tests/protocol/scripts.rs`). The
+//! scripts of the queue lock begin with a common text, which is a file of its own.
 //!
 //! Redis identifies a script by the SHA-1 of its source. [`Script::digest`] computes it at the
 //! first use and keeps it. A script that announces a release also has a form for clusters, which
@@ -27,6 +28,16 @@ pub(crate) struct Script {
 macro_rules! script {
     ($name:literal) => {
         script!($name, None)
+    };
+    ($name:literal after $common:literal) => {
+        Script::new(
+            $name,
+            Cow::Borrowed(concat!(
+                include_str!(concat!("../../lua/", $common, ".lua")),
+                include_str!(concat!("../../lua/", $name, ".lua"))
+            )),
+            None,
+        )
     };
     ($name:literal, $join_code:expr) => {
         Script::new(
@@ -66,6 +77,15 @@ pub(crate) static WRITE_TTL: Script = script!("write_ttl");
 pub(crate) static NAMED_ACQUIRE: Script = script!("named_acquire");
 pub(crate) static NAMED_RELEASE: Script = script!("named_release");
 pub(crate) static NAMED_UNLOCK: Script = script!("named_unlock");
+
+#[cfg_attr(not(test), expect(dead_code, reason = "the kind follows"))]
+pub(crate) static QUEUE_ACQUIRE: Script = script!("queue_acquire" after "queue_grant");
+#[cfg_attr(not(test), expect(dead_code, reason = "the kind follows"))]
+pub(crate) static QUEUE_RELEASE: Script = script!("queue_release" after "queue_grant");
+#[cfg_attr(not(test), expect(dead_code, reason = "the kind follows"))]
+pub(crate) static QUEUE_FORCE_UNLOCK: Script = script!("queue_force_unlock" after "queue_grant");
+#[cfg_attr(not(test), expect(dead_code, reason = "the kind follows"))]
+pub(crate) static QUEUE_HEARTBEAT: Script = script!("queue_heartbeat" after "queue_grant");
 
 pub(crate) static MULTI_ACQUIRE: Script = script!("multi_acquire");
 
@@ -138,8 +158,31 @@ mod tests {
         assert!(!sharded.source().contains("'publish'"));
         assert_ne!(sharded.digest(), PLAIN_RELEASE.digest());
         assert!(sharded.sharded().is_none(), "derived once");
-        for silent in [&PLAIN_ACQUIRE, &PLAIN_RENEW, &SPIN_RELEASE] {
+        let silent =
+            [&PLAIN_ACQUIRE, &PLAIN_RENEW, &SPIN_RELEASE, &QUEUE_ACQUIRE, &QUEUE_HEARTBEAT];
+        for silent in silent {
             assert!(silent.sharded().is_none(), "{}", silent.name);
+        }
+    }
+
+    /// A wake channel belongs to a client, in no slot, and is no shard channel.
+    #[test]
+    fn a_grant_is_published_and_only_a_release_is_announced_to_a_shard() {
+        for script in [&QUEUE_RELEASE, &QUEUE_FORCE_UNLOCK] {
+            let sharded = script.sharded().expect("it announces a release").source();
+            assert_eq!(sharded.matches("'publish'").count(), 1, "{}", script.name);
+            assert!(sharded.contains("redis.call('publish', wake, "), "{}", script.name);
+            assert!(sharded.contains("redis.call('spublish', channel, "), "{}", script.name);
+        }
+    }
+
+    #[test]
+    fn a_common_text_precedes_the_scripts_of_the_queue() {
+        let common = include_str!("../../lua/queue_grant.lua");
+        for script in [&QUEUE_ACQUIRE, &QUEUE_RELEASE, &QUEUE_FORCE_UNLOCK, &QUEUE_HEARTBEAT] {
+            let own = script.source().strip_prefix(common).expect("the common text");
+            assert!(own.starts_with("-- "), "{}", script.name);
+            assert_eq!(own.matches("-- Atomic: ").count(), 1, "{}", script.name);
         }
     }
 }
