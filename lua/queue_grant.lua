@@ -30,14 +30,38 @@ local function digits(number)
   return string.format('%.0f', number)
 end
 
--- Makes the owner the holder, and returns its token. The server's time exceeds every earlier token
--- if the counter was lost.
-local function take(lock, owner, lease)
-  local token = math.max((last_token(lock) or 0) + 1, micros)
+-- The server's time exceeds every earlier token if the counter was lost.
+local function next_token(lock)
+  return math.max((last_token(lock) or 0) + 1, micros)
+end
+
+local function hand_out(lock, token)
   redis.call('set', lock.counter, digits(token))
+  return token
+end
+
+-- Returns the token of the present hold, or a larger one if the counter was lost.
+local function token_of_hold(lock)
+  return last_token(lock) or hand_out(lock, micros)
+end
+
+-- Makes the owner the holder, and returns its token.
+local function take(lock, owner, lease, token)
   redis.call('hset', lock.hash, owner, 1)
   redis.call('pexpire', lock.hash, lease)
-  return token
+  return hand_out(lock, token)
+end
+
+-- Returns the grant lease and the mode of a live client. Forgets a client that is gone.
+local function terms_of(lock, client)
+  local terms = redis.call('hget', lock.clients, client)
+  local gone_at, grant_lease, mode = string.match(terms or '', '^(%d+) (%d+) (%a+)$')
+  if gone_at and tonumber(gone_at) > millis then
+    return grant_lease, mode
+  end
+  if terms then
+    redis.call('hdel', lock.clients, client)
+  end
 end
 
 -- Counts the client as alive for one grant lease, and stores its terms: the ms at which it counts
@@ -49,37 +73,45 @@ local function keep_alive(lock, client, grant_lease, mode)
   local terms = { digits(millis + grant_lease), grant_lease, mode }
   local is_new = redis.call('hset', lock.clients, client, table.concat(terms, ' '))
   redis.call('pexpire', lock.clients, 3600000)
+  if is_new == 1 then
+    -- Each new client looks at two others, so that clients that are gone do not add up.
+    for _, other in ipairs(redis.call('hrandfield', lock.clients, 2)) do
+      terms_of(lock, other)
+    end
+  end
   return is_new
 end
 
--- Makes the waiter the holder for its grant lease, and tells its client. Returns the token, or
--- nothing if the client does not listen. In a cluster the server cannot tell.
-local function grant(lock, owner, grant_lease, mode)
-  local token = take(lock, owner, grant_lease)
+-- Tells the client of the waiter that it has the lock. Returns the token, or nothing if the client
+-- does not listen. In a cluster the server cannot tell.
+local function announce(lock, owner, grant_lease, mode)
+  local token = next_token(lock)
   local message = { 'granted', string.sub(owner, 38), digits(token), grant_lease, lock.hash }
   local wake = 'leasehold:wake:{' .. client_of(owner) .. '}'
-  if redis.call('publish', wake, table.concat(message, ' ')) > 0 or mode == 'cluster' then
-    return token
-  end
-  redis.call('hdel', lock.hash, owner)
+  local received = redis.call('publish', wake, table.concat(message, ' '))
+  return (received > 0 or mode == 'cluster') and token
 end
 
 -- Grants a free lock to the best waiter of a live client. Returns its owner field and its token, or
--- nothing if there is no such waiter. The caller takes the lock with its own lease, without a
--- message.
+-- nothing if there is no such waiter or if the lock is held. The caller takes the lock with its own
+-- lease, without a message.
 local function grant_to_best(lock, caller, lease)
+  if redis.call('exists', lock.hash) == 1 then
+    return
+  end
   for _ = 1, max_dead do
     local best = redis.call('zpopmin', lock.queue)[1]
     if not best or best == caller then
-      return best, best and take(lock, best, lease)
+      return best, best and take(lock, best, lease, next_token(lock))
     end
-    local terms = redis.call('hget', lock.clients, client_of(best))
-    local gone_at, grant_lease, mode = string.match(terms or '', '^(%d+) (%d+) (%a+)$')
-    local token = gone_at and tonumber(gone_at) > millis and grant(lock, best, grant_lease, mode)
+    local grant_lease, mode = terms_of(lock, client_of(best))
+    local token = grant_lease and announce(lock, best, grant_lease, mode)
     if token then
-      return best, token
+      return best, take(lock, best, grant_lease, token)
     end
     -- If the client lives, it learns from its next heartbeat that it may have lost places.
-    redis.call('hdel', lock.clients, client_of(best))
+    if grant_lease then
+      redis.call('hdel', lock.clients, client_of(best))
+    end
   end
 end

@@ -4,27 +4,32 @@
 -- RETURNS: 5 numbers per lock: 1 if the client may have lost places, else 0; the holder's remaining
 --   lease in ms, -2 free, -1 held without expiry; the hold number if this client holds the lock,
 --   else 0; the token of that hold, else 0; and a number that is at least each token handed out so
---   far and less than each later one
+--   far and less than each later one; 1, -1, 0, 0 and 0 for a lock with a key of another type
 -- Atomic: the reply must describe one moment, and no caller may come before the best waiter.
 local client, grant_lease, mode = ARGV[1], ARGV[2], ARGV[3]
 
-local function own_hold(lock)
+local function hold_of(lock)
   local holder = redis.call('hlen', lock.hash) == 1 and redis.call('hkeys', lock.hash)[1]
   return holder and client_of(holder) == client and tonumber(string.sub(holder, 38))
 end
 
+local function beat(lock)
+  local is_new = keep_alive(lock, client, grant_lease, mode)
+  grant_to_best(lock)
+  local hold = hold_of(lock)
+  local token = hold and token_of_hold(lock) or 0
+  local bound = math.max(last_token(lock) or 0, micros - 1)
+  return { is_new, redis.call('pttl', lock.hash), hold or 0, token, bound }
+end
+
 local replies = {}
 for first = 1, #KEYS, 4 do
-  local lock = lock_of(unpack(KEYS, first, first + 3))
-  local is_new = keep_alive(lock, client, grant_lease, mode)
-  if redis.call('exists', lock.hash) == 0 then
-    grant_to_best(lock)
+  -- A key of another type must not prevent the heartbeats of other locks. An acquire finds it too.
+  local is_done, reply = pcall(beat, lock_of(unpack(KEYS, first, first + 3)))
+  if not is_done and not string.find(reply.err or reply, 'WRONGTYPE') then
+    return reply.err and reply or { err = reply }
   end
-  local token = last_token(lock) or 0
-  local hold = own_hold(lock)
-  local bound = math.max(token, micros - 1)
-  for _, number in ipairs({ is_new, redis.call('pttl', lock.hash), hold or 0,
-    hold and token or 0, bound }) do
+  for _, number in ipairs(is_done and reply or { 1, -1, 0, 0, 0 }) do
     replies[#replies + 1] = number
   end
 end

@@ -12,7 +12,7 @@ local was_held = redis.call('hdel', lock.hash, owner) == 1
 if not was_held then
   redis.call('zrem', lock.queue, owner)
 end
-local is_granted = redis.call('exists', lock.hash) == 0 and grant_to_best(lock)
+local is_granted = grant_to_best(lock)
 if not was_held then
   return -1
 end
