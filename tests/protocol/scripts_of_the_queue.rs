@@ -895,3 +895,200 @@ fn a_full_server_still_grants_releases_and_keeps_places() {
     assert_eq!(take(&mut bare, &owner(3, 1)).ttl, -2);
     assert_expiries(&bare.server);
 }
+
+// ---------------------------------------------------------------------------------
+// All orders of all steps.
+
+/// A step of the sequences below: in time, late, repeated, or by a caller that has left.
+///
+/// Client 0 has no listener, but says `cluster`; client 1 has no listener; 2 and 3 have one.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Try(usize, usize),
+    Wait(usize, usize, bool),
+    Release(usize, usize),
+    Beat(usize),
+    Force,
+    /// The client counts as gone from now on.
+    Die(usize),
+    /// The holder's lease ends.
+    Lapse,
+    LoseCounter,
+}
+
+/// What a server knows of the lock.
+#[derive(Clone, Debug, PartialEq)]
+struct Look {
+    holder: Option<String>,
+    queue: Vec<String>,
+    clients: Vec<String>,
+}
+
+const CLIENT_COUNT: usize = 4;
+
+fn look(bare: &mut Bare) -> Look {
+    let mut holders: Vec<String> = bare.ask(&["HKEYS", LOCK]);
+    assert!(holders.len() <= 1, "{holders:?}");
+    let (queue, clients) = (queued(&bare.server), bare.ask(&["HKEYS", CLIENTS]));
+    Look { holder: holders.pop(), queue, clients }
+}
+
+fn mode_of(client: usize) -> Wait<'static> {
+    if client == 0 { CLUSTER } else { SINGLE }
+}
+
+/// Runs a step and returns the client that called, and the token of its hold if it has one.
+fn run(bare: &mut Bare, step: Step) -> (Option<usize>, Option<i64>) {
+    let token = |it: Acquired| (it.ttl == -2).then_some(it.token);
+    match step {
+        Step::Try(client, hold) => (Some(client), token(take(bare, &owner(client, hold)))),
+        Step::Wait(client, hold, is_heavy) => {
+            let advance = if is_heavy { "9000000" } else { "0" };
+            let terms = Wait { advance, ..mode_of(client) };
+            (Some(client), token(wait(bare, &owner(client, hold), terms)))
+        }
+        Step::Release(client, hold) => {
+            release(bare, &owner(client, hold));
+            (None, None)
+        }
+        Step::Beat(client) => {
+            let args = [&*uuid(client), "30000", mode_of(client).mode];
+            let reply = bare.try_call::<Vec<i64>>("queue_heartbeat", &KEYS, &args);
+            let reply = reply.expect("a reply");
+            assert!(reply[4] >= reply[3], "{reply:?}");
+            (Some(client), (reply[2] > 0).then_some(reply[3]))
+        }
+        Step::Force => {
+            force(bare);
+            (None, None)
+        }
+        Step::Die(client) => {
+            bare.ask::<()>(&["HDEL", CLIENTS, &uuid(client)]);
+            (None, None)
+        }
+        Step::Lapse => {
+            bare.ask::<()>(&["DEL", LOCK]);
+            (None, None)
+        }
+        Step::LoseCounter => {
+            bare.ask::<()>(&["DEL", COUNTER]);
+            (None, None)
+        }
+    }
+}
+
+/// Returns whether a server would grant the lock to this waiter.
+fn is_live(look: &Look, caller: Option<usize>, waiter: &str) -> bool {
+    let has_terms = look.clients.iter().any(|client| waiter.starts_with(client))
+        || caller.is_some_and(|caller| waiter.starts_with(&uuid(caller)));
+    has_terms && !waiter.starts_with(&uuid(1))
+}
+
+/// Returns the owner field of the caller.
+fn own_field(step: Step) -> Option<String> {
+    match step {
+        Step::Try(client, hold) | Step::Wait(client, hold, _) | Step::Release(client, hold) => {
+            Some(owner(client, hold))
+        }
+        _ => None,
+    }
+}
+
+/// Returns the waiters whose places ended, other than by a grant, by their own release, or with the
+/// terms of their client.
+fn lost_silently(before: &Look, after: &Look, step: Step) -> Vec<String> {
+    let has_left = |place: &String| {
+        matches!(step, Step::Release(..)) && own_field(step).as_ref() == Some(place)
+    };
+    let is_told = |place: &String| !after.clients.iter().any(|client| place.starts_with(client));
+    let lost = before.queue.iter().filter(|place| !after.queue.contains(place));
+    let lost = lost.filter(|place| after.holder.as_ref() != Some(place));
+    lost.filter(|place| !has_left(place) && !is_told(place)).cloned().collect()
+}
+
+/// Returns whether a new holder was the best live waiter, or the caller if there was none.
+fn is_best(before: &Look, after: &Look, step: Step, caller: Option<usize>) -> bool {
+    let own = own_field(step);
+    let is_own = |waiter: &String| own.as_ref() == Some(waiter);
+    let is_release = matches!(step, Step::Release(..));
+    let mut live = before.queue.iter().filter(|waiter| match is_own(waiter) {
+        true => !is_release,
+        false => is_live(before, caller_of(step, caller), waiter),
+    });
+    let expected = live.next().or(own.as_ref().filter(|_| !is_release));
+    let comes_first = matches!(step, Step::Wait(_, _, true)) && after.holder == own;
+    after.holder.as_ref() == expected || comes_first
+}
+
+/// Checks what a step did to the lock.
+fn check(before: &Look, after: &Look, step: Step, caller: Option<usize>) -> Result<(), String> {
+    let is_script = !matches!(step, Step::Die(_) | Step::Lapse | Step::LoseCounter);
+    let (free, queue) = (after.holder.is_none(), &after.queue);
+    if is_script && free && !queue.is_empty() {
+        return Err("a free lock has waiters".to_owned());
+    }
+    if after.holder.as_ref().is_some_and(|holder| queue.contains(holder)) {
+        return Err("the holder waits".to_owned());
+    }
+    let lost = lost_silently(before, after, step);
+    if !lost.is_empty() {
+        return Err(format!("{lost:?} lost their places silently"));
+    }
+    let is_new = !free && after.holder != before.holder;
+    if is_new && !is_best(before, after, step, caller) {
+        return Err("another waiter was better".to_owned());
+    }
+    Ok(())
+}
+
+/// A try does not count its client as alive.
+fn caller_of(step: Step, caller: Option<usize>) -> Option<usize> {
+    caller.filter(|_| !matches!(step, Step::Try(..)))
+}
+
+#[test]
+fn no_order_of_the_steps_loses_a_place_silently_or_leaves_a_lock_free() {
+    use proptest::prelude::*;
+    let number = 1..4usize;
+    let client = 0..CLIENT_COUNT;
+    let step = prop_oneof![
+        2 => (client.clone(), number.clone()).prop_map(|(client, hold)| Step::Try(client, hold)),
+        6 => (client.clone(), number.clone(), proptest::bool::ANY)
+            .prop_map(|(client, hold, is_heavy)| Step::Wait(client, hold, is_heavy)),
+        4 => (client.clone(), number.clone())
+            .prop_map(|(client, hold)| Step::Release(client, hold)),
+        2 => client.clone().prop_map(Step::Beat),
+        1 => Just(Step::Force),
+        1 => client.prop_map(Step::Die),
+        1 => Just(Step::Lapse),
+        1 => Just(Step::LoseCounter),
+    ];
+    let mut bare = Bare::start();
+    let _listeners = [listen(&bare, 2), listen(&bare, 3)];
+    let config = ProptestConfig { cases: 100, ..ProptestConfig::default() };
+    let mut runner = proptest::test_runner::TestRunner::new(config);
+    let bare = std::cell::RefCell::new(&mut bare);
+    let outcome = runner.run(&proptest::collection::vec(step, 1..60), |steps| {
+        let mut bare = bare.borrow_mut();
+        bare.ask::<()>(&["FLUSHALL"]);
+        let (mut before, mut last) = (look(&mut bare), 0);
+        for step in steps {
+            let (caller, token) = run(&mut bare, step);
+            let after = look(&mut bare);
+            let checked = check(&before, &after, step, caller);
+            prop_assert_eq!(checked, Ok(()), "{:?}: {:?} -> {:?}", step, before, after);
+            let is_same = after.holder == before.holder;
+            let newest = counter(&bare.server).unwrap_or(0).max(token.unwrap_or(0));
+            prop_assert!(newest >= last || newest == 0, "{newest} after {last}");
+            prop_assert!(is_same || after.holder.is_none() || newest > last, "no new token");
+            last = last.max(newest);
+            for key in bare.server.keys() {
+                let ttl = pttl(&bare.server, &key);
+                prop_assert_eq!(ttl == -1, key == COUNTER, "{} of {}", ttl, key);
+            }
+            before = after;
+        }
+        Ok(())
+    });
+    outcome.unwrap_or_else(|error| panic!("{error}"));
+}
