@@ -4,7 +4,7 @@
 use redis::{RedisResult, Value};
 
 use crate::harness::bare::*;
-use crate::harness::{Server, pttl};
+use crate::harness::{Cluster, Server, pttl};
 
 const QUEUE: &str = "the-queue:{the-lock}";
 const CLIENTS: &str = "the-clients:{the-lock}";
@@ -1091,4 +1091,46 @@ fn no_order_of_the_steps_loses_a_place_silently_or_leaves_a_lock_free() {
         Ok(())
     });
     outcome.unwrap_or_else(|error| panic!("{error}"));
+}
+
+// ---------------------------------------------------------------------------------
+// A cluster.
+
+/// A key that vanishes within a script counts as moved while its slot migrates, and the script
+/// fails. The waiters must still be there afterwards.
+#[test]
+fn no_step_loses_a_waiter_while_its_slot_migrates() {
+    for step in ["queue_release", "queue_force_unlock"] {
+        let cluster = Cluster::start(2, 0);
+        let slot = cluster.slot_of(LOCK);
+        let from = cluster.owner_of(LOCK);
+        let to = cluster.nodes().iter().find(|node| node.port() != from.port());
+        let to = to.expect("a second master");
+        for node in [from, to] {
+            for name in ["queue_acquire", "queue_heartbeat", step] {
+                node.ask::<String>(&["SCRIPT", "LOAD", &script(name).source()]);
+            }
+        }
+        let (mine, waiter) = (owner(1, 1), owner(2, 1));
+        let call = |node: &Server, name: &str, args: &[&str]| {
+            let digest = digest(name);
+            let words = [&["EVALSHA", &digest, "4"], &KEYS[..], args].concat();
+            redis::cmd(words[0]).arg(&words[1..]).query::<Value>(&mut node.connection())
+        };
+        call(from, "queue_acquire", &["60000", &mine]).expect("taken");
+        let waiting = ["60000", &waiter, "30000", "cluster", "0", ""];
+        call(from, "queue_acquire", &waiting).expect("queued");
+
+        cluster.begin_migration(slot, to);
+        let args: &[&str] =
+            if step == "queue_release" { &[&mine, CHANNEL, "0"] } else { &[CHANNEL, "0"] };
+        let failed = call(from, step, args).expect_err("the hash has vanished");
+        assert!(failed.to_string().contains("non local key"), "{step}: {failed}");
+        cluster.move_keys(slot, to);
+        cluster.end_migration(slot, to);
+
+        let beat = call(to, "queue_heartbeat", &[&uuid(2), "30000", "cluster"]);
+        let beat: Vec<i64> = redis::from_redis_value(beat.expect("a reply")).expect("numbers");
+        assert_eq!((beat[0], beat[2]), (0, 1), "{step}: granted at its place");
+    }
 }
