@@ -9,7 +9,7 @@ use crate::config::Builder;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::inspect::locks::Locks;
-use crate::lock::handle::{FairLock, FencedLock, Lock, SpinLock};
+use crate::lock::handle::{FairLock, FencedLock, Lock, QueueLock, SpinLock};
 use crate::lock::red_lock::RedLock;
 use crate::lock::rw_lock::RwLock;
 use crate::stats::Stats;
@@ -123,6 +123,14 @@ impl Client {
     ///
     /// Redisson's `getFencedLock`. See [`FencedLock`].
     pub fn fenced_lock(&self, name: impl Into<String>) -> FencedLock {
+        Lock::new(Arc::clone(&self.engine), name.into())
+    }
+
+    /// Returns the lock with this name that is granted by arrival and weight. No round trip.
+    ///
+    /// A release wakes one waiter, which needs no further round trip. Not a lock of Redisson. See
+    /// [`QueueLock`].
+    pub fn queue_lock(&self, name: impl Into<String>) -> QueueLock {
         Lock::new(Arc::clone(&self.engine), name.into())
     }
 

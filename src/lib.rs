@@ -102,6 +102,7 @@
 //! | [`Lock`] | [`Client::lock`] | the plain lock |
 //! | [`FencedLock`] | [`Client::fenced_lock`] | guards have a token, larger than all earlier ones |
 //! | [`FairLock`] | [`Client::fair_lock`] | granted in the order of arrival |
+//! | [`QueueLock`] | [`Client::queue_lock`] | granted by arrival and weight, with one wake-up per release |
 //! | [`RwLock`] | [`Client::rw_lock`] | many readers or one writer |
 //! | [`SpinLock`] | [`Client::spin_lock`] | no subscription: waiters poll |
 //! | [`MultiLock`] | [`MultiLock::new`] | several locks, taken all together or not at all |
@@ -295,7 +296,7 @@ pub use inspect::holder::HolderInfo;
 pub use inspect::info::{LockInfo, WaitingInfo};
 pub use inspect::locks::Locks;
 pub use lock::guard::{FencedGuard, Guard, OwnedGuard, ReadGuard, WriteGuard};
-pub use lock::handle::{FairLock, FencedLock, Lock, SpinLock};
+pub use lock::handle::{FairLock, FencedLock, Lock, QueueLock, SpinLock};
 pub use lock::multi_guard::{MultiGuard, OwnedMultiGuard};
 pub use lock::multi_lock::{AnyLock, MultiLock};
 pub use lock::red_lock::RedLock;
@@ -338,6 +339,8 @@ mod must_use {
     warns! {
         "client.lock(\"a\")"
         "client.fair_lock(\"a\")"
+        "client.queue_lock(\"a\")"
+        "client.queue_lock(\"a\").with_weight(2)"
         "client.rw_lock(\"a\")"
         "client.clone()"
         "client.stats()"

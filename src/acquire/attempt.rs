@@ -12,9 +12,12 @@ use crate::acquire::schedule::{ChannelView, Pace};
 use crate::acquire::{GrantReply, HoldHandle, LockContext, WaitLoop};
 use crate::command::call::{Call, ConnectionId};
 use crate::error::Result;
-use crate::kind::rules::{AcquireArgs, AcquireReply, ListensTo, Wake};
+use crate::kind::rules::{
+    AcquireArgs, AcquireReply, ListensTo, PlaceArgs, QueuedReply, Queueing, Wake,
+};
 use crate::listener::channels::{Channel, SubscriptionState};
 use crate::local::hold;
+use crate::local::waiters::{GrantBase, WaiterGrant};
 use crate::pool::Target;
 use crate::pool::request::{CallReply, Failure};
 use crate::topology::route::Generation;
@@ -34,6 +37,7 @@ impl WaitLoop<'_> {
         let copy = self.leftovers.late_copy.map(|copy| copy.connection);
         let target = copy.map_or(Target::prefer(connection), Target::Only);
         let generation = router.generation();
+        self.register_for_grants(generation);
         let pending = router.queue(command, target);
         match router.wait(pending, &self.call.limit()) {
             (_, Ok(reply)) => {
@@ -44,11 +48,46 @@ impl WaitLoop<'_> {
         }
     }
 
+    /// Registers the call, so that a grant by message can come before the reply.
+    fn register_for_grants(&self, generation: Generation) {
+        if self.awaits_grants() {
+            let base = GrantBase { sent: clock::now(), generation, token_bound: 0 };
+            let (id, parker) = (self.candidate.id, &self.candidate.caller.parker);
+            self.context().local.await_grant(id.number(), parker, base);
+        }
+    }
+
+    /// Takes a hold that a server granted by message.
+    ///
+    /// Asks the server instead if the grant is too old, if the topology has changed since, or if the
+    /// call needs more than the grant: another lease, or the acknowledgements of replicas.
+    pub(super) fn take_grant(
+        &mut self,
+        grant: &WaiterGrant,
+        now: Moment,
+    ) -> Result<Option<HoldHandle>> {
+        let engine = &self.context().engine;
+        let is_valid = now < grant.deadline() && grant.generation == engine.router.generation();
+        let suffices = self.call.options.lease.is_none() && !engine.settings.needs_replicas;
+        if !(is_valid && suffices) {
+            return self.attempt(None);
+        }
+        Ok(Some(self.candidate.granted(GrantReply {
+            sent: grant.sent,
+            at: now,
+            lease: grant.lease,
+            generation: grant.generation,
+            late_copy: self.leftovers.late_copy.take(),
+            tokens: grant.token..=grant.token,
+        })))
+    }
+
     /// Gives the schedule the state of the channel, and returns the acquire command.
     fn prepare(&mut self) -> Call {
         let LockContext { engine, local } = self.context();
         let has_slept = self.wakeups.end_watches.is_some();
-        if has_slept && self.leftovers.late_copy.is_none() && !self.leftovers.queued {
+        let may_take_effect = self.leftovers.late_copy.is_some() || self.leftovers.queued;
+        if has_slept && !may_take_effect && !self.awaits_grants() {
             self.candidate.renumber();
         }
         let session = engine.listeners.session().filter(|_| self.candidate.caller.request.waits);
@@ -85,10 +124,19 @@ impl WaitLoop<'_> {
             beside: self.candidate.beside.as_ref(),
             waiter_timeout: self.waiter_timeout(),
             fair_waiter_timeout: engine.settings.fair_waiter_timeout,
+            place: self.awaits_grants().then(|| self.place_args()),
             max_holders: self.max_holders,
             wake: to_subscribe.map(wake),
         });
         command.replicated()
+    }
+
+    /// Returns the place in the queue of a queue lock that the call asks for.
+    fn place_args(&self) -> PlaceArgs {
+        let engine = &self.context().engine;
+        let steps = self.candidate.caller.terms.weight().saturating_sub(1);
+        let advance = engine.settings.weight_step.saturating_mul(steps);
+        PlaceArgs { terms: engine.grant_terms(), advance, known: self.place }
     }
 
     /// Returns the channel whose messages say that the lock is free.
@@ -119,7 +167,7 @@ impl WaitLoop<'_> {
 
     /// Returns the number of threads that may get the hold in turn. Each needs a token.
     fn threads_to_serve(&self) -> u32 {
-        if !self.call.rules.has_tokens() {
+        if !self.call.rules.has_tokens() || self.call.rules.queueing() == Queueing::None {
             return 1;
         }
         let LockContext { engine, local } = self.context();
@@ -169,7 +217,10 @@ impl WaitLoop<'_> {
             (AcquireReply::Granted(token), None) => {
                 self.granted(sent, connection, token, generation)
             }
-            (AcquireReply::Refused { left }, _) => {
+            (AcquireReply::Refused { left, queued }, _) => {
+                if let Some(queued) = queued {
+                    self.queued(&queued, sent, generation);
+                }
                 self.refused(left, sent);
                 Ok(None)
             }
@@ -195,10 +246,23 @@ impl WaitLoop<'_> {
         Ok(Some(self.candidate.granted(GrantReply {
             sent,
             at: now,
+            lease: self.call.lease(),
             generation,
             late_copy: self.leftovers.late_copy.take(),
             tokens: token..=last_token,
         })))
+    }
+
+    /// Notes the place of the call in the queue of a queue lock, and awaits a grant by message.
+    fn queued(&mut self, queued: &QueuedReply, sent: Moment, generation: Generation) {
+        self.place = Some(queued.place);
+        let LockContext { engine, local } = self.context();
+        let base = GrantBase { sent, generation, token_bound: queued.token_bound };
+        local.is_queued(self.candidate.id.number(), base, queued.lost_places);
+        if self.wakeups.awaited_grant.is_none() {
+            self.wakeups.awaited_grant = Some(engine.channels.await_grant());
+        }
+        engine.listen_for_grants();
     }
 
     /// Prepares the wait after a refusal; `left` is the rest of the holder's lease.
@@ -218,6 +282,8 @@ impl WaitLoop<'_> {
                 "the lock {name:?} is held without a time to live: it stays held until it is freed"
             );
         }
+        // A lock that is granted by message is not asked for at the end of the holder's lease.
+        let left = left.filter(|_| !self.awaits_grants());
         self.schedule.refused(clock::now(), left);
         let Some(channel) = self.channel().filter(|_| waits).cloned() else { return };
         if self.wakeups.registration.is_none() {

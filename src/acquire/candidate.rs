@@ -36,6 +36,8 @@ pub(crate) struct GrantReply {
     pub(crate) sent: Moment,
     /// The moment at which the reply was read.
     pub(crate) at: Moment,
+    /// The lease that the server has set.
+    pub(crate) lease: Duration,
     /// The generation in which the command was sent.
     pub(crate) generation: Generation,
     /// A copy of the command that may still run.
@@ -76,7 +78,7 @@ impl<'a> Candidate<'a> {
 
     /// Makes a hold of a grant that is still valid, and gives the hold to the watchdog.
     pub(crate) fn granted(&mut self, reply: GrantReply) -> HoldHandle {
-        let (call, lease) = (self.call, self.call.lease());
+        let (call, lease) = (self.call, reply.lease);
         let grant = Grant {
             hold: self.id,
             owner: self.owner.clone(),

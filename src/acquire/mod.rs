@@ -50,7 +50,8 @@ use crate::cancel::CancelWatch;
 use crate::command::call::{ConnectionId, LateCopy};
 use crate::error::Result;
 use crate::events::{Event, Waited};
-use crate::listener::channels::{Channel, Registration};
+use crate::kind::rules::{ListensTo, Place};
+use crate::listener::channels::{AwaitedGrant, Channel, Registration};
 use crate::local::Turn;
 use crate::local::hold::Hold;
 use crate::util::clock::{self, Moment};
@@ -68,6 +69,8 @@ struct WaitLoop<'a> {
     /// attempt.
     max_holders: u32,
     leftovers: Leftovers,
+    /// The place in the queue of a queue lock, as the server last reported it.
+    place: Option<Place>,
     schedule: RetrySchedule,
     wakeups: Wakeups,
     reports: Reports,
@@ -91,6 +94,8 @@ struct Wakeups {
     registration: Option<Registration>,
     /// The channel of this call alone, for kinds that have such channels.
     own_channel: OnceCell<Arc<Channel>>,
+    /// Keeps the listener connected for a grant by message, from the first refusal on.
+    awaited_grant: Option<AwaitedGrant>,
 }
 
 /// Facts about a call for the log and the events.
@@ -131,6 +136,7 @@ impl<'a> WaitLoop<'a> {
             has_left: false,
             max_holders: 0,
             leftovers: Leftovers::default(),
+            place: None,
             schedule: RetrySchedule::new(now, poll_interval, seed, call.pace()),
             wakeups: Wakeups::default(),
             reports: Reports::default(),
@@ -161,8 +167,13 @@ impl<'a> WaitLoop<'a> {
     }
 
     /// Leaves the queue. Returns a valid hold that was handed off in the meantime.
+    ///
+    /// The clean-up passes a grant by message on to the next waiter.
     fn leave(&mut self) -> Option<HoldHandle> {
         self.has_left = true;
+        if self.awaits_grants() {
+            self.context().local.stop_waiting(self.candidate.id.number());
+        }
         self.candidate.leave()
     }
 
@@ -177,6 +188,12 @@ impl<'a> WaitLoop<'a> {
                 continue;
             }
             self.call.check_not_ended()?;
+            if let Turn::Granted(grant) = turn {
+                if let Some(handle) = self.take_grant(&grant, now)? {
+                    return Ok(Some(handle));
+                }
+                continue;
+            }
             let step = self.next_step(&turn, now);
             if self.is_over(&step, now) {
                 return self.give_up();
@@ -209,7 +226,13 @@ impl<'a> WaitLoop<'a> {
     fn turn(&self, now: Moment) -> Turn {
         let local = &self.context().local;
         let ticket = self.candidate.ticket;
-        ticket.map_or_else(|| local.turn_unqueued(now), |ticket| local.turn(ticket, now))
+        let unqueued = || local.turn_unqueued(self.candidate.id, now);
+        ticket.map_or_else(unqueued, |ticket| local.turn(ticket, now))
+    }
+
+    /// Returns whether a server may grant the lock to this call by message.
+    fn awaits_grants(&self) -> bool {
+        self.candidate.caller.request.waits && self.call.rules.listens_to() == ListensTo::Grants
     }
 
     /// Takes a hold that another thread handed off.
@@ -243,7 +266,7 @@ impl<'a> WaitLoop<'a> {
     fn next_step(&mut self, turn: &Turn, now: Moment) -> NextStep {
         let message_count = self.wakeups.registration.as_ref().map(Registration::message_count);
         match turn {
-            Turn::Behind | Turn::HandedOff(_) => {
+            Turn::Behind | Turn::HandedOff(_) | Turn::Granted(_) => {
                 self.schedule.wait_behind();
                 NextStep::Sleep(Moment::END)
             }

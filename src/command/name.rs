@@ -26,6 +26,10 @@ const TOKEN: &str = "redisson_lock_token";
 const QUEUE: &str = "redisson_lock_queue";
 const TIMEOUTS: &str = "redisson_lock_timeout";
 
+/// The prefixes of the two further keys of a queue lock.
+const WAITERS: &str = "leasehold_queue";
+const CLIENTS: &str = "leasehold_alive";
+
 /// Room for the longest prefix and suffix of a name: those of a read hold's time-out key.
 const MAX_AFFIXES: usize = 128;
 
@@ -46,6 +50,8 @@ struct DerivedKeys {
     token: String,
     queue: String,
     timeouts: String,
+    waiters: String,
+    clients: String,
 }
 
 impl Name {
@@ -88,6 +94,8 @@ impl Name {
                 token: make(TOKEN),
                 queue: make(QUEUE),
                 timeouts: make(TIMEOUTS),
+                waiters: make(WAITERS),
+                clients: make(CLIENTS),
             })
         })
     }
@@ -110,6 +118,16 @@ impl Name {
     /// Returns the key of the waiters' timeouts, a sorted set of owner fields.
     pub(crate) fn timeouts_key(&self) -> &str {
         &self.derived().timeouts
+    }
+
+    /// Returns the key of a queue lock's queue, a sorted set of owner fields.
+    pub(crate) fn waiters_key(&self) -> &str {
+        &self.derived().waiters
+    }
+
+    /// Returns the key of the clients with waiters for a queue lock, a hash.
+    pub(crate) fn clients_key(&self) -> &str {
+        &self.derived().clients
     }
 
     /// Returns the prefix of the waiters' own channels; an owner field follows it.

@@ -86,6 +86,11 @@ impl Owner {
         owner
     }
 
+    /// Returns the owner field of the hold with this number.
+    pub(crate) fn numbered(client: Uuid, hold: u64) -> Owner {
+        Owner::new(client, HoldId(hold), "")
+    }
+
     /// Sets the named holder, if any.
     pub(crate) fn named(self, holder: Option<Arc<str>>) -> Owner {
         Owner { holder, ..self }

@@ -46,6 +46,16 @@ macro_rules! script {
             $join_code,
         )
     };
+    ($common:literal + $name:literal) => {
+        Script::new(
+            $name,
+            Cow::Borrowed(concat!(
+                include_str!(concat!("../../lua/", $common, ".lua")),
+                include_str!(concat!("../../lua/", $name, ".lua"))
+            )),
+            None,
+        )
+    };
 }
 
 pub(crate) static PLAIN_ACQUIRE: Script = script!("plain_acquire", Some(b'a'));
@@ -59,6 +69,11 @@ pub(crate) static FAIR_LEAVE: Script = script!("fair_leave");
 pub(crate) static FAIR_FORCE_UNLOCK: Script = script!("fair_force_unlock");
 
 pub(crate) static FENCED_ACQUIRE: Script = script!("fenced_acquire");
+
+pub(crate) static QUEUE_ACQUIRE: Script = script!("queue_grant" + "queue_acquire");
+pub(crate) static QUEUE_RELEASE: Script = script!("queue_grant" + "queue_release");
+pub(crate) static QUEUE_FORCE_UNLOCK: Script = script!("queue_grant" + "queue_force_unlock");
+pub(crate) static QUEUE_HEARTBEAT: Script = script!("queue_grant" + "queue_heartbeat");
 
 pub(crate) static SPIN_RELEASE: Script = script!("spin_release");
 pub(crate) static SPIN_FORCE_UNLOCK: Script = script!("spin_force_unlock");

@@ -70,6 +70,7 @@ pub struct Builder {
     pub(crate) audit_policy: AuditPolicy,
     pub(crate) sharding: Sharding,
     pub(crate) fair_waiter_timeout: Duration,
+    pub(crate) weight_step: Duration,
     pub(crate) back_off: BackOff,
     pub(crate) label: Option<String>,
     pub(crate) announce: bool,
@@ -99,6 +100,7 @@ impl Default for Builder {
             audit_policy: AuditPolicy::default(),
             sharding: Sharding::default(),
             fair_waiter_timeout: Duration::from_secs(300),
+            weight_step: Duration::from_secs(1),
             back_off: BackOff::default(),
             label: None,
             announce: true,
@@ -381,6 +383,17 @@ impl Builder {
         self
     }
 
+    /// Sets how much earlier a waiter for a queue lock counts as arrived, per unit of weight.
+    ///
+    /// Default: 1 s. Microsecond precision. A waiter of [weight](crate::Lock::with_weight) 10
+    /// comes before the waiters of weight 1 that arrived at most nine steps earlier. Zero means
+    /// that weights have no effect. If clients with different settings share a lock, each caller
+    /// counts with the setting of its client.
+    pub fn weight_step(mut self, step: Duration) -> Builder {
+        self.weight_step = step;
+        self
+    }
+
     /// Sets the pauses between two attempts of a caller that waits for a spin lock.
     ///
     /// Default: Exponential { first: 1ms, longest: 128ms }, as in Redisson. At least 50 us. Shorter
@@ -449,6 +462,7 @@ impl Builder {
             ("the connect time-out", self.connect_timeout, millis(1)),
             ("the response time-out", self.response_timeout, millis(1)),
             ("the fair waiter time-out", self.fair_waiter_timeout, millis(10)),
+            ("the weight step", self.weight_step, Duration::ZERO),
             ("the time-out for replicas", self.min_replicas.1, millis(1)),
         ];
         for (setting, value, least) in bounds {
@@ -494,6 +508,7 @@ impl fmt::Debug for Builder {
             .field("audit_policy", &self.audit_policy)
             .field("sharding", &self.sharding)
             .field("fair_waiter_timeout", &self.fair_waiter_timeout)
+            .field("weight_step", &self.weight_step)
             .field("spin_back_off", &self.back_off)
             .field("label", &self.label)
             .field("announce", &self.announce)

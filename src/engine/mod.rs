@@ -1,9 +1,9 @@
 //! The state that all handles of one client share, and its start and stop.
 //!
 //! Imports `config`, `watchdog`, `local`, `listener`, `pool`, `topology` and below. [`start`]
-//! builds an engine; [`Deployment`] knows the servers; [`details`] answers questions of other
-//! processes about holds; this file has the state that the verbs use,
-//! and the shutdown:
+//! builds an engine; [`Deployment`] knows the servers; [`control`] handles the messages of
+//! other processes and of the servers; this file has the state that the verbs use, and the
+//! shutdown:
 //!
 //! 1. The closing token ends waits, and the executor, watchdog, listeners and fail-over monitor are
 //!    told to stop.
@@ -13,8 +13,8 @@
 //!
 //! Dropping the last handle does only step 1: it never waits.
 
+mod control;
 mod deployment;
-mod details;
 mod start;
 
 use std::fmt;
@@ -34,6 +34,7 @@ use crate::connection::Timeouts;
 use crate::engine::deployment::Deployment;
 use crate::error::{Error, Result};
 use crate::events::EventSink;
+use crate::kind::rules::GrantTerms;
 use crate::listener::channels::{Channel, Channels};
 use crate::listener::shards::Listeners;
 use crate::local::Local;
@@ -82,6 +83,14 @@ pub(crate) struct EngineSettings {
     /// How long the queue of a fair lock keeps the place of a waiter that does not report.
     pub(crate) fair_waiter_timeout: Duration,
     pub(crate) back_off: BackOff,
+    /// The lease of a grant by message.
+    pub(crate) grant_lease: Duration,
+    /// The time by which each step of weight moves a waiter forward.
+    pub(crate) weight_step: Duration,
+    /// Whether replicas have to acknowledge each hold.
+    pub(crate) needs_replicas: bool,
+    /// Whether the client answers questions of other processes.
+    announces: bool,
     pub(crate) response_timeout: Duration,
     pub(crate) handoff: HandoffBounds,
     /// How long a call without a deadline waits for its reply: the response time-out and the time
@@ -133,6 +142,17 @@ impl Engine {
     /// script asks the listener itself, except in a cluster with sharded pub/sub.
     pub(crate) fn request_subscription(&self, channel: &Channel) {
         self.send(self.listeners.listen_to(channel));
+    }
+
+    /// Starts the listener for a caller that waits for grants.
+    pub(crate) fn listen_for_grants(&self) {
+        self.send(self.listeners.listen_for_grants());
+    }
+
+    /// Returns the terms on which the servers grant queue locks to callers of this client.
+    pub(crate) fn grant_terms(&self) -> GrantTerms {
+        let (lease, is_cluster) = (self.settings.grant_lease, self.router.is_cluster());
+        GrantTerms { lease, is_cluster }
     }
 
     /// Has a listener subscribe to a channel on which a caller waits without a refused acquire.

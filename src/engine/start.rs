@@ -24,7 +24,7 @@ use crate::engine::deployment::Deployment;
 use crate::engine::{BackgroundThreads, Engine, EngineSettings, Locals};
 use crate::error::Result;
 use crate::events::EventSink;
-use crate::listener::channels::{Channels, RequestHandler};
+use crate::listener::channels::{Channels, ControlHandler};
 use crate::listener::shards::Listeners;
 use crate::listener::{self, ListenerSettings};
 use crate::local::hold::HandoffBounds;
@@ -37,6 +37,9 @@ use crate::watchdog::{self, Announcer, Watchdog, WatchdogSettings};
 
 /// The longest interval between heartbeats of the watchdog to the listener.
 const MAX_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The shortest lease of a grant by message, unless the watchdog time-out is shorter.
+const SHORTEST_GRANT_LEASE: Duration = Duration::from_secs(2);
 
 impl Engine {
     /// Connects unless `lazily`, then starts the threads that every client has.
@@ -60,7 +63,6 @@ impl Engine {
         router.set_server_observer(Weak::clone(&server_observer));
         let failover = Arc::new(FailoverMonitor::new(deployment.route.clone()));
         let handles = start_threads(&watchdog, &failover, server_observer)?;
-        let announces = startup.settings.announce;
         let engine = Arc::new(Engine {
             id: startup.id,
             deployment: Arc::new(deployment),
@@ -76,10 +78,8 @@ impl Engine {
             threads: BackgroundThreads { failover, handles: Mutex::new(handles) },
             settings: startup.into_engine_settings(),
         });
-        if announces {
-            let handler: Weak<dyn RequestHandler> = Arc::downgrade(&engine) as _;
-            engine.channels.set_request_handler(handler);
-        }
+        let handler: Weak<dyn ControlHandler> = Arc::downgrade(&engine) as _;
+        engine.channels.set_control_handler(handler);
         Ok(engine)
     }
 }
@@ -167,6 +167,8 @@ impl Startup {
             timeout: self.settings.watchdog_timeout,
             heartbeat_interval: MAX_HEARTBEAT_INTERVAL.min(self.settings.poll_interval / 2),
             poll_interval: self.settings.poll_interval,
+            client: self.id,
+            grant_lease: grant_lease(&self.settings),
             events: self.sink.clone(),
         };
         let (router, channels) = (Arc::clone(router), Arc::clone(channels));
@@ -184,6 +186,10 @@ impl Startup {
             poll_interval: settings.poll_interval,
             fair_waiter_timeout: settings.fair_waiter_timeout.max(shortest),
             back_off: settings.back_off,
+            grant_lease: grant_lease(&settings),
+            weight_step: settings.weight_step,
+            needs_replicas: settings.min_replicas.0 > 0,
+            announces: settings.announce,
             response_timeout: settings.response_timeout,
             reply_span: self.timeouts.response + self.timeouts.replicas,
             handoff: HandoffBounds {
@@ -194,6 +200,14 @@ impl Startup {
             name_prefix: settings.name_prefix,
         }
     }
+}
+
+/// Returns the lease of a grant by message: three heartbeats, of which two may be lost.
+///
+/// A stopped caller that is granted a lock blocks it for this long.
+fn grant_lease(settings: &Builder) -> Duration {
+    let lease = settings.poll_interval.saturating_mul(3).max(SHORTEST_GRANT_LEASE);
+    lease.min(settings.watchdog_timeout)
 }
 
 fn timeouts(settings: &Builder) -> Timeouts {

@@ -15,6 +15,8 @@ pub enum Kind {
     Fair,
     /// The fenced lock of [`Client::fenced_lock`](crate::Client::fenced_lock).
     Fenced,
+    /// The queue lock of [`Client::queue_lock`](crate::Client::queue_lock).
+    Queued,
     /// The read side of [`Client::rw_lock`](crate::Client::rw_lock).
     Read,
     /// The write side of [`Client::rw_lock`](crate::Client::rw_lock).
@@ -33,6 +35,7 @@ impl Kind {
             Kind::Named => "lock of a named holder",
             Kind::Fair => "fair lock",
             Kind::Fenced => "fenced lock",
+            Kind::Queued => "queue lock",
             Kind::Read => "read lock",
             Kind::Write => "write lock",
             Kind::Spin => "spin lock",
@@ -47,6 +50,7 @@ impl Kind {
             Kind::Named => "named",
             Kind::Fair => "fair",
             Kind::Fenced => "fenced",
+            Kind::Queued => "queue",
             Kind::Read => "read",
             Kind::Write => "write",
             Kind::Spin => "spin",

@@ -81,7 +81,10 @@ impl<'a> Inspector<'a> {
         target: Target,
     ) -> Result<WaitingInfo> {
         let channel = match listens_to {
-            ListensTo::OwnChannel => return self.queue(name, target),
+            ListensTo::OwnChannel => {
+                return self.queue(b"LRANGE", name.queue_key(), target);
+            }
+            ListensTo::Grants => return self.queue(b"ZRANGE", name.waiters_key(), target),
             ListensTo::Nothing => return Ok(WaitingInfo::default()),
             ListensTo::Lock => name.channel(),
             ListensTo::ReadWrite => name.rw_channel(),
@@ -90,8 +93,8 @@ impl<'a> Inspector<'a> {
         Ok(WaitingInfo::of_processes(processes.into_iter().sum()))
     }
 
-    fn queue(&self, name: &Name, target: Target) -> Result<WaitingInfo> {
-        let call = Call::on_key(b"LRANGE", name.queue_key().as_bytes(), &[b"0", b"-1"]);
+    fn queue(&self, verb: &[u8], key: &str, target: Target) -> Result<WaitingInfo> {
+        let call = Call::on_key(verb, key.as_bytes(), &[b"0", b"-1"]);
         let reply = self.engine.router.call(call, target, self.limit)?;
         let owners = reply.value.into_texts()?;
         let owners: Vec<_> = owners.iter().map(|it| lock_state::lossy(it).into_owned()).collect();

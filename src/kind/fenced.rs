@@ -47,7 +47,7 @@ impl KindRules for Fenced {
     fn read_acquire(&self, reply: Reply) -> Result<AcquireReply> {
         match reply.into_int()? {
             negated @ ..-1 => Ok(AcquireReply::Granted(negated.unsigned_abs())),
-            millis => Ok(AcquireReply::Refused { left: rules::lease_left(millis) }),
+            millis => Ok(AcquireReply::Refused { left: rules::lease_left(millis), queued: None }),
         }
     }
 

@@ -5,6 +5,7 @@
 //! | [`Plain`] | [`Client::lock`](crate::Client::lock) | [`Guard`](crate::Guard) |
 //! | [`Fair`] | [`Client::fair_lock`](crate::Client::fair_lock) | `Guard<kind::Fair>` |
 //! | [`Fenced`] | [`Client::fenced_lock`](crate::Client::fenced_lock) | [`FencedGuard`](crate::FencedGuard) |
+//! | [`Queued`] | [`Client::queue_lock`](crate::Client::queue_lock) | `Guard<kind::Queued>` |
 //! | [`Read`], [`Write`] | [`Client::rw_lock`](crate::Client::rw_lock) | [`ReadGuard`](crate::ReadGuard), [`WriteGuard`](crate::WriteGuard) |
 //! | [`Spin`] | [`Client::spin_lock`](crate::Client::spin_lock) | `Guard<kind::Spin>` |
 //!
@@ -32,6 +33,7 @@ pub(crate) mod fair;
 pub(crate) mod fenced;
 pub(crate) mod named;
 pub(crate) mod plain;
+pub(crate) mod queued;
 pub(crate) mod read_write;
 pub(crate) mod rules;
 pub(crate) mod spin;
@@ -40,6 +42,7 @@ pub use crate::events::Kind;
 pub use fair::Fair;
 pub use fenced::Fenced;
 pub use plain::Plain;
+pub use queued::Queued;
 pub use read_write::{Read, Write};
 pub use rules::LockKind;
 pub use spin::Spin;

@@ -60,11 +60,38 @@ pub(crate) struct AcquireArgs<'a> {
     pub(crate) waiter_timeout: Option<Duration>,
     /// Time for which another head of the queue may leave a free lock untaken.
     pub(crate) fair_waiter_timeout: Duration,
+    /// The place that the caller takes in the queue of a queue lock; `None` if it does not wait.
+    pub(crate) place: Option<PlaceArgs>,
     /// Number of threads of this process that may have the hold, one after the other.
     pub(crate) max_holders: u32,
     /// The message that has the listener subscribe; `None` if none is needed.
     pub(crate) wake: Option<Wake<'a>>,
 }
+
+/// The terms on which the server grants queue locks to the waiting callers of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GrantTerms {
+    /// The lease of a grant by message, and the time without a heartbeat after which the client
+    /// counts as gone.
+    pub(crate) lease: Duration,
+    /// Whether the servers are a cluster, in which a publisher cannot tell whether a client
+    /// listens.
+    pub(crate) is_cluster: bool,
+}
+
+/// The place of a caller in the queue of a queue lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PlaceArgs {
+    pub(crate) terms: GrantTerms,
+    /// The time by which the weight of the caller moves it forward.
+    pub(crate) advance: Duration,
+    /// The place that the server reported before.
+    pub(crate) known: Option<Place>,
+}
+
+/// A place in the queue of a queue lock, in microseconds: the arrival less the advance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place(pub(crate) u64);
 
 /// The message that a refusing script publishes to the listener of the caller's client.
 #[derive(Clone, Copy, Debug)]
@@ -115,7 +142,17 @@ pub(crate) enum AcquireReply {
     /// Granted; the first fencing token, zero for a kind without tokens.
     Granted(u64),
     /// Another holder has the lock. `left` is the remaining lease, `None` without an expiry.
-    Refused { left: Option<Duration> },
+    Refused { left: Option<Duration>, queued: Option<QueuedReply> },
+}
+
+/// The server's answer to a caller that it has queued for a queue lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueuedReply {
+    pub(crate) place: Place,
+    /// At least each token handed out so far, and less than each later one.
+    pub(crate) token_bound: u64,
+    /// Whether other callers of the client may have lost their places.
+    pub(crate) lost_places: bool,
 }
 
 /// The reply of the server to a release.
@@ -145,6 +182,8 @@ pub(crate) enum ListensTo {
     ReadWrite,
     /// A channel for this caller alone.
     OwnChannel,
+    /// The control channel of the client, whose messages grant the lock to one caller.
+    Grants,
     /// None: the caller polls.
     Nothing,
 }
@@ -261,7 +300,7 @@ pub(crate) fn read_acquire(reply: Reply) -> Result<AcquireReply> {
         GRANTED => return Ok(AcquireReply::Granted(0)),
         millis => lease_left(millis),
     };
-    Ok(AcquireReply::Refused { left })
+    Ok(AcquireReply::Refused { left, queued: None })
 }
 
 /// Returns a remaining lease in milliseconds as a span; `None` for a key without an expiry.

@@ -184,14 +184,32 @@ pub(crate) struct Channels {
     /// quiet connection is no session, so that no acquire carries a subscription request.
     transitions: AtomicU64,
     controls: Controls,
-    /// Answers the requests of other processes. Not set if the client answers none.
-    request_handler: OnceLock<Weak<dyn RequestHandler>>,
+    /// The number of callers that wait for grants on the control channel.
+    awaited_grants: AtomicU64,
+    control_handler: OnceLock<Weak<dyn ControlHandler>>,
 }
 
-/// Answers requests that other processes send to the control channel.
-pub(crate) trait RequestHandler: Send + Sync {
-    /// Answers a request, or ignores an invalid one. Must not block.
-    fn handle(&self, request: &[u8]);
+/// Handles messages on the control channel. Must not block.
+pub(crate) trait ControlHandler: Send + Sync {
+    /// Answers a request of another process, or ignores it.
+    fn handle_request(&self, request: &[u8]);
+
+    /// Passes a grant of a queue lock on to its waiting caller.
+    fn handle_grant(&self, message: &[u8]);
+
+    /// Notes that messages arrive from now on: earlier ones may have been missed.
+    fn listening(&self);
+}
+
+/// The wait of one caller for grants on the control channel, until it is dropped.
+#[derive(Debug)]
+#[must_use = "dropping it ends the wait"]
+pub(crate) struct AwaitedGrant(Arc<Channels>);
+
+impl Drop for AwaitedGrant {
+    fn drop(&mut self) {
+        self.0.awaited_grants.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl fmt::Debug for Channels {
@@ -236,6 +254,7 @@ impl Channels {
         self.controls.insert(control);
         if control.node().is_none() {
             self.set_listening(true);
+            self.handle(|handler| handler.listening());
         }
     }
 
@@ -274,16 +293,27 @@ impl Channels {
         self.controls.quiet_heartbeats()
     }
 
-    /// Sets the receiver of the requests of other processes.
-    pub(crate) fn set_request_handler(&self, handler: Weak<dyn RequestHandler>) {
-        // Set once, at the start of the client.
-        let _ = self.request_handler.set(handler);
+    /// Counts a caller that waits for grants. The caller then wakes the listener.
+    pub(crate) fn await_grant(self: &Arc<Channels>) -> AwaitedGrant {
+        self.awaited_grants.fetch_add(1, Ordering::AcqRel);
+        AwaitedGrant(Arc::clone(self))
     }
 
-    /// Passes a request on to its handler, if there is one.
-    pub(super) fn handle_request(&self, request: &[u8]) {
-        if let Some(handler) = self.request_handler.get().and_then(Weak::upgrade) {
-            threads::catch_panic("answering a request", || handler.handle(request));
+    /// Returns whether callers wait for grants on the control channel.
+    pub(super) fn awaits_grants(&self) -> bool {
+        self.awaited_grants.load(Ordering::Acquire) > 0
+    }
+
+    /// Sets the receiver of the messages on the control channel.
+    pub(crate) fn set_control_handler(&self, handler: Weak<dyn ControlHandler>) {
+        // Set once, at the start of the client.
+        let _ = self.control_handler.set(handler);
+    }
+
+    /// Runs `action` with the handler of the control channel, if there is one.
+    pub(super) fn handle(&self, action: impl FnOnce(&dyn ControlHandler)) {
+        if let Some(handler) = self.control_handler.get().and_then(Weak::upgrade) {
+            threads::catch_panic("handling a message", || action(&*handler));
         }
     }
 

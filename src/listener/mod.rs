@@ -12,6 +12,7 @@
 //! * An empty payload is a heartbeat of the watchdog. At each heartbeat the listener ends
 //!   subscriptions that no caller has used for half a poll interval. A silence of [`MAX_SILENCE`]
 //!   means that the connection is broken, whatever the socket reports.
+//! * A payload that begins with `granted` grants a queue lock to a waiting caller.
 //! * A payload that begins with `*` is a request of another process for details about holds
 //!   (`command/details.rs`).
 //!
@@ -113,6 +114,11 @@ impl ListenerSettings {
             Some(Shard { node, cluster }) => cluster.owner_of(channel.as_bytes()) == Some(*node),
             None => self.is_sharded.get() != Some(&true),
         }
+    }
+
+    /// Returns whether callers wait for grants, which come to the listener without a node.
+    fn awaits_grants(&self, channels: &Channels) -> bool {
+        self.shard.is_none() && channels.awaits_grants()
     }
 
     /// Returns this listener's control channel, with sharded pub/sub in a slot of its node.
@@ -226,6 +232,7 @@ impl Listener {
     fn has_waiting_callers(&self) -> bool {
         let awaited = self.channels.awaited();
         awaited.iter().any(|channel| self.settings.covers(channel.name()))
+            || self.settings.awaits_grants(&self.channels)
     }
 
     fn start(self: &Arc<Listener>) {

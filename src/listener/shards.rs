@@ -18,7 +18,7 @@ use crate::util::sync::Mutex;
 #[derive(Debug)]
 pub(crate) struct Listeners {
     channels: Arc<Channels>,
-    /// The listener of all channels; with sharded pub/sub only for requests of other processes.
+    /// The listener of all channels; with sharded pub/sub only for requests and grants.
     single: Arc<Listener>,
     /// The listeners of the nodes, in a cluster.
     per_node: Option<NodeListeners>,
@@ -76,6 +76,13 @@ impl Listeners {
     /// Undoes [`Listeners::stay_connected`]. Does not block.
     pub(crate) fn need_not_stay(&self) {
         self.single.need_not_stay();
+    }
+
+    /// Starts and connects the listener without a node, for a caller that waits for grants.
+    ///
+    /// Does not block. Returns a message to send, which ends the quiet time of the listener.
+    pub(crate) fn listen_for_grants(&self) -> Option<Call> {
+        self.single.wake()
     }
 
     /// Returns the listener's session, if the acquire script can send it subscription requests.

@@ -14,6 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::command::call::Call;
+use crate::command::grant;
 use crate::command::reply::{Push, Reply};
 #[cfg(not(all(test, leasehold_model)))]
 use crate::connection::Connection;
@@ -155,7 +156,7 @@ impl<'a> Subscriber<'a> {
     /// Called after confirmations: that of the control channel has to come within the short
     /// silence.
     fn quiet_if_unneeded(&mut self, orders: &ListenerOrders) {
-        if self.subscriptions.is_empty() {
+        if !self.is_needed() {
             self.becomes_quiet(orders);
         }
     }
@@ -173,7 +174,7 @@ impl<'a> Subscriber<'a> {
 
     /// Looks for waiting callers if a caller needs a quiet connection.
     fn end_quiet_time(&mut self) -> Result<()> {
-        if !self.was_quiet || self.control.is_quiet() && self.subscriptions.is_empty() {
+        if !self.was_quiet || self.control.is_quiet() && !self.is_needed() {
             return Ok(());
         }
         self.was_quiet = false;
@@ -197,7 +198,11 @@ impl<'a> Subscriber<'a> {
             b"" => self.check_confirmations().and_then(|()| self.end_unused()),
             // The first byte of an array; the names of channels begin otherwise.
             [b'*', ..] => {
-                self.channels.handle_request(payload);
+                self.channels.handle(|handler| handler.handle_request(payload));
+                Ok(())
+            }
+            _ if payload.starts_with(grant::PREFIX) => {
+                self.channels.handle(|handler| handler.handle_grant(payload));
                 Ok(())
             }
             name => {
@@ -335,10 +340,15 @@ impl<'a> Subscriber<'a> {
         }
     }
 
-    /// Returns whether the connection is quiet, or had no subscription for the idle time.
+    /// Returns whether callers of this process need the connection.
+    fn is_needed(&self) -> bool {
+        !self.subscriptions.is_empty() || self.settings.awaits_grants(self.channels)
+    }
+
+    /// Returns whether the connection is quiet, or was not needed for the idle time.
     fn is_idle(&mut self) -> bool {
         let now = clock::now();
-        if !self.subscriptions.is_empty() {
+        if self.is_needed() {
             self.idle_since = now;
             return false;
         }

@@ -24,7 +24,7 @@ impl Local {
             guards: entry.count() as u64,
             remaining,
             held_for: entry.hold.possessed_since().until(now),
-            waiters: state.queue.len().max(registered) as u64,
+            waiters: state.queue.len().max(registered).max(state.waiters.len()) as u64,
         };
         (!remaining.is_zero()).then_some(details)
     }

@@ -17,7 +17,7 @@
 //!
 //! Folder: `queue.rs` the queue, `table.rs` the holds with their guards, `hold/` the life of one
 //! hold, `state.rs` the state under the mutex, `turn.rs` the next step of a caller in the queue,
-//! `release.rs` the end of a guard, `fairness.rs` the yields, `details.rs` what others may ask
+//! `waiters.rs` the callers that wait for a queue lock, `release.rs` the end of a guard, `fairness.rs` the yields, `details.rs` what others may ask
 //! about a hold. Imports `kind`, `command`, `listener` (channels only), `events`, `error` and
 //! `util`. Read this file, `turn.rs`, `release.rs`, then the rest.
 
@@ -31,6 +31,7 @@ pub(crate) mod table;
 #[cfg(all(test, not(leasehold_model)))]
 mod tests;
 mod turn;
+pub(crate) mod waiters;
 
 use std::fmt;
 use std::ops::Deref;
@@ -127,7 +128,7 @@ impl Local {
         let name = match listens {
             ListensTo::Lock => self.name.channel(),
             ListensTo::ReadWrite => self.name.rw_channel(),
-            ListensTo::OwnChannel | ListensTo::Nothing => return None,
+            ListensTo::OwnChannel | ListensTo::Grants | ListensTo::Nothing => return None,
         };
         Some(self.channel_cell(listens)?.get_or_init(|| channels.channel(name)))
     }
@@ -141,7 +142,7 @@ impl Local {
         match listens {
             ListensTo::Lock => Some(&self.channel),
             ListensTo::ReadWrite => Some(&self.rw_channel),
-            ListensTo::OwnChannel | ListensTo::Nothing => None,
+            ListensTo::OwnChannel | ListensTo::Grants | ListensTo::Nothing => None,
         }
     }
 
@@ -214,6 +215,7 @@ impl Local {
             }
             state.queue.leave(ticket);
         }
+        state.waiters.remove(hold.id().number());
         state.holds.insert(Arc::clone(&hold), caller.holder.clone());
         state.wake_head();
         drop(state);

@@ -13,6 +13,7 @@ use crate::local::fairness::Fairness;
 use crate::local::hold::{HandoffBounds, Hold, HoldStatus, HoldTerms};
 use crate::local::queue::{Ticket, WaitQueue};
 use crate::local::table::{self, EntryOutcome, EntryRequest, HoldEntry, HoldTable};
+use crate::local::waiters::Waiters;
 use crate::local::{Caller, Turn};
 use crate::util::clock::Moment;
 
@@ -22,6 +23,8 @@ pub(super) struct LocalState {
     /// Holds that were handed off to callers that have not woken up yet.
     pub(super) handed_off: Vec<(Ticket, Arc<Hold>)>,
     pub(super) holds: HoldTable,
+    /// The callers that wait for grants of a queue lock.
+    pub(super) waiters: Waiters,
     /// The releases without a reply: at most one, except for a kind whose holds share the lock.
     pub(super) unanswered: Vec<UnansweredRelease>,
     /// The error of the last acquire of this process, if it got no reply.

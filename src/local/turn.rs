@@ -4,10 +4,12 @@ use std::mem;
 use std::sync::Arc;
 
 use crate::command::call::ConnectionId;
+use crate::command::owner::HoldId;
 use crate::error::Error;
 use crate::local::Local;
 use crate::local::hold::Hold;
 use crate::local::queue::Ticket;
+use crate::local::waiters::{WaiterGrant, WaiterNews};
 use crate::util::clock::Moment;
 
 /// The next step of a caller in the queue.
@@ -30,14 +32,21 @@ pub(crate) enum Turn {
     Yield(Moment, Option<ConnectionId>),
     /// Done: the hold was handed off to the caller.
     HandedOff(Arc<Hold>),
+    /// A server has granted the lock to the caller by message.
+    Granted(WaiterGrant),
 }
 
 impl Local {
-    /// Returns the next step of a caller that is in no queue.
-    pub(crate) fn turn_unqueued(&self, now: Moment) -> Turn {
+    /// Returns the next step of a caller that is in no queue of this process.
+    pub(crate) fn turn_unqueued(&self, hold: HoldId, now: Moment) -> Turn {
         let mut state = self.state.lock();
         let lost = state.end_expired(now);
-        let turn = Turn::AskWhenDue(state.unanswered_release());
+        let connection = state.unanswered_release();
+        let turn = match state.waiters.take_news(hold.number()) {
+            WaiterNews::Granted(grant) => Turn::Granted(grant),
+            WaiterNews::MustAsk => Turn::AskAtOnce { connection, held_here: false },
+            WaiterNews::None => Turn::AskWhenDue(connection),
+        };
         drop(state);
         self.report_lost(lost);
         turn
@@ -81,10 +90,10 @@ impl Local {
         starts
     }
 
-    /// Returns whether the watchdog has to poll again, because the queue has callers.
+    /// Returns whether the watchdog has to poll again, because callers wait.
     pub(crate) fn keep_polling(&self) -> bool {
         let mut state = self.state.lock();
-        state.polled = !state.queue.is_empty();
+        state.polled = !state.queue.is_empty() || !state.waiters.is_empty();
         state.polled
     }
 

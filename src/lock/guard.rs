@@ -10,6 +10,7 @@ use crate::acquire::HoldHandle;
 use crate::error::Result;
 use crate::kind::fenced::Fenced;
 use crate::kind::plain::Plain;
+use crate::kind::queued::Queued;
 use crate::kind::read_write::{Read, Write};
 use crate::kind::rules::LockKind;
 
@@ -284,8 +285,8 @@ guard_methods!(Guard);
 guard_methods!(OwnedGuard);
 
 macro_rules! token_method {
-    ($guard:ident) => {
-        impl $guard<Fenced> {
+    ($guard:ident, $kind:ident) => {
+        impl $guard<$kind> {
             /// Returns the fencing token of this hold. Does not block, no round trip.
             ///
             /// The token is larger than the token of every earlier hold on the lock. Pass it to the
@@ -308,5 +309,7 @@ macro_rules! token_method {
     };
 }
 
-token_method!(Guard);
-token_method!(OwnedGuard);
+token_method!(Guard, Fenced);
+token_method!(OwnedGuard, Fenced);
+token_method!(Guard, Queued);
+token_method!(OwnedGuard, Queued);

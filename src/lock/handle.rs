@@ -27,6 +27,7 @@ use crate::kind::fair::Fair;
 use crate::kind::fenced::Fenced;
 use crate::kind::named::Named;
 use crate::kind::plain::Plain;
+use crate::kind::queued::Queued;
 use crate::kind::rules::{KindRules, LockKind};
 use crate::kind::spin::Spin;
 use crate::listener::channels::Channel;
@@ -127,6 +128,77 @@ pub type FencedLock = Lock<Fenced>;
 /// A plain lock and a spin lock with the same name exclude each other, but the release of the spin
 /// lock does not wake the waiters of the plain lock. Use one kind for one name.
 pub type SpinLock = Lock<Spin>;
+
+/// A lock granted in an order of arrival and weight, by a message to one waiter.
+///
+/// A release grants the lock to the best waiter, in any process, and tells only that waiter. The
+/// waiter needs no further round trip. So a release costs the same for one and for 10,000 waiters,
+/// and the other waiters sleep on. Prefer this kind if many callers compete for one lock.
+///
+/// # Order
+/// A waiter comes before all waiters that arrived later with the same weight. [`with_weight`] moves
+/// a waiter forward by [`weight_step`] per unit. So a waiter of weight 1 is overtaken only by
+/// waiters that arrive less than nine steps later: no waiter starves. Arrival counts on the clock of
+/// the server. If that clock steps back, later callers come before earlier ones that arrived within
+/// the step. [`try_lock`](Lock::try_lock) does not enter the queue, and never takes a free lock that
+/// a waiter of a living client waits for. A process does not [hand off] a queue lock between its
+/// threads.
+///
+/// # Leases
+/// A grant by message has a *grant lease* of three [poll intervals], at least 2 s and at most one
+/// [watchdog time-out]. The first renewal, after a third of the grant lease, extends it to the
+/// watchdog time-out. So a process that dies or stops right after a grant delays the other waiters
+/// by one grant lease. A call with a [fixed lease](Lock::with_lease), or with
+/// [acknowledgements of replicas](crate::Builder::min_replicas), makes one more round trip after a
+/// grant by message.
+///
+/// # Lost messages and dead waiters
+/// At each poll interval, the watchdog sends one heartbeat for all waiters of a lock. The heartbeat
+/// repeats a grant whose message was lost, and grants a lock that became free without a release of a
+/// queue lock. A client without a heartbeat for one grant lease counts as gone: the next grant passes
+/// over its waiters. Except in a cluster, a client that does not listen is passed over at once. If
+/// the client lives, its waiters ask again and get their places back.
+///
+/// # Other kinds with the same name
+/// The lock excludes plain and fenced locks with the same name, of this library and of Redisson, and
+/// shares its tokens with the fenced lock. Their releases are noticed within one poll interval.
+/// While callers wait for the queue lock, a release goes to them and not to waiters of other kinds,
+/// which may then starve. Do not mix kinds that wait for one name.
+///
+/// [`with_weight`]: Lock::with_weight
+/// [`weight_step`]: crate::Builder::weight_step
+/// [hand off]: crate::Builder::local_handoff
+/// [poll intervals]: crate::Builder::poll_interval
+/// [watchdog time-out]: crate::Builder::watchdog_timeout
+pub type QueueLock = Lock<Queued>;
+
+impl Lock<Queued> {
+    /// Sets the weight of this handle's waiting calls, from 1 to 10. No round trip.
+    ///
+    /// Default: 1. Each unit above 1 counts as an arrival that is one
+    /// [weight step](crate::Builder::weight_step) earlier. A call has the same weight until it
+    /// ends; a call that does not wait has none.
+    ///
+    /// # Errors
+    /// Does not fail itself. The verbs return [`is_configuration`](Error::is_configuration) if the
+    /// weight is not from 1 to 10.
+    ///
+    /// ```no_run
+    /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+    /// let urgent = client.queue_lock("reports").with_weight(10);
+    /// # let _ = urgent.try_lock()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    #[must_use = "the weight belongs to the lock that is returned"]
+    pub fn with_weight(mut self, weight: u32) -> QueueLock {
+        if !(1..=10).contains(&weight) {
+            let error = Error::configuration("the weight of a waiter must be from 1 to 10");
+            self.context = self.context.and(Err(error));
+        }
+        self.terms = self.terms.with_weight(weight);
+        self
+    }
+}
 
 impl<K: LockKind> Clone for Lock<K> {
     fn clone(&self) -> Lock<K> {

@@ -15,7 +15,8 @@
 //! 3. After a reconnection of this client (its listeners excepted) or a topology change, renews or
 //!    verifies all holds of servers that may have lost their data: servers that do not report the
 //!    same replication id as before ([`replication_ids`]).
-//! 4. Polls for waiting callers ([`polls`]), and audits new servers (`topology/audit.rs`).
+//! 4. Polls for waiting callers ([`polls`]), keeps the places of those that wait for a queue lock
+//!    ([`heartbeats`]), and audits new servers (`topology/audit.rs`).
 //! 5. Writes or renews the record of the client in the background ([`client_record`]).
 //! 6. Sends a heartbeat to each connected listener that callers need, on the client's own channel,
 //!    at most a second after the last one. Heartbeats prove that messages arrive. A listener that
@@ -23,6 +24,7 @@
 
 mod batches;
 mod client_record;
+mod heartbeats;
 mod polls;
 mod renewals;
 mod replication_ids;
@@ -38,6 +40,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+use uuid::Uuid;
 
 use crate::cancel::Limit;
 use crate::connection::Timeouts;
@@ -78,6 +82,10 @@ pub(crate) struct WatchdogSettings {
     pub(crate) timeout: Duration,
     pub(crate) heartbeat_interval: Duration,
     pub(crate) poll_interval: Duration,
+    /// The id of the client.
+    pub(crate) client: Uuid,
+    /// The lease of a grant by message.
+    pub(crate) grant_lease: Duration,
     pub(crate) events: EventSink,
 }
 
@@ -93,6 +101,8 @@ pub(crate) struct Watchdog {
     parker: Parker,
     /// Whether the next round renews or verifies all holds.
     renew_all: AtomicBool,
+    /// Whether the next round sends a heartbeat for all locks that are granted by message.
+    heartbeat_now: AtomicBool,
     /// Whether a reconnection or a topology change was reported since the last round.
     server_may_have_changed: AtomicBool,
     replication_ids: ReplicationIds,
@@ -144,6 +154,7 @@ impl Watchdog {
             timers: Mutex::new(Timers::new(clock::now())),
             parker: Parker::default(),
             renew_all: AtomicBool::new(false),
+            heartbeat_now: AtomicBool::new(false),
             server_may_have_changed: AtomicBool::new(false),
             replication_ids: ReplicationIds::default(),
             generation: Mutex::default(),
@@ -209,6 +220,9 @@ impl Watchdog {
         self.renew(due);
         if servers_may_have_changed && !renew_all {
             self.renew(self.holds_in_doubt());
+        }
+        if servers_may_have_changed || renew_all {
+            self.restore_places();
         }
         self.poll_locks(polled);
         let done = self.timers.lock().take_fired();
@@ -349,6 +363,8 @@ mod tests {
             timeout: 30 * SECOND,
             heartbeat_interval: SECOND,
             poll_interval: SECOND,
+            client: Uuid::nil(),
+            grant_lease: SECOND,
             events: EventSink::default(),
         };
         let auditor = Auditor::new(AuditPolicy::Ignore, true, EventSink::default());

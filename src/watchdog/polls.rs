@@ -10,14 +10,26 @@ use super::Watchdog;
 use super::batches::{self, BatchFailure};
 use crate::command::call::Call;
 use crate::command::script;
+use crate::error::Error;
 use crate::local::Local;
 use crate::util::log_target;
 use crate::util::threads;
 
 impl Watchdog {
-    /// Asks the server which of these locks are free, and plans the next polls.
+    /// Asks the server about the locks that callers wait for, and plans the next polls.
     pub(super) fn poll_locks(&self, mut locks: Vec<Arc<Local>>) {
         locks.retain(|local| local.keep_polling());
+        let polled = locks.iter().filter(|local| local.queue_len() > 0);
+        self.find_free(polled.cloned().collect());
+        let mut queued: Vec<_> =
+            locks.iter().filter(|local| local.awaits_grants()).cloned().collect();
+        queued.extend(self.take_early_heartbeats());
+        self.send_queue_heartbeats(queued);
+        locks.into_iter().for_each(|local| self.plan_poll(local));
+    }
+
+    /// Asks which of these locks are free, and has the heads of their queues ask.
+    fn find_free(&self, mut locks: Vec<Arc<Local>>) {
         let slot = |local: &Arc<Local>| self.slot_of(local);
         batches::send_all(&self.router, &mut locks, slot, poll_call, |batch, outcome| {
             let free = outcome.map_err(BatchFailure::into_error);
@@ -28,19 +40,21 @@ impl Watchdog {
                     free.for_each(|(_, local)| local.set_may_be_free());
                 }
                 Err(error) => {
-                    let count = batch.len();
-                    threads::log_without_panic(|| {
-                        log::debug!(
-                            target: log_target::CONNECTION, error:%, server = error.server();
-                            "a poll of {count} locks failed: {error}"
-                        )
-                    });
+                    log_failed_poll(batch.len(), &error);
                     batch.iter().for_each(|local| local.set_may_be_free());
                 }
             }
         });
-        locks.into_iter().for_each(|local| self.plan_poll(local));
     }
+}
+
+pub(super) fn log_failed_poll(count: usize, error: &Error) {
+    threads::log_without_panic(|| {
+        log::debug!(
+            target: log_target::CONNECTION, error:%, server = error.server();
+            "a poll of {count} locks failed: {error}"
+        )
+    });
 }
 
 /// Returns the call that asks which of these locks are free.

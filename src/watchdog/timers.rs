@@ -53,6 +53,11 @@ impl Timers {
         (self.fired_holds.clone(), self.fired_polls.clone())
     }
 
+    /// Returns the locks that are polled, those of the present round included.
+    pub(super) fn polled(&self) -> Vec<Arc<Local>> {
+        self.polls.iter().chain(&self.fired_polls).cloned().collect()
+    }
+
     /// Takes the items of a round that has ended without a panic.
     pub(super) fn take_fired(&mut self) -> (Vec<WatchedHold>, Vec<Arc<Local>>) {
         (mem::take(&mut self.fired_holds), mem::take(&mut self.fired_polls))
@@ -116,12 +121,16 @@ impl Watchdog {
     /// This is a little later than the due time, so that many renewals share a batch, but not after
     /// the end of a fixed lease.
     fn renewal_time(&self, watched: &WatchedHold) -> Moment {
-        let (now, timeout) = (clock::now(), self.settings.timeout);
-        let renew_below = timeout * RENEW_BELOW.0 / RENEW_BELOW.1;
-        let due = watched.hold.next_renewal(now, timeout - renew_below, renew_below);
-        let spread = jittered(timeout / SPREAD_DIVISOR, watched.hold.id().seed());
-        let later = (due + spread).rounded_up(timeout / RENEWAL_GRAIN_DIVISOR);
-        match watched.hold.is_renewed(now) {
+        let now = clock::now();
+        let is_renewed = watched.hold.is_renewed(now);
+        // A grant by message has a shorter lease than a renewal.
+        let present = watched.hold.present_lease();
+        let lease = self.settings.timeout.min(if is_renewed { present } else { Duration::MAX });
+        let renew_below = lease * RENEW_BELOW.0 / RENEW_BELOW.1;
+        let due = watched.hold.next_renewal(now, lease - renew_below, renew_below);
+        let spread = jittered(lease / SPREAD_DIVISOR, watched.hold.id().seed());
+        let later = (due + spread).rounded_up(lease / RENEWAL_GRAIN_DIVISOR);
+        match is_renewed {
             _ if due <= now => now,
             true => later,
             false => later.min(now + watched.hold.remaining(now)),

@@ -233,6 +233,11 @@ impl Hold {
         self.state.lock().is_renewed(now)
     }
 
+    /// Returns the length of the lease that the server has set last.
+    pub(crate) fn present_lease(&self) -> Duration {
+        self.state.lock().lease
+    }
+
     /// Returns whether the lease is not a fixed one. It may be overdue.
     pub(crate) fn has_renewed_lease(&self) -> bool {
         self.state.lock().renewed
@@ -289,6 +294,7 @@ impl Hold {
         let extended = deadline(sent, lease);
         if status == HoldStatus::Held && state.deadline < extended {
             state.deadline = extended;
+            state.lease = lease;
             self.deadline.store(extended.nanos(), Ordering::Release);
         }
         status

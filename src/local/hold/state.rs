@@ -1,6 +1,7 @@
 //! The state of a hold under its mutex.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::command::call::LateCopy;
 use crate::command::owner::Holder;
@@ -17,6 +18,8 @@ pub(super) struct HoldState {
     pub(super) deadline: Moment,
     pub(super) server: ServerSide,
     pub(super) renewed: bool,
+    /// The length of the lease that the server has set last.
+    pub(super) lease: Duration,
     pub(super) possession: Possession,
     /// Whether it was reported that the hold is overdue.
     pub(super) overdue_reported: bool,
@@ -75,6 +78,7 @@ impl HoldState {
                 may_still_be_held: grant.rules.outlives_its_lease() || grant.late_copy.is_some(),
             },
             renewed: grant.renewed,
+            lease: grant.lease,
             possession: Possession {
                 holder: grant.holder,
                 terms: grant.terms,

@@ -1,4 +1,4 @@
-//! The settings of a handle for its holds: event listener, limit, minimum and label.
+//! The settings of a handle for its holds and waits: event listener, limit, minimum, label, weight.
 
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
@@ -20,6 +20,8 @@ struct Values {
     max_hold: Option<Duration>,
     min_hold: Option<Duration>,
     label: Option<Label>,
+    /// The weight of a waiter for a queue lock; `None` is 1.
+    weight: Option<u32>,
 }
 
 impl HoldTerms {
@@ -38,6 +40,11 @@ impl HoldTerms {
     /// Zero is no minimum.
     pub(crate) fn with_min_hold(&self, min_hold: Duration) -> HoldTerms {
         self.changed(|values| values.min_hold = Some(min_hold).filter(|it| !it.is_zero()))
+    }
+
+    /// Returns the same terms with this weight of a waiting caller.
+    pub(crate) fn with_weight(&self, weight: u32) -> HoldTerms {
+        self.changed(|values| values.weight = Some(weight))
     }
 
     /// Returns the same terms with this label.
@@ -63,6 +70,10 @@ impl HoldTerms {
         self.0.as_ref()?.min_hold
     }
 
+    pub(crate) fn weight(&self) -> u32 {
+        self.0.as_ref().and_then(|values| values.weight).unwrap_or(1)
+    }
+
     pub(crate) fn label(&self) -> Option<&Label> {
         self.0.as_ref()?.label.as_ref()
     }
@@ -84,6 +95,7 @@ impl fmt::Debug for HoldTerms {
             .field("max_hold", &self.max_hold())
             .field("min_hold", &self.min_hold())
             .field("label", &self.label())
+            .field("weight", &self.weight())
             .finish()
     }
 }

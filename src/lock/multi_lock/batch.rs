@@ -50,7 +50,7 @@ fn granted(mut candidate: Candidate<'_>, answered: &Answered) -> HoldHandle {
     let (sent, at, lease) = (reply.sent, clock::now(), candidate.call.lease());
     let late_copy = earlier_copy.map(|connection| candidate.copy_on(connection));
     let late_copy = late_copy.filter(|copy| reply.may_precede(copy, lease));
-    let reply = GrantReply { sent, at, generation: *generation, late_copy, tokens: 0..=0 };
+    let reply = GrantReply { sent, at, lease, generation: *generation, late_copy, tokens: 0..=0 };
     let handle = candidate.granted(reply);
     candidate.call.report_acquired(&handle, sent.until(at));
     handle

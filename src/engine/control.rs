@@ -1,0 +1,67 @@
+//! The messages on the control channel of this client: questions about holds, and grants.
+
+use crate::command::call::Call;
+use crate::command::details::{AskedHold, DetailsAnswer, DetailsRequest, LiveDetails};
+use crate::command::grant::GrantMessage;
+use crate::command::name::Name;
+use crate::command::owner::Owner;
+use crate::connection;
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::kind::queued::Queued;
+use crate::kind::rules::KindRules as _;
+use crate::listener::channels::ControlHandler;
+use crate::pool::request::{BackgroundTask, Request};
+use crate::util::{clock, log_target};
+
+/// The greatest length of a request in bytes. Longer ones are ignored.
+const MAX_LENGTH: usize = 1024 * 1024;
+
+impl ControlHandler for Engine {
+    /// Publishes the answer as a background request that is not retried.
+    fn handle_request(&self, request: &[u8]) {
+        if !self.settings.announces {
+            return;
+        }
+        let parsed = (request.len() <= MAX_LENGTH).then(|| connection::parse(request)).flatten();
+        let Some(request) = parsed.as_ref().and_then(DetailsRequest::read) else {
+            return log::debug!(
+                target: log_target::CLIENT, "an invalid request of another process is ignored"
+            );
+        };
+        let holds = request.holds.iter().filter_map(|asked| self.details_of(asked)).collect();
+        let answer = DetailsAnswer { client: self.id, holds }.pack();
+        self.send([Call::command(&[b"PUBLISH", request.reply_to.as_bytes(), &answer])]);
+    }
+
+    /// Releases the grant if its call has ended.
+    fn handle_grant(&self, message: &[u8]) {
+        let Some(grant) = GrantMessage::read(message) else {
+            return log::debug!(target: log_target::CLIENT, "an invalid grant is ignored");
+        };
+        let local = self.locals.by_key.find(grant.key);
+        if !local.is_some_and(|local| local.granted_by_message(&grant)) {
+            // An invalid name is no lock of this library.
+            let _ = self.release_grant(&grant);
+        }
+    }
+
+    fn listening(&self) {
+        self.watchdog.send_heartbeats_now();
+    }
+}
+
+impl Engine {
+    fn details_of(&self, asked: &AskedHold) -> Option<LiveDetails> {
+        self.locals.by_key.find(&asked.key)?.details(asked.hold, clock::now())
+    }
+
+    /// Ends a hold that no caller of this process has, by a background request.
+    fn release_grant(&self, grant: &GrantMessage<'_>) -> Result<()> {
+        let name = Name::new("", grant.key.into())?;
+        let release = Queued.release(&name, &Owner::numbered(self.id, grant.hold));
+        let task = BackgroundTask::new(None, clock::now() + grant.lease);
+        self.router.send_background(Request::background(release, task), None);
+        Ok(())
+    }
+}
