@@ -29,16 +29,6 @@ macro_rules! script {
     ($name:literal) => {
         script!($name, None)
     };
-    ($name:literal after $common:literal) => {
-        Script::new(
-            $name,
-            Cow::Borrowed(concat!(
-                include_str!(concat!("../../lua/", $common, ".lua")),
-                include_str!(concat!("../../lua/", $name, ".lua"))
-            )),
-            None,
-        )
-    };
     ($name:literal, $join_code:expr) => {
         Script::new(
             $name,
@@ -92,15 +82,6 @@ pub(crate) static WRITE_TTL: Script = script!("write_ttl");
 pub(crate) static NAMED_ACQUIRE: Script = script!("named_acquire");
 pub(crate) static NAMED_RELEASE: Script = script!("named_release");
 pub(crate) static NAMED_UNLOCK: Script = script!("named_unlock");
-
-#[cfg_attr(not(test), expect(dead_code, reason = "the kind follows"))]
-pub(crate) static QUEUE_ACQUIRE: Script = script!("queue_acquire" after "queue_grant");
-#[cfg_attr(not(test), expect(dead_code, reason = "the kind follows"))]
-pub(crate) static QUEUE_RELEASE: Script = script!("queue_release" after "queue_grant");
-#[cfg_attr(not(test), expect(dead_code, reason = "the kind follows"))]
-pub(crate) static QUEUE_FORCE_UNLOCK: Script = script!("queue_force_unlock" after "queue_grant");
-#[cfg_attr(not(test), expect(dead_code, reason = "the kind follows"))]
-pub(crate) static QUEUE_HEARTBEAT: Script = script!("queue_heartbeat" after "queue_grant");
 
 pub(crate) static MULTI_ACQUIRE: Script = script!("multi_acquire");
 

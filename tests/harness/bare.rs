@@ -80,6 +80,7 @@ pub fn table() -> Vec<(String, String)> {
     let lines = source.lines().filter_map(|line| line.split_once(": Script = script!(\""));
     let entry = |(item, rest): (&str, &str)| {
         let item = item.rsplit(' ').next().unwrap_or_default();
+        let rest = rest.strip_prefix(&format!("{COMMON_TEXT}\" + \"")).unwrap_or(rest);
         let name = rest.split('"').next().unwrap_or_default();
         (item.to_owned(), name.to_owned())
     };
