@@ -14,7 +14,7 @@ local mode, advance, place = ARGV[4], ARGV[5], ARGV[6]
 
 local lock = lock_of(hash, queue, clients, counter)
 if redis.call('exists', lock.hash, lock.queue) == 0 then
-  return { -2, take(lock, owner, lease, next_token(lock)), 0, 0 }
+  return { -2, take(lock, owner, lease), 0, 0 }
 end
 local ttl = redis.call('pttl', lock.hash)
 if ttl ~= -2 and redis.call('hexists', lock.hash, owner) == 1 then
@@ -36,7 +36,7 @@ end
 if ttl == -2 then
   local best, token = grant_to_best(lock, owner, lease)
   if not best and redis.call('exists', lock.queue) == 0 then
-    best, token = owner, take(lock, owner, lease, next_token(lock))
+    best, token = owner, take(lock, owner, lease)
   end
   if best == owner then
     return { -2, token, 0, is_new }

@@ -46,7 +46,8 @@ local function token_of_hold(lock)
 end
 
 -- Makes the owner the holder, and returns its token.
-local function take(lock, owner, lease, token)
+local function take(lock, owner, lease)
+  local token = next_token(lock)
   redis.call('hset', lock.hash, owner, 1)
   redis.call('pexpire', lock.hash, lease)
   return hand_out(lock, token)
@@ -82,14 +83,17 @@ local function keep_alive(lock, client, grant_lease, mode)
   return is_new
 end
 
--- Tells the client of the waiter that it has the lock. Returns the token, or nothing if the client
--- does not listen. In a cluster the server cannot tell.
-local function announce(lock, owner, grant_lease, mode)
-  local token = next_token(lock)
+-- Makes the waiter the holder for its grant lease, and tells its client. Returns the token, or
+-- nothing if the client does not listen. In a cluster the server cannot tell. PUBLISH comes last:
+-- if the server refuses it, the next heartbeat of the client finds the hold.
+local function grant(lock, owner, grant_lease, mode)
+  local token = take(lock, owner, grant_lease)
   local message = { 'granted', string.sub(owner, 38), digits(token), grant_lease, lock.hash }
   local wake = 'leasehold:wake:{' .. client_of(owner) .. '}'
-  local received = redis.call('publish', wake, table.concat(message, ' '))
-  return (received > 0 or mode == 'cluster') and token
+  if redis.call('publish', wake, table.concat(message, ' ')) > 0 or mode == 'cluster' then
+    return token
+  end
+  redis.call('hdel', lock.hash, owner)
 end
 
 -- Grants a free lock to the best waiter of a live client. Returns its owner field and its token, or
@@ -103,7 +107,7 @@ local function grant_to_best(lock, caller, lease)
   while work > 0 do
     local best = redis.call('zpopmin', lock.queue)[1]
     if not best or best == caller then
-      return best, best and take(lock, best, lease, next_token(lock))
+      return best, best and take(lock, best, lease)
     end
     local client = client_of(best)
     local grant_lease, mode
@@ -112,13 +116,13 @@ local function grant_to_best(lock, caller, lease)
       work = work - 1
     end
     if grant_lease then
-      local token = announce(lock, best, grant_lease, mode)
+      local token = grant(lock, best, grant_lease, mode)
       if token then
-        return best, take(lock, best, grant_lease, token)
+        return best, token
       end
       -- If the client lives, it learns from its next heartbeat that it may have lost places.
       redis.call('hdel', lock.clients, client)
-      work = work - 3
+      work = work - 7
     end
     gone[client] = true
     work = work - 1

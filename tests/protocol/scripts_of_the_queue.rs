@@ -98,6 +98,12 @@ fn wait(bare: &mut Bare, owner: &str, wait: Wait) -> Acquired {
         .unwrap_or_else(|error| panic!("{owner}: {error}"))
 }
 
+fn wait_in_turn(bare: &mut Bare, client: usize, holds: impl Iterator<Item = usize>) {
+    for hold in holds {
+        wait(bare, &owner(client, hold), SINGLE);
+    }
+}
+
 /// Queues a caller, and ends the terms of its client.
 fn wait_and_die(bare: &mut Bare, owner: &str) {
     wait(bare, owner, CLUSTER);
@@ -478,7 +484,7 @@ fn a_waiter_that_leaves_is_forgotten_and_passes_its_grant_on() {
     let mut bare = Bare::start();
     let mut listener = listen(&bare, 2);
     take(&mut bare, &owner(1, 1));
-    (1..=3).for_each(|hold| drop(wait(&mut bare, &owner(2, hold), SINGLE)));
+    wait_in_turn(&mut bare, 2, 1..=3);
     assert_eq!(release(&mut bare, &owner(2, 2)), -1);
     assert_eq!(queued(&bare.server), [owner(2, 1), owner(2, 3)]);
     assert_lock(&bare, &owner(1, 1), 60_000);
@@ -876,6 +882,27 @@ fn a_damaged_lock_does_not_prevent_the_heartbeats_of_other_locks() {
     }
 }
 
+/// A user without permission for wake channels gets an error, but leaves no lock without a holder.
+#[test]
+fn a_heartbeat_finds_a_grant_whose_message_was_refused() {
+    let mut bare = Bare::start();
+    let mut listener = listen(&bare, 2);
+    bare.ask::<()>(&["ACL", "SETUSER", "narrow", "on", ">secret", "~*", "+@all", "&redisson*"]);
+    take(&mut bare, &owner(1, 1));
+    wait_in_turn(&mut bare, 2, 1..=2);
+    let mine = owner(1, 1);
+    let digest = digest("queue_release");
+    let words = [&["EVALSHA", &digest, "4"], &KEYS[..], &[&mine, CHANNEL, "0"]].concat();
+    let mut narrow = bare.server.connection_as("narrow", "secret");
+    let refused = redis::cmd(words[0]).arg(&words[1..]).query::<Value>(&mut narrow);
+    assert!(refused.is_err_and(|error| error.to_string().contains("channel")));
+    assert_lock(&bare, &owner(2, 1), 30_000);
+    let found = beat(&mut bare, 2);
+    assert_eq!((found.hold, Some(found.token)), (1, counter(&bare.server)));
+    assert_eq!(release(&mut bare, &owner(2, 1)), 1);
+    assert_eq!(next_grant(&mut listener).hold, 2);
+}
+
 fn limit_memory(server: &Server, limit: &str) {
     server.ask::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     server.ask::<()>(&["CONFIG", "SET", "maxmemory", limit]);
@@ -886,7 +913,7 @@ fn a_full_server_still_grants_releases_and_keeps_places() {
     let mut bare = Bare::start();
     let mut listener = listen(&bare, 2);
     take(&mut bare, &owner(1, 1));
-    (1..=5).for_each(|hold| drop(wait(&mut bare, &owner(2, hold), SINGLE)));
+    wait_in_turn(&mut bare, 2, 1..=5);
     limit_memory(&bare.server, "1");
     let refused =
         |reply: RedisResult<Acquired>| reply.is_err_and(|error| is_refused_as("OOM", &error));
