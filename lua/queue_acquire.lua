@@ -6,7 +6,8 @@
 -- RETURNS: 1 -2 acquired; -1 held without expiry; else the holder's remaining lease in ms, or 0 if
 --   too many dead waiters precede; 2 the token of the hold; if refused, a number that is at least
 --   each token handed out so far and less than each later one; 3 the caller's place in the queue,
---   or 0; 4 1 if other waiters of the client may have lost their places, else 0
+--   or 0; 4 the time in us since which the client has its terms: with another time, waiters of the
+--   client may have lost their places; 0 without a place
 -- Atomic: no other caller may take the lock or a better place between the check and the write.
 local hash, queue, clients, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lease, owner, grant_lease = ARGV[1], ARGV[2], ARGV[3]
@@ -23,7 +24,7 @@ if ttl ~= -2 and redis.call('hexists', lock.hash, owner) == 1 then
   end
   return { -2, token_of_hold(lock), 0, 0 }
 end
-local is_new = 0
+local since = 0
 if mode then
   -- LT: a late copy without a place does not make the place worse.
   local own = tonumber(place) or micros - advance
@@ -31,7 +32,7 @@ if mode then
     own = redis.call('zscore', lock.queue, owner)
   end
   place = tonumber(own)
-  is_new = keep_alive(lock, client_of(owner), grant_lease, mode)
+  since = keep_alive(lock, client_of(owner), grant_lease, mode)
 end
 if ttl == -2 then
   local best, token = grant_to_best(lock, owner, lease)
@@ -39,9 +40,9 @@ if ttl == -2 then
     best, token = owner, take(lock, owner, lease)
   end
   if best == owner then
-    return { -2, token, 0, is_new }
+    return { -2, token, 0, since }
   end
   ttl = redis.call('pttl', lock.hash)
 end
 local left = ttl == -2 and 0 or ttl
-return { left, math.max(last_token(lock) or 0, micros - 1), place or 0, is_new }
+return { left, math.max(last_token(lock) or 0, micros - 1), place or 0, since }

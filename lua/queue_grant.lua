@@ -56,7 +56,7 @@ end
 -- Returns the grant lease and the mode of a live client. Forgets a client that is gone.
 local function terms_of(lock, client)
   local terms = redis.call('hget', lock.clients, client)
-  local gone_at, grant_lease, mode = string.match(terms or '', '^(%d+) (%d+) (%a+)$')
+  local gone_at, grant_lease, mode = string.match(terms or '', '^(%d+) (%d+) (%a+) ')
   if gone_at and tonumber(gone_at) > millis then
     return grant_lease, mode
   end
@@ -66,21 +66,23 @@ local function terms_of(lock, client)
 end
 
 -- Counts the client as alive for one grant lease, and stores its terms: the ms at which it counts
--- as gone, the grant lease, and `single` or `cluster`. Returns 1 if the client had no terms, else
--- 0. Without a heartbeat for an hour all waiters are gone. With full memory a server refuses HSET
--- as the first write of a script, so PEXPIRE comes first.
+-- as gone, the grant lease, `single` or `cluster`, and the us since which it has terms, which this
+-- function returns. A flag would be lost with a reply. Without a heartbeat for an hour all waiters
+-- are gone. With full memory a server refuses HSET as the first write, so PEXPIRE comes first.
 local function keep_alive(lock, client, grant_lease, mode)
   redis.call('pexpire', lock.queue, 3600000)
-  local terms = { digits(millis + grant_lease), grant_lease, mode }
-  local is_new = redis.call('hset', lock.clients, client, table.concat(terms, ' '))
+  local old = redis.call('hget', lock.clients, client)
+  local since = old and string.match(old, '%d+$') or digits(micros)
+  local terms = { digits(millis + grant_lease), grant_lease, mode, since }
+  redis.call('hset', lock.clients, client, table.concat(terms, ' '))
   redis.call('pexpire', lock.clients, 3600000)
-  if is_new == 1 then
+  if not old then
     -- Each new client looks at two others, so that clients that are gone do not add up.
     for _, other in ipairs(redis.call('hrandfield', lock.clients, 2)) do
       terms_of(lock, other)
     end
   end
-  return is_new
+  return tonumber(since)
 end
 
 -- Makes the waiter the holder for its grant lease, and tells its client. Returns the token, or
@@ -120,7 +122,7 @@ local function grant_to_best(lock, caller, lease)
       if token then
         return best, token
       end
-      -- If the client lives, it learns from its next heartbeat that it may have lost places.
+      -- If the client lives, its next heartbeat gives it new terms, and reports them.
       redis.call('hdel', lock.clients, client)
       work = work - 7
     end

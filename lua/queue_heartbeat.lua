@@ -1,10 +1,11 @@
 -- Keeps the places of a client's waiters, grants free locks, and repeats grants to this client.
 -- KEYS: n times 4, per lock: the lock's hash, the queue, the waiting clients, the last token
 -- ARGV: 1 client id, 2 its grant lease in ms, 3 `single` or `cluster`
--- RETURNS: 5 numbers per lock: 1 if the client may have lost places, else 0; the holder's remaining
---   lease in ms, -2 free, -1 held without expiry; the hold number if this client holds the lock,
---   else 0; the token of that hold, else 0; and a number that is at least each token handed out so
---   far and less than each later one; 1, -1, 0, 0 and 0 for a lock with a key of another type
+-- RETURNS: 5 numbers per lock: the time in us since which the client has its terms: with another
+--   time, its waiters may have lost their places; the holder's remaining lease in ms, -2 free, -1
+--   held without expiry; the hold number if this client holds the lock, else 0; the token of that
+--   hold, else 0; and a number that is at least each token handed out so far and less than each
+--   later one; 0, -1, 0, 0 and 0 for a lock with a key of another type
 -- Atomic: the reply must describe one moment, and no caller may come before the best waiter.
 local client, grant_lease, mode = ARGV[1], ARGV[2], ARGV[3]
 
@@ -14,12 +15,12 @@ local function hold_of(lock)
 end
 
 local function beat(lock)
-  local is_new = keep_alive(lock, client, grant_lease, mode)
+  local since = keep_alive(lock, client, grant_lease, mode)
   grant_to_best(lock)
   local hold = hold_of(lock)
   local token = hold and token_of_hold(lock) or 0
   local bound = math.max(last_token(lock) or 0, micros - 1)
-  return { is_new, redis.call('pttl', lock.hash), hold or 0, token, bound }
+  return { since, redis.call('pttl', lock.hash), hold or 0, token, bound }
 end
 
 local replies = {}
@@ -29,7 +30,7 @@ for first = 1, #KEYS, 4 do
   if not is_done and not string.find(reply.err or reply, 'WRONGTYPE') then
     return reply.err and reply or { err = reply }
   end
-  for _, number in ipairs(is_done and reply or { 1, -1, 0, 0, 0 }) do
+  for _, number in ipairs(is_done and reply or { 0, -1, 0, 0, 0 }) do
     replies[#replies + 1] = number
   end
 end
