@@ -1,21 +1,20 @@
 -- Grants a queue lock to its best waiter. This text precedes that of each other `queue_` script.
--- KEYS: 4 per lock: the lock's hash; the queue, a sorted set of owner fields with the best waiter
---   first; the waiting clients, a hash with the terms of each; the last fencing token
+-- KEYS: -
 -- ARGV: -
 -- RETURNS: -
 -- Atomic: a lock that becomes free must have its next holder before another client can take it.
--- The largest number of dead waiters that one run removes from a queue.
-local max_dead = 10000
+
+-- The number of commands that one run spends on dead waiters, each 1 to 2 us.
+local max_work = 6000
 
 local time = redis.call('time')
 local micros = time[1] * 1000000 + time[2]
 local millis = math.floor(micros / 1000)
 
-local function lock_at(first)
-  return {
-    hash = KEYS[first], queue = KEYS[first + 1], clients = KEYS[first + 2],
-    counter = KEYS[first + 3],
-  }
+-- Names the keys of a lock: its hash; the queue, a sorted set of owner fields with the best waiter
+-- first; the waiting clients, a hash with the terms of each; the last fencing token.
+local function lock_of(hash, queue, clients, counter)
+  return { hash = hash, queue = queue, clients = clients, counter = counter }
 end
 
 local function client_of(owner)
@@ -31,37 +30,64 @@ local function digits(number)
   return string.format('%.0f', number)
 end
 
--- Makes the owner the holder, and returns its token. The server's time exceeds every earlier token
--- if the counter was lost.
-local function take(lock, owner, lease)
-  local token = math.max((last_token(lock) or 0) + 1, micros)
+-- The server's time exceeds every earlier token if the counter was lost.
+local function next_token(lock)
+  return math.max((last_token(lock) or 0) + 1, micros)
+end
+
+local function hand_out(lock, token)
   redis.call('set', lock.counter, digits(token))
-  redis.call('hset', lock.hash, owner, 1)
-  redis.call('pexpire', lock.hash, lease)
   return token
 end
 
--- Counts the client as alive for one grant lease, and stores its terms: the ms at which it counts
--- as gone, the grant lease, and `single` or `cluster`. Returns 1 if the client had no terms, else
--- 0. Without a heartbeat for an hour all waiters are gone. With full memory a server refuses HSET
--- as the first write of a script, so PEXPIRE comes first.
-local function keep_alive(lock, client, grant_lease, mode)
-  redis.call('pexpire', lock.queue, 3600000)
-  local terms = { digits(millis + grant_lease), grant_lease, mode }
-  local is_new = redis.call('hset', lock.clients, client, table.concat(terms, ' '))
-  redis.call('pexpire', lock.clients, 3600000)
-  return is_new
+-- Returns the token of the present hold, or a larger one if the counter was lost.
+local function token_of_hold(lock)
+  return last_token(lock) or hand_out(lock, micros)
 end
 
--- Deletes the terms of the clients if nobody waits any more.
-local function forget_clients(lock)
-  if redis.call('exists', lock.queue) == 0 then
-    redis.call('del', lock.clients)
+-- Makes the owner the holder, and returns its token.
+local function take(lock, owner, lease)
+  local token = next_token(lock)
+  redis.call('hset', lock.hash, owner, 1)
+  redis.call('pexpire', lock.hash, lease)
+  return hand_out(lock, token)
+end
+
+-- Returns the grant lease and the mode of a live client. Forgets a client that is gone.
+local function terms_of(lock, client)
+  local terms = redis.call('hget', lock.clients, client)
+  local gone_at, grant_lease, mode = string.match(terms or '', '^(%d+) (%d+) (%a+) ')
+  if gone_at and tonumber(gone_at) > millis then
+    return grant_lease, mode
+  end
+  if terms then
+    redis.call('hdel', lock.clients, client)
   end
 end
 
+-- Counts the client as alive for one grant lease, and stores its terms: the ms at which it counts
+-- as gone, the grant lease, `single` or `cluster`, and the us since which it has terms, which this
+-- function returns. A flag would be lost with a reply. Without a heartbeat for an hour all waiters
+-- are gone. With full memory a server refuses HSET as the first write, so PEXPIRE comes first.
+local function keep_alive(lock, client, grant_lease, mode)
+  redis.call('pexpire', lock.queue, 3600000)
+  local old = redis.call('hget', lock.clients, client)
+  local since = old and string.match(old, '%d+$') or digits(micros)
+  local terms = { digits(millis + grant_lease), grant_lease, mode, since }
+  redis.call('hset', lock.clients, client, table.concat(terms, ' '))
+  redis.call('pexpire', lock.clients, 3600000)
+  if not old then
+    -- Each new client looks at two others, so that clients that are gone do not add up.
+    for _, other in ipairs(redis.call('hrandfield', lock.clients, 2)) do
+      terms_of(lock, other)
+    end
+  end
+  return tonumber(since)
+end
+
 -- Makes the waiter the holder for its grant lease, and tells its client. Returns the token, or
--- nothing if the client does not listen. In a cluster the server cannot tell.
+-- nothing if the client does not listen. In a cluster the server cannot tell. PUBLISH comes last:
+-- if the server refuses it, the next heartbeat of the client finds the hold.
 local function grant(lock, owner, grant_lease, mode)
   local token = take(lock, owner, grant_lease)
   local message = { 'granted', string.sub(owner, 38), digits(token), grant_lease, lock.hash }
@@ -73,26 +99,38 @@ local function grant(lock, owner, grant_lease, mode)
 end
 
 -- Grants a free lock to the best waiter of a live client. Returns its owner field and its token, or
--- nothing if there is no such waiter. The caller takes the lock with its own lease, without a
--- message.
+-- nothing if there is no such waiter or if the lock is held. The caller takes the lock with its own
+-- lease, without a message.
 local function grant_to_best(lock, caller, lease)
-  for _ = 1, max_dead do
+  if redis.call('exists', lock.hash) == 1 then
+    return
+  end
+  local work, gone = max_work, {}
+  while work > 0 do
     local best = redis.call('zpopmin', lock.queue)[1]
     if not best then
-      return forget_clients(lock)
+      redis.call('del', lock.clients)
+      return
     end
     if best == caller then
-      forget_clients(lock)
       return best, take(lock, best, lease)
     end
-    local terms = redis.call('hget', lock.clients, client_of(best))
-    local gone_at, grant_lease, mode = string.match(terms or '', '^(%d+) (%d+) (%a+)$')
-    local token = gone_at and tonumber(gone_at) > millis and grant(lock, best, grant_lease, mode)
-    if token then
-      forget_clients(lock)
-      return best, token
+    local client = client_of(best)
+    local grant_lease, mode
+    if not gone[client] then
+      grant_lease, mode = terms_of(lock, client)
+      work = work - 1
     end
-    -- If the client lives, it learns from its next heartbeat that it may have lost places.
-    redis.call('hdel', lock.clients, client_of(best))
+    if grant_lease then
+      local token = grant(lock, best, grant_lease, mode)
+      if token then
+        return best, token
+      end
+      -- If the client lives, its next heartbeat gives it new terms, and reports them.
+      redis.call('hdel', lock.clients, client)
+      work = work - 7
+    end
+    gone[client] = true
+    work = work - 1
   end
 end

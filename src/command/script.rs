@@ -1,7 +1,8 @@
 //! The table of the Lua scripts: source text and SHA-1 digest.
 //!
 //! Each script is one file in `lua/`, embedded at compile time. A new script needs its file, one
-//! line in this table, and a test of its documented replies (`tests/protocol/scripts.rs`).
+//! line in this table, and a test of its documented replies (`tests/protocol/scripts.rs`). The
+//! scripts of the queue lock begin with a common text, which is a file of its own.
 //!
 //! Redis identifies a script by the SHA-1 of its source. [`Script::digest`] computes it at the
 //! first use and keeps it. A script that announces a release also has a form for clusters, which
@@ -153,8 +154,31 @@ mod tests {
         assert!(!sharded.source().contains("'publish'"));
         assert_ne!(sharded.digest(), PLAIN_RELEASE.digest());
         assert!(sharded.sharded().is_none(), "derived once");
-        for silent in [&PLAIN_ACQUIRE, &PLAIN_RENEW, &SPIN_RELEASE] {
+        let silent =
+            [&PLAIN_ACQUIRE, &PLAIN_RENEW, &SPIN_RELEASE, &QUEUE_ACQUIRE, &QUEUE_HEARTBEAT];
+        for silent in silent {
             assert!(silent.sharded().is_none(), "{}", silent.name);
+        }
+    }
+
+    /// A wake channel belongs to a client, in no slot, and is no shard channel.
+    #[test]
+    fn a_grant_is_published_and_only_a_release_is_announced_to_a_shard() {
+        for script in [&QUEUE_RELEASE, &QUEUE_FORCE_UNLOCK] {
+            let sharded = script.sharded().expect("it announces a release").source();
+            assert_eq!(sharded.matches("'publish'").count(), 1, "{}", script.name);
+            assert!(sharded.contains("redis.call('publish', wake, "), "{}", script.name);
+            assert!(sharded.contains("redis.call('spublish', channel, "), "{}", script.name);
+        }
+    }
+
+    #[test]
+    fn a_common_text_precedes_the_scripts_of_the_queue() {
+        let common = include_str!("../../lua/queue_grant.lua");
+        for script in [&QUEUE_ACQUIRE, &QUEUE_RELEASE, &QUEUE_FORCE_UNLOCK, &QUEUE_HEARTBEAT] {
+            let own = script.source().strip_prefix(common).expect("the common text");
+            assert!(own.starts_with("-- "), "{}", script.name);
+            assert_eq!(own.matches("-- Atomic: ").count(), 1, "{}", script.name);
         }
     }
 }

@@ -10,16 +10,28 @@ use redis::{Connection, FromRedisValue, RedisError, RedisResult, Value};
 
 use super::{Server, pttl};
 
+/// The file whose text precedes that of each script of the queue lock. It is no script itself.
+pub const COMMON_TEXT: &str = "queue_grant";
+
 /// A file of `lua/`.
 pub struct Script {
     pub name: String,
     pub text: String,
 }
 
+impl Script {
+    /// Returns the text that a server receives.
+    pub fn source(&self) -> String {
+        let common = self.name.starts_with("queue_").then(|| script(COMMON_TEXT).text);
+        common.unwrap_or_default() + &self.text
+    }
+}
+
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("lua")
 }
 
+/// Returns the scripts that a server can run, by name.
 pub fn scripts() -> Vec<Script> {
     let entries = fs::read_dir(folder()).expect("there is a folder lua/");
     let mut scripts: Vec<_> = entries
@@ -28,6 +40,7 @@ pub fn scripts() -> Vec<Script> {
             let file = file.to_string_lossy();
             script(file.strip_suffix(".lua").unwrap_or_else(|| panic!("lua/{file}?")))
         })
+        .filter(|script| script.name != COMMON_TEXT)
         .collect();
     scripts.sort_by(|a, b| a.name.cmp(&b.name));
     assert!(!scripts.is_empty(), "lua/ is empty");
@@ -67,6 +80,7 @@ pub fn table() -> Vec<(String, String)> {
     let lines = source.lines().filter_map(|line| line.split_once(": Script = script!(\""));
     let entry = |(item, rest): (&str, &str)| {
         let item = item.rsplit(' ').next().unwrap_or_default();
+        let rest = rest.strip_prefix(&format!("{COMMON_TEXT}\" + \"")).unwrap_or(rest);
         let name = rest.split('"').next().unwrap_or_default();
         (item.to_owned(), name.to_owned())
     };
@@ -77,13 +91,13 @@ pub fn table() -> Vec<(String, String)> {
 
 /// Returns the digest by which the library calls a script.
 pub fn digest(name: &str) -> String {
-    sha1(&script(name).text)
+    sha1(&script(name).source())
 }
 
 /// Returns the name of the script that has this digest.
 pub fn name_of(digest: &str) -> String {
     static NAMES: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| {
-        scripts().into_iter().map(|script| (sha1(&script.text), script.name)).collect()
+        scripts().into_iter().map(|script| (sha1(&script.source()), script.name)).collect()
     });
     NAMES.get(digest).unwrap_or_else(|| panic!("no script has the digest {digest}")).clone()
 }
@@ -111,8 +125,8 @@ pub struct Bare {
 impl Bare {
     pub fn start() -> Bare {
         let server = Server::start();
-        for Script { text, .. } in scripts() {
-            server.ask::<String>(&["SCRIPT", "LOAD", &text]);
+        for script in scripts() {
+            server.ask::<String>(&["SCRIPT", "LOAD", &script.source()]);
         }
         let connection = server.connection();
         Bare { server, connection }

@@ -9,4 +9,5 @@ mod permissions_of_queries;
 mod polls;
 mod scripts;
 mod scripts_of_kinds;
+mod scripts_of_the_queue;
 mod wire;

@@ -57,13 +57,16 @@ fn documented(list: &str) -> Positions {
 /// Finds the entries of `table` (KEYS or ARGV) that the code uses.
 ///
 /// A script may use these forms only: `KEYS[1]`, `ipairs(KEYS)`, `ARGV[position + 1]` in the loop
-/// over it, and `unpack(ARGV, first, ...)` for all entries after those that have names.
+/// over it, `unpack(ARGV, first, ...)` for all entries after those that have names, and `#KEYS`.
 fn used(code: &str, table: &str) -> Result<Positions, String> {
     let mut positions = Positions::default();
     for (at, _) in code.match_indices(table) {
         let rest = &code[at + table.len()..];
         if code[..at].ends_with("ipairs(") && rest.starts_with(')') {
             positions.from = Some(1);
+            continue;
+        }
+        if code[..at].ends_with('#') {
             continue;
         }
         if code[..at].ends_with("unpack(") && rest.starts_with(", first, ") {
@@ -126,10 +129,11 @@ fn is_sentence(line: &str) -> bool {
     sentence.starts_with(char::is_uppercase) && sentence.ends_with('.')
 }
 
-/// Returns the numbers that directly follow a `return`.
+/// Returns the numbers that directly follow a `return`, also as the first of a list.
 fn returned_numbers(code: &str) -> Vec<&str> {
     let returned = code.split("return ").skip(1);
-    let first_words = returned.filter_map(|rest| rest.split_whitespace().next());
+    let returned = returned.map(|rest| rest.trim_start_matches(['{', ' ']));
+    let first_words = returned.filter_map(|rest| rest.split([' ', ',', '\n']).next());
     first_words.filter(|word| word.parse::<i64>().is_ok()).collect()
 }
 
@@ -175,7 +179,7 @@ fn words(code: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn every_header_is_complete_and_matches_the_code() {
-    for Script { name, text } in scripts() {
+    for Script { name, text } in scripts().into_iter().chain([script(COMMON_TEXT)]) {
         assert_eq!(faults(&text), Vec::<String>::new(), "lua/{name}.lua");
         let (kind, verb) = name.split_once('_').expect("<kind>_<verb>.lua or <verb>_many.lua");
         assert!(!kind.is_empty() && !verb.is_empty(), "lua/{name}.lua is no <kind>_<verb>.lua");
@@ -217,6 +221,8 @@ fn wrong_headers_are_found() {
         ("get', lock,", "get', KEYS[1],"),
         ("get', lock,", "get', lock, KEYS[2],"),
         ("lock, a, b)", "lock, a, b, unpack(ARGV))"),
+        ("lock, a, b)", "lock, a, b, unpack(KEYS, first, 4))"),
+        ("return -1", "return { -3, a }"),
         ("lock, a, b)", "lock, a, b, ARGV[a])"),
         ("lock, a, b)", "lock, a)"),
     ];
@@ -261,24 +267,26 @@ fn the_table_lists_exactly_the_files_of_the_folder() {
 #[test]
 fn the_digests_are_those_that_a_server_computes() {
     let server = Server::start();
-    for Script { name, text } in scripts() {
-        assert_eq!(server.ask::<String>(&["SCRIPT", "LOAD", &text]), digest(&name), "{name}");
+    for script in scripts() {
+        let (name, source) = (&script.name, script.source());
+        assert_eq!(server.ask::<String>(&["SCRIPT", "LOAD", &source]), digest(name), "{name}");
     }
 }
 
-/// The library derives the form for shards from calls that publish to `channel`. An acquire script
-/// publishes to the wake channel only, which a client of a cluster does not have.
+/// The library derives the form for shards from calls that publish to `channel`. Wake channels
+/// belong to clients, in no slot, and are no shard channels.
 #[test]
 fn every_script_that_announces_a_release_can_announce_it_to_a_shard() {
     let server = Server::start();
     let mut announce = Vec::new();
-    for Script { name, text } in scripts() {
-        let rest = sharded(&text).replace("redis.call('publish', wake, channel)", "");
+    for script in scripts() {
+        let (name, source) = (&script.name, script.source());
+        let rest = sharded(&source).replace("redis.call('publish', wake, ", "");
         assert!(!rest.contains("'publish'"), "lua/{name}.lua publishes to another name");
-        if sharded(&text) != text {
-            let loaded = server.ask::<String>(&["SCRIPT", "LOAD", &sharded(&text)]);
-            assert_eq!(loaded, sha1(&sharded(&text)), "{name}");
-            announce.push(name);
+        if sharded(&source) != source {
+            let loaded = server.ask::<String>(&["SCRIPT", "LOAD", &sharded(&source)]);
+            assert_eq!(loaded, sha1(&sharded(&source)), "{name}");
+            announce.push(script.name);
         }
     }
     let frees = |name: &str| {

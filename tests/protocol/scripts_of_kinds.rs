@@ -57,7 +57,7 @@ fn publishes_only_on_a_refusal(bare: &mut Bare, script: &str, keys: &[&str], arg
 fn no_repeated_acquire_shortens_a_lease() {
     let mut bare = Bare::start();
     let reads = timeout(MINE);
-    let scripts: [(&str, &[&str], &[&str]); 7] = [
+    let scripts: [(&str, &[&str], &[&str]); 8] = [
         ("plain_acquire", &[LOCK], &["60000", MINE]),
         ("fenced_acquire", &[LOCK, COUNTER], &["60000", MINE, "1"]),
         ("fair_acquire", &QUEUE, &["60000", MINE, "300000", "300000"]),
@@ -65,6 +65,7 @@ fn no_repeated_acquire_shortens_a_lease() {
         ("write_acquire", &[LOCK], &["60000", WRITER]),
         ("named_acquire", &[LOCK], &["60000", "tx-42", MINE]),
         ("multi_acquire", &[LOCK, "another"], &["60000", MINE, MINE]),
+        ("queue_acquire", &[LOCK, "queue", "clients", COUNTER], &["60000", MINE]),
     ];
     let acquires = crate::harness::bare::scripts()
         .into_iter()
