@@ -259,7 +259,7 @@ impl WaitLoop<'_> {
         self.place = Some(queued.place);
         let LockContext { engine, local } = self.context();
         let base = GrantBase { sent, generation, token_bound: queued.token_bound };
-        local.is_queued(self.candidate.id.number(), base, queued.lost_places);
+        local.is_queued(self.candidate.id.number(), base, queued.terms_since);
         if self.wakeups.awaited_grant.is_none() {
             self.wakeups.awaited_grant = Some(engine.channels.await_grant());
         }

@@ -31,7 +31,7 @@ use crate::events::Kind;
 use crate::kind::plain::{self, Plain, UNLOCKED};
 use crate::kind::rules::{
     self, AcquireArgs, AcquireReply, EarlyRelease, GrantTerms, KindRules, ListensTo, Place,
-    PlaceArgs, QueuedReply, Queueing, kind_of_lock,
+    PlaceArgs, QueuedReply, Queueing, TermsSince, kind_of_lock,
 };
 
 /// The kind of [`Client::queue_lock`](crate::Client::queue_lock): by arrival and weight.
@@ -46,13 +46,12 @@ const HEARTBEAT_NUMBERS: usize = 5;
 /// The answer to a heartbeat for one lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HeartbeatReply {
-    /// Whether the waiters of the client may have lost their places.
-    pub(crate) lost_places: bool,
+    pub(crate) terms_since: TermsSince,
     /// The time to the end of the holder's lease; zero for a free lock, `None` without an expiry.
     pub(crate) left: Option<Duration>,
     /// The hold, if this client has the lock.
     pub(crate) own_hold: Option<OwnHold>,
-    /// At least each token handed out so far, and less than each later one.
+    /// At least each token handed out so far, and less than each later one; 0 if unknown.
     pub(crate) token_bound: u64,
 }
 
@@ -94,11 +93,11 @@ pub(crate) fn read_heartbeat(reply: Reply) -> Result<Vec<HeartbeatReply>> {
 }
 
 fn read_one(numbers: &[i64]) -> Result<HeartbeatReply> {
-    let &[lost_places, left, hold, token, token_bound] = numbers else { return Err(unreadable()) };
+    let &[since, left, hold, token, token_bound] = numbers else { return Err(unreadable()) };
     let own_hold = OwnHold { hold: hold.unsigned_abs(), token: token.unsigned_abs() };
     const FREE: i64 = -2;
     Ok(HeartbeatReply {
-        lost_places: lost_places != 0,
+        terms_since: TermsSince(since.unsigned_abs()),
         left: if left == FREE { Some(Duration::ZERO) } else { rules::lease_left(left) },
         own_hold: (hold != 0).then_some(own_hold),
         token_bound: token_bound.unsigned_abs(),
@@ -144,7 +143,7 @@ impl KindRules for Queued {
     fn read_acquire(&self, reply: Reply) -> Result<AcquireReply> {
         const ACQUIRED: i64 = -2;
         let numbers = reply.into_ints()?;
-        let &[left, token, place, lost_places] = &numbers[..] else { return Err(unreadable()) };
+        let &[left, token, place, since] = &numbers[..] else { return Err(unreadable()) };
         let token = token.unsigned_abs();
         if left == ACQUIRED {
             return Ok(AcquireReply::Granted(token));
@@ -152,7 +151,7 @@ impl KindRules for Queued {
         let queued = QueuedReply {
             place: Place(place.unsigned_abs()),
             token_bound: token,
-            lost_places: lost_places != 0,
+            terms_since: TermsSince(since.unsigned_abs()),
         };
         let queued = (place != 0).then_some(queued);
         Ok(AcquireReply::Refused { left: rules::lease_left(left), queued })
@@ -198,7 +197,7 @@ mod tests {
         let refused = |numbers: &[i64]| Queued.read_acquire(list(numbers));
         let left = Some(Duration::from_millis(900));
         assert_eq!(refused(&[900, 7, 0, 0]), Ok(AcquireReply::Refused { left, queued: None }));
-        let queued = QueuedReply { place: Place(5), token_bound: 7, lost_places: true };
+        let queued = QueuedReply { place: Place(5), token_bound: 7, terms_since: TermsSince(1) };
         let reply = AcquireReply::Refused { left: None, queued: Some(queued) };
         assert_eq!(refused(&[-1, 7, 5, 1]), Ok(reply));
         assert!(refused(&[900, 7]).is_err_and(|error| error.is_server()));
@@ -209,8 +208,8 @@ mod tests {
         let replies = read_heartbeat(list(&[1, -2, 0, 0, 9, 0, 400, 17, 8, 8]));
         let [first, second] = replies.expect("two locks")[..] else { panic!("two locks") };
         assert_eq!(
-            (first.lost_places, first.left, first.own_hold),
-            (true, Some(Duration::ZERO), None)
+            (first.terms_since, first.left, first.own_hold),
+            (TermsSince(1), Some(Duration::ZERO), None)
         );
         assert_eq!(second.own_hold, Some(OwnHold { hold: 17, token: 8 }));
         assert_eq!((second.left, second.token_bound), (Some(Duration::from_millis(400)), 8));

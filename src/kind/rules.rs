@@ -145,14 +145,20 @@ pub(crate) enum AcquireReply {
     Refused { left: Option<Duration>, queued: Option<QueuedReply> },
 }
 
+/// The time since which the server has had the terms of a client, in microseconds; 0 for none.
+///
+/// The server forgets the terms when it passes over a caller of the client. So with another time,
+/// callers of the client may have lost their places.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TermsSince(pub(crate) u64);
+
 /// The server's answer to a caller that it has queued for a queue lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueuedReply {
     pub(crate) place: Place,
     /// At least each token handed out so far, and less than each later one.
     pub(crate) token_bound: u64,
-    /// Whether other callers of the client may have lost their places.
-    pub(crate) lost_places: bool,
+    pub(crate) terms_since: TermsSince,
 }
 
 /// The reply of the server to a release.

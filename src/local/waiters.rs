@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use crate::command::grant::GrantMessage;
 use crate::kind::queued::HeartbeatReply;
+use crate::kind::rules::TermsSince;
 use crate::local::Local;
 use crate::local::hold;
 use crate::local::table::HoldEntry;
@@ -70,12 +71,16 @@ pub(super) struct Waiters {
     heartbeat: Option<GrantBase>,
     /// The moment of the next heartbeat, if one is planned before the next poll.
     next_heartbeat: Option<Moment>,
+    /// The terms of the client, as the last answer has them.
+    terms_since: TermsSince,
 }
 
 #[derive(Debug)]
 struct Waiter {
     parker: Arc<Parker>,
     base: GrantBase,
+    /// The terms of the client at the last acquire with an answer.
+    terms_since: Option<TermsSince>,
     grant: Option<WaiterGrant>,
     /// Whether the caller has to send an acquire, because it may have lost its place.
     must_ask: bool,
@@ -123,16 +128,23 @@ impl Waiters {
         true
     }
 
-    fn ask_again(&mut self, except: Option<u64>) {
-        let others = self.by_hold.iter_mut().filter(|(hold, _)| Some(**hold) != except);
-        others.for_each(|(_, waiter)| {
-            waiter.must_ask = true;
-            waiter.parker.unpark();
-        });
+    /// Has the callers ask that were queued under other terms: they may have lost their places.
+    fn note_terms(&mut self, since: TermsSince) {
+        if self.terms_since == since && since != TermsSince::default() {
+            return;
+        }
+        self.terms_since = since;
+        let queued = self.by_hold.values_mut().filter(|waiter| waiter.terms_since.is_some());
+        queued.filter(|waiter| waiter.terms_since != Some(since)).for_each(Waiter::ask);
     }
 }
 
 impl Waiter {
+    fn ask(&mut self) {
+        self.must_ask = true;
+        self.parker.unpark();
+    }
+
     /// Stores a grant, unless a known grant lasts longer.
     fn grant(&mut self, grant: WaiterGrant) {
         if self.grant.is_none_or(|known| known.deadline() < grant.deadline()) {
@@ -147,27 +159,31 @@ impl Local {
     ///
     /// Called before the first acquire is sent, at the moment `base.sent`.
     pub(crate) fn await_grant(&self, hold: u64, parker: &Arc<Parker>, base: GrantBase) {
-        let waiter = || Waiter { parker: Arc::clone(parker), base, grant: None, must_ask: false };
+        let waiter = || Waiter {
+            parker: Arc::clone(parker),
+            base,
+            terms_since: None,
+            grant: None,
+            must_ask: false,
+        };
         self.state.lock().waiters.by_hold.entry(hold).or_insert_with(waiter);
     }
 
-    /// Notes the answer that a caller is queued. The others ask again if they may have lost their
-    /// places.
-    pub(crate) fn is_queued(&self, hold: u64, base: GrantBase, lost_places: bool) {
-        let mut state = self.state.lock();
-        if let Some(waiter) = state.waiters.by_hold.get_mut(&hold)
-            && waiter.base.sent < base.sent
-        {
-            waiter.base = base;
+    /// Notes the answer that a caller is queued.
+    pub(crate) fn is_queued(&self, hold: u64, base: GrantBase, terms_since: TermsSince) {
+        let waiters = &mut self.state.lock().waiters;
+        if let Some(waiter) = waiters.by_hold.get_mut(&hold) {
+            waiter.terms_since = Some(terms_since);
+            if waiter.base.sent < base.sent {
+                waiter.base = base;
+            }
         }
-        if lost_places {
-            state.waiters.ask_again(Some(hold));
-        }
+        waiters.note_terms(terms_since);
     }
 
     /// Has all callers that wait for grants send an acquire.
     pub(crate) fn ask_again(&self) {
-        self.state.lock().waiters.ask_again(None);
+        self.state.lock().waiters.by_hold.values_mut().for_each(Waiter::ask);
     }
 
     /// Ends the registration of a caller.
@@ -214,15 +230,15 @@ impl Local {
     /// whose reply is not read yet.
     pub(crate) fn heartbeat_answered(&self, base: GrantBase, reply: &HeartbeatReply) {
         let waiters = &mut self.state.lock().waiters;
-        waiters.heartbeat = Some(base);
+        if base.token_bound != 0 {
+            waiters.heartbeat = Some(base);
+        }
         if let Some(own) = reply.own_hold
             && let Some(waiter) = waiters.by_hold.get_mut(&own.hold)
         {
             let lease = reply.left.unwrap_or_default();
             waiter.grant(WaiterGrant::new(&base, own.token, lease));
         }
-        if reply.lost_places {
-            waiters.ask_again(None);
-        }
+        waiters.note_terms(reply.terms_since);
     }
 }
