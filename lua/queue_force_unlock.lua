@@ -8,6 +8,11 @@ local hash, queue, clients, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local channel, message = ARGV[1], ARGV[2]
 
 local lock = lock_of(hash, queue, clients, counter)
+-- The holder may be a waiter that does not know of its grant: its client has to learn of the loss.
+local holders = redis.call('hkeys', lock.hash)
+if #holders == 1 then
+  redis.call('hdel', lock.clients, client_of(holders[1]))
+end
 local was_held = redis.call('del', lock.hash) == 1
 local is_granted = grant_to_best(lock)
 if not was_held then

@@ -128,6 +128,21 @@ impl Waiters {
         true
     }
 
+    /// Has callers ask whose grant has ended without their knowledge, or may have.
+    ///
+    /// The bound of a new answer shows that a known grant has ended. Without an answer since
+    /// `oldest`, a grant may have come and expired.
+    fn ask_if_outdated(&mut self, token_bound: u64, oldest: Moment) {
+        let heartbeat = self.heartbeat.map_or(Moment::START, |base| base.sent);
+        for waiter in self.by_hold.values_mut() {
+            let has_ended = |grant: &WaiterGrant| grant.token <= token_bound;
+            let may_have_missed_one = waiter.base.sent.max(heartbeat) <= oldest;
+            if waiter.grant.take_if(|grant| has_ended(grant)).is_some() || may_have_missed_one {
+                waiter.ask();
+            }
+        }
+    }
+
     /// Has the callers ask that were queued under other terms: they may have lost their places.
     fn note_terms(&mut self, since: TermsSince) {
         if self.terms_since == since && since != TermsSince::default() {
@@ -176,6 +191,7 @@ impl Local {
             waiter.terms_since = Some(terms_since);
             if waiter.base.sent < base.sent {
                 waiter.base = base;
+                waiter.grant.take_if(|grant| grant.token <= base.token_bound);
             }
         }
         waiters.note_terms(terms_since);
@@ -224,15 +240,23 @@ impl Local {
         !waiters.is_empty()
     }
 
-    /// Applies the answer to a heartbeat.
+    /// Applies the answer to a heartbeat, read at `now`.
     ///
     /// A hold of no waiting caller is left alone: it is a hold of this process, or an acquire got it
     /// whose reply is not read yet.
-    pub(crate) fn heartbeat_answered(&self, base: GrantBase, reply: &HeartbeatReply) {
+    pub(crate) fn heartbeat_answered(
+        &self,
+        base: GrantBase,
+        reply: &HeartbeatReply,
+        now: Moment,
+        grant_lease: Duration,
+    ) {
         let waiters = &mut self.state.lock().waiters;
-        if base.token_bound != 0 {
-            waiters.heartbeat = Some(base);
+        if base.token_bound == 0 {
+            return waiters.note_terms(reply.terms_since);
         }
+        waiters.ask_if_outdated(base.token_bound, now.before(grant_lease));
+        waiters.heartbeat = Some(base);
         if let Some(own) = reply.own_hold
             && let Some(waiter) = waiters.by_hold.get_mut(&own.hold)
         {
@@ -242,3 +266,6 @@ impl Local {
         waiters.note_terms(reply.terms_since);
     }
 }
+
+#[cfg(all(test, not(leasehold_model)))]
+mod tests;

@@ -87,7 +87,7 @@ impl Watchdog {
     ) {
         for (local, answer) in batch.iter().zip(answers) {
             let base = GrantBase { sent, generation, token_bound: answer.token_bound };
-            local.heartbeat_answered(base, answer);
+            local.heartbeat_answered(base, answer, clock::now(), self.settings.grant_lease);
             self.plan_heartbeat_at_end(local, answer.left);
         }
     }

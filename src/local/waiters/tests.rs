@@ -1,0 +1,233 @@
+//! Tests of the callers that wait for grants: tokens, deadlines, lost places.
+
+use super::*;
+use crate::command::name::Name;
+use crate::events::EventSink;
+use crate::kind::queued::OwnHold;
+use crate::kind::rules::KindRules as _;
+use crate::local::hold::Grant;
+use crate::local::table::EntryRequest;
+use crate::local::{Caller, Turn};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The grant lease.
+const LEASE: Duration = Duration::from_secs(3);
+
+const TERMS: TermsSince = TermsSince(70);
+
+/// The number of the waiting caller.
+const WAITER: u64 = 17;
+
+fn at(seconds: u64) -> Moment {
+    Moment::START + SECOND * 100 + SECOND * u32::try_from(seconds).expect("a small number")
+}
+
+fn base(sent: Moment, token_bound: u64) -> GrantBase {
+    GrantBase { sent, generation: Generation::default(), token_bound }
+}
+
+fn local() -> Local {
+    let name = Name::new("", "a".into()).expect("a good name");
+    Local::new(name, EventSink::default(), Default::default())
+}
+
+/// Returns a lock for which a caller waits, whose first acquire was sent at zero seconds.
+fn with_waiter() -> Local {
+    let local = local();
+    local.await_grant(WAITER, &Parker::mine(), base(at(0), 0));
+    local
+}
+
+fn message(hold: u64, token: u64) -> GrantMessage<'static> {
+    GrantMessage { hold, token, lease: LEASE, key: "a" }
+}
+
+/// Returns the answer to a heartbeat: the client has no hold.
+fn answer(token_bound: u64) -> HeartbeatReply {
+    let left = Some(SECOND * 30);
+    HeartbeatReply { terms_since: TERMS, left, own_hold: None, token_bound }
+}
+
+impl Local {
+    fn news(&self, hold: u64) -> WaiterNews {
+        self.state.lock().waiters.take_news(hold)
+    }
+
+    /// Returns the grant of the waiting caller, if it has one.
+    fn grant_of(&self, hold: u64) -> Option<WaiterGrant> {
+        match self.news(hold) {
+            WaiterNews::Granted(grant) => Some(grant),
+            WaiterNews::MustAsk | WaiterNews::None => None,
+        }
+    }
+
+    fn has_to_ask(&self, hold: u64) -> bool {
+        matches!(self.news(hold), WaiterNews::MustAsk)
+    }
+
+    fn beat(&self, sent: Moment, reply: HeartbeatReply) {
+        self.heartbeat_answered(base(sent, reply.token_bound), &reply, sent, LEASE);
+    }
+}
+
+#[test]
+fn a_grant_before_the_first_reply_counts_from_the_first_request() {
+    let local = with_waiter();
+    assert!(local.granted_by_message(&message(WAITER, 5)));
+    let grant = local.grant_of(WAITER).expect("a grant");
+    assert_eq!((grant.token, grant.deadline()), (5, hold::deadline(at(0), LEASE)));
+    assert!(local.grant_of(WAITER).is_none(), "taken once");
+}
+
+#[test]
+fn the_deadline_counts_from_the_last_answer_without_a_hold() {
+    let local = with_waiter();
+    local.is_queued(WAITER, base(at(1), 10), TERMS);
+    local.granted_by_message(&message(WAITER, 11));
+    assert_eq!(local.grant_of(WAITER).map(|it| it.sent), Some(at(1)));
+    local.beat(at(2), answer(11));
+    local.granted_by_message(&message(WAITER, 12));
+    assert_eq!(local.grant_of(WAITER).map(|it| it.sent), Some(at(2)), "a heartbeat counts too");
+    local.is_queued(WAITER, base(at(1), 10), TERMS);
+    local.granted_by_message(&message(WAITER, 13));
+    assert_eq!(local.grant_of(WAITER).map(|it| it.sent), Some(at(2)), "an older answer does not");
+}
+
+/// The grant has expired, and the same caller was queued again.
+#[test]
+fn a_message_of_an_earlier_grant_does_not_count() {
+    let local = with_waiter();
+    local.is_queued(WAITER, base(at(9), 10), TERMS);
+    for token in [9, 10] {
+        assert!(local.granted_by_message(&message(WAITER, token)), "the caller is known");
+        assert!(local.grant_of(WAITER).is_none(), "{token}");
+    }
+    local.beat(at(10), answer(20));
+    local.granted_by_message(&message(WAITER, 20));
+    assert!(local.grant_of(WAITER).is_none(), "the bound of a heartbeat counts too");
+}
+
+#[test]
+fn a_heartbeat_repeats_a_grant_with_the_rest_of_its_lease() {
+    let local = with_waiter();
+    let own_hold = Some(OwnHold { hold: WAITER, token: 5 });
+    local.beat(at(2), HeartbeatReply { left: Some(SECOND), own_hold, ..answer(5) });
+    let grant = local.grant_of(WAITER).expect("a grant");
+    assert_eq!((grant.token, grant.deadline()), (5, hold::deadline(at(2), SECOND)));
+}
+
+#[test]
+fn the_grant_that_lasts_longest_counts() {
+    let local = with_waiter();
+    local.granted_by_message(&message(WAITER, 5));
+    let own_hold = Some(OwnHold { hold: WAITER, token: 5 });
+    let reply = HeartbeatReply { left: Some(SECOND / 2), own_hold, ..answer(5) };
+    local.beat(at(1), reply);
+    local.state.lock().waiters.granted(&message(WAITER, 6));
+    assert_eq!(local.grant_of(WAITER).map(|it| it.token), Some(6));
+}
+
+#[test]
+fn a_grant_belongs_to_a_waiting_caller_or_to_a_hold() {
+    let local = with_waiter();
+    assert!(!local.granted_by_message(&message(18, 5)), "the call has ended");
+    local.stop_waiting(WAITER);
+    assert!(!local.granted_by_message(&message(WAITER, 5)));
+    let request = EntryRequest {
+        rules: &crate::kind::queued::Queued,
+        owned: true,
+        waits: true,
+        endless: false,
+        renewed: true,
+    };
+    assert!(request.rules.queues_in_redis());
+    let grant = Grant::owned(at(0), at(30));
+    let number = grant.hold.number();
+    local.await_grant(number, &Parker::mine(), base(at(0), 0));
+    local.granted(None, &Caller::new(request), grant, Duration::ZERO);
+    assert!(!local.awaits_grants(), "the hold ends the wait in the same step");
+    assert!(local.granted_by_message(&message(number, 5)), "a late message about a hold");
+}
+
+#[test]
+fn callers_ask_again_if_the_server_forgot_the_terms_of_their_client() {
+    let local = with_waiter();
+    local.await_grant(18, &Parker::mine(), base(at(0), 0));
+    local.is_queued(WAITER, base(at(0), 10), TERMS);
+    local.beat(at(1), answer(10));
+    assert!(!local.has_to_ask(WAITER));
+    local.beat(at(2), HeartbeatReply { terms_since: TermsSince(71), ..answer(10) });
+    assert!(local.has_to_ask(WAITER));
+    assert!(!local.has_to_ask(18), "its acquire has no reply yet");
+    // The reply of the other caller is older than the heartbeat.
+    local.is_queued(18, base(at(1), 10), TERMS);
+    local.is_queued(WAITER, base(at(2), 10), TermsSince(71));
+    local.beat(at(3), HeartbeatReply { terms_since: TermsSince(71), ..answer(10) });
+    assert!(local.has_to_ask(18) && !local.has_to_ask(WAITER));
+}
+
+#[test]
+fn callers_ask_again_while_a_server_has_no_terms() {
+    let local = with_waiter();
+    local.is_queued(WAITER, base(at(0), 10), TERMS);
+    for second in [1, 2] {
+        local.beat(at(second), HeartbeatReply { terms_since: TermsSince(0), ..answer(10) });
+        assert!(local.has_to_ask(WAITER), "{second}");
+    }
+}
+
+/// A grant may have come and expired meanwhile.
+#[test]
+fn callers_ask_again_if_no_answer_came_for_a_grant_lease() {
+    let local = with_waiter();
+    local.is_queued(WAITER, base(at(0), 10), TERMS);
+    local.beat(at(2), answer(10));
+    local.beat(at(4), answer(10));
+    assert!(!local.has_to_ask(WAITER), "answers came in time");
+    local.beat(at(7), answer(10));
+    assert!(local.has_to_ask(WAITER));
+}
+
+/// For example after `force_unlock`.
+#[test]
+fn a_grant_that_has_ended_on_the_server_is_dropped() {
+    let local = with_waiter();
+    local.granted_by_message(&message(WAITER, 5));
+    local.beat(at(1), answer(5));
+    assert!(local.has_to_ask(WAITER), "the heartbeat says that the caller has no hold");
+    local.granted_by_message(&message(WAITER, 6));
+    local.is_queued(WAITER, base(at(2), 6), TERMS);
+    assert!(local.grant_of(WAITER).is_none(), "its own acquire says so");
+}
+
+#[test]
+fn an_answer_without_a_bound_is_no_base() {
+    let local = with_waiter();
+    local.beat(at(2), HeartbeatReply { terms_since: TermsSince(0), left: None, ..answer(0) });
+    local.granted_by_message(&message(WAITER, 5));
+    assert_eq!(local.grant_of(WAITER).map(|it| it.sent), Some(at(0)));
+}
+
+#[test]
+fn heartbeats_at_about_the_same_moment_are_planned_once() {
+    let local = with_waiter();
+    assert!(local.plans_heartbeat(at(5)));
+    assert!(!local.plans_heartbeat(at(5)) && !local.plans_heartbeat(at(6)));
+    assert!(local.plans_heartbeat(at(4)), "an earlier one");
+    assert!(local.begins_heartbeat() && local.plans_heartbeat(at(6)));
+    local.stop_waiting(WAITER);
+    assert!(!local.begins_heartbeat(), "nobody waits");
+}
+
+#[test]
+fn a_waiting_caller_learns_its_news_at_its_turn() {
+    let local = local();
+    let id = crate::command::owner::HoldId::next();
+    local.await_grant(id.number(), &Parker::mine(), base(at(0), 0));
+    assert!(matches!(local.turn_unqueued(id, at(1)), Turn::AskWhenDue(None)));
+    local.ask_again();
+    assert!(matches!(local.turn_unqueued(id, at(1)), Turn::AskAtOnce { .. }));
+    local.granted_by_message(&message(id.number(), 5));
+    assert!(matches!(local.turn_unqueued(id, at(1)), Turn::Granted(_)));
+}
