@@ -10,7 +10,7 @@
 //! (`local/waiters.rs` computes its deadline). The first renewal extends the lease.
 //!
 //! Once per poll interval a *heartbeat* of the watchdog keeps the places of all waiters of the
-//! client (`watchdog/heartbeats.rs`). The heartbeat also repeats a grant whose message was lost, and
+//! client (`watchdog/queue_heartbeats.rs`). The heartbeat also repeats a grant whose message was lost, and
 //! grants a lock that became free without a release. A client without a heartbeat for one grant
 //! lease counts as gone, and its waiters are skipped. If the client lives after all, its waiters ask
 //! again, and name the places that they had.
