@@ -23,16 +23,28 @@ enum Seed {
     UnknownGrantIsReleased,
     FlagOfLostPlaces,
     OldBaseIsKept,
+    ForceUnlockKeepsTerms,
+    FailOverChangesNothing,
 }
 
 /// The client of each slot, and the seeded fault.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     clients: [usize; SLOTS],
+    is_cluster: bool,
     seed: Option<Seed>,
 }
 
 impl Layout {
+    /// A faulty heartbeat names numbers that a change of their order would have to rename.
+    fn is_symmetric(self) -> bool {
+        self.seed.is_none()
+    }
+
+    fn has_own_clients(self) -> bool {
+        self.clients == [0, 1, 2]
+    }
+
     fn client_of(self, number: u8) -> usize {
         self.clients[slot_of(number)]
     }
@@ -45,6 +57,8 @@ struct QueueModel {
     /// The number of faults of the surroundings in one run.
     budget: u8,
     rounds: u8,
+    /// Whether a fail-over may happen.
+    fails_over: bool,
 }
 
 impl Model for QueueModel {
@@ -98,7 +112,10 @@ impl Model for QueueModel {
 impl QueueModel {
     /// The steps that are possible, faults included.
     fn steps(&self, state: &State) -> Vec<Step> {
-        let mut steps = vec![Step::Tick, Step::LoseData];
+        let mut steps = vec![Step::Tick, Step::LoseData, Step::ForceUnlock];
+        if self.fails_over {
+            steps.push(if state.copy.is_none() { Step::Copy } else { Step::FailOver });
+        }
         for (client, it) in state.clients.iter().enumerate() {
             if !self.layout.clients.contains(&client) {
                 continue;
@@ -109,6 +126,9 @@ impl QueueModel {
                 Life::Crashed => continue,
             }
             steps.push(if it.listens { Step::Deafen(client) } else { Step::Listen(client) });
+            if it.life == Life::Up && it.moved {
+                steps.push(Step::Notice(client));
+            }
             if it.life == Life::Up && self.owes_heartbeat(state, client) {
                 steps.push(Step::Heartbeat(client));
             }
@@ -152,7 +172,8 @@ impl QueueModel {
     /// The faults that the action takes from the budget. A tick is a fault if a client is late.
     fn cost(&self, state: &State, action: Action) -> u8 {
         let is_fault = match action.step {
-            Step::Crash(_) | Step::Stop(_) | Step::Deafen(_) | Step::LoseData => true,
+            Step::Crash(_) | Step::Stop(_) | Step::Deafen(_) | Step::Copy => true,
+            Step::LoseData | Step::ForceUnlock => true,
             Step::Tick => self.is_late(state),
             _ => false,
         };
@@ -172,7 +193,7 @@ impl QueueModel {
                 }
                 Phase::Holding { left, .. } => left == 1,
             };
-            owes && state.clients[client].life == Life::Up
+            (owes || state.clients[client].moved) && state.clients[client].life == Life::Up
         })
     }
 }
@@ -193,7 +214,12 @@ impl Step {
     fn runs_script(self) -> bool {
         matches!(
             self,
-            Step::Ask(_) | Step::Leave(_) | Step::Release(_) | Step::Heartbeat(_) | Step::Arrive(_)
+            Step::Ask(_)
+                | Step::Leave(_)
+                | Step::Release(_)
+                | Step::Heartbeat(_)
+                | Step::Arrive(_)
+                | Step::ForceUnlock
         )
     }
 }

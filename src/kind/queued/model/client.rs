@@ -2,8 +2,8 @@
 
 use super::server::Script;
 use super::state::{
-    AcquireReply, BeatReply, Call, GRANT_LEASE, LEASE, Life, NOBODY, NUMBERS, Packet, Phase,
-    ROUNDS, SLOTS, Sent, Server, State, Terms, Wait, slot_of,
+    AcquireReply, BeatReply, Call, Client, GRANT_LEASE, LEASE, Life, NOBODY, Packet, Phase, ROUNDS,
+    SLOTS, Sent, Server, State, Wait, slot_of,
 };
 use super::{Layout, Seed};
 
@@ -32,7 +32,12 @@ pub(super) enum Step {
     Resume(usize),
     Deafen(usize),
     Listen(usize),
+    /// From here on the replica lags behind.
+    Copy,
+    FailOver,
+    Notice(usize),
     LoseData,
+    ForceUnlock,
 }
 
 /// The fate of a command. Packets in flight may arrive at any time, or never.
@@ -76,7 +81,11 @@ impl World<'_> {
                 self.state.clients[client].listens = true;
                 self.state.clients[client].beat = false;
             }
+            Step::Copy => self.state.copy = Some(Box::new(self.state.server.clone())),
+            Step::FailOver => self.fail_over(),
+            Step::Notice(client) => self.notice(client),
             Step::LoseData => self.lose_data(),
+            Step::ForceUnlock => self.force_unlock(),
         }
     }
 
@@ -277,7 +286,10 @@ impl World<'_> {
 
     fn publish(&mut self, granted: Option<(u8, u8)>) {
         let Some((number, token)) = granted else { return };
-        let life = self.state.clients[self.layout.client_of(number)].life;
+        let Client { life, listens, .. } = self.state.clients[self.layout.client_of(number)];
+        if !listens {
+            return;
+        }
         self.has_message = life == Life::Up;
         if life == Life::Stopped || life == Life::Up && self.is_message_late {
             self.state.packets.push(Packet::Granted { number, token, void: VALID });
@@ -395,13 +407,9 @@ impl World<'_> {
     }
 
     fn tick(&mut self) {
-        let server = &mut self.state.server;
-        server.lease = server.lease.saturating_sub(1);
-        if server.lease == 0 {
-            server.holder = NOBODY;
-        }
-        for terms in &mut server.terms {
-            terms.left = terms.left.saturating_sub(1);
+        self.state.server.grow_older();
+        if let Some(copy) = &mut self.state.copy {
+            copy.grow_older();
         }
         for packet in &mut self.state.packets {
             packet.grow_older();
@@ -438,27 +446,62 @@ impl World<'_> {
         });
     }
 
-    /// The server restarts without its data. What it has granted before is void.
+    /// The server restarts without its data. All that it has granted is void.
     fn lose_data(&mut self) {
+        self.state.server = Server::new(self.state.server.token);
+        self.void(None);
+    }
+
+    /// The replica becomes the server. Its clock, and so its tokens, agree with the former server's.
+    fn fail_over(&mut self) {
+        let Some(copy) = self.state.copy.take() else { return };
         let token = self.state.server.token;
-        self.state.server = Server {
-            holder: NOBODY,
-            lease: 0,
-            queue: [0; NUMBERS],
-            terms: [Terms::default(); SLOTS],
-            token,
-        };
-        for call in &mut self.state.calls {
-            if let Phase::Holding { void, .. } = &mut call.phase {
-                *void = true;
+        self.state.server = Server { token, ..*copy };
+        self.state.seen.restored = true;
+        self.void(None);
+        for client in &mut self.state.clients {
+            client.moved = client.life != Life::Crashed;
+        }
+    }
+
+    /// The client finds that the servers have changed: all waiters ask again.
+    fn notice(&mut self, client: usize) {
+        self.state.clients[client].moved = false;
+        if self.layout.seed == Some(Seed::FailOverChangesNothing) {
+            return;
+        }
+        let slots: Vec<usize> = self.state.waiting_of(client, self.layout).collect();
+        for slot in slots {
+            self.change_wait(slot, |wait| wait.again = true);
+        }
+    }
+
+    fn force_unlock(&mut self) {
+        match self.state.server.holder {
+            NOBODY => {}
+            holder => self.void(Some(holder)),
+        }
+        let mut script = self.script();
+        script.force_unlock();
+        let granted = script.granted;
+        self.publish(granted);
+    }
+
+    /// Marks what the server has granted to the number, or to all: the server no longer keeps it.
+    fn void(&mut self, only: Option<u8>) {
+        let is_meant = |number: u8| only.is_none_or(|it| it == number);
+        for slot in 0..SLOTS {
+            let number = self.state.number(slot);
+            if let Phase::Holding { void, .. } = &mut self.state.calls[slot].phase {
+                *void |= is_meant(number);
             }
         }
         for packet in &mut self.state.packets {
             match packet {
-                Packet::Granted { void, .. }
-                | Packet::Acquired { void, .. }
-                | Packet::Beat { void, .. }
-                | Packet::Renewed { void, .. } => *void = true,
+                Packet::Granted { number, void, .. }
+                | Packet::Acquired { number, void, .. }
+                | Packet::Beat { reply: BeatReply { hold: number, .. }, void, .. }
+                | Packet::Renewed { number, void, .. } => *void |= is_meant(*number),
                 _ => {}
             }
         }
@@ -470,6 +513,18 @@ impl Wait {
     fn rebase(&mut self, age: u8, bound: u8) {
         if age < self.age || age == self.age && bound > self.bound {
             (self.age, self.bound) = (age, bound);
+        }
+    }
+}
+
+impl Server {
+    fn grow_older(&mut self) {
+        self.lease = self.lease.saturating_sub(1);
+        if self.lease == 0 {
+            self.holder = NOBODY;
+        }
+        for terms in &mut self.terms {
+            terms.left = terms.left.saturating_sub(1);
         }
     }
 }

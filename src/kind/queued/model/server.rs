@@ -54,6 +54,17 @@ impl Script<'_> {
         self.note_idle();
     }
 
+    /// `lua/queue_force_unlock.lua`. The former holder may not know of its grant, so its client
+    /// loses its terms.
+    pub(super) fn force_unlock(&mut self) {
+        let holder = std::mem::replace(&mut self.state.server.holder, NOBODY);
+        if holder != NOBODY && self.layout.seed != Some(Seed::ForceUnlockKeepsTerms) {
+            self.state.server.terms[self.layout.client_of(holder)] = Terms::default();
+        }
+        self.grant_to_best(None);
+        self.note_idle();
+    }
+
     /// A release that only leaves the queue: the fault "leave forgets a grant".
     pub(super) fn leave_queue(&mut self, number: u8) {
         self.state.server.queue[number as usize] = 0;
@@ -155,10 +166,11 @@ impl Script<'_> {
         self.state.server.terms[client].left > 0 && self.listens(client)
     }
 
-    /// Whether PUBLISH reaches the client. A stopped process keeps its connection.
+    /// Whether PUBLISH counts the client. A stopped process keeps its connection; in a cluster the
+    /// count means nothing.
     fn listens(&self, client: usize) -> bool {
         let client = self.state.clients[client];
-        client.listens && client.life != Life::Crashed
+        self.layout.is_cluster || client.listens && client.life != Life::Crashed
     }
 
     fn note_idle(&mut self) {

@@ -22,6 +22,8 @@ pub(super) fn slot_of(number: u8) -> usize {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct State {
     pub(super) server: Server,
+    /// An older state of the server, which a fail-over may bring back.
+    pub(super) copy: Option<Box<Server>>,
     pub(super) clients: [Client; SLOTS],
     pub(super) calls: [Call; SLOTS],
     /// Sorted. Their order of arrival is free.
@@ -64,6 +66,8 @@ pub(super) struct Client {
     pub(super) listens: bool,
     /// Whether the heartbeat of this tick was sent.
     pub(super) beat: bool,
+    /// The client has not noticed the last fail-over.
+    pub(super) moved: bool,
 }
 
 /// One thread of a client: its call in the current round, or its hold.
@@ -141,20 +145,25 @@ pub(super) struct Violations {
     pub(super) idle: bool,
     /// A heartbeat whose reply came at once has not repeated a grant.
     pub(super) unrepeated: bool,
+    /// No fault: a fail-over has brought back numbers whose calls have ended.
+    pub(super) restored: bool,
+}
+
+impl Server {
+    /// A server without data.
+    pub(super) fn new(token: u8) -> Self {
+        let (queue, terms) = ([0; NUMBERS], [Terms::default(); SLOTS]);
+        Self { holder: NOBODY, lease: 0, queue, terms, token }
+    }
 }
 
 impl State {
     pub(super) fn new(budget: u8) -> Self {
-        let client = Client { life: Life::Up, listens: true, beat: false };
+        let client = Client { life: Life::Up, listens: true, beat: false, moved: false };
         let call = Call { round: 0, phase: Phase::Idle };
         Self {
-            server: Server {
-                holder: NOBODY,
-                lease: 0,
-                queue: [0; NUMBERS],
-                terms: Default::default(),
-                token: 0,
-            },
+            server: Server::new(0),
+            copy: None,
             clients: [client; SLOTS],
             calls: [call; SLOTS],
             packets: Vec::new(),
@@ -195,10 +204,9 @@ impl State {
 
     /// Whether a command about the number can still change the server's data.
     fn is_at_server(&self, number: u8) -> bool {
-        let server = &self.server;
-        server.holder == number
-            || server.queue[number as usize] > 0
-            || self.has_acquire_of(number)
+        let servers = [Some(&self.server), self.copy.as_deref()];
+        let knows = |it: &Server| it.holder == number || it.queue[number as usize] > 0;
+        servers.into_iter().flatten().any(knows) || self.has_acquire_of(number)
     }
 
     /// Drops packets without effect and gives equal states one form.
@@ -209,9 +217,15 @@ impl State {
         packets.sort_unstable();
         packets.dedup();
         self.packets = packets;
+        if self.server.holder == NOBODY {
+            self.server.lease = 0;
+        }
         self.rank_tokens();
         self.rank_places();
         self.rank_stamps(layout);
+        if layout.is_symmetric() {
+            self.sort_slots(layout);
+        }
     }
 
     fn matters(&self, packet: Packet, layout: Layout) -> bool {
@@ -251,6 +265,9 @@ impl State {
             }
         }
         self.server.token = ranks.len();
+        if let Some(copy) = &mut self.copy {
+            copy.token = 0;
+        }
         for call in &mut self.calls {
             if let Phase::Waiting(wait) = &mut call.phase {
                 wait.bound = ranks.up_to(wait.bound);
@@ -282,6 +299,9 @@ impl State {
             }
         };
         self.server.queue.iter_mut().for_each(&mut visit);
+        if let Some(copy) = &mut self.copy {
+            copy.queue.iter_mut().for_each(&mut visit);
+        }
         for call in &mut self.calls {
             if let Phase::Waiting(wait) = &mut call.phase {
                 visit(&mut wait.place);
@@ -319,6 +339,9 @@ impl State {
             }
         };
         visit(&mut self.server.terms[client].stamp);
+        if let Some(copy) = &mut self.copy {
+            visit(&mut copy.terms[client].stamp);
+        }
         for (slot, call) in self.calls.iter_mut().enumerate() {
             if let Phase::Waiting(wait) = &mut call.phase
                 && layout.clients[slot] == client
@@ -337,6 +360,75 @@ impl State {
                     visit(&mut reply.stamp);
                 }
                 _ => {}
+            }
+        }
+    }
+}
+
+/// The order of equal slots is free: states that differ in this order only become one.
+impl State {
+    fn sort_slots(&mut self, layout: Layout) {
+        let mut order: [usize; SLOTS] = std::array::from_fn(|slot| slot);
+        order.sort_by_key(|&slot| (layout.clients[slot], self.slot_key(slot, layout)));
+        if layout.has_own_clients() {
+            order.sort_by_key(|&slot| self.slot_key(slot, layout));
+        }
+        if order.is_sorted() {
+            return;
+        }
+        let mut renamed = [0; SLOTS];
+        (0..SLOTS).for_each(|slot| renamed[order[slot]] = slot);
+        self.rename(order, renamed, layout);
+    }
+
+    fn slot_key(&self, slot: usize, layout: Layout) -> impl Ord + use<> {
+        let first = slot * ROUNDS as usize;
+        let client = layout.clients[slot];
+        let places: [u8; ROUNDS as usize] =
+            std::array::from_fn(|round| self.server.queue[first + round]);
+        let is_holder = self.server.holder != NOBODY && slot_of(self.server.holder) == slot;
+        let terms = self.server.terms[client];
+        (self.calls[slot], self.clients[client], terms, places, is_holder)
+    }
+
+    /// Moves each slot, and its client if all slots have their own, to its new position.
+    fn rename(&mut self, order: [usize; SLOTS], renamed: [usize; SLOTS], layout: Layout) {
+        let number = |it: u8| match it {
+            NOBODY => NOBODY,
+            it => renamed[slot_of(it)] as u8 * ROUNDS + it % ROUNDS,
+        };
+        let moves_clients = layout.has_own_clients();
+        self.calls = order.map(|old| self.calls[old]);
+        if moves_clients {
+            self.clients = order.map(|old| self.clients[old]);
+        }
+        for server in [Some(&mut self.server), self.copy.as_deref_mut()].into_iter().flatten() {
+            server.holder = number(server.holder);
+            let queue = server.queue;
+            (0..NUMBERS).for_each(|it| server.queue[number(it as u8) as usize] = queue[it]);
+            if moves_clients {
+                server.terms = order.map(|old| server.terms[old]);
+            }
+        }
+        let client = |it: u8| if moves_clients { renamed[it as usize] as u8 } else { it };
+        self.packets.iter_mut().for_each(|packet| packet.rename(number, client));
+        self.packets.sort_unstable();
+    }
+}
+
+impl Packet {
+    fn rename(&mut self, rename: impl Fn(u8) -> u8, rename_client: impl Fn(u8) -> u8) {
+        match self {
+            Packet::Granted { number, .. }
+            | Packet::Acquire { number, .. }
+            | Packet::Acquired { number, .. }
+            | Packet::Release { number }
+            | Packet::Renew { number, .. }
+            | Packet::Renewed { number, .. } => *number = rename(*number),
+            Packet::Heartbeat { client, .. } => *client = rename_client(*client),
+            Packet::Beat { client, reply, .. } => {
+                *client = rename_client(*client);
+                reply.hold = rename(reply.hold);
             }
         }
     }
