@@ -145,5 +145,5 @@ fn seeds() {
     finds(Seed::FlagOfLostPlaces, THREE_CLIENTS, 2, 1, FORGOTTEN);
     finds(Seed::OldBaseIsKept, THREE_CLIENTS, 2, 1, FORGOTTEN);
     finds(Seed::ForceUnlockKeepsTerms, THREE_CLIENTS, 2, 1, FORGOTTEN);
-    finds(Seed::FailOverChangesNothing, THREE_CLIENTS, 1, 1, FORGOTTEN);
+    finds(Seed::FailOverChangesNothing, TWO_CLIENTS, 1, 1, FORGOTTEN);
 }
