@@ -1,4 +1,48 @@
-//! A model of the protocol of the queue lock.
+//! A model of the protocol of the queue lock, explored exhaustively by the model checker stateright.
+//!
+//! Reading order: `state.rs` (all data), `server.rs` (the scripts of `lua/queue_*.lua`, one function
+//! each), `client.rs` (steps of clients, of the network and of time), this file (which steps are
+//! possible in a state), `tests.rs` (properties, exhaustive runs, seeded faults).
+//!
+//! # What is modelled
+//!
+//! One lock and three threads, each in its own client, or two of them in one client. A thread calls
+//! `lock` or `try_lock` twice, each time under a new hold number. It holds and renews, or leaves
+//! while it waits. A script is one atomic step. By default a command, its reply and the published
+//! message arrive at once. Each deviation is a fault from a budget of two or three per run:
+//! * a command, a reply or a message arrives late, in any order, or never;
+//! * a copy of a command arrives late;
+//! * a client crashes, stops (and perhaps resumes), or has no connected listener;
+//! * a running client does not do the work of a tick;
+//! * the server loses all data, or brings back an older copy of it (a fail-over);
+//! * `force_unlock`.
+//!
+//! Time passes in ticks of one poll interval. The grant lease is two ticks, a full lease three. Each
+//! running client with waiters sends one heartbeat per tick, at any moment of the tick.
+//!
+//! # What is abstracted
+//!
+//! * Tokens, places and stamps are ranks: the protocol only compares them. A loss of the data or a
+//!   fail-over does not turn the clock of the server back.
+//! * Weights. They only change the first score, and every property is about the order of scores.
+//! * Packets in flight have no order, although a connection keeps the order of its messages.
+//! * Leases of a call's own choice, named holders, holders of other kinds.
+//!
+//! Two reductions keep the state space small. A packet that can no longer have an effect is dropped
+//! (`State::matters`). States that differ only in the order of equal threads or clients are one
+//! (`State::sort_slots`); no step and no property distinguishes threads.
+//!
+//! # Sizes
+//!
+//! | run | states | transitions | depth | s |
+//! | --- | --- | --- | --- | --- |
+//! | three clients, 2 rounds, 2 faults | 6,266,673 | 42,115,565 | 31 | 31 |
+//! | two threads of one client and a third, 2 rounds, 2 faults | 7,468,967 | 50,017,781 | 33 | 34 |
+//! | three clients, 1 round, 3 faults | 5,313,570 | 36,344,082 | 29 | 25 |
+//! | fail-over: two clients, 1 round, 2 faults | 4,120,786 | 22,052,242 | 28 | 17 |
+//! | cluster: three clients, 1 round, 2 faults | 288,982 | 1,657,473 | 26 | 1 |
+//!
+//! On one core, optimized (`script/model`); each run takes at most 0.7 GB. All tests take 112 s.
 
 mod client;
 mod server;
@@ -6,9 +50,7 @@ mod state;
 mod tests;
 
 use client::{Action, Link, Step, World};
-use state::{
-    Life, NOBODY, NUMBERS, Packet, Phase, SLOTS, Sent, State, slot_of,
-};
+use state::{LEASE, Life, Packet, Phase, SLOTS, Sent, State, slot_of};
 use stateright::{Model, Property};
 
 /// A fault of the protocol that the checker has to find.
@@ -18,35 +60,42 @@ enum Seed {
     DeadAreNotSkipped,
     DeadlineFromArrival,
     LeaveForgetsGrant,
+    /// The heartbeat names its waiters, and the script adds those that are not in the queue.
     HeartbeatRevives,
+    /// A message counts whatever its token.
     NoTokenRule,
+    /// A waiter registers at its first refusal, and a heartbeat releases a hold of no waiter.
     UnknownGrantIsReleased,
+    /// One reply says that the terms of the client are new, instead of a stamp in every reply.
     FlagOfLostPlaces,
+    /// A heartbeat after a grant lease without a heartbeat changes nothing for waiters.
     OldBaseIsKept,
     ForceUnlockKeepsTerms,
     FailOverChangesNothing,
 }
 
-/// The client of each slot, and the seeded fault.
+/// The facts that hold for a whole run.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
+    /// The client of each slot. A slot is a thread.
     clients: [usize; SLOTS],
+    /// The number of receivers of a message is unknown.
     is_cluster: bool,
     seed: Option<Seed>,
 }
 
 impl Layout {
-    /// A faulty heartbeat names numbers that a change of their order would have to rename.
+    fn client_of(self, number: u8) -> usize {
+        self.clients[slot_of(number)]
+    }
+
+    /// Seeded runs keep the names of threads, for readable paths.
     fn is_symmetric(self) -> bool {
         self.seed.is_none()
     }
 
     fn has_own_clients(self) -> bool {
         self.clients == [0, 1, 2]
-    }
-
-    fn client_of(self, number: u8) -> usize {
-        self.clients[slot_of(number)]
     }
 }
 
@@ -70,32 +119,21 @@ impl Model for QueueModel {
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        let mut add = |step: Step, link: Link| {
-            for is_message_late in [false, true] {
-                let action = Action { step, link, is_message_late };
-                if self.cost(state, action) <= state.budget && (!is_message_late || step.runs_script())
-                {
-                    actions.push(action);
-                }
-            }
-        };
         for step in self.steps(state) {
             for &link in step.links(state) {
-                add(step, link);
+                let prompt = Action { step, link, is_message_late: false };
+                let late = step.may_publish().then_some(Action { is_message_late: true, ..prompt });
+                actions.extend([Some(prompt), late].into_iter().flatten());
             }
         }
+        actions.retain(|action| self.cost(state, *action) <= state.budget);
     }
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = last.clone();
         state.budget -= self.cost(last, action);
-        let mut world = World {
-            layout: self.layout,
-            state: &mut state,
-            link: action.link,
-            is_message_late: action.is_message_late,
-            has_message: false,
-        };
+        let mut world = World::new(self.layout, &mut state);
+        (world.link, world.is_message_late) = (action.link, action.is_message_late);
         world.run(action.step);
         if action.is_message_late && !world.has_message {
             return None;
@@ -110,43 +148,47 @@ impl Model for QueueModel {
 }
 
 impl QueueModel {
-    /// The steps that are possible, faults included.
+    /// The possible steps, faults included.
     fn steps(&self, state: &State) -> Vec<Step> {
         let mut steps = vec![Step::Tick, Step::LoseData, Step::ForceUnlock];
         if self.fails_over {
             steps.push(if state.copy.is_none() { Step::Copy } else { Step::FailOver });
         }
-        for (client, it) in state.clients.iter().enumerate() {
-            if !self.layout.clients.contains(&client) {
-                continue;
-            }
-            match it.life {
-                Life::Up => steps.extend([Step::Crash(client), Step::Stop(client)]),
-                Life::Stopped => steps.push(Step::Resume(client)),
-                Life::Crashed => continue,
-            }
-            steps.push(if it.listens { Step::Deafen(client) } else { Step::Listen(client) });
-            if it.life == Life::Up && it.moved {
-                steps.push(Step::Notice(client));
-            }
-            if it.life == Life::Up && self.owes_heartbeat(state, client) {
-                steps.push(Step::Heartbeat(client));
-            }
+        let is_used = |client: &usize| self.layout.clients.contains(client);
+        for client in (0..SLOTS).filter(is_used) {
+            self.steps_of_client(state, client, &mut steps);
         }
         let is_up = |client: usize| state.clients[client].life == Life::Up;
         for slot in (0..SLOTS).filter(|&slot| is_up(self.layout.clients[slot])) {
             self.steps_of_slot(state, slot, &mut steps);
         }
-        let can_arrive = |index: &usize| {
-            state.packets[*index].receiver(self.layout).is_none_or(is_up)
-        };
+        let receiver = |index: &usize| state.packets[*index].receiver(self.layout);
+        let can_arrive = |index: &usize| receiver(index).is_none_or(is_up);
         steps.extend((0..state.packets.len()).filter(can_arrive).map(Step::Arrive));
         steps
     }
 
+    fn steps_of_client(&self, state: &State, client: usize, steps: &mut Vec<Step>) {
+        let it = state.clients[client];
+        match it.life {
+            Life::Up => steps.extend([Step::Crash(client), Step::Stop(client)]),
+            Life::Stopped => steps.push(Step::Resume(client)),
+            Life::Crashed => return,
+        }
+        steps.push(if it.listens { Step::Deafen(client) } else { Step::Listen(client) });
+        if it.life == Life::Up && it.moved {
+            steps.push(Step::Notice(client));
+        }
+        if it.life == Life::Up && self.owes_heartbeat(state, client) {
+            steps.push(Step::Heartbeat(client));
+        }
+    }
+
     fn steps_of_slot(&self, state: &State, slot: usize, steps: &mut Vec<Step>) {
         match state.calls[slot].phase {
-            Phase::Idle if state.calls[slot].round < self.rounds => steps.push(Step::Ask(slot)),
+            Phase::Idle if state.calls[slot].round < self.rounds => {
+                steps.extend([Step::Ask(slot), Step::TryLock(slot)]);
+            }
             Phase::Idle => {}
             Phase::Waiting(wait) => {
                 steps.push(Step::Leave(slot));
@@ -158,7 +200,7 @@ impl QueueModel {
             }
             Phase::Holding { left, .. } => {
                 steps.push(Step::Release(slot));
-                if left < state::LEASE {
+                if left < LEASE {
                     steps.push(Step::Renew(slot));
                 }
             }
@@ -169,32 +211,27 @@ impl QueueModel {
         !state.clients[client].beat && state.waiting_of(client, self.layout).next().is_some()
     }
 
-    /// The faults that the action takes from the budget. A tick is a fault if a client is late.
+    /// The faults that the action takes from the budget.
     fn cost(&self, state: &State, action: Action) -> u8 {
         let is_fault = match action.step {
             Step::Crash(_) | Step::Stop(_) | Step::Deafen(_) | Step::Copy => true,
             Step::LoseData | Step::ForceUnlock => true,
-            Step::Tick => self.is_late(state),
+            Step::Tick => (0..SLOTS).any(|slot| self.is_late(state, slot)),
             _ => false,
         };
-        u8::from(is_fault)
-            + u8::from(action.link != Link::Prompt)
-            + u8::from(action.is_message_late)
+        [is_fault, action.link != Link::Prompt, action.is_message_late].map(u8::from).iter().sum()
     }
 
-    /// Whether a running client has not done the work of this tick.
-    fn is_late(&self, state: &State) -> bool {
-        (0..SLOTS).any(|slot| {
-            let client = self.layout.clients[slot];
-            let owes = match state.calls[slot].phase {
-                Phase::Idle => false,
-                Phase::Waiting(wait) => {
-                    wait.again && !wait.asks || self.owes_heartbeat(state, client)
-                }
-                Phase::Holding { left, .. } => left == 1,
-            };
-            (owes || state.clients[client].moved) && state.clients[client].life == Life::Up
-        })
+    /// Whether a running client has not done its work for the slot in this tick.
+    fn is_late(&self, state: &State, slot: usize) -> bool {
+        let client = self.layout.clients[slot];
+        let owes = match state.calls[slot].phase {
+            Phase::Idle => false,
+            Phase::Waiting(wait) => wait.again && !wait.asks || self.owes_heartbeat(state, client),
+            Phase::Holding { left, .. } => left == 1,
+        };
+        let client = state.clients[client];
+        client.life == Life::Up && (owes || client.moved)
     }
 }
 
@@ -211,27 +248,23 @@ impl Step {
         }
     }
 
-    fn runs_script(self) -> bool {
-        matches!(
-            self,
-            Step::Ask(_)
-                | Step::Leave(_)
-                | Step::Release(_)
-                | Step::Heartbeat(_)
-                | Step::Arrive(_)
-                | Step::ForceUnlock
-        )
+    fn may_publish(self) -> bool {
+        match self {
+            Step::Ask(_) | Step::TryLock(_) | Step::Leave(_) | Step::Release(_) => true,
+            Step::Heartbeat(_) | Step::Arrive(_) | Step::ForceUnlock => true,
+            _ => false,
+        }
     }
 }
 
 impl Packet {
     fn is_awaited(self) -> bool {
-        matches!(
-            self,
-            Packet::Acquire { sent: Sent::Awaited(_), .. }
-                | Packet::Heartbeat { sent: Sent::Awaited(_), .. }
-                | Packet::Renew { sent: Sent::Awaited(_), .. }
-        )
+        match self {
+            Packet::Acquire { sent, .. }
+            | Packet::Heartbeat { sent, .. }
+            | Packet::Renew { sent, .. } => sent != Sent::Copy,
+            _ => false,
+        }
     }
 
     /// The client that receives the packet, or nothing for the server.

@@ -20,6 +20,7 @@ pub(super) struct Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Ask(usize),
+    TryLock(usize),
     GiveUp(usize),
     Leave(usize),
     Release(usize),
@@ -59,13 +60,21 @@ pub(super) struct World<'a> {
     pub(super) has_message: bool,
 }
 
-/// The mark of a command whose reply is void: the server has lost its data since.
+/// The `void` of packets: the server keeps what it has granted.
 const VALID: bool = false;
+
+impl<'a> World<'a> {
+    /// A transition without a late packet.
+    pub(super) fn new(layout: Layout, state: &'a mut State) -> Self {
+        Self { layout, state, link: Link::Prompt, is_message_late: false, has_message: false }
+    }
+}
 
 impl World<'_> {
     pub(super) fn run(&mut self, step: Step) {
         match step {
             Step::Ask(slot) => self.ask(slot),
+            Step::TryLock(slot) => self.try_lock(slot),
             Step::GiveUp(slot) => self.give_up(slot),
             Step::Leave(slot) => self.leave(slot),
             Step::Release(slot) => self.end(slot, false),
@@ -108,6 +117,19 @@ impl World<'_> {
         }
     }
 
+    /// A call that does not wait. Without the lock, its round is over.
+    fn try_lock(&mut self, slot: usize) {
+        let number = self.state.number(slot);
+        let mut script = self.script();
+        let is_held = script.try_acquire(number);
+        let granted = script.granted;
+        match is_held {
+            true => self.hold(number, LEASE, VALID),
+            false => self.finish(slot),
+        }
+        self.publish(granted);
+    }
+
     /// The acquire has had no reply for too long; the waiter repeats it.
     fn give_up(&mut self, slot: usize) {
         let number = self.state.number(slot);
@@ -142,7 +164,8 @@ impl World<'_> {
 
     fn finish(&mut self, slot: usize) {
         let number = self.state.number(slot);
-        self.state.calls[slot] = Call { round: self.state.calls[slot].round + 1, phase: Phase::Idle };
+        self.state.calls[slot] =
+            Call { round: self.state.calls[slot].round + 1, phase: Phase::Idle };
         self.forget_replies(number);
     }
 
@@ -330,12 +353,23 @@ impl World<'_> {
         self.change_wait(slot_of(number), |wait| wait.asks = false);
         match reply {
             AcquireReply::Held => self.hold(number, LEASE.saturating_sub(age), void),
-            AcquireReply::Refused { bound, place, stamp } => {
+            AcquireReply::Refused { bound, place, stamp, is_new } => {
+                if self.layout.seed == Some(Seed::FlagOfLostPlaces) && is_new {
+                    self.others_ask_again(number);
+                }
                 self.change_wait(slot_of(number), |wait| {
                     (wait.place, wait.stamp) = (place, stamp);
                     wait.rebase(age, bound);
                 });
             }
+        }
+    }
+
+    fn others_ask_again(&mut self, number: u8) {
+        let client = self.layout.client_of(number);
+        let slots: Vec<usize> = self.state.waiting_of(client, self.layout).collect();
+        for slot in slots.into_iter().filter(|slot| *slot != slot_of(number)) {
+            self.change_wait(slot, |wait| wait.again = true);
         }
     }
 

@@ -26,7 +26,7 @@ impl Script<'_> {
             return AcquireReply::Held;
         }
         let own = self.join(number, place);
-        self.keep_alive(self.layout.client_of(number));
+        let is_new = self.keep_alive(self.layout.client_of(number));
         if self.state.server.holder == NOBODY {
             self.grant_to_best(Some(number));
             if self.state.server.holder == NOBODY && self.state.server.queue == [0; NUMBERS] {
@@ -38,7 +38,17 @@ impl Script<'_> {
         }
         self.note_idle();
         let stamp = self.state.server.terms[self.layout.client_of(number)].stamp;
-        AcquireReply::Refused { bound: self.state.server.token, place: own, stamp }
+        AcquireReply::Refused { bound: self.state.server.token, place: own, stamp, is_new }
+    }
+
+    /// `lua/queue_acquire.lua`, from a caller that does not wait. Returns whether it has the lock.
+    pub(super) fn try_acquire(&mut self, number: u8) -> bool {
+        self.grant_if_free();
+        let is_free = self.state.server.holder == NOBODY;
+        if is_free {
+            self.take(number, u8::MAX, LEASE);
+        }
+        is_free
     }
 
     /// `lua/queue_release.lua`.
@@ -48,9 +58,7 @@ impl Script<'_> {
         } else {
             self.state.server.queue[number as usize] = 0;
         }
-        if self.state.server.holder == NOBODY {
-            self.grant_to_best(None);
-        }
+        self.grant_if_free();
         self.note_idle();
     }
 
@@ -61,7 +69,7 @@ impl Script<'_> {
         if holder != NOBODY && self.layout.seed != Some(Seed::ForceUnlockKeepsTerms) {
             self.state.server.terms[self.layout.client_of(holder)] = Terms::default();
         }
-        self.grant_to_best(None);
+        self.grant_if_free();
         self.note_idle();
     }
 
@@ -78,9 +86,7 @@ impl Script<'_> {
                 self.join(number, 0);
             }
         }
-        if self.state.server.holder == NOBODY {
-            self.grant_to_best(None);
-        }
+        self.grant_if_free();
         self.note_idle();
         let server = &self.state.server;
         let is_own = server.holder != NOBODY && self.layout.client_of(server.holder) == client;
@@ -118,6 +124,12 @@ impl Script<'_> {
                 return;
             }
             self.state.server.terms[client] = Terms::default();
+        }
+    }
+
+    fn grant_if_free(&mut self) {
+        if self.state.server.holder == NOBODY {
+            self.grant_to_best(None);
         }
     }
 

@@ -82,7 +82,10 @@ pub(super) enum Phase {
     Idle,
     Waiting(Wait),
     /// `void`: a loss of the server's data has ended the hold there.
-    Holding { left: u8, void: bool },
+    Holding {
+        left: u8,
+        void: bool,
+    },
 }
 
 /// A registered waiter.
@@ -123,7 +126,7 @@ pub(super) enum Sent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum AcquireReply {
     Held,
-    Refused { bound: u8, place: u8, stamp: u8 },
+    Refused { bound: u8, place: u8, stamp: u8, is_new: bool },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
