@@ -1,8 +1,8 @@
 //! The state of the model: the server's data, the clients, their calls, and the packets in flight.
 //!
-//! All times are relative and saturate. Tokens, places and stamps come from counters; [`State::tidy`]
-//! replaces them by their ranks, which is all that the protocol compares, so that the state space is
-//! finite.
+//! All times are relative and saturate. Tokens, places and stamps come from counters;
+//! [`State::tidy`] replaces them by their ranks, because the protocol only compares them. So the
+//! state space is finite.
 
 use super::Layout;
 
@@ -352,18 +352,22 @@ impl State {
                 visit(&mut wait.stamp);
             }
         }
-        for packet in &mut self.packets {
-            match packet {
-                Packet::Acquired { number, reply: AcquireReply::Refused { stamp, .. }, .. }
-                    if layout.client_of(*number) == client =>
-                {
-                    visit(stamp);
-                }
-                Packet::Beat { client: of, reply, .. } if *of as usize == client => {
-                    visit(&mut reply.stamp);
-                }
-                _ => {}
+        let stamps = self.packets.iter_mut().filter_map(|packet| packet.stamp(client, layout));
+        stamps.for_each(visit);
+    }
+}
+
+impl Packet {
+    /// The stamp in a reply to the client.
+    fn stamp(&mut self, client: usize, layout: Layout) -> Option<&mut u8> {
+        match self {
+            Packet::Acquired { number, reply: AcquireReply::Refused { stamp, .. }, .. } => {
+                (layout.client_of(*number) == client).then_some(stamp)
             }
+            Packet::Beat { client: of, reply, .. } => {
+                (*of as usize == client).then_some(&mut reply.stamp)
+            }
+            _ => None,
         }
     }
 }

@@ -1,6 +1,5 @@
 //! The properties of the model, the exhaustive runs, and the seeded faults.
 
-use super::client::World;
 use super::state::{NOBODY, NUMBERS};
 use super::*;
 use stateright::{Checker, HasDiscoveries};
