@@ -1,8 +1,8 @@
 //! A model of the protocol of the queue lock, explored exhaustively with stateright.
 //!
-//! Reading order: `state.rs` (all data), `server.rs` (the scripts of `lua/queue_*.lua`), `client.rs`
-//! (the steps of the clients), `world.rs` (the network, time and faults), this file (the steps that
-//! are possible in a state), `tests.rs` (properties, runs, seeded faults).
+//! Reading order: `state.rs` (all data), `server.rs` (the scripts of `lua/queue_*.lua`),
+//! `client.rs` (the steps of the clients), `world.rs` (the network, time and faults), this file
+//! (the steps that are possible in a state), `tests.rs` (properties, runs, seeded faults).
 //!
 //! # What is modelled
 //!
@@ -42,9 +42,9 @@
 //! | fail-over: two clients, 1 round, 2 faults | 4,120,786 | 22,052,242 | 28 | 17 |
 //! | cluster: three clients, 1 round, 2 faults | 288,982 | 1,657,473 | 26 | 1 |
 //!
-//! On one core, optimized (`script/model`); each run takes at most 0.7 GB. All tests take 112 s. With
-//! a grant lease of three ticks and a lease of four, the properties hold as well: 12,474,716 states
-//! with three clients, 13,864,968 with two.
+//! On one core, optimized (`script/model`); each run takes at most 0.7 GB, all tests take 112 s.
+//! With a grant lease of three ticks and a lease of four the properties hold as well: 12,474,716
+//! states with three clients, 13,864,968 with two.
 //!
 //! # What the model found
 //!
