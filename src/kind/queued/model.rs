@@ -36,15 +36,13 @@
 //!
 //! | run | states | transitions | depth | s |
 //! | --- | --- | --- | --- | --- |
-//! | three clients, 2 rounds, 2 faults | 6,266,673 | 42,115,565 | 31 | 31 |
-//! | two threads of one client and a third, 2 rounds, 2 faults | 7,468,967 | 50,017,781 | 33 | 34 |
-//! | three clients, 1 round, 3 faults | 5,313,570 | 36,344,082 | 29 | 25 |
-//! | fail-over: two clients, 1 round, 2 faults | 4,120,786 | 22,052,242 | 28 | 17 |
-//! | cluster: three clients, 1 round, 2 faults | 288,982 | 1,657,473 | 26 | 1 |
+//! | three clients, 2 rounds, 2 faults | 7,325,561 | 49,342,087 | 31 | 37 |
+//! | two threads of one client and a third, 2 rounds, 2 faults | 8,328,646 | 56,063,049 | 33 | 42 |
+//! | three clients, 1 round, 3 faults | 5,163,033 | 35,403,032 | 29 | 26 |
+//! | fail-over: two clients, 1 round, 2 faults | 3,862,495 | 20,757,353 | 28 | 14 |
+//! | cluster: three clients, 1 round, 2 faults | 282,375 | 1,629,255 | 26 | 1 |
 //!
-//! On one core, optimized (`script/model`); each run takes at most 0.7 GB, all tests take 112 s.
-//! With a grant lease of three ticks and a lease of four the properties hold as well: 12,474,716
-//! states with three clients, 13,864,968 with two.
+//! On one core, optimized (`script/model`); each run takes at most 1 GB.
 //!
 //! # What the model found
 //!

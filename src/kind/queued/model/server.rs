@@ -26,7 +26,7 @@ impl Script<'_> {
             return AcquireReply::Held;
         }
         let own = self.join(number, place);
-        let is_new = self.keep_alive(self.layout.client_of(number));
+        let (stamp, is_new) = self.keep_alive(self.layout.client_of(number));
         if self.state.server.holder == NOBODY {
             self.grant_to_best(Some(number));
             if self.state.server.holder == NOBODY && self.state.server.queue == [0; NUMBERS] {
@@ -37,7 +37,6 @@ impl Script<'_> {
             }
         }
         self.note_idle();
-        let stamp = self.state.server.terms[self.layout.client_of(number)].stamp;
         AcquireReply::Refused { bound: self.state.server.token, place: own, stamp, is_new }
     }
 
@@ -80,7 +79,10 @@ impl Script<'_> {
 
     /// `lua/queue_heartbeat.lua`. `waiters` are the numbers that a faulty heartbeat adds again.
     pub(super) fn heartbeat(&mut self, client: usize, waiters: u8) -> BeatReply {
-        let is_new = self.keep_alive(client);
+        let is_awaited = self.state.server.queue != [0; NUMBERS];
+        let has_flag = self.layout.seed == Some(Seed::FlagOfLostPlaces);
+        let (stamp, is_new) =
+            if is_awaited || has_flag { self.keep_alive(client) } else { (0, false) };
         for number in (0..NUMBERS as u8).filter(|n| waiters & 1 << n != 0) {
             if self.state.server.holder != number {
                 self.join(number, 0);
@@ -92,7 +94,7 @@ impl Script<'_> {
         let is_own = server.holder != NOBODY && self.layout.client_of(server.holder) == client;
         let repeats = is_own && self.layout.seed != Some(Seed::HeartbeatDoesNotRepeat);
         BeatReply {
-            stamp: server.terms[client].stamp,
+            stamp,
             is_new,
             hold: if repeats { server.holder } else { NOBODY },
             ttl: if repeats { server.lease } else { 0 },
@@ -125,6 +127,7 @@ impl Script<'_> {
             }
             self.state.server.terms[client] = Terms::default();
         }
+        self.state.server.terms = Default::default();
     }
 
     fn grant_if_free(&mut self) {
@@ -144,8 +147,8 @@ impl Script<'_> {
         server.token += 1;
     }
 
-    /// `keep_alive` in `lua/queue_grant.lua`.
-    fn keep_alive(&mut self, client: usize) -> bool {
+    /// `keep_alive` in `lua/queue_grant.lua`. Returns the stamp, and whether it is new.
+    fn keep_alive(&mut self, client: usize) -> (u8, bool) {
         let mut fresh = 1;
         self.state.each_stamp(client, self.layout, |stamp| fresh = fresh.max(*stamp + 1));
         let terms = &mut self.state.server.terms[client];
@@ -154,16 +157,19 @@ impl Script<'_> {
             terms.stamp = fresh;
         }
         terms.left = GRANT_LEASE;
-        is_new
+        (terms.stamp, is_new)
     }
 
-    /// Adds the number to the queue unless it is there. Returns its place.
+    /// Adds the number to the queue, or gives it a better place. Returns its place.
     fn join(&mut self, number: u8, place: u8) -> u8 {
         let mut last = 1;
         self.state.each_place(|place| last = last.max(*place + 1));
         let own = &mut self.state.server.queue[number as usize];
         if *own == 0 {
             *own = if place == 0 { last } else { place };
+        }
+        if place > 0 && place < *own {
+            *own = place;
         }
         *own
     }

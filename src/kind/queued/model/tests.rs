@@ -238,7 +238,7 @@ fn a_grant_that_ends_unseen_is_found() {
 
 #[test]
 fn a_force_unlock_that_keeps_the_terms_is_found() {
-    finds(Seed::ForceUnlockKeepsTerms, FORGOTTEN, model(THREE_CLIENTS, 2, 1));
+    finds(Seed::ForceUnlockKeepsTerms, FORGOTTEN, model(THREE_CLIENTS, 2, 2));
 }
 
 #[test]
