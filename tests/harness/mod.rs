@@ -22,6 +22,7 @@
 //! | `impostor.rs` | a server with replies that no real server gives |
 //! | `bare.rs` | direct calls of the scripts in `lua/` |
 //! | `subject.rs` | the verbs of all kinds of locks, as a trait |
+//! | `queued.rs` | waiters of queue locks, and questions about their queues |
 //! | `faults.rs` | clients, event logs, waiters and assertions for tests of faults |
 
 #![allow(
@@ -46,6 +47,7 @@ pub mod nodes;
 pub mod ports;
 pub mod process;
 pub mod proxy;
+pub mod queued;
 pub mod replicated;
 pub mod resp;
 pub mod server;

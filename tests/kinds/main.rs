@@ -8,6 +8,7 @@ mod fair;
 mod fenced;
 mod holder_ids;
 mod multi_lock;
+mod queued;
 mod read_write;
 mod red_lock;
 mod spin;

@@ -1,0 +1,167 @@
+//! Callers that wait for queue locks, and questions about their queues.
+
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
+
+use super::bare;
+use super::faults::patient;
+use super::wait::BOUND;
+use super::{Server, eventually};
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use leasehold::{Builder, Client, Error, QueueLock, Result};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// A short poll interval: a lost message costs at most this time.
+pub const POLL: Duration = Duration::from_millis(100);
+
+/// The grant lease of a client with this poll interval.
+pub const GRANT_LEASE: Duration = Duration::from_secs(2);
+
+/// Returns the settings of `patient` with a short poll interval.
+pub fn polling(url: impl Into<String>) -> Builder {
+    patient(url).poll_interval(POLL)
+}
+
+pub fn queue_key(name: &str) -> String {
+    format!("leasehold_queue:{{{name}}}")
+}
+
+pub fn clients_key(name: &str) -> String {
+    format!("leasehold_alive:{{{name}}}")
+}
+
+pub fn token_key(name: &str) -> String {
+    format!("redisson_lock_token:{{{name}}}")
+}
+
+/// Returns the channel on which a client receives its grants.
+pub fn wake_channel(client: &Client) -> String {
+    format!("leasehold:wake:{{{}}}", client.id())
+}
+
+/// Returns the owner fields of the waiting calls, the best first.
+pub fn queue(server: &Server, name: &str) -> Vec<String> {
+    server.ask(&["ZRANGE", &queue_key(name), "0", "-1"])
+}
+
+/// Returns the owner fields and the places of the waiting calls, the best first.
+pub fn places(server: &Server, name: &str) -> Vec<(String, String)> {
+    server.ask(&["ZRANGE", &queue_key(name), "0", "-1", "WITHSCORES"])
+}
+
+/// Returns the number of waiting calls; 0 if the server does not run.
+pub fn queue_length(server: &Server, name: &str) -> usize {
+    server.try_ask(&["ZCARD", &queue_key(name)]).unwrap_or(0)
+}
+
+pub fn is_listening(server: &Server, client: &Client) -> bool {
+    server.numsub(&wake_channel(client)) == 1
+}
+
+/// Returns the token that was handed out last.
+pub fn last_token(server: &Server, name: &str) -> u64 {
+    server.ask(&["GET", &token_key(name)])
+}
+
+/// Loads all scripts, so that no call is refused because its script is unknown.
+pub fn load_scripts(server: &Server) {
+    for script in bare::scripts() {
+        server.ask::<()>(&["SCRIPT", "LOAD", &script.source()]);
+    }
+}
+
+/// Blocks until the server has no keys but token counters.
+#[track_caller]
+pub fn only_tokens_are_left(server: &Server) {
+    eventually("only token counters are left", || {
+        server.keys().iter().all(|key| key.starts_with("redisson_lock_token:"))
+    });
+}
+
+/// A thread that waits for a queue lock, and holds the lock until `releases`.
+#[derive(Debug)]
+pub struct QueueWaiter {
+    got: Receiver<u64>,
+    release: Sender<()>,
+    thread: JoinHandle<Result<()>>,
+}
+
+impl QueueWaiter {
+    /// Starts a waiter; blocks until the waiter is in the queue.
+    #[track_caller]
+    pub fn queued(server: &Server, lock: &QueueLock) -> QueueWaiter {
+        let before = queue_length(server, lock.name());
+        let waiter = QueueWaiter::spawn(lock);
+        eventually("the waiter is in the queue", || {
+            queue_length(server, lock.name()) == before + 1
+        });
+        waiter
+    }
+
+    /// Starts a waiter; blocks until it is in the queue and its client listens.
+    #[track_caller]
+    pub fn listening(server: &Server, client: &Client, name: &str) -> QueueWaiter {
+        let waiter = QueueWaiter::queued(server, &client.queue_lock(name));
+        eventually("the client listens", || is_listening(server, client));
+        waiter
+    }
+
+    /// Starts a waiter without blocking.
+    pub fn spawn(lock: &QueueLock) -> QueueWaiter {
+        let lock = lock.clone();
+        let (granted, got) = unbounded();
+        let (release, released) = unbounded();
+        let thread = thread::spawn(move || {
+            let guard = lock.lock()?;
+            granted.send(guard.token()).expect("the test runs");
+            released.recv().expect("the test calls releases");
+            guard.unlock()
+        });
+        QueueWaiter { got, release, thread }
+    }
+
+    /// Asserts that the waiter does not have the lock.
+    #[track_caller]
+    pub fn still_waits(&self) {
+        assert!(self.got.is_empty() && !self.thread.is_finished(), "two hold the lock");
+    }
+
+    /// Blocks until the waiter has the lock, and returns its token.
+    #[track_caller]
+    pub fn gets_it(&self) -> u64 {
+        self.got.recv_timeout(BOUND).expect("the waiter gets the lock")
+    }
+
+    /// Makes the waiter release the lock, and joins its thread.
+    #[track_caller]
+    pub fn releases(self) {
+        self.release.send(()).expect("the waiter holds the lock");
+        self.outcome().expect("the lock is held until its release");
+    }
+
+    /// Blocks until the call ends without the lock, and returns its error.
+    #[track_caller]
+    pub fn fails(self) -> Error {
+        self.outcome().expect_err("the call ends without the lock")
+    }
+
+    #[track_caller]
+    fn outcome(self) -> Result<()> {
+        eventually("the thread ends", || self.thread.is_finished());
+        self.thread.join().expect("no panic")
+    }
+}
+
+/// Asserts that the waiters get the lock one after the other, with growing tokens.
+#[track_caller]
+pub fn get_it_in_order(waiters: impl IntoIterator<Item = QueueWaiter>) {
+    let mut waiters = waiters.into_iter().collect::<Vec<_>>().into_iter();
+    let mut last_token = 0;
+    while let Some(waiter) = waiters.next() {
+        let token = waiter.gets_it();
+        assert!(token > last_token, "token {token} after {last_token}");
+        last_token = token;
+        waiters.as_slice().iter().for_each(QueueWaiter::still_waits);
+        waiter.releases();
+    }
+}
