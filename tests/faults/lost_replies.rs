@@ -14,18 +14,18 @@ use std::time::{Duration, Instant};
 const PROXIES: usize = 4;
 
 /// A client behind a proxy, and a client with a direct connection.
-struct Setup<'a> {
-    server: &'a Server,
+pub(super) struct Setup<'a> {
+    pub(super) server: &'a Server,
     digests: &'a Digests,
-    proxy: Proxy,
-    client: Client,
-    events: EventLog,
-    direct: &'a Client,
+    pub(super) proxy: Proxy,
+    pub(super) client: Client,
+    pub(super) events: EventLog,
+    pub(super) direct: &'a Client,
 }
 
 /// A cut: the connection closes after this many bytes of a request or reply.
 #[derive(Clone, Copy, Debug)]
-struct Cut {
+pub(super) struct Cut {
     direction: Direction,
     after: usize,
     then: Then,
@@ -33,7 +33,7 @@ struct Cut {
 
 /// Whether the proxy accepts new connections after the cut.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Then {
+pub(super) enum Then {
     NewConnections,
     NoConnections,
 }
@@ -48,7 +48,7 @@ impl<'a> Setup<'a> {
     /// Has the proxy cut the next request that contains `pattern`, or the reply to that request.
     ///
     /// Returns with an open, idle connection for that request.
-    fn prepare(&self, cut: Cut, pattern: &str) {
+    pub(super) fn prepare(&self, cut: Cut, pattern: &str) {
         self.client.lock("quiet").is_locked().expect("nothing is cut so far");
         self.proxy.on_request(pattern.as_bytes(), cut.direction, Flow::CutAfter(cut.after));
         if cut.then == Then::NoConnections {
@@ -56,20 +56,20 @@ impl<'a> Setup<'a> {
         }
     }
 
-    fn cuts(&self) -> usize {
+    pub(super) fn cuts(&self) -> usize {
         self.proxy.stats().cuts
     }
 
     /// Asserts that a call that succeeded can have received a complete reply.
     #[track_caller]
-    fn assert_may_succeed(&self, cut: Cut, was_cut: bool) {
+    pub(super) fn assert_may_succeed(&self, cut: Cut, was_cut: bool) {
         let whole_reply = cut.direction == Direction::Replies && cut.after > 0;
         assert!(!was_cut || cut.then == Then::NewConnections || whole_reply, "{cut:?}");
     }
 
     /// Asserts that a call that failed cannot have received a complete reply.
     #[track_caller]
-    fn assert_may_fail(&self, cut: Cut, was_cut: bool, error: &Error) {
+    pub(super) fn assert_may_fail(&self, cut: Cut, was_cut: bool, error: &Error) {
         assert!(was_cut && cut.then == Then::NoConnections, "{cut:?}: {error}");
         assert!(error.is_connection(), "{cut:?}: {error}");
     }
@@ -78,7 +78,7 @@ impl<'a> Setup<'a> {
 /// Calls `run` with a cut at each byte of a request, and of its reply.
 ///
 /// `run` returns whether the cut happened. A cut behind the last byte does not happen.
-fn at_every_byte(run: impl Fn(&Setup<'_>, Cut) -> bool + Sync) {
+pub(super) fn at_every_byte(run: impl Fn(&Setup<'_>, Cut) -> bool + Sync) {
     let server = Server::start();
     let digests = Digests::of(&server);
     let direct = other(&server);
@@ -104,7 +104,7 @@ fn at_every_byte(run: impl Fn(&Setup<'_>, Cut) -> bool + Sync) {
     nothing_is_left(&server);
 }
 
-fn name_of(what: &str, cut: Cut) -> String {
+pub(super) fn name_of(what: &str, cut: Cut) -> String {
     format!("{what} {:?} {:?} {:03}", cut.direction, cut.then, cut.after)
 }
 

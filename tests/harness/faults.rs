@@ -6,6 +6,7 @@ pub use super::exists;
 use super::wait::BOUND;
 use super::{Proxy, Server, eventually};
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use leasehold::kind::LockKind;
 use leasehold::{Builder, Client, Events, Guard, Lost, Overdue, Released, RenewalFailed, Renewed};
 use std::collections::HashMap;
 use std::thread::{self, JoinHandle};
@@ -111,7 +112,7 @@ pub fn left(server: &Server, name: &str) -> Duration {
 /// The only owner field is that of the guard, with the count 1, and the guard's deadline is not
 /// later than the server's.
 #[track_caller]
-pub fn assert_held(server: &Server, name: &str, guard: &Guard, lease: Duration) {
+pub fn assert_held<K: LockKind>(server: &Server, name: &str, guard: &Guard<K>, lease: Duration) {
     let owners = owners(server, name);
     let [(owner, 1)] = owners.iter().collect::<Vec<_>>()[..] else {
         panic!("{name} does not have one owner with the count 1: {owners:?}");
