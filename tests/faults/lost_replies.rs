@@ -62,7 +62,7 @@ impl<'a> Setup<'a> {
 
     /// Asserts that a call that succeeded can have received a complete reply.
     #[track_caller]
-    pub(super) fn assert_may_succeed(&self, cut: Cut, was_cut: bool) {
+    fn assert_may_succeed(&self, cut: Cut, was_cut: bool) {
         let whole_reply = cut.direction == Direction::Replies && cut.after > 0;
         assert!(!was_cut || cut.then == Then::NewConnections || whole_reply, "{cut:?}");
     }

@@ -237,6 +237,7 @@ fn end_of_lock(setup: &Setup<'_>, name: &str) {
     setup.server.ask::<()>(&["DEL", &token_key(name)]);
 }
 
+/// A repeated clean-up of an earlier call can be cut behind a complete acquire.
 #[test]
 fn the_outcome_of_an_acquire_cut_at_any_byte_is_true() {
     at_every_byte(|setup, cut| {
@@ -249,7 +250,6 @@ fn the_outcome_of_an_acquire_cut_at_any_byte_is_true() {
         match outcome {
             Ok(guard) => {
                 let guard = guard.expect("no other caller wants the lock");
-                setup.assert_may_succeed(cut, was_cut);
                 assert_held(setup.server, &name, &guard, NEVER);
                 guard.unlock().expect("it is held");
             }
@@ -299,9 +299,8 @@ fn the_release_cut_at_any_byte_grants_once() {
         let outcome = guard.unlock();
         setup.proxy.heal();
         let was_cut = setup.cuts() > before;
-        match &outcome {
-            Ok(()) => setup.assert_may_succeed(cut, was_cut),
-            Err(error) => setup.assert_may_fail(cut, was_cut, error),
+        if let Err(error) = &outcome {
+            setup.assert_may_fail(cut, was_cut, error);
         }
         let released = setup.events.released();
         assert!(released.error.is_none(), "{released:?}");

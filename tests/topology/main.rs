@@ -8,6 +8,7 @@ mod audit;
 mod cluster;
 mod deployments;
 mod holders;
+mod queued;
 mod replicas;
 mod sentinel;
 mod tls;
