@@ -8,6 +8,7 @@ use super::wait::BOUND;
 use super::{Server, eventually};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use leasehold::{Builder, Client, Error, QueueLock, Result};
+use std::fmt::Display;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -35,8 +36,8 @@ pub fn token_key(name: &str) -> String {
 }
 
 /// Returns the channel on which a client receives its grants.
-pub fn wake_channel(client: &Client) -> String {
-    format!("leasehold:wake:{{{}}}", client.id())
+pub fn wake_channel(client: impl Display) -> String {
+    format!("leasehold:wake:{{{client}}}")
 }
 
 /// Returns the owner fields of the waiting calls, the best first.
@@ -55,7 +56,7 @@ pub fn queue_length(server: &Server, name: &str) -> usize {
 }
 
 pub fn is_listening(server: &Server, client: &Client) -> bool {
-    server.numsub(&wake_channel(client)) == 1
+    server.numsub(&wake_channel(client.id())) == 1
 }
 
 /// Returns the token that was handed out last.
@@ -87,20 +88,23 @@ pub struct QueueWaiter {
 }
 
 impl QueueWaiter {
-    /// Starts a waiter; blocks until the queue has one caller more.
+    /// Starts a waiter; blocks until the queue has one caller more, and all its clients listen.
+    ///
+    /// A client that does not listen yet is passed over.
     #[track_caller]
     pub fn queued(server: &Server, lock: &QueueLock) -> QueueWaiter {
-        let before = queue_length(server, lock.name());
-        let waiter = QueueWaiter::spawn(lock);
-        eventually("the waiter is in the queue", || queue_length(server, lock.name()) > before);
+        let waiter = QueueWaiter::placed(server, lock);
+        let listens = |owner: &String| server.numsub(&wake_channel(&owner[..36])) == 1;
+        eventually("the clients listen", || queue(server, lock.name()).iter().all(listens));
         waiter
     }
 
-    /// Starts a waiter; blocks until it is in the queue and its client listens.
+    /// Starts a waiter; blocks until the queue has one caller more.
     #[track_caller]
-    pub fn listening(server: &Server, client: &Client, name: &str) -> QueueWaiter {
-        let waiter = QueueWaiter::queued(server, &client.queue_lock(name));
-        eventually("the client listens", || is_listening(server, client));
+    pub fn placed(server: &Server, lock: &QueueLock) -> QueueWaiter {
+        let before = queue_length(server, lock.name());
+        let waiter = QueueWaiter::spawn(lock);
+        eventually("the waiter is in the queue", || queue_length(server, lock.name()) > before);
         waiter
     }
 

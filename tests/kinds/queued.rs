@@ -1,7 +1,7 @@
 //! The queue lock: order of arrival and weight, grants in messages, and its use beside other kinds.
 
 use crate::harness::bare::digest;
-use crate::harness::faults::{BRISK, NEVER, build, owners, patient};
+use crate::harness::faults::{BRISK, NEVER, build, patient};
 use crate::harness::queued::*;
 use crate::harness::{Server, eventually, exists, in_time, join, pttl};
 use leasehold::{CancelToken, Client, MultiLock};
@@ -52,7 +52,7 @@ fn callers_of_several_clients_get_the_lock_in_the_order_of_their_requests() {
 fn a_caller_that_does_not_wait_never_overtakes_a_waiter() {
     let (server, one, two) = two_patient_clients();
     one.queue_lock("a").lock().expect("it is free").detach();
-    let waiter = QueueWaiter::listening(&server, &one, "a");
+    let waiter = QueueWaiter::queued(&server, &one.queue_lock("a"));
     server.ask::<()>(&["DEL", "a"]);
     assert!(two.queue_lock("a").try_lock().expect("a reply").is_none());
     waiter.gets_it();
@@ -156,13 +156,13 @@ fn waits_for_many_locks_share_one_subscription() {
     let (server, holder, client) = two_patient_clients();
     let names = ["a", "b", "c"];
     let guards = names.map(|name| holder.queue_lock(name).lock_owned().expect("it is free"));
-    let waiters = names.map(|name| QueueWaiter::listening(&server, &client, name));
-    assert_eq!(server.channels(), [wake_channel(&client)]);
+    let waiters = names.map(|name| QueueWaiter::queued(&server, &client.queue_lock(name)));
+    assert_eq!(server.channels(), [wake_channel(client.id())]);
     for (guard, waiter) in guards.into_iter().zip(waiters).rev() {
         guard.unlock().expect("it is held");
         get_it_in_order([waiter]);
     }
-    assert_eq!(server.channels(), [wake_channel(&client)]);
+    assert_eq!(server.channels(), [wake_channel(client.id())]);
 }
 
 #[test]
@@ -192,7 +192,6 @@ fn a_call_with_a_fixed_lease_asks_for_it_after_the_grant() {
     load_scripts(&server);
     let guard = holder.queue_lock("a").lock().expect("it is free");
     let waiter = QueueWaiter::queued(&server, &client.queue_lock("a").with_lease(NEVER / 2));
-    eventually("the client listens", || is_listening(&server, &client));
     guard.unlock().expect("it is held");
     waiter.gets_it();
     let left = Duration::from_millis(pttl(&server, "a").unsigned_abs());
@@ -378,20 +377,12 @@ fn a_call_that_is_cancelled_or_times_out_leaves_the_queue() {
 fn a_lock_freed_by_force_goes_to_the_next_waiter() {
     let (server, holder, client) = two_patient_clients();
     let guard = holder.queue_lock("a").lock().expect("it is free");
-    let waiters = [(); 2].map(|()| QueueWaiter::listening(&server, &client, "a"));
+    let waiters = [(); 2].map(|()| QueueWaiter::queued(&server, &client.queue_lock("a")));
     assert!(holder.queue_lock("a").force_unlock().expect("a reply"));
-    waiters[0].gets_it();
-    waiters[1].still_waits();
+    get_it_in_order(waiters);
     assert!(guard.unlock().is_err_and(|error| error.is_lost()));
-    get_it_in_turn(waiters);
     assert!(!holder.queue_lock("a").force_unlock().expect("a reply"), "it is free");
     only_tokens_are_left(&server);
-}
-
-/// Releases the lock of the first waiter, which the second one gets.
-fn get_it_in_turn([first, second]: [QueueWaiter; 2]) {
-    first.releases();
-    get_it_in_order([second]);
 }
 
 #[test]
@@ -399,29 +390,30 @@ fn a_plain_lock_excludes_the_queue_lock_and_its_release_is_noticed() {
     let (server, plain, client) = two_polling_clients();
     let guard = plain.lock("a").lock().expect("it is free");
     assert!(client.queue_lock("a").try_lock().expect("a reply").is_none());
-    let waiters = [(); 2].map(|()| QueueWaiter::queued(&server, &client.queue_lock("a")));
-    waiters.iter().for_each(QueueWaiter::still_waits);
+    let waiter = QueueWaiter::queued(&server, &client.queue_lock("a"));
+    waiter.still_waits();
     guard.unlock().expect("it is held");
-    waiters[0].gets_it();
+    waiter.gets_it();
     assert!(plain.lock("a").try_lock().expect("a reply").is_none());
-    get_it_in_turn(waiters);
+    waiter.releases();
     only_tokens_are_left(&server);
 }
 
 #[test]
 fn a_hold_of_redisson_excludes_the_queue_lock_and_its_end_is_noticed() {
-    let (server, one, two) = two_polling_clients();
-    for ends_by_release in [true, false] {
+    let (server, client, _) = two_polling_clients();
+    let lock = client.queue_lock("a");
+    for (lease, is_deleted) in [("600000", true), ("400", false)] {
         server.ask::<()>(&["HSET", "a", JAVA, "1"]);
-        server.ask::<()>(&["PEXPIRE", "a", if ends_by_release { "600000" } else { "400" }]);
-        let waiters = [&one, &two].map(|it| QueueWaiter::queued(&server, &it.queue_lock("a")));
-        if ends_by_release {
-            assert!(one.queue_lock("a").try_lock().expect("a reply").is_none());
-            waiters.iter().for_each(QueueWaiter::still_waits);
+        assert!(lock.try_lock().expect("a reply").is_none());
+        server.ask::<()>(&["PEXPIRE", "a", lease]);
+        let waiter = QueueWaiter::spawn(&lock);
+        if is_deleted {
+            eventually("the waiter is queued", || queue_length(&server, "a") == 1);
+            waiter.still_waits();
             server.ask::<()>(&["DEL", "a"]);
         }
-        get_it_in_order(waiters);
-        assert_eq!(owners(&server, "a"), [].into());
+        get_it_in_order([waiter]);
     }
     only_tokens_are_left(&server);
 }

@@ -22,13 +22,13 @@ fn build(builder: Builder) -> Client {
 /// Starts waiters of the clients in turn; blocks until all are in the queue of this server.
 fn start_waiters(server: &Server, clients: &[Client], name: &str) -> Vec<QueueWaiter> {
     let client = |number: usize| clients[number % clients.len()].queue_lock(name);
-    (0..WAITERS).map(|number| QueueWaiter::queued(server, &client(number))).collect()
+    (0..WAITERS).map(|number| QueueWaiter::placed(server, &client(number))).collect()
 }
 
 /// Blocks until one of the servers has a connection on which the client listens.
 fn await_listeners(servers: &[Server], clients: &[Client]) {
     let listeners = |client: &Client| {
-        let channel = wake_channel(client);
+        let channel = wake_channel(client.id());
         servers.iter().filter(|it| it.runs()).map(|it| it.listeners(&channel)).sum::<usize>()
     };
     eventually("all clients listen", || clients.iter().all(|client| listeners(client) == 1));
@@ -38,9 +38,10 @@ fn await_listeners(servers: &[Server], clients: &[Client]) {
 fn order_survives_a_fail_over(before: impl Fn(&Server)) {
     let servers = Replicated::start(1, 3);
     let sentinels = || Client::builder().sentinel(MASTER, servers.sentinel_urls());
-    let clients = [(); 2].map(|()| build(sentinels().poll_interval(POLL)));
+    let clients = [(); 2].map(|()| build(sentinels().poll_interval(MINUTE)));
     servers.master().ask::<()>(&["HSET", "a", JAVA, "1"]);
     let waiters = start_waiters(servers.master(), &clients, "a");
+    await_listeners(servers.servers(), &clients);
     let order = places(servers.master(), "a");
     let replica = servers.replicas()[0];
     eventually("the replica has the queue", || queue_length(replica, "a") == WAITERS);
@@ -50,7 +51,7 @@ fn order_survives_a_fail_over(before: impl Fn(&Server)) {
     eventually("the clients listen at the new master", || {
         clients.iter().all(|client| is_listening(new, client))
     });
-    new.ask::<()>(&["DEL", "a"]);
+    assert!(clients[0].queue_lock("a").force_unlock().expect("an answer"));
     get_it_in_order(waiters);
     only_tokens_are_left(new);
 }
@@ -86,7 +87,7 @@ fn grants_come_from_the_nodes_of_all_locks() {
             get_it_in_order(waiters);
             only_tokens_are_left(node);
         }
-        let node_of_listener = |node: &&Server| node.listeners(&wake_channel(&clients[0])) == 1;
+        let node_of_listener = |node: &&Server| node.listeners(&wake_channel(clients[0].id())) == 1;
         assert_eq!(cluster.nodes().iter().filter(node_of_listener).count(), 1);
     }
 }
@@ -95,11 +96,11 @@ fn grants_come_from_the_nodes_of_all_locks() {
 #[test]
 fn waiters_keep_their_order_when_their_slot_moves() {
     let cluster = Cluster::start(3, 0);
-    let polling = || Client::builder().cluster(cluster.urls()).poll_interval(POLL);
-    let clients = [(); 2].map(|()| build(polling()));
+    let quiet = || Client::builder().cluster(cluster.urls()).poll_interval(MINUTE);
+    let clients = [(); 2].map(|()| build(quiet()));
     let (from, to) = (&cluster.nodes()[0], &cluster.nodes()[1]);
     let name = cluster.key_on(from, "lock");
-    let holder = build(polling());
+    let holder = build(quiet());
     let guard = holder.queue_lock(&name).lock_owned().expect("free");
     let waiters = start_waiters(from, &clients, &name);
     await_listeners(cluster.nodes(), &clients);
@@ -117,8 +118,8 @@ fn waiters_keep_their_order_when_their_slot_moves() {
 #[test]
 fn waiters_keep_their_order_through_a_fail_over_of_their_node() {
     let cluster = Cluster::start(3, 1);
-    let polling = || Client::builder().cluster(cluster.urls()).poll_interval(POLL);
-    let clients = [(); 2].map(|()| build(polling()));
+    let quiet = || Client::builder().cluster(cluster.urls()).poll_interval(MINUTE);
+    let clients = [(); 2].map(|()| build(quiet()));
     let master = &cluster.nodes()[0];
     let name = cluster.key_on(master, "lock");
     master.ask::<()>(&["HSET", &name, JAVA, "1"]);
@@ -129,7 +130,7 @@ fn waiters_keep_their_order_through_a_fail_over_of_their_node() {
     eventually("the places are kept", || places(replica, &name) == order);
     await_listeners(cluster.nodes(), &clients);
     assert!(exists(replica, &name));
-    replica.ask::<()>(&["DEL", &name]);
+    assert!(clients[0].queue_lock(&name).force_unlock().expect("an answer"));
     get_it_in_order(waiters);
     only_tokens_are_left(replica);
 }
