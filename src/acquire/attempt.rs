@@ -270,7 +270,7 @@ impl WaitLoop<'_> {
     /// If the listener has connected since the attempt, a message may have been missed.
     fn listen_for_grants(&self, left: Option<Duration>) {
         let LockContext { engine, local } = self.context();
-        engine.watchdog.plan_heartbeat_at_end(local, left);
+        engine.watchdog.plan_next_heartbeat(local, left);
         engine.listen_for_grants();
         let session = engine.channels.session();
         if session.is_some() && session != self.wakeups.session {

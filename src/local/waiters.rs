@@ -242,6 +242,14 @@ impl Local {
         !is_planned
     }
 
+    /// Returns whether a heartbeat is planned for `now` or earlier, which is then no longer planned.
+    ///
+    /// A timer may be older than the plan: an earlier heartbeat has been planned and sent since.
+    pub(crate) fn takes_due_heartbeat(&self, now: Moment) -> bool {
+        let next = &mut self.state.lock().waiters.next_heartbeat;
+        next.take_if(|next| *next <= now).is_some()
+    }
+
     /// Returns whether callers need a heartbeat, which is then under way.
     pub(crate) fn begins_heartbeat(&self) -> bool {
         let waiters = &mut self.state.lock().waiters;

@@ -222,8 +222,7 @@ impl Watchdog {
             self.restore_places();
         }
         self.poll_locks(polled);
-        let queued = self.timers.lock().due_heartbeats(now);
-        self.send_queue_heartbeats(queued);
+        self.send_due_heartbeats(now);
         let done = self.timers.lock().take_fired();
         drop(done);
         self.audit();

@@ -1,8 +1,9 @@
 //! Heartbeats for the callers of this process that wait for queue locks.
 //!
-//! One heartbeat per lock keeps the places of all its callers. It is due at each poll, at the end of
-//! the holder's lease, and when the listener has connected. The answer repeats a grant whose message
-//! was lost, and tells the callers to ask again if they may have lost their places.
+//! One heartbeat per lock keeps the places of all its callers. It is due at each poll, three times
+//! per grant lease, at the end of the holder's lease, and when the listener has connected. The
+//! answer repeats a grant whose message was lost, and tells the callers to ask again if they may
+//! have lost their places.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +21,11 @@ use crate::pool::request::CallReply;
 use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment};
 
+/// The number of heartbeats in the time after which a silent client counts as gone.
+///
+/// The poll interval may be longer than that time.
+const HEARTBEATS_PER_GRANT_LEASE: u32 = 3;
+
 /// The time after a failed heartbeat to the next one.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
@@ -34,11 +40,15 @@ impl Watchdog {
         self.plan_early_heartbeat(Arc::clone(local), clock::now());
     }
 
-    /// Plans a heartbeat for the end of the holder's lease, if that is before the next poll.
-    pub(crate) fn plan_heartbeat_at_end(&self, local: &Arc<Local>, left: Option<Duration>) {
-        if let Some(left) = left.filter(|left| *left < self.settings.poll_interval) {
-            let at = clock::now() + left + Duration::from_millis(1);
-            self.plan_early_heartbeat(Arc::clone(local), at);
+    /// Plans a heartbeat before the next poll, if one is due by then.
+    ///
+    /// It is due at the end of the holder's lease, and while the client counts as alive. `left` is
+    /// the rest of the holder's lease.
+    pub(crate) fn plan_next_heartbeat(&self, local: &Arc<Local>, left: Option<Duration>) {
+        let latest = self.settings.grant_lease / HEARTBEATS_PER_GRANT_LEASE;
+        let due = left.map_or(latest, |left| latest.min(left + Duration::from_millis(1)));
+        if due < self.settings.poll_interval {
+            self.plan_early_heartbeat(Arc::clone(local), clock::now() + due);
         }
     }
 
@@ -57,6 +67,13 @@ impl Watchdog {
         let mut polled = self.timers.lock().polled();
         polled.retain(|local| local.awaits_grants());
         polled
+    }
+
+    /// Sends the heartbeats that are planned for `now` or earlier.
+    pub(super) fn send_due_heartbeats(&self, now: Moment) {
+        let mut due = self.timers.lock().due_heartbeats(now);
+        due.retain(|local| local.takes_due_heartbeat(now));
+        self.send_queue_heartbeats(due);
     }
 
     /// Keeps the places of the waiting callers, and applies the answers.
@@ -88,7 +105,7 @@ impl Watchdog {
         for (local, answer) in batch.iter().zip(answers) {
             let base = GrantBase { sent, generation, token_bound: answer.token_bound };
             local.heartbeat_answered(base, answer, clock::now(), self.settings.grant_lease);
-            self.plan_heartbeat_at_end(local, answer.left);
+            self.plan_next_heartbeat(local, answer.left);
         }
     }
 

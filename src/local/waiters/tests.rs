@@ -211,6 +211,18 @@ fn an_answer_without_a_bound_is_no_base() {
     assert_eq!(local.grant_of(WAITER).map(|it| it.sent), Some(at(0)));
 }
 
+/// Otherwise each of the two timers would plan a next heartbeat, for as long as callers wait.
+#[test]
+fn one_of_two_timers_sends_the_planned_heartbeat() {
+    let local = with_waiter();
+    assert!(local.plans_heartbeat(at(5)) && local.plans_heartbeat(at(4)));
+    assert!(!local.takes_due_heartbeat(at(3)));
+    assert!(local.takes_due_heartbeat(at(4)) && !local.takes_due_heartbeat(at(4)));
+    assert!(local.plans_heartbeat(at(6)));
+    assert!(!local.takes_due_heartbeat(at(5)), "another one is planned");
+    assert!(local.takes_due_heartbeat(at(6)));
+}
+
 #[test]
 fn heartbeats_at_about_the_same_moment_are_planned_once() {
     let local = with_waiter();
