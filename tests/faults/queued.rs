@@ -484,6 +484,24 @@ fn waiters_that_were_passed_over_get_their_places_back() {
     only_tokens_are_left(&scene.server);
 }
 
+/// Each release passes the waiter over.
+#[test]
+fn a_waiter_whose_client_cannot_listen_gets_the_lock_by_its_polls() {
+    let scene = Scene::polling();
+    for _ in 0..1_000 {
+        scene.proxy.on_request(b"SUBSCRIBE", Direction::Requests, Flow::CutAfter(0));
+    }
+    let lock = scene.direct.queue_lock("a");
+    let guard = lock.lock().expect("it is free");
+    let waiter = QueueWaiter::placed(&scene.server, &scene.client.queue_lock("a"));
+    guard.unlock().expect("it is held");
+    waiter.gets_it();
+    assert!(!is_listening(&scene.server, &scene.client));
+    assert!(lock.try_lock().expect("a reply").is_none());
+    waiter.releases();
+    only_tokens_are_left(&scene.server);
+}
+
 /// Restarts a server while callers of two clients wait for a lock with a foreign holder.
 fn places_survive_a_restart(server: &Server, end: impl Fn(&Server)) {
     let proxy = Proxy::start(server.addr());

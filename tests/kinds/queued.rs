@@ -418,6 +418,29 @@ fn a_hold_of_redisson_excludes_the_queue_lock_and_its_end_is_noticed() {
     only_tokens_are_left(&server);
 }
 
+/// Its grant lease, after which a silent client counts as gone, is shorter than its poll interval.
+#[test]
+fn a_waiter_of_a_client_with_short_leases_stays_alive() {
+    let server = Server::start();
+    let holder = build(patient(server.url()));
+    let client = build(patient(server.url()).watchdog_timeout(BRISK));
+    let guard = holder.queue_lock("a").lock().expect("it is free");
+    let waiter = QueueWaiter::queued(&server, &client.queue_lock("a"));
+    let queued = gone_at(&server, &client);
+    let later = queued + 2 * u64::try_from(BRISK.as_millis()).expect("a short time");
+    eventually("the client is kept alive", || gone_at(&server, &client) > later);
+    guard.unlock().expect("it is held");
+    get_it_in_order([waiter]);
+    only_tokens_are_left(&server);
+}
+
+/// Returns the server's time in milliseconds at which the client counts as gone.
+fn gone_at(server: &Server, client: &Client) -> u64 {
+    let id = client.id().to_string();
+    let terms: String = server.ask(&["HGET", &clients_key("a"), &id]);
+    terms.split(' ').next().and_then(|text| text.parse().ok()).expect("a time")
+}
+
 /// No poll comes, so the waiter of the plain lock is woken by the message of the release.
 #[test]
 fn a_waiter_of_a_plain_lock_is_woken_by_the_release_of_a_queue_lock() {
