@@ -161,9 +161,10 @@ impl Client {
     /// the server about a millisecond at most. The iterator then asks the processes of the holders
     /// for more facts; stopped and unreachable processes delay the whole search by 250 ms at most.
     ///
-    /// The search finds locks of all kinds, and returns each lock once. It recognizes a lock by the
-    /// fields of its hash, and leaves out names that are invalid or not UTF-8. The iterator keeps
-    /// the keys of all locks that it has found in memory.
+    /// The search finds locks of all kinds, and returns each lock once, with the queue of a fair
+    /// lock or a queue lock. It recognizes a lock by the fields of its hash, and leaves out names
+    /// that are invalid or not UTF-8. The iterator keeps the keys of all locks that it has found in
+    /// memory.
     ///
     /// A lock that is held during the whole search is returned. Exception: the search may miss a
     /// lock after a fail-over, or if the slot of the lock moves to another server during the

@@ -17,6 +17,7 @@
 //! | `cluster.rs`, `nodes.rs` | a cluster, and the output of `CLUSTER NODES` |
 //! | `proxy.rs`, `proxy/` | a TCP proxy with faults that a test switches |
 //! | `details.rs` | requests for details about holds |
+//! | `holders.rs` | a server with holders to look at |
 //! | `trickle.rs` | a proxy that slows replies down or never ends them |
 //! | `process.rs` | the test binary as a child process |
 //! | `impostor.rs` | a server with replies that no real server gives |
@@ -38,6 +39,7 @@ pub mod config;
 pub mod details;
 pub mod faults;
 pub mod gate;
+pub mod holders;
 pub mod impostor;
 pub mod inspect;
 pub mod listener;
