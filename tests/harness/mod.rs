@@ -23,6 +23,7 @@
 //! | `impostor.rs` | a server with replies that no real server gives |
 //! | `bare.rs` | direct calls of the scripts in `lua/` |
 //! | `subject.rs` | the verbs of all kinds of locks, as a trait |
+//! | `permissions.rs` | the permissions of docs/permissions.md |
 //! | `faults.rs` | clients, event logs, waiters and assertions for tests of faults |
 
 #![allow(
@@ -45,6 +46,7 @@ pub mod inspect;
 pub mod listener;
 pub mod members;
 pub mod nodes;
+pub mod permissions;
 pub mod ports;
 pub mod process;
 pub mod proxy;
