@@ -50,8 +50,8 @@ impl WaitingInfo {
     /// Returns the queue of a fair lock or a queue lock, in its order; empty for other kinds.
     ///
     /// A caller of a dead process stays in the queue of a fair lock until it is the first and the
-    /// [fair waiter time-out](crate::Builder::fair_waiter_timeout) has passed. It stays in the queue
-    /// of a queue lock until a grant passes over it.
+    /// [fair waiter time-out](crate::Builder::fair_waiter_timeout) has passed. It stays in the
+    /// queue of a queue lock until a grant passes over it.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn queue(&self) -> &[HolderInfo] {
         &self.queue
