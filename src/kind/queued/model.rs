@@ -52,8 +52,8 @@
 //!   carries a stamp: the moment at which the server made the client's terms.
 //! * A waiter whose grant ended before any message or heartbeat told it had no place and never
 //!   asked. So a waiter asks again if its base is a grant lease old when a heartbeat is answered.
-//! * `force_unlock` ended a grant that its client had not seen. So the script removes the terms of
-//!   the holder's client.
+//! * `force_unlock` ended a grant that its client had not seen. So the script gives the terms
+//!   of the holder's client another stamp.
 
 mod client;
 mod server;
