@@ -409,7 +409,8 @@ mod tests {
         let (watchdog, now, local) = (watchdog(), clock::now(), local());
         // Less than two thirds of a lease are left, so both renewals are due at once.
         let watch = |rules: &'static dyn KindRules| {
-            let grant = Grant { rules, ..Grant::owned(now, now + 10 * SECOND) };
+            let lease = 30 * SECOND;
+            let grant = Grant { rules, lease, ..Grant::owned(now, now + 10 * SECOND) };
             let hold = Arc::new(Hold::new(grant));
             watchdog.watch(WatchedHold { local: Arc::clone(&local), hold });
         };
