@@ -69,6 +69,18 @@ fn waiters_that_the_new_master_lacks_get_their_places_back() {
     });
 }
 
+/// Has a client wait for a plain lock, which the other client has as a queue lock.
+fn a_plain_waiter_is_woken(cluster: &Cluster, [holder, client]: [&Client; 2], name: &str) {
+    let guard = holder.queue_lock(name).lock().expect("free");
+    let plain = client.lock(name);
+    let waiter = thread::spawn(move || plain.lock_owned().and_then(|guard| guard.unlock()));
+    let channel = format!("redisson_lock__channel:{{{name}}}");
+    let subscribers = || cluster.nodes().iter().map(|it| it.listeners(&channel)).sum::<usize>();
+    eventually("the waiter subscribes", || subscribers() == 1);
+    guard.unlock().expect("held");
+    crate::harness::join(waiter).expect("it is woken");
+}
+
 /// The clients listen at one node each, and never poll.
 #[test]
 fn grants_come_from_the_nodes_of_all_locks() {
@@ -85,6 +97,7 @@ fn grants_come_from_the_nodes_of_all_locks() {
             await_listeners(cluster.nodes(), &clients);
             guard.unlock().expect("held");
             get_it_in_order(waiters);
+            a_plain_waiter_is_woken(&cluster, [&holder, &clients[0]], &name);
             only_tokens_are_left(node);
         }
         let node_of_listener = |node: &&Server| node.listeners(&wake_channel(clients[0].id())) == 1;
