@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::command::grant::GrantMessage;
-use crate::kind::queued::HeartbeatReply;
+use crate::kind::queued::{HeartbeatReply, OwnHold};
 use crate::kind::rules::TermsSince;
 use crate::local::Local;
 use crate::local::hold;
@@ -169,6 +169,13 @@ impl Waiter {
         self.parker.unpark();
     }
 
+    /// Returns whether the caller may have a hold that a heartbeat found.
+    ///
+    /// `false` if the caller was refused after the heartbeat was sent, and the hold is older.
+    fn may_have(&self, hold: OwnHold, heartbeat: &GrantBase) -> bool {
+        self.base.sent <= heartbeat.sent || self.base.token_bound < hold.token
+    }
+
     /// Stores a grant, unless a known grant lasts longer.
     fn grant(&mut self, grant: WaiterGrant) {
         if self.grant.is_none_or(|known| known.deadline() < grant.deadline()) {
@@ -280,6 +287,7 @@ impl Local {
         waiters.heartbeat = Some(base);
         if let Some(own) = reply.own_hold
             && let Some(waiter) = waiters.by_hold.get_mut(&own.hold)
+            && waiter.may_have(own, &base)
         {
             let lease = reply.left.unwrap_or_default();
             waiter.grant(WaiterGrant::new(&base, own.token, lease));

@@ -3,7 +3,6 @@
 use super::*;
 use crate::command::name::Name;
 use crate::events::EventSink;
-use crate::kind::queued::OwnHold;
 use crate::local::hold::Grant;
 use crate::local::table::EntryRequest;
 use crate::local::{Caller, Turn};
@@ -209,6 +208,19 @@ fn an_answer_without_a_bound_is_no_base() {
     local.beat(at(2), HeartbeatReply { terms_since: TermsSince(0), left: None, ..answer(0) });
     local.by_message(&message(WAITER, 5));
     assert_eq!(local.grant_of(WAITER).map(|it| it.sent), Some(at(0)));
+}
+
+/// The hold was freed by force before the caller was refused.
+#[test]
+fn a_heartbeat_from_before_a_refusal_repeats_no_earlier_grant() {
+    let local = with_waiter();
+    local.is_queued(WAITER, base(at(2), 7), TERMS);
+    let own =
+        |token| HeartbeatReply { own_hold: Some(OwnHold { hold: WAITER, token }), ..answer(token) };
+    local.beat(at(1), own(5));
+    assert!(local.grant_of(WAITER).is_none());
+    local.beat(at(1), own(8));
+    assert_eq!(local.grant_of(WAITER).map(|it| it.token), Some(8), "a later grant counts");
 }
 
 /// Otherwise each of the two timers would plan a next heartbeat, for as long as callers wait.
