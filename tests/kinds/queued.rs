@@ -5,7 +5,7 @@ use crate::harness::faults::{BRISK, NEVER, build, patient};
 use crate::harness::queued::*;
 use crate::harness::{Server, eventually, exists, in_time, join, pttl};
 use leasehold::{CancelToken, Client, MultiLock};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -121,13 +121,22 @@ fn cost_of_a_hand_off(waiting: usize) -> (BTreeMap<String, u64>, usize) {
     let grants = grants.count();
     client.close();
     others.into_iter().for_each(|waiter| assert!(waiter.fails().is_closed()));
+    (calls_between(before, after), grants)
+}
+
+/// Returns the calls of each command between two counts, without those of the test and of
+/// heartbeats.
+fn calls_between(
+    before: HashMap<String, u64>,
+    after: HashMap<String, u64>,
+) -> BTreeMap<String, u64> {
     let of_others = ["publish", "info", "auth", "hello", "select"];
     let is_counted = |name: &str| !of_others.contains(&name) && !name.starts_with("client");
     let calls = after.into_iter().map(|(name, calls)| {
         let calls = calls - before.get(&name).copied().unwrap_or(0);
         (name, calls)
     });
-    (calls.filter(|(name, calls)| *calls > 0 && is_counted(name)).collect(), grants)
+    calls.filter(|(name, calls)| *calls > 0 && is_counted(name)).collect()
 }
 
 /// Has the client wait for a plain lock, which the holder releases.
