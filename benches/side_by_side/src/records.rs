@@ -116,6 +116,13 @@ pub(crate) fn contended(
     }
 }
 
+/// Returns the longest of the waits that begin `warm_up` nanoseconds after the first or later.
+pub(crate) fn longest_wait(records: &[Record], warm_up: u64) -> f64 {
+    let begin = records.iter().map(|record| record.asked).min().unwrap_or(0) + warm_up;
+    let later = records.iter().filter(|record| record.asked >= begin);
+    later.map(|record| record.acquired - record.asked).max().unwrap_or(0) as f64
+}
+
 fn unfairness(records: &[&Record], workers: usize) -> f64 {
     let mut shares: HashMap<u64, f64> = HashMap::new();
     for record in records {

@@ -1,0 +1,156 @@
+//! One lock that processes and threads take in turns.
+//!
+//! A *turn* is the time in which each worker would get the lock once: the number of workers divided
+//! by the pairs per second.
+
+use std::time::Duration;
+
+use crate::Result;
+use crate::contenders::{Measured, turns};
+use crate::driver::{Driver, LONGEST, Recipe};
+use crate::records::{self, Record};
+use crate::run::{JVMS, LONG_ROUND, NO_LIBRARIES, Run, say};
+use crate::server::Path;
+use crate::table::{Metric, Table, metric};
+
+const METRICS: [Metric; 10] = [
+    metric("pairs/s", 0),
+    metric("changes of worker/s", 0),
+    metric("gap p50 us", 0),
+    metric("gap p99 us", 0),
+    metric("longest wait / turn", 2),
+    metric("largest/smallest share", 2),
+    metric("commands/pair", 1),
+    metric("server CPU us/pair", 1),
+    metric("client CPU us/pair", 1),
+    metric("overlaps", 0),
+];
+
+/// The largest number of Java virtual machines at once.
+const MOST_JVMS: usize = 16;
+
+/// Processes with the same number of threads each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) processes: usize,
+    pub(crate) threads: usize,
+}
+
+impl Shape {
+    fn title(self) -> String {
+        let Shape { processes, threads } = self;
+        format!("One lock in turns, {processes} process(es) of {threads} thread(s), TCP")
+    }
+}
+
+/// The processes of one contender.
+struct Group {
+    recipe: Recipe,
+    drivers: Vec<Driver>,
+}
+
+pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
+    let shapes = run.sizes.turns.clone();
+    let mut tables: Vec<Table> =
+        shapes.iter().map(|shape| Table::new("turns", shape.title(), &METRICS)).collect();
+    let recipes = run.recipes.iter().filter(|recipe| !NO_LIBRARIES.contains(&&*recipe.name));
+    let mut groups: Vec<Group> =
+        recipes.map(|recipe| Group { recipe: recipe.clone(), drivers: Vec::new() }).collect();
+    for group in &mut groups {
+        tables.iter_mut().for_each(|table| table.enter(&group.recipe.name));
+        group.start_up_to(run, shapes.iter().map(|shape| shape.processes).max().unwrap_or(0))?;
+    }
+    for round in 0..run.sizes.rounds {
+        say(&format!("One lock in turns: round {}", round + 1));
+        for (shape, table) in shapes.iter().zip(&mut tables) {
+            for at in turns(groups.len(), round) {
+                groups[at].turn(run, table, *shape)?;
+            }
+        }
+    }
+    for table in &mut tables {
+        table.notes.push(
+            "A turn is the number of workers divided by the pairs per second. The longest wait \
+             leaves out the first tenth of a round, in which processes start. A gap is the time \
+             from just before a release to just after the next acquisition by another worker."
+                .to_owned(),
+        );
+    }
+    Ok(tables)
+}
+
+impl Group {
+    /// Starts processes until there are `size`, and warms each up.
+    ///
+    /// A contender that does not start has no processes.
+    fn start_up_to(&mut self, run: &mut Run, size: usize) -> Result {
+        let size = if JVMS.contains(&&*self.recipe.name) { size.min(MOST_JVMS) } else { size };
+        say(&format!("Starting {size} processes of {}", self.recipe.name));
+        for _ in 0..size {
+            match run.start(&self.recipe, Path::Tcp) {
+                Ok(driver) => self.drivers.push(driver),
+                Err(error) => {
+                    run.absent.push(format!("not run: {}: {error}", self.recipe.name));
+                    return Ok(());
+                }
+            }
+        }
+        // The first wait of a process connects its listener, which the rounds leave out.
+        self.drivers.iter_mut().try_for_each(|driver| Run::warm_up(driver, 1))
+    }
+
+    /// Measures a round. A contender that fails is left out from then on.
+    fn turn(&mut self, run: &mut Run, table: &mut Table, shape: Shape) -> Result {
+        if self.drivers.len() < shape.processes {
+            return Ok(());
+        }
+        let measured = self.round(run, shape);
+        if !run.record(table, &self.recipe.name, measured)? {
+            self.drivers.clear();
+            run.server.clear()?;
+        }
+        Ok(())
+    }
+
+    fn round(&mut self, run: &mut Run, shape: Shape) -> Measured {
+        let time = run.sizes.round * LONG_ROUND;
+        let (millis, threads) = (time.as_millis(), shape.threads);
+        let command =
+            format!("pairs locks=turns threads={threads} millis={millis} think_us=0 shared=1");
+        let drivers = &mut self.drivers[..shape.processes];
+        let cpu = cpu_of(drivers)?;
+        let before = run.server.counters()?;
+        drivers.iter_mut().try_for_each(|driver| driver.send(&command))?;
+        for driver in &mut *drivers {
+            if driver.answer("done", time + LONGEST)?.is_none() {
+                return Ok(None);
+            }
+        }
+        let spent = run.server.counters()?.since(&before);
+        let client = cpu_of(drivers)?.saturating_sub(cpu);
+        let mut all: Vec<Record> = Vec::new();
+        for (number, driver) in (0..).zip(drivers) {
+            all.extend(run.records(driver, number)?);
+        }
+        let (workers, nanos) = (shape.processes * threads, u64::try_from(time.as_nanos())?);
+        let figures = records::contended(&mut all, workers, nanos, |record| record.worker);
+        let turn = workers as f64 / figures.per_second;
+        let us_per_pair = |time: Duration| time.as_secs_f64() / figures.pairs * 1e6;
+        Ok(Some(vec![
+            figures.per_second,
+            figures.changes_per_second,
+            figures.gap_p50_us,
+            figures.gap_p99_us,
+            records::longest_wait(&all, nanos / 10) / 1e9 / turn,
+            figures.unfairness,
+            spent.commands / figures.pairs,
+            us_per_pair(spent.cpu),
+            us_per_pair(client),
+            figures.overlaps,
+        ]))
+    }
+}
+
+fn cpu_of(drivers: &[Driver]) -> Result<Duration> {
+    drivers.iter().map(Driver::cpu).sum()
+}
