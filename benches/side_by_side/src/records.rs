@@ -116,11 +116,13 @@ pub(crate) fn contended(
     }
 }
 
-/// Returns the longest of the waits that begin `warm_up` nanoseconds after the first or later.
-pub(crate) fn longest_wait(records: &[Record], warm_up: u64) -> f64 {
+/// Returns the sorted waits that begin `warm_up` nanoseconds after the first or later.
+pub(crate) fn waits_after(records: &[Record], warm_up: u64) -> Vec<u64> {
     let begin = records.iter().map(|record| record.asked).min().unwrap_or(0) + warm_up;
     let later = records.iter().filter(|record| record.asked >= begin);
-    later.map(|record| record.acquired - record.asked).max().unwrap_or(0) as f64
+    let mut waits: Vec<u64> = later.map(|record| record.acquired - record.asked).collect();
+    waits.sort_unstable();
+    waits
 }
 
 fn unfairness(records: &[&Record], workers: usize) -> f64 {

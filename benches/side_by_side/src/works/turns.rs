@@ -13,11 +13,12 @@ use crate::run::{JVMS, LONG_ROUND, NO_LIBRARIES, Run, say};
 use crate::server::Path;
 use crate::table::{Metric, Table, metric};
 
-const METRICS: [Metric; 10] = [
+const METRICS: [Metric; 11] = [
     metric("pairs/s", 0),
     metric("changes of worker/s", 0),
     metric("gap p50 us", 0),
     metric("gap p99 us", 0),
+    metric("p99 wait / turn", 2),
     metric("longest wait / turn", 2),
     metric("largest/smallest share", 2),
     metric("commands/pair", 1),
@@ -70,8 +71,8 @@ pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
     }
     for table in &mut tables {
         table.notes.push(
-            "A turn is the number of workers divided by the pairs per second. The longest wait \
-             leaves out the first tenth of a round, in which processes start. A gap is the time \
+            "A turn is the number of workers divided by the pairs per second. Waits \
+             leave out the first tenth of a round, in which processes start. A gap is the time \
              from just before a release to just after the next acquisition by another worker."
                 .to_owned(),
         );
@@ -135,13 +136,16 @@ impl Group {
         let (workers, nanos) = (shape.processes * threads, u64::try_from(time.as_nanos())?);
         let figures = records::contended(&mut all, workers, nanos, |record| record.worker);
         let turn = workers as f64 / figures.per_second;
+        let waits = records::waits_after(&all, nanos / 10);
+        let in_turns = |share: f64| records::quantile(&waits, share) / 1e9 / turn;
         let us_per_pair = |time: Duration| time.as_secs_f64() / figures.pairs * 1e6;
         Ok(Some(vec![
             figures.per_second,
             figures.changes_per_second,
             figures.gap_p50_us,
             figures.gap_p99_us,
-            records::longest_wait(&all, nanos / 10) / 1e9 / turn,
+            in_turns(0.99),
+            in_turns(1.0),
             figures.unfairness,
             spent.commands / figures.pairs,
             us_per_pair(spent.cpu),
