@@ -9,8 +9,8 @@ use crate::Result;
 use crate::contenders::{Measured, turns};
 use crate::driver::{Driver, LONGEST, Recipe};
 use crate::records::{self, Record};
-use crate::run::{JVMS, LONG_ROUND, NO_LIBRARIES, Run, say};
-use crate::server::Path;
+use crate::run::{JVMS, LONG_ROUND, Run, say};
+use crate::server::{Counters, Path};
 use crate::table::{Metric, Table, metric};
 
 const METRICS: [Metric; 11] = [
@@ -26,6 +26,15 @@ const METRICS: [Metric; 11] = [
     metric("client CPU us/pair", 1),
     metric("overlaps", 0),
 ];
+
+/// The kinds of locks that are compared: by a race, by a queue, and by a grant in a message.
+const KINDS: [&str; 5] =
+    ["leasehold-drop", "leasehold-fair", "leasehold-queue", "redisson", "redisson-fair"];
+
+const NOTE: &str = "A turn is the number of workers divided by the pairs per second. Waits leave \
+                    out the first tenth of a round, in which processes start. A gap is the time \
+                    from just before a release to just after the next acquisition by another \
+                    worker.";
 
 /// The largest number of Java virtual machines at once.
 const MOST_JVMS: usize = 16;
@@ -54,14 +63,16 @@ pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
     let shapes = run.sizes.turns.clone();
     let mut tables: Vec<Table> =
         shapes.iter().map(|shape| Table::new("turns", shape.title(), &METRICS)).collect();
-    let recipes = run.recipes.iter().filter(|recipe| !NO_LIBRARIES.contains(&&*recipe.name));
-    let mut groups: Vec<Group> =
-        recipes.map(|recipe| Group { recipe: recipe.clone(), drivers: Vec::new() }).collect();
+    let kinds = run.recipes.iter().filter(|recipe| KINDS.contains(&&*recipe.name));
+    let mut groups: Vec<Group> = kinds.map(Group::new).collect();
+    let most = shapes.iter().map(|shape| shape.processes).max().unwrap_or(0);
     for group in &mut groups {
-        tables.iter_mut().for_each(|table| table.enter(&group.recipe.name));
-        group.start_up_to(run, shapes.iter().map(|shape| shape.processes).max().unwrap_or(0))?;
+        let tables = shapes.iter().zip(&mut tables);
+        let entered = tables.filter(|(shape, _)| shape.processes <= group.most_processes());
+        entered.for_each(|(_, table)| table.enter(&group.recipe.name));
+        group.start(run, most.min(group.most_processes()))?;
     }
-    for round in 0..run.sizes.rounds {
+    for round in 0..run.sizes.rounds.div_ceil(2) {
         say(&format!("One lock in turns: round {}", round + 1));
         for (shape, table) in shapes.iter().zip(&mut tables) {
             for at in turns(groups.len(), round) {
@@ -69,35 +80,37 @@ pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
             }
         }
     }
-    for table in &mut tables {
-        table.notes.push(
-            "A turn is the number of workers divided by the pairs per second. Waits \
-             leave out the first tenth of a round, in which processes start. A gap is the time \
-             from just before a release to just after the next acquisition by another worker."
-                .to_owned(),
-        );
-    }
+    tables.iter_mut().for_each(|table| table.notes.push(NOTE.to_owned()));
     Ok(tables)
 }
 
 impl Group {
-    /// Starts processes until there are `size`, and warms each up.
-    ///
-    /// A contender that does not start has no processes.
-    fn start_up_to(&mut self, run: &mut Run, size: usize) -> Result {
-        let size = if JVMS.contains(&&*self.recipe.name) { size.min(MOST_JVMS) } else { size };
+    fn new(recipe: &Recipe) -> Group {
+        Group { recipe: recipe.clone(), drivers: Vec::new() }
+    }
+
+    fn most_processes(&self) -> usize {
+        if JVMS.contains(&&*self.recipe.name) { MOST_JVMS } else { usize::MAX }
+    }
+
+    /// Starts processes, and warms each up. A contender that does not start has no processes.
+    fn start(&mut self, run: &mut Run, size: usize) -> Result {
         say(&format!("Starting {size} processes of {}", self.recipe.name));
         for _ in 0..size {
-            match run.start(&self.recipe, Path::Tcp) {
+            let ready = run.start(&self.recipe, Path::Tcp).and_then(|mut driver| {
+                Run::warm_up(&mut driver, 1)?;
+                Ok(driver)
+            });
+            match ready {
                 Ok(driver) => self.drivers.push(driver),
                 Err(error) => {
                     run.absent.push(format!("not run: {}: {error}", self.recipe.name));
-                    return Ok(());
+                    self.drivers.clear();
+                    return run.server.clear();
                 }
             }
         }
-        // The first wait of a process connects its listener, which the rounds leave out.
-        self.drivers.iter_mut().try_for_each(|driver| Run::warm_up(driver, 1))
+        Ok(())
     }
 
     /// Measures a round. A contender that fails is left out from then on.
@@ -119,40 +132,50 @@ impl Group {
         let command =
             format!("pairs locks=turns threads={threads} millis={millis} think_us=0 shared=1");
         let drivers = &mut self.drivers[..shape.processes];
-        let cpu = cpu_of(drivers)?;
-        let before = run.server.counters()?;
+        let (cpu, before) = (cpu_of(drivers)?, run.server.counters()?);
         drivers.iter_mut().try_for_each(|driver| driver.send(&command))?;
         for driver in &mut *drivers {
             if driver.answer("done", time + LONGEST)?.is_none() {
                 return Ok(None);
             }
         }
-        let spent = run.server.counters()?.since(&before);
+        let server = run.server.counters()?.since(&before);
         let client = cpu_of(drivers)?.saturating_sub(cpu);
-        let mut all: Vec<Record> = Vec::new();
+        let mut records = Vec::new();
         for (number, driver) in (0..).zip(drivers) {
-            all.extend(run.records(driver, number)?);
+            records.extend(run.records(driver, number)?);
         }
-        let (workers, nanos) = (shape.processes * threads, u64::try_from(time.as_nanos())?);
-        let figures = records::contended(&mut all, workers, nanos, |record| record.worker);
-        let turn = workers as f64 / figures.per_second;
-        let waits = records::waits_after(&all, nanos / 10);
-        let in_turns = |share: f64| records::quantile(&waits, share) / 1e9 / turn;
-        let us_per_pair = |time: Duration| time.as_secs_f64() / figures.pairs * 1e6;
-        Ok(Some(vec![
-            figures.per_second,
-            figures.changes_per_second,
-            figures.gap_p50_us,
-            figures.gap_p99_us,
-            in_turns(0.99),
-            in_turns(1.0),
-            figures.unfairness,
-            spent.commands / figures.pairs,
-            us_per_pair(spent.cpu),
-            us_per_pair(client),
-            figures.overlaps,
-        ]))
+        let nanos = u64::try_from(time.as_nanos())?;
+        Ok(Some(figures(&mut records, shape.processes * threads, nanos, &server, client)))
     }
+}
+
+/// Returns the figures of one round, in the order of the metrics.
+fn figures(
+    records: &mut [Record],
+    workers: usize,
+    nanos: u64,
+    server: &Counters,
+    client: Duration,
+) -> Vec<f64> {
+    let figures = records::contended(records, workers, nanos, |record| record.worker);
+    let turn = workers as f64 / figures.per_second;
+    let waits = records::waits_after(records, nanos / 10);
+    let in_turns = |share: f64| records::quantile(&waits, share) / 1e9 / turn;
+    let us_per_pair = |time: Duration| time.as_secs_f64() / figures.pairs * 1e6;
+    vec![
+        figures.per_second,
+        figures.changes_per_second,
+        figures.gap_p50_us,
+        figures.gap_p99_us,
+        in_turns(0.99),
+        in_turns(1.0),
+        figures.unfairness,
+        server.commands / figures.pairs,
+        us_per_pair(server.cpu),
+        us_per_pair(client),
+        figures.overlaps,
+    ]
 }
 
 fn cpu_of(drivers: &[Driver]) -> Result<Duration> {
