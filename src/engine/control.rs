@@ -12,6 +12,7 @@ use crate::kind::queued::Queued;
 use crate::kind::rules::KindRules as _;
 use crate::listener::channels::ControlHandler;
 use crate::pool::request::{BackgroundTask, Request};
+use crate::topology::route::Generation;
 use crate::util::{clock, log_target};
 
 /// The greatest length of a request in bytes. Longer ones are ignored.
@@ -35,12 +36,12 @@ impl ControlHandler for Engine {
     }
 
     /// Releases the grant if its call has ended.
-    fn handle_grant(&self, message: &[u8]) {
+    fn handle_grant(&self, message: &[u8], generation: Generation) {
         let Some(grant) = GrantMessage::read(message) else {
             return log::debug!(target: log_target::CLIENT, "an invalid grant is ignored");
         };
         let local = self.locals.by_key.find(grant.key);
-        if !local.is_some_and(|local| local.granted_by_message(&grant)) {
+        if !local.is_some_and(|local| local.granted_by_message(&grant, generation)) {
             // An invalid name is no lock of this library.
             let _ = self.release_grant(&grant);
         }

@@ -34,6 +34,9 @@ use crate::kind::rules::{
     PlaceArgs, QueuedReply, Queueing, TermsSince, kind_of_lock,
 };
 
+#[cfg(all(test, leasehold_model))]
+mod model;
+
 /// The kind of [`Client::queue_lock`](crate::Client::queue_lock): by arrival and weight.
 #[derive(Clone, Copy, Debug)]
 pub struct Queued;

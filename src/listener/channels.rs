@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use crate::command::call::Call;
 use crate::listener::control::{Control, Controls, Rousing};
+use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment};
 use crate::util::interner::Interned;
 use crate::util::sync::{AtomicU64, Mutex, Parker};
@@ -195,7 +196,9 @@ pub(crate) trait ControlHandler: Send + Sync {
     fn handle_request(&self, request: &[u8]);
 
     /// Passes a grant of a queue lock on to its waiting caller.
-    fn handle_grant(&self, message: &[u8]);
+    ///
+    /// `generation` is that of the connection that received the message.
+    fn handle_grant(&self, message: &[u8], generation: Generation);
 
     /// Notes that messages arrive from now on: earlier ones may have been missed.
     fn listening(&self);

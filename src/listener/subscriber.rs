@@ -202,7 +202,8 @@ impl<'a> Subscriber<'a> {
                 Ok(())
             }
             _ if payload.starts_with(grant::PREFIX) => {
-                self.channels.handle(|handler| handler.handle_grant(payload));
+                let generation = self.generation;
+                self.channels.handle(|handler| handler.handle_grant(payload, generation));
                 Ok(())
             }
             name => {

@@ -118,11 +118,16 @@ impl Waiters {
     }
 
     /// Passes a grant by message to its caller. Returns whether the number belongs to one.
-    fn granted(&mut self, message: &GrantMessage<'_>) -> bool {
+    ///
+    /// The bound compares tokens of one server, so a message of another server than the base's only
+    /// makes the caller ask.
+    fn granted(&mut self, message: &GrantMessage<'_>, generation: Generation) -> bool {
         let Some(waiter) = self.by_hold.get_mut(&message.hold) else { return false };
         let base = self.heartbeat.filter(|beat| waiter.base.sent < beat.sent);
         let base = base.unwrap_or(waiter.base);
-        if base.token_bound < message.token {
+        if base.generation != generation {
+            waiter.ask();
+        } else if base.token_bound < message.token {
             waiter.grant(WaiterGrant::new(&base, message.token, message.lease));
         }
         true
@@ -212,13 +217,17 @@ impl Local {
         !self.state.lock().waiters.is_empty()
     }
 
-    /// Passes a grant by message to its caller.
+    /// Passes a grant by message to its caller; `generation` is that of the listener's connection.
     ///
     /// Returns `false` if the grant belongs to a call that has ended. It has to be released.
-    pub(crate) fn granted_by_message(&self, message: &GrantMessage<'_>) -> bool {
+    pub(crate) fn granted_by_message(
+        &self,
+        message: &GrantMessage<'_>,
+        generation: Generation,
+    ) -> bool {
         let mut state = self.state.lock();
         let is_granted = |entry: &HoldEntry| entry.hold.id().number() == message.hold;
-        state.waiters.granted(message) || state.holds.iter().any(is_granted)
+        state.waiters.granted(message, generation) || state.holds.iter().any(is_granted)
     }
 
     /// Returns whether a heartbeat has to be planned for `at`, and notes that one is.

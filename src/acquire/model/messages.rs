@@ -106,6 +106,7 @@ impl Process {
             beside: None,
             waiter_timeout: None,
             fair_waiter_timeout: Duration::ZERO,
+            place: None,
             max_holders: 1,
             wake: None,
         });
@@ -169,6 +170,7 @@ impl Environment for Process {
             beside: None,
             waiter_timeout: None,
             fair_waiter_timeout: Duration::ZERO,
+            place: None,
             max_holders: 1,
             wake: attempt.requests_subscription.then_some(Wake {
                 control: &self.listener.control,

@@ -230,7 +230,7 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
         let message_count = self.registration.as_ref().map(Registration::message_count);
         let polls = self.environment.polls() != self.polls;
         match turn {
-            Turn::Behind | Turn::HandedOff(_) => {
+            Turn::Behind | Turn::HandedOff(_) | Turn::Granted(_) => {
                 self.polls = self.environment.polls();
                 false
             }
@@ -267,7 +267,7 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
         let (connection, free_here) = match turn {
             Turn::AskWhenDue(connection) | Turn::Yield(_, connection) => (*connection, true),
             Turn::AskAtOnce { connection, held_here } => (*connection, !held_here),
-            Turn::HeldHere | Turn::Behind | Turn::HandedOff(_) => (None, false),
+            Turn::HeldHere | Turn::Behind | Turn::HandedOff(_) | Turn::Granted(_) => (None, false),
         };
         let reply_lost = self.options.reply_lost;
         let attempt = Attempt { connection, free_here, requests_subscription, reply_lost };

@@ -435,6 +435,7 @@ impl Locking {
             beside: None,
             waiter_timeout: None,
             fair_waiter_timeout: Duration::ZERO,
+            place: None,
             max_holders: 1,
             wake: None,
         })
