@@ -111,7 +111,7 @@ impl Contender {
 ///
 /// The order differs between rounds, so that no contender always follows the same one, and is the
 /// same in every run.
-fn turns(contenders: usize, round: usize) -> Vec<usize> {
+pub(crate) fn turns(contenders: usize, round: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..contenders).collect();
     order.sort_by_cached_key(|contender| {
         let mut hasher = DefaultHasher::new();

@@ -3,7 +3,8 @@
 //! Prints tables of figures and ratios. `script/bench` builds the drivers and starts it:
 //!
 //! `side-by-side --peers FILE [--works a,b] [--contenders a,b] [--rounds N]
-//! [--millis M] [--threads 1,8] [--processes 2,4] [--held 1000] [--waiters N] [--paths tcp,unix]
+//! [--millis M] [--threads 1,8] [--processes 2,4] [--turns 2x1,8x8] [--held 1000] [--waiters N]
+//! [--paths tcp,unix]
 //! [--size small|medium|full] [--out FOLDER] [--strict yes]`
 //!
 //! A contender is a library in one way of use. A work is one workload, such as `uncontended`.
@@ -37,17 +38,19 @@ use driver::Recipe;
 use run::{Run, Sizes, say};
 use server::{Path as ServerPath, Server};
 use table::Table;
+use works::turns::Shape;
 
 type Failure = Box<dyn Error + Send + Sync>;
 type Result<T = (), E = Failure> = std::result::Result<T, E>;
 
 type Work = fn(&mut Run) -> Result<Vec<Table>>;
 
-const WORKS: [(&str, Work); 7] = [
+const WORKS: [(&str, Work); 8] = [
     ("uncontended", works::uncontended::measure),
     ("nested", works::nested::measure),
     ("threads", works::threads::measure),
     ("processes", works::processes::measure),
+    ("turns", works::turns::measure),
     ("held", works::held::measure),
     ("waiters", works::waiters::measure),
     ("handles", works::handles::measure),
@@ -122,6 +125,11 @@ fn sizes(options: &HashMap<String, String>) -> Result<Sizes> {
         "medium" => (&[2, 8], &[1_000, 10_000]),
         _ => (&[2, 4, 8, 16], &[1_000, 10_000, 100_000]),
     };
+    let turns = match size {
+        "small" => "2x1,2x2",
+        "medium" => "2x1,8x1,2x8",
+        _ => "2x1,4x1,8x1,16x1,64x1,1x64,8x8",
+    };
     Ok(Sizes {
         rounds: usize::try_from(number("rounds", rounds)?)?,
         round: Duration::from_millis(number("millis", millis)?),
@@ -129,6 +137,7 @@ fn sizes(options: &HashMap<String, String>) -> Result<Sizes> {
         waiters: usize::try_from(number("waiters", waiters)?)?,
         handles: usize::try_from(number("handles", handles)?)?,
         processes: list("processes", processes)?,
+        turns: shapes(options.get("turns").map_or(turns, String::as_str))?,
         held: list("held", held)?,
         threads: list("threads", &[1, 8, 64])?,
         paths: paths(options.get("paths")),
@@ -138,6 +147,15 @@ fn sizes(options: &HashMap<String, String>) -> Result<Sizes> {
 fn numbers(list: Option<&String>, default: &[usize]) -> Result<Vec<usize>> {
     let Some(list) = list else { return Ok(default.to_vec()) };
     list.split(',').map(|number| Ok(number.parse()?)).collect()
+}
+
+/// Parses processes and threads, such as `2x1,8x8`.
+fn shapes(list: &str) -> Result<Vec<Shape>> {
+    let shape = |text: &str| -> Result<Shape> {
+        let (processes, threads) = text.split_once('x').ok_or("--turns: PROCESSESxTHREADS,..")?;
+        Ok(Shape { processes: processes.parse()?, threads: threads.parse()? })
+    };
+    list.split(',').map(shape).collect()
 }
 
 fn paths(list: Option<&String>) -> Vec<ServerPath> {

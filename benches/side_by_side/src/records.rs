@@ -116,6 +116,15 @@ pub(crate) fn contended(
     }
 }
 
+/// Returns the sorted waits that begin `warm_up` nanoseconds after the first or later.
+pub(crate) fn waits_after(records: &[Record], warm_up: u64) -> Vec<u64> {
+    let begin = records.iter().map(|record| record.asked).min().unwrap_or(0) + warm_up;
+    let later = records.iter().filter(|record| record.asked >= begin);
+    let mut waits: Vec<u64> = later.map(|record| record.acquired - record.asked).collect();
+    waits.sort_unstable();
+    waits
+}
+
 fn unfairness(records: &[&Record], workers: usize) -> f64 {
     let mut shares: HashMap<u64, f64> = HashMap::new();
     for record in records {

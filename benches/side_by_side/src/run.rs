@@ -9,9 +9,13 @@ use crate::driver::{Driver, LONGEST, Recipe};
 use crate::records::{self, Record};
 use crate::server::{Counters, Path, Server};
 use crate::table::Table;
+use crate::works::turns::Shape;
 
 /// The warm-up of Redisson, whose virtual machine compiles code that runs often.
 const WARM_UP_OF_A_JVM: Duration = Duration::from_secs(5);
+
+/// Contenders that run on a Java virtual machine.
+pub(crate) const JVMS: [&str; 2] = ["redisson", "redisson-fair"];
 
 /// Contenders that need no server.
 pub(crate) const LOCAL: [&str; 2] = ["park", "parking_lot"];
@@ -36,6 +40,8 @@ pub(crate) struct Sizes {
     pub(crate) handles: usize,
     /// The numbers of processes to measure.
     pub(crate) processes: Vec<usize>,
+    /// The processes and threads that take a lock in turns.
+    pub(crate) turns: Vec<Shape>,
     /// The numbers of held locks to measure.
     pub(crate) held: Vec<usize>,
     /// The numbers of threads of one process to measure.
@@ -108,7 +114,7 @@ impl Run {
 
     /// Makes a contender take and release locks before it is measured.
     pub(crate) fn warm_up(driver: &mut Driver, threads: usize) -> Result {
-        let millis = if driver.name == "redisson" { WARM_UP_OF_A_JVM.as_millis() } else { 300 };
+        let millis = if JVMS.contains(&&*driver.name) { WARM_UP_OF_A_JVM.as_millis() } else { 300 };
         let command =
             format!("pairs locks=warm threads={threads} millis={millis} think_us=0 shared=0");
         match driver.ask(&command, "done")?.and_then(|answer| answer.number("pairs")) {

@@ -47,8 +47,12 @@ fn open(name: &str, url: &str) -> Result<Contender, Failure> {
     let (name, pool) = name.split_once('@').unwrap_or((name, ""));
     let pool = pool.parse().ok();
     match name {
-        "leasehold-drop" => leasehold::open(url, leasehold::Release::Drop, pool),
-        "leasehold-unlock" => leasehold::open(url, leasehold::Release::Unlock, pool),
+        "leasehold-drop"
+        | "leasehold-unlock"
+        | "leasehold-fair"
+        | "leasehold-fair-unlock"
+        | "leasehold-queue"
+        | "leasehold-queue-unlock" => leasehold::open(url, name, pool),
         "floor" => floor::open(url, false),
         "floor-posted" => floor::open(url, true),
         "park" => Ok(local::park()),

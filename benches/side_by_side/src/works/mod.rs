@@ -5,5 +5,6 @@ pub(crate) mod held;
 pub(crate) mod nested;
 pub(crate) mod processes;
 pub(crate) mod threads;
+pub(crate) mod turns;
 pub(crate) mod uncontended;
 pub(crate) mod waiters;

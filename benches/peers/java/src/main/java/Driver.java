@@ -22,11 +22,12 @@ import org.redisson.api.redisnode.RedisNode.InfoSection;
 import org.redisson.api.redisnode.RedisNodes;
 import org.redisson.config.Config;
 
-/** Benchmark driver for Redisson's RLock; ../README.md is its contract. */
+/** Benchmark driver for Redisson's RLock, plain or fair; ../README.md is its contract. */
 public final class Driver {
     private static final long STACK = 256 << 10; // for 10,000 threads
 
     private final String address;
+    private final boolean fair;
     private final RedissonClient client;
     private List<Records> records = List.of(); // of the last pairs
     private RedissonClient holder; // of hold and wait
@@ -36,13 +37,14 @@ public final class Driver {
     private final AtomicReference<Throwable> mishap = new AtomicReference<>();
     private RLock[] retained;
 
-    private Driver(String address) {
+    private Driver(String address, boolean fair) {
         this.address = address;
+        this.fair = fair;
         this.client = connect(new Config());
     }
 
     public static void main(String[] args) throws IOException {
-        if (!args[0].equals("redisson")) {
+        if (!args[0].equals("redisson") && !args[0].equals("redisson-fair")) {
             System.out.println("unsupported no such contender");
             return;
         }
@@ -50,8 +52,8 @@ public final class Driver {
             System.out.println("unsupported unix sockets need another transport than the default");
             return;
         }
-        Driver driver = new Driver(args[1]);
-        System.out.println("ready redisson " + Redisson.class.getPackage().getImplementationVersion());
+        Driver driver = new Driver(args[1], args[0].equals("redisson-fair"));
+        System.out.println("ready " + args[0] + " " + Redisson.class.getPackage().getImplementationVersion());
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
         for (String line; (line = lines.readLine()) != null && !line.equals("quit"); ) {
             System.out.println(driver.answer(line));
@@ -64,6 +66,10 @@ public final class Driver {
     private RedissonClient connect(Config config) {
         config.useSingleServer().setAddress(address);
         return Redisson.create(config);
+    }
+
+    private RLock lock(RedissonClient of, String name) {
+        return fair ? of.getFairLock(name) : of.getLock(name);
     }
 
     private String answer(String line) {
@@ -124,7 +130,7 @@ public final class Driver {
         List<Thread> workers = new ArrayList<>();
         for (int i = 0; i < count; i++) {
             int worker = i;
-            RLock lock = client.getLock(args.lock(i));
+            RLock lock = lock(client, args.lock(i));
             Records own = new Records();
             all.add(own);
             workers.add(spawn(() -> {
@@ -215,7 +221,7 @@ public final class Driver {
         holder = connect(config);
         held = new ArrayList<>();
         for (int i = 0; i < count; i++) {
-            RLock lock = holder.getLock(args.lock(i));
+            RLock lock = lock(holder, args.lock(i));
             lock.lock();
             held.add(lock);
         }
@@ -259,7 +265,7 @@ public final class Driver {
         waiters = new ArrayList<>();
         long before = scripts();
         for (int i = 0; i < count; i++) {
-            RLock lock = client.getLock(args.lock(i));
+            RLock lock = lock(client, args.lock(i));
             waiters.add(spawn(() -> {
                 lock.lock();
                 lock.unlock();
@@ -311,7 +317,7 @@ public final class Driver {
         long bytes = allocated();
         long begun = System.nanoTime();
         for (int i = 0; i < count; i++) {
-            retained[i] = client.getLock(args.lock(i));
+            retained[i] = lock(client, args.lock(i));
         }
         long nanos = System.nanoTime() - begun;
         return "handles nanos=" + nanos + " heap=" + (allocated() - bytes);
@@ -326,7 +332,7 @@ public final class Driver {
         long begun = System.nanoTime();
         for (int i = 0; i < count; i++) {
             RedissonClient own = connect(new Config());
-            RLock lock = own.getLock("peers:start");
+            RLock lock = lock(own, "peers:start");
             lock.lock();
             lock.unlock();
             own.shutdown();
