@@ -93,6 +93,13 @@ fn promises_are_kept_with_five_servers() {
     assert_kept(Layout::Five);
 }
 
+#[test]
+fn a_queue_lock_keeps_its_order() {
+    for (plan, report) in runs(&[Plan::order(Layout::One, seed(), span())]) {
+        report.unwrap_or_else(|| panic!("{plan:?} panicked")).assert_kept_and_busy();
+    }
+}
+
 fn assert_kept(layout: Layout) {
     for (plan, report) in runs(&plans(layout, seed())) {
         report.unwrap_or_else(|| panic!("{plan:?} panicked")).assert_kept_and_busy();
@@ -142,6 +149,7 @@ fn soak() {
         let layouts = [Layout::One, Layout::Sentinel, Layout::Cluster, Layout::Five];
         let mut plans: Vec<_> = layouts.iter().flat_map(|layout| plans(*layout, seed)).collect();
         plans.push(Plan::messages(seed, span()));
+        plans.extend([Layout::One, Layout::Cluster].map(|it| Plan::order(it, seed, span())));
         for (plan, outcome) in runs(&plans) {
             match outcome {
                 Some(report) => {
