@@ -9,6 +9,7 @@ mod lost_replies;
 mod malformed_replies;
 mod outages;
 mod processes;
+mod queue_lock;
 mod refusals;
 mod stress;
 mod watchdog;

@@ -28,7 +28,7 @@ const QUEUES: &str = "redisson_lock_";
 /// The prefix of the queues of queue locks. Killed waiters stay there until another caller comes.
 const WAITERS: &str = "leasehold_queue:";
 
-/// The prefix of the clients that wait for queue locks.
+/// The prefix of the clients that wait for queue locks, which stay for as long.
 const CLIENTS: &str = "leasehold_alive:";
 
 /// The time within which idle workers leave no lock and no subscription.
@@ -124,8 +124,10 @@ fn left_by_idle_workers(plan: &Plan, deployment: &Deployment) -> Vec<String> {
     let work = &plan.work;
     let longest = work.leases.into_iter().max().unwrap_or_default();
     let lease = if plan.faults.contains(&Fault::KillWorker) { longest } else { Duration::ZERO };
-    let is_lock =
-        |key: &String| ![COUNTERS, QUEUES, WAITERS, CLIENTS].iter().any(|it| key.starts_with(it));
+    // After the last hold has expired, nobody deletes the keys of the waiting clients.
+    let clean = plan.faults == [Fault::Quiet] && work.kept_to_the_end == 0;
+    let kept = if clean { &[COUNTERS, QUEUES][..] } else { &[COUNTERS, QUEUES, WAITERS, CLIENTS] };
+    let is_lock = |key: &String| !kept.iter().any(|prefix| key.starts_with(prefix));
     let mut left = Vec::new();
     holds_within(IDLE + lease, || {
         let masters = deployment.masters();
@@ -162,10 +164,13 @@ fn left_by_ended_workers(plan: &Plan, deployment: &Deployment) -> Vec<String> {
     left
 }
 
-/// Returns the names of the queue locks with waiters.
+/// Returns the names of the queue locks with waiters, or with clients that have waited.
 fn queued_locks(server: &Server) -> impl Iterator<Item = String> {
-    let keys = server.keys().into_iter();
-    keys.filter_map(|key| Some(key.strip_prefix(WAITERS)?.trim_matches(['{', '}']).to_owned()))
+    let name = |key: String| {
+        let name = key.strip_prefix(WAITERS).or(key.strip_prefix(CLIENTS))?;
+        Some(name.trim_matches(['{', '}']).to_owned())
+    };
+    server.keys().into_iter().filter_map(name)
 }
 
 fn left_on(server: &Server) -> Vec<String> {
