@@ -2,6 +2,7 @@
 
 use crate::harness::faults::*;
 use crate::harness::{Connections, Direction, Flow, Proxy, Server, eventually};
+use leasehold::Client;
 use std::process::Command;
 use std::thread;
 
@@ -12,23 +13,35 @@ const LOCK: &str = "q";
 const SEEDED: [(&str, &str); 1] =
     [("late-message-counts", "queue_lock::a_message_of_a_grant_that_has_ended_does_not_count")];
 
-fn waiters(server: &Server) -> u64 {
-    server.ask(&["ZCARD", "leasehold_queue:{q}"])
+fn waiters(server: &Server, lock: &str) -> u64 {
+    server.ask(&["ZCARD", &format!("leasehold_queue:{{{lock}}}")])
 }
 
-/// The client sends no heartbeat before its polls, so it hears of its grant only by the message.
+/// Waits once, so that the client's listener is connected. Until its polls, which are rare, the
+/// client then sends no heartbeat, and hears of a grant only by the message.
+fn connect_listener(server: &Server, client: &Client, other: &Client) {
+    let first = other.queue_lock("warm").lock().expect("a free lock");
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| drop(client.queue_lock("warm").lock().expect("a grant")));
+        let is_awaited = || server.channels().iter().any(|it| it.starts_with("leasehold:wake:"));
+        eventually("the waiter listens", || waiters(server, "warm") == 1 && is_awaited());
+        drop(first);
+        waiter.join().expect("no panic");
+    });
+}
+
 #[test]
 fn a_message_of_a_grant_that_has_ended_does_not_count() {
     let server = Server::start();
     let proxy = Proxy::start(server.addr());
     let client = build(patient(proxy.url()).pool_size(3));
-    let other = other(&server).queue_lock(LOCK);
+    let outside = other(&server);
+    connect_listener(&server, &client, &outside);
+    let other = outside.queue_lock(LOCK);
     let first = other.lock().expect("a free lock");
-    let is_awaited = || server.channels().iter().any(|name| name.starts_with("leasehold:wake:"));
     thread::scope(|scope| {
         let waiter = scope.spawn(|| client.queue_lock(LOCK).lock().map(|guard| guard.token()));
-        eventually("the waiter listens", || waiters(&server) == 1 && is_awaited());
-
+        eventually("a caller waits", || waiters(&server, LOCK) == 1);
         proxy.set_for(Connections::Subscribers, Direction::Replies, Flow::Hold);
         first.unlock().expect("the release grants the lock to the waiter");
         something_is_held(&proxy);
@@ -38,14 +51,13 @@ fn a_message_of_a_grant_that_has_ended_does_not_count() {
 
         // The reply to this caller says that its client has lost places, so the waiter asks again.
         let beside = scope.spawn(|| client.queue_lock(LOCK).lock().map(|guard| guard.token()));
-        eventually("both callers wait", || waiters(&server) == 2);
+        eventually("both callers wait", || waiters(&server, LOCK) == 2);
         proxy.release_held();
         second.check().expect("the message changes nothing on the server");
         second.unlock().expect("the lock is held");
         let granted = [waiter, beside].map(|it| it.join().expect("no panic").expect("a grant"));
         assert!(granted.iter().all(|later| token < *later), "{granted:?} after {token}");
     });
-    drop((client, other));
 }
 
 /// Looks for the seeded fault that `LEASEHOLD_SEEDED_FAULT` names, or for all.
