@@ -131,6 +131,8 @@ pub struct Bounds {
     pub step: Nanos,
     /// The lease of a grant by message, and how long a client without a heartbeat counts as alive.
     pub grant_lease: Nanos,
+    /// The interval of the heartbeats for queue locks.
+    pub heartbeat: Nanos,
     /// How much earlier a waiter for a queue lock counts as arrived, per unit of weight.
     pub weight_step: Nanos,
 }
@@ -382,6 +384,7 @@ mod examples {
             slack: millis(50),
             step: 0,
             grant_lease: millis(300),
+            heartbeat: millis(100),
             weight_step: millis(200),
         };
         let workers = vec![worker.clone(), worker];

@@ -108,6 +108,7 @@ fn bounds(plan: &Plan) -> Bounds {
         slack: SLACK,
         step: if plan.faults.contains(&Fault::MoveClock) { millis(STEP) } else { 0 },
         grant_lease: nanos(work.grant_lease()),
+        heartbeat: nanos(work.poll_interval),
         weight_step: nanos(WEIGHT_STEP),
     }
 }
@@ -125,8 +126,9 @@ fn left_by_idle_workers(plan: &Plan, deployment: &Deployment) -> Vec<String> {
     let longest = work.leases.into_iter().max().unwrap_or_default();
     let lease = if plan.faults.contains(&Fault::KillWorker) { longest } else { Duration::ZERO };
     // After the last hold has expired, nobody deletes the keys of the waiting clients.
-    let clean = plan.faults == [Fault::Quiet] && work.kept_to_the_end == 0;
-    let kept = if clean { &[COUNTERS, QUEUES][..] } else { &[COUNTERS, QUEUES, WAITERS, CLIENTS] };
+    let expires = plan.faults != [Fault::Quiet] || work.kept_to_the_end > 0 || work.limited > 0;
+    let some = [COUNTERS, QUEUES, WAITERS, CLIENTS];
+    let kept = if expires { &some[..] } else { &some[..2] };
     let is_lock = |key: &String| !kept.iter().any(|prefix| key.starts_with(prefix));
     let mut left = Vec::new();
     holds_within(IDLE + lease, || {

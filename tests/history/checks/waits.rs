@@ -121,6 +121,10 @@ fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
             if hold.ended.is_none_or(|(at, _)| at < hold.granted + minimum) {
                 // A release before the minimum keeps the lock taken for what is left of it.
                 to = to.saturating_add(minimum + bounds.step);
+                if attempt.request.is_queued() {
+                    // No message tells of the minimum's end. The next heartbeat grants the lock.
+                    to = to.saturating_add(bounds.heartbeat);
+                }
             }
             (from, to)
         }
