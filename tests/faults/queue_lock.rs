@@ -17,6 +17,13 @@ fn waiters(server: &Server, lock: &str) -> u64 {
     server.ask(&["ZCARD", &format!("leasehold_queue:{{{lock}}}")])
 }
 
+/// Blocks until this many callers wait, and the replies to this many acquires are read in all.
+fn await_waiters(server: &Server, client: &Client, count: u64, answers: u64) {
+    eventually("the callers wait", || {
+        waiters(server, LOCK) == count && client.stats().round_trip().count() >= answers
+    });
+}
+
 /// Waits once, so that the client's listener is connected. Until its polls, which are rare, the
 /// client then sends no heartbeat, and hears of a grant only by the message.
 fn connect_listener(server: &Server, client: &Client, other: &Client) {
@@ -39,9 +46,10 @@ fn a_message_of_a_grant_that_has_ended_does_not_count() {
     connect_listener(&server, &client, &outside);
     let other = outside.queue_lock(LOCK);
     let first = other.lock().expect("a free lock");
+    let answers = client.stats().round_trip().count();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| client.queue_lock(LOCK).lock().map(|guard| guard.token()));
-        eventually("a caller waits", || waiters(&server, LOCK) == 1);
+        await_waiters(&server, &client, 1, answers + 1);
         proxy.set_for(Connections::Subscribers, Direction::Replies, Flow::Hold);
         first.unlock().expect("the release grants the lock to the waiter");
         something_is_held(&proxy);
@@ -51,7 +59,7 @@ fn a_message_of_a_grant_that_has_ended_does_not_count() {
 
         // The reply to this caller says that its client has lost places, so the waiter asks again.
         let beside = scope.spawn(|| client.queue_lock(LOCK).lock().map(|guard| guard.token()));
-        eventually("both callers wait", || waiters(&server, LOCK) == 2);
+        await_waiters(&server, &client, 2, answers + 3);
         proxy.release_held();
         second.check().expect("the message changes nothing on the server");
         second.unlock().expect("the lock is held");
