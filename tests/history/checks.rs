@@ -275,8 +275,8 @@ impl History {
         fixed.unwrap_or(self.workers[attempt.worker].lease)
     }
 
-    /// Returns whether servers may have lost the hold of an attempt, or their clocks stepped, before
-    /// the grant of another hold at this moment.
+    /// Returns whether servers may have lost the hold of an attempt, or their clocks stepped,
+    /// before the grant of another hold at this moment.
     fn may_have_lost(&self, attempt: &Attempt, granted: Nanos) -> bool {
         let loses = |d: &&Disturbance| d.effect != Effect::Delays;
         let mut losses = self.disturbances.iter().filter(loses);

@@ -168,14 +168,14 @@ fn dead_waiters_kept(seed: u64) -> Plan {
 fn deadline_from_message(seed: u64) -> Plan {
     let plan = queued(seed, vec![Fault::CutOffWorker], |work| Work {
         workers: 3,
-        // The grant lease is 2.1 s.
-        poll_interval: Duration::from_millis(700),
-        leases: [Duration::from_millis(2500); 2],
-        longest: [Duration::from_millis(300); 2],
+        // The grant lease is 2 s.
+        poll_interval: Duration::from_millis(500),
+        leases: [Duration::from_millis(2000); 2],
+        longest: [Duration::from_millis(100); 2],
         response_timeout: Duration::from_secs(6),
         ..work
     });
-    Plan { quiet: 300..800, lasting: 2300..4300, ..plan }
+    Plan { quiet: 300..800, lasting: 2300..2900, ..plan }
 }
 
 /// Messages are held back until some callers have left. A grant lasts 6 s.

@@ -27,6 +27,8 @@ fn unexplained(history: &History, attempt: &Attempt) -> Option<Violation> {
         0 => history.bounds.response,
         max_wait => millis(max_wait).min(history.bounds.response),
     };
+    // A grant whose fixed lease has ended on the way is an error too.
+    let time_out = time_out.min(history.lease(attempt));
     let (promise, broken) = match &attempt.outcome {
         // A busy machine excuses a time-out, but no earlier error.
         Outcome::Failed(at) => (Promise::Answer, *at < asked + time_out && undisturbed(*at)),
