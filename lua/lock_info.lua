@@ -1,11 +1,12 @@
--- Describes locks: the remaining time, the holds and, for a search, the queue and the counter.
+-- Describes locks: the remaining time, the holds and, for a search, the queues and the counter.
 -- KEYS: n the locks' hashes
 -- ARGV: 1 `look`, or `search`, which leaves out hashes without an owner field and also reads the
---   queue and the token counter, 2 .. the name of each lock with its hash tag
+--   queues and the token counter, 2 .. the name of each lock with its hash tag
 -- RETURNS: one list per lock, empty for a key that is no hash or is left out: 1 the reply of PTTL,
 --   2 the fields and values, 3 for a read-write lock one number per field: the ms left of the
---   reader, -2 without a time-out key, -1 if that key has no expiry or cannot be read, 4 and 5 for
---   a search: the queue, and 1 if the token counter exists, else 0
+--   reader, -2 without a time-out key, -1 if that key has no expiry or cannot be read, 4 to 6 for
+--   a search: the queue of a fair lock, the queue of a queue lock, and 1 if the token counter
+--   exists, else 0
 -- Atomic: the parts of the description must be of one moment.
 local searches = ARGV[1] == 'search'
 
@@ -63,7 +64,8 @@ for position, lock in ipairs(KEYS) do
   local info = #fields > 0 and { redis.call('pttl', lock), fields, reader_leases(fields, name) }
   if info and searches then
     info[4] = read('lrange', 'redisson_lock_queue:' .. name, 0, -1) or {}
-    info[5] = read('exists', 'redisson_lock_token:' .. name) or 0
+    info[5] = read('zrange', 'leasehold_queue:' .. name, 0, -1) or {}
+    info[6] = read('exists', 'redisson_lock_token:' .. name) or 0
   end
   infos[position] = info or {}
 end

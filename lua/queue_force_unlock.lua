@@ -8,12 +8,15 @@ local hash, queue, clients, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local channel, message = ARGV[1], ARGV[2]
 
 local lock = lock_of(hash, queue, clients, counter)
--- The holder may be a waiter that does not know of its grant: its client has to learn of the loss.
-local holders = redis.call('hkeys', lock.hash)
-if #holders == 1 then
-  redis.call('hdel', lock.clients, client_of(holders[1]))
-end
+-- The holder may be a waiter that does not know of its grant. Its client learns of the loss by the
+-- time of its terms, and stays alive.
+local holders = redis.pcall('hkeys', lock.hash)
 local was_held = redis.call('del', lock.hash) == 1
+local client = #holders == 1 and client_of(holders[1])
+local terms = client and redis.call('hget', lock.clients, client)
+if terms then
+  redis.call('hset', lock.clients, client, (string.gsub(terms, '%d+$', digits(micros))))
+end
 local is_granted = grant_to_best(lock)
 if not was_held then
   return -1

@@ -158,12 +158,13 @@ impl Client {
     /// nodes. The returned iterator asks one server after the other, whenever it needs more locks:
     /// one round trip (`SCAN`) for about 32 keys of the server, and about three more if there are
     /// locks among these keys. Each such step blocks for one response time-out at most, and takes
-    /// the server about a millisecond at most. The iterator then asks the processes of the holders
+    /// the server about a millisecond at most (4 ms for a queue of 10,000 callers). The iterator then asks the processes of the holders
     /// for more facts; stopped and unreachable processes delay the whole search by 250 ms at most.
     ///
-    /// The search finds locks of all kinds, and returns each lock once. It recognizes a lock by the
-    /// fields of its hash, and leaves out names that are invalid or not UTF-8. The iterator keeps
-    /// the keys of all locks that it has found in memory.
+    /// The search finds locks of all kinds, and returns each lock once, with the queue of a fair
+    /// lock or a queue lock. It recognizes a lock by the fields of its hash, and leaves out names
+    /// that are invalid or not UTF-8. The iterator keeps the keys of all locks that it has found in
+    /// memory.
     ///
     /// A lock that is held during the whole search is returned. Exception: the search may miss a
     /// lock after a fail-over, or if the slot of the lock moves to another server during the

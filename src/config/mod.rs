@@ -29,6 +29,9 @@ pub(crate) const SHORTEST_LEASE: Duration = Duration::from_millis(10);
 /// The longest lease, a hundred years. Longer leases mean this one.
 pub(crate) const LONGEST_LEASE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
+/// The longest weight step, a year: ten steps back from now are still after 1970.
+const LONGEST_WEIGHT_STEP: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// The largest pool. Threads share connections, so more are a mistake.
 const MAX_POOL_SIZE: usize = 1024;
 
@@ -385,7 +388,7 @@ impl Builder {
 
     /// Sets how much earlier a waiter for a queue lock counts as arrived, per unit of weight.
     ///
-    /// Default: 1 s. Microsecond precision. A waiter of [weight](crate::Lock::with_weight) 10
+    /// Default: 1 s. At most a year, in microseconds. A waiter of [weight](crate::Lock::with_weight) 10
     /// comes before the waiters of weight 1 that arrived at most nine steps earlier. Zero means
     /// that weights have no effect. If clients with different settings share a lock, each caller
     /// counts with the setting of its client.
@@ -462,7 +465,6 @@ impl Builder {
             ("the connect time-out", self.connect_timeout, millis(1)),
             ("the response time-out", self.response_timeout, millis(1)),
             ("the fair waiter time-out", self.fair_waiter_timeout, millis(10)),
-            ("the weight step", self.weight_step, Duration::ZERO),
             ("the time-out for replicas", self.min_replicas.1, millis(1)),
         ];
         for (setting, value, least) in bounds {
@@ -472,6 +474,9 @@ impl Builder {
             if value > LONGEST_LEASE {
                 return Err(Error::configuration(format!("{setting} is over a hundred years")));
             }
+        }
+        if self.weight_step > LONGEST_WEIGHT_STEP {
+            return Err(Error::configuration("the weight step is over a year"));
         }
         Ok(())
     }

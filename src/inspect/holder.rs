@@ -11,7 +11,7 @@ use crate::command::client_record::ClientRecord;
 use crate::events::Kind;
 use crate::util::clock::{self, WallTime};
 
-/// A holder of a lock, or a caller in the queue of a fair lock.
+/// A holder of a lock, or a caller in the queue of a fair lock or a queue lock.
 ///
 /// Returned by [`Lock::holder`](crate::Lock::holder), [`Lock::holders`](crate::Lock::holders),
 /// [`Lock::waiting`](crate::Lock::waiting), [`Client::locks`](crate::Client::locks) and

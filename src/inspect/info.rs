@@ -25,7 +25,7 @@ impl WaitingInfo {
         WaitingInfo { processes, queue: Vec::new() }
     }
 
-    /// Returns the waiting callers of a fair lock.
+    /// Returns the waiting callers of a lock with a queue in Redis.
     pub(super) fn of_queue(queue: Vec<HolderInfo>) -> WaitingInfo {
         let clients: BTreeSet<_> = queue.iter().filter_map(HolderInfo::client_id).collect();
         WaitingInfo { processes: clients.len() as u64, queue }
@@ -37,9 +37,9 @@ impl WaitingInfo {
 
     /// Returns the number of clients with waiting callers.
     ///
-    /// For a fair lock, the number of clients in the queue. For a spin lock always zero, because
-    /// its waiters leave no trace on the server. For other kinds, the number of subscribers of the
-    /// lock's channel. A client unsubscribes within one [poll
+    /// For a fair lock and a queue lock, the number of clients in the queue. For a spin lock always
+    /// zero, because its waiters leave no trace on the server. For other kinds, the number of
+    /// subscribers of the lock's channel. A client unsubscribes within one [poll
     /// interval](crate::Builder::poll_interval) after its last waiting caller has left, and counts
     /// until then.
     #[must_use = "a query changes nothing: use its answer"]
@@ -47,10 +47,11 @@ impl WaitingInfo {
         self.processes
     }
 
-    /// Returns the queue of a fair lock, in its order; empty for other kinds.
+    /// Returns the queue of a fair lock or a queue lock, in its order; empty for other kinds.
     ///
-    /// A caller of a dead process stays in the queue until it is the first and the
-    /// [fair waiter time-out](crate::Builder::fair_waiter_timeout) has passed.
+    /// A caller of a dead process stays in the queue of a fair lock until it is the first and the
+    /// [fair waiter time-out](crate::Builder::fair_waiter_timeout) has passed. It stays in the
+    /// queue of a queue lock until a grant passes over it.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn queue(&self) -> &[HolderInfo] {
         &self.queue
@@ -94,7 +95,8 @@ impl LockInfo {
     ///
     /// Taken from the answer of a holder's process. Without an answer the kind follows from the
     /// data of the server, which is ambiguous: a spin lock, and a fair lock without a queue, are
-    /// shown as `lock`, and a name with the token counter of a fenced lock as `fenced lock`.
+    /// shown as `lock`, and a name with a token counter, such as a queue lock without a queue, as
+    /// `fenced lock`.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn kind(&self) -> &str {
         &self.kind

@@ -9,7 +9,6 @@
 //! | owner field and `:min_hold` | 1 | a minimum hold; the lock has no holder |
 //! | any other name | count | a named holder |
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use super::holder::HolderInfo;
@@ -32,8 +31,10 @@ pub(crate) enum Side {
 pub(super) struct LockState {
     pub(super) remaining: Option<Duration>,
     fields: Vec<LockField>,
-    /// The owner fields of waiting callers, in their order.
-    pub(super) queue: Vec<String>,
+    /// The owner fields of callers that wait for a fair lock, in their order.
+    fair_queue: Vec<String>,
+    /// The owner fields of callers that wait for a queue lock, in their order.
+    waiters: Vec<String>,
     has_counter: bool,
 }
 
@@ -115,10 +116,10 @@ impl LockState {
             let lease = if left == OVER { Some(Duration::ZERO) } else { lease_left(left) };
             field.lease = (!field.is_writer()).then_some(lease);
         }
-        let queue = next().into_texts()?.iter().map(|text| lossy(text).into_owned()).collect();
+        let (fair_queue, waiters) = (read_owners(next())?, read_owners(next())?);
         let has_counter = next() == Reply::Int(1);
         let remaining = lease_left(remaining.into_int()?);
-        Ok(Some(LockState { remaining, fields, queue, has_counter }))
+        Ok(Some(LockState { remaining, fields, fair_queue, waiters, has_counter }))
     }
 
     /// Returns whether the hash is that of a lock, and not of another program.
@@ -144,10 +145,17 @@ impl LockState {
             Some(Side::Read) => Kind::Read,
             Some(_) => Kind::Write,
             None if is_named => Kind::Named,
-            None if !self.queue.is_empty() => Kind::Fair,
+            None if !self.fair_queue.is_empty() => Kind::Fair,
+            None if !self.waiters.is_empty() => Kind::Queued,
             None if self.has_counter => Kind::Fenced,
             None => Kind::Plain,
         }
+    }
+
+    /// Returns the callers in the queue that the kind has, in its order.
+    pub(super) fn queue(&self) -> Vec<HolderInfo> {
+        let owners = [&self.fair_queue, &self.waiters].into_iter().find(|it| !it.is_empty());
+        owners.map_or_else(Vec::new, |owners| waiting_callers(owners))
     }
 
     fn mode(&self) -> Option<Side> {
@@ -195,7 +203,8 @@ pub(super) fn waiting_callers(queue: &[String]) -> Vec<HolderInfo> {
     queue.iter().map(|owner| HolderInfo::new(owner, OwnerField::parse(owner))).collect()
 }
 
-/// Returns a text of the server for display.
-pub(super) fn lossy(text: &[u8]) -> Cow<'_, str> {
-    String::from_utf8_lossy(text)
+/// Reads the owner fields of a queue.
+pub(super) fn read_owners(queue: Reply) -> Result<Vec<String>> {
+    let owners = queue.into_texts()?;
+    Ok(owners.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect())
 }

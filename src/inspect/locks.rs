@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::holder::HolderInfo;
 use super::info::{LockInfo, WaitingInfo};
 use super::live::LiveSession;
-use super::lock_state::{self, LockState, Side};
+use super::lock_state::{LockState, Side};
 use super::pattern;
 use super::query::{self, ClientRecords, Inspector};
 use crate::command::call::Call;
@@ -156,15 +156,16 @@ fn with_waiting(inspector: &Inspector<'_>, locks: Vec<(Name, LockState)>) -> Res
         _ => name.channel(),
     });
     let counts = inspector.subscribers(&channels.collect::<Vec<_>>())?;
+    let waiting = |queue: Vec<HolderInfo>, count| match queue.is_empty() {
+        true => WaitingInfo::of_processes(count),
+        false => WaitingInfo::of_queue(queue),
+    };
     let info = |((name, state), count): ((Name, LockState), u64)| LockInfo {
         name: name.given().to_string(),
         kind: Cow::Borrowed(state.kind().name()),
         holders: state.holders(Side::Both),
         remaining: state.remaining,
-        waiting: match state.queue.is_empty() {
-            true => WaitingInfo::of_processes(count),
-            false => WaitingInfo::of_queue(lock_state::waiting_callers(&state.queue)),
-        },
+        waiting: waiting(state.queue(), count),
     };
     Ok(locks.into_iter().zip(counts).map(info).collect())
 }

@@ -96,8 +96,7 @@ impl<'a> Inspector<'a> {
     fn queue(&self, verb: &[u8], key: &str, target: Target) -> Result<WaitingInfo> {
         let call = Call::on_key(verb, key.as_bytes(), &[b"0", b"-1"]);
         let reply = self.engine.router.call(call, target, self.limit)?;
-        let owners = reply.value.into_texts()?;
-        let owners: Vec<_> = owners.iter().map(|it| lock_state::lossy(it).into_owned()).collect();
+        let owners = lock_state::read_owners(reply.value)?;
         let mut queue = lock_state::waiting_callers(&owners);
         self.add_records(&mut ClientRecords::new(), queue.iter_mut())?;
         Ok(WaitingInfo::of_queue(queue))

@@ -129,19 +129,23 @@ impl Waiters {
             waiter.ask();
         } else if base.token_bound < message.token {
             waiter.grant(WaiterGrant::new(&base, message.token, message.lease));
+        } else if waiter.base.token_bound < message.token {
+            // The grant has ended since the caller was queued: it has no place any more.
+            waiter.ask();
         }
         true
     }
 
     /// Has callers ask whose grant has ended without their knowledge, or may have.
     ///
-    /// The bound of a new answer shows that a known grant has ended. Without an answer since
-    /// `oldest`, a grant may have come and expired.
-    fn ask_if_outdated(&mut self, token_bound: u64, oldest: Moment) {
+    /// The bound of a new answer shows that a known grant has ended. Without an answer for about a
+    /// grant lease, a grant may have come and expired.
+    fn ask_if_outdated(&mut self, token_bound: u64, now: Moment, grant_lease: Duration) {
         let heartbeat = self.heartbeat.map_or(Moment::START, |base| base.sent);
         for waiter in self.by_hold.values_mut() {
             let has_ended = |grant: &WaiterGrant| grant.token <= token_bound;
-            let may_have_missed_one = waiter.base.sent.max(heartbeat) <= oldest;
+            let last_answer = waiter.base.sent.max(heartbeat);
+            let may_have_missed_one = hold::deadline(last_answer, grant_lease) <= now;
             if waiter.grant.take_if(|grant| has_ended(grant)).is_some() || may_have_missed_one {
                 waiter.ask();
             }
@@ -264,7 +268,7 @@ impl Local {
         if base.token_bound == 0 {
             return waiters.note_terms(reply.terms_since);
         }
-        waiters.ask_if_outdated(base.token_bound, now.before(grant_lease));
+        waiters.ask_if_outdated(base.token_bound, now, grant_lease);
         waiters.heartbeat = Some(base);
         if let Some(own) = reply.own_hold
             && let Some(waiter) = waiters.by_hold.get_mut(&own.hold)

@@ -457,6 +457,7 @@ fn the_events_of_a_hold_state_its_kind_its_number_and_their_times() -> Result<()
         one_hold(&server, &recording, &client.lock("a").with_holder("tx"), Kind::Named),
         one_hold(&server, &recording, &client.fair_lock("a"), Kind::Fair),
         one_hold(&server, &recording, &client.fenced_lock("a"), Kind::Fenced),
+        one_hold(&server, &recording, &client.queue_lock("a"), Kind::Queued),
         one_hold(&server, &recording, &client.spin_lock("a"), Kind::Spin),
         one_hold(&server, &recording, &rw.read_lock(), Kind::Read),
         one_hold(&server, &recording, &rw.write_lock(), Kind::Write),
@@ -499,6 +500,29 @@ fn renewals_losses_and_waits_name_the_hold() -> Result<()> {
     join(waiter)?;
     let waited = recording.waited();
     assert!(waited.acquired && waited.hold.is_some(), "{waited:?}");
+    Ok(())
+}
+
+#[test]
+fn a_grant_by_message_is_reported_with_the_number_of_the_wait() -> Result<()> {
+    let server = Server::start();
+    let (client, recording) = client(&server, MINUTE);
+    let lock = client.queue_lock("a");
+    let holder = lock.lock_owned()?;
+    let first = recording.acquired().hold;
+    let waiter = sleeping("granted", move || lock.lock().and_then(|guard| guard.unlock()));
+    holder.unlock()?;
+    join(waiter)?;
+    let (mut waited, mut acquired) = (None, None);
+    let released = recording.find(|event| match event {
+        Event::Waited(event) => waited.replace(event).and(None),
+        Event::Acquired(event) => acquired.replace(event).and(None),
+        Event::Released(event) => Some(event).filter(|event| event.hold != first),
+        _ => None,
+    });
+    let (waited, acquired) = (waited.expect("a wait"), acquired.expect("a hold"));
+    assert!(waited.acquired && waited.kind == Kind::Queued, "{waited:?}");
+    assert_eq!((waited.hold, acquired.hold), (Some(released.hold), released.hold));
     Ok(())
 }
 

@@ -1,43 +1,15 @@
 //! `holder`, `holders` and `waiting` of all kinds of locks.
 
 use crate::harness::faults::{NEVER, build, other, patient};
-use crate::harness::{
-    ChildProcess, Server, eventually, eventually_some, in_time, join, process, sleeping,
-};
+use crate::harness::holders::{GONE, JAVA, Stage, stage};
+use crate::harness::{ChildProcess, eventually, eventually_some, in_time, join, process, sleeping};
 use leasehold::kind::LockKind;
 use leasehold::{CancelToken, Client, Guard, HolderInfo, Lock, RedLock, WaitingInfo};
 use std::collections::HashMap;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-/// A client of Redisson.
-const JAVA: &str = "6ba7b810-9dad-41d1-80b4-00c04fd430c8";
-
-/// A client of leasehold that has no record.
-const GONE: &str = "6ba7b810-9dad-81d1-80b4-00c04fd430c8";
-
-/// A server, a client that holds locks, and a client that never locks anything.
-struct Stage {
-    // Fields are dropped in this order: the clients send their releases before the server ends.
-    holding: Client,
-    looking: Client,
-    server: Server,
-}
-
-fn stage() -> Stage {
-    let server = Server::start();
-    let holding = build(patient(server.url()).pool_size(4).announce(true));
-    let looking = other(&server);
-    Stage { holding, looking, server }
-}
-
 impl Stage {
-    /// Sets the fields of a hash; its key expires in 60 s.
-    fn hash(&self, key: &str, fields: &[&str]) {
-        self.server.ask::<()>(&[&["HSET", key], fields].concat());
-        self.server.ask::<()>(&["PEXPIRE", key, "60000"]);
-    }
-
     fn holders(&self, name: &str) -> Vec<HolderInfo> {
         self.looking.lock(name).holders().expect("an answer")
     }
@@ -82,6 +54,7 @@ fn a_client_that_never_locked_sees_the_holder_of_every_kind() {
     shows_its_holder(&stage, |client| client.lock("plain"));
     shows_its_holder(&stage, |client| client.fair_lock("fair"));
     shows_its_holder(&stage, |client| client.fenced_lock("fenced"));
+    shows_its_holder(&stage, |client| client.queue_lock("queue"));
     shows_its_holder(&stage, |client| client.spin_lock("spin"));
     shows_its_holder(&stage, |client| client.rw_lock("read").read_lock());
     shows_its_holder(&stage, |client| client.rw_lock("write").write_lock());
@@ -228,14 +201,21 @@ fn garbage_in_the_hash_of_a_lock_is_no_error() {
     command.arg("bytes").arg(b"\xff\xfe".as_slice()).arg("1");
     command.query::<()>(&mut stage.server.connection()).expect("a hash");
     assert_eq!(stage.holders("bytes")[0].owner(), "\u{fffd}\u{fffd}");
+}
 
-    // Keys that are no hash.
+#[test]
+fn keys_of_another_type_and_garbage_in_a_queue_are_no_error() {
+    let stage = stage();
     stage.server.ask::<()>(&["SET", "string", "value"]);
     stage.server.ask::<()>(&["RPUSH", "redisson_lock_queue:{x}", "value"]);
     assert!(stage.holders("string").is_empty());
-    let lock = stage.looking.fair_lock("x");
-    let queue = lock.waiting().expect("an answer");
-    assert_eq!((queue.queue()[0].owner(), queue.queue()[0].client_id()), ("value", None));
+    stage.server.ask::<()>(&["ZADD", "leasehold_queue:{x}", "1", "value"]);
+    let fair = stage.looking.fair_lock("x").waiting().expect("an answer");
+    let queue = stage.looking.queue_lock("x").waiting().expect("an answer");
+    for waiting in [fair, queue] {
+        let [first] = waiting.queue() else { panic!("one caller: {waiting:?}") };
+        assert_eq!((first.owner(), first.client_id(), waiting.processes()), ("value", None, 0));
+    }
 }
 
 #[test]
@@ -387,6 +367,31 @@ fn a_running_process_tells_thread_guards_and_waiting_threads() {
     assert_eq!((holder.count(), holder.local_waiters()), (1, None));
 }
 
+/// The callers of the holder's process are in the queue too.
+#[test]
+fn the_waiting_threads_of_the_holder_of_a_queue_lock_are_counted() {
+    let stage = stage();
+    let lock = stage.holding.queue_lock("a");
+    let (stop, seen) = (CancelToken::new(), stage.looking.queue_lock("a"));
+    let _guard = on_thread("worker-7", || lock.lock_owned()).expect("free");
+    assert_eq!(answered(&seen).local_waiters(), Some(0));
+    let wait = |client: &Client| {
+        let lock = client.queue_lock("a").with_cancel(&stop);
+        thread::spawn(move || lock.lock_owned().map(drop))
+    };
+    let waiters = [&stage.holding, &stage.holding, &stage.looking].map(wait);
+    eventually("all wait", || seen.waiting().expect("an answer").queue().len() == 3);
+    let holder = answered(&seen);
+    assert_eq!((holder.thread(), holder.count()), (Some("worker-7"), 1));
+    assert_eq!(holder.local_waiters(), Some(2));
+    stop.cancel();
+    for waiter in waiters {
+        assert!(join(waiter).is_err_and(|error| error.is_cancelled()));
+    }
+    assert_eq!(answered(&seen).local_waiters(), Some(0));
+    eventually("the callers leave", || seen.waiting().expect("an answer").queue().is_empty());
+}
+
 #[test]
 fn a_lock_that_was_handed_off_is_held_since_the_hand_off() {
     let stage = stage();
@@ -527,6 +532,60 @@ fn the_queue_of_a_fair_lock_is_listed_in_order() {
         assert!(join(waiter).is_err_and(|error| error.is_cancelled()));
     }
     drop(guard);
+}
+
+#[test]
+fn the_queue_of_a_queue_lock_is_listed_in_the_order_of_grants() {
+    let stage = stage();
+    let second = other(&stage.server);
+    let guard = stage.holding.queue_lock("a").lock_owned().expect("free");
+    let (stop, seen) = (CancelToken::new(), stage.looking.queue_lock("a"));
+    let callers = [(&second, 1), (&stage.holding, 1), (&second, 10)];
+    let begin = SystemTime::now();
+    let mut waiters = Vec::new();
+    for (before, (client, weight)) in callers.iter().enumerate() {
+        let lock = client.queue_lock("a").with_weight(*weight).with_cancel(&stop);
+        waiters.push(thread::spawn(move || lock.lock_owned().map(drop)));
+        let queued = || seen.waiting().expect("an answer").queue().len() == before + 1;
+        eventually("the caller is in the queue", queued);
+    }
+    let waiting = seen.waiting().expect("an answer");
+    assert_eq!(waiting.processes(), 2);
+    let queue = waiting.queue();
+    let ids: Vec<_> = queue.iter().filter_map(HolderInfo::client_id).collect();
+    assert_eq!(ids, [&second, &second, &stage.holding].map(Client::id), "the weight counts");
+    let times: Vec<_> = queue.iter().map(|it| it.since().expect("a call of leasehold")).collect();
+    assert!(begin <= times[1] && times[1] <= times[2] && times[2] <= times[0], "{times:?}");
+    assert!(queue.iter().all(|it| it.count() == 0 && it.remaining().is_none()));
+    stop.cancel();
+    for waiter in waiters {
+        assert!(join(waiter).is_err_and(|error| error.is_cancelled()));
+    }
+    drop(guard);
+}
+
+/// A grant removes the grantee from the queue: the grantee is the holder, with its grant lease.
+#[test]
+fn a_waiter_of_a_queue_lock_is_shown_with_its_process_and_becomes_the_holder() {
+    let stage = stage();
+    let named = build(patient(stage.server.url()).announce(true).label("billing"));
+    let guard = stage.holding.queue_lock("a").lock_owned().expect("free");
+    let (lock, seen) = (named.queue_lock("a"), stage.looking.queue_lock("a"));
+    let waiter = thread::spawn(move || lock.lock_owned());
+    let waiting = eventually_some("the record is written", || {
+        let waiting = seen.waiting().expect("an answer");
+        waiting.queue().first().is_some_and(|it| it.pid().is_some()).then_some(waiting)
+    });
+    let caller = &waiting.queue()[0];
+    assert_eq!((caller.pid(), caller.label()), (Some(std::process::id()), Some("billing")));
+    assert_eq!((caller.host(), caller.thread()), (Some(&*host()), None));
+    guard.unlock().expect("held");
+    let granted = join(waiter).expect("granted");
+    let holder = answered(&seen);
+    assert_eq!((holder.owner(), holder.label()), (caller.owner(), Some("billing")));
+    assert!(seen.waiting().expect("an answer").queue().is_empty());
+    granted.unlock().expect("held");
+    assert!(seen.holder().expect("an answer").is_none());
 }
 
 // ---------------------------------------------------------------------------------

@@ -94,6 +94,7 @@ fn a_handle_of_any_kind_reports_its_own_holds() -> Result<()> {
     reports_each_hold(client.lock("a").with_holder("tx"), Kind::Named)?;
     reports_each_hold(client.fair_lock("a"), Kind::Fair)?;
     reports_each_hold(client.fenced_lock("a"), Kind::Fenced)?;
+    reports_each_hold(client.queue_lock("a"), Kind::Queued)?;
     reports_each_hold(client.spin_lock("a"), Kind::Spin)?;
     reports_each_hold(client.rw_lock("a").read_lock(), Kind::Read)?;
     reports_each_hold(client.rw_lock("a").write_lock(), Kind::Write)

@@ -1,31 +1,12 @@
 //! `Client::locks`: the search for locks by a pattern.
 
-use crate::harness::faults::{NEVER, build, other, patient};
+use crate::harness::faults::{NEVER, build, patient};
+use crate::harness::holders::{GONE, JAVA, Stage, stage};
 use crate::harness::{Server, eventually, eventually_some, join};
 use leasehold::{CancelToken, Client, Guard, HolderInfo, LockInfo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 use std::time::Duration;
-
-/// A client of Redisson.
-const JAVA: &str = "6ba7b810-9dad-41d1-80b4-00c04fd430c8";
-
-/// A client of leasehold that has ended.
-const GONE: &str = "6ba7b810-9dad-81d1-80b4-00c04fd430c8";
-
-struct Stage {
-    // Fields are dropped in this order: the clients send their releases before the server ends.
-    holding: Client,
-    looking: Client,
-    server: Server,
-}
-
-fn stage() -> Stage {
-    let server = Server::start();
-    let holding = build(patient(server.url()).pool_size(4).announce(true));
-    let looking = other(&server);
-    Stage { holding, looking, server }
-}
 
 impl Stage {
     fn hold(&self, names: &[&str]) -> Vec<Guard> {
@@ -38,11 +19,6 @@ impl Stage {
 
     fn names(&self, pattern: &str) -> Vec<String> {
         self.find(pattern).into_keys().collect()
-    }
-
-    fn hash(&self, key: &str, fields: &[&str]) {
-        self.server.ask::<()>(&[&["HSET", key], fields].concat());
-        self.server.ask::<()>(&["PEXPIRE", key, "60000"]);
     }
 }
 
@@ -152,12 +128,68 @@ fn locks_of_every_kind_are_found_with_their_kind() {
     let _named = client.lock("named").with_holder("job").lock().expect("free");
     let _write = client.rw_lock("write").write().expect("free");
     let _read = client.rw_lock("read").read().expect("free");
-    let _fair = client.fair_lock("fair").lock().expect("free");
+    let found = stage.find("*");
+    assert_eq!(
+        kinds(&found),
+        [
+            ("fenced", "fenced lock"),
+            ("named", "lock of a named holder"),
+            ("plain", "lock"),
+            ("read", "read lock"),
+            ("write", "write lock"),
+        ]
+    );
+    found.values().for_each(|lock| assert_held_by(lock, client));
+}
+
+/// Returns the names and kinds.
+fn kinds(found: &BTreeMap<String, LockInfo>) -> Vec<(&str, &str)> {
+    found.values().map(|lock| (lock.name(), lock.kind())).collect()
+}
+
+#[track_caller]
+fn assert_held_by(lock: &LockInfo, client: &Client) {
+    let [holder] = lock.holders() else { panic!("one holder: {lock:?}") };
+    assert_eq!(holder.client_id(), Some(client.id()));
+    let left = [holder.remaining(), lock.remaining()];
+    assert!(left.iter().all(|it| it.is_some_and(|it| it <= NEVER && it > NEVER / 2)));
+}
+
+/// The holder's process has no record, and is not asked.
+#[test]
+fn locks_with_a_queue_are_found_with_it() {
+    let stage = stage();
+    let silent = build(patient(stage.server.url()).announce(false));
+    let _fair = silent.fair_lock("fair").lock().expect("free");
+    let _queued = silent.queue_lock("queued").lock().expect("free");
     let stop = CancelToken::new();
-    let waiting = client.fair_lock("fair").with_cancel(&stop);
-    let waiter = thread::spawn(move || waiting.lock_owned().map(drop));
-    let queue = stage.looking.fair_lock("fair");
-    eventually("a caller waits", || queue.waiting().expect("an answer").queue().len() == 1);
+    let (fair, queued) = (stage.looking.fair_lock("fair"), stage.looking.queue_lock("queued"));
+    assert_eq!(stage.find("queued")["queued"].kind(), "fenced lock", "nobody waits");
+    let waiting = (fair.clone().with_cancel(&stop), queued.clone().with_cancel(&stop));
+    let waiters = [
+        thread::spawn(move || waiting.0.lock_owned().map(drop)),
+        thread::spawn(move || waiting.1.lock_owned().map(drop)),
+    ];
+    eventually("the callers wait", || {
+        [fair.waiting(), queued.waiting()].map(|it| it.expect("an answer").queue().len()) == [1, 1]
+    });
+    let found = stage.find("*");
+    assert_eq!(kinds(&found), [("fair", "fair lock"), ("queued", "queue lock")]);
+    for lock in found.values() {
+        assert_held_by(lock, &silent);
+        let [caller] = lock.waiting().queue() else { panic!("one caller: {lock:?}") };
+        assert_eq!(caller.client_id(), Some(stage.looking.id()));
+        assert_eq!(lock.waiting().processes(), 1);
+    }
+    stop.cancel();
+    for waiter in waiters {
+        assert!(join(waiter).is_err_and(|error| error.is_cancelled()));
+    }
+}
+
+#[test]
+fn locks_of_other_programs_and_minimum_holds_are_found() {
+    let stage = stage();
     stage.hash("java", &[&format!("{JAVA}:94"), "2"]);
     stage.hash("kept", &[&format!("{GONE}:1700000000000000:min_hold"), "1"]);
     let writer = format!("{GONE}:1700000000000000:write:min_hold");
@@ -166,43 +198,27 @@ fn locks_of_every_kind_are_found_with_their_kind() {
     stage.hash("counted", &counted);
 
     let found = stage.find("*");
-    let kinds: Vec<_> = found.values().map(|lock| (lock.name(), lock.kind())).collect();
     let expected = [
         ("counted", "lock of a named holder"),
-        ("fair", "fair lock"),
-        ("fenced", "fenced lock"),
         ("java", "lock"),
         ("kept", "lock"),
         ("kept rw", "write lock"),
-        ("named", "lock of a named holder"),
-        ("plain", "lock"),
-        ("read", "read lock"),
-        ("write", "write lock"),
     ];
-    assert_eq!(kinds, expected);
-    for name in ["fair", "fenced", "named", "plain", "read", "write"] {
-        let [holder] = found[name].holders() else { panic!("one holder of {name}") };
-        assert_eq!(holder.client_id(), Some(client.id()));
-        let left = [holder.remaining(), found[name].remaining()];
-        assert!(left.iter().all(|it| it.is_some_and(|it| it <= NEVER && it > NEVER / 2)));
-    }
+    assert_eq!(kinds(&found), expected);
     assert_eq!(found["java"].holders()[0].thread(), Some("94"));
     for name in ["kept", "kept rw"] {
         assert!(found[name].holders().is_empty() && found[name].remaining().is_some());
     }
-    let waiting = found["fair"].waiting();
-    assert_eq!((waiting.processes(), waiting.queue().len()), (1, 1));
-    stop.cancel();
-    assert!(join(waiter).is_err_and(|error| error.is_cancelled()));
 }
 
-/// The data of a spin lock, and of a fair lock without a queue, are those of a plain lock.
+/// The data of these locks, without waiting callers, are those of a plain lock or a fenced lock.
 #[test]
 fn a_running_process_tells_the_kind_of_its_locks() {
     let stage = stage();
     let client = &stage.holding;
     let _spin = client.spin_lock("spin").lock().expect("free");
     let _fair = client.fair_lock("fair").lock().expect("free");
+    let _queued = client.queue_lock("queued").lock().expect("free");
     let lock = client.rw_lock("both");
     let _sides = (lock.write().expect("free"), lock.read().expect("the same thread"));
     stage.hash("java", &[&format!("{JAVA}:94"), "2"]);
@@ -210,12 +226,16 @@ fn a_running_process_tells_the_kind_of_its_locks() {
         let found = stage.find("*");
         let holders = || found.values().flat_map(LockInfo::holders);
         let answered = holders().filter(|it| it.thread_number().is_some()).count();
-        (answered == 5).then_some(found)
+        (answered == 6).then_some(found)
     });
-    let kinds: Vec<_> = found.values().map(|lock| (lock.name(), lock.kind())).collect();
-    let expected =
-        [("both", "write lock"), ("fair", "fair lock"), ("java", "lock"), ("spin", "spin lock")];
-    assert_eq!(kinds, expected);
+    let expected = [
+        ("both", "write lock"),
+        ("fair", "fair lock"),
+        ("java", "lock"),
+        ("queued", "queue lock"),
+        ("spin", "spin lock"),
+    ];
+    assert_eq!(kinds(&found), expected);
 }
 
 #[test]

@@ -103,6 +103,9 @@ fn each_kind_of_guard_has_the_limit() -> Result<()> {
     let owned = client.fair_lock("owned").with_max_hold(LIMIT).lock_owned()?;
     becomes_overdue_and_is_lost(&events, "owned");
     assert!(owned.check().is_err_and(|error| is_held_too_long(&error)));
+    let queued = client.queue_lock("queued").with_max_hold(LIMIT).lock()?;
+    assert_eq!(becomes_overdue_and_is_lost(&events, "queued").kind, Kind::Queued);
+    assert!(queued.unlock().is_err_and(|error| is_held_too_long(&error)));
     let both = client.rw_lock("both").with_max_hold(LIMIT);
     let writing = both.write()?;
     assert_eq!(becomes_overdue_and_is_lost(&events, "both").kind, Kind::Write);
@@ -113,6 +116,21 @@ fn each_kind_of_guard_has_the_limit() -> Result<()> {
     let named = client.lock("named").with_max_hold(LIMIT).with_holder("job").lock()?;
     becomes_overdue_and_is_lost(&events, "named");
     assert!(named.unlock().is_err_and(|error| is_held_too_long(&error)));
+    Ok(())
+}
+
+/// The limit counts from the message, which is when the hold begins.
+#[test]
+fn a_granted_waiter_of_a_queue_lock_has_the_limit() -> Result<()> {
+    let server = Server::start();
+    let (client, events) = watched(&server, BRISK);
+    let holder = client.queue_lock("a").lock_owned()?;
+    let lock = client.queue_lock("a").with_max_hold(LIMIT);
+    let waiter = sleeping("waiter", move || lock.lock_owned());
+    holder.unlock()?;
+    let granted = join(waiter)?;
+    assert_eq!(becomes_overdue_and_is_lost(&events, "a").kind, Kind::Queued);
+    assert!(granted.check().is_err_and(|error| is_held_too_long(&error)));
     Ok(())
 }
 

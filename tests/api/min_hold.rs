@@ -40,6 +40,7 @@ fn for_each_kind(case: impl Fn(&Server, [&dyn Kind; 2])) {
     both(|client| Box::new(client.lock("a")));
     both(|client| Box::new(client.fenced_lock("a")));
     both(|client| Box::new(client.fair_lock("a")));
+    both(|client| Box::new(client.queue_lock("a")));
     both(|client| Box::new(client.spin_lock("a")));
     both(|client| Box::new(client.rw_lock("a").write_lock()));
 }

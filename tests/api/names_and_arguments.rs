@@ -1,10 +1,13 @@
 //! Invalid and unusual arguments, and keys that hold another type.
 
+use crate::harness::faults::{build, patient};
 use crate::harness::{Peer, Server, eventually, join, pttl};
+use leasehold::kind::LockKind;
 use leasehold::{
     Client, Error, Events, Guard, Lock, Lost, MultiLock, OwnedGuard, RedLock, RenewalFailed,
     Renewed, Result,
 };
+use std::collections::VecDeque;
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,15 +17,15 @@ const MILLI: Duration = Duration::from_millis(1);
 const BRISK: Duration = Duration::from_millis(1500);
 
 /// Returns the outcome of every verb.
-fn outcomes(lock: &Lock) -> [Result<()>; 8] {
+fn outcomes<K: LockKind>(lock: &Lock<K>) -> [Result<()>; 8] {
     let later = Instant::now() + MINUTE;
     [
         lock.lock().map(drop),
-        lock.try_lock().map(drop::<Option<Guard>>),
+        lock.try_lock().map(drop::<Option<Guard<K>>>),
         lock.try_lock_for(MINUTE).map(drop),
         lock.try_lock_until(later).map(drop),
         lock.lock_owned().map(drop),
-        lock.try_lock_owned().map(drop::<Option<OwnedGuard>>),
+        lock.try_lock_owned().map(drop::<Option<OwnedGuard<K>>>),
         lock.try_lock_for_owned(MINUTE).map(drop),
         lock.try_lock_until_owned(later).map(drop),
     ]
@@ -86,6 +89,91 @@ fn names_may_be_long_and_contain_any_text() -> Result<()> {
         assert!(server.keys().is_empty());
     }
     Ok(())
+}
+
+/// Only the message tells the waiter of its grant: the next heartbeat is a minute away.
+#[test]
+fn a_grant_finds_its_waiter_whatever_the_name() -> Result<()> {
+    let server = Server::start();
+    let plain = patient(server.url());
+    let clients = [build(plain.clone()), build(plain.name_prefix("an app: ä "))];
+    let long = "long ".repeat(300_000);
+    let names =
+        ["a b", " ", "  1 2 ", "granted 1 2 3 x", "{tag} b", "{ä}ß€🔒", "\r\n", "a\0b", &long];
+    for (number, name) in names.into_iter().enumerate() {
+        for client in &clients {
+            let lock = client.queue_lock(name);
+            let guard = lock.lock_owned()?;
+            let next = lock.clone();
+            server.reset_stats();
+            let waiter = thread::spawn(move || next.lock_owned());
+            eventually("the caller is in the queue", || {
+                lock.waiting().is_ok_and(|waiting| waiting.queue().len() == 1)
+            });
+            guard.unlock()?;
+            let granted = join(waiter)?;
+            assert!(granted.is_held(), "name {number}");
+            assert_eq!(server.calls("zadd"), 1, "one acquire for name {number}");
+            granted.unlock()?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_weight_out_of_bounds_is_a_configuration_error_of_every_verb() -> Result<()> {
+    let server = Server::start();
+    let client = build(patient(server.url()));
+    server.reset_stats();
+    for weight in [0, 11, u32::MAX] {
+        let lock = client.queue_lock("a").with_weight(weight);
+        all_fail(&outcomes(&lock), Error::is_configuration);
+        // A later weight does not hide the error.
+        all_fail(&outcomes(&lock.with_weight(1)), Error::is_configuration);
+    }
+    assert_eq!(server.calls("evalsha"), 0);
+    for weight in [1, 10] {
+        client.queue_lock("a").with_weight(weight).lock()?.unlock()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_weight_step_is_shown_and_has_bounds() -> Result<()> {
+    let builder = || Client::builder().single("redis://127.0.0.1:1/");
+    let shown = format!("{:?}", builder().weight_step(7 * MILLI));
+    assert!(shown.contains("weight_step: 7ms"), "{shown}");
+    for step in [Duration::ZERO, Duration::from_nanos(1), 365 * 24 * 60 * MINUTE] {
+        drop(builder().weight_step(step).build_lazily()?);
+    }
+    let refused = builder().weight_step(366 * 24 * 60 * MINUTE).build_lazily();
+    let error = refused.expect_err("more than a year");
+    assert!(error.is_configuration() && error.to_string().contains("weight step"), "{error}");
+    Ok(())
+}
+
+/// The place is a number of microseconds since 1970.
+#[test]
+fn the_longest_weight_step_keeps_the_order() -> Result<()> {
+    let server = Server::start();
+    let longest = 365 * 24 * 60 * MINUTE;
+    let client = build(patient(server.url()).weight_step(longest));
+    let lock = client.queue_lock("a");
+    let mut guard = lock.lock_owned()?;
+    let mut waiters = VecDeque::new();
+    for weight in [1, 5, 10] {
+        let next = lock.clone().with_weight(weight);
+        waiters.push_front(thread::spawn(move || next.lock_owned()));
+        let count = waiters.len();
+        eventually("the caller is in the queue", || {
+            lock.waiting().is_ok_and(|waiting| waiting.queue().len() == count)
+        });
+    }
+    for waiter in waiters {
+        guard.unlock()?;
+        guard = join(waiter)?;
+    }
+    guard.unlock()
 }
 
 #[test]

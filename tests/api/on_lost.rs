@@ -143,6 +143,7 @@ fn holds_of_all_kinds_call_the_closure_at_a_loss_and_drop_it_at_a_release() -> R
     is_called_for(&client.lock("a").with_holder("tx"))?;
     is_called_for(&client.fair_lock("a"))?;
     is_called_for(&client.fenced_lock("a"))?;
+    is_called_for(&client.queue_lock("a"))?;
     is_called_for(&client.spin_lock("a"))?;
     is_called_for(&client.rw_lock("a").read_lock())?;
     is_called_for(&client.rw_lock("a").write_lock())

@@ -33,12 +33,13 @@ impl<P: LockKind> AnyKind for Lock<P> {
 }
 
 /// Returns locks of one name: one of each kind, and two of named holders.
-fn kinds(client: &Client) -> [Box<dyn AnyKind>; 8] {
+fn kinds(client: &Client) -> [Box<dyn AnyKind>; 9] {
     let rw = client.rw_lock("a");
     [
         Box::new(client.lock("a")),
         Box::new(client.fair_lock("a")),
         Box::new(client.fenced_lock("a")),
+        Box::new(client.queue_lock("a")),
         Box::new(client.spin_lock("a")),
         Box::new(client.lock("a").with_holder("tx-1")),
         Box::new(client.lock("a").with_holder("tx-2")),

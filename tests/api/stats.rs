@@ -3,7 +3,8 @@
 use crate::harness::{Server, eventually, join, sleeping};
 use leasehold::kind::LockKind;
 use leasehold::{
-    Acquired, CancelToken, Client, Events, Lock, LostReason, MultiLock, RedLock, Result, Stats,
+    Acquired, CancelToken, Client, Events, Lock, LostReason, MultiLock, QueueLock, RedLock, Result,
+    Stats,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver};
@@ -256,6 +257,7 @@ fn the_holds_of_every_kind_are_counted() -> Result<()> {
     one_pair(&client, &client.lock("a").with_holder("tx"))?;
     one_pair(&client, &client.fair_lock("a"))?;
     one_pair(&client, &client.fenced_lock("a"))?;
+    one_pair(&client, &client.queue_lock("a"))?;
     one_pair(&client, &client.spin_lock("a"))?;
     one_pair(&client, &rw.read_lock())?;
     one_pair(&client, &rw.write_lock())?;
@@ -274,6 +276,26 @@ fn the_holds_of_every_kind_are_counted() -> Result<()> {
     assert_eq!(calls(&client.stats()), [1, 1, 0, 1]);
     guard.unlock()?;
     assert_eq!(at_rest(&client).lost_in_total(), 0);
+    Ok(())
+}
+
+#[test]
+fn the_waits_for_a_queue_lock_are_counted() -> Result<()> {
+    let server = Server::start();
+    let client = client(&server);
+    let lock = client.queue_lock("a");
+    let guard = lock.lock_owned()?;
+    assert!(lock.try_lock_for(SHORT)?.is_none());
+    assert_eq!(calls(&client.stats()), [0, 1, 0, 1]);
+    let waiters = [lock.clone(), lock.clone()];
+    let wait = |lock: QueueLock| thread::spawn(move || lock.lock()?.unlock());
+    let waiters = waiters.map(wait);
+    eventually("both wait", || client.stats().waiting_now() == 2);
+    guard.unlock()?;
+    waiters.into_iter().try_for_each(join)?;
+    let stats = at_rest(&client);
+    assert_eq!((stats.waiting_now(), stats.held_now(), stats.lost_in_total()), (0, 0, 0));
+    assert_eq!((holds(&stats)[0], holds(&stats)[2]), (3, 3));
     Ok(())
 }
 

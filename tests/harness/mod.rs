@@ -17,11 +17,13 @@
 //! | `cluster.rs`, `nodes.rs` | a cluster, and the output of `CLUSTER NODES` |
 //! | `proxy.rs`, `proxy/` | a TCP proxy with faults that a test switches |
 //! | `details.rs` | requests for details about holds |
+//! | `holders.rs` | a server with holders to look at |
 //! | `trickle.rs` | a proxy that slows replies down or never ends them |
 //! | `process.rs` | the test binary as a child process |
 //! | `impostor.rs` | a server with replies that no real server gives |
 //! | `bare.rs` | direct calls of the scripts in `lua/` |
 //! | `subject.rs` | the verbs of all kinds of locks, as a trait |
+//! | `permissions.rs` | the permissions of docs/permissions.md |
 //! | `faults.rs` | clients, event logs, waiters and assertions for tests of faults |
 
 #![allow(
@@ -38,11 +40,13 @@ pub mod config;
 pub mod details;
 pub mod faults;
 pub mod gate;
+pub mod holders;
 pub mod impostor;
 pub mod inspect;
 pub mod listener;
 pub mod members;
 pub mod nodes;
+pub mod permissions;
 pub mod ports;
 pub mod process;
 pub mod proxy;

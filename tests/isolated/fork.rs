@@ -238,6 +238,7 @@ fn every_verb_of_every_kind_is_refused_in_a_child() {
     assert_refused_in_children!("plain", client.lock("plain"));
     assert_refused_in_children!("fenced", client.fenced_lock("fenced"));
     assert_refused_in_children!("fair", client.fair_lock("fair"));
+    assert_refused_in_children!("queue", client.queue_lock("queue"));
     assert_refused_in_children!("spin", client.spin_lock("spin"));
     assert_refused_in_children!("write", rw.write_lock());
     assert_refused_in_children!("read", rw.read_lock(), rw.write_lock());

@@ -207,10 +207,12 @@ fn close_while_waiting(role: &Role) {
     let client = Client::open(role.arg(0)).expect("the server answers");
     let other_client = Client::open(role.arg(0)).expect("the server answers");
     let guard = other_client.lock("a").lock().expect("the lock is free");
+    let queued = other_client.queue_lock("b").lock().expect("the lock is free");
     thread::scope(|scope| {
         for _ in 0..8 {
-            let lock = client.lock("a");
+            let (lock, queue_lock) = (client.lock("a"), client.queue_lock("b"));
             scope.spawn(move || assert!(lock.lock().is_err_and(|error| error.is_closed())));
+            scope.spawn(move || assert!(queue_lock.lock().is_err_and(|error| error.is_closed())));
         }
         eventually("the listener runs", || {
             library_threads().contains(&"leasehold-liste".to_owned())
@@ -218,6 +220,9 @@ fn close_while_waiting(role: &Role) {
         client.close();
     });
     drop(client);
+    let waiting = other_client.queue_lock("b").waiting().expect("an answer");
+    assert!(waiting.queue().is_empty(), "the callers have left the queue: {waiting:?}");
+    queued.unlock().expect("the lock is held");
     guard.unlock().expect("the lock is held");
 }
 

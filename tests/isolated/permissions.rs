@@ -11,6 +11,7 @@ use std::time::Duration;
 use leasehold::{AuditPolicy, Builder, CancelToken, Client, Error, Events, Guard, Renewed};
 use redis::Value;
 
+use crate::harness::permissions::rules_of_a_plain_lock;
 use crate::harness::{Server, details, eventually, eventually_some, in_time};
 
 // ---------------------------------------------------------------------------------
@@ -23,13 +24,7 @@ struct Rule(Vec<String>);
 impl Rule {
     /// Reads the one line of docs/permissions.md that begins with `ACL SETUSER`.
     fn documented() -> Rule {
-        let mut lines = include_str!("../../docs/permissions.md")
-            .lines()
-            .filter_map(|line| line.strip_prefix("ACL SETUSER "))
-            .map(|line| line.split_whitespace().skip(1).map(str::to_owned).collect());
-        let rule = Rule(lines.next().expect("docs/permissions.md has a line ACL SETUSER"));
-        assert!(lines.next().is_none(), "docs/permissions.md has one such line");
-        rule
+        Rule(rules_of_a_plain_lock().into_iter().map(str::to_owned).collect())
     }
 
     /// Returns the permitted commands, keys and channels.

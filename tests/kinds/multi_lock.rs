@@ -173,7 +173,8 @@ fn members_that_exclude_each_other_are_refused() {
     let sides = client.rw_lock("a");
     let sides = [AnyLock::from(sides.read_lock()), sides.write_lock().into()];
     let kinds = [AnyLock::from(client.lock("a")), client.fenced_lock("a").into()];
-    for members in [sides, kinds] {
+    let queued = [AnyLock::from(client.queue_lock("a")), client.fenced_lock("a").into()];
+    for members in [sides, kinds, queued] {
         let lock = MultiLock::new(members);
         assert!(lock.lock_owned().is_err_and(|error| error.is_deadlock()));
         assert!(lock.try_lock().is_err_and(|error| error.is_deadlock()));

@@ -1,7 +1,8 @@
 //! The additional permissions of each kind of lock in docs/permissions.md suffice, and are used.
 
+use crate::harness::permissions::{DOCUMENT, rules_of_a_plain_lock};
 use crate::harness::subject::{Subject, SubjectGuard};
-use crate::harness::{Server, eventually, in_time};
+use crate::harness::{Server, eventually, in_time, join};
 use leasehold::kind::LockKind;
 use leasehold::{Client, Events, Lock, Renewed};
 use std::collections::BTreeMap;
@@ -10,26 +11,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Returns the rules of the documented `ACL SETUSER` line, without the user's name.
-fn rules_of_a_plain_lock() -> Vec<String> {
-    let mut lines = include_str!("../../docs/permissions.md")
-        .lines()
-        .filter_map(|it| it.strip_prefix("ACL SETUSER "));
-    let line = lines.next().expect("docs/permissions.md has that line");
-    line.split_whitespace().skip(1).map(str::to_owned).collect()
-}
-
 /// Returns the rows of the table, by kind.
-fn table() -> BTreeMap<String, Vec<String>> {
-    let (_, table) = include_str!("../../docs/permissions.md")
+fn table() -> BTreeMap<&'static str, Vec<&'static str>> {
+    let (_, table) = DOCUMENT
         .split_once("| kind | additional permissions |")
         .expect("docs/permissions.md has the table");
     let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
-    let row = |line: &str| {
+    let row = |line: &'static str| {
         let mut cells = line.trim_matches(['|', ' ']).split(" | ");
-        let kind = cells.next().expect("a kind").to_owned();
+        let kind = cells.next().expect("a kind");
         let words = cells.next().expect("words").trim().trim_matches('`').split_whitespace();
-        (kind, words.filter(|word| *word != "nothing").map(str::to_owned).collect())
+        (kind, words.filter(|word| *word != "nothing").collect())
     };
     rows.map(row).collect()
 }
@@ -51,10 +43,9 @@ struct Stage {
 }
 
 /// Returns two clients of a user with these rules.
-fn stage(words: &[String]) -> Stage {
+fn stage(words: &[&str]) -> Stage {
     let server = Server::start();
-    let rule: Vec<&str> = words.iter().map(String::as_str).collect();
-    server.ask::<()>(&[&["ACL", "SETUSER", "worker", "reset"], &rule[..]].concat());
+    server.ask::<()>(&[&["ACL", "SETUSER", "worker", "reset"], words].concat());
     let password = words.iter().find_map(|word| word.strip_prefix('>')).expect("a password");
     let renewals = Renewals::default();
     let client = || {
@@ -102,6 +93,10 @@ impl Stage {
         match kind {
             "fenced" => self.use_all_operations(|client| client.fenced_lock("orders:1")),
             "fair" => self.use_all_operations(|client| client.fair_lock("orders:1")),
+            "queue" => {
+                self.use_all_operations(|client| client.queue_lock("orders:1"));
+                self.lose_a_place();
+            }
             "named holder" => {
                 self.use_all_operations(named);
                 let job = |client: &Client| client.lock("orders:1").with_holder("a job");
@@ -131,6 +126,7 @@ impl Stage {
         match kind {
             "fenced" => self.release_early(|client| client.fenced_lock("orders:2")),
             "fair" => self.release_early(|client| client.fair_lock("orders:2")),
+            "queue" => self.release_early(|client| client.queue_lock("orders:2")),
             "read and write" => {
                 self.release_early(|client| client.rw_lock("orders:2").write_lock())
             }
@@ -156,6 +152,18 @@ impl Stage {
         });
     }
 
+    /// Has a caller that waits for a queue lock ask for its place once more.
+    fn lose_a_place(&self) {
+        let [mine, theirs] = self.clients.each_ref().map(|client| client.queue_lock("orders:1"));
+        let guard = mine.lock_owned().expect("free");
+        let waiter = thread::spawn(move || theirs.lock_owned());
+        let clients = "leasehold_alive:{orders:1}";
+        eventually("the caller waits", || self.server.ask::<bool>(&["DEL", clients]));
+        eventually("the caller asks again", || self.server.calls("zscore") > 0);
+        guard.unlock().expect("held");
+        join(waiter).expect("granted").unlock().expect("held");
+    }
+
     fn denied(&self) -> usize {
         self.server.ask::<Vec<BTreeMap<String, redis::Value>>>(&["ACL", "LOG"]).len()
     }
@@ -164,7 +172,7 @@ impl Stage {
 #[test]
 fn the_permissions_of_each_kind_suffice_and_are_used() {
     let table = table();
-    assert_eq!(table.len(), 5, "{table:?}");
+    assert_eq!(table.len(), 6, "{table:?}");
     thread::scope(|scope| {
         for (kind, more) in &table {
             scope.spawn(move || {
@@ -186,13 +194,14 @@ fn the_permissions_of_each_kind_suffice_and_are_used() {
 fn the_keys_and_channels_of_each_kind_are_needed() {
     for (kind, more) in table() {
         for missing in more.iter().filter(|word| word.starts_with(['~', '&'])) {
-            let fewer = more.iter().filter(|word| *word != missing).cloned().collect();
+            let fewer = more.iter().filter(|word| *word != missing).copied().collect();
             let stage = stage(&[rules_of_a_plain_lock(), fewer].concat());
             let take = |client: &Client| {
                 let wait = Duration::from_millis(50);
-                match kind.as_str() {
+                match kind {
                     "fenced" => client.fenced_lock("orders:1").try_lock_for_owned(wait).map(drop),
                     "fair" => client.fair_lock("orders:1").try_lock_for_owned(wait).map(drop),
+                    "queue" => client.queue_lock("orders:1").try_lock_for_owned(wait).map(drop),
                     "read and write" => {
                         let lock = client.rw_lock("orders:1");
                         lock.read().and_then(|guard| guard.unlock())
@@ -203,5 +212,22 @@ fn the_keys_and_channels_of_each_kind_are_needed() {
             let error = take(&stage.clients[0]).err();
             assert!(stage.denied() > 0, "{kind} without {missing}: {error:?}");
         }
+    }
+}
+
+/// The server cannot send a grant to such a client. The client takes the lock when it asks again.
+#[test]
+fn a_caller_that_may_not_subscribe_gets_a_queue_lock() {
+    let mut rules = [rules_of_a_plain_lock(), table()["queue"].clone()].concat();
+    rules.retain(|word| *word != "+subscribe");
+    let stage = stage(&rules);
+    let [mine, theirs] = stage.clients.each_ref().map(|client| client.queue_lock("orders:1"));
+    for _ in 0..3 {
+        let guard = mine.lock_owned().expect("free");
+        let lock = theirs.clone();
+        let waiter = thread::spawn(move || lock.lock_owned());
+        eventually("the caller waits", || stage.clients[1].stats().waiting_now() > 0);
+        guard.unlock().expect("held");
+        join(waiter).expect("acquired").unlock().expect("held");
     }
 }

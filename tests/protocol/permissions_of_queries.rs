@@ -3,18 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::harness::Server;
+use crate::harness::holders::GONE;
+use crate::harness::permissions::{DOCUMENT, rules_of_a_plain_lock};
 use leasehold::{AuditPolicy, Client, Error};
-
-/// A client of leasehold that has ended.
-const GONE: &str = "6ba7b810-9dad-81d1-80b4-00c04fd430c8";
-
-const DOCUMENT: &str = include_str!("../../docs/permissions.md");
-
-/// Returns the rules of the documented `ACL SETUSER` line, without the user's name.
-fn rules_of_a_plain_lock() -> Vec<&'static str> {
-    let line = DOCUMENT.lines().find_map(|line| line.strip_prefix("ACL SETUSER "));
-    line.expect("docs/permissions.md has that line").split_whitespace().skip(1).collect()
-}
 
 /// Returns the code spans of an item of the section, without its names.
 fn permissions_of(method: &str) -> Vec<Vec<&'static str>> {
@@ -38,6 +29,7 @@ fn server_and_client(words: &[&str]) -> (Server, Client) {
     server.ask::<()>(&["HSET", "orders:1", &owner, "1"]);
     server.ask::<()>(&["HSET", "orders:2", "mode", "read", &owner, "1"]);
     server.ask::<()>(&["RPUSH", "redisson_lock_queue:{orders:1}", &owner]);
+    server.ask::<()>(&["ZADD", "leasehold_queue:{orders:1}", "1", &owner]);
     server.ask::<()>(&["HSET", &format!("leasehold_client:{{{GONE}}}"), "host", "web-1"]);
     server.ask::<()>(&[&["ACL", "SETUSER", "worker", "reset"], words].concat());
     let password = words.iter().find_map(|word| word.strip_prefix('>')).expect("a password");
@@ -53,12 +45,14 @@ fn queries() -> Vec<(Vec<&'static str>, Vec<&'static str>, Query)> {
     let holders = permissions_of("`Lock::holder`").concat();
     let waiting = permissions_of("`Lock::waiting`");
     let fair = "~redisson_lock_queue:* +lrange".split(' ').collect();
+    let queued = vec!["~leasehold_queue:*"];
     let read = "~{orders:*".split(' ').collect();
     vec![
         (holders.clone(), vec![], |client| client.lock("orders:1").holder().map(drop)),
         (holders, read, |client| client.rw_lock("orders:2").read_lock().holders().map(drop)),
         (waiting[0].clone(), vec![], |client| client.lock("orders:1").waiting().map(drop)),
         (waiting[2].clone(), fair, |client| client.fair_lock("orders:1").waiting().map(drop)),
+        (waiting[3].clone(), queued, |client| client.queue_lock("orders:1").waiting().map(drop)),
         (permissions_of("`Client::locks`").concat(), vec![], find_all),
     ]
 }

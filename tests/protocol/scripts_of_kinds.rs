@@ -8,6 +8,7 @@ use crate::harness::{Server, exists, pttl};
 const WRITER: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:1:write";
 const OTHER_WRITER: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8:2:write";
 const RW_CHANNEL: &str = "redisson_rwlock:{the-lock}";
+const WAITERS: &str = "leasehold_queue:{the-lock}";
 const COUNTER: &str = "redisson_lock_token:{the-lock}";
 const QUEUE: [&str; 3] =
     [LOCK, "redisson_lock_queue:{the-lock}", "redisson_lock_timeout:{the-lock}"];
@@ -963,8 +964,8 @@ struct Description {
     ttl: i64,
     fields: Vec<String>,
     leases: Vec<i64>,
-    /// The queue, and whether the token counter exists; only of a search.
-    more: Option<(Vec<String>, i64)>,
+    /// The two queues, and whether the token counter exists; only of a search.
+    more: Option<([Vec<String>; 2], i64)>,
 }
 
 /// Calls `lock_info`; `None` stands for an empty list.
@@ -979,9 +980,9 @@ fn describe(bare: &mut Bare, verb: &str, keys: &[&str]) -> Vec<Option<Descriptio
         let fields = redis::from_redis_value(parts.next().expect("fields")).expect("texts");
         let leases = redis::from_redis_value(parts.next().expect("leases")).expect("numbers");
         let more = parts.next().map(|queue| {
-            let counter = parts.next().expect("a counter");
-            let queue = redis::from_redis_value(queue).expect("texts");
-            (queue, redis::from_redis_value(counter).expect("a number"))
+            let mut part = || parts.next().expect("a queue, and a counter");
+            let queues = [queue, part()].map(|it| redis::from_redis_value(it).expect("texts"));
+            (queues, redis::from_redis_value(part()).expect("a number"))
         });
         Some(Description { ttl, fields, leases, more })
     };
@@ -993,8 +994,8 @@ fn lock_info_replies_as_documented() {
     let list = "one list per lock, empty for a key that is no hash or is left out: 1 the reply of \
                 PTTL, 2 the fields and values, 3 for a read-write lock one number per field: the \
                 ms left of the reader, -2 without a time-out key, -1 if that key has no expiry or \
-                cannot be read, 4 and 5 for a search: the queue, and 1 if the token counter \
-                exists, else 0";
+                cannot be read, 4 to 6 for a search: the queue of a fair lock, the queue of a \
+                queue lock, and 1 if the token counter exists, else 0";
     documents("lock_info", &[list]);
     let mut bare = Bare::start();
     let texts = |texts: &[&str]| Vec::from_iter(texts.iter().map(|it| (*it).to_owned()));
@@ -1005,19 +1006,31 @@ fn lock_info_replies_as_documented() {
         assert_eq!(describe(&mut bare, verb, &["free", "string"]), [None, None]);
     }
 
-    // Without an expiry; the queue and the counter only for a search.
+    // Without an expiry; the queues and the counter only for a search.
     bare.ask::<()>(&["HSET", LOCK, MINE, "1"]);
     bare.ask::<()>(&["RPUSH", QUEUE[1], OTHER]);
+    bare.ask::<()>(&["ZADD", WAITERS, "2", MINE, "1", OTHER]);
     bare.ask::<()>(&["SET", COUNTER, "7"]);
     let held = |more| Description { ttl: -1, fields: texts(&[MINE, "1"]), leases: vec![], more };
     assert_eq!(describe(&mut bare, "look", &[LOCK]), [Some(held(None))]);
-    let all = Some((texts(&[OTHER]), 1));
+    let all = Some(([texts(&[OTHER]), texts(&[OTHER, MINE])], 1));
     assert_eq!(describe(&mut bare, "search", &["free", LOCK]), [None, Some(held(all))]);
-    bare.ask::<()>(&["DEL", QUEUE[1], COUNTER]);
-    bare.ask::<()>(&["SET", QUEUE[1], "no queue"]);
-    assert_eq!(describe(&mut bare, "search", &[LOCK]), [Some(held(Some((vec![], 0))))]);
+    bare.ask::<()>(&["DEL", QUEUE[1], WAITERS, COUNTER]);
+    bare.ask::<()>(&["MSET", QUEUE[1], "no queue", WAITERS, "no queue"]);
+    let nothing = Some(([vec![], vec![]], 0));
+    assert_eq!(describe(&mut bare, "search", &[LOCK]), [Some(held(nothing))]);
 
-    // Readers: a lease, the longest of several leases, no expiry, and a lease that is over.
+    // A search leaves out a hash without an owner field.
+    bare.ask::<()>(&["HSET", "rw", "mode", "read", "reader:1", "1"]);
+    assert_eq!(describe(&mut bare, "search", &["rw"]), [None]);
+    bare.ask::<()>(&["HSET", "both", "job-17", "1", MINE, "0"]);
+    assert!(describe(&mut bare, "search", &["both"])[0].is_some());
+}
+
+/// A lease, the longest of several leases, no expiry, and a lease that is over.
+#[test]
+fn lock_info_tells_the_leases_of_readers() {
+    let mut bare = Bare::start();
     let readers: Vec<String> = (1..=4).map(|number| format!("reader:{number}")).collect();
     let mut words = vec!["HSET", "rw", "mode", "read"];
     for (reader, count) in readers.iter().zip(["1", "3", "1", "1"]) {
@@ -1036,11 +1049,6 @@ fn lock_info_replies_as_documented() {
     assert!((30_000..=60_000).contains(&found.ttl));
     let [-2, first, second, -1, -2] = found.leases[..] else { panic!("{found:?}") };
     assert!((30_000..=40_000).contains(&first) && (20_000..=30_000).contains(&second));
-
-    // A search leaves out a hash without an owner field.
-    assert_eq!(describe(&mut bare, "search", &["rw"]), [None]);
-    bare.ask::<()>(&["HSET", "both", "job-17", "1", MINE, "0"]);
-    assert!(describe(&mut bare, "search", &["both"])[0].is_some());
 }
 
 // ---------------------------------------------------------------------------------

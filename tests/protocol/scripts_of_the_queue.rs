@@ -188,8 +188,8 @@ const ACQUIRED: [&str; 8] = [
     "0 without a place",
 ];
 const BEATEN: [&str; 6] = [
-    "5 numbers per lock: the time in us since which the client has its terms: with \
-     another time, its waiters may have lost their places",
+    "5 numbers per lock: the time in us since which the client has its terms, or 0 if nobody \
+     waits: with another time, its waiters may have lost their places",
     "the holder's remaining lease in ms, -2 free, -1 held without expiry",
     "the hold number if this client holds the lock, else 0",
     "the token of that hold, else 0",
@@ -347,20 +347,17 @@ fn queue_heartbeat_replies_as_documented() {
     documents("queue_heartbeat", &BEATEN);
     let mut bare = Bare::start();
 
-    // A client without terms; then with terms.
-    let before = micros(&bare.server);
+    // Free, and nobody waits.
     let first = beat(&mut bare, 2);
-    assert_eq!((first.ttl, first.hold, first.token), (-2, 0, 0));
-    assert!((before..=micros(&bare.server)).contains(&first.since));
-    assert_eq!(beat(&mut bare, 2).since, first.since);
-    assert_expiries(&bare.server);
+    assert_eq!((first.since, first.ttl, first.hold, first.token), (0, -2, 0, 0));
+    assert_eq!(bare.server.keys(), Vec::<String>::new());
     let token = take(&mut bare, &owner(1, 1)).token;
     assert!(first.bound < token);
 
     // Held by another client, with and without expiry; held by this client.
     let refused = beat(&mut bare, 2);
     assert_about(60_000, refused.ttl);
-    assert_eq!((refused.hold, refused.token), (0, 0));
+    assert_eq!((refused.since, refused.hold, refused.token), (0, 0, 0));
     assert!(refused.bound >= token);
     let held = beat(&mut bare, 1);
     assert_about(60_000, held.ttl);
@@ -370,6 +367,71 @@ fn queue_heartbeat_replies_as_documented() {
     assert_eq!(beat(&mut bare, 2).ttl, -1);
     bare.ask::<()>(&["DEL", LOCK]);
     assert!(take(&mut bare, &owner(1, 2)).token > held.bound);
+}
+
+#[test]
+fn a_heartbeat_reports_since_when_a_client_has_its_terms() {
+    let mut bare = Bare::start();
+    take(&mut bare, &owner(1, 1));
+    assert_eq!(beat(&mut bare, 2).since, 0, "nobody waits");
+    assert_eq!(bare.server.keys(), [COUNTER, LOCK]);
+    let since = wait(&mut bare, &owner(2, 1), SINGLE).since;
+    assert_eq!(beat(&mut bare, 2).since, since);
+    // A client without terms gets terms, because its waiters may have lost their places.
+    let before = micros(&bare.server);
+    let other = beat(&mut bare, 3).since;
+    assert!((before..=micros(&bare.server)).contains(&other));
+    assert_eq!(beat(&mut bare, 3).since, other);
+    assert_expiries(&bare.server);
+}
+
+/// Else each grant to the only waiter would make other callers of its client ask.
+#[test]
+fn a_grant_keeps_the_terms_of_the_clients_and_the_last_caller_deletes_them() {
+    let mut bare = Bare::start();
+    let _listener = listen(&bare, 2);
+    take(&mut bare, &owner(1, 1));
+    let since = wait(&mut bare, &owner(2, 1), SINGLE).since;
+    assert_eq!(release(&mut bare, &owner(1, 1)), 1);
+    assert_eq!(queued(&bare.server), Vec::<String>::new());
+    assert_eq!(wait(&mut bare, &owner(2, 2), SINGLE).since, since);
+    // The last caller that leaves a held lock, and a release that finds no waiter.
+    assert_eq!(release(&mut bare, &owner(2, 2)), -1);
+    assert_eq!(bare.server.keys(), [COUNTER, LOCK]);
+    let later = wait(&mut bare, &owner(2, 3), SINGLE).since;
+    assert!(later > since);
+    assert_eq!(release(&mut bare, &owner(2, 1)), 1);
+    assert!(bare.server.keys().contains(&CLIENTS.to_owned()));
+    assert_eq!(release(&mut bare, &owner(2, 3)), 0);
+    assert_eq!(bare.server.keys(), [COUNTER]);
+}
+
+/// The grantee may not know of its grant, which ends.
+#[test]
+fn a_client_learns_of_a_grant_that_was_ended_by_force() {
+    let mut bare = Bare::start();
+    let _listener = listen(&bare, 2);
+    take(&mut bare, &owner(1, 1));
+    let since = wait(&mut bare, &owner(2, 1), SINGLE).since;
+    wait(&mut bare, &owner(3, 1), CLUSTER);
+    assert_eq!(release(&mut bare, &owner(1, 1)), 1);
+    assert_eq!(force(&mut bare), 1);
+    assert_lock(&bare, &owner(3, 1), 30_000);
+    wait(&mut bare, &owner(3, 2), CLUSTER);
+    assert!(beat(&mut bare, 2).since > since);
+}
+
+/// Else other clients would overtake the waiters of the holder's client.
+#[test]
+fn force_unlock_keeps_the_places_of_the_clients_of_the_holder() {
+    let mut bare = Bare::start();
+    let mut listener = listen(&bare, 2);
+    take(&mut bare, &owner(2, 1));
+    wait(&mut bare, &owner(2, 2), SINGLE);
+    wait(&mut bare, &owner(3, 1), CLUSTER);
+    assert_eq!(force(&mut bare), 1);
+    assert_lock(&bare, &owner(2, 2), 30_000);
+    assert_eq!(next_grant(&mut listener).hold, 2);
 }
 
 // ---------------------------------------------------------------------------------
@@ -423,7 +485,7 @@ fn a_lost_place_is_given_again() {
     let waits = [1, 2, 3].map(|hold| wait(&mut bare, &owner(2, hold), SINGLE));
     let (places, since) = (waits.each_ref().map(|it| it.place.to_string()), waits[0].since);
     bare.ask::<()>(&["DEL", QUEUE, CLIENTS]);
-    assert!(beat(&mut bare, 2).since > since, "the client learns of it");
+    assert_ne!(beat(&mut bare, 2).since, since, "the client learns of it");
     for hold in [3, 1, 2] {
         let place = &places[hold - 1];
         let again = wait(&mut bare, &owner(2, hold), Wait { place, ..SINGLE });
@@ -547,7 +609,7 @@ fn a_grant_passes_over_dead_waiters() {
         assert_eq!(next_grant(&mut listener).hold, dead);
         assert_eq!(queued(&bare.server), [owner(3, dead)], "only those before the grantee");
         assert_eq!(release(&mut bare, &owner(2, dead)), 0, "no live waiter");
-        assert!(beat(&mut bare, 3).since > since, "a client that lives learns of it");
+        assert_ne!(beat(&mut bare, 3).since, since, "a client that lives learns of it");
         assert_eq!(queued(&bare.server), Vec::<String>::new());
     }
 }
@@ -557,6 +619,7 @@ fn a_grant_passes_over_dead_waiters() {
 fn clients_that_are_gone_are_forgotten() {
     let mut bare = Bare::start();
     take(&mut bare, &owner(1, 1));
+    wait(&mut bare, &owner(1, 2), SINGLE);
     for client in 10..510 {
         wait_and_die(&mut bare, &owner(client, 1));
         release(&mut bare, &owner(client, 1));
@@ -580,7 +643,7 @@ fn a_client_without_a_listener_is_dead_on_one_server_and_alive_in_a_cluster() {
     assert_eq!(bare.server.calls("hget"), 2, "one look per client");
     assert!(next_grant(&mut listener).token > token);
     assert_lock(&bare, &owner(2, 1), 30_000);
-    assert!(beat(&mut bare, 3).since > since, "the client learns that it lost its places");
+    assert_ne!(beat(&mut bare, 3).since, since, "the client learns that it lost its places");
 
     wait(&mut bare, &owner(3, 3), CLUSTER);
     wait(&mut bare, &owner(2, 2), SINGLE);
@@ -762,8 +825,8 @@ fn one_call_carries_the_heartbeats_of_several_locks() {
     let keys: Vec<&str> = names.iter().flatten().map(String::as_str).collect();
     hold(&bare.server, "the-lock-a", JAVA, "60000");
     bare.ask::<()>(&["ZADD", keys[5], "1", &owner(2, 5)]);
-    let replies = beats(&mut bare, 2, &keys);
-    assert!(replies.iter().all(|it| it.since > 0));
+    let replies: [Beat; 3] = beats(&mut bare, 2, &keys).try_into().expect("three locks");
+    assert_eq!(replies.each_ref().map(|it| it.since > 0), [false, true, false], "a queue");
     assert_eq!(replies.iter().map(|it| it.hold).collect::<Vec<i64>>(), [0, 5, 0]);
     assert_about(60_000, replies[0].ttl);
     assert_eq!(replies[2].ttl, -2);
@@ -780,6 +843,10 @@ fn a_heartbeat_whose_own_run_loses_a_place_is_followed_by_one_that_says_so() {
     bare.ask::<()>(&["DEL", LOCK]);
     assert_eq!(beat(&mut bare, 2).since, since);
     assert_eq!(queued(&bare.server), Vec::<String>::new());
+    assert_ne!(beat(&mut bare, 2).since, since);
+    // Also if other clients wait.
+    wait(&mut bare, &owner(3, 1), CLUSTER);
+    wait(&mut bare, &owner(3, 2), CLUSTER);
     assert!(beat(&mut bare, 2).since > since);
 }
 
@@ -792,9 +859,10 @@ fn a_lost_reply_hides_no_lost_place() {
     assert_eq!(release(&mut bare, &owner(1, 1)), 0);
     assert_eq!(queued(&bare.server), Vec::<String>::new());
     beat(&mut bare, 2);
-    assert!(beat(&mut bare, 2).since > since);
+    assert_ne!(beat(&mut bare, 2).since, since);
     take(&mut bare, &owner(1, 2));
     assert!(wait(&mut bare, &owner(2, 2), SINGLE).since > since);
+    assert!(beat(&mut bare, 2).since > since);
 }
 
 // ---------------------------------------------------------------------------------

@@ -104,6 +104,41 @@ fn a_search_goes_on_while_a_slot_moves() {
     drop(guards);
 }
 
+#[test]
+fn queues_of_all_masters_are_shown() {
+    let cluster = Cluster::start(3, 0);
+    let client = || Client::builder().cluster(cluster.urls()).build().expect("the cluster is well");
+    let (holding, waiting, looking) = (client(), client(), client());
+    let stop = CancelToken::new();
+    let names: Vec<String> = (0..12).map(|number| format!("lock {number}")).collect();
+    let guards = names.iter().map(|name| holding.queue_lock(name).lock_owned().expect("free"));
+    let guards: Vec<_> = guards.collect();
+    thread::scope(|scope| {
+        let wait = |name: &String| {
+            let lock = waiting.queue_lock(name).with_cancel(&stop);
+            scope.spawn(move || lock.lock_owned().map(drop))
+        };
+        let waiters: Vec<_> = names.iter().map(wait).collect();
+        for name in &names {
+            let queue = || looking.queue_lock(name).waiting().expect("an answer");
+            eventually("the caller is in the queue", || queue().queue().len() == 1);
+        }
+        let found: Vec<LockInfo> =
+            looking.locks("*").expect("good").map(|it| it.expect("an answer")).collect();
+        assert_eq!(found.len(), names.len());
+        for lock in &found {
+            let [caller] = lock.waiting().queue() else { panic!("one caller: {lock:?}") };
+            assert_eq!((lock.kind(), caller.client_id()), ("queue lock", Some(waiting.id())));
+        }
+        stop.cancel();
+        for waiter in waiters {
+            let outcome = in_time("the wait ends", waiter);
+            assert!(outcome.is_err_and(|error| error.is_cancelled()));
+        }
+    });
+    drop(guards);
+}
+
 /// The slots of its keys are unknown to a client that takes a cluster node for a single server.
 #[test]
 fn a_single_server_that_is_a_cluster_node_is_searched() {

@@ -241,3 +241,22 @@ fn a_message_of_another_server_only_makes_its_caller_ask() {
     assert!(local.granted_by_message(&message(WAITER, 5), Generation::of(1)));
     assert!(local.has_to_ask(WAITER));
 }
+
+/// The grant came after the last answer, and has ended: the caller has no place any more.
+#[test]
+fn a_message_of_a_grant_that_ended_before_a_heartbeat_makes_its_caller_ask() {
+    let local = with_waiter();
+    local.is_queued(WAITER, base(at(0), 10), TERMS);
+    local.beat(at(1), answer(20));
+    local.by_message(&message(WAITER, 15));
+    assert!(local.has_to_ask(WAITER));
+}
+
+/// The clock of a server may run by 1 % faster, as the margin of a deadline assumes.
+#[test]
+fn a_silence_of_almost_a_grant_lease_makes_callers_ask() {
+    let local = with_waiter();
+    local.is_queued(WAITER, base(at(0), 10), TERMS);
+    local.beat(hold::deadline(at(0), LEASE), answer(20));
+    assert!(local.has_to_ask(WAITER));
+}

@@ -63,9 +63,9 @@ impl<K: LockKind> Lock<K> {
 
     /// Returns the callers that wait for the lock, in any process and language.
     ///
-    /// For a fair lock, returns its queue; for other kinds, the number of waiting clients. Waiters
-    /// of both sides of an [`RwLock`](crate::RwLock) count together. [`WaitingInfo`] has the
-    /// details.
+    /// For a fair lock and a queue lock, returns the queue; for other kinds, the number of waiting
+    /// clients. Waiters of both sides of an [`RwLock`](crate::RwLock) count together.
+    /// [`WaitingInfo`] has the details.
     ///
     /// Blocks until the servers answer, for one response time-out at most. One round trip, to all
     /// nodes of a cluster at the same time; two for a queue that is not empty; none for a spin

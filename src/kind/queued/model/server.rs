@@ -61,12 +61,15 @@ impl Script<'_> {
         self.note_idle();
     }
 
-    /// `lua/queue_force_unlock.lua`. The former holder may not know of its grant, so its client
-    /// loses its terms.
+    /// `lua/queue_force_unlock.lua`. The former holder may not know of its grant, so the terms of its
+    /// client get another stamp.
     pub(super) fn force_unlock(&mut self) {
         let holder = std::mem::replace(&mut self.state.server.holder, NOBODY);
         if holder != NOBODY && self.layout.seed != Some(Seed::ForceUnlockKeepsTerms) {
-            self.state.server.terms[self.layout.client_of(holder)] = Terms::default();
+            let client = self.layout.client_of(holder);
+            let fresh = self.fresh_stamp(client);
+            let terms = &mut self.state.server.terms[client];
+            terms.stamp = if terms.stamp == 0 { 0 } else { fresh };
         }
         self.grant_if_free();
         self.note_idle();
@@ -149,8 +152,7 @@ impl Script<'_> {
 
     /// `keep_alive` in `lua/queue_grant.lua`. Returns the stamp, and whether it is new.
     fn keep_alive(&mut self, client: usize) -> (u8, bool) {
-        let mut fresh = 1;
-        self.state.each_stamp(client, self.layout, |stamp| fresh = fresh.max(*stamp + 1));
+        let fresh = self.fresh_stamp(client);
         let terms = &mut self.state.server.terms[client];
         let is_new = terms.stamp == 0;
         if is_new {
@@ -158,6 +160,13 @@ impl Script<'_> {
         }
         terms.left = GRANT_LEASE;
         (terms.stamp, is_new)
+    }
+
+    /// Returns a stamp that is later than all stamps of the client.
+    fn fresh_stamp(&mut self, client: usize) -> u8 {
+        let mut fresh = 1;
+        self.state.each_stamp(client, self.layout, |stamp| fresh = fresh.max(*stamp + 1));
+        fresh
     }
 
     /// Adds the number to the queue, or gives it a better place. Returns its place.
