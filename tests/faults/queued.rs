@@ -269,17 +269,29 @@ fn the_outcome_of_an_acquire_cut_at_any_byte_is_true() {
     });
 }
 
+/// Has the client wait for a lock, so that its listener is connected.
+fn wait_once(setup: &Setup<'_>) {
+    let name = format!("listening {}", setup.client.id());
+    let guard = setup.direct.queue_lock(&name).lock().expect("it is free");
+    let waiter = QueueWaiter::queued(setup.server, &setup.client.queue_lock(&name));
+    guard.unlock().expect("it is held");
+    get_it_in_order([waiter]);
+    end_of_lock(setup, &name);
+}
+
 #[test]
 fn a_waiter_whose_acquire_is_cut_at_any_byte_gets_the_lock_or_leaves() {
     at_every_byte(|setup, cut| {
         let (name, before) = (name_of("wait", cut), setup.cuts());
         use_directly(setup, &name);
         let guard = setup.direct.queue_lock(&name).lock().expect("it is free");
+        wait_once(setup);
         setup.prepare(cut, &digest("queue_acquire"));
         thread::scope(|scope| {
             let lock = setup.client.queue_lock(&name);
             let waiter = scope.spawn(move || {
                 lock.lock().map(|guard| {
+                    setup.proxy.heal();
                     assert_held(setup.server, &name_of("wait", cut), &guard, NEVER);
                     guard.unlock().expect("it is held");
                 })
@@ -287,11 +299,11 @@ fn a_waiter_whose_acquire_is_cut_at_any_byte_gets_the_lock_or_leaves() {
             let is_settled = || waiter.is_finished() || queue_length(setup.server, &name) == 1;
             eventually("the call waits or has failed", is_settled);
             guard.unlock().expect("the direct connection works");
-            setup.proxy.heal();
             if let Err(error) = crate::harness::in_time("the call ends", waiter) {
                 setup.assert_may_fail(cut, true, &error);
             }
         });
+        setup.proxy.heal();
         end_of_lock(setup, &name);
         setup.cuts() > before
     });
