@@ -15,7 +15,7 @@ const NAME: &str = "example:priorities";
 
 fn main() -> Result<(), Box<dyn Error>> {
     let server = support::Server::start()?;
-    // Each unit of weight counts as an arrival one minute earlier.
+    // Each unit of weight above 1 counts as an arrival one minute earlier.
     let step = Duration::from_secs(60);
     let client = Client::builder().single(server.url()).weight_step(step).build()?;
     let lock = client.queue_lock(NAME);

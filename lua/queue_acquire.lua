@@ -6,7 +6,7 @@
 -- RETURNS: 1 -2 acquired; -1 held without expiry; else the holder's remaining lease in ms, or 0 if
 --   too many dead waiters precede; 2 the token of the hold; if refused, a number that is at least
 --   each token handed out so far and less than each later one; 3 the caller's place in the queue,
---   or 0; 4 the time in us since which the client has its terms: with another time, waiters of the
+--   or 0; 4 the time in us since which the client has its terms: if it changes, waiters of the
 --   client may have lost their places; 0 without a place
 -- Atomic: no other caller may take the lock or a better place between the check and the write.
 local hash, queue, clients, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4]

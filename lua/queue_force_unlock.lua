@@ -8,8 +8,8 @@ local hash, queue, clients, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local channel, message = ARGV[1], ARGV[2]
 
 local lock = lock_of(hash, queue, clients, counter)
--- The holder may be a waiter that does not know of its grant. Its client learns of the loss by the
--- time of its terms, and stays alive.
+-- The holder may be a waiter that does not know of its grant yet. So the time since which its
+-- client has its terms changes, and the waiter asks again. The client still counts as alive.
 local holders = redis.pcall('hkeys', lock.hash)
 local was_held = redis.call('del', lock.hash) == 1
 local client = #holders == 1 and client_of(holders[1])

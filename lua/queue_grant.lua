@@ -66,10 +66,10 @@ local function terms_of(lock, client)
 end
 
 -- Counts the client as alive for one grant lease, and stores its terms: the ms at which it counts
--- as gone, the grant lease, `single` or `cluster`, and the us since which it has terms, which this
--- function returns. A flag would be lost with a reply. The terms expire after all clients are gone,
--- the queue an hour after the last sign of a client. With full memory a server refuses HSET as the
--- first write, so PEXPIRE comes first.
+-- as gone, the grant lease, `single` or `cluster`, and the us since which it has terms. Returns the
+-- last of these. (A flag for new terms would be lost with one reply.) The terms expire after all
+-- clients are gone, the queue an hour after the last acquire or heartbeat. A server with full
+-- memory refuses HSET as the first write, so PEXPIRE comes first.
 local function keep_alive(lock, client, grant_lease, mode)
   redis.call('pexpire', lock.queue, 3600000)
   local old = redis.call('hget', lock.clients, client)

@@ -2,7 +2,7 @@
 -- KEYS: n times 4, per lock: the lock's hash, the queue, the waiting clients, the last token
 -- ARGV: 1 client id, 2 its grant lease in ms, 3 `single` or `cluster`
 -- RETURNS: 5 numbers per lock: the time in us since which the client has its terms, or 0 if nobody
---   waits: with another time, its waiters may have lost their places; the holder's remaining lease
+--   waits: if it changes, its waiters may have lost their places; the holder's remaining lease
 --   in ms, -2 free, -1 held without expiry; the hold number if this client holds the lock, else 0;
 --   the token of that hold, else 0; and a number that is at least each token handed out so far and
 --   less than each later one; 0, -1, 0, 0 and 0 for a lock with a key of another type

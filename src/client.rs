@@ -128,8 +128,8 @@ impl Client {
 
     /// Returns the lock with this name that is granted by arrival and weight. No round trip.
     ///
-    /// A release wakes one waiter, which needs no further round trip. Not a lock of Redisson. See
-    /// [`QueueLock`].
+    /// A release wakes one waiter, which needs no further round trip. Redisson has no such lock.
+    /// See [`QueueLock`].
     pub fn queue_lock(&self, name: impl Into<String>) -> QueueLock {
         Lock::new(Arc::clone(&self.engine), name.into())
     }
@@ -158,8 +158,9 @@ impl Client {
     /// nodes. The returned iterator asks one server after the other, whenever it needs more locks:
     /// one round trip (`SCAN`) for about 32 keys of the server, and about three more if there are
     /// locks among these keys. Each such step blocks for one response time-out at most, and takes
-    /// the server about a millisecond at most (4 ms for a queue of 10,000 callers). The iterator then asks the processes of the holders
-    /// for more facts; stopped and unreachable processes delay the whole search by 250 ms at most.
+    /// the server about a millisecond at most (4 ms for a queue of 10,000 callers). The iterator
+    /// then asks the processes of the holders for more facts; stopped and unreachable processes
+    /// delay the whole search by 250 ms at most.
     ///
     /// The search finds locks of all kinds, and returns each lock once, with the queue of a fair
     /// lock or a queue lock. It recognizes a lock by the fields of its hash, and leaves out names

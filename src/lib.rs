@@ -27,12 +27,13 @@
 //! - *Deadline* of a lease: the end of the lease on this machine, never later than its end on the
 //!   server.
 //! - *Queue*: the threads of one process that wait for one lock. Only the first of them, the *head*
-//!   of the queue, asks the server. (Callers of fair locks, readers and named holders do not queue
-//!   in their process: each asks the server.)
+//!   of the queue, asks the server. (Callers of fair locks, queue locks, readers and named holders
+//!   do not queue in their process: each asks the server.)
 //! - *Hand-off*: a thread that releases a lock may pass its hold to the head of the queue, without
 //!   a round trip.
 //! - *Release message*: tells waiting processes that a lock is free. The *listener*, a thread of
-//!   the client, receives the messages.
+//!   the client, receives the messages. (The message of a [queue lock](QueueLock) tells one waiter
+//!   that it holds the lock.)
 //! - *Poll*: a request that asks whether an awaited lock is free, in case a message was lost.
 //! - *Owner field*: identifies a hold in Redis, as `<client id>:<hold number>`. The number is the
 //!   time of the request in microseconds since 1970, by the clock of the client.
@@ -93,7 +94,7 @@
 //!
 //! The operating system can pause a program *after* its last check, until its lease has ended. No
 //! lock with a lease can prevent that. The protected resource has to refuse such a stale writer
-//! itself, by the token of a [`FencedLock`].
+//! itself, by the token of a [`FencedLock`] or a [`QueueLock`].
 //!
 //! # Kinds
 //!
@@ -203,8 +204,8 @@
 //!   [`with_min_hold`](Lock::with_min_hold) and a minimum a little shorter than the period: the
 //!   lock stays taken until the minimum has passed, also after a release. Without the minimum the
 //!   next machine would run the job again after the release.
-//! - *A lock that stays busy.* After a `try_lock_for` without the lock, [`Lock::holder`] names host,
-//!   process and thread of the holder, and [`HolderInfo::since`] the time of its acquisition.
+//! - *A lock that stays busy.* After a `try_lock_for` without the lock, [`Lock::holder`] names
+//!   host, process and thread of the holder, and [`HolderInfo::since`] the time of its acquisition.
 //! - *A job that may hang.* [`with_max_hold`](Lock::with_max_hold) ends the renewals of a hold that
 //!   lasts too long, so that another machine can take over.
 //! - *tokio.* A wait blocks its thread, so call `spawn_blocking(move || lock.lock_owned())`. The
@@ -251,8 +252,9 @@
 //!
 //! All clients of a process share the metrics. Every metric except `leasehold_reconnects_total` has
 //! two labels:
-//! - `kind`: `plain`, `named`, `fair`, `fenced`, `read`, `write`, `spin`; `multi` and `red` for the
-//!   calls of a [`MultiLock`] and a [`RedLock`]. Their holds have the kinds of the members.
+//! - `kind`: `plain`, `named`, `fair`, `fenced`, `queue`, `read`, `write`, `spin`; `multi` and
+//!   `red` for the calls of a [`MultiLock`] and a [`RedLock`]. Their holds have the kinds of the
+//!   members.
 //! - `label`: the text of [`Lock::with_label`], empty for a handle without one. A call of a
 //!   `MultiLock` has the common label of all its members of one client, empty if they differ.
 //!

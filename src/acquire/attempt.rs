@@ -60,8 +60,8 @@ impl WaitLoop<'_> {
 
     /// Takes a hold that a server granted by message.
     ///
-    /// Asks the server instead if the grant is too old, if the topology has changed since, or if the
-    /// call needs more than the grant: another lease, or the acknowledgements of replicas.
+    /// Asks the server instead if the grant has expired, if the topology has changed since, or if
+    /// the call needs more than the grant: another lease, or the acknowledgements of replicas.
     pub(super) fn take_grant(
         &mut self,
         grant: &WaiterGrant,
@@ -265,7 +265,7 @@ impl WaitLoop<'_> {
         }
     }
 
-    /// Starts the listener for a grant by message, after the watchdog polls for the call.
+    /// Starts the listener for a grant by message. The watchdog already polls for the call.
     ///
     /// If the listener has connected since the attempt, a message may have been missed.
     fn listen_for_grants(&self, left: Option<Duration>) {

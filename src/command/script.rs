@@ -85,7 +85,7 @@ pub(crate) static NAMED_UNLOCK: Script = script!("named_unlock");
 
 pub(crate) static MULTI_ACQUIRE: Script = script!("multi_acquire");
 
-/// Ends a plain, fenced or spin hold before its minimum.
+/// Ends a plain, fenced, queue or spin hold before its minimum.
 pub(crate) static EARLY_RELEASE: Script = script!("early_release");
 
 /// Writes the record of a client.

@@ -180,7 +180,8 @@ impl Builder {
     ///
     /// Default: Auto, as in Redisson. All programs that share locks must use the same way. With
     /// [`Sharding::On`] a release message goes to one node, and the client has one listener (a
-    /// connection and a thread, `leasehold-listener`) for each node with awaited locks. With
+    /// connection and a thread, `leasehold-listener`) for each node with awaited locks, and one for
+    /// [queue locks](crate::QueueLock) and the questions of other processes. With
     /// [`Sharding::Off`] a release message goes to every node, and the client has one listener in
     /// all.
     pub fn sharding(mut self, sharding: Sharding) -> Builder {
@@ -233,7 +234,8 @@ impl Builder {
     /// Default: 1 s. At least 10 ms. If a release message is lost, the waiting call asks within
     /// this time. A subscription ends within this time after the last call has stopped waiting. A
     /// shorter interval finds a free lock sooner after a lost message. In each interval the server
-    /// gets one script call for up to 128 awaited locks.
+    /// gets one script call for up to 128 awaited locks, another for up to 128 awaited
+    /// [queue locks](crate::QueueLock), whose grant leases this setting determines too.
     pub fn poll_interval(mut self, interval: Duration) -> Builder {
         self.poll_interval = interval;
         self
@@ -304,8 +306,9 @@ impl Builder {
     ///
     /// Default: 512 times, for 5 ms. 0 times turns hand-off off. A hand-off gives the hold, with
     /// its renewed lease, to the next waiting thread of the process, without a round trip. A hold
-    /// with a fixed lease is never handed off. At either bound the lock is released. Larger bounds
-    /// are faster inside the process and keep other processes waiting for longer.
+    /// with a fixed lease is never handed off, nor is a fair lock or a queue lock. At either bound
+    /// the lock is released. Larger bounds are faster inside the process and keep other processes
+    /// waiting for longer.
     ///
     /// With any setting, a process that takes a lock again and again also leaves the lock to other
     /// processes, for two round trips (at least 0.5 ms, at most 20 ms). Such a pause comes after
@@ -386,12 +389,12 @@ impl Builder {
         self
     }
 
-    /// Sets how much earlier a waiter for a queue lock counts as arrived, per unit of weight.
+    /// Sets how far each unit of weight moves a waiter for a queue lock forward.
     ///
-    /// Default: 1 s. At most a year, in microseconds. A waiter of [weight](crate::Lock::with_weight) 10
-    /// comes before the waiters of weight 1 that arrived at most nine steps earlier. Zero means
-    /// that weights have no effect. If clients with different settings share a lock, each caller
-    /// counts with the setting of its client.
+    /// Default: 1 s. At most a year. Microsecond precision. A waiter of
+    /// [weight](crate::Lock::with_weight) 10 comes before the waiters of weight 1 that arrived less
+    /// than nine steps earlier. Zero means that weights have no effect. If clients with different
+    /// settings share a lock, each caller counts with the setting of its client.
     pub fn weight_step(mut self, step: Duration) -> Builder {
         self.weight_step = step;
         self
@@ -427,8 +430,8 @@ impl Builder {
     /// [`close`](crate::Client::close), or the drop of the last handle and guard, deletes the
     /// record. After the death of the process it expires within 30 s.
     ///
-    /// Every user of the servers with the permission to read the key can read the record. The fields
-    /// are plain text.
+    /// Every user of the servers with the permission to read the key can read the record. The
+    /// fields are plain text.
     ///
     /// With the record, the client also keeps the connection of its [listener](crate#terms) open,
     /// at the cost of another small command per 10 s. It then answers questions of other processes

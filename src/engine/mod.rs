@@ -85,7 +85,7 @@ pub(crate) struct EngineSettings {
     pub(crate) back_off: BackOff,
     /// The lease of a grant by message.
     pub(crate) grant_lease: Duration,
-    /// The time by which each step of weight moves a waiter forward.
+    /// The time by which each unit of weight above 1 moves a waiter forward.
     pub(crate) weight_step: Duration,
     /// Whether replicas have to acknowledge each hold.
     pub(crate) needs_replicas: bool,

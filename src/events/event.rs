@@ -188,8 +188,9 @@ event! {
         /// The time from the grant to the end of the last guard. Includes all threads of the
         /// process that had the hold one after the other.
         held: Duration = Duration::ZERO,
-        /// The number of subscribers that received the message of the release. `None` if the
-        /// release failed, or if a repeated release found the lock already released.
+        /// The number of subscribers that received the message of the release; 1 if the release
+        /// granted a queue lock to its next waiter. `None` if the release failed, or if a repeated
+        /// release found the lock already released.
         heard_by: Option<u64> = None,
         /// The reason for which the release failed, or `None`. A lock whose release failed is free
         /// when its lease ends.

@@ -1,4 +1,4 @@
-//! The queue lock: granted in an order of arrival and weight, by a message to one waiter.
+//! The queue lock: granted in the order of arrival and weight, by a message to one waiter.
 //!
 //! Redis has the hash of a plain lock, the counter of a fenced lock, and two keys for the waiting
 //! callers: the queue, and the terms of their clients. Each waiting call has its own entry, also
@@ -7,15 +7,15 @@
 //! The script that frees the lock grants it to the best waiter: it writes the waiter's owner field
 //! with a short *grant lease*, and publishes the grant on the control channel of the waiter's
 //! client. The listener finds the thread, which has the hold without a round trip
-//! (`local/waiters.rs` computes its deadline). The first renewal extends the lease.
+//! (`local/waiters.rs` computes the deadline of the hold). The first renewal extends the lease.
 //!
-//! Once per poll interval a *heartbeat* of the watchdog keeps the places of all waiters of the
-//! client (`watchdog/queue_heartbeats.rs`). The heartbeat also repeats a grant whose message was lost, and
-//! grants a lock that became free without a release. A client without a heartbeat for one grant
-//! lease counts as gone, and its waiters are skipped. If the client lives after all, its waiters ask
-//! again, and name the places that they had.
+//! Once per poll interval a *queue heartbeat* of the watchdog keeps the places of all waiters of
+//! the client (`watchdog/queue_heartbeats.rs`). It also repeats a grant whose message was lost, and
+//! grants a lock that became free without a release. A client without a queue heartbeat for one
+//! grant lease counts as gone, and the next grant passes over its waiters. If the client lives
+//! after all, its waiters ask again, and name the places that they had.
 //!
-//! `docs/mechanisms.md` has the protocol, `queued/model` checks it.
+//! `docs/mechanisms.md` has the protocol, and `queued/model` checks the protocol.
 
 use std::time::Duration;
 
@@ -43,10 +43,10 @@ pub struct Queued;
 
 kind_of_lock!(Queued, Queued);
 
-/// The numbers per lock in the reply to a heartbeat.
+/// The numbers per lock in the reply to a queue heartbeat.
 const HEARTBEAT_NUMBERS: usize = 5;
 
-/// The answer to a heartbeat for one lock.
+/// The answer to a queue heartbeat for one lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HeartbeatReply {
     pub(crate) terms_since: TermsSince,
@@ -76,7 +76,7 @@ impl GrantTerms {
     }
 }
 
-/// Returns the call that keeps the places of a client's waiters for these locks, of one slot.
+/// Returns the queue heartbeat of a client for these locks, which have one slot.
 pub(crate) fn heartbeat<'a>(
     names: impl Iterator<Item = &'a Name>,
     client: Uuid,
@@ -167,7 +167,7 @@ impl KindRules for Queued {
     }
 
     fn early_release(&self) -> Option<EarlyRelease> {
-        // The heartbeat grants the lock after the minimum.
+        // A queue heartbeat grants the lock after the minimum.
         Some(|name, owner, left| plain::release_early(name, owner, left, None))
     }
 

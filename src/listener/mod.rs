@@ -1,4 +1,4 @@
-//! The listener: a thread that subscribes to channels and receives release messages.
+//! The listener: a thread that subscribes to channels and receives release messages and grants.
 //!
 //! A client has one listener, or, in a cluster with sharded pub/sub, one for each node that serves
 //! a channel with a waiting caller ([`shards`]). Imports `topology`, `connection` and the folders

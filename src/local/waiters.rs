@@ -6,12 +6,13 @@
 //!
 //! # The deadline of a grant
 //!
-//! A message has no time of its own, so its deadline counts from an earlier request, the *base*: the
-//! last one whose answer says that the caller does not have the lock, or the caller's first request.
-//! A grant whose token is larger than the *token bound* of that answer is younger than the base, and
-//! lasts at least until the base plus the grant lease. A smaller token belongs to an earlier grant,
-//! which has ended: its message was delayed, and does not count. The heartbeat repeats a grant that
-//! is still valid, with its remaining lease, which counts from the heartbeat.
+//! A message has no time of its own, so its deadline counts from an earlier request, the *base*:
+//! the last request whose answer says that the caller does not have the lock, or else the caller's
+//! first request. A grant whose token is larger than the *token bound* of that answer is younger
+//! than the base, and lasts at least until the base plus the grant lease. A smaller token belongs
+//! to an earlier grant, which has ended: its message was delayed, and does not count. The queue
+//! heartbeat (in this file, *heartbeat*) repeats a grant that is still valid, with its remaining
+//! lease, which counts from the heartbeat.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -117,10 +118,10 @@ impl Waiters {
         }
     }
 
-    /// Passes a grant by message to its caller. Returns whether the number belongs to one.
+    /// Passes a grant by message to its caller. Returns `false` if no caller waits with its number.
     ///
-    /// The bound compares tokens of one server, so a message of another server than the base's only
-    /// makes the caller ask.
+    /// Tokens of different servers cannot be compared. So if the base is from another generation
+    /// than the message, the caller only asks again.
     fn granted(&mut self, message: &GrantMessage<'_>, generation: Generation) -> bool {
         let Some(waiter) = self.by_hold.get_mut(&message.hold) else { return false };
         let base = self.heartbeat.filter(|beat| waiter.base.sent < beat.sent);
@@ -136,7 +137,7 @@ impl Waiters {
         true
     }
 
-    /// Has callers ask whose grant has ended without their knowledge, or may have.
+    /// Has a caller ask again if a grant to the caller has ended unnoticed, or may have.
     ///
     /// The bound of a new answer shows that a known grant has ended. Without an answer for about a
     /// grant lease, a grant may have come and expired.
@@ -152,7 +153,7 @@ impl Waiters {
         }
     }
 
-    /// Has the callers ask that were queued under other terms: they may have lost their places.
+    /// Has the callers of earlier terms ask again: they may have lost their places.
     fn note_terms(&mut self, since: TermsSince) {
         if self.terms_since == since && since != TermsSince::default() {
             return;
@@ -244,7 +245,7 @@ impl Local {
 
     /// Returns whether a heartbeat has to be planned for `at`, and notes that one is.
     ///
-    /// `false` if one is planned that is earlier, or only a little later.
+    /// `false` if a heartbeat is planned already, for an earlier moment or only a little later.
     pub(crate) fn plans_heartbeat(&self, at: Moment) -> bool {
         let next = &mut self.state.lock().waiters.next_heartbeat;
         let is_planned = next.is_some_and(|next| next <= at + EARLY_GRAIN);
@@ -254,7 +255,7 @@ impl Local {
         !is_planned
     }
 
-    /// Returns whether a heartbeat is planned for `now` or earlier, which is then no longer planned.
+    /// Takes a planned heartbeat that is due at `now`. Returns whether there was one.
     ///
     /// A timer may be older than the plan: an earlier heartbeat has been planned and sent since.
     pub(crate) fn takes_due_heartbeat(&self, now: Moment) -> bool {
@@ -262,7 +263,7 @@ impl Local {
         next.take_if(|next| *next <= now).is_some()
     }
 
-    /// Returns whether callers need a heartbeat, which is then under way.
+    /// Returns whether callers need a heartbeat, and forgets the planned one.
     pub(crate) fn begins_heartbeat(&self) -> bool {
         let waiters = &mut self.state.lock().waiters;
         waiters.next_heartbeat = None;
@@ -271,8 +272,8 @@ impl Local {
 
     /// Applies the answer to a heartbeat, read at `now`.
     ///
-    /// A hold of no waiting caller is left alone: it is a hold of this process, or an acquire got it
-    /// whose reply is not read yet.
+    /// A hold of no waiting caller is left alone: it is a hold of this process, or the reply to its
+    /// acquire is not read yet.
     pub(crate) fn heartbeat_answered(
         &self,
         base: GrantBase,

@@ -66,7 +66,8 @@ pub(crate) use verbs::endless_wait_ended;
 /// - [`is_configuration`](Error::is_configuration) if the lease or the
 ///   [limit of holds](Lock::with_max_hold) is below 10 ms, if the handle has a
 ///   [minimum](Lock::with_min_hold) and its kind permits none, if the
-///   [label](Lock::with_label) is invalid, and in a forked child.
+///   [label](Lock::with_label) or the [weight](Lock::with_weight) is invalid, and in a forked
+///   child.
 /// - [`is_closed`](Error::is_closed) after [`Client::close`](crate::Client::close).
 /// - [`is_server`](Error::is_server) if the server refuses the command. The text has the
 ///   server's words and advice.
@@ -129,20 +130,21 @@ pub type FencedLock = Lock<Fenced>;
 /// lock does not wake the waiters of the plain lock. Use one kind for one name.
 pub type SpinLock = Lock<Spin>;
 
-/// A lock granted in an order of arrival and weight, by a message to one waiter.
+/// A lock granted in the order of arrival and weight, by a message to one waiter.
 ///
 /// A release grants the lock to the best waiter, in any process, and tells only that waiter. The
-/// waiter needs no further round trip. So a release costs the same for one and for 10,000 waiters,
-/// and the other waiters sleep on. Prefer this kind if many callers compete for one lock.
+/// waiter then has the lock without a further round trip, and the other waiters sleep on. So a
+/// release costs the same for one and for 10,000 waiters. Prefer this kind if many callers compete
+/// for one lock. Guards have tokens, as those of a [`FencedLock`].
 ///
 /// # Order
-/// A waiter comes before all waiters that arrived later with the same weight. [`with_weight`] moves
-/// a waiter forward by [`weight_step`] per unit. So a waiter of weight 1 is overtaken only by
-/// waiters that arrive less than nine steps later: no waiter starves. Arrival counts on the clock of
-/// the server. If that clock steps back, later callers come before earlier ones that arrived within
-/// the step. [`try_lock`](Lock::try_lock) does not enter the queue, and never takes a free lock that
-/// a waiter of a living client waits for. A process does not [hand off] a queue lock between its
-/// threads.
+/// A waiter comes before all waiters of the same weight that arrived later. [`with_weight`] moves a
+/// waiter forward by one [`weight_step`] per unit above 1. So a waiter of weight 1 is overtaken
+/// only by waiters that arrive less than nine steps later: no waiter starves. Only the clock of the
+/// server counts. If that clock is set back by a time `d`, later callers may overtake waiters that
+/// arrived in the last `d`. [`try_lock`](Lock::try_lock) does not enter the queue, and never takes
+/// a free lock that a waiter of a living client waits for. A process does not [hand off] a queue
+/// lock between its threads.
 ///
 /// # Leases
 /// A grant by message has a *grant lease* of three [poll intervals], at least 2 s and at most one
@@ -153,17 +155,20 @@ pub type SpinLock = Lock<Spin>;
 /// grant by message.
 ///
 /// # Lost messages and dead waiters
-/// At each poll interval, the watchdog sends one heartbeat for all waiters of a lock. The heartbeat
-/// repeats a grant whose message was lost, and grants a lock that became free without a release of a
-/// queue lock. A client without a heartbeat for one grant lease counts as gone: the next grant passes
-/// over its waiters. Except in a cluster, a client that does not listen is passed over at once. If
-/// the client lives, its waiters ask again and get their places back.
+/// At least once per poll interval and three times per grant lease, the watchdog sends one *queue
+/// heartbeat* for all waiters of a lock in the process. It repeats a grant whose message was lost.
+/// It also grants a lock that is free without a release of a queue lock, for instance after the
+/// death of its holder. A client without a queue heartbeat for one grant lease counts as gone: the
+/// next grant passes over its waiters. Except in a cluster, the waiters of a client that does not
+/// listen are passed over at once. If that client lives, its waiters ask again and get their places
+/// back.
 ///
 /// # Other kinds with the same name
-/// The lock excludes plain and fenced locks with the same name, of this library and of Redisson, and
-/// shares its tokens with the fenced lock. Their releases are noticed within one poll interval.
-/// While callers wait for the queue lock, a release goes to them and not to waiters of other kinds,
-/// which may then starve. Do not mix kinds that wait for one name.
+/// Redisson has no such lock. A queue lock excludes the plain and fenced locks with its name, of
+/// this library and of Redisson, and shares its tokens with the fenced lock. Releases of these
+/// locks are noticed within one poll interval. While callers wait for the queue lock, a release of
+/// the queue lock goes to them and not to waiters of other kinds, which may starve. Use one kind
+/// for one name.
 ///
 /// [`with_weight`]: Lock::with_weight
 /// [`weight_step`]: crate::Builder::weight_step
@@ -175,9 +180,9 @@ pub type QueueLock = Lock<Queued>;
 impl Lock<Queued> {
     /// Sets the weight of this handle's waiting calls, from 1 to 10. No round trip.
     ///
-    /// Default: 1. Each unit above 1 counts as an arrival that is one
-    /// [weight step](crate::Builder::weight_step) earlier. A call has the same weight until it
-    /// ends; a call that does not wait has none.
+    /// Default: 1. A waiter of weight `n` counts as arrived `n - 1`
+    /// [weight steps](crate::Builder::weight_step) earlier. The weight of a call does not change
+    /// while it waits, and has no effect on a call that does not wait.
     ///
     /// # Errors
     /// Does not fail itself. The verbs return [`is_configuration`](Error::is_configuration) if the

@@ -15,8 +15,8 @@
 //! 3. After a reconnection of this client (its listeners excepted) or a topology change, renews or
 //!    verifies all holds of servers that may have lost their data: servers that do not report the
 //!    same replication id as before ([`replication_ids`]).
-//! 4. Polls for waiting callers ([`polls`]), sends the heartbeats of those that wait for queue locks
-//!    ([`queue_heartbeats`]), and audits new servers (`topology/audit.rs`).
+//! 4. Polls for waiting callers ([`polls`]), sends queue heartbeats for the callers that wait for
+//!    queue locks ([`queue_heartbeats`]), and audits new servers (`topology/audit.rs`).
 //! 5. Writes or renews the record of the client in the background ([`client_record`]).
 //! 6. Sends a heartbeat to each connected listener that callers need, on the client's own channel,
 //!    at most a second after the last one. Heartbeats prove that messages arrive. A listener that

@@ -1,6 +1,7 @@
-//! Heartbeats for the callers of this process that wait for queue locks.
+//! Queue heartbeats, for the callers of this process that wait for queue locks.
 //!
-//! One heartbeat per lock keeps the places of all its callers. It is due at each poll, three times
+//! (In this file, *heartbeat* means the queue heartbeat, and not the listener's.) One heartbeat per
+//! lock keeps the places of all callers of the client. It is due at each poll, three times
 //! per grant lease, at the end of the holder's lease, and when the listener has connected. The
 //! answer repeats a grant whose message was lost, and tells the callers to ask again if they may
 //! have lost their places.
@@ -42,8 +43,8 @@ impl Watchdog {
 
     /// Plans a heartbeat before the next poll, if one is due by then.
     ///
-    /// It is due at the end of the holder's lease, and while the client counts as alive. `left` is
-    /// the rest of the holder's lease.
+    /// It is due at the end of the holder's lease, and a third of a grant lease from now at the
+    /// latest, so that the client still counts as alive. `left` is the rest of the holder's lease.
     pub(crate) fn plan_next_heartbeat(&self, local: &Arc<Local>, left: Option<Duration>) {
         let latest = self.settings.grant_lease / HEARTBEATS_PER_GRANT_LEASE;
         let due = left.map_or(latest, |left| latest.min(left + Duration::from_millis(1)));

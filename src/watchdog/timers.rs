@@ -27,7 +27,7 @@ const RENEWAL_GRAIN_DIVISOR: u32 = 120;
 pub(super) struct Timers {
     pub(super) holds: Wheel<WatchedHold>,
     polls: Wheel<Arc<Local>>,
-    /// Heartbeats for queue locks before their next poll.
+    /// Queue heartbeats that are due before the next poll of their lock.
     heartbeats: Wheel<Arc<Local>>,
     /// Items of the present round. The next round repeats them if this round panics.
     fired_holds: Vec<WatchedHold>,
@@ -61,7 +61,7 @@ impl Timers {
         self.polls.iter().chain(&self.fired_polls).cloned().collect()
     }
 
-    /// Returns the locks whose heartbeat is due before their next poll.
+    /// Returns the locks whose queue heartbeat is due now.
     pub(super) fn due_heartbeats(&mut self, now: Moment) -> Vec<Arc<Local>> {
         let mut due = Vec::new();
         self.heartbeats.advance(now, &mut due);
@@ -118,7 +118,7 @@ impl Watchdog {
         }
     }
 
-    /// Plans a heartbeat for a queue lock at `at`, before its next poll.
+    /// Plans a queue heartbeat for a lock at `at`, before its next poll.
     pub(crate) fn plan_heartbeat(&self, local: Arc<Local>, at: Moment) {
         let mut timers = self.timers.lock();
         timers.heartbeats.insert(at, local);

@@ -183,13 +183,13 @@ const ACQUIRED: [&str; 8] = [
     "if refused, a number that is at least each token handed out so far and less than each \
      later one",
     "3 the caller's place in the queue, or 0",
-    "4 the time in us since which the client has its terms: with another time, waiters of \
+    "4 the time in us since which the client has its terms: if it changes, waiters of \
      the client may have lost their places",
     "0 without a place",
 ];
 const BEATEN: [&str; 6] = [
     "5 numbers per lock: the time in us since which the client has its terms, or 0 if nobody \
-     waits: with another time, its waiters may have lost their places",
+     waits: if it changes, its waiters may have lost their places",
     "the holder's remaining lease in ms, -2 free, -1 held without expiry",
     "the hold number if this client holds the lock, else 0",
     "the token of that hold, else 0",

@@ -26,7 +26,7 @@
 //!   fail-over does not turn the clock of the server back.
 //! * Weights. They only change the first score, and every property is about the order of scores.
 //! * Packets in flight have no order, although a connection keeps the order of its messages.
-//! * Leases of a call's own choice, named holders, holders of other kinds.
+//! * Fixed leases, named holders, holders of other kinds.
 //!
 //! Two reductions keep the state space small. A packet that can no longer have an effect is dropped
 //! (`State::matters`). States that differ only in the order of equal threads or clients are one
@@ -42,8 +42,8 @@
 //! | fail-over: two clients, 1 round, 2 faults | 3,862,495 | 20,757,353 | 28 | 14 |
 //! | cluster: three clients, 1 round, 2 faults | 282,375 | 1,629,255 | 26 | 1 |
 //!
-//! On one core, optimized; each run takes at most 1 GB. By default the second and the third run have
-//! one fault less; `LEASEHOLD_MODEL_FAULTS=1 script/model queued::model` runs them in full.
+//! On one core, optimized; each run takes at most 1 GB. By default the second and the third run
+//! have one fault less; `LEASEHOLD_MODEL_FAULTS=1 script/model queued::model` runs them in full.
 //!
 //! # What the model found
 //!

@@ -66,7 +66,7 @@ impl<K: LockKind> Lock<K> {
     /// A release that an outage delays keeps the lock taken for as much longer, at most for one
     /// lease. No release waits for replicas, so a fail-over can lose the minimum.
     ///
-    /// Plain, fair, fenced, spin and write locks permit a minimum. The verbs return
+    /// Plain, fair, fenced, queue, spin and write locks permit a minimum. The verbs return
     /// [`is_configuration`](crate::Error::is_configuration) for readers, for
     /// [named holders](Lock::with_holder) and for members of a [`MultiLock`](crate::MultiLock). A
     /// [`RedLock`](crate::RedLock) has no such setting.

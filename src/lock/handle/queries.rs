@@ -100,11 +100,12 @@ impl<K: LockKind> Lock<K> {
 
     /// Frees the lock regardless of its holder; returns whether it was held.
     ///
-    /// For repairs by hand. Wakes the waiters; those of a spin lock notice at their next attempt. A
-    /// holder in this process loses its hold at once. Holders in other processes notice the loss at
-    /// the next renewal or check by their watchdog. A caller that gets the lock at the same moment
-    /// may lose its hold too, and notices the loss in the same way. Blocks until the server
-    /// answers, for one response time-out at most. Two round trips; one if the lock is free.
+    /// For repairs by hand. Wakes the waiters; those of a spin lock notice at their next attempt,
+    /// and a queue lock is granted to its next waiter. A holder in this process loses its hold at
+    /// once. Holders in other processes notice the loss at the next renewal or check by their
+    /// watchdog. A caller that gets the lock at the same moment may lose its hold too, and notices
+    /// the loss in the same way. Blocks until the server answers, for one response time-out at
+    /// most. Two round trips; one if the lock is free.
     ///
     /// The read side of an [`RwLock`](crate::RwLock) frees only read holds, the write side only
     /// write holds. Exception: while the writer also reads, the write side frees both holds and the

@@ -24,8 +24,9 @@ impl<K: LockKind> Lock<K> {
     /// bounds of [`local_handoff`](crate::Builder::local_handoff). After a release by another
     /// process, a message wakes the head of the queue, which asks the server. If the message is
     /// lost, the head of the queue asks when the lease of the holder ends or within the
-    /// [poll interval](crate::Builder::poll_interval), whichever is earlier. Fair locks, readers
-    /// and named holders do not queue in the process: each call asks and listens on its own.
+    /// [poll interval](crate::Builder::poll_interval), whichever is earlier. Fair locks, queue
+    /// locks, readers and named holders do not queue in the process: each call asks and listens on
+    /// its own. A waiting call for a [queue lock](crate::QueueLock) gets the lock by message.
     ///
     /// The wait has no time limit. A cancellation of the token of
     /// [`with_cancel`](Lock::with_cancel) and the close of the client end it.
@@ -63,9 +64,9 @@ impl<K: LockKind> Lock<K> {
     ///
     /// Does not wait for the lock, only for the answer of the server, for one response time-out at
     /// most. One round trip; none if this thread already holds the lock, or if another thread of
-    /// this process holds it or waits for it. Fair locks, readers and named holders always ask the
-    /// server. Also returns `None`, without a round trip, if this thread holds the lock as another
-    /// kind or under another holder name.
+    /// this process holds it or waits for it. Calls for fair locks, queue locks, readers and named
+    /// holders always ask the server. Also returns `None`, without a round trip, if this thread
+    /// holds the lock as another kind or under another holder name.
     ///
     /// # Errors
     /// The errors of [`lock`](Lock::lock), except [`is_deadlock`](Error::is_deadlock).

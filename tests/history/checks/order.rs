@@ -6,7 +6,7 @@
 //! cannot starve: nine weight steps after its arrival nothing comes before it.
 //!
 //! A client whose listener is not connected may lose its places for a while. So a call is checked
-//! only if its worker has worked for a while, and only without faults and stalls.
+//! only if its worker began long before the call, and if there were no faults and stalls.
 
 use super::{Attempt, Bounds, History, Outcome, Promise, Violation};
 use crate::{Nanos, millis};

@@ -61,8 +61,8 @@ impl Script<'_> {
         self.note_idle();
     }
 
-    /// `lua/queue_force_unlock.lua`. The former holder may not know of its grant, so the terms of its
-    /// client get another stamp.
+    /// `lua/queue_force_unlock.lua`. The former holder may not know of its grant, so its client
+    /// gets another stamp.
     pub(super) fn force_unlock(&mut self) {
         let holder = std::mem::replace(&mut self.state.server.holder, NOBODY);
         if holder != NOBODY && self.layout.seed != Some(Seed::ForceUnlockKeepsTerms) {
