@@ -1,4 +1,4 @@
-//! The queue lock: granted in the order of arrival and weight, by a message to one waiter.
+//! The queue lock: granted by arrival and weight, in a message to one waiter.
 //!
 //! Redis has the hash of a plain lock, the counter of a fenced lock, and two keys for the waiting
 //! callers: the queue, and the terms of their clients. Each waiting call has its own entry, also

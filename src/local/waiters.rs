@@ -118,10 +118,11 @@ impl Waiters {
         }
     }
 
-    /// Passes a grant by message to its caller. Returns `false` if no caller waits with its number.
+    /// Passes a grant by message to its caller.
     ///
-    /// Tokens of different servers cannot be compared. So if the base is from another generation
-    /// than the message, the caller only asks again.
+    /// Returns `false` if no caller waits with its number. Tokens of different servers cannot be
+    /// compared. So if the base is from another generation than the message, the caller only asks
+    /// again.
     fn granted(&mut self, message: &GrantMessage<'_>, generation: Generation) -> bool {
         let Some(waiter) = self.by_hold.get_mut(&message.hold) else { return false };
         let base = self.heartbeat.filter(|beat| waiter.base.sent < beat.sent);
@@ -137,7 +138,7 @@ impl Waiters {
         true
     }
 
-    /// Has a caller ask again if a grant to the caller has ended unnoticed, or may have.
+    /// Has callers ask again whose grants may have ended unnoticed.
     ///
     /// The bound of a new answer shows that a known grant has ended. Without an answer for about a
     /// grant lease, a grant may have come and expired.

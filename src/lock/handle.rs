@@ -130,7 +130,7 @@ pub type FencedLock = Lock<Fenced>;
 /// lock does not wake the waiters of the plain lock. Use one kind for one name.
 pub type SpinLock = Lock<Spin>;
 
-/// A lock granted in the order of arrival and weight, by a message to one waiter.
+/// A lock granted by arrival and weight, in a message to one waiter.
 ///
 /// A release grants the lock to the best waiter, in any process, and tells only that waiter. The
 /// waiter then has the lock without a further round trip, and the other waiters sleep on. So a
