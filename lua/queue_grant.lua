@@ -67,15 +67,18 @@ end
 
 -- Counts the client as alive for one grant lease, and stores its terms: the ms at which it counts
 -- as gone, the grant lease, `single` or `cluster`, and the us since which it has terms, which this
--- function returns. A flag would be lost with a reply. Without a heartbeat for an hour all waiters
--- are gone. With full memory a server refuses HSET as the first write, so PEXPIRE comes first.
+-- function returns. A flag would be lost with a reply. The terms expire after all clients are gone,
+-- the queue an hour after the last sign of a client. With full memory a server refuses HSET as the
+-- first write, so PEXPIRE comes first.
 local function keep_alive(lock, client, grant_lease, mode)
   redis.call('pexpire', lock.queue, 3600000)
   local old = redis.call('hget', lock.clients, client)
   local since = old and string.match(old, '%d+$') or digits(micros)
   local terms = { digits(millis + grant_lease), grant_lease, mode, since }
   redis.call('hset', lock.clients, client, table.concat(terms, ' '))
-  redis.call('pexpire', lock.clients, 3600000)
+  if redis.call('pttl', lock.clients) < tonumber(grant_lease) then
+    redis.call('pexpire', lock.clients, 2 * grant_lease)
+  end
   if not old then
     -- Each new client looks at two others, so that clients that are gone do not add up.
     for _, other in ipairs(redis.call('hrandfield', lock.clients, 2)) do

@@ -176,9 +176,10 @@ impl Waiter {
         self.base.sent <= heartbeat.sent || self.base.token_bound < hold.token
     }
 
-    /// Stores a grant, unless a known grant lasts longer.
+    /// Stores a grant, unless a known grant is later, or is the same grant and lasts longer.
     fn grant(&mut self, grant: WaiterGrant) {
-        if self.grant.is_none_or(|known| known.deadline() < grant.deadline()) {
+        let order = |grant: &WaiterGrant| (grant.token, grant.deadline());
+        if self.grant.is_none_or(|known| order(&known) < order(&grant)) {
             self.grant = Some(grant);
         }
         self.parker.unpark();

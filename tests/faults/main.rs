@@ -5,6 +5,7 @@ mod harness;
 
 mod fake_server;
 mod late_commands;
+mod late_grants;
 mod lost_replies;
 mod malformed_replies;
 mod outages;

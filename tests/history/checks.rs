@@ -5,6 +5,7 @@
 
 mod answers;
 mod limits;
+mod order;
 mod overlaps;
 mod tokens;
 mod waits;
@@ -31,6 +32,15 @@ pub struct Worker {
     /// The length of its renewed leases.
     pub lease: Nanos,
     pub killed: Option<Nanos>,
+    /// The stalls of the machine that the worker noticed.
+    pub stalls: Vec<Stall>,
+}
+
+/// A time in which a worker process did not run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stall {
+    pub from: Nanos,
+    pub to: Nanos,
 }
 
 /// One call for a lock, and its outcome.
@@ -119,6 +129,12 @@ pub struct Bounds {
     pub slack: Nanos,
     /// The size of the steps of the servers' clocks.
     pub step: Nanos,
+    /// The lease of a grant by message, and how long a client without a heartbeat counts as alive.
+    pub grant_lease: Nanos,
+    /// The interval of the heartbeats for queue locks.
+    pub heartbeat: Nanos,
+    /// How much earlier a waiter for a queue lock counts as arrived, per unit of weight.
+    pub weight_step: Nanos,
 }
 
 /// The result of all checks of a history.
@@ -147,6 +163,8 @@ pub enum Promise {
     LossReport,
     /// A waiter gets a free lock in time.
     Wait,
+    /// Waiters for a queue lock are granted in the order of arrival and weight.
+    Order,
     /// A call returns in time, and fails only with a reason.
     Answer,
     /// A renewed hold is not lost without a reason.
@@ -187,7 +205,9 @@ impl History {
         self.workers.push(worker);
         let mut open: HashMap<u64, usize> = HashMap::new();
         for Record { attempt, at, event } in records {
-            if let Event::Asks(request) = event {
+            if let Event::Stalled(span) = event {
+                self.workers[index].stalls.push(Stall { from: at.saturating_sub(span), to: at });
+            } else if let Event::Asks(request) = event {
                 open.insert(attempt, self.attempts.len());
                 let outcome = Outcome::Unknown;
                 self.attempts.push(Attempt { worker: index, request, asked: at, outcome });
@@ -207,6 +227,7 @@ impl History {
             violations.extend(limits::check(self, attempts));
             violations.extend(answers::check(self, attempts));
             violations.extend(waits::check(self, attempts, &gaps));
+            violations.extend(order::check(self, attempts));
             longest_wait = gaps.iter().map(|(_, gap)| *gap).fold(longest_wait, Nanos::max);
         }
         Findings { violations, longest_wait }
@@ -234,6 +255,12 @@ impl History {
         self.attempts.iter().filter(lost).count()
     }
 
+    /// Returns the stall of the machine with the greatest part between two moments, and that part.
+    pub fn longest_stall(&self, from: Nanos, to: Nanos) -> Nanos {
+        let stalls = self.workers.iter().flat_map(|worker| &worker.stalls);
+        stalls.map(|s| s.to.min(to).saturating_sub(s.from.max(from))).max().unwrap_or(0)
+    }
+
     fn by_lock(&self) -> HashMap<&str, Vec<&Attempt>> {
         let mut locks: HashMap<&str, Vec<&Attempt>> = HashMap::new();
         for attempt in &self.attempts {
@@ -248,8 +275,8 @@ impl History {
         fixed.unwrap_or(self.workers[attempt.worker].lease)
     }
 
-    /// Returns whether servers may have lost the hold of an attempt, or their clocks stepped, before
-    /// the grant of another hold at this moment.
+    /// Returns whether servers may have lost the hold of an attempt, or their clocks stepped,
+    /// before the grant of another hold at this moment.
     fn may_have_lost(&self, attempt: &Attempt, granted: Nanos) -> bool {
         let loses = |d: &&Disturbance| d.effect != Effect::Delays;
         let mut losses = self.disturbances.iter().filter(loses);
@@ -349,13 +376,16 @@ mod examples {
 
     /// Returns a history of two workers with leases of one second.
     pub(super) fn history(attempts: Vec<Attempt>) -> History {
-        let worker = Worker { lease: millis(1000), killed: None };
+        let worker = Worker { lease: millis(1000), killed: None, stalls: Vec::new() };
         let bounds = Bounds {
             poll: millis(100),
             fair_waiter_timeout: millis(300),
             response: millis(50),
             slack: millis(50),
             step: 0,
+            grant_lease: millis(300),
+            heartbeat: millis(100),
+            weight_step: millis(200),
         };
         let workers = vec![worker.clone(), worker];
         History { workers, attempts, disturbances: Vec::new(), bounds }
@@ -381,7 +411,9 @@ mod examples {
         };
         let lock = "a".to_owned();
         let (lease, max_hold, min_hold) = (None, None, None);
-        let request = Request { lock, shared: false, lease, max_wait, max_hold, min_hold };
+        let (shared, cancelled, weight) = (false, false, 1);
+        let request =
+            Request { lock, shared, lease, max_wait, cancelled, weight, max_hold, min_hold };
         Attempt { worker, request, asked: millis(asked), outcome }
     }
 
@@ -410,12 +442,15 @@ mod examples {
 
     #[test]
     fn records_of_a_worker_become_attempts() {
-        let lines = "1 10 asks a false none 100 none none\n2 11 asks a true 70 0 none none\n1 12 granted 5\n\
+        let lines = "1 10 asks a false none 100 none none false 1\n\
+                     2 11 asks a true 70 0 none none false 1\n\
+                     1 12 granted 5\n0 13 stalled 4\n\
                      2 13 refused\n1 14 valid\n1 15 lost\n1 16 ends\n1 17 dropped\n\
-                     3 18 granted 1\n4 19 asks b false none 7 none none\n4 20 fai";
+                     3 18 granted 1\n4 19 asks b false none 7 none none true 2\n4 20 fai";
         let mut history = History::default();
         let records = lines.lines().filter_map(Record::parse);
-        history.add(Worker { lease: 1, killed: Some(20) }, records);
+        history.add(Worker { lease: 1, killed: Some(20), stalls: Vec::new() }, records);
+        assert_eq!(history.workers[0].stalls, [Stall { from: 9, to: 13 }]);
         let hold = Hold {
             token: 5,
             granted: 12,

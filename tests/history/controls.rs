@@ -20,8 +20,8 @@ pub struct Control {
     plan: fn(u64) -> Plan,
 }
 
-/// All seeded faults, in the order of the files in `tests/seeded`.
-pub const CONTROLS: [Control; 12] = [
+/// All seeded faults that histories find, in the order of the files in `tests/seeded`.
+pub const CONTROLS: [Control; 18] = [
     Control { fault: "no-second-try", promise: Promise::Wait, plan: no_second_try },
     Control { fault: "release-of-others", promise: Promise::Exclusion, plan: release_of_others },
     Control {
@@ -38,6 +38,20 @@ pub const CONTROLS: [Control; 12] = [
     Control { fault: "release-sent-once", promise: Promise::Leftovers, plan: release_sent_once },
     Control { fault: "limit-ignored", promise: Promise::Limit, plan: limit_ignored },
     Control { fault: "minimum-ignored", promise: Promise::Minimum, plan: minimum_ignored },
+    Control { fault: "grant-not-repeated", promise: Promise::Wait, plan: grant_not_repeated },
+    Control { fault: "dead-waiters-kept", promise: Promise::Wait, plan: dead_waiters_kept },
+    Control {
+        fault: "deadline-from-message",
+        promise: Promise::Exclusion,
+        plan: deadline_from_message,
+    },
+    Control { fault: "grant-left-behind", promise: Promise::Wait, plan: grant_left_behind },
+    Control { fault: "heartbeat-revives", promise: Promise::Wait, plan: heartbeat_revives },
+    Control {
+        fault: "last-come-first-served",
+        promise: Promise::Order,
+        plan: last_come_first_served,
+    },
 ];
 
 /// No subscriber receives the message of a release between a refusal and its subscription.
@@ -130,6 +144,70 @@ fn limit_ignored(seed: u64) -> Plan {
 /// Locks are released before their minimum.
 fn minimum_ignored(seed: u64) -> Plan {
     plain(seed, vec![Fault::Quiet], |work| Work { limited: 50, ..work })
+}
+
+/// Grants are held back for longer than the poll interval and the response time-out.
+fn grant_not_repeated(seed: u64) -> Plan {
+    let plan = no_polls(seed);
+    Plan { work: Work { kinds: vec![Kind::Queued], ..plan.work }, ..plan }
+}
+
+/// A process is killed with many waiters. A grant to each of them lasts 3 s.
+fn dead_waiters_kept(seed: u64) -> Plan {
+    let plan = queued(seed, vec![Fault::KillWorker], |work| Work {
+        workers: 3,
+        threads: 8,
+        poll_interval: Duration::from_secs(1),
+        leases: [Duration::from_secs(3); 2],
+        ..work
+    });
+    Plan { quiet: 7000..9000, ..plan }
+}
+
+/// A worker is cut off while it is granted the lock, and until another holder has it.
+fn deadline_from_message(seed: u64) -> Plan {
+    let plan = queued(seed, vec![Fault::CutOffWorker], |work| Work {
+        workers: 3,
+        // The grant lease is 2 s.
+        poll_interval: Duration::from_millis(500),
+        leases: [Duration::from_millis(2000); 2],
+        longest: [Duration::from_millis(100); 2],
+        response_timeout: Duration::from_secs(6),
+        ..work
+    });
+    Plan { quiet: 300..800, lasting: 2300..2900, ..plan }
+}
+
+/// Messages are held back until some callers have left. A grant lasts 6 s.
+fn grant_left_behind(seed: u64) -> Plan {
+    let plan = queued(seed, vec![Fault::CutOffSubscribers], |work| Work {
+        poll_interval: Duration::from_secs(2),
+        response_timeout: Duration::from_millis(500),
+        leases: [LONG; 2],
+        longest: [Duration::from_millis(100); 2],
+        ..work
+    });
+    Plan { quiet: 300..800, lasting: 1000..1800, ..plan }
+}
+
+/// Callers leave without a fault.
+fn heartbeat_revives(seed: u64) -> Plan {
+    queued(seed, vec![Fault::Quiet], |work| Work {
+        poll_interval: Duration::from_millis(500),
+        longest: [Duration::from_millis(300); 2],
+        ..work
+    })
+}
+
+fn last_come_first_served(seed: u64) -> Plan {
+    Plan::order(Layout::One, seed, SPAN)
+}
+
+/// Returns a plan in which all workers use the same queue lock.
+fn queued(seed: u64, faults: Vec<Fault>, change: impl Fn(Work) -> Work) -> Plan {
+    let all = Plan::order(Layout::One, seed, SPAN);
+    let work = change(Work { threads: 3, longest: [Duration::from_millis(30); 2], ..all.work });
+    Plan { name: "queue locks", faults, work, ..all }
 }
 
 /// Returns a plan for plain locks on one server.

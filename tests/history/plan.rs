@@ -76,15 +76,22 @@ impl Layout {
     fn kinds(self) -> Vec<Kind> {
         match self {
             Layout::Five => vec![Kind::Red],
-            // Fenced locks twice, because only their updates can be checked in the store.
-            Layout::One | Layout::Sentinel | Layout::Cluster => {
-                vec![Kind::Fenced, Kind::Fenced, Kind::Plain, Kind::Fair, Kind::Rw, Kind::Spin]
-            }
+            // Twice the locks with tokens, because only their updates are checked in the store.
+            Layout::One | Layout::Sentinel | Layout::Cluster => [
+                [Kind::Fenced, Kind::Fenced, Kind::Queued, Kind::Queued],
+                [Kind::Plain, Kind::Fair, Kind::Rw, Kind::Spin],
+            ]
+            .concat(),
         }
     }
 }
 
 impl Work {
+    /// Returns the longest grant lease of the workers.
+    pub fn grant_lease(&self) -> Duration {
+        (self.poll_interval * 3).max(Duration::from_secs(2))
+    }
+
     /// Returns the shortest permitted time-out.
     pub fn fair_waiter_timeout(&self) -> Duration {
         self.poll_interval * 2
@@ -143,7 +150,7 @@ impl Plan {
     pub fn messages(seed: u64, span: Duration) -> Plan {
         let all = Plan::waits(Layout::One, seed, span);
         let work = Work {
-            kinds: vec![Kind::Plain, Kind::Fenced, Kind::Rw],
+            kinds: vec![Kind::Plain, Kind::Fenced, Kind::Rw, Kind::Queued],
             locks: 3,
             leases: [LONG; 2],
             poll_interval: LONG,
@@ -152,5 +159,20 @@ impl Plan {
         let faults = vec![Fault::Quiet, Fault::KillSubscribers];
         let woken_within = Some(Duration::from_secs(1));
         Plan { name: "messages", faults, woken_within, work, ..all }
+    }
+
+    /// Returns a plan without faults in which many callers queue for one lock.
+    pub fn order(layout: Layout, seed: u64, span: Duration) -> Plan {
+        let all = Plan::everything(layout, seed, span);
+        let work = Work {
+            threads: 6,
+            kinds: vec![Kind::Queued],
+            locks: 1,
+            longest: [Duration::from_millis(200); 2],
+            kept_to_the_end: 0,
+            limited: 0,
+            ..all.work
+        };
+        Plan { name: "order", faults: vec![Fault::Quiet], work, ..all }
     }
 }

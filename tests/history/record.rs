@@ -33,6 +33,8 @@ pub enum Event {
     Refused,
     /// The call returned an error of this kind.
     Failed(String),
+    /// A short sleep of the worker lasted this much longer. The number of the attempt is 0.
+    Stalled(Nanos),
 }
 
 /// The lock and the options of an attempt.
@@ -45,6 +47,10 @@ pub struct Request {
     pub lease: Option<u64>,
     /// The longest wait in milliseconds.
     pub max_wait: u64,
+    /// Whether a cancellation ends the wait, in place of a time-out.
+    pub cancelled: bool,
+    /// The weight of a waiter for a queue lock.
+    pub weight: u32,
     /// The longest hold in milliseconds, or `None`.
     pub max_hold: Option<u64>,
     /// The minimum hold in milliseconds, or `None`.
@@ -67,11 +73,7 @@ impl Record {
     pub fn line(&self) -> String {
         let Record { attempt, at, event } = self;
         let event = match event {
-            Event::Asks(Request { lock, shared, lease, max_wait, max_hold, min_hold }) => {
-                let [lease, max_hold, min_hold] = [lease, max_hold, min_hold]
-                    .map(|millis| millis.map_or("none".to_owned(), |millis| millis.to_string()));
-                format!("asks {lock} {shared} {lease} {max_wait} {max_hold} {min_hold}")
-            }
+            Event::Asks(request) => request.line(),
             Event::Granted { token } => format!("granted {token}"),
             Event::Valid => "valid".to_owned(),
             Event::Lost => "lost".to_owned(),
@@ -81,6 +83,7 @@ impl Record {
             Event::Ended(End::Unknown) => "unknown".to_owned(),
             Event::Refused => "refused".to_owned(),
             Event::Failed(kind) => format!("failed {kind}"),
+            Event::Stalled(span) => format!("stalled {span}"),
         };
         format!("{attempt} {at} {event}")
     }
@@ -100,6 +103,7 @@ impl Record {
             "unknown" => Event::Ended(End::Unknown),
             "refused" => Event::Refused,
             "failed" => Event::Failed(words.next()?.to_owned()),
+            "stalled" => Event::Stalled(number(&mut words)?),
             _ => return None,
         };
         Some(Record { attempt, at, event })
@@ -112,12 +116,26 @@ impl Request {
         self.lock.starts_with(&Kind::Fair.to_string())
     }
 
+    /// Whether the lock is a queue lock.
+    pub fn is_queued(&self) -> bool {
+        self.lock.starts_with(&Kind::Queued.to_string())
+    }
+
+    fn line(&self) -> String {
+        let Request { lock, shared, lease, max_wait, cancelled, weight, max_hold, min_hold } = self;
+        let [lease, max_hold, min_hold] = [lease, max_hold, min_hold]
+            .map(|millis| millis.map_or("none".to_owned(), |millis| millis.to_string()));
+        let limits = format!("{max_hold} {min_hold}");
+        format!("asks {lock} {shared} {lease} {max_wait} {limits} {cancelled} {weight}")
+    }
+
     fn parse(words: &mut SplitWhitespace<'_>) -> Option<Request> {
         let (lock, shared) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
         let lease = limit(words)?;
         let max_wait = number(words)?;
         let (max_hold, min_hold) = (limit(words)?, limit(words)?);
-        Some(Request { lock, shared, lease, max_wait, max_hold, min_hold })
+        let (cancelled, weight) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        Some(Request { lock, shared, lease, max_wait, cancelled, weight, max_hold, min_hold })
     }
 }
 
@@ -137,7 +155,18 @@ fn number(words: &mut SplitWhitespace<'_>) -> Option<u64> {
 fn a_line_is_parsed_into_the_record_that_wrote_it() {
     let request = |lease, max_hold, min_hold| {
         let lock = "rw:1".to_owned();
-        Event::Asks(Request { lock, shared: true, lease, max_wait: 20, max_hold, min_hold })
+        let (max_wait, cancelled, weight) = (20, true, 7);
+        let shared = true;
+        Event::Asks(Request {
+            lock,
+            shared,
+            lease,
+            max_wait,
+            cancelled,
+            weight,
+            max_hold,
+            min_hold,
+        })
     };
     let all = [
         request(None, Some(80), None),
@@ -151,14 +180,14 @@ fn a_line_is_parsed_into_the_record_that_wrote_it() {
         Event::Ended(End::Unknown),
         Event::Refused,
         Event::Failed("timeout".to_owned()),
+        Event::Stalled(31),
     ];
     for (attempt, event) in (7..).zip(all) {
         let record = Record { attempt, at: 1 << 60, event };
         assert_eq!(Record::parse(&record.line()), Some(record));
     }
-    for cut in
-        ["", "1", "1 2", "1 2 as", "1 2 asks a false none 7 none", "1 2 granted", "x 2 valid"]
-    {
+    let asks = "1 2 asks a false none 7 none none true";
+    for cut in ["", "1", "1 2", "1 2 as", asks, "1 2 granted", "x 2 valid"] {
         assert_eq!(Record::parse(cut), None, "{cut}");
     }
 }

@@ -6,7 +6,7 @@ use super::fault::Fault;
 use super::nemesis::{Nemesis, STEP};
 use super::plan::Plan;
 use super::store::{self, Account};
-use super::worker::{Arguments, acquire_all_once};
+use super::worker::{Arguments, WEIGHT_STEP, acquire_all_once};
 use super::workers::Workers;
 use super::{Nanos, millis};
 use crate::harness::Server;
@@ -25,6 +25,12 @@ const COUNTERS: &str = "redisson_lock_token:";
 /// The prefix of fair queues. Killed waiters stay there until another caller comes.
 const QUEUES: &str = "redisson_lock_";
 
+/// The prefix of the queues of queue locks. Killed waiters stay there until another caller comes.
+const WAITERS: &str = "leasehold_queue:";
+
+/// The prefix of the clients that wait for queue locks, which stay for as long.
+const CLIENTS: &str = "leasehold_alive:";
+
 /// The time within which idle workers leave no lock and no subscription.
 const IDLE: Duration = Duration::from_secs(8);
 
@@ -41,6 +47,8 @@ pub struct Report {
     accounts: Vec<Account>,
     /// The longest wait beside a free lock, and its bound.
     longest_wait: (Nanos, Nanos),
+    /// The longest stall of the machine that a worker noticed.
+    longest_stall: Nanos,
     disturbances: Vec<Disturbance>,
     pub violations: Vec<Violation>,
 }
@@ -99,6 +107,9 @@ fn bounds(plan: &Plan) -> Bounds {
         response: nanos(work.response_timeout),
         slack: SLACK,
         step: if plan.faults.contains(&Fault::MoveClock) { millis(STEP) } else { 0 },
+        grant_lease: nanos(work.grant_lease()),
+        heartbeat: nanos(work.poll_interval),
+        weight_step: nanos(WEIGHT_STEP),
     }
 }
 
@@ -114,7 +125,11 @@ fn left_by_idle_workers(plan: &Plan, deployment: &Deployment) -> Vec<String> {
     let work = &plan.work;
     let longest = work.leases.into_iter().max().unwrap_or_default();
     let lease = if plan.faults.contains(&Fault::KillWorker) { longest } else { Duration::ZERO };
-    let is_lock = |key: &String| !key.starts_with(COUNTERS) && !key.starts_with(QUEUES);
+    // After the last hold has expired, nobody deletes the keys of the waiting clients.
+    let expires = plan.faults != [Fault::Quiet] || work.kept_to_the_end > 0 || work.limited > 0;
+    let some = [COUNTERS, QUEUES, WAITERS, CLIENTS];
+    let kept = if expires { &some[..] } else { &some[..2] };
+    let is_lock = |key: &String| !kept.iter().any(|prefix| key.starts_with(prefix));
     let mut left = Vec::new();
     holds_within(IDLE + lease, || {
         let masters = deployment.masters();
@@ -139,8 +154,9 @@ fn channels(server: &Server) -> impl Iterator<Item = String> {
 fn left_by_ended_workers(plan: &Plan, deployment: &Deployment) -> Vec<String> {
     let mut arguments = Arguments::new(&plan.work, 0, plan.seed, String::new());
     deployment.add_addresses(&mut arguments);
-    let mut left = acquire_all_once(&arguments);
     let masters = deployment.masters();
+    let queued = masters.iter().flat_map(|master| queued_locks(master)).collect();
+    let mut left = acquire_all_once(&arguments, queued);
     let mut on_servers = Vec::new();
     holds_within(Duration::from_secs(20), || {
         on_servers = masters.iter().flat_map(|master| left_on(master)).collect();
@@ -148,6 +164,15 @@ fn left_by_ended_workers(plan: &Plan, deployment: &Deployment) -> Vec<String> {
     });
     left.append(&mut on_servers);
     left
+}
+
+/// Returns the names of the queue locks with waiters, or with clients that have waited.
+fn queued_locks(server: &Server) -> impl Iterator<Item = String> {
+    let name = |key: String| {
+        let name = key.strip_prefix(WAITERS).or(key.strip_prefix(CLIENTS))?;
+        Some(name.trim_matches(['{', '}']).to_owned())
+    };
+    server.keys().into_iter().filter_map(name)
 }
 
 fn left_on(server: &Server) -> Vec<String> {
@@ -179,7 +204,17 @@ impl Report {
         };
         let (plan, disturbances) = (plan.clone(), history.disturbances.clone());
         let longest_wait = (longest_wait, history.bounds.wait());
-        Report { plan, counts, kinds_of_faults, accounts, longest_wait, disturbances, violations }
+        let longest_stall = history.longest_stall(0, Nanos::MAX);
+        Report {
+            plan,
+            counts,
+            kinds_of_faults,
+            accounts,
+            longest_wait,
+            longest_stall,
+            disturbances,
+            violations,
+        }
     }
 
     /// Fails if a promise was broken, or if too little happened for a meaningful result.
@@ -221,6 +256,7 @@ impl fmt::Display for Report {
         let (waited, bound) = self.longest_wait;
         write!(f, "  {lost} of {writes} writes lost; ")?;
         write!(f, "{} of {} ms waited beside a free lock; ", waited / MILLI, bound / MILLI)?;
+        write!(f, "stalls of the machine up to {} ms; ", self.longest_stall / MILLI)?;
         writeln!(f, "faults: {:?}", self.kinds_of_faults)?;
         for violation in self.violations.iter().take(PRINTED) {
             writeln!(f, "  {violation}")?;

@@ -7,11 +7,12 @@ use super::{Nanos, millis, now};
 use crate::harness::process::Role;
 use crate::harness::subject::{self, Subject};
 use crate::harness::wait::{descriptors, eventually_some, holds_within, threads};
-use leasehold::kind::{Fenced, LockKind};
-use leasehold::{Builder, Client, Error, Guard, Lock, RedLock};
+use leasehold::kind::{Fenced, LockKind, Queued};
+use leasehold::{Builder, CancelToken, Client, Error, Guard, Lock, RedLock};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -39,6 +40,18 @@ const RECORD_INTERVAL: Nanos = millis(100);
 /// The longest and the minimum holds, in milliseconds.
 const LIMITS: Range<u64> = 50..400;
 
+/// How much earlier a waiter for a queue lock counts as arrived, per unit of weight.
+pub const WEIGHT_STEP: Duration = Duration::from_millis(200);
+
+/// Percentage of waiting calls that a cancellation ends, in place of a time-out.
+const CANCELLED: u8 = 15;
+
+/// The length of the sleeps that measure stalls of the machine.
+const SAMPLE: Duration = Duration::from_millis(10);
+
+/// The shortest delay of a sleep that is recorded as a stall.
+const STALL: Nanos = millis(50);
+
 /// How long a holder still checks a hold that must be lost.
 const CHECKED_AFTER_LOSS: Duration = Duration::from_millis(500);
 
@@ -50,16 +63,18 @@ pub enum Kind {
     Fair,
     Rw,
     Spin,
+    Queued,
     Red,
 }
 
 impl Kind {
-    const ALL: [(Kind, &'static str); 6] = [
+    const ALL: [(Kind, &'static str); 7] = [
         (Kind::Plain, "plain"),
         (Kind::Fenced, "fenced"),
         (Kind::Fair, "fair"),
         (Kind::Rw, "rw"),
         (Kind::Spin, "spin"),
+        (Kind::Queued, "queued"),
         (Kind::Red, "red"),
     ];
 
@@ -163,6 +178,7 @@ impl Arguments {
             .pool_timeout(self.work.response_timeout)
             .pool_size(3)
             .fair_waiter_timeout(self.work.fair_waiter_timeout())
+            .weight_step(WEIGHT_STEP)
     }
 
     fn clients(&self) -> Vec<Client> {
@@ -193,6 +209,7 @@ pub fn run_worker(role: &Role) {
             let (arguments, clients, stop, attempts) = (&arguments, &clients, &stop, &attempts);
             scope.spawn(move || Thread::new(role, arguments, clients, attempts, thread).work(stop));
         }
+        scope.spawn(|| record_stalls(role, &stop));
         while role.hear().is_some_and(|line| line != STOP) {}
         stop.store(true, Ordering::SeqCst);
     });
@@ -208,19 +225,42 @@ pub fn run_worker(role: &Role) {
     role.say(&if left.is_empty() { CLEAN.to_owned() } else { format!("{DIRTY} {left:?}") });
 }
 
-/// Acquires every lock once, without other callers. Returns a text for each failure.
-pub fn acquire_all_once(arguments: &Arguments) -> Vec<String> {
+/// Records each sleep that lasts much longer than it should, until `stop`.
+fn record_stalls(role: &Role, stop: &AtomicBool) {
+    while !stop.load(Ordering::SeqCst) {
+        let due = now() + SAMPLE.as_nanos() as Nanos;
+        thread::sleep(SAMPLE);
+        let at = now();
+        if due + STALL < at {
+            let event = Event::Stalled(at - due);
+            role.say(&Record { attempt: 0, at, event }.line());
+        }
+    }
+}
+
+/// Acquires every lock once, and these queue locks, without other callers.
+///
+/// Returns a text for each failure.
+pub fn acquire_all_once(arguments: &Arguments, queued: Vec<String>) -> Vec<String> {
     let (clients, work) = (arguments.clients(), &arguments.work);
     let all = work.kinds.iter().flat_map(|kind| (0..work.locks).map(|lock| (*kind, lock)));
-    let failed = all.filter_map(|(kind, number)| {
-        let lock = kind.lock(number);
-        let (lease, max_hold, min_hold) = (None, None, None);
-        let max_wait = 20_000;
-        let request = Request { lock, shared: false, lease, max_wait, max_hold, min_hold };
+    let all = all.map(|(kind, number)| (kind, kind.lock(number)));
+    let queued = queued.into_iter().map(|lock| (Kind::Queued, lock));
+    let failed = all.chain(queued).filter_map(|(kind, lock)| {
+        let request = Request::patient(lock);
         let acquired = acquire(&clients, kind, &request);
         (!matches!(acquired, Ok(Some(_)))).then(|| format!("{} cannot be acquired", request.lock))
     });
     failed.collect()
+}
+
+impl Request {
+    /// Returns a request for a lock that must become free.
+    fn patient(lock: String) -> Request {
+        let (lease, max_hold, min_hold) = (None, None, None);
+        let (shared, cancelled, weight, max_wait) = (false, false, 1, 20_000);
+        Request { lock, shared, lease, max_wait, cancelled, weight, max_hold, min_hold }
+    }
 }
 
 /// The threads and descriptors of this process at one moment.
@@ -319,13 +359,16 @@ impl<'a> Thread<'a> {
             true => max_hold.is_none() || self.rng.bool(),
             false => self.rng.u8(0..100) < 15,
         };
+        let max_wait = if self.rng.u8(0..100) < 15 { 0 } else { self.rng.u64(500..6000) };
         Request {
             lock: kind.lock(self.number(kind)),
             shared,
             max_hold,
             min_hold,
             lease: fixed.then(|| self.rng.u64(self.arguments.work.fixed.clone())),
-            max_wait: if self.rng.u8(0..100) < 15 { 0 } else { self.rng.u64(500..6000) },
+            max_wait,
+            cancelled: max_wait > 0 && self.rng.u8(0..100) < CANCELLED,
+            weight: if kind == Kind::Queued { self.rng.u32(1..=10) } else { 1 },
         }
     }
 
@@ -423,7 +466,8 @@ impl Arguments {
     /// beside a fenced store.
     fn account(&self, kind: Kind, request: &Request) -> Option<String> {
         let unfenced = !self.work.fenced && !request.shared;
-        (kind == Kind::Fenced || unfenced).then(|| request.lock.clone())
+        let has_tokens = matches!(kind, Kind::Fenced | Kind::Queued);
+        (has_tokens || unfenced).then(|| request.lock.clone())
     }
 }
 
@@ -442,6 +486,10 @@ fn acquire(
         }
         Kind::Rw => acquire_limited(client.rw_lock(name).write_lock(), request, |_| 0),
         Kind::Spin => acquire_limited(client.spin_lock(name), request, |_| 0),
+        Kind::Queued => {
+            let lock = client.queue_lock(name).with_weight(request.weight);
+            acquire_limited(lock, request, Guard::<Queued>::token)
+        }
         Kind::Red => {
             let lock = RedLock::new(clients.to_vec(), name);
             let max_hold = request.max_hold.map(Duration::from_millis);
@@ -478,11 +526,34 @@ where
         Some(lease) => lock.with_lease(Duration::from_millis(lease)),
         None => lock,
     };
+    let max_wait = Duration::from_millis(request.max_wait);
     let guard = match request.max_wait {
         0 => lock.try_lock()?,
-        max_wait => lock.try_lock_for(Duration::from_millis(max_wait))?,
+        _ if request.cancelled => lock_until_cancelled(lock, max_wait)?,
+        _ => lock.try_lock_for(max_wait)?,
     };
     Ok(guard.map(|guard| (token(&guard), guard)).map(|(t, guard)| (Box::new(guard) as _, t)))
+}
+
+/// Waits for a lock until another thread cancels the call. Returns `None` after that.
+fn lock_until_cancelled<S: Subject>(
+    lock: S,
+    max_wait: Duration,
+) -> leasehold::Result<Option<S::Guard>> {
+    let (token, (returned, has_returned)) = (CancelToken::new(), mpsc::channel::<()>());
+    let lock = lock.with_cancel(&token);
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let waits = has_returned.recv_timeout(max_wait) == Err(mpsc::RecvTimeoutError::Timeout);
+            waits.then(|| token.cancel())
+        });
+        let acquired = lock.lock();
+        drop(returned);
+        match acquired {
+            Err(error) if error.is_cancelled() => Ok(None),
+            acquired => acquired.map(Some),
+        }
+    })
 }
 
 fn error_word(error: &Error) -> String {

@@ -149,7 +149,7 @@ impl<'a> Workers<'a> {
 
     fn keep_records(&mut self, process: &Process, lines: &[String]) {
         let records = lines.iter().filter_map(|line| Record::parse(line)).collect();
-        let worker = Worker { lease: process.lease, killed: process.killed };
+        let worker = Worker { lease: process.lease, killed: process.killed, stalls: Vec::new() };
         self.ended.insert(process.index, (worker, records));
     }
 }

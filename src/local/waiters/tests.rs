@@ -110,6 +110,17 @@ fn a_message_of_an_earlier_grant_does_not_count() {
     assert!(local.grant_of(WAITER).is_none(), "the bound of a heartbeat counts too");
 }
 
+/// Both messages come before the reply that shows that the first grant has ended.
+#[test]
+fn a_message_of_a_later_grant_replaces_an_earlier_grant() {
+    let local = with_waiter();
+    for token in [5, 9] {
+        local.by_message(&message(WAITER, token));
+    }
+    local.is_queued(WAITER, base(at(1), 7), TERMS);
+    assert_eq!(local.grant_of(WAITER).map(|it| it.token), Some(9));
+}
+
 #[test]
 fn a_heartbeat_repeats_a_grant_with_the_rest_of_its_lease() {
     let local = with_waiter();

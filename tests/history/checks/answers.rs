@@ -2,9 +2,16 @@
 //!
 //! Without a disturbance there is no error, no refusal before the deadline or long after it, and
 //! no renewed hold is lost.
+//!
+//! A stall of the machine excuses a loss. A renewal begins a third of a lease after the last one,
+//! so two thirds of a lease pass until the loss, at four steps: the watchdog, the proxy, the server
+//! and the proxy again. At least one of the steps then takes a sixth of the lease.
 
 use super::{Attempt, History, Hold, Outcome, Promise, Violation};
-use crate::millis;
+use crate::{Nanos, millis};
+
+/// The number of equal parts of a lease of which one step of a lost renewal takes at least one.
+const STEPS_OF_A_LOSS: Nanos = 6;
 
 pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> {
     attempts.iter().filter_map(|attempt| unexplained(history, attempt)).collect()
@@ -20,6 +27,8 @@ fn unexplained(history: &History, attempt: &Attempt) -> Option<Violation> {
         0 => history.bounds.response,
         max_wait => millis(max_wait).min(history.bounds.response),
     };
+    // A grant whose fixed lease has ended on the way is an error too.
+    let time_out = time_out.min(history.lease(attempt));
     let (promise, broken) = match &attempt.outcome {
         // A busy machine excuses a time-out, but no earlier error.
         Outcome::Failed(at) => (Promise::Answer, *at < asked + time_out && undisturbed(*at)),
@@ -30,17 +39,27 @@ fn unexplained(history: &History, attempt: &Attempt) -> Option<Violation> {
         Outcome::Held(Hold { lost: Some(at), .. }) => {
             let limit = request.max_hold.map(|max_hold| asked + millis(max_hold));
             let within = limit.is_none_or(|limit| *at < limit);
-            (Promise::Renewal, request.lease.is_none() && within && undisturbed(*at))
+            let renewed = request.lease.is_none() && within;
+            (
+                Promise::Renewal,
+                renewed && undisturbed(*at) && !explained_by_stall(history, attempt, *at),
+            )
         }
         Outcome::Held(_) | Outcome::Unknown => return None,
     };
     broken.then(|| promise.violation(format!("without a reason: {attempt}")))
 }
 
+/// Returns whether the machine stalled long enough for the loss of a renewed hold.
+fn explained_by_stall(history: &History, attempt: &Attempt, lost: Nanos) -> bool {
+    let lease = history.lease(attempt);
+    history.longest_stall(lost.saturating_sub(lease), lost) >= lease / STEPS_OF_A_LOSS
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::examples::{asking, disturbance, held, history, violated};
-    use super::super::{Affected, Attempt, Effect, Outcome, Promise};
+    use super::super::{Affected, Attempt, Effect, Outcome, Promise, Stall};
     use crate::millis;
 
     /// Returns the broken promises without and with a disturbance.
@@ -100,6 +119,19 @@ mod tests {
             }
             violated(&history(vec![lost]))
         };
+        let stalled = |from, to| {
+            let mut lost = held(0, 0, 10, 2000);
+            if let Outcome::Held(hold) = &mut lost.outcome {
+                hold.lost = Some(millis(2000));
+            }
+            let mut history = history(vec![lost]);
+            // Any worker notices it.
+            history.workers[1].stalls.push(Stall { from: millis(from), to: millis(to) });
+            violated(&history)
+        };
+        assert_eq!(stalled(1500, 1667), [], "a sixth of the lease");
+        assert_eq!(stalled(1500, 1666), [Promise::Renewal], "a short stall");
+        assert_eq!(stalled(500, 1166), [Promise::Renewal], "mostly before the last lease");
         assert_eq!(limited(20), [], "after its limit");
         assert_eq!(limited(21), [Promise::Renewal], "before its limit");
     }

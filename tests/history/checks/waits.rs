@@ -99,7 +99,12 @@ fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
     // After a disturbance, the worker releases the hold that its attempt may have left.
     let released = |at| disturbed(at).map(|to| to.max(at) + bounds.response + bounds.slack);
     // A hold that nobody releases. A delayed request may arrive until the end of a disturbance.
-    let kept = history.lease(attempt).max(bounds.fair_waiter_timeout) + bounds.step;
+    let waiter = match attempt.request.is_queued() {
+        // A client counts as alive, then a grant to one of its waiters lasts.
+        true => 2 * bounds.grant_lease,
+        false => bounds.fair_waiter_timeout,
+    };
+    let kept = history.lease(attempt).max(waiter) + bounds.step;
     let expired = |at: Nanos| disturbed(at).unwrap_or(at).max(at).saturating_add(kept);
     let (from, to) = match &attempt.outcome {
         Outcome::Unknown => (asked, expired(killed.unwrap_or(Nanos::MAX))),
@@ -116,6 +121,10 @@ fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
             if hold.ended.is_none_or(|(at, _)| at < hold.granted + minimum) {
                 // A release before the minimum keeps the lock taken for what is left of it.
                 to = to.saturating_add(minimum + bounds.step);
+                if attempt.request.is_queued() {
+                    // No message tells of the minimum's end. The next heartbeat grants the lock.
+                    to = to.saturating_add(bounds.heartbeat);
+                }
             }
             (from, to)
         }
