@@ -145,8 +145,8 @@ impl Watchdog {
         let now = clock::now();
         let is_renewed = watched.hold.is_renewed(now);
         // A grant by message has a shorter lease than a renewal.
-        let present = watched.hold.present_lease();
-        let lease = self.settings.timeout.min(if is_renewed { present } else { Duration::MAX });
+        let length = watched.hold.renewed_length().filter(|_| is_renewed);
+        let lease = self.settings.timeout.min(length.unwrap_or(Duration::MAX));
         let renew_below = lease * RENEW_BELOW.0 / RENEW_BELOW.1;
         let due = watched.hold.next_renewal(now, lease - renew_below, renew_below);
         let spread = jittered(lease / SPREAD_DIVISOR, watched.hold.id().seed());

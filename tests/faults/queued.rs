@@ -526,6 +526,8 @@ fn places_survive_a_restart(server: &Server, end: impl Fn(&Server)) {
         .map(|number| QueueWaiter::queued(server, &clients[number % 2].queue_lock("a")))
         .collect();
     let before = places(server, "a");
+    // The only connection of each client has delivered the replies to all its waiters.
+    clients.iter().for_each(|client| assert!(!client.lock("b").is_locked().expect("a reply")));
     proxy.refuse();
     proxy.kill_all();
     end(server);

@@ -233,9 +233,11 @@ impl Hold {
         self.state.lock().is_renewed(now)
     }
 
-    /// Returns the length of the lease that the server has set last.
-    pub(crate) fn present_lease(&self) -> Duration {
-        self.state.lock().lease
+    /// Returns the length of a renewed lease, as the server has set it last.
+    ///
+    /// `None` if the lease was a fixed one at the grant.
+    pub(crate) fn renewed_length(&self) -> Option<Duration> {
+        self.state.lock().renewed_length
     }
 
     /// Returns whether the lease is not a fixed one. It may be overdue.
@@ -294,7 +296,7 @@ impl Hold {
         let extended = deadline(sent, lease);
         if status == HoldStatus::Held && state.deadline < extended {
             state.deadline = extended;
-            state.lease = lease;
+            state.renewed_length = state.renewed_length.and(Some(lease));
             self.deadline.store(extended.nanos(), Ordering::Release);
         }
         status

@@ -18,8 +18,8 @@ pub(super) struct HoldState {
     pub(super) deadline: Moment,
     pub(super) server: ServerSide,
     pub(super) renewed: bool,
-    /// The length of the lease that the server has set last.
-    pub(super) lease: Duration,
+    /// The length that the server has set last, if the lease is a renewed one since the grant.
+    pub(super) renewed_length: Option<Duration>,
     pub(super) possession: Possession,
     /// Whether it was reported that the hold is overdue.
     pub(super) overdue_reported: bool,
@@ -78,7 +78,7 @@ impl HoldState {
                 may_still_be_held: grant.rules.outlives_its_lease() || grant.late_copy.is_some(),
             },
             renewed: grant.renewed,
-            lease: grant.lease,
+            renewed_length: grant.renewed.then_some(grant.lease),
             possession: Possession {
                 holder: grant.holder,
                 terms: grant.terms,
