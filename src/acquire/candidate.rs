@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::acquire::{AcquireCall, HoldHandle};
 use crate::command::call::{ConnectionId, LateCopy};
 use crate::command::owner::{HoldId, Owner};
+use crate::kind::rules::ListensTo;
 use crate::local::Caller;
 use crate::local::hold::{self, Grant};
 use crate::local::queue::Ticket;
@@ -85,6 +86,7 @@ impl<'a> Candidate<'a> {
             rules: call.rules,
             deadline: hold::deadline(reply.sent, lease),
             lease,
+            server_lease: self.server_lease(lease),
             renewed: call.options.lease.is_none(),
             holder: self.caller.holder.clone(),
             terms: self.caller.terms.clone(),
@@ -99,6 +101,16 @@ impl<'a> Candidate<'a> {
         let handle = call.handle(hold);
         call.context.engine.watchdog.watch_granted(handle.watched(), reply.generation);
         handle
+    }
+
+    /// Returns the lease that the server may keep.
+    ///
+    /// A fixed lease does not shorten the grant lease of a message that came before.
+    fn server_lease(&self, lease: Duration) -> Duration {
+        match self.call.rules.listens_to() {
+            ListensTo::Grants => lease.max(self.call.context.engine.settings.grant_lease),
+            _ => lease,
+        }
     }
 
     /// Returns a copy of an acquire command of this call on that connection.

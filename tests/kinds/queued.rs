@@ -224,6 +224,20 @@ fn a_call_with_a_fixed_lease_makes_one_round_trip_after_the_grant() {
     waiter.releases();
 }
 
+/// The grant lease is as long as a test may take, so the lock does not become free by itself.
+#[test]
+fn a_fixed_lease_that_is_shorter_than_the_grant_lease_ends_at_its_own_time() {
+    let (server, holder, client) = two_patient_clients();
+    let guard = holder.queue_lock("a").lock().expect("it is free");
+    let short = client.queue_lock("a").with_lease(Duration::from_secs(1));
+    let next = thread::spawn(move || short.lock().map(std::mem::forget));
+    eventually("it is queued", || queue_length(&server, "a") == 1);
+    eventually("the client listens", || is_listening(&server, &client));
+    guard.unlock().expect("it is held");
+    join(next).expect("it is granted");
+    eventually("the lock is free", || !exists(&server, "a"));
+}
+
 /// Makes the server log all commands, without those of scripts.
 fn log_commands(server: &Server) {
     server.ask::<()>(&["CONFIG", "SET", "slowlog-max-len", "10000"]);

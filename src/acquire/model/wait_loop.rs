@@ -315,6 +315,7 @@ impl<'a, E: Environment> WaitingCall<'a, E> {
             rules: &Plain,
             deadline,
             lease: LEASE,
+            server_lease: LEASE,
             renewed: self.options.renewed,
             holder: self.caller.holder.clone(),
             terms: self.caller.terms.clone(),

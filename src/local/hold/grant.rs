@@ -18,6 +18,8 @@ pub(crate) struct Grant {
     pub(crate) deadline: Moment,
     /// The length of the requested lease.
     pub(crate) lease: Duration,
+    /// The lease that the server may keep, which is longer after a grant by message.
+    pub(crate) server_lease: Duration,
     /// Whether the watchdog renews the lease.
     pub(crate) renewed: bool,
     pub(crate) holder: Holder,
@@ -51,6 +53,7 @@ impl Grant {
             rules: &crate::kind::plain::Plain,
             deadline,
             lease: at.until(deadline),
+            server_lease: at.until(deadline),
             renewed: true,
             holder: Holder::owned(),
             terms: HoldTerms::default(),

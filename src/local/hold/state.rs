@@ -74,8 +74,10 @@ impl HoldState {
             phase: Phase::Held,
             deadline: grant.deadline,
             server: ServerSide {
-                expiry_bound: grant.granted_at + grant.lease,
-                may_still_be_held: grant.rules.outlives_its_lease() || grant.late_copy.is_some(),
+                expiry_bound: grant.granted_at + grant.server_lease,
+                may_still_be_held: grant.rules.outlives_its_lease()
+                    || grant.late_copy.is_some()
+                    || grant.lease < grant.server_lease,
             },
             renewed: grant.renewed,
             renewed_length: grant.renewed.then_some(grant.lease),

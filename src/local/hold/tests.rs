@@ -13,7 +13,13 @@ fn at(seconds: u64) -> Moment {
 
 fn hold(renewed: bool, until: u64) -> Hold {
     let holder = Holder::this_thread();
-    Hold::new(Grant { lease: SECOND, renewed, holder, ..Grant::owned(at(0), at(until)) })
+    Hold::new(Grant {
+        lease: SECOND,
+        server_lease: SECOND,
+        renewed,
+        holder,
+        ..Grant::owned(at(0), at(until))
+    })
 }
 
 const NOTICED: HoldStatus = HoldStatus::Over { newly_lost: true };
