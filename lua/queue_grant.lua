@@ -6,6 +6,7 @@
 
 -- The number of commands that one run spends on dead waiters, each 1 to 2 us.
 local max_work = 6000
+local work = max_work
 
 local time = redis.call('time')
 local micros = time[1] * 1000000 + time[2]
@@ -108,7 +109,7 @@ local function grant_to_best(lock, caller, lease)
   if redis.call('exists', lock.hash) == 1 then
     return
   end
-  local work, gone = max_work, {}
+  local gone = {}
   while work > 0 do
     local best = redis.call('zpopmin', lock.queue)[1]
     if not best then

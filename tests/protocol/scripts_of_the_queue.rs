@@ -715,6 +715,23 @@ fn a_run_that_meets_too_many_dead_waiters_continues_at_the_next_step() {
     assert_eq!(wait(&mut bare, &owner(3, 1), SINGLE).ttl, -2);
 }
 
+/// A server stands still while it removes them.
+#[test]
+fn a_heartbeat_for_several_locks_meets_no_more_dead_waiters_than_one_for_one_lock() {
+    let mut bare = Bare::start();
+    queue_dead(&mut bare, max_dead() + 5);
+    let queues: Vec<_> = (0..3).map(|at| format!("queue-{at}:{{the-lock}}")).collect();
+    for queue in &queues {
+        bare.ask::<()>(&["COPY", QUEUE, queue]);
+    }
+    let names: Vec<_> = (0..3).map(|at| format!("lock-{at}:{{the-lock}}")).collect();
+    let keys = names.iter().zip(&queues).flat_map(|(name, queue)| [name, queue, CLIENTS, COUNTER]);
+    let keys: Vec<&str> = keys.collect();
+    beats(&mut bare, 3, &keys);
+    let left = queues.iter().map(|queue| bare.server.ask::<usize>(&["ZCARD", queue]));
+    assert_eq!(left.sum::<usize>(), 2 * max_dead() + 15);
+}
+
 // ---------------------------------------------------------------------------------
 // Heartbeats.
 
