@@ -4,9 +4,8 @@
 -- RETURNS: -
 -- Atomic: a lock that becomes free must have its next holder before another client can take it.
 
--- The number of commands that one run spends on dead waiters, each 1 to 2 us.
-local max_work = 6000
-local work = max_work
+-- The number of commands that this run may still spend on dead waiters, each 1 to 2 us.
+local work = 6000
 
 local time = redis.call('time')
 local micros = time[1] * 1000000 + time[2]

@@ -72,6 +72,8 @@ pub(super) struct Waiters {
     heartbeat: Option<GrantBase>,
     /// The moment of the next heartbeat, if one is planned before the next poll.
     next_heartbeat: Option<Moment>,
+    /// The number of heartbeats since the last one with an answer.
+    failed_heartbeats: u32,
     /// The terms of the client, as the last answer has them.
     terms_since: TermsSince,
 }
@@ -246,14 +248,22 @@ impl Local {
 
     /// Returns whether a heartbeat has to be planned for `at`, and notes that one is.
     ///
-    /// `false` if a heartbeat is planned already, for an earlier moment or only a little later.
-    pub(crate) fn plans_heartbeat(&self, at: Moment) -> bool {
+    /// `false` if a heartbeat is planned already, for an earlier moment or only a little later. A plan
+    /// before `now` does not count: a panic may have lost its timer.
+    pub(crate) fn plans_heartbeat(&self, at: Moment, now: Moment) -> bool {
         let next = &mut self.state.lock().waiters.next_heartbeat;
-        let is_planned = next.is_some_and(|next| next <= at + EARLY_GRAIN);
+        let is_planned = next.is_some_and(|next| now <= next && next <= at + EARLY_GRAIN);
         if !is_planned {
             *next = Some(at);
         }
         !is_planned
+    }
+
+    /// Counts a heartbeat without an answer. Returns the number of earlier ones in a row.
+    pub(crate) fn heartbeat_failed(&self) -> u32 {
+        let failed = &mut self.state.lock().waiters.failed_heartbeats;
+        *failed = failed.saturating_add(1);
+        *failed - 1
     }
 
     /// Takes a planned heartbeat that is due at `now`. Returns whether there was one.
@@ -283,6 +293,7 @@ impl Local {
         grant_lease: Duration,
     ) {
         let waiters = &mut self.state.lock().waiters;
+        waiters.failed_heartbeats = 0;
         if base.token_bound == 0 {
             return waiters.note_terms(reply.terms_since);
         }

@@ -20,15 +20,15 @@ use crate::local::Local;
 use crate::local::waiters::GrantBase;
 use crate::pool::request::CallReply;
 use crate::topology::route::Generation;
-use crate::util::clock::{self, Moment};
+use crate::util::clock::{self, Moment, doubled, jittered};
 
 /// The number of heartbeats in the time after which a silent client counts as gone.
 ///
 /// The poll interval may be longer than that time.
 const HEARTBEATS_PER_GRANT_LEASE: u32 = 3;
 
-/// The time after a failed heartbeat to the next one.
-const RETRY_PAUSE: Duration = Duration::from_millis(20);
+/// The first pause after a failed heartbeat. The longest is the time between two heartbeats.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 impl Watchdog {
     /// Plans a heartbeat at once for all awaited queue locks. Does not block.
@@ -54,7 +54,7 @@ impl Watchdog {
     }
 
     fn plan_early_heartbeat(&self, local: Arc<Local>, at: Moment) {
-        if local.plans_heartbeat(at) {
+        if local.plans_heartbeat(at, clock::now()) {
             self.plan_heartbeat(local, at);
         }
     }
@@ -88,12 +88,18 @@ impl Watchdog {
                 Ok((sent, answers)) => self.apply_heartbeats(batch, sent, generation, &answers),
                 Err(error) => {
                     log_failed_poll(batch.len(), &error);
-                    let at = clock::now() + RETRY_PAUSE;
-                    let locks = batch.iter().cloned();
-                    locks.for_each(|local| self.plan_early_heartbeat(local, at));
+                    batch.iter().for_each(|local| self.repeat_heartbeat(local));
                 }
             }
         });
+    }
+
+    /// Plans a heartbeat after one that failed, after pauses that grow.
+    fn repeat_heartbeat(&self, local: &Arc<Local>) {
+        let longest = self.settings.grant_lease / HEARTBEATS_PER_GRANT_LEASE;
+        let pause = doubled(FIRST_PAUSE, local.heartbeat_failed(), longest);
+        let now = clock::now();
+        self.plan_early_heartbeat(Arc::clone(local), now + jittered(pause, now.nanos()));
     }
 
     fn apply_heartbeats(

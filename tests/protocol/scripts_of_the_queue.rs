@@ -674,7 +674,7 @@ fn dead_waiters_do_not_exclude_a_caller() {
 /// Returns the number of dead waiters that one run removes. Each takes two commands.
 fn max_dead() -> usize {
     let text = script(COMMON_TEXT).text;
-    let (_, bound) = text.split_once("local max_work = ").expect("the bound");
+    let (_, bound) = text.split_once("local work = ").expect("the bound");
     bound.lines().next().and_then(|it| it.parse::<usize>().ok()).expect("a number") / 2
 }
 

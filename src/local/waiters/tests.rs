@@ -238,10 +238,10 @@ fn a_heartbeat_from_before_a_refusal_repeats_no_earlier_grant() {
 #[test]
 fn one_of_two_timers_sends_the_planned_heartbeat() {
     let local = with_waiter();
-    assert!(local.plans_heartbeat(at(5)) && local.plans_heartbeat(at(4)));
+    assert!(local.plans_heartbeat(at(5), at(0)) && local.plans_heartbeat(at(4), at(0)));
     assert!(!local.takes_due_heartbeat(at(3)));
     assert!(local.takes_due_heartbeat(at(4)) && !local.takes_due_heartbeat(at(4)));
-    assert!(local.plans_heartbeat(at(6)));
+    assert!(local.plans_heartbeat(at(6), at(0)));
     assert!(!local.takes_due_heartbeat(at(5)), "another one is planned");
     assert!(local.takes_due_heartbeat(at(6)));
 }
@@ -249,10 +249,10 @@ fn one_of_two_timers_sends_the_planned_heartbeat() {
 #[test]
 fn heartbeats_at_about_the_same_moment_are_planned_once() {
     let local = with_waiter();
-    assert!(local.plans_heartbeat(at(5)));
-    assert!(!local.plans_heartbeat(at(5)) && !local.plans_heartbeat(at(6)));
-    assert!(local.plans_heartbeat(at(4)), "an earlier one");
-    assert!(local.begins_heartbeat() && local.plans_heartbeat(at(6)));
+    assert!(local.plans_heartbeat(at(5), at(0)));
+    assert!(!local.plans_heartbeat(at(5), at(0)) && !local.plans_heartbeat(at(6), at(0)));
+    assert!(local.plans_heartbeat(at(4), at(0)), "an earlier one");
+    assert!(local.begins_heartbeat() && local.plans_heartbeat(at(6), at(0)));
     local.stop_waiting(WAITER);
     assert!(!local.begins_heartbeat(), "nobody waits");
 }
@@ -294,4 +294,14 @@ fn a_silence_of_almost_a_grant_lease_makes_callers_ask() {
     local.is_queued(WAITER, base(at(0), 10), TERMS);
     local.beat(hold::deadline(at(0), LEASE), answer(20));
     assert!(local.has_to_ask(WAITER));
+}
+
+#[test]
+fn a_plan_in_the_past_and_a_failed_heartbeat_do_not_prevent_the_next_heartbeat() {
+    let local = with_waiter();
+    assert!(local.plans_heartbeat(at(1), at(0)) && !local.plans_heartbeat(at(3), at(1)));
+    assert!(local.plans_heartbeat(at(3), at(2)), "the round of the planned one has panicked");
+    assert_eq!([local.heartbeat_failed(), local.heartbeat_failed()], [0, 1]);
+    local.beat(at(4), answer(10));
+    assert_eq!(local.heartbeat_failed(), 0, "an answer ends the row of failures");
 }
