@@ -161,7 +161,8 @@ pub type SpinLock = Lock<Spin>;
 /// death of its holder. A client without a queue heartbeat for one grant lease counts as gone: the
 /// next grant passes over its waiters. Except in a cluster, the waiters of a client that does not
 /// listen are passed over at once. If that client lives, its waiters ask again and get their places
-/// back.
+/// back, but not a lock that was granted meanwhile. After a restart of the server without its data,
+/// the first waiter that asks takes the free lock, whatever its place.
 ///
 /// # Other kinds with the same name
 /// Redisson has no such lock. A queue lock excludes the plain and fenced locks with its name, of
