@@ -137,7 +137,7 @@ impl WaitLoop<'_> {
         let engine = &self.context().engine;
         let steps = self.candidate.caller.terms.weight().saturating_sub(1);
         let advance = engine.settings.weight_step.saturating_mul(steps);
-        PlaceArgs { terms: engine.grant_terms(), advance, known: self.place }
+        PlaceArgs { terms: engine.watchdog.grant_terms(), advance, known: self.place }
     }
 
     /// Returns the channel whose messages say that the lock is free.

@@ -108,7 +108,7 @@ impl<'a> Candidate<'a> {
     /// A fixed lease does not shorten the grant lease of a message that came before.
     fn server_lease(&self, lease: Duration) -> Duration {
         match self.call.rules.listens_to() {
-            ListensTo::Grants => lease.max(self.call.context.engine.settings.grant_lease),
+            ListensTo::Grants => lease.max(self.call.context.engine.watchdog.grant_terms().lease),
             _ => lease,
         }
     }

@@ -34,7 +34,6 @@ use crate::connection::Timeouts;
 use crate::engine::deployment::Deployment;
 use crate::error::{Error, Result};
 use crate::events::EventSink;
-use crate::kind::rules::GrantTerms;
 use crate::listener::channels::{Channel, Channels};
 use crate::listener::shards::Listeners;
 use crate::local::Local;
@@ -83,8 +82,6 @@ pub(crate) struct EngineSettings {
     /// How long the queue of a fair lock keeps the place of a waiter that does not report.
     pub(crate) fair_waiter_timeout: Duration,
     pub(crate) back_off: BackOff,
-    /// The lease of a grant by message.
-    pub(crate) grant_lease: Duration,
     /// The time by which each unit of weight above 1 moves a waiter forward.
     pub(crate) weight_step: Duration,
     /// Whether replicas have to acknowledge each hold.
@@ -147,12 +144,6 @@ impl Engine {
     /// Starts the listener for a caller that waits for grants.
     pub(crate) fn listen_for_grants(&self) {
         self.send(self.listeners.listen_for_grants());
-    }
-
-    /// Returns the terms on which the servers grant queue locks to callers of this client.
-    pub(crate) fn grant_terms(&self) -> GrantTerms {
-        let (lease, is_cluster) = (self.settings.grant_lease, self.router.is_cluster());
-        GrantTerms { lease, is_cluster }
     }
 
     /// Has a listener subscribe to a channel on which a caller waits without a refused acquire.

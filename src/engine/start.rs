@@ -186,7 +186,6 @@ impl Startup {
             poll_interval: settings.poll_interval,
             fair_waiter_timeout: settings.fair_waiter_timeout.max(shortest),
             back_off: settings.back_off,
-            grant_lease: grant_lease(&settings),
             weight_step: settings.weight_step,
             needs_replicas: settings.min_replicas.0 > 0,
             announces: settings.announce,

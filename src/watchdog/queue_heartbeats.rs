@@ -46,11 +46,21 @@ impl Watchdog {
     /// It is due at the end of the holder's lease, and a third of a grant lease from now at the
     /// latest, so that the client still counts as alive. `left` is the rest of the holder's lease.
     pub(crate) fn plan_next_heartbeat(&self, local: &Arc<Local>, left: Option<Duration>) {
-        let latest = self.settings.grant_lease / HEARTBEATS_PER_GRANT_LEASE;
+        let latest = self.heartbeat_interval();
         let due = left.map_or(latest, |left| latest.min(left + Duration::from_millis(1)));
         if due < self.settings.poll_interval {
             self.plan_early_heartbeat(Arc::clone(local), clock::now() + due);
         }
+    }
+
+    /// Returns the longest time between two heartbeats for one lock.
+    fn heartbeat_interval(&self) -> Duration {
+        self.settings.grant_lease / HEARTBEATS_PER_GRANT_LEASE
+    }
+
+    /// Returns the terms on which the servers grant queue locks to callers of this client.
+    pub(crate) fn grant_terms(&self) -> GrantTerms {
+        GrantTerms { lease: self.settings.grant_lease, is_cluster: self.router.is_cluster() }
     }
 
     fn plan_early_heartbeat(&self, local: Arc<Local>, at: Moment) {
@@ -96,8 +106,7 @@ impl Watchdog {
 
     /// Plans a heartbeat after one that failed, after pauses that grow.
     fn repeat_heartbeat(&self, local: &Arc<Local>) {
-        let longest = self.settings.grant_lease / HEARTBEATS_PER_GRANT_LEASE;
-        let pause = doubled(FIRST_PAUSE, local.heartbeat_failed(), longest);
+        let pause = doubled(FIRST_PAUSE, local.heartbeat_failed(), self.heartbeat_interval());
         let now = clock::now();
         self.plan_early_heartbeat(Arc::clone(local), now + jittered(pause, now.nanos()));
     }
@@ -117,9 +126,8 @@ impl Watchdog {
     }
 
     fn heartbeat_call(&self, batch: &[Arc<Local>]) -> Call {
-        let (lease, is_cluster) = (self.settings.grant_lease, self.router.is_cluster());
         let names = batch.iter().map(|local| local.name());
-        queued::heartbeat(names, self.settings.client, GrantTerms { lease, is_cluster })
+        queued::heartbeat(names, self.settings.client, self.grant_terms())
     }
 }
 

@@ -8,7 +8,7 @@ use super::{POLL_GRAIN_DIVISOR, Watchdog, WatchedHold};
 use crate::local::Local;
 use crate::local::hold::{Hold, HoldStatus};
 use crate::util::clock::{self, Moment, jittered};
-use crate::util::wheel::Wheel;
+use crate::util::wheel::{self, Wheel};
 
 /// The resolution of the timers.
 pub(super) const TICK: Duration = Duration::from_millis(5);
@@ -109,19 +109,18 @@ impl Watchdog {
         let interval = self.settings.poll_interval;
         let grain = interval / POLL_GRAIN_DIVISOR;
         let at = (clock::now() + (interval - 2 * grain)).rounded_up(grain);
-        let mut timers = self.timers.lock();
-        timers.polls.insert(at, local);
-        let must_wake = timers.ensure_round_by(at);
-        drop(timers);
-        if must_wake {
-            self.parker.unpark();
-        }
+        self.plan(at, |timers| timers.polls.insert(at, local));
     }
 
     /// Plans a queue heartbeat for a lock at `at`, before its next poll.
     pub(crate) fn plan_heartbeat(&self, local: Arc<Local>, at: Moment) {
+        self.plan(at, |timers| timers.heartbeats.insert(at, local));
+    }
+
+    /// Sets a timer by `insert`, and wakes the thread if its next round comes after `at`.
+    fn plan(&self, at: Moment, insert: impl FnOnce(&mut Timers) -> wheel::Key) {
         let mut timers = self.timers.lock();
-        timers.heartbeats.insert(at, local);
+        insert(&mut timers);
         let must_wake = timers.ensure_round_by(at);
         drop(timers);
         if must_wake {

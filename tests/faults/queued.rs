@@ -392,17 +392,23 @@ fn a_killed_waiter_is_passed_over_at_once() {
     only_tokens_are_left(&server);
 }
 
-#[test]
-fn the_grant_of_a_killed_process_ends_with_its_grant_lease() {
+/// Returns a process that is granted the lock while it is stopped, and the waiter behind it.
+fn stopped_grantee() -> (Server, ChildProcess, QueueWaiter) {
     let server = Server::start();
     let client = build(polling(server.url()));
     let guard = client.queue_lock("a").lock().expect("it is free");
-    let (mut child, id) = waiting_process(&server, NEVER);
+    let (child, id) = waiting_process(&server, NEVER);
     let next = QueueWaiter::queued(&server, &client.queue_lock("a"));
     // A stopped process still has its connections.
     child.stop();
     guard.unlock().expect("it is held");
     assert!(owner(&server, "a").starts_with(&id));
+    (server, child, next)
+}
+
+#[test]
+fn the_grant_of_a_killed_process_ends_with_its_grant_lease() {
+    let (server, mut child, next) = stopped_grantee();
     let left = Duration::from_millis(pttl(&server, "a").unsigned_abs());
     assert!(left <= GRANT_LEASE, "{left:?} are left");
     child.kill();
@@ -413,14 +419,7 @@ fn the_grant_of_a_killed_process_ends_with_its_grant_lease() {
 /// The process continues when another caller has the lock, and waits again.
 #[test]
 fn a_process_that_is_stopped_past_its_grant_does_not_take_it() {
-    let server = Server::start();
-    let client = build(polling(server.url()));
-    let guard = client.queue_lock("a").lock().expect("it is free");
-    let (mut child, id) = waiting_process(&server, NEVER);
-    let next = QueueWaiter::queued(&server, &client.queue_lock("a"));
-    child.stop();
-    guard.unlock().expect("it is held");
-    assert!(owner(&server, "a").starts_with(&id));
+    let (server, mut child, next) = stopped_grantee();
     next.gets_it();
     child.resume();
     eventually("the process is queued again", || queue_length(&server, "a") == 1);
