@@ -10,14 +10,14 @@
 --   client may have lost their places; 0 without a place
 -- Atomic: no other caller may take the lock or a better place between the check and the write.
 local hash, queue, clients, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local lease, owner, grant_lease = ARGV[1], ARGV[2], ARGV[3]
+local lease, owner, grant_lease = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local mode, advance, place = ARGV[4], ARGV[5], ARGV[6]
 
 local lock = lock_of(hash, queue, clients, counter)
-if redis.call('exists', lock.hash, lock.queue) == 0 then
+local ttl = redis.call('pttl', lock.hash)
+if ttl == -2 and redis.call('exists', lock.queue) == 0 then
   return { -2, take(lock, owner, lease), 0, 0 }
 end
-local ttl = redis.call('pttl', lock.hash)
 if ttl ~= -2 and redis.call('hexists', lock.hash, owner) == 1 then
   if ttl < tonumber(lease) then
     redis.call('pexpire', lock.hash, lease)
@@ -32,7 +32,8 @@ if mode then
     own = redis.call('zscore', lock.queue, owner)
   end
   place = tonumber(own)
-  since = keep_alive(lock, client_of(owner), grant_lease, mode)
+  keep_queue(lock)
+  since = keep_alive(lock, client_of(owner), grant_lease, mode, grant_lease / 2)
 end
 if ttl == -2 then
   local best, token = grant_to_best(lock, owner, lease)

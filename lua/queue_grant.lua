@@ -67,16 +67,18 @@ end
 
 -- Counts the client as alive for one grant lease, and stores its terms: the ms at which it counts
 -- as gone, the grant lease, `single` or `cluster`, and the us since which it has terms. Returns the
--- last of these. (A flag for new terms would be lost with one reply.) The terms expire after all
--- clients are gone, the queue an hour after the last acquire or heartbeat. A server with full
--- memory refuses HSET as the first write, so PEXPIRE comes first.
-local function keep_alive(lock, client, grant_lease, mode)
-  redis.call('pexpire', lock.queue, 3600000)
+-- last of these. (A flag for new terms would be lost with one reply.) Terms with more than `enough`
+-- ms left stay as they are. The terms expire after all clients are gone.
+local function keep_alive(lock, client, grant_lease, mode, enough)
   local old = redis.call('hget', lock.clients, client)
-  local since = old and string.match(old, '%d+$') or digits(micros)
+  local gone_at, since = string.match(old or '', '^(%d+) .* (%d+)$')
+  if gone_at and tonumber(gone_at) - millis > enough then
+    return tonumber(since)
+  end
+  since = since or digits(micros)
   local terms = { digits(millis + grant_lease), grant_lease, mode, since }
   redis.call('hset', lock.clients, client, table.concat(terms, ' '))
-  if redis.call('pttl', lock.clients) < tonumber(grant_lease) then
+  if redis.call('pttl', lock.clients) < grant_lease then
     redis.call('pexpire', lock.clients, 2 * grant_lease)
   end
   if not old then
@@ -86,6 +88,11 @@ local function keep_alive(lock, client, grant_lease, mode)
     end
   end
   return tonumber(since)
+end
+
+-- Keeps the queue for an hour. Returns whether there is one.
+local function keep_queue(lock)
+  return redis.call('pexpire', lock.queue, 3600000) == 1
 end
 
 -- Makes the waiter the holder for its grant lease, and tells its client. Returns the token, or
@@ -105,6 +112,7 @@ end
 -- nothing if there is no such waiter or if the lock is held. The caller takes the lock with its own
 -- lease, without a message.
 local function grant_to_best(lock, caller, lease)
+  -- While the slot migrates, this call fails before a waiter is lost.
   if redis.call('exists', lock.hash) == 1 then
     return
   end

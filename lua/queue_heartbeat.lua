@@ -7,21 +7,27 @@
 --   the token of that hold, else 0; and a number that is at least each token handed out so far and
 --   less than each later one; 0, -1, 0, 0 and 0 for a lock with a key of another type
 -- Atomic: the reply must describe one moment, and no caller may come before the best waiter.
-local client, grant_lease, mode = ARGV[1], ARGV[2], ARGV[3]
+local client, grant_lease, mode = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
+-- Returns the hold number if this client holds the lock. Such a lock has no second owner.
 local function hold_of(lock)
-  local holder = redis.call('hlen', lock.hash) == 1 and redis.call('hkeys', lock.hash)[1]
-  return holder and client_of(holder) == client and tonumber(string.sub(holder, 38))
+  local holder, second = unpack(redis.call('hrandfield', lock.hash, 2))
+  if holder and not second and client_of(holder) == client then
+    return tonumber(string.sub(holder, 38))
+  end
 end
 
 local function beat(lock)
-  local is_awaited = redis.call('exists', lock.queue) == 1
-  local since = is_awaited and keep_alive(lock, client, grant_lease, mode) or 0
-  grant_to_best(lock)
-  local hold = hold_of(lock)
+  -- A server with full memory refuses HSET as the first write, and accepts PEXPIRE.
+  local since = keep_queue(lock) and keep_alive(lock, client, grant_lease, mode, grant_lease) or 0
+  local ttl = redis.call('pttl', lock.hash)
+  if ttl == -2 and grant_to_best(lock) then
+    ttl = redis.call('pttl', lock.hash)
+  end
+  local hold = ttl ~= -2 and hold_of(lock)
   local token = hold and token_of_hold(lock) or 0
   local bound = math.max(last_token(lock) or 0, micros - 1)
-  return { since, redis.call('pttl', lock.hash), hold or 0, token, bound }
+  return { since, ttl, hold or 0, token, bound }
 end
 
 local replies = {}

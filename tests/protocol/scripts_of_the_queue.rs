@@ -35,7 +35,6 @@ struct Wait<'a> {
 const SINGLE: Wait<'static> =
     Wait { grant_lease: "30000", mode: "single", advance: "0", place: "" };
 const CLUSTER: Wait<'static> = Wait { mode: "cluster", ..SINGLE };
-const GONE: Wait<'static> = Wait { grant_lease: "0", ..CLUSTER };
 
 /// A reply of `queue_acquire`.
 #[derive(Clone, Debug, PartialEq)]
@@ -109,7 +108,15 @@ fn wait_in_turn(bare: &mut Bare, client: usize, holds: impl Iterator<Item = usiz
 /// Queues a caller, and ends the terms of its client.
 fn wait_and_die(bare: &mut Bare, owner: &str) {
     wait(bare, owner, CLUSTER);
-    wait(bare, owner, GONE);
+    end_terms(bare, owner);
+}
+
+/// Has the client of a caller count as gone since 1 ms after 1970.
+fn end_terms(bare: &mut Bare, owner: &str) {
+    let (client, _) = owner.split_at(36);
+    let terms: String = bare.ask(&["HGET", CLIENTS, client]);
+    let (_, rest) = terms.split_once(' ').expect("the end and more");
+    bare.ask::<()>(&["HSET", CLIENTS, client, &format!("1 {rest}")]);
 }
 
 #[track_caller]
@@ -604,7 +611,7 @@ fn a_grant_passes_over_dead_waiters() {
         (0..dead).for_each(|client| wait_and_die(&mut bare, &owner(10 + client, 1)));
         wait(&mut bare, &owner(2, dead), SINGLE);
         let since = wait(&mut bare, &owner(3, dead), SINGLE).since;
-        wait(&mut bare, &owner(3, dead), GONE);
+        end_terms(&mut bare, &owner(3, dead));
         assert_eq!(release(&mut bare, &owner(1, dead)), 1);
         assert_eq!(next_grant(&mut listener).hold, dead);
         assert_eq!(queued(&bare.server), [owner(3, dead)], "only those before the grantee");
@@ -735,13 +742,42 @@ fn a_heartbeat_for_several_locks_meets_no_more_dead_waiters_than_one_for_one_loc
 // ---------------------------------------------------------------------------------
 // Heartbeats.
 
+/// An acquire renews the terms of its client in their last half only, a heartbeat always.
+#[test]
+fn an_acquire_renews_only_terms_that_end_soon() {
+    let mut bare = Bare::start();
+    take(&mut bare, &owner(1, 1));
+    let since = wait(&mut bare, &owner(2, 1), SINGLE).since;
+    let end_in = |bare: &mut Bare, left: i64| {
+        let end = micros(&bare.server) / 1000 + left;
+        bare.ask::<()>(&["HSET", CLIENTS, &uuid(2), &format!("{end} 30000 single {since}")]);
+        end
+    };
+    let late = end_in(&mut bare, 20_000);
+    bare.ask::<()>(&["PEXPIRE", QUEUE, "1000"]);
+    assert_eq!(wait(&mut bare, &owner(2, 2), SINGLE).since, since);
+    assert_eq!(gone_at(&mut bare), late, "more than half of the grant lease is left");
+    assert_ttl(&bare.server, QUEUE, 1_800_000..=3_600_000);
+    beat(&mut bare, 2);
+    assert!(gone_at(&mut bare) > late);
+    let soon = end_in(&mut bare, 14_000);
+    assert_eq!(wait(&mut bare, &owner(2, 3), SINGLE).since, since);
+    assert!(gone_at(&mut bare) > soon, "less than half of the grant lease was left");
+}
+
+/// Returns the moment in ms at which client 2 counts as gone.
+fn gone_at(bare: &mut Bare) -> i64 {
+    let terms: String = bare.ask(&["HGET", CLIENTS, &uuid(2)]);
+    terms.split(' ').next().and_then(|end| end.parse().ok()).expect("a time")
+}
+
 #[test]
 fn a_heartbeat_keeps_the_places_of_a_client() {
     let mut bare = Bare::start();
     let mut listener = listen(&bare, 2);
     take(&mut bare, &owner(1, 1));
     let since = wait(&mut bare, &owner(2, 1), SINGLE).since;
-    wait(&mut bare, &owner(2, 1), GONE);
+    end_terms(&mut bare, &owner(2, 1));
     bare.ask::<()>(&["PEXPIRE", QUEUE, "1000"]);
     bare.ask::<()>(&["PEXPIRE", CLIENTS, "1000"]);
     assert_eq!(beat(&mut bare, 2).since, since, "its terms have ended, but its places are there");

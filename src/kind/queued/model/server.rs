@@ -26,7 +26,7 @@ impl Script<'_> {
             return AcquireReply::Held;
         }
         let own = self.join(number, place);
-        let (stamp, is_new) = self.keep_alive(self.layout.client_of(number));
+        let (stamp, is_new) = self.keep_alive(self.layout.client_of(number), 0);
         if self.state.server.holder == NOBODY {
             self.grant_to_best(Some(number));
             if self.state.server.holder == NOBODY && self.state.server.queue == [0; NUMBERS] {
@@ -85,7 +85,7 @@ impl Script<'_> {
         let is_awaited = self.state.server.queue != [0; NUMBERS];
         let has_flag = self.layout.seed == Some(Seed::FlagOfLostPlaces);
         let (stamp, is_new) =
-            if is_awaited || has_flag { self.keep_alive(client) } else { (0, false) };
+            if is_awaited || has_flag { self.keep_alive(client, GRANT_LEASE) } else { (0, false) };
         for number in (0..NUMBERS as u8).filter(|n| waiters & 1 << n != 0) {
             if self.state.server.holder != number {
                 self.join(number, 0);
@@ -151,14 +151,18 @@ impl Script<'_> {
     }
 
     /// `keep_alive` in `lua/queue_grant.lua`. Returns the stamp, and whether it is new.
-    fn keep_alive(&mut self, client: usize) -> (u8, bool) {
+    ///
+    /// An acquire extends no terms here, although the script extends those in their last half.
+    fn keep_alive(&mut self, client: usize, enough: u8) -> (u8, bool) {
         let fresh = self.fresh_stamp(client);
         let terms = &mut self.state.server.terms[client];
         let is_new = terms.stamp == 0;
         if is_new {
             terms.stamp = fresh;
         }
-        terms.left = GRANT_LEASE;
+        if terms.left <= enough {
+            terms.left = GRANT_LEASE;
+        }
         (terms.stamp, is_new)
     }
 
