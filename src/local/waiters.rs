@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::command::grant::GrantMessage;
+use crate::error::Error;
 use crate::kind::queued::{HeartbeatReply, OwnHold};
 use crate::kind::rules::TermsSince;
 use crate::local::Local;
@@ -260,10 +261,20 @@ impl Local {
     }
 
     /// Counts a heartbeat without an answer. Returns the number of earlier ones in a row.
-    pub(crate) fn heartbeat_failed(&self) -> u32 {
-        let failed = &mut self.state.lock().waiters.failed_heartbeats;
-        *failed = failed.saturating_add(1);
-        *failed - 1
+    ///
+    /// A caller that gives up returns the error. After an error that is final, the callers send
+    /// acquires, whose errors end their calls.
+    pub(crate) fn heartbeat_failed(&self, error: Option<&Error>) -> u32 {
+        let state = &mut *self.state.lock();
+        if let Some(error) = error {
+            state.last_error = Some(error.clone());
+        }
+        let waiters = &mut state.waiters;
+        if error.is_some_and(Error::is_final) {
+            waiters.by_hold.values_mut().for_each(Waiter::ask);
+        }
+        waiters.failed_heartbeats = waiters.failed_heartbeats.saturating_add(1);
+        waiters.failed_heartbeats - 1
     }
 
     /// Takes a planned heartbeat that is due at `now`. Returns whether there was one.
@@ -292,7 +303,9 @@ impl Local {
         now: Moment,
         grant_lease: Duration,
     ) {
-        let waiters = &mut self.state.lock().waiters;
+        let state = &mut *self.state.lock();
+        state.last_error = None;
+        let waiters = &mut state.waiters;
         waiters.failed_heartbeats = 0;
         if base.token_bound == 0 {
             return waiters.note_terms(reply.terms_since);

@@ -80,6 +80,15 @@ impl BatchFailure {
         error.map_or(BatchFailure::Connecting, failed)
     }
 
+    /// Returns the error of a server or of a connection; `None` before the first connection, and
+    /// after a topology change.
+    pub(super) fn error(&self) -> Option<&Error> {
+        match self {
+            BatchFailure::Connecting | BatchFailure::Outdated => None,
+            BatchFailure::Failed { error, .. } => Some(error),
+        }
+    }
+
     pub(super) fn into_error(self) -> Error {
         match self {
             BatchFailure::Connecting => Error::not_connected(),

@@ -13,7 +13,7 @@ use super::Watchdog;
 use super::batches::{self, BatchFailure};
 use super::polls::log_failed_poll;
 use crate::command::call::Call;
-use crate::error::Result;
+use crate::error::Error;
 use crate::kind::queued::{self, HeartbeatReply};
 use crate::kind::rules::GrantTerms;
 use crate::local::Local;
@@ -94,19 +94,20 @@ impl Watchdog {
             (|local: &Arc<Local>| self.slot_of(local), self.router.generation());
         let call = |batch: &[Arc<Local>]| self.heartbeat_call(batch);
         batches::send_all(&self.router, &mut locks, slot, call, |batch, outcome| {
-            match outcome.map_err(BatchFailure::into_error).and_then(read) {
+            match outcome.and_then(read) {
                 Ok((sent, answers)) => self.apply_heartbeats(batch, sent, generation, &answers),
-                Err(error) => {
-                    log_failed_poll(batch.len(), &error);
-                    batch.iter().for_each(|local| self.repeat_heartbeat(local));
+                Err(failure) => {
+                    batch.iter().for_each(|local| self.repeat_heartbeat(local, failure.error()));
+                    log_failed_poll(batch.len(), &failure.into_error());
                 }
             }
         });
     }
 
     /// Plans a heartbeat after one that failed, after pauses that grow.
-    fn repeat_heartbeat(&self, local: &Arc<Local>) {
-        let pause = doubled(FIRST_PAUSE, local.heartbeat_failed(), self.heartbeat_interval());
+    fn repeat_heartbeat(&self, local: &Arc<Local>, error: Option<&Error>) {
+        let earlier = local.heartbeat_failed(error);
+        let pause = doubled(FIRST_PAUSE, earlier, self.heartbeat_interval());
         let now = clock::now();
         self.plan_early_heartbeat(Arc::clone(local), now + jittered(pause, now.nanos()));
     }
@@ -131,6 +132,8 @@ impl Watchdog {
     }
 }
 
-fn read(reply: CallReply) -> Result<(Moment, Vec<HeartbeatReply>)> {
-    Ok((reply.sent, queued::read_heartbeat(reply.value)?))
+fn read(reply: CallReply) -> Result<(Moment, Vec<HeartbeatReply>), BatchFailure> {
+    let answers = queued::read_heartbeat(reply.value);
+    let answers = answers.map_err(|error| BatchFailure::Failed { error, written: true });
+    Ok((reply.sent, answers?))
 }

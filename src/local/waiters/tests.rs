@@ -301,7 +301,28 @@ fn a_plan_in_the_past_and_a_failed_heartbeat_do_not_prevent_the_next_heartbeat()
     let local = with_waiter();
     assert!(local.plans_heartbeat(at(1), at(0)) && !local.plans_heartbeat(at(3), at(1)));
     assert!(local.plans_heartbeat(at(3), at(2)), "the round of the planned one has panicked");
-    assert_eq!([local.heartbeat_failed(), local.heartbeat_failed()], [0, 1]);
+    assert_eq!([local.heartbeat_failed(None), local.heartbeat_failed(None)], [0, 1]);
     local.beat(at(4), answer(10));
-    assert_eq!(local.heartbeat_failed(), 0, "an answer ends the row of failures");
+    assert_eq!(local.heartbeat_failed(None), 0, "an answer ends the row of failures");
+}
+
+#[test]
+fn a_failed_heartbeat_leaves_open_whether_the_lock_is_free_until_the_next_answer() {
+    let local = with_waiter();
+    local.heartbeat_failed(None);
+    assert!(local.last_error(at(1)).is_none(), "no connection was made yet");
+    local.heartbeat_failed(Some(&Error::timeout()));
+    local.heartbeat_failed(None);
+    assert!(local.last_error(at(1)).is_some_and(|error| error.is_timeout()));
+    local.beat(at(2), answer(10));
+    assert!(local.last_error(at(2)).is_none());
+}
+
+#[test]
+fn callers_ask_after_a_heartbeat_that_no_later_one_can_replace() {
+    let local = with_waiter();
+    local.heartbeat_failed(Some(&Error::timeout()));
+    assert!(!local.has_to_ask(WAITER));
+    local.heartbeat_failed(Some(&Error::closed()));
+    assert!(local.has_to_ask(WAITER));
 }
