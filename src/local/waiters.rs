@@ -75,8 +75,10 @@ pub(super) struct Waiters {
     next_heartbeat: Option<Moment>,
     /// The number of heartbeats since the last one with an answer.
     failed_heartbeats: u32,
-    /// The terms of the client, as the last answer has them.
+    /// The terms of the client, as the answer to the latest request has them.
     terms_since: TermsSince,
+    /// The moment before that request was sent.
+    terms_sent: Moment,
 }
 
 #[derive(Debug)]
@@ -157,8 +159,14 @@ impl Waiters {
         }
     }
 
-    /// Has the callers of earlier terms ask again: they may have lost their places.
-    fn note_terms(&mut self, since: TermsSince) {
+    /// Has the callers of other terms ask again: they may have lost their places.
+    ///
+    /// Ignores an answer to an earlier request, sent at `sent`, than that of the known terms.
+    fn note_terms(&mut self, since: TermsSince, sent: Moment) {
+        if sent < self.terms_sent {
+            return;
+        }
+        self.terms_sent = sent;
         if self.terms_since == since && since != TermsSince::default() {
             return;
         }
@@ -215,8 +223,11 @@ impl Local {
                 waiter.base = base;
                 waiter.grant.take_if(|grant| grant.token <= base.token_bound);
             }
+            if base.sent < waiters.terms_sent && terms_since != waiters.terms_since {
+                waiter.ask();
+            }
         }
-        waiters.note_terms(terms_since);
+        waiters.note_terms(terms_since, base.sent);
     }
 
     /// Has all callers that wait for grants send an acquire.
@@ -308,7 +319,7 @@ impl Local {
         let waiters = &mut state.waiters;
         waiters.failed_heartbeats = 0;
         if base.token_bound == 0 {
-            return waiters.note_terms(reply.terms_since);
+            return waiters.note_terms(reply.terms_since, base.sent);
         }
         waiters.ask_if_outdated(base.token_bound, now, grant_lease);
         waiters.heartbeat = Some(base);
@@ -319,7 +330,7 @@ impl Local {
             let lease = reply.left.unwrap_or_default();
             waiter.grant(WaiterGrant::new(&base, own.token, lease));
         }
-        waiters.note_terms(reply.terms_since);
+        waiters.note_terms(reply.terms_since, base.sent);
     }
 }
 

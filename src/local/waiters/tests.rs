@@ -179,6 +179,22 @@ fn callers_ask_again_if_the_server_forgot_the_terms_of_their_client() {
     assert!(local.has_to_ask(18) && !local.has_to_ask(WAITER));
 }
 
+/// Replies come on several connections.
+#[test]
+fn the_terms_of_the_latest_request_count() {
+    let local = with_waiter();
+    local.await_grant(18, &Parker::mine(), base(at(0), 0));
+    local.is_queued(WAITER, base(at(2), 10), TermsSince(71));
+    local.is_queued(18, base(at(1), 10), TERMS);
+    assert!(local.has_to_ask(18), "its place may be lost");
+    assert!(!local.has_to_ask(WAITER), "its terms are the latest");
+    local.beat(at(1), HeartbeatReply { terms_since: TermsSince(0), ..answer(10) });
+    assert!(!local.has_to_ask(WAITER), "nobody was queued at that moment");
+    local.is_queued(18, base(at(3), 10), TermsSince(71));
+    local.beat(at(4), HeartbeatReply { terms_since: TermsSince(71), ..answer(10) });
+    assert!(!local.has_to_ask(18) && !local.has_to_ask(WAITER));
+}
+
 #[test]
 fn callers_ask_again_while_a_server_has_no_terms() {
     let local = with_waiter();
