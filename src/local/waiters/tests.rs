@@ -262,6 +262,17 @@ fn one_of_two_timers_sends_the_planned_heartbeat() {
     assert!(local.takes_due_heartbeat(at(6)));
 }
 
+/// A poll sends a heartbeat too, in the same round of the watchdog and before the planned ones.
+#[test]
+fn a_heartbeat_of_a_poll_takes_the_place_of_a_planned_one() {
+    let local = with_waiter();
+    assert!(local.plans_heartbeat(at(5), at(0)));
+    assert!(local.begins_heartbeat());
+    assert!(!local.takes_due_heartbeat(at(5)));
+    assert!(local.plans_heartbeat(at(6), at(5)), "after the answer");
+    assert!(!local.takes_due_heartbeat(at(5)) && local.takes_due_heartbeat(at(6)));
+}
+
 #[test]
 fn heartbeats_at_about_the_same_moment_are_planned_once() {
     let local = with_waiter();
