@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use super::Watchdog;
 use super::batches::{self, BatchFailure};
-use super::polls::log_failed_poll;
 use crate::command::call::Call;
 use crate::error::Error;
 use crate::kind::queued::{self, HeartbeatReply};
@@ -98,7 +97,7 @@ impl Watchdog {
                 Ok((sent, answers)) => self.apply_heartbeats(batch, sent, generation, &answers),
                 Err(failure) => {
                     batch.iter().for_each(|local| self.repeat_heartbeat(local, failure.error()));
-                    log_failed_poll(batch.len(), &failure.into_error());
+                    batches::log_failed("queue heartbeat", batch.len(), &failure.into_error());
                 }
             }
         });
