@@ -36,11 +36,11 @@
 //!
 //! | run | states | transitions | depth | s |
 //! | --- | --- | --- | --- | --- |
-//! | three clients, 2 rounds, 2 faults | 7,325,561 | 49,342,087 | 31 | 37 |
-//! | two threads of one client and a third, 2 rounds, 2 faults | 8,328,646 | 56,063,049 | 33 | 42 |
-//! | three clients, 1 round, 3 faults | 5,163,033 | 35,403,032 | 29 | 26 |
-//! | fail-over: two clients, 1 round, 2 faults | 3,862,495 | 20,757,353 | 28 | 14 |
-//! | cluster: three clients, 1 round, 2 faults | 282,375 | 1,629,255 | 26 | 1 |
+//! | three clients, 2 rounds, 2 faults | 7,492,010 | 50,352,394 | 31 | 37 |
+//! | two threads of one client and a third, 2 rounds, 2 faults | 8,378,040 | 56,384,966 | 33 | 42 |
+//! | three clients, 1 round, 3 faults | 5,229,594 | 35,796,810 | 29 | 26 |
+//! | fail-over: two clients, 1 round, 2 faults | 3,872,884 | 20,811,001 | 28 | 14 |
+//! | cluster: three clients, 1 round, 2 faults | 285,224 | 1,643,155 | 26 | 1 |
 //!
 //! On one core, optimized; each run takes at most 1 GB. By default the second and the third run
 //! have one fault less; `LEASEHOLD_MODEL_FAULTS=1 script/model queued::model` runs them in full.

@@ -200,9 +200,10 @@ impl World<'_> {
     pub(super) fn keep_waiting(&mut self, slot: usize, age: u8, reply: BeatReply) {
         let seed = self.layout.seed;
         self.change_wait(slot, |wait| {
+            let is_latest = age <= wait.age;
             let lost_terms = match seed {
                 Some(Seed::FlagOfLostPlaces) => reply.is_new,
-                _ => wait.place > 0 && wait.terms_since != reply.terms_since,
+                _ => is_latest && wait.place > 0 && wait.terms_since != reply.terms_since,
             };
             let lost_grant = wait.age >= GRANT_LEASE && seed != Some(Seed::OldBaseIsKept);
             wait.again |= lost_terms || lost_grant;
