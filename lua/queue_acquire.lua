@@ -41,7 +41,7 @@ if ttl == -2 then
     best, token = owner, take(lock, owner, lease)
   end
   if best == owner then
-    return { -2, token, 0, since }
+    return { -2, token, 0, 0 }
   end
   ttl = redis.call('pttl', lock.hash)
 end

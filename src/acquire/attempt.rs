@@ -270,11 +270,11 @@ impl WaitLoop<'_> {
     /// If the listener has connected since the attempt, a message may have been missed.
     fn listen_for_grants(&self, left: Option<Duration>) {
         let LockContext { engine, local } = self.context();
-        engine.watchdog.plan_next_heartbeat(local, left);
+        engine.watchdog.plan_next_queue_heartbeat(local, left);
         engine.listen_for_grants();
         let session = engine.channels.session();
         if session.is_some() && session != self.wakeups.session {
-            engine.watchdog.plan_heartbeat_now(local);
+            engine.watchdog.plan_queue_heartbeat_now(local);
         }
     }
 

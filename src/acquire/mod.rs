@@ -314,12 +314,12 @@ impl<'a> WaitLoop<'a> {
 
     /// Returns the outcome of a call whose patience is over: `None`, or an error.
     ///
-    /// The lock may have been free if the last attempt of this call, or of the call at the head of
-    /// the queue, got no reply. The error of that attempt is then the outcome.
+    /// The lock may have been free if the last attempt of this call, of the call at the head of the
+    /// queue, or the last queue heartbeat got no reply. The error of these is then the outcome.
     fn give_up(&mut self) -> Result<Option<HoldHandle>> {
         let own = self.schedule.take_error();
-        let of_head = || self.context().local.last_error(clock::now());
-        own.or_else(of_head).map_or(Ok(None), Err)
+        let of_others = || self.context().local.last_error(clock::now());
+        own.or_else(of_others).map_or(Ok(None), Err)
     }
 
     /// Emits the events of a call that has ended.

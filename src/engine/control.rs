@@ -48,7 +48,7 @@ impl ControlHandler for Engine {
     }
 
     fn listening(&self) {
-        self.watchdog.plan_heartbeats_now();
+        self.watchdog.plan_queue_heartbeats_now();
     }
 }
 

@@ -208,7 +208,10 @@ impl Local {
         let mut state = self.state.lock();
         let hold = Arc::new(Hold::new(grant));
         state.last_error = None;
-        state.fairness.granted(hold.granted_at(), round_trip);
+        // The callers for a queue lock never yield, and a grant by message has no round trip.
+        if hold.rules().listens_to() != ListensTo::Grants {
+            state.fairness.granted(hold.granted_at(), round_trip);
+        }
         let lost = state.lose_others(&hold, &caller.holder);
         if let Some(ticket) = ticket {
             if let Some(superseded) = state.take_handed_off(ticket) {

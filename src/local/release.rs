@@ -97,7 +97,8 @@ impl Local {
 
     /// Notes the number of subscribers that received the message of a release.
     ///
-    /// The listener of this process may be one of them.
+    /// The listener of this process may be one of them. The release of a queue lock tells nothing:
+    /// it may have granted the lock to a caller of this process.
     pub(crate) fn release_heard(&self, rules: &dyn KindRules, subscribers: u64) {
         let listens = rules.listens_to();
         // Waiting readers of this process compete with its writers, so they count as others.
@@ -109,6 +110,7 @@ impl Local {
         let mut state = self.state.lock();
         match listens {
             ListensTo::Nothing => state.fairness.released_silently(),
+            ListensTo::Grants => {}
             _ => state.fairness.heard(subscribers > u64::from(own)),
         }
     }

@@ -27,7 +27,7 @@ pub(super) struct LocalState {
     pub(super) waiters: Waiters,
     /// The releases without a reply: at most one, except for a kind whose holds share the lock.
     pub(super) unanswered: Vec<UnansweredRelease>,
-    /// The error of the last acquire of this process, if it got no reply.
+    /// The error of the last acquire or queue heartbeat of this process, if it got no reply.
     pub(super) last_error: Option<Error>,
     pub(super) fairness: Fairness,
     /// Whether the watchdog polls the server for the callers in the queue.

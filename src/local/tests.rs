@@ -3,6 +3,7 @@
 use super::*;
 use crate::command::call::ConnectionId;
 use crate::kind::plain::Plain;
+use crate::kind::queued::Queued;
 use crate::listener::channels::SubscriptionState;
 use crate::local::table::HoldShare;
 
@@ -107,6 +108,28 @@ fn the_own_subscription_does_not_count_as_another_listener() {
         assert_eq!(local.take(true, at(400)), None);
         assert_eq!(local.take(true, at(500)), yields);
     }
+}
+
+/// A caller of this process may have the grant.
+#[test]
+fn a_release_of_a_queue_lock_tells_nothing_about_other_listeners() {
+    let local = local(0);
+    local.release_heard(&Queued, 1);
+    assert_eq!(local.take(true, at(0)), None);
+    assert_eq!(local.take(true, at(400)), None);
+    assert_eq!(local.take(true, at(500)), None, "no other process listens");
+}
+
+/// Its round trip counts from the base of the grant, which may be seconds old.
+#[test]
+fn a_hold_of_a_queue_lock_belongs_to_no_run() {
+    let local = local(0);
+    local.release_heard(&Plain, 1);
+    let grant = Grant { rules: &Queued, ..Grant::owned(at(0), at(0) + SECOND) };
+    let hold = local.granted(None, &caller(true), grant, SECOND);
+    let end = local.end(&hold, HoldShare::Guard, || at(30_000), || ConnectionId::at(0, 0));
+    assert_eq!(end, EndOutcome::Queued);
+    assert_eq!(local.take(true, at(30_000)), None, "the first hold of a run");
 }
 
 /// The thread of the first hold was paused between its reply and this step.

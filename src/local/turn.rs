@@ -112,7 +112,7 @@ impl Local {
         drop(before);
     }
 
-    /// Returns the error of the last acquire, if it leaves open whether the lock is free.
+    /// Returns the last error, if it leaves open whether the lock is free.
     pub(crate) fn last_error(&self, now: Moment) -> Option<Error> {
         let state = self.state.lock();
         if state.is_held(now) { None } else { state.last_error.clone() }

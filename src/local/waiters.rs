@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::command::grant::GrantMessage;
+use crate::error::Error;
 use crate::kind::queued::{HeartbeatReply, OwnHold};
 use crate::kind::rules::TermsSince;
 use crate::local::Local;
@@ -74,8 +75,10 @@ pub(super) struct Waiters {
     next_heartbeat: Option<Moment>,
     /// The number of heartbeats since the last one with an answer.
     failed_heartbeats: u32,
-    /// The terms of the client, as the last answer has them.
+    /// The terms of the client, as the answer to the latest request has them.
     terms_since: TermsSince,
+    /// The moment before that request was sent.
+    terms_sent: Moment,
 }
 
 #[derive(Debug)]
@@ -156,8 +159,14 @@ impl Waiters {
         }
     }
 
-    /// Has the callers of earlier terms ask again: they may have lost their places.
-    fn note_terms(&mut self, since: TermsSince) {
+    /// Has the callers of other terms ask again: they may have lost their places.
+    ///
+    /// Ignores an answer to an earlier request, sent at `sent`, than that of the known terms.
+    fn note_terms(&mut self, since: TermsSince, sent: Moment) {
+        if sent < self.terms_sent {
+            return;
+        }
+        self.terms_sent = sent;
         if self.terms_since == since && since != TermsSince::default() {
             return;
         }
@@ -214,8 +223,11 @@ impl Local {
                 waiter.base = base;
                 waiter.grant.take_if(|grant| grant.token <= base.token_bound);
             }
+            if base.sent < waiters.terms_sent && terms_since != waiters.terms_since {
+                waiter.ask();
+            }
         }
-        waiters.note_terms(terms_since);
+        waiters.note_terms(terms_since, base.sent);
     }
 
     /// Has all callers that wait for grants send an acquire.
@@ -260,10 +272,20 @@ impl Local {
     }
 
     /// Counts a heartbeat without an answer. Returns the number of earlier ones in a row.
-    pub(crate) fn heartbeat_failed(&self) -> u32 {
-        let failed = &mut self.state.lock().waiters.failed_heartbeats;
-        *failed = failed.saturating_add(1);
-        *failed - 1
+    ///
+    /// A caller that gives up returns the error. After an error that is final, the callers send
+    /// acquires, whose errors end their calls.
+    pub(crate) fn heartbeat_failed(&self, error: Option<&Error>) -> u32 {
+        let state = &mut *self.state.lock();
+        if let Some(error) = error {
+            state.last_error = Some(error.clone());
+        }
+        let waiters = &mut state.waiters;
+        if error.is_some_and(Error::is_final) {
+            waiters.by_hold.values_mut().for_each(Waiter::ask);
+        }
+        waiters.failed_heartbeats = waiters.failed_heartbeats.saturating_add(1);
+        waiters.failed_heartbeats - 1
     }
 
     /// Takes a planned heartbeat that is due at `now`. Returns whether there was one.
@@ -292,10 +314,12 @@ impl Local {
         now: Moment,
         grant_lease: Duration,
     ) {
-        let waiters = &mut self.state.lock().waiters;
+        let state = &mut *self.state.lock();
+        state.last_error = None;
+        let waiters = &mut state.waiters;
         waiters.failed_heartbeats = 0;
         if base.token_bound == 0 {
-            return waiters.note_terms(reply.terms_since);
+            return waiters.note_terms(reply.terms_since, base.sent);
         }
         waiters.ask_if_outdated(base.token_bound, now, grant_lease);
         waiters.heartbeat = Some(base);
@@ -306,7 +330,7 @@ impl Local {
             let lease = reply.left.unwrap_or_default();
             waiter.grant(WaiterGrant::new(&base, own.token, lease));
         }
-        waiters.note_terms(reply.terms_since);
+        waiters.note_terms(reply.terms_since, base.sent);
     }
 }
 

@@ -8,6 +8,8 @@ use crate::command::call::Call;
 use crate::error::Error;
 use crate::pool::request::{CallReply, Failure};
 use crate::pool::router::Router;
+use crate::util::log_target;
+use crate::util::threads;
 
 /// The largest number of keys in one script call.
 const MAX_KEYS: usize = 128;
@@ -74,10 +76,29 @@ fn send<'a, T: 'a>(
     }
 }
 
+/// Logs that a batch about this many locks failed; `command` names its command.
+pub(super) fn log_failed(command: &str, locks: usize, error: &Error) {
+    threads::log_without_panic(|| {
+        log::debug!(
+            target: log_target::CONNECTION, error:%, server = error.server();
+            "a {command} of {locks} locks failed: {error}"
+        )
+    });
+}
+
 impl BatchFailure {
     fn unsent(error: Option<Error>) -> BatchFailure {
         let failed = |error| BatchFailure::Failed { error, written: false };
         error.map_or(BatchFailure::Connecting, failed)
+    }
+
+    /// Returns the error of a server or of a connection; `None` before the first connection, and
+    /// after a topology change.
+    pub(super) fn error(&self) -> Option<&Error> {
+        match self {
+            BatchFailure::Connecting | BatchFailure::Outdated => None,
+            BatchFailure::Failed { error, .. } => Some(error),
+        }
     }
 
     pub(super) fn into_error(self) -> Error {

@@ -222,7 +222,7 @@ impl Watchdog {
             self.restore_places();
         }
         self.poll_locks(polled);
-        self.send_due_heartbeats(now);
+        self.send_due_queue_heartbeats(now);
         let done = self.timers.lock().take_fired();
         drop(done);
         self.audit();

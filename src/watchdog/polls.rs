@@ -10,10 +10,7 @@ use super::Watchdog;
 use super::batches::{self, BatchFailure};
 use crate::command::call::Call;
 use crate::command::script;
-use crate::error::Error;
 use crate::local::Local;
-use crate::util::log_target;
-use crate::util::threads;
 
 impl Watchdog {
     /// Asks the server about the locks that callers wait for, and plans the next polls.
@@ -38,21 +35,12 @@ impl Watchdog {
                     free.for_each(|(_, local)| local.set_may_be_free());
                 }
                 Err(error) => {
-                    log_failed_poll(batch.len(), &error);
+                    batches::log_failed("poll", batch.len(), &error);
                     batch.iter().for_each(|local| local.set_may_be_free());
                 }
             }
         });
     }
-}
-
-pub(super) fn log_failed_poll(count: usize, error: &Error) {
-    threads::log_without_panic(|| {
-        log::debug!(
-            target: log_target::CONNECTION, error:%, server = error.server();
-            "a poll of {count} locks failed: {error}"
-        )
-    });
 }
 
 /// Returns the call that asks which of these locks are free.

@@ -11,9 +11,8 @@ use std::time::Duration;
 
 use super::Watchdog;
 use super::batches::{self, BatchFailure};
-use super::polls::log_failed_poll;
 use crate::command::call::Call;
-use crate::error::Result;
+use crate::error::Error;
 use crate::kind::queued::{self, HeartbeatReply};
 use crate::kind::rules::GrantTerms;
 use crate::local::Local;
@@ -32,29 +31,29 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 impl Watchdog {
     /// Plans a heartbeat at once for all awaited queue locks. Does not block.
-    pub(crate) fn plan_heartbeats_now(&self) {
-        self.awaited_queue_locks().iter().for_each(|local| self.plan_heartbeat_now(local));
+    pub(crate) fn plan_queue_heartbeats_now(&self) {
+        self.awaited_queue_locks().iter().for_each(|local| self.plan_queue_heartbeat_now(local));
     }
 
     /// Plans a heartbeat at once for a queue lock. Does not block.
-    pub(crate) fn plan_heartbeat_now(&self, local: &Arc<Local>) {
-        self.plan_early_heartbeat(Arc::clone(local), clock::now());
+    pub(crate) fn plan_queue_heartbeat_now(&self, local: &Arc<Local>) {
+        self.plan_early_queue_heartbeat(Arc::clone(local), clock::now());
     }
 
     /// Plans a heartbeat before the next poll, if one is due by then.
     ///
     /// It is due at the end of the holder's lease, and a third of a grant lease from now at the
     /// latest, so that the client still counts as alive. `left` is the rest of the holder's lease.
-    pub(crate) fn plan_next_heartbeat(&self, local: &Arc<Local>, left: Option<Duration>) {
-        let latest = self.heartbeat_interval();
+    pub(crate) fn plan_next_queue_heartbeat(&self, local: &Arc<Local>, left: Option<Duration>) {
+        let latest = self.queue_heartbeat_interval();
         let due = left.map_or(latest, |left| latest.min(left + Duration::from_millis(1)));
         if due < self.settings.poll_interval {
-            self.plan_early_heartbeat(Arc::clone(local), clock::now() + due);
+            self.plan_early_queue_heartbeat(Arc::clone(local), clock::now() + due);
         }
     }
 
     /// Returns the longest time between two heartbeats for one lock.
-    fn heartbeat_interval(&self) -> Duration {
+    fn queue_heartbeat_interval(&self) -> Duration {
         self.settings.grant_lease / HEARTBEATS_PER_GRANT_LEASE
     }
 
@@ -63,9 +62,9 @@ impl Watchdog {
         GrantTerms { lease: self.settings.grant_lease, is_cluster: self.router.is_cluster() }
     }
 
-    fn plan_early_heartbeat(&self, local: Arc<Local>, at: Moment) {
+    fn plan_early_queue_heartbeat(&self, local: Arc<Local>, at: Moment) {
         if local.plans_heartbeat(at, clock::now()) {
-            self.plan_heartbeat(local, at);
+            self.plan_queue_heartbeat(local, at);
         }
     }
 
@@ -81,8 +80,8 @@ impl Watchdog {
     }
 
     /// Sends the heartbeats that are planned for `now` or earlier.
-    pub(super) fn send_due_heartbeats(&self, now: Moment) {
-        let mut due = self.timers.lock().due_heartbeats(now);
+    pub(super) fn send_due_queue_heartbeats(&self, now: Moment) {
+        let mut due = self.timers.lock().due_queue_heartbeats(now);
         due.retain(|local| local.takes_due_heartbeat(now));
         self.send_queue_heartbeats(due);
     }
@@ -94,21 +93,22 @@ impl Watchdog {
             (|local: &Arc<Local>| self.slot_of(local), self.router.generation());
         let call = |batch: &[Arc<Local>]| self.heartbeat_call(batch);
         batches::send_all(&self.router, &mut locks, slot, call, |batch, outcome| {
-            match outcome.map_err(BatchFailure::into_error).and_then(read) {
+            match outcome.and_then(read) {
                 Ok((sent, answers)) => self.apply_heartbeats(batch, sent, generation, &answers),
-                Err(error) => {
-                    log_failed_poll(batch.len(), &error);
-                    batch.iter().for_each(|local| self.repeat_heartbeat(local));
+                Err(failure) => {
+                    batch.iter().for_each(|local| self.repeat_heartbeat(local, failure.error()));
+                    batches::log_failed("queue heartbeat", batch.len(), &failure.into_error());
                 }
             }
         });
     }
 
     /// Plans a heartbeat after one that failed, after pauses that grow.
-    fn repeat_heartbeat(&self, local: &Arc<Local>) {
-        let pause = doubled(FIRST_PAUSE, local.heartbeat_failed(), self.heartbeat_interval());
+    fn repeat_heartbeat(&self, local: &Arc<Local>, error: Option<&Error>) {
+        let earlier = local.heartbeat_failed(error);
+        let pause = doubled(FIRST_PAUSE, earlier, self.queue_heartbeat_interval());
         let now = clock::now();
-        self.plan_early_heartbeat(Arc::clone(local), now + jittered(pause, now.nanos()));
+        self.plan_early_queue_heartbeat(Arc::clone(local), now + jittered(pause, now.nanos()));
     }
 
     fn apply_heartbeats(
@@ -121,7 +121,7 @@ impl Watchdog {
         for (local, answer) in batch.iter().zip(answers) {
             let base = GrantBase { sent, generation, token_bound: answer.token_bound };
             local.heartbeat_answered(base, answer, clock::now(), self.settings.grant_lease);
-            self.plan_next_heartbeat(local, answer.left);
+            self.plan_next_queue_heartbeat(local, answer.left);
         }
     }
 
@@ -131,6 +131,8 @@ impl Watchdog {
     }
 }
 
-fn read(reply: CallReply) -> Result<(Moment, Vec<HeartbeatReply>)> {
-    Ok((reply.sent, queued::read_heartbeat(reply.value)?))
+fn read(reply: CallReply) -> Result<(Moment, Vec<HeartbeatReply>), BatchFailure> {
+    let answers = queued::read_heartbeat(reply.value);
+    let answers = answers.map_err(|error| BatchFailure::Failed { error, written: true });
+    Ok((reply.sent, answers?))
 }

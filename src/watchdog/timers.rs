@@ -28,7 +28,7 @@ pub(super) struct Timers {
     pub(super) holds: Wheel<WatchedHold>,
     polls: Wheel<Arc<Local>>,
     /// Queue heartbeats that are due before the next poll of their lock.
-    heartbeats: Wheel<Arc<Local>>,
+    queue_heartbeats: Wheel<Arc<Local>>,
     /// Items of the present round. The next round repeats them if this round panics.
     fired_holds: Vec<WatchedHold>,
     fired_polls: Vec<Arc<Local>>,
@@ -41,7 +41,7 @@ impl Timers {
         Timers {
             holds: Wheel::new(TICK, now),
             polls: Wheel::new(TICK, now),
-            heartbeats: Wheel::new(TICK, now),
+            queue_heartbeats: Wheel::new(TICK, now),
             fired_holds: Vec::new(),
             fired_polls: Vec::new(),
             next_round: Moment::START,
@@ -62,9 +62,9 @@ impl Timers {
     }
 
     /// Returns the locks whose queue heartbeat is due now.
-    pub(super) fn due_heartbeats(&mut self, now: Moment) -> Vec<Arc<Local>> {
+    pub(super) fn due_queue_heartbeats(&mut self, now: Moment) -> Vec<Arc<Local>> {
         let mut due = Vec::new();
-        self.heartbeats.advance(now, &mut due);
+        self.queue_heartbeats.advance(now, &mut due);
         due
     }
 
@@ -75,7 +75,8 @@ impl Timers {
 
     /// Plans the next round for the earliest timer, at the latest for `latest`. Returns its moment.
     pub(super) fn plan_round(&mut self, latest: Moment) -> Moment {
-        let timers = [self.holds.next_due(), self.polls.next_due(), self.heartbeats.next_due()];
+        let timers =
+            [self.holds.next_due(), self.polls.next_due(), self.queue_heartbeats.next_due()];
         self.next_round = timers.into_iter().flatten().fold(latest, Moment::min);
         self.next_round
     }
@@ -113,8 +114,8 @@ impl Watchdog {
     }
 
     /// Plans a queue heartbeat for a lock at `at`, before its next poll.
-    pub(crate) fn plan_heartbeat(&self, local: Arc<Local>, at: Moment) {
-        self.plan(at, |timers| timers.heartbeats.insert(at, local));
+    pub(crate) fn plan_queue_heartbeat(&self, local: Arc<Local>, at: Moment) {
+        self.plan(at, |timers| timers.queue_heartbeats.insert(at, local));
     }
 
     /// Sets a timer by `insert`, and wakes the thread if its next round comes after `at`.

@@ -103,6 +103,40 @@ fn heartbeats_without_a_reply_are_repeated() {
     }
 }
 
+/// The waiter was queued before the outage, so only heartbeats of the watchdog fail.
+#[test]
+fn a_deadline_of_a_waiter_that_passes_in_an_outage_is_an_error() {
+    let scene = Scene::with(|url| hasty(url).poll_interval(POLL));
+    let guard = scene.direct.queue_lock("a").lock().expect("it is free");
+    let lock = scene.client.queue_lock("a");
+    let outcome = lock.try_lock_for(POLL * 3).expect("a reply");
+    assert!(outcome.is_none(), "two hold the lock");
+    eventually("its place is given up", || queue_length(&scene.server, "a") == 0);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| lock.try_lock_for(POLL * 40).map(|guard| guard.is_some()));
+        eventually("the waiter is queued", || queue_length(&scene.server, "a") == 1);
+        scene.proxy.refuse();
+        scene.proxy.kill_all();
+        let outcome = waiter.join().expect("no panic");
+        let error = outcome.expect_err("whether the lock is free is unknown");
+        assert!(error.is_connection(), "{error}");
+    });
+    guard.unlock().expect("the direct connection works");
+}
+
+/// An administrator takes the permission for scripts away. The waiter asks on its own account
+/// only after a minute or more.
+#[test]
+fn a_waiter_whose_heartbeats_are_refused_for_good_fails() {
+    let scene = Scene::with(|url| patient(url).poll_interval(POLL * 20));
+    let _guard = scene.direct.queue_lock("a").lock().expect("it is free");
+    let waiter = scene.waiter("a");
+    scene.server.ask::<()>(&["ACL", "SETUSER", "default", "-evalsha"]);
+    let error = waiter.fails();
+    assert_eq!(error.code(), Some("NOPERM"), "{error}");
+    scene.server.ask::<()>(&["ACL", "SETUSER", "default", "+evalsha"]);
+}
+
 /// A grant is late until its hold has ended, another caller has the lock, and the waiter is queued
 /// again. The grant of another lock comes behind it.
 #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use leasehold::{Acquired, Client, Events, Lost, Result};
 
 use crate::harness::process::alone;
-use crate::harness::{Server, eventually};
+use crate::harness::{Server, eventually, exists};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -128,6 +128,19 @@ fn log_lines_have_the_target_of_their_subject_and_facts_as_key_values() -> Resul
     assert_eq!((&*target, found), ("leasehold::audit", keys([("server", &*address)])));
     let (target, found) = LINES.wait_for("panicked while reporting Acquired");
     assert_eq!((&*target, found), ("leasehold::events", keys([])));
+
+    let held = client.queue_lock("awaited").lock()?;
+    let lock = client.queue_lock("awaited");
+    let waiter = std::thread::spawn(move || lock.lock().map(drop));
+    eventually("the caller waits", || exists(&server, "leasehold_queue:{app:awaited}"));
+    server.ask::<()>(&["ACL", "SETUSER", "default", "-evalsha"]);
+    let (target, mut found) = LINES.wait_for("a queue heartbeat of 1 locks failed");
+    assert!(found.remove("error").is_some_and(|error| error.contains("NOPERM")));
+    assert_eq!((&*target, found), ("leasehold::connection", keys([("server", &*address)])));
+    assert!(waiter.join().expect("no panic").is_err());
+    server.ask::<()>(&["ACL", "SETUSER", "default", "+evalsha"]);
+    held.unlock()?;
+
     let foreign = |line: &&LogLine| !line.target.starts_with("leasehold::");
     assert_eq!(LINES.lines().iter().find(foreign), None);
     Ok(())

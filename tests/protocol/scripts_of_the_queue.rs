@@ -551,7 +551,7 @@ fn a_caller_that_waits_takes_a_free_lock_if_it_is_the_best() {
     // The best: the full lease, and no message.
     bare.server.reset_stats();
     let taken = wait(&mut bare, &owner(3, 1), CLUSTER);
-    assert_eq!((taken.ttl, taken.place), (-2, 0));
+    assert_eq!((taken.ttl, taken.place, taken.since), (-2, 0, 0), "no place");
     assert_lock(&bare, &owner(3, 1), 60_000);
     assert_eq!(bare.server.calls("publish"), 0);
     assert_eq!(counter(&bare.server), Some(taken.token));
@@ -672,7 +672,7 @@ fn dead_waiters_do_not_exclude_a_caller() {
             None => take(&mut bare, &mine),
             Some(terms) => wait(&mut bare, &mine, terms),
         };
-        assert_eq!((taken.ttl, taken.place), (-2, 0));
+        assert_eq!((taken.ttl, taken.place, taken.since), (-2, 0, 0), "no place");
         assert_lock(&bare, &mine, 60_000);
         assert_eq!(queued(&bare.server), Vec::<String>::new());
     }

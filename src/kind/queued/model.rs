@@ -22,8 +22,8 @@
 //!
 //! # What is abstracted
 //!
-//! * Tokens, places and stamps are ranks: the protocol only compares them. A loss of the data or a
-//!   fail-over does not turn the clock of the server back.
+//! * Tokens, places and times of terms are ranks: the protocol only compares them. A loss of the
+//!   data or a fail-over does not turn the clock of the server back.
 //! * Weights. They only change the first score, and every property is about the order of scores.
 //! * Packets in flight have no order, although a connection keeps the order of its messages.
 //! * Fixed leases, named holders, holders of other kinds.
@@ -36,11 +36,11 @@
 //!
 //! | run | states | transitions | depth | s |
 //! | --- | --- | --- | --- | --- |
-//! | three clients, 2 rounds, 2 faults | 7,325,561 | 49,342,087 | 31 | 37 |
-//! | two threads of one client and a third, 2 rounds, 2 faults | 8,328,646 | 56,063,049 | 33 | 42 |
-//! | three clients, 1 round, 3 faults | 5,163,033 | 35,403,032 | 29 | 26 |
-//! | fail-over: two clients, 1 round, 2 faults | 3,862,495 | 20,757,353 | 28 | 14 |
-//! | cluster: three clients, 1 round, 2 faults | 282,375 | 1,629,255 | 26 | 1 |
+//! | three clients, 2 rounds, 2 faults | 7,492,010 | 50,352,394 | 31 | 37 |
+//! | two threads of one client and a third, 2 rounds, 2 faults | 8,378,040 | 56,384,966 | 33 | 42 |
+//! | three clients, 1 round, 3 faults | 5,229,594 | 35,796,810 | 29 | 26 |
+//! | fail-over: two clients, 1 round, 2 faults | 3,872,884 | 20,811,001 | 28 | 14 |
+//! | cluster: three clients, 1 round, 2 faults | 285,224 | 1,643,155 | 26 | 1 |
 //!
 //! On one core, optimized; each run takes at most 1 GB. By default the second and the third run
 //! have one fault less; `LEASEHOLD_MODEL_FAULTS=1 script/model queued::model` runs them in full.
@@ -49,11 +49,11 @@
 //!
 //! Each is a seeded fault now:
 //! * A flag "your places may be lost" that one reply carries is lost with that reply. So each reply
-//!   carries a stamp: the moment at which the server made the client's terms.
+//!   carries the time since which the server has the client's terms (`TermsSince`).
 //! * A waiter whose grant ended before any message or heartbeat told it had no place and never
 //!   asked. So a waiter asks again if its base is a grant lease old when a heartbeat is answered.
-//! * `force_unlock` ended a grant that its client had not seen. So the script gives the terms
-//!   of the holder's client another stamp.
+//! * `force_unlock` ended a grant that its client had not seen. So the script changes the
+//!   time of the terms of the holder's client.
 
 mod client;
 mod server;
@@ -78,7 +78,7 @@ enum Seed {
     NoTokenRule,
     /// A waiter registers at its first refusal, and a heartbeat releases a hold of no waiter.
     UnknownGrantIsReleased,
-    /// One reply says that the terms of the client are new, instead of a stamp in every reply.
+    /// One reply says that the terms of the client are new, instead of their time in every reply.
     FlagOfLostPlaces,
     /// A heartbeat after a grant lease without a heartbeat changes nothing for waiters.
     OldBaseIsKept,

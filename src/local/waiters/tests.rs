@@ -179,6 +179,22 @@ fn callers_ask_again_if_the_server_forgot_the_terms_of_their_client() {
     assert!(local.has_to_ask(18) && !local.has_to_ask(WAITER));
 }
 
+/// Replies come on several connections.
+#[test]
+fn the_terms_of_the_latest_request_count() {
+    let local = with_waiter();
+    local.await_grant(18, &Parker::mine(), base(at(0), 0));
+    local.is_queued(WAITER, base(at(2), 10), TermsSince(71));
+    local.is_queued(18, base(at(1), 10), TERMS);
+    assert!(local.has_to_ask(18), "its place may be lost");
+    assert!(!local.has_to_ask(WAITER), "its terms are the latest");
+    local.beat(at(1), HeartbeatReply { terms_since: TermsSince(0), ..answer(10) });
+    assert!(!local.has_to_ask(WAITER), "nobody was queued at that moment");
+    local.is_queued(18, base(at(3), 10), TermsSince(71));
+    local.beat(at(4), HeartbeatReply { terms_since: TermsSince(71), ..answer(10) });
+    assert!(!local.has_to_ask(18) && !local.has_to_ask(WAITER));
+}
+
 #[test]
 fn callers_ask_again_while_a_server_has_no_terms() {
     let local = with_waiter();
@@ -246,6 +262,17 @@ fn one_of_two_timers_sends_the_planned_heartbeat() {
     assert!(local.takes_due_heartbeat(at(6)));
 }
 
+/// A poll sends a heartbeat too, in the same round of the watchdog and before the planned ones.
+#[test]
+fn a_heartbeat_of_a_poll_takes_the_place_of_a_planned_one() {
+    let local = with_waiter();
+    assert!(local.plans_heartbeat(at(5), at(0)));
+    assert!(local.begins_heartbeat());
+    assert!(!local.takes_due_heartbeat(at(5)));
+    assert!(local.plans_heartbeat(at(6), at(5)), "after the answer");
+    assert!(!local.takes_due_heartbeat(at(5)) && local.takes_due_heartbeat(at(6)));
+}
+
 #[test]
 fn heartbeats_at_about_the_same_moment_are_planned_once() {
     let local = with_waiter();
@@ -301,7 +328,28 @@ fn a_plan_in_the_past_and_a_failed_heartbeat_do_not_prevent_the_next_heartbeat()
     let local = with_waiter();
     assert!(local.plans_heartbeat(at(1), at(0)) && !local.plans_heartbeat(at(3), at(1)));
     assert!(local.plans_heartbeat(at(3), at(2)), "the round of the planned one has panicked");
-    assert_eq!([local.heartbeat_failed(), local.heartbeat_failed()], [0, 1]);
+    assert_eq!([local.heartbeat_failed(None), local.heartbeat_failed(None)], [0, 1]);
     local.beat(at(4), answer(10));
-    assert_eq!(local.heartbeat_failed(), 0, "an answer ends the row of failures");
+    assert_eq!(local.heartbeat_failed(None), 0, "an answer ends the row of failures");
+}
+
+#[test]
+fn a_failed_heartbeat_leaves_open_whether_the_lock_is_free_until_the_next_answer() {
+    let local = with_waiter();
+    local.heartbeat_failed(None);
+    assert!(local.last_error(at(1)).is_none(), "no connection was made yet");
+    local.heartbeat_failed(Some(&Error::timeout()));
+    local.heartbeat_failed(None);
+    assert!(local.last_error(at(1)).is_some_and(|error| error.is_timeout()));
+    local.beat(at(2), answer(10));
+    assert!(local.last_error(at(2)).is_none());
+}
+
+#[test]
+fn callers_ask_after_a_heartbeat_that_no_later_one_can_replace() {
+    let local = with_waiter();
+    local.heartbeat_failed(Some(&Error::timeout()));
+    assert!(!local.has_to_ask(WAITER));
+    local.heartbeat_failed(Some(&Error::closed()));
+    assert!(local.has_to_ask(WAITER));
 }

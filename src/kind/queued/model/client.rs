@@ -15,7 +15,7 @@ impl World<'_> {
             age: 0,
             bound: 0,
             place: 0,
-            stamp: 0,
+            terms_since: 0,
             asks: false,
             again: false,
         });
@@ -149,12 +149,12 @@ impl World<'_> {
         self.change_wait(slot_of(number), |wait| wait.asks = false);
         match reply {
             AcquireReply::Held => self.hold(number, LEASE.saturating_sub(age), void),
-            AcquireReply::Refused { bound, place, stamp, is_new } => {
+            AcquireReply::Refused { bound, place, terms_since, is_new } => {
                 if self.layout.seed == Some(Seed::FlagOfLostPlaces) && is_new {
                     self.others_ask_again(number);
                 }
                 self.change_wait(slot_of(number), |wait| {
-                    (wait.place, wait.stamp) = (place, stamp);
+                    (wait.place, wait.terms_since) = (place, terms_since);
                     wait.rebase(age, bound);
                 });
             }
@@ -200,9 +200,10 @@ impl World<'_> {
     pub(super) fn keep_waiting(&mut self, slot: usize, age: u8, reply: BeatReply) {
         let seed = self.layout.seed;
         self.change_wait(slot, |wait| {
+            let is_latest = age <= wait.age;
             let lost_terms = match seed {
                 Some(Seed::FlagOfLostPlaces) => reply.is_new,
-                _ => wait.place > 0 && wait.stamp != reply.stamp,
+                _ => is_latest && wait.place > 0 && wait.terms_since != reply.terms_since,
             };
             let lost_grant = wait.age >= GRANT_LEASE && seed != Some(Seed::OldBaseIsKept);
             wait.again |= lost_terms || lost_grant;

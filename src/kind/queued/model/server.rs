@@ -26,7 +26,8 @@ impl Script<'_> {
             return AcquireReply::Held;
         }
         let own = self.join(number, place);
-        let (stamp, is_new) = self.keep_alive(self.layout.client_of(number), 0);
+        let client = self.layout.client_of(number);
+        let (terms_since, is_new) = self.keep_alive(client, 0);
         if self.state.server.holder == NOBODY {
             self.grant_to_best(Some(number));
             if self.state.server.holder == NOBODY && self.state.server.queue == [0; NUMBERS] {
@@ -37,7 +38,7 @@ impl Script<'_> {
             }
         }
         self.note_idle();
-        AcquireReply::Refused { bound: self.state.server.token, place: own, stamp, is_new }
+        AcquireReply::Refused { bound: self.state.server.token, place: own, terms_since, is_new }
     }
 
     /// `lua/queue_acquire.lua`, from a caller that does not wait. Returns whether it has the lock.
@@ -61,15 +62,15 @@ impl Script<'_> {
         self.note_idle();
     }
 
-    /// `lua/queue_force_unlock.lua`. The former holder may not know of its grant, so its client
-    /// gets another stamp.
+    /// `lua/queue_force_unlock.lua`. The former holder may not know of its grant, so the time
+    /// of its client's terms changes.
     pub(super) fn force_unlock(&mut self) {
         let holder = std::mem::replace(&mut self.state.server.holder, NOBODY);
         if holder != NOBODY && self.layout.seed != Some(Seed::ForceUnlockKeepsTerms) {
             let client = self.layout.client_of(holder);
-            let fresh = self.fresh_stamp(client);
+            let fresh = self.fresh_terms_since(client);
             let terms = &mut self.state.server.terms[client];
-            terms.stamp = if terms.stamp == 0 { 0 } else { fresh };
+            terms.since = if terms.since == 0 { 0 } else { fresh };
         }
         self.grant_if_free();
         self.note_idle();
@@ -84,7 +85,7 @@ impl Script<'_> {
     pub(super) fn heartbeat(&mut self, client: usize, waiters: u8) -> BeatReply {
         let is_awaited = self.state.server.queue != [0; NUMBERS];
         let has_flag = self.layout.seed == Some(Seed::FlagOfLostPlaces);
-        let (stamp, is_new) =
+        let (terms_since, is_new) =
             if is_awaited || has_flag { self.keep_alive(client, GRANT_LEASE) } else { (0, false) };
         for number in (0..NUMBERS as u8).filter(|n| waiters & 1 << n != 0) {
             if self.state.server.holder != number {
@@ -97,7 +98,7 @@ impl Script<'_> {
         let is_own = server.holder != NOBODY && self.layout.client_of(server.holder) == client;
         let repeats = is_own && self.layout.seed != Some(Seed::HeartbeatDoesNotRepeat);
         BeatReply {
-            stamp,
+            terms_since,
             is_new,
             hold: if repeats { server.holder } else { NOBODY },
             ttl: if repeats { server.lease } else { 0 },
@@ -150,26 +151,27 @@ impl Script<'_> {
         server.token += 1;
     }
 
-    /// `keep_alive` in `lua/queue_grant.lua`. Returns the stamp, and whether it is new.
+    /// `keep_alive` in `lua/queue_grant.lua`. Returns the time of the terms, and whether they are
+    /// new.
     ///
     /// An acquire extends no terms here, although the script extends those in their last half.
     fn keep_alive(&mut self, client: usize, enough: u8) -> (u8, bool) {
-        let fresh = self.fresh_stamp(client);
+        let fresh = self.fresh_terms_since(client);
         let terms = &mut self.state.server.terms[client];
-        let is_new = terms.stamp == 0;
+        let is_new = terms.since == 0;
         if is_new {
-            terms.stamp = fresh;
+            terms.since = fresh;
         }
         if terms.left <= enough {
             terms.left = GRANT_LEASE;
         }
-        (terms.stamp, is_new)
+        (terms.since, is_new)
     }
 
-    /// Returns a stamp that is later than all stamps of the client.
-    fn fresh_stamp(&mut self, client: usize) -> u8 {
+    /// Returns a time that is later than all times of the client's terms.
+    fn fresh_terms_since(&mut self, client: usize) -> u8 {
         let mut fresh = 1;
-        self.state.each_stamp(client, self.layout, |stamp| fresh = fresh.max(*stamp + 1));
+        self.state.each_terms_since(client, self.layout, |since| fresh = fresh.max(*since + 1));
         fresh
     }
 

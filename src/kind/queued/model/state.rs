@@ -1,6 +1,6 @@
 //! The state of the model: the server's data, the clients, their calls, and the packets in flight.
 //!
-//! All times are relative and saturate. Tokens, places and stamps come from counters;
+//! All times are relative and saturate. Tokens, places and times of terms come from counters;
 //! [`State::tidy`] replaces them by their ranks, because the protocol only compares them. So the
 //! state space is finite.
 
@@ -46,10 +46,10 @@ pub(super) struct Server {
     pub(super) token: u8,
 }
 
-/// A client that the server counts as alive while `left` is not 0. Without a stamp it is unknown.
+/// A client that the server counts as alive while `left` is not 0. Unknown if `since` is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Terms {
-    pub(super) stamp: u8,
+    pub(super) since: u8,
     pub(super) left: u8,
 }
 
@@ -96,7 +96,7 @@ pub(super) struct Wait {
     pub(super) bound: u8,
     /// From the last refused reply; 0 before it.
     pub(super) place: u8,
-    pub(super) stamp: u8,
+    pub(super) terms_since: u8,
     /// An acquire is in flight.
     pub(super) asks: bool,
     /// An acquire is due.
@@ -126,12 +126,12 @@ pub(super) enum Sent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum AcquireReply {
     Held,
-    Refused { bound: u8, place: u8, stamp: u8, is_new: bool },
+    Refused { bound: u8, place: u8, terms_since: u8, is_new: bool },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct BeatReply {
-    pub(super) stamp: u8,
+    pub(super) terms_since: u8,
     pub(super) is_new: bool,
     /// The number of this client that holds the lock, or [`NOBODY`].
     pub(super) hold: u8,
@@ -225,7 +225,7 @@ impl State {
         }
         self.rank_tokens();
         self.rank_places();
-        self.rank_stamps(layout);
+        self.rank_terms(layout);
         if layout.is_symmetric() {
             self.sort_slots(layout);
         }
@@ -321,51 +321,51 @@ impl State {
         }
     }
 
-    fn rank_stamps(&mut self, layout: Layout) {
+    fn rank_terms(&mut self, layout: Layout) {
         for client in 0..SLOTS {
             let mut ranks = Ranks::default();
-            self.each_stamp(client, layout, |stamp| ranks.add(*stamp));
-            self.each_stamp(client, layout, |stamp| *stamp = ranks.up_to(*stamp));
+            self.each_terms_since(client, layout, |since| ranks.add(*since));
+            self.each_terms_since(client, layout, |since| *since = ranks.up_to(*since));
         }
     }
 
-    /// Visits each stamp of the client's terms that is known anywhere.
-    pub(super) fn each_stamp(
+    /// Visits each time of the client's terms that is known anywhere.
+    pub(super) fn each_terms_since(
         &mut self,
         client: usize,
         layout: Layout,
         mut visit: impl FnMut(&mut u8),
     ) {
-        let mut visit = |stamp: &mut u8| {
-            if *stamp > 0 {
-                visit(stamp);
+        let mut visit = |since: &mut u8| {
+            if *since > 0 {
+                visit(since);
             }
         };
-        visit(&mut self.server.terms[client].stamp);
+        visit(&mut self.server.terms[client].since);
         if let Some(copy) = &mut self.copy {
-            visit(&mut copy.terms[client].stamp);
+            visit(&mut copy.terms[client].since);
         }
         for (slot, call) in self.calls.iter_mut().enumerate() {
             if let Phase::Waiting(wait) = &mut call.phase
                 && layout.clients[slot] == client
             {
-                visit(&mut wait.stamp);
+                visit(&mut wait.terms_since);
             }
         }
-        let stamps = self.packets.iter_mut().filter_map(|packet| packet.stamp(client, layout));
-        stamps.for_each(visit);
+        let packets = self.packets.iter_mut();
+        packets.filter_map(|packet| packet.terms_since(client, layout)).for_each(visit);
     }
 }
 
 impl Packet {
-    /// The stamp in a reply to the client.
-    fn stamp(&mut self, client: usize, layout: Layout) -> Option<&mut u8> {
+    /// The time of the client's terms in a reply to the client.
+    fn terms_since(&mut self, client: usize, layout: Layout) -> Option<&mut u8> {
         match self {
-            Packet::Acquired { number, reply: AcquireReply::Refused { stamp, .. }, .. } => {
-                (layout.client_of(*number) == client).then_some(stamp)
-            }
+            Packet::Acquired {
+                number, reply: AcquireReply::Refused { terms_since, .. }, ..
+            } => (layout.client_of(*number) == client).then_some(terms_since),
             Packet::Beat { client: of, reply, .. } => {
-                (*of as usize == client).then_some(&mut reply.stamp)
+                (*of as usize == client).then_some(&mut reply.terms_since)
             }
             _ => None,
         }
