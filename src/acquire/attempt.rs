@@ -282,7 +282,7 @@ impl WaitLoop<'_> {
     fn refused(&mut self, left: Option<Duration>, sent: Moment) {
         let (LockContext { engine, local }, waits) =
             (self.context(), self.candidate.caller.request.waits);
-        let polled = waits && matches!(self.call.pace(), Pace::Polled);
+        let polled = waits && matches!(self.call.pace(), Pace::Polled | Pace::Granted);
         let now = clock::now();
         self.call.series().answered(sent.until(now));
         if local.refused(now, polled) {

@@ -8,6 +8,9 @@
 //! * the end of a hold of another thread of this process;
 //! * a poll of the watchdog that finds the lock free (`local/`).
 //!
+//! A call for a queue lock makes no attempt on its own account. An attempt is due if its client may
+//! have lost a grant or a place (`local/waiters.rs`).
+//!
 //! After an attempt without a reply the call pauses, longer each time. Pure: time is an argument.
 
 use std::time::Duration;
@@ -48,6 +51,8 @@ pub(super) enum Pace {
     SelfPolling,
     /// After a pause that grows with each refusal.
     BackOff(BackOff),
+    /// Never: the lock is granted by message, and the watchdog sends queue heartbeats for the call.
+    Granted,
 }
 
 /// The schedule of one call, made from the outcomes of its attempts.
@@ -185,6 +190,7 @@ impl RetrySchedule {
         let seed = self.seed ^ now.nanos();
         let poll = match self.pace {
             Pace::BackOff(back_off) if !self.held_here => back_off.pause(self.refusals, seed),
+            Pace::Granted => Duration::MAX,
             _ => jittered(self.longest_wait(), seed),
         };
         self.refusals = self.refusals.saturating_add(1);
@@ -212,7 +218,9 @@ impl RetrySchedule {
     fn longest_wait(&self) -> Duration {
         match self.pace {
             Pace::Polled if self.was_refused => self.poll_interval * POLLS_BEFORE_OWN_ATTEMPT,
-            Pace::Polled | Pace::SelfPolling | Pace::BackOff(_) => self.poll_interval,
+            Pace::Polled | Pace::SelfPolling | Pace::BackOff(_) | Pace::Granted => {
+                self.poll_interval
+            }
         }
     }
 

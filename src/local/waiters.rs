@@ -26,11 +26,14 @@ use crate::local::Local;
 use crate::local::hold;
 use crate::local::table::HoldEntry;
 use crate::topology::route::Generation;
-use crate::util::clock::Moment;
+use crate::util::clock::{Moment, jittered};
 use crate::util::sync::Parker;
 
 /// The span in which early heartbeats for one lock go out together.
 const EARLY_GRAIN: Duration = Duration::from_millis(5);
+
+/// The number of grant leases after which a caller asks again, whatever the heartbeats say.
+const LEASES_BEFORE_ASKING: u32 = 20;
 
 /// A request after which the server did not have a hold of the caller.
 #[derive(Clone, Copy, Debug)]
@@ -146,14 +149,17 @@ impl Waiters {
     /// Has callers ask again whose grants may have ended unnoticed.
     ///
     /// The bound of a new answer shows that a known grant has ended. Without an answer for about a
-    /// grant lease, a grant may have come and expired.
+    /// grant lease, a grant may have come and expired. A caller also asks again a long time after
+    /// its last acquire: an operator may have removed it from the queue.
     fn ask_if_outdated(&mut self, token_bound: u64, now: Moment, grant_lease: Duration) {
         let heartbeat = self.heartbeat.map_or(Moment::START, |base| base.sent);
-        for waiter in self.by_hold.values_mut() {
+        for (hold, waiter) in &mut self.by_hold {
             let has_ended = |grant: &WaiterGrant| grant.token <= token_bound;
             let last_answer = waiter.base.sent.max(heartbeat);
             let may_have_missed_one = hold::deadline(last_answer, grant_lease) <= now;
-            if waiter.grant.take_if(|grant| has_ended(grant)).is_some() || may_have_missed_one {
+            let patience = jittered(grant_lease.saturating_mul(LEASES_BEFORE_ASKING), *hold);
+            let is_due = may_have_missed_one || waiter.base.sent + patience <= now;
+            if waiter.grant.take_if(|grant| has_ended(grant)).is_some() || is_due {
                 waiter.ask();
             }
         }

@@ -158,6 +158,18 @@ fn unaided_calls_poll_at_the_poll_interval_and_spin_locks_back_off() {
     assert!(pauses[11] >= Duration::from_millis(64), "{pauses:?}");
 }
 
+/// Thousands of callers may wait for one lock.
+#[test]
+fn a_call_for_a_queue_lock_sleeps_until_it_is_woken() {
+    let mut schedule = attempted(RetrySchedule::new(START, POLL, 7, Pace::Granted));
+    schedule.refused(START, None);
+    assert_eq!(schedule.next_attempt(), Moment::END);
+    schedule.unanswered(START, no_reply()).expect("the call waits through an outage");
+    assert!(schedule.next_attempt() <= START + POLL, "an attempt without a reply is repeated");
+    schedule.refused(START, None);
+    assert_eq!(schedule.next_attempt(), Moment::END);
+}
+
 #[test]
 fn a_call_whose_grants_always_arrive_too_late_ends_with_an_error() {
     let mut schedule = attempted(schedule());

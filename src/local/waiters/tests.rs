@@ -218,6 +218,19 @@ fn callers_ask_again_if_no_answer_came_for_a_grant_lease() {
 }
 
 /// For example after `force_unlock`.
+/// An operator has removed the caller from the queue, for example.
+#[test]
+fn callers_ask_again_after_a_long_time_although_heartbeats_are_answered() {
+    let local = with_waiter();
+    local.is_queued(WAITER, base(at(0), 10), TERMS);
+    let asked = (1..).map(|beat| 2 * beat).find(|second| {
+        local.beat(at(*second), answer(10));
+        local.has_to_ask(WAITER)
+    });
+    let after = asked.map(Duration::from_secs).expect("the caller asks some time");
+    assert!((10 * LEASE..=20 * LEASE).contains(&after), "{after:?}");
+}
+
 #[test]
 fn a_grant_that_has_ended_on_the_server_is_dropped() {
     let local = with_waiter();
