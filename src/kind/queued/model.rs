@@ -36,14 +36,14 @@
 //!
 //! | run | states | transitions | depth | s |
 //! | --- | --- | --- | --- | --- |
-//! | three clients, 2 rounds, 2 faults | 7,492,010 | 50,352,394 | 31 | 37 |
-//! | two threads of one client and a third, 2 rounds, 2 faults | 8,378,040 | 56,384,966 | 33 | 42 |
-//! | three clients, 1 round, 3 faults | 5,229,594 | 35,796,810 | 29 | 26 |
-//! | fail-over: two clients, 1 round, 2 faults | 3,872,884 | 20,811,001 | 28 | 14 |
-//! | cluster: three clients, 1 round, 2 faults | 285,224 | 1,643,155 | 26 | 1 |
+//! | three clients, 2 rounds, 2 faults | 9,159,620 | 61,569,565 | 31 | 200 |
+//! | two threads of one client and a third, 2 rounds, 2 faults | 10,149,915 | 68,167,506 | 33 | 197 |
+//! | three clients, 1 round, 3 faults | 5,447,767 | 37,136,638 | 29 | 111 |
+//! | fail-over: two clients, 1 round, 2 faults | 4,088,195 | 22,017,590 | 28 | 64 |
+//! | cluster: three clients, 1 round, 2 faults | 294,063 | 1,688,244 | 26 | 4 |
 //!
-//! On one core, optimized; each run takes at most 1 GB. By default the second and the third run
-//! have one fault less; `LEASEHOLD_MODEL_FAULTS=1 script/model queued::model` runs them in full.
+//! Optimized, two runs at a time on two busy cores. By default the second and the third run have
+//! one fault less; `LEASEHOLD_MODEL_FAULTS=1 script/model queued::model` runs them in full.
 //!
 //! # What the model found
 //!
