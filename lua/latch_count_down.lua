@@ -18,15 +18,16 @@ end
 local counted = count > 0 and 1 or 0
 -- A server with full memory refuses SET and DECR as the first write. This removes nothing.
 redis.call('del', record)
-redis.call('set', record, counted, 'px', lifetime)
-if counted == 0 then
-  return 0
-end
-if count > 1 then
+local opens = counted == 1 and count <= 1
+if opens then
+  redis.call('del', latch, round)
+elseif counted == 1 then
   redis.call('decr', latch)
   redis.call('pexpire', round, round_lifetime)
-else
-  redis.call('del', latch, round)
+end
+-- After DECR, which refuses a count that is no integer.
+redis.call('set', record, counted, 'px', lifetime)
+if opens then
   redis.call('publish', channel, '0')
 end
-return 1
+return counted
