@@ -9,6 +9,7 @@ mod permissions_of_queries;
 mod polls;
 mod scripts;
 mod scripts_of_kinds;
+mod scripts_of_the_counts;
 mod scripts_of_the_queue;
 mod scripts_of_the_semaphores;
 mod wire;
