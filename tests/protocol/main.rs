@@ -4,6 +4,7 @@
 mod harness;
 
 mod messages;
+mod models_of_counts;
 mod permissions_of_kinds;
 mod permissions_of_queries;
 mod polls;
