@@ -190,7 +190,7 @@ impl<'a> AcquireCall<'a> {
     pub(super) fn pace(&self) -> Pace {
         match (self.rules.listens_to(), self.rules.queueing()) {
             (ListensTo::Nothing, _) => Pace::BackOff(self.context.engine.settings.back_off),
-            (ListensTo::Grants, _) | (_, Queueing::InProcess) => Pace::Polled,
+            (ListensTo::Grants | ListensTo::Permits, _) | (_, Queueing::InProcess) => Pace::Polled,
             (_, Queueing::None) => Pace::SelfPolling,
         }
     }

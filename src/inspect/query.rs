@@ -88,6 +88,8 @@ impl<'a> Inspector<'a> {
             ListensTo::Nothing => return Ok(WaitingInfo::default()),
             ListensTo::Lock => name.channel(),
             ListensTo::ReadWrite => name.rw_channel(),
+            ListensTo::Permits => name.permits_channel(),
+            ListensTo::Latch => name.latch_channel(),
         };
         let processes = self.subscribers(&[channel])?;
         Ok(WaitingInfo::of_processes(processes.into_iter().sum()))

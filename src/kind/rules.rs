@@ -190,6 +190,12 @@ pub(crate) enum ListensTo {
     OwnChannel,
     /// The control channel of the client, whose messages grant the lock to one caller.
     Grants,
+    /// The channel of a semaphore, whose messages tell how many permits are free.
+    #[expect(dead_code, reason = "the semaphore comes later")]
+    Permits,
+    /// The channel of a latch.
+    #[expect(dead_code, reason = "the latch comes later")]
+    Latch,
     /// None: the caller polls.
     Nothing,
 }
