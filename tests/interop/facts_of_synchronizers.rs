@@ -300,7 +300,9 @@ fn wakes_waiters(payload: &str, expected: bool) {
             assert!(waiting.iter().all(Ordered::is_open), "{kind}");
             redisson.publish(&permits_channel(&name), "3");
         }
-        waiting.map(|waiting| waiting.answer().expect("a permit"));
+        for waiting in waiting {
+            waiting.answer().expect("a permit");
+        }
         assert_eq!(redisson.value(&name), Some(0));
     }
 }
