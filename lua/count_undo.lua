@@ -6,8 +6,9 @@
 local count, record, lifetime, channel = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 
 local taken = redis.call('get', record)
--- A server with full memory refuses SET as the first write, so DEL comes first.
-redis.call('del', record)
+-- A server with full memory refuses SET as the first write, so PEXPIRE comes first. In a slot that
+-- moves, SET would fail after DEL.
+redis.call('pexpire', record, lifetime)
 redis.call('set', record, 'undone', 'px', lifetime)
 if not taken or taken == 'undone' or redis.call('exists', count) == 0 then
   return 0

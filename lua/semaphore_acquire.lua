@@ -35,8 +35,13 @@ local open = is_own and free or free - claimed
 
 -- Too few permits are open. The caller may have some of them already, from an earlier copy of this
 -- call, and expired permits count as taken until a run of a script reclaims them.
-local gain, is_refused = 0, false
+local gain, held, is_refused = 0, 0, false
 if open < #ids then
+  for _, score in ipairs(redis.call('zmscore', expiries, unpack(ids))) do
+    held = held + ((tonumber(score) or 0) > now and 1 or 0)
+  end
+end
+if open < #ids and held < #ids then
   local total = free + redis.call('zcard', expiries)
   if total < #ids then
     return { -3, math.min(total, 2147483647) }
@@ -45,32 +50,33 @@ if open < #ids then
   local expired = redis.call('zrangebyscore', expiries, '-inf', now, 'limit', 0, wanted)
   if #expired > 0 then
     gain = redis.call('zrem', expiries, unpack(expired))
+    free = free + gain
+    if stored then
+      -- At once: in a slot that moves, the next command fails if no permit is in use any more.
+      redis.call('incrby', permits, gain)
+    end
   end
-  local held = 0
-  for _, score in ipairs(redis.call('zmscore', expiries, unpack(ids))) do
-    held = held + (score and 1 or 0)
-  end
-  is_refused = held < #ids and open + gain < #ids - held
+  is_refused = open + gain < #ids - held
 end
 
-local change = gain
+local taken = 0
 if not is_refused then
   local members = {}
   for position, id in ipairs(ids) do
     members[2 * position - 1], members[2 * position] = now + lease, id
   end
   -- Counts only the permits that the caller does not have. GT: a late copy shortens no lease.
-  change = gain - redis.call('zadd', expiries, 'gt', unpack(members))
+  taken = redis.call('zadd', expiries, 'gt', unpack(members))
   if owner and is_own then
     redis.call('del', claim)
     claimed = 0
   end
 end
-free = free + change
+free = free - taken
 if not stored then
   redis.call('set', permits, free)
-elseif change ~= 0 then
-  redis.call('incrby', permits, change)
+elseif taken > 0 then
+  redis.call('incrby', permits, -taken)
 end
 if free > 0 and (gain > 0 or not stored) then
   redis.call('publish', channel, math.min(free, 2147483647))

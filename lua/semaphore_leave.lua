@@ -8,12 +8,11 @@ local channel, claimant = ARGV[1], ARGV[2]
 
 local first = 3
 local ids = { unpack(ARGV, first, #ARGV) }
-local removed = redis.call('zrem', expiries, unpack(ids))
-local withdrawn = 0
-if redis.call('hget', claim, 'claimant') == claimant then
-  withdrawn = redis.call('del', claim)
-end
+-- Read first: a key of another type must not end the script between two writes.
 local free = tonumber(redis.call('get', permits))
+local is_own = redis.call('hget', claim, 'claimant') == claimant
+local removed = redis.call('zrem', expiries, unpack(ids))
+local withdrawn = is_own and redis.call('del', claim) or 0
 if free and removed > 0 then
   free = redis.call('incrby', permits, removed)
 end

@@ -41,7 +41,7 @@ end
 local function poll(position)
   local permits, expiries, claim = keys_of(position)
   local channel, claimant, wanted, waited, mode = arguments_of(position)
-  local free = tonumber(redis.call('get', permits))
+  local free = tonumber(string.match(redis.call('get', permits) or '', '^%-?%d+$'))
   if not free then
     return { 1, 0, -1, 0 }
   end

@@ -41,12 +41,11 @@ pub(crate) use call::{AcquireCall, AcquireOptions, CallEntry, REPLY_GRACE};
 pub(crate) use candidate::{Candidate, GrantReply};
 pub(crate) use handle::{HoldHandle, LockContext, checked_lease};
 pub(crate) use release::{PendingRelease, not_held};
-pub(crate) use schedule::MAX_OUTDATED_REPLIES;
+pub(crate) use schedule::{ChannelView, MAX_OUTDATED_REPLIES, Pace, RetrySchedule};
 
 use std::cell::OnceCell;
 use std::sync::Arc;
 
-use crate::acquire::schedule::RetrySchedule;
 use crate::cancel::CancelWatch;
 use crate::command::call::{ConnectionId, LateCopy};
 use crate::error::Result;

@@ -191,13 +191,11 @@ impl Name {
     }
 
     /// Returns the key of the present round of a latch.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the latch comes later"))]
     pub(crate) fn round_key(&self) -> &str {
         &self.synchronizer().round
     }
 
     /// Returns the key of the record of a request that changes a count or a capacity.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the counts come later"))]
     pub(crate) fn request_key(&self, request: &Owner) -> String {
         format!("{}:{request}", prefixed(REQUEST, &self.key))
     }

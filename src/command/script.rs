@@ -100,28 +100,18 @@ pub(crate) static SEMAPHORE_INFO: Script = script!("semaphore_info");
 #[expect(dead_code, reason = "the semaphore comes later")]
 pub(crate) static SEMAPHORE_RESIZE: Script = script!("semaphore_resize");
 
-#[expect(dead_code, reason = "the counts come later")]
 pub(crate) static COUNT_TAKE: Script = script!("count_take");
-#[expect(dead_code, reason = "the counts come later")]
 pub(crate) static COUNT_ADD: Script = script!("count_add");
-#[expect(dead_code, reason = "the counts come later")]
 pub(crate) static COUNT_DRAIN: Script = script!("count_drain");
-#[expect(dead_code, reason = "the counts come later")]
 pub(crate) static COUNT_SET: Script = script!("count_set");
-#[expect(dead_code, reason = "the counts come later")]
 pub(crate) static COUNT_UNDO: Script = script!("count_undo");
 
-#[expect(dead_code, reason = "the counts come later")]
 pub(crate) static LATCH_SET: Script = script!("latch_set");
-#[expect(dead_code, reason = "the counts come later")]
 pub(crate) static LATCH_COUNT_DOWN: Script = script!("latch_count_down");
-#[expect(dead_code, reason = "the counts come later")]
 pub(crate) static LATCH_DELETE: Script = script!("latch_delete");
-#[expect(dead_code, reason = "the counts come later")]
 pub(crate) static LATCH_LOOK: Script = script!("latch_look");
 
 /// Makes late copies of a request that changes a count do nothing.
-#[expect(dead_code, reason = "the counts come later")]
 pub(crate) static REQUEST_CLOSE: Script = script!("request_close");
 
 /// Ends a plain, fenced, queue or spin hold before its minimum.

@@ -28,7 +28,7 @@ pub(crate) mod sealed {
     pub trait Sealed {
         #[doc(hidden)]
         #[allow(private_interfaces, reason = "only this crate can call it")]
-        fn rules() -> &'static dyn super::KindRules;
+        fn rules() -> &'static dyn super::LockRules;
     }
 }
 
@@ -39,7 +39,7 @@ macro_rules! kind_of_lock {
 
         impl crate::kind::rules::sealed::Sealed for $kind {
             #[allow(private_interfaces, reason = "only this crate can call it")]
-            fn rules() -> &'static dyn crate::kind::rules::KindRules {
+            fn rules() -> &'static dyn crate::kind::rules::LockRules {
                 &$rules
             }
         }
@@ -191,10 +191,8 @@ pub(crate) enum ListensTo {
     /// The control channel of the client, whose messages grant the lock to one caller.
     Grants,
     /// The channel of a semaphore, whose messages tell how many permits are free.
-    #[expect(dead_code, reason = "the semaphore comes later")]
     Permits,
     /// The channel of a latch.
-    #[expect(dead_code, reason = "the latch comes later")]
     Latch,
     /// None: the caller polls.
     Nothing,
@@ -283,6 +281,15 @@ pub(crate) trait KindRules: Send + Sync {
         false
     }
 
+    /// Returns the script that renews many holds of this kind.
+    ///
+    /// Keys are the hashes of the locks, arguments the lease in milliseconds and the owners. The
+    /// reply has the positions of the lost holds, counted from 1.
+    fn renewal(&self) -> &'static Script;
+}
+
+/// The commands that only a kind of [`Lock`](crate::Lock) has.
+pub(crate) trait LockRules: KindRules {
     /// Returns the call that frees the lock, whatever its holder. Sent at most once.
     fn force_unlock(&self, name: &Name) -> Call;
 
@@ -290,12 +297,6 @@ pub(crate) trait KindRules: Send + Sync {
     fn ttl(&self, name: &Name) -> Call {
         Call::on_key(b"PTTL", name.key().as_bytes(), &[])
     }
-
-    /// Returns the script that renews many holds of this kind.
-    ///
-    /// Keys are the hashes of the locks, arguments the lease in milliseconds and the owners. The
-    /// reply has the positions of the lost holds, counted from 1.
-    fn renewal(&self) -> &'static Script;
 }
 
 impl fmt::Debug for dyn KindRules {

@@ -321,10 +321,6 @@ mod tests {
             Plain.release(name, owner)
         }
 
-        fn force_unlock(&self, name: &Name) -> Call {
-            Plain.force_unlock(name)
-        }
-
         fn renewal(&self) -> &'static Script {
             assert!(self.0.swap(true, Ordering::Relaxed), "this is expected");
             Plain.renewal()

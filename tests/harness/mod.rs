@@ -22,6 +22,7 @@
 //! | `process.rs` | the test binary as a child process |
 //! | `impostor.rs` | a server with replies that no real server gives |
 //! | `bare.rs` | direct calls of the scripts in `lua/` |
+//! | `redisson.rs` | Redisson's operations on semaphores and latches, in bare scripts |
 //! | `subject.rs` | the verbs of all kinds of locks, as a trait |
 //! | `queued.rs` | waiters of queue locks, and questions about their queues |
 //! | `permissions.rs` | the permissions of docs/permissions.md |
@@ -52,6 +53,7 @@ pub mod ports;
 pub mod process;
 pub mod proxy;
 pub mod queued;
+pub mod redisson;
 pub mod replicated;
 pub mod resp;
 pub mod server;

@@ -10,4 +10,5 @@ mod polls;
 mod scripts;
 mod scripts_of_kinds;
 mod scripts_of_the_queue;
+mod scripts_of_the_semaphores;
 mod wire;
