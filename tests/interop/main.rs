@@ -7,3 +7,5 @@ mod facts_of_synchronizers;
 mod java;
 mod redisson;
 mod redisson_topologies;
+mod semaphores;
+mod shared;
