@@ -15,6 +15,7 @@ use crate::lock::rw_lock::RwLock;
 use crate::stats::Stats;
 use crate::synchronizer::latch::CountDownLatch;
 use crate::synchronizer::plain::PlainSemaphore;
+use crate::synchronizer::semaphore::Semaphore;
 use crate::topology::audit::AuditPolicy;
 
 /// Creates locks on one deployment: a server, a master with sentinels, or a cluster.
@@ -148,6 +149,14 @@ impl Client {
     /// Redisson's `getSpinLock`. See [`SpinLock`].
     pub fn spin_lock(&self, name: impl Into<String>) -> SpinLock {
         Lock::new(Arc::clone(&self.engine), name.into())
+    }
+
+    /// Returns the semaphore with this name, whose permits have a lease. No round trip.
+    ///
+    /// The name, after the client's [prefix](Builder::name_prefix), is the key in Redis. The
+    /// semaphore is the same as Redisson's `getPermitExpirableSemaphore(name)`. See [`Semaphore`].
+    pub fn semaphore(&self, name: impl Into<String>) -> Semaphore {
+        Semaphore::new(Arc::clone(&self.engine), name.into())
     }
 
     /// Returns the semaphore with this name whose permits have no holders. No round trip.

@@ -310,7 +310,9 @@ pub use topology::audit::AuditPolicy;
 pub use uuid::Uuid;
 
 pub use synchronizer::latch::{CountDownGuard, CountDownLatch};
+pub use synchronizer::permit::Permit;
 pub use synchronizer::plain::PlainSemaphore;
+pub use synchronizer::semaphore::Semaphore;
 
 /// Compiles the examples of the README.
 #[cfg(doctest)]

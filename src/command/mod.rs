@@ -12,7 +12,6 @@ pub(crate) mod details;
 pub(crate) mod grant;
 pub(crate) mod name;
 pub(crate) mod owner;
-#[cfg_attr(not(test), expect(dead_code, reason = "the semaphore comes later"))]
 pub(crate) mod permit;
 pub(crate) mod reply;
 pub(crate) mod script;

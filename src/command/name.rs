@@ -172,13 +172,11 @@ impl Name {
     }
 
     /// Returns the key of the expiries of the permits in use, a sorted set of permit ids.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the semaphore comes later"))]
     pub(crate) fn expiries_key(&self) -> &str {
         &self.synchronizer().expiries
     }
 
     /// Returns the key of the claim of the oldest waiting caller of a semaphore, a hash.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the semaphore comes later"))]
     pub(crate) fn claim_key(&self) -> &str {
         &self.synchronizer().claim
     }

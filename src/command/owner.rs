@@ -57,7 +57,6 @@ impl HoldId {
     /// Returns the first of `count` consecutive numbers, for the permits of a hold.
     ///
     /// The number before them stays unused, so the numbers of two holds never adjoin.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the semaphore comes later"))]
     pub(crate) fn block(count: u32) -> HoldId {
         HoldId::after(&LAST, HoldId::now(), 2, count)
     }
@@ -127,7 +126,6 @@ impl Owner {
     }
 
     /// Sets the ids of the permits of the hold.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the semaphore comes later"))]
     pub(crate) fn with_permits(self, permits: PermitIds) -> Owner {
         Owner { permits: Some(Arc::new(permits)), ..self }
     }
@@ -138,14 +136,12 @@ impl Owner {
     }
 
     /// Returns the texts that identify the hold in a renewal: one, or one for each permit.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the semaphore comes later"))]
     pub(crate) fn members(&self) -> impl Iterator<Item = &[u8]> + Clone {
         let own = self.permits.is_none().then(|| self.hold().as_bytes());
         own.into_iter().chain(self.permits().into_iter().flat_map(PermitIds::iter))
     }
 
     /// Returns the number of members.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the semaphore comes later"))]
     pub(crate) fn member_count(&self) -> usize {
         self.permits().map_or(1, |permits| permits.iter().len())
     }

@@ -85,19 +85,12 @@ pub(crate) static NAMED_UNLOCK: Script = script!("named_unlock");
 
 pub(crate) static MULTI_ACQUIRE: Script = script!("multi_acquire");
 
-#[expect(dead_code, reason = "the semaphore comes later")]
 pub(crate) static SEMAPHORE_ACQUIRE: Script = script!("semaphore_acquire");
-#[expect(dead_code, reason = "the semaphore comes later")]
 pub(crate) static SEMAPHORE_RELEASE: Script = script!("semaphore_release");
-#[expect(dead_code, reason = "the semaphore comes later")]
 pub(crate) static SEMAPHORE_LEAVE: Script = script!("semaphore_leave");
-#[expect(dead_code, reason = "the semaphore comes later")]
 pub(crate) static SEMAPHORE_RENEW: Script = script!("semaphore_renew");
-#[expect(dead_code, reason = "the semaphore comes later")]
 pub(crate) static SEMAPHORE_POLL: Script = script!("semaphore_poll");
-#[expect(dead_code, reason = "the semaphore comes later")]
 pub(crate) static SEMAPHORE_INFO: Script = script!("semaphore_info");
-#[expect(dead_code, reason = "the semaphore comes later")]
 pub(crate) static SEMAPHORE_RESIZE: Script = script!("semaphore_resize");
 
 pub(crate) static COUNT_TAKE: Script = script!("count_take");

@@ -40,7 +40,7 @@ pub(crate) const REQUEST_LIFETIME: Duration = Duration::from_secs(600);
 /// How long the round of a latch stays after the last change of its count by this library.
 const ROUND_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
-/// A change of the count of a plain semaphore or a latch.
+/// A change of the count of a plain semaphore or a latch, or of a capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CountChange {
     /// Takes permits, all or none.
@@ -57,6 +57,8 @@ pub(crate) enum CountChange {
     SetCount(u64),
     /// Deletes a latch.
     DeleteLatch,
+    /// Sets the capacity of a semaphore with leased permits.
+    Resize(u32),
 }
 
 /// What happens to a request that may have run, and whose caller has no reply.
@@ -75,9 +77,10 @@ impl CountChange {
         match self {
             CountChange::Take(_) | CountChange::Drain => Settlement::Undo,
             CountChange::Add(_) | CountChange::CountDown => Settlement::Complete,
-            CountChange::SetPermits(_) | CountChange::SetCount(_) | CountChange::DeleteLatch => {
-                Settlement::Close
-            }
+            CountChange::SetPermits(_)
+            | CountChange::SetCount(_)
+            | CountChange::DeleteLatch
+            | CountChange::Resize(_) => Settlement::Close,
         }
     }
 
@@ -90,7 +93,8 @@ impl CountChange {
             CountChange::Drain
             | CountChange::Add(_)
             | CountChange::CountDown
-            | CountChange::DeleteLatch => true,
+            | CountChange::DeleteLatch
+            | CountChange::Resize(_) => true,
         }
     }
 
@@ -139,6 +143,12 @@ impl CountChange {
             }
             CountChange::DeleteLatch => {
                 Call::script(&script::LATCH_DELETE, latch_keys, [lifetime, latch])
+            }
+            CountChange::Resize(capacity) => {
+                let (capacity, expiries) = (digits(capacity.into()), name.expiries_key());
+                let keys = [key, expiries, record].map(str::as_bytes);
+                let args = [capacity.as_bytes(), permits, lifetime];
+                Call::script(&script::SEMAPHORE_RESIZE, keys, args)
             }
         }
     }

@@ -193,7 +193,6 @@ fn free_permits(payload: &[u8]) -> Option<u32> {
 }
 
 /// The callers that wait for permits.
-#[expect(dead_code, reason = "the semaphores come later")]
 impl Channel {
     /// Adds a caller to the callers that wait for permits, until the result is dropped.
     ///
@@ -241,7 +240,6 @@ pub(crate) struct PermitPlace {
     ticket: PermitTicket,
 }
 
-#[expect(dead_code, reason = "the semaphores come later")]
 impl PermitPlace {
     /// Returns whether the caller has to ask the server.
     pub(crate) fn must_ask(&self) -> bool {

@@ -1,10 +1,12 @@
-//! The parts of a handle that plain semaphores and latches share: name, client and settings.
+//! The parts of a handle that semaphores and latches share: name, client and settings.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::acquire::LockContext;
+use crate::acquire::{AcquireCall, AcquireOptions, HoldHandle, LockContext, checked_lease};
 use crate::cancel::{CancelToken, Limit};
 use crate::command::call::Call;
+use crate::command::name::Name;
 use crate::config;
 use crate::count::{CountCall, CountChange, CountRequest, read_count};
 use crate::engine::Engine;
@@ -12,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::events::{Events, Kind};
 use crate::inspect::info::WaitingInfo;
 use crate::inspect::query::Inspector;
-use crate::kind::rules::ListensTo;
+use crate::kind::rules::{KindRules, ListensTo, PermitRequest};
 use crate::local::hold::HoldTerms;
 use crate::pool::Target;
 use crate::stats::CallRecord;
@@ -20,7 +22,7 @@ use crate::util::clock::Patience;
 
 /// The name, the client and the settings of a handle. A clone shares all of them.
 #[derive(Clone)]
-pub(super) struct CountHandle {
+pub(super) struct SharedHandle {
     name: Arc<str>,
     /// The shared state of the name, or the error for an invalid name or setting.
     context: Result<Arc<LockContext>>,
@@ -29,11 +31,11 @@ pub(super) struct CountHandle {
     kind: Kind,
 }
 
-impl CountHandle {
-    pub(super) fn new(engine: Arc<Engine>, name: String, kind: Kind) -> CountHandle {
+impl SharedHandle {
+    pub(super) fn new(engine: Arc<Engine>, name: String, kind: Kind) -> SharedHandle {
         let name: Arc<str> = name.into();
         let context = engine.local(&name).map(|local| Arc::new(LockContext { engine, local }));
-        CountHandle { name, context, cancel: None, terms: HoldTerms::default(), kind }
+        SharedHandle { name, context, cancel: None, terms: HoldTerms::default(), kind }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -81,6 +83,46 @@ impl CountHandle {
         self.context.as_ref().map_err(|error| self.named(error.clone()))
     }
 
+    /// Changes the terms of the holds and waits of this handle.
+    pub(super) fn change_terms(&mut self, change: impl FnOnce(&HoldTerms) -> HoldTerms) {
+        self.terms = change(&self.terms);
+    }
+
+    /// Takes permits; returns `None` if the patience ended, as a verb of a lock does.
+    pub(super) fn acquire(
+        &self,
+        rules: &'static dyn KindRules,
+        lease: Option<Duration>,
+        permits: PermitRequest,
+        patience: Patience,
+    ) -> Result<Option<HoldHandle>> {
+        let context = self.context()?;
+        let series = || self.terms.series_key(self.kind);
+        let clients = [context.engine.events.stats().series(series)];
+        let record = CallRecord::new(&clients);
+        let options = AcquireOptions {
+            lease: lease.map(checked_lease).transpose().map_err(|error| self.named(error))?,
+            owned: true,
+            cancel: self.cancel.as_ref(),
+            permits: Some(permits),
+            record: Some(&record),
+            ..AcquireOptions::new(patience)
+        };
+        let call = AcquireCall { context, rules, holder_name: None, terms: &self.terms, options };
+        record.end(patience, call.acquire())
+    }
+
+    /// Runs a query within one response time-out, behind an unanswered release of this process.
+    pub(super) fn inspect<T>(
+        &self,
+        query: impl FnOnce(&Inspector<'_>, &Name, Target) -> Result<T>,
+    ) -> Result<T> {
+        self.run(|context, limit| {
+            let target = Target::prefer(context.local.unanswered_release());
+            query(&Inspector::new(&context.engine, limit), context.local.name(), target)
+        })
+    }
+
     /// Runs a call that does not wait, within one response time-out.
     fn run<T>(&self, call: impl FnOnce(&LockContext, &Limit<'_>) -> Result<T>) -> Result<T> {
         let context = self.context()?;
@@ -110,10 +152,7 @@ impl CountHandle {
 
     /// Returns the clients that listen on the channel.
     pub(super) fn waiting(&self, listens_to: ListensTo) -> Result<WaitingInfo> {
-        self.run(|context, limit| {
-            let inspector = Inspector::new(&context.engine, limit);
-            inspector.waiting(context.local.name(), listens_to, Target::Any)
-        })
+        self.inspect(|inspector, name, target| inspector.waiting(name, listens_to, target))
     }
 
     /// Runs a call that waits, and counts its outcome.

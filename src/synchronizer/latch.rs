@@ -14,7 +14,7 @@ use crate::events::{Events, Kind};
 use crate::inspect::info::WaitingInfo;
 use crate::kind::rules::ListensTo;
 use crate::lock::handle::endless_wait_ended;
-use crate::synchronizer::handle::CountHandle;
+use crate::synchronizer::handle::SharedHandle;
 use crate::util::clock::{self, Patience};
 
 /// A latch that opens when its count has reached 0: Redisson's `RCountDownLatch`.
@@ -58,11 +58,11 @@ use crate::util::clock::{self, Patience};
 ///   [code](Error::code) is `WRONGTYPE` if the key holds no count.
 #[derive(Clone)]
 #[must_use = "a latch does nothing until one of its verbs is called"]
-pub struct CountDownLatch(CountHandle);
+pub struct CountDownLatch(SharedHandle);
 
 impl CountDownLatch {
     pub(crate) fn new(engine: Arc<Engine>, name: String) -> CountDownLatch {
-        let mut handle = CountHandle::new(engine, name, Kind::Latch);
+        let mut handle = SharedHandle::new(engine, name, Kind::Latch);
         handle.require(check_slot);
         CountDownLatch(handle)
     }

@@ -7,16 +7,14 @@ use std::time::{Duration, Instant};
 use crate::cancel::CancelToken;
 use crate::count::CountChange;
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::events::{Events, Kind};
 use crate::inspect::info::WaitingInfo;
 use crate::kind::rules::ListensTo;
 use crate::lock::handle::endless_wait_ended;
-use crate::synchronizer::handle::CountHandle;
+use crate::synchronizer::handle::SharedHandle;
+use crate::synchronizer::{check_permits, check_positive};
 use crate::util::clock::{self, Patience};
-
-/// The largest number of permits that one call takes.
-const MOST_PERMITS: u32 = 1000;
 
 /// A semaphore whose permits have no holder and no lease: Redisson's `RSemaphore`.
 ///
@@ -59,27 +57,27 @@ const MOST_PERMITS: u32 = 1000;
 /// ```
 ///
 /// # Errors of every verb
-/// - [`is_invalid_name`](Error::is_invalid_name) if the name cannot be used.
-/// - [`is_configuration`](Error::is_configuration) for 0 permits, for a call that takes more than
+/// - [`is_invalid_name`](crate::Error::is_invalid_name) if the name cannot be used.
+/// - [`is_configuration`](crate::Error::is_configuration) for 0 permits, for a call that takes more than
 ///   1000 permits, if the [label](PlainSemaphore::with_label) is invalid, and in a forked child.
-/// - [`is_closed`](Error::is_closed) after [`Client::close`](crate::Client::close).
-/// - [`is_connection`](Error::is_connection), [`is_timeout`](Error::is_timeout) or
-///   [`is_pool_timeout`](Error::is_pool_timeout) if the server does not answer.
-/// - [`is_server`](Error::is_server) if the server refuses the command. The
-///   [code](Error::code) is `WRONGTYPE` if the key holds no number of permits.
+/// - [`is_closed`](crate::Error::is_closed) after [`Client::close`](crate::Client::close).
+/// - [`is_connection`](crate::Error::is_connection), [`is_timeout`](crate::Error::is_timeout) or
+///   [`is_pool_timeout`](crate::Error::is_pool_timeout) if the server does not answer.
+/// - [`is_server`](crate::Error::is_server) if the server refuses the command. The
+///   [code](crate::Error::code) is `WRONGTYPE` if the key holds no number of permits.
 #[derive(Clone)]
 #[must_use = "a semaphore does nothing until one of its verbs is called"]
-pub struct PlainSemaphore(CountHandle);
+pub struct PlainSemaphore(SharedHandle);
 
 impl PlainSemaphore {
     pub(crate) fn new(engine: Arc<Engine>, name: String) -> PlainSemaphore {
-        PlainSemaphore(CountHandle::new(engine, name, Kind::PlainSemaphore))
+        PlainSemaphore(SharedHandle::new(engine, name, Kind::PlainSemaphore))
     }
 
     /// Sets a token by which another thread can end the waits of this handle. No round trip.
     ///
     /// Once the token is cancelled, [`acquire`](PlainSemaphore::acquire) and its variants return
-    /// [`is_cancelled`](Error::is_cancelled), whether they wait or not. The other verbs ignore the
+    /// [`is_cancelled`](crate::Error::is_cancelled), whether they wait or not. The other verbs ignore the
     /// token.
     #[must_use = "the token belongs to the semaphore that is returned"]
     pub fn with_cancel(mut self, token: &CancelToken) -> PlainSemaphore {
@@ -94,7 +92,7 @@ impl PlainSemaphore {
     ///
     /// # Errors
     /// Does not fail itself. If the system cannot start the events thread, the verbs return
-    /// [`is_configuration`](Error::is_configuration).
+    /// [`is_configuration`](crate::Error::is_configuration).
     #[must_use = "the listener belongs to the semaphore that is returned"]
     pub fn with_events(mut self, listener: Arc<dyn Events>) -> PlainSemaphore {
         self.0.set_listener(listener);
@@ -124,7 +122,7 @@ impl PlainSemaphore {
     /// # Errors
     /// The [errors of every verb](PlainSemaphore#errors-of-every-verb).
     pub fn try_set_permits(&self, permits: u32) -> Result<bool> {
-        self.check_positive(permits.into())?;
+        check_positive(permits.into()).map_err(|error| self.0.named(error))?;
         Ok(self.0.change(CountChange::SetPermits(permits))? == 1)
     }
 
@@ -135,23 +133,23 @@ impl PlainSemaphore {
     ///
     /// Adds exactly once, also if the request has to be repeated. After an error without an answer
     /// the client repeats the request in the background, for ten minutes, until the server answers.
-    /// So do not call again after [`is_connection`](Error::is_connection) or
-    /// [`is_timeout`](Error::is_timeout) that is not [retryable](Error::is_retryable): that would
+    /// So do not call again after [`is_connection`](crate::Error::is_connection) or
+    /// [`is_timeout`](crate::Error::is_timeout) that is not [retryable](crate::Error::is_retryable): that would
     /// add twice.
     ///
     /// # Errors
     /// The [errors of every verb](PlainSemaphore#errors-of-every-verb), and
-    /// [`is_server`](Error::is_server) if the number leaves the range of 64 bits. An error is
+    /// [`is_server`](crate::Error::is_server) if the number leaves the range of 64 bits. An error is
     /// retryable if this call has not added and will not.
     pub fn add_permits(&self, permits: i64) -> Result<()> {
-        self.check_positive(permits.unsigned_abs())?;
+        check_positive(permits.unsigned_abs()).map_err(|error| self.0.named(error))?;
         self.0.change(CountChange::Add(permits)).map(drop)
     }
 
     /// Gives permits back.
     ///
     /// The same as [`add_permits`](PlainSemaphore::add_permits) with a positive number, errors
-    /// included: after an error that is not [retryable](Error::is_retryable), the client may still
+    /// included: after an error that is not [retryable](crate::Error::is_retryable), the client may still
     /// give them back in the background, and a second call would give twice.
     ///
     /// # Errors
@@ -176,7 +174,7 @@ impl PlainSemaphore {
     /// answer the call is undone in the background, so it may be repeated.
     ///
     /// # Errors
-    /// [`is_not_replicated`](Error::is_not_replicated) if fewer replicas acknowledged the change
+    /// [`is_not_replicated`](crate::Error::is_not_replicated) if fewer replicas acknowledged the change
     /// than [`min_replicas`](crate::Builder::min_replicas) asks for, and the
     /// [errors of every verb](PlainSemaphore#errors-of-every-verb).
     pub fn drain(&self) -> Result<i64> {
@@ -204,12 +202,12 @@ impl PlainSemaphore {
     /// error the call is undone in the background, so it may be repeated.
     ///
     /// # Errors
-    /// - [`is_connection`](Error::is_connection), [`is_timeout`](Error::is_timeout) or
-    ///   [`is_pool_timeout`](Error::is_pool_timeout) if the first request gets no answer, after one
+    /// - [`is_connection`](crate::Error::is_connection), [`is_timeout`](crate::Error::is_timeout) or
+    ///   [`is_pool_timeout`](crate::Error::is_pool_timeout) if the first request gets no answer, after one
     ///   response time-out at the latest. Once the server has answered, the call waits through
     ///   outages.
-    /// - [`is_cancelled`](Error::is_cancelled) if the token is cancelled.
-    /// - [`is_not_replicated`](Error::is_not_replicated) if fewer replicas acknowledged the permits
+    /// - [`is_cancelled`](crate::Error::is_cancelled) if the token is cancelled.
+    /// - [`is_not_replicated`](crate::Error::is_not_replicated) if fewer replicas acknowledged the permits
     ///   than [`min_replicas`](crate::Builder::min_replicas) asks for.
     /// - The other [errors of every verb](PlainSemaphore#errors-of-every-verb).
     ///
@@ -244,8 +242,8 @@ impl PlainSemaphore {
     ///
     /// # Errors
     /// The errors of [`acquire`](PlainSemaphore::acquire). If the time ends before the server has
-    /// answered, the error is [`is_connection`](Error::is_connection) or
-    /// [`is_timeout`](Error::is_timeout).
+    /// answered, the error is [`is_connection`](crate::Error::is_connection) or
+    /// [`is_timeout`](crate::Error::is_timeout).
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -282,22 +280,8 @@ impl PlainSemaphore {
     }
 
     fn take(&self, permits: u32, patience: Patience) -> Result<bool> {
-        self.check_positive(permits.into())?;
-        if permits > MOST_PERMITS {
-            let message = format!("one call takes at most {MOST_PERMITS} permits");
-            return Err(self.0.named(Error::configuration(message)));
-        }
+        check_permits(permits).map_err(|error| self.0.named(error))?;
         self.0.wait(patience, |call| call.take_permits(permits))
-    }
-
-    fn check_positive(&self, permits: u64) -> Result<()> {
-        match permits {
-            0 => {
-                let error = Error::configuration("the number of permits must not be 0");
-                Err(self.0.named(error))
-            }
-            _ => Ok(()),
-        }
     }
 }
 

@@ -11,6 +11,7 @@ use super::batches::{self, BatchFailure};
 use crate::command::call::Call;
 use crate::command::script;
 use crate::local::Local;
+use crate::util::clock::Moment;
 
 impl Watchdog {
     /// Asks the server about the locks that callers wait for, and plans the next polls.
@@ -18,28 +19,49 @@ impl Watchdog {
         locks.retain(|local| local.keep_polling());
         let polled = locks.iter().filter(|local| local.queue_len() > 0);
         self.find_free(polled.cloned().collect());
+        self.poll_waiters(&locks);
+        locks.into_iter().for_each(|local| self.plan_poll(local));
+    }
+
+    /// Polls the locks whose early polls are planned for `now` or earlier.
+    pub(super) fn poll_early(&self, now: Moment) {
+        let mut due = self.timers.lock().due_early_polls(now);
+        due.retain(|local| local.takes_early_poll(now));
+        self.poll_waiters(&due);
+    }
+
+    /// Sends the polls that may also come early: those of queue locks and of semaphores.
+    fn poll_waiters(&self, locks: &[Arc<Local>]) {
+        locks.iter().for_each(|local| local.begins_poll());
         let queued = locks.iter().filter(|local| local.awaits_grants());
         self.send_queue_heartbeats(queued.cloned().collect());
-        locks.into_iter().for_each(|local| self.plan_poll(local));
+        self.poll_permits(locks);
     }
 
     /// Asks which of these locks are free, and has the heads of their queues ask.
     fn find_free(&self, mut locks: Vec<Arc<Local>>) {
         let slot = |local: &Arc<Local>| self.slot_of(local);
-        batches::send_all(&self.router, &mut locks, slot, poll_call, |batch, outcome| {
-            let free = outcome.map_err(BatchFailure::into_error);
-            match free.and_then(|reply| reply.value.into_ints()) {
-                Ok(free) => {
-                    // Lua counts positions from 1.
-                    let free = (1..).zip(batch).filter(|(position, _)| free.contains(position));
-                    free.for_each(|(_, local)| local.set_may_be_free());
+        batches::send_all(
+            &self.router,
+            &mut locks,
+            slot,
+            |_| 1,
+            poll_call,
+            |batch, outcome| {
+                let free = outcome.map_err(BatchFailure::into_error);
+                match free.and_then(|reply| reply.value.into_ints()) {
+                    Ok(free) => {
+                        // Lua counts positions from 1.
+                        let free = (1..).zip(batch).filter(|(position, _)| free.contains(position));
+                        free.for_each(|(_, local)| local.set_may_be_free());
+                    }
+                    Err(error) => {
+                        batches::log_failed("poll", batch.len(), &error);
+                        batch.iter().for_each(|local| local.set_may_be_free());
+                    }
                 }
-                Err(error) => {
-                    batches::log_failed("poll", batch.len(), &error);
-                    batch.iter().for_each(|local| local.set_may_be_free());
-                }
-            }
-        });
+            },
+        );
     }
 }
 
