@@ -212,6 +212,11 @@ impl Channel {
         self.state.lock().permits.hint(permits);
     }
 
+    /// Returns whether callers wait for permits without a lease.
+    pub(crate) fn awaits_plain_permits(&self) -> bool {
+        self.state.lock().permits.awaits_plain_permits()
+    }
+
     /// Returns whether callers wait for permits.
     pub(crate) fn awaits_permits(&self) -> bool {
         !self.state.lock().permits.is_empty()

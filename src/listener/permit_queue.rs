@@ -162,6 +162,11 @@ impl PermitQueue {
         self.entry(ticket).is_some_and(|entry| entry.has_claimed)
     }
 
+    /// Returns whether callers wait for permits without a lease.
+    pub(super) fn awaits_plain_permits(&self) -> bool {
+        self.entries.iter().any(|entry| entry.waiter.claimant.is_none())
+    }
+
     /// Returns the oldest caller for leased permits, for a poll at `now`.
     ///
     /// Its claim is due once it has waited for `patience`.
