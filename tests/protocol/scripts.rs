@@ -774,7 +774,7 @@ fn scripts_that_free_or_renew_do_not_begin_with_commands_that_grow_memory() {
 
 /// Fills the server far beyond its memory limit, so that connections that open and close change
 /// nothing, and checks that it is full.
-fn fill(server: &Server) {
+pub(crate) fn fill(server: &Server) {
     let data = "x".repeat(8 << 20);
     server.ask::<()>(&["SET", "data", &data]);
     server.ask::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
