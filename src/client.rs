@@ -13,6 +13,9 @@ use crate::lock::handle::{FairLock, FencedLock, Lock, QueueLock, SpinLock};
 use crate::lock::red_lock::RedLock;
 use crate::lock::rw_lock::RwLock;
 use crate::stats::Stats;
+use crate::synchronizer::latch::CountDownLatch;
+use crate::synchronizer::plain::PlainSemaphore;
+use crate::synchronizer::semaphore::Semaphore;
 use crate::topology::audit::AuditPolicy;
 
 /// Creates locks on one deployment: a server, a master with sentinels, or a cluster.
@@ -146,6 +149,30 @@ impl Client {
     /// Redisson's `getSpinLock`. See [`SpinLock`].
     pub fn spin_lock(&self, name: impl Into<String>) -> SpinLock {
         Lock::new(Arc::clone(&self.engine), name.into())
+    }
+
+    /// Returns the semaphore with this name, whose permits have a lease. No round trip.
+    ///
+    /// The name, after the client's [prefix](Builder::name_prefix), is the key in Redis. The
+    /// semaphore is the same as Redisson's `getPermitExpirableSemaphore(name)`. See [`Semaphore`].
+    pub fn semaphore(&self, name: impl Into<String>) -> Semaphore {
+        Semaphore::new(Arc::clone(&self.engine), name.into())
+    }
+
+    /// Returns the semaphore with this name whose permits have no holders. No round trip.
+    ///
+    /// The name, after the client's [prefix](Builder::name_prefix), is the key in Redis. The
+    /// semaphore is the same as Redisson's `getSemaphore(name)`. See [`PlainSemaphore`].
+    pub fn plain_semaphore(&self, name: impl Into<String>) -> PlainSemaphore {
+        PlainSemaphore::new(Arc::clone(&self.engine), name.into())
+    }
+
+    /// Returns the latch with this name. No round trip.
+    ///
+    /// The name, after the client's [prefix](Builder::name_prefix), is the key in Redis. The latch
+    /// is the same as Redisson's `getCountDownLatch(name)`. See [`CountDownLatch`].
+    pub fn latch(&self, name: impl Into<String>) -> CountDownLatch {
+        CountDownLatch::new(Arc::clone(&self.engine), name.into())
     }
 
     /// Finds the held locks whose names match a pattern, on all servers.

@@ -273,6 +273,7 @@ mod client;
 mod command;
 mod config;
 mod connection;
+mod count;
 mod engine;
 mod error;
 mod events;
@@ -283,6 +284,7 @@ mod local;
 mod lock;
 mod pool;
 mod stats;
+mod synchronizer;
 mod topology;
 mod util;
 mod watchdog;
@@ -306,6 +308,11 @@ pub use lock::rw_lock::RwLock;
 pub use stats::{Histogram, Stats};
 pub use topology::audit::AuditPolicy;
 pub use uuid::Uuid;
+
+pub use synchronizer::latch::{CountDownGuard, CountDownLatch};
+pub use synchronizer::permit::Permit;
+pub use synchronizer::plain::PlainSemaphore;
+pub use synchronizer::semaphore::Semaphore;
 
 /// Compiles the examples of the README.
 #[cfg(doctest)]

@@ -9,17 +9,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::acquire::schedule::{ChannelView, Pace};
-use crate::acquire::{GrantReply, HoldHandle, LockContext, WaitLoop};
-use crate::command::call::{Call, ConnectionId};
-use crate::error::Result;
+use crate::acquire::{Candidate, GrantReply, HoldHandle, LockContext, WaitLoop};
+use crate::command::call::{Call, ConnectionId, LateCopy};
+use crate::error::{Error, Result};
 use crate::kind::rules::{
     AcquireArgs, AcquireReply, ListensTo, PlaceArgs, QueuedReply, Queueing, Wake,
 };
 use crate::listener::channels::{Channel, SubscriptionState};
+use crate::listener::permit_queue::PermitWaiter;
 use crate::local::hold;
 use crate::local::waiters::{GrantBase, WaiterGrant};
 use crate::pool::Target;
-use crate::pool::request::{CallReply, Failure};
+use crate::pool::request::{CallReply, Failure, TooFewReplicas};
 use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment, Patience};
 use crate::util::log_target;
@@ -38,6 +39,7 @@ impl WaitLoop<'_> {
         let target = copy.map_or(Target::prefer(connection), Target::Only);
         let generation = router.generation();
         self.register_for_grants(generation);
+        self.begin_question();
         let pending = router.queue(command, target);
         match router.wait(pending, &self.call.limit()) {
             (_, Ok(reply)) => {
@@ -55,6 +57,39 @@ impl WaitLoop<'_> {
             let base = GrantBase { sent: clock::now(), generation, token_bound: 0 };
             let (id, parker) = (self.candidate.id, &self.candidate.caller.parker);
             self.context().local.await_grant(id.number(), parker, base);
+        }
+    }
+
+    /// Joins the callers of this process that wait for permits, before the first question.
+    fn begin_question(&mut self) {
+        let Candidate { call, caller, owner, started, .. } = &self.candidate;
+        let (Some(permits), true) = (owner.permits(), caller.request.waits) else { return };
+        let LockContext { engine, local } = &**call.context;
+        let Some(channel) = local.channel(call.rules.listens_to(), &engine.channels) else {
+            return;
+        };
+        let place = self.wakeups.permits.get_or_insert_with(|| {
+            channel.join(PermitWaiter {
+                permits: permits.count(),
+                since: *started,
+                parker: Arc::clone(&caller.parker),
+                claimant: Some(Arc::clone(permits.claimant())),
+            })
+        });
+        place.begin_question();
+    }
+
+    /// Wakes the callers of this process that may take the permits that a reply offers.
+    ///
+    /// A call that has its permits leaves first, so that it takes no part of the offer.
+    fn end_question(&mut self, offered: Option<u32>, granted: bool) {
+        if let Some(place) = &self.wakeups.permits {
+            place.end_question();
+        }
+        self.wakeups.permits.take_if(|_| granted);
+        let channel = self.context().local.known_channel(ListensTo::Permits);
+        if let (Some(offered @ 1..), Some(channel)) = (offered, channel) {
+            channel.offer(offered);
         }
     }
 
@@ -91,14 +126,17 @@ impl WaitLoop<'_> {
         if has_slept && !may_take_effect && !self.awaits_grants() {
             self.candidate.renumber();
         }
-        let session = engine.listeners.session().filter(|_| self.candidate.caller.request.waits);
+        // The callers for permits have a queue of their own on the channel, joined before.
+        let is_counted = self.call.options.permits.is_none();
+        let waits = self.candidate.caller.request.waits;
+        let session = engine.listeners.session().filter(|_| waits && is_counted);
         let channel = match session {
             // For a command that requests a subscription, the message count is read before it: the
             // listener may subscribe and unsubscribe again before this call registers.
             Some(_) => self.channel(),
             None => {
                 let shared = local.known_channel(self.call.rules.listens_to());
-                shared.or(self.wakeups.own_channel.get())
+                shared.filter(|_| is_counted).or(self.wakeups.own_channel.get())
             }
         };
         let subscription =
@@ -125,6 +163,7 @@ impl WaitLoop<'_> {
             beside: self.candidate.beside.as_ref(),
             waiter_timeout: self.waiter_timeout(),
             fair_waiter_timeout: engine.settings.fair_waiter_timeout,
+            capacity: self.call.options.permits.and_then(|permits| permits.capacity),
             place: self.awaits_grants().then(|| self.place_args()),
             max_holders: self.max_holders,
             wake: to_subscribe.map(wake),
@@ -208,16 +247,32 @@ impl WaitLoop<'_> {
         let (this, effect) = (self.candidate.copy_on(connection), self.effect());
         let copy = self.leftovers.late_copy.or(reply.maybe_duplicate.then_some(this));
         self.leftovers.late_copy = copy.filter(|copy| reply.may_precede(copy, effect));
+        let offered = self.call.rules.offered(&reply.value);
         let reply = self.call.rules.read_acquire(reply.value);
         let reply = reply.inspect_err(|_| self.leftovers.late_copy = Some(this))?;
+        let outcome = self.apply_reply(reply, too_few, this, sent, generation);
+        self.end_question(offered, matches!(outcome, Ok(Some(_))));
+        outcome
+    }
+
+    /// Applies a reply of the present servers, which `this` copy of the command got.
+    fn apply_reply(
+        &mut self,
+        reply: AcquireReply,
+        too_few: Option<TooFewReplicas>,
+        this: LateCopy,
+        sent: Moment,
+        generation: Generation,
+    ) -> Result<Option<HoldHandle>> {
         match (reply, too_few) {
             (AcquireReply::Granted(_), Some(too_few)) => {
                 self.leftovers.late_copy = Some(this);
                 Err(too_few.into_error())
             }
             (AcquireReply::Granted(token), None) => {
-                self.granted(sent, connection, token, generation)
+                self.granted(sent, this.connection, token, generation)
             }
+            (AcquireReply::Exceeds { capacity }, _) => Err(self.too_many(capacity)),
             (AcquireReply::Refused { left, queued }, _) => {
                 if let Some(queued) = queued {
                     self.queued(&queued, sent, generation);
@@ -226,6 +281,15 @@ impl WaitLoop<'_> {
                 Ok(None)
             }
         }
+    }
+
+    /// Returns the error for a call that needs more permits than the semaphore has.
+    fn too_many(&self, capacity: i64) -> Error {
+        let count = self.call.options.permits.map_or(1, |permits| permits.count);
+        Error::configuration(match capacity {
+            ..=0 => "the semaphore has no capacity: set it by with_permits or resize".to_owned(),
+            _ => format!("{count} permits requested, and the semaphore has {capacity}"),
+        })
     }
 
     /// Makes a hold of a grant; returns `None` if its deadline has passed already.
@@ -288,6 +352,9 @@ impl WaitLoop<'_> {
         if local.refused(now, polled) {
             engine.watchdog.plan_poll(Arc::clone(local));
         }
+        if self.call.options.permits.is_some() {
+            return self.await_permits(left);
+        }
         if self.awaits_grants() {
             self.listen_for_grants(left);
         }
@@ -310,6 +377,20 @@ impl WaitLoop<'_> {
         engine.request_subscription(&channel);
     }
 
+    /// Prepares the wait for permits; the next one expires after `left`.
+    ///
+    /// The queue of the channel wakes the call; its poll has to ask at the expiry.
+    fn await_permits(&mut self, left: Option<Duration>) {
+        let LockContext { engine, local } = self.context();
+        self.schedule.refused(clock::now(), None);
+        if self.wakeups.permits.is_some()
+            && let Some(channel) = self.channel()
+        {
+            engine.watchdog.plan_poll_at_expiry(local, left);
+            engine.subscribe(channel);
+        }
+    }
+
     /// Returns how long a hold or a place in Redis would last that the call leaves behind.
     fn effect(&self) -> Duration {
         let place = self.waiter_timeout().filter(|_| self.leftovers.queued).unwrap_or_default();
@@ -321,7 +402,9 @@ impl WaitLoop<'_> {
     /// Sends a background request, on the connection on which an acquire command may run late.
     pub(super) fn clean_up(&mut self, acquired: bool) {
         let late_copy = self.leftovers.late_copy.take();
-        if late_copy.is_none() && (acquired || !self.leftovers.queued) {
+        let place = self.wakeups.permits.take();
+        let has_claimed = place.is_some_and(|place| place.has_claimed());
+        if late_copy.is_none() && (acquired || !self.leftovers.queued && !has_claimed) {
             return;
         }
         self.candidate.undo(late_copy, self.waiter_timeout(), self.effect());

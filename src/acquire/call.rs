@@ -13,7 +13,7 @@ use crate::cancel::{CancelToken, Limit};
 use crate::command::owner::{Holder, ThreadId};
 use crate::error::{Error, Result};
 use crate::events::{Acquired, Event};
-use crate::kind::rules::{KindRules, ListensTo, Queueing};
+use crate::kind::rules::{KindRules, ListensTo, PermitRequest, Queueing};
 use crate::local::Caller;
 use crate::local::hold::{Hold, HoldTerms};
 use crate::local::table::{EntryOutcome, EntryRequest};
@@ -40,6 +40,8 @@ pub(crate) struct AcquireOptions<'a> {
     /// The moment at which the caller expects the call to return; `patience` may end earlier.
     pub(crate) return_by: Moment,
     pub(crate) cancel: Option<&'a CancelToken>,
+    /// The permits that the call takes; `None` for a lock.
+    pub(crate) permits: Option<PermitRequest>,
     /// Counts the wait; `None` for a part of a call that does not wait.
     pub(crate) record: Option<&'a CallRecord<'a>>,
 }
@@ -54,6 +56,7 @@ impl AcquireOptions<'_> {
             patience,
             return_by: patience.deadline(),
             cancel: None,
+            permits: None,
             record: None,
         }
     }
@@ -191,7 +194,7 @@ impl<'a> AcquireCall<'a> {
         match (self.rules.listens_to(), self.rules.queueing()) {
             (ListensTo::Nothing, _) => Pace::BackOff(self.context.engine.settings.back_off),
             (ListensTo::Grants, _) => Pace::Granted,
-            (_, Queueing::InProcess) => Pace::Polled,
+            (ListensTo::Permits, _) | (_, Queueing::InProcess) => Pace::Polled,
             (_, Queueing::None) => Pace::SelfPolling,
         }
     }

@@ -3,11 +3,13 @@
 //! Shared by the wait loop and by the batches of a `MultiLock`.
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::acquire::{AcquireCall, HoldHandle};
 use crate::command::call::{ConnectionId, LateCopy};
 use crate::command::owner::{HoldId, Owner};
+use crate::command::permit::PermitIds;
 use crate::kind::rules::ListensTo;
 use crate::local::Caller;
 use crate::local::hold::{self, Grant};
@@ -57,8 +59,7 @@ impl<'a> Candidate<'a> {
         ticket: Option<Ticket>,
         beside: Option<Owner>,
     ) -> Candidate<'a> {
-        let id = HoldId::next();
-        let owner = owner(call, id);
+        let (id, owner) = identity(call, None);
         Candidate { call, started, caller, ticket, id, owner, beside }
     }
 
@@ -66,8 +67,8 @@ impl<'a> Candidate<'a> {
     ///
     /// Only for a caller whose earlier attempts have no effect, now or later.
     pub(super) fn renumber(&mut self) {
-        self.id = HoldId::next();
-        self.owner = owner(self.call, self.id);
+        let claimant = self.owner.permits().map(|permits| Arc::clone(permits.claimant()));
+        (self.id, self.owner) = identity(self.call, claimant);
     }
 
     /// Leaves the queue; returns a valid hold that was handed over in the meantime.
@@ -138,9 +139,17 @@ impl<'a> Candidate<'a> {
     }
 }
 
-fn owner(call: &AcquireCall<'_>, id: HoldId) -> Owner {
-    let owner = Owner::new(call.context.engine.id, id, call.rules.suffix());
-    owner.named(call.holder_name.cloned())
+/// Returns a new number for the hold, with its owner field.
+///
+/// `claimant` identifies the call in a claim; `None` at the first attempt, whose owner field does.
+fn identity(call: &AcquireCall<'_>, claimant: Option<Arc<str>>) -> (HoldId, Owner) {
+    let (client, permits) = (call.context.engine.id, call.options.permits);
+    let id = permits.map_or_else(HoldId::next, |permits| HoldId::block(permits.count));
+    let owner = Owner::new(client, id, call.rules.suffix());
+    let Some(permits) = permits else { return (id, owner.named(call.holder_name.cloned())) };
+    let claimant = claimant.unwrap_or_else(|| owner.hold().into());
+    let ids = PermitIds::new(client, id.number(), permits.count, claimant);
+    (id, owner.with_permits(ids))
 }
 
 impl Drop for Candidate<'_> {

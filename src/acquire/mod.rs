@@ -41,18 +41,19 @@ pub(crate) use call::{AcquireCall, AcquireOptions, CallEntry, REPLY_GRACE};
 pub(crate) use candidate::{Candidate, GrantReply};
 pub(crate) use handle::{HoldHandle, LockContext, checked_lease};
 pub(crate) use release::{PendingRelease, not_held};
-pub(crate) use schedule::MAX_OUTDATED_REPLIES;
+pub(crate) use schedule::{ChannelView, MAX_OUTDATED_REPLIES, Pace, RetrySchedule};
 
 use std::cell::OnceCell;
 use std::sync::Arc;
 
-use crate::acquire::schedule::RetrySchedule;
 use crate::cancel::CancelWatch;
 use crate::command::call::{ConnectionId, LateCopy};
 use crate::error::Result;
 use crate::events::{Event, Waited};
 use crate::kind::rules::{ListensTo, Place};
-use crate::listener::channels::{AwaitedGrant, Channel, ListenerSession, Registration};
+use crate::listener::channels::{
+    AwaitedGrant, Channel, ListenerSession, PermitPlace, Registration,
+};
 use crate::local::Turn;
 use crate::local::hold::Hold;
 use crate::util::clock::{self, Moment};
@@ -93,6 +94,9 @@ struct Wakeups {
     end_watches: Option<[Option<CancelWatch>; 2]>,
     /// The registration at the lock's channel, from the first refusal on.
     registration: Option<Registration>,
+    /// The place among the callers of this process that wait for permits, from the first question
+    /// on.
+    permits: Option<PermitPlace>,
     /// The channel of this call alone, for kinds that have such channels.
     own_channel: OnceCell<Arc<Channel>>,
     /// The listener's session before the last attempt, for a call that awaits a grant by message.
@@ -280,6 +284,7 @@ impl<'a> WaitLoop<'a> {
             Turn::HeldHere if self.schedule.is_due_while_held_here(now) => NextStep::Attempt(None),
             Turn::HeldHere => NextStep::Sleep(self.schedule.next_poll()),
             Turn::Yield(end, _) if self.may_yield(*end) => NextStep::Yield(*end),
+            Turn::AskWhenDue(connection) if self.must_ask() => NextStep::Attempt(*connection),
             Turn::Yield(_, connection) | Turn::AskWhenDue(connection)
                 if self.schedule.is_due(now, message_count) =>
             {
@@ -287,6 +292,12 @@ impl<'a> WaitLoop<'a> {
             }
             Turn::Yield(..) | Turn::AskWhenDue(_) => NextStep::Sleep(self.schedule.next_attempt()),
         }
+    }
+
+    /// Returns whether permits may be free that the call has not asked for.
+    fn must_ask(&self) -> bool {
+        self.schedule.has_attempted()
+            && self.wakeups.permits.as_ref().is_some_and(|it| it.must_ask())
     }
 
     /// Returns whether a sleep until `end` leaves the call time for its first attempt.

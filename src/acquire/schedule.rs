@@ -21,7 +21,7 @@ use crate::listener::channels::{Channel, ListenerSession, MessageCount, Registra
 use crate::util::clock::{Moment, doubled, jittered};
 use notifications::Notifications;
 
-pub(super) use notifications::ChannelView;
+pub(crate) use notifications::ChannelView;
 
 mod notifications;
 #[cfg(all(test, not(leasehold_model)))]
@@ -44,7 +44,7 @@ const MAX_LATE_GRANTS: u32 = 3;
 
 /// How soon a refused call tries again without a message.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Pace {
+pub(crate) enum Pace {
     /// After [`POLLS_BEFORE_OWN_ATTEMPT`] poll intervals: the watchdog polls for the call.
     Polled,
     /// After the poll interval.
@@ -57,7 +57,7 @@ pub(super) enum Pace {
 
 /// The schedule of one call, made from the outcomes of its attempts.
 #[derive(Debug)]
-pub(super) struct RetrySchedule {
+pub(crate) struct RetrySchedule {
     poll_interval: Duration,
     pace: Pace,
     /// A number for the jitter that differs from call to call.
@@ -89,7 +89,7 @@ struct Failures {
 }
 
 impl RetrySchedule {
-    pub(super) fn new(
+    pub(crate) fn new(
         now: Moment,
         poll_interval: Duration,
         seed: u64,
@@ -110,7 +110,7 @@ impl RetrySchedule {
     }
 
     /// Returns whether the call has made an attempt.
-    pub(super) fn has_attempted(&self) -> bool {
+    pub(crate) fn has_attempted(&self) -> bool {
         self.has_attempted
     }
 
@@ -118,7 +118,7 @@ impl RetrySchedule {
     ///
     /// The head may take and release the lock before the next look, so the schedule acts as if a
     /// thread of this process held the lock.
-    pub(super) fn wait_behind(&mut self) {
+    pub(crate) fn wait_behind(&mut self) {
         self.held_here = true;
         self.next = Moment::END;
     }
@@ -126,7 +126,7 @@ impl RetrySchedule {
     /// Returns whether an attempt is due although a thread of this process holds the lock.
     ///
     /// If none is due, the next attempt is due after the longest wait at the latest.
-    pub(super) fn is_due_while_held_here(&mut self, now: Moment) -> bool {
+    pub(crate) fn is_due_while_held_here(&mut self, now: Moment) -> bool {
         self.held_here = true;
         let due = self.next <= now;
         if !due {
@@ -138,14 +138,14 @@ impl RetrySchedule {
     /// Notes that a poll found the lock free, which makes an attempt due at once.
     ///
     /// If a thread of this process holds the lock, another attempt is due when that hold ends.
-    pub(super) fn found_free(&mut self, held_here: bool) {
+    pub(crate) fn found_free(&mut self, held_here: bool) {
         self.held_here = held_here;
     }
 
     /// Returns whether an attempt is due while no thread of this process holds the lock.
     ///
     /// The end of a hold of this process makes an attempt due in one call only.
-    pub(super) fn is_due(&mut self, now: Moment, message_count: Option<MessageCount>) -> bool {
+    pub(crate) fn is_due(&mut self, now: Moment, message_count: Option<MessageCount>) -> bool {
         let ended_here = std::mem::take(&mut self.held_here);
         if ended_here {
             self.refusals = 0;
@@ -157,17 +157,17 @@ impl RetrySchedule {
     }
 
     /// Returns the moment of the next attempt without regard to messages.
-    pub(super) fn next_poll(&self) -> Moment {
+    pub(crate) fn next_poll(&self) -> Moment {
         self.next
     }
 
     /// Returns the moment of the next attempt if no message comes.
-    pub(super) fn next_attempt(&self) -> Moment {
+    pub(crate) fn next_attempt(&self) -> Moment {
         self.notifications.quiet_until().unwrap_or(self.next)
     }
 
     /// Notes that the call is registered at the channel from now on.
-    pub(super) fn registered(
+    pub(crate) fn registered(
         &mut self,
         registration: &Registration,
         channel: &Channel,
@@ -177,13 +177,13 @@ impl RetrySchedule {
     }
 
     /// Notes the state of the channel before the acquire command is sent.
-    pub(super) fn before_attempt(&mut self, view: ChannelView) {
+    pub(crate) fn before_attempt(&mut self, view: ChannelView) {
         self.has_attempted = true;
         self.notifications.before_attempt(view);
     }
 
     /// Plans the next attempt after a refusal; `left` is the rest of the holder's lease.
-    pub(super) fn refused(&mut self, now: Moment, left: Option<Duration>) {
+    pub(crate) fn refused(&mut self, now: Moment, left: Option<Duration>) {
         self.was_refused = true;
         self.failures.error = None;
         self.failures.unanswered = 0;
@@ -201,7 +201,7 @@ impl RetrySchedule {
     /// Plans the next attempt after one without a usable reply.
     ///
     /// Returns the error if the call was never refused, or if the error is final.
-    pub(super) fn unanswered(&mut self, now: Moment, error: Error) -> Result<()> {
+    pub(crate) fn unanswered(&mut self, now: Moment, error: Error) -> Result<()> {
         if !self.was_refused || !error.is_transient() {
             return Err(error);
         }
@@ -225,7 +225,7 @@ impl RetrySchedule {
     }
 
     /// Takes the error of the last attempt, if it failed.
-    pub(super) fn take_error(&mut self) -> Option<Error> {
+    pub(crate) fn take_error(&mut self) -> Option<Error> {
         self.failures.error.take()
     }
 
@@ -233,7 +233,7 @@ impl RetrySchedule {
     ///
     /// The next command sets the lease anew. Returns an error at [`MAX_LATE_GRANTS`], because the
     /// lease may be shorter than any round trip.
-    pub(super) fn granted_too_late(&mut self, now: Moment) -> Result<()> {
+    pub(crate) fn granted_too_late(&mut self, now: Moment) -> Result<()> {
         let error = Error::lost(LostReason::Expired, "the grant arrived too late");
         self.failures.late_grants += 1;
         if self.failures.late_grants == MAX_LATE_GRANTS {
@@ -245,7 +245,7 @@ impl RetrySchedule {
     }
 
     /// Counts a reply from a former server. Returns an error at [`MAX_OUTDATED_REPLIES`].
-    pub(super) fn outdated(&mut self) -> Result<()> {
+    pub(crate) fn outdated(&mut self) -> Result<()> {
         self.failures.outdated += 1;
         match self.failures.outdated < MAX_OUTDATED_REPLIES {
             true => Ok(()),
@@ -255,7 +255,7 @@ impl RetrySchedule {
 
     /// Ends all pauses, and makes an attempt due if `poll`. The clock stands still in models.
     #[cfg(all(test, leasehold_model))]
-    pub(super) fn end_pauses(&mut self, poll: bool) {
+    pub(crate) fn end_pauses(&mut self, poll: bool) {
         self.next = if poll { Moment::START } else { Moment::END };
         self.notifications.end_pause();
     }

@@ -3,7 +3,7 @@
 //!
 //! Imports only `error` and `util`. Reading order: [`script`] (the table of Lua scripts), [`call`]
 //! (packed commands), [`reply`] (replies and pushed messages), then [`owner`] and [`name`], which
-//! define the bytes shared with other clients. [`client_record`] is the hash that names a client,
+//! define the bytes shared with other clients; [`permit`] has the ids of permits. [`client_record`] is the hash that names a client,
 //! [`details`] the messages about holds between clients, [`grant`] the message that grants a lock.
 
 pub(crate) mod call;
@@ -12,5 +12,6 @@ pub(crate) mod details;
 pub(crate) mod grant;
 pub(crate) mod name;
 pub(crate) mod owner;
+pub(crate) mod permit;
 pub(crate) mod reply;
 pub(crate) mod script;

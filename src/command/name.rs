@@ -30,6 +30,15 @@ const TIMEOUTS: &str = "redisson_lock_timeout";
 const WAITERS: &str = "leasehold_queue";
 const CLIENTS: &str = "leasehold_alive";
 
+/// Redisson's prefixes of the channel of a semaphore, and of a latch.
+const PERMITS_CHANNEL: &str = "redisson_sc";
+const LATCH_CHANNEL: &str = "redisson_countdownlatch__channel__";
+
+/// The prefixes of the further keys of semaphores and latches.
+const CLAIM: &str = "leasehold_claim";
+const REQUEST: &str = "leasehold_request";
+const ROUND: &str = "leasehold_round";
+
 /// Room for the longest prefix and suffix of a name: those of a read hold's time-out key.
 const MAX_AFFIXES: usize = 128;
 
@@ -41,6 +50,8 @@ pub(crate) struct Name {
     channel: Box<str>,
     /// The keys of other kinds than the plain lock, made at the first use: most locks are plain.
     derived: OnceLock<Box<DerivedKeys>>,
+    /// The keys of semaphores and latches, made at the first use.
+    synchronizer: OnceLock<Box<SynchronizerKeys>>,
 }
 
 /// The additional keys and channels of all kinds but the plain lock.
@@ -52,6 +63,16 @@ struct DerivedKeys {
     timeouts: String,
     waiters: String,
     clients: String,
+}
+
+/// The additional keys and channels of semaphores and latches.
+#[derive(Debug)]
+struct SynchronizerKeys {
+    permits_channel: String,
+    expiries: String,
+    claim: String,
+    latch_channel: String,
+    round: String,
 }
 
 impl Name {
@@ -68,7 +89,8 @@ impl Name {
         check_length(key.len() + MAX_AFFIXES)?;
         check_braces(&key)?;
         let channel = prefixed(CHANNEL, &key).into_boxed_str();
-        Ok(Name { given, key, channel, derived: OnceLock::new() })
+        let (derived, synchronizer) = (OnceLock::new(), OnceLock::new());
+        Ok(Name { given, key, channel, derived, synchronizer })
     }
 
     /// Returns the name as the caller gave it, without the client's prefix.
@@ -128,6 +150,52 @@ impl Name {
     /// Returns the key of the clients with waiters for a queue lock, a hash.
     pub(crate) fn clients_key(&self) -> &str {
         &self.derived().clients
+    }
+
+    fn synchronizer(&self) -> &SynchronizerKeys {
+        let make = |prefix| prefixed(prefix, &self.key);
+        self.synchronizer.get_or_init(|| {
+            Box::new(SynchronizerKeys {
+                permits_channel: make(PERMITS_CHANNEL),
+                expiries: format!("{}:timeout", self.tagged()),
+                claim: make(CLAIM),
+                // Redisson puts braces around a name that has a hash tag too.
+                latch_channel: format!("{LATCH_CHANNEL}{{{}}}", self.key),
+                round: make(ROUND),
+            })
+        })
+    }
+
+    /// Returns the channel on which the free permits of a semaphore are announced.
+    pub(crate) fn permits_channel(&self) -> &str {
+        &self.synchronizer().permits_channel
+    }
+
+    /// Returns the key of the expiries of the permits in use, a sorted set of permit ids.
+    pub(crate) fn expiries_key(&self) -> &str {
+        &self.synchronizer().expiries
+    }
+
+    /// Returns the key of the claim of the oldest waiting caller of a semaphore, a hash.
+    pub(crate) fn claim_key(&self) -> &str {
+        &self.synchronizer().claim
+    }
+
+    /// Returns the channel on which a latch announces that it is open.
+    ///
+    /// The channel of a name with a hash tag is in another slot than the name.
+    pub(crate) fn latch_channel(&self) -> &str {
+        &self.synchronizer().latch_channel
+    }
+
+    /// Returns the key of the present round of a latch.
+    pub(crate) fn round_key(&self) -> &str {
+        &self.synchronizer().round
+    }
+
+    /// Returns the key of the record of a request that changes a count or a capacity.
+    pub(crate) fn request_key(&self, request: &Owner) -> String {
+        format!("{}:{request}", prefixed(REQUEST, &self.key))
     }
 
     /// Returns the prefix of the waiters' own channels; an owner field follows it.
@@ -259,6 +327,21 @@ mod tests {
     }
 
     #[test]
+    fn the_keys_and_channels_of_semaphores_and_latches_have_redissons_format() {
+        let request = Owner::new(uuid::Uuid::nil(), HoldId::next(), "");
+        let (plain, tagged) = (name("x").expect("good"), name("a{b}c").expect("good"));
+        assert_eq!(plain.permits_channel(), "redisson_sc:{x}");
+        assert_eq!(tagged.permits_channel(), "redisson_sc:a{b}c");
+        assert_eq!(plain.expiries_key(), "{x}:timeout");
+        assert_eq!(tagged.expiries_key(), "a{b}c:timeout");
+        assert_eq!(plain.claim_key(), "leasehold_claim:{x}");
+        assert_eq!(plain.latch_channel(), "redisson_countdownlatch__channel__{x}");
+        assert_eq!(tagged.latch_channel(), "redisson_countdownlatch__channel__{a{b}c}");
+        assert_eq!(tagged.round_key(), "leasehold_round:a{b}c");
+        assert_eq!(plain.request_key(&request), format!("leasehold_request:{{x}}:{request}"));
+    }
+
+    #[test]
     fn slots_match_redis() {
         // The replies of `CLUSTER KEYSLOT`.
         for (key, expected) in
@@ -277,8 +360,12 @@ mod tests {
                 let [channel, rw_channel] = [name.channel(), name.rw_channel()];
                 let [token, queue] = [name.token_key(), name.queue_key()];
                 let timeouts = name.timeouts_key();
-                let all = [channel, rw_channel, token, queue, timeouts, &own, &timeout];
-                for derived in all {
+                let [permits, expiries] = [name.permits_channel(), name.expiries_key()];
+                let [claim, round] = [name.claim_key(), name.round_key()];
+                let request = name.request_key(&owner);
+                let of_locks = [channel, rw_channel, token, queue, timeouts, &own, &timeout];
+                let of_others = [permits, expiries, claim, round, &request];
+                for derived in of_locks.into_iter().chain(of_others) {
                     prop_assert_eq!(slot(name.key().as_bytes()), slot(derived.as_bytes()));
                 }
             }

@@ -8,13 +8,25 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use crate::command::permit::PermitIds;
 use crate::util::clock;
 use crate::util::sync::{TIME_PASSES, thread_local};
 
-/// Returns a new client id: a random UUID of version 8. Redisson's are of version 4, so an owner
-/// field tells which library wrote it.
+/// Returns a new client id: a UUID of version 8 with 60 random bits.
+///
+/// Redisson's are of version 4, so an owner field tells which library wrote it. The second half
+/// repeats the first: the id of a permit has room for half a client id, and a reader of the permit
+/// has to find the whole id. Two of a million clients have the same id with a probability of 4 in
+/// ten million; their hold numbers would still differ.
 pub(crate) fn client_id() -> Uuid {
-    uuid::Builder::from_custom_bytes(Uuid::new_v4().into_bytes()).into_uuid()
+    let random = uuid::Builder::from_custom_bytes(Uuid::new_v4().into_bytes()).into_uuid();
+    client_of_tag(std::array::from_fn(|at| random.as_bytes()[at]))
+}
+
+/// Returns the client id whose first half is `tag`, if `tag` is the first half of a client id.
+pub(crate) fn client_of_tag(tag: [u8; 8]) -> Uuid {
+    let bytes = std::array::from_fn(|at| tag[at % tag.len()]);
+    uuid::Builder::from_custom_bytes(bytes).into_uuid()
 }
 
 /// Returns whether a name has the form of an owner field of this library.
@@ -33,20 +45,33 @@ pub(crate) fn is_owner_field(name: &str) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct HoldId(u64);
 
+/// The last number that this process has used.
+static LAST: AtomicU64 = AtomicU64::new(0);
+
 impl HoldId {
     /// Returns the number of a hold that a caller asks for now.
     pub(crate) fn next() -> HoldId {
-        static LAST: AtomicU64 = AtomicU64::new(0);
-        // Models repeat a schedule, so no time may enter.
-        let now = if TIME_PASSES { clock::unix_time() } else { Duration::ZERO };
-        HoldId::after(&LAST, now)
+        HoldId::after(&LAST, HoldId::now(), 1, 1)
     }
 
-    /// Returns the larger of `now` in microseconds and `last` plus one, and stores it in `last`.
-    fn after(last: &AtomicU64, now: Duration) -> HoldId {
+    /// Returns the first of `count` consecutive numbers, for the permits of a hold.
+    ///
+    /// The number before them stays unused, so the numbers of two holds never adjoin.
+    pub(crate) fn block(count: u32) -> HoldId {
+        HoldId::after(&LAST, HoldId::now(), 2, count)
+    }
+
+    fn now() -> Duration {
+        // Models repeat a schedule, so no time may enter.
+        if TIME_PASSES { clock::unix_time() } else { Duration::ZERO }
+    }
+
+    /// Returns the larger of `now` in microseconds and `last` plus `step`. Stores the last of
+    /// `count` numbers from there in `last`.
+    fn after(last: &AtomicU64, now: Duration, step: u64, count: u32) -> HoldId {
         let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
-        let next = |last: u64| now.max(last.saturating_add(1));
-        let update = |last| Some(next(last));
+        let next = |last: u64| now.max(last.saturating_add(step));
+        let update = |last| Some(next(last).saturating_add(u64::from(count.max(1) - 1)));
         let (Ok(last) | Err(last)) =
             last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update);
         HoldId(next(last))
@@ -66,12 +91,15 @@ impl HoldId {
 /// The owner field of a hold in Redis.
 ///
 /// The format is `<client uuid>:<hold number>`, like Redisson's `<uuid>:<thread id>`, followed by
-/// the suffix of the kind of lock. A named holder has its name as owner field instead.
+/// the suffix of the kind of lock. A named holder has its name as owner field instead. A hold of
+/// permits has an id in Redis for each permit; the owner field only names the hold in claims, events
+/// and logs.
 #[derive(Clone)]
 pub(crate) struct Owner {
     text: [u8; Owner::MAX_LENGTH],
     length: u8,
     holder: Option<Arc<str>>,
+    permits: Option<Arc<PermitIds>>,
 }
 
 impl Owner {
@@ -80,7 +108,8 @@ impl Owner {
 
     /// Returns the owner field of a hold without a named holder.
     pub(crate) fn new(client: Uuid, hold: HoldId, suffix: &str) -> Owner {
-        let mut owner = Owner { text: [0; Owner::MAX_LENGTH], length: 0, holder: None };
+        let text = [0; Owner::MAX_LENGTH];
+        let mut owner = Owner { text, length: 0, holder: None, permits: None };
         // `MAX_LENGTH` covers every suffix, so the write cannot fail.
         let _ = write!(owner, "{client}:{}{suffix}", hold.0);
         owner
@@ -94,6 +123,27 @@ impl Owner {
     /// Sets the named holder, if any.
     pub(crate) fn named(self, holder: Option<Arc<str>>) -> Owner {
         Owner { holder, ..self }
+    }
+
+    /// Sets the ids of the permits of the hold.
+    pub(crate) fn with_permits(self, permits: PermitIds) -> Owner {
+        Owner { permits: Some(Arc::new(permits)), ..self }
+    }
+
+    /// Returns the ids of the permits; `None` for a hold of a lock.
+    pub(crate) fn permits(&self) -> Option<&PermitIds> {
+        self.permits.as_deref()
+    }
+
+    /// Returns the texts that identify the hold in a renewal: one, or one for each permit.
+    pub(crate) fn members(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        let own = self.permits.is_none().then(|| self.hold().as_bytes());
+        own.into_iter().chain(self.permits().into_iter().flat_map(PermitIds::iter))
+    }
+
+    /// Returns the number of members.
+    pub(crate) fn member_count(&self) -> usize {
+        self.permits().map_or(1, |permits| permits.iter().len())
     }
 
     /// Returns the owner field: the name of the named holder, or else the field of the hold.
@@ -303,7 +353,7 @@ mod tests {
     fn a_hold_number_is_the_time_in_microseconds() {
         let last = AtomicU64::new(0);
         let second = |number| Duration::from_secs(number);
-        assert_eq!(HoldId::after(&last, second(7)).0, 7_000_000);
+        assert_eq!(HoldId::after(&last, second(7), 1, 1).0, 7_000_000);
         let before = clock::unix_time().as_micros();
         let number = u128::from(HoldId::next().0);
         // Other tests of this process take numbers too, each at most one microsecond ahead.
@@ -314,8 +364,41 @@ mod tests {
     fn a_clock_that_steps_back_repeats_no_number() {
         let last = AtomicU64::new(0);
         let numbers = [9, 9, 3, 3, 10].map(Duration::from_micros);
-        let numbers = numbers.map(|now| HoldId::after(&last, now).0);
+        let numbers = numbers.map(|now| HoldId::after(&last, now, 1, 1).0);
         assert_eq!(numbers, [9, 10, 11, 12, 13]);
+    }
+
+    #[test]
+    fn the_numbers_of_two_holds_of_permits_never_adjoin() {
+        let last = AtomicU64::new(0);
+        let now = Duration::from_micros(9);
+        let first = |step, count| HoldId::after(&last, now, step, count).0;
+        assert_eq!(
+            [first(2, 3), first(2, 1), first(1, 1), first(2, 4), first(1, 1)],
+            [9, 13, 14, 16, 20]
+        );
+        let (one, two) = (HoldId::block(1000).0, HoldId::block(1).0);
+        assert!(two > one + 1000 || two + 1 < one);
+    }
+
+    #[test]
+    fn a_client_id_is_known_from_its_first_half() {
+        let client = client_id();
+        let tag = std::array::from_fn(|at| client.as_bytes()[at]);
+        assert_eq!((client_of_tag(tag), client.get_version_num()), (client, 8));
+        assert_eq!(client.get_variant(), uuid::Variant::RFC4122);
+    }
+
+    #[test]
+    fn a_hold_of_permits_has_a_member_for_each_permit() {
+        let (client, hold) = (client_id(), HoldId::block(3));
+        let lock = Owner::new(client, hold, "");
+        assert_eq!(lock.members().collect::<Vec<_>>(), [lock.hold().as_bytes()]);
+        let ids = PermitIds::new(client, hold.number(), 3, lock.to_string().into());
+        let permits = lock.clone().with_permits(ids.clone());
+        assert_eq!(permits.members().collect::<Vec<_>>(), ids.iter().collect::<Vec<_>>());
+        assert_eq!((permits.member_count(), lock.member_count()), (3, 1));
+        assert_eq!(permits.to_string(), lock.to_string());
     }
 
     #[test]

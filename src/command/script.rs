@@ -85,6 +85,29 @@ pub(crate) static NAMED_UNLOCK: Script = script!("named_unlock");
 
 pub(crate) static MULTI_ACQUIRE: Script = script!("multi_acquire");
 
+pub(crate) static SEMAPHORE_ACQUIRE: Script = script!("semaphore_acquire");
+pub(crate) static SEMAPHORE_RELEASE: Script = script!("semaphore_release");
+pub(crate) static SEMAPHORE_EARLY_RELEASE: Script = script!("semaphore_early_release");
+pub(crate) static SEMAPHORE_LEAVE: Script = script!("semaphore_leave");
+pub(crate) static SEMAPHORE_RENEW: Script = script!("semaphore_renew");
+pub(crate) static SEMAPHORE_POLL: Script = script!("semaphore_poll");
+pub(crate) static SEMAPHORE_INFO: Script = script!("semaphore_info");
+pub(crate) static SEMAPHORE_RESIZE: Script = script!("semaphore_resize");
+
+pub(crate) static COUNT_TAKE: Script = script!("count_take");
+pub(crate) static COUNT_ADD: Script = script!("count_add");
+pub(crate) static COUNT_DRAIN: Script = script!("count_drain");
+pub(crate) static COUNT_SET: Script = script!("count_set");
+pub(crate) static COUNT_UNDO: Script = script!("count_undo");
+
+pub(crate) static LATCH_SET: Script = script!("latch_set");
+pub(crate) static LATCH_COUNT_DOWN: Script = script!("latch_count_down");
+pub(crate) static LATCH_DELETE: Script = script!("latch_delete");
+pub(crate) static LATCH_LOOK: Script = script!("latch_look");
+
+/// Makes late copies of a request that changes a count do nothing.
+pub(crate) static REQUEST_CLOSE: Script = script!("request_close");
+
 /// Ends a plain, fenced, queue or spin hold before its minimum.
 pub(crate) static EARLY_RELEASE: Script = script!("early_release");
 

@@ -311,6 +311,14 @@ impl Error {
         self.0.retryability == Retryability::Final
     }
 
+    /// Returns the error of a request that the client goes on with in the background.
+    ///
+    /// A repetition by the program would be a second request.
+    pub(crate) fn not_retryable(mut self) -> Error {
+        Arc::make_mut(&mut self.0).retryability = Retryability::Final;
+        self
+    }
+
     /// Returns the error for an error reply, with advice.
     pub(crate) fn refused(refusal: &Refusal) -> Error {
         let (retryability, advice) = refusal.advice();
@@ -334,7 +342,7 @@ impl Error {
     }
 
     /// Returns the error for a loss. `message` names the lost object, without the reason.
-    pub(crate) fn lost(reason: LostReason, message: &'static str) -> Error {
+    pub(crate) fn lost(reason: LostReason, message: impl Into<Cow<'static, str>>) -> Error {
         Error::new(ErrorKind::Lost, message).with_lost_reason(reason)
     }
 

@@ -1,8 +1,8 @@
-//! The kinds of locks, as events name them.
+//! The kinds of locks and synchronizers, as events name them.
 
 use std::fmt;
 
-/// The kind of a lock in an event. `Display` shows the name, such as `fair lock`.
+/// The kind of a lock or synchronizer in an event. `Display` shows the name, such as `fair lock`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Kind {
@@ -25,6 +25,12 @@ pub enum Kind {
     Spin,
     /// A [`RedLock`](crate::RedLock).
     Red,
+    /// A semaphore with leased permits.
+    Semaphore,
+    /// A semaphore without holders and leases.
+    PlainSemaphore,
+    /// A latch that opens when its count is 0.
+    Latch,
 }
 
 impl Kind {
@@ -40,6 +46,25 @@ impl Kind {
             Kind::Write => "write lock",
             Kind::Spin => "spin lock",
             Kind::Red => "red lock",
+            Kind::Semaphore => "semaphore",
+            Kind::PlainSemaphore => "plain semaphore",
+            Kind::Latch => "latch",
+        }
+    }
+
+    /// Returns the subject of a sentence about a hold, before the name.
+    pub(crate) fn subject(self) -> &'static str {
+        match self {
+            Kind::Semaphore => "a permit of",
+            _ => "the lock",
+        }
+    }
+
+    /// Returns the subject of a sentence about a hold, without the name.
+    pub(crate) fn bare_subject(self) -> &'static str {
+        match self {
+            Kind::Semaphore => "the permit",
+            _ => "the lock",
         }
     }
 
@@ -55,6 +80,9 @@ impl Kind {
             Kind::Write => "write",
             Kind::Spin => "spin",
             Kind::Red => "red",
+            Kind::Semaphore => "semaphore",
+            Kind::PlainSemaphore => "plain_semaphore",
+            Kind::Latch => "latch",
         }
     }
 }

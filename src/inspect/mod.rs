@@ -2,7 +2,8 @@
 //!
 //! Reading order: [`owner_field`] (the fields of a lock's hash), [`lock_state`] (the hash of one
 //! lock, and its holders), [`holder`] and [`info`] (the public types), [`query`] (the commands),
-//! [`live`] (questions to running processes), [`locks`] (the search for locks by a pattern).
+//! [`live`] (questions to running processes), [`locks`] (the search for locks by a pattern),
+//! [`permits`] (semaphores).
 //! Imports `engine` and below.
 //!
 //! Nothing here changes a lock. A query reads the lock in one round trip, and the records of the
@@ -16,6 +17,7 @@ mod lock_state;
 pub(crate) mod locks;
 mod owner_field;
 mod pattern;
+pub(crate) mod permits;
 pub(crate) mod query;
 #[cfg(feature = "serde")]
 mod serialize;

@@ -65,12 +65,18 @@ impl<'a> Inspector<'a> {
         let reply = self.engine.router.call(call, target, self.limit)?;
         let state = reply.value.into_list()?.pop().map(LockState::read).transpose()?;
         let mut holders = state.flatten().map_or_else(Vec::new, |state| state.holders(side));
+        self.add_facts(name, &mut holders)?;
+        Ok(holders)
+    }
+
+    /// Adds the records of the clients, and the answers of the running processes.
+    pub(super) fn add_facts(&self, name: &Name, holders: &mut [HolderInfo]) -> Result<()> {
         self.add_records(&mut ClientRecords::new(), holders.iter_mut())?;
         let asked = holders.iter().filter_map(HolderInfo::hold_to_ask);
         let asked = asked.map(|(client, hold)| (client, (name.key().to_owned(), hold)));
         let details = ask_processes(&mut LiveSession::open(self.engine), asked);
         holders.iter_mut().for_each(|holder| holder.add_details(&details));
-        Ok(holders)
+        Ok(())
     }
 
     /// Returns the waiting callers of a lock. One round trip; two for a queue that is not empty.
@@ -88,6 +94,8 @@ impl<'a> Inspector<'a> {
             ListensTo::Nothing => return Ok(WaitingInfo::default()),
             ListensTo::Lock => name.channel(),
             ListensTo::ReadWrite => name.rw_channel(),
+            ListensTo::Permits => name.permits_channel(),
+            ListensTo::Latch => name.latch_channel(),
         };
         let processes = self.subscribers(&[channel])?;
         Ok(WaitingInfo::of_processes(processes.into_iter().sum()))
@@ -111,7 +119,7 @@ impl<'a> Inspector<'a> {
         }
     }
 
-    /// Returns the reply of one server to a command that is not bound to a key.
+    /// Returns the reply of one server to a command.
     pub(super) fn ask(&self, call: Call, target: Target) -> Result<Reply> {
         Ok(self.engine.router.call(call, target, self.limit)?.value)
     }

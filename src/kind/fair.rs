@@ -25,7 +25,7 @@ use crate::command::script::{self, Script};
 use crate::events::Kind;
 use crate::kind::plain::{Plain, UNLOCKED};
 use crate::kind::rules::{
-    self, AcquireArgs, EarlyRelease, KindRules, ListensTo, Queueing, kind_of_lock,
+    self, AcquireArgs, EarlyRelease, KindRules, ListensTo, LockRules, Queueing, kind_of_lock,
 };
 
 /// The kind of [`Client::fair_lock`](crate::Client::fair_lock): first come, first served.
@@ -89,12 +89,14 @@ impl KindRules for Fair {
         true
     }
 
+    fn renewal(&self) -> &'static Script {
+        Plain.renewal()
+    }
+}
+
+impl LockRules for Fair {
     fn force_unlock(&self, name: &Name) -> Call {
         let channel = name.own_channel_prefix();
         Call::script(&script::FAIR_FORCE_UNLOCK, keys(name), [channel.as_bytes(), UNLOCKED]).once()
-    }
-
-    fn renewal(&self) -> &'static Script {
-        Plain.renewal()
     }
 }

@@ -17,7 +17,9 @@ use crate::command::script::{self, Script};
 use crate::error::Result;
 use crate::events::Kind;
 use crate::kind::plain::Plain;
-use crate::kind::rules::{self, AcquireArgs, AcquireReply, EarlyRelease, KindRules, kind_of_lock};
+use crate::kind::rules::{
+    self, AcquireArgs, AcquireReply, EarlyRelease, KindRules, LockRules, kind_of_lock,
+};
 
 /// The kind of [`Client::fenced_lock`](crate::Client::fenced_lock): its guards have fencing tokens.
 #[derive(Clone, Copy, Debug)]
@@ -59,11 +61,13 @@ impl KindRules for Fenced {
         Plain.early_release()
     }
 
-    fn force_unlock(&self, name: &Name) -> Call {
-        Plain.force_unlock(name)
-    }
-
     fn renewal(&self) -> &'static Script {
         Plain.renewal()
+    }
+}
+
+impl LockRules for Fenced {
+    fn force_unlock(&self, name: &Name) -> Call {
+        Plain.force_unlock(name)
     }
 }

@@ -36,6 +36,7 @@ pub(crate) mod plain;
 pub(crate) mod queued;
 pub(crate) mod read_write;
 pub(crate) mod rules;
+pub(crate) mod semaphore;
 pub(crate) mod spin;
 
 pub use crate::events::Kind;

@@ -15,7 +15,7 @@ use crate::command::owner::Owner;
 use crate::command::script::{self, Script};
 use crate::events::Kind;
 use crate::kind::plain::{Plain, UNLOCKED};
-use crate::kind::rules::{AcquireArgs, KindRules, OtherHold, Queueing};
+use crate::kind::rules::{AcquireArgs, KindRules, LockRules, OtherHold, Queueing};
 
 /// The rules of a plain lock with a named holder.
 #[derive(Clone, Copy, Debug)]
@@ -64,11 +64,13 @@ impl KindRules for Named {
         Call::script(&script::NAMED_RELEASE, [name.key().as_bytes()], args)
     }
 
-    fn force_unlock(&self, name: &Name) -> Call {
-        Plain.force_unlock(name)
-    }
-
     fn renewal(&self) -> &'static Script {
         Plain.renewal()
+    }
+}
+
+impl LockRules for Named {
+    fn force_unlock(&self, name: &Name) -> Call {
+        Plain.force_unlock(name)
     }
 }

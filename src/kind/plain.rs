@@ -10,7 +10,7 @@ use crate::command::name::Name;
 use crate::command::owner::Owner;
 use crate::command::script::{self, Script};
 use crate::events::Kind;
-use crate::kind::rules::{self, AcquireArgs, EarlyRelease, KindRules, kind_of_lock};
+use crate::kind::rules::{self, AcquireArgs, EarlyRelease, KindRules, LockRules, kind_of_lock};
 
 /// The kind of [`Client::lock`](crate::Client::lock): re-entrant, Redisson's `RLock`.
 #[derive(Clone, Copy, Debug)]
@@ -58,12 +58,14 @@ impl KindRules for Plain {
         Some(|name, owner, left| release_early(name, owner, left, Some(name.channel())))
     }
 
+    fn renewal(&self) -> &'static Script {
+        &script::PLAIN_RENEW
+    }
+}
+
+impl LockRules for Plain {
     fn force_unlock(&self, name: &Name) -> Call {
         let args = [name.channel().as_bytes(), UNLOCKED];
         Call::script(&script::PLAIN_FORCE_UNLOCK, [name.key().as_bytes()], args).once()
-    }
-
-    fn renewal(&self) -> &'static Script {
-        &script::PLAIN_RENEW
     }
 }

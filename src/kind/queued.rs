@@ -30,8 +30,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::events::Kind;
 use crate::kind::plain::{self, Plain, UNLOCKED};
 use crate::kind::rules::{
-    self, AcquireArgs, AcquireReply, EarlyRelease, GrantTerms, KindRules, ListensTo, Place,
-    PlaceArgs, QueuedReply, Queueing, TermsSince, kind_of_lock,
+    self, AcquireArgs, AcquireReply, EarlyRelease, GrantTerms, KindRules, ListensTo, LockRules,
+    Place, PlaceArgs, QueuedReply, Queueing, TermsSince, kind_of_lock,
 };
 
 #[cfg(all(test, leasehold_model))]
@@ -175,13 +175,15 @@ impl KindRules for Queued {
         true
     }
 
+    fn renewal(&self) -> &'static Script {
+        Plain.renewal()
+    }
+}
+
+impl LockRules for Queued {
     fn force_unlock(&self, name: &Name) -> Call {
         let args = [name.channel().as_bytes(), UNLOCKED];
         Call::script(&script::QUEUE_FORCE_UNLOCK, keys(name), args).once()
-    }
-
-    fn renewal(&self) -> &'static Script {
-        Plain.renewal()
     }
 }
 

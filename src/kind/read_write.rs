@@ -20,7 +20,8 @@ use crate::command::script::{self, Script};
 use crate::events::Kind;
 use crate::kind::plain::{Plain, UNLOCKED};
 use crate::kind::rules::{
-    self, AcquireArgs, EarlyRelease, KindRules, ListensTo, OtherHold, Queueing, kind_of_lock,
+    self, AcquireArgs, EarlyRelease, KindRules, ListensTo, LockRules, OtherHold, Queueing,
+    kind_of_lock,
 };
 
 /// The kind of the read side of [`Client::rw_lock`](crate::Client::rw_lock): holds share the lock.
@@ -79,6 +80,12 @@ impl KindRules for Read {
         Call::script(&script::READ_RELEASE, keys, args)
     }
 
+    fn renewal(&self) -> &'static Script {
+        &script::READ_RENEW
+    }
+}
+
+impl LockRules for Read {
     fn force_unlock(&self, name: &Name) -> Call {
         let prefix = name.timeout_prefix();
         let args = [name.rw_channel().as_bytes(), UNLOCKED, prefix.as_bytes()];
@@ -87,10 +94,6 @@ impl KindRules for Read {
 
     fn ttl(&self, name: &Name) -> Call {
         Call::script(&script::READ_TTL, [name.key().as_bytes()], [])
-    }
-
-    fn renewal(&self) -> &'static Script {
-        &script::READ_RENEW
     }
 }
 
@@ -136,6 +139,12 @@ impl KindRules for Write {
         })
     }
 
+    fn renewal(&self) -> &'static Script {
+        Plain.renewal()
+    }
+}
+
+impl LockRules for Write {
     fn force_unlock(&self, name: &Name) -> Call {
         let prefix = name.timeout_prefix();
         let args = [name.rw_channel().as_bytes(), READ_UNLOCKED, prefix.as_bytes()];
@@ -144,9 +153,5 @@ impl KindRules for Write {
 
     fn ttl(&self, name: &Name) -> Call {
         Call::script(&script::WRITE_TTL, [name.key().as_bytes()], [])
-    }
-
-    fn renewal(&self) -> &'static Script {
-        Plain.renewal()
     }
 }

@@ -11,9 +11,9 @@ use std::time::Duration;
 use crate::command::call::{Call, Digits};
 use crate::command::name::Name;
 use crate::command::owner::Owner;
-use crate::command::reply::Reply;
+use crate::command::reply::{self, Reply};
 use crate::command::script::Script;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::events::Kind;
 use crate::util::clock;
 
@@ -28,7 +28,7 @@ pub(crate) mod sealed {
     pub trait Sealed {
         #[doc(hidden)]
         #[allow(private_interfaces, reason = "only this crate can call it")]
-        fn rules() -> &'static dyn super::KindRules;
+        fn rules() -> &'static dyn super::LockRules;
     }
 }
 
@@ -39,7 +39,7 @@ macro_rules! kind_of_lock {
 
         impl crate::kind::rules::sealed::Sealed for $kind {
             #[allow(private_interfaces, reason = "only this crate can call it")]
-            fn rules() -> &'static dyn crate::kind::rules::KindRules {
+            fn rules() -> &'static dyn crate::kind::rules::LockRules {
                 &$rules
             }
         }
@@ -64,6 +64,8 @@ pub(crate) struct AcquireArgs<'a> {
     pub(crate) place: Option<PlaceArgs>,
     /// Number of threads of this process that may have the hold, one after the other.
     pub(crate) max_holders: u32,
+    /// The capacity that a semaphore without one gets.
+    pub(crate) capacity: Option<u32>,
     /// The message that has the listener subscribe; `None` if none is needed.
     pub(crate) wake: Option<Wake<'a>>,
 }
@@ -92,6 +94,14 @@ pub(crate) struct PlaceArgs {
 /// A place in the queue of a queue lock, in microseconds: the arrival less the advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place(pub(crate) u64);
+
+/// The permits that a call asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PermitRequest {
+    pub(crate) count: u32,
+    /// The capacity that a semaphore without one gets.
+    pub(crate) capacity: Option<u32>,
+}
 
 /// The message that a refusing script publishes to the listener of the caller's client.
 #[derive(Clone, Copy, Debug)]
@@ -143,6 +153,8 @@ pub(crate) enum AcquireReply {
     Granted(u64),
     /// Another holder has the lock. `left` is the remaining lease, `None` without an expiry.
     Refused { left: Option<Duration>, queued: Option<QueuedReply> },
+    /// The semaphore has fewer permits than the caller needs, those in use included.
+    Exceeds { capacity: i64 },
 }
 
 /// The time since which the server has had the terms of a client, in microseconds; 0 for none.
@@ -190,6 +202,10 @@ pub(crate) enum ListensTo {
     OwnChannel,
     /// The control channel of the client, whose messages grant the lock to one caller.
     Grants,
+    /// The channel of a semaphore, whose messages tell how many permits are free.
+    Permits,
+    /// The channel of a latch.
+    Latch,
     /// None: the caller polls.
     Nothing,
 }
@@ -243,6 +259,14 @@ pub(crate) trait KindRules: Send + Sync {
         read_acquire(reply)
     }
 
+    /// Returns the number of permits that other callers may take, as the reply to an acquire says.
+    ///
+    /// `None` for a kind without permits.
+    fn offered(&self, reply: &Reply) -> Option<u32> {
+        let _ = reply;
+        None
+    }
+
     /// Returns the call that ends a hold; [`read_release`] reads its reply.
     fn release(&self, name: &Name, owner: &Owner) -> Call;
 
@@ -277,6 +301,21 @@ pub(crate) trait KindRules: Send + Sync {
         false
     }
 
+    /// Returns the script that renews many holds of this kind.
+    ///
+    /// Keys are the [`renewal_key`](KindRules::renewal_key) of each [member](Owner::members),
+    /// arguments the lease in milliseconds and the members. The reply has the positions of the lost
+    /// members, counted from 1.
+    fn renewal(&self) -> &'static Script;
+
+    /// Returns the key for the renewal of a hold: the hash of the lock.
+    fn renewal_key<'a>(&self, name: &'a Name) -> &'a str {
+        name.key()
+    }
+}
+
+/// The commands that only a kind of [`Lock`](crate::Lock) has.
+pub(crate) trait LockRules: KindRules {
     /// Returns the call that frees the lock, whatever its holder. Sent at most once.
     fn force_unlock(&self, name: &Name) -> Call;
 
@@ -284,12 +323,6 @@ pub(crate) trait KindRules: Send + Sync {
     fn ttl(&self, name: &Name) -> Call {
         Call::on_key(b"PTTL", name.key().as_bytes(), &[])
     }
-
-    /// Returns the script that renews many holds of this kind.
-    ///
-    /// Keys are the hashes of the locks, arguments the lease in milliseconds and the owners. The
-    /// reply has the positions of the lost holds, counted from 1.
-    fn renewal(&self) -> &'static Script;
 }
 
 impl fmt::Debug for dyn KindRules {
@@ -307,6 +340,11 @@ pub(crate) fn read_acquire(reply: Reply) -> Result<AcquireReply> {
         millis => lease_left(millis),
     };
     Ok(AcquireReply::Refused { left, queued: None })
+}
+
+/// Returns the error for a list of numbers that a script never returns.
+pub(crate) fn unexpected_list() -> Error {
+    reply::unexpected(&Reply::List(Vec::new()))
 }
 
 /// Returns a remaining lease in milliseconds as a span; `None` for a key without an expiry.

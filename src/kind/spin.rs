@@ -10,7 +10,9 @@ use crate::command::owner::Owner;
 use crate::command::script::{self, Script};
 use crate::events::Kind;
 use crate::kind::plain::{self, Plain};
-use crate::kind::rules::{AcquireArgs, EarlyRelease, KindRules, ListensTo, kind_of_lock};
+use crate::kind::rules::{
+    AcquireArgs, EarlyRelease, KindRules, ListensTo, LockRules, kind_of_lock,
+};
 
 /// The kind of [`Client::spin_lock`](crate::Client::spin_lock): polls with growing pauses.
 #[derive(Clone, Copy, Debug)]
@@ -40,11 +42,13 @@ impl KindRules for Spin {
         Some(|name, owner, left| plain::release_early(name, owner, left, None))
     }
 
-    fn force_unlock(&self, name: &Name) -> Call {
-        Call::script(&script::SPIN_FORCE_UNLOCK, [name.key().as_bytes()], []).once()
-    }
-
     fn renewal(&self) -> &'static Script {
         Plain.renewal()
+    }
+}
+
+impl LockRules for Spin {
+    fn force_unlock(&self, name: &Name) -> Call {
+        Call::script(&script::SPIN_FORCE_UNLOCK, [name.key().as_bytes()], []).once()
     }
 }

@@ -20,6 +20,9 @@ use std::time::Duration;
 
 use crate::command::call::Call;
 use crate::listener::control::{Control, Controls, Rousing};
+use crate::listener::permit_queue::{
+    PermitClaim, PermitQueue, PermitTicket, PermitWaiter, PermitsPolled,
+};
 use crate::topology::route::Generation;
 use crate::util::clock::{self, Moment};
 use crate::util::interner::Interned;
@@ -42,6 +45,8 @@ pub(crate) struct Channel {
 struct ChannelState {
     subscription: SubscriptionState,
     waiting: Vec<Arc<Parker>>,
+    /// The callers that wait for permits of a semaphore.
+    permits: PermitQueue,
     /// The moment at which the last caller left.
     idle_since: Moment,
 }
@@ -67,6 +72,7 @@ impl Channel {
         let state = ChannelState {
             subscription: SubscriptionState::Unsubscribed,
             waiting: Vec::new(),
+            permits: PermitQueue::default(),
             idle_since,
         };
         Channel { name: name.into(), message_count: AtomicU64::new(0), state: Mutex::new(state) }
@@ -103,10 +109,25 @@ impl Channel {
     ///
     /// For most kinds there is one: the head of the queue.
     pub(crate) fn notify(&self) {
-        self.count_and_wake(&self.state.lock());
+        self.count_and_wake(&mut self.state.lock());
     }
 
-    fn count_and_wake(&self, state: &ChannelState) {
+    /// Counts a message with this payload, and wakes the callers that it concerns.
+    pub(crate) fn message(&self, payload: &[u8]) {
+        let mut state = self.state.lock();
+        self.count(&state);
+        if let Some(permits) = free_permits(payload) {
+            state.permits.hint(permits);
+        }
+    }
+
+    /// Counts an event after which messages may have been missed.
+    fn count_and_wake(&self, state: &mut ChannelState) {
+        self.count(state);
+        state.permits.hint(1);
+    }
+
+    fn count(&self, state: &ChannelState) {
         self.message_count.fetch_add(1, Ordering::AcqRel);
         state.waiting.iter().for_each(|parker| parker.unpark());
     }
@@ -126,7 +147,7 @@ impl Channel {
         };
         state.subscription = subscription;
         if counts {
-            self.count_and_wake(&state);
+            self.count_and_wake(&mut state);
         }
     }
 
@@ -135,10 +156,10 @@ impl Channel {
     /// The end counts as a message, so that a caller that registers now sends another attempt.
     pub(crate) fn retire(&self, now: Moment, linger: Duration) -> bool {
         let mut state = self.state.lock();
-        let idle = state.waiting.is_empty() && state.idle_since + linger <= now;
+        let idle = state.callers() == 0 && state.idle_since + linger <= now;
         if idle && state.subscription != SubscriptionState::Unsubscribed {
             state.subscription = SubscriptionState::Unsubscribed;
-            self.count_and_wake(&state);
+            self.count_and_wake(&mut state);
         }
         idle
     }
@@ -149,7 +170,110 @@ impl Channel {
 
     /// Returns the number of registered callers.
     pub(crate) fn waiting_callers(&self) -> usize {
-        self.state.lock().waiting.len()
+        self.state.lock().callers()
+    }
+}
+
+impl ChannelState {
+    fn callers(&self) -> usize {
+        self.waiting.len() + self.permits.len()
+    }
+}
+
+/// Returns the number of free permits that a message on the channel of a semaphore states.
+///
+/// `None` if the message says that no permit is free; 1 for a message of another form.
+fn free_permits(payload: &[u8]) -> Option<u32> {
+    let number = std::str::from_utf8(payload).ok().and_then(|text| text.parse::<i64>().ok());
+    match number {
+        Some(..=0) => None,
+        Some(permits) => Some(u32::try_from(permits).unwrap_or(u32::MAX)),
+        None => Some(1),
+    }
+}
+
+/// The callers that wait for permits.
+impl Channel {
+    /// Adds a caller to the callers that wait for permits, until the result is dropped.
+    ///
+    /// Called before the first question of the caller.
+    pub(crate) fn join(self: &Arc<Channel>, waiter: PermitWaiter) -> PermitPlace {
+        let ticket = self.state.lock().permits.join(waiter);
+        PermitPlace { channel: Arc::clone(self), ticket }
+    }
+
+    /// Wakes the callers that may take some of these permits, which a reply reports as free.
+    pub(crate) fn offer(&self, permits: u32) {
+        self.state.lock().permits.offer(permits);
+    }
+
+    /// Wakes a caller that asks how many permits are free; more than this number may be.
+    pub(crate) fn hint(&self, permits: u32) {
+        self.state.lock().permits.hint(permits);
+    }
+
+    /// Returns whether callers wait for permits without a lease.
+    pub(crate) fn awaits_plain_permits(&self) -> bool {
+        self.state.lock().permits.awaits_plain_permits()
+    }
+
+    /// Returns whether callers wait for permits.
+    pub(crate) fn awaits_permits(&self) -> bool {
+        !self.state.lock().permits.is_empty()
+    }
+
+    /// Returns the oldest caller for leased permits, for a poll at `now`.
+    ///
+    /// Its claim is due once it has waited for `patience`.
+    pub(crate) fn claim(&self, now: Moment, patience: Duration) -> Option<PermitClaim> {
+        self.state.lock().permits.claim(now, patience)
+    }
+
+    /// Wakes the callers for which the answer to a poll is news.
+    ///
+    /// Returns whether the caller of the claim still waits.
+    pub(crate) fn polled(&self, claim: &PermitClaim, answer: PermitsPolled) -> bool {
+        self.state.lock().permits.polled(claim, answer)
+    }
+}
+
+/// The place of a caller that waits for permits, until it is dropped.
+///
+/// A place that is dropped before the reply to a question passes its wake-up on.
+#[derive(Debug)]
+#[must_use = "dropping it leaves the queue"]
+pub(crate) struct PermitPlace {
+    channel: Arc<Channel>,
+    ticket: PermitTicket,
+}
+
+impl PermitPlace {
+    /// Returns whether the caller has to ask the server.
+    pub(crate) fn must_ask(&self) -> bool {
+        self.channel.state.lock().permits.must_ask(self.ticket)
+    }
+
+    /// Notes that the caller is about to ask. A later message has it ask again.
+    pub(crate) fn begin_question(&self) {
+        self.channel.state.lock().permits.begin_question(self.ticket);
+    }
+
+    /// Notes that the question of the caller has a reply.
+    pub(crate) fn end_question(&self) {
+        self.channel.state.lock().permits.end_question(self.ticket);
+    }
+
+    /// Returns whether a poll has carried the claim of the caller.
+    pub(crate) fn has_claimed(&self) -> bool {
+        self.channel.state.lock().permits.has_claimed(self.ticket)
+    }
+}
+
+impl Drop for PermitPlace {
+    fn drop(&mut self) {
+        let mut state = self.channel.state.lock();
+        state.permits.leave(self.ticket);
+        state.idle_since = clock::now();
     }
 }
 
@@ -356,6 +480,22 @@ mod tests {
         channel.notify();
         parker.park_until(Moment::END);
         drop(registration);
+    }
+
+    #[test]
+    fn a_message_to_a_semaphore_states_the_free_permits() {
+        for (payload, expected) in [
+            (&b"3"[..], Some(3)),
+            (b"2147483647", Some(2_147_483_647)),
+            (b"9999999999", Some(u32::MAX)),
+            (b"0", None),
+            (b"-4", None),
+            (b"", Some(1)),
+            (b"x", Some(1)),
+            (b"99999999999999999999", Some(1)),
+        ] {
+            assert_eq!(free_permits(payload), expected, "{payload:?}");
+        }
     }
 
     #[test]

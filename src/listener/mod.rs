@@ -32,6 +32,7 @@
 
 pub(crate) mod channels;
 mod control;
+pub(crate) mod permit_queue;
 pub(crate) mod shards;
 mod subscriber;
 

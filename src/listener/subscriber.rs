@@ -190,7 +190,7 @@ impl<'a> Subscriber<'a> {
         let channel = String::from_utf8_lossy(channel);
         if *channel != **self.control.name() {
             if let Some(subscription) = self.subscriptions.get(&*channel) {
-                subscription.channel.notify();
+                subscription.channel.message(payload);
             }
             return Ok(());
         }

@@ -68,6 +68,8 @@ pub(crate) struct Local {
     bounds: HandoffBounds,
     channel: OnceLock<Arc<Channel>>,
     rw_channel: OnceLock<Arc<Channel>>,
+    permits_channel: OnceLock<Arc<Channel>>,
+    latch_channel: OnceLock<Arc<Channel>>,
     state: Mutex<LocalState>,
 }
 
@@ -114,8 +116,16 @@ impl RefUnwindSafe for Local {}
 
 impl Local {
     pub(crate) fn new(name: Name, events: EventSink, bounds: HandoffBounds) -> Local {
-        let [channel, rw_channel] = [OnceLock::new(), OnceLock::new()];
-        Local { name, events, bounds, channel, rw_channel, state: Mutex::default() }
+        Local {
+            name,
+            events,
+            bounds,
+            channel: OnceLock::new(),
+            rw_channel: OnceLock::new(),
+            permits_channel: OnceLock::new(),
+            latch_channel: OnceLock::new(),
+            state: Mutex::default(),
+        }
     }
 
     pub(crate) fn name(&self) -> &Name {
@@ -129,6 +139,8 @@ impl Local {
         let name = match listens {
             ListensTo::Lock => self.name.channel(),
             ListensTo::ReadWrite => self.name.rw_channel(),
+            ListensTo::Permits => self.name.permits_channel(),
+            ListensTo::Latch => self.name.latch_channel(),
             ListensTo::OwnChannel | ListensTo::Grants | ListensTo::Nothing => return None,
         };
         Some(self.channel_cell(listens)?.get_or_init(|| channels.channel(name)))
@@ -143,6 +155,8 @@ impl Local {
         match listens {
             ListensTo::Lock => Some(&self.channel),
             ListensTo::ReadWrite => Some(&self.rw_channel),
+            ListensTo::Permits => Some(&self.permits_channel),
+            ListensTo::Latch => Some(&self.latch_channel),
             ListensTo::OwnChannel | ListensTo::Grants | ListensTo::Nothing => None,
         }
     }
@@ -318,7 +332,7 @@ impl Local {
             threads::log_without_panic(|| {
                 log::warn!(
                     target: log_target::LEASE, lock = &*name, kind:?, hold = number, reason:?;
-                    "the lock {name:?} was lost: {reason}"
+                    "{} {name:?} was lost: {reason}", kind.subject()
                 )
             });
             let at = clock::wall_time;
@@ -340,7 +354,7 @@ impl Local {
         threads::log_without_panic(|| {
             log::warn!(
                 target: log_target::LEASE, lock = &*name, kind:?, hold = number;
-                "the lock {name:?} is held beyond its limit: it is not renewed any more"
+                "{} {name:?} is held beyond its limit: it is not renewed any more", kind.subject()
             );
         });
         let at = clock::wall_time;

@@ -2,15 +2,20 @@
 
 use std::mem;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::command::call::ConnectionId;
 use crate::command::owner::HoldId;
 use crate::error::Error;
+use crate::kind::rules::ListensTo;
 use crate::local::Local;
 use crate::local::hold::Hold;
 use crate::local::queue::Ticket;
 use crate::local::waiters::{WaiterGrant, WaiterNews};
 use crate::util::clock::Moment;
+
+/// The span in which early polls for one lock go out together.
+const EARLY_GRAIN: Duration = Duration::from_millis(5);
 
 /// The next step of a caller in the queue.
 ///
@@ -93,8 +98,58 @@ impl Local {
     /// Returns whether the watchdog has to poll again, because callers wait.
     pub(crate) fn keep_polling(&self) -> bool {
         let mut state = self.state.lock();
-        state.polled = !state.queue.is_empty() || !state.waiters.is_empty();
+        state.polled = !state.queue.is_empty() || !state.waiters.is_empty() || self.awaits_count();
         state.polled
+    }
+
+    /// Returns whether callers wait for permits or for a latch.
+    fn awaits_count(&self) -> bool {
+        let latch = self.known_channel(ListensTo::Latch);
+        self.awaits_permits() || latch.is_some_and(|channel| channel.has_waiting_callers())
+    }
+
+    /// Returns whether the latch is in another round than at the last call.
+    ///
+    /// 0 is a round without a number, which may be any.
+    pub(crate) fn is_new_round(&self, round: u64) -> bool {
+        let known = &mut self.state.lock().latch_round;
+        let is_new = round != 0 && *known != round;
+        if is_new {
+            *known = round;
+        }
+        is_new
+    }
+
+    /// Returns whether callers wait for permits.
+    pub(crate) fn awaits_permits(&self) -> bool {
+        let channel = self.known_channel(ListensTo::Permits);
+        channel.is_some_and(|channel| channel.awaits_permits())
+    }
+
+    /// Returns whether an early poll has to be planned for `at`, and notes that one is.
+    ///
+    /// `false` if one is planned already, for an earlier moment or only a little later. A plan before
+    /// `now` does not count: a panic may have lost its timer.
+    pub(crate) fn plans_early_poll(&self, at: Moment, now: Moment) -> bool {
+        let next = &mut self.state.lock().next_early_poll;
+        let is_planned = next.is_some_and(|next| now <= next && next <= at + EARLY_GRAIN);
+        if !is_planned {
+            *next = Some(at);
+        }
+        !is_planned
+    }
+
+    /// Takes a planned early poll that is due at `now`. Returns whether there was one.
+    ///
+    /// A timer may be older than the plan: an earlier poll has been planned and sent since.
+    pub(crate) fn takes_early_poll(&self, now: Moment) -> bool {
+        let next = &mut self.state.lock().next_early_poll;
+        next.take_if(|next| *next <= now).is_some()
+    }
+
+    /// Forgets the planned early poll, because a poll begins.
+    pub(crate) fn begins_poll(&self) {
+        self.state.lock().next_early_poll = None;
     }
 
     /// Has the head of the queue ask: a poll found the lock free, or got no reply.

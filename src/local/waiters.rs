@@ -29,9 +29,6 @@ use crate::topology::route::Generation;
 use crate::util::clock::{Moment, jittered};
 use crate::util::sync::Parker;
 
-/// The span in which early heartbeats for one lock go out together.
-const EARLY_GRAIN: Duration = Duration::from_millis(5);
-
 /// The number of grant leases after which a caller asks again, whatever the heartbeats say.
 const LEASES_BEFORE_ASKING: u32 = 20;
 
@@ -74,8 +71,6 @@ pub(super) struct Waiters {
     by_hold: HashMap<u64, Waiter>,
     /// The last heartbeat with an answer, a base for all callers.
     heartbeat: Option<GrantBase>,
-    /// The moment of the next heartbeat, if one is planned before the next poll.
-    next_heartbeat: Option<Moment>,
     /// The number of heartbeats since the last one with an answer.
     failed_heartbeats: u32,
     /// The terms of the client, as the answer to the latest request has them.
@@ -264,19 +259,6 @@ impl Local {
         state.waiters.granted(message, generation) || state.holds.iter().any(is_granted)
     }
 
-    /// Returns whether a heartbeat has to be planned for `at`, and notes that one is.
-    ///
-    /// `false` if a heartbeat is planned already, for an earlier moment or only a little later. A plan
-    /// before `now` does not count: a panic may have lost its timer.
-    pub(crate) fn plans_heartbeat(&self, at: Moment, now: Moment) -> bool {
-        let next = &mut self.state.lock().waiters.next_heartbeat;
-        let is_planned = next.is_some_and(|next| now <= next && next <= at + EARLY_GRAIN);
-        if !is_planned {
-            *next = Some(at);
-        }
-        !is_planned
-    }
-
     /// Counts a heartbeat without an answer. Returns the number of earlier ones in a row.
     ///
     /// A caller that gives up returns the error. After an error that is final, the callers send
@@ -292,21 +274,6 @@ impl Local {
         }
         waiters.failed_heartbeats = waiters.failed_heartbeats.saturating_add(1);
         waiters.failed_heartbeats - 1
-    }
-
-    /// Takes a planned heartbeat that is due at `now`. Returns whether there was one.
-    ///
-    /// A timer may be older than the plan: an earlier heartbeat has been planned and sent since.
-    pub(crate) fn takes_due_heartbeat(&self, now: Moment) -> bool {
-        let next = &mut self.state.lock().waiters.next_heartbeat;
-        next.take_if(|next| *next <= now).is_some()
-    }
-
-    /// Returns whether callers need a heartbeat, and forgets the planned one.
-    pub(crate) fn begins_heartbeat(&self) -> bool {
-        let waiters = &mut self.state.lock().waiters;
-        waiters.next_heartbeat = None;
-        !waiters.is_empty()
     }
 
     /// Applies the answer to a heartbeat, read at `now`.

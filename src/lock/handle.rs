@@ -28,7 +28,7 @@ use crate::kind::fenced::Fenced;
 use crate::kind::named::Named;
 use crate::kind::plain::Plain;
 use crate::kind::queued::Queued;
-use crate::kind::rules::{KindRules, LockKind};
+use crate::kind::rules::{LockKind, LockRules};
 use crate::kind::spin::Spin;
 use crate::listener::channels::Channel;
 use crate::local::hold::HoldTerms;
@@ -223,7 +223,7 @@ impl<K: LockKind> Clone for Lock<K> {
 impl<K: LockKind> fmt::Debug for Lock<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lock")
-            .field("kind", &self.rules())
+            .field("kind", &format_args!("{}", self.rules().kind()))
             .field("name", &self.name)
             .field("lease", &self.lease)
             .field("label", &self.terms.label())
@@ -369,7 +369,7 @@ impl<K: LockKind> Lock<K> {
         &self.name
     }
 
-    fn rules(&self) -> &'static dyn KindRules {
+    fn rules(&self) -> &'static dyn LockRules {
         if self.holder.is_some() { &Named } else { K::rules() }
     }
 

@@ -32,17 +32,31 @@ pub(super) type BatchResult = Result<CallReply, BatchFailure>;
 
 /// Sends calls for all items and reports the outcome of each. A batch has items of one group.
 ///
-/// Blocks until each batch has its reply or its time-out.
+/// Each item needs one key. Blocks until each batch has its reply or its time-out.
 pub(super) fn send_all<T, K: Ord>(
     router: &Router,
     items: &mut [T],
     group: impl Fn(&T) -> K,
     call: impl Fn(&[T]) -> Call,
+    report: impl FnMut(&[T], BatchResult),
+) {
+    send_weighted(router, items, group, |_| 1, call, report);
+}
+
+/// Sends calls as [`send_all`] does, for items that need several keys.
+///
+/// `weight` returns the number of keys of an item, or a larger number.
+pub(super) fn send_weighted<T, K: Ord>(
+    router: &Router,
+    items: &mut [T],
+    group: impl Fn(&T) -> K,
+    weight: impl Fn(&T) -> usize,
+    call: impl Fn(&[T]) -> Call,
     mut report: impl FnMut(&[T], BatchResult),
 ) {
     items.sort_by_key(&group);
-    let batches =
-        items.chunk_by(|a, b| group(a) == group(b)).flat_map(|chunk| chunk.chunks(MAX_KEYS));
+    let groups = items.chunk_by(|a, b| group(a) == group(b));
+    let batches = groups.flat_map(|group| split(group, &weight));
     let mut refused = Vec::new();
     send(router, batches, &call, |batch, outcome| match outcome {
         Err(BatchFailure::Failed { error, .. }) if batch.len() > 1 && error.is_caused_by_keys() => {
@@ -51,6 +65,20 @@ pub(super) fn send_all<T, K: Ord>(
         outcome => report(batch, outcome),
     });
     send(router, refused.iter().flat_map(|batch| batch.chunks(1)), &call, report);
+}
+
+/// Splits items into batches of at most [`MAX_KEYS`] keys, or of one item.
+fn split<T>(items: &[T], weight: impl Fn(&T) -> usize) -> Vec<&[T]> {
+    let (mut batches, mut start, mut keys) = (Vec::new(), 0, 0);
+    for (at, item) in items.iter().enumerate() {
+        keys += weight(item);
+        if keys > MAX_KEYS && start < at {
+            batches.push(&items[start..at]);
+            (start, keys) = (at, weight(item));
+        }
+    }
+    batches.push(&items[start..]);
+    batches
 }
 
 fn send<'a, T: 'a>(
@@ -112,5 +140,21 @@ impl BatchFailure {
     fn after(failure: Failure) -> BatchFailure {
         let written = failure.is_written();
         BatchFailure::Failed { error: failure.into_error(), written }
+    }
+}
+
+#[cfg(all(test, not(leasehold_model)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_has_at_most_128_keys_or_one_item() {
+        let sizes = |weights: &[usize]| -> Vec<usize> {
+            split(weights, |weight| *weight).iter().map(|batch| batch.len()).collect()
+        };
+        assert_eq!(sizes(&[1; 300]), [128, 128, 44]);
+        assert_eq!(sizes(&[2; 130]), [64, 64, 2]);
+        assert_eq!(sizes(&[1000, 1000, 1]), [1, 1, 1]);
+        assert_eq!(sizes(&[1, 1000, 127, 1, 1]), [1, 1, 2, 1]);
     }
 }

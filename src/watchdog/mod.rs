@@ -16,7 +16,8 @@
 //!    verifies all holds of servers that may have lost their data: servers that do not report the
 //!    same replication id as before ([`replication_ids`]).
 //! 4. Polls for waiting callers ([`polls`]), sends queue heartbeats for the callers that wait for
-//!    queue locks ([`queue_heartbeats`]), and audits new servers (`topology/audit.rs`).
+//!    queue locks ([`queue_heartbeats`]), polls semaphores ([`permit_polls`]) and the counts of plain
+//!    semaphores and latches ([`count_polls`]), and audits new servers (`topology/audit.rs`).
 //! 5. Writes or renews the record of the client in the background ([`client_record`]).
 //! 6. Sends a heartbeat to each connected listener that callers need, on the client's own channel,
 //!    at most a second after the last one. Heartbeats prove that messages arrive. A listener that
@@ -24,6 +25,8 @@
 
 mod batches;
 mod client_record;
+mod count_polls;
+mod permit_polls;
 mod polls;
 mod queue_heartbeats;
 mod renewals;
@@ -222,7 +225,7 @@ impl Watchdog {
             self.restore_places();
         }
         self.poll_locks(polled);
-        self.send_due_queue_heartbeats(now);
+        self.poll_early(now);
         let done = self.timers.lock().take_fired();
         drop(done);
         self.audit();
@@ -319,10 +322,6 @@ mod tests {
 
         fn release(&self, name: &Name, owner: &Owner) -> Call {
             Plain.release(name, owner)
-        }
-
-        fn force_unlock(&self, name: &Name) -> Call {
-            Plain.force_unlock(name)
         }
 
         fn renewal(&self) -> &'static Script {

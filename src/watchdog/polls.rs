@@ -11,6 +11,7 @@ use super::batches::{self, BatchFailure};
 use crate::command::call::Call;
 use crate::command::script;
 use crate::local::Local;
+use crate::util::clock::Moment;
 
 impl Watchdog {
     /// Asks the server about the locks that callers wait for, and plans the next polls.
@@ -18,9 +19,24 @@ impl Watchdog {
         locks.retain(|local| local.keep_polling());
         let polled = locks.iter().filter(|local| local.queue_len() > 0);
         self.find_free(polled.cloned().collect());
+        self.poll_waiters(&locks);
+        self.poll_counts(&locks);
+        locks.into_iter().for_each(|local| self.plan_poll(local));
+    }
+
+    /// Polls the locks whose early polls are planned for `now` or earlier.
+    pub(super) fn poll_early(&self, now: Moment) {
+        let mut due = self.timers.lock().due_early_polls(now);
+        due.retain(|local| local.takes_early_poll(now));
+        self.poll_waiters(&due);
+    }
+
+    /// Sends the polls that may also come early: those of queue locks and of semaphores.
+    fn poll_waiters(&self, locks: &[Arc<Local>]) {
+        locks.iter().for_each(|local| local.begins_poll());
         let queued = locks.iter().filter(|local| local.awaits_grants());
         self.send_queue_heartbeats(queued.cloned().collect());
-        locks.into_iter().for_each(|local| self.plan_poll(local));
+        self.poll_permits(locks);
     }
 
     /// Asks which of these locks are free, and has the heads of their queues ask.

@@ -37,7 +37,7 @@ impl Watchdog {
 
     /// Plans a heartbeat at once for a queue lock. Does not block.
     pub(crate) fn plan_queue_heartbeat_now(&self, local: &Arc<Local>) {
-        self.plan_early_queue_heartbeat(Arc::clone(local), clock::now());
+        self.plan_early_poll(Arc::clone(local), clock::now());
     }
 
     /// Plans a heartbeat before the next poll, if one is due by then.
@@ -47,9 +47,7 @@ impl Watchdog {
     pub(crate) fn plan_next_queue_heartbeat(&self, local: &Arc<Local>, left: Option<Duration>) {
         let latest = self.queue_heartbeat_interval();
         let due = left.map_or(latest, |left| latest.min(left + Duration::from_millis(1)));
-        if due < self.settings.poll_interval {
-            self.plan_early_queue_heartbeat(Arc::clone(local), clock::now() + due);
-        }
+        self.plan_early_poll_after(local, due);
     }
 
     /// Returns the longest time between two heartbeats for one lock.
@@ -60,12 +58,6 @@ impl Watchdog {
     /// Returns the terms on which the servers grant queue locks to callers of this client.
     pub(crate) fn grant_terms(&self) -> GrantTerms {
         GrantTerms { lease: self.settings.grant_lease, is_cluster: self.router.is_cluster() }
-    }
-
-    fn plan_early_queue_heartbeat(&self, local: Arc<Local>, at: Moment) {
-        if local.plans_heartbeat(at, clock::now()) {
-            self.plan_queue_heartbeat(local, at);
-        }
     }
 
     /// Has all callers that wait for queue locks ask: the servers may have lost their places.
@@ -79,16 +71,9 @@ impl Watchdog {
         polled
     }
 
-    /// Sends the heartbeats that are planned for `now` or earlier.
-    pub(super) fn send_due_queue_heartbeats(&self, now: Moment) {
-        let mut due = self.timers.lock().due_queue_heartbeats(now);
-        due.retain(|local| local.takes_due_heartbeat(now));
-        self.send_queue_heartbeats(due);
-    }
-
     /// Keeps the places of the waiting callers, and applies the answers.
     pub(super) fn send_queue_heartbeats(&self, mut locks: Vec<Arc<Local>>) {
-        locks.retain(|local| local.begins_heartbeat());
+        locks.retain(|local| local.awaits_grants());
         let (slot, generation) =
             (|local: &Arc<Local>| self.slot_of(local), self.router.generation());
         let call = |batch: &[Arc<Local>]| self.heartbeat_call(batch);
@@ -108,7 +93,7 @@ impl Watchdog {
         let earlier = local.heartbeat_failed(error);
         let pause = doubled(FIRST_PAUSE, earlier, self.queue_heartbeat_interval());
         let now = clock::now();
-        self.plan_early_queue_heartbeat(Arc::clone(local), now + jittered(pause, now.nanos()));
+        self.plan_early_poll(Arc::clone(local), now + jittered(pause, now.nanos()));
     }
 
     fn apply_heartbeats(

@@ -40,7 +40,7 @@ pub(super) struct DueHold {
 #[derive(Debug)]
 struct RenewalReply {
     sent: Moment,
-    /// The positions of lost holds in the batch; Lua counts from 1.
+    /// The positions of lost members in the batch; Lua counts from 1.
     lost: Vec<i64>,
     /// Set if the other holds count as not renewed.
     too_few: Option<TooFewReplicas>,
@@ -112,7 +112,8 @@ impl Watchdog {
             (due.renewed, script.digest(), self.slot_of(&due.watched.local))
         };
         let call = |batch: &[DueHold]| self.batch_call(batch);
-        batches::send_all(&self.router, &mut due, group, call, |batch, outcome| {
+        let weight = |due: &DueHold| due.watched.hold.owner().member_count();
+        batches::send_weighted(&self.router, &mut due, group, weight, call, |batch, outcome| {
             match outcome.map(RenewalReply::read) {
                 Ok(Ok(reply)) => self.apply(batch, &reply),
                 Ok(Err(error)) => self.renewal_failed(batch, &error),
@@ -144,11 +145,9 @@ impl Watchdog {
 
     fn apply(&self, batch: &[DueHold], reply: &RenewalReply) {
         let now = clock::now();
-        let (lost, kept): (Vec<_>, Vec<_>) =
-            (1..).zip(batch).partition(|(position, _)| reply.lost.contains(position));
-        lost.iter().for_each(|(_, due)| due.watched.local.lose(&due.watched.hold));
-        let (renewed, fixed): (Vec<_>, Vec<_>) =
-            kept.into_iter().map(|(_, due)| due).partition(|due| due.renewed);
+        let (lost, kept) = split_lost(batch, &reply.lost);
+        lost.iter().for_each(|due| due.watched.local.lose(&due.watched.hold));
+        let (renewed, fixed): (Vec<_>, Vec<_>) = kept.into_iter().partition(|due| due.renewed);
         fixed.iter().for_each(|due| self.watch(due.watched.clone()));
         if renewed.is_empty() {
             return;
@@ -250,15 +249,31 @@ impl Watchdog {
     }
 }
 
+/// Returns the lost holds of a batch and the others, from the positions of the lost members.
+///
+/// A hold that has lost one of its members is lost.
+fn split_lost<'a>(batch: &'a [DueHold], lost: &[i64]) -> (Vec<&'a DueHold>, Vec<&'a DueHold>) {
+    let mut first = 1;
+    batch.iter().partition(|due| {
+        let members = i64::try_from(due.watched.hold.owner().member_count()).unwrap_or(i64::MAX);
+        let own = first..first + members;
+        first = own.end;
+        lost.iter().any(|position| own.contains(position))
+    })
+}
+
 /// Returns the call that renews these holds; all have the same renewal script.
 fn renewal_call<'a>(
     holds: impl ExactSizeIterator<Item = &'a WatchedHold> + Clone,
     lease: &[u8],
 ) -> Call {
     let script = holds.clone().next().map(WatchedHold::renewal_script);
-    let keys = holds.clone().map(|watched| watched.local.name().key().as_bytes());
-    let owners = holds.map(|watched| watched.hold.owner().hold().as_bytes());
-    let args = std::iter::once(lease).chain(owners);
+    let keys = holds.clone().flat_map(|watched| {
+        let key = watched.hold.rules().renewal_key(watched.local.name()).as_bytes();
+        std::iter::repeat_n(key, watched.hold.owner().member_count())
+    });
+    let members = holds.flat_map(|watched| watched.hold.owner().members());
+    let args = std::iter::once(lease).chain(members);
     match script {
         Some(script) => Call::script(script, keys, args),
         None => Call::command(&[b"PING"]),

@@ -27,8 +27,8 @@ const RENEWAL_GRAIN_DIVISOR: u32 = 120;
 pub(super) struct Timers {
     pub(super) holds: Wheel<WatchedHold>,
     polls: Wheel<Arc<Local>>,
-    /// Queue heartbeats that are due before the next poll of their lock.
-    queue_heartbeats: Wheel<Arc<Local>>,
+    /// The locks with a queue heartbeat or a poll that is due before their next regular poll.
+    early_polls: Wheel<Arc<Local>>,
     /// Items of the present round. The next round repeats them if this round panics.
     fired_holds: Vec<WatchedHold>,
     fired_polls: Vec<Arc<Local>>,
@@ -41,7 +41,7 @@ impl Timers {
         Timers {
             holds: Wheel::new(TICK, now),
             polls: Wheel::new(TICK, now),
-            queue_heartbeats: Wheel::new(TICK, now),
+            early_polls: Wheel::new(TICK, now),
             fired_holds: Vec::new(),
             fired_polls: Vec::new(),
             next_round: Moment::START,
@@ -61,10 +61,10 @@ impl Timers {
         self.polls.iter().chain(&self.fired_polls).cloned().collect()
     }
 
-    /// Returns the locks whose queue heartbeat is due now.
-    pub(super) fn due_queue_heartbeats(&mut self, now: Moment) -> Vec<Arc<Local>> {
+    /// Returns the locks with an early poll that is due now.
+    pub(super) fn due_early_polls(&mut self, now: Moment) -> Vec<Arc<Local>> {
         let mut due = Vec::new();
-        self.queue_heartbeats.advance(now, &mut due);
+        self.early_polls.advance(now, &mut due);
         due
     }
 
@@ -75,8 +75,7 @@ impl Timers {
 
     /// Plans the next round for the earliest timer, at the latest for `latest`. Returns its moment.
     pub(super) fn plan_round(&mut self, latest: Moment) -> Moment {
-        let timers =
-            [self.holds.next_due(), self.polls.next_due(), self.queue_heartbeats.next_due()];
+        let timers = [self.holds.next_due(), self.polls.next_due(), self.early_polls.next_due()];
         self.next_round = timers.into_iter().flatten().fold(latest, Moment::min);
         self.next_round
     }
@@ -113,9 +112,18 @@ impl Watchdog {
         self.plan(at, |timers| timers.polls.insert(at, local));
     }
 
-    /// Plans a queue heartbeat for a lock at `at`, before its next poll.
-    pub(crate) fn plan_queue_heartbeat(&self, local: Arc<Local>, at: Moment) {
-        self.plan(at, |timers| timers.queue_heartbeats.insert(at, local));
+    /// Plans a poll of a lock for `at`, before its next regular poll, unless one is planned.
+    pub(super) fn plan_early_poll(&self, local: Arc<Local>, at: Moment) {
+        if local.plans_early_poll(at, clock::now()) {
+            self.plan(at, |timers| timers.early_polls.insert(at, local));
+        }
+    }
+
+    /// Plans an early poll of a lock after `span`, if that is before the next regular poll.
+    pub(super) fn plan_early_poll_after(&self, local: &Arc<Local>, span: Duration) {
+        if span < self.settings.poll_interval {
+            self.plan_early_poll(Arc::clone(local), clock::now() + span);
+        }
     }
 
     /// Sets a timer by `insert`, and wakes the thread if its next round comes after `at`.

@@ -124,7 +124,11 @@ pub struct Bare {
 
 impl Bare {
     pub fn start() -> Bare {
-        let server = Server::start();
+        Bare::on(Server::start())
+    }
+
+    /// Loads all scripts on a server.
+    pub fn on(server: Server) -> Bare {
         for script in scripts() {
             server.ask::<String>(&["SCRIPT", "LOAD", &script.source()]);
         }
@@ -151,6 +155,12 @@ impl Bare {
 
     #[track_caller]
     pub fn call(&mut self, script: &str, keys: &[&str], args: &[&str]) -> i64 {
+        self.reply(script, keys, args)
+    }
+
+    /// Calls a script whose reply is no single number.
+    #[track_caller]
+    pub fn reply<T: FromRedisValue>(&mut self, script: &str, keys: &[&str], args: &[&str]) -> T {
         let reply = self.try_call(script, keys, args);
         reply.unwrap_or_else(|error| panic!("{script} {keys:?} {args:?}: {error}"))
     }

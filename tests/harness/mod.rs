@@ -22,7 +22,9 @@
 //! | `process.rs` | the test binary as a child process |
 //! | `impostor.rs` | a server with replies that no real server gives |
 //! | `bare.rs` | direct calls of the scripts in `lua/` |
+//! | `redisson.rs` | Redisson's operations on semaphores and latches, in bare scripts |
 //! | `subject.rs` | the verbs of all kinds of locks, as a trait |
+//! | `synchronizers.rs` | semaphores and latches that are taken, awaited, and free again |
 //! | `queued.rs` | waiters of queue locks, and questions about their queues |
 //! | `permissions.rs` | the permissions of docs/permissions.md |
 //! | `faults.rs` | clients, event logs, waiters and assertions for tests of faults |
@@ -52,11 +54,13 @@ pub mod ports;
 pub mod process;
 pub mod proxy;
 pub mod queued;
+pub mod redisson;
 pub mod replicated;
 pub mod resp;
 pub mod server;
 pub mod spawned;
 pub mod subject;
+pub mod synchronizers;
 pub mod trickle;
 pub mod wait;
 mod watcher;

@@ -108,6 +108,7 @@ impl Process {
             fair_waiter_timeout: Duration::ZERO,
             place: None,
             max_holders: 1,
+            capacity: None,
             wake: None,
         });
         let reply = Plain.read_acquire(self.server.execute(&acquire)).expect("a number");
@@ -172,6 +173,7 @@ impl Environment for Process {
             fair_waiter_timeout: Duration::ZERO,
             place: None,
             max_holders: 1,
+            capacity: None,
             wake: attempt.requests_subscription.then_some(Wake {
                 control: &self.listener.control,
                 channel: self.local.name().channel(),
@@ -179,7 +181,7 @@ impl Environment for Process {
         });
         match Plain.read_acquire(self.server.execute(&call)).expect("a number") {
             AcquireReply::Granted(_) => AttemptOutcome::Granted(ConnectionId::at(0, 0)),
-            AcquireReply::Refused { .. } => AttemptOutcome::Refused,
+            AcquireReply::Refused { .. } | AcquireReply::Exceeds { .. } => AttemptOutcome::Refused,
         }
     }
 

@@ -22,12 +22,12 @@ const LONG_LOSS: Duration = Duration::from_millis(20);
 
 /// The state of the lock's channel when a command is sent.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::acquire) struct ChannelView {
+pub(crate) struct ChannelView {
     /// The message count, if the call knows the channel.
-    pub(in crate::acquire) message_count: Option<MessageCount>,
-    pub(in crate::acquire) subscription: SubscriptionState,
+    pub(crate) message_count: Option<MessageCount>,
+    pub(crate) subscription: SubscriptionState,
     /// The listener's session in which the command requests the subscription, if it does.
-    pub(in crate::acquire) requested_in: Option<ListenerSession>,
+    pub(crate) requested_in: Option<ListenerSession>,
 }
 
 /// The messages of the lock's channel that one call knows of.

@@ -437,6 +437,7 @@ impl Locking {
             fair_waiter_timeout: Duration::ZERO,
             place: None,
             max_holders: 1,
+            capacity: None,
             wake: None,
         })
     }

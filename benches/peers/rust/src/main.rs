@@ -5,12 +5,14 @@
 mod commands;
 mod contender;
 mod floor;
+mod floor_semaphore;
 mod heap;
 mod leasehold;
 mod local;
 mod redisson;
 mod redlock;
 mod rslock;
+mod semaphores;
 mod stamp;
 
 use std::io::{self, BufRead, Write};
@@ -53,8 +55,12 @@ fn open(name: &str, url: &str) -> Result<Contender, Failure> {
         | "leasehold-fair-unlock"
         | "leasehold-queue"
         | "leasehold-queue-unlock" => leasehold::open(url, name, pool),
+        "leasehold-semaphore" | "leasehold-semaphore-unlock" | "leasehold-plain-semaphore" => {
+            semaphores::open(url, name, pool)
+        }
         "floor" => floor::open(url, false),
         "floor-posted" => floor::open(url, true),
+        "floor-semaphore" => floor_semaphore::open(url),
         "park" => Ok(local::park()),
         "parking_lot" => Ok(local::parking_lot()),
         "rslock" => rslock::open(url),

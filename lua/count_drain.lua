@@ -1,0 +1,18 @@
+-- Takes all permits of a plain semaphore. A repeated call of one request returns the same number.
+-- KEYS: 1 the count of free permits, 2 the record of the request
+-- ARGV: 1 lifetime of the record in ms
+-- RETURNS: the number of permits taken, as text; negative if the count was
+-- Atomic: a permit that is added meanwhile must not be lost.
+local count, record, lifetime = KEYS[1], KEYS[2], ARGV[1]
+
+local done = redis.call('get', record)
+if done then
+  return done == 'undone' and '0' or done
+end
+local free = redis.call('get', count) or '0'
+-- DECRBY keeps a time to live, and refuses a value that is no number.
+if free ~= '0' then
+  redis.call('decrby', count, free)
+end
+redis.call('set', record, free, 'px', lifetime)
+return free

@@ -1,0 +1,84 @@
+//! Requests about counts without a waiting caller.
+
+use std::any::Any;
+use std::sync::{Arc, Weak};
+
+use crate::acquire::LockContext;
+use crate::command::call::{Call, ConnectionId};
+use crate::count::CountChange;
+use crate::count::request::{REQUEST_LIFETIME, new_record};
+use crate::error::Result;
+use crate::pool::request::{BackgroundTask, CallReply, OnOutcome, ReleasedHold, Request};
+use crate::pool::router::Router;
+use crate::util::clock;
+use crate::util::log_target;
+use crate::util::threads;
+
+/// Receives the outcome of a background request.
+struct BackgroundChange {
+    name: Arc<str>,
+    /// Weak: the request may outlive its client.
+    router: Weak<Router>,
+    /// The record to delete after a reply, unless another copy may run.
+    record: Option<String>,
+}
+
+impl OnOutcome for BackgroundChange {
+    fn settle(&self, _: ReleasedHold, outcome: Result<CallReply>) {
+        let name = &self.name;
+        match (outcome, &self.record) {
+            (Ok(reply), Some(record)) if !reply.maybe_duplicate => {
+                if let Some(router) = self.router.upgrade() {
+                    delete_record(&router, record, reply.connection);
+                }
+            }
+            (Ok(_), _) => {}
+            (Err(error), _) => threads::log_without_panic(|| {
+                log::warn!(
+                    target: log_target::LEASE, lock = &**name, error:%, server = error.server();
+                    "a request of {name:?} was never answered, so its count may be wrong: {error}"
+                )
+            }),
+        }
+    }
+}
+
+/// Makes a change in the background: sends its request until there is a reply. Does not block.
+///
+/// Does nothing in a forked child.
+pub(crate) fn send_in_background(context: &LockContext, change: CountChange) {
+    let record = new_record(context);
+    let call = change.call(context.local.name(), &record);
+    send(context, call, Some(record), None);
+}
+
+/// Sends a call that settles a request, until there is a reply.
+///
+/// The call goes to the connection of the request if that is possible.
+pub(super) fn settle(context: &LockContext, call: Call, connection: ConnectionId) {
+    send(context, call, None, Some(connection));
+}
+
+fn send(
+    context: &LockContext,
+    call: Call,
+    record: Option<String>,
+    connection: Option<ConnectionId>,
+) {
+    let router = &context.engine.router;
+    if router.check_process().is_err() {
+        return;
+    }
+    let name = Arc::clone(context.local.name().given());
+    let observer = BackgroundChange { name, router: Arc::downgrade(router), record };
+    let nothing: ReleasedHold = Arc::new(()) as Arc<dyn Any + Send + Sync>;
+    let outcome = Some((Arc::new(observer) as Arc<dyn OnOutcome>, nothing));
+    let task = BackgroundTask::new(outcome, clock::now() + REQUEST_LIFETIME);
+    router.send_background(Request::background(call, task), connection);
+}
+
+/// Deletes the record of a request whose only copy has run.
+pub(super) fn delete_record(router: &Router, record: &str, connection: ConnectionId) {
+    let delete = Call::on_key(b"DEL", record.as_bytes(), &[]);
+    router.send_background(Request::background_once(delete), Some(connection));
+}

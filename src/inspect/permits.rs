@@ -1,0 +1,185 @@
+//! The numbers of permits of a semaphore, and the holders of those in use.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::holder::HolderInfo;
+use super::owner_field::{self, OwnerField, OwnerSuffix};
+use super::query::Inspector;
+use crate::command::call::Call;
+use crate::command::name::Name;
+use crate::command::owner::Owner;
+use crate::command::permit::{self, PermitId};
+use crate::command::reply::{self, Reply};
+use crate::command::script;
+use crate::error::Result;
+use crate::pool::Target;
+
+/// The expiry of a permit of Redisson that never expires, in milliseconds.
+const NEVER: f64 = 922_337_203_685_477.0;
+
+/// The numbers of permits of a semaphore at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PermitCounts {
+    /// The permits that are free or have expired; negative after a `resize` to fewer than in use.
+    pub(crate) available: i64,
+    pub(crate) in_use: u64,
+    pub(crate) capacity: i64,
+}
+
+/// A permit in use: its id, and the milliseconds to its expiry.
+struct UsedPermit {
+    id: Vec<u8>,
+    left: Option<Duration>,
+}
+
+/// Consecutive permits of one client, which are one hold.
+struct PermitRun {
+    client: Uuid,
+    first: u64,
+    count: u64,
+    left: Option<Duration>,
+}
+
+impl Inspector<'_> {
+    /// Returns the numbers of permits. One round trip.
+    ///
+    /// `capacity` is that of a semaphore without one.
+    pub(crate) fn permit_counts(
+        &self,
+        name: &Name,
+        capacity: Option<u32>,
+        target: Target,
+    ) -> Result<PermitCounts> {
+        let reply = self.ask(info_call(name, capacity, b"counts"), target)?;
+        read_counts(&reply.into_list()?)
+    }
+
+    /// Returns the holders of the permits in use: one for each hold of leasehold, and one for each
+    /// permit of other libraries.
+    ///
+    /// Two round trips, one if no permit is in use; then asks the running processes.
+    pub(crate) fn permit_holders(&self, name: &Name, target: Target) -> Result<Vec<HolderInfo>> {
+        let reply = self.ask(info_call(name, None, b"holders"), target)?;
+        let mut holders = holders(read_permits(reply.into_list()?)?);
+        self.add_facts(name, &mut holders)?;
+        Ok(holders)
+    }
+}
+
+fn info_call(name: &Name, capacity: Option<u32>, subject: &[u8]) -> Call {
+    let capacity = capacity.map(|capacity| capacity.to_string()).unwrap_or_default();
+    let keys = [name.key(), name.expiries_key()].map(str::as_bytes);
+    Call::script(&script::SEMAPHORE_INFO, keys, [capacity.as_bytes(), subject])
+}
+
+fn read_counts(parts: &[Reply]) -> Result<PermitCounts> {
+    let number = |at: usize| {
+        let part = parts.get(at).unwrap_or(&Reply::Nil);
+        // A number beyond 64 bits becomes the nearest one.
+        number_of(part).map(|number| number as i64)
+    };
+    let in_use = u64::try_from(number(1)?).unwrap_or(0);
+    Ok(PermitCounts { available: number(0)?, in_use, capacity: number(2)? })
+}
+
+fn number_of(part: &Reply) -> Result<f64> {
+    let text = part.text().and_then(|text| std::str::from_utf8(text).ok());
+    text.and_then(|text| text.parse().ok()).ok_or_else(|| reply::unexpected(part))
+}
+
+fn read_permits(mut parts: Vec<Reply>) -> Result<Vec<UsedPermit>> {
+    let now = number_of(parts.get(4).unwrap_or(&Reply::Nil))?;
+    let list = parts.drain(..).nth(3).unwrap_or(Reply::Nil).into_list()?;
+    let permits = list.chunks_exact(2).map(|pair| {
+        let expiry = number_of(&pair[1])?;
+        let left = Duration::from_millis((expiry - now).max(0.0) as u64);
+        let left = Some(left).filter(|_| expiry < NEVER);
+        Ok(UsedPermit { id: pair[0].clone().into_text()?, left })
+    });
+    permits.collect()
+}
+
+/// Returns one holder for each run of consecutive permits, and one for each permit of others.
+fn holders(mut permits: Vec<UsedPermit>) -> Vec<HolderInfo> {
+    permits.sort_by(|a, b| a.id.cmp(&b.id));
+    let (mut runs, mut others): (Vec<PermitRun>, Vec<HolderInfo>) = (Vec::new(), Vec::new());
+    for UsedPermit { id, left } in permits {
+        let is_time = |number| owner_field::time_of(number).is_some();
+        let (client, number) = match permit::read(&id) {
+            Some(PermitId::Held(client, number)) if is_time(number) => (client, number),
+            Some(PermitId::Kept(_, number)) if is_time(number) => continue,
+            _ => {
+                others.push(HolderInfo::new(&hex(&id), None).with_count(1).with_remaining(left));
+                continue;
+            }
+        };
+        match runs.last_mut() {
+            Some(run) if run.client == client && run.first + run.count == number => {
+                run.count += 1;
+                run.left = run.left.min(left);
+            }
+            _ => runs.push(PermitRun { client, first: number, count: 1, left }),
+        }
+    }
+    runs.into_iter().map(PermitRun::holder).chain(others).collect()
+}
+
+impl PermitRun {
+    fn holder(self) -> HolderInfo {
+        let (client, number) = (self.client, self.first);
+        let owner = Owner::numbered(client, number).to_string();
+        let field = OwnerField { client, number, suffix: OwnerSuffix::None };
+        let holder = HolderInfo::new(&owner, Some(field));
+        holder.with_count(self.count).with_remaining(self.left)
+    }
+}
+
+/// Returns the form in which Redisson shows a permit id.
+fn hex(id: &[u8]) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(all(test, not(leasehold_model)))]
+mod tests {
+    use super::*;
+    use crate::command::owner::{self, HoldId};
+    use crate::command::permit::PermitIds;
+
+    fn permits(client: Uuid, first: u64, count: u32, left: u64) -> Vec<UsedPermit> {
+        let ids = PermitIds::new(client, first, count, "".into());
+        let left = Some(Duration::from_millis(left));
+        ids.iter().map(|id| UsedPermit { id: id.to_vec(), left }).collect()
+    }
+
+    #[test]
+    fn a_run_of_permits_is_one_holder() {
+        let (one, other) = (owner::client_id(), owner::client_id());
+        let number = HoldId::block(3).number();
+        let mut all = permits(one, number, 3, 70);
+        all.extend(permits(one, number + 4, 1, 80));
+        all.extend(permits(other, number + 3, 2, 90));
+        all.push(UsedPermit { id: vec![0xab; 16], left: None });
+        let mut found: Vec<_> = holders(all)
+            .iter()
+            .map(|it| (it.client_id(), it.owner().to_owned(), it.count(), it.remaining()))
+            .collect();
+        found.sort_by_key(|it| (it.3, it.1.clone()));
+        let ms = |ms| Some(Duration::from_millis(ms));
+        let expected = [
+            (None, "ab".repeat(16), 1, None),
+            (Some(one), format!("{one}:{number}"), 3, ms(70)),
+            (Some(one), format!("{one}:{}", number + 4), 1, ms(80)),
+            (Some(other), format!("{other}:{}", number + 3), 2, ms(90)),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_random_id_with_the_form_of_ours_needs_a_plausible_time() {
+        let implausible = permits(owner::client_id(), 7, 1, 10);
+        let found = holders(implausible);
+        assert_eq!((found.len(), found[0].client_id()), (1, None));
+    }
+}

@@ -1,0 +1,130 @@
+//! [`Permit`]: one or more permits of a [`Semaphore`](crate::Semaphore).
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::acquire::HoldHandle;
+use crate::error::Result;
+
+/// One or more permits of a [`Semaphore`](crate::Semaphore); gives them back when dropped.
+///
+/// Belongs to no thread: a permit can be sent to another thread and dropped there. The lease is
+/// renewed until the permit is dropped or the client is closed, unless the semaphore has a
+/// [fixed lease](crate::Semaphore::with_lease). Permits that one call took are given back together.
+///
+/// While [`is_held`](Permit::is_held) returns true, the server counts the permits as in use, under
+/// the conditions of the [crate documentation](crate#guarantees).
+///
+/// # Drop
+/// The drop queues the release and does not wait for the server. The outcome goes to
+/// [`Events::released`](crate::Events::released), and to the log if the release failed.
+/// [`release`](Permit::release) waits for the outcome and returns it. The rules of
+/// [`Guard`](crate::Guard#drop) apply.
+///
+/// ```no_run
+/// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+/// let permit = client.semaphore("jobs").with_permits(20).acquire()?;
+/// let worker = std::thread::spawn(move || permit.release());
+/// # let _ = worker.join();
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[must_use = "a permit that is dropped at once is given back at once"]
+pub struct Permit {
+    handle: HoldHandle,
+}
+
+impl Permit {
+    pub(super) fn new(handle: HoldHandle) -> Permit {
+        Permit { handle }
+    }
+
+    /// Gives the permits back and waits for the server to confirm.
+    ///
+    /// Blocks for one response time-out at most. One round trip.
+    ///
+    /// # Errors
+    /// - [`is_lost`](crate::Error::is_lost) if one of the permits was lost before: another holder
+    ///   may have worked in its place.
+    /// - [`is_connection`](crate::Error::is_connection), [`is_timeout`](crate::Error::is_timeout)
+    ///   or [`is_pool_timeout`](crate::Error::is_pool_timeout) if the server did not answer. The
+    ///   client then repeats the release in the background until the lease has expired.
+    /// - [`is_server`](crate::Error::is_server) if the server refuses the release.
+    /// - [`is_closed`](crate::Error::is_closed) if the client is closed during the call;
+    ///   [`is_configuration`](crate::Error::is_configuration) in a forked child.
+    pub fn release(self) -> Result<()> {
+        self.handle.unlock()
+    }
+
+    /// Returns the number of permits. Does not block, no round trip.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn count(&self) -> u32 {
+        self.handle.hold().owner().permits().map_or(1, |permits| permits.count())
+    }
+
+    /// Returns an error if the lease is lost. Does not block, no round trip.
+    ///
+    /// Compares the deadline of the lease with the clock. Call it before each step that needs the
+    /// permits.
+    ///
+    /// # Errors
+    /// [`is_lost`](crate::Error::is_lost) once the lease is lost. This is final.
+    pub fn check(&self) -> Result<()> {
+        self.handle.check()
+    }
+
+    /// Returns whether the lease is valid. Does not block, no round trip.
+    ///
+    /// Once false, always false.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn is_held(&self) -> bool {
+        self.handle.is_held()
+    }
+
+    /// Returns the time to the lease's deadline, or zero if the lease is lost.
+    ///
+    /// Does not block, no round trip. The value assumes that no renewal follows. A safety margin is
+    /// subtracted, so the value never exceeds the remaining lease on the server.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn remaining(&self) -> Duration {
+        self.handle.remaining()
+    }
+
+    /// Blocks until the lease is lost, or for `timeout`; returns whether it is lost.
+    ///
+    /// No round trip. Another thread can call this method through a reference.
+    #[must_use = "only the return value says whether the lease is lost"]
+    pub fn wait_lost(&self, timeout: Duration) -> bool {
+        self.handle.wait_lost(timeout)
+    }
+
+    /// Registers a closure that the client calls once if the permits are lost.
+    ///
+    /// Does not block, no round trip. The permits are lost together: if one of them is gone, the
+    /// client reports all as lost. The thread `leasehold-events` calls `f`; the rules of
+    /// [`Guard::on_lost`](crate::Guard::on_lost) apply.
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # use std::sync::atomic::{AtomicBool, Ordering};
+    /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+    /// let permit = client.semaphore("jobs").with_permits(20).acquire()?;
+    /// let stop = Arc::new(AtomicBool::new(false));
+    /// let stops = Arc::clone(&stop);
+    /// permit.on_lost(move || stops.store(true, Ordering::Relaxed));
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn on_lost(&self, f: impl FnOnce() + Send + 'static) {
+        self.handle.on_lost(f);
+    }
+}
+
+impl fmt::Debug for Permit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit")
+            .field("name", &self.handle.name())
+            .field("owner", self.handle.hold().owner())
+            .field("count", &self.count())
+            .field("remaining", &self.handle.remaining())
+            .finish()
+    }
+}

@@ -1,0 +1,396 @@
+//! [`Semaphore`]: permits with a lease, which come back after a crash.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::cancel::CancelToken;
+use crate::config::{LONGEST_LEASE, SHORTEST_LEASE};
+use crate::count::CountChange;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::events::{Events, Kind};
+use crate::inspect::holder::HolderInfo;
+use crate::inspect::info::WaitingInfo;
+use crate::inspect::permits::PermitCounts;
+use crate::kind::rules::{ListensTo, PermitRequest};
+use crate::kind::semaphore::Permits;
+use crate::lock::handle::endless_wait_ended;
+use crate::synchronizer::handle::SharedHandle;
+use crate::synchronizer::permit::Permit;
+use crate::synchronizer::{check_permits, check_positive};
+use crate::util::clock::{self, Patience};
+
+/// A semaphore whose permits have a lease: Redisson's `RPermitExpirableSemaphore`.
+///
+/// Limits how many callers work at the same time, in all threads and processes and on all machines.
+/// The watchdog renews the lease of a [`Permit`] until it is dropped. If a process dies, its
+/// permits are free again within one [watchdog time-out](crate::Builder::watchdog_timeout).
+///
+/// The *capacity* is the number of permits, those in use included. It is a key in Redis that stays
+/// when all permits are free. The first call of a handle [with permits](Semaphore::with_permits)
+/// sets it; later only [`resize`](Semaphore::resize) changes it. Redisson's `trySetPermits` and
+/// `setPermits` set the same key.
+///
+/// # Order
+/// A waiting call gets all its permits at once. The calls of one process are woken in the order of
+/// their arrival, each only if enough permits are free, so a call for five permits does not take
+/// the wake-up of a call for one. Small requests may overtake a large one for a while: after two
+/// [poll intervals](crate::Builder::poll_interval) of waiting, the oldest call of all processes
+/// *claims* its permits, and no later request takes permits that it needs. The claim also refuses
+/// [`try_acquire`](Semaphore::try_acquire), although [`available`](Semaphore::available) is above
+/// zero. A call then waits only for releases, and for the calls that have waited longer, one poll
+/// interval for each. Redisson ignores claims. A process that dies with a claim delays the others
+/// for three poll intervals, at least two seconds.
+///
+/// # Clocks
+/// The server's clock decides when a lease ends. Redisson uses the clock of its host instead, so
+/// the clocks of Java hosts that share a semaphore have to agree with the clocks of the servers: a
+/// Java clock that is ahead ends leases too early, also those of this library, one that is behind
+/// lets its own permits end too early.
+///
+/// Use one kind for one name: a lock, a semaphore and a latch with the same name would use the same
+/// key.
+///
+/// ```no_run
+/// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+/// let jobs = client.semaphore("jobs").with_permits(20);
+/// let permit = jobs.acquire()?;
+/// // ... at most 20 callers at a time are here ...
+/// permit.release()?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+///
+/// # Errors of every verb
+/// - [`is_invalid_name`](Error::is_invalid_name) if the name cannot be used.
+/// - [`is_configuration`](Error::is_configuration) for 0 permits, for a call that takes more than
+///   1000 permits, if the lease, the [limit](Semaphore::with_max_hold) or the
+///   [label](Semaphore::with_label) is invalid, and in a forked child.
+/// - [`is_closed`](Error::is_closed) after [`Client::close`](crate::Client::close).
+/// - [`is_server`](Error::is_server) if the server refuses the command. The
+///   [code](Error::code) is `WRONGTYPE` if the key holds no number of permits.
+#[derive(Clone)]
+#[must_use = "a semaphore does nothing until one of its verbs is called"]
+pub struct Semaphore {
+    handle: SharedHandle,
+    lease: Option<Duration>,
+    /// The capacity that a semaphore without one gets.
+    capacity: Option<u32>,
+}
+
+impl Semaphore {
+    pub(crate) fn new(engine: Arc<Engine>, name: String) -> Semaphore {
+        let handle = SharedHandle::new(engine, name, Kind::Semaphore);
+        Semaphore { handle, lease: None, capacity: None }
+    }
+
+    /// Sets the capacity that the semaphore gets if it has none. No round trip.
+    ///
+    /// The next verb that acquires sets it, in the same round trip. If the semaphore has a capacity
+    /// already, that one counts: [`resize`](Semaphore::resize) changes it.
+    ///
+    /// # Errors
+    /// Does not fail itself. The verbs return [`is_configuration`](Error::is_configuration) for 0.
+    #[must_use = "the capacity belongs to the semaphore that is returned"]
+    pub fn with_permits(mut self, permits: u32) -> Semaphore {
+        self.handle.require(|_| check_positive(permits.into()));
+        self.capacity = Some(permits);
+        self
+    }
+
+    /// Sets a fixed lease, which the watchdog does not renew. No round trip.
+    ///
+    /// The permits come back after `lease` at the latest. Millisecond precision. The verbs return
+    /// [`is_configuration`](Error::is_configuration) below 10 ms. More than a hundred years means a
+    /// hundred years.
+    #[must_use = "the lease belongs to the semaphore that is returned"]
+    pub fn with_lease(mut self, lease: Duration) -> Semaphore {
+        self.lease = Some(lease);
+        self
+    }
+
+    /// Sets the limit after which a permit is overdue and no longer renewed. No round trip.
+    ///
+    /// The rules of [`Lock::with_max_hold`](crate::Lock::with_max_hold) apply.
+    #[must_use = "the limit belongs to the semaphore that is returned"]
+    pub fn with_max_hold(mut self, max_hold: Duration) -> Semaphore {
+        self.handle.require(|_| match max_hold < SHORTEST_LEASE {
+            true => Err(Error::configuration("the longest hold must be at least 10 ms long")),
+            false => Ok(()),
+        });
+        self.handle.change_terms(|terms| terms.with_max_hold(max_hold.min(LONGEST_LEASE)));
+        self
+    }
+
+    /// Sets the minimum time for which a permit stays in use. No round trip.
+    ///
+    /// An early release, before `min_hold` has passed since the grant, ends the hold of the permit
+    /// but does not free it: the permit stays in use, without a holder, until `min_hold` has passed.
+    /// So each permit is taken at most once per `min_hold`, for instance to limit the rate of calls
+    /// to another service. Waiting callers get the permit afterwards.
+    ///
+    /// The rules of [`Lock::with_min_hold`](crate::Lock::with_min_hold) apply.
+    #[must_use = "the minimum belongs to the semaphore that is returned"]
+    pub fn with_min_hold(mut self, min_hold: Duration) -> Semaphore {
+        self.handle.change_terms(|terms| terms.with_min_hold(min_hold.min(LONGEST_LEASE)));
+        self
+    }
+
+    /// Sets a token by which another thread can end the waits of this handle. No round trip.
+    ///
+    /// Once the token is cancelled, every verb that acquires returns
+    /// [`is_cancelled`](Error::is_cancelled), whether it waits or not. Permits stay valid.
+    #[must_use = "the token belongs to the semaphore that is returned"]
+    pub fn with_cancel(mut self, token: &CancelToken) -> Semaphore {
+        self.handle.set_cancel(token);
+        self
+    }
+
+    /// Sets an event listener for the permits and waits of this handle. No round trip.
+    ///
+    /// The listener receives the events of [`Lock::with_events`](crate::Lock::with_events), one per
+    /// [`Permit`], whatever its [count](Permit::count).
+    ///
+    /// # Errors
+    /// Does not fail itself. If the system cannot start the events thread, the verbs return
+    /// [`is_configuration`](Error::is_configuration).
+    #[must_use = "the listener belongs to the semaphore that is returned"]
+    pub fn with_events(mut self, listener: Arc<dyn Events>) -> Semaphore {
+        self.handle.set_listener(listener);
+        self
+    }
+
+    /// Sets the label of this handle in exported metrics. No round trip.
+    ///
+    /// The rules of [`Lock::with_label`](crate::Lock::with_label) apply.
+    #[must_use = "the label belongs to the semaphore that is returned"]
+    pub fn with_label(mut self, label: impl AsRef<str>) -> Semaphore {
+        self.handle.set_label(label.as_ref());
+        self
+    }
+
+    /// Returns the name of the semaphore, without the client's prefix.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn name(&self) -> &str {
+        self.handle.name()
+    }
+
+    /// Blocks until a permit is taken.
+    ///
+    /// One round trip if a permit is free. Otherwise the call sleeps until a message says that
+    /// enough permits are free, and asks again. If the message is lost, the call asks when the next
+    /// permit expires or within the [poll interval](crate::Builder::poll_interval), whichever is
+    /// earlier.
+    ///
+    /// The wait has no time limit. A cancellation of the token of
+    /// [`with_cancel`](Semaphore::with_cancel) and the close of the client end it. After an error
+    /// the call is undone in the background, so it may be repeated.
+    ///
+    /// # Errors
+    /// - [`is_configuration`](Error::is_configuration) if the semaphore has no capacity: its key is
+    ///   missing, and the handle has no [`with_permits`](Semaphore::with_permits). Also if the call
+    ///   needs more permits than the capacity, now or after a [`resize`](Semaphore::resize).
+    /// - [`is_connection`](Error::is_connection), [`is_timeout`](Error::is_timeout) or
+    ///   [`is_pool_timeout`](Error::is_pool_timeout) if the first request gets no answer, after one
+    ///   response time-out at the latest. Once the server has answered, the call waits through
+    ///   outages.
+    /// - [`is_cancelled`](Error::is_cancelled) if the token is cancelled.
+    /// - [`is_lost`](Error::is_lost) if three grants in a row arrived after their lease had
+    ///   expired, or one after the deadline of the call.
+    /// - [`is_not_replicated`](Error::is_not_replicated) if fewer replicas acknowledged the permit
+    ///   than [`min_replicas`](crate::Builder::min_replicas) asks for.
+    /// - The [errors of every verb](Semaphore#errors-of-every-verb).
+    pub fn acquire(&self) -> Result<Permit> {
+        self.acquire_many(1)
+    }
+
+    /// Takes a permit if one is free; returns `None` if none is.
+    ///
+    /// Does not wait for a permit, only for the answer of the server, for one response time-out at
+    /// most. One round trip. Also returns `None` if the free permits are
+    /// [claimed](Semaphore#order).
+    ///
+    /// # Errors
+    /// The errors of [`acquire`](Semaphore::acquire).
+    ///
+    /// ```no_run
+    /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+    /// match client.semaphore("jobs").with_permits(20).try_acquire()? {
+    ///     Some(permit) => permit.release()?,
+    ///     None => println!("20 jobs run already"),
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn try_acquire(&self) -> Result<Option<Permit>> {
+        self.try_acquire_many(1)
+    }
+
+    /// Blocks until a permit is taken; returns `None` after `timeout`.
+    ///
+    /// Waits as [`acquire`](Semaphore::acquire) does. A free permit is taken even if `timeout` is
+    /// zero. `Duration::MAX` waits without limit. The call returns at most 100 ms after its
+    /// deadline, whatever the server does. A request without an answer is undone in the background.
+    ///
+    /// # Errors
+    /// The errors of [`acquire`](Semaphore::acquire). If the time ends before the server has
+    /// answered, the error is [`is_connection`](Error::is_connection),
+    /// [`is_timeout`](Error::is_timeout) or, if no request could be sent,
+    /// [`is_pool_timeout`](Error::is_pool_timeout).
+    pub fn try_acquire_for(&self, timeout: Duration) -> Result<Option<Permit>> {
+        self.try_acquire_many_for(1, timeout)
+    }
+
+    /// Blocks until a permit is taken; returns `None` after `deadline`.
+    ///
+    /// Like [`try_acquire_for`](Semaphore::try_acquire_for), for several calls that share one
+    /// deadline.
+    ///
+    /// # Errors
+    /// The errors of [`try_acquire_for`](Semaphore::try_acquire_for).
+    pub fn try_acquire_until(&self, deadline: Instant) -> Result<Option<Permit>> {
+        self.try_acquire_many_until(1, deadline)
+    }
+
+    /// Blocks until that many permits are taken, all of them at once.
+    ///
+    /// Waits as [`acquire`](Semaphore::acquire) does. The permits have one lease, and are given
+    /// back together.
+    ///
+    /// # Errors
+    /// The errors of [`acquire`](Semaphore::acquire).
+    pub fn acquire_many(&self, permits: u32) -> Result<Permit> {
+        let permit = self.take(permits, Patience::Forever)?;
+        permit.ok_or_else(|| self.handle.named(endless_wait_ended()))
+    }
+
+    /// Takes that many permits if they are free; returns `None` if they are not.
+    ///
+    /// Takes all of them or none, as [`try_acquire`](Semaphore::try_acquire) does.
+    ///
+    /// # Errors
+    /// The errors of [`acquire`](Semaphore::acquire).
+    pub fn try_acquire_many(&self, permits: u32) -> Result<Option<Permit>> {
+        self.take(permits, Patience::None)
+    }
+
+    /// Blocks until that many permits are taken; returns `None` after `timeout`.
+    ///
+    /// Waits as [`try_acquire_for`](Semaphore::try_acquire_for) does.
+    ///
+    /// # Errors
+    /// The errors of [`try_acquire_for`](Semaphore::try_acquire_for).
+    pub fn try_acquire_many_for(&self, permits: u32, timeout: Duration) -> Result<Option<Permit>> {
+        self.take(permits, Patience::span(clock::now(), timeout))
+    }
+
+    /// Blocks until that many permits are taken; returns `None` after `deadline`.
+    ///
+    /// Waits as [`try_acquire_until`](Semaphore::try_acquire_until) does.
+    ///
+    /// # Errors
+    /// The errors of [`try_acquire_for`](Semaphore::try_acquire_for).
+    pub fn try_acquire_many_until(
+        &self,
+        permits: u32,
+        deadline: Instant,
+    ) -> Result<Option<Permit>> {
+        self.take(permits, Patience::instant(clock::now(), deadline))
+    }
+
+    /// Sets the capacity. Wakes waiting callers if permits become free.
+    ///
+    /// Permits in use stay valid. With fewer permits than are in use,
+    /// [`available`](Semaphore::available) is negative until enough of them are given back. A
+    /// waiting call for more permits than the new capacity fails within the
+    /// [poll interval](crate::Builder::poll_interval).
+    ///
+    /// Blocks until the server answers, for one response time-out at most. One round trip. After an
+    /// error without an answer the capacity is set by now, or never.
+    ///
+    /// # Errors
+    /// The errors of [`available`](Semaphore::available).
+    pub fn resize(&self, permits: u32) -> Result<()> {
+        check_positive(permits.into()).map_err(|error| self.handle.named(error))?;
+        self.handle.change(CountChange::Resize(permits)).map(drop)
+    }
+
+    /// Returns the number of permits that are free or have expired.
+    ///
+    /// Negative if more permits are in use than the capacity. Without a capacity, returns that of
+    /// [`with_permits`](Semaphore::with_permits), or 0. Blocks until the server answers, for one
+    /// response time-out at most. One round trip.
+    ///
+    /// # Errors
+    /// [`is_connection`](Error::is_connection), [`is_timeout`](Error::is_timeout) or
+    /// [`is_pool_timeout`](Error::is_pool_timeout) if the server does not answer, and the
+    /// [errors of every verb](Semaphore#errors-of-every-verb).
+    pub fn available(&self) -> Result<i64> {
+        Ok(self.counts()?.available)
+    }
+
+    /// Returns the number of permits in use, in any process and language.
+    ///
+    /// Blocks and fails as [`available`](Semaphore::available) does.
+    ///
+    /// # Errors
+    /// The errors of [`available`](Semaphore::available).
+    pub fn in_use(&self) -> Result<u64> {
+        Ok(self.counts()?.in_use)
+    }
+
+    /// Returns the capacity: the number of permits, those in use included.
+    ///
+    /// Without a capacity, returns that of [`with_permits`](Semaphore::with_permits), or 0. Blocks
+    /// and fails as [`available`](Semaphore::available) does.
+    ///
+    /// # Errors
+    /// The errors of [`available`](Semaphore::available).
+    pub fn permits(&self) -> Result<i64> {
+        Ok(self.counts()?.capacity)
+    }
+
+    /// Returns the holders of the permits in use, in any process and language.
+    ///
+    /// One entry per [`Permit`], with its [count](HolderInfo::count), and one entry per permit of
+    /// Redisson, whose [owner](HolderInfo::owner) is the id that Redisson shows. The remaining
+    /// lease is measured by the server's clock. Blocks and asks as
+    /// [`Lock::holders`](crate::Lock::holders) does.
+    ///
+    /// # Errors
+    /// The errors of [`Lock::holders`](crate::Lock::holders).
+    pub fn holders(&self) -> Result<Vec<HolderInfo>> {
+        self.handle.inspect(|inspector, name, target| inspector.permit_holders(name, target))
+    }
+
+    /// Returns the number of clients with callers that wait for permits.
+    ///
+    /// Counts clients of this library and of Redisson. Blocks until the servers answer, for one
+    /// response time-out at most. One round trip, to all nodes of a cluster at the same time.
+    ///
+    /// # Errors
+    /// The errors of [`available`](Semaphore::available).
+    pub fn waiting(&self) -> Result<WaitingInfo> {
+        self.handle.waiting(ListensTo::Permits)
+    }
+
+    fn counts(&self) -> Result<PermitCounts> {
+        let capacity = self.capacity;
+        let counts = self
+            .handle
+            .inspect(|inspector, name, target| inspector.permit_counts(name, capacity, target))?;
+        Ok(counts)
+    }
+
+    fn take(&self, count: u32, patience: Patience) -> Result<Option<Permit>> {
+        check_permits(count).map_err(|error| self.handle.named(error))?;
+        let permits = PermitRequest { count, capacity: self.capacity };
+        let handle = self.handle.acquire(&Permits, self.lease, permits, patience)?;
+        Ok(handle.map(Permit::new))
+    }
+}
+
+impl fmt::Debug for Semaphore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.handle.fmt("Semaphore", f)
+    }
+}
