@@ -3,6 +3,9 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod facts_of_synchronizers;
 mod java;
 mod redisson;
 mod redisson_topologies;
+mod semaphores;
+mod shared;

@@ -1,13 +1,16 @@
-// Benchmark driver for node-redlock; ../README.md is its contract.
+// Benchmark driver for node-redlock, and for redis-semaphore, which only makes pairs; ../README.md is
+// its contract.
 'use strict';
 
 const { writeFileSync } = require('node:fs');
 const { createInterface } = require('node:readline');
 const Client = require('ioredis');
+const { Semaphore } = require('redis-semaphore');
 const Redlock = require('redlock');
 
 const TTL = 30_000; // the library requires a time to live for each lock
 const LONG = 3_600_000; // outlasts the benchmark
+const PERMITS = 4; // of each semaphore
 
 const [, , contender, url] = process.argv;
 const now = () => process.hrtime.bigint(); // CLOCK_MONOTONIC
@@ -28,6 +31,21 @@ async function take(redlock, name, end) {
       if (end !== undefined && now() >= end) return undefined;
     }
   }
+}
+
+// Returns the acquire of a worker. Its result is the release, or undefined if the time is over.
+function worker(name, end) {
+  if (contender === 'node-redlock') {
+    return async () => {
+      const lock = await take(redlock, name, end);
+      return lock && (() => lock.unlock());
+    };
+  }
+  const semaphore = new Semaphore(client, name, PERMITS);
+  return async () => {
+    await semaphore.acquire();
+    return () => semaphore.release();
+  };
 }
 
 // The records of a worker: five numbers for each pair.
@@ -53,6 +71,9 @@ let waiting; // the state between wait and free
 // Returns the lock of a worker, or the lock of all workers.
 const lockName = (args, i) => (args.shared === '1' ? args.locks : `${args.locks}:${i}`);
 
+const supported = (command) => Object.hasOwn(commands, command)
+  && (contender === 'node-redlock' || ['pairs', 'write'].includes(command));
+
 const commands = {
   async pairs(args) {
     const end = now() + BigInt(args.millis) * 1_000_000n;
@@ -60,18 +81,18 @@ const commands = {
     let errors = 0;
     records = Array.from({ length: Number(args.threads) }, () => new Records());
     await Promise.all(records.map(async (own, i) => {
-      const name = lockName(args, i);
-      const worker = BigInt(i);
+      const acquire = worker(lockName(args, i), end);
+      const number = BigInt(i);
       while (now() < end) {
         try {
           const before = now();
-          const lock = await take(redlock, name, end);
-          if (lock === undefined) break;
+          const release = await acquire();
+          if (release === undefined) break;
           const acquired = now();
           const releasing = now();
-          await lock.unlock();
+          await release();
           const released = now();
-          own.add(worker, before, acquired, releasing, released);
+          own.add(number, before, acquired, releasing, released);
           if (think > 0n) while (now() < released + think);
         } catch {
           errors += 1;
@@ -137,18 +158,20 @@ const commands = {
 };
 
 async function main() {
-  if (contender !== 'node-redlock') {
+  const names = { 'node-redlock': 'redlock', 'redis-semaphore': 'redis-semaphore' };
+  if (!Object.hasOwn(names, contender)) {
     console.log('unsupported no such contender');
     process.exit();
   }
   await client.ping();
-  console.log(`ready node-redlock ${require('redlock/package.json').version}`);
+  const { version } = require(`${names[contender]}/package.json`);
+  console.log(`ready ${contender} ${version}`);
   for await (const line of createInterface({ input: process.stdin })) {
     const [command, ...words] = line.split(' ');
     if (command === 'quit') break;
     const args = Object.fromEntries(words.map((word) => word.split(/=(.*)/s, 2)));
     let answer = 'unsupported'; // no renewal, no re-entry, no idle handles
-    if (Object.hasOwn(commands, command)) {
+    if (supported(command)) {
       answer = await commands[command](args)
         .catch((error) => `failed ${String(error).replaceAll('\n', ' ')}`);
     }

@@ -7,7 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::Result;
 use crate::driver::{Driver, Recipe};
-use crate::run::{Run, say};
+use crate::run::{Run, SEMAPHORES, say};
 use crate::server::Path;
 use crate::table::Table;
 
@@ -29,9 +29,18 @@ struct Contender {
 }
 
 impl Contenders {
-    /// Returns all contenders except those in `left_out`. Starts no driver.
+    /// Returns all locks except those in `left_out`. Starts no driver.
     pub(crate) fn new(run: &Run, path: Path, left_out: &[&str]) -> Contenders {
-        let recipes = run.recipes.iter().filter(|recipe| !left_out.contains(&&*recipe.name));
+        Self::with(run, path, |name| !SEMAPHORES.contains(&name) && !left_out.contains(&name))
+    }
+
+    /// Returns all semaphores except those in `left_out`. Starts no driver.
+    pub(crate) fn semaphores(run: &Run, path: Path, left_out: &[&str]) -> Contenders {
+        Self::with(run, path, |name| SEMAPHORES.contains(&name) && !left_out.contains(&name))
+    }
+
+    fn with(run: &Run, path: Path, wanted: impl Fn(&str) -> bool) -> Contenders {
+        let recipes = run.recipes.iter().filter(|recipe| wanted(&recipe.name));
         let all = recipes.map(|recipe| Contender { recipe: recipe.clone(), driver: None });
         Contenders { path, all: all.collect() }
     }

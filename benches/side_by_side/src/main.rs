@@ -45,7 +45,7 @@ type Result<T = (), E = Failure> = std::result::Result<T, E>;
 
 type Work = fn(&mut Run) -> Result<Vec<Table>>;
 
-const WORKS: [(&str, Work); 8] = [
+const WORKS: [(&str, Work); 9] = [
     ("uncontended", works::uncontended::measure),
     ("nested", works::nested::measure),
     ("threads", works::threads::measure),
@@ -54,6 +54,7 @@ const WORKS: [(&str, Work); 8] = [
     ("held", works::held::measure),
     ("waiters", works::waiters::measure),
     ("handles", works::handles::measure),
+    ("semaphore", works::semaphore::measure),
 ];
 
 fn main() -> Result {

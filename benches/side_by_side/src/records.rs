@@ -116,6 +116,19 @@ pub(crate) fn contended(
     }
 }
 
+/// Returns the largest number of pairs that held at once.
+pub(crate) fn most_at_once(records: &[Record]) -> f64 {
+    let begins = records.iter().map(|record| (record.acquired, 1));
+    let ends = records.iter().map(|record| (record.releasing, -1));
+    let mut changes: Vec<(u64, i32)> = begins.chain(ends).collect();
+    changes.sort_unstable();
+    let running = changes.iter().scan(0, |held, (_, change)| {
+        *held += change;
+        Some(*held)
+    });
+    f64::from(running.max().unwrap_or(0))
+}
+
 /// Returns the sorted waits that begin `warm_up` nanoseconds after the first or later.
 pub(crate) fn waits_after(records: &[Record], warm_up: u64) -> Vec<u64> {
     let begin = records.iter().map(|record| record.asked).min().unwrap_or(0) + warm_up;

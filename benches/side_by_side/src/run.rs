@@ -15,7 +15,8 @@ use crate::works::turns::Shape;
 const WARM_UP_OF_A_JVM: Duration = Duration::from_secs(5);
 
 /// Contenders that run on a Java virtual machine.
-pub(crate) const JVMS: [&str; 2] = ["redisson", "redisson-fair"];
+pub(crate) const JVMS: [&str; 4] =
+    ["redisson", "redisson-fair", "redisson-permits", "redisson-semaphore"];
 
 /// Contenders that need no server.
 pub(crate) const LOCAL: [&str; 2] = ["park", "parking_lot"];
@@ -25,6 +26,17 @@ pub(crate) const FLOORS: [&str; 2] = ["floor", "floor-posted"];
 
 /// Contenders that are no lock libraries.
 pub(crate) const NO_LIBRARIES: [&str; 4] = [FLOORS[0], FLOORS[1], LOCAL[0], LOCAL[1]];
+
+/// The contenders that are semaphores, which only the work `semaphore` measures.
+pub(crate) const SEMAPHORES: [&str; 7] = [
+    "leasehold-semaphore",
+    "leasehold-semaphore-unlock",
+    "leasehold-plain-semaphore",
+    "floor-semaphore",
+    "redisson-permits",
+    "redisson-semaphore",
+    "redis-semaphore",
+];
 
 /// The length of a round on one lock in ordinary rounds, because its figures vary more.
 pub(crate) const LONG_ROUND: u32 = 4;

@@ -9,6 +9,9 @@ use crate::stamp::Held;
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 pub(crate) type Result<T = (), E = Failure> = std::result::Result<T, E>;
 
+/// The number of permits of each semaphore.
+pub(crate) const PERMITS: u32 = 4;
+
 /// A measured library, whose callers block or whose workers are tasks of an event loop.
 pub(crate) enum Contender {
     Blocking(Box<dyn Blocking>),

@@ -5,6 +5,7 @@
 mod commands;
 mod contender;
 mod floor;
+mod floor_semaphore;
 mod heap;
 mod leasehold;
 mod local;
@@ -55,6 +56,7 @@ fn open(name: &str, url: &str) -> Result<Contender, Failure> {
         | "leasehold-queue-unlock" => leasehold::open(url, name, pool),
         "floor" => floor::open(url, false),
         "floor-posted" => floor::open(url, true),
+        "floor-semaphore" => floor_semaphore::open(url),
         "park" => Ok(local::park()),
         "parking_lot" => Ok(local::parking_lot()),
         "rslock" => rslock::open(url),

@@ -4,6 +4,7 @@ pub(crate) mod handles;
 pub(crate) mod held;
 pub(crate) mod nested;
 pub(crate) mod processes;
+pub(crate) mod semaphore;
 pub(crate) mod threads;
 pub(crate) mod turns;
 pub(crate) mod uncontended;

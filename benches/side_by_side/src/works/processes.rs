@@ -4,7 +4,7 @@ use crate::Result;
 use crate::contenders::Measured;
 use crate::driver::{Driver, LONGEST, Recipe};
 use crate::records::{self, Record};
-use crate::run::{LONG_ROUND, NO_LIBRARIES, Run, say};
+use crate::run::{LONG_ROUND, NO_LIBRARIES, Run, SEMAPHORES, say};
 use crate::server::Path;
 use crate::table::{Metric, Table, metric};
 
@@ -27,7 +27,7 @@ pub(crate) fn measure(run: &mut Run) -> Result<Vec<Table>> {
         sizes.iter().map(|size| Table::new("processes", title(*size), &METRICS)).collect();
     // One contender after another: sixteen processes of every contender at once are too many.
     for recipe in run.recipes.clone() {
-        if NO_LIBRARIES.contains(&&*recipe.name) {
+        if [&NO_LIBRARIES[..], &SEMAPHORES].concat().contains(&&*recipe.name) {
             continue;
         }
         say(&format!("One lock, many processes: {}", recipe.name));

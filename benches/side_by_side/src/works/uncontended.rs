@@ -7,7 +7,7 @@ use crate::run::{LOCAL, Run, Spent, say};
 use crate::server::Path;
 use crate::table::{Metric, Table, metric};
 
-const METRICS: [Metric; 10] = [
+pub(super) const METRICS: [Metric; 10] = [
     metric("pairs/s", 0),
     metric("mean us", 1),
     metric("p50 us", 1),
@@ -67,7 +67,7 @@ fn one(
     Ok(table)
 }
 
-fn figures(records: &[records::Record], spent: &Spent) -> [f64; 10] {
+pub(super) fn figures(records: &[records::Record], spent: &Spent) -> [f64; 10] {
     let pairs = records::uncontended(records);
     let per_million = |seconds: f64| seconds / pairs.pairs * 1e6;
     [

@@ -13,21 +13,32 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
 import org.redisson.Redisson;
 import org.redisson.api.RLock;
+import org.redisson.api.RPermitExpirableSemaphore;
+import org.redisson.api.RSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.api.redisnode.RedisNode.InfoSection;
 import org.redisson.api.redisnode.RedisNodes;
 import org.redisson.config.Config;
 
-/** Benchmark driver for Redisson's RLock, plain or fair; ../README.md is its contract. */
+/**
+ * Benchmark driver for Redisson's RLock, plain or fair, and for its two semaphores, which only make
+ * pairs; ../README.md is its contract.
+ */
 public final class Driver {
     private static final long STACK = 256 << 10; // for 10,000 threads
+    private static final int PERMITS = 4; // of each semaphore
+    private static final List<String> LOCKS = List.of("redisson", "redisson-fair");
+    private static final List<String> SEMAPHORES =
+            List.of("redisson-permits", "redisson-semaphore");
+    private static final List<String> COMMANDS_OF_SEMAPHORES = List.of("pairs", "write");
 
     private final String address;
-    private final boolean fair;
+    private final String contender;
     private final RedissonClient client;
     private List<Records> records = List.of(); // of the last pairs
     private RedissonClient holder; // of hold and wait
@@ -37,14 +48,14 @@ public final class Driver {
     private final AtomicReference<Throwable> mishap = new AtomicReference<>();
     private RLock[] retained;
 
-    private Driver(String address, boolean fair) {
+    private Driver(String address, String contender) {
         this.address = address;
-        this.fair = fair;
+        this.contender = contender;
         this.client = connect(new Config());
     }
 
     public static void main(String[] args) throws IOException {
-        if (!args[0].equals("redisson") && !args[0].equals("redisson-fair")) {
+        if (!LOCKS.contains(args[0]) && !SEMAPHORES.contains(args[0])) {
             System.out.println("unsupported no such contender");
             return;
         }
@@ -52,7 +63,7 @@ public final class Driver {
             System.out.println("unsupported unix sockets need another transport than the default");
             return;
         }
-        Driver driver = new Driver(args[1], args[0].equals("redisson-fair"));
+        Driver driver = new Driver(args[1], args[0]);
         System.out.println("ready " + args[0] + " " + Redisson.class.getPackage().getImplementationVersion());
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
         for (String line; (line = lines.readLine()) != null && !line.equals("quit"); ) {
@@ -69,12 +80,78 @@ public final class Driver {
     }
 
     private RLock lock(RedissonClient of, String name) {
-        return fair ? of.getFairLock(name) : of.getLock(name);
+        return contender.equals("redisson-fair") ? of.getFairLock(name) : of.getLock(name);
+    }
+
+    /** What a worker acquires and releases. */
+    private interface Pair {
+        void acquire() throws InterruptedException;
+
+        void release();
+    }
+
+    private Pair pair(String name) {
+        return switch (contender) {
+            case "redisson-permits" -> permit(name);
+            case "redisson-semaphore" -> semaphore(name);
+            default -> pair(lock(client, name));
+        };
+    }
+
+    private static Pair pair(RLock lock) {
+        return new Pair() {
+            @Override
+            public void acquire() {
+                lock.lock();
+            }
+
+            @Override
+            public void release() {
+                lock.unlock();
+            }
+        };
+    }
+
+    private Pair permit(String name) {
+        RPermitExpirableSemaphore semaphore = client.getPermitExpirableSemaphore(name);
+        semaphore.trySetPermits(PERMITS);
+        return new Pair() {
+            private String id;
+
+            @Override
+            public void acquire() throws InterruptedException {
+                id = semaphore.acquire(30, TimeUnit.SECONDS); // the lease of a lock
+            }
+
+            @Override
+            public void release() {
+                semaphore.release(id);
+            }
+        };
+    }
+
+    private Pair semaphore(String name) {
+        RSemaphore semaphore = client.getSemaphore(name);
+        semaphore.trySetPermits(PERMITS);
+        return new Pair() {
+            @Override
+            public void acquire() throws InterruptedException {
+                semaphore.acquire();
+            }
+
+            @Override
+            public void release() {
+                semaphore.release();
+            }
+        };
     }
 
     private String answer(String line) {
         String[] words = line.split(" ");
         Arguments args = new Arguments(words);
+        if (SEMAPHORES.contains(contender) && !COMMANDS_OF_SEMAPHORES.contains(words[0])) {
+            return "unsupported";
+        }
         try {
             return switch (words[0]) {
                 case "pairs" -> pairs(args, false);
@@ -130,18 +207,18 @@ public final class Driver {
         List<Thread> workers = new ArrayList<>();
         for (int i = 0; i < count; i++) {
             int worker = i;
-            RLock lock = lock(client, args.lock(i));
+            Pair pair = pair(args.lock(i));
             Records own = new Records();
             all.add(own);
             workers.add(spawn(() -> {
                 if (nested) {
-                    lock.lock();
+                    pair.acquire();
                 }
                 ready.countDown();
                 begin.await();
-                errors.addAndGet(work(lock, worker, own, System.nanoTime() + length, think));
+                errors.addAndGet(work(pair, worker, own, System.nanoTime() + length, think));
                 if (nested) {
-                    lock.unlock();
+                    pair.release();
                 }
                 return null;
             }));
@@ -164,15 +241,16 @@ public final class Driver {
         return nested && pairs > 0 ? done + " nanos=" + nanos / pairs : done;
     }
 
-    private static int work(RLock lock, int worker, Records own, long end, long think) {
+    private static int work(Pair pair, int worker, Records own, long end, long think)
+            throws InterruptedException {
         int errors = 0;
         while (System.nanoTime() < end) {
             try {
                 long before = System.nanoTime();
-                lock.lock();
+                pair.acquire();
                 long acquired = System.nanoTime();
                 long releasing = System.nanoTime();
-                lock.unlock();
+                pair.release();
                 long released = System.nanoTime(); // CLOCK_MONOTONIC on Linux
                 own.add(worker, before, acquired, releasing, released);
                 if (think > 0) {

@@ -1,6 +1,8 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.util.Arrays;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
@@ -14,7 +16,7 @@ import org.redisson.client.codec.StringCodec;
 import org.redisson.config.Config;
 
 /**
- * Executes orders from standard input, one per line: {@code THREAD VERB KIND NAME [ARGUMENT]}.
+ * Executes orders from standard input, one per line: {@code THREAD VERB KIND NAME ARGUMENT...}.
  * Each thread is one holder and executes its orders in sequence. The answer is
  * {@code THREAD ok VALUE} or {@code THREAD error CLASS: MESSAGE}.
  *
@@ -26,6 +28,7 @@ import org.redisson.config.Config;
 public final class Driver {
     private final RedissonClient[] clients;
     private final Map<String, ExecutorService> threads = new HashMap<>();
+    private final Synchronizers synchronizers;
 
     private Driver(String[] addresses, long watchdog) {
         clients = new RedissonClient[addresses.length];
@@ -36,6 +39,7 @@ public final class Driver {
                 .setConnectionPoolSize(16);
             clients[i] = Redisson.create(config);
         }
+        synchronizers = new Synchronizers(clients[0]);
     }
 
     /** Creates one client of a cluster, or of the master that sentinels announce. */
@@ -51,6 +55,7 @@ public final class Driver {
                 .setMasterConnectionMinimumIdleSize(2).setSlaveConnectionMinimumIdleSize(1);
         }
         clients = new RedissonClient[] {Redisson.create(config)};
+        synchronizers = new Synchronizers(clients[0]);
     }
 
     private static Driver start(String where, long watchdog) {
@@ -80,12 +85,18 @@ public final class Driver {
 
     private void execute(String[] words) {
         try {
-            Object value = perform(words[1], words[2], words[3], words.length > 4 ? words[4] : "");
+            Object value = Synchronizers.has(words[2])
+                ? synchronizers.perform(words[1], words[2], words[3], arguments(words))
+                : perform(words[1], words[2], words[3], words.length > 4 ? words[4] : "");
             print(words[0] + " ok " + value);
         } catch (Throwable thrown) {
             String message = String.valueOf(thrown.getMessage()).replace('\n', ' ');
             print(words[0] + " error " + thrown.getClass().getSimpleName() + ": " + message);
         }
+    }
+
+    private static List<String> arguments(String[] words) {
+        return Arrays.asList(words).subList(4, words.length);
     }
 
     private RLock lock(String kind, String name) {

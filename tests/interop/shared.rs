@@ -1,0 +1,131 @@
+//! A server with a client of Redisson, which tests of semaphores and latches share.
+//!
+//! The tests that run at the same time share one Java process, which takes seconds to start; each
+//! test has names of its own.
+
+#![allow(unreachable_pub, reason = "the tests use a part")]
+
+use crate::harness::faults::NEVER;
+use crate::harness::{Server, eventually};
+use crate::java::{Java, Ordered};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// An id of 16 bytes, as the library makes them, and the same id as text for Java.
+const ID: &str = "leasehold-permit";
+pub const ID_FOR_JAVA: &str = "6c65617365686f6c642d7065726d6974";
+
+/// The score of a permit of Redisson that never expires.
+const NO_EXPIRY: &str = "922337203685477";
+
+/// A server and a client of Redisson.
+pub struct Redisson {
+    pub server: Server,
+    pub java: Java,
+}
+
+impl Redisson {
+    pub fn start() -> Option<Redisson> {
+        let server = Server::start();
+        let java = Java::start(&[&server], NEVER)?;
+        Some(Redisson { server, java })
+    }
+
+    /// Returns the value that the running tests share, or a new one.
+    pub fn shared() -> Option<Arc<Redisson>> {
+        static SHARED: Mutex<Weak<Redisson>> = Mutex::new(Weak::new());
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = shared.upgrade();
+        let redisson = running.or_else(|| Redisson::start().map(Arc::new))?;
+        *shared = Arc::downgrade(&redisson);
+        Some(redisson)
+    }
+
+    /// Gives orders to the thread with the name of the semaphore or latch, each with its answer.
+    ///
+    /// An order is written without the name: `try permits 1`.
+    #[track_caller]
+    pub fn answers(&self, name: &str, orders: &[(&str, &str)]) {
+        for (order, expected) in orders {
+            assert_eq!(self.does(name, order), *expected, "{order}");
+        }
+    }
+
+    /// Gives an order to the thread with that name; blocks until its answer.
+    #[track_caller]
+    pub fn does(&self, name: &str, order: &str) -> String {
+        self.java.does(name, &with_name(order, name))
+    }
+
+    /// Gives an order to the thread with that name, and returns the error.
+    #[track_caller]
+    pub fn fails(&self, name: &str, order: &str) -> String {
+        let answer = self.java.order(name, &with_name(order, name)).answer();
+        answer.expect_err("Redisson throws")
+    }
+
+    /// Gives an order that waits to a thread; blocks until Java has subscribed to the channel.
+    pub fn waits(&self, thread: &str, order: &str, name: &str) -> Ordered {
+        let ordered = self.java.order(thread, &with_name(order, name));
+        let channel = channel_of(order, name);
+        eventually("Java subscribes", || self.server.numsub(&channel) > 0);
+        assert!(ordered.is_open(), "{order} waits");
+        ordered
+    }
+
+    /// Returns the number of calls of scripts.
+    pub fn calls(&self) -> u64 {
+        self.server.calls("evalsha")
+    }
+
+    pub fn set(&self, name: &str, value: &str) {
+        self.server.ask::<()>(&["SET", name, value]);
+    }
+
+    pub fn value(&self, name: &str) -> Option<i64> {
+        self.server.ask(&["GET", name])
+    }
+
+    pub fn publish(&self, channel: &str, payload: &str) {
+        assert_eq!(self.server.ask::<usize>(&["PUBLISH", channel, payload]), 1, "Java listens");
+    }
+
+    /// Adds a permit with our id, which never expires, to a semaphore.
+    pub fn add_ours(&self, name: &str) {
+        let timeouts = format!("{{{name}}}:timeout");
+        assert_eq!(self.server.ask::<usize>(&["ZADD", &timeouts, NO_EXPIRY, ID]), 1);
+    }
+}
+
+/// Returns the order with the name behind its kind.
+pub fn with_name(order: &str, name: &str) -> String {
+    let mut words: Vec<&str> = order.split(' ').collect();
+    words.insert(2, name);
+    words.join(" ")
+}
+
+/// Returns the channel of the kind that the order names.
+pub fn channel_of(order: &str, name: &str) -> String {
+    match order.split(' ').nth(1) {
+        Some("latch") => latch_channel(name),
+        _ => permits_channel(name),
+    }
+}
+
+pub fn permits_channel(name: &str) -> String {
+    format!("redisson_sc:{{{name}}}")
+}
+
+pub fn latch_channel(name: &str) -> String {
+    format!("redisson_countdownlatch__channel__{{{name}}}")
+}
+
+/// Ends the test early without Java.
+macro_rules! with_java {
+    ($redisson:expr) => {
+        match $redisson {
+            Some(redisson) => redisson,
+            None => return,
+        }
+    };
+}
+pub(crate) use with_java;
