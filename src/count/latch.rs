@@ -5,28 +5,38 @@
 //! round returns even if it looks only in a later round. Messages alone never end a wait: a late
 //! message may belong to an earlier round. A round that only Redisson has set has no number.
 
-use crate::acquire::MAX_OUTDATED_REPLIES;
+use std::sync::Arc;
+
+use crate::acquire::{ChannelView, LockContext, MAX_OUTDATED_REPLIES, RetrySchedule};
 use crate::command::call::Call;
 use crate::command::reply::{self, Reply};
 use crate::command::script;
-use crate::count::wait::{self, Answer, Question};
+use crate::count::wait::{self, Answer, CountQuestion};
 use crate::count::{CountCall, read_count};
 use crate::error::{Error, Result};
 use crate::kind::rules::ListensTo;
+use crate::listener::channels::{Channel, Registration, SubscriptionState};
 use crate::pool::Target;
 use crate::pool::request::CallReply;
+use crate::util::clock::Moment;
+use crate::util::sync::Parker;
 
 /// The wait of one call for a latch.
 #[derive(Default)]
 struct LatchQuestion {
     /// The number of the round of the first answer, empty for a round without a number.
     first_round: Option<Vec<u8>>,
+    /// The channel, from the beginning if this process has used it before.
+    channel: Option<Arc<Channel>>,
+    /// The registration at the channel, from the first answer on.
+    registration: Option<Registration>,
 }
 
 impl CountCall<'_> {
     /// Blocks until the latch opens. Returns `false` if the patience of the call ends first.
     pub(crate) fn wait_for_latch(&self) -> Result<bool> {
-        wait::wait_for(self, LatchQuestion::default())
+        let channel = self.context.local.known_channel(ListensTo::Latch).cloned();
+        wait::wait_for(self, LatchQuestion { channel, ..LatchQuestion::default() })
     }
 
     /// Reads count and round from the current server.
@@ -45,9 +55,7 @@ impl CountCall<'_> {
     }
 }
 
-impl Question for LatchQuestion {
-    const LISTENS_TO: ListensTo = ListensTo::Latch;
-
+impl CountQuestion for LatchQuestion {
     fn ask(&mut self, call: &CountCall<'_>) -> Result<Answer> {
         let CallReply { value, sent, .. } = call.look()?;
         let (count, round) = read_look(value)?;
@@ -55,6 +63,33 @@ impl Question for LatchQuestion {
         // A round that had no number, or whose number has expired, may still be the same.
         let has_ended = !round.is_empty() && round != *first_round;
         Ok(Answer { is_met: count <= 0 || has_ended, sent })
+    }
+
+    fn listen(&mut self, call: &CountCall<'_>, parker: &Arc<Parker>, schedule: &mut RetrySchedule) {
+        let LockContext { engine, local } = &**call.context;
+        let Some(channel) = local.channel(ListensTo::Latch, &engine.channels) else { return };
+        if self.registration.is_none() {
+            let registration = channel.register(parker);
+            // The confirmation of the subscription below counts as a message.
+            schedule.registered(&registration, channel, None);
+            self.registration = Some(registration);
+            self.channel = Some(Arc::clone(channel));
+        }
+        engine.subscribe(channel);
+    }
+
+    fn is_due(&self, now: Moment, schedule: &mut RetrySchedule) -> bool {
+        schedule.is_due(now, self.channel_view().message_count)
+    }
+
+    fn channel_view(&self) -> ChannelView {
+        let channel = self.channel.as_ref();
+        ChannelView {
+            message_count: channel.map(|channel| channel.message_count()),
+            subscription: channel
+                .map_or(SubscriptionState::Unsubscribed, |channel| channel.subscription()),
+            requested_in: None,
+        }
     }
 }
 

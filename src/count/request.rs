@@ -176,7 +176,7 @@ impl CountChange {
 pub(crate) struct TakeReply {
     pub(crate) is_taken: bool,
     /// The permits that are free afterwards, at least 0.
-    pub(crate) left: u64,
+    pub(crate) left: u32,
     /// The moment before the request was sent.
     pub(crate) sent: Moment,
 }
@@ -185,7 +185,8 @@ impl TakeReply {
     fn read(reply: Reply, sent: Moment) -> Result<TakeReply> {
         match reply.into_ints()?[..] {
             [taken, left] => {
-                Ok(TakeReply { is_taken: taken == 1, left: left.max(0).unsigned_abs(), sent })
+                let left = u32::try_from(left.max(0)).unwrap_or(u32::MAX);
+                Ok(TakeReply { is_taken: taken == 1, left, sent })
             }
             _ => Err(reply::unexpected(&Reply::List(Vec::new()))),
         }

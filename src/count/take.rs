@@ -1,27 +1,69 @@
 //! The wait for permits of a plain semaphore.
+//!
+//! A call that waits joins the callers for permits of this process before its first question
+//! (`listener/permit_queue.rs`), so it misses no message between a question and its sleep.
 
-use crate::count::wait::{self, Answer, Question};
+use std::sync::Arc;
+
+use crate::acquire::{LockContext, RetrySchedule};
+use crate::count::wait::{self, Answer, CountQuestion};
 use crate::count::{CountCall, CountChange, CountRequest};
 use crate::error::Result;
 use crate::kind::rules::ListensTo;
+use crate::listener::channels::PermitPlace;
+use crate::listener::permit_queue::PermitWaiter;
+use crate::util::clock::{self, Moment};
+use crate::util::sync::Parker;
 
 /// The request of one call for permits. The same request is repeated until it takes them, so a copy
 /// that takes them late is found by the next one, or undone at the end of the call.
-struct TakeQuestion<'a>(CountRequest<'a>);
+struct TakeQuestion<'a> {
+    request: CountRequest<'a>,
+    /// The place among the callers of this process; `None` for a call that does not wait.
+    place: Option<PermitPlace>,
+}
 
 impl CountCall<'_> {
     /// Takes permits, all or none. Returns `false` if the patience of the call ends first.
     pub(crate) fn take_permits(&self, permits: u32) -> Result<bool> {
+        let LockContext { engine, local } = &**self.context;
+        let channel = local.channel(ListensTo::Permits, &engine.channels);
+        let place = channel.filter(|_| self.waits()).map(|channel| {
+            let (since, parker) = (clock::now(), Parker::mine());
+            channel.join(PermitWaiter { permits, since, parker, claimant: None })
+        });
         let request = CountRequest::new(self.context, CountChange::Take(permits));
-        wait::wait_for(self, TakeQuestion(request))
+        wait::wait_for(self, TakeQuestion { request, place })
     }
 }
 
-impl Question for TakeQuestion<'_> {
-    const LISTENS_TO: ListensTo = ListensTo::Permits;
-
+impl CountQuestion for TakeQuestion<'_> {
     fn ask(&mut self, call: &CountCall<'_>) -> Result<Answer> {
-        let reply = self.0.take(&call.limit())?;
+        if let Some(place) = &self.place {
+            place.begin_question();
+        }
+        let reply = self.request.take(&call.limit())?;
+        if let Some(place) = &self.place {
+            place.end_question();
+        }
+        if reply.is_taken {
+            // Leaves before the offer, which would count its own request again.
+            self.place = None;
+        }
+        if let Some(channel) = call.context.local.known_channel(ListensTo::Permits) {
+            channel.offer(reply.left);
+        }
         Ok(Answer { is_met: reply.is_taken, sent: reply.sent })
+    }
+
+    fn listen(&mut self, call: &CountCall<'_>, _: &Arc<Parker>, _: &mut RetrySchedule) {
+        if let Some(channel) = call.context.local.known_channel(ListensTo::Permits) {
+            call.context.engine.subscribe(channel);
+        }
+    }
+
+    fn is_due(&self, now: Moment, schedule: &mut RetrySchedule) -> bool {
+        let must_ask = self.place.as_ref().is_some_and(PermitPlace::must_ask);
+        schedule.is_due(now, None) || must_ask
     }
 }

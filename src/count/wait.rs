@@ -7,23 +7,34 @@
 
 use std::sync::Arc;
 
-use crate::acquire::{ChannelView, LockContext, Pace, RetrySchedule};
+use crate::acquire::{ChannelView, Pace, RetrySchedule};
 use crate::cancel::{CancelToken, CancelWatch};
 use crate::command::owner::HoldId;
 use crate::count::CountCall;
 use crate::error::Result;
-use crate::kind::rules::ListensTo;
-use crate::listener::channels::{Channel, Registration, SubscriptionState};
+use crate::listener::channels::SubscriptionState;
 use crate::util::clock::{self, Moment};
 use crate::util::sync::Parker;
 
 /// The question that a waiting call repeats until the answer is yes.
-pub(super) trait Question {
-    /// The channel whose messages make the next question due.
-    const LISTENS_TO: ListensTo;
-
+pub(super) trait CountQuestion {
     /// Asks the server and returns whether the wait is over. One round trip.
     fn ask(&mut self, call: &CountCall<'_>) -> Result<Answer>;
+
+    /// Listens for messages after an answer, on behalf of a caller that waits.
+    fn listen(&mut self, call: &CountCall<'_>, parker: &Arc<Parker>, schedule: &mut RetrySchedule);
+
+    /// Returns whether a message has come since the last question that makes the next one due.
+    fn is_due(&self, now: Moment, schedule: &mut RetrySchedule) -> bool;
+
+    /// Returns the state of the channel, if the schedule compares its message counts.
+    fn channel_view(&self) -> ChannelView {
+        ChannelView {
+            message_count: None,
+            subscription: SubscriptionState::Unsubscribed,
+            requested_in: None,
+        }
+    }
 }
 
 /// The answer of the server to a question.
@@ -41,17 +52,13 @@ struct CountWait<'a, Q> {
     started: Moment,
     parker: Arc<Parker>,
     schedule: RetrySchedule,
-    /// The channel, from the beginning if this process has used it before.
-    channel: Option<Arc<Channel>>,
-    /// The registration at the channel, from the first answer on.
-    registration: Option<Registration>,
     /// The watches for the close of the client and for the cancellation, from the first sleep on.
     end_watches: Option<[Option<CancelWatch>; 2]>,
     waited: bool,
 }
 
 /// Blocks until the answer is yes. Returns `false` if the patience of the call ends first.
-pub(super) fn wait_for<Q: Question>(call: &CountCall<'_>, question: Q) -> Result<bool> {
+pub(super) fn wait_for(call: &CountCall<'_>, question: impl CountQuestion) -> Result<bool> {
     let (engine, started) = (&call.context.engine, clock::now());
     // Dropped after the question, whose drop may send a request that the close waits for.
     let _active = engine.begin_call();
@@ -62,8 +69,6 @@ pub(super) fn wait_for<Q: Question>(call: &CountCall<'_>, question: Q) -> Result
         started,
         parker: Parker::mine(),
         schedule: RetrySchedule::new(started, interval, seed, Pace::SelfPolling),
-        channel: call.context.local.known_channel(Q::LISTENS_TO).cloned(),
-        registration: None,
         end_watches: None,
         waited: false,
     };
@@ -74,7 +79,7 @@ pub(super) fn wait_for<Q: Question>(call: &CountCall<'_>, question: Q) -> Result
     outcome.map_err(|error| call.with_name(error))
 }
 
-impl<Q: Question> CountWait<'_, Q> {
+impl<Q: CountQuestion> CountWait<'_, Q> {
     fn run(&mut self) -> Result<bool> {
         self.call.check_not_ended()?;
         self.call.context.engine.wait_until_ready(&self.call.limit())?;
@@ -84,7 +89,7 @@ impl<Q: Question> CountWait<'_, Q> {
             if self.schedule.has_attempted() && self.call.patience.is_over(now) {
                 return self.schedule.take_error().map_or(Ok(false), Err);
             }
-            match self.schedule.is_due(now, self.channel_view().message_count) {
+            match self.question.is_due(now, &mut self.schedule) {
                 true if self.ask()? => return Ok(true),
                 true => {}
                 false => self.sleep()?,
@@ -94,7 +99,7 @@ impl<Q: Question> CountWait<'_, Q> {
 
     /// Asks once; returns whether the wait is over.
     fn ask(&mut self) -> Result<bool> {
-        self.schedule.before_attempt(self.channel_view());
+        self.schedule.before_attempt(self.question.channel_view());
         let answer = match self.question.ask(self.call) {
             Ok(answer) => answer,
             Err(error) => return self.schedule.unanswered(clock::now(), error).map(|()| false),
@@ -106,33 +111,9 @@ impl<Q: Question> CountWait<'_, Q> {
         }
         self.schedule.refused(now, None);
         if self.call.waits() {
-            self.listen();
+            self.question.listen(self.call, &self.parker, &mut self.schedule);
         }
         Ok(false)
-    }
-
-    fn channel_view(&self) -> ChannelView {
-        let channel = self.channel.as_ref();
-        ChannelView {
-            message_count: channel.map(|channel| channel.message_count()),
-            subscription: channel
-                .map_or(SubscriptionState::Unsubscribed, |channel| channel.subscription()),
-            requested_in: None,
-        }
-    }
-
-    /// Listens for messages after an answer.
-    fn listen(&mut self) {
-        let LockContext { engine, local } = &**self.call.context;
-        let Some(channel) = local.channel(Q::LISTENS_TO, &engine.channels) else { return };
-        if self.registration.is_none() {
-            let registration = channel.register(&self.parker);
-            // The confirmation of the subscription below counts as a message.
-            self.schedule.registered(&registration, channel, None);
-            self.registration = Some(registration);
-            self.channel = Some(Arc::clone(channel));
-        }
-        engine.subscribe(channel);
     }
 
     /// Sleeps until something may have changed.

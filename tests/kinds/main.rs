@@ -13,4 +13,5 @@ mod plain_semaphore;
 mod queued;
 mod read_write;
 mod red_lock;
+mod semaphore;
 mod spin;

@@ -920,7 +920,7 @@ fn each_request_to_a_plain_semaphore_counts_once_or_not_at_all() {
 // The latch.
 
 /// The requests to a latch: the first two set a count, the next five count down, the last two
-/// delete. Counts down may be bound to a round.
+/// delete.
 const SETS: std::ops::Range<usize> = 0..2;
 const DOWNS: std::ops::Range<usize> = 2..7;
 const LATCH_REQUESTS: usize = 9;
@@ -928,8 +928,6 @@ const LATCH_REQUESTS: usize = 9;
 #[derive(Clone, Copy, Debug)]
 enum LatchStep {
     Run(usize),
-    /// The request belongs to the present round from now on, unless a copy has run.
-    Bind(usize),
     Close(usize),
     /// The request has its reply, and a new one takes its place.
     Renew(usize),
@@ -942,7 +940,6 @@ enum LatchStep {
 fn steps_of_latches() -> impl Strategy<Value = LatchStep> {
     prop_oneof![
         12 => (0..LATCH_REQUESTS).prop_map(LatchStep::Run),
-        4 => DOWNS.prop_map(LatchStep::Bind),
         1 => (0..LATCH_REQUESTS).prop_map(LatchStep::Close),
         6 => (0..LATCH_REQUESTS).prop_map(LatchStep::Renew),
         1 => (0..4i64).prop_map(LatchStep::SetAsRedisson),
@@ -959,8 +956,6 @@ struct LatchModel {
     round: Option<usize>,
     rounds: usize,
     outcomes: BTreeMap<usize, i64>,
-    /// The rounds to which counts down belong.
-    bound: BTreeMap<usize, usize>,
     messages: Vec<i64>,
 }
 
@@ -983,9 +978,7 @@ impl LatchModel {
         if let Some(outcome) = self.outcomes.get(&request) {
             return Some(*outcome);
         }
-        let bound = self.bound.get(&request);
-        let is_other = bound.is_some() && self.round.is_some() && bound != self.round.as_ref();
-        let count = self.count.filter(|count| *count > 0 && !is_other);
+        let count = self.count.filter(|count| *count > 0);
         if let Some(count) = count {
             self.count = Some(count - 1);
         }
@@ -1021,14 +1014,8 @@ impl LatchModel {
             LatchStep::Run(request) if DOWNS.contains(&request) => self.count_down(request),
             LatchStep::Run(request) => self.delete(request),
             LatchStep::Close(request) => self.close(request),
-            LatchStep::Bind(request) => {
-                let round = self.round.filter(|_| !self.outcomes.contains_key(&request));
-                self.bound.extend(round.map(|round| (request, round)));
-                None
-            }
             LatchStep::Renew(request) => {
                 self.outcomes.remove(&request);
-                self.bound.remove(&request);
                 None
             }
             LatchStep::SetAsRedisson(count) => {
@@ -1068,7 +1055,7 @@ impl Latch<'_> {
         self.bare.reply("latch_look", &[LATCH, ROUND], &[])
     }
 
-    fn run(&mut self, request: usize, bound: Option<usize>) -> i64 {
+    fn run(&mut self, request: usize) -> i64 {
         let record = format!("leasehold_request:{{the-latch}}:client:{request}");
         let keys = [LATCH, ROUND, &record];
         if SETS.contains(&request) {
@@ -1082,18 +1069,16 @@ impl Latch<'_> {
             return reply;
         }
         if DOWNS.contains(&request) {
-            let round = bound.map_or_else(String::new, |bound| self.rounds[bound - 1].clone());
-            let args = [LIFETIME, LATCH_CHANNEL, LIFETIME, &round];
+            let args = [LIFETIME, LATCH_CHANNEL, LIFETIME];
             return self.bare.call("latch_count_down", &keys, &args);
         }
         self.bare.call("latch_delete", &keys, &[LIFETIME, LATCH_CHANNEL])
     }
 
-    fn take_step(&mut self, step: LatchStep, model: &LatchModel) -> Option<i64> {
+    fn take_step(&mut self, step: LatchStep) -> Option<i64> {
         let record = |request: usize| format!("leasehold_request:{{the-latch}}:client:{request}");
         match step {
-            LatchStep::Run(request) => Some(self.run(request, model.bound.get(&request).copied())),
-            LatchStep::Bind(_) => None,
+            LatchStep::Run(request) => Some(self.run(request)),
             LatchStep::Close(request) => {
                 Some(self.bare.call("request_close", &[&record(request)], &[LIFETIME]))
             }
@@ -1113,7 +1098,7 @@ fn none(_: ()) -> Option<i64> {
 }
 
 #[test]
-fn each_request_to_a_latch_counts_once_and_in_its_round() {
+fn each_request_to_a_latch_counts_once() {
     run(Stage::on(LATCH_CHANNEL), steps_of_latches(), |stage, steps| {
         let mut model = LatchModel::default();
         let mut rounds = Vec::new();
@@ -1121,7 +1106,7 @@ fn each_request_to_a_latch_counts_once_and_in_its_round() {
             let before = model.clone();
             let expected = model.apply(step);
             let mut latch = Latch { bare: &mut stage.bare, rounds };
-            let reply = latch.take_step(step, &before);
+            let reply = latch.take_step(step);
             let (count, round) = latch.look();
             rounds = latch.rounds;
             prop_assert_eq!(reply, expected, "{:?} after {:?}", step, before);

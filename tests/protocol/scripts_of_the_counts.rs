@@ -316,15 +316,10 @@ fn set_count(bare: &mut Bare, request: u32, count: &str) -> i64 {
     bare.call("latch_set", &[LATCH, ROUND, &latch_record(request)], &args)
 }
 
-fn try_count_down(bare: &mut Bare, request: u32, round: &str) -> RedisResult<i64> {
-    let args = [LIFETIME, LATCH_CHANNEL, ROUND_LIFETIME, round];
-    bare.try_call("latch_count_down", &[LATCH, ROUND, &latch_record(request)], &args)
-}
-
-/// Counts down in the present round.
 #[track_caller]
 fn count_down(bare: &mut Bare, request: u32) -> i64 {
-    try_count_down(bare, request, "").unwrap_or_else(|error| panic!("{request}: {error}"))
+    let args = [LIFETIME, LATCH_CHANNEL, ROUND_LIFETIME];
+    bare.call("latch_count_down", &[LATCH, ROUND, &latch_record(request)], &args)
 }
 
 #[track_caller]
@@ -383,7 +378,7 @@ fn latch_set_replies_as_documented() {
 
 #[test]
 fn latch_count_down_replies_as_documented() {
-    documents("latch_count_down", &["1 counted", "0 the latch is open, or in another round"]);
+    documents("latch_count_down", &["1 counted", "0 the latch is open"]);
     let mut bare = Bare::start();
     let mut listener = Listener::on(&bare.server, LATCH_CHANNEL);
 
@@ -418,26 +413,6 @@ fn latch_count_down_replies_as_documented() {
         assert_eq!(count_down(&mut bare, late), 1);
     }
     assert_eq!(look(&mut bare).0, "2");
-}
-
-#[test]
-fn a_count_down_of_another_round_does_nothing() {
-    let mut bare = Bare::start();
-    set_count(&mut bare, 1, "2");
-    let first = round(&mut bare);
-    assert_eq!(try_count_down(&mut bare, 2, &first).expect("a reply"), 1);
-    assert_eq!(delete(&mut bare, 3), 1);
-    assert_eq!(try_count_down(&mut bare, 4, &first).expect("a reply"), 0, "open");
-    set_count(&mut bare, 5, "2");
-    let second = round(&mut bare);
-    assert_eq!(try_count_down(&mut bare, 6, &first).expect("a reply"), 0);
-    assert_eq!(try_count_down(&mut bare, 6, "").expect("a reply"), 0, "a late copy");
-    assert_eq!(look(&mut bare), ("2".to_owned(), second.clone()));
-    assert_eq!(try_count_down(&mut bare, 7, &second).expect("a reply"), 1);
-    // A round that only Java began has no key.
-    bare.ask::<()>(&["DEL", ROUND]);
-    assert_eq!(try_count_down(&mut bare, 8, &second).expect("a reply"), 1);
-    assert_eq!(look(&mut bare).0, "0");
 }
 
 #[test]
@@ -512,7 +487,7 @@ fn requests() -> [(&'static str, Vec<String>, Vec<&'static str>); 8] {
         ("count_set", plain(), vec!["1", LIFETIME, SEMAPHORE_CHANNEL]),
         ("count_undo", plain(), vec![LIFETIME, SEMAPHORE_CHANNEL]),
         ("latch_set", latch(), vec!["1", LIFETIME, LATCH_CHANNEL, ROUND_LIFETIME]),
-        ("latch_count_down", latch(), vec![LIFETIME, LATCH_CHANNEL, ROUND_LIFETIME, ""]),
+        ("latch_count_down", latch(), vec![LIFETIME, LATCH_CHANNEL, ROUND_LIFETIME]),
         ("latch_delete", latch(), vec![LIFETIME, LATCH_CHANNEL]),
     ]
 }

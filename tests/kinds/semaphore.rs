@@ -1,0 +1,598 @@
+//! The semaphore with leased permits.
+
+use crate::harness::faults::{BRISK, NEVER, build, nothing_is_left, other, patient, watched};
+use crate::harness::process::{self, ChildProcess};
+use crate::harness::{Config, Server, eventually, eventually_some, in_time};
+use leasehold::kind::Kind;
+use leasehold::{CancelToken, Client, Events, LostReason, Permit, Semaphore, Waited};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A poll interval that passes soon.
+const SOON: Duration = Duration::from_millis(100);
+
+const EXPIRIES: &str = "{a}:timeout";
+const CHANNEL: &str = "redisson_sc:{a}";
+
+/// A client whose waits end only by messages and expiries.
+fn client(server: &Server) -> Client {
+    build(patient(server.url()))
+}
+
+/// A client that polls soon.
+fn polling(server: &Server) -> Client {
+    build(patient(server.url()).poll_interval(SOON))
+}
+
+/// Returns a semaphore with that capacity.
+fn semaphore(client: &Client, permits: u32) -> Semaphore {
+    client.semaphore("a").with_permits(permits)
+}
+
+/// Returns the available permits, the permits in use and the capacity.
+fn counts(semaphore: &Semaphore) -> (i64, u64, i64) {
+    let available = semaphore.available().expect("the server answers");
+    let in_use = semaphore.in_use().expect("the server answers");
+    (available, in_use, semaphore.permits().expect("the server answers"))
+}
+
+fn take(semaphore: &Semaphore, permits: u32) -> Permit {
+    let taken = semaphore.try_acquire_many(permits).expect("the server answers");
+    taken.unwrap_or_else(|| panic!("{permits} permits are free"))
+}
+
+fn is_refused(semaphore: &Semaphore, permits: u32) -> bool {
+    semaphore.try_acquire_many(permits).expect("the server answers").is_none()
+}
+
+/// Blocks until that many calls of a client wait and its listener hears the channel.
+fn wait_for_waiters(server: &Server, client: &Client, waiters: u64) {
+    eventually("the calls wait", || client.stats().waiting_now() == waiters);
+    eventually("a listener hears", || server.numsub(CHANNEL) > 0);
+}
+
+#[test]
+fn the_verbs_take_permits_up_to_the_capacity_and_give_them_back() {
+    let server = Server::start();
+    let (client, direct) = (client(&server), other(&server));
+    let jobs = semaphore(&client, 5);
+    assert_eq!((jobs.name(), counts(&jobs)), ("a", (5, 0, 5)), "nothing is written yet");
+    assert!(server.keys().is_empty());
+    let permit = jobs.acquire().expect("it is free");
+    let two = jobs.acquire_many(2).expect("they are free");
+    assert_eq!((permit.count(), two.count(), counts(&jobs)), (1, 2, (2, 3, 5)));
+    // Another handle finds the capacity; its own number has no effect.
+    let others = semaphore(&direct, 99);
+    assert!(is_refused(&others, 3), "all or none");
+    let rest = take(&direct.semaphore("a"), 2);
+    assert!(is_refused(&jobs, 1) && is_refused(&others, 1));
+    assert_eq!(counts(&others), (0, 5, 5));
+    two.release().expect("they are held");
+    drop(permit);
+    eventually("the drop gives it back", || counts(&others) == (3, 2, 5));
+    assert!(others.try_acquire_for(Duration::ZERO).expect("the server answers").is_some());
+    let until = others.try_acquire_many_until(3, Instant::now()).expect("the server answers");
+    until.expect("they are free").release().expect("they are held");
+    assert!(others.try_acquire_many_for(4, SOON).expect("the server answers").is_none());
+    assert!(others.try_acquire_until(Instant::now()).expect("the server answers").is_some());
+    rest.release().expect("they are held");
+    eventually("only the capacity is left", || server.keys() == ["a"]);
+    assert_eq!(server.ask::<String>(&["GET", "a"]), "5");
+}
+
+#[test]
+fn a_permit_belongs_to_no_thread() {
+    let server = Server::start();
+    let jobs = semaphore(&client(&server), 2);
+    let (one, two) = (take(&jobs, 1), take(&jobs, 1));
+    assert!(one.is_held() && one.check().is_ok() && one.remaining() > NEVER / 2, "{one:?}");
+    thread::spawn(move || one.release()).join().expect("no panic").expect("it is held");
+    let jobs = jobs.with_lease(Duration::from_secs(60));
+    let fixed = take(&jobs, 1);
+    assert!(fixed.remaining() <= Duration::from_secs(60) && two.is_held());
+    assert!(!fixed.wait_lost(Duration::ZERO));
+}
+
+#[test]
+fn renewals_keep_permits_beyond_their_lease() {
+    let server = Server::start();
+    let (client, events) = watched(&server, BRISK);
+    let jobs = semaphore(&client, 300);
+    let (one, many) = (take(&jobs, 1), take(&jobs, 200));
+    let start = Instant::now();
+    eventually("the first lease is over", || start.elapsed() > 2 * BRISK);
+    assert!(one.is_held() && many.is_held());
+    assert_eq!(counts(&jobs).1, 201);
+    one.release().expect("it is held");
+    many.release().expect("they are held");
+    assert_eq!(counts(&jobs).1, 0);
+    assert_eq!(client.stats().lost(LostReason::Expired), 0);
+    drop(events);
+}
+
+#[test]
+fn the_permits_of_a_dead_process_come_back_after_their_lease() {
+    if let Some(role) = process::role() {
+        let builder = Client::builder().single(role.arg(0)).watchdog_timeout(BRISK);
+        let client = builder.build().expect("the server is there");
+        let permit = semaphore(&client, 3).acquire_many(2).expect("they are free");
+        role.say("taken");
+        role.hear();
+        drop(permit);
+        return;
+    }
+    let server = Server::start();
+    let entry = "semaphore::the_permits_of_a_dead_process_come_back_after_their_lease";
+    let mut child = ChildProcess::start(entry, "holder", &[&server.url()]);
+    child.expect_line("taken");
+    let client = build(patient(server.url()));
+    let jobs = semaphore(&client, 3);
+    assert!(is_refused(&jobs, 2));
+    thread::scope(|scope| {
+        // No message comes and no poll is due: the expiry ends the wait.
+        let waiter = scope.spawn(|| jobs.acquire_many(3));
+        wait_for_waiters(&server, &client, 1);
+        child.kill();
+        let permit = in_time("the waiter returns", waiter).expect("they are free");
+        assert_eq!((permit.count(), counts(&jobs)), (3, (0, 3, 3)));
+    });
+}
+
+#[test]
+fn a_release_by_another_process_wakes_a_waiter() {
+    let server = Server::start();
+    let (client, direct) = (client(&server), other(&server));
+    let (jobs, others) = (semaphore(&client, 2), semaphore(&direct, 2));
+    for dropped in [false, true] {
+        let taken = take(&others, 2);
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| jobs.acquire());
+            wait_for_waiters(&server, &client, 1);
+            assert_eq!(others.waiting().expect("the server answers").processes(), 1);
+            match dropped {
+                true => drop(taken),
+                false => taken.release().expect("they are held"),
+            }
+            let permit = in_time("the waiter returns", waiter).expect("it is free");
+            permit.release().expect("it is held");
+        });
+    }
+}
+
+#[test]
+fn a_waiter_for_many_leaves_the_permits_to_a_waiter_for_one() {
+    let server = Server::start();
+    let (client, direct) = (client(&server), other(&server));
+    let (jobs, others) = (semaphore(&client, 6), semaphore(&direct, 6));
+    let (one, five) = (take(&others, 1), take(&others, 5));
+    thread::scope(|scope| {
+        let many = scope.spawn(|| jobs.acquire_many(5));
+        wait_for_waiters(&server, &client, 1);
+        let single = scope.spawn(|| jobs.acquire());
+        wait_for_waiters(&server, &client, 2);
+        one.release().expect("it is held");
+        let single = in_time("the second waiter returns", single).expect("it is free");
+        assert!(!many.is_finished());
+        five.release().expect("they are held");
+        let many = in_time("the first waiter returns", many).expect("they are free");
+        assert_eq!((single.count(), many.count(), counts(&jobs)), (1, 5, (0, 6, 6)));
+    });
+}
+
+/// The message of one release frees permits for several waiters, of two clients.
+#[test]
+fn one_release_wakes_all_waiters_that_fit() {
+    let server = Server::start();
+    let (one, two, direct) = (client(&server), client(&server), other(&server));
+    let others = semaphore(&direct, 10);
+    let taken = take(&others, 10);
+    thread::scope(|scope| {
+        let waiters: Vec<_> = [(&one, 1), (&two, 2), (&one, 3), (&two, 4)]
+            .map(|(client, permits)| {
+                scope.spawn(move || client.semaphore("a").acquire_many(permits))
+            })
+            .into();
+        wait_for_waiters(&server, &one, 2);
+        wait_for_waiters(&server, &two, 2);
+        eventually("both listen", || server.numsub(CHANNEL) == 2);
+        taken.release().expect("they are held");
+        let permits: Vec<_> = waiters
+            .into_iter()
+            .map(|waiter| in_time("a waiter returns", waiter).expect("they are free"))
+            .collect();
+        assert!(permits.iter().all(Permit::is_held));
+        assert_eq!(counts(&others), (0, 10, 10));
+    });
+}
+
+/// The permits come back without a message.
+#[test]
+fn a_poll_ends_a_wait() {
+    let server = Server::start();
+    let client = polling(&server);
+    let jobs = semaphore(&client, 1);
+    let taken = take(&jobs, 1);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| jobs.acquire());
+        wait_for_waiters(&server, &client, 1);
+        server.ask::<u32>(&["DEL", EXPIRIES]);
+        server.ask::<()>(&["SET", "a", "1"]);
+        drop(in_time("the waiter returns", waiter).expect("it is free"));
+    });
+    assert!(taken.release().is_err_and(|error| error.is_lost()));
+}
+
+#[test]
+fn a_resize_wakes_waiters_and_limits_later_calls() {
+    let server = Server::start();
+    let (client, direct) = (polling(&server), other(&server));
+    let (jobs, others) = (semaphore(&client, 2), semaphore(&direct, 2));
+    let taken = take(&others, 2);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| jobs.acquire());
+        wait_for_waiters(&server, &client, 1);
+        others.resize(3).expect("the server answers");
+        let more = in_time("the waiter returns", waiter).expect("it is free");
+        assert_eq!(counts(&jobs), (0, 3, 3));
+
+        // Fewer than are in use: those stay valid.
+        let waiter = scope.spawn(|| jobs.acquire_many(2));
+        wait_for_waiters(&server, &client, 1);
+        others.resize(1).expect("the server answers");
+        let error = in_time("the waiter returns", waiter).expect_err("one is left");
+        assert!(error.is_configuration(), "{error}");
+        assert_eq!(error.to_string(), "2 permits requested, and the semaphore has 1 [lock \"a\"]");
+        assert!(more.is_held() && taken.is_held());
+        assert_eq!(counts(&jobs), (-2, 3, 1));
+        taken.release().expect("they are held");
+        assert!(is_refused(&jobs, 1));
+        more.release().expect("it is held");
+        take(&jobs, 1).release().expect("it is held");
+    });
+    eventually("the request records are deleted", || server.keys() == ["a"]);
+}
+
+#[test]
+fn a_semaphore_without_a_capacity_and_a_request_beyond_it_are_errors() {
+    let server = Server::start();
+    let client = client(&server);
+    let jobs = client.semaphore("a");
+    assert_eq!(counts(&jobs), (0, 0, 0));
+    for outcome in [jobs.try_acquire(), jobs.acquire().map(Some), jobs.try_acquire_for(NEVER)] {
+        let error = outcome.expect_err("it has no permits");
+        assert!(error.is_configuration() && !error.is_retryable(), "{error}");
+        assert!(error.to_string().contains("no capacity"), "{error}");
+    }
+    jobs.resize(3).expect("the server answers");
+    let error = jobs.acquire_many(4).expect_err("it has 3 permits");
+    assert!(error.to_string().contains("4 permits requested, and the semaphore has 3"), "{error}");
+    drop(take(&jobs, 3));
+    for bad in [jobs.try_acquire_many(0), jobs.try_acquire_many(1001)] {
+        assert!(bad.is_err_and(|error| error.is_configuration() && error.lock_name() == Some("a")));
+    }
+    assert!(jobs.resize(0).is_err_and(|error| error.is_configuration()));
+    let zero = client.semaphore("a").with_permits(0);
+    assert!(zero.available().is_err_and(|error| error.is_configuration()));
+    let brief = client.semaphore("a").with_lease(Duration::from_millis(9));
+    assert!(brief.acquire().is_err_and(|error| error.is_configuration()));
+    let brief = client.semaphore("a").with_max_hold(Duration::from_millis(9));
+    assert!(brief.acquire().is_err_and(|error| error.is_configuration()));
+}
+
+#[test]
+fn a_key_of_another_type_is_an_error() {
+    let server = Server::start();
+    let client = client(&server);
+    for command in [&["SET", "a", "text"][..], &["HSET", "a", "f", "1"]] {
+        server.ask::<()>(&["DEL", "a"]);
+        server.ask::<redis::Value>(command);
+        let jobs = semaphore(&client, 1);
+        for error in [jobs.acquire().err(), jobs.available().err(), jobs.resize(2).err()] {
+            let error = error.unwrap_or_else(|| panic!("{command:?} makes no semaphore"));
+            assert!(error.is_server() && error.code() == Some("WRONGTYPE"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_thousand_permits_are_taken_renewed_and_given_back_together() {
+    let server = Server::start();
+    let (client, _events) = watched(&server, BRISK);
+    let jobs = semaphore(&client, 2500);
+    let (one, two) = (take(&jobs, 1000), take(&jobs, 1000));
+    assert!(is_refused(&jobs, 501));
+    let start = Instant::now();
+    eventually("the first lease is over", || start.elapsed() > BRISK);
+    assert!(one.is_held() && two.is_held());
+    assert_eq!(counts(&jobs), (500, 2000, 2500));
+    one.release().expect("they are held");
+    two.release().expect("they are held");
+    assert_eq!(counts(&jobs), (2500, 0, 2500));
+}
+
+/// Redisson can give back one permit of a hold.
+#[test]
+fn a_hold_without_one_of_its_permits_is_lost() {
+    let server = Server::start();
+    let (client, events) = watched(&server, BRISK);
+    let jobs = semaphore(&client, 5);
+    let permit = take(&jobs, 3);
+    let fine = take(&jobs, 1);
+    let ids: Vec<Vec<u8>> = server.ask(&["ZRANGE", EXPIRIES, "0", "-1"]);
+    let mut connection = server.connection();
+    redis::cmd("ZREM").arg(EXPIRIES).arg(&ids[1]).query::<()>(&mut connection).expect("a reply");
+    server.ask::<u32>(&["INCR", "a"]);
+    assert!(permit.wait_lost(crate::harness::wait::BOUND), "a renewal notices");
+    assert!(fine.is_held());
+    let lost = events.lost();
+    assert_eq!((lost.kind, lost.reason), (Kind::Semaphore, LostReason::Gone));
+    let error = permit.release().expect_err("it is lost");
+    assert!(error.is_lost(), "{error}");
+    eventually("the others come back", || counts(&jobs) == (4, 1, 5));
+}
+
+#[test]
+fn a_token_and_the_close_end_waits() {
+    let server = Server::start();
+    let (stop, client) = (CancelToken::new(), client(&server));
+    let jobs = semaphore(&client, 1);
+    let taken = take(&jobs, 1);
+    let stopped = jobs.clone().with_cancel(&stop);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| stopped.acquire());
+        wait_for_waiters(&server, &client, 1);
+        stop.cancel();
+        let error = in_time("the waiter returns", waiter).expect_err("the wait was cancelled");
+        assert!(error.is_cancelled() && error.lock_name() == Some("a"), "{error}");
+        assert!(stopped.try_acquire().is_err_and(|error| error.is_cancelled()));
+        let waiter = scope.spawn(|| jobs.acquire());
+        wait_for_waiters(&server, &client, 1);
+        client.close();
+        let error = in_time("the waiter returns", waiter).expect_err("the client is closed");
+        assert!(error.is_closed(), "{error}");
+    });
+    assert!(jobs.available().is_err_and(|error| error.is_closed()));
+    assert!(taken.is_held(), "the lease lasts");
+    drop(taken);
+    eventually("the drop gives the permit back", || server.ask::<String>(&["GET", "a"]) == "1");
+}
+
+/// A waiter that leaves passes its wake-up on.
+#[test]
+fn a_waiter_that_gives_up_leaves_the_permits_to_others() {
+    let server = Server::start();
+    let (client, direct) = (client(&server), other(&server));
+    let (jobs, others) = (semaphore(&client, 3), semaphore(&direct, 3));
+    for _ in 0..20 {
+        let taken = take(&others, 3);
+        let stop = CancelToken::new();
+        thread::scope(|scope| {
+            let stopped = jobs.clone().with_cancel(&stop);
+            let first = scope.spawn(move || stopped.acquire_many(3));
+            wait_for_waiters(&server, &client, 1);
+            let second = scope.spawn(|| jobs.acquire_many(2));
+            wait_for_waiters(&server, &client, 2);
+            // The message and the cancellation race.
+            let release = scope.spawn(|| taken.release().expect("they are held"));
+            stop.cancel();
+            let first = in_time("the first returns", first);
+            in_time("the release returns", release);
+            drop(first);
+            let second = in_time("the second returns", second).expect("they are free");
+            second.release().expect("they are held");
+        });
+        eventually("all come back", || counts(&others) == (3, 0, 3));
+    }
+}
+
+/// Callers for one permit that never leave two free at a moment, without a claim.
+#[test]
+fn requests_for_one_do_not_starve_a_request_for_many() {
+    let server = Server::start();
+    let (busy, client) = (polling(&server), polling(&server));
+    let many = semaphore(&client, 4);
+    let stop = CancelToken::new();
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..8)
+            .map(|_| {
+                let jobs = semaphore(&busy, 4).with_cancel(&stop);
+                scope.spawn(move || {
+                    while let Ok(permit) = jobs.acquire() {
+                        // The next one comes before this one goes.
+                        let next = jobs.try_acquire();
+                        drop(permit);
+                        drop(next);
+                    }
+                })
+            })
+            .collect();
+        eventually("the workers are busy", || busy.stats().contended() > 100);
+        for _ in 0..3 {
+            let waiter = scope.spawn(|| many.acquire_many(4));
+            let permit = in_time("the large request is served", waiter).expect("its claim counts");
+            assert_eq!(counts(&many), (0, 4, 4));
+            permit.release().expect("they are held");
+        }
+        stop.cancel();
+        workers.into_iter().for_each(|worker| in_time("a worker ends", worker));
+    });
+    eventually("no claim is left", || server.keys() == ["a"]);
+}
+
+/// The claim of the oldest caller refuses later requests of all clients.
+#[test]
+fn a_claim_reserves_permits_for_the_oldest_caller() {
+    let server = Server::start();
+    let (client, direct) = (polling(&server), other(&server));
+    let (jobs, others) = (semaphore(&client, 3), semaphore(&direct, 3));
+    let (one, two) = (take(&others, 1), take(&others, 1));
+    let stop = CancelToken::new();
+    thread::scope(|scope| {
+        let first = jobs.clone().with_cancel(&stop);
+        let first = scope.spawn(move || first.acquire_many(3));
+        wait_for_waiters(&server, &client, 1);
+        eventually("its claim counts", || is_refused(&others, 1));
+        assert_eq!(others.available().expect("the server answers"), 1);
+        assert!(!first.is_finished());
+        // A caller that gives up withdraws its claim.
+        stop.cancel();
+        in_time("the first returns", first).expect_err("it was cancelled");
+        let later = eventually_some("the claim ends", || others.try_acquire().expect("a reply"));
+        later.release().expect("it is held");
+
+        let second = scope.spawn(|| jobs.acquire_many(3));
+        eventually("its claim counts", || is_refused(&others, 1));
+        one.release().expect("it is held");
+        assert!(is_refused(&others, 1) && !second.is_finished());
+        two.release().expect("it is held");
+        let second = in_time("the second returns", second).expect("they are free");
+        second.release().expect("they are held");
+        take(&others, 3).release().expect("the claim has ended with its grant");
+    });
+}
+
+#[test]
+fn holders_are_shown_with_their_permits() {
+    let server = Server::start();
+    let client = Client::builder().single(server.url()).label("worker").build().expect("a client");
+    let direct = other(&server);
+    let jobs = semaphore(&client, 10);
+    assert!(jobs.holders().expect("the server answers").is_empty());
+    let (three, one) = (take(&jobs, 3), take(&jobs, 1));
+    // A permit of Redisson that never expires.
+    server.ask::<u32>(&["ZADD", EXPIRIES, "922337203685477", "0123456789abcdef"]);
+    let holders = eventually_some("the record of the client is there", || {
+        let holders = direct.semaphore("a").holders().expect("the server answers");
+        holders.iter().any(|it| it.label() == Some("worker")).then_some(holders)
+    });
+    let mut seen: Vec<_> = holders.iter().map(|it| (it.client_id(), it.count())).collect();
+    seen.sort_unstable();
+    let id = client.id();
+    assert_eq!(seen, [(None, 1), (Some(id), 1), (Some(id), 3)], "{holders:?}");
+    let java = holders.iter().find(|it| it.client_id().is_none()).expect("a permit of Redisson");
+    assert_eq!(java.owner(), "30313233343536373839616263646566");
+    assert_eq!(java.remaining(), None);
+    let ours = holders.iter().find(|it| it.count() == 3).expect("three permits");
+    assert!(format!("{three:?}").contains(ours.owner()), "{three:?}: {ours:?}");
+    assert!(ours.remaining().is_some_and(|left| left > Duration::from_secs(10)), "{ours:?}");
+    assert_eq!(ours.pid(), Some(std::process::id()));
+    drop((three, one));
+}
+
+#[derive(Default)]
+struct Waits(Mutex<Vec<Waited>>);
+
+impl Events for Waits {
+    fn waited(&self, event: &Waited) {
+        self.0.lock().expect("no panic").push(event.clone());
+    }
+}
+
+#[test]
+fn permits_are_counted_and_reported_as_holds() {
+    let server = Server::start();
+    let (client, waits) = (client(&server), Arc::new(Waits::default()));
+    let jobs = semaphore(&client, 3).with_events(waits.clone()).with_label("jobs");
+    let permit = take(&jobs, 3);
+    assert!(is_refused(&jobs, 1));
+    assert!(jobs.try_acquire_for(SOON).expect("the server answers").is_none());
+    let seen = || waits.0.lock().expect("no panic").clone();
+    eventually("the wait is reported", || seen().len() == 1);
+    let event = &seen()[0];
+    assert_eq!((&*event.name, event.kind, event.hold), ("a", Kind::Semaphore, None));
+    let stats = client.stats();
+    assert_eq!((stats.acquired(), stats.held_now(), stats.waiting_now()), (1, 1, 0));
+    assert_eq!((stats.timed_out(), stats.refused(), stats.contended()), (1, 1, 1));
+    permit.release().expect("they are held");
+    let stats = client.stats();
+    assert_eq!((stats.released(), stats.held_now()), (1, 0));
+}
+
+#[test]
+fn an_overdue_permit_is_not_renewed() {
+    let server = Server::start();
+    let (client, events) = watched(&server, BRISK);
+    let jobs = semaphore(&client, 1).with_max_hold(SOON);
+    let permit = take(&jobs, 1);
+    assert!(permit.wait_lost(crate::harness::wait::BOUND), "its lease ends");
+    let lost = events.lost();
+    assert_eq!(lost.reason, LostReason::HeldTooLong);
+    eventually("the permit is free", || counts(&jobs) == (1, 0, 1));
+    drop(permit);
+}
+
+/// The key of the free permits alone is lost: the next call computes it from the capacity.
+#[test]
+fn a_lost_key_of_the_free_permits_is_restored() {
+    let server = Server::start();
+    let client = client(&server);
+    let jobs = semaphore(&client, 5);
+    let (one, two) = (take(&jobs, 1), take(&jobs, 2));
+    server.ask::<u32>(&["DEL", "a"]);
+    one.release().expect("it is held");
+    let three = take(&jobs, 3);
+    assert_eq!(counts(&jobs), (0, 5, 5));
+    drop((two, three));
+    eventually("all come back", || counts(&jobs) == (5, 0, 5));
+}
+
+/// The server's clock decides, and not that of a client.
+#[test]
+fn expiries_follow_the_clock_of_the_server() {
+    let server = Server::with(Config::movable_clock);
+    let client = client(&server);
+    let jobs = semaphore(&client, 1).with_lease(Duration::from_secs(100));
+    let taken = take(&jobs, 1);
+    server.set_clock(99_000);
+    assert!(is_refused(&jobs, 1));
+    server.set_clock(101_000);
+    assert_eq!(counts(&jobs), (1, 0, 1), "an expired permit is available");
+    take(&jobs, 1).release().expect("it is held");
+    assert!(taken.release().is_err_and(|error| error.is_lost()));
+}
+
+/// Whatever happens, the free permits and those in use are the capacity.
+#[test]
+fn many_threads_of_two_clients_never_take_more_than_the_capacity() {
+    const CAPACITY: u32 = 7;
+    let server = Server::start();
+    let (one, two, direct) = (polling(&server), polling(&server), other(&server));
+    let in_use = Arc::new(Mutex::new(0));
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..8_u32)
+            .map(|n| {
+                let jobs = semaphore([&one, &two][n as usize % 2], CAPACITY);
+                let in_use = Arc::clone(&in_use);
+                scope.spawn(move || {
+                    for round in 0..60 {
+                        let permits = (n + round) % 3 + 1;
+                        let permit = match round % 4 {
+                            0 => jobs.try_acquire_many(permits).expect("a reply"),
+                            1 => jobs.try_acquire_many_for(permits, SOON).expect("a reply"),
+                            _ => Some(jobs.acquire_many(permits).expect("a reply")),
+                        };
+                        let Some(permit) = permit else { continue };
+                        let change = |by: i64| {
+                            let mut in_use = in_use.lock().expect("no panic");
+                            *in_use += by;
+                            assert!(*in_use <= i64::from(CAPACITY), "{in_use} are in use");
+                        };
+                        change(permits.into());
+                        change(-i64::from(permits));
+                        match round % 3 {
+                            0 => permit.release().expect("they are held"),
+                            _ => drop(permit),
+                        }
+                    }
+                })
+            })
+            .collect();
+        workers.into_iter().for_each(|worker| in_time("a worker ends", worker));
+    });
+    let others = semaphore(&direct, CAPACITY);
+    eventually("all come back", || counts(&others) == (CAPACITY.into(), 0, CAPACITY.into()));
+    server.ask::<u32>(&["DEL", "a"]);
+    drop((one, two, direct, others));
+    nothing_is_left(&server);
+}
