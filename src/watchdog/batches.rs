@@ -32,10 +32,21 @@ pub(super) type BatchResult = Result<CallReply, BatchFailure>;
 
 /// Sends calls for all items and reports the outcome of each. A batch has items of one group.
 ///
-/// `weight` returns the number of keys that an item needs, or a larger number.
-///
-/// Blocks until each batch has its reply or its time-out.
+/// Each item needs one key. Blocks until each batch has its reply or its time-out.
 pub(super) fn send_all<T, K: Ord>(
+    router: &Router,
+    items: &mut [T],
+    group: impl Fn(&T) -> K,
+    call: impl Fn(&[T]) -> Call,
+    report: impl FnMut(&[T], BatchResult),
+) {
+    send_weighted(router, items, group, |_| 1, call, report);
+}
+
+/// Sends calls as [`send_all`] does, for items that need several keys.
+///
+/// `weight` returns the number of keys of an item, or a larger number.
+pub(super) fn send_weighted<T, K: Ord>(
     router: &Router,
     items: &mut [T],
     group: impl Fn(&T) -> K,

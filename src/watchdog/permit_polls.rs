@@ -48,7 +48,7 @@ impl Watchdog {
             let polls: Vec<_> = batch.iter().map(DuePoll::request).collect();
             semaphore::poll(&polls, lifetime)
         };
-        batches::send_all(
+        batches::send_weighted(
             &self.router,
             &mut due,
             slot,

@@ -41,27 +41,20 @@ impl Watchdog {
     /// Asks which of these locks are free, and has the heads of their queues ask.
     fn find_free(&self, mut locks: Vec<Arc<Local>>) {
         let slot = |local: &Arc<Local>| self.slot_of(local);
-        batches::send_all(
-            &self.router,
-            &mut locks,
-            slot,
-            |_| 1,
-            poll_call,
-            |batch, outcome| {
-                let free = outcome.map_err(BatchFailure::into_error);
-                match free.and_then(|reply| reply.value.into_ints()) {
-                    Ok(free) => {
-                        // Lua counts positions from 1.
-                        let free = (1..).zip(batch).filter(|(position, _)| free.contains(position));
-                        free.for_each(|(_, local)| local.set_may_be_free());
-                    }
-                    Err(error) => {
-                        batches::log_failed("poll", batch.len(), &error);
-                        batch.iter().for_each(|local| local.set_may_be_free());
-                    }
+        batches::send_all(&self.router, &mut locks, slot, poll_call, |batch, outcome| {
+            let free = outcome.map_err(BatchFailure::into_error);
+            match free.and_then(|reply| reply.value.into_ints()) {
+                Ok(free) => {
+                    // Lua counts positions from 1.
+                    let free = (1..).zip(batch).filter(|(position, _)| free.contains(position));
+                    free.for_each(|(_, local)| local.set_may_be_free());
                 }
-            },
-        );
+                Err(error) => {
+                    batches::log_failed("poll", batch.len(), &error);
+                    batch.iter().for_each(|local| local.set_may_be_free());
+                }
+            }
+        });
     }
 }
 

@@ -77,20 +77,15 @@ impl Watchdog {
         let (slot, generation) =
             (|local: &Arc<Local>| self.slot_of(local), self.router.generation());
         let call = |batch: &[Arc<Local>]| self.heartbeat_call(batch);
-        batches::send_all(
-            &self.router,
-            &mut locks,
-            slot,
-            |_| 1,
-            call,
-            |batch, outcome| match outcome.and_then(read) {
+        batches::send_all(&self.router, &mut locks, slot, call, |batch, outcome| {
+            match outcome.and_then(read) {
                 Ok((sent, answers)) => self.apply_heartbeats(batch, sent, generation, &answers),
                 Err(failure) => {
                     batch.iter().for_each(|local| self.repeat_heartbeat(local, failure.error()));
                     batches::log_failed("queue heartbeat", batch.len(), &failure.into_error());
                 }
-            },
-        );
+            }
+        });
     }
 
     /// Plans a heartbeat after one that failed, after pauses that grow.

@@ -113,7 +113,7 @@ impl Watchdog {
         };
         let call = |batch: &[DueHold]| self.batch_call(batch);
         let weight = |due: &DueHold| due.watched.hold.owner().member_count();
-        batches::send_all(&self.router, &mut due, group, weight, call, |batch, outcome| {
+        batches::send_weighted(&self.router, &mut due, group, weight, call, |batch, outcome| {
             match outcome.map(RenewalReply::read) {
                 Ok(Ok(reply)) => self.apply(batch, &reply),
                 Ok(Err(error)) => self.renewal_failed(batch, &error),

@@ -254,34 +254,35 @@ fn a_heartbeat_from_before_a_refusal_repeats_no_earlier_grant() {
 #[test]
 fn one_of_two_timers_sends_the_planned_heartbeat() {
     let local = with_waiter();
-    assert!(local.plans_heartbeat(at(5), at(0)) && local.plans_heartbeat(at(4), at(0)));
-    assert!(!local.takes_due_heartbeat(at(3)));
-    assert!(local.takes_due_heartbeat(at(4)) && !local.takes_due_heartbeat(at(4)));
-    assert!(local.plans_heartbeat(at(6), at(0)));
-    assert!(!local.takes_due_heartbeat(at(5)), "another one is planned");
-    assert!(local.takes_due_heartbeat(at(6)));
+    assert!(local.plans_early_poll(at(5), at(0)) && local.plans_early_poll(at(4), at(0)));
+    assert!(!local.takes_early_poll(at(3)));
+    assert!(local.takes_early_poll(at(4)) && !local.takes_early_poll(at(4)));
+    assert!(local.plans_early_poll(at(6), at(0)));
+    assert!(!local.takes_early_poll(at(5)), "another one is planned");
+    assert!(local.takes_early_poll(at(6)));
 }
 
 /// A poll sends a heartbeat too, in the same round of the watchdog and before the planned ones.
 #[test]
 fn a_heartbeat_of_a_poll_takes_the_place_of_a_planned_one() {
     let local = with_waiter();
-    assert!(local.plans_heartbeat(at(5), at(0)));
-    assert!(local.begins_heartbeat());
-    assert!(!local.takes_due_heartbeat(at(5)));
-    assert!(local.plans_heartbeat(at(6), at(5)), "after the answer");
-    assert!(!local.takes_due_heartbeat(at(5)) && local.takes_due_heartbeat(at(6)));
+    assert!(local.plans_early_poll(at(5), at(0)));
+    local.begins_poll();
+    assert!(!local.takes_early_poll(at(5)));
+    assert!(local.plans_early_poll(at(6), at(5)), "after the answer");
+    assert!(!local.takes_early_poll(at(5)) && local.takes_early_poll(at(6)));
 }
 
 #[test]
 fn heartbeats_at_about_the_same_moment_are_planned_once() {
     let local = with_waiter();
-    assert!(local.plans_heartbeat(at(5), at(0)));
-    assert!(!local.plans_heartbeat(at(5), at(0)) && !local.plans_heartbeat(at(6), at(0)));
-    assert!(local.plans_heartbeat(at(4), at(0)), "an earlier one");
-    assert!(local.begins_heartbeat() && local.plans_heartbeat(at(6), at(0)));
+    assert!(local.plans_early_poll(at(5), at(0)));
+    assert!(!local.plans_early_poll(at(5), at(0)) && !local.plans_early_poll(at(6), at(0)));
+    assert!(local.plans_early_poll(at(4), at(0)), "an earlier one");
+    local.begins_poll();
+    assert!(local.awaits_grants() && local.plans_early_poll(at(6), at(0)));
     local.stop_waiting(WAITER);
-    assert!(!local.begins_heartbeat(), "nobody waits");
+    assert!(!local.awaits_grants());
 }
 
 #[test]
@@ -326,8 +327,8 @@ fn a_silence_of_almost_a_grant_lease_makes_callers_ask() {
 #[test]
 fn a_plan_in_the_past_and_a_failed_heartbeat_do_not_prevent_the_next_heartbeat() {
     let local = with_waiter();
-    assert!(local.plans_heartbeat(at(1), at(0)) && !local.plans_heartbeat(at(3), at(1)));
-    assert!(local.plans_heartbeat(at(3), at(2)), "the round of the planned one has panicked");
+    assert!(local.plans_early_poll(at(1), at(0)) && !local.plans_early_poll(at(3), at(1)));
+    assert!(local.plans_early_poll(at(3), at(2)), "the round of the planned one has panicked");
     assert_eq!([local.heartbeat_failed(None), local.heartbeat_failed(None)], [0, 1]);
     local.beat(at(4), answer(10));
     assert_eq!(local.heartbeat_failed(None), 0, "an answer ends the row of failures");
