@@ -21,7 +21,7 @@ for position, expiries in ipairs(KEYS) do
       -- A server with full memory refuses ZADD as the first write. This removes nothing.
       has_written = redis.call('zrem', expiries, '') == 0
     end
-    redis.call('zadd', expiries, 'xx', expiry, id)
+    redis.call('zadd', expiries, expiry, id)
   end
 end
 return lost

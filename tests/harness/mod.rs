@@ -24,6 +24,7 @@
 //! | `bare.rs` | direct calls of the scripts in `lua/` |
 //! | `redisson.rs` | Redisson's operations on semaphores and latches, in bare scripts |
 //! | `subject.rs` | the verbs of all kinds of locks, as a trait |
+//! | `synchronizers.rs` | semaphores and latches that are taken, awaited, and free again |
 //! | `queued.rs` | waiters of queue locks, and questions about their queues |
 //! | `permissions.rs` | the permissions of docs/permissions.md |
 //! | `faults.rs` | clients, event logs, waiters and assertions for tests of faults |
@@ -59,6 +60,7 @@ pub mod resp;
 pub mod server;
 pub mod spawned;
 pub mod subject;
+pub mod synchronizers;
 pub mod trickle;
 pub mod wait;
 mod watcher;

@@ -4,7 +4,8 @@
 
 use leasehold::kind::LockKind;
 use leasehold::{
-    CancelToken, Guard, Lock, MultiGuard, MultiLock, OwnedGuard, OwnedMultiGuard, RedLock, Result,
+    CancelToken, Guard, Lock, MultiGuard, MultiLock, OwnedGuard, OwnedMultiGuard, Permit, RedLock,
+    Result, Semaphore,
 };
 use std::time::{Duration, Instant};
 
@@ -135,6 +136,89 @@ subject_guard!([] MultiGuard);
 subject_guard!([] OwnedMultiGuard);
 subject!([] MultiLock, MultiGuard, OwnedMultiGuard);
 subject!([] RedLock, MultiGuard, OwnedMultiGuard);
+
+/// A semaphore with one permit, which excludes as a lock does.
+#[derive(Clone)]
+pub struct OnePermit(pub Semaphore);
+
+impl SubjectGuard for Permit {
+    fn unlock(self) -> Result<()> {
+        self.release()
+    }
+    fn check(&self) -> Result<()> {
+        self.check()
+    }
+    fn is_held(&self) -> bool {
+        self.is_held()
+    }
+    fn remaining(&self) -> Duration {
+        self.remaining()
+    }
+    fn wait_lost(&self, timeout: Duration) -> bool {
+        self.wait_lost(timeout)
+    }
+    fn extend(&self, _lease: Duration) -> Result<()> {
+        panic!("a permit has no such method");
+    }
+    fn detach(self) {
+        panic!("a permit has no such method");
+    }
+}
+
+impl Subject for OnePermit {
+    type Guard = Permit;
+    type Owned = Permit;
+
+    fn lock(&self) -> Result<Permit> {
+        self.0.acquire()
+    }
+    fn try_lock(&self) -> Result<Option<Permit>> {
+        self.0.try_acquire()
+    }
+    fn try_lock_for(&self, timeout: Duration) -> Result<Option<Permit>> {
+        self.0.try_acquire_for(timeout)
+    }
+    fn try_lock_until(&self, deadline: Instant) -> Result<Option<Permit>> {
+        self.0.try_acquire_until(deadline)
+    }
+    fn lock_owned(&self) -> Result<Permit> {
+        self.0.acquire()
+    }
+    fn try_lock_owned(&self) -> Result<Option<Permit>> {
+        self.0.try_acquire()
+    }
+    fn try_lock_for_owned(&self, timeout: Duration) -> Result<Option<Permit>> {
+        self.0.try_acquire_for(timeout)
+    }
+    fn try_lock_until_owned(&self, deadline: Instant) -> Result<Option<Permit>> {
+        self.0.try_acquire_until(deadline)
+    }
+    fn with_lease(self, lease: Duration) -> Self {
+        OnePermit(self.0.with_lease(lease))
+    }
+    fn with_cancel(self, token: &CancelToken) -> Self {
+        OnePermit(self.0.with_cancel(token))
+    }
+    fn unlock(&self) -> Result<()> {
+        panic!("a semaphore has no such method");
+    }
+    fn is_locked(&self) -> Result<bool> {
+        Ok(self.0.available()? <= 0)
+    }
+    /// A permit belongs to no thread.
+    fn is_held(&self) -> bool {
+        false
+    }
+    fn hold_count(&self) -> usize {
+        0
+    }
+    fn remaining(&self) -> Result<Option<Duration>> {
+        panic!("a semaphore has no such method");
+    }
+    fn force_unlock(&self) -> Result<bool> {
+        panic!("a semaphore has no such method");
+    }
+}
 
 /// One of the two sides of a read-write lock.
 #[derive(Clone)]

@@ -3,7 +3,7 @@
 //! Two clients use a lock under one name: `mine` and `theirs`. Each case starts its own servers,
 //! and fails if it leaves anything in Redis.
 
-use crate::harness::subject::{Side, Subject, SubjectGuard};
+use crate::harness::subject::{OnePermit, Side, Subject, SubjectGuard};
 use crate::harness::{Server, eventually, in_time, pttl};
 use leasehold::kind::{Read, Write};
 use leasehold::{
@@ -52,16 +52,18 @@ struct Setup<S> {
     events: EventCounts,
     mine: S,
     theirs: S,
+    /// The key that stays when nothing is held.
+    lasting_key: Option<&'static str>,
 }
 
 impl<S: Subject> Setup<S> {
-    /// Blocks until no keys are left but the token counters, which outlive their locks by design.
+    /// Blocks until no keys are left but those that outlive all holds by design: token counters,
+    /// and the capacity of a semaphore.
     #[track_caller]
     fn assert_clean(&self) {
-        let left = |server: &Server| {
-            let keys = server.keys().into_iter();
-            keys.filter(|key| !key.starts_with("redisson_lock_token:")).count()
-        };
+        let stays =
+            |key: &String| key.starts_with("redisson_lock_token:") || self.lasting_key == Some(key);
+        let left = |server: &Server| server.keys().into_iter().filter(|key| !stays(key)).count();
         eventually("nothing is left", || self.servers.iter().map(left).sum::<usize>() == 0);
     }
 
@@ -95,11 +97,16 @@ struct Kind<S> {
     other: Option<fn(&[Client]) -> S>,
     /// Whether a thread re-enters the lock without a round trip.
     re_enters: bool,
+    /// Whether the threads of one client exclude each other.
+    excludes_threads: bool,
+    /// The key that stays when nothing is held.
+    lasting_key: Option<&'static str>,
 }
 
 /// Returns a kind on one server, with the same lock for both clients.
 fn on_one_server<S>(make: fn(&[Client]) -> S) -> Kind<S> {
-    Kind { servers: 1, make, other: None, re_enters: true }
+    let (re_enters, excludes_threads) = (true, true);
+    Kind { servers: 1, make, other: None, re_enters, excludes_threads, lasting_key: None }
 }
 
 impl<S: Subject> Kind<S> {
@@ -129,6 +136,7 @@ impl<S: Subject> Kind<S> {
             clients: [mine[0].clone(), theirs[0].clone()],
             servers,
             events,
+            lasting_key: self.lasting_key,
         }
     }
 }
@@ -161,6 +169,13 @@ macro_rules! conformance {
             );
         }
     )* };
+    ($kind:ident: $expr:expr, in the cases $($case:ident)*) => {
+        mod $kind {
+            use super::*;
+
+            conformance!(@cases $expr; $($case)*);
+        }
+    };
     (@cases $expr:expr; $($case:ident)*) => { $(
         #[test]
         fn $case() {
@@ -176,11 +191,37 @@ conformance! {
     queued: on_one_server(|c| c[0].queue_lock("a"));
     write: on_one_server(|c| c[0].rw_lock("a").write_lock());
     spin: on_one_server(|c| c[0].spin_lock("a"));
-    named: Kind { re_enters: false, ..on_one_server(by_name) };
+    named: Kind { re_enters: false, excludes_threads: false, ..on_one_server(by_name) };
     multi: on_one_server(of_one_server);
     mixed: Kind { servers: 2, ..on_one_server(of_two_servers) };
-    read: Kind { other: Some(write_side), ..on_one_server(read_side) };
+    read: Kind {
+        other: Some(write_side), excludes_threads: false, ..on_one_server(read_side)
+    };
     majority: Kind { servers: 3, ..on_one_server(|c| RedLock::new(c.to_vec(), "a")) };
+}
+
+// A permit has no re-entry, no extension and no detached form, and a semaphore no `force_unlock`.
+conformance! {
+    semaphore: Kind {
+        re_enters: false, lasting_key: Some("a"), ..on_one_server(|c| one_permit(&c[0]))
+    }, in the cases
+        a_hold_excludes_others_until_unlock_or_drop
+        a_waiter_gets_the_lock_after_its_release
+        a_wait_is_reported
+        a_wait_ends_at_its_deadline_and_leaves_nothing
+        a_cancelled_wait_ends_and_leaves_nothing
+        an_owned_guard_moves_between_threads
+        a_fixed_lease_ends
+        a_hold_is_renewed
+        a_lost_hold_is_reported_and_stays_lost
+        a_closed_client_grants_no_lock
+        a_short_lease_and_a_key_of_another_type_are_refused
+        no_increment_is_lost
+        each_of_many_waiters_gets_the_lock
+}
+
+fn one_permit(client: &Client) -> OnePermit {
+    OnePermit(client.semaphore("a").with_permits(1))
 }
 
 type Sides = Side<Lock<Read>, Lock<Write>>;
@@ -478,8 +519,7 @@ fn no_increment_is_lost<S: Subject>(kind: &Kind<S>) {
             drop(guard);
         }
     };
-    // Threads with the same holder id do not exclude each other, nor do readers.
-    let threads = if kind.re_enters && kind.other.is_none() { THREADS } else { 1 };
+    let threads = if kind.excludes_threads { THREADS } else { 1 };
     thread::scope(|scope| {
         for lock in [&setup.mine, &setup.theirs] {
             (0..threads).for_each(|_| drop(scope.spawn(|| work(lock))));

@@ -3,6 +3,7 @@
 
 use crate::harness::faults::*;
 use crate::harness::proxy::Stats;
+use crate::harness::synchronizers::SYNCHRONIZERS;
 use crate::harness::wait::BOUND;
 use crate::harness::{Direction, Flow, Proxy, Server, eventually};
 use leasehold::Client;
@@ -237,5 +238,62 @@ fn a_caller_refused_while_the_listener_connects_is_subscribed_too() {
         guard.unlock().expect("no fault affects this client");
         waiter.gets_it();
         waiter.releases();
+    }
+}
+
+// ---------------------------------------------------------------------------------
+// Semaphores and latches.
+
+#[test]
+fn a_permit_or_a_count_before_the_subscription_is_found_by_the_question_after_it() {
+    for kind in SYNCHRONIZERS {
+        let stage = Stage::new();
+        kind.occupy(&stage.server, "a");
+        stage.on_subscribe(&kind.channel("a"), Direction::Requests, Flow::Hold);
+        let waiter = kind.wait(&stage.client, "a");
+        something_is_held(&stage.proxy);
+        stage.await_no_attempts();
+        kind.free(&stage.server, "a");
+        waiter.still_waits();
+        stage.proxy.release_held();
+        waiter.ends();
+    }
+}
+
+#[test]
+fn a_permit_or_a_count_while_the_listener_reconnects_is_found_after_the_reconnect() {
+    for kind in SYNCHRONIZERS {
+        let stage = Stage::new();
+        kind.occupy(&stage.server, "a");
+        let waiter = kind.wait_subscribed(&stage.server, &stage.client, "a");
+        stage.await_no_attempts();
+        stage.proxy.on_request(b"HELLO", Direction::Requests, Flow::Hold);
+        stage.kill_listener();
+        something_is_held(&stage.proxy);
+        stage.await_no_attempts();
+        kind.free(&stage.server, "a");
+        waiter.still_waits();
+        stage.proxy.release_held();
+        waiter.ends();
+    }
+}
+
+/// Redisson publishes totals of 0 and less. Other programs may publish anything.
+#[test]
+fn a_message_with_any_payload_ends_no_wait_and_the_next_one_is_heard() {
+    for kind in SYNCHRONIZERS {
+        let stage = Stage::new();
+        kind.occupy(&stage.server, "a");
+        let waiter = kind.wait_subscribed(&stage.server, &stage.client, "a");
+        stage.await_no_attempts();
+        let payloads =
+            ["0", "-1", "", "no number", "1.5", "1", "2147483647", "99999999999999999999"];
+        for payload in payloads {
+            stage.server.ask::<()>(&["PUBLISH", &kind.channel("a"), payload]);
+            stage.await_no_attempts();
+            waiter.still_waits();
+        }
+        kind.free(&stage.server, "a");
+        waiter.ends();
     }
 }

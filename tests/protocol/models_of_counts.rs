@@ -588,14 +588,15 @@ fn take_step(stage: &mut Stage, step: Step) -> Outcome {
             let (id, end) = (&ids_of(hold)[0], end(skew, lease));
             Outcome::Done(redisson::update_lease(bare, moment(skew), end, id))
         }
-        Step::AddAsRedisson(permits) => done(redisson::add(bare, permits)),
-        Step::ResizeAsRedisson(capacity) => done(redisson::set_capacity(bare, capacity)),
-        Step::LoseCount => done(bare.ask::<()>(&["DEL", PERMITS])),
-        Step::Pass(hours) => done(stage.pass(hours)),
+        Step::AddAsRedisson(permits) => done(|| redisson::add(bare, permits)),
+        Step::ResizeAsRedisson(capacity) => done(|| redisson::set_capacity(bare, capacity)),
+        Step::LoseCount => done(|| bare.ask::<()>(&["DEL", PERMITS])),
+        Step::Pass(hours) => done(|| stage.pass(hours)),
     }
 }
 
-fn done(_: ()) -> Outcome {
+fn done(step: impl FnOnce()) -> Outcome {
+    step();
     Outcome::Done(true)
 }
 
@@ -876,14 +877,15 @@ fn take_count_step(bare: &mut Bare, step: CountStep) -> Vec<i64> {
             vec![bare.call("request_close", &[&record_of(request)], &[LIFETIME])]
         }
         CountStep::TakeAsRedisson(permits) => vec![i64::from(redisson::take(bare, permits))],
-        CountStep::GiveAsRedisson(permits) => nothing(redisson::give(bare, permits)),
+        CountStep::GiveAsRedisson(permits) => nothing(|| redisson::give(bare, permits)),
         CountStep::DrainAsRedisson => vec![redisson::drain(bare)],
         CountStep::SetAsRedisson(permits) => vec![i64::from(redisson::set_permits(bare, permits))],
-        CountStep::Lose => nothing(bare.ask::<()>(&["DEL", PERMITS])),
+        CountStep::Lose => nothing(|| bare.ask::<()>(&["DEL", PERMITS])),
     }
 }
 
-fn nothing(_: ()) -> Vec<i64> {
+fn nothing(step: impl FnOnce()) -> Vec<i64> {
+    step();
     vec![]
 }
 
@@ -1082,18 +1084,19 @@ impl Latch<'_> {
             LatchStep::Close(request) => {
                 Some(self.bare.call("request_close", &[&record(request)], &[LIFETIME]))
             }
-            LatchStep::Renew(request) => none(self.bare.ask::<()>(&["DEL", &record(request)])),
+            LatchStep::Renew(request) => none(|| self.bare.ask::<()>(&["DEL", &record(request)])),
             LatchStep::SetAsRedisson(count) => {
                 Some(i64::from(redisson::set_count(self.bare, count)))
             }
-            LatchStep::DownAsRedisson => none(redisson::count_down(self.bare)),
+            LatchStep::DownAsRedisson => none(|| redisson::count_down(self.bare)),
             LatchStep::DeleteAsRedisson => Some(i64::from(redisson::delete_latch(self.bare))),
-            LatchStep::LoseRound => none(self.bare.ask::<()>(&["DEL", ROUND])),
+            LatchStep::LoseRound => none(|| self.bare.ask::<()>(&["DEL", ROUND])),
         }
     }
 }
 
-fn none(_: ()) -> Option<i64> {
+fn none(step: impl FnOnce()) -> Option<i64> {
+    step();
     None
 }
 

@@ -1,4 +1,4 @@
-//! The additional permissions of each kind of lock in docs/permissions.md suffice, and are used.
+//! The additional permissions of each kind in docs/permissions.md suffice, and are used.
 
 use crate::harness::permissions::{DOCUMENT, rules_of_a_plain_lock};
 use crate::harness::subject::{Subject, SubjectGuard};
@@ -117,6 +117,9 @@ impl Stage {
                 reading.unlock().expect("held");
             }
             "spin, multi, red" => self.use_all_operations(|client| client.spin_lock("orders:1")),
+            "semaphore" => self.use_a_semaphore(),
+            "plain semaphore" => self.use_a_plain_semaphore(),
+            "latch" => self.use_a_latch(),
             other => panic!("unknown kind: {other}"),
         }
     }
@@ -134,7 +137,7 @@ impl Stage {
                 self.release_early(|client| client.spin_lock("orders:2"));
                 self.release_early(|client| client.lock("orders:3"));
             }
-            "named holder" => {}
+            "named holder" | "semaphore" | "plain semaphore" | "latch" => {}
             other => panic!("unknown kind: {other}"),
         }
     }
@@ -150,6 +153,57 @@ impl Stage {
             guard.unlock().expect("held");
             in_time("the caller", waiting).expect("acquired").unlock().expect("held");
         });
+    }
+
+    /// Runs a call that waits, and `end` once it waits.
+    fn wait_until<T: Send>(&self, wait: impl FnOnce() -> T + Send, end: impl FnOnce()) -> T {
+        thread::scope(|scope| {
+            let waiting = scope.spawn(wait);
+            eventually("the caller waits", || self.clients[1].stats().waiting_now() > 0);
+            end();
+            in_time("the caller", waiting)
+        })
+    }
+
+    fn use_a_semaphore(&self) {
+        let [mine, theirs] = self.clients.each_ref().map(|it| it.semaphore("orders:1"));
+        let permit = mine.with_permits(2).acquire_many(2).expect("free");
+        // Long enough for a claim, which the caller withdraws.
+        let brief = Duration::from_millis(1000);
+        assert!(theirs.try_acquire_for(brief).expect("a reply").is_none());
+        let claim = "leasehold_claim:{orders:1}";
+        eventually("the claim is gone", || !self.server.ask::<bool>(&["EXISTS", claim]));
+        let renewed = self.renewals.0.load(Ordering::SeqCst);
+        eventually("the lease is renewed", || self.renewals.0.load(Ordering::SeqCst) > renewed + 1);
+        let second = self.wait_until(|| theirs.acquire(), || theirs.resize(3).expect("a reply"));
+        permit.release().expect("held");
+        assert_eq!(theirs.available().expect("a reply"), 2);
+        drop(second);
+        eventually("the permit is free", || theirs.in_use().expect("a reply") == 0);
+        assert_eq!(theirs.permits().expect("a reply"), 3);
+    }
+
+    fn use_a_plain_semaphore(&self) {
+        let [mine, theirs] = self.clients.each_ref().map(|it| it.plain_semaphore("orders:1"));
+        assert!(mine.try_set_permits(2).expect("a reply"));
+        mine.acquire(2).expect("free");
+        assert!(!theirs.try_acquire_for(1, Duration::from_millis(300)).expect("a reply"));
+        let wait = || theirs.acquire(1);
+        self.wait_until(wait, || mine.release(2).expect("a reply")).expect("free");
+        mine.add_permits(4).expect("a reply");
+        assert_eq!((mine.available().expect("a reply"), mine.drain().expect("a reply")), (5, 5));
+    }
+
+    fn use_a_latch(&self) {
+        let [mine, theirs] = self.clients.each_ref().map(|client| client.latch("orders:1"));
+        assert!(mine.try_set_count(2).expect("a reply"));
+        mine.count_down().expect("a reply");
+        let end = || drop(mine.count_down_on_drop());
+        self.wait_until(|| theirs.wait(), end).expect("open");
+        assert!(mine.try_set_count(2).expect("a reply"));
+        let end = || assert!(mine.delete().expect("a reply"));
+        self.wait_until(|| theirs.wait(), end).expect("open");
+        assert_eq!(theirs.count().expect("a reply"), 0);
     }
 
     /// Has a caller that waits for a queue lock ask for its place once more.
@@ -172,7 +226,7 @@ impl Stage {
 #[test]
 fn the_permissions_of_each_kind_suffice_and_are_used() {
     let table = table();
-    assert_eq!(table.len(), 6, "{table:?}");
+    assert_eq!(table.len(), 9, "{table:?}");
     thread::scope(|scope| {
         for (kind, more) in &table {
             scope.spawn(move || {
@@ -206,6 +260,14 @@ fn the_keys_and_channels_of_each_kind_are_needed() {
                         let lock = client.rw_lock("orders:1");
                         lock.read().and_then(|guard| guard.unlock())
                     }
+                    "semaphore" => {
+                        let semaphore = client.semaphore("orders:1");
+                        semaphore.resize(3).and_then(|()| semaphore.try_acquire()).map(drop)
+                    }
+                    "plain semaphore" => {
+                        client.plain_semaphore("orders:1").try_set_permits(1).map(drop)
+                    }
+                    "latch" => client.latch("orders:1").try_set_count(1).map(drop),
                     other => panic!("unknown: {missing} of {other}"),
                 }
             };

@@ -32,10 +32,23 @@ fn server_and_client(words: &[&str]) -> (Server, Client) {
     server.ask::<()>(&["ZADD", "leasehold_queue:{orders:1}", "1", &owner]);
     server.ask::<()>(&["HSET", &format!("leasehold_client:{{{GONE}}}"), "host", "web-1"]);
     server.ask::<()>(&[&["ACL", "SETUSER", "worker", "reset"], words].concat());
+    take_a_permit(&server);
     let password = words.iter().find_map(|word| word.strip_prefix('>')).expect("a password");
     let builder = Client::builder().single(server.login_url("worker", password));
     let client = builder.audit_policy(AuditPolicy::Ignore).build().expect("the user may log in");
     (server, client)
+}
+
+/// Makes a permit of `orders:3` be in use, by a client that is gone.
+fn take_a_permit(server: &Server) {
+    let client = Client::open(server.url()).expect("the server answers");
+    let permit = client.semaphore("orders:3").with_permits(1).acquire().expect("free");
+    let expiries = "{orders:3}:timeout";
+    let ids: Vec<Vec<u8>> = server.ask(&["ZRANGE", expiries, "0", "0"]);
+    permit.release().expect("held");
+    let mut add = redis::cmd("ZADD");
+    add.arg(expiries).arg("4000000000000").arg(&ids[0]);
+    add.query::<()>(&mut server.connection()).expect("added");
 }
 
 type Query = fn(&Client) -> Result<(), Error>;
@@ -47,12 +60,17 @@ fn queries() -> Vec<(Vec<&'static str>, Vec<&'static str>, Query)> {
     let fair = "~redisson_lock_queue:* +lrange".split(' ').collect();
     let queued = vec!["~leasehold_queue:*"];
     let read = "~{orders:*".split(' ').collect();
+    let of_semaphores = permissions_of("`Semaphore::holders`").concat();
+    let semaphore = "~{orders:* +get +time +zcard +zcount +zrangebyscore".split(' ').collect();
     vec![
         (holders.clone(), vec![], |client| client.lock("orders:1").holder().map(drop)),
         (holders, read, |client| client.rw_lock("orders:2").read_lock().holders().map(drop)),
         (waiting[0].clone(), vec![], |client| client.lock("orders:1").waiting().map(drop)),
         (waiting[2].clone(), fair, |client| client.fair_lock("orders:1").waiting().map(drop)),
         (waiting[3].clone(), queued, |client| client.queue_lock("orders:1").waiting().map(drop)),
+        (of_semaphores, semaphore, |client| client.semaphore("orders:3").holders().map(drop)),
+        (waiting[0].clone(), vec![], |client| client.semaphore("orders:3").waiting().map(drop)),
+        (waiting[0].clone(), vec![], |client| client.latch("orders:4").waiting().map(drop)),
         (permissions_of("`Client::locks`").concat(), vec![], find_all),
     ]
 }

@@ -1,5 +1,6 @@
 //! Polls: the watchdog asks about all awaited locks, in case messages are lost.
 
+use crate::harness::synchronizers::{SYNCHRONIZERS, Synchronizer};
 use crate::harness::{Server, eventually, join};
 use leasehold::{Client, Result};
 use std::thread::{self, JoinHandle};
@@ -96,4 +97,50 @@ fn a_poll_reports_an_awaited_key_that_is_no_lock() -> Result<()> {
     let error = join(waiter).expect_err("a string is no lock");
     assert!(error.is_server() && error.to_string().contains("WRONGTYPE"), "{error}");
     Ok(())
+}
+
+#[test]
+fn polls_end_the_waits_for_semaphores_and_latches_without_messages() {
+    for kind in SYNCHRONIZERS {
+        let server = Server::start();
+        let client = client(&server);
+        let names: Vec<String> = (0..10).map(|number| format!("name {number}")).collect();
+        names.iter().for_each(|name| kind.occupy(&server, name));
+        let wait = |name: &String| kind.wait_subscribed(&server, &client, name);
+        let waiters: Vec<_> = names.iter().map(wait).collect();
+        waiters.iter().for_each(|waiter| waiter.still_waits());
+        names.iter().for_each(|name| kind.free_silently(&server, name));
+        waiters.into_iter().for_each(|waiter| waiter.ends());
+    }
+}
+
+#[test]
+fn polls_of_many_semaphores_share_script_calls() {
+    let server = Server::start();
+    let client = client(&server);
+    let kind = Synchronizer::Semaphore;
+    let names: Vec<String> = (0..LOCKS).map(|number| format!("name {number}")).collect();
+    names.iter().for_each(|name| kind.occupy(&server, name));
+    let waiters: Vec<_> = names.iter().map(|name| kind.wait(&client, name)).collect();
+    eventually("all waiters are subscribed", || server.channels().len() as u64 > LOCKS);
+    server.reset_stats();
+    eventually("each is polled several times", || server.calls("zrangebyscore") >= 10 * LOCKS);
+    let (polls, calls) = (server.calls("zrangebyscore"), server.calls("evalsha"));
+    assert!(calls * 10 <= polls, "{calls} script calls for {polls} polls");
+    names.iter().for_each(|name| kind.free_silently(&server, name));
+    waiters.into_iter().for_each(|waiter| waiter.ends());
+}
+
+#[test]
+fn a_poll_reports_an_awaited_key_that_is_no_semaphore_or_latch() {
+    for kind in SYNCHRONIZERS {
+        let server = Server::start();
+        let client = client(&server);
+        kind.occupy(&server, "a");
+        let waiter = kind.wait_subscribed(&server, &client, "a");
+        server.ask::<()>(&["DEL", "a"]);
+        server.ask::<()>(&["RPUSH", "a", "a list"]);
+        let error = waiter.fails();
+        assert!(error.is_server() && error.to_string().contains("WRONGTYPE"), "{kind:?}: {error}");
+    }
 }

@@ -68,10 +68,11 @@ fn no_repeated_acquire_shortens_a_lease() {
         ("multi_acquire", &[LOCK, "another"], &["60000", MINE, MINE]),
         ("queue_acquire", &[LOCK, "queue", "clients", COUNTER], &["60000", MINE]),
     ];
-    let acquires = crate::harness::bare::scripts()
-        .into_iter()
-        .filter(|script| script.name.ends_with("_acquire"));
-    assert_eq!(acquires.count(), scripts.len(), "all acquire scripts");
+    // The lease of a permit is no time to live of a key (scripts_of_the_semaphores.rs).
+    let takes_lock = |name: &str| name.ends_with("_acquire") && !name.starts_with("semaphore");
+    let acquires = crate::harness::bare::scripts();
+    let acquires = acquires.iter().filter(|script| takes_lock(&script.name));
+    assert_eq!(acquires.count(), scripts.len(), "all acquire scripts of locks");
     for (script, keys, args) in scripts {
         for _ in 0..2 {
             bare.try_call::<redis::Value>(script, keys, args).expect("free, or held by this owner");

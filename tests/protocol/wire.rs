@@ -1,5 +1,9 @@
-//! The data format of Redisson's `RLock`: keys, fields, messages, and locks that Redisson holds.
+//! The data format of Redisson's `RLock`, semaphores and latch: keys, fields, messages, and locks and
+//! permits that Redisson holds.
 
+use crate::harness::bare::Bare;
+use crate::harness::redisson::{self, EXPIRIES, LATCH, PERMITS};
+use crate::harness::synchronizers::Synchronizer;
 use crate::harness::{Server, eventually, join, owner};
 use leasehold::{Client, Result};
 use std::collections::{HashMap, HashSet};
@@ -34,12 +38,16 @@ fn lock_as_redisson(server: &Server, name: &str, count: u32) {
 
 /// Receives all further messages on the channels of locks, as pairs of channel and message.
 fn receive_messages(server: &Server) -> Receiver<(String, String)> {
+    receive_messages_on(server, "redisson_lock__channel:*")
+}
+
+fn receive_messages_on(server: &Server, channels: &'static str) -> Receiver<(String, String)> {
     let mut connection = server.connection();
     let (sender, messages) = mpsc::channel();
     let (starts, started) = mpsc::channel();
     thread::spawn(move || {
         let mut pubsub = connection.as_pubsub();
-        pubsub.psubscribe("redisson_lock__channel:*").expect("the connection may subscribe");
+        pubsub.psubscribe(channels).expect("the connection may subscribe");
         starts.send(()).expect("the test waits");
         // Ends with the server, or at the read time-out of the connection.
         while let Ok(message) = pubsub.get_message() {
@@ -224,4 +232,230 @@ fn clones_share_the_id_of_their_client_and_other_clients_do_not() -> Result<()> 
     assert!(owner(&server, "b").starts_with(&client.id().to_string()));
     drop(guards);
     Ok(())
+}
+
+// ---------------------------------------------------------------------------------
+// Semaphores and latches.
+
+/// Returns a key with this suffix, or a channel with this prefix, of a name.
+fn derived(prefix: &str, name: &str, suffix: &str) -> String {
+    match name.contains('{') {
+        true => format!("{prefix}{name}{suffix}"),
+        false => format!("{prefix}{{{name}}}{suffix}"),
+    }
+}
+
+/// Returns the ids of the permits in use, and their expiries.
+fn permits(server: &Server, name: &str) -> Vec<(Vec<u8>, i64)> {
+    server.ask(&["ZRANGE", &derived("", name, ":timeout"), "0", "-1", "WITHSCORES"])
+}
+
+#[test]
+fn a_semaphore_is_a_number_and_a_sorted_set_of_ids_with_their_expiries() -> Result<()> {
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    for (name, _) in NAMES {
+        let semaphore = client.semaphore(name).with_permits(5);
+        let permit = semaphore.with_lease(MINUTE).acquire_many(3)?;
+        let expiries = derived("", name, ":timeout");
+        let mut keys = vec![name.to_owned(), expiries.clone()];
+        keys.sort();
+        assert_eq!(server.keys(), keys);
+        assert_eq!(server.ask::<String>(&["GET", name]), "2");
+        assert_eq!(server.ask::<String>(&["TYPE", &expiries]), "zset");
+        let (seconds, _): (i64, i64) = server.ask(&["TIME"]);
+        let permits = permits(&server, name);
+        let half = |id: &[u8]| id[..8].to_vec();
+        let first = &permits[0].0;
+        assert_eq!(half(first), client.id().as_bytes()[..8]);
+        assert_eq!(half(first), half(&client.id().into_bytes()).to_vec());
+        for (at, (id, expiry)) in (0u64..).zip(&permits) {
+            assert_eq!((id.len(), half(id)), (16, half(first)));
+            let number = |id: &[u8]| u64::from_be_bytes(id[8..].try_into().expect("8 bytes"));
+            assert_eq!(number(id), number(first) + at);
+            let left = expiry - seconds * 1000;
+            assert!((1..=62_000).contains(&left), "{left}");
+        }
+        permit.release()?;
+        assert_eq!(server.keys(), [name]);
+        assert_eq!(server.ask::<String>(&["GET", name]), "5");
+        server.ask::<()>(&["FLUSHALL"]);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_plain_semaphore_and_a_latch_are_numbers() -> Result<()> {
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    let only = |name: &str, number: &str| {
+        // A record is deleted in the background.
+        eventually("only the number and the round remain", || {
+            let keys = server.keys();
+            let is_round = |key: &String| *key == derived("leasehold_round:", name, "");
+            keys.iter().all(|key| key == name || is_round(key))
+        });
+        assert_eq!(server.ask::<String>(&["GET", name]), number);
+        assert_eq!(server.ask::<i64>(&["PTTL", name]), -1);
+    };
+    for (name, _) in NAMES {
+        let semaphore = client.plain_semaphore(name);
+        assert!(semaphore.try_set_permits(5)? && semaphore.try_acquire(2)?);
+        only(name, "3");
+        semaphore.release(4)?;
+        only(name, "7");
+        assert_eq!(semaphore.drain()?, 7);
+        only(name, "0");
+        server.ask::<()>(&["FLUSHALL"]);
+        let latch = client.latch(name);
+        assert!(latch.try_set_count(2)?);
+        only(name, "2");
+        latch.count_down()?;
+        only(name, "1");
+        latch.count_down()?;
+        eventually("nothing is left", || server.keys().is_empty());
+    }
+    Ok(())
+}
+
+#[test]
+fn every_way_to_free_permits_publishes_their_number_on_redissons_channel() -> Result<()> {
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    let messages = receive_messages_on(&server, "redisson_sc:*");
+    for (name, _) in NAMES {
+        let channel = derived("redisson_sc:", name, "");
+        let next = |payload: &str| {
+            let message = messages.recv_timeout(MINUTE).expect("a message");
+            assert_eq!(message, (channel.clone(), payload.to_owned()));
+        };
+        let semaphore = client.semaphore(name).with_permits(5);
+        let permit = semaphore.acquire()?;
+        next("4");
+        permit.release()?;
+        next("5");
+        drop(semaphore.acquire_many(2)?);
+        next("5");
+        semaphore.resize(7)?;
+        next("7");
+        server.ask::<()>(&["FLUSHALL"]);
+        let semaphore = client.plain_semaphore(name);
+        assert!(semaphore.try_set_permits(3)?);
+        next("3");
+        semaphore.acquire(3)?;
+        semaphore.release(2)?;
+        next("2");
+        semaphore.add_permits(-2)?;
+        semaphore.add_permits(1)?;
+        next("1");
+    }
+    assert!(messages.try_recv().is_err(), "one message for each");
+    Ok(())
+}
+
+#[test]
+fn every_way_to_change_a_latch_publishes_on_redissons_channel() -> Result<()> {
+    let server = Server::start();
+    let client = Client::open(server.url())?;
+    let messages = receive_messages_on(&server, "redisson_countdownlatch__channel__*");
+    for (name, _) in NAMES {
+        let next = |payload: &str| {
+            let message = messages.recv_timeout(MINUTE).expect("a message");
+            // The braces are always there.
+            let channel = format!("redisson_countdownlatch__channel__{{{name}}}");
+            assert_eq!(message, (channel, payload.to_owned()));
+        };
+        let latch = client.latch(name);
+        assert!(latch.try_set_count(2)? && !latch.try_set_count(2)?);
+        next("1");
+        latch.count_down()?;
+        latch.count_down()?;
+        next("0");
+        assert!(latch.try_set_count(1)?);
+        next("1");
+        drop(latch.count_down_on_drop());
+        next("0");
+        assert!(latch.try_set_count(1)?);
+        next("1");
+        assert!(latch.delete()? && !latch.delete()?);
+        next("0");
+    }
+    assert!(messages.try_recv().is_err(), "one message for each");
+    Ok(())
+}
+
+/// Blocks until a waiter is subscribed and asks no more, so that only a message can wake it.
+fn await_quiet(server: &Server, channel: &str) {
+    let (mut last, mut looks) = (0, 0);
+    eventually("the waiter is subscribed and asks no more", || {
+        let asked = server.calls("evalsha");
+        let is_quiet = asked == last && server.numsub(channel) == 1;
+        looks = if is_quiet { looks + 1 } else { 0 };
+        last = asked;
+        looks == 15
+    });
+}
+
+#[test]
+fn each_operation_of_redisson_that_frees_permits_wakes_a_waiter() {
+    let kind = Synchronizer::Semaphore;
+    let mut bare = Bare::start();
+    let client = patient(&bare.server);
+    let operations: [&dyn Fn(&mut Bare, i64); 6] = [
+        &|bare, now| assert!(redisson::release(bare, now, "java")),
+        &|bare, now| assert!(redisson::release_many(bare, now, &["java"])),
+        &|bare, _| redisson::set_capacity(bare, 2),
+        &|bare, _| redisson::add(bare, 1),
+        // By a clock that is ahead of all expiries.
+        &|bare, _| assert_eq!(redisson::capacity(bare, redisson::NEVER + 1), 1),
+        &|bare, _| {
+            bare.ask::<()>(&["DEL", PERMITS, EXPIRIES]);
+            assert!(redisson::set_permits(bare, 1));
+        },
+    ];
+    for operation in operations {
+        kind.occupy(&bare.server, PERMITS);
+        let waiter = kind.wait(&client, PERMITS);
+        await_quiet(&bare.server, &kind.channel(PERMITS));
+        waiter.still_waits();
+        operation(&mut bare, 0);
+        waiter.ends();
+        bare.ask::<()>(&["DEL", PERMITS, EXPIRIES]);
+    }
+}
+
+#[test]
+fn each_operation_of_redisson_that_adds_plain_permits_wakes_a_waiter() {
+    let kind = Synchronizer::PlainSemaphore;
+    let mut bare = Bare::start();
+    let client = patient(&bare.server);
+    let operations: [&dyn Fn(&mut Bare); 2] = [&|bare| redisson::give(bare, 1), &|bare| {
+        bare.ask::<()>(&["DEL", PERMITS]);
+        assert!(redisson::set_permits(bare, 3));
+    }];
+    for operation in operations {
+        kind.occupy(&bare.server, PERMITS);
+        let waiter = kind.wait(&client, PERMITS);
+        await_quiet(&bare.server, &kind.channel(PERMITS));
+        waiter.still_waits();
+        operation(&mut bare);
+        waiter.ends();
+    }
+}
+
+#[test]
+fn each_operation_of_redisson_that_opens_a_latch_wakes_a_waiter() {
+    let kind = Synchronizer::Latch;
+    let mut bare = Bare::start();
+    let client = patient(&bare.server);
+    let operations: [&dyn Fn(&mut Bare); 2] =
+        [&|bare| redisson::count_down(bare), &|bare| assert!(redisson::delete_latch(bare))];
+    for operation in operations {
+        kind.occupy(&bare.server, LATCH);
+        let waiter = kind.wait(&client, LATCH);
+        await_quiet(&bare.server, &kind.channel(LATCH));
+        waiter.still_waits();
+        operation(&mut bare);
+        waiter.ends();
+    }
 }
