@@ -3,6 +3,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod counts;
 mod fake_server;
 mod late_commands;
 mod late_grants;
