@@ -371,7 +371,9 @@ mod must_use {
             "client: leasehold::Client, lock: leasehold::Lock, guard: leasehold::Guard, \
              both: leasehold::MultiGuard, error: leasehold::Error, rw: leasehold::RwLock, \
              red: leasehold::RedLock, events: std::sync::Arc<dyn leasehold::Events>, \
-             info: leasehold::LockInfo, holder: leasehold::HolderInfo"
+             info: leasehold::LockInfo, holder: leasehold::HolderInfo, \
+             jobs: leasehold::Semaphore, permit: leasehold::Permit, \
+             stock: leasehold::PlainSemaphore, latch: leasehold::CountDownLatch"
         };
     }
 
@@ -381,6 +383,15 @@ mod must_use {
         "client.queue_lock(\"a\")"
         "client.queue_lock(\"a\").with_weight(2)"
         "client.rw_lock(\"a\")"
+        "client.semaphore(\"a\")"
+        "client.plain_semaphore(\"a\")"
+        "client.latch(\"a\")"
+        "jobs.with_permits(2)"
+        "jobs.acquire()?"
+        "permit.is_held()"
+        "permit.wait_lost(std::time::Duration::ZERO)"
+        "stock.name()"
+        "latch.count_down_on_drop()"
         "client.clone()"
         "client.stats()"
         "client.locks(\"a*\")?"
