@@ -191,8 +191,8 @@ impl Client {
     ///
     /// The search finds locks of all kinds, and returns each lock once, with the queue of a fair
     /// lock or a queue lock. It recognizes a lock by the fields of its hash, and leaves out names
-    /// that are invalid or not UTF-8. The iterator keeps the keys of all locks that it has found in
-    /// memory.
+    /// that are invalid or not UTF-8. It does not find semaphores and latches. The iterator keeps
+    /// the keys of all locks that it has found in memory.
     ///
     /// A lock that is held during the whole search is returned. Exception: the search may miss a
     /// lock after a fail-over, or if the slot of the lock moves to another server during the

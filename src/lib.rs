@@ -1,7 +1,8 @@
-//! Distributed locks for blocking Rust: OS threads, no async runtime, a Redis server.
+//! Distributed locks, semaphores and latches for blocking Rust: OS threads, no async runtime, a
+//! Redis server.
 //!
-//! Locks have the data format of [Redisson](https://redisson.org), so Rust and Java services
-//! exclude each other.
+//! The data format is that of [Redisson](https://redisson.org), so Rust and Java services exclude
+//! each other.
 //!
 //! A [`Client`] connects to the servers, and all threads of a process share it. [`Client::lock`]
 //! returns a [`Lock`], a cheap handle of the lock with a given name. All handles with one name are
@@ -81,13 +82,17 @@
 //! # Guarantees
 //!
 //! While [`Guard::is_held`] returns true, no conflicting hold on the lock is valid. (Two holds of
-//! readers do not conflict, nor do two holds of one [named holder](Lock::with_holder).) Conditions:
+//! readers do not conflict, nor do two holds of one [named holder](Lock::with_holder).) The valid
+//! permits of a [`Semaphore`] are never more than its capacity, except after a
+//! [`resize`](Semaphore::resize) to fewer than are in use. Conditions:
 //! - the clock of the server does not step forward;
 //! - the clock of the client counts all time, and is at most 1 % slower than the clock of the
 //!   server (while a virtual machine is paused, its clock may stand still);
 //! - no write that the server acknowledged is lost in a fail-over, in a restart without data or by
 //!   eviction;
-//! - nobody deletes the key.
+//! - nobody deletes the key;
+//! - the clocks of Java hosts that share a [`Semaphore`] agree with the [clock of the
+//!   server](Semaphore#clocks).
 //!
 //! A guard never reports a valid lease after the deadline of the lease. The lease counts from the
 //! moment before the command was sent, on a clock that continues while the machine sleeps.
@@ -113,12 +118,33 @@
 //! All kinds have the verbs of [`Lock`]; an [`RwLock`] has them for reading and for writing. Use
 //! one kind for one name: a release does not always wake the waiters of another kind.
 //!
+//! # Semaphores and latches
+//!
+//! | type | made by | property |
+//! | --- | --- | --- |
+//! | [`Semaphore`] | [`Client::semaphore`] | at most n callers at a time; the permits of a dead process come back |
+//! | [`PlainSemaphore`] | [`Client::plain_semaphore`] | permits without a holder and a lease, such as the items of a stock |
+//! | [`CountDownLatch`] | [`Client::latch`] | callers wait until a count has reached 0 |
+//!
+//! A [`Permit`] is a hold on one or more permits of a [`Semaphore`]. Its lease is renewed, lost and
+//! reported as the lease of a lock. A [`PlainSemaphore`] and a [`CountDownLatch`] are numbers in
+//! Redis; a change of them takes effect once, also if its request has to be repeated.
+//!
+//! ```no_run
+//! let client = leasehold::Client::open("redis://127.0.0.1/")?;
+//! let jobs = client.semaphore("jobs").with_permits(20);
+//! let permit = jobs.acquire()?;           // blocks until one of 20 permits is free
+//! // ... work of at most 20 callers at a time, on all machines ...
+//! permit.release()?;                      // or drop it
+//! # Ok::<(), leasehold::Error>(())
+//! ```
+//!
 //! # Threads
 //!
 //! A [`Guard`] belongs to its thread. The thread can take the lock again. Such nested guards are
 //! counted in memory, without a round trip (exceptions: [`Lock::with_holder`], and a longer fixed
-//! lease). An [`OwnedGuard`], from [`Lock::lock_owned`], can be sent to another thread and dropped
-//! there.
+//! lease). An [`OwnedGuard`], from [`Lock::lock_owned`], and a [`Permit`] can be sent to another
+//! thread and dropped there.
 //!
 //! # Errors and events
 //!
@@ -151,7 +177,7 @@
 //! | key | value |
 //! | --- | --- |
 //! | `lock` | the name of the lock, without the client's prefix |
-//! | `kind` | the kind of the lock, as `Debug` shows it: `Plain`, `Fair`, `Read` and so on |
+//! | `kind` | the kind of the lock, as `Debug` shows it: `Plain`, `Fair`, `Semaphore` and so on |
 //! | `hold` | the number of the hold, as in events |
 //! | `reason` | the [`LostReason`], as `Debug` shows it: `Expired`, `Gone`, `HeldTooLong` |
 //! | `error` | the text of the error |
@@ -213,6 +239,10 @@
 //!   [`unlock`](OwnedGuard::unlock) waits, and needs `spawn_blocking` too.
 //! - *Start.* [`Builder::build_lazily`] builds a client before Redis runs. [`Client::ping`] is a
 //!   readiness probe.
+//! - *At most n callers at a time.* A [`Semaphore`] with n permits counts the callers on all
+//!   machines. Each of them may name the number ([`with_permits`](Semaphore::with_permits)).
+//! - *Wait for several jobs.* Each job has a guard of [`CountDownLatch::count_down_on_drop`], which
+//!   also counts down after a panic.
 //! - *Stop.* Cancel the waits, drop the guards, and [`close`](Client::close) the client last.
 //! - *Fork.* Make the client after the fork; a child cannot use the client of its parent.
 //!
@@ -252,9 +282,9 @@
 //!
 //! All clients of a process share the metrics. Every metric except `leasehold_reconnects_total` has
 //! two labels:
-//! - `kind`: `plain`, `named`, `fair`, `fenced`, `queue`, `read`, `write`, `spin`; `multi` and
-//!   `red` for the calls of a [`MultiLock`] and a [`RedLock`]. Their holds have the kinds of the
-//!   members.
+//! - `kind`: `plain`, `named`, `fair`, `fenced`, `queue`, `read`, `write`, `spin`, `semaphore`,
+//!   `plain_semaphore`, `latch`; `multi` and `red` for the calls of a [`MultiLock`] and a
+//!   [`RedLock`]. Their holds have the kinds of the members.
 //! - `label`: the text of [`Lock::with_label`], empty for a handle without one. A call of a
 //!   `MultiLock` has the common label of all its members of one client, empty if they differ.
 //!
@@ -341,7 +371,9 @@ mod must_use {
             "client: leasehold::Client, lock: leasehold::Lock, guard: leasehold::Guard, \
              both: leasehold::MultiGuard, error: leasehold::Error, rw: leasehold::RwLock, \
              red: leasehold::RedLock, events: std::sync::Arc<dyn leasehold::Events>, \
-             info: leasehold::LockInfo, holder: leasehold::HolderInfo"
+             info: leasehold::LockInfo, holder: leasehold::HolderInfo, \
+             jobs: leasehold::Semaphore, permit: leasehold::Permit, \
+             stock: leasehold::PlainSemaphore, latch: leasehold::CountDownLatch"
         };
     }
 
@@ -351,6 +383,15 @@ mod must_use {
         "client.queue_lock(\"a\")"
         "client.queue_lock(\"a\").with_weight(2)"
         "client.rw_lock(\"a\")"
+        "client.semaphore(\"a\")"
+        "client.plain_semaphore(\"a\")"
+        "client.latch(\"a\")"
+        "jobs.with_permits(2)"
+        "jobs.acquire()?"
+        "permit.is_held()"
+        "permit.wait_lost(std::time::Duration::ZERO)"
+        "stock.name()"
+        "latch.count_down_on_drop()"
         "client.clone()"
         "client.stats()"
         "client.locks(\"a*\")?"

@@ -235,7 +235,11 @@ impl Builder {
     /// this time. A subscription ends within this time after the last call has stopped waiting. A
     /// shorter interval finds a free lock sooner after a lost message. In each interval the server
     /// gets one script call for up to 128 awaited locks, another for up to 128 awaited
-    /// [queue locks](crate::QueueLock), whose grant leases this setting determines too.
+    /// [queue locks](crate::QueueLock), whose grant leases this setting determines too, and another
+    /// for up to 64 awaited [semaphores](crate::Semaphore). Callers of a
+    /// [`PlainSemaphore`](crate::PlainSemaphore) and a [`CountDownLatch`](crate::CountDownLatch) ask
+    /// by themselves. After two intervals of waiting, later callers leave the permits of a semaphore
+    /// to the oldest caller.
     pub fn poll_interval(mut self, interval: Duration) -> Builder {
         self.poll_interval = interval;
         self
@@ -322,7 +326,8 @@ impl Builder {
 
     /// Sets how many replicas must acknowledge each hold and each renewal, within a time-out.
     ///
-    /// Default: none, for up to 1 s. 0 replicas turns the setting off. The time-out is at least
+    /// Default: none, for up to 1 s. 0 replicas turns the setting off. Also applies to calls that
+    /// take permits of a [`PlainSemaphore`](crate::PlainSemaphore). The time-out is at least
     /// 1 ms. The client sends `WAIT` together with the command, without another round trip, and the
     /// connection serves nothing else until the replicas have answered. This time-out adds to the
     /// [`response_timeout`](Builder::response_timeout) of a call. The setting narrows the window in

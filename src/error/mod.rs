@@ -35,10 +35,10 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// | [`is_connection`](Error::is_connection) | No connection: refused, broken, or to a server that does not speak the Redis protocol. | yes | Repeat after a pause. Check address and server if the error lasts. |
 /// | [`is_timeout`](Error::is_timeout) | The server accepts commands or connections, but does not answer in time. | yes | Repeat after a pause. Check the load of the server, the network, `response_timeout`. |
 /// | [`is_pool_timeout`](Error::is_pool_timeout) | All connections of the client were busy for the pool time-out. | yes | Repeat after a pause. Raise `pool_size` if the error lasts. |
-/// | [`is_not_replicated`](Error::is_not_replicated) | Too few replicas acknowledged the lock. | yes | Repeat after a pause. Check the replicas. |
-/// | [`is_invalid_name`](Error::is_invalid_name) | The name of the lock is empty, too long, or has braces that are not a hash tag. | no | Use another name. |
+/// | [`is_not_replicated`](Error::is_not_replicated) | Too few replicas acknowledged the lock or the permits. | yes | Repeat after a pause. Check the replicas. |
+/// | [`is_invalid_name`](Error::is_invalid_name) | The name of the lock is empty, too long, or has braces that are not a hash tag; in a cluster, the name of a latch has braces. | no | Use another name. |
 /// | [`is_deadlock`](Error::is_deadlock) | The call would wait for the calling thread. | no | Release the guard of this thread first. |
-/// | [`is_configuration`](Error::is_configuration) | A setting or an argument is invalid, the [audit](crate::Builder::audit_policy) refused a server, a thread cannot be started, or a forked child uses the client of its parent. | no | Correct the program or its settings. |
+/// | [`is_configuration`](Error::is_configuration) | A setting or an argument is invalid, a call needs more permits than the semaphore has, the [audit](crate::Builder::audit_policy) refused a server, a thread cannot be started, or a forked child uses the client of its parent. | no | Correct the program or its settings. |
 /// | [`is_server`](Error::is_server) | The server refused the command; [`code`](Error::code) is the first word of its reply. | by code | Follow the advice in the text. |
 ///
 /// A refusal by the server is retryable if it can end without a change to this program: `LOADING`,
@@ -204,7 +204,11 @@ impl Error {
     /// Returns whether the same call may succeed later without a change to this program.
     ///
     /// The [table](Error) lists the retryable kinds. A repeated acquire does no harm: if the server
-    /// grants the failed one late, the client releases that grant.
+    /// grants the failed one late, the client releases that grant. Exception: an error without an
+    /// answer of [`PlainSemaphore::add_permits`](crate::PlainSemaphore::add_permits),
+    /// [`PlainSemaphore::release`](crate::PlainSemaphore::release) or
+    /// [`CountDownLatch::count_down`](crate::CountDownLatch::count_down) is not retryable if the
+    /// request may have been sent, because the client completes it in the background.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn is_retryable(&self) -> bool {
         matches!(self.0.retryability, Retryability::Transient | Retryability::Recoverable)

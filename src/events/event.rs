@@ -40,11 +40,11 @@ use crate::util::clock::{EPOCH, WallTime};
 /// Alarm.released(&released);
 /// ```
 pub trait Events: Send + Sync {
-    /// A caller acquired a lock. Re-entries are not reported.
+    /// A caller acquired a lock or permits. Re-entries are not reported.
     fn acquired(&self, event: &Acquired) {
         let _ = event;
     }
-    /// A caller waited for a lock, and got it or gave up.
+    /// A caller waited for a lock, for permits or for a latch, with success or not.
     fn waited(&self, event: &Waited) {
         let _ = event;
     }
@@ -166,8 +166,9 @@ event! {
         name: Arc<str> = name.into(),
         /// The kind of the lock.
         kind: Kind = Kind::default(),
-        /// The number of the hold. `None` if the caller gave up, and for a
-        /// [`RedLock`](crate::RedLock), which has one hold per server.
+        /// The number of the hold. `None` if the caller gave up, for a
+        /// [`RedLock`](crate::RedLock), which has one hold per server, and for a plain semaphore and
+        /// a latch, which have no holds.
         hold: Option<u64> = None,
         /// The time from the call to its end.
         waited: Duration = Duration::ZERO,

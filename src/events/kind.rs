@@ -25,11 +25,11 @@ pub enum Kind {
     Spin,
     /// A [`RedLock`](crate::RedLock).
     Red,
-    /// A semaphore with leased permits.
+    /// The semaphore of [`Client::semaphore`](crate::Client::semaphore).
     Semaphore,
-    /// A semaphore without holders and leases.
+    /// The semaphore of [`Client::plain_semaphore`](crate::Client::plain_semaphore).
     PlainSemaphore,
-    /// A latch that opens when its count is 0.
+    /// The latch of [`Client::latch`](crate::Client::latch).
     Latch,
 }
 

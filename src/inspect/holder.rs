@@ -11,16 +11,17 @@ use crate::command::client_record::ClientRecord;
 use crate::events::Kind;
 use crate::util::clock::{self, WallTime};
 
-/// A holder of a lock, or a caller in the queue of a fair lock or a queue lock.
+/// A holder of a lock or of permits, or a caller in the queue of a fair lock or a queue lock.
 ///
 /// Returned by [`Lock::holder`](crate::Lock::holder), [`Lock::holders`](crate::Lock::holders),
-/// [`Lock::waiting`](crate::Lock::waiting), [`Client::locks`](crate::Client::locks) and
-/// [`RedLock::holders`](crate::RedLock::holders). The value is a snapshot at the time of the query.
+/// [`Lock::waiting`](crate::Lock::waiting), [`Client::locks`](crate::Client::locks),
+/// [`RedLock::holders`](crate::RedLock::holders) and
+/// [`Semaphore::holders`](crate::Semaphore::holders). The value is a snapshot at the time of the query.
 /// Unknown facts are `None`:
 ///
 /// | source | facts | unknown for |
 /// | --- | --- | --- |
-/// | the hash of the lock | owner, count, remaining lease | the remaining lease of a caller in a queue |
+/// | the hash of the lock, or the ids of the permits | owner, count, remaining lease | the remaining lease of a caller in a queue |
 /// | the [owner field](crate#terms) | client id, time of the request | the time of a Redisson thread |
 /// | the [record](crate::Builder::announce) of the client | host, pid, program, label, version, start | Redisson; a client without a record, or a client that has ended |
 /// | the running process | thread, guard count, exact time, local waiters | a process without an answer in time; a caller in a queue |
@@ -101,6 +102,8 @@ impl HolderInfo {
 
     /// Returns the owner: an [owner field](crate#terms), or the name of a
     /// [named holder](crate::Lock::with_holder).
+    ///
+    /// For a permit of Redisson its id, in hexadecimal digits.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn owner(&self) -> &str {
         &self.owner
@@ -109,7 +112,7 @@ impl HolderInfo {
     /// Returns the id of the client, of leasehold ([`Client::id`](crate::Client::id)) or of
     /// Redisson.
     ///
-    /// `None` for the holds of a named holder by other libraries.
+    /// `None` for the holds of a named holder by other libraries, and for permits of Redisson.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn client_id(&self) -> Option<Uuid> {
         self.client_id
@@ -188,7 +191,8 @@ impl HolderInfo {
     /// Returns the number of guards of the holder, or the hold count of a Redisson thread.
     ///
     /// If the process has answered, detached guards count too. Otherwise this is the count in
-    /// Redis, which is 1 for a hold of this library. Zero for a caller in a queue.
+    /// Redis, which is 1 for a hold of this library. Zero for a caller in a queue. For permits of a
+    /// [`Semaphore`](crate::Semaphore) this is their number.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn count(&self) -> u64 {
         self.count

@@ -37,12 +37,13 @@ pub(crate) use series::{Series, SeriesKey};
 /// [`Client::stats`](crate::Client::stats).
 ///
 /// A *hold* is one grant of a server, up to its end. It may pass from thread to thread of this
-/// process. Re-entries are no holds of their own. Each member of a
+/// process. Re-entries are no holds of their own. A [`Permit`](crate::Permit) is one hold, whatever
+/// its number of permits. Each member of a
 /// [`MultiLock`](crate::MultiLock) and each grant of a server to a [`RedLock`](crate::RedLock) is
 /// a hold of its client, a minority of grants included.
 ///
-/// A *call* is one call of a verb that acquires. A call of a `MultiLock` or `RedLock` counts once
-/// for each client of its members.
+/// A *call* is one call of a verb that acquires or that waits for a latch. A call of a `MultiLock`
+/// or `RedLock` counts once for each client of its members.
 ///
 /// While no call and no release runs, these equations hold:
 ///
@@ -154,13 +155,16 @@ impl Stats {
 
 /// Calls.
 impl Stats {
-    /// Returns the number of calls of `try_lock` and `try_lock_owned` that returned `None`.
+    /// Returns the number of calls that did not wait and did not acquire.
+    ///
+    /// Those of `try_lock`, `try_lock_owned`, `try_acquire` and `try_acquire_many` that returned
+    /// `None` or `false`.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Returns the number of calls with a deadline that returned `None`.
+    /// Returns the number of calls with a deadline that returned `None` or `false`.
     ///
     /// A call that ended with an error does not count, for instance because the server did not
     /// answer by the deadline.
@@ -252,8 +256,9 @@ impl Stats {
 
     /// Returns the time from the write of each acquire command to the reading of its reply.
     ///
-    /// Counts each command with a reply, granted or refused. A call that waits may send several
-    /// commands. One command for several members of a [`MultiLock`](crate::MultiLock) counts once.
+    /// Counts each command with a reply, granted or refused, and each look at a latch by a waiting
+    /// call. A call that waits may send several commands. One command for several members of a
+    /// [`MultiLock`](crate::MultiLock) counts once.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn round_trip(&self) -> &Histogram {
         &self.round_trip

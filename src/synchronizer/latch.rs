@@ -22,17 +22,22 @@ use crate::util::clock::{self, Patience};
 /// [`try_set_count`](CountDownLatch::try_set_count) begins a *round*. Each
 /// [`count_down`](CountDownLatch::count_down), in any process, counts down by one. The last one
 /// opens the latch, and all callers of [`wait`](CountDownLatch::wait) return. An open latch has no
-/// key in Redis, so a latch that was never set is open too. The next `try_set_count` begins the
-/// next round.
+/// key in Redis, so a latch that was never set is open too: set the count before the first process
+/// waits. The next `try_set_count` begins the next round.
 ///
 /// The count has no owner and no lease: if a process dies before it counts down, its count stays
 /// until another caller counts down, or [deletes](CountDownLatch::delete) the latch. Use
 /// [`wait_for`](CountDownLatch::wait_for) if that may happen.
 ///
-/// A waiting caller returns at the end of the round of its call, also if the next round has begun
-/// meanwhile. Exception: if only Redisson sets the counts, a caller that misses the end of a round
-/// waits for the end of the next one. The server keeps the number of a round for one day after the
-/// last change of the count by this library.
+/// A waiting caller returns at the end of the round of its call, also if it notices the end only in
+/// the next round. For this [`try_set_count`](CountDownLatch::try_set_count) gives each round a
+/// number. A round that Redisson sets has no number. So a caller that misses the end of a round,
+/// and finds such a round begun, waits for the end of that round too. The server keeps the number
+/// of a round for one day after the last change of the count by this library.
+///
+/// Each change counts once, also if its request has to be repeated, by the request records that
+/// [`PlainSemaphore`](crate::PlainSemaphore#exactness) describes. A fail-over can lose the last
+/// changes; a latch whose key is lost is open.
 ///
 /// The key has no time to live. Use one kind for one name: a lock, a semaphore and a latch with the
 /// same name would use the same key.
@@ -136,9 +141,9 @@ impl CountDownLatch {
     /// Does nothing if the latch is open. Blocks until the server answers, for one response
     /// time-out at most. One round trip.
     ///
-    /// Counts exactly once, also if the request has to be repeated. After an error without an
-    /// answer the client repeats the request in the background, for ten minutes, until the server
-    /// answers. So do not call again after [`is_connection`](Error::is_connection) or
+    /// Counts once, also if the request has to be repeated. After an error without an answer the
+    /// client repeats the request in the background until the server answers, for ten minutes at
+    /// most. So do not call again after [`is_connection`](Error::is_connection) or
     /// [`is_timeout`](Error::is_timeout) that is not [retryable](Error::is_retryable): that would
     /// count twice. The repeated request counts in the round at that time, which can be a later
     /// one only if the latch was [deleted](CountDownLatch::delete) meanwhile.
@@ -195,12 +200,13 @@ impl CountDownLatch {
 
     /// Blocks until the latch opens.
     ///
-    /// Returns at once if the latch is open. One round trip then; otherwise one more after the
-    /// subscription, and one when the latch opens. A message wakes the caller. If the message is
-    /// lost, the caller notices within the [poll interval](crate::Builder::poll_interval).
+    /// Returns at once, after one round trip, if the latch is open. Otherwise the call sleeps until
+    /// a message says that the latch may be open, and looks again: two more round trips. If the
+    /// message is lost, the call looks within the [poll
+    /// interval](crate::Builder::poll_interval).
     ///
-    /// The wait has no time limit. A cancellation of the token of
-    /// [`with_cancel`](CountDownLatch::with_cancel) and the close of the client end it.
+    /// The wait has no time limit. It ends early when the token of
+    /// [`with_cancel`](CountDownLatch::with_cancel) is cancelled, and when the client is closed.
     ///
     /// # Errors
     /// - [`is_connection`](Error::is_connection), [`is_timeout`](Error::is_timeout) or
@@ -288,11 +294,13 @@ fn check_slot(context: &LockContext) -> Result<()> {
 
 /// Counts a [`CountDownLatch`] down by one when it is dropped.
 ///
-/// The drop does not block and does not fail. The client sends the request in the background, and
-/// repeats it for ten minutes until the server answers. It counts once, in the round at that time.
-/// A guard of a handle that cannot be used counts nothing: the verbs of that handle return the
-/// error. A drop after [`Client::close`](crate::Client::close) still counts; a drop in a forked
-/// child does not.
+/// Made by [`CountDownLatch::count_down_on_drop`]. The drop does not block and does not fail. The
+/// client sends the request in the background, and repeats it until the server answers, for ten
+/// minutes at most. The request counts once, in the round at that time. A guard of a handle that
+/// cannot be used counts nothing: the verbs of that handle return the error. A drop after
+/// [`Client::close`](crate::Client::close) still counts; a drop in a forked child does not.
+///
+/// If the process dies, the guard is not dropped, and its count stays.
 #[must_use = "a guard that is dropped at once counts down at once"]
 pub struct CountDownGuard {
     context: Result<Arc<LockContext>>,

@@ -8,9 +8,10 @@ use crate::error::Result;
 
 /// One or more permits of a [`Semaphore`](crate::Semaphore); gives them back when dropped.
 ///
-/// Belongs to no thread: a permit can be sent to another thread and dropped there. The lease is
-/// renewed until the permit is dropped or the client is closed, unless the semaphore has a
-/// [fixed lease](crate::Semaphore::with_lease). Permits that one call took are given back together.
+/// Belongs to no thread: a permit can be sent to another thread and dropped there. The watchdog
+/// renews the lease until the permit is dropped or the client is closed, unless the semaphore has a
+/// [fixed lease](crate::Semaphore::with_lease). Permits that one call took have one lease and are
+/// given back together.
 ///
 /// While [`is_held`](Permit::is_held) returns true, the server counts the permits as in use, under
 /// the conditions of the [crate documentation](crate#guarantees).
@@ -43,8 +44,8 @@ impl Permit {
     /// Blocks for one response time-out at most. One round trip.
     ///
     /// # Errors
-    /// - [`is_lost`](crate::Error::is_lost) if one of the permits was lost before: another holder
-    ///   may have worked in its place.
+    /// - [`is_lost`](crate::Error::is_lost) if one of the permits was lost before: one caller more
+    ///   than the capacity may have worked. The other permits are given back.
     /// - [`is_connection`](crate::Error::is_connection), [`is_timeout`](crate::Error::is_timeout)
     ///   or [`is_pool_timeout`](crate::Error::is_pool_timeout) if the server did not answer. The
     ///   client then repeats the release in the background until the lease has expired.

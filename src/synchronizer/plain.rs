@@ -18,30 +18,33 @@ use crate::util::clock::{self, Patience};
 
 /// A semaphore whose permits have no holder and no lease: Redisson's `RSemaphore`.
 ///
-/// For permits that are taken and not returned, such as the items of a stock, or that another
-/// process returns. Redis keeps only the number of free permits. If a process dies with permits,
-/// they are gone until another caller [adds](PlainSemaphore::add_permits) them again. Use
+/// For permits that are used up, such as the items of a stock, and for permits that another process
+/// gives back. Redis keeps only the number of free permits. The permits of a process that dies are
+/// gone until a caller [adds](PlainSemaphore::add_permits) them again. Use
 /// [`Client::semaphore`](crate::Client::semaphore) for permits that come back after a crash.
 ///
 /// The semaphore has no capacity: any caller may [release](PlainSemaphore::release) more permits
 /// than were taken. A semaphore that was never set has no free permits.
 ///
 /// # Exactness
-/// Each call takes, adds or drains exactly once, also if its request has to be repeated. For this
-/// the server keeps a *request record*, a key of its own, from the request until its reply has
-/// arrived, or for ten minutes if a copy of the request may still arrive. Exception: a fail-over
-/// can lose the last changes; [`min_replicas`](crate::Builder::min_replicas) applies to calls that
-/// take permits.
+/// Each call takes, adds or drains once, also if its request has to be repeated. For this the
+/// server keeps a *request record*, a key of its own, until the reply has arrived. One more command
+/// (`DEL`), without a waiting caller, then deletes the record. If a copy of the request may still
+/// arrive, the record stays for ten minutes instead.
 ///
-/// After an error without an answer, a call that takes permits is undone in the background, and a
-/// call that gives permits is completed in the background, for ten minutes, until the server
-/// answers.
+/// After an error without an answer, the client undoes a call that takes permits, and completes a
+/// call that gives permits. It does so in the background until the server answers, for ten minutes
+/// at most. If the server does not answer in that time, the number may be wrong; the log has a
+/// warning.
+///
+/// A fail-over can lose the last changes, as it can lose a lock.
+/// [`min_replicas`](crate::Builder::min_replicas) applies to calls that take permits.
 ///
 /// # Order
-/// The callers of one process ask in the order of their arrival. A caller is woken only if enough
-/// permits for it are free, so a waiting call for five permits does not take the wake-up of a call
-/// for one. There is no order between processes, and small requests can delay a large one without
-/// limit.
+/// The waiting calls of one process are woken in the order of their arrival, each only if enough
+/// permits are free: a call for five permits does not use up the wake-up of a call for one. New
+/// calls and calls of other processes may come first, so small requests can delay a large one
+/// without limit. (A [`Semaphore`](crate::Semaphore#order) limits that.)
 ///
 /// The key has no time to live, unless Redisson sets one. Use one kind for one name: a lock, a
 /// semaphore and a latch with the same name would use the same key.
@@ -58,8 +61,9 @@ use crate::util::clock::{self, Patience};
 ///
 /// # Errors of every verb
 /// - [`is_invalid_name`](crate::Error::is_invalid_name) if the name cannot be used.
-/// - [`is_configuration`](crate::Error::is_configuration) for 0 permits, for a call that takes more than
-///   1000 permits, if the [label](PlainSemaphore::with_label) is invalid, and in a forked child.
+/// - [`is_configuration`](crate::Error::is_configuration) for 0 permits, for a call that takes more
+///   than 1,000 permits, if the [label](PlainSemaphore::with_label) is invalid, and in a forked
+///   child.
 /// - [`is_closed`](crate::Error::is_closed) after [`Client::close`](crate::Client::close).
 /// - [`is_connection`](crate::Error::is_connection), [`is_timeout`](crate::Error::is_timeout) or
 ///   [`is_pool_timeout`](crate::Error::is_pool_timeout) if the server does not answer.
@@ -77,8 +81,8 @@ impl PlainSemaphore {
     /// Sets a token by which another thread can end the waits of this handle. No round trip.
     ///
     /// Once the token is cancelled, [`acquire`](PlainSemaphore::acquire) and its variants return
-    /// [`is_cancelled`](crate::Error::is_cancelled), whether they wait or not. The other verbs ignore the
-    /// token.
+    /// [`is_cancelled`](crate::Error::is_cancelled), whether they wait or not. The other verbs
+    /// ignore the token.
     #[must_use = "the token belongs to the semaphore that is returned"]
     pub fn with_cancel(mut self, token: &CancelToken) -> PlainSemaphore {
         self.0.set_cancel(token);
@@ -116,8 +120,9 @@ impl PlainSemaphore {
 
     /// Sets the free permits of a semaphore without a key; returns `false` if it has one.
     ///
-    /// Blocks until the server answers, for one response time-out at most. One round trip. After an
-    /// error without an answer the permits are set by now, or never.
+    /// Also returns `false` if the key has another type. Blocks until the server answers, for one
+    /// response time-out at most. One round trip. After an error without an answer the permits are
+    /// set by now, or never.
     ///
     /// # Errors
     /// The [errors of every verb](PlainSemaphore#errors-of-every-verb).
@@ -128,19 +133,20 @@ impl PlainSemaphore {
 
     /// Adds permits, or takes them away if `permits` is negative.
     ///
-    /// The number of free permits may become negative; calls then wait until it is large enough
-    /// again. Blocks until the server answers, for one response time-out at most. One round trip.
+    /// The number of free permits may become negative. Calls that take permits then wait until
+    /// enough permits have been added. Wakes waiting callers, those of Redisson too. Blocks until
+    /// the server answers, for one response time-out at most. One round trip.
     ///
     /// Adds exactly once, also if the request has to be repeated. After an error without an answer
     /// the client repeats the request in the background, for ten minutes, until the server answers.
     /// So do not call again after [`is_connection`](crate::Error::is_connection) or
-    /// [`is_timeout`](crate::Error::is_timeout) that is not [retryable](crate::Error::is_retryable): that would
-    /// add twice.
+    /// [`is_timeout`](crate::Error::is_timeout) that is not
+    /// [retryable](crate::Error::is_retryable): that would add twice.
     ///
     /// # Errors
     /// The [errors of every verb](PlainSemaphore#errors-of-every-verb), and
-    /// [`is_server`](crate::Error::is_server) if the number leaves the range of 64 bits. An error is
-    /// retryable if this call has not added and will not.
+    /// [`is_server`](crate::Error::is_server) if the number leaves the range of 64 bits. An error
+    /// is retryable if this call has not added and will not.
     pub fn add_permits(&self, permits: i64) -> Result<()> {
         check_positive(permits.unsigned_abs()).map_err(|error| self.0.named(error))?;
         self.0.change(CountChange::Add(permits)).map(drop)
@@ -149,8 +155,8 @@ impl PlainSemaphore {
     /// Gives permits back.
     ///
     /// The same as [`add_permits`](PlainSemaphore::add_permits) with a positive number, errors
-    /// included: after an error that is not [retryable](crate::Error::is_retryable), the client may still
-    /// give them back in the background, and a second call would give twice.
+    /// included: after an error that is not [retryable](crate::Error::is_retryable), the client may
+    /// still give them back in the background, and a second call would give twice.
     ///
     /// # Errors
     /// The errors of [`add_permits`](PlainSemaphore::add_permits).
@@ -171,12 +177,12 @@ impl PlainSemaphore {
     ///
     /// A negative number of free permits is returned as it is, and becomes 0. Blocks until the
     /// server answers, for one response time-out at most. One round trip. After an error without an
-    /// answer the call is undone in the background, so it may be repeated.
+    /// answer the client undoes the call in the background, so the program may repeat it.
     ///
     /// # Errors
-    /// [`is_not_replicated`](crate::Error::is_not_replicated) if fewer replicas acknowledged the change
-    /// than [`min_replicas`](crate::Builder::min_replicas) asks for, and the
-    /// [errors of every verb](PlainSemaphore#errors-of-every-verb).
+    /// [`is_not_replicated`](crate::Error::is_not_replicated) if fewer replicas acknowledged the
+    /// change than [`min_replicas`](crate::Builder::min_replicas) asks for, and the [errors of
+    /// every verb](PlainSemaphore#errors-of-every-verb).
     pub fn drain(&self) -> Result<i64> {
         self.0.change(CountChange::Drain)
     }
@@ -197,18 +203,19 @@ impl PlainSemaphore {
     /// permits are free, and asks again. If the message is lost, the caller notices within the
     /// [poll interval](crate::Builder::poll_interval).
     ///
-    /// The wait has no time limit. A cancellation of the token of
-    /// [`with_cancel`](PlainSemaphore::with_cancel) and the close of the client end it. After an
-    /// error the call is undone in the background, so it may be repeated.
+    /// The wait has no time limit. It ends early when the token of
+    /// [`with_cancel`](PlainSemaphore::with_cancel) is cancelled, and when the client is closed.
+    /// After an error the client undoes the call in the background, so the program may repeat it.
+    /// From 1 to 1,000 permits.
     ///
     /// # Errors
-    /// - [`is_connection`](crate::Error::is_connection), [`is_timeout`](crate::Error::is_timeout) or
-    ///   [`is_pool_timeout`](crate::Error::is_pool_timeout) if the first request gets no answer, after one
-    ///   response time-out at the latest. Once the server has answered, the call waits through
-    ///   outages.
+    /// - [`is_connection`](crate::Error::is_connection), [`is_timeout`](crate::Error::is_timeout)
+    ///   or [`is_pool_timeout`](crate::Error::is_pool_timeout) if the first request gets no answer,
+    ///   after one response time-out at the latest. Once the server has answered, the call waits
+    ///   through outages.
     /// - [`is_cancelled`](crate::Error::is_cancelled) if the token is cancelled.
-    /// - [`is_not_replicated`](crate::Error::is_not_replicated) if fewer replicas acknowledged the permits
-    ///   than [`min_replicas`](crate::Builder::min_replicas) asks for.
+    /// - [`is_not_replicated`](crate::Error::is_not_replicated) if fewer replicas acknowledged the
+    ///   permits than [`min_replicas`](crate::Builder::min_replicas) asks for.
     /// - The other [errors of every verb](PlainSemaphore#errors-of-every-verb).
     ///
     /// ```no_run
@@ -223,7 +230,7 @@ impl PlainSemaphore {
         }
     }
 
-    /// Takes that many permits if they are free; returns whether it did.
+    /// Takes that many permits if they are free; returns `false` if they are not.
     ///
     /// Does not wait for permits, only for the answer of the server, for one response time-out at
     /// most. One round trip.

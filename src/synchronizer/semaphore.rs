@@ -27,27 +27,29 @@ use crate::util::clock::{self, Patience};
 /// The watchdog renews the lease of a [`Permit`] until it is dropped. If a process dies, its
 /// permits are free again within one [watchdog time-out](crate::Builder::watchdog_timeout).
 ///
-/// The *capacity* is the number of permits, those in use included. It is a key in Redis that stays
-/// when all permits are free. The first call of a handle [with permits](Semaphore::with_permits)
-/// sets it; later only [`resize`](Semaphore::resize) changes it. Redisson's `trySetPermits` and
-/// `setPermits` set the same key.
+/// The *capacity* is the number of permits, those in use included. If there is none yet, the first
+/// call that acquires permits on a handle [with permits](Semaphore::with_permits) sets it. Later
+/// only [`resize`](Semaphore::resize) changes it, or `setPermits` of Redisson. The capacity stays
+/// in Redis, without a time to live, when all permits are free.
 ///
 /// # Order
-/// A waiting call gets all its permits at once. The calls of one process are woken in the order of
-/// their arrival, each only if enough permits are free, so a call for five permits does not take
-/// the wake-up of a call for one. Small requests may overtake a large one for a while: after two
-/// [poll intervals](crate::Builder::poll_interval) of waiting, the oldest call of all processes
-/// *claims* its permits, and no later request takes permits that it needs. The claim also refuses
-/// [`try_acquire`](Semaphore::try_acquire), although [`available`](Semaphore::available) is above
-/// zero. A call then waits only for releases, and for the calls that have waited longer, one poll
-/// interval for each. Redisson ignores claims. A process that dies with a claim delays the others
-/// for three poll intervals, at least two seconds.
+/// A call gets all its permits at once. The waiting calls of one process are woken in the order of
+/// their arrival, each only if enough permits are free: a call for five permits does not use up the
+/// wake-up of a call for one. New calls and calls of other processes may come first.
+///
+/// So small requests can delay a large one, but only for a while. Within two [poll
+/// intervals](crate::Builder::poll_interval) the call that has waited longest *claims* its permits.
+/// Later requests then leave these permits free, [`try_acquire`](Semaphore::try_acquire) included:
+/// it may return `None` although [`available`](Semaphore::available) is above zero. After two poll
+/// intervals a call waits only for releases, and for the calls that have waited longer, with one
+/// poll interval for each of them. Redisson ignores claims. A process that dies with a claim delays
+/// the others for three poll intervals, at least two seconds.
 ///
 /// # Clocks
-/// The server's clock decides when a lease ends. Redisson uses the clock of its host instead, so
-/// the clocks of Java hosts that share a semaphore have to agree with the clocks of the servers: a
-/// Java clock that is ahead ends leases too early, also those of this library, one that is behind
-/// lets its own permits end too early.
+/// The server's clock decides when a lease ends. Redisson uses the clock of its host instead. So
+/// the clocks of Java hosts that share a semaphore have to agree with the clocks of the servers. A
+/// Java clock that is ahead ends all leases too early, those of this library included. A Java clock
+/// that is behind ends the leases of Redisson too early.
 ///
 /// Use one kind for one name: a lock, a semaphore and a latch with the same name would use the same
 /// key.
@@ -64,7 +66,7 @@ use crate::util::clock::{self, Patience};
 /// # Errors of every verb
 /// - [`is_invalid_name`](Error::is_invalid_name) if the name cannot be used.
 /// - [`is_configuration`](Error::is_configuration) for 0 permits, for a call that takes more than
-///   1000 permits, if the lease, the [limit](Semaphore::with_max_hold) or the
+///   1,000 permits, if the lease, the [limit](Semaphore::with_max_hold) or the
 ///   [label](Semaphore::with_label) is invalid, and in a forked child.
 /// - [`is_closed`](Error::is_closed) after [`Client::close`](crate::Client::close).
 /// - [`is_server`](Error::is_server) if the server refuses the command. The
@@ -86,8 +88,8 @@ impl Semaphore {
 
     /// Sets the capacity that the semaphore gets if it has none. No round trip.
     ///
-    /// The next verb that acquires sets it, in the same round trip. If the semaphore has a capacity
-    /// already, that one counts: [`resize`](Semaphore::resize) changes it.
+    /// The next verb that acquires sets it, in the same round trip. A capacity that the semaphore
+    /// has already stays; [`resize`](Semaphore::resize) changes it.
     ///
     /// # Errors
     /// Does not fail itself. The verbs return [`is_configuration`](Error::is_configuration) for 0.
@@ -100,9 +102,9 @@ impl Semaphore {
 
     /// Sets a fixed lease, which the watchdog does not renew. No round trip.
     ///
-    /// The permits come back after `lease` at the latest. Millisecond precision. The verbs return
-    /// [`is_configuration`](Error::is_configuration) below 10 ms. More than a hundred years means a
-    /// hundred years.
+    /// The permits are free again after `lease` at the latest. Millisecond precision. The verbs
+    /// return [`is_configuration`](Error::is_configuration) below 10 ms. More than a hundred years
+    /// means a hundred years.
     #[must_use = "the lease belongs to the semaphore that is returned"]
     pub fn with_lease(mut self, lease: Duration) -> Semaphore {
         self.lease = Some(lease);
@@ -182,9 +184,9 @@ impl Semaphore {
     /// permit expires or within the [poll interval](crate::Builder::poll_interval), whichever is
     /// earlier.
     ///
-    /// The wait has no time limit. A cancellation of the token of
-    /// [`with_cancel`](Semaphore::with_cancel) and the close of the client end it. After an error
-    /// the call is undone in the background, so it may be repeated.
+    /// The wait has no time limit. It ends early when the token of
+    /// [`with_cancel`](Semaphore::with_cancel) is cancelled, and when the client is closed. After
+    /// an error the client undoes the call in the background, so the program may repeat it.
     ///
     /// # Errors
     /// - [`is_configuration`](Error::is_configuration) if the semaphore has no capacity: its key is
@@ -200,6 +202,14 @@ impl Semaphore {
     /// - [`is_not_replicated`](Error::is_not_replicated) if fewer replicas acknowledged the permit
     ///   than [`min_replicas`](crate::Builder::min_replicas) asks for.
     /// - The [errors of every verb](Semaphore#errors-of-every-verb).
+    ///
+    /// ```no_run
+    /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+    /// let permit = client.semaphore("jobs").with_permits(20).acquire()?;
+    /// permit.check()?;                    // an error if the lease was lost
+    /// drop(permit);                       // gives it back, without waiting for the server
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     pub fn acquire(&self) -> Result<Permit> {
         self.acquire_many(1)
     }
@@ -236,6 +246,17 @@ impl Semaphore {
     /// answered, the error is [`is_connection`](Error::is_connection),
     /// [`is_timeout`](Error::is_timeout) or, if no request could be sent,
     /// [`is_pool_timeout`](Error::is_pool_timeout).
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+    /// let jobs = client.semaphore("jobs").with_permits(20);
+    /// match jobs.try_acquire_for(Duration::from_secs(5))? {
+    ///     Some(permit) => permit.release()?,
+    ///     None => println!("20 jobs have run for 5 seconds"),
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     pub fn try_acquire_for(&self, timeout: Duration) -> Result<Option<Permit>> {
         self.try_acquire_many_for(1, timeout)
     }
@@ -254,10 +275,18 @@ impl Semaphore {
     /// Blocks until that many permits are taken, all of them at once.
     ///
     /// Waits as [`acquire`](Semaphore::acquire) does. The permits have one lease, and are given
-    /// back together.
+    /// back together. From 1 to 1,000 permits.
     ///
     /// # Errors
     /// The errors of [`acquire`](Semaphore::acquire).
+    ///
+    /// ```no_run
+    /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+    /// let cores = client.semaphore("cores").with_permits(64);
+    /// let permit = cores.acquire_many(8)?;
+    /// assert_eq!(permit.count(), 8);
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     pub fn acquire_many(&self, permits: u32) -> Result<Permit> {
         let permit = self.take(permits, Patience::Forever)?;
         permit.ok_or_else(|| self.handle.named(endless_wait_ended()))
@@ -297,11 +326,12 @@ impl Semaphore {
         self.take(permits, Patience::instant(clock::now(), deadline))
     }
 
-    /// Sets the capacity. Wakes waiting callers if permits become free.
+    /// Sets the capacity; wakes waiting callers if permits become free.
     ///
-    /// Permits in use stay valid. With fewer permits than are in use,
+    /// Permits in use stay valid. If more permits are in use than the new capacity,
     /// [`available`](Semaphore::available) is negative until enough of them are given back. A
-    /// waiting call for more permits than the new capacity fails within the
+    /// waiting call for more permits than the new capacity returns
+    /// [`is_configuration`](Error::is_configuration) within the
     /// [poll interval](crate::Builder::poll_interval).
     ///
     /// Blocks until the server answers, for one response time-out at most. One round trip. After an
@@ -316,9 +346,9 @@ impl Semaphore {
 
     /// Returns the number of permits that are free or have expired.
     ///
-    /// Negative if more permits are in use than the capacity. Without a capacity, returns that of
-    /// [`with_permits`](Semaphore::with_permits), or 0. Blocks until the server answers, for one
-    /// response time-out at most. One round trip.
+    /// Negative if more permits are in use than the capacity. For a semaphore without a capacity,
+    /// returns that of [`with_permits`](Semaphore::with_permits), or 0. Changes nothing. Blocks
+    /// until the server answers, for one response time-out at most. One round trip.
     ///
     /// # Errors
     /// [`is_connection`](Error::is_connection), [`is_timeout`](Error::is_timeout) or
@@ -330,7 +360,7 @@ impl Semaphore {
 
     /// Returns the number of permits in use, in any process and language.
     ///
-    /// Blocks and fails as [`available`](Semaphore::available) does.
+    /// Expired permits do not count. Blocks as [`available`](Semaphore::available) does.
     ///
     /// # Errors
     /// The errors of [`available`](Semaphore::available).
@@ -340,8 +370,9 @@ impl Semaphore {
 
     /// Returns the capacity: the number of permits, those in use included.
     ///
-    /// Without a capacity, returns that of [`with_permits`](Semaphore::with_permits), or 0. Blocks
-    /// and fails as [`available`](Semaphore::available) does.
+    /// For a semaphore without a capacity, returns that of
+    /// [`with_permits`](Semaphore::with_permits), or 0. Blocks as
+    /// [`available`](Semaphore::available) does.
     ///
     /// # Errors
     /// The errors of [`available`](Semaphore::available).
@@ -351,13 +382,24 @@ impl Semaphore {
 
     /// Returns the holders of the permits in use, in any process and language.
     ///
-    /// One entry per [`Permit`], with its [count](HolderInfo::count), and one entry per permit of
-    /// Redisson, whose [owner](HolderInfo::owner) is the id that Redisson shows. The remaining
-    /// lease is measured by the server's clock. Blocks and asks as
-    /// [`Lock::holders`](crate::Lock::holders) does.
+    /// One entry per [`Permit`], with its [number of permits](HolderInfo::count), and one entry per
+    /// permit of Redisson, whose [owner](HolderInfo::owner) is the id that Redisson shows. The
+    /// [remaining](HolderInfo::remaining) lease is that by the server's clock, `None` for a permit
+    /// of Redisson that never expires. Blocks and asks as [`Lock::holders`](crate::Lock::holders)
+    /// does, and needs [permissions][holder-permissions] of its own.
+    ///
+    /// [holder-permissions]: https://docs.rs/crate/leasehold/latest/source/docs/permissions.md
     ///
     /// # Errors
     /// The errors of [`Lock::holders`](crate::Lock::holders).
+    ///
+    /// ```no_run
+    /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
+    /// for holder in client.semaphore("jobs").holders()? {
+    ///     println!("{:?} has {} permits", holder.host(), holder.count());
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     pub fn holders(&self) -> Result<Vec<HolderInfo>> {
         self.handle.inspect(|inspector, name, target| inspector.permit_holders(name, target))
     }

@@ -348,8 +348,16 @@ fn the_design_gives_a_reason_for_each_dependency() {
 #[test]
 fn the_table_of_promises_names_all_test_files() {
     let testing = source("docs/testing.md");
-    let tests = files_in("tests").into_iter().filter(|name| name.matches('/').count() == 1);
-    let unnamed: Vec<_> = tests.filter(|name| !testing.contains(name.as_str())).collect();
+    // The harness and the checks of histories have tests of themselves.
+    let is_listed = |name: &String| {
+        let parts: Vec<&str> = name.split('/').collect();
+        name.ends_with(".rs")
+            && matches!(parts[..], [_, folder, _] if folder != "harness" && folder != "history")
+            && source(name).contains("#[test]")
+    };
+    let tests: Vec<_> = files_in("tests").into_iter().filter(is_listed).collect();
+    assert!(tests.len() > 50, "found only {} files", tests.len());
+    let unnamed: Vec<_> = tests.iter().filter(|name| !testing.contains(name.as_str())).collect();
     assert!(unnamed.is_empty(), "docs/testing.md does not name {unnamed:?}");
 }
 
