@@ -24,8 +24,8 @@ use crate::util::sync::Parker;
 /// The wait of one call for a latch.
 #[derive(Default)]
 struct LatchQuestion {
-    /// The number of the round of the first answer, empty for a round without a number.
-    first_round: Option<Vec<u8>>,
+    /// The number of the round of the first answer; 0 for a round without a number.
+    first_round: Option<u64>,
     /// The channel, from the beginning if this process has used it before.
     channel: Option<Arc<Channel>>,
     /// The registration at the channel, from the first answer on.
@@ -59,9 +59,13 @@ impl CountQuestion for LatchQuestion {
     fn ask(&mut self, call: &CountCall<'_>) -> Result<Answer> {
         let CallReply { value, sent, .. } = call.look()?;
         let (count, round) = read_look(value)?;
-        let first_round = self.first_round.get_or_insert_with(|| round.clone());
-        // A round that had no number, or whose number has expired, may still be the same.
-        let has_ended = !round.is_empty() && round != *first_round;
+        if call.context.local.is_new_round(round) {
+            // The other callers of this process have not looked since the round began.
+            self.channel.iter().for_each(|channel| channel.notify());
+        }
+        // Without a number the round may still be the same: its number may have expired.
+        let first_round = *self.first_round.get_or_insert(round);
+        let has_ended = round != 0 && round != first_round;
         Ok(Answer { is_met: count <= 0 || has_ended, sent })
     }
 
@@ -93,11 +97,14 @@ impl CountQuestion for LatchQuestion {
     }
 }
 
-/// Reads a look at a latch: the count and the round.
-fn read_look(reply: Reply) -> Result<(i64, Vec<u8>)> {
+/// Reads a look at a latch: the count, and the number of the round or 0.
+fn read_look(reply: Reply) -> Result<(i64, u64)> {
     let parts = reply.into_list()?;
     match <[Reply; 2]>::try_from(parts) {
-        Ok([count, round]) => Ok((read_count(count)?, round.into_text()?)),
+        Ok([count, round]) => {
+            let round = String::from_utf8(round.into_text()?).ok();
+            Ok((read_count(count)?, round.and_then(|round| round.parse().ok()).unwrap_or(0)))
+        }
         Err(parts) => Err(reply::unexpected(&Reply::List(parts))),
     }
 }

@@ -304,8 +304,8 @@ pub(super) fn new_record(context: &LockContext) -> String {
 
 /// Returns whether a request that failed may have changed the count, or may do so later.
 ///
-/// A server that refuses the script for good has not run it, and will not.
+/// A refused script has changed nothing: its first write is refused, or the message after its last.
+/// In the second case the record is written too.
 fn may_have_run(failure: &Failure) -> bool {
-    let is_refused = failure.error.is_server() && failure.error.is_final();
-    failure.is_written() && !is_refused
+    failure.is_written() && !failure.is_only_copy_refused
 }

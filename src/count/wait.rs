@@ -1,13 +1,13 @@
 //! The loop of a call that waits for a count.
 //!
 //! The call asks the server. If the count is not there yet, the call listens on the channel and
-//! asks again after a message, and at intervals, because a message may be lost. A question without
+//! asks again after a message, or after a poll of the watchdog, because a message may be lost. A question without
 //! a reply ends the call with an error, unless the server has answered the call before. In that
 //! case the call asks again, with pauses, until its deadline.
 
 use std::sync::Arc;
 
-use crate::acquire::{ChannelView, Pace, RetrySchedule};
+use crate::acquire::{ChannelView, LockContext, Pace, RetrySchedule};
 use crate::cancel::{CancelToken, CancelWatch};
 use crate::command::owner::HoldId;
 use crate::count::CountCall;
@@ -68,7 +68,7 @@ pub(super) fn wait_for(call: &CountCall<'_>, question: impl CountQuestion) -> Re
         question,
         started,
         parker: Parker::mine(),
-        schedule: RetrySchedule::new(started, interval, seed, Pace::SelfPolling),
+        schedule: RetrySchedule::new(started, interval, seed, Pace::Polled),
         end_watches: None,
         waited: false,
     };
@@ -112,8 +112,17 @@ impl<Q: CountQuestion> CountWait<'_, Q> {
         self.schedule.refused(now, None);
         if self.call.waits() {
             self.question.listen(self.call, &self.parker, &mut self.schedule);
+            self.have_polled();
         }
         Ok(false)
+    }
+
+    /// Starts the polls of the watchdog, which go on while callers listen.
+    fn have_polled(&self) {
+        let LockContext { engine, local } = &**self.call.context;
+        if local.refused(clock::now(), true) {
+            engine.watchdog.plan_poll(Arc::clone(local));
+        }
     }
 
     /// Sleeps until something may have changed.

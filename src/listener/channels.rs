@@ -212,6 +212,11 @@ impl Channel {
         self.state.lock().permits.hint(permits);
     }
 
+    /// Returns whether callers wait for permits without a lease.
+    pub(crate) fn awaits_plain_permits(&self) -> bool {
+        self.state.lock().permits.awaits_plain_permits()
+    }
+
     /// Returns whether callers wait for permits.
     pub(crate) fn awaits_permits(&self) -> bool {
         !self.state.lock().permits.is_empty()
@@ -225,8 +230,10 @@ impl Channel {
     }
 
     /// Wakes the callers for which the answer to a poll is news.
-    pub(crate) fn polled(&self, claim: &PermitClaim, answer: PermitsPolled) {
-        self.state.lock().permits.polled(claim, answer);
+    ///
+    /// Returns whether the caller of the claim still waits.
+    pub(crate) fn polled(&self, claim: &PermitClaim, answer: PermitsPolled) -> bool {
+        self.state.lock().permits.polled(claim, answer)
     }
 }
 

@@ -34,6 +34,8 @@ pub(super) struct LocalState {
     pub(super) polled: bool,
     /// The moment of the next poll, if one is planned before the next regular poll.
     pub(super) next_early_poll: Option<Moment>,
+    /// The round of the latch at the last look of this process; 0 before the first look.
+    pub(super) latch_round: u64,
     /// Whether a poll found the lock free, or got no reply: the head of the queue has to ask.
     pub(super) may_be_free: bool,
 }

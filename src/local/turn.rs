@@ -98,9 +98,26 @@ impl Local {
     /// Returns whether the watchdog has to poll again, because callers wait.
     pub(crate) fn keep_polling(&self) -> bool {
         let mut state = self.state.lock();
-        state.polled =
-            !state.queue.is_empty() || !state.waiters.is_empty() || self.awaits_permits();
+        state.polled = !state.queue.is_empty() || !state.waiters.is_empty() || self.awaits_count();
         state.polled
+    }
+
+    /// Returns whether callers wait for permits or for a latch.
+    fn awaits_count(&self) -> bool {
+        let latch = self.known_channel(ListensTo::Latch);
+        self.awaits_permits() || latch.is_some_and(|channel| channel.has_waiting_callers())
+    }
+
+    /// Returns whether the latch is in another round than at the last call.
+    ///
+    /// 0 is a round without a number, which may be any.
+    pub(crate) fn is_new_round(&self, round: u64) -> bool {
+        let known = &mut self.state.lock().latch_round;
+        let is_new = round != 0 && *known != round;
+        if is_new {
+            *known = round;
+        }
+        is_new
     }
 
     /// Returns whether callers wait for permits.

@@ -70,6 +70,8 @@ pub(crate) struct Failure {
     pub(crate) unsent: Option<Box<Call>>,
     /// The command, if a cluster node redirected it.
     pub(crate) redirected: Option<Box<Redirected>>,
+    /// Whether a server has refused the only copy of the command.
+    pub(crate) is_only_copy_refused: bool,
 }
 
 /// A command that a cluster node redirected instead of running it.
@@ -84,13 +86,19 @@ pub(crate) struct Redirected {
 impl Failure {
     /// The failure of a command that was, or may have been, written.
     pub(crate) fn written(error: Error) -> Failure {
-        Failure { error, unsent: None, redirected: None }
+        Failure { error, unsent: None, redirected: None, is_only_copy_refused: false }
+    }
+
+    /// The failure of a command that a server answered with an error.
+    pub(crate) fn answered(error: Error, maybe_duplicate: bool) -> Failure {
+        let is_only_copy_refused = error.is_server() && !maybe_duplicate;
+        Failure { is_only_copy_refused, ..Failure::written(error) }
     }
 
     /// The failure of a redirected command that is not sent to the other node.
     pub(crate) fn not_followed(redirected: Redirected, error: Error) -> Failure {
         let unsent = (!redirected.maybe_duplicate).then(|| Box::new(redirected.call));
-        Failure { error, unsent, redirected: None }
+        Failure { unsent, ..Failure::written(error) }
     }
 
     pub(crate) fn is_written(&self) -> bool {
@@ -359,11 +367,8 @@ impl Request {
         };
         let maybe_duplicate = self.replay.maybe_duplicate;
         let redirected = Redirected { call: self.call, maybe_duplicate, redirect };
-        promise.complete(Err(Failure {
-            error,
-            unsent: None,
-            redirected: Some(Box::new(redirected)),
-        }));
+        let redirected = Some(Box::new(redirected));
+        promise.complete(Err(Failure { redirected, ..Failure::written(error) }));
         None
     }
 
@@ -371,7 +376,7 @@ impl Request {
     pub(crate) fn fail(mut self, error: &Error) -> Option<Request> {
         let ReplyTo::Caller(promise) = &mut self.reply_to else { return Some(self) };
         let unsent = (!self.replay.maybe_duplicate).then(|| Box::new(self.call));
-        promise.complete(Err(Failure { error: error.clone(), unsent, redirected: None }));
+        promise.complete(Err(Failure { unsent, ..Failure::written(error.clone()) }));
         None
     }
 

@@ -20,6 +20,7 @@ impl Watchdog {
         let polled = locks.iter().filter(|local| local.queue_len() > 0);
         self.find_free(polled.cloned().collect());
         self.poll_waiters(&locks);
+        self.poll_counts(&locks);
         locks.into_iter().for_each(|local| self.plan_poll(local));
     }
 

@@ -5,6 +5,7 @@ mod harness;
 
 mod client;
 mod client_record;
+mod counts;
 mod deadlines;
 mod detached;
 mod errors;

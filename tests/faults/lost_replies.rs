@@ -79,6 +79,14 @@ impl<'a> Setup<'a> {
 ///
 /// `run` returns whether the cut happened. A cut behind the last byte does not happen.
 pub(super) fn at_every_byte(run: impl Fn(&Setup<'_>, Cut) -> bool + Sync) {
+    at_every_byte_then(run, |_| ());
+}
+
+/// Like [`at_every_byte`]. Calls `end` when the clients behind the proxies have closed.
+pub(super) fn at_every_byte_then(
+    run: impl Fn(&Setup<'_>, Cut) -> bool + Sync,
+    end: impl FnOnce(&Server),
+) {
     let server = Server::start();
     let digests = Digests::of(&server);
     let direct = other(&server);
@@ -101,6 +109,7 @@ pub(super) fn at_every_byte(run: impl Fn(&Setup<'_>, Cut) -> bool + Sync) {
         }
     });
     drop(direct);
+    end(&server);
     nothing_is_left(&server);
 }
 

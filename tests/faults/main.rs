@@ -3,6 +3,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod counts;
 mod fake_server;
 mod late_commands;
 mod late_grants;
@@ -12,5 +13,6 @@ mod outages;
 mod processes;
 mod queued;
 mod refusals;
+mod semaphores;
 mod stress;
 mod watchdog;

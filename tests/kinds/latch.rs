@@ -103,23 +103,63 @@ fn a_wait_ends_by_a_poll_without_a_message() {
     assert!(latch.try_set_count(2).expect("a negative count is open"));
 }
 
+/// One command reads the counts for all callers of a process, which sleep meanwhile.
+#[test]
+fn the_watchdog_polls_for_all_waiters() {
+    const EACH: u64 = 5;
+    let server = Server::start();
+    let client = polling(&server);
+    let (latch, stock) = (client.latch("a"), client.plain_semaphore("b"));
+    assert!(latch.try_set_count(1).expect("it is open"));
+    stock.release(1).expect("the server answers");
+    thread::scope(|scope| {
+        let waiters: Vec<_> = (0..EACH)
+            .flat_map(|_| [scope.spawn(|| latch.wait()), scope.spawn(|| stock.acquire(2))])
+            .collect();
+        let listens = |channel: &str| server.numsub(channel) == 1;
+        eventually("all wait", || client.stats().waiting_now() == 2 * EACH);
+        eventually("they listen", || listens(&channel("a")) && listens("redisson_sc:{b}"));
+        // The questions after the subscriptions may be under way.
+        let quiet = || {
+            let (questions, polls) = (server.calls("evalsha"), server.calls("mget"));
+            eventually("three polls", || server.calls("mget") >= polls + 3);
+            server.calls("evalsha") == questions
+        };
+        eventually("the waiters send no questions", quiet);
+        server.ask::<()>(&["MSET", "a", "0", "b", &(2 * EACH).to_string()]);
+        for waiter in waiters {
+            in_time("a waiter returns", waiter).expect("the count is there");
+        }
+    });
+    assert_eq!(stock.available().expect("the server answers"), 0);
+}
+
 /// The next round begins before a waiter of the first one looks.
 #[test]
 fn a_waiter_returns_although_the_next_round_has_begun() {
     let server = Server::start();
     let client = polling(&server);
     let latch = client.latch("a");
-    assert!(latch.try_set_count(1).expect("it is open"));
-    thread::scope(|scope| {
-        let waiter = scope.spawn(|| latch.wait());
-        waits(&server, "a");
-        // In one step and without a message, so that no look falls between.
-        let next = format!("redis.call('set', 'a', 7) redis.call('set', '{}', 1)", round("a"));
-        server.ask::<()>(&["EVAL", &next, "0"]);
-        in_time("the waiter returns", waiter).expect("its round has ended");
-    });
-    assert_eq!(latch.count().expect("the server answers"), 7);
-    assert!(!latch.wait_for(SOON).expect("the server answers"), "the next round has not ended");
+    // Redisson sets a count without a number of the round.
+    let redisson_sets = || server.ask::<()>(&["SET", "a", "1"]);
+    let this_library_sets = || assert!(latch.try_set_count(1).expect("it is open"));
+    let first_rounds: [&dyn Fn(); 2] = [&redisson_sets, &this_library_sets];
+    for (number, begin) in (1..).zip(first_rounds) {
+        begin();
+        thread::scope(|scope| {
+            let waiters = [(); 2].map(|()| scope.spawn(|| latch.wait()));
+            eventually("both wait", || client.stats().waiting_now() == 2);
+            // In one step and without a message, so that no look falls between.
+            let round = format!("redis.call('set', '{}', {number})", round("a"));
+            server.ask::<()>(&["EVAL", &format!("redis.call('set', 'a', 7) {round}"), "0"]);
+            for waiter in waiters {
+                in_time("a waiter returns", waiter).expect("its round has ended");
+            }
+        });
+        assert_eq!(latch.count().expect("the server answers"), 7);
+        assert!(!latch.wait_for(SOON).expect("the server answers"), "the next round goes on");
+        assert!(latch.delete().expect("the server answers"));
+    }
 }
 
 /// After a day without a count the server forgets the number of the round.
@@ -135,8 +175,8 @@ fn a_waiter_stays_when_the_number_of_its_round_expires() {
         let waiter = scope.spawn(|| latch.wait());
         waits(&server, "a");
         assert_eq!(server.ask::<u32>(&["DEL", &round("a")]), 1);
-        let before = server.calls("evalsha");
-        eventually("the waiter has looked", || server.calls("evalsha") > before + 2);
+        let before = server.calls("mget");
+        eventually("the latch is polled", || server.calls("mget") > before + 2);
         assert!(!waiter.is_finished(), "the count is 1");
         latch.count_down().expect("the server answers");
         in_time("the waiter returns", waiter).expect("the latch is open");

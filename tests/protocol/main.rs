@@ -3,6 +3,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod calls_of_the_semaphores;
 mod messages;
 mod models_of_counts;
 mod permissions_of_kinds;

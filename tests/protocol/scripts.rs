@@ -293,7 +293,7 @@ fn every_script_that_announces_a_release_can_announce_it_to_a_shard() {
     let verbs_of_counts = ["add", "set", "undo", "count_down", "delete"];
     let frees = |name: &str| match name.split_once('_').expect("a kind and a verb") {
         ("spin", _) => false,
-        ("semaphore", verb) => !["info", "renew"].contains(&verb),
+        ("semaphore", verb) => !["info", "renew", "early_release"].contains(&verb),
         ("count" | "latch", verb) => verbs_of_counts.contains(&verb),
         (_, verb) => verbs_of_locks.contains(&verb),
     };
@@ -774,7 +774,7 @@ fn scripts_that_free_or_renew_do_not_begin_with_commands_that_grow_memory() {
 
 /// Fills the server far beyond its memory limit, so that connections that open and close change
 /// nothing, and checks that it is full.
-fn fill(server: &Server) {
+pub(crate) fn fill(server: &Server) {
     let data = "x".repeat(8 << 20);
     server.ask::<()>(&["SET", "data", &data]);
     server.ask::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);

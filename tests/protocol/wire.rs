@@ -401,14 +401,14 @@ fn each_operation_of_redisson_that_frees_permits_wakes_a_waiter() {
     let kind = Synchronizer::Semaphore;
     let mut bare = Bare::start();
     let client = patient(&bare.server);
-    let operations: [&dyn Fn(&mut Bare, i64); 6] = [
-        &|bare, now| assert!(redisson::release(bare, now, "java")),
-        &|bare, now| assert!(redisson::release_many(bare, now, &["java"])),
-        &|bare, _| redisson::set_capacity(bare, 2),
-        &|bare, _| redisson::add(bare, 1),
+    let operations: [&dyn Fn(&mut Bare); 6] = [
+        &|bare| assert!(redisson::release(bare, 0, "java")),
+        &|bare| assert!(redisson::release_many(bare, 0, &["java"])),
+        &|bare| redisson::set_capacity(bare, 2),
+        &|bare| redisson::add(bare, 1),
         // By a clock that is ahead of all expiries.
-        &|bare, _| assert_eq!(redisson::capacity(bare, redisson::NEVER + 1), 1),
-        &|bare, _| {
+        &|bare| assert_eq!(redisson::capacity(bare, redisson::NEVER + 1), 1),
+        &|bare| {
             bare.ask::<()>(&["DEL", PERMITS, EXPIRIES]);
             assert!(redisson::set_permits(bare, 1));
         },
@@ -418,7 +418,7 @@ fn each_operation_of_redisson_that_frees_permits_wakes_a_waiter() {
         let waiter = kind.wait(&client, PERMITS);
         await_quiet(&bare.server, &kind.channel(PERMITS));
         waiter.still_waits();
-        operation(&mut bare, 0);
+        operation(&mut bare);
         waiter.ends();
         bare.ask::<()>(&["DEL", PERMITS, EXPIRIES]);
     }

@@ -177,7 +177,10 @@ impl PipelineContext {
         request.written = None;
         let reply = reply.map_err(|error| self.pool.with_server(error));
         match (&mut request.reply_to, reply) {
-            (ReplyTo::Caller(promise), reply) => promise.complete(reply.map_err(Failure::written)),
+            (ReplyTo::Caller(promise), reply) => {
+                let maybe_duplicate = request.replay.maybe_duplicate;
+                promise.complete(reply.map_err(|error| Failure::answered(error, maybe_duplicate)));
+            }
             (ReplyTo::Background(_), Err(error)) => {
                 self.pool.observer.failed(self.id, request, error);
             }

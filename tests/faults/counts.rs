@@ -1,0 +1,540 @@
+//! Faults of plain semaphores and latches: requests and replies that are cut at every byte, late
+//! copies, time-outs, cancellations and closes. Each change of a count takes effect once.
+
+use super::lost_replies::{Setup, at_every_byte_then, name_of};
+use crate::harness::bare::script;
+use crate::harness::faults::*;
+use crate::harness::{Direction, Flow, Proxy, Server, eventually, in_time};
+use leasehold::{CancelToken, Client, Error, Result};
+use std::sync::Mutex;
+use std::thread;
+use std::time::Duration;
+
+/// The poll interval of callers that ask again soon.
+const OFTEN: Duration = Duration::from_millis(100);
+
+/// Returns the count of a semaphore or a latch; `None` without a key.
+fn count(server: &Server, name: &str) -> Option<i64> {
+    server.ask(&["GET", name])
+}
+
+fn records(server: &Server, name: &str) -> Vec<String> {
+    let start = format!("leasehold_request:{{{name}}}:");
+    server.keys().into_iter().filter(|key| key.starts_with(&start)).collect()
+}
+
+/// Returns the content of the only record; `None` if there is none.
+#[track_caller]
+fn record(server: &Server, name: &str) -> Option<String> {
+    let records = records(server, name);
+    assert!(records.len() <= 1, "one request has one record: {records:?}");
+    server.ask(&["GET", records.first()?])
+}
+
+/// Loads a script into the server, and returns its digest.
+fn load(server: &Server, name: &str) -> String {
+    server.ask(&["SCRIPT", "LOAD", &script(name).source()])
+}
+
+/// A change of a count that starts at 10.
+struct Change {
+    script: &'static str,
+    /// Whether the key exists before the change.
+    exists: bool,
+    run: fn(&Client, &str) -> Result<()>,
+    /// The count after the change.
+    done: Option<i64>,
+    unanswered: Unanswered,
+}
+
+/// What becomes of a change without a reply.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Unanswered {
+    Undone,
+    Completed,
+    /// Done by now, or never. The record of a change that was not done has this content.
+    Closed(&'static str),
+}
+
+const TAKE: Change = Change {
+    script: "count_take",
+    exists: true,
+    run: |client, name| client.plain_semaphore(name).try_acquire(3).map(|taken| assert!(taken)),
+    done: Some(7),
+    unanswered: Unanswered::Undone,
+};
+
+const DRAIN: Change = Change {
+    script: "count_drain",
+    exists: true,
+    run: |client, name| client.plain_semaphore(name).drain().map(|taken| assert_eq!(taken, 10)),
+    done: Some(0),
+    unanswered: Unanswered::Undone,
+};
+
+const ADD: Change = Change {
+    script: "count_add",
+    exists: true,
+    run: |client, name| client.plain_semaphore(name).release(4),
+    done: Some(14),
+    unanswered: Unanswered::Completed,
+};
+
+const SET: Change = Change {
+    script: "count_set",
+    exists: false,
+    run: |client, name| client.plain_semaphore(name).try_set_permits(10).map(|set| assert!(set)),
+    done: Some(10),
+    unanswered: Unanswered::Closed("0"),
+};
+
+const COUNT_DOWN: Change = Change {
+    script: "latch_count_down",
+    exists: true,
+    run: |client, name| client.latch(name).count_down(),
+    done: Some(9),
+    unanswered: Unanswered::Completed,
+};
+
+const SET_COUNT: Change = Change {
+    script: "latch_set",
+    exists: false,
+    run: |client, name| client.latch(name).try_set_count(10).map(|set| assert!(set)),
+    done: Some(10),
+    unanswered: Unanswered::Closed("0"),
+};
+
+const DELETE: Change = Change {
+    script: "latch_delete",
+    exists: true,
+    run: |client, name| client.latch(name).delete().map(|deleted| assert!(deleted)),
+    done: None,
+    unanswered: Unanswered::Closed("0"),
+};
+
+const ALL: [Change; 7] = [TAKE, DRAIN, ADD, SET, COUNT_DOWN, SET_COUNT, DELETE];
+
+impl Change {
+    /// Sets the count, and returns the digest of the script.
+    fn prepare(&self, server: &Server, name: &str) -> String {
+        if self.exists {
+            server.ask::<()>(&["SET", name, "10"]);
+        }
+        load(server, self.script)
+    }
+
+    fn before(&self) -> Option<i64> {
+        self.exists.then_some(10)
+    }
+
+    /// Waits until a change without a reply is settled, and checks the count.
+    #[track_caller]
+    fn assert_settled(&self, server: &Server, name: &str, error: &Error) {
+        let content = || record(server, name);
+        let gives = self.unanswered == Unanswered::Completed;
+        assert!(!(gives && error.is_retryable()), "a second call would count twice: {error}");
+        match self.unanswered {
+            Unanswered::Undone => {
+                eventually("the change is undone", || content().as_deref() == Some("undone"));
+                assert_eq!(count(server, name), self.before(), "{name}");
+            }
+            Unanswered::Completed => {
+                eventually("the change is completed", || content().is_some());
+                assert_eq!(count(server, name), self.done, "{name}");
+            }
+            Unanswered::Closed(not_done) => {
+                eventually("the request is closed", || content().is_some());
+                let is_done = content().as_deref() != Some(not_done);
+                let expected = if is_done { self.done } else { self.before() };
+                assert_eq!(count(server, name), expected, "{name}");
+            }
+        }
+    }
+
+    /// Asserts that the change is done, and that its record stays only if a copy may run late.
+    #[track_caller]
+    fn assert_done(&self, server: &Server, name: &str, may_have_copy: bool) {
+        assert_eq!(count(server, name), self.done, "{name}");
+        let is_deleted = || records(server, name).is_empty();
+        eventually("the record is deleted", || may_have_copy || is_deleted());
+    }
+}
+
+/// Deletes the keys of a name. Records that stay expire.
+fn clean_up(server: &Server, name: &str) {
+    for record in records(server, name) {
+        let ttl: i64 = server.ask(&["PTTL", &record]);
+        assert!(ttl > 0, "{record} stays for ever");
+        server.ask::<()>(&["DEL", &record]);
+    }
+    server.ask::<()>(&["DEL", name, &format!("leasehold_round:{{{name}}}")]);
+}
+
+/// The counts after each change. The end of the clients must not change them.
+#[derive(Default)]
+struct Counts(Mutex<Vec<(String, Option<i64>)>>);
+
+impl Counts {
+    fn note(&self, server: &Server, name: String) {
+        let count = count(server, &name);
+        self.0.lock().expect("no panic").push((name, count));
+    }
+
+    /// Waits for the background requests of the clients, which have closed.
+    fn assert_unchanged(&self, server: &Server) {
+        eventually("all connections close", || server.clients().is_empty());
+        for (name, noted) in self.0.lock().expect("no panic").iter() {
+            assert_eq!(count(server, name), *noted, "{name}");
+            clean_up(server, name);
+        }
+    }
+}
+
+fn cut_at_every_byte(change: &Change) {
+    let counts = Counts::default();
+    let run = |setup: &Setup<'_>, cut| {
+        let (name, before) = (name_of(change.script, cut), setup.cuts());
+        let digest = change.prepare(setup.server, &name);
+        setup.prepare(cut, &digest);
+        let outcome = (change.run)(&setup.client, &name);
+        setup.proxy.heal();
+        let was_cut = setup.cuts() > before;
+        match outcome {
+            // A cut behind the request cuts the deletion of the record.
+            Ok(()) => change.assert_done(setup.server, &name, was_cut),
+            Err(error) => {
+                setup.assert_may_fail(cut, was_cut, &error);
+                change.assert_settled(setup.server, &name, &error);
+            }
+        }
+        counts.note(setup.server, name);
+        was_cut
+    };
+    at_every_byte_then(run, |server| counts.assert_unchanged(server));
+}
+
+#[test]
+fn a_take_cut_at_any_byte_is_exact() {
+    cut_at_every_byte(&TAKE);
+}
+
+#[test]
+fn a_drain_cut_at_any_byte_is_exact() {
+    cut_at_every_byte(&DRAIN);
+}
+
+#[test]
+fn a_release_of_permits_cut_at_any_byte_is_exact() {
+    cut_at_every_byte(&ADD);
+}
+
+#[test]
+fn a_set_of_permits_cut_at_any_byte_is_exact() {
+    cut_at_every_byte(&SET);
+}
+
+#[test]
+fn a_count_down_cut_at_any_byte_is_exact() {
+    cut_at_every_byte(&COUNT_DOWN);
+}
+
+#[test]
+fn a_set_of_a_latch_cut_at_any_byte_is_exact() {
+    cut_at_every_byte(&SET_COUNT);
+}
+
+#[test]
+fn a_deletion_of_a_latch_cut_at_any_byte_is_exact() {
+    cut_at_every_byte(&DELETE);
+}
+
+#[test]
+fn a_guard_whose_request_is_cut_at_any_byte_counts_once() {
+    let counts = Counts::default();
+    let run = |setup: &Setup<'_>, cut| {
+        let (name, before) = (name_of("guard", cut), setup.cuts());
+        let digest = COUNT_DOWN.prepare(setup.server, &name);
+        setup.prepare(cut, &digest);
+        drop(setup.client.latch(&name).count_down_on_drop());
+        // The record is deleted after the reply.
+        let has_ended =
+            || count(setup.server, &name) == Some(9) && records(setup.server, &name).is_empty();
+        eventually("the request is cut or has ended", || setup.cuts() > before || has_ended());
+        setup.proxy.heal();
+        eventually("the guard counts", || count(setup.server, &name) == Some(9));
+        let was_cut = setup.cuts() > before;
+        COUNT_DOWN.assert_done(setup.server, &name, was_cut);
+        counts.note(setup.server, name);
+        was_cut
+    };
+    at_every_byte_then(run, |server| counts.assert_unchanged(server));
+}
+
+/// A server, a client with a short response time-out behind a proxy that holds requests back, and a
+/// client with a direct connection.
+struct Stage {
+    server: Server,
+    proxy: Proxy,
+    client: Client,
+    other: Client,
+}
+
+impl Stage {
+    fn new() -> Stage {
+        let server = Server::start();
+        let proxy = Proxy::start(server.addr());
+        let client = build(hasty(proxy.url()).poll_interval(OFTEN));
+        let other = other(&server);
+        Stage { server, proxy, client, other }
+    }
+
+    fn on_next(&self, script: &str, direction: Direction, flow: Flow) {
+        self.proxy.on_request(load(&self.server, script).as_bytes(), direction, flow);
+    }
+
+    /// Delivers the held requests. Returns when their connections have ended, so that the server
+    /// has run all of them.
+    fn deliver_late(&self) {
+        let held = self.proxy.stats();
+        assert!(held.requests.held > 0, "no request is late");
+        self.proxy.release_held();
+        self.proxy.wait_until("the end of the late connection", |s| s.open < held.open);
+    }
+
+    fn available(&self) -> i64 {
+        self.other.plain_semaphore("late").available().expect("the server answers")
+    }
+
+    /// Drops the clients, and asserts that only records and counts are left.
+    fn end(self) {
+        let count = count(&self.server, "late");
+        drop((self.client, self.other));
+        eventually("all connections close", || self.server.clients().is_empty());
+        assert_eq!(self::count(&self.server, "late"), count, "the end changed the count");
+        clean_up(&self.server, "late");
+        nothing_is_left(&self.server);
+    }
+}
+
+#[test]
+fn a_late_copy_of_a_request_changes_nothing() {
+    for change in ALL {
+        let stage = Stage::new();
+        change.prepare(&stage.server, "late");
+        stage.on_next(change.script, Direction::Requests, Flow::Hold);
+        let error = (change.run)(&stage.client, "late").expect_err("the request is held back");
+        assert!(error.is_timeout(), "{}: {error}", change.script);
+        change.assert_settled(&stage.server, "late", &error);
+        let (settled, calls) = (count(&stage.server, "late"), stage.server.calls("evalsha"));
+        stage.deliver_late();
+        assert_eq!(stage.server.calls("evalsha"), calls + 1, "the late copy ran");
+        assert_eq!(count(&stage.server, "late"), settled, "{}", change.script);
+        stage.end();
+    }
+}
+
+#[test]
+fn a_request_on_a_half_open_connection_fails_in_time_and_is_settled() {
+    for change in ALL {
+        for direction in [Direction::Requests, Direction::Replies] {
+            let stage = Stage::new();
+            change.prepare(&stage.server, "late");
+            stage.on_next(change.script, direction, Flow::Swallow);
+            let error = (change.run)(&stage.client, "late").expect_err("no reply arrives");
+            assert!(error.is_timeout(), "{}: {error}", change.script);
+            change.assert_settled(&stage.server, "late", &error);
+            stage.end();
+        }
+    }
+}
+
+/// A request that was not sent can be repeated by the program.
+#[test]
+fn a_request_that_was_not_sent_is_retryable_and_leaves_nothing() {
+    for change in ALL {
+        let stage = Stage::new();
+        change.prepare(&stage.server, "late");
+        stage.client.lock("quiet").is_locked().expect("the server answers");
+        stage.proxy.refuse();
+        stage.proxy.kill_all();
+        let is_unreachable = || stage.client.ping().is_err();
+        eventually("the client has noticed", is_unreachable);
+        let error = (change.run)(&stage.client, "late").expect_err("there is no connection");
+        assert!(error.is_connection() && error.is_retryable(), "{}: {error}", change.script);
+        stage.proxy.heal();
+        eventually("the client is connected", || stage.client.ping().is_ok());
+        assert_eq!(count(&stage.server, "late"), change.before(), "{}", change.script);
+        (change.run)(&stage.client, "late").expect("the server answers again");
+        change.assert_done(&stage.server, "late", false);
+        stage.end();
+    }
+}
+
+/// A waiting caller asks again, and its question is late. Over another connection the caller gets
+/// the permits by the same request.
+#[test]
+fn a_waiter_takes_its_permits_once_despite_a_late_question() {
+    let stage = Stage::new();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| stage.client.plain_semaphore("late").acquire(3));
+        let listens = || stage.server.numsub("redisson_sc:{late}") == 1;
+        eventually("the waiter listens", listens);
+        stage.on_next("count_take", Direction::Requests, Flow::Hold);
+        stage.other.plain_semaphore("late").release(10).expect("the server answers");
+        in_time("the waiter returns", waiter).expect("the permits are free");
+    });
+    assert_eq!(stage.available(), 7);
+    stage.deliver_late();
+    assert_eq!(stage.available(), 7);
+    stage.end();
+}
+
+/// A waiting caller asks again, and its question is late. It gives up at its deadline.
+#[test]
+fn a_late_question_of_a_caller_that_gave_up_takes_nothing() {
+    let stage = Stage::new();
+    thread::scope(|scope| {
+        let semaphore = stage.client.plain_semaphore("late");
+        let waiter = scope.spawn(move || semaphore.try_acquire_for(3, BRIEF * 4));
+        let listens = || stage.server.numsub("redisson_sc:{late}") == 1;
+        eventually("the waiter listens", listens);
+        stage.on_next("count_take", Direction::Requests, Flow::Hold);
+        something_is_held(&stage.proxy);
+        // Refused once more, over another connection.
+        let taken = in_time("the waiter returns", waiter).expect("the server answers again");
+        assert!(!taken, "no permit is free");
+    });
+    let undone = || record(&stage.server, "late").as_deref() == Some("undone");
+    eventually("the request is undone", undone);
+    stage.other.plain_semaphore("late").release(10).expect("the server answers");
+    stage.deliver_late();
+    assert_eq!(stage.available(), 10);
+    stage.end();
+}
+
+#[test]
+fn a_waiter_waits_through_an_outage() {
+    let stage = Stage::new();
+    assert!(stage.other.latch("opens").try_set_count(1).expect("the server answers"));
+    thread::scope(|scope| {
+        let taker = scope.spawn(|| stage.client.plain_semaphore("late").acquire(3));
+        let waiter = scope.spawn(|| stage.client.latch("opens").wait());
+        eventually("both wait", || stage.client.stats().waiting_now() == 2);
+        stage.proxy.refuse();
+        stage.proxy.kill_all();
+        eventually("the client has noticed", || stage.client.ping().is_err());
+        stage.other.plain_semaphore("late").release(3).expect("the server answers");
+        stage.other.latch("opens").count_down().expect("the server answers");
+        stage.proxy.heal();
+        in_time("the taker returns", taker).expect("the permits are free");
+        in_time("the waiter returns", waiter).expect("the latch is open");
+    });
+    assert_eq!(stage.available(), 0);
+    stage.end();
+}
+
+#[test]
+fn a_cancelled_take_in_flight_is_undone() {
+    let stage = Stage::new();
+    TAKE.prepare(&stage.server, "late");
+    stage.on_next("count_take", Direction::Replies, Flow::Hold);
+    let stop = CancelToken::new();
+    thread::scope(|scope| {
+        let semaphore = stage.client.plain_semaphore("late").with_cancel(&stop);
+        let caller = scope.spawn(move || semaphore.acquire(3));
+        something_is_held(&stage.proxy);
+        stop.cancel();
+        let error = in_time("the call returns", caller).expect_err("it was cancelled");
+        assert!(error.is_cancelled(), "{error}");
+        stage.proxy.release_held();
+        TAKE.assert_settled(&stage.server, "late", &error);
+    });
+    stage.end();
+}
+
+#[test]
+fn a_request_in_flight_at_the_close_of_its_client_is_settled() {
+    for change in ALL {
+        for direction in [Direction::Requests, Direction::Replies] {
+            let stage = Stage::new();
+            change.prepare(&stage.server, "late");
+            stage.on_next(change.script, direction, Flow::Swallow);
+            thread::scope(|scope| {
+                let caller = scope.spawn(|| (change.run)(&stage.client, "late"));
+                stage.proxy.wait_until("the request", |stats| stats.triggered == 1);
+                stage.client.close();
+                let error = in_time("the call returns", caller).expect_err("no reply arrives");
+                assert!(error.is_timeout() || error.is_closed(), "{error}");
+                change.assert_settled(&stage.server, "late", &error);
+            });
+            stage.end();
+        }
+    }
+}
+
+/// A drop of the client waits for the requests of its guards.
+#[test]
+fn the_end_of_a_client_waits_for_its_guards() {
+    let server = Server::start();
+    for end in [|client: Client| client.close(), |client: Client| drop(client)] {
+        server.ask::<()>(&["SET", "late", "10"]);
+        let proxy = Proxy::start(server.addr());
+        let client = build(patient(proxy.url()));
+        proxy.on_request(
+            load(&server, "latch_count_down").as_bytes(),
+            Direction::Requests,
+            Flow::Hold,
+        );
+        drop(client.latch("late").count_down_on_drop());
+        something_is_held(&proxy);
+        thread::scope(|scope| {
+            let ending = scope.spawn(|| {
+                end(client);
+                assert_eq!(count(&server, "late"), Some(9), "it ended before the request");
+            });
+            proxy.release_held();
+            in_time("the end", ending);
+        });
+        clean_up(&server, "late");
+    }
+    nothing_is_left(&server);
+}
+
+/// Calls that take permits need the acknowledgements of replicas; others do not.
+#[test]
+fn a_take_without_enough_replicas_is_undone() {
+    let server = Server::start();
+    let settings = patient(server.url()).min_replicas(1, OFTEN);
+    let (client, other) = (build(settings), other(&server));
+    let stock = client.plain_semaphore("late");
+    assert!(stock.try_set_permits(10).expect("it needs no replica"));
+    for outcome in [stock.acquire(3), stock.try_acquire(3).map(drop), stock.drain().map(drop)] {
+        assert!(outcome.expect_err("there is no replica").is_not_replicated());
+    }
+    stock.release(1).expect("it needs no replica");
+    client.latch("latch").count_down().expect("it needs no replica");
+    eventually("all takes are undone", || count(&server, "late") == Some(11));
+    let undone = || records(&server, "late").len() == 3;
+    eventually("their records stay", undone);
+    drop((client, other, stock));
+    clean_up(&server, "late");
+    nothing_is_left(&server);
+}
+
+/// A full server refuses a request that takes; a request that gives works.
+#[test]
+fn a_full_server_refuses_to_take_and_leaves_the_count() {
+    let server = Server::start();
+    let client = build(patient(server.url()));
+    let stock = client.plain_semaphore("late");
+    assert!(stock.try_set_permits(10).expect("the server has memory"));
+    assert!(stock.try_acquire(1).expect("the server has memory"));
+    eventually("the records are deleted", || records(&server, "late").is_empty());
+    server.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    let error = stock.try_acquire(3).expect_err("the server is full");
+    assert_eq!((error.code(), error.is_retryable()), (Some("OOM"), true), "{error}");
+    stock.release(2).expect("a full server accepts it");
+    client.latch("opens").count_down().expect("a full server accepts it");
+    server.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    assert_eq!(count(&server, "late"), Some(11));
+}
