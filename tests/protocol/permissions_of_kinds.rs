@@ -187,7 +187,8 @@ impl Stage {
         let [mine, theirs] = self.clients.each_ref().map(|it| it.plain_semaphore("orders:1"));
         assert!(mine.try_set_permits(2).expect("a reply"));
         mine.acquire(2).expect("free");
-        assert!(!theirs.try_acquire_for(1, Duration::from_millis(300)).expect("a reply"));
+        // Long enough for a poll.
+        assert!(!theirs.try_acquire_for(1, Duration::from_millis(1000)).expect("a reply"));
         let wait = || theirs.acquire(1);
         self.wait_until(wait, || mine.release(2).expect("a reply")).expect("free");
         mine.add_permits(4).expect("a reply");
@@ -198,6 +199,8 @@ impl Stage {
         let [mine, theirs] = self.clients.each_ref().map(|client| client.latch("orders:1"));
         assert!(mine.try_set_count(2).expect("a reply"));
         mine.count_down().expect("a reply");
+        // Long enough for a poll.
+        assert!(!theirs.wait_for(Duration::from_millis(1000)).expect("a reply"));
         let end = || drop(mine.count_down_on_drop());
         self.wait_until(|| theirs.wait(), end).expect("open");
         assert!(mine.try_set_count(2).expect("a reply"));
