@@ -9,7 +9,7 @@ use crate::harness::subject::{self, Subject};
 use crate::harness::wait::{descriptors, eventually_some, holds_within, threads};
 use leasehold::kind::{Fenced, LockKind, Queued};
 use leasehold::{
-    Builder, CancelToken, Client, Error, Guard, Lock, Permit, PlainSemaphore, RedLock, Semaphore,
+    Builder, CancelToken, Client, Error, Guard, Lock, PlainSemaphore, RedLock, Semaphore,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -542,16 +542,6 @@ fn lease_permits(client: &Client, request: &Request) -> leasehold::Result<Option
         Some((max_wait, false)) => semaphore.try_acquire_many_for(permits, max_wait)?,
     };
     Ok(permit.map(|permit| (Box::new(permit) as _, 0)))
-}
-
-impl Held for Permit {
-    fn is_held(&self) -> bool {
-        Permit::is_held(self)
-    }
-
-    fn unlock(self: Box<Self>) -> leasehold::Result<()> {
-        self.release()
-    }
 }
 
 /// Takes permits of a plain semaphore, which the first caller sets to the capacity.
