@@ -6,6 +6,7 @@ mod harness;
 mod announcements;
 mod audit;
 mod cluster;
+mod counts;
 mod deployments;
 mod holders;
 mod queued;
