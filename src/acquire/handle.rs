@@ -106,7 +106,8 @@ impl HoldHandle {
     }
 
     pub(super) fn lost(&self) -> Error {
-        self.with_lock_name(Error::lost(self.hold.lost_reason(), "the lock was lost"))
+        let text = format!("{} was lost", self.hold.rules().kind().bare_subject());
+        self.with_lock_name(Error::lost(self.hold.lost_reason(), text))
     }
 
     pub(super) fn with_lock_name(&self, error: Error) -> Error {

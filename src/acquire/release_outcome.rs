@@ -66,7 +66,9 @@ impl Local {
                 self.events().stats().series(|| hold.series_key()).release_found_no_hold();
                 hold.lose_released();
                 self.report_lost([hold]);
-                Err(Error::lost(LostReason::Gone, "the lock was lost before its release"))
+                let subject = hold.rules().kind().bare_subject();
+                let text = format!("{subject} was lost before its release");
+                Err(Error::lost(LostReason::Gone, text))
             }
         }
     }

@@ -4,6 +4,9 @@
 //! of a hold have consecutive numbers, of which the first is the number of the hold. The numbers of
 //! two holds of a client are never consecutive, so a run of numbers is one hold. The ids of
 //! Redisson are 16 random bytes.
+//!
+//! After an early release with a minimum, a permit stays in use without a holder: the first byte of
+//! its number is then 255.
 
 use std::sync::Arc;
 
@@ -54,16 +57,36 @@ impl PermitIds {
     }
 }
 
-/// Reads the id of a permit of leasehold: the id of the client, and the number.
+/// The first byte of the number of a permit without a holder.
+const NOBODY: u8 = 255;
+
+/// The meaning of the id of a permit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PermitId {
+    /// A permit of leasehold: the id of the client, and the number.
+    Held(Uuid, u64),
+    /// A permit that a minimum keeps in use: the client that held it, and its number.
+    Kept(Uuid, u64),
+}
+
+/// Reads an id that leasehold wrote; `None` for another id, such as one of Redisson.
 ///
-/// `None` for another id, such as one of Redisson. A random id is taken for one of leasehold with a
-/// probability of 1 in 65,536; callers also check that the number is a plausible time.
-pub(crate) fn read(id: &[u8]) -> Option<(Uuid, u64)> {
+/// A random id is taken for one of leasehold with a probability of 1 in 65,536, or 1 in 4,096 for a
+/// permit without a holder. Callers also check that the number is a plausible time.
+pub(crate) fn read(id: &[u8]) -> Option<PermitId> {
     let (tag, number) = id.split_at_checked(TAG)?;
-    let number = u64::from_be_bytes(number.try_into().ok()?);
+    let mut number: [u8; ID - TAG] = number.try_into().ok()?;
+    let is_kept = number[0] == NOBODY;
+    if is_kept {
+        number[0] = 0;
+    }
+    let number = u64::from_be_bytes(number);
     let client = owner::client_of_tag(tag.try_into().ok()?);
     let is_ours = client.as_bytes().starts_with(tag) && number & UPPER_BITS == 0;
-    is_ours.then_some((client, number))
+    is_ours.then_some(match is_kept {
+        true => PermitId::Kept(client, number),
+        false => PermitId::Held(client, number),
+    })
 }
 
 #[cfg(all(test, not(leasehold_model)))]
@@ -79,9 +102,19 @@ mod tests {
             prop_assert_eq!(ids.count(), count);
             prop_assert_eq!(&**ids.claimant(), "claimant");
             let read: Vec<_> = ids.iter().map(read).collect();
-            let expected = (0..u64::from(count)).map(|at| Some((client, first + at)));
+            let expected = (0..u64::from(count)).map(|at| Some(PermitId::Held(client, first + at)));
             prop_assert_eq!(read, expected.collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn a_permit_that_a_minimum_keeps_is_recognized() {
+        let client = owner::client_id();
+        let ids = PermitIds::new(client, 7, 1, "".into());
+        let mut kept = ids.iter().next().expect("an id").to_vec();
+        // As in semaphore_early_release.lua.
+        kept[8] = 255;
+        assert_eq!(read(&kept), Some(PermitId::Kept(client, 7)));
     }
 
     #[test]

@@ -87,6 +87,7 @@ pub(crate) static MULTI_ACQUIRE: Script = script!("multi_acquire");
 
 pub(crate) static SEMAPHORE_ACQUIRE: Script = script!("semaphore_acquire");
 pub(crate) static SEMAPHORE_RELEASE: Script = script!("semaphore_release");
+pub(crate) static SEMAPHORE_EARLY_RELEASE: Script = script!("semaphore_early_release");
 pub(crate) static SEMAPHORE_LEAVE: Script = script!("semaphore_leave");
 pub(crate) static SEMAPHORE_RENEW: Script = script!("semaphore_renew");
 pub(crate) static SEMAPHORE_POLL: Script = script!("semaphore_poll");

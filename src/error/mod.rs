@@ -342,7 +342,7 @@ impl Error {
     }
 
     /// Returns the error for a loss. `message` names the lost object, without the reason.
-    pub(crate) fn lost(reason: LostReason, message: &'static str) -> Error {
+    pub(crate) fn lost(reason: LostReason, message: impl Into<Cow<'static, str>>) -> Error {
         Error::new(ErrorKind::Lost, message).with_lost_reason(reason)
     }
 

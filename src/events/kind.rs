@@ -52,6 +52,22 @@ impl Kind {
         }
     }
 
+    /// Returns the subject of a sentence about a hold, before the name.
+    pub(crate) fn subject(self) -> &'static str {
+        match self {
+            Kind::Semaphore => "a permit of",
+            _ => "the lock",
+        }
+    }
+
+    /// Returns the subject of a sentence about a hold, without the name.
+    pub(crate) fn bare_subject(self) -> &'static str {
+        match self {
+            Kind::Semaphore => "the permit",
+            _ => "the lock",
+        }
+    }
+
     /// Returns the kind in one word, for labels of metrics.
     pub(crate) fn short_name(self) -> &'static str {
         match self {

@@ -10,7 +10,7 @@ use super::query::Inspector;
 use crate::command::call::Call;
 use crate::command::name::Name;
 use crate::command::owner::Owner;
-use crate::command::permit;
+use crate::command::permit::{self, PermitId};
 use crate::command::reply::{self, Reply};
 use crate::command::script;
 use crate::error::Result;
@@ -106,10 +106,14 @@ fn holders(mut permits: Vec<UsedPermit>) -> Vec<HolderInfo> {
     permits.sort_by(|a, b| a.id.cmp(&b.id));
     let (mut runs, mut others): (Vec<PermitRun>, Vec<HolderInfo>) = (Vec::new(), Vec::new());
     for UsedPermit { id, left } in permits {
-        let own = permit::read(&id).filter(|(_, number)| owner_field::time_of(*number).is_some());
-        let Some((client, number)) = own else {
-            others.push(HolderInfo::new(&hex(&id), None).with_count(1).with_remaining(left));
-            continue;
+        let is_time = |number| owner_field::time_of(number).is_some();
+        let (client, number) = match permit::read(&id) {
+            Some(PermitId::Held(client, number)) if is_time(number) => (client, number),
+            Some(PermitId::Kept(_, number)) if is_time(number) => continue,
+            _ => {
+                others.push(HolderInfo::new(&hex(&id), None).with_count(1).with_remaining(left));
+                continue;
+            }
         };
         match runs.last_mut() {
             Some(run) if run.client == client && run.first + run.count == number => {

@@ -22,7 +22,7 @@ use crate::command::script::{self, Script};
 use crate::error::Result;
 use crate::events::Kind;
 use crate::kind::rules::{
-    self, AcquireArgs, AcquireReply, KindRules, ListensTo, OtherHold, Queueing,
+    self, AcquireArgs, AcquireReply, EarlyRelease, KindRules, ListensTo, OtherHold, Queueing,
 };
 use crate::util::clock;
 
@@ -101,6 +101,13 @@ pub(crate) fn poll(polls: &[PermitPoll<'_>], lifetime: Duration) -> Call {
     Call::script(&script::SEMAPHORE_POLL, all_keys, args)
 }
 
+/// Returns the call that withdraws the claim of a caller that does not wait any more.
+pub(crate) fn withdraw(name: &Name, claimant: &str) -> Call {
+    // No permit has an empty id.
+    let argv = [name.permits_channel(), claimant, ""].map(str::as_bytes);
+    Call::script(&script::SEMAPHORE_LEAVE, keys(name), argv)
+}
+
 /// Reads the reply to [`poll`]: one answer per semaphore.
 pub(crate) fn read_poll(reply: Reply) -> Result<Vec<PermitPollReply>> {
     let number = |number: i64| u32::try_from(number.max(0)).unwrap_or(u32::MAX);
@@ -168,6 +175,14 @@ impl KindRules for Permits {
         let [permits, expiries, _] = keys(name);
         let argv = std::iter::once(name.permits_channel().as_bytes()).chain(ids(owner));
         Call::script(&script::SEMAPHORE_RELEASE, [permits, expiries], argv)
+    }
+
+    fn early_release(&self) -> Option<EarlyRelease> {
+        Some(|name, owner, left| {
+            let (left, keys) = (rules::digits_up(left), [name.expiries_key().as_bytes()]);
+            let argv = std::iter::once(left.as_bytes()).chain(ids(owner));
+            Call::script(&script::SEMAPHORE_EARLY_RELEASE, keys, argv)
+        })
     }
 
     /// Also withdraws the claim of the call.

@@ -230,8 +230,10 @@ impl Channel {
     }
 
     /// Wakes the callers for which the answer to a poll is news.
-    pub(crate) fn polled(&self, claim: &PermitClaim, answer: PermitsPolled) {
-        self.state.lock().permits.polled(claim, answer);
+    ///
+    /// Returns whether the caller of the claim still waits.
+    pub(crate) fn polled(&self, claim: &PermitClaim, answer: PermitsPolled) -> bool {
+        self.state.lock().permits.polled(claim, answer)
     }
 }
 

@@ -183,18 +183,23 @@ impl PermitQueue {
 
     /// Wakes the callers for which the answer to a poll is news.
     ///
-    /// A caller for more permits than the semaphore has asks too, and gets the error.
-    pub(super) fn polled(&mut self, claim: &PermitClaim, answer: PermitsPolled) {
+    /// A caller for more permits than the semaphore has asks too, and gets the error. Returns whether
+    /// the caller of the claim still waits.
+    pub(super) fn polled(&mut self, claim: &PermitClaim, answer: PermitsPolled) -> bool {
         let is_first = |entry: &PermitEntry| {
             entry.waiter.claimant.as_ref().is_some_and(|it| *it == claim.claimant)
         };
+        let mut still_waits = false;
         for entry in &mut self.entries {
             let is_hopeless = entry.waiter.permits > answer.capacity;
-            if is_hopeless || answer.must_ask && is_first(entry) {
+            let is_first = is_first(entry);
+            still_waits |= is_first;
+            if is_hopeless || answer.must_ask && is_first {
                 entry.wake();
             }
         }
         self.offer(answer.others);
+        still_waits
     }
 
     fn entry(&mut self, ticket: PermitTicket) -> Option<&mut PermitEntry> {
@@ -301,12 +306,14 @@ mod tests {
 
         // The callers beyond the capacity, the one of the claim, then the ones that fit.
         let answer = |must_ask, others, capacity| PermitsPolled { must_ask, others, capacity };
-        queue.polled(&late, answer(false, 1, 9));
+        assert!(queue.polled(&late, answer(false, 1, 9)));
         assert_eq!(asking(&queue), []);
-        queue.polled(&late, answer(true, 0, 9));
+        assert!(queue.polled(&late, answer(true, 0, 9)));
         assert_eq!(asking(&queue), [3]);
-        queue.polled(&late, answer(true, 2, 8));
+        assert!(queue.polled(&late, answer(true, 2, 8)));
         assert_eq!(asking(&queue), [9, 3, 2]);
+        queue.leave(first);
+        assert!(!queue.polled(&late, answer(false, 0, 9)), "it has left");
     }
 
     /// A step of a server with one semaphore and its waiting callers.

@@ -332,7 +332,7 @@ impl Local {
             threads::log_without_panic(|| {
                 log::warn!(
                     target: log_target::LEASE, lock = &*name, kind:?, hold = number, reason:?;
-                    "the lock {name:?} was lost: {reason}"
+                    "{} {name:?} was lost: {reason}", kind.subject()
                 )
             });
             let at = clock::wall_time;
@@ -354,7 +354,7 @@ impl Local {
         threads::log_without_panic(|| {
             log::warn!(
                 target: log_target::LEASE, lock = &*name, kind:?, hold = number;
-                "the lock {name:?} is held beyond its limit: it is not renewed any more"
+                "{} {name:?} is held beyond its limit: it is not renewed any more", kind.subject()
             );
         });
         let at = clock::wall_time;

@@ -122,6 +122,20 @@ impl Semaphore {
         self
     }
 
+    /// Sets the minimum time for which a permit stays in use. No round trip.
+    ///
+    /// An early release, before `min_hold` has passed since the grant, ends the hold of the permit
+    /// but does not free it: the permit stays in use, without a holder, until `min_hold` has passed.
+    /// So each permit is taken at most once per `min_hold`, for instance to limit the rate of calls
+    /// to another service. Waiting callers get the permit afterwards.
+    ///
+    /// The rules of [`Lock::with_min_hold`](crate::Lock::with_min_hold) apply.
+    #[must_use = "the minimum belongs to the semaphore that is returned"]
+    pub fn with_min_hold(mut self, min_hold: Duration) -> Semaphore {
+        self.handle.change_terms(|terms| terms.with_min_hold(min_hold.min(LONGEST_LEASE)));
+        self
+    }
+
     /// Sets a token by which another thread can end the waits of this handle. No round trip.
     ///
     /// Once the token is cancelled, every verb that acquires returns

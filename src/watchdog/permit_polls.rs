@@ -17,6 +17,7 @@ use crate::kind::semaphore::{self, PermitPoll, PermitPollReply};
 use crate::listener::channels::Channel;
 use crate::listener::permit_queue::{PermitClaim, PermitsPolled};
 use crate::local::Local;
+use crate::pool::request::Request;
 use crate::util::clock;
 
 /// The keys that a semaphore counts for in a batch: its script does more than a renewal of a hold.
@@ -77,7 +78,12 @@ impl Watchdog {
     fn apply_polls(&self, batch: &[DuePoll], answers: &[PermitPollReply]) {
         for (due, answer) in batch.iter().zip(answers) {
             let PermitPollReply { must_ask, others, left, capacity } = *answer;
-            due.channel.polled(&due.claim, PermitsPolled { must_ask, others, capacity });
+            let news = PermitsPolled { must_ask, others, capacity };
+            if !due.channel.polled(&due.claim, news) && due.claim.is_due {
+                // The poll may have set the claim after the end of the call.
+                let withdraw = semaphore::withdraw(due.local.name(), &due.claim.claimant);
+                self.router.send_background(Request::background_once(withdraw), None);
+            }
             self.plan_poll_at_expiry(&due.local, left);
         }
     }

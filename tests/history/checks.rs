@@ -4,6 +4,9 @@
 //! histories with and without violations.
 
 mod answers;
+mod capacity;
+mod claims;
+mod counts;
 mod limits;
 mod order;
 mod overlaps;
@@ -24,6 +27,8 @@ pub struct History {
     pub attempts: Vec<Attempt>,
     pub disturbances: Vec<Disturbance>,
     pub bounds: Bounds,
+    /// The free permits of each plain semaphore after the run, if it has a key.
+    pub counts: HashMap<String, i64>,
 }
 
 /// A worker process. The process that replaces a killed one is another worker.
@@ -157,7 +162,7 @@ pub struct Violation {
 pub enum Promise {
     /// Fencing tokens strictly increase.
     Tokens,
-    /// No two valid holds overlap.
+    /// No two valid holds overlap. Those of a semaphore never have more permits than its capacity.
     Exclusion,
     /// A holder learns of its loss in time.
     LossReport,
@@ -173,6 +178,8 @@ pub enum Promise {
     Limit,
     /// A lock that was released before its minimum stays taken until then.
     Minimum,
+    /// Permits are taken and given back exactly once.
+    Counts,
     /// A fenced store loses no update.
     Updates,
     /// Nothing is left behind.
@@ -224,10 +231,13 @@ impl History {
             let gaps = waits::gaps(self, attempts);
             violations.extend(tokens::check(attempts));
             violations.extend(overlaps::check(self, attempts));
+            violations.extend(capacity::check(self, attempts));
             violations.extend(limits::check(self, attempts));
             violations.extend(answers::check(self, attempts));
             violations.extend(waits::check(self, attempts, &gaps));
             violations.extend(order::check(self, attempts));
+            violations.extend(claims::check(self, attempts));
+            violations.extend(counts::check(self, attempts));
             longest_wait = gaps.iter().map(|(_, gap)| *gap).fold(longest_wait, Nanos::max);
         }
         Findings { violations, longest_wait }
@@ -283,6 +293,12 @@ impl History {
         losses.any(|d| {
             d.covers(&attempt.request.lock) && d.from <= granted && attempt.asked <= d.until
         })
+    }
+
+    /// Returns whether servers may have lost the count of a plain semaphore before this moment.
+    fn may_have_lost_count(&self, lock: &str, to: Nanos) -> bool {
+        let loses = |d: &&Disturbance| d.effect != Effect::Delays;
+        self.disturbances.iter().filter(loses).any(|d| d.covers(lock) && d.from <= to)
     }
 
     /// Returns the disturbances that this worker felt between two moments.
@@ -388,7 +404,8 @@ mod examples {
             weight_step: millis(200),
         };
         let workers = vec![worker.clone(), worker];
-        History { workers, attempts, disturbances: Vec::new(), bounds }
+        let (disturbances, counts) = (Vec::new(), HashMap::new());
+        History { workers, attempts, disturbances, bounds, counts }
     }
 
     /// Returns an attempt that was granted and unlocked, with all moments in milliseconds.
@@ -411,9 +428,18 @@ mod examples {
         };
         let lock = "a".to_owned();
         let (lease, max_hold, min_hold) = (None, None, None);
-        let (shared, cancelled, weight) = (false, false, 1);
-        let request =
-            Request { lock, shared, lease, max_wait, cancelled, weight, max_hold, min_hold };
+        let (shared, cancelled, weight, permits) = (false, false, 1, 1);
+        let request = Request {
+            lock,
+            shared,
+            lease,
+            max_wait,
+            cancelled,
+            weight,
+            permits,
+            max_hold,
+            min_hold,
+        };
         Attempt { worker, request, asked: millis(asked), outcome }
     }
 
@@ -442,11 +468,11 @@ mod examples {
 
     #[test]
     fn records_of_a_worker_become_attempts() {
-        let lines = "1 10 asks a false none 100 none none false 1\n\
-                     2 11 asks a true 70 0 none none false 1\n\
+        let lines = "1 10 asks a false none 100 none none false 1 1\n\
+                     2 11 asks a true 70 0 none none false 1 1\n\
                      1 12 granted 5\n0 13 stalled 4\n\
                      2 13 refused\n1 14 valid\n1 15 lost\n1 16 ends\n1 17 dropped\n\
-                     3 18 granted 1\n4 19 asks b false none 7 none none true 2\n4 20 fai";
+                     3 18 granted 1\n4 19 asks b false none 7 none none true 2 1\n4 20 fai";
         let mut history = History::default();
         let records = lines.lines().filter_map(Record::parse);
         history.add(Worker { lease: 1, killed: Some(20), stalls: Vec::new() }, records);

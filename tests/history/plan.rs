@@ -80,6 +80,7 @@ impl Layout {
             Layout::One | Layout::Sentinel | Layout::Cluster => [
                 [Kind::Fenced, Kind::Fenced, Kind::Queued, Kind::Queued],
                 [Kind::Plain, Kind::Fair, Kind::Rw, Kind::Spin],
+                [Kind::Semaphore, Kind::Semaphore, Kind::Count, Kind::Count],
             ]
             .concat(),
         }

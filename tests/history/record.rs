@@ -3,7 +3,7 @@
 //! A worker writes each line at once, so a killed worker loses at most its last few microseconds.
 
 use super::Nanos;
-use super::worker::Kind;
+use super::worker::{CAPACITY, Kind};
 use std::str::SplitWhitespace;
 
 /// An event with its moment and the number of its attempt. Each worker numbers its attempts.
@@ -51,6 +51,8 @@ pub struct Request {
     pub cancelled: bool,
     /// The weight of a waiter for a queue lock.
     pub weight: u32,
+    /// The permits of a semaphore, 1 for a lock.
+    pub permits: u32,
     /// The longest hold in milliseconds, or `None`.
     pub max_hold: Option<u64>,
     /// The minimum hold in milliseconds, or `None`.
@@ -121,12 +123,28 @@ impl Request {
         self.lock.starts_with(&Kind::Queued.to_string())
     }
 
+    /// Returns the number of permits that valid holds may have at once, 1 for a lock.
+    pub fn capacity(&self) -> u32 {
+        if self.is_leased() || self.is_counted() { CAPACITY } else { 1 }
+    }
+
+    /// Whether the lock is a semaphore with leased permits.
+    pub fn is_leased(&self) -> bool {
+        self.lock.starts_with(&Kind::Semaphore.to_string())
+    }
+
+    /// Whether the lock is a plain semaphore, of which Redis only has a count.
+    pub fn is_counted(&self) -> bool {
+        self.lock.starts_with(&Kind::Count.to_string())
+    }
+
     fn line(&self) -> String {
-        let Request { lock, shared, lease, max_wait, cancelled, weight, max_hold, min_hold } = self;
+        let Request { lock, shared, lease, max_wait, max_hold, min_hold, .. } = self;
+        let Request { cancelled, weight, permits, .. } = self;
         let [lease, max_hold, min_hold] = [lease, max_hold, min_hold]
             .map(|millis| millis.map_or("none".to_owned(), |millis| millis.to_string()));
         let limits = format!("{max_hold} {min_hold}");
-        format!("asks {lock} {shared} {lease} {max_wait} {limits} {cancelled} {weight}")
+        format!("asks {lock} {shared} {lease} {max_wait} {limits} {cancelled} {weight} {permits}")
     }
 
     fn parse(words: &mut SplitWhitespace<'_>) -> Option<Request> {
@@ -134,8 +152,19 @@ impl Request {
         let lease = limit(words)?;
         let max_wait = number(words)?;
         let (max_hold, min_hold) = (limit(words)?, limit(words)?);
-        let (cancelled, weight) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        Some(Request { lock, shared, lease, max_wait, cancelled, weight, max_hold, min_hold })
+        let cancelled = words.next()?.parse().ok()?;
+        let [weight, permits] = [words.next()?.parse().ok()?, words.next()?.parse().ok()?];
+        Some(Request {
+            lock,
+            shared,
+            lease,
+            max_wait,
+            cancelled,
+            weight,
+            permits,
+            max_hold,
+            min_hold,
+        })
     }
 }
 
@@ -155,7 +184,7 @@ fn number(words: &mut SplitWhitespace<'_>) -> Option<u64> {
 fn a_line_is_parsed_into_the_record_that_wrote_it() {
     let request = |lease, max_hold, min_hold| {
         let lock = "rw:1".to_owned();
-        let (max_wait, cancelled, weight) = (20, true, 7);
+        let (max_wait, cancelled, weight, permits) = (20, true, 7, 2);
         let shared = true;
         Event::Asks(Request {
             lock,
@@ -164,6 +193,7 @@ fn a_line_is_parsed_into_the_record_that_wrote_it() {
             max_wait,
             cancelled,
             weight,
+            permits,
             max_hold,
             min_hold,
         })
@@ -186,7 +216,7 @@ fn a_line_is_parsed_into_the_record_that_wrote_it() {
         let record = Record { attempt, at: 1 << 60, event };
         assert_eq!(Record::parse(&record.line()), Some(record));
     }
-    let asks = "1 2 asks a false none 7 none none true";
+    let asks = "1 2 asks a false none 7 none none true 1";
     for cut in ["", "1", "1 2", "1 2 as", asks, "1 2 granted", "x 2 valid"] {
         assert_eq!(Record::parse(cut), None, "{cut}");
     }

@@ -6,12 +6,12 @@ use super::fault::Fault;
 use super::nemesis::{Nemesis, STEP};
 use super::plan::Plan;
 use super::store::{self, Account};
-use super::worker::{Arguments, WEIGHT_STEP, acquire_all_once};
+use super::worker::{Arguments, CAPACITY, Kind, WEIGHT_STEP, acquire_all_once};
 use super::workers::Workers;
 use super::{Nanos, millis};
 use crate::harness::Server;
 use crate::harness::wait::holds_within;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::AddAssign;
 use std::time::{Duration, Instant};
@@ -30,6 +30,14 @@ const WAITERS: &str = "leasehold_queue:";
 
 /// The prefix of the clients that wait for queue locks, which stay for as long.
 const CLIENTS: &str = "leasehold_alive:";
+
+/// The prefixes of the keys of semaphores. Expired permits of killed workers stay there until
+/// another caller comes.
+const PERMITS: &str = "semaphore-";
+const EXPIRIES: &str = "{semaphore-";
+
+/// The prefix of request records, which stay for ten minutes if a request was repeated.
+const REQUESTS: &str = "leasehold_request:";
 
 /// The time within which idle workers leave no lock and no subscription.
 const IDLE: Duration = Duration::from_secs(8);
@@ -88,8 +96,9 @@ pub fn run(plan: &Plan) -> Report {
     workers.stop_work();
     nemesis.record_unexplained_change(Fault::Quiet);
     let mut left = left_by_idle_workers(plan, &deployment);
-    let mut history =
-        History { disturbances: nemesis.disturbances, bounds: bounds(plan), ..History::default() };
+    let (disturbances, counts) = (nemesis.disturbances, counts(&deployment));
+    let bounds = bounds(plan);
+    let mut history = History { disturbances, bounds, counts, ..History::default() };
     workers.finish().for_each(|(worker, records)| history.add(worker, records));
     left.append(&mut workers.leftovers);
     if left.is_empty() {
@@ -127,13 +136,13 @@ fn left_by_idle_workers(plan: &Plan, deployment: &Deployment) -> Vec<String> {
     let lease = if plan.faults.contains(&Fault::KillWorker) { longest } else { Duration::ZERO };
     // After the last hold has expired, nobody deletes the keys of the waiting clients.
     let expires = plan.faults != [Fault::Quiet] || work.kept_to_the_end > 0 || work.limited > 0;
-    let some = [COUNTERS, QUEUES, WAITERS, CLIENTS];
+    let some = [COUNTERS, QUEUES, REQUESTS, WAITERS, CLIENTS, PERMITS, EXPIRIES];
     let kept = if expires { &some[..] } else { &some[..2] };
-    let is_lock = |key: &String| !kept.iter().any(|prefix| key.starts_with(prefix));
+    let is_kept = |key: &String| kept.iter().any(|prefix| key.starts_with(prefix));
     let mut left = Vec::new();
     holds_within(IDLE + lease, || {
         let masters = deployment.masters();
-        let keys = masters.iter().flat_map(|master| master.keys()).filter(is_lock);
+        let keys = masters.iter().flat_map(|master| used_keys(master)).filter(|key| !is_kept(key));
         let channels = masters.iter().flat_map(|master| channels(master));
         // Listeners keep a subscription to the channel of a lock for half a poll interval.
         let is_left = |name: &String| name.starts_with("redisson_") && work.poll_interval < IDLE;
@@ -142,6 +151,30 @@ fn left_by_idle_workers(plan: &Plan, deployment: &Deployment) -> Vec<String> {
         left.is_empty()
     });
     left
+}
+
+/// Returns the keys of a server but those of semaphores without permits in use.
+fn used_keys(server: &Server) -> impl Iterator<Item = String> {
+    let counted = format!("{}-", Kind::Count);
+    let is_free = move |key: &String| {
+        let all = CAPACITY.to_string();
+        let is_full = || server.try_ask::<String>(&["GET", key]) == Some(all);
+        // The check of the history knows how many permits of a plain semaphore have to be free.
+        key.starts_with(&counted) || (key.starts_with(PERMITS) && is_full())
+    };
+    server.keys().into_iter().filter(move |key| !is_free(key))
+}
+
+/// Returns the free permits of each plain semaphore.
+fn counts(deployment: &Deployment) -> HashMap<String, i64> {
+    let prefix = format!("{}-", Kind::Count);
+    let masters = deployment.masters();
+    let of_server = |server: &&Server| {
+        let keys = server.keys().into_iter().filter(|key| key.starts_with(&prefix));
+        let read = |key: String| Some((server.try_ask::<i64>(&["GET", &key])?, key));
+        keys.filter_map(read).map(|(free, key)| (key, free)).collect::<Vec<_>>()
+    };
+    masters.iter().flat_map(of_server).collect()
 }
 
 /// Returns the channels with subscribers, sharded channels included.
@@ -155,8 +188,11 @@ fn left_by_ended_workers(plan: &Plan, deployment: &Deployment) -> Vec<String> {
     let mut arguments = Arguments::new(&plan.work, 0, plan.seed, String::new());
     deployment.add_addresses(&mut arguments);
     let masters = deployment.masters();
-    let queued = masters.iter().flat_map(|master| queued_locks(master)).collect();
-    let mut left = acquire_all_once(&arguments, queued);
+    let queued = masters.iter().flat_map(|master| queued_locks(master));
+    let queued = queued.map(|name| (Kind::Queued, name));
+    let expired = masters.iter().flat_map(|master| semaphores_in_use(master));
+    let expired = expired.map(|name| (Kind::Semaphore, name));
+    let mut left = acquire_all_once(&arguments, queued.chain(expired).collect());
     let mut on_servers = Vec::new();
     holds_within(Duration::from_secs(20), || {
         on_servers = masters.iter().flat_map(|master| left_on(master)).collect();
@@ -175,8 +211,16 @@ fn queued_locks(server: &Server) -> impl Iterator<Item = String> {
     server.keys().into_iter().filter_map(name)
 }
 
+/// Returns the names of the semaphores with permits in use, expired ones included.
+fn semaphores_in_use(server: &Server) -> impl Iterator<Item = String> {
+    let name = |key: String| Some(key.strip_prefix('{')?.strip_suffix("}:timeout")?.to_owned());
+    let is_of_run = |key: &String| key.starts_with(EXPIRIES);
+    server.keys().into_iter().filter(is_of_run).filter_map(name)
+}
+
 fn left_on(server: &Server) -> Vec<String> {
-    let keys = server.keys().into_iter().filter(|key| !key.starts_with(COUNTERS));
+    let kept = [COUNTERS, REQUESTS];
+    let keys = used_keys(server).filter(|key| !kept.iter().any(|it| key.starts_with(it)));
     let keys = keys.map(|key| format!("the key {key}"));
     let channels = channels(server).filter(|name| !name.starts_with("__"));
     let channels = channels.map(|channel| format!("the channel {channel}"));

@@ -8,7 +8,9 @@ use crate::harness::process::Role;
 use crate::harness::subject::{self, Subject};
 use crate::harness::wait::{descriptors, eventually_some, holds_within, threads};
 use leasehold::kind::{Fenced, LockKind, Queued};
-use leasehold::{Builder, CancelToken, Client, Error, Guard, Lock, RedLock};
+use leasehold::{
+    Builder, CancelToken, Client, Error, Guard, Lock, PlainSemaphore, RedLock, Semaphore,
+};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -40,6 +42,9 @@ const RECORD_INTERVAL: Nanos = millis(100);
 /// The longest and the minimum holds, in milliseconds.
 const LIMITS: Range<u64> = 50..400;
 
+/// The permits of each semaphore. A request asks for one of them up to all.
+pub const CAPACITY: u32 = 3;
+
 /// How much earlier a waiter for a queue lock counts as arrived, per unit of weight.
 pub const WEIGHT_STEP: Duration = Duration::from_millis(200);
 
@@ -65,10 +70,14 @@ pub enum Kind {
     Spin,
     Queued,
     Red,
+    /// Permits with a lease.
+    Semaphore,
+    /// Permits of a plain semaphore, which are taken and later given back.
+    Count,
 }
 
 impl Kind {
-    const ALL: [(Kind, &'static str); 7] = [
+    const ALL: [(Kind, &'static str); 9] = [
         (Kind::Plain, "plain"),
         (Kind::Fenced, "fenced"),
         (Kind::Fair, "fair"),
@@ -76,6 +85,8 @@ impl Kind {
         (Kind::Spin, "spin"),
         (Kind::Queued, "queued"),
         (Kind::Red, "red"),
+        (Kind::Semaphore, "semaphore"),
+        (Kind::Count, "count"),
     ];
 
     /// Returns the name of a lock of this kind.
@@ -238,16 +249,19 @@ fn record_stalls(role: &Role, stop: &AtomicBool) {
     }
 }
 
-/// Acquires every lock once, and these queue locks, without other callers.
+/// Acquires every lock once, with all permits of a semaphore, and these locks, without others.
+///
+/// Leaves out plain semaphores, whose permits killed workers may have.
 ///
 /// Returns a text for each failure.
-pub fn acquire_all_once(arguments: &Arguments, queued: Vec<String>) -> Vec<String> {
+pub fn acquire_all_once(arguments: &Arguments, more: Vec<(Kind, String)>) -> Vec<String> {
     let (clients, work) = (arguments.clients(), &arguments.work);
-    let all = work.kinds.iter().flat_map(|kind| (0..work.locks).map(|lock| (*kind, lock)));
+    let kinds = work.kinds.iter().filter(|kind| **kind != Kind::Count);
+    let all = kinds.flat_map(|kind| (0..work.locks).map(|lock| (*kind, lock)));
     let all = all.map(|(kind, number)| (kind, kind.lock(number)));
-    let queued = queued.into_iter().map(|lock| (Kind::Queued, lock));
-    let failed = all.chain(queued).filter_map(|(kind, lock)| {
-        let request = Request::patient(lock);
+    let failed = all.chain(more).filter_map(|(kind, lock)| {
+        let permits = if kind == Kind::Semaphore { CAPACITY } else { 1 };
+        let request = Request { permits, ..Request::patient(lock) };
         let acquired = acquire(&clients, kind, &request);
         (!matches!(acquired, Ok(Some(_)))).then(|| format!("{} cannot be acquired", request.lock))
     });
@@ -255,11 +269,17 @@ pub fn acquire_all_once(arguments: &Arguments, queued: Vec<String>) -> Vec<Strin
 }
 
 impl Request {
+    /// Returns the longest wait, and whether a cancellation ends it; `None` for no wait.
+    fn waits(&self) -> Option<(Duration, bool)> {
+        let max_wait = Duration::from_millis(self.max_wait);
+        (self.max_wait > 0).then_some((max_wait, self.cancelled))
+    }
+
     /// Returns a request for a lock that must become free.
     fn patient(lock: String) -> Request {
         let (lease, max_hold, min_hold) = (None, None, None);
-        let (shared, cancelled, weight, max_wait) = (false, false, 1, 20_000);
-        Request { lock, shared, lease, max_wait, cancelled, weight, max_hold, min_hold }
+        let (shared, cancelled, weight, permits, max_wait) = (false, false, 1, 1, 20_000);
+        Request { lock, shared, lease, max_wait, cancelled, weight, permits, max_hold, min_hold }
     }
 }
 
@@ -340,7 +360,9 @@ impl<'a> Thread<'a> {
     fn attempt(&mut self) {
         let attempt = self.attempts.fetch_add(1, Ordering::SeqCst);
         let kind = self.arguments.work.kinds[self.rng.usize(..self.arguments.work.kinds.len())];
-        let to_the_end = self.rng.u8(0..100) < self.arguments.work.kept_to_the_end;
+        // The permits of a plain semaphore have no end.
+        let to_the_end =
+            self.rng.u8(0..100) < self.arguments.work.kept_to_the_end && kind != Kind::Count;
         let request = self.request(kind, to_the_end);
         self.record(attempt, now(), Event::Asks(request.clone()));
         match acquire(self.clients, kind, &request) {
@@ -352,13 +374,15 @@ impl<'a> Thread<'a> {
 
     fn request(&mut self, kind: Kind, to_the_end: bool) -> Request {
         let shared = kind == Kind::Rw && self.rng.bool();
-        let max_hold = self.limit();
-        let min_hold = self.limit().filter(|_| kind != Kind::Red && !shared);
+        let max_hold = self.limit().filter(|_| kind != Kind::Count);
+        let has_minimum = !shared && !matches!(kind, Kind::Red | Kind::Semaphore | Kind::Count);
+        let min_hold = self.limit().filter(|_| has_minimum);
         // An overdue hold may be kept until its renewed lease ends.
         let fixed = match to_the_end {
             true => max_hold.is_none() || self.rng.bool(),
-            false => self.rng.u8(0..100) < 15,
+            false => self.rng.u8(0..100) < 15 && kind != Kind::Count,
         };
+        let is_semaphore = matches!(kind, Kind::Semaphore | Kind::Count);
         let max_wait = if self.rng.u8(0..100) < 15 { 0 } else { self.rng.u64(500..6000) };
         Request {
             lock: kind.lock(self.number(kind)),
@@ -369,6 +393,7 @@ impl<'a> Thread<'a> {
             max_wait,
             cancelled: max_wait > 0 && self.rng.u8(0..100) < CANCELLED,
             weight: if kind == Kind::Queued { self.rng.u32(1..=10) } else { 1 },
+            permits: if is_semaphore { self.rng.u32(1..=CAPACITY) } else { 1 },
         }
     }
 
@@ -496,6 +521,70 @@ fn acquire(
             let lock = max_hold.into_iter().fold(lock, RedLock::with_max_hold);
             acquire_from(lock, request, |_| 0)
         }
+        Kind::Semaphore => lease_permits(client, request),
+        Kind::Count => take_permits(client, request),
+    }
+}
+
+/// Takes permits with a lease.
+fn lease_permits(client: &Client, request: &Request) -> leasehold::Result<Option<Acquired>> {
+    let semaphore = client.semaphore(&*request.lock).with_permits(CAPACITY);
+    let [max_hold, lease] =
+        [request.max_hold, request.lease].map(|it| it.map(Duration::from_millis));
+    let semaphore = max_hold.into_iter().fold(semaphore, Semaphore::with_max_hold);
+    let semaphore = lease.into_iter().fold(semaphore, Semaphore::with_lease);
+    let permits = request.permits;
+    let permit = match request.waits() {
+        None => semaphore.try_acquire_many(permits)?,
+        Some((max_wait, true)) => {
+            until_cancelled(max_wait, |token| semaphore.with_cancel(token).acquire_many(permits))?
+        }
+        Some((max_wait, false)) => semaphore.try_acquire_many_for(permits, max_wait)?,
+    };
+    Ok(permit.map(|permit| (Box::new(permit) as _, 0)))
+}
+
+/// Takes permits of a plain semaphore, which the first caller sets to the capacity.
+fn take_permits(client: &Client, request: &Request) -> leasehold::Result<Option<Acquired>> {
+    let semaphore = client.plain_semaphore(&*request.lock);
+    semaphore.try_set_permits(CAPACITY)?;
+    let permits = request.permits;
+    let waiting = semaphore.clone();
+    let is_taken = match request.waits() {
+        None => waiting.try_acquire(permits)?,
+        Some((max_wait, true)) => {
+            let taken =
+                until_cancelled(max_wait, |token| waiting.with_cancel(token).acquire(permits));
+            taken?.is_some()
+        }
+        Some((max_wait, false)) => waiting.try_acquire_for(permits, max_wait)?,
+    };
+    Ok(is_taken.then(|| (Box::new(Taken { semaphore, permits }) as _, 0)))
+}
+
+/// Permits of a plain semaphore, given back by the end of this value.
+struct Taken {
+    semaphore: PlainSemaphore,
+    permits: u32,
+}
+
+impl Held for Taken {
+    fn is_held(&self) -> bool {
+        true
+    }
+
+    fn unlock(mut self: Box<Self>) -> leasehold::Result<()> {
+        // The client completes a release without an answer, so the drop must not repeat it.
+        let permits = std::mem::take(&mut self.permits);
+        self.semaphore.release(permits)
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if self.permits > 0 {
+            let _ = self.semaphore.release(self.permits);
+        }
     }
 }
 
@@ -526,28 +615,29 @@ where
         Some(lease) => lock.with_lease(Duration::from_millis(lease)),
         None => lock,
     };
-    let max_wait = Duration::from_millis(request.max_wait);
-    let guard = match request.max_wait {
-        0 => lock.try_lock()?,
-        _ if request.cancelled => lock_until_cancelled(lock, max_wait)?,
-        _ => lock.try_lock_for(max_wait)?,
+    let guard = match request.waits() {
+        None => lock.try_lock()?,
+        Some((max_wait, true)) => {
+            until_cancelled(max_wait, |token| lock.with_cancel(token).lock())?
+        }
+        Some((max_wait, false)) => lock.try_lock_for(max_wait)?,
     };
     Ok(guard.map(|guard| (token(&guard), guard)).map(|(t, guard)| (Box::new(guard) as _, t)))
 }
 
-/// Waits for a lock until another thread cancels the call. Returns `None` after that.
-fn lock_until_cancelled<S: Subject>(
-    lock: S,
+/// Calls with a token that another thread cancels later. Returns `None` after a cancellation.
+fn until_cancelled<T>(
     max_wait: Duration,
-) -> leasehold::Result<Option<S::Guard>> {
+    call: impl FnOnce(&CancelToken) -> leasehold::Result<T>,
+) -> leasehold::Result<Option<T>> {
     let (token, (returned, has_returned)) = (CancelToken::new(), mpsc::channel::<()>());
-    let lock = lock.with_cancel(&token);
     thread::scope(|scope| {
+        let canceller = token.clone();
         scope.spawn(move || {
             let waits = has_returned.recv_timeout(max_wait) == Err(mpsc::RecvTimeoutError::Timeout);
-            waits.then(|| token.cancel())
+            waits.then(|| canceller.cancel())
         });
-        let acquired = lock.lock();
+        let acquired = call(&token);
         drop(returned);
         match acquired {
             Err(error) if error.is_cancelled() => Ok(None),

@@ -328,7 +328,7 @@ fn a_hold_without_one_of_its_permits_is_lost() {
     let lost = events.lost();
     assert_eq!((lost.kind, lost.reason), (Kind::Semaphore, LostReason::Gone));
     let error = permit.release().expect_err("it is lost");
-    assert!(error.is_lost(), "{error}");
+    assert!(error.is_lost() && error.to_string().starts_with("the permit was lost"), "{error}");
     eventually("the others come back", || counts(&jobs) == (4, 1, 5));
 }
 
@@ -520,6 +520,48 @@ fn an_overdue_permit_is_not_renewed() {
     assert_eq!(lost.reason, LostReason::HeldTooLong);
     eventually("the permit is free", || counts(&jobs) == (1, 0, 1));
     drop(permit);
+}
+
+#[test]
+fn a_minimum_keeps_permits_in_use_without_a_holder() {
+    let server = Server::with(Config::movable_clock);
+    let (client, direct) = (client(&server), other(&server));
+    let minimum = Duration::from_secs(1000);
+    let (jobs, others) = (semaphore(&client, 3).with_min_hold(minimum), semaphore(&direct, 3));
+    take(&jobs, 2).release().expect("they are held");
+    drop(take(&jobs, 1));
+    eventually("the last hold ends", || others.holders().expect("a reply").is_empty());
+    assert_eq!((counts(&others), client.stats().held_now()), ((0, 3, 3), 0));
+    assert!(is_refused(&others, 1) && is_refused(&jobs, 1));
+    server.set_clock(999_000);
+    assert!(is_refused(&others, 1));
+    server.set_clock(1_001_000);
+    take(&others, 3).release().expect("they are held");
+    assert_eq!(counts(&others), (3, 0, 3));
+}
+
+#[test]
+fn a_waiter_gets_a_permit_at_the_end_of_its_minimum() {
+    let server = Server::start();
+    let (client, direct) = (client(&server), other(&server));
+    let jobs = semaphore(&direct, 1).with_min_hold(3 * SOON);
+    let (permit, start) = (take(&jobs, 1), Instant::now());
+    permit.release().expect("it is held");
+    // No message comes and no poll is due: the expiry ends the wait.
+    let next = semaphore(&client, 1).acquire().expect("it is free in the end");
+    assert!(next.is_held() && start.elapsed() >= 2 * SOON);
+}
+
+/// A release after the minimum frees the permits.
+#[test]
+fn a_release_after_the_minimum_frees_the_permit() {
+    let server = Server::start();
+    let jobs = semaphore(&client(&server), 1).with_min_hold(Duration::from_millis(1));
+    let permit = take(&jobs, 1);
+    let start = Instant::now();
+    eventually("the minimum ends", || start.elapsed() > Duration::from_millis(5));
+    permit.release().expect("it is held");
+    take(&jobs, 1).release().expect("it is held");
 }
 
 /// The key of the free permits alone is lost: the next call computes it from the capacity.

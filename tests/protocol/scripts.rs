@@ -293,7 +293,7 @@ fn every_script_that_announces_a_release_can_announce_it_to_a_shard() {
     let verbs_of_counts = ["add", "set", "undo", "count_down", "delete"];
     let frees = |name: &str| match name.split_once('_').expect("a kind and a verb") {
         ("spin", _) => false,
-        ("semaphore", verb) => !["info", "renew"].contains(&verb),
+        ("semaphore", verb) => !["info", "renew", "early_release"].contains(&verb),
         ("count" | "latch", verb) => verbs_of_counts.contains(&verb),
         (_, verb) => verbs_of_locks.contains(&verb),
     };

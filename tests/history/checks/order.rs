@@ -83,14 +83,14 @@ impl<'a> Granted<'a> {
 }
 
 /// The times in which nothing excuses another order.
-struct Steady<'a> {
+pub(super) struct Steady<'a> {
     history: &'a History,
     /// The first call of each worker.
     begun: Vec<Nanos>,
 }
 
 impl Steady<'_> {
-    fn new(history: &History) -> Steady<'_> {
+    pub(super) fn new(history: &History) -> Steady<'_> {
         let mut begun = vec![Nanos::MAX; history.workers.len()];
         for attempt in &history.attempts {
             begun[attempt.worker] = begun[attempt.worker].min(attempt.asked);
@@ -99,7 +99,7 @@ impl Steady<'_> {
     }
 
     /// Returns whether nothing happened to a waiter from a while before its call to this moment.
-    fn covers(&self, attempt: &Attempt, to: Nanos) -> bool {
+    pub(super) fn covers(&self, attempt: &Attempt, to: Nanos) -> bool {
         let bounds = &self.history.bounds;
         let from = attempt.asked.saturating_sub(bounds.wait());
         let mut faults = self.history.disturbances.iter().filter(|it| it.name != "Quiet");

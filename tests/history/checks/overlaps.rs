@@ -1,6 +1,7 @@
 //! No two valid holds overlap, except after a fault with which that is documented.
 //!
-//! Even then the first holder learns of its loss in time.
+//! Even then the first holder learns of its loss in time. `capacity.rs` has the overlaps of holds
+//! of a semaphore.
 
 use super::{Attempt, Effect, History, Hold, Promise, Violation};
 use crate::Nanos;
@@ -12,6 +13,9 @@ pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> 
     let mut found: Vec<_> =
         holds.iter().filter_map(|held| valid_after_lease(history, *held)).collect();
     found.extend(holds.iter().filter_map(|held| unreported_loss(history, *held)));
+    if attempts.iter().any(|attempt| attempt.request.capacity() > 1) {
+        return found;
+    }
     let mut open: Vec<(&Attempt, &Hold)> = Vec::new();
     for later in holds {
         open.retain(|(_, hold)| later.1.granted < hold.valid_to);
@@ -25,7 +29,7 @@ pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> 
     found
 }
 
-type Held<'a> = (&'a Attempt, &'a Hold);
+pub(super) type Held<'a> = (&'a Attempt, &'a Hold);
 
 /// Checks two holds that were valid at the grant of the later one.
 fn overlap(history: &History, earlier: Held<'_>, later: Held<'_>) -> Option<Violation> {
@@ -39,7 +43,7 @@ fn overlap(history: &History, earlier: Held<'_>, later: Held<'_>) -> Option<Viol
 }
 
 /// Returns the latest moment at which the holder learns of a loss at this moment.
-fn report_due(history: &History, attempt: &Attempt, lost: Nanos) -> Nanos {
+pub(super) fn report_due(history: &History, attempt: &Attempt, lost: Nanos) -> Nanos {
     let bounds = &history.bounds;
     let period = history.workers[attempt.worker].lease / 3;
     let takes = period + bounds.response + bounds.slack;
@@ -67,6 +71,9 @@ fn valid_after_lease(history: &History, (attempt, hold): Held<'_>) -> Option<Vio
 
 /// Checks that a holder learns of the loss of all data.
 fn unreported_loss(history: &History, (attempt, hold): Held<'_>) -> Option<Violation> {
+    if attempt.request.is_counted() {
+        return None;
+    }
     let losses = history.disturbances.iter().filter(|d| d.effect == Effect::LosesAllHolds);
     let mut losses = losses.filter(|d| hold.granted < d.from && d.from < hold.valid_to);
     let late = losses.any(|d| report_due(history, attempt, d.until) < hold.valid_to);

@@ -2,6 +2,9 @@
 //!
 //! A history does not show when a server had a lock free. It shows when no attempt can have held
 //! the lock: when no attempt was between its call and its end.
+//!
+//! A semaphore counts as free for a waiter while the permits of all other attempts that may have
+//! some, the largest of the possible claims, and its own are not more than the capacity.
 
 use super::super::record::End;
 use super::{Attempt, Bounds, History, Outcome, Promise, Violation};
@@ -91,6 +94,58 @@ impl<'a> Spans<'a> {
     }
 }
 
+impl Spans<'_> {
+    /// Returns the times between two moments in which too few permits may be free for a waiter.
+    fn without_enough_permits(
+        &self,
+        history: &History,
+        waiting: &Attempt,
+        from: Nanos,
+        to: Nanos,
+    ) -> Vec<(Nanos, Nanos)> {
+        let taken = self.of_others(waiting, from, to);
+        let taken = taken.map(|span| (span.from, span.to, span.attempt.request.permits));
+        let taken: Vec<_> = taken.collect();
+        let claims = claims(history, waiting);
+        let mut moments: Vec<Nanos> =
+            taken.iter().chain(&claims).flat_map(|(start, end, _)| [*start, *end]).collect();
+        moments.extend([from, to]);
+        moments.retain(|at| (from..=to).contains(at));
+        moments.sort_unstable();
+        moments.dedup();
+        let covers = |at: Nanos| move |it: &&(Nanos, Nanos, u32)| it.0 <= at && at < it.1;
+        let is_short = |at: Nanos| {
+            let taken: u32 = taken.iter().filter(covers(at)).map(|it| it.2).sum();
+            let claimed = claims.iter().filter(covers(at)).map(|it| it.2).max().unwrap_or(0);
+            taken + claimed + waiting.request.permits > waiting.request.capacity()
+        };
+        let parts = moments.windows(2).map(|pair| (pair[0], pair[1]));
+        parts.filter(|(start, _)| is_short(*start)).collect()
+    }
+}
+
+/// Returns the times in which others may have a claim, and the permits of each.
+fn claims(history: &History, waiting: &Attempt) -> Vec<(Nanos, Nanos, u32)> {
+    let bounds = &history.bounds;
+    let others = history.attempts.iter().filter(|other| {
+        other.request.lock == waiting.request.lock
+            && other.request.is_leased()
+            && other.request.max_wait > bounds.heartbeat / millis(1)
+            && !std::ptr::eq(*other, waiting)
+    });
+    // A waiter takes the claim of a younger one over.
+    let own = waiting.asked + 2 * bounds.heartbeat + bounds.slack;
+    let claim = |other: &Attempt| {
+        let ended = end(history, other).unwrap_or(Nanos::MAX);
+        // A poll on its way at the end leaves a claim, which lasts a grant lease.
+        let until = ended.saturating_add(bounds.grant_lease + bounds.response);
+        let until = if other.asked <= waiting.asked { until } else { until.min(own) };
+        let from = other.asked + bounds.heartbeat;
+        (from < ended).then_some((from, until, other.request.permits))
+    };
+    others.filter_map(claim).collect()
+}
+
 fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
     let (asked, bounds) = (attempt.asked, &history.bounds);
     let killed = history.workers[attempt.worker].killed;
@@ -104,7 +159,12 @@ fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
         true => 2 * bounds.grant_lease,
         false => bounds.fair_waiter_timeout,
     };
-    let kept = history.lease(attempt).max(waiter) + bounds.step;
+    let kept = match attempt.request.is_counted() {
+        // The permits of a killed process do not come back.
+        true if killed.is_some() => Nanos::MAX,
+        true => 0,
+        false => history.lease(attempt).max(waiter) + bounds.step,
+    };
     let expired = |at: Nanos| disturbed(at).unwrap_or(at).max(at).saturating_add(kept);
     let (from, to) = match &attempt.outcome {
         Outcome::Unknown => (asked, expired(killed.unwrap_or(Nanos::MAX))),
@@ -113,7 +173,10 @@ fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
             let from = disturbed(hold.granted).map_or(hold.granted, |_| asked);
             let mut to = match (hold.ended, hold.lost) {
                 (Some((at, End::Unlocked)), None) => at,
-                (Some((at, End::Dropped)), None) => released(at).unwrap_or(at + bounds.response),
+                // The permits of a killed process may not be given back after a failed request.
+                (Some((at, End::Dropped)), None) if kept < Nanos::MAX => {
+                    released(at).unwrap_or(at + bounds.response)
+                }
                 (Some((at, _)), _) => expired(at),
                 (None, _) => expired(killed.unwrap_or(Nanos::MAX)),
             };
@@ -135,14 +198,18 @@ fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
 /// Returns the gap of an attempt; `None` if its end is not known.
 fn gap(history: &History, attempt: &Attempt, spans: &Spans<'_>) -> Option<Nanos> {
     let (from, end) = (attempt.asked, end(history, attempt)?);
-    let held = spans.of_others(attempt, from, end).map(|span| (span.from, span.to));
+    let held = spans.of_others(attempt, from, end);
+    let held: Vec<_> = match attempt.request.capacity() {
+        1 => held.map(|span| (span.from, span.to)).collect(),
+        _ => spans.without_enough_permits(history, attempt, from, end),
+    };
     let disturbed = history.disturbances_of(attempt.worker, from, end);
     let disturbed = disturbed.map(|d| (d.from, d.felt_until));
-    Some(longest_gap(from, end, held.chain(disturbed).collect()))
+    Some(longest_gap(from, end, held.into_iter().chain(disturbed).collect()))
 }
 
 /// Returns the end of the wait; `None` if it is not known.
-fn end(history: &History, attempt: &Attempt) -> Option<Nanos> {
+pub(super) fn end(history: &History, attempt: &Attempt) -> Option<Nanos> {
     match &attempt.outcome {
         Outcome::Unknown => history.workers[attempt.worker].killed,
         Outcome::Refused(at) | Outcome::Failed(at) => Some(*at),
@@ -265,6 +332,49 @@ mod tests {
             assert_eq!(after(left.clone(), 400 + BOUND, disturb), []);
             assert_eq!(after(left, 401 + BOUND, disturb), [Promise::Wait]);
         }
+    }
+
+    /// Returns the broken promises of holds of a semaphore with their numbers of permits.
+    fn with_permits(holds: Vec<(u32, Attempt)>) -> Vec<Promise> {
+        let with = |(permits, mut attempt): (u32, Attempt)| {
+            attempt.request.permits = permits;
+            attempt.request.lock = "semaphore-0".to_owned();
+            attempt
+        };
+        violated(&history(holds.into_iter().map(with).collect()))
+    }
+
+    #[test]
+    fn a_waiter_for_permits_waits_only_while_too_few_are_free() {
+        let waits = |permits, granted| {
+            let holds = vec![
+                (1, held(0, 0, 0, 900)),
+                (1, held(0, 0, 1, 300)),
+                (permits, held(1, 10, granted, 2000)),
+            ];
+            with_permits(holds)
+        };
+        assert_eq!(waits(1, 10 + BOUND), []);
+        assert_eq!(waits(1, 11 + BOUND), [Promise::Wait]);
+        assert_eq!(waits(2, 300 + BOUND), []);
+        assert_eq!(waits(2, 301 + BOUND), [Promise::Wait]);
+        assert_eq!(waits(3, 900 + BOUND), []);
+        assert_eq!(waits(3, 901 + BOUND), [Promise::Wait]);
+    }
+
+    #[test]
+    fn the_claim_of_an_older_waiter_excuses_a_wait() {
+        let waits = |asked, granted| {
+            let older = (3, held(0, asked, 2000, 2010));
+            let waiting = (1, held(1, 800, granted, granted + 1));
+            let holds = vec![(2, held(0, 0, 0, 2000)), older, waiting];
+            with_permits(holds)
+        };
+        // The older waiter claims after one poll.
+        assert_eq!(waits(700, 2010), []);
+        // A younger one claims at 1000, and the first takes over after two polls and the slack.
+        assert_eq!(waits(900, 1050 + BOUND), []);
+        assert_eq!(waits(900, 1051 + BOUND), [Promise::Wait]);
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod local;
 mod redisson;
 mod redlock;
 mod rslock;
+mod semaphores;
 mod stamp;
 
 use std::io::{self, BufRead, Write};
@@ -54,6 +55,9 @@ fn open(name: &str, url: &str) -> Result<Contender, Failure> {
         | "leasehold-fair-unlock"
         | "leasehold-queue"
         | "leasehold-queue-unlock" => leasehold::open(url, name, pool),
+        "leasehold-semaphore" | "leasehold-semaphore-unlock" | "leasehold-plain-semaphore" => {
+            semaphores::open(url, name, pool)
+        }
         "floor" => floor::open(url, false),
         "floor-posted" => floor::open(url, true),
         "floor-semaphore" => floor_semaphore::open(url),

@@ -1,0 +1,118 @@
+//! The valid holds of a semaphore never have more permits than its capacity, except after a fault
+//! with which that is documented.
+//!
+//! Even then the holders of lost permits learn of the loss in time. The holders of a plain
+//! semaphore never learn of it, so there is no check after a loss of its count.
+
+use super::overlaps::{Held, report_due};
+use super::{Attempt, History, Promise, Violation};
+use crate::Nanos;
+
+pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> {
+    let capacity = attempts.first().map_or(1, |attempt| attempt.request.capacity());
+    if capacity == 1 {
+        return Vec::new();
+    }
+    let holds = attempts.iter().filter_map(|attempt| Some((*attempt, attempt.hold()?)));
+    let mut holds: Vec<Held<'_>> = holds.collect();
+    holds.sort_by_key(|(_, hold)| hold.granted);
+    let mut open: Vec<Held<'_>> = Vec::new();
+    let mut found = Vec::new();
+    for later in holds {
+        open.retain(|(_, hold)| later.1.granted < hold.valid_to);
+        open.push(later);
+        found.extend(too_many(history, &open, later.1.granted, capacity));
+    }
+    found
+}
+
+/// Checks the holds that are valid at the grant of the last of them.
+fn too_many(
+    history: &History,
+    open: &[Held<'_>],
+    begun: Nanos,
+    capacity: u32,
+) -> Option<Violation> {
+    let sum = |counts: &dyn Fn(&Held<'_>) -> bool| -> u32 {
+        open.iter().filter(|held| counts(held)).map(|held| held.0.request.permits).sum()
+    };
+    let may_be_lost = |held: &Held<'_>| match held.0.request.is_counted() {
+        true => history.may_have_lost_count(&held.0.request.lock, begun),
+        false => history.may_have_lost(held.0, begun),
+    };
+    // A hold that ends by itself before its report is due is no violation.
+    let unreported = |held: &Held<'_>| {
+        let due = || report_due(history, held.0, begun);
+        !held.0.request.is_counted() && held.1.valid_to > due()
+    };
+    let promise = if sum(&|held| !may_be_lost(held)) > capacity {
+        Promise::Exclusion
+    } else if sum(&|held| !may_be_lost(held) || unreported(held)) > capacity {
+        Promise::LossReport
+    } else {
+        return None;
+    };
+    let holds: Vec<_> = open.iter().map(|(attempt, _)| format!("\n  {attempt}")).collect();
+    Some(promise.violation(format!("more than {capacity} permits:{}", holds.concat())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::examples::{disturbance, held, history, violated};
+    use super::super::{Affected, Attempt, Effect, History, Outcome, Promise};
+
+    /// Returns a history of holds of this kind with their numbers of permits.
+    fn semaphore(kind: &str, holds: Vec<(u32, Attempt)>) -> History {
+        let with = |(permits, mut attempt): (u32, Attempt)| {
+            attempt.request.permits = permits;
+            attempt.request.lock = format!("{kind}-0");
+            if let Outcome::Held(hold) = &mut attempt.outcome {
+                hold.token = 0;
+            }
+            attempt
+        };
+        let mut history = history(holds.into_iter().map(with).collect());
+        history.counts.insert("count-0".to_owned(), 3);
+        history
+    }
+
+    #[test]
+    fn holds_share_the_capacity_and_no_more() {
+        for kind in ["semaphore", "count"] {
+            let holds = |second, third| {
+                let holds = vec![
+                    (1, held(0, 0, 10, 50)),
+                    (second, held(1, 0, 20, 50)),
+                    (third, held(1, 0, 30, 40)),
+                ];
+                violated(&semaphore(kind, holds))
+            };
+            assert_eq!(holds(1, 1), []);
+            assert_eq!(holds(2, 0), []);
+            assert_eq!(holds(2, 1), [Promise::Exclusion]);
+        }
+        let one_after_the_other = vec![(3, held(0, 0, 10, 20)), (3, held(1, 0, 20, 30))];
+        assert_eq!(violated(&semaphore("semaphore", one_after_the_other)), []);
+    }
+
+    #[test]
+    fn lost_data_excuses_too_many_permits_until_the_holders_must_know() {
+        let late = |kind, end, effect| {
+            let holds = vec![
+                (2, held(0, 0, 10, end)),
+                (1, held(0, 0, 10, 205)),
+                (3, held(1, 160, 200, 210)),
+            ];
+            let mut history = semaphore(kind, holds);
+            history.disturbances.push(disturbance(100, 150, Affected::All, effect));
+            violated(&history)
+        };
+        // A third of a lease of 1000, the response time-out and the slack.
+        assert_eq!(late("semaphore", 200 + 333 + 100, Effect::LosesHolds), []);
+        let too_late = late("semaphore", 200 + 333 + 102, Effect::LosesHolds);
+        assert_eq!(too_late, [Promise::LossReport]);
+        assert_eq!(late("semaphore", 205, Effect::Delays), [Promise::Exclusion]);
+        assert_eq!(late("count", 2000, Effect::LosesHolds), [], "a count reports no loss");
+        assert_eq!(late("count", 205, Effect::Delays), [Promise::Exclusion]);
+    }
+}

@@ -1,0 +1,111 @@
+//! Two poll intervals after the call of a waiter for permits, no later call takes permits that the
+//! waiter needs.
+//!
+//! Only the oldest waiter is protected. After its end, the next one is protected within a poll
+//! interval. A waiter that left its process may have left a claim, which ends with a grant lease.
+
+use super::order::Steady;
+use super::waits::end;
+use super::{Attempt, History, Outcome, Promise, Violation};
+use crate::Nanos;
+
+pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> {
+    let leased: Vec<&Attempt> =
+        attempts.iter().copied().filter(|attempt| attempt.request.is_leased()).collect();
+    if leased.is_empty() {
+        return Vec::new();
+    }
+    let steady = Steady::new(history);
+    let waiting = leased.iter().filter(|attempt| attempt.request.max_wait > 0);
+    waiting.filter_map(|attempt| overtaken(history, &steady, &leased, attempt)).collect()
+}
+
+/// Returns a violation if a later call took permits that this waiter needs.
+fn overtaken(
+    history: &History,
+    steady: &Steady<'_>,
+    attempts: &[&Attempt],
+    waiting: &Attempt,
+) -> Option<Violation> {
+    let bounds = &history.bounds;
+    let claims = waiting.asked + 2 * bounds.heartbeat + bounds.slack;
+    let ends = end(history, waiting)?;
+    // A grant may have happened this long before its record.
+    let delay = bounds.response + bounds.slack;
+    let by = attempts.iter().find(|later| {
+        let granted = later.hold().map_or(Nanos::MAX, |hold| hold.granted);
+        let is_later = claims <= later.asked && granted.saturating_add(delay) < ends;
+        is_later
+            && steady.covers(waiting, granted)
+            && !has_older(history, attempts, waiting, later.asked, granted)
+            // Both at once are more than the capacity.
+            && waiting.request.permits + later.request.permits > waiting.request.capacity()
+    })?;
+    let text = format!("a later call took permits: {by}\n  {waiting}");
+    Some(Promise::Wait.violation(text))
+}
+
+/// Returns whether an older waiter may have had the claim in this time.
+fn has_older(
+    history: &History,
+    attempts: &[&Attempt],
+    waiting: &Attempt,
+    from: Nanos,
+    to: Nanos,
+) -> bool {
+    let bounds = &history.bounds;
+    attempts.iter().filter(|older| older.request.max_wait > 0).any(|older| {
+        let kept = match older.outcome {
+            Outcome::Held(_) => 0,
+            Outcome::Unknown | Outcome::Refused(_) | Outcome::Failed(_) => bounds.grant_lease,
+        };
+        let ended = end(history, older).unwrap_or(Nanos::MAX);
+        let until = ended.saturating_add(kept + bounds.heartbeat + bounds.slack);
+        !std::ptr::eq(*older, waiting)
+            // The claim of a younger waiter lasts until the older one claims.
+            && older.asked <= waiting.asked + bounds.response + bounds.slack
+            && older.asked <= to
+            && from <= until
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::examples::{disturbance, held, history, violated};
+    use super::super::{Affected, Attempt, Effect, History, Promise};
+
+    /// The moment from which a call at 1000 is protected: two polls and the slack later.
+    const CLAIMS: u64 = 1000 + 2 * 100 + 50;
+
+    /// A long hold, a waiter for three permits from 1000 to 9000, and other calls.
+    fn starved(others: Vec<(u32, Attempt)>) -> History {
+        let calls = vec![(1, held(0, 0, 0, 1)), (2, held(1, 500, 500, 9000))];
+        let waiting = vec![(3, held(0, 1000, 9000, 9001))];
+        let with = |(permits, mut attempt): (u32, Attempt)| {
+            attempt.request.permits = permits;
+            attempt.request.lock = "semaphore-0".to_owned();
+            attempt
+        };
+        history(calls.into_iter().chain(waiting).chain(others).map(with).collect())
+    }
+
+    #[test]
+    fn a_later_call_takes_no_permits_of_the_oldest_waiter() {
+        assert_eq!(violated(&starved(vec![])), []);
+        let later = |asked| violated(&starved(vec![(1, held(1, asked, asked + 5, asked + 9))]));
+        assert_eq!(later(CLAIMS - 1), [], "the claim may come later");
+        assert_eq!(later(CLAIMS), [Promise::Wait]);
+        assert_eq!(later(8900), [], "its record may be late");
+    }
+
+    #[test]
+    fn an_older_waiter_and_a_fault_excuse_a_later_call() {
+        let later = || (1, held(1, 3000, 3005, 3009));
+        // Another waiter for three permits, which called 100 ms later than the first.
+        let older = (3, held(1, 1100, 9001, 9002));
+        assert_eq!(violated(&starved(vec![later(), older])), []);
+        let mut history = starved(vec![later()]);
+        history.disturbances.push(disturbance(2000, 2100, Affected::All, Effect::Delays));
+        assert_eq!(violated(&history), []);
+    }
+}
