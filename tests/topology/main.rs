@@ -11,5 +11,6 @@ mod deployments;
 mod holders;
 mod queued;
 mod replicas;
+mod semaphores;
 mod sentinel;
 mod tls;
