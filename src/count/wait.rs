@@ -1,9 +1,9 @@
 //! The loop of a call that waits for a count.
 //!
 //! The call asks the server. If the count is not there yet, the call listens on the channel and
-//! asks again after a message, or after a poll of the watchdog, because a message may be lost. A question without
-//! a reply ends the call with an error, unless the server has answered the call before. In that
-//! case the call asks again, with pauses, until its deadline.
+//! asks again after a message, or after a poll of the watchdog, because a message may be lost. A
+//! question without a reply ends the call with an error, unless the server has answered the call
+//! before. In that case the call asks again, with pauses, until its deadline.
 
 use std::sync::Arc;
 
