@@ -233,13 +233,13 @@ impl Builder {
     ///
     /// Default: 1 s. At least 10 ms. If a release message is lost, the waiting call asks within
     /// this time. A subscription ends within this time after the last call has stopped waiting. A
-    /// shorter interval finds a free lock sooner after a lost message. In each interval the server
-    /// gets one script call for up to 128 awaited locks, another for up to 128 awaited
-    /// [queue locks](crate::QueueLock), whose grant leases this setting determines too, and another
-    /// for up to 64 awaited [semaphores](crate::Semaphore). Callers of a
-    /// [`PlainSemaphore`](crate::PlainSemaphore) and a [`CountDownLatch`](crate::CountDownLatch) ask
-    /// by themselves. After two intervals of waiting, later callers leave the permits of a semaphore
-    /// to the oldest caller.
+    /// shorter interval finds a free lock sooner after a lost message. This setting also determines
+    /// the grant leases of [queue locks](crate::QueueLock) and the
+    /// [claims](crate::Semaphore#order) of semaphores.
+    ///
+    /// In each interval the server gets one script call for up to 128 awaited locks, another for up
+    /// to 128 awaited queue locks, another for up to 64 awaited semaphores, and one `MGET` for up
+    /// to 128 awaited plain semaphores, or 64 latches.
     pub fn poll_interval(mut self, interval: Duration) -> Builder {
         self.poll_interval = interval;
         self

@@ -8,10 +8,11 @@ use super::holder::HolderInfo;
 use super::query::HoldDetails;
 use crate::events::Kind;
 
-/// The callers that wait for a lock, at the time of the query.
+/// The callers that wait for a lock, for permits or for a latch, at the time of the query.
 ///
-/// Returned by [`Lock::waiting`](crate::Lock::waiting) and [`LockInfo::waiting`]. With the feature
-/// `serde`, serialized as a structure with one field per method.
+/// Returned by [`Lock::waiting`](crate::Lock::waiting), [`LockInfo::waiting`] and the method
+/// `waiting` of semaphores and latches. With the feature `serde`, serialized as a structure with
+/// one field per method.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct WaitingInfo {
@@ -38,8 +39,8 @@ impl WaitingInfo {
     /// Returns the number of clients with waiting callers.
     ///
     /// For a fair lock and a queue lock, the number of clients in the queue. For a spin lock always
-    /// zero, because its waiters leave no trace on the server. For other kinds, the number of
-    /// subscribers of the lock's channel. A client unsubscribes within one [poll
+    /// zero, because its waiters leave no trace on the server. For other kinds, semaphores and
+    /// latches, the number of subscribers of the channel. A client unsubscribes within one [poll
     /// interval](crate::Builder::poll_interval) after its last waiting caller has left, and counts
     /// until then.
     #[must_use = "a query changes nothing: use its answer"]

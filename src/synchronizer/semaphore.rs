@@ -127,9 +127,11 @@ impl Semaphore {
     /// Sets the minimum time for which a permit stays in use. No round trip.
     ///
     /// An early release, before `min_hold` has passed since the grant, ends the hold of the permit
-    /// but does not free it: the permit stays in use, without a holder, until `min_hold` has passed.
-    /// So each permit is taken at most once per `min_hold`, for instance to limit the rate of calls
-    /// to another service. Waiting callers get the permit afterwards.
+    /// but does not free it: the permit stays in use, without a holder, until `min_hold` has
+    /// passed. So each permit is taken at most once per `min_hold`, for instance to limit the rate
+    /// of calls to another service. Waiting callers get the permit afterwards. Until then
+    /// [`in_use`](Semaphore::in_use) counts the permit, and [`holders`](Semaphore::holders) has no
+    /// entry for it.
     ///
     /// The rules of [`Lock::with_min_hold`](crate::Lock::with_min_hold) apply.
     #[must_use = "the minimum belongs to the semaphore that is returned"]

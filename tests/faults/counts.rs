@@ -1,4 +1,4 @@
-//! Faults of plain semaphores and latches: requests and replies that are cut at every byte, late
+//! Faults of requests that change a count: requests and replies that are cut at every byte, late
 //! copies, time-outs, cancellations and closes. Each change of a count takes effect once.
 
 use super::lost_replies::{Setup, at_every_byte_then, name_of};
@@ -115,7 +115,16 @@ const DELETE: Change = Change {
     unanswered: Unanswered::Closed("0"),
 };
 
-const ALL: [Change; 7] = [TAKE, DRAIN, ADD, SET, COUNT_DOWN, SET_COUNT, DELETE];
+/// The capacity of a semaphore with leased permits, none of them in use.
+const RESIZE: Change = Change {
+    script: "semaphore_resize",
+    exists: true,
+    run: |client, name| client.semaphore(name).resize(25),
+    done: Some(25),
+    unanswered: Unanswered::Closed("0"),
+};
+
+const ALL: [Change; 8] = [TAKE, DRAIN, ADD, SET, COUNT_DOWN, SET_COUNT, DELETE, RESIZE];
 
 impl Change {
     /// Sets the count, and returns the digest of the script.
@@ -250,6 +259,11 @@ fn a_set_of_a_latch_cut_at_any_byte_is_exact() {
 #[test]
 fn a_deletion_of_a_latch_cut_at_any_byte_is_exact() {
     cut_at_every_byte(&DELETE);
+}
+
+#[test]
+fn a_resize_cut_at_any_byte_is_exact() {
+    cut_at_every_byte(&RESIZE);
 }
 
 #[test]

@@ -13,5 +13,6 @@ mod outages;
 mod processes;
 mod queued;
 mod refusals;
+mod semaphores;
 mod stress;
 mod watchdog;

@@ -21,7 +21,7 @@ pub struct Control {
 }
 
 /// All seeded faults that histories find, in the order of the files in `tests/seeded`.
-pub const CONTROLS: [Control; 18] = [
+pub const CONTROLS: [Control; 21] = [
     Control { fault: "no-second-try", promise: Promise::Wait, plan: no_second_try },
     Control { fault: "release-of-others", promise: Promise::Exclusion, plan: release_of_others },
     Control {
@@ -52,6 +52,13 @@ pub const CONTROLS: [Control; 18] = [
         promise: Promise::Order,
         plan: last_come_first_served,
     },
+    Control {
+        fault: "release-counted-twice",
+        promise: Promise::Counts,
+        plan: release_counted_twice,
+    },
+    Control { fault: "record-ignored", promise: Promise::Counts, plan: record_ignored },
+    Control { fault: "claim-ignored", promise: Promise::Wait, plan: claim_ignored },
 ];
 
 /// No subscriber receives the message of a release between a refusal and its subscription.
@@ -201,6 +208,46 @@ fn heartbeat_revives(seed: u64) -> Plan {
 
 fn last_come_first_served(seed: u64) -> Plan {
     Plan::order(Layout::One, seed, SPAN)
+}
+
+/// The replies to releases come after the response time-out.
+fn release_counted_twice(seed: u64) -> Plan {
+    counted(seed)
+}
+
+/// The replies to calls that take permits come after the response time-out.
+fn record_ignored(seed: u64) -> Plan {
+    counted(seed)
+}
+
+/// Many callers for one permit, and some for more.
+fn claim_ignored(seed: u64) -> Plan {
+    let all = Plan::everything(Layout::One, seed, SPAN);
+    let work = Work {
+        kinds: vec![Kind::Semaphore],
+        locks: 1,
+        threads: 3,
+        longest: [Duration::from_millis(400); 2],
+        kept_to_the_end: 0,
+        limited: 0,
+        large: 2,
+        poll_interval: Duration::from_millis(300),
+        response_timeout: Duration::from_millis(500),
+        ..all.work
+    };
+    Plan { name: "semaphores", faults: vec![Fault::Quiet], work, ..all }
+}
+
+/// Returns a plan for plain semaphores whose calls get no reply at times.
+fn counted(seed: u64) -> Plan {
+    let faults = vec![Fault::LateReplies, Fault::HalfOpen];
+    let plan = plain(seed, faults, |work| Work {
+        kinds: vec![Kind::Count],
+        response_timeout: Duration::from_millis(300),
+        locks: 4,
+        ..work
+    });
+    Plan { name: "plain semaphores", lasting: 500..1500, ..plan }
 }
 
 /// Returns a plan in which all workers use the same queue lock.

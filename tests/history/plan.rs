@@ -56,6 +56,8 @@ pub struct Work {
     pub kept_to_the_end: u8,
     /// Percentage of requests with a longest hold, and of requests with a minimum hold.
     pub limited: u8,
+    /// Percentage of requests to semaphores that ask for more than one permit.
+    pub large: u8,
     /// The length of fixed leases, in milliseconds.
     pub fixed: Range<u64>,
     /// The length of renewed leases, alternating between the workers.
@@ -112,6 +114,7 @@ impl Plan {
             longest: [Duration::from_millis(30), Duration::from_secs(4)],
             kept_to_the_end: 5,
             limited: 10,
+            large: 60,
             fixed: 300..1200,
             // The second lease outlasts a fail-over.
             leases: [Duration::from_secs(3), Duration::from_secs(8)],

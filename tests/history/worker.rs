@@ -9,7 +9,7 @@ use crate::harness::subject::{self, Subject};
 use crate::harness::wait::{descriptors, eventually_some, holds_within, threads};
 use leasehold::kind::{Fenced, LockKind, Queued};
 use leasehold::{
-    Builder, CancelToken, Client, Error, Guard, Lock, Permit, PlainSemaphore, RedLock, Semaphore,
+    Builder, CancelToken, Client, Error, Guard, Lock, PlainSemaphore, RedLock, Semaphore,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -152,6 +152,7 @@ impl Arguments {
             millis(work.poll_interval),
             millis(work.response_timeout),
             work.fenced.to_string(),
+            work.large.to_string(),
         ]
     }
 
@@ -174,6 +175,7 @@ impl Arguments {
             poll_interval: span(15),
             response_timeout: span(16),
             fenced: words[17] == "true",
+            large: u8::try_from(number(18)).expect("a percentage"),
             seeded: None,
         };
         let (topology, urls) = (words[0].clone(), list(1).collect());
@@ -383,6 +385,7 @@ impl<'a> Thread<'a> {
             false => self.rng.u8(0..100) < 15 && kind != Kind::Count,
         };
         let is_semaphore = matches!(kind, Kind::Semaphore | Kind::Count);
+        let is_large = is_semaphore && self.rng.u8(0..100) < self.arguments.work.large;
         let max_wait = if self.rng.u8(0..100) < 15 { 0 } else { self.rng.u64(500..6000) };
         Request {
             lock: kind.lock(self.number(kind)),
@@ -393,7 +396,7 @@ impl<'a> Thread<'a> {
             max_wait,
             cancelled: max_wait > 0 && self.rng.u8(0..100) < CANCELLED,
             weight: if kind == Kind::Queued { self.rng.u32(1..=10) } else { 1 },
-            permits: if is_semaphore { self.rng.u32(1..=CAPACITY) } else { 1 },
+            permits: if is_large { self.rng.u32(2..=CAPACITY) } else { 1 },
         }
     }
 
@@ -544,16 +547,6 @@ fn lease_permits(client: &Client, request: &Request) -> leasehold::Result<Option
     Ok(permit.map(|permit| (Box::new(permit) as _, 0)))
 }
 
-impl Held for Permit {
-    fn is_held(&self) -> bool {
-        Permit::is_held(self)
-    }
-
-    fn unlock(self: Box<Self>) -> leasehold::Result<()> {
-        self.release()
-    }
-}
-
 /// Takes permits of a plain semaphore, which the first caller sets to the capacity.
 fn take_permits(client: &Client, request: &Request) -> leasehold::Result<Option<Acquired>> {
     let semaphore = client.plain_semaphore(&*request.lock);
@@ -677,6 +670,7 @@ fn the_words_of_arguments_are_parsed_into_the_same_arguments() {
         poll_interval: span(12),
         response_timeout: span(13),
         fenced: true,
+        large: 16,
         seeded: None,
     };
     let mut arguments = Arguments::new(&work, 1, 14, "a".to_owned());

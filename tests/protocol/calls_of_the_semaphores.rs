@@ -150,7 +150,7 @@ fn a_permit_takes_eleven_commands() {
 
 /// The cost of a request with its record on the server.
 #[test]
-fn a_plain_permit_takes_twelve_commands() {
+fn a_plain_permit_takes_thirteen_commands() {
     let server = Server::start();
     let client = build(patient(server.url()));
     let stock = client.plain_semaphore("stock");

@@ -157,6 +157,7 @@ fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
     let waiter = match attempt.request.is_queued() {
         // A client counts as alive, then a grant to one of its waiters lasts.
         true => 2 * bounds.grant_lease,
+        false if attempt.request.is_leased() => 0,
         false => bounds.fair_waiter_timeout,
     };
     let kept = match attempt.request.is_counted() {

@@ -1,0 +1,329 @@
+//! Faults of semaphores with leased permits: requests and replies that are cut at every byte, late
+//! copies, cancellations and closes in flight, outages. Permits are taken and given back once.
+
+use super::lost_replies::{Setup, at_every_byte_then, name_of};
+use crate::harness::bare::script;
+use crate::harness::faults::*;
+use crate::harness::{Direction, Flow, Proxy, Server, eventually, in_time};
+use leasehold::{CancelToken, Client, Permit, Semaphore};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const CAPACITY: u32 = 5;
+
+/// The poll interval of callers that ask again soon.
+const OFTEN: Duration = Duration::from_millis(100);
+
+fn semaphore(client: &Client, name: &str) -> Semaphore {
+    client.semaphore(name).with_permits(CAPACITY)
+}
+
+fn take(client: &Client, name: &str, permits: u32) -> Permit {
+    let taken = semaphore(client, name).try_acquire_many(permits).expect("nothing is cut");
+    taken.unwrap_or_else(|| panic!("{permits} permits of {name} are free"))
+}
+
+/// Returns the free permits and the ids of those in use.
+fn state(server: &Server, name: &str) -> (Option<i64>, Vec<Vec<u8>>) {
+    let expiries = format!("{{{name}}}:timeout");
+    (server.ask(&["GET", name]), server.ask(&["ZRANGE", &expiries, "0", "-1"]))
+}
+
+/// Returns whether no permit is in use. The capacity may not be set yet.
+fn all_are_free(server: &Server, name: &str) -> bool {
+    let (free, used) = state(server, name);
+    used.is_empty() && free.is_none_or(|free| free == i64::from(CAPACITY))
+}
+
+/// Asserts that so many permits are in use, and the others free.
+#[track_caller]
+fn assert_in_use(server: &Server, name: &str, permits: u32) {
+    let (free, used) = state(server, name);
+    assert_eq!((free, used.len() as u32), (Some((CAPACITY - permits).into()), permits), "{name}");
+}
+
+/// Asserts that the permit is valid, and not longer than on the server.
+#[track_caller]
+fn assert_valid(server: &Server, name: &str, permit: &Permit) {
+    assert_in_use(server, name, permit.count());
+    let expiries = format!("{{{name}}}:timeout");
+    let scores: Vec<(Vec<u8>, f64)> = server.ask(&["ZRANGE", &expiries, "0", "-1", "WITHSCORES"]);
+    let (seconds, micros): (f64, f64) = server.ask(&["TIME"]);
+    let now = seconds * 1000.0 + micros / 1000.0;
+    for (_, score) in scores {
+        let left = Duration::from_secs_f64((score - now) / 1000.0);
+        assert!(left <= NEVER && left > NEVER / 2, "{left:?} are left");
+        assert!(permit.remaining() <= left, "{permit:?} outlives its lease of {left:?}");
+    }
+    assert!(permit.is_held());
+}
+
+fn load(server: &Server, name: &str) -> String {
+    server.ask(&["SCRIPT", "LOAD", &script(name).source()])
+}
+
+/// Deletes the capacities, which outlive the permits.
+fn delete_capacities(server: &Server) {
+    for key in server.keys() {
+        server.ask::<u32>(&["DEL", &key]);
+    }
+}
+
+#[test]
+fn the_outcome_of_an_acquire_cut_at_any_byte_is_true() {
+    let run = |setup: &Setup<'_>, cut| {
+        let (name, before) = (name_of("acquire", cut), setup.cuts());
+        setup.prepare(cut, &load(setup.server, "semaphore_acquire"));
+        let outcome = semaphore(&setup.client, &name).try_acquire_many(3);
+        setup.proxy.heal();
+        let was_cut = setup.cuts() > before;
+        match outcome {
+            Ok(permit) => {
+                let permit = permit.expect("no other caller wants permits");
+                assert_valid(setup.server, &name, &permit);
+                permit.release().expect("they are held");
+            }
+            Err(error) => {
+                setup.assert_may_fail(cut, was_cut, &error);
+                eventually("the acquire is undone", || all_are_free(setup.server, &name));
+            }
+        }
+        take(setup.direct, &name, CAPACITY).release().expect("they are held");
+        was_cut
+    };
+    at_every_byte_then(run, delete_capacities);
+}
+
+#[test]
+fn the_outcome_of_a_release_cut_at_any_byte_is_true() {
+    let run = |setup: &Setup<'_>, cut| {
+        let (name, before) = (name_of("release", cut), setup.cuts());
+        let permit = take(&setup.client, &name, 3);
+        setup.prepare(cut, &load(setup.server, "semaphore_release"));
+        let outcome = permit.release();
+        let was_cut = setup.cuts() > before;
+        // A caller that gets the permits keeps them, whatever copies of the release follow.
+        let other =
+            semaphore(setup.direct, &name).try_acquire_many(3).expect("a direct connection");
+        assert!(other.is_some() || outcome.is_err(), "{name} was released, and is not free");
+        setup.proxy.heal();
+        if let Err(error) = &outcome {
+            setup.assert_may_fail(cut, was_cut, error);
+        }
+        assert!(setup.events.released().error.is_none());
+        assert_in_use(setup.server, &name, if other.is_some() { 3 } else { 0 });
+        other.into_iter().for_each(|other| other.release().expect("they are held"));
+        was_cut
+    };
+    at_every_byte_then(run, delete_capacities);
+}
+
+#[test]
+fn the_release_of_a_dropped_permit_cut_at_any_byte_is_repeated() {
+    let run = |setup: &Setup<'_>, cut| {
+        let (name, before) = (name_of("drop", cut), setup.cuts());
+        let permit = take(&setup.client, &name, 2);
+        setup.prepare(cut, &load(setup.server, "semaphore_release"));
+        drop(permit);
+        let mut released = None;
+        eventually("the release is cut or succeeds", || {
+            released = setup.events.released_already();
+            released.is_some() || setup.cuts() > before
+        });
+        setup.proxy.heal();
+        let released = released.unwrap_or_else(|| setup.events.released());
+        assert!(released.error.is_none(), "{released:?}");
+        assert_in_use(setup.server, &name, 0);
+        setup.cuts() > before
+    };
+    at_every_byte_then(run, delete_capacities);
+}
+
+/// A resize counts once, also if it is repeated after another client has changed the capacity.
+#[test]
+fn a_resize_cut_at_any_byte_takes_effect_once() {
+    let run = |setup: &Setup<'_>, cut| {
+        let (name, before) = (name_of("resize", cut), setup.cuts());
+        take(setup.direct, &name, 1).release().expect("it is held");
+        setup.prepare(cut, &load(setup.server, "semaphore_resize"));
+        let outcome = semaphore(&setup.client, &name).resize(9);
+        let was_cut = setup.cuts() > before;
+        setup.proxy.heal();
+        if let Err(error) = &outcome {
+            setup.assert_may_fail(cut, was_cut, error);
+            let record = format!("leasehold_request:{{{name}}}:");
+            let settled = || setup.server.keys().iter().any(|key| key.starts_with(&record));
+            eventually("the resize is settled", settled);
+        }
+        let capacity = semaphore(setup.direct, &name).permits().expect("a direct connection");
+        let is_done = capacity == 9;
+        assert!(
+            is_done || capacity == i64::from(CAPACITY) && outcome.is_err(),
+            "{name}: {capacity}"
+        );
+        was_cut
+    };
+    at_every_byte_then(run, delete_capacities);
+}
+
+/// A client behind a proxy, and another client that has the permits.
+struct Stage {
+    server: Server,
+    proxy: Proxy,
+    client: Client,
+    direct: Client,
+    acquire: String,
+}
+
+impl Stage {
+    fn new() -> Stage {
+        let server = Server::start();
+        let acquire = load(&server, "semaphore_acquire");
+        let proxy = Proxy::start(server.addr());
+        let client = build(hasty(proxy.url()).poll_interval(OFTEN));
+        let direct = other(&server);
+        take(&direct, "a", 1).release().expect("it is held");
+        Stage { server, proxy, client, direct, acquire }
+    }
+
+    fn hold_next_acquire(&self) {
+        self.proxy.on_request(self.acquire.as_bytes(), Direction::Requests, Flow::Hold);
+    }
+
+    fn holds_a_request(&self) -> bool {
+        self.proxy.stats().requests.held > 0
+    }
+
+    /// Delivers the held acquire, and waits until the server has run it and its undo.
+    fn deliver_late(&self) {
+        assert!(self.holds_a_request(), "no command is late");
+        let grants = || self.server.calls("zadd");
+        let before = grants();
+        self.proxy.release_held();
+        eventually("the late acquire runs", || grants() == before + 1);
+        eventually("the late permits come back", || all_are_free(&self.server, "a"));
+    }
+
+    fn end(self) {
+        assert!(all_are_free(&self.server, "a"));
+        self.server.ask::<u32>(&["DEL", "a"]);
+        drop((self.client, self.direct));
+        nothing_is_left(&self.server);
+    }
+}
+
+#[test]
+fn a_late_acquire_is_undone_again() {
+    let stage = Stage::new();
+    stage.hold_next_acquire();
+    let error = semaphore(&stage.client, "a").try_acquire_many(4).expect_err("it is held back");
+    assert!(error.is_timeout(), "{error}");
+    stage.deliver_late();
+    take(&stage.direct, "a", CAPACITY).release().expect("they are held");
+    stage.end();
+}
+
+#[test]
+fn an_acquire_that_is_cancelled_in_flight_is_undone() {
+    let stage = Stage::new();
+    let stop = CancelToken::new();
+    let jobs = semaphore(&stage.client, "a").with_cancel(&stop);
+    thread::scope(|scope| {
+        stage.hold_next_acquire();
+        let caller = scope.spawn(move || jobs.acquire_many(4).map(drop));
+        eventually("its request is held", || stage.holds_a_request());
+        stop.cancel();
+        let error = in_time("the call returns", caller).expect_err("it was cancelled");
+        assert!(error.is_cancelled(), "{error}");
+    });
+    stage.deliver_late();
+    stage.end();
+}
+
+#[test]
+fn an_acquire_in_flight_at_the_close_is_undone() {
+    let stage = Stage::new();
+    thread::scope(|scope| {
+        stage.hold_next_acquire();
+        let caller = scope.spawn(|| semaphore(&stage.client, "a").acquire_many(4).map(drop));
+        eventually("its request is held", || stage.holds_a_request());
+        let close = scope.spawn(|| stage.client.close());
+        let error = in_time("the call returns", caller).expect_err("the client is closed");
+        assert!(error.is_closed(), "{error}");
+        stage.deliver_late();
+        in_time("the close returns", close);
+    });
+    stage.end();
+}
+
+/// The question that the message caused gets no reply. Others do not sleep beside free permits.
+#[test]
+fn a_waiter_whose_question_is_lost_keeps_no_other_waiter_asleep() {
+    let server = Server::start();
+    let acquire = load(&server, "semaphore_acquire");
+    let proxy = Proxy::start(server.addr());
+    // Waits end only by messages.
+    let (client, direct) = (build(hasty(proxy.url())), other(&server));
+    let all = take(&direct, "a", CAPACITY);
+    let stop = CancelToken::new();
+    thread::scope(|scope| {
+        let first = semaphore(&client, "a").with_cancel(&stop);
+        let first = scope.spawn(move || first.acquire_many(CAPACITY).map(drop));
+        eventually("the first waits", || client.stats().waiting_now() == 1);
+        let second = scope.spawn(|| semaphore(&client, "a").acquire_many(2));
+        eventually("both wait", || client.stats().waiting_now() == 2);
+        eventually("the client listens", || server.numsub("redisson_sc:{a}") == 1);
+        proxy.on_request(acquire.as_bytes(), Direction::Requests, Flow::Hold);
+        all.release().expect("they are held");
+        eventually("the question of the first is held", || proxy.stats().requests.held > 0);
+        assert!(!second.is_finished(), "the message was for the first");
+        stop.cancel();
+        in_time("the first returns", first).expect_err("it was cancelled");
+        proxy.heal();
+        let second = in_time("the second returns", second).expect("they are free");
+        second.release().expect("they are held");
+    });
+    eventually("the late question is undone", || all_are_free(&server, "a"));
+}
+
+/// Waiters and permits survive a server that is silent for a while.
+#[test]
+fn waiters_and_permits_survive_an_outage() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.addr());
+    let builder = hasty(proxy.url()).poll_interval(OFTEN);
+    let (client, direct) = (build(builder), other(&server));
+    let (mine, theirs) = (take(&client, "a", 2), take(&direct, "a", 3));
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| semaphore(&client, "a").acquire_many(3));
+        eventually("the call waits", || client.stats().waiting_now() == 1);
+        let start = Instant::now();
+        proxy.refuse();
+        eventually("several questions fail", || start.elapsed() > 2 * BRIEF);
+        assert!(!waiter.is_finished() && mine.is_held());
+        theirs.release().expect("they are held");
+        proxy.heal();
+        let permit = in_time("the waiter returns", waiter).expect("they are free");
+        assert!(permit.is_held() && mine.is_held());
+        assert_in_use(&server, "a", 5);
+    });
+}
+
+/// The server restarts without data: waiters set the capacity again, holders learn of their loss.
+#[test]
+fn a_server_without_its_data_gets_its_capacity_from_a_waiter() {
+    let server = Server::start();
+    let client = build(patient(server.url()).poll_interval(OFTEN));
+    let lost = take(&client, "a", CAPACITY);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| semaphore(&client, "a").acquire_many(3));
+        eventually("the call waits", || client.stats().waiting_now() == 1);
+        server.kill();
+        server.restart();
+        let permit = in_time("the waiter returns", waiter).expect("they are free");
+        assert_eq!(permit.count(), 3);
+        assert!(lost.wait_lost(crate::harness::wait::BOUND), "the verification notices");
+        assert!(permit.is_held());
+        assert_in_use(&server, "a", 3);
+    });
+}
