@@ -11,7 +11,11 @@ if done then
   return tonumber(done)
 end
 -- GET refuses a key of another type, which DEL would delete.
-local deleted = redis.call('get', latch) and redis.call('del', latch) or 0
+local stored = redis.call('get', latch)
+if stored and not tonumber(stored) then
+  return redis.error_reply('WRONGTYPE the key has no count')
+end
+local deleted = redis.call('del', latch)
 redis.call('del', round)
 redis.call('set', record, deleted, 'px', lifetime)
 if deleted == 1 then

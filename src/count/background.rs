@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use crate::acquire::LockContext;
 use crate::command::call::{Call, ConnectionId};
 use crate::count::CountChange;
-use crate::count::request::{REQUEST_LIFETIME, new_record};
+use crate::count::request::{RESEND_TIME, new_record};
 use crate::error::Result;
 use crate::pool::request::{BackgroundTask, CallReply, OnOutcome, ReleasedHold, Request};
 use crate::pool::router::Router;
@@ -73,7 +73,7 @@ fn send(
     let observer = BackgroundChange { name, router: Arc::downgrade(router), record };
     let nothing: ReleasedHold = Arc::new(()) as Arc<dyn Any + Send + Sync>;
     let outcome = Some((Arc::new(observer) as Arc<dyn OnOutcome>, nothing));
-    let task = BackgroundTask::new(outcome, clock::now() + REQUEST_LIFETIME);
+    let task = BackgroundTask::new(outcome, clock::now() + RESEND_TIME);
     router.send_background(Request::background(call, task), connection);
 }
 

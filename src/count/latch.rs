@@ -59,9 +59,10 @@ impl CountQuestion for LatchQuestion {
     fn ask(&mut self, call: &CountCall<'_>) -> Result<Answer> {
         let CallReply { value, sent, .. } = call.look()?;
         let (count, round) = read_look(value)?;
-        if call.context.local.is_new_round(round) {
+        let local = &call.context.local;
+        if local.is_new_round(round) {
             // The other callers of this process have not looked since the round began.
-            self.channel.iter().for_each(|channel| channel.notify());
+            local.known_channel(ListensTo::Latch).into_iter().for_each(|it| it.notify());
         }
         // Without a number the round may still be the same: its number may have expired.
         let first_round = *self.first_round.get_or_insert(round);

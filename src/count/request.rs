@@ -11,7 +11,7 @@
 //! | refused without such a copy | none was written | unchanged |
 //! | no reply: a request that takes | says `undone`, for the same time | restored in the background |
 //! | no reply: a request that gives | stays for the same time | changed in the background |
-//! | no reply: any other request | stays for the same time | changed by now, or never |
+//! | no reply: any other request | stays for the same time | changed by its close, or never |
 //!
 //! What was given cannot be taken back, because another caller may have it. So a request that gives
 //! is sent again until there is a reply, and its error is not retryable.
@@ -32,10 +32,14 @@ use crate::pool::Target;
 use crate::pool::request::{CallReply, Failure};
 use crate::util::clock::Moment;
 
-/// How long a record stays, and how long a request without a reply is sent again.
+/// How long a request without a reply is sent again.
+pub(crate) const RESEND_TIME: Duration = Duration::from_secs(600);
+
+/// How long a record stays: as long again after the last copy of a request that is sent again.
 ///
-/// Longer than a copy stays in the buffers of a network, or of a server that is stopped meanwhile.
-pub(crate) const REQUEST_LIFETIME: Duration = Duration::from_secs(600);
+/// A copy stays for a shorter time in the buffers of a network, or of a server that is stopped
+/// meanwhile.
+pub(crate) const REQUEST_LIFETIME: Duration = Duration::from_secs(2 * RESEND_TIME.as_secs());
 
 /// How long the round of a latch stays after the last change of its count by this library.
 const ROUND_LIFETIME: Duration = Duration::from_secs(24 * 3600);

@@ -60,7 +60,8 @@ use crate::util::clock::{self, Patience};
 /// - [`is_connection`](Error::is_connection), [`is_timeout`](Error::is_timeout) or
 ///   [`is_pool_timeout`](Error::is_pool_timeout) if the server does not answer.
 /// - [`is_server`](Error::is_server) if the server refuses the command. The
-///   [code](Error::code) is `WRONGTYPE` if the key holds no count.
+///   [code](Error::code) is `WRONGTYPE` if the key is no string, or a text; a number that is no
+///   integer, or that is too large, may give `ERR`.
 #[derive(Clone)]
 #[must_use = "a latch does nothing until one of its verbs is called"]
 pub struct CountDownLatch(SharedHandle);
@@ -114,7 +115,8 @@ impl CountDownLatch {
     /// Sets the count of an open latch; returns `false` if the latch is not open.
     ///
     /// Begins a round. Blocks until the server answers, for one response time-out at most. One
-    /// round trip. After an error without an answer the count is set by now, or never.
+    /// round trip. After an error without an answer the count may still be set, until the client
+    /// reaches the server again; never later.
     ///
     /// # Errors
     /// [`is_configuration`](Error::is_configuration) if `count` is 0 or above 2^63 - 1, and the
@@ -145,8 +147,8 @@ impl CountDownLatch {
     /// client repeats the request in the background until the server answers, for ten minutes at
     /// most. So do not call again after [`is_connection`](Error::is_connection) or
     /// [`is_timeout`](Error::is_timeout) that is not [retryable](Error::is_retryable): that would
-    /// count twice. The repeated request counts in the round at that time, which can be a later
-    /// one only if the latch was [deleted](CountDownLatch::delete) meanwhile.
+    /// count twice. The repeated request counts in the round at that time. That is a later round if
+    /// the latch was [deleted](CountDownLatch::delete) meanwhile, or counted to 0 by other calls.
     ///
     /// # Errors
     /// The [errors of every verb](CountDownLatch#errors-of-every-verb). An error is retryable if
@@ -189,8 +191,8 @@ impl CountDownLatch {
     /// Deletes the latch, which opens it; returns whether it had a count.
     ///
     /// Wakes all waiting callers, those of Redisson too. Blocks until the server answers, for one
-    /// response time-out at most. One round trip. After an error without an answer the latch is
-    /// deleted by now, or never.
+    /// response time-out at most. One round trip. After an error without an answer the latch may
+    /// still be deleted, until the client reaches the server again; never later.
     ///
     /// # Errors
     /// The [errors of every verb](CountDownLatch#errors-of-every-verb).

@@ -30,12 +30,12 @@ use crate::util::clock::{self, Patience};
 /// Each call takes, adds or drains once, also if its request has to be repeated. For this the
 /// server keeps a *request record*, a key of its own, until the reply has arrived. One more command
 /// (`DEL`), without a waiting caller, then deletes the record. If a copy of the request may still
-/// arrive, the record stays for ten minutes instead.
+/// arrive, the record stays for twenty minutes instead.
 ///
 /// After an error without an answer, the client undoes a call that takes permits, and completes a
 /// call that gives permits. It does so in the background until the server answers, for ten minutes
-/// at most. If the server does not answer in that time, the number may be wrong; the log has a
-/// warning.
+/// at most. The number may be wrong if the server does not answer in that time (the log has a
+/// warning), or if the process ends before.
 ///
 /// A fail-over can lose the last changes, as it can lose a lock.
 /// [`min_replicas`](crate::Builder::min_replicas) applies to calls that take permits.
@@ -68,7 +68,8 @@ use crate::util::clock::{self, Patience};
 /// - [`is_connection`](crate::Error::is_connection), [`is_timeout`](crate::Error::is_timeout) or
 ///   [`is_pool_timeout`](crate::Error::is_pool_timeout) if the server does not answer.
 /// - [`is_server`](crate::Error::is_server) if the server refuses the command. The
-///   [code](crate::Error::code) is `WRONGTYPE` if the key holds no number of permits.
+///   [code](crate::Error::code) is `WRONGTYPE` if the key is no string, and `WRONGTYPE` or `ERR` if
+///   the string is no number of permits.
 #[derive(Clone)]
 #[must_use = "a semaphore does nothing until one of its verbs is called"]
 pub struct PlainSemaphore(SharedHandle);
@@ -121,8 +122,8 @@ impl PlainSemaphore {
     /// Sets the free permits of a semaphore without a key; returns `false` if it has one.
     ///
     /// Also returns `false` if the key has another type. Blocks until the server answers, for one
-    /// response time-out at most. One round trip. After an error without an answer the permits are
-    /// set by now, or never.
+    /// response time-out at most. One round trip. After an error without an answer the permits may
+    /// still be set, until the client reaches the server again; never later.
     ///
     /// # Errors
     /// The [errors of every verb](PlainSemaphore#errors-of-every-verb).
@@ -138,8 +139,8 @@ impl PlainSemaphore {
     /// the server answers, for one response time-out at most. One round trip.
     ///
     /// Adds exactly once, also if the request has to be repeated. After an error without an answer
-    /// the client repeats the request in the background, for ten minutes, until the server answers.
-    /// So do not call again after [`is_connection`](crate::Error::is_connection) or
+    /// the client repeats the request in the background until the server answers, for ten minutes
+    /// at most. So do not call again after [`is_connection`](crate::Error::is_connection) or
     /// [`is_timeout`](crate::Error::is_timeout) that is not
     /// [retryable](crate::Error::is_retryable): that would add twice.
     ///

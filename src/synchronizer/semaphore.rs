@@ -337,7 +337,8 @@ impl Semaphore {
     /// [poll interval](crate::Builder::poll_interval).
     ///
     /// Blocks until the server answers, for one response time-out at most. One round trip. After an
-    /// error without an answer the capacity is set by now, or never.
+    /// error without an answer the capacity may still be set, until the client reaches the server
+    /// again; never later.
     ///
     /// # Errors
     /// The errors of [`available`](Semaphore::available).

@@ -10,6 +10,9 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
+/// The time for which a request without a reply is sent again, and a minute for its last copy.
+const RESEND_MILLIS: i64 = (600 + 60) * 1000;
+
 /// The poll interval of callers that ask again soon.
 const OFTEN: Duration = Duration::from_millis(100);
 
@@ -52,7 +55,7 @@ struct Change {
 enum Unanswered {
     Undone,
     Completed,
-    /// Done by now, or never. The record of a change that was not done has this content.
+    /// Done before its close, or never. The record of a change that was not done has this content.
     Closed(&'static str),
 }
 
@@ -174,6 +177,7 @@ fn clean_up(server: &Server, name: &str) {
     for record in records(server, name) {
         let ttl: i64 = server.ask(&["PTTL", &record]);
         assert!(ttl > 0, "{record} stays for ever");
+        assert!(ttl > RESEND_MILLIS, "{record} may expire before the last copy of its request");
         server.ask::<()>(&["DEL", &record]);
     }
     server.ask::<()>(&["DEL", name, &format!("leasehold_round:{{{name}}}")]);
@@ -345,6 +349,21 @@ fn a_late_copy_of_a_request_changes_nothing() {
         assert_eq!(count(&stage.server, "late"), settled, "{}", change.script);
         stage.end();
     }
+}
+
+/// The client sends the request of the guard again over another connection.
+#[test]
+fn a_late_copy_of_the_request_of_a_guard_changes_nothing() {
+    let stage = Stage::new();
+    COUNT_DOWN.prepare(&stage.server, "late");
+    stage.on_next("latch_count_down", Direction::Requests, Flow::Hold);
+    drop(stage.client.latch("late").count_down_on_drop());
+    eventually("the guard counts", || count(&stage.server, "late") == Some(9));
+    let calls = stage.server.calls("evalsha");
+    stage.deliver_late();
+    assert_eq!(stage.server.calls("evalsha"), calls + 1, "the late copy ran");
+    assert_eq!(count(&stage.server, "late"), Some(9));
+    stage.end();
 }
 
 #[test]

@@ -302,3 +302,65 @@ fn every_verb_of_a_red_lock_is_refused_in_a_child() {
     clients.iter().for_each(Client::close);
     eventually("all locks are free", || servers.iter().all(|server| server.keys().is_empty()));
 }
+
+#[test]
+fn every_verb_of_semaphores_and_latches_is_refused_in_a_child() {
+    if !alone("fork::every_verb_of_semaphores_and_latches_is_refused_in_a_child") {
+        return;
+    }
+    let server = Server::start();
+    let client = client_of(&server);
+    let jobs = client.semaphore("jobs").with_permits(2);
+    let (stock, latch) = (client.plain_semaphore("stock"), client.latch("latch"));
+    stock.release(2).expect("the server answers");
+    assert!(latch.try_set_count(2).expect("the server answers"));
+    let mut held = Some((jobs.acquire().expect("it is free"), latch.count_down_on_drop()));
+    // A child has the place of the waiter, but not its thread.
+    let (behind, opens) = (stock.clone(), latch.clone());
+    let waiter = sleeping("waiter", move || behind.acquire(3));
+    let opens = sleeping("opens", move || opens.wait());
+    let verbs: Vec<Verb<'_>> = vec![
+        ("Semaphore::acquire", Box::new(|| jobs.acquire().map(mem::forget))),
+        ("Semaphore::try_acquire", Box::new(|| jobs.try_acquire().map(mem::forget))),
+        ("Semaphore::acquire_many", Box::new(|| jobs.acquire_many(2).map(mem::forget))),
+        ("Semaphore::available", Box::new(|| jobs.available().map(drop))),
+        ("Semaphore::in_use", Box::new(|| jobs.in_use().map(drop))),
+        ("Semaphore::permits", Box::new(|| jobs.permits().map(drop))),
+        ("Semaphore::resize", Box::new(|| jobs.resize(3))),
+        ("PlainSemaphore::try_set_permits", Box::new(|| stock.try_set_permits(1).map(drop))),
+        ("PlainSemaphore::add_permits", Box::new(|| stock.add_permits(1))),
+        ("PlainSemaphore::release", Box::new(|| stock.release(1))),
+        ("PlainSemaphore::drain", Box::new(|| stock.drain().map(drop))),
+        ("PlainSemaphore::available", Box::new(|| stock.available().map(drop))),
+        ("PlainSemaphore::acquire", Box::new(|| stock.acquire(1))),
+        ("PlainSemaphore::try_acquire", Box::new(|| stock.try_acquire(1).map(drop))),
+        ("PlainSemaphore::try_acquire_for", Box::new(|| stock.try_acquire_for(3, BRIEF).map(drop))),
+        ("PlainSemaphore::waiting", Box::new(|| stock.waiting().map(drop))),
+        ("CountDownLatch::try_set_count", Box::new(|| latch.try_set_count(1).map(drop))),
+        ("CountDownLatch::count_down", Box::new(|| latch.count_down())),
+        ("CountDownLatch::count", Box::new(|| latch.count().map(drop))),
+        ("CountDownLatch::delete", Box::new(|| latch.delete().map(drop))),
+        ("CountDownLatch::wait", Box::new(|| latch.wait())),
+        ("CountDownLatch::wait_for", Box::new(|| latch.wait_for(BRIEF).map(drop))),
+        ("CountDownLatch::waiting", Box::new(|| latch.waiting().map(drop))),
+    ];
+    assert_eq!(first_accepted(verbs), None);
+    let drops = || {
+        drop(held.take());
+        SUCCESS
+    };
+    assert_eq!(in_child(drops), SUCCESS, "a child that drops");
+    assert_eq!(stock.available().expect("the server answers"), 2);
+    assert_eq!(latch.count().expect("the server answers"), 2);
+    let (permit, done) = held.expect("the child has taken only its copy");
+    assert!(permit.is_held() && permit.check().is_ok());
+    permit.release().expect("the parent has the permit");
+    stock.release(1).expect("the server answers");
+    join(waiter).expect("the waiter gets the permits");
+    latch.count_down().expect("the server answers");
+    drop(done);
+    join(opens).expect("the latch is open");
+    client.close();
+    let is_count = |key: &String| ["jobs", "stock"].contains(&&**key);
+    eventually("only the counts are left", || server.keys().iter().all(is_count));
+}
