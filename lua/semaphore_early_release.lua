@@ -13,7 +13,11 @@ local ended = 0
 for _, id in ipairs(ids) do
   if redis.call('zrem', expiries, id) == 1 then
     -- A number that is no time: a repeated call does not find the id, and nobody holds it.
-    redis.call('zadd', expiries, expiry, string.sub(id, 1, 8) .. '\255' .. string.sub(id, 10))
+    local kept = string.sub(id, 1, 8) .. '\255' .. string.sub(id, 10)
+    if redis.call('zadd', expiries, expiry, kept) == 0 then
+      -- A late copy of the acquire took the permit again: the second one expires under its id.
+      redis.call('zadd', expiries, expiry, id)
+    end
     ended = ended + 1
   end
 end

@@ -83,11 +83,14 @@ impl WaitLoop<'_> {
     ///
     /// A call that has its permits leaves first, so that it takes no part of the offer.
     fn end_question(&mut self, offered: Option<u32>, granted: bool) {
-        if let Some(place) = &self.wakeups.permits {
-            place.end_question();
+        let LockContext { engine, local } = self.context();
+        let place = self.wakeups.permits.as_ref();
+        let may_claim = place.is_some_and(|place| place.end_question()) && granted;
+        if let Some(permits) = self.candidate.owner.permits().filter(|_| may_claim) {
+            engine.watchdog.withdraw_claim(local, permits.claimant());
         }
         self.wakeups.permits.take_if(|_| granted);
-        let channel = self.context().local.known_channel(ListensTo::Permits);
+        let channel = local.known_channel(ListensTo::Permits);
         if let (Some(offered @ 1..), Some(channel)) = (offered, channel) {
             channel.offer(offered);
         }

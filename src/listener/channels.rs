@@ -259,8 +259,10 @@ impl PermitPlace {
     }
 
     /// Notes that the question of the caller has a reply.
-    pub(crate) fn end_question(&self) {
-        self.channel.state.lock().permits.end_question(self.ticket);
+    ///
+    /// Returns whether a poll was answered meanwhile that may have set the claim after a grant.
+    pub(crate) fn end_question(&self) -> bool {
+        self.channel.state.lock().permits.end_question(self.ticket)
     }
 
     /// Returns whether a poll has carried the claim of the caller.

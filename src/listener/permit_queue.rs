@@ -73,6 +73,8 @@ struct PermitEntry {
     is_asking: bool,
     /// Whether a poll has carried the claim of the caller.
     has_claimed: bool,
+    /// Whether such a poll was answered since the last question.
+    claimed_since_question: bool,
 }
 
 impl PermitEntry {
@@ -95,8 +97,14 @@ impl PermitQueue {
     pub(super) fn join(&mut self, waiter: PermitWaiter) -> PermitTicket {
         self.last += 1;
         let ticket = PermitTicket(self.last);
-        let (must_ask, is_asking, has_claimed) = (false, false, false);
-        self.entries.push(PermitEntry { ticket, waiter, must_ask, is_asking, has_claimed });
+        self.entries.push(PermitEntry {
+            ticket,
+            waiter,
+            must_ask: false,
+            is_asking: false,
+            has_claimed: false,
+            claimed_since_question: false,
+        });
         ticket
     }
 
@@ -147,14 +155,18 @@ impl PermitQueue {
     pub(super) fn begin_question(&mut self, ticket: PermitTicket) {
         if let Some(entry) = self.entry(ticket) {
             (entry.must_ask, entry.is_asking) = (false, true);
+            entry.claimed_since_question = false;
         }
     }
 
     /// Notes that the question of the caller has a reply.
-    pub(super) fn end_question(&mut self, ticket: PermitTicket) {
-        if let Some(entry) = self.entry(ticket) {
+    ///
+    /// Returns whether a poll was answered meanwhile that may have set the claim after a grant.
+    pub(super) fn end_question(&mut self, ticket: PermitTicket) -> bool {
+        self.entry(ticket).is_some_and(|entry| {
             entry.is_asking = false;
-        }
+            entry.claimed_since_question
+        })
     }
 
     /// Returns whether a poll has carried the claim of the caller.
@@ -194,6 +206,7 @@ impl PermitQueue {
             let is_hopeless = entry.waiter.permits > answer.capacity;
             let is_first = is_first(entry);
             still_waits |= is_first;
+            entry.claimed_since_question |= is_first && claim.is_due;
             if is_hopeless || answer.must_ask && is_first {
                 entry.wake();
             }
@@ -314,6 +327,24 @@ mod tests {
         assert_eq!(asking(&queue), [9, 3, 2]);
         queue.leave(first);
         assert!(!queue.polled(&late, answer(false, 0, 9)), "it has left");
+    }
+
+    #[test]
+    fn a_poll_that_is_answered_during_a_question_may_set_a_claim_after_the_grant() {
+        let mut queue = PermitQueue::default();
+        let first = queue.join(PermitWaiter { claimant: Some("a".into()), ..waiter(1) });
+        let answer = PermitsPolled { must_ask: false, others: 0, capacity: 1 };
+        let mut ask = |patience, polled: bool| {
+            let claim = queue.claim(Moment::START, patience).expect("a caller");
+            queue.polled(&claim, answer);
+            queue.begin_question(first);
+            if polled {
+                queue.polled(&claim, answer);
+            }
+            queue.end_question(first)
+        };
+        assert!(!ask(Duration::ZERO, false) && ask(Duration::ZERO, true));
+        assert!(!ask(Duration::ZERO, false) && !ask(Duration::from_secs(1), true), "not due");
     }
 
     /// A step of a server with one semaphore and its waiting callers.

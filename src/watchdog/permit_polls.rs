@@ -68,6 +68,12 @@ impl Watchdog {
         );
     }
 
+    /// Withdraws a claim that a poll may have set after the end of the call. Does not block.
+    pub(crate) fn withdraw_claim(&self, local: &Local, claimant: &str) {
+        let withdraw = semaphore::withdraw(local.name(), claimant);
+        self.router.send_background(Request::background_once(withdraw), None);
+    }
+
     /// Returns the poll of a semaphore; `None` if no caller waits for leased permits.
     fn due_poll(&self, local: &Arc<Local>) -> Option<DuePoll> {
         let channel = local.known_channel(ListensTo::Permits)?;
@@ -80,9 +86,7 @@ impl Watchdog {
             let PermitPollReply { must_ask, others, left, capacity } = *answer;
             let news = PermitsPolled { must_ask, others, capacity };
             if !due.channel.polled(&due.claim, news) && due.claim.is_due {
-                // The poll may have set the claim after the end of the call.
-                let withdraw = semaphore::withdraw(due.local.name(), &due.claim.claimant);
-                self.router.send_background(Request::background_once(withdraw), None);
+                self.withdraw_claim(&due.local, &due.claim.claimant);
             }
             self.plan_poll_at_expiry(&due.local, left);
         }

@@ -1,8 +1,11 @@
 //! The semaphore with leased permits.
 
+use crate::harness::bare::script;
 use crate::harness::faults::{BRISK, NEVER, build, nothing_is_left, other, patient, watched};
 use crate::harness::process::{self, ChildProcess};
-use crate::harness::{Config, Server, eventually, eventually_some, in_time};
+use crate::harness::{
+    Config, Direction, Flow, Proxy, Server, eventually, eventually_some, in_time,
+};
 use leasehold::kind::Kind;
 use leasehold::{CancelToken, Client, Events, LostReason, Permit, Semaphore, Waited};
 use std::sync::{Arc, Mutex};
@@ -14,6 +17,7 @@ const SOON: Duration = Duration::from_millis(100);
 
 const EXPIRIES: &str = "{a}:timeout";
 const CHANNEL: &str = "redisson_sc:{a}";
+const CLAIM: &str = "leasehold_claim:{a}";
 
 /// A client whose waits end only by messages and expiries.
 fn client(server: &Server) -> Client {
@@ -450,6 +454,33 @@ fn a_claim_reserves_permits_for_the_oldest_caller() {
         let second = in_time("the second returns", second).expect("they are free");
         second.release().expect("they are held");
         take(&others, 3).release().expect("the claim has ended with its grant");
+    });
+}
+
+/// The server runs the acquire before a poll of the same caller, and the reply comes after it.
+#[test]
+fn a_poll_after_the_grant_leaves_no_claim() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.addr());
+    let (client, direct) = (build(patient(proxy.url()).poll_interval(SOON)), other(&server));
+    let taken = take(&semaphore(&direct, 3), 3);
+    let acquire: String = server.ask(&["SCRIPT", "LOAD", &script("semaphore_acquire").source()]);
+    let ids = || server.ask::<Vec<Vec<u8>>>(&["ZRANGE", EXPIRIES, "0", "-1"]);
+    let is_claimed = || server.ask::<bool>(&["EXISTS", CLAIM]);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| semaphore(&client, 3).acquire_many(3));
+        eventually("its claim counts", is_claimed);
+        proxy.on_request(acquire.as_bytes(), Direction::Replies, Flow::Hold);
+        let before = ids();
+        taken.release().expect("they are held");
+        eventually("the server grants the permits", || ids().len() == 3 && ids() != before);
+        eventually("a poll sets the claim again", is_claimed);
+        proxy.release_held();
+        let permit = in_time("the waiter returns", waiter).expect("they are free");
+        // Without an end by its lifetime.
+        server.ask::<u32>(&["PERSIST", CLAIM]);
+        eventually("the claim is withdrawn", || !is_claimed());
+        permit.release().expect("they are held");
     });
 }
 

@@ -349,6 +349,56 @@ fn semaphore_release_replies_as_documented() {
     assert_state(&mut bare, -1, &[]);
 }
 
+/// Ends a hold with this rest of its minimum.
+#[track_caller]
+fn release_early(bare: &mut Bare, left: i64, ids: &[&str]) -> i64 {
+    let left = left.to_string();
+    bare.call("semaphore_early_release", &[EXPIRIES], &[&[&*left], ids].concat())
+}
+
+#[test]
+fn semaphore_early_release_replies_as_documented() {
+    const FIRST_ID: &str = "client-1numbers1";
+    const SECOND_ID: &str = "client-1numbers2";
+    let some = "-1 not all of them were held, the others stay in use";
+    documents("semaphore_early_release", &[some, "0 ended"]);
+    let mut bare = Bare::start();
+    assert_eq!(release_early(&mut bare, MINUTE, &[FIRST_ID]), -1);
+    assert_eq!(bare.server.keys(), Vec::<String>::new());
+
+    // The permits stay in use under other ids, which no copy of the call finds.
+    take(&mut bare, &[FIRST_ID, SECOND_ID]);
+    assert_eq!(release_early(&mut bare, 2 * MINUTE, &[FIRST_ID, SECOND_ID]), 0);
+    assert_eq!(release_early(&mut bare, 2 * MINUTE, &[FIRST_ID, SECOND_ID]), -1);
+    let kept: Vec<(Vec<u8>, i64)> = bare.ask(&["ZRANGE", EXPIRIES, "0", "-1", "WITHSCORES"]);
+    let ids: Vec<_> = kept.iter().map(|(id, _)| id.as_slice()).collect();
+    assert_eq!(ids, [&b"client-1\xffumbers1"[..], b"client-1\xffumbers2"]);
+    let left = kept[0].1 - now(&bare.server);
+    assert!((MINUTE..=2 * MINUTE).contains(&left), "{left}");
+    assert_eq!(bare.ask::<i64>(&["GET", PERMITS]), 3);
+
+    // One permit of two is gone.
+    take(&mut bare, &["a1"]);
+    assert_eq!(release_early(&mut bare, MINUTE, &["a1", "a2"]), -1);
+    assert_eq!(bare.ask::<i64>(&["ZCARD", EXPIRIES]), 3);
+}
+
+/// A late copy of the acquire takes a permit again that a minimum keeps in use.
+#[test]
+fn a_permit_that_a_minimum_keeps_and_a_late_copy_of_it_are_both_counted() {
+    const ID: &str = "client-1numbers1";
+    let mut bare = Bare::start();
+    take(&mut bare, &[ID]);
+    assert_eq!(release_early(&mut bare, MINUTE, &[ID]), 0);
+    take(&mut bare, &[ID]);
+    for _ in 0..2 {
+        assert_eq!(release_early(&mut bare, MINUTE, &[ID]), 0);
+        let counts = (bare.ask::<i64>(&["GET", PERMITS]), bare.ask::<i64>(&["ZCARD", EXPIRIES]));
+        assert_eq!(counts, (3, 2), "the capacity stays 5");
+        assert_lease(&mut bare, ID, MINUTE);
+    }
+}
+
 /// A payload above 2147483647 is an error in Java.
 #[test]
 fn messages_say_at_most_what_java_understands() {
