@@ -204,7 +204,11 @@ impl Error {
     /// Returns whether the same call may succeed later without a change to this program.
     ///
     /// The [table](Error) lists the retryable kinds. A repeated acquire does no harm: if the server
-    /// grants the failed one late, the client releases that grant.
+    /// grants the failed one late, the client releases that grant. Exception: an error without an
+    /// answer of [`PlainSemaphore::release`](crate::PlainSemaphore::release),
+    /// [`PlainSemaphore::add_permits`](crate::PlainSemaphore::add_permits) or
+    /// [`CountDownLatch::count_down`](crate::CountDownLatch::count_down) is not retryable, because
+    /// the client completes the call in the background.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn is_retryable(&self) -> bool {
         matches!(self.0.retryability, Retryability::Transient | Retryability::Recoverable)

@@ -191,7 +191,8 @@ pub fn is_refused_as(code: &str, error: &RedisError) -> bool {
     let wrapped = error.detail().filter(|detail| detail.starts_with("Error running script"));
     let wrapped = wrapped.and_then(|detail| detail.rsplit_once("@user_script:"));
     let wrapped = wrapped.and_then(|(_, place)| place.split_once(": "));
-    error.code() == Some(code) || wrapped.is_some_and(|(_, refusal)| refusal.starts_with(code))
+    let refusal = wrapped.map(|(_, refusal)| refusal.trim_start_matches('-'));
+    error.code() == Some(code) || refusal.is_some_and(|refusal| refusal.starts_with(code))
 }
 
 #[track_caller]

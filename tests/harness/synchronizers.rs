@@ -63,8 +63,10 @@ impl Synchronizer {
     pub fn free_silently(self, server: &Server, name: &str) {
         match self {
             Semaphore => {
-                server.ask::<()>(&["DEL", &format!("{{{name}}}:timeout")]);
-                server.ask::<()>(&["INCR", name]);
+                // In one step: a semaphore without permits ends the wait with an error.
+                let free = "redis.call('del', KEYS[2]) redis.call('incr', KEYS[1])";
+                let expiries = format!("{{{name}}}:timeout");
+                server.ask::<()>(&["EVAL", free, "2", name, &expiries]);
             }
             PlainSemaphore => server.ask::<()>(&["INCR", name]),
             Latch => server.ask::<()>(&["DEL", name]),

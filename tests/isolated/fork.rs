@@ -23,7 +23,7 @@ fn client_of(server: &Server) -> Client {
 /// The name of an act of a child, the act, and whether the act is refused.
 type Act = (&'static str, fn(&Client, &Lock, OwnedGuard) -> Result<()>, bool);
 
-const ACTS: [Act; 11] = [
+const ACTS: [Act; 14] = [
     ("drops", drops, false),
     ("unlocks", |_, _, guard| guard.unlock(), true),
     ("extends", |_, _, guard| guard.extend(MINUTE), true),
@@ -43,6 +43,13 @@ const ACTS: [Act; 11] = [
     ("closes", closes, false),
     ("registers a closure", registers_a_closure, false),
     ("sets a listener", sets_a_listener, true),
+    (
+        "takes permits",
+        |client, _, guard| forget_guard(guard, client.plain_semaphore("b").acquire(1)),
+        true,
+    ),
+    ("waits for a latch", |client, _, guard| forget_guard(guard, client.latch("b").wait()), true),
+    ("drops a guard of a latch", counts_down, false),
 ];
 
 fn drops(_: &Client, _: &Lock, guard: OwnedGuard) -> Result<()> {
@@ -52,6 +59,11 @@ fn drops(_: &Client, _: &Lock, guard: OwnedGuard) -> Result<()> {
 
 fn closes(client: &Client, _: &Lock, guard: OwnedGuard) -> Result<()> {
     client.close();
+    forget_guard(guard, Ok(()))
+}
+
+fn counts_down(client: &Client, _: &Lock, guard: OwnedGuard) -> Result<()> {
+    drop(client.latch("b").count_down_on_drop());
     forget_guard(guard, Ok(()))
 }
 

@@ -216,8 +216,9 @@ fn a_poll_ends_a_wait() {
     thread::scope(|scope| {
         let waiter = scope.spawn(|| jobs.acquire());
         wait_for_waiters(&server, &client, 1);
-        server.ask::<u32>(&["DEL", EXPIRIES]);
-        server.ask::<()>(&["SET", "a", "1"]);
+        // In one step: a semaphore without permits ends the wait with an error.
+        let free = "redis.call('del', KEYS[2]) redis.call('incr', KEYS[1])";
+        server.ask::<()>(&["EVAL", free, "2", "a", EXPIRIES]);
         drop(in_time("the waiter returns", waiter).expect("it is free"));
     });
     assert!(taken.release().is_err_and(|error| error.is_lost()));

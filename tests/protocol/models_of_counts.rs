@@ -1,8 +1,8 @@
 //! The scripts of semaphores and latches against models, in random orders of all steps: repeated
 //! requests, late copies, undos, expired leases, claims, Redisson's operations, and lost keys.
 //!
-//! The server's clock moves by hours, and leases end at half hours. So the real time that a sequence
-//! takes changes no outcome.
+//! The server's clock moves by hours, and leases end at half hours. So the real time that a
+//! sequence takes changes no outcome.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,6 +12,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 use crate::harness::bare::*;
+use crate::harness::faults::stress;
 use crate::harness::redisson::{self, EXPIRIES, LATCH, LATCH_CHANNEL, PERMITS, SEMAPHORE_CHANNEL};
 use crate::harness::{Config, Server};
 
@@ -70,7 +71,8 @@ fn run<S: Strategy>(
     step: S,
     sequence: impl Fn(&mut Stage, Vec<S::Value>) -> Result<(), TestCaseError>,
 ) {
-    let config = ProptestConfig { cases: 150, ..ProptestConfig::default() };
+    let cases = 150 * u32::try_from(stress()).expect("a small factor");
+    let config = ProptestConfig { cases, ..ProptestConfig::default() };
     let stage = RefCell::new(stage);
     let outcome = TestRunner::new(config).run(&vec(step, 1..60), |steps| {
         let mut stage = stage.borrow_mut();
@@ -98,8 +100,8 @@ fn claimant_of(hold: usize) -> String {
     format!("waiter:{hold}")
 }
 
-/// A step of a sequence. An acquire may be the first copy, a repeated one, or a late one. Leases and
-/// waits are in hours. `skew` is the number of hours by which the clock of Redisson is ahead.
+/// A step of a sequence. An acquire may be the first copy, a repeated one, or a late one. Leases
+/// and waits are in hours. `skew` is the number of hours by which the clock of Redisson is ahead.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Acquire { hold: usize, lease: i64, waits: bool, sets: bool },

@@ -4,7 +4,7 @@ use crate::harness::permissions::{DOCUMENT, rules_of_a_plain_lock};
 use crate::harness::subject::{Subject, SubjectGuard};
 use crate::harness::{Server, eventually, in_time, join};
 use leasehold::kind::LockKind;
-use leasehold::{Client, Events, Lock, Renewed};
+use leasehold::{CancelToken, Client, Events, Lock, Renewed};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -168,11 +168,15 @@ impl Stage {
     fn use_a_semaphore(&self) {
         let [mine, theirs] = self.clients.each_ref().map(|it| it.semaphore("orders:1"));
         let permit = mine.with_permits(2).acquire_many(2).expect("free");
-        // Long enough for a claim, which the caller withdraws.
-        let brief = Duration::from_millis(1000);
-        assert!(theirs.try_acquire_for(brief).expect("a reply").is_none());
-        let claim = "leasehold_claim:{orders:1}";
-        eventually("the claim is gone", || !self.server.ask::<bool>(&["EXISTS", claim]));
+        let (token, claim) = (CancelToken::new(), "leasehold_claim:{orders:1}");
+        let claims = || self.server.ask::<bool>(&["EXISTS", claim]);
+        let cancel = || {
+            eventually("the caller claims a permit", claims);
+            token.cancel();
+        };
+        let cancelled = self.wait_until(|| theirs.clone().with_cancel(&token).acquire(), cancel);
+        assert!(cancelled.expect_err("no permit is free").is_cancelled());
+        eventually("the claim is gone", || !claims());
         let renewed = self.renewals.0.load(Ordering::SeqCst);
         eventually("the lease is renewed", || self.renewals.0.load(Ordering::SeqCst) > renewed + 1);
         let second = self.wait_until(|| theirs.acquire(), || theirs.resize(3).expect("a reply"));
@@ -187,9 +191,11 @@ impl Stage {
         let [mine, theirs] = self.clients.each_ref().map(|it| it.plain_semaphore("orders:1"));
         assert!(mine.try_set_permits(2).expect("a reply"));
         mine.acquire(2).expect("free");
-        assert!(!theirs.try_acquire_for(1, Duration::from_millis(300)).expect("a reply"));
-        let wait = || theirs.acquire(1);
-        self.wait_until(wait, || mine.release(2).expect("a reply")).expect("free");
+        let release = || {
+            eventually("the watchdog polls", || self.server.calls("mget") > 0);
+            mine.release(2).expect("a reply");
+        };
+        self.wait_until(|| theirs.acquire(1), release).expect("free");
         mine.add_permits(4).expect("a reply");
         assert_eq!((mine.available().expect("a reply"), mine.drain().expect("a reply")), (5, 5));
     }
@@ -198,7 +204,10 @@ impl Stage {
         let [mine, theirs] = self.clients.each_ref().map(|client| client.latch("orders:1"));
         assert!(mine.try_set_count(2).expect("a reply"));
         mine.count_down().expect("a reply");
-        let end = || drop(mine.count_down_on_drop());
+        let end = || {
+            eventually("the watchdog polls", || self.server.calls("mget") > 0);
+            drop(mine.count_down_on_drop());
+        };
         self.wait_until(|| theirs.wait(), end).expect("open");
         assert!(mine.try_set_count(2).expect("a reply"));
         let end = || assert!(mine.delete().expect("a reply"));

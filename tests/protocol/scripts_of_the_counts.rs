@@ -1,5 +1,5 @@
-//! The scripts of the plain semaphore and the latch: every documented reply, repeated requests, late
-//! copies, Redisson's operations, damaged keys, and a full server.
+//! The scripts of the plain semaphore and the latch: every documented reply, repeated requests,
+//! late copies, Redisson's operations, damaged keys, and a full server.
 
 use redis::{RedisResult, Value};
 
@@ -571,7 +571,8 @@ fn count_scripts_access_only_the_keys_in_keys() {
     for (script, keys, args) in requests() {
         let bare = Bare::start();
         let patterns: Vec<String> = keys.iter().map(|key| format!("~{key}")).collect();
-        let rule = ["ACL", "SETUSER", "narrow", "on", ">secret", "&redisson_*", "+@all"];
+        let rule = ["on", ">secret", "resetchannels", "&redisson_*", "+@all"];
+        let rule = [&["ACL", "SETUSER", "narrow"], &rule[..]].concat();
         let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
         bare.server.ask::<()>(&[&rule[..], &patterns].concat());
         bare.server.ask::<()>(&["SET", &keys[0], "1"]);

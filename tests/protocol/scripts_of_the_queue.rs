@@ -1041,7 +1041,8 @@ fn a_damaged_lock_does_not_prevent_the_heartbeats_of_other_locks() {
 fn a_heartbeat_finds_a_grant_whose_message_was_refused() {
     let mut bare = Bare::start();
     let mut listener = listen(&bare, 2);
-    bare.ask::<()>(&["ACL", "SETUSER", "narrow", "on", ">secret", "~*", "+@all", "&redisson*"]);
+    let rule = ["on", ">secret", "~*", "+@all", "resetchannels", "&redisson*"];
+    bare.ask::<()>(&[&["ACL", "SETUSER", "narrow"], &rule[..]].concat());
     take(&mut bare, &owner(1, 1));
     wait_in_turn(&mut bare, 2, 1..=2);
     let mine = owner(1, 1);

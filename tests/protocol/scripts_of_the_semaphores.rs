@@ -980,7 +980,8 @@ fn a_full_server_still_releases_renews_reclaims_and_claims() {
 fn semaphore_scripts_access_only_the_keys_in_keys() {
     let bare = Bare::start();
     let keys = [PERMITS, EXPIRIES, CLAIM, RECORD].map(|key| format!("~{key}"));
-    let rule = ["ACL", "SETUSER", "narrow", "on", ">secret", "&redisson_sc:*", "+@all"];
+    let rule = ["on", ">secret", "resetchannels", "&redisson_sc:*", "+@all"];
+    let rule = [&["ACL", "SETUSER", "narrow"], &rule[..]].concat();
     let rule = [&rule[..], &keys.each_ref().map(String::as_str)].concat();
     bare.server.ask::<()>(&rule);
     let connection = bare.server.connection_as("narrow", "secret");

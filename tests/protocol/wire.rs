@@ -1,5 +1,5 @@
-//! The data format of Redisson's `RLock`, semaphores and latch: keys, fields, messages, and locks and
-//! permits that Redisson holds.
+//! The data format of Redisson's `RLock`, semaphores and latch: keys, fields, messages, and locks
+//! and permits that Redisson holds.
 
 use crate::harness::bare::Bare;
 use crate::harness::redisson::{self, EXPIRIES, LATCH, PERMITS};
