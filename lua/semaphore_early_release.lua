@@ -11,10 +11,15 @@ local time = redis.call('time')
 local expiry = time[1] * 1000 + math.floor(time[2] / 1000) + left
 local ended = 0
 for _, id in ipairs(ids) do
-  if redis.call('zrem', expiries, id) == 1 then
+  if redis.call('zscore', expiries, id) then
+    -- A server with full memory refuses ZADD as the first write. This removes nothing.
+    redis.call('zrem', expiries, '')
     -- A number that is no time: a repeated call does not find the id, and nobody holds it.
-    local kept = string.sub(id, 1, 8) .. '\255' .. string.sub(id, 10)
-    if redis.call('zadd', expiries, expiry, kept) == 0 then
+    local kept = string.sub(id, 1, 8) .. '­' .. string.sub(id, 10)
+    -- In a slot that moves, ZADD would fail after the removal of the last id.
+    if redis.call('zadd', expiries, expiry, kept) == 1 then
+      redis.call('zrem', expiries, id)
+    else
       -- A late copy of the acquire took the permit again: the second one expires under its id.
       redis.call('zadd', expiries, expiry, id)
     end

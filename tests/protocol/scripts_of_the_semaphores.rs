@@ -356,33 +356,6 @@ fn release_early(bare: &mut Bare, left: i64, ids: &[&str]) -> i64 {
     bare.call("semaphore_early_release", &[EXPIRIES], &[&[&*left], ids].concat())
 }
 
-#[test]
-fn semaphore_early_release_replies_as_documented() {
-    const FIRST_ID: &str = "client-1numbers1";
-    const SECOND_ID: &str = "client-1numbers2";
-    let some = "-1 not all of them were held, the others stay in use";
-    documents("semaphore_early_release", &[some, "0 ended"]);
-    let mut bare = Bare::start();
-    assert_eq!(release_early(&mut bare, MINUTE, &[FIRST_ID]), -1);
-    assert_eq!(bare.server.keys(), Vec::<String>::new());
-
-    // The permits stay in use under other ids, which no copy of the call finds.
-    take(&mut bare, &[FIRST_ID, SECOND_ID]);
-    assert_eq!(release_early(&mut bare, 2 * MINUTE, &[FIRST_ID, SECOND_ID]), 0);
-    assert_eq!(release_early(&mut bare, 2 * MINUTE, &[FIRST_ID, SECOND_ID]), -1);
-    let kept: Vec<(Vec<u8>, i64)> = bare.ask(&["ZRANGE", EXPIRIES, "0", "-1", "WITHSCORES"]);
-    let ids: Vec<_> = kept.iter().map(|(id, _)| id.as_slice()).collect();
-    assert_eq!(ids, [&b"client-1\xffumbers1"[..], b"client-1\xffumbers2"]);
-    let left = kept[0].1 - now(&bare.server);
-    assert!((MINUTE..=2 * MINUTE).contains(&left), "{left}");
-    assert_eq!(bare.ask::<i64>(&["GET", PERMITS]), 3);
-
-    // One permit of two is gone.
-    take(&mut bare, &["a1"]);
-    assert_eq!(release_early(&mut bare, MINUTE, &["a1", "a2"]), -1);
-    assert_eq!(bare.ask::<i64>(&["ZCARD", EXPIRIES]), 3);
-}
-
 /// A late copy of the acquire takes a permit again that a minimum keeps in use.
 #[test]
 fn a_permit_that_a_minimum_keeps_and_a_late_copy_of_it_are_both_counted() {
@@ -464,6 +437,41 @@ fn semaphore_leave_replies_as_documented() {
     assert_eq!(silently(&mut bare, |bare| leave(bare, "w:1", &mine)), -1);
     assert_eq!(claim(&mut bare), BTreeMap::new());
     assert_state(&mut bare, 0, &["b1", "b2", "b3", "c1", "c2"]);
+}
+
+fn early_release(bare: &mut Bare, left: &str, ids: &[&str]) -> i64 {
+    bare.call("semaphore_early_release", &[EXPIRIES], &[&[left][..], ids].concat())
+}
+
+#[test]
+fn semaphore_early_release_replies_as_documented() {
+    let some = "-1 not all of them were held, the others stay in use";
+    documents("semaphore_early_release", &[some, "0 ended"]);
+    let mut bare = Bare::start();
+    let mine = ["12345678a0000001", "12345678a0000002"];
+    assert_eq!(early_release(&mut bare, "1000", &mine), -1);
+    assert_eq!(bare.server.keys(), Vec::<String>::new());
+
+    // The permits stay in use, without a holder, until the minimum ends.
+    take(&mut bare, &mine);
+    assert_eq!(silently(&mut bare, |bare| early_release(bare, "600000", &mine)), 0);
+    let ids: Vec<(Vec<u8>, i64)> = bare.ask(&["ZRANGE", EXPIRIES, "0", "-1", "WITHSCORES"]);
+    let ended = ids.iter().map(|(id, _)| id.as_slice());
+    assert!(ended.eq([b"12345678\xff0000001", b"12345678\xff0000002"]), "{ids:?}");
+    let left = ids.iter().map(|(_, expiry)| expiry - now(&bare.server));
+    assert!(left.into_iter().all(|left| (300_000..=600_000).contains(&left)), "{ids:?}");
+    assert_eq!(bare.ask::<i64>(&["GET", PERMITS]), 3);
+
+    // Late copies, and one permit of two.
+    assert_eq!(early_release(&mut bare, "900000", &mine), -1);
+    assert_eq!(renew(&mut bare, MINUTE, &mine), [1, 2]);
+    assert_eq!(release(&mut bare, &mine), -1);
+    assert_eq!(bare.ask::<i64>(&["GET", PERMITS]), 3);
+    take(&mut bare, &["12345678b0000009"]);
+    limit_memory(&bare.server, "1");
+    let other = ["gone", "12345678b0000009"];
+    assert_eq!(early_release(&mut bare, "600000", &other), -1, "on a full server");
+    assert_eq!(bare.ask::<i64>(&["ZCARD", EXPIRIES]), 3);
 }
 
 #[test]
@@ -1121,6 +1129,18 @@ fn a_release_gives_back_the_last_permit_while_the_slot_moves() {
     });
     assert_eq!(leave(&mut moving.bare, "w:1", &["a1"]), 0);
     assert_eq!(moving.end(), (5, 0));
+}
+
+#[test]
+fn an_early_release_keeps_the_last_permit_in_use_while_the_slot_moves() {
+    let id = ["12345678a0000001"];
+    let mut moving = Moving::after(|bare| assert_eq!(take(bare, &id), 4));
+    assert_eq!(early_release(&mut moving.bare, "600000", &id), 0);
+    moving.cluster.move_keys(moving.cluster.slot_of(PERMITS), &moving.cluster.nodes()[moving.to]);
+    let to = &moving.cluster.nodes()[moving.to];
+    moving.cluster.end_migration(moving.cluster.slot_of(PERMITS), to);
+    assert_eq!(to.ask::<i64>(&["ZCARD", EXPIRIES]), 1);
+    assert_eq!(to.ask::<i64>(&["GET", PERMITS]), 4);
 }
 
 /// A key that vanishes within a script counts as moved, and the next access to the key fails.
