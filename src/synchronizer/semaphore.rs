@@ -45,6 +45,9 @@ use crate::util::clock::{self, Patience};
 /// poll interval for each of them. Redisson ignores claims. A process that dies with a claim delays
 /// the others for three poll intervals, at least two seconds.
 ///
+/// A caller that has permits and waits for more can wait for ever, also beside free permits: the
+/// call with the claim may wait for those that the caller has. Get all permits in one call.
+///
 /// # Clocks
 /// The server's clock decides when a lease ends. Redisson uses the clock of its host instead. So
 /// the clocks of Java hosts that share a semaphore have to agree with the clocks of the servers. A
