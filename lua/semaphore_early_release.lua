@@ -15,7 +15,7 @@ for _, id in ipairs(ids) do
     -- A server with full memory refuses ZADD as the first write. This removes nothing.
     redis.call('zrem', expiries, '')
     -- A number that is no time: a repeated call does not find the id, and nobody holds it.
-    local kept = string.sub(id, 1, 8) .. '­' .. string.sub(id, 10)
+    local kept = string.sub(id, 1, 8) .. '\255' .. string.sub(id, 10)
     -- In a slot that moves, ZADD would fail after the removal of the last id.
     if redis.call('zadd', expiries, expiry, kept) == 1 then
       redis.call('zrem', expiries, id)
