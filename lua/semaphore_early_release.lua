@@ -11,9 +11,13 @@ local time = redis.call('time')
 local expiry = time[1] * 1000 + math.floor(time[2] / 1000) + left
 local ended = 0
 for _, id in ipairs(ids) do
-  if redis.call('zrem', expiries, id) == 1 then
-    -- A number that is no time: a repeated call does not find the id, and nobody holds it.
+  if redis.call('zscore', expiries, id) then
+    -- A server with full memory refuses ZADD as the first write. This removes nothing.
+    redis.call('zrem', expiries, '')
+    -- A number that is no time: a repeated call does not find the id, and nobody holds it. In a
+    -- slot that moves, ZADD would fail after the removal of the last id.
     redis.call('zadd', expiries, expiry, string.sub(id, 1, 8) .. '\255' .. string.sub(id, 10))
+    redis.call('zrem', expiries, id)
     ended = ended + 1
   end
 end

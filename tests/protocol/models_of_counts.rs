@@ -316,7 +316,7 @@ impl Model {
     fn renew(&mut self, hold: usize, lease: Option<i64>) -> Outcome {
         let mut lost = Vec::new();
         for (at, id) in ids_of(hold).iter().enumerate() {
-            let end = lease.map_or(0, |lease| self.end_of(lease));
+            let end = lease.map_or(i64::MIN, |lease| self.end_of(lease));
             match self.used.get_mut(id) {
                 Some(expiry) => *expiry = end.max(*expiry),
                 None => lost.push(at + 1),

@@ -574,9 +574,9 @@ fn early_release_replies_as_documented() {
     bare.server.ask::<()>(&["DEL", LOCK]);
 
     // The minimum ends after the lease, or before.
+    let mut listener = Listener::on(&bare.server, CHANNEL);
     for lease in ["60000", "600000"] {
         hold(&bare.server, LOCK, MINE, lease);
-        let mut listener = Listener::on(&bare.server, CHANNEL);
         assert_eq!(bare.call("early_release", &[LOCK], &args), 1);
         assert_eq!(listener.next_message(), (CHANNEL.to_owned(), "0".to_owned()));
         bare.assert_held_by(NOBODY);
@@ -591,6 +591,7 @@ fn early_release_replies_as_documented() {
         bare.assert_held_by(NOBODY);
         assert_ttl(&bare.server, LOCK, LEFT..=300_000);
         assert_eq!(bare.call("plain_force_unlock", &[LOCK], &[CHANNEL, "0"]), 1);
+        listener.next_message();
     }
     hold(&bare.server, LOCK, MINE, "60000");
     bare.server.reset_stats();

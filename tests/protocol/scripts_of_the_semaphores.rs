@@ -416,6 +416,41 @@ fn semaphore_leave_replies_as_documented() {
     assert_state(&mut bare, 0, &["b1", "b2", "b3", "c1", "c2"]);
 }
 
+fn early_release(bare: &mut Bare, left: &str, ids: &[&str]) -> i64 {
+    bare.call("semaphore_early_release", &[EXPIRIES], &[&[left][..], ids].concat())
+}
+
+#[test]
+fn semaphore_early_release_replies_as_documented() {
+    let some = "-1 not all of them were held, the others stay in use";
+    documents("semaphore_early_release", &[some, "0 ended"]);
+    let mut bare = Bare::start();
+    let mine = ["12345678a0000001", "12345678a0000002"];
+    assert_eq!(early_release(&mut bare, "1000", &mine), -1);
+    assert_eq!(bare.server.keys(), Vec::<String>::new());
+
+    // The permits stay in use, without a holder, until the minimum ends.
+    take(&mut bare, &mine);
+    assert_eq!(silently(&mut bare, |bare| early_release(bare, "600000", &mine)), 0);
+    let ids: Vec<(Vec<u8>, i64)> = bare.ask(&["ZRANGE", EXPIRIES, "0", "-1", "WITHSCORES"]);
+    let ended = ids.iter().map(|(id, _)| id.as_slice());
+    assert!(ended.eq([b"12345678\xff0000001", b"12345678\xff0000002"]), "{ids:?}");
+    let left = ids.iter().map(|(_, expiry)| expiry - now(&bare.server));
+    assert!(left.into_iter().all(|left| (300_000..=600_000).contains(&left)), "{ids:?}");
+    assert_eq!(bare.ask::<i64>(&["GET", PERMITS]), 3);
+
+    // Late copies, and one permit of two.
+    assert_eq!(early_release(&mut bare, "900000", &mine), -1);
+    assert_eq!(renew(&mut bare, MINUTE, &mine), [1, 2]);
+    assert_eq!(release(&mut bare, &mine), -1);
+    assert_eq!(bare.ask::<i64>(&["GET", PERMITS]), 3);
+    take(&mut bare, &["12345678b0000009"]);
+    limit_memory(&bare.server, "1");
+    let other = ["gone", "12345678b0000009"];
+    assert_eq!(early_release(&mut bare, "600000", &other), -1, "on a full server");
+    assert_eq!(bare.ask::<i64>(&["ZCARD", EXPIRIES]), 3);
+}
+
 #[test]
 fn semaphore_renew_replies_as_documented() {
     documents("semaphore_renew", &["the positions (from 1) of the permits that are gone"]);
@@ -1071,6 +1106,18 @@ fn a_release_gives_back_the_last_permit_while_the_slot_moves() {
     });
     assert_eq!(leave(&mut moving.bare, "w:1", &["a1"]), 0);
     assert_eq!(moving.end(), (5, 0));
+}
+
+#[test]
+fn an_early_release_keeps_the_last_permit_in_use_while_the_slot_moves() {
+    let id = ["12345678a0000001"];
+    let mut moving = Moving::after(|bare| assert_eq!(take(bare, &id), 4));
+    assert_eq!(early_release(&mut moving.bare, "600000", &id), 0);
+    moving.cluster.move_keys(moving.cluster.slot_of(PERMITS), &moving.cluster.nodes()[moving.to]);
+    let to = &moving.cluster.nodes()[moving.to];
+    moving.cluster.end_migration(moving.cluster.slot_of(PERMITS), to);
+    assert_eq!(to.ask::<i64>(&["ZCARD", EXPIRIES]), 1);
+    assert_eq!(to.ask::<i64>(&["GET", PERMITS]), 4);
 }
 
 /// A key that vanishes within a script counts as moved, and the next access to the key fails.
