@@ -10,8 +10,10 @@ use std::thread;
 const LOCK: &str = "q";
 
 /// The seeded faults (`tests/seeded`) that only a test finds, and the test.
-const SEEDED: [(&str, &str); 1] =
-    [("late-message-counts", "late_grants::a_message_of_a_grant_that_has_ended_does_not_count")];
+const SEEDED: [(&str, &str); 2] = [
+    ("late-message-counts", "late_grants::a_message_of_a_grant_that_has_ended_does_not_count"),
+    ("wake-up-kept", "semaphores::a_waiter_whose_question_is_lost_keeps_no_other_waiter_asleep"),
+];
 
 fn waiters(server: &Server, lock: &str) -> u64 {
     server.ask(&["ZCARD", &format!("leasehold_queue:{{{lock}}}")])

@@ -41,7 +41,7 @@ mod workers;
 use clock::{Nanos, millis, now};
 
 use crate::harness::process;
-use controls::{CONTROLS, assert_only_tokens_help};
+use controls::{CONTROLS, Control, assert_only_tokens_help};
 use plan::{Layout, Plan};
 use run::{Counts, Report, run};
 use std::sync::Mutex;
@@ -112,13 +112,19 @@ fn plans(layout: Layout, seed: u64) -> [Plan; 2] {
     [Plan::everything(layout, seed, span()), Plan::waits(layout, seed, span())]
 }
 
+/// Returns the control for the seeded fault that `LEASEHOLD_SEEDED_FAULT` names, or all controls.
+fn chosen() -> impl Iterator<Item = &'static Control> + Send {
+    let one = std::env::var("LEASEHOLD_SEEDED_FAULT").ok();
+    CONTROLS.iter().filter(move |control| one.as_ref().is_none_or(|fault| fault == control.fault))
+}
+
 /// The number of plans for seeded faults that run at once. More would stall the machine.
 const AT_ONCE: usize = 6;
 
 /// Runs the plans of `seeded_faults_are_found` without the seeded faults.
 #[test]
 fn promises_are_kept_in_the_plans_of_seeded_faults() {
-    let plans: Vec<_> = CONTROLS.iter().map(|control| control.sound(seed())).collect();
+    let plans: Vec<_> = chosen().map(|control| control.sound(seed())).collect();
     for (plan, report) in plans.chunks(AT_ONCE).flat_map(runs) {
         report.unwrap_or_else(|| panic!("{plan:?} panicked")).assert_kept();
     }
@@ -133,9 +139,7 @@ fn an_unfenced_store_loses_updates_and_a_fenced_store_does_not() {
 #[test]
 #[ignore = "needs a build with seeded faults: script/seeded makes it and runs this test"]
 fn seeded_faults_are_found() {
-    let one = std::env::var("LEASEHOLD_SEEDED_FAULT").ok();
-    let chosen = CONTROLS.iter().filter(|control| one.as_ref().is_none_or(|f| f == control.fault));
-    let chosen = Mutex::new(chosen);
+    let chosen = Mutex::new(chosen());
     let next = || chosen.lock().expect("no panic").next();
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {

@@ -166,7 +166,19 @@ fn used_keys(server: &Server) -> impl Iterator<Item = String> {
 }
 
 /// Returns the free permits of each plain semaphore.
+///
+/// Waits a while until all permits are free: idle workers complete requests without an answer in
+/// the background. Killed workers may keep permits.
 fn counts(deployment: &Deployment) -> HashMap<String, i64> {
+    let mut counts = HashMap::new();
+    holds_within(IDLE, || {
+        counts = present_counts(deployment);
+        counts.values().all(|free| *free == i64::from(CAPACITY))
+    });
+    counts
+}
+
+fn present_counts(deployment: &Deployment) -> HashMap<String, i64> {
     let prefix = format!("{}-", Kind::Count);
     let masters = deployment.masters();
     let of_server = |server: &&Server| {

@@ -59,7 +59,7 @@ impl Sides<'_> {
 
     /// Executes the orders before the wait, and returns the last answer.
     fn prepare(&self, name: &str, setup: &[&str]) -> String {
-        setup.iter().map(|order| self.does(name, order)).last().unwrap_or_default()
+        setup.iter().fold(String::new(), |_, order| self.does(name, order))
     }
 
     /// Asserts that a change by Redisson wakes a waiter of leasehold.

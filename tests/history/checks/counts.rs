@@ -8,9 +8,7 @@ use super::{Attempt, History, Outcome, Promise, Violation};
 use crate::Nanos;
 
 pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Option<Violation> {
-    let Some(request) = attempts.first().map(|it| &it.request).filter(|it| it.is_counted()) else {
-        return None;
-    };
+    let request = attempts.first().map(|it| &it.request).filter(|it| it.is_counted())?;
     let is_used = attempts.iter().any(|attempt| attempt.hold().is_some());
     if !is_used || history.may_have_lost_count(&request.lock, Nanos::MAX) {
         return None;
