@@ -138,8 +138,9 @@ fn a_poll_reports_an_awaited_key_that_is_no_semaphore_or_latch() {
         let client = client(&server);
         kind.occupy(&server, "a");
         let waiter = kind.wait_subscribed(&server, &client, "a");
-        server.ask::<()>(&["DEL", "a"]);
-        server.ask::<()>(&["RPUSH", "a", "a list"]);
+        server.ask::<()>(&["RPUSH", "list", "an element"]);
+        // In one step: a missing key is a semaphore without a capacity, or an open latch.
+        server.ask::<()>(&["RENAME", "list", "a"]);
         let error = waiter.fails();
         assert!(error.is_server() && error.to_string().contains("WRONGTYPE"), "{kind:?}: {error}");
     }
