@@ -42,6 +42,10 @@ const REQUESTS: &str = "leasehold_request:";
 /// The time within which idle workers leave no lock and no subscription.
 const IDLE: Duration = Duration::from_secs(8);
 
+/// The time within which idle workers complete requests in the background, which do not reconnect
+/// at once.
+const COMPLETED: Duration = Duration::from_secs(25);
+
 const MILLI: Nanos = millis(1);
 
 /// The number of violations of a run that are printed.
@@ -171,7 +175,7 @@ fn used_keys(server: &Server) -> impl Iterator<Item = String> {
 /// the background. Killed workers may keep permits.
 fn counts(deployment: &Deployment) -> HashMap<String, i64> {
     let mut counts = HashMap::new();
-    holds_within(IDLE, || {
+    holds_within(COMPLETED, || {
         counts = present_counts(deployment);
         counts.values().all(|free| *free == i64::from(CAPACITY))
     });

@@ -577,16 +577,29 @@ impl Held for Taken {
     }
 
     fn unlock(mut self: Box<Self>) -> leasehold::Result<()> {
-        // The client completes a release without an answer, so the drop must not repeat it.
+        self.give_back()
+    }
+}
+
+impl Taken {
+    /// Gives the permits back, as a program does that repeats retryable errors.
+    ///
+    /// The client completes a release that may have arrived. That error is not retryable.
+    fn give_back(&mut self) -> leasehold::Result<()> {
         let permits = std::mem::take(&mut self.permits);
-        self.semaphore.release(permits)
+        loop {
+            match self.semaphore.release(permits) {
+                Err(error) if error.is_retryable() => thread::sleep(CHECK_INTERVAL),
+                outcome => return outcome,
+            }
+        }
     }
 }
 
 impl Drop for Taken {
     fn drop(&mut self) {
         if self.permits > 0 {
-            let _ = self.semaphore.release(self.permits);
+            let _ = self.give_back();
         }
     }
 }
