@@ -1,14 +1,15 @@
 //! [`Lock`], the handle of one lock: its type, its kinds and its settings.
 //!
-//! `verbs` acquires; `limits` bounds the time of a hold; `listener` sets the event listener;
-//! `queries` asks about a lock, and releases holds that have no guard; `holders` asks for the
-//! holders and the waiting callers. A handle keeps no state of an acquisition: each verb builds an
-//! [`AcquireCall`] and runs it.
+//! `shared` has the parts that semaphores and latches have too; `verbs` acquires; `limits` bounds
+//! the time of a hold; `listener` sets the event listener; `queries` asks about a lock, and releases
+//! holds that have no guard; `holders` asks for the holders and the waiting callers. A handle keeps
+//! no state of an acquisition: each verb builds an [`AcquireCall`] and runs it.
 
 mod holders;
 mod limits;
 mod listener;
 mod queries;
+mod shared;
 mod verbs;
 
 use std::fmt;
@@ -16,13 +17,13 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acquire::{AcquireCall, AcquireOptions, LockContext, checked_lease};
+use crate::acquire::{AcquireCall, AcquireOptions, LockContext};
 use crate::cancel::CancelToken;
 use crate::command::name;
 use crate::command::owner;
-use crate::config;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::events::Kind;
 use crate::kind::fair::Fair;
 use crate::kind::fenced::Fenced;
 use crate::kind::named::Named;
@@ -31,11 +32,10 @@ use crate::kind::queued::Queued;
 use crate::kind::rules::{LockKind, LockRules};
 use crate::kind::spin::Spin;
 use crate::listener::channels::Channel;
-use crate::local::hold::HoldTerms;
-use crate::stats::{Label, Series};
+use crate::stats::Label;
 use crate::util::clock;
 
-pub(crate) use verbs::endless_wait_ended;
+pub(crate) use shared::{SharedHandle, endless_wait_ended};
 
 /// A distributed lock with one name.
 ///
@@ -73,14 +73,9 @@ pub(crate) use verbs::endless_wait_ended;
 ///   server's words and advice.
 #[must_use = "a lock is not taken until lock() or another of its verbs is called"]
 pub struct Lock<K: LockKind = Plain> {
-    name: Arc<str>,
-    /// The shared state of the lock, or the error for an invalid name.
-    context: Result<Arc<LockContext>>,
-    lease: Option<Duration>,
-    cancel: Option<CancelToken>,
+    shared: SharedHandle,
     /// The name set by [`Lock::with_holder`].
     holder: Option<Arc<str>>,
-    terms: HoldTerms,
     kind: PhantomData<K>,
 }
 
@@ -197,37 +192,24 @@ impl Lock<Queued> {
     /// ```
     #[must_use = "the weight belongs to the lock that is returned"]
     pub fn with_weight(mut self, weight: u32) -> QueueLock {
-        if !(1..=10).contains(&weight) {
-            let error = Error::configuration("the weight of a waiter must be from 1 to 10");
-            self.context = self.context.and(Err(error));
-        }
-        self.terms = self.terms.with_weight(weight);
+        self.shared.require(|_| match weight {
+            1..=10 => Ok(()),
+            _ => Err(Error::configuration("the weight of a waiter must be from 1 to 10")),
+        });
+        self.shared.set_weight(weight);
         self
     }
 }
 
 impl<K: LockKind> Clone for Lock<K> {
     fn clone(&self) -> Lock<K> {
-        Lock {
-            name: Arc::clone(&self.name),
-            context: self.context.clone(),
-            lease: self.lease,
-            cancel: self.cancel.clone(),
-            holder: self.holder.clone(),
-            terms: self.terms.clone(),
-            kind: PhantomData,
-        }
+        Lock { shared: self.shared.clone(), holder: self.holder.clone(), kind: PhantomData }
     }
 }
 
 impl<K: LockKind> fmt::Debug for Lock<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lock")
-            .field("kind", &format_args!("{}", self.rules().kind()))
-            .field("name", &self.name)
-            .field("lease", &self.lease)
-            .field("label", &self.terms.label())
-            .finish_non_exhaustive()
+        self.shared.fmt("Lock", f)
     }
 }
 
@@ -267,9 +249,8 @@ impl Lock<Plain> {
     #[must_use = "the holder belongs to the lock that is returned"]
     pub fn with_holder(mut self, holder: impl Into<String>) -> Lock {
         let holder = holder.into();
-        if let Err(error) = check_holder(&holder) {
-            self.context = self.context.and(Err(error));
-        }
+        self.shared.require(|_| check_holder(&holder));
+        self.shared.set_kind(Kind::Named);
         self.holder = Some(holder.into());
         self
     }
@@ -277,10 +258,8 @@ impl Lock<Plain> {
 
 impl<K: LockKind> Lock<K> {
     pub(crate) fn new(engine: Arc<Engine>, name: String) -> Lock<K> {
-        let name: Arc<str> = name.into();
-        let context = engine.local(&name).map(|local| Arc::new(LockContext { engine, local }));
-        let (holder, terms) = (None, HoldTerms::default());
-        Lock { name, context, lease: None, cancel: None, holder, terms, kind: PhantomData }
+        let shared = SharedHandle::new(engine, name, K::rules().kind());
+        Lock { shared, holder: None, kind: PhantomData }
     }
 
     /// Sets a fixed lease, which the watchdog does not renew. No round trip.
@@ -306,7 +285,7 @@ impl<K: LockKind> Lock<K> {
     /// ```
     #[must_use = "the lease belongs to the lock that is returned"]
     pub fn with_lease(mut self, lease: Duration) -> Lock<K> {
-        self.lease = Some(lease);
+        self.shared.set_lease(lease);
         self
     }
 
@@ -335,12 +314,7 @@ impl<K: LockKind> Lock<K> {
     /// ```
     #[must_use = "the label belongs to the lock that is returned"]
     pub fn with_label(mut self, label: impl AsRef<str>) -> Lock<K> {
-        let label = label.as_ref();
-        let checked = config::check_text("the label", label);
-        self.context = self.context.and_then(|context| checked.map(|()| context));
-        if let Ok(context) = &self.context {
-            self.terms = self.terms.with_label(context.engine.events.stats().label(label));
-        }
+        self.shared.set_label(label.as_ref());
         self
     }
 
@@ -359,14 +333,14 @@ impl<K: LockKind> Lock<K> {
     /// ```
     #[must_use = "the token belongs to the lock that is returned"]
     pub fn with_cancel(mut self, token: &CancelToken) -> Lock<K> {
-        self.cancel = Some(token.clone());
+        self.shared.set_cancel(token);
         self
     }
 
     /// Returns the name of the lock, without the client's prefix.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn name(&self) -> &str {
-        &self.name
+        self.shared.name()
     }
 
     fn rules(&self) -> &'static dyn LockRules {
@@ -375,28 +349,12 @@ impl<K: LockKind> Lock<K> {
 
     /// Returns the client of the lock.
     pub(crate) fn engine(&self) -> Result<&Arc<Engine>> {
-        let context = self.context().map_err(|error| self.named(error))?;
-        Ok(&context.engine)
-    }
-
-    /// Returns the statistics of the client for the kind and the label of this handle.
-    fn series(&self) -> Result<Series<'_>> {
-        let stats = self.engine()?.events.stats();
-        Ok(stats.series(|| self.terms.series_key(self.rules().kind())))
+        Ok(&self.shared.context()?.engine)
     }
 
     /// Returns the label of this handle.
     pub(crate) fn label(&self) -> Option<&Label> {
-        self.terms.label()
-    }
-
-    fn context(&self) -> Result<&Arc<LockContext>> {
-        self.context.as_ref().map_err(Error::clone)
-    }
-
-    /// Adds the name of the lock to an error.
-    fn named(&self, error: Error) -> Error {
-        error.with_lock_name(Arc::clone(&self.name))
+        self.shared.terms().label()
     }
 
     /// Returns the call for this lock. The handle's settings replace absent options.
@@ -404,17 +362,8 @@ impl<K: LockKind> Lock<K> {
         &'a self,
         options: &AcquireOptions<'a>,
     ) -> Result<AcquireCall<'a>> {
-        let lease = options.lease.or(self.lease).map(checked_lease).transpose();
-        let cancel = options.cancel.or(self.cancel.as_ref());
-        let named = |error| self.named(error);
-        self.check_limits().map_err(named)?;
-        Ok(AcquireCall {
-            context: self.context().map_err(named)?,
-            rules: self.rules(),
-            holder_name: self.holder.as_ref(),
-            terms: &self.terms,
-            options: AcquireOptions { lease: lease.map_err(named)?, cancel, ..*options },
-        })
+        self.check_limits()?;
+        self.shared.acquire_call(self.rules(), self.holder.as_ref(), options)
     }
 
     /// Returns whether this thread holds the lock in a way that excludes this handle.
@@ -422,18 +371,18 @@ impl<K: LockKind> Lock<K> {
         let blocks = |context: &Arc<LockContext>| {
             context.local.blocks_own_thread(self.rules(), owned, clock::now())
         };
-        self.context.as_ref().is_ok_and(blocks)
+        self.shared.context().is_ok_and(blocks)
     }
 
     /// Returns the channel that the waiters of this kind share; `None` if they share none.
     pub(crate) fn channel(&self) -> Option<Arc<Channel>> {
-        let LockContext { engine, local } = &**self.context.as_ref().ok()?;
+        let LockContext { engine, local } = &**self.shared.context().ok()?;
         local.channel(self.rules().listens_to(), &engine.channels).cloned()
     }
 
     /// Asks the servers of the lock's client for a reply. One round trip.
     pub(crate) fn ping(&self) -> Result<()> {
-        self.context()?.engine.ping()
+        self.shared.context()?.engine.ping()
     }
 }
 

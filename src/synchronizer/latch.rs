@@ -13,8 +13,7 @@ use crate::error::{Error, Result};
 use crate::events::{Events, Kind};
 use crate::inspect::info::WaitingInfo;
 use crate::kind::rules::ListensTo;
-use crate::lock::handle::endless_wait_ended;
-use crate::synchronizer::handle::SharedHandle;
+use crate::lock::handle::{SharedHandle, endless_wait_ended};
 use crate::util::clock::{self, Patience};
 
 /// A latch that opens when its count has reached 0: Redisson's `RCountDownLatch`.
@@ -226,7 +225,7 @@ impl CountDownLatch {
     pub fn wait(&self) -> Result<()> {
         match self.wait_with(Patience::Forever)? {
             true => Ok(()),
-            false => Err(self.0.named(endless_wait_ended())),
+            false => Err(endless_wait_ended()),
         }
     }
 

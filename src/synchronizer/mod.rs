@@ -1,6 +1,6 @@
 //! Public handles of semaphores and latches.
 //!
-//! `handle.rs` has the parts that all of them share. Imports `count` and below.
+//! `handle.rs` has the calls that all of them share. Imports `lock` and below.
 
 mod handle;
 pub(crate) mod latch;

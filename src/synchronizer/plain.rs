@@ -11,8 +11,7 @@ use crate::error::Result;
 use crate::events::{Events, Kind};
 use crate::inspect::info::WaitingInfo;
 use crate::kind::rules::ListensTo;
-use crate::lock::handle::endless_wait_ended;
-use crate::synchronizer::handle::SharedHandle;
+use crate::lock::handle::{SharedHandle, endless_wait_ended};
 use crate::synchronizer::{check_permits, check_positive};
 use crate::util::clock::{self, Patience};
 
@@ -227,7 +226,7 @@ impl PlainSemaphore {
     pub fn acquire(&self, permits: u32) -> Result<()> {
         match self.take(permits, Patience::Forever)? {
             true => Ok(()),
-            false => Err(self.0.named(endless_wait_ended())),
+            false => Err(endless_wait_ended()),
         }
     }
 

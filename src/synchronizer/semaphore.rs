@@ -5,18 +5,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::cancel::CancelToken;
-use crate::config::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::count::CountChange;
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::events::{Events, Kind};
 use crate::inspect::holder::HolderInfo;
 use crate::inspect::info::WaitingInfo;
 use crate::inspect::permits::PermitCounts;
 use crate::kind::rules::{ListensTo, PermitRequest};
 use crate::kind::semaphore::Permits;
-use crate::lock::handle::endless_wait_ended;
-use crate::synchronizer::handle::SharedHandle;
+use crate::lock::handle::{SharedHandle, endless_wait_ended};
 use crate::synchronizer::permit::Permit;
 use crate::synchronizer::{check_permits, check_positive};
 use crate::util::clock::{self, Patience};
@@ -67,18 +65,17 @@ use crate::util::clock::{self, Patience};
 /// ```
 ///
 /// # Errors of every verb
-/// - [`is_invalid_name`](Error::is_invalid_name) if the name cannot be used.
-/// - [`is_configuration`](Error::is_configuration) for 0 permits, for a call that takes more than
-///   1,000 permits, if the lease, the [limit](Semaphore::with_max_hold) or the
+/// - [`is_invalid_name`](crate::Error::is_invalid_name) if the name cannot be used.
+/// - [`is_configuration`](crate::Error::is_configuration) for 0 permits, for a call that takes more
+///   than 1,000 permits, if the lease, the [limit](Semaphore::with_max_hold) or the
 ///   [label](Semaphore::with_label) is invalid, and in a forked child.
-/// - [`is_closed`](Error::is_closed) after [`Client::close`](crate::Client::close).
-/// - [`is_server`](Error::is_server) if the server refuses the command. The
-///   [code](Error::code) is `WRONGTYPE` if the key holds no number of permits.
+/// - [`is_closed`](crate::Error::is_closed) after [`Client::close`](crate::Client::close).
+/// - [`is_server`](crate::Error::is_server) if the server refuses the command. The
+///   [code](crate::Error::code) is `WRONGTYPE` if the key holds no number of permits.
 #[derive(Clone)]
 #[must_use = "a semaphore does nothing until one of its verbs is called"]
 pub struct Semaphore {
     handle: SharedHandle,
-    lease: Option<Duration>,
     /// The capacity that a semaphore without one gets.
     capacity: Option<u32>,
 }
@@ -86,7 +83,7 @@ pub struct Semaphore {
 impl Semaphore {
     pub(crate) fn new(engine: Arc<Engine>, name: String) -> Semaphore {
         let handle = SharedHandle::new(engine, name, Kind::Semaphore);
-        Semaphore { handle, lease: None, capacity: None }
+        Semaphore { handle, capacity: None }
     }
 
     /// Sets the capacity that the semaphore gets if it has none. No round trip.
@@ -95,7 +92,8 @@ impl Semaphore {
     /// has already stays; [`resize`](Semaphore::resize) changes it.
     ///
     /// # Errors
-    /// Does not fail itself. The verbs return [`is_configuration`](Error::is_configuration) for 0.
+    /// Does not fail itself. The verbs return [`is_configuration`](crate::Error::is_configuration)
+    /// for 0.
     #[must_use = "the capacity belongs to the semaphore that is returned"]
     pub fn with_permits(mut self, permits: u32) -> Semaphore {
         self.handle.require(|_| check_positive(permits.into()));
@@ -106,11 +104,11 @@ impl Semaphore {
     /// Sets a fixed lease, which the watchdog does not renew. No round trip.
     ///
     /// The permits are free again after `lease` at the latest. Millisecond precision. The verbs
-    /// return [`is_configuration`](Error::is_configuration) below 10 ms. More than a hundred years
-    /// means a hundred years.
+    /// return [`is_configuration`](crate::Error::is_configuration) below 10 ms. More than a hundred
+    /// years means a hundred years.
     #[must_use = "the lease belongs to the semaphore that is returned"]
     pub fn with_lease(mut self, lease: Duration) -> Semaphore {
-        self.lease = Some(lease);
+        self.handle.set_lease(lease);
         self
     }
 
@@ -119,11 +117,7 @@ impl Semaphore {
     /// The rules of [`Lock::with_max_hold`](crate::Lock::with_max_hold) apply.
     #[must_use = "the limit belongs to the semaphore that is returned"]
     pub fn with_max_hold(mut self, max_hold: Duration) -> Semaphore {
-        self.handle.require(|_| match max_hold < SHORTEST_LEASE {
-            true => Err(Error::configuration("the longest hold must be at least 10 ms long")),
-            false => Ok(()),
-        });
-        self.handle.change_terms(|terms| terms.with_max_hold(max_hold.min(LONGEST_LEASE)));
+        self.handle.set_max_hold(max_hold);
         self
     }
 
@@ -139,14 +133,14 @@ impl Semaphore {
     /// The rules of [`Lock::with_min_hold`](crate::Lock::with_min_hold) apply.
     #[must_use = "the minimum belongs to the semaphore that is returned"]
     pub fn with_min_hold(mut self, min_hold: Duration) -> Semaphore {
-        self.handle.change_terms(|terms| terms.with_min_hold(min_hold.min(LONGEST_LEASE)));
+        self.handle.set_min_hold(min_hold);
         self
     }
 
     /// Sets a token by which another thread can end the waits of this handle. No round trip.
     ///
     /// Once the token is cancelled, every verb that acquires returns
-    /// [`is_cancelled`](Error::is_cancelled), whether it waits or not. Permits stay valid.
+    /// [`is_cancelled`](crate::Error::is_cancelled), whether it waits or not. Permits stay valid.
     #[must_use = "the token belongs to the semaphore that is returned"]
     pub fn with_cancel(mut self, token: &CancelToken) -> Semaphore {
         self.handle.set_cancel(token);
@@ -160,7 +154,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// Does not fail itself. If the system cannot start the events thread, the verbs return
-    /// [`is_configuration`](Error::is_configuration).
+    /// [`is_configuration`](crate::Error::is_configuration).
     #[must_use = "the listener belongs to the semaphore that is returned"]
     pub fn with_events(mut self, listener: Arc<dyn Events>) -> Semaphore {
         self.handle.set_listener(listener);
@@ -194,18 +188,19 @@ impl Semaphore {
     /// an error the client undoes the call in the background, so the program may repeat it.
     ///
     /// # Errors
-    /// - [`is_configuration`](Error::is_configuration) if the semaphore has no capacity: its key is
-    ///   missing, and the handle has no [`with_permits`](Semaphore::with_permits). Also if the call
-    ///   needs more permits than the capacity, now or after a [`resize`](Semaphore::resize).
-    /// - [`is_connection`](Error::is_connection), [`is_timeout`](Error::is_timeout) or
-    ///   [`is_pool_timeout`](Error::is_pool_timeout) if the first request gets no answer, after one
-    ///   response time-out at the latest. Once the server has answered, the call waits through
-    ///   outages.
-    /// - [`is_cancelled`](Error::is_cancelled) if the token is cancelled.
-    /// - [`is_lost`](Error::is_lost) if three grants in a row arrived after their lease had
+    /// - [`is_configuration`](crate::Error::is_configuration) if the semaphore has no capacity: its
+    ///   key is missing, and the handle has no [`with_permits`](Semaphore::with_permits). Also if
+    ///   the call needs more permits than the capacity, now or after a
+    ///   [`resize`](Semaphore::resize).
+    /// - [`is_connection`](crate::Error::is_connection), [`is_timeout`](crate::Error::is_timeout)
+    ///   or [`is_pool_timeout`](crate::Error::is_pool_timeout) if the first request gets no answer,
+    ///   after one response time-out at the latest. Once the server has answered, the call waits
+    ///   through outages.
+    /// - [`is_cancelled`](crate::Error::is_cancelled) if the token is cancelled.
+    /// - [`is_lost`](crate::Error::is_lost) if three grants in a row arrived after their lease had
     ///   expired, or one after the deadline of the call.
-    /// - [`is_not_replicated`](Error::is_not_replicated) if fewer replicas acknowledged the permit
-    ///   than [`min_replicas`](crate::Builder::min_replicas) asks for.
+    /// - [`is_not_replicated`](crate::Error::is_not_replicated) if fewer replicas acknowledged the
+    ///   permit than [`min_replicas`](crate::Builder::min_replicas) asks for.
     /// - The [errors of every verb](Semaphore#errors-of-every-verb).
     ///
     /// ```no_run
@@ -248,9 +243,9 @@ impl Semaphore {
     ///
     /// # Errors
     /// The errors of [`acquire`](Semaphore::acquire). If the time ends before the server has
-    /// answered, the error is [`is_connection`](Error::is_connection),
-    /// [`is_timeout`](Error::is_timeout) or, if no request could be sent,
-    /// [`is_pool_timeout`](Error::is_pool_timeout).
+    /// answered, the error is [`is_connection`](crate::Error::is_connection),
+    /// [`is_timeout`](crate::Error::is_timeout) or, if no request could be sent,
+    /// [`is_pool_timeout`](crate::Error::is_pool_timeout).
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -294,7 +289,7 @@ impl Semaphore {
     /// ```
     pub fn acquire_many(&self, permits: u32) -> Result<Permit> {
         let permit = self.take(permits, Patience::Forever)?;
-        permit.ok_or_else(|| self.handle.named(endless_wait_ended()))
+        permit.ok_or_else(endless_wait_ended)
     }
 
     /// Takes that many permits if they are free; returns `None` if they are not.
@@ -336,7 +331,7 @@ impl Semaphore {
     /// Permits in use stay valid. If more permits are in use than the new capacity,
     /// [`available`](Semaphore::available) is negative until enough of them are given back. A
     /// waiting call for more permits than the new capacity returns
-    /// [`is_configuration`](Error::is_configuration) within the
+    /// [`is_configuration`](crate::Error::is_configuration) within the
     /// [poll interval](crate::Builder::poll_interval).
     ///
     /// Blocks until the server answers, for one response time-out at most. One round trip. After an
@@ -357,8 +352,8 @@ impl Semaphore {
     /// until the server answers, for one response time-out at most. One round trip.
     ///
     /// # Errors
-    /// [`is_connection`](Error::is_connection), [`is_timeout`](Error::is_timeout) or
-    /// [`is_pool_timeout`](Error::is_pool_timeout) if the server does not answer, and the
+    /// [`is_connection`](crate::Error::is_connection), [`is_timeout`](crate::Error::is_timeout) or
+    /// [`is_pool_timeout`](crate::Error::is_pool_timeout) if the server does not answer, and the
     /// [errors of every verb](Semaphore#errors-of-every-verb).
     pub fn available(&self) -> Result<i64> {
         Ok(self.counts()?.available)
@@ -423,16 +418,14 @@ impl Semaphore {
 
     fn counts(&self) -> Result<PermitCounts> {
         let capacity = self.capacity;
-        let counts = self
-            .handle
-            .inspect(|inspector, name, target| inspector.permit_counts(name, capacity, target))?;
-        Ok(counts)
+        self.handle
+            .inspect(|inspector, name, target| inspector.permit_counts(name, capacity, target))
     }
 
     fn take(&self, count: u32, patience: Patience) -> Result<Option<Permit>> {
         check_permits(count).map_err(|error| self.handle.named(error))?;
         let permits = PermitRequest { count, capacity: self.capacity };
-        let handle = self.handle.acquire(&Permits, self.lease, permits, patience)?;
+        let handle = self.handle.take_permits(&Permits, permits, patience)?;
         Ok(handle.map(Permit::new))
     }
 }

@@ -1,17 +1,12 @@
 //! Queries about the holders of a [`Lock`] and about the callers that wait for it.
 
 use super::Lock;
-use crate::acquire::LockContext;
-use crate::cancel::Limit;
-use crate::command::name::Name;
 use crate::error::Result;
 use crate::events::Kind;
 use crate::inspect::Side;
 use crate::inspect::holder::HolderInfo;
 use crate::inspect::info::WaitingInfo;
-use crate::inspect::query::Inspector;
 use crate::kind::rules::LockKind;
-use crate::pool::Target;
 
 impl<K: LockKind> Lock<K> {
     /// Returns the holder of the lock, or `None` if nobody holds it.
@@ -53,12 +48,12 @@ impl<K: LockKind> Lock<K> {
     /// without the permission to read the records of clients. The text then names the permissions
     /// (`docs/permissions.md`).
     pub fn holders(&self) -> Result<Vec<HolderInfo>> {
-        let side = match self.rules().kind() {
+        let side = match self.shared.kind() {
             Kind::Read => Side::Read,
             Kind::Write => Side::Write,
             _ => Side::Both,
         };
-        self.inspect(|inspector, name, target| inspector.holders(name, side, target))
+        self.shared.inspect(|inspector, name, target| inspector.holders(name, side, target))
     }
 
     /// Returns the callers that wait for the lock, in any process and language.
@@ -75,23 +70,6 @@ impl<K: LockKind> Lock<K> {
     /// The errors of [`holders`](Lock::holders).
     pub fn waiting(&self) -> Result<WaitingInfo> {
         let listens_to = self.rules().listens_to();
-        self.inspect(|inspector, name, target| inspector.waiting(name, listens_to, target))
-    }
-
-    /// Runs a query of the lock within one response time-out.
-    fn inspect<T>(
-        &self,
-        query: impl FnOnce(&Inspector<'_>, &Name, Target) -> Result<T>,
-    ) -> Result<T> {
-        let response_limit = self.response_limit();
-        let run = || {
-            let LockContext { engine, local } = &**self.context()?;
-            engine.check_open()?;
-            let limit: Limit<'_> = engine.limit(response_limit);
-            engine.wait_until_ready(&limit)?;
-            let target = Target::prefer(local.unanswered_release());
-            query(&Inspector::new(engine, &limit), local.name(), target)
-        };
-        run().map_err(|error| self.named(error))
+        self.shared.waiting(listens_to)
     }
 }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::Lock;
-use crate::config::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::error::{Error, Result};
 use crate::kind::rules::LockKind;
 
@@ -43,7 +42,7 @@ impl<K: LockKind> Lock<K> {
     /// ```
     #[must_use = "the limit belongs to the lock that is returned"]
     pub fn with_max_hold(mut self, max_hold: Duration) -> Lock<K> {
-        self.terms = self.terms.with_max_hold(max_hold.min(LONGEST_LEASE));
+        self.shared.set_max_hold(max_hold);
         self
     }
 
@@ -95,19 +94,17 @@ impl<K: LockKind> Lock<K> {
     /// ```
     #[must_use = "the minimum belongs to the lock that is returned"]
     pub fn with_min_hold(mut self, min_hold: Duration) -> Lock<K> {
-        self.terms = self.terms.with_min_hold(min_hold.min(LONGEST_LEASE));
+        self.shared.set_min_hold(min_hold);
         self
     }
 
     /// Fails if the limit is too short, or if the kind does not permit the minimum.
     pub(crate) fn check_limits(&self) -> Result<()> {
-        if self.terms.max_hold().is_some_and(|max_hold| max_hold < SHORTEST_LEASE) {
-            return Err(Error::configuration("the longest hold must be at least 10 ms long"));
+        self.shared.check_max_hold()?;
+        if self.shared.terms().min_hold().is_none() || self.rules().early_release().is_some() {
+            return Ok(());
         }
-        if self.terms.min_hold().is_some() && self.rules().early_release().is_none() {
-            let kind = self.rules().kind();
-            return Err(Error::configuration(format!("a {kind} cannot have a minimum hold")));
-        }
-        Ok(())
+        let text = format!("a {} cannot have a minimum hold", self.shared.kind());
+        Err(self.shared.named(Error::configuration(text)))
     }
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::Lock;
-use crate::error::Result;
 use crate::events::{Events, HandleListener};
 use crate::kind::rules::LockKind;
 
@@ -62,21 +61,12 @@ impl<K: LockKind> Lock<K> {
     /// ```
     #[must_use = "the listener belongs to the lock that is returned"]
     pub fn with_events(mut self, listener: Arc<dyn Events>) -> Lock<K> {
-        match self.keep_listener(listener) {
-            Ok(listener) => self.terms = self.terms.with_listener(listener),
-            Err(error) => self.context = self.context.and(Err(error)),
-        }
+        self.shared.set_listener(listener);
         self
-    }
-
-    fn keep_listener(&self, listener: Arc<dyn Events>) -> Result<HandleListener> {
-        let engine = &self.context()?.engine;
-        engine.router.check_process()?;
-        engine.events.listener(listener)
     }
 
     /// Returns the listener of this handle.
     pub(crate) fn listener(&self) -> Option<&HandleListener> {
-        self.terms.listener()
+        self.shared.terms().listener()
     }
 }

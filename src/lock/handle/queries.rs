@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::Lock;
 use crate::acquire::{HoldHandle, LockContext, not_held};
-use crate::cancel::ResponseLimit;
-use crate::command::call::Call;
+use crate::cancel::{Limit, ResponseLimit};
+use crate::command::call::{Call, ConnectionId};
 use crate::command::name::Name;
 use crate::command::owner::ThreadId;
 use crate::command::reply::Reply;
@@ -56,7 +56,7 @@ impl<K: LockKind> Lock<K> {
     pub fn hold_count(&self) -> usize {
         let (thread, now) = (ThreadId::current(), clock::now());
         let mine = |hold: &Hold| self.is_mine(hold);
-        self.context.as_ref().map_or(0, |context| context.local.count(mine, thread, now))
+        self.shared.context().map_or(0, |context| context.local.count(mine, thread, now))
     }
 
     /// Returns the remaining lease of the holder, or `None` if the lock is free.
@@ -122,14 +122,12 @@ impl<K: LockKind> Lock<K> {
 
     /// Returns the response limit of a call that begins now without a deadline.
     pub(crate) fn response_limit(&self) -> ResponseLimit {
-        self.context
-            .as_ref()
-            .map_or_else(|_| ResponseLimit::over(), |context| context.engine.response_limit())
+        self.shared.response_limit()
     }
 
     /// [`Lock::unlock`] within a response limit.
     pub(crate) fn unlock_within(&self, response_limit: ResponseLimit) -> Result<()> {
-        self.end_detached(response_limit).map_err(|error| self.named(error))
+        self.end_detached(response_limit).map_err(|error| self.shared.named(error))
     }
 
     /// [`Lock::remaining`] within a response limit.
@@ -137,16 +135,30 @@ impl<K: LockKind> Lock<K> {
         &self,
         response_limit: ResponseLimit,
     ) -> Result<Option<Duration>> {
-        self.ask_remaining(response_limit).map_err(|error| self.named(error))
+        self.shared.run(response_limit, |context, limit| {
+            let (left, _) = self.ask_remaining(context, limit)?;
+            Ok(left)
+        })
     }
 
     /// [`Lock::force_unlock`] within a response limit.
     pub(crate) fn force_unlock_within(&self, response_limit: ResponseLimit) -> Result<bool> {
-        self.force(response_limit).map_err(|error| self.named(error))
+        let local = &self.shared.context()?.local;
+        let mut held = Vec::new();
+        let force = |name: &Name| {
+            // Listed before the lock is freed: a later holder in this process keeps its hold.
+            held = local.holds();
+            self.rules().force_unlock(name)
+        };
+        if self.send_once(force, response_limit)? == ReleaseReply::NotHeld {
+            return Ok(false);
+        }
+        held.iter().for_each(|hold| local.lose(hold));
+        Ok(true)
     }
 
     fn end_detached(&self, response_limit: ResponseLimit) -> Result<()> {
-        let context = self.context()?;
+        let context = self.shared.context()?;
         let mine = |hold: &Hold| self.is_mine(hold);
         let detached = context.local.detached(mine, ThreadId::current(), clock::now());
         match (detached, &self.holder) {
@@ -163,29 +175,16 @@ impl<K: LockKind> Lock<K> {
         }
     }
 
-    fn ask_remaining(&self, response_limit: ResponseLimit) -> Result<Option<Duration>> {
-        let LockContext { engine, local } = &**self.context()?;
-        engine.check_open()?;
-        let (query, limit) = (self.rules().ttl(local.name()), engine.limit(response_limit));
-        engine.wait_until_ready(&limit)?;
-        let reply =
-            engine.router.call(query, Target::prefer(local.unanswered_release()), &limit)?;
-        remaining(reply.value)
-    }
-
-    fn force(&self, response_limit: ResponseLimit) -> Result<bool> {
-        let local = &self.context()?.local;
-        let mut held = Vec::new();
-        let force = |name: &Name| {
-            // Listed before the lock is freed: a later holder in this process keeps its hold.
-            held = local.holds();
-            self.rules().force_unlock(name)
-        };
-        if self.send_once(force, response_limit)? == ReleaseReply::NotHeld {
-            return Ok(false);
-        }
-        held.iter().for_each(|hold| local.lose(hold));
-        Ok(true)
+    /// Asks for the remaining lease. Returns it and the connection of the reply.
+    fn ask_remaining(
+        &self,
+        context: &LockContext,
+        limit: &Limit<'_>,
+    ) -> Result<(Option<Duration>, ConnectionId)> {
+        let LockContext { engine, local } = context;
+        let target = Target::prefer(local.unanswered_release());
+        let reply = engine.router.call(self.rules().ttl(local.name()), target, limit)?;
+        Ok((remaining(reply.value)?, reply.connection))
     }
 
     /// Sends a command that must not run twice, if the lock is held.
@@ -196,24 +195,21 @@ impl<K: LockKind> Lock<K> {
         command: impl FnOnce(&Name) -> Call,
         response_limit: ResponseLimit,
     ) -> Result<ReleaseReply> {
-        let LockContext { engine, local } = &**self.context()?;
-        engine.check_open()?;
-        let (query, limit) = (self.rules().ttl(local.name()), engine.limit(response_limit));
-        engine.wait_until_ready(&limit)?;
-        let found =
-            engine.router.call(query, Target::prefer(local.unanswered_release()), &limit)?;
-        if remaining(found.value)?.is_none() {
-            return Ok(ReleaseReply::NotHeld);
-        }
-        let reply =
-            engine.router.call(command(local.name()), Target::Only(found.connection), &limit)?;
-        rules::read_release(reply.value)
+        self.shared.run(response_limit, |context, limit| {
+            let (left, connection) = self.ask_remaining(context, limit)?;
+            if left.is_none() {
+                return Ok(ReleaseReply::NotHeld);
+            }
+            let command = command(context.local.name());
+            let reply = context.engine.router.call(command, Target::Only(connection), limit)?;
+            rules::read_release(reply.value)
+        })
     }
 
     /// Returns whether a hold has this kind and this named holder, if there is one.
     fn is_mine(&self, hold: &Hold) -> bool {
         let has_name = |name: &Arc<str>| hold.owner().as_bytes() == name.as_bytes();
-        hold.rules().kind() == self.rules().kind() && self.holder.as_ref().is_none_or(has_name)
+        hold.rules().kind() == self.shared.kind() && self.holder.as_ref().is_none_or(has_name)
     }
 }
 

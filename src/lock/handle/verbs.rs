@@ -5,9 +5,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::Lock;
+use super::{Lock, endless_wait_ended};
 use crate::acquire::{AcquireOptions, HoldHandle};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::kind::rules::LockKind;
 use crate::lock::guard::{Guard, OwnedGuard};
 use crate::stats::CallRecord;
@@ -32,21 +32,21 @@ impl<K: LockKind> Lock<K> {
     /// [`with_cancel`](Lock::with_cancel) and the close of the client end it.
     ///
     /// # Errors
-    /// - [`is_connection`](Error::is_connection), [`is_timeout`](Error::is_timeout) or
-    ///   [`is_pool_timeout`](Error::is_pool_timeout) if the first request gets no answer, after one
-    ///   response time-out at the latest. Once the server has answered that the lock is held, the
-    ///   call waits through outages.
-    /// - [`is_cancelled`](Error::is_cancelled) if the token is cancelled.
-    /// - [`is_lost`](Error::is_lost) if this thread still has a guard of a lost hold. Also if three
-    ///   grants of the lock arrived after their lease had expired, or one after the deadline of the
-    ///   call.
-    /// - [`is_deadlock`](Error::is_deadlock) if this thread holds the lock as another kind or under
-    ///   another holder name. Also if this thread took an [`OwnedGuard`] of the lock, the guard
-    ///   still exists, and the call has neither a deadline nor a token. (To wait for the release of
-    ///   a guard that was sent to another thread, use a deadline, a token or
+    /// - [`is_connection`](crate::Error::is_connection), [`is_timeout`](crate::Error::is_timeout)
+    ///   or [`is_pool_timeout`](crate::Error::is_pool_timeout) if the first request gets no answer,
+    ///   after one response time-out at the latest. Once the server has answered that the lock is
+    ///   held, the call waits through outages.
+    /// - [`is_cancelled`](crate::Error::is_cancelled) if the token is cancelled.
+    /// - [`is_lost`](crate::Error::is_lost) if this thread still has a guard of a lost hold. Also
+    ///   if three grants of the lock arrived after their lease had expired, or one after the
+    ///   deadline of the call.
+    /// - [`is_deadlock`](crate::Error::is_deadlock) if this thread holds the lock as another kind
+    ///   or under another holder name. Also if this thread took an [`OwnedGuard`] of the lock, the
+    ///   guard still exists, and the call has neither a deadline nor a token. (To wait for the
+    ///   release of a guard that was sent to another thread, use a deadline, a token or
     ///   [`lock_owned`](Lock::lock_owned).)
-    /// - [`is_not_replicated`](Error::is_not_replicated) if fewer replicas acknowledged the hold
-    ///   than [`min_replicas`](crate::Builder::min_replicas) asks for.
+    /// - [`is_not_replicated`](crate::Error::is_not_replicated) if fewer replicas acknowledged the
+    ///   hold than [`min_replicas`](crate::Builder::min_replicas) asks for.
     /// - The [errors of every verb](Lock#errors-of-every-verb).
     ///
     /// ```no_run
@@ -69,7 +69,7 @@ impl<K: LockKind> Lock<K> {
     /// holds the lock as another kind or under another holder name.
     ///
     /// # Errors
-    /// The errors of [`lock`](Lock::lock), except [`is_deadlock`](Error::is_deadlock).
+    /// The errors of [`lock`](Lock::lock), except [`is_deadlock`](crate::Error::is_deadlock).
     ///
     /// ```no_run
     /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
@@ -91,9 +91,9 @@ impl<K: LockKind> Lock<K> {
     ///
     /// # Errors
     /// The errors of [`lock`](Lock::lock). If the time ends before the server has answered whether
-    /// the lock is free, the error is [`is_connection`](Error::is_connection),
-    /// [`is_timeout`](Error::is_timeout) or, if no request could be sent,
-    /// [`is_pool_timeout`](Error::is_pool_timeout).
+    /// the lock is free, the error is [`is_connection`](crate::Error::is_connection),
+    /// [`is_timeout`](crate::Error::is_timeout) or, if no request could be sent,
+    /// [`is_pool_timeout`](crate::Error::is_pool_timeout).
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -125,8 +125,8 @@ impl<K: LockKind> Lock<K> {
     /// of its own, which belongs to no thread: later calls of this thread are not nested in it.
     ///
     /// # Errors
-    /// The errors of [`lock`](Lock::lock), and [`is_deadlock`](Error::is_deadlock) if this thread
-    /// has a [`Guard`] of the lock.
+    /// The errors of [`lock`](Lock::lock), and [`is_deadlock`](crate::Error::is_deadlock) if this
+    /// thread has a [`Guard`] of the lock.
     ///
     /// ```no_run
     /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
@@ -175,15 +175,10 @@ impl<K: LockKind> Lock<K> {
 
     /// Acquires with the settings of the handle; returns `None` if the patience ended.
     fn acquire(&self, patience: Patience, owned: bool) -> Result<Option<HoldHandle>> {
-        let clients = [self.series()?];
+        let clients = [self.shared.series()?];
         let record = CallRecord::new(&clients);
         let options =
             AcquireOptions { owned, record: Some(&record), ..AcquireOptions::new(patience) };
         record.end(patience, self.acquire_call(&options)?.acquire())
     }
-}
-
-/// Returns the error of an endless wait that ended without a hold, which does not happen.
-pub(crate) fn endless_wait_ended() -> Error {
-    Error::new(ErrorKind::Timeout, "a wait without a time limit ended")
 }
