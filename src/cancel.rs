@@ -15,13 +15,15 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::util::clock::{self, Moment};
 use crate::util::sync::{Mutex, Parker, TIME_PASSES};
 
-/// Ends waits for locks from another thread.
+/// Ends waits for locks, permits and latches from another thread.
 ///
-/// [`Lock::with_cancel`](crate::Lock::with_cancel) attaches a token to a handle. After
-/// [`cancel`](CancelToken::cancel) every call that would take a lock through that handle fails
-/// with [`Error::is_cancelled`](crate::Error::is_cancelled), whether the call waits or not; a
-/// waiting call returns within 100 ms. Guards keep their holds. A clone is the same token, and a
-/// cancelled token stays cancelled.
+/// [`Lock::with_cancel`](crate::Lock::with_cancel) attaches a token to a handle, and so do the
+/// methods of that name of all other locks, of [`Semaphore`](crate::Semaphore),
+/// [`PlainSemaphore`](crate::PlainSemaphore) and [`CountDownLatch`](crate::CountDownLatch). After
+/// [`cancel`](CancelToken::cancel) every call that would take a lock or permits, or wait for a
+/// latch, through that handle fails with [`Error::is_cancelled`](crate::Error::is_cancelled),
+/// whether the call waits or not; a waiting call returns within 100 ms. Guards and permits keep
+/// their holds. A clone is the same token, and a cancelled token stays cancelled.
 ///
 /// ```no_run
 /// use std::thread;
@@ -36,7 +38,7 @@ use crate::util::sync::{Mutex, Parker, TIME_PASSES};
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Clone, Default)]
-#[must_use = "a token ends no wait until it is given to a lock"]
+#[must_use = "a token ends no wait until it is given to a handle"]
 pub struct CancelToken(Arc<TokenState>);
 
 #[derive(Default)]
