@@ -323,6 +323,35 @@ fn members_of_a_multi_lock_and_of_a_red_lock_count_for_themselves() -> Result<()
 }
 
 #[test]
+fn semaphores_and_latches_are_exported_by_their_kinds() -> Result<()> {
+    if !alone("metrics::semaphores_and_latches_are_exported_by_their_kinds") {
+        return Ok(());
+    }
+    let (server, recorder) = (Server::start(), recorder());
+    let client = client(&server);
+    let jobs = client.semaphore("jobs").with_permits(1).with_label("x");
+    let stock = client.plain_semaphore("stock").with_label("x");
+    let latch = client.latch("latch").with_label("x");
+    let permit = jobs.acquire()?;
+    assert!(jobs.try_acquire()?.is_none());
+    assert!(stock.try_set_permits(1)? && stock.try_acquire(1)? && !stock.try_acquire(1)?);
+    assert!(latch.try_set_count(1)? && !latch.wait_for(SHORT)?);
+    let page = Page::of(&recorder);
+    page.assert_agrees(&client.stats());
+    assert_eq!(page.holds("semaphore", "x"), [1.0, 0.0, 0.0, 1.0]);
+    assert_eq!(page.calls("semaphore", "x"), [1.0, 0.0, 0.0, 0.0, 0.0]);
+    assert_eq!(page.calls("plain_semaphore", "x"), [1.0, 0.0, 0.0, 0.0, 0.0]);
+    assert_eq!(page.calls("latch", "x"), [0.0, 1.0, 0.0, 1.0, 0.0]);
+    for kind in ["semaphore", "plain_semaphore", "latch"] {
+        let labels = [("kind", kind), ("label", "x")];
+        assert!(page.sum("leasehold_lock_round_trip_seconds_count", &labels) > 0.0, "{kind}");
+    }
+    permit.release()?;
+    assert_eq!(Page::of(&recorder).holds("semaphore", "x"), [1.0, 0.0, 1.0, 0.0]);
+    Ok(())
+}
+
+#[test]
 fn renewals_their_failures_and_reconnects_are_exported() -> Result<()> {
     if !alone("metrics::renewals_their_failures_and_reconnects_are_exported") {
         return Ok(());
