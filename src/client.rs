@@ -248,6 +248,10 @@ impl Client {
     /// leases, and their drop still releases the lock. A second `close` does nothing. The thread
     /// that calls [`Events`](crate::Events) ends when the last guard and the last lock are dropped.
     ///
+    /// If a server does not answer, threads go on with the releases of locks until the leases end,
+    /// and with requests of semaphores without leases and of latches for one
+    /// [`watchdog_timeout`](Builder::watchdog_timeout) at most.
+    ///
     /// ```
     /// # let client = leasehold::Client::builder().single("redis://127.0.0.1:1/").build_lazily()?;
     /// client.close();

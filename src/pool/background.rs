@@ -190,7 +190,7 @@ impl ConnectionObserver for Background {
     }
 
     fn failed(&self, connection: ConnectionId, request: Request, error: Error) {
-        let (now, deadline) = (clock::now(), request.deadline());
+        let (now, deadline) = (clock::now(), request.deadline(self.queue.closed()));
         if error.is_unanswered() {
             self.request_refresh();
         }

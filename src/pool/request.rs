@@ -128,6 +128,8 @@ pub(crate) struct BackgroundTask {
     pub(crate) release: Option<(Arc<dyn OnOutcome>, ReleasedHold)>,
     /// The command is not worth sending after this moment.
     pub(crate) deadline: Moment,
+    /// How long the command is sent after the close of the client, at most until `deadline`.
+    pub(crate) after_close: Duration,
     /// How long the effect lasts that this command undoes; zero if it undoes nothing.
     pub(crate) effect: Duration,
     /// A copy of the acquire command that this command undoes. While the copy may run afterwards,
@@ -154,6 +156,7 @@ impl BackgroundTask {
         BackgroundTask {
             release,
             deadline,
+            after_close: Duration::MAX,
             effect: Duration::ZERO,
             late_copy: None,
             repeat_until: Moment::START,
@@ -380,10 +383,11 @@ impl Request {
         None
     }
 
-    /// The deadline of a background request; the start of time for others.
-    pub(crate) fn deadline(&self) -> Moment {
+    /// The deadline of a background request, if its client was closed at that moment; the start of
+    /// time for other requests.
+    pub(crate) fn deadline(&self, closed: Moment) -> Moment {
         match &self.reply_to {
-            ReplyTo::Background(task) => task.deadline,
+            ReplyTo::Background(task) => task.deadline.min(closed + task.after_close),
             _ => Moment::START,
         }
     }

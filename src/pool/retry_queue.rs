@@ -38,8 +38,8 @@ pub(super) struct Reaper {
 pub(super) struct RetryQueueState {
     /// The number of requests that delay the close and have no outcome.
     pub(super) open: usize,
-    /// The client was closed: reapers end when no request is open.
-    finish: bool,
+    /// The moment at which the client was closed. Since then reapers end when no request is open.
+    closed: Option<Moment>,
     pub(super) connections: Box<[ConnectionRetries]>,
 }
 
@@ -71,7 +71,7 @@ impl RetryQueue {
     pub(super) fn new(connections: usize) -> RetryQueue {
         let state = RetryQueueState {
             open: 0,
-            finish: false,
+            closed: None,
             connections: (0..connections).map(|_| ConnectionRetries::default()).collect(),
         };
         RetryQueue {
@@ -100,7 +100,7 @@ impl RetryQueue {
         }
         if state.open == 0 {
             self.settled.notify_all();
-            if state.finish {
+            if state.closed.is_some() {
                 self.reapers.iter().for_each(|reaper| reaper.parker.unpark());
             }
         }
@@ -196,8 +196,13 @@ impl RetryQueue {
 
     /// Tells the reapers to end when no request is open.
     pub(super) fn finish(&self) {
-        self.state.lock().finish = true;
+        self.state.lock().closed.get_or_insert_with(clock::now);
         self.reapers.iter().for_each(|reaper| reaper.parker.unpark());
+    }
+
+    /// Returns the moment at which the client was closed, or [`Moment::END`].
+    pub(super) fn closed(&self) -> Moment {
+        self.state.lock().closed.unwrap_or(Moment::END)
     }
 
     /// Returns whether the calling reaper has to end.
@@ -206,7 +211,7 @@ impl RetryQueue {
     /// reaper.
     pub(super) fn end_reaper(&self, connection: ConnectionId) -> bool {
         let mut state = self.state.lock();
-        let ends = state.finish && state.open == 0;
+        let ends = state.closed.is_some() && state.open == 0;
         if ends {
             state.connection(connection).has_reaper = false;
         }

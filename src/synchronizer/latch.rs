@@ -299,7 +299,9 @@ fn check_slot(context: &LockContext) -> Result<()> {
 /// client sends the request in the background, and repeats it until the server answers, for ten
 /// minutes at most. The request counts once, in the round at that time. A guard of a handle that
 /// cannot be used counts nothing: the verbs of that handle return the error. A drop after
-/// [`Client::close`](crate::Client::close) still counts; a drop in a forked child does not.
+/// [`Client::close`](crate::Client::close) still counts; a drop in a forked child does not. After
+/// the close the request is repeated for one
+/// [`watchdog_timeout`](crate::Builder::watchdog_timeout) at most.
 ///
 /// If the process dies, the guard is not dropped, and its count stays.
 #[must_use = "a guard that is dropped at once counts down at once"]

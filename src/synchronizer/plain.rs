@@ -33,8 +33,9 @@ use crate::util::clock::{self, Patience};
 ///
 /// After an error without an answer, the client undoes a call that takes permits, and completes a
 /// call that gives permits. It does so in the background until the server answers, for ten minutes
-/// at most. The number may be wrong if the server does not answer in that time (the log has a
-/// warning), or if the process ends before.
+/// at most, and for one [`watchdog_timeout`](crate::Builder::watchdog_timeout) at most after the
+/// client is closed or dropped. The number may be wrong if the server does not answer in that time
+/// (the log has a warning), or if the process ends before.
 ///
 /// A fail-over can lose the last changes, as it can lose a lock.
 /// [`min_replicas`](crate::Builder::min_replicas) applies to calls that take permits.

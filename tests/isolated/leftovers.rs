@@ -7,7 +7,7 @@ use crate::harness::process::{self, Role};
 use crate::harness::server::free_port;
 use crate::harness::wait::{open_descriptors, threads, threads_named};
 use crate::harness::{ChildProcess, Impostor, Server, eventually};
-use leasehold::{CancelToken, Client, Events, Released};
+use leasehold::{CancelToken, Client, CountDownGuard, Events, OwnedGuard, Released};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -271,8 +271,8 @@ fn run_without_its_server(scenario: &str, server: &Server) {
     assert!(child.wait().success());
 }
 
-/// Returns a client with a pending release at a killed server, and a guard.
-fn client_of_a_killed_server(role: &Role) -> (Client, leasehold::OwnedGuard) {
+/// Returns a client with a pending release and a pending count at a killed server, and two guards.
+fn client_of_a_killed_server(role: &Role) -> (Client, OwnedGuard, CountDownGuard) {
     let settings = hasty(role.arg(0)).watchdog_timeout(SHORT).poll_interval(SHORT);
     let client = build(settings);
     let other_client = build(patient(role.arg(0)));
@@ -281,22 +281,24 @@ fn client_of_a_killed_server(role: &Role) -> (Client, leasehold::OwnedGuard) {
     assert!(refused.try_lock_for(SHORT / 5).expect("the server answers").is_none());
     let dropped = client.lock("dropped").lock_owned().expect("the lock is free");
     let kept = client.lock("kept").lock_owned().expect("the lock is free");
+    let latch = client.latch("counted down");
+    let (counted, counts_later) = (latch.count_down_on_drop(), latch.count_down_on_drop());
     role.say("ready");
     role.expect("the server is gone");
-    drop(dropped);
-    (client, kept)
+    drop((dropped, counted));
+    (client, kept, counts_later)
 }
 
 fn lose_the_server(role: &Role) {
-    let (client, kept) = client_of_a_killed_server(role);
+    let (client, kept, counts_later) = client_of_a_killed_server(role);
     client.close();
-    drop(kept);
+    drop((kept, counts_later));
 }
 
 fn drop_without_a_server(role: &Role) {
-    let (client, kept) = client_of_a_killed_server(role);
+    let (client, kept, counts_later) = client_of_a_killed_server(role);
     assert!(client.lock("kept").is_locked().is_err_and(|error| error.is_connection()));
-    drop((client, kept));
+    drop((client, kept, counts_later));
 }
 
 #[test]
