@@ -1,7 +1,8 @@
 //! Semaphores and latches for tests that treat them alike: taken, awaited, and free again.
 
 use super::{Server, eventually, join};
-use leasehold::{Client, Error, Result};
+use leasehold::{Client, Error, Events, Result, Waited};
+use std::sync::Mutex;
 use std::thread::{self, JoinHandle};
 
 /// A kind of semaphore or latch.
@@ -106,5 +107,26 @@ impl Synchronizer {
         let channel = self.channel(name);
         eventually("the waiter is subscribed", || server.numsub(&channel) > 0);
         waiter
+    }
+}
+
+/// Receives the waits of a handle.
+#[derive(Debug, Default)]
+pub struct WaitLog(Mutex<Vec<Waited>>);
+
+impl Events for WaitLog {
+    fn waited(&self, event: &Waited) {
+        self.0.lock().expect("no panic").push(event.clone());
+    }
+}
+
+impl WaitLog {
+    /// Blocks until a wait is reported, and returns it. Asserts that there is no other.
+    #[track_caller]
+    pub fn only(&self) -> Waited {
+        let seen = || self.0.lock().expect("no panic").clone();
+        eventually("the wait is reported", || !seen().is_empty());
+        assert_eq!(seen().len(), 1, "{:?}", seen());
+        seen().remove(0)
     }
 }

@@ -1,10 +1,11 @@
 //! The plain semaphore: permits without holders.
 
 use crate::harness::faults::{build, nothing_is_left, other, patient};
+use crate::harness::synchronizers::WaitLog;
 use crate::harness::{Server, eventually, in_time};
 use leasehold::kind::Kind;
-use leasehold::{CancelToken, Client, Events, PlainSemaphore, Waited};
-use std::sync::{Arc, Mutex};
+use leasehold::{CancelToken, Client, PlainSemaphore};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -210,24 +211,13 @@ fn a_token_and_the_close_end_waits() {
     }
 }
 
-#[derive(Default)]
-struct Waits(Mutex<Vec<Waited>>);
-
-impl Events for Waits {
-    fn waited(&self, event: &Waited) {
-        self.0.lock().expect("no panic").push(event.clone());
-    }
-}
-
 #[test]
 fn waits_are_reported_and_counted() {
     let server = Server::start();
-    let (client, waits) = (client(&server), Arc::new(Waits::default()));
+    let (client, waits) = (client(&server), Arc::new(WaitLog::default()));
     let stock = client.plain_semaphore("a").with_events(waits.clone());
     assert!(!stock.try_acquire_for(1, SOON).expect("the server answers"));
-    let seen = || waits.0.lock().expect("no panic").clone();
-    eventually("the wait is reported", || seen().len() == 1);
-    let event = &seen()[0];
+    let event = waits.only();
     assert_eq!((&*event.name, event.kind, event.hold), ("a", Kind::PlainSemaphore, None));
     assert!(!event.acquired && event.waited >= SOON, "{event:?}");
     assert!(!stock.try_acquire(1).expect("the server answers"));

@@ -3,11 +3,12 @@
 use crate::harness::bare::script;
 use crate::harness::faults::{BRISK, NEVER, build, nothing_is_left, other, patient, watched};
 use crate::harness::process::{self, ChildProcess};
+use crate::harness::synchronizers::WaitLog;
 use crate::harness::{
     Config, Direction, Flow, Proxy, Server, eventually, eventually_some, in_time,
 };
 use leasehold::kind::Kind;
-use leasehold::{CancelToken, Client, Events, LostReason, Permit, Semaphore, Waited};
+use leasehold::{CancelToken, Client, LostReason, Permit, Semaphore};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -512,26 +513,15 @@ fn holders_are_shown_with_their_permits() {
     drop((three, one));
 }
 
-#[derive(Default)]
-struct Waits(Mutex<Vec<Waited>>);
-
-impl Events for Waits {
-    fn waited(&self, event: &Waited) {
-        self.0.lock().expect("no panic").push(event.clone());
-    }
-}
-
 #[test]
 fn permits_are_counted_and_reported_as_holds() {
     let server = Server::start();
-    let (client, waits) = (client(&server), Arc::new(Waits::default()));
+    let (client, waits) = (client(&server), Arc::new(WaitLog::default()));
     let jobs = semaphore(&client, 3).with_events(waits.clone()).with_label("jobs");
     let permit = take(&jobs, 3);
     assert!(is_refused(&jobs, 1));
     assert!(jobs.try_acquire_for(SOON).expect("the server answers").is_none());
-    let seen = || waits.0.lock().expect("no panic").clone();
-    eventually("the wait is reported", || seen().len() == 1);
-    let event = &seen()[0];
+    let event = waits.only();
     assert_eq!((&*event.name, event.kind, event.hold), ("a", Kind::Semaphore, None));
     let stats = client.stats();
     assert_eq!((stats.acquired(), stats.held_now(), stats.waiting_now()), (1, 1, 0));

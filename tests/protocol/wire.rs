@@ -396,11 +396,24 @@ fn await_quiet(server: &Server, channel: &str) {
     });
 }
 
-#[test]
-fn each_operation_of_redisson_that_frees_permits_wakes_a_waiter() {
-    let kind = Synchronizer::Semaphore;
+/// Asserts that each operation of Redisson wakes a caller that waits for the key. The operation
+/// comes when only a message can wake the caller.
+fn each_wakes_a_waiter(kind: Synchronizer, key: &str, operations: &[&dyn Fn(&mut Bare)]) {
     let mut bare = Bare::start();
     let client = patient(&bare.server);
+    for operation in operations {
+        kind.occupy(&bare.server, key);
+        let waiter = kind.wait(&client, key);
+        await_quiet(&bare.server, &kind.channel(key));
+        waiter.still_waits();
+        operation(&mut bare);
+        waiter.ends();
+        bare.ask::<()>(&["DEL", PERMITS, EXPIRIES, LATCH]);
+    }
+}
+
+#[test]
+fn each_operation_of_redisson_that_frees_permits_wakes_a_waiter() {
     let operations: [&dyn Fn(&mut Bare); 6] = [
         &|bare| assert!(redisson::release(bare, 0, "java")),
         &|bare| assert!(redisson::release_many(bare, 0, &["java"])),
@@ -413,49 +426,21 @@ fn each_operation_of_redisson_that_frees_permits_wakes_a_waiter() {
             assert!(redisson::set_permits(bare, 1));
         },
     ];
-    for operation in operations {
-        kind.occupy(&bare.server, PERMITS);
-        let waiter = kind.wait(&client, PERMITS);
-        await_quiet(&bare.server, &kind.channel(PERMITS));
-        waiter.still_waits();
-        operation(&mut bare);
-        waiter.ends();
-        bare.ask::<()>(&["DEL", PERMITS, EXPIRIES]);
-    }
+    each_wakes_a_waiter(Synchronizer::Semaphore, PERMITS, &operations);
 }
 
 #[test]
 fn each_operation_of_redisson_that_adds_plain_permits_wakes_a_waiter() {
-    let kind = Synchronizer::PlainSemaphore;
-    let mut bare = Bare::start();
-    let client = patient(&bare.server);
     let operations: [&dyn Fn(&mut Bare); 2] = [&|bare| redisson::give(bare, 1), &|bare| {
         bare.ask::<()>(&["DEL", PERMITS]);
         assert!(redisson::set_permits(bare, 3));
     }];
-    for operation in operations {
-        kind.occupy(&bare.server, PERMITS);
-        let waiter = kind.wait(&client, PERMITS);
-        await_quiet(&bare.server, &kind.channel(PERMITS));
-        waiter.still_waits();
-        operation(&mut bare);
-        waiter.ends();
-    }
+    each_wakes_a_waiter(Synchronizer::PlainSemaphore, PERMITS, &operations);
 }
 
 #[test]
 fn each_operation_of_redisson_that_opens_a_latch_wakes_a_waiter() {
-    let kind = Synchronizer::Latch;
-    let mut bare = Bare::start();
-    let client = patient(&bare.server);
     let operations: [&dyn Fn(&mut Bare); 2] =
         [&|bare| redisson::count_down(bare), &|bare| assert!(redisson::delete_latch(bare))];
-    for operation in operations {
-        kind.occupy(&bare.server, LATCH);
-        let waiter = kind.wait(&client, LATCH);
-        await_quiet(&bare.server, &kind.channel(LATCH));
-        waiter.still_waits();
-        operation(&mut bare);
-        waiter.ends();
-    }
+    each_wakes_a_waiter(Synchronizer::Latch, LATCH, &operations);
 }
