@@ -206,6 +206,27 @@ pub fn documented_replies(name: &str) -> Vec<String> {
     tagged(&script(name).text, "RETURNS").split("; ").map(str::to_owned).collect()
 }
 
+/// Asserts that these are the replies that the header of a script documents.
+#[track_caller]
+pub fn documents(script: &str, replies: &[&str]) {
+    assert_eq!(documented_replies(script), replies, "each is tried below");
+}
+
+/// Asserts that a step publishes nothing.
+#[track_caller]
+pub fn silently<T>(bare: &mut Bare, step: impl FnOnce(&mut Bare) -> T) -> T {
+    let before = bare.server.calls("publish");
+    let outcome = step(bare);
+    assert_eq!(bare.server.calls("publish"), before, "a message");
+    outcome
+}
+
+/// Makes a server refuse commands that take memory beyond this number of bytes.
+pub fn limit_memory(server: &Server, limit: &str) {
+    server.ask::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    server.ask::<()>(&["CONFIG", "SET", "maxmemory", limit]);
+}
+
 /// A connection that is subscribed to one channel.
 pub struct Listener(Connection);
 

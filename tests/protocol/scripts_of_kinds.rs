@@ -33,11 +33,6 @@ fn micros(server: &Server) -> i64 {
     seconds * 1_000_000 + micros
 }
 
-#[track_caller]
-fn documents(script: &str, replies: &[&str]) {
-    assert_eq!(documented_replies(script), replies, "each is tried below");
-}
-
 /// Asserts that a refusal publishes the channel, and that nothing else is published.
 #[track_caller]
 fn publishes_only_on_a_refusal(bare: &mut Bare, script: &str, keys: &[&str], args: &[&str]) {

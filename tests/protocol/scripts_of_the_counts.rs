@@ -69,22 +69,8 @@ fn free(bare: &mut Bare) -> Option<i64> {
 }
 
 #[track_caller]
-fn documents(script: &str, replies: &[&str]) {
-    assert_eq!(documented_replies(script), replies, "each is tried below");
-}
-
-#[track_caller]
 fn assert_message(listener: &mut Listener, channel: &str, payload: &str) {
     assert_eq!(listener.next_message(), (channel.to_owned(), payload.to_owned()));
-}
-
-/// Asserts that a step publishes nothing.
-#[track_caller]
-fn silently<T>(bare: &mut Bare, step: impl FnOnce(&mut Bare) -> T) -> T {
-    let before = bare.server.calls("publish");
-    let outcome = step(bare);
-    assert_eq!(bare.server.calls("publish"), before, "a message");
-    outcome
 }
 
 #[track_caller]
@@ -522,11 +508,6 @@ fn a_key_of_another_type_is_refused_without_a_record() {
             bare.ask::<()>(&["FLUSHALL"]);
         }
     }
-}
-
-fn limit_memory(server: &Server, limit: &str) {
-    server.ask::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
-    server.ask::<()>(&["CONFIG", "SET", "maxmemory", limit]);
 }
 
 #[test]

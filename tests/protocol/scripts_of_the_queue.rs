@@ -176,11 +176,6 @@ fn assert_expiries(server: &Server) {
     }
 }
 
-#[track_caller]
-fn documents(script: &str, replies: &[&str]) {
-    assert_eq!(documented_replies(script), replies, "each is tried below");
-}
-
 const RECEIVED: &str = "else the number of subscribers that received the message";
 const ACQUIRED: [&str; 8] = [
     "1 -2 acquired",
@@ -1056,11 +1051,6 @@ fn a_heartbeat_finds_a_grant_whose_message_was_refused() {
     assert_eq!((found.hold, Some(found.token)), (1, counter(&bare.server)));
     assert_eq!(release(&mut bare, &owner(2, 1)), 1);
     assert_eq!(next_grant(&mut listener).hold, 2);
-}
-
-fn limit_memory(server: &Server, limit: &str) {
-    server.ask::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
-    server.ask::<()>(&["CONFIG", "SET", "maxmemory", limit]);
 }
 
 #[test]

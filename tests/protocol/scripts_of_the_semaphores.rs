@@ -168,11 +168,6 @@ fn add_expired(bare: &mut Bare, count: usize) {
     command.query::<()>(&mut bare.connection).expect("added");
 }
 
-#[track_caller]
-fn documents(script: &str, replies: &[&str]) {
-    assert_eq!(documented_replies(script), replies, "each is tried below");
-}
-
 fn listen(bare: &Bare) -> Listener {
     Listener::on(&bare.server, SEMAPHORE_CHANNEL)
 }
@@ -180,15 +175,6 @@ fn listen(bare: &Bare) -> Listener {
 #[track_caller]
 fn assert_message(listener: &mut Listener, payload: &str) {
     assert_eq!(listener.next_message(), (SEMAPHORE_CHANNEL.to_owned(), payload.to_owned()));
-}
-
-/// Asserts that a step publishes nothing.
-#[track_caller]
-fn silently<T>(bare: &mut Bare, step: impl FnOnce(&mut Bare) -> T) -> T {
-    let before = bare.server.calls("publish");
-    let outcome = step(bare);
-    assert_eq!(bare.server.calls("publish"), before, "a message");
-    outcome
 }
 
 // ---------------------------------------------------------------------------------
