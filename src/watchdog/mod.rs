@@ -299,7 +299,7 @@ mod tests {
     use crate::connection::Address;
     use crate::events::Kind;
     use crate::kind::plain::Plain;
-    use crate::kind::rules::{AcquireArgs, KindRules};
+    use crate::kind::rules::{AcquireArgs, KindRules, ListensTo};
     use crate::local::hold::{Grant, Hold};
     use crate::pool::{PoolServer, PoolSettings, PoolTimeouts};
     use crate::topology::audit::AuditPolicy;
@@ -421,5 +421,29 @@ mod tests {
         assert_eq!(holds(), 0, "their timers have fired");
         threads::catch_panic("testing", round).expect("only the first round panics");
         assert_eq!(holds(), 2);
+    }
+
+    #[test]
+    fn a_round_that_panics_after_its_polls_leaves_one_timer_per_lock() {
+        let (watchdog, now, local) = (watchdog(), clock::now(), local());
+        let channel = local.channel(ListensTo::Latch, &watchdog.channels).expect("a channel");
+        let _waiting = channel.register(&Parker::mine());
+        watchdog.plan_poll(Arc::clone(&local));
+        for seconds in [2, 4] {
+            let (_, polled) = watchdog.timers.lock().advance(now + seconds * SECOND);
+            assert_eq!(polled.len(), 1, "after {seconds} s");
+            // The round ends here, without a call of `take_fired`.
+            watchdog.poll_locks(polled);
+        }
+    }
+
+    #[test]
+    fn a_lock_whose_polls_end_is_not_repeated_after_a_panic() {
+        let (watchdog, now, local) = (watchdog(), clock::now(), local());
+        watchdog.plan_poll(Arc::clone(&local));
+        let (_, polled) = watchdog.timers.lock().advance(now + 2 * SECOND);
+        watchdog.keep_polled(polled);
+        let (_, polled) = watchdog.timers.lock().advance(now + 4 * SECOND);
+        assert_eq!(polled.len(), 0, "a caller that waits again has planned the poll");
     }
 }

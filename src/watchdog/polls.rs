@@ -15,13 +15,24 @@ use crate::util::clock::Moment;
 
 impl Watchdog {
     /// Asks the server about the locks that callers wait for, and plans the next polls.
-    pub(super) fn poll_locks(&self, mut locks: Vec<Arc<Local>>) {
-        locks.retain(|local| local.keep_polling());
+    pub(super) fn poll_locks(&self, locks: Vec<Arc<Local>>) {
+        let locks = self.keep_polled(locks);
         let polled = locks.iter().filter(|local| local.queue_len() > 0);
         self.find_free(polled.cloned().collect());
         self.poll_waiters(&locks);
         self.poll_counts(&locks);
         locks.into_iter().for_each(|local| self.plan_poll(local));
+        // Dropped without the mutex.
+        let _planned = self.timers.lock().replace_fired_polls(Vec::new());
+    }
+
+    /// Returns the locks that callers wait for. Only these are polled again if the round panics.
+    ///
+    /// A caller that is refused from now on plans the poll of any other lock.
+    pub(super) fn keep_polled(&self, mut locks: Vec<Arc<Local>>) -> Vec<Arc<Local>> {
+        locks.retain(|local| local.keep_polling());
+        let _fired = self.timers.lock().replace_fired_polls(locks.clone());
+        locks
     }
 
     /// Polls the locks whose early polls are planned for `now` or earlier.

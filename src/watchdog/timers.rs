@@ -68,9 +68,16 @@ impl Timers {
         due
     }
 
-    /// Takes the items of a round that has ended without a panic.
-    pub(super) fn take_fired(&mut self) -> (Vec<WatchedHold>, Vec<Arc<Local>>) {
-        (mem::take(&mut self.fired_holds), mem::take(&mut self.fired_polls))
+    /// Takes the holds of a round that has ended without a panic.
+    pub(super) fn take_fired(&mut self) -> Vec<WatchedHold> {
+        mem::take(&mut self.fired_holds)
+    }
+
+    /// Replaces the locks whose polls the next round repeats if this round panics.
+    ///
+    /// A lock whose next poll is planned is none of them: it would have two timers.
+    pub(super) fn replace_fired_polls(&mut self, locks: Vec<Arc<Local>>) -> Vec<Arc<Local>> {
+        mem::replace(&mut self.fired_polls, locks)
     }
 
     /// Plans the next round for the earliest timer, at the latest for `latest`. Returns its moment.
