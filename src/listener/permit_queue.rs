@@ -349,7 +349,7 @@ mod tests {
 
     /// A step of a server with one semaphore and its waiting callers.
     #[derive(Clone, Debug)]
-    enum Step {
+    enum PermitStep {
         Join(u32),
         /// Permits are given back; the message has this payload, at least 1, at most the total.
         Release(u32, u32),
@@ -360,13 +360,14 @@ mod tests {
         Leave(usize),
     }
 
-    fn steps() -> impl Strategy<Value = Vec<Step>> {
+    fn permit_steps() -> impl Strategy<Value = Vec<PermitStep>> {
         let step = prop_oneof![
-            (1..6_u32).prop_map(Step::Join),
-            (1..6_u32, 1..20_u32).prop_map(|(permits, payload)| Step::Release(permits, payload)),
-            (0..8_usize).prop_map(Step::Ask),
-            (0..8_usize).prop_map(Step::Fail),
-            (0..8_usize).prop_map(Step::Leave),
+            (1..6_u32).prop_map(PermitStep::Join),
+            (1..6_u32, 1..20_u32)
+                .prop_map(|(permits, payload)| PermitStep::Release(permits, payload)),
+            (0..8_usize).prop_map(PermitStep::Ask),
+            (0..8_usize).prop_map(PermitStep::Fail),
+            (0..8_usize).prop_map(PermitStep::Leave),
         ];
         prop::collection::vec(step, 0..60)
     }
@@ -390,30 +391,30 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_caller_that_fits_sleeps_after_all_questions(steps in steps()) {
+        fn no_caller_that_fits_sleeps_after_all_questions(steps in permit_steps()) {
             let (mut queue, mut free) = (PermitQueue::default(), 0);
             for step in steps {
                 match step {
-                    Step::Join(permits) => {
+                    PermitStep::Join(permits) => {
                         let ticket = queue.join(waiter(permits));
                         ask(&mut queue, ticket, &mut free);
                     }
-                    Step::Release(permits, payload) => {
+                    PermitStep::Release(permits, payload) => {
                         free += permits;
                         queue.hint(payload.min(free));
                     }
-                    Step::Ask(at) => {
+                    PermitStep::Ask(at) => {
                         if let Some(ticket) = nth(&queue, at, true) {
                             ask(&mut queue, ticket, &mut free);
                         }
                     }
-                    Step::Fail(at) => {
+                    PermitStep::Fail(at) => {
                         if let Some(ticket) = nth(&queue, at, true) {
                             queue.begin_question(ticket);
                             queue.leave(ticket);
                         }
                     }
-                    Step::Leave(at) => {
+                    PermitStep::Leave(at) => {
                         if let Some(ticket) = nth(&queue, at, false) {
                             queue.leave(ticket);
                         }
