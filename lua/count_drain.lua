@@ -10,7 +10,10 @@ if done then
   return done == 'undone' and '0' or done
 end
 local free = redis.call('get', count) or '0'
--- DECRBY keeps a time to live, and refuses a value that is no number.
+if not string.match(free, '^%-?%d+$') then
+  return redis.error_reply('WRONGTYPE the key has no number of permits')
+end
+-- DECRBY keeps a time to live.
 if free ~= '0' then
   redis.call('decrby', count, free)
 end

@@ -8,7 +8,10 @@ local count, record, permits, lifetime, channel = KEYS[1], KEYS[2], ARGV[1], ARG
 if redis.call('exists', record) == 1 then
   return 1
 end
-if redis.call('exists', count) == 1 then
+local stored = redis.call('get', count)
+if stored and not string.match(stored, '^%-?%d+$') then
+  return redis.error_reply('WRONGTYPE the key has no number of permits')
+elseif stored then
   return 0
 end
 redis.call('set', count, permits)

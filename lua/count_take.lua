@@ -7,7 +7,7 @@
 local count, record, permits, lifetime = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 
 local done = redis.call('get', record)
-local free = tonumber(redis.call('get', count) or 0)
+local free = tonumber(string.match(redis.call('get', count) or '0', '^%-?%d+$'))
 if not free then
   return redis.error_reply('WRONGTYPE the key has no number of permits')
 end

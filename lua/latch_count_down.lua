@@ -10,8 +10,7 @@ local done = redis.call('get', record)
 if done then
   return tonumber(done)
 end
-local stored = redis.call('get', latch)
-local count = tonumber(stored or 0)
+local count = tonumber(string.match(redis.call('get', latch) or '0', '^%-?%d+$'))
 if not count then
   return redis.error_reply('WRONGTYPE the key has no count')
 end
@@ -25,7 +24,7 @@ elseif counted == 1 then
   redis.call('decr', latch)
   redis.call('pexpire', round, round_lifetime)
 end
--- After DECR, which refuses a count that is no integer.
+-- After DECR, which refuses a count beyond 64 bits.
 redis.call('set', record, counted, 'px', lifetime)
 if opens then
   redis.call('publish', channel, '0')

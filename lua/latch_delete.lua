@@ -11,8 +11,7 @@ if done then
   return tonumber(done)
 end
 -- GET refuses a key of another type, which DEL would delete.
-local stored = redis.call('get', latch)
-if stored and not tonumber(stored) then
+if not string.match(redis.call('get', latch) or '0', '^%-?%d+$') then
   return redis.error_reply('WRONGTYPE the key has no count')
 end
 local deleted = redis.call('del', latch)

@@ -9,8 +9,7 @@ local count, lifetime, channel, round_lifetime = ARGV[1], ARGV[2], ARGV[3], ARGV
 if redis.call('exists', record) == 1 then
   return 1
 end
-local stored = redis.call('get', latch)
-local before = tonumber(stored or 0)
+local before = tonumber(string.match(redis.call('get', latch) or '0', '^%-?%d+$'))
 if not before then
   return redis.error_reply('WRONGTYPE the key has no count')
 end

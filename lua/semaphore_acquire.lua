@@ -20,7 +20,7 @@ local time = redis.call('time')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local stored = redis.call('get', permits)
-local free = tonumber(stored)
+local free = tonumber(string.match(stored or '', '^%-?%d+$'))
 if stored and not free then
   return redis.error_reply('WRONGTYPE the key has no number of permits')
 end

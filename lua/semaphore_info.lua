@@ -10,7 +10,7 @@ local permits, expiries, capacity, subject = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local time = redis.call('time')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local stored = redis.call('get', permits)
-local free = tonumber(stored)
+local free = tonumber(string.match(stored or '', '^%-?%d+$'))
 if stored and not free then
   return redis.error_reply('WRONGTYPE the key has no number of permits')
 end

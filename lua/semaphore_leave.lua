@@ -9,7 +9,11 @@ local channel, claimant = ARGV[1], ARGV[2]
 local first = 3
 local ids = { unpack(ARGV, first, #ARGV) }
 -- Read first: a key of another type must not end the script between two writes.
-local free = tonumber(redis.call('get', permits))
+local stored = redis.call('get', permits)
+local free = tonumber(string.match(stored or '', '^%-?%d+$'))
+if stored and not free then
+  return redis.error_reply('WRONGTYPE the key has no number of permits')
+end
 local is_own = redis.call('hget', claim, 'claimant') == claimant
 local removed = redis.call('zrem', expiries, unpack(ids))
 local withdrawn = is_own and redis.call('del', claim) or 0

@@ -8,11 +8,15 @@ local permits, expiries, channel = KEYS[1], KEYS[2], ARGV[1]
 
 local first = 2
 local ids = { unpack(ARGV, first, #ARGV) }
+local stored = redis.call('get', permits)
+if stored and not string.match(stored, '^%-?%d+$') then
+  return redis.error_reply('WRONGTYPE the key has no number of permits')
+end
 -- A server with full memory refuses INCRBY as the first write, so ZREM comes first.
 local removed = redis.call('zrem', expiries, unpack(ids))
 local heard = 0
 -- Without the key the next acquire computes the free permits from the capacity.
-if removed > 0 and redis.call('exists', permits) == 1 then
+if removed > 0 and stored then
   local free = redis.call('incrby', permits, removed)
   if free > 0 then
     heard = redis.call('publish', channel, math.min(free, 2147483647))

@@ -10,7 +10,7 @@ if redis.call('exists', record) == 1 then
   return 0
 end
 local stored = redis.call('get', permits)
-local before = tonumber(stored)
+local before = tonumber(string.match(stored or '', '^%-?%d+$'))
 if stored and not before then
   return redis.error_reply('WRONGTYPE the key has no number of permits')
 end

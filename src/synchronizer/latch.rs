@@ -59,8 +59,8 @@ use crate::util::clock::{self, Patience};
 /// - [`is_connection`](Error::is_connection), [`is_timeout`](Error::is_timeout) or
 ///   [`is_pool_timeout`](Error::is_pool_timeout) if the server does not answer.
 /// - [`is_server`](Error::is_server) if the server refuses the command. The
-///   [code](Error::code) is `WRONGTYPE` if the key is no string, or a text; a number that is no
-///   integer, or that is too large, may give `ERR`.
+///   [code](Error::code) is `WRONGTYPE` if the key holds no integer, and may be `ERR` if the
+///   integer does not fit into 64 bits.
 #[derive(Clone)]
 #[must_use = "a latch does nothing until one of its verbs is called"]
 pub struct CountDownLatch(SharedHandle);

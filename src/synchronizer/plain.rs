@@ -68,8 +68,8 @@ use crate::util::clock::{self, Patience};
 /// - [`is_connection`](crate::Error::is_connection), [`is_timeout`](crate::Error::is_timeout) or
 ///   [`is_pool_timeout`](crate::Error::is_pool_timeout) if the server does not answer.
 /// - [`is_server`](crate::Error::is_server) if the server refuses the command. The
-///   [code](crate::Error::code) is `WRONGTYPE` if the key is no string, and `WRONGTYPE` or `ERR` if
-///   the string is no number of permits.
+///   [code](crate::Error::code) is `WRONGTYPE` if the key holds no integer, and `ERR` if the
+///   integer would not fit into 64 bits.
 #[derive(Clone)]
 #[must_use = "a semaphore does nothing until one of its verbs is called"]
 pub struct PlainSemaphore(SharedHandle);
@@ -121,9 +121,9 @@ impl PlainSemaphore {
 
     /// Sets the free permits of a semaphore without a key; returns `false` if it has one.
     ///
-    /// Also returns `false` if the key has another type. Blocks until the server answers, for one
-    /// response time-out at most. One round trip. After an error without an answer the permits may
-    /// still be set, until the client reaches the server again; never later.
+    /// Blocks until the server answers, for one response time-out at most. One round trip. After an
+    /// error without an answer the permits may still be set, until the client reaches the server
+    /// again; never later.
     ///
     /// # Errors
     /// The [errors of every verb](PlainSemaphore#errors-of-every-verb).

@@ -184,6 +184,9 @@ impl Bare {
     }
 }
 
+/// Values of a string key that are no integers, although Lua or a person may read some as numbers.
+pub const NO_INTEGERS: [&str; 7] = ["", "a text", "2.5", "1e3", "0x10", "+3", "3 "];
+
 /// Returns whether a script was refused with this code.
 ///
 /// Redis before 7 puts the script's error into a longer sentence, with the code in the middle.

@@ -964,23 +964,30 @@ fn a_key_of_another_type_is_refused_and_no_permit_is_lost() {
             bare.ask::<()>(&["FLUSHALL"]);
         }
     }
-    // A text, and a number that the server cannot add to.
-    for text in ["a text", "1.5"] {
-        bare.ask::<()>(&["SET", PERMITS, text]);
-        try_acquire(&mut bare, CALL, &["a1"]).expect_err("no number");
-        let error = bare.try_call::<Value>(
-            "semaphore_resize",
-            &[PERMITS, EXPIRIES, RECORD],
-            &["5", SEMAPHORE_CHANNEL, "600000"],
-        );
-        assert_eq!(error.is_err(), text == "a text");
-        bare.ask::<()>(&["FLUSHALL"]);
-    }
 }
 
-fn limit_memory(server: &Server, limit: &str) {
-    server.ask::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
-    server.ask::<()>(&["CONFIG", "SET", "maxmemory", limit]);
+#[test]
+fn a_number_of_permits_that_is_no_integer_is_refused_and_nothing_changes() {
+    let mut bare = Bare::start();
+    let steps: [(&str, &[&str], &[&str]); 5] = [
+        ("semaphore_acquire", &KEYS, &["60000", "5", SEMAPHORE_CHANNEL, "", "b1"]),
+        ("semaphore_leave", &KEYS, &[SEMAPHORE_CHANNEL, "w:1", "a1"]),
+        ("semaphore_release", &KEYS[..2], &[SEMAPHORE_CHANNEL, "a1"]),
+        ("semaphore_resize", &[PERMITS, EXPIRIES, RECORD], &["5", SEMAPHORE_CHANNEL, "600000"]),
+        ("semaphore_info", &KEYS[..2], &["5", "counts"]),
+    ];
+    take(&mut bare, &["a1", "a2", "a3", "a4", "a5"]);
+    for text in NO_INTEGERS {
+        bare.ask::<()>(&["SET", PERMITS, text]);
+        let dumps = |bare: &mut Bare| KEYS.map(|key| bare.ask::<Option<Vec<u8>>>(&["DUMP", key]));
+        let before = dumps(&mut bare);
+        for (step, keys, args) in steps {
+            let error = bare.try_call::<Value>(step, keys, args).expect_err("no integer");
+            assert!(is_refused_as("WRONGTYPE", &error), "{step} {text:?}: {error}");
+        }
+        assert_eq!(dumps(&mut bare), before, "{text:?}");
+        assert!(!bare.ask::<bool>(&["EXISTS", RECORD]), "{text:?}");
+    }
 }
 
 #[test]
