@@ -13,7 +13,7 @@
 //! | no reply: a request that gives | stays for the same time | changed in the background |
 //! | no reply: any other request | stays for the same time | changed by its close, or never |
 //!
-//! What was given cannot be taken back, because another caller may have it. So a request that gives
+//! A given permit cannot be taken back, because another caller may have it. So a request that gives
 //! is sent again until there is a reply, and its error is not retryable.
 
 use std::time::Duration;
@@ -65,14 +65,14 @@ pub(crate) enum CountChange {
     Resize(u32),
 }
 
-/// What happens to a request that may have run, and whose caller has no reply.
+/// The end of a request that may have run, and whose caller has no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Settlement {
-    /// Its effect is undone, now and later.
+    /// The effect of the request is undone, now and later.
     Undo,
-    /// It is sent again until there is a reply.
+    /// The request is sent again until there is a reply.
     Complete,
-    /// It has no effect from now on, if it had none yet.
+    /// The request has no effect from now on, if it had none yet.
     Close,
 }
 

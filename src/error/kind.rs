@@ -32,7 +32,7 @@ pub enum ErrorKind {
     Server,
 }
 
-/// What has to change before a later attempt can succeed.
+/// The change that has to happen before a later attempt can succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Retryability {
     /// Nothing: the failure ends by itself.

@@ -195,8 +195,8 @@ impl PermitQueue {
 
     /// Wakes the callers for which the answer to a poll is news.
     ///
-    /// A caller for more permits than the semaphore has asks too, and gets the error. Returns whether
-    /// the caller of the claim still waits.
+    /// A caller for more permits than the semaphore has asks too, and gets the error. Returns
+    /// whether the caller of the claim still waits.
     pub(super) fn polled(&mut self, claim: &PermitClaim, answer: PermitsPolled) -> bool {
         let is_first = |entry: &PermitEntry| {
             entry.waiter.claimant.as_ref().is_some_and(|it| *it == claim.claimant)

@@ -157,8 +157,8 @@ impl Stats {
 impl Stats {
     /// Returns the number of calls that did not wait and did not acquire.
     ///
-    /// Those of `try_lock`, `try_lock_owned`, `try_acquire` and `try_acquire_many` that returned
-    /// `None` or `false`.
+    /// Counts the calls of `try_lock`, `try_lock_owned`, `try_acquire` and `try_acquire_many` that
+    /// returned `None` or `false`.
     #[must_use = "a query changes nothing: use its answer"]
     pub fn refused(&self) -> u64 {
         self.refused

@@ -16,8 +16,8 @@
 //!    verifies all holds of servers that may have lost their data: servers that do not report the
 //!    same replication id as before ([`replication_ids`]).
 //! 4. Polls for waiting callers ([`polls`]), sends queue heartbeats for the callers that wait for
-//!    queue locks ([`queue_heartbeats`]), polls semaphores ([`permit_polls`]) and the counts of plain
-//!    semaphores and latches ([`count_polls`]), and audits new servers (`topology/audit.rs`).
+//!    queue locks ([`queue_heartbeats`]), polls semaphores ([`permit_polls`]) and the counts of
+//!    plain semaphores and latches ([`count_polls`]), and audits new servers (`topology/audit.rs`).
 //! 5. Writes or renews the record of the client in the background ([`client_record`]).
 //! 6. Sends a heartbeat to each connected listener that callers need, on the client's own channel,
 //!    at most a second after the last one. Heartbeats prove that messages arrive. A listener that

@@ -92,7 +92,7 @@ fn an_invalid_pattern_is_a_configuration_error() {
 }
 
 // ---------------------------------------------------------------------------------
-// What is a lock.
+// Keys that are locks, and keys that are none.
 
 #[test]
 fn keys_that_are_no_lock_are_left_out() {

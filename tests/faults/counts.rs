@@ -50,7 +50,7 @@ struct Change {
     unanswered: Unanswered,
 }
 
-/// What becomes of a change without a reply.
+/// The end of a change without a reply.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Unanswered {
     Undone,

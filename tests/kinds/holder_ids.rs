@@ -182,8 +182,8 @@ const SHORT: Duration = Duration::from_millis(300);
 
 /// Ends a hold by `end`, with requests that reach the server late.
 ///
-/// They arrive after the lease, when another process holds the lock with the same holder id.
-/// Asserts that the hold of the other process does not change.
+/// The requests arrive after the lease, when another process holds the lock with the same holder
+/// id. Asserts that the hold of the other process does not change.
 fn end_with_late_requests(end: impl FnOnce(leasehold::Guard)) {
     let server = Server::start();
     let proxy = Proxy::start(server.addr());

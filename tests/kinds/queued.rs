@@ -443,7 +443,7 @@ fn a_hold_of_redisson_excludes_the_queue_lock_and_its_end_is_noticed() {
     only_tokens_are_left(&server);
 }
 
-/// Its grant lease, after which a silent client counts as gone, is shorter than its poll interval.
+/// The grant lease, after which a silent client counts as gone, is shorter than the poll interval.
 #[test]
 fn a_waiter_of_a_client_with_short_leases_stays_alive() {
     let server = Server::start();

@@ -80,7 +80,7 @@ fn a_full_server_still_renews_and_frees_permits_and_opens_latches() -> Result<()
     latch.wait()?;
     assert!(deleted.delete()?);
 
-    // What takes memory is refused, and changes nothing.
+    // Calls that take memory are refused, and change nothing.
     let refusals = [
         semaphore.try_acquire().map(drop),
         semaphore.acquire().map(drop),

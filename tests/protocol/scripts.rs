@@ -28,7 +28,7 @@ fn code_of(text: &str) -> String {
     code.join("\n")
 }
 
-/// Which entries of KEYS or ARGV: single positions, and all positions from one on.
+/// The entries of KEYS or ARGV: single positions, and all positions from one on.
 #[derive(Debug, Default, PartialEq)]
 struct Positions {
     single: BTreeSet<usize>,

@@ -23,7 +23,7 @@ fn owner(client: usize, hold: usize) -> String {
     format!("{}:{hold}", uuid(client))
 }
 
-/// What a caller says of its wait. With a grant lease of 0 its client counts as gone at once.
+/// The wait of a caller. With a grant lease of 0 its client counts as gone at once.
 #[derive(Clone, Copy)]
 struct Wait<'a> {
     grant_lease: &'a str,
@@ -1106,7 +1106,7 @@ enum Step {
     LoseCounter,
 }
 
-/// What a server knows of the lock.
+/// The state of the lock at a server.
 #[derive(Clone, Debug, PartialEq)]
 struct Look {
     holder: Option<String>,

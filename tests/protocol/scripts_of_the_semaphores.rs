@@ -16,7 +16,7 @@ const RECORD: &str = "leasehold_request:{the-permits}:6ba7b810-9dad-41d1-80b4-00
 const MINUTE: i64 = 60_000;
 const RECEIVED: &str = "else the number of subscribers that received the message";
 
-/// What a caller says when it asks for permits.
+/// The arguments of a request for permits.
 #[derive(Clone, Copy)]
 struct Call<'a> {
     lease: i64,

@@ -13,7 +13,7 @@ pub enum Direction {
     Replies,
 }
 
-/// What happens to the bytes of a direction.
+/// The treatment of the bytes of a direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     /// The bytes are forwarded.
@@ -22,7 +22,7 @@ pub enum Flow {
     Swallow,
     /// The bytes are held back until `release_held`.
     Hold,
-    /// That many bytes are forwarded, then the connection closes on both sides.
+    /// This number of bytes is forwarded, then the connection closes on both sides.
     CutAfter(usize),
 }
 

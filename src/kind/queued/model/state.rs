@@ -139,7 +139,7 @@ pub(super) struct BeatReply {
     pub(super) bound: u8,
 }
 
-/// What a step has done wrong, as only the step can tell.
+/// The fault of a step, as only the step can tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Violations {
     /// A grant to a number while a better waiter was live, or to a client that counts as gone.
