@@ -438,8 +438,7 @@ impl<'a> Thread<'a> {
     fn request(&mut self, kind: Kind, to_the_end: bool) -> Request {
         let shared = kind == Kind::Rw && self.rng.bool();
         let max_hold = self.limit().filter(|_| kind != Kind::Count);
-        let is_counted = matches!(kind, Kind::Semaphore | Kind::Count | Kind::Latch);
-        let has_minimum = !shared && !is_counted && kind != Kind::Red;
+        let has_minimum = !shared && !matches!(kind, Kind::Red | Kind::Count | Kind::Latch);
         let min_hold = self.limit().filter(|_| has_minimum);
         // An overdue hold may be kept until its renewed lease ends.
         let fixed = match to_the_end {
@@ -601,9 +600,10 @@ fn acquire(
 /// Takes permits with a lease.
 fn lease_permits(client: &Client, request: &Request) -> leasehold::Result<Option<Acquired>> {
     let semaphore = client.semaphore(&*request.lock).with_permits(CAPACITY);
-    let [max_hold, lease] =
-        [request.max_hold, request.lease].map(|it| it.map(Duration::from_millis));
+    let [max_hold, min_hold, lease] =
+        [request.max_hold, request.min_hold, request.lease].map(|it| it.map(Duration::from_millis));
     let semaphore = max_hold.into_iter().fold(semaphore, Semaphore::with_max_hold);
+    let semaphore = min_hold.into_iter().fold(semaphore, Semaphore::with_min_hold);
     let semaphore = lease.into_iter().fold(semaphore, Semaphore::with_lease);
     let permits = request.permits;
     let permit = match request.waits() {
