@@ -437,7 +437,7 @@ impl<'a> Thread<'a> {
 
     fn request(&mut self, kind: Kind, to_the_end: bool) -> Request {
         let shared = kind == Kind::Rw && self.rng.bool();
-        let max_hold = self.limit().filter(|_| kind != Kind::Count);
+        let max_hold = self.limit().filter(|_| !matches!(kind, Kind::Count | Kind::Latch));
         let has_minimum = !shared && !matches!(kind, Kind::Red | Kind::Count | Kind::Latch);
         let min_hold = self.limit().filter(|_| has_minimum);
         // An overdue hold may be kept until its renewed lease ends.
