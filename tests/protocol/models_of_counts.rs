@@ -169,7 +169,8 @@ fn steps_of_holds() -> impl Strategy<Value = Step> {
             hold, lease, waits, sets
         }),
         6 => hold.clone().prop_map(Step::Release),
-        4 => (hold.clone(), 0..2i64).prop_map(|(hold, left)| Step::EndEarly { hold, left }),
+        // Few holds: a late copy of an acquire takes the same permits again, which end early again.
+        8 => (0..2usize, 0..2i64).prop_map(|(hold, left)| Step::EndEarly { hold, left }),
         3 => hold.clone().prop_map(Step::Leave),
         2 => (hold.clone(), lease).prop_map(|(hold, lease)| Step::Renew(hold, lease)),
         1 => hold.clone().prop_map(Step::Check),
