@@ -405,8 +405,8 @@ impl<'a> Thread<'a> {
     /// Waits for a latch, or begins a round of it and counts down for a while.
     fn use_latch(&mut self) {
         let wait = Request { lease: None, ..self.request(Kind::Latch, false) };
-        // Without a reply, a wait fails soon after its deadline. A `max_wait` of 0 stands for a call
-        // that waits for the reply.
+        // Without a reply, a wait fails soon after its deadline. A `max_wait` of 0 stands for a
+        // call that waits for the reply.
         let wait = Request { max_wait: wait.max_wait.max(1), ..wait };
         if self.rng.bool() {
             return self.call_latch(wait);

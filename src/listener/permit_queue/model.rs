@@ -20,7 +20,8 @@ use shuttle::thread::{self, JoinHandle};
 
 /// A semaphore on a server, and the callers of this process.
 ///
-/// Each action of the server is one change of an atomic, before which the checker may switch threads.
+/// Each action of the server is one change of an atomic, before which the checker may switch the
+/// thread.
 struct Semaphore {
     free: AtomicU32,
     channel: Arc<Channel>,
