@@ -18,6 +18,9 @@ use std::time::Duration;
 use crate::util::clock::Moment;
 use crate::util::sync::Parker;
 
+#[cfg(all(test, leasehold_model))]
+mod model;
+
 /// A caller that waits for permits.
 #[derive(Clone, Debug)]
 pub(crate) struct PermitWaiter {

@@ -166,6 +166,68 @@ fn a_resize_cut_at_any_byte_takes_effect_once() {
     at_every_byte_then(run, delete_capacities);
 }
 
+/// The bytes of a renewal, or of its reply, that pass before a cut.
+const CUT_RENEWALS: [(Direction, [usize; 4]); 2] =
+    [(Direction::Requests, [0, 1, 40, 120]), (Direction::Replies, [0, 1, 2, 3])];
+
+#[test]
+fn a_renewal_that_is_cut_keeps_the_permit() {
+    let server = Server::start();
+    let renew = load(&server, "semaphore_renew");
+    thread::scope(|scope| {
+        for (direction, cuts) in CUT_RENEWALS {
+            for after in cuts {
+                for is_refused in [false, true] {
+                    let (server, renew) = (&server, &renew);
+                    scope.spawn(move || cut_a_renewal(server, renew, direction, after, is_refused));
+                }
+            }
+        }
+    });
+    delete_capacities(&server);
+    nothing_is_left(&server);
+}
+
+/// Cuts the connection at the next renewal, and refuses new ones until the renewal has failed.
+fn cut_a_renewal(
+    server: &Server,
+    renew: &str,
+    direction: Direction,
+    after: usize,
+    is_refused: bool,
+) {
+    const LEASE: Duration = Duration::from_secs(6);
+    let name = format!("renewal {direction:?} {after} {is_refused}");
+    let proxy = Proxy::start(server.addr());
+    let (settings, events) = EventLog::from(patient(proxy.url()).watchdog_timeout(LEASE));
+    let client = build(settings);
+    let permit = take(&client, &name, 2);
+    let renewed = || events.until("a renewal", |it| matches!(it, Event::Renewed(_)).then_some(()));
+    // The first renewal connects the watchdog.
+    renewed();
+    let before = end_on_server(server, &name);
+    proxy.on_request(renew.as_bytes(), direction, Flow::CutAfter(after));
+    if is_refused {
+        proxy.refuse();
+        events.until("a failure", |it| matches!(it, Event::RenewalFailed(_)).then_some(()));
+        assert!(permit.is_held(), "{name}: its lease is not over");
+        proxy.heal();
+    }
+    renewed();
+    assert_eq!(proxy.stats().cuts, 1, "{name}");
+    assert_in_use(server, &name, 2);
+    assert!(permit.is_held() && end_on_server(server, &name) > before, "{name}");
+    permit.release().expect("they are held");
+    assert_in_use(server, &name, 0);
+}
+
+/// Returns the first expiry of the permits in use, in ms since 1970.
+fn end_on_server(server: &Server, name: &str) -> f64 {
+    let expiries = format!("{{{name}}}:timeout");
+    let first: (Vec<u8>, f64) = server.ask(&["ZRANGE", &expiries, "0", "0", "WITHSCORES"]);
+    first.1
+}
+
 /// A client behind a proxy, and another client that has the permits.
 struct Stage {
     server: Server,

@@ -7,6 +7,7 @@ mod answers;
 mod capacity;
 mod claims;
 mod counts;
+mod latches;
 mod limits;
 mod order;
 mod overlaps;
@@ -14,7 +15,7 @@ mod tokens;
 mod waits;
 
 use super::Nanos;
-use super::record::{End, Event, Record, Request};
+use super::record::{End, Event, Record, Request, Verb};
 use crate::harness::nodes::slot;
 use std::collections::HashMap;
 use std::fmt;
@@ -27,7 +28,7 @@ pub struct History {
     pub attempts: Vec<Attempt>,
     pub disturbances: Vec<Disturbance>,
     pub bounds: Bounds,
-    /// The free permits of each plain semaphore after the run, if it has a key.
+    /// The count of each plain semaphore and latch after the run, if it has a key.
     pub counts: HashMap<String, i64>,
 }
 
@@ -64,6 +65,8 @@ pub enum Outcome {
     Unknown,
     Refused(Nanos),
     Failed(Nanos),
+    /// A call about a latch succeeded.
+    Done(Nanos),
     Held(Hold),
 }
 
@@ -178,7 +181,7 @@ pub enum Promise {
     Limit,
     /// A lock that was released before its minimum stays taken until then.
     Minimum,
-    /// Permits are taken and given back exactly once.
+    /// Permits are taken and given back exactly once, and each count-down of a latch counts once.
     Counts,
     /// A fenced store loses no update.
     Updates,
@@ -228,12 +231,18 @@ impl History {
     pub fn findings(&self) -> Findings {
         let (mut violations, mut longest_wait) = (Vec::new(), 0);
         for attempts in self.by_lock().values() {
+            violations.extend(answers::check(self, attempts));
+            if attempts.iter().any(|attempt| attempt.request.is_latch()) {
+                let (found, wait) = latches::check(self, attempts);
+                violations.extend(found);
+                longest_wait = longest_wait.max(wait);
+                continue;
+            }
             let gaps = waits::gaps(self, attempts);
             violations.extend(tokens::check(attempts));
             violations.extend(overlaps::check(self, attempts));
             violations.extend(capacity::check(self, attempts));
             violations.extend(limits::check(self, attempts));
-            violations.extend(answers::check(self, attempts));
             violations.extend(waits::check(self, attempts, &gaps));
             violations.extend(order::check(self, attempts));
             violations.extend(claims::check(self, attempts));
@@ -295,6 +304,12 @@ impl History {
         })
     }
 
+    /// Returns the number of calls that set the count of a latch, and so began a round.
+    pub fn rounds(&self) -> usize {
+        let sets = self.attempts.iter().filter(|attempt| attempt.request.verb == Verb::SetCount);
+        sets.filter(|attempt| matches!(attempt.outcome, Outcome::Done(_))).count()
+    }
+
     /// Returns whether servers may have lost the count of a plain semaphore before this moment.
     fn may_have_lost_count(&self, lock: &str, to: Nanos) -> bool {
         let loses = |d: &&Disturbance| d.effect != Effect::Delays;
@@ -343,7 +358,7 @@ impl Attempt {
     pub fn hold(&self) -> Option<&Hold> {
         match &self.outcome {
             Outcome::Held(hold) => Some(hold),
-            Outcome::Unknown | Outcome::Refused(_) | Outcome::Failed(_) => None,
+            Outcome::Unknown | Outcome::Refused(_) | Outcome::Failed(_) | Outcome::Done(_) => None,
         }
     }
 }
@@ -355,6 +370,7 @@ impl Outcome {
                 let hold = Hold { token, granted: at, valid_to: at, lost: None, ended: None };
                 *outcome = Outcome::Held(hold);
             }
+            (Event::Done, outcome) => *outcome = Outcome::Done(at),
             (Event::Refused, outcome) => *outcome = Outcome::Refused(at),
             (Event::Failed(_), outcome) => *outcome = Outcome::Failed(at),
             (Event::Valid, Outcome::Held(hold)) => hold.valid_to = hold.valid_to.max(at),
@@ -375,6 +391,7 @@ impl fmt::Display for Attempt {
             Outcome::Unknown => f.write_str("unknown"),
             Outcome::Refused(at) => write!(f, "refused {}", after(*at)),
             Outcome::Failed(at) => write!(f, "failed {}", after(*at)),
+            Outcome::Done(at) => write!(f, "done {}", after(*at)),
             Outcome::Held(hold) => {
                 write!(f, "token {} {}", hold.token, after(hold.granted))?;
                 write!(f, ", valid to {}", after(hold.valid_to))?;
@@ -429,8 +446,10 @@ mod examples {
         let lock = "a".to_owned();
         let (lease, max_hold, min_hold) = (None, None, None);
         let (shared, cancelled, weight, permits) = (false, false, 1, 1);
+        let verb = Verb::Acquire;
         let request = Request {
             lock,
+            verb,
             shared,
             lease,
             max_wait,
@@ -468,11 +487,11 @@ mod examples {
 
     #[test]
     fn records_of_a_worker_become_attempts() {
-        let lines = "1 10 asks a false none 100 none none false 1 1\n\
-                     2 11 asks a true 70 0 none none false 1 1\n\
+        let lines = "1 10 asks a acquire false none 100 none none false 1 1\n\
+                     2 11 asks a acquire true 70 0 none none false 1 1\n\
                      1 12 granted 5\n0 13 stalled 4\n\
                      2 13 refused\n1 14 valid\n1 15 lost\n1 16 ends\n1 17 dropped\n\
-                     3 18 granted 1\n4 19 asks b false none 7 none none true 2 1\n4 20 fai";
+                     3 18 granted 1\n4 19 asks b acquire false none 7 none none true 2 1\n4 20 fai";
         let mut history = History::default();
         let records = lines.lines().filter_map(Record::parse);
         history.add(Worker { lease: 1, killed: Some(20), stalls: Vec::new() }, records);

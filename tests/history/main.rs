@@ -101,6 +101,13 @@ fn a_queue_lock_keeps_its_order() {
     }
 }
 
+#[test]
+fn a_latch_opens_at_its_last_count_down() {
+    for (plan, report) in runs(&[Plan::latches(Layout::One, seed(), span())]) {
+        report.unwrap_or_else(|| panic!("{plan:?} panicked")).assert_kept_with_rounds();
+    }
+}
+
 fn assert_kept(layout: Layout) {
     for (plan, report) in runs(&plans(layout, seed())) {
         report.unwrap_or_else(|| panic!("{plan:?} panicked")).assert_kept_and_busy();
@@ -172,6 +179,7 @@ fn soak() {
         let layouts = [Layout::One, Layout::Sentinel, Layout::Cluster, Layout::Five];
         let mut plans: Vec<_> = layouts.iter().flat_map(|layout| plans(*layout, seed)).collect();
         plans.push(Plan::messages(seed, span()));
+        plans.extend([Layout::One, Layout::Cluster].map(|it| Plan::latches(it, seed, span())));
         plans.extend([Layout::One, Layout::Cluster].map(|it| Plan::order(it, seed, span())));
         for (plan, outcome) in runs(&plans) {
             match outcome {

@@ -80,9 +80,10 @@ impl Layout {
             Layout::Five => vec![Kind::Red],
             // Twice the locks with tokens, because only their updates are checked in the store.
             Layout::One | Layout::Sentinel | Layout::Cluster => [
-                [Kind::Fenced, Kind::Fenced, Kind::Queued, Kind::Queued],
-                [Kind::Plain, Kind::Fair, Kind::Rw, Kind::Spin],
-                [Kind::Semaphore, Kind::Semaphore, Kind::Count, Kind::Count],
+                &[Kind::Fenced, Kind::Fenced, Kind::Queued, Kind::Queued][..],
+                &[Kind::Plain, Kind::Fair, Kind::Rw, Kind::Spin],
+                &[Kind::Semaphore, Kind::Semaphore, Kind::Count, Kind::Count],
+                &[Kind::Latch, Kind::Latch],
             ]
             .concat(),
         }
@@ -163,6 +164,23 @@ impl Plan {
         let faults = vec![Fault::Quiet, Fault::KillSubscribers];
         let woken_within = Some(Duration::from_secs(1));
         Plan { name: "messages", faults, woken_within, work, ..all }
+    }
+
+    /// Returns a plan for latches, most of which are soon left by the threads that count down.
+    ///
+    /// Then no round follows, so a waiter that missed the end of its round goes on waiting.
+    pub fn latches(layout: Layout, seed: u64, span: Duration) -> Plan {
+        let all = Plan::everything(layout, seed, span);
+        let work = Work {
+            threads: 4,
+            kinds: vec![Kind::Latch],
+            used_for: Duration::from_millis(300),
+            longest: [Duration::from_millis(60), Duration::from_secs(1)],
+            poll_interval: Duration::from_millis(300),
+            response_timeout: Duration::from_millis(500),
+            ..all.work
+        };
+        Plan { name: "latches", work, ..all }
     }
 
     /// Returns a plan without faults in which many callers queue for one lock.

@@ -29,7 +29,9 @@ pub enum Event {
     Ends,
     /// The worker has released the hold.
     Ended(End),
-    /// The call gave up at its deadline.
+    /// The worker has made a call about a latch. A wait has ended with an open latch.
+    Done,
+    /// The call gave up at its deadline, or changed nothing.
     Refused,
     /// The call returned an error of this kind.
     Failed(String),
@@ -41,6 +43,7 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
     pub lock: String,
+    pub verb: Verb,
     /// Whether the hold may coexist with other shared holds.
     pub shared: bool,
     /// The fixed lease in milliseconds, or `None` for a renewed lease.
@@ -51,12 +54,42 @@ pub struct Request {
     pub cancelled: bool,
     /// The weight of a waiter for a queue lock.
     pub weight: u32,
-    /// The permits of a semaphore, 1 for a lock.
+    /// The permits of a semaphore, or the count that is set; otherwise 1.
     pub permits: u32,
     /// The longest hold in milliseconds, or `None`.
     pub max_hold: Option<u64>,
     /// The minimum hold in milliseconds, or `None`.
     pub min_hold: Option<u64>,
+}
+
+/// The verb of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Acquires a lock or permits, or waits for a latch.
+    Acquire,
+    SetCount,
+    CountDown,
+    Delete,
+}
+
+impl Verb {
+    const ALL: [(Verb, &'static str); 4] = [
+        (Verb::Acquire, "acquire"),
+        (Verb::SetCount, "set"),
+        (Verb::CountDown, "down"),
+        (Verb::Delete, "delete"),
+    ];
+
+    fn parse(word: &str) -> Option<Verb> {
+        Verb::ALL.iter().find(|(_, other)| *other == word).map(|(verb, _)| *verb)
+    }
+}
+
+impl std::fmt::Display for Verb {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (_, word) = Verb::ALL.iter().find(|(verb, _)| verb == self).expect("one of all");
+        f.write_str(word)
+    }
 }
 
 /// How a worker releases a hold.
@@ -83,6 +116,7 @@ impl Record {
             Event::Ended(End::Unlocked) => "unlocked".to_owned(),
             Event::Ended(End::Dropped) => "dropped".to_owned(),
             Event::Ended(End::Unknown) => "unknown".to_owned(),
+            Event::Done => "done".to_owned(),
             Event::Refused => "refused".to_owned(),
             Event::Failed(kind) => format!("failed {kind}"),
             Event::Stalled(span) => format!("stalled {span}"),
@@ -103,6 +137,7 @@ impl Record {
             "unlocked" => Event::Ended(End::Unlocked),
             "dropped" => Event::Ended(End::Dropped),
             "unknown" => Event::Ended(End::Unknown),
+            "done" => Event::Done,
             "refused" => Event::Refused,
             "failed" => Event::Failed(words.next()?.to_owned()),
             "stalled" => Event::Stalled(number(&mut words)?),
@@ -133,6 +168,11 @@ impl Request {
         self.lock.starts_with(&Kind::Semaphore.to_string())
     }
 
+    /// Whether the lock is a latch, which nobody holds.
+    pub fn is_latch(&self) -> bool {
+        self.lock.starts_with(&Kind::Latch.to_string())
+    }
+
     /// Whether the lock is a plain semaphore, of which Redis only has a count.
     pub fn is_counted(&self) -> bool {
         self.lock.starts_with(&Kind::Count.to_string())
@@ -140,15 +180,17 @@ impl Request {
 
     fn line(&self) -> String {
         let Request { lock, shared, lease, max_wait, max_hold, min_hold, .. } = self;
-        let Request { cancelled, weight, permits, .. } = self;
+        let Request { cancelled, weight, permits, verb, .. } = self;
         let [lease, max_hold, min_hold] = [lease, max_hold, min_hold]
             .map(|millis| millis.map_or("none".to_owned(), |millis| millis.to_string()));
         let limits = format!("{max_hold} {min_hold}");
-        format!("asks {lock} {shared} {lease} {max_wait} {limits} {cancelled} {weight} {permits}")
+        let wait = format!("{max_wait} {limits} {cancelled} {weight}");
+        format!("asks {lock} {verb} {shared} {lease} {wait} {permits}")
     }
 
     fn parse(words: &mut SplitWhitespace<'_>) -> Option<Request> {
-        let (lock, shared) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
+        let (lock, verb) = (words.next()?.to_owned(), Verb::parse(words.next()?)?);
+        let shared = words.next()?.parse().ok()?;
         let lease = limit(words)?;
         let max_wait = number(words)?;
         let (max_hold, min_hold) = (limit(words)?, limit(words)?);
@@ -156,6 +198,7 @@ impl Request {
         let [weight, permits] = [words.next()?.parse().ok()?, words.next()?.parse().ok()?];
         Some(Request {
             lock,
+            verb,
             shared,
             lease,
             max_wait,
@@ -185,9 +228,10 @@ fn a_line_is_parsed_into_the_record_that_wrote_it() {
     let request = |lease, max_hold, min_hold| {
         let lock = "rw:1".to_owned();
         let (max_wait, cancelled, weight, permits) = (20, true, 7, 2);
-        let shared = true;
+        let (verb, shared) = (Verb::CountDown, true);
         Event::Asks(Request {
             lock,
+            verb,
             shared,
             lease,
             max_wait,
@@ -208,6 +252,7 @@ fn a_line_is_parsed_into_the_record_that_wrote_it() {
         Event::Ended(End::Unlocked),
         Event::Ended(End::Dropped),
         Event::Ended(End::Unknown),
+        Event::Done,
         Event::Refused,
         Event::Failed("timeout".to_owned()),
         Event::Stalled(31),
@@ -216,7 +261,7 @@ fn a_line_is_parsed_into_the_record_that_wrote_it() {
         let record = Record { attempt, at: 1 << 60, event };
         assert_eq!(Record::parse(&record.line()), Some(record));
     }
-    let asks = "1 2 asks a false none 7 none none true 1";
+    let asks = "1 2 asks a acquire false none 7 none none true 1";
     for cut in ["", "1", "1 2", "1 2 as", asks, "1 2 granted", "x 2 valid"] {
         assert_eq!(Record::parse(cut), None, "{cut}");
     }

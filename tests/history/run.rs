@@ -36,6 +36,10 @@ const CLIENTS: &str = "leasehold_alive:";
 const PERMITS: &str = "semaphore-";
 const EXPIRIES: &str = "{semaphore-";
 
+/// The prefix of latches, which stay closed if no thread counts down, and that of their rounds.
+const LATCHES: &str = "latch-";
+const ROUNDS: &str = "leasehold_round:";
+
 /// The prefix of request records, which stay for ten minutes if a request was repeated.
 const REQUESTS: &str = "leasehold_request:";
 
@@ -71,6 +75,7 @@ pub struct Counts {
     pub attempts: usize,
     pub holds: usize,
     pub hand_offs: usize,
+    pub rounds: usize,
     pub losses: usize,
     pub faults: usize,
     pub violations: usize,
@@ -81,6 +86,7 @@ impl AddAssign for Counts {
         self.attempts += other.attempts;
         self.holds += other.holds;
         self.hand_offs += other.hand_offs;
+        self.rounds += other.rounds;
         self.losses += other.losses;
         self.faults += other.faults;
         self.violations += other.violations;
@@ -140,8 +146,8 @@ fn left_by_idle_workers(plan: &Plan, deployment: &Deployment) -> Vec<String> {
     let lease = if plan.faults.contains(&Fault::KillWorker) { longest } else { Duration::ZERO };
     // After the last hold has expired, nobody deletes the keys of the waiting clients.
     let expires = plan.faults != [Fault::Quiet] || work.kept_to_the_end > 0 || work.limited > 0;
-    let some = [COUNTERS, QUEUES, REQUESTS, WAITERS, CLIENTS, PERMITS, EXPIRIES];
-    let kept = if expires { &some[..] } else { &some[..2] };
+    let some = [COUNTERS, QUEUES, LATCHES, ROUNDS, REQUESTS, WAITERS, CLIENTS, PERMITS, EXPIRIES];
+    let kept = if expires { &some[..] } else { &some[..4] };
     let is_kept = |key: &String| kept.iter().any(|prefix| key.starts_with(prefix));
     let mut left = Vec::new();
     holds_within(IDLE + lease, || {
@@ -169,7 +175,7 @@ fn used_keys(server: &Server) -> impl Iterator<Item = String> {
     server.keys().into_iter().filter(move |key| !is_free(key))
 }
 
-/// Returns the free permits of each plain semaphore.
+/// Returns the count of each plain semaphore and latch.
 ///
 /// Waits a while until all permits are free: idle workers complete requests without an answer in
 /// the background. Killed workers may keep permits.
@@ -177,7 +183,8 @@ fn counts(deployment: &Deployment) -> HashMap<String, i64> {
     let mut counts = HashMap::new();
     holds_within(COMPLETED, || {
         counts = present_counts(deployment);
-        counts.values().all(|free| *free == i64::from(CAPACITY))
+        let mut free = counts.iter().filter(|(name, _)| !name.starts_with(LATCHES));
+        free.all(|(_, free)| *free == i64::from(CAPACITY))
     });
     counts
 }
@@ -186,7 +193,8 @@ fn present_counts(deployment: &Deployment) -> HashMap<String, i64> {
     let prefix = format!("{}-", Kind::Count);
     let masters = deployment.masters();
     let of_server = |server: &&Server| {
-        let keys = server.keys().into_iter().filter(|key| key.starts_with(&prefix));
+        let is_count = |key: &String| key.starts_with(&prefix) || key.starts_with(LATCHES);
+        let keys = server.keys().into_iter().filter(is_count);
         let read = |key: String| Some((server.try_ask::<i64>(&["GET", &key])?, key));
         keys.filter_map(read).map(|(free, key)| (key, free)).collect::<Vec<_>>()
     };
@@ -235,7 +243,7 @@ fn semaphores_in_use(server: &Server) -> impl Iterator<Item = String> {
 }
 
 fn left_on(server: &Server) -> Vec<String> {
-    let kept = [COUNTERS, REQUESTS];
+    let kept = [COUNTERS, REQUESTS, LATCHES, ROUNDS];
     let keys = used_keys(server).filter(|key| !kept.iter().any(|it| key.starts_with(it)));
     let keys = keys.map(|key| format!("the key {key}"));
     let channels = channels(server).filter(|name| !name.starts_with("__"));
@@ -258,6 +266,7 @@ impl Report {
             attempts: history.attempts.len(),
             holds: history.holds(),
             hand_offs: history.hand_offs(),
+            rounds: history.rounds(),
             losses: history.losses(),
             faults: history.disturbances.len() - quiet,
             violations: violations.len(),
@@ -285,6 +294,14 @@ impl Report {
         assert!(self.counts.hand_offs >= seconds, "too few hand-offs: the run is void\n{self}");
     }
 
+    /// Fails if a promise was broken, or if too few rounds of latches have begun.
+    #[track_caller]
+    pub fn assert_kept_with_rounds(&self) {
+        self.assert_kept();
+        let seconds = usize::try_from(self.plan.span.as_secs()).expect("a short span");
+        assert!(self.counts.rounds >= seconds, "too few rounds: the run is void\n{self}");
+    }
+
     /// Fails if a promise was broken.
     #[track_caller]
     pub fn assert_kept(&self) {
@@ -301,8 +318,9 @@ impl Report {
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Counts { attempts, holds, hand_offs, losses, faults, violations } = self;
-        write!(f, "{attempts} attempts, {holds} holds, {hand_offs} hand-offs, {losses} lost, ")?;
+        let Counts { attempts, holds, hand_offs, rounds, losses, faults, violations } = self;
+        write!(f, "{attempts} attempts, {holds} holds, {hand_offs} hand-offs, ")?;
+        write!(f, "{rounds} rounds, {losses} lost, ")?;
         write!(f, "{faults} faults, {violations} violations")
     }
 }

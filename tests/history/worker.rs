@@ -1,7 +1,7 @@
 //! A worker process: acquires locks, uses the store and prints its records.
 
 use super::plan::Work;
-use super::record::{End, Event, Record, Request};
+use super::record::{End, Event, Record, Request, Verb};
 use super::store::Store;
 use super::{Nanos, millis, now};
 use crate::harness::process::Role;
@@ -9,7 +9,8 @@ use crate::harness::subject::{self, Subject};
 use crate::harness::wait::{descriptors, eventually_some, holds_within, threads};
 use leasehold::kind::{Fenced, LockKind, Queued};
 use leasehold::{
-    Builder, CancelToken, Client, Error, Guard, Lock, PlainSemaphore, RedLock, Semaphore,
+    Builder, CancelToken, Client, CountDownLatch, Error, Guard, Lock, PlainSemaphore, RedLock,
+    Semaphore,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -45,6 +46,15 @@ const LIMITS: Range<u64> = 50..400;
 /// The permits of each semaphore. A request asks for one of them up to all.
 pub const CAPACITY: u32 = 3;
 
+/// The largest count of a latch.
+const LARGEST_COUNT: u32 = 6;
+
+/// The most count-downs of a thread after it has set the count. Several threads end a round.
+const MOST_COUNT_DOWNS: u32 = 3;
+
+/// Percentage of rounds of a latch that a thread ends by a deletion.
+const DELETED: u8 = 10;
+
 /// How much earlier a waiter for a queue lock counts as arrived, per unit of weight.
 pub const WEIGHT_STEP: Duration = Duration::from_millis(200);
 
@@ -74,10 +84,12 @@ pub enum Kind {
     Semaphore,
     /// Permits of a plain semaphore, which are taken and later given back.
     Count,
+    /// A latch: calls set its count, count it down, delete it and wait for it.
+    Latch,
 }
 
 impl Kind {
-    const ALL: [(Kind, &'static str); 9] = [
+    const ALL: [(Kind, &'static str); 10] = [
         (Kind::Plain, "plain"),
         (Kind::Fenced, "fenced"),
         (Kind::Fair, "fair"),
@@ -87,6 +99,7 @@ impl Kind {
         (Kind::Red, "red"),
         (Kind::Semaphore, "semaphore"),
         (Kind::Count, "count"),
+        (Kind::Latch, "latch"),
     ];
 
     /// Returns the name of a lock of this kind.
@@ -253,12 +266,12 @@ fn record_stalls(role: &Role, stop: &AtomicBool) {
 
 /// Acquires every lock once, with all permits of a semaphore, and these locks, without others.
 ///
-/// Leaves out plain semaphores, whose permits killed workers may have.
+/// Leaves out plain semaphores, whose permits killed workers may have, and latches.
 ///
 /// Returns a text for each failure.
 pub fn acquire_all_once(arguments: &Arguments, more: Vec<(Kind, String)>) -> Vec<String> {
     let (clients, work) = (arguments.clients(), &arguments.work);
-    let kinds = work.kinds.iter().filter(|kind| **kind != Kind::Count);
+    let kinds = work.kinds.iter().filter(|kind| !matches!(kind, Kind::Count | Kind::Latch));
     let all = kinds.flat_map(|kind| (0..work.locks).map(|lock| (*kind, lock)));
     let all = all.map(|(kind, number)| (kind, kind.lock(number)));
     let failed = all.chain(more).filter_map(|(kind, lock)| {
@@ -281,7 +294,19 @@ impl Request {
     fn patient(lock: String) -> Request {
         let (lease, max_hold, min_hold) = (None, None, None);
         let (shared, cancelled, weight, permits, max_wait) = (false, false, 1, 1, 20_000);
-        Request { lock, shared, lease, max_wait, cancelled, weight, permits, max_hold, min_hold }
+        let verb = Verb::Acquire;
+        Request {
+            lock,
+            verb,
+            shared,
+            lease,
+            max_wait,
+            cancelled,
+            weight,
+            permits,
+            max_hold,
+            min_hold,
+        }
     }
 }
 
@@ -360,8 +385,11 @@ impl<'a> Thread<'a> {
 
     /// Asks for a lock once, and holds it for a while if it is granted.
     fn attempt(&mut self) {
-        let attempt = self.attempts.fetch_add(1, Ordering::SeqCst);
         let kind = self.arguments.work.kinds[self.rng.usize(..self.arguments.work.kinds.len())];
+        if kind == Kind::Latch {
+            return self.use_latch();
+        }
+        let attempt = self.attempts.fetch_add(1, Ordering::SeqCst);
         // The permits of a plain semaphore have no end.
         let to_the_end =
             self.rng.u8(0..100) < self.arguments.work.kept_to_the_end && kind != Kind::Count;
@@ -374,10 +402,43 @@ impl<'a> Thread<'a> {
         }
     }
 
+    /// Waits for a latch, or begins a round of it and counts down for a while.
+    fn use_latch(&mut self) {
+        let wait = Request { lease: None, ..self.request(Kind::Latch, false) };
+        // Without a reply, a wait fails soon after its deadline. A `max_wait` of 0 stands for a
+        // call that waits for the reply.
+        let wait = Request { max_wait: wait.max_wait.max(1), ..wait };
+        if self.rng.bool() {
+            return self.call_latch(wait);
+        }
+        let change = Request { max_wait: 0, ..wait };
+        let count = self.rng.u32(1..=LARGEST_COUNT);
+        self.call_latch(Request { verb: Verb::SetCount, permits: count, ..change.clone() });
+        for _ in 0..self.rng.u32(0..=MOST_COUNT_DOWNS) {
+            thread::sleep(self.span());
+            self.call_latch(Request { verb: Verb::CountDown, ..change.clone() });
+        }
+        if self.rng.u8(0..100) < DELETED {
+            self.call_latch(Request { verb: Verb::Delete, ..change });
+        }
+    }
+
+    /// Makes one call about a latch.
+    fn call_latch(&self, request: Request) {
+        let attempt = self.attempts.fetch_add(1, Ordering::SeqCst);
+        self.record(attempt, now(), Event::Asks(request.clone()));
+        let outcome = match call_latch(&self.clients[0].latch(&*request.lock), &request) {
+            Ok(true) => Event::Done,
+            Ok(false) => Event::Refused,
+            Err(error) => Event::Failed(error_word(&error)),
+        };
+        self.record(attempt, now(), outcome);
+    }
+
     fn request(&mut self, kind: Kind, to_the_end: bool) -> Request {
         let shared = kind == Kind::Rw && self.rng.bool();
-        let max_hold = self.limit().filter(|_| kind != Kind::Count);
-        let has_minimum = !shared && !matches!(kind, Kind::Red | Kind::Semaphore | Kind::Count);
+        let max_hold = self.limit().filter(|_| !matches!(kind, Kind::Count | Kind::Latch));
+        let has_minimum = !shared && !matches!(kind, Kind::Red | Kind::Count | Kind::Latch);
         let min_hold = self.limit().filter(|_| has_minimum);
         // An overdue hold may be kept until its renewed lease ends.
         let fixed = match to_the_end {
@@ -389,6 +450,7 @@ impl<'a> Thread<'a> {
         let max_wait = if self.rng.u8(0..100) < 15 { 0 } else { self.rng.u64(500..6000) };
         Request {
             lock: kind.lock(self.number(kind)),
+            verb: Verb::Acquire,
             shared,
             max_hold,
             min_hold,
@@ -429,8 +491,7 @@ impl<'a> Thread<'a> {
         let account = self.arguments.account(kind, request);
         let token = if self.arguments.work.fenced { token } else { 0 };
         let read = account.as_ref().and_then(|account| self.store.read(account, token));
-        let most = self.arguments.work.longest[usize::from(self.rng.u8(0..20) == 0)];
-        let span = Duration::from_micros(self.rng.u64(0..=most.as_micros() as u64));
+        let span = self.span();
         let end = match (to_the_end, request.max_hold) {
             (true, Some(max_hold)) if request.lease.is_none() => {
                 let lost = self.arguments.lease() + CHECKED_AFTER_LOSS;
@@ -446,6 +507,12 @@ impl<'a> Thread<'a> {
             self.store.write(&account, token, value + 1);
         }
         self.end(attempt, held, valid);
+    }
+
+    /// Returns the length of a hold, or of the pause before a count-down.
+    fn span(&mut self) -> Duration {
+        let most = self.arguments.work.longest[usize::from(self.rng.u8(0..20) == 0)];
+        Duration::from_micros(self.rng.u64(0..=most.as_micros() as u64))
     }
 
     /// Checks the hold until this moment or its loss. Returns whether it is still valid.
@@ -526,15 +593,17 @@ fn acquire(
         }
         Kind::Semaphore => lease_permits(client, request),
         Kind::Count => take_permits(client, request),
+        Kind::Latch => unreachable!("nobody holds a latch"),
     }
 }
 
 /// Takes permits with a lease.
 fn lease_permits(client: &Client, request: &Request) -> leasehold::Result<Option<Acquired>> {
     let semaphore = client.semaphore(&*request.lock).with_permits(CAPACITY);
-    let [max_hold, lease] =
-        [request.max_hold, request.lease].map(|it| it.map(Duration::from_millis));
+    let [max_hold, min_hold, lease] =
+        [request.max_hold, request.min_hold, request.lease].map(|it| it.map(Duration::from_millis));
     let semaphore = max_hold.into_iter().fold(semaphore, Semaphore::with_max_hold);
+    let semaphore = min_hold.into_iter().fold(semaphore, Semaphore::with_min_hold);
     let semaphore = lease.into_iter().fold(semaphore, Semaphore::with_lease);
     let permits = request.permits;
     let permit = match request.waits() {
@@ -587,12 +656,7 @@ impl Taken {
     /// The client completes a release that may have arrived. That error is not retryable.
     fn give_back(&mut self) -> leasehold::Result<()> {
         let permits = std::mem::take(&mut self.permits);
-        loop {
-            match self.semaphore.release(permits) {
-                Err(error) if error.is_retryable() => thread::sleep(CHECK_INTERVAL),
-                outcome => return outcome,
-            }
-        }
+        until_not_retryable(|| self.semaphore.release(permits))
     }
 }
 
@@ -600,6 +664,31 @@ impl Drop for Taken {
     fn drop(&mut self) {
         if self.permits > 0 {
             let _ = self.give_back();
+        }
+    }
+}
+
+/// Makes a call about a latch. Returns `false` if the wait has timed out, or nothing has changed.
+fn call_latch(latch: &CountDownLatch, request: &Request) -> leasehold::Result<bool> {
+    let max_wait = Duration::from_millis(request.max_wait);
+    match request.verb {
+        Verb::SetCount => latch.try_set_count(request.permits.into()),
+        Verb::CountDown => until_not_retryable(|| latch.count_down()).map(|()| true),
+        Verb::Delete => latch.delete(),
+        Verb::Acquire if request.cancelled => {
+            let waiting = latch.clone();
+            Ok(until_cancelled(max_wait, |token| waiting.with_cancel(token).wait())?.is_some())
+        }
+        Verb::Acquire => latch.wait_for(max_wait),
+    }
+}
+
+/// Repeats a call as long as its error is retryable: the call has had no effect.
+fn until_not_retryable<T>(call: impl Fn() -> leasehold::Result<T>) -> leasehold::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.is_retryable() => thread::sleep(CHECK_INTERVAL),
+            outcome => return outcome,
         }
     }
 }

@@ -317,6 +317,36 @@ fn a_thousand_permits_are_taken_renewed_and_given_back_together() {
     assert_eq!(counts(&jobs), (2500, 0, 2500));
 }
 
+/// A call reclaims the permits that it needs, and 500 more.
+#[test]
+fn twenty_thousand_expired_permits_come_back_in_bounded_steps() {
+    const EXPIRED: u32 = 20_000;
+    let server = Server::start();
+    let expired: Vec<[String; 2]> =
+        (0..EXPIRED).map(|at| [(1000 + at).to_string(), format!("expired {at}")]).collect();
+    let expired = expired.iter().flatten().map(String::as_str);
+    server.ask::<()>(&["SET", "a", "0"]);
+    server.ask::<()>(&["ZADD", EXPIRIES].into_iter().chain(expired).collect::<Vec<_>>());
+    let client = client(&server);
+    let jobs = semaphore(&client, EXPIRED);
+    let members = || server.ask::<u32>(&["ZCARD", EXPIRIES]);
+    assert_eq!(counts(&jobs), (EXPIRED.into(), 0, EXPIRED.into()));
+    assert_eq!(members(), EXPIRED, "a query reclaims nothing");
+
+    let take_thousand = |_| {
+        let before = members();
+        let permit = take(&jobs, 1000);
+        let reclaimed = before + 1000 - members();
+        assert!(reclaimed <= 1500, "one call reclaimed {reclaimed} permits");
+        permit
+    };
+    let all: Vec<Permit> = (0..20).map(take_thousand).collect();
+    assert_eq!((counts(&jobs), members()), ((0, EXPIRED.into(), EXPIRED.into()), EXPIRED));
+    assert!(is_refused(&jobs, 1), "the expired permits are counted once");
+    all.into_iter().for_each(|permit| permit.release().expect("they are held"));
+    assert_eq!((counts(&jobs), members()), ((EXPIRED.into(), 0, EXPIRED.into()), 0));
+}
+
 /// Redisson can give back one permit of a hold.
 #[test]
 fn a_hold_without_one_of_its_permits_is_lost() {

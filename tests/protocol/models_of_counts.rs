@@ -1,5 +1,6 @@
 //! The scripts of semaphores and latches against models, in random orders of all steps: repeated
-//! requests, late copies, undos, expired leases, claims, Redisson's operations, and lost keys.
+//! requests, late copies, undos, expired leases, early releases, claims, Redisson's operations, and
+//! lost keys.
 //!
 //! The server's clock moves by hours, and leases end at half hours. So the real time that a
 //! sequence takes changes no outcome.
@@ -93,7 +94,12 @@ const HOLDS: usize = 6;
 
 /// The permits of a hold: 1, 2 or 3. Redisson's permits are those of holds above `HOLDS`.
 fn ids_of(hold: usize) -> Vec<String> {
-    (0..=hold % 3).map(|at| format!("{hold}-{at}")).collect()
+    (0..=hold % 3).map(|at| format!("{hold:08}{at:08}")).collect()
+}
+
+/// Returns the id of a permit that a minimum keeps in use. The byte 255 is shown as a character.
+fn kept_id(id: &str) -> String {
+    format!("{}\u{fffd}{}", &id[..8], &id[9..])
 }
 
 fn claimant_of(hold: usize) -> String {
@@ -104,20 +110,50 @@ fn claimant_of(hold: usize) -> String {
 /// and waits are in hours. `skew` is the number of hours by which the clock of Redisson is ahead.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Acquire { hold: usize, lease: i64, waits: bool, sets: bool },
+    Acquire {
+        hold: usize,
+        lease: i64,
+        waits: bool,
+        sets: bool,
+    },
     Release(usize),
+    /// A release before the minimum, which ends after so many hours and a half.
+    EndEarly {
+        hold: usize,
+        left: i64,
+    },
     Leave(usize),
     Renew(usize, i64),
     Check(usize),
-    Poll { hold: usize, waited: i64, claims: bool },
+    Poll {
+        hold: usize,
+        waited: i64,
+        claims: bool,
+    },
     Resize(usize),
     Pass(i64),
     LoseCount,
-    TakeAsRedisson { hold: usize, lease: i64, skew: i64 },
-    GiveAsRedisson { hold: usize, skew: i64 },
-    GiveAllAsRedisson { hold: usize, skew: i64 },
-    UpdateAsRedisson { hold: usize, lease: i64, skew: i64 },
-    CountAsRedisson { skew: i64 },
+    TakeAsRedisson {
+        hold: usize,
+        lease: i64,
+        skew: i64,
+    },
+    GiveAsRedisson {
+        hold: usize,
+        skew: i64,
+    },
+    GiveAllAsRedisson {
+        hold: usize,
+        skew: i64,
+    },
+    UpdateAsRedisson {
+        hold: usize,
+        lease: i64,
+        skew: i64,
+    },
+    CountAsRedisson {
+        skew: i64,
+    },
     AddAsRedisson(i64),
     ResizeAsRedisson(i64),
 }
@@ -133,6 +169,8 @@ fn steps_of_holds() -> impl Strategy<Value = Step> {
             hold, lease, waits, sets
         }),
         6 => hold.clone().prop_map(Step::Release),
+        // Few holds: a late copy of an acquire takes the same permits again, which end early again.
+        8 => (0..2usize, 0..2i64).prop_map(|(hold, left)| Step::EndEarly { hold, left }),
         3 => hold.clone().prop_map(Step::Leave),
         2 => (hold.clone(), lease).prop_map(|(hold, lease)| Step::Renew(hold, lease)),
         1 => hold.clone().prop_map(Step::Check),
@@ -298,6 +336,21 @@ impl Model {
             self.publish(self.free.unwrap_or(0));
         }
         Outcome::Done(removed == ids.len() as i64)
+    }
+
+    /// Replaces the ids of a hold by ids without a holder, which expire at the end of the minimum.
+    ///
+    /// A late copy of the acquire may have taken the permits again. They then keep their ids.
+    fn end_early(&mut self, hold: usize, left: i64) -> Outcome {
+        let (ids, end) = (ids_of(hold), self.end_of(left));
+        let held: Vec<&String> = ids.iter().filter(|id| self.used.contains_key(*id)).collect();
+        for id in &held {
+            match self.used.insert(kept_id(id), end) {
+                None => self.used.remove(*id),
+                Some(_) => self.used.insert(id.to_string(), end),
+            };
+        }
+        Outcome::Done(held.len() == ids.len())
     }
 
     fn leave(&mut self, hold: usize) -> Outcome {
@@ -471,6 +524,7 @@ impl Model {
         match step {
             Step::Acquire { hold, lease, waits, sets } => self.acquire(hold, lease, waits, sets),
             Step::Release(hold) => self.release(hold),
+            Step::EndEarly { hold, left } => self.end_early(hold, left),
             Step::Leave(hold) => self.leave(hold),
             Step::Renew(hold, lease) => self.renew(hold, Some(lease)),
             Step::Check(hold) => self.renew(hold, None),
@@ -524,6 +578,12 @@ fn release(bare: &mut Bare, hold: usize) -> Outcome {
     Outcome::Done(bare.call("semaphore_release", &[PERMITS, EXPIRIES], &args) >= 0)
 }
 
+fn end_early(bare: &mut Bare, hold: usize, left: i64) -> Outcome {
+    let (ids, left) = (ids_of(hold), (left * HOUR + HALF).to_string());
+    let args: Vec<&str> = [&*left].into_iter().chain(ids.iter().map(String::as_str)).collect();
+    Outcome::Done(bare.call("semaphore_early_release", &[EXPIRIES], &args) == 0)
+}
+
 fn leave(bare: &mut Bare, hold: usize) -> Outcome {
     let (ids, claimant) = (ids_of(hold), claimant_of(hold));
     let args = [SEMAPHORE_CHANNEL, &claimant].into_iter().chain(ids.iter().map(String::as_str));
@@ -569,6 +629,7 @@ fn take_step(stage: &mut Stage, step: Step) -> Outcome {
     match step {
         Step::Acquire { hold, lease, waits, sets } => acquire(bare, hold, lease, waits, sets),
         Step::Release(hold) => release(bare, hold),
+        Step::EndEarly { hold, left } => end_early(bare, hold, left),
         Step::Leave(hold) => leave(bare, hold),
         Step::Renew(hold, lease) => renew(bare, hold, Some(lease)),
         Step::Check(hold) => renew(bare, hold, None),
@@ -607,8 +668,9 @@ type Look = (Option<i64>, BTreeMap<String, i64>, Option<Claim>);
 
 fn look(stage: &mut Stage, now: i64) -> Look {
     let (bare, start) = (&mut stage.bare, stage.start);
-    let used: Vec<(String, i64)> = bare.ask(&["ZRANGE", EXPIRIES, "0", "-1", "WITHSCORES"]);
-    let used = used.into_iter().map(|(id, score)| (id, halves(score - start))).collect();
+    let used: Vec<(Vec<u8>, i64)> = bare.ask(&["ZRANGE", EXPIRIES, "0", "-1", "WITHSCORES"]);
+    let text = |id: Vec<u8>| String::from_utf8_lossy(&id).into_owned();
+    let used = used.into_iter().map(|(id, score)| (text(id), halves(score - start))).collect();
     let fields: BTreeMap<String, String> = bare.ask(&["HGETALL", CLAIM]);
     let left: i64 = bare.ask(&["PTTL", CLAIM]);
     let claim = (left >= 0).then(|| {

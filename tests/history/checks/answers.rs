@@ -45,7 +45,7 @@ fn unexplained(history: &History, attempt: &Attempt) -> Option<Violation> {
                 renewed && undisturbed(*at) && !explained_by_stall(history, attempt, *at),
             )
         }
-        Outcome::Held(_) | Outcome::Unknown => return None,
+        Outcome::Held(_) | Outcome::Done(_) | Outcome::Unknown => return None,
     };
     broken.then(|| promise.violation(format!("without a reason: {attempt}")))
 }

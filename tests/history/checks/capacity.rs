@@ -3,7 +3,10 @@
 //!
 //! Even then the holders of lost permits learn of the loss in time. The holders of a plain
 //! semaphore never learn of it, so there is no check after a loss of its count.
+//!
+//! Released permits count until the minimum of their hold.
 
+use super::limits::minimum_end;
 use super::overlaps::{Held, report_due};
 use super::{Attempt, History, Promise, Violation};
 use crate::Nanos;
@@ -19,11 +22,44 @@ pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> 
     let mut open: Vec<Held<'_>> = Vec::new();
     let mut found = Vec::new();
     for later in holds {
-        open.retain(|(_, hold)| later.1.granted < hold.valid_to);
+        let begun = later.1.granted;
+        open.retain(|held| begun < held.1.valid_to.max(kept_to(history, held)));
+        let (valid, kept): (Vec<_>, Vec<_>) =
+            open.iter().partition(|(_, hold)| begun < hold.valid_to);
+        let valid = [valid, vec![later]].concat();
         open.push(later);
-        found.extend(too_many(history, &open, later.1.granted, capacity));
+        found.extend(
+            too_many(history, &valid, begun, capacity)
+                .or_else(|| too_early(history, &valid, &kept, begun, capacity)),
+        );
     }
     found
+}
+
+/// Returns the moment until which the minimum keeps the permits of a hold in use, or 0.
+fn kept_to(history: &History, (attempt, hold): &Held<'_>) -> Nanos {
+    minimum_end(history, attempt, hold).unwrap_or(0)
+}
+
+/// Checks the valid holds and the permits that a minimum keeps at the last grant.
+fn too_early(
+    history: &History,
+    valid: &[Held<'_>],
+    kept: &[Held<'_>],
+    begun: Nanos,
+    capacity: u32,
+) -> Option<Violation> {
+    let all = [valid, kept].concat();
+    let certain = all.iter().filter(|held| !history.may_have_lost(held.0, begun));
+    let taken: u32 = certain.map(|held| held.0.request.permits).sum();
+    (taken > capacity).then(|| {
+        let text = format!("more than {capacity} permits before a minimum:{}", list(&all));
+        Promise::Minimum.violation(text)
+    })
+}
+
+fn list(holds: &[Held<'_>]) -> String {
+    holds.iter().map(|(attempt, _)| format!("\n  {attempt}")).collect()
 }
 
 /// Checks the holds that are valid at the grant of the last of them.
@@ -52,8 +88,7 @@ fn too_many(
     } else {
         return None;
     };
-    let holds: Vec<_> = open.iter().map(|(attempt, _)| format!("\n  {attempt}")).collect();
-    Some(promise.violation(format!("more than {capacity} permits:{}", holds.concat())))
+    Some(promise.violation(format!("more than {capacity} permits:{}", list(open))))
 }
 
 #[cfg(test)]
@@ -93,6 +128,24 @@ mod tests {
         }
         let one_after_the_other = vec![(3, held(0, 0, 10, 20)), (3, held(1, 0, 20, 30))];
         assert_eq!(violated(&semaphore("semaphore", one_after_the_other)), []);
+    }
+
+    #[test]
+    fn released_permits_stay_in_use_until_the_minimum_of_their_hold() {
+        let next = |permits, granted, effect| {
+            let mut early = held(0, 0, 10, 20);
+            early.request.min_hold = Some(90);
+            let beside = (1, held(0, 30, 40, 150));
+            let mut next = held(1, 30, granted, granted + 10);
+            next.request.min_hold = Some(10);
+            let mut history = semaphore("semaphore", vec![(2, early), beside, (permits, next)]);
+            history.disturbances.push(disturbance(45, 50, Affected::All, effect));
+            violated(&history)
+        };
+        assert_eq!(next(2, 90, Effect::Delays), []);
+        assert_eq!(next(2, 89, Effect::Delays), [Promise::Minimum]);
+        assert_eq!(next(3, 89, Effect::Delays), [Promise::Exclusion], "valid ones are too many");
+        assert_eq!(next(2, 89, Effect::LosesHolds), []);
     }
 
     #[test]

@@ -59,7 +59,7 @@ fn has_older(
     let bounds = &history.bounds;
     attempts.iter().filter(|older| older.request.max_wait > 0).any(|older| {
         let kept = match older.outcome {
-            Outcome::Held(_) => 0,
+            Outcome::Held(_) | Outcome::Done(_) => 0,
             Outcome::Unknown | Outcome::Refused(_) | Outcome::Failed(_) => bounds.grant_lease,
         };
         let ended = end(history, older).unwrap_or(Nanos::MAX);

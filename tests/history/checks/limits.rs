@@ -2,6 +2,7 @@
 //! minimum of its last hold.
 //!
 //! The minimum counts from a moment between the call and its return, so the check takes the call.
+//! `capacity.rs` has the minimum holds of a semaphore.
 
 use super::super::record::End;
 use super::{Attempt, History, Hold, Promise, Violation};
@@ -14,6 +15,9 @@ pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> 
     let mut holds: Vec<Held<'_>> = holds.collect();
     holds.sort_by_key(|(_, hold)| hold.granted);
     let outlived = holds.iter().filter_map(|held| outlives_its_limit(history, *held));
+    if attempts.iter().any(|attempt| attempt.request.capacity() > 1) {
+        return outlived.collect();
+    }
     let early = holds.iter().enumerate().flat_map(|(at, held)| {
         let later = holds[at + 1..].iter();
         later.filter_map(|later| granted_before_minimum(history, *held, *later))
@@ -45,7 +49,7 @@ fn granted_before_minimum(
 /// Returns the moment until which the lock must stay taken after the end of this hold.
 ///
 /// A release without a confirmation may have failed. The lock is then taken until its lease ends.
-fn minimum_end(history: &History, attempt: &Attempt, hold: &Hold) -> Option<Nanos> {
+pub(super) fn minimum_end(history: &History, attempt: &Attempt, hold: &Hold) -> Option<Nanos> {
     let minimum = millis(attempt.request.min_hold.filter(|_| hold.lost.is_none())?);
     let kept = match hold.ended {
         Some((_, End::Unlocked)) => minimum,

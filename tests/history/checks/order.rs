@@ -58,7 +58,7 @@ impl<'a> Waiter<'a> {
     fn new(history: &History, attempt: &'a Attempt) -> Option<Waiter<'a>> {
         let end = attempt.asked + millis(attempt.request.max_wait);
         let until = match &attempt.outcome {
-            Outcome::Unknown | Outcome::Failed(_) => return None,
+            Outcome::Unknown | Outcome::Failed(_) | Outcome::Done(_) => return None,
             Outcome::Refused(_) => end,
             Outcome::Held(hold) => hold.granted.min(end),
         };

@@ -169,7 +169,7 @@ fn span<'a>(history: &History, attempt: &'a Attempt) -> Option<Span<'a>> {
     let expired = |at: Nanos| disturbed(at).unwrap_or(at).max(at).saturating_add(kept);
     let (from, to) = match &attempt.outcome {
         Outcome::Unknown => (asked, expired(killed.unwrap_or(Nanos::MAX))),
-        Outcome::Refused(at) | Outcome::Failed(at) => (asked, released(*at)?),
+        Outcome::Refused(at) | Outcome::Failed(at) | Outcome::Done(at) => (asked, released(*at)?),
         Outcome::Held(hold) => {
             let from = disturbed(hold.granted).map_or(hold.granted, |_| asked);
             let mut to = match (hold.ended, hold.lost) {
@@ -213,13 +213,13 @@ fn gap(history: &History, attempt: &Attempt, spans: &Spans<'_>) -> Option<Nanos>
 pub(super) fn end(history: &History, attempt: &Attempt) -> Option<Nanos> {
     match &attempt.outcome {
         Outcome::Unknown => history.workers[attempt.worker].killed,
-        Outcome::Refused(at) | Outcome::Failed(at) => Some(*at),
+        Outcome::Refused(at) | Outcome::Failed(at) | Outcome::Done(at) => Some(*at),
         Outcome::Held(hold) => Some(hold.granted),
     }
 }
 
 /// Returns the longest time between two moments that no span covers.
-fn longest_gap(from: Nanos, to: Nanos, mut spans: Vec<(Nanos, Nanos)>) -> Nanos {
+pub(super) fn longest_gap(from: Nanos, to: Nanos, mut spans: Vec<(Nanos, Nanos)>) -> Nanos {
     spans.push((to, to));
     spans.sort_unstable();
     let (mut covered, mut longest) = (from, 0);
