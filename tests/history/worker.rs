@@ -662,8 +662,9 @@ fn until_cancelled<T>(
     })
 }
 
+/// Returns the kind and the text of an error as one word.
 fn error_word(error: &Error) -> String {
-    format!("{:?}", error.kind()).split_whitespace().collect()
+    format!("{:?}: {error}", error.kind()).replace(char::is_whitespace, "_")
 }
 
 #[test]
