@@ -172,6 +172,8 @@ pub enum Promise {
     Wait,
     /// Waiters for a queue lock are granted in the order of arrival and weight.
     Order,
+    /// Later calls leave permits to the oldest waiter.
+    Claim,
     /// A call returns in time, and fails only with a reason.
     Answer,
     /// A renewed hold is not lost without a reason.
