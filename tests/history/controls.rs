@@ -263,13 +263,13 @@ fn counted(seed: u64, longest: Duration) -> Plan {
     let faults = vec![Fault::LateReplies, Fault::HalfOpen];
     let plan = plain(seed, faults, |work| Work {
         kinds: vec![Kind::Count],
-        response_timeout: Duration::from_millis(300),
+        response_timeout: Duration::from_millis(500),
         locks: 8,
         threads: 3,
         longest: [longest; 2],
         ..work
     });
-    Plan { name: "plain semaphores", quiet: 300..1000, lasting: 500..1000, ..plan }
+    Plan { name: "plain semaphores", quiet: 300..1000, lasting: 700..1200, ..plan }
 }
 
 /// Returns a plan in which all workers use the same queue lock.
