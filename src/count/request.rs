@@ -253,6 +253,11 @@ impl<'a> CountRequest<'a> {
         Ok(taken)
     }
 
+    /// Returns whether a copy may make the change after the last reply.
+    pub(super) fn may_run_late(&self) -> bool {
+        self.open_copy.is_some()
+    }
+
     /// Sends the request until a reply comes from the current servers.
     ///
     /// After a topology change the record at the new server decides: count and record are

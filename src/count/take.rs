@@ -62,6 +62,10 @@ impl CountQuestion for TakeQuestion<'_> {
         }
     }
 
+    fn may_be_met_late(&self) -> bool {
+        self.request.may_run_late()
+    }
+
     fn is_due(&self, now: Moment, schedule: &mut RetrySchedule) -> bool {
         let must_ask = self.place.as_ref().is_some_and(PermitPlace::must_ask);
         schedule.is_due(now, None) || must_ask

@@ -27,6 +27,11 @@ pub(super) trait CountQuestion {
     /// Returns whether a message has come since the last question that makes the next one due.
     fn is_due(&self, now: Moment, schedule: &mut RetrySchedule) -> bool;
 
+    /// Returns whether a late copy of a question may bring the answer, without a message.
+    fn may_be_met_late(&self) -> bool {
+        false
+    }
+
     /// Returns the state of the channel, if the schedule compares its message counts.
     fn channel_view(&self) -> ChannelView {
         ChannelView {
@@ -109,7 +114,9 @@ impl<Q: CountQuestion> CountWait<'_, Q> {
         if answer.is_met {
             return Ok(true);
         }
-        self.schedule.refused(now, None);
+        // No poll of the watchdog shows what a late copy has taken.
+        let poll_interval = self.call.context.engine.settings.poll_interval;
+        self.schedule.refused(now, self.question.may_be_met_late().then_some(poll_interval));
         if self.call.waits() {
             self.question.listen(self.call, &self.parker, &mut self.schedule);
             self.have_polled();

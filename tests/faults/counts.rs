@@ -422,6 +422,32 @@ fn a_waiter_takes_its_permits_once_despite_a_late_question() {
     stage.end();
 }
 
+/// A late question takes the permits after the refusal of its copy. No message and no poll tells the
+/// caller, which therefore asks at each poll interval.
+#[test]
+fn a_waiter_notices_the_permits_that_its_late_question_takes() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.addr());
+    let client = build(hasty(proxy.url()).poll_interval(BRIEF * 3));
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| client.plain_semaphore("late").acquire(3));
+        // The second question follows the confirmation of the subscription.
+        eventually("two questions are answered", || client.stats().round_trip().count() == 2);
+        proxy.on_request(load(&server, "count_take").as_bytes(), Direction::Requests, Flow::Hold);
+        server.ask::<()>(&["PUBLISH", "redisson_sc:{late}", "3"]);
+        something_is_held(&proxy);
+        eventually("its copy is refused", || client.stats().round_trip().count() == 3);
+        server.ask::<()>(&["SET", "late", "3"]);
+        proxy.release_held();
+        eventually("the late question takes them", || count(&server, "late") == Some(0));
+        in_time("the waiter returns", waiter).expect("it has the permits");
+    });
+    assert_eq!(count(&server, "late"), Some(0));
+    drop(client);
+    clean_up(&server, "late");
+    nothing_is_left(&server);
+}
+
 /// A waiting caller asks again, and its question is late. It gives up at its deadline.
 #[test]
 fn a_late_question_of_a_caller_that_gave_up_takes_nothing() {

@@ -10,9 +10,14 @@ use std::thread;
 const LOCK: &str = "q";
 
 /// The seeded faults (`tests/seeded`) that only a test finds, and the test.
-const SEEDED: [(&str, &str); 2] = [
+const SEEDED: [(&str, &str); 4] = [
     ("late-message-counts", "late_grants::a_message_of_a_grant_that_has_ended_does_not_count"),
     ("wake-up-kept", "semaphores::a_waiter_whose_question_is_lost_keeps_no_other_waiter_asleep"),
+    (
+        "acquire-reclaims-silently",
+        "semaphores::an_acquire_announces_the_permits_that_it_reclaims_and_leaves",
+    ),
+    ("poll-reclaims-silently", "semaphores::a_poll_announces_the_permits_that_it_reclaims"),
 ];
 
 fn waiters(server: &Server, lock: &str) -> u64 {

@@ -2,7 +2,7 @@
 //! copies, cancellations and closes in flight, outages. Permits are taken and given back once.
 
 use super::lost_replies::{Setup, at_every_byte_then, name_of};
-use crate::harness::bare::script;
+use crate::harness::bare::{Listener, script};
 use crate::harness::faults::*;
 use crate::harness::{Direction, Flow, Proxy, Server, eventually, in_time};
 use leasehold::{CancelToken, Client, Permit, Semaphore};
@@ -13,6 +13,8 @@ const CAPACITY: u32 = 5;
 
 /// The poll interval of callers that ask again soon.
 const OFTEN: Duration = Duration::from_millis(100);
+
+const CHANNEL: &str = "redisson_sc:{a}";
 
 fn semaphore(client: &Client, name: &str) -> Semaphore {
     client.semaphore(name).with_permits(CAPACITY)
@@ -335,7 +337,7 @@ fn a_waiter_whose_question_is_lost_keeps_no_other_waiter_asleep() {
         eventually("the first waits", || client.stats().waiting_now() == 1);
         let second = scope.spawn(|| semaphore(&client, "a").acquire_many(2));
         eventually("both wait", || client.stats().waiting_now() == 2);
-        eventually("the client listens", || server.numsub("redisson_sc:{a}") == 1);
+        eventually("the client listens", || server.numsub(CHANNEL) == 1);
         proxy.on_request(acquire.as_bytes(), Direction::Requests, Flow::Swallow);
         all.release().expect("they are held");
         eventually("the question of the first is lost", || proxy.stats().requests.swallowed > 0);
@@ -347,6 +349,52 @@ fn a_waiter_whose_question_is_lost_keeps_no_other_waiter_asleep() {
         second.release().expect("they are held");
     });
     eventually("nothing is kept", || all_are_free(&server, "a"));
+}
+
+/// Ends the leases of all permits, as those of dead processes end. No script has run since.
+fn expire_all(server: &Server) {
+    let expire = "for _, id in ipairs(redis.call('zrange', KEYS[1], 0, -1)) do \
+                  redis.call('zadd', KEYS[1], 1, id) end";
+    server.ask::<()>(&["EVAL", expire, "1", "{a}:timeout"]);
+}
+
+/// Returns the messages of the scripts to all waiters so far, those of Java included.
+fn messages(server: &Server, listener: &mut Listener) -> Vec<String> {
+    server.ask::<u32>(&["PUBLISH", CHANNEL, "the end"]);
+    let next = || Some(listener.next_message().1).filter(|payload| payload != "the end");
+    std::iter::from_fn(next).collect()
+}
+
+#[test]
+fn an_acquire_announces_the_permits_that_it_reclaims_and_leaves() {
+    let server = Server::start();
+    let direct = other(&server);
+    let dead = take(&direct, "a", CAPACITY);
+    let mut listener = Listener::on(&server, CHANNEL);
+    expire_all(&server);
+    let permit = take(&direct, "a", 2);
+    assert_eq!(messages(&server, &mut listener), ["3"]);
+    assert!(dead.release().expect_err("its lease is over").is_lost());
+    permit.release().expect("they are held");
+}
+
+#[test]
+fn a_poll_announces_the_permits_that_it_reclaims() {
+    let server = Server::start();
+    let (client, direct) = (build(patient(server.url()).poll_interval(OFTEN)), other(&server));
+    let dead = take(&direct, "a", CAPACITY);
+    let mut listener = Listener::on(&server, CHANNEL);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| semaphore(&client, "a").acquire_many(CAPACITY));
+        // The second question follows the confirmation of the subscription. The next one follows a
+        // poll that finds permits.
+        eventually("two questions are answered", || client.stats().round_trip().count() == 2);
+        expire_all(&server);
+        let permit = in_time("the waiter returns", waiter).expect("they are free");
+        assert_eq!(messages(&server, &mut listener), ["5"]);
+        permit.release().expect("they are held");
+    });
+    assert!(dead.release().expect_err("its lease is over").is_lost());
 }
 
 /// Waiters and permits survive a server that is silent for a while.

@@ -56,6 +56,8 @@ pub struct Attempt {
     pub request: Request,
     pub asked: Nanos,
     pub outcome: Outcome,
+    /// The kind and the text of the error of a call that failed; empty for others.
+    pub error: String,
 }
 
 /// The outcome of a call.
@@ -173,6 +175,8 @@ pub enum Promise {
     Wait,
     /// Waiters for a queue lock are granted in the order of arrival and weight.
     Order,
+    /// Later calls leave permits to the oldest waiter.
+    Claim,
     /// A call returns in time, and fails only with a reason.
     Answer,
     /// A renewed hold is not lost without a reason.
@@ -219,10 +223,10 @@ impl History {
                 self.workers[index].stalls.push(Stall { from: at.saturating_sub(span), to: at });
             } else if let Event::Asks(request) = event {
                 open.insert(attempt, self.attempts.len());
-                let outcome = Outcome::Unknown;
-                self.attempts.push(Attempt { worker: index, request, asked: at, outcome });
+                let (outcome, error) = (Outcome::Unknown, String::new());
+                self.attempts.push(Attempt { worker: index, request, asked: at, outcome, error });
             } else if let Some(position) = open.get(&attempt) {
-                self.attempts[*position].outcome.apply(at, event);
+                self.attempts[*position].apply(at, event);
             }
         }
     }
@@ -361,6 +365,13 @@ impl Attempt {
             Outcome::Unknown | Outcome::Refused(_) | Outcome::Failed(_) | Outcome::Done(_) => None,
         }
     }
+
+    fn apply(&mut self, at: Nanos, event: Event) {
+        if let Event::Failed(error) = &event {
+            self.error.clone_from(error);
+        }
+        self.outcome.apply(at, event);
+    }
 }
 
 impl Outcome {
@@ -384,13 +395,13 @@ impl Outcome {
 
 impl fmt::Display for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Attempt { worker, request, asked, outcome } = self;
+        let Attempt { worker, request, asked, outcome, error } = self;
         let after = |at: Nanos| format!("+{:.1} ms", at.saturating_sub(*asked) as f64 / 1e6);
         write!(f, "worker {worker} asks at {:.3} s for {request:?}: ", *asked as f64 / 1e9)?;
         match outcome {
             Outcome::Unknown => f.write_str("unknown"),
             Outcome::Refused(at) => write!(f, "refused {}", after(*at)),
-            Outcome::Failed(at) => write!(f, "failed {}", after(*at)),
+            Outcome::Failed(at) => write!(f, "failed with {error} {}", after(*at)),
             Outcome::Done(at) => write!(f, "done {}", after(*at)),
             Outcome::Held(hold) => {
                 write!(f, "token {} {}", hold.token, after(hold.granted))?;
@@ -459,7 +470,7 @@ mod examples {
             max_hold,
             min_hold,
         };
-        Attempt { worker, request, asked: millis(asked), outcome }
+        Attempt { worker, request, asked: millis(asked), outcome, error: String::new() }
     }
 
     pub(super) fn disturbance(
@@ -491,7 +502,8 @@ mod examples {
                      2 11 asks a acquire true 70 0 none none false 1 1\n\
                      1 12 granted 5\n0 13 stalled 4\n\
                      2 13 refused\n1 14 valid\n1 15 lost\n1 16 ends\n1 17 dropped\n\
-                     3 18 granted 1\n4 19 asks b acquire false none 7 none none true 2 1\n4 20 fai";
+                     3 18 granted 1\n4 19 asks b acquire false none 7 none none true 2 1\n4 20 fai\n\
+                     5 21 asks c acquire false none 7 none none false 1 1\n5 22 failed timeout";
         let mut history = History::default();
         let records = lines.lines().filter_map(Record::parse);
         history.add(Worker { lease: 1, killed: Some(20), stalls: Vec::new() }, records);
@@ -504,7 +516,10 @@ mod examples {
             ended: Some((17, End::Dropped)),
         };
         let outcomes: Vec<_> = history.attempts.iter().map(|a| &a.outcome).collect();
-        assert_eq!(outcomes, [&Outcome::Held(hold), &Outcome::Refused(13), &Outcome::Unknown]);
+        let [unknown, failed] = [Outcome::Unknown, Outcome::Failed(22)];
+        assert_eq!(outcomes, [&Outcome::Held(hold), &Outcome::Refused(13), &unknown, &failed]);
+        let errors: Vec<_> = history.attempts.iter().map(|a| &*a.error).collect();
+        assert_eq!(errors, ["", "", "", "timeout"]);
         assert_eq!((history.holds(), history.losses(), history.hand_offs()), (1, 1, 0));
     }
 }

@@ -21,7 +21,7 @@ pub struct Control {
 }
 
 /// All seeded faults that histories find, in the order of the files in `tests/seeded`.
-pub const CONTROLS: [Control; 21] = [
+pub const CONTROLS: [Control; 22] = [
     Control { fault: "no-second-try", promise: Promise::Wait, plan: no_second_try },
     Control { fault: "release-of-others", promise: Promise::Exclusion, plan: release_of_others },
     Control {
@@ -58,7 +58,12 @@ pub const CONTROLS: [Control; 21] = [
         plan: release_counted_twice,
     },
     Control { fault: "record-ignored", promise: Promise::Counts, plan: record_ignored },
-    Control { fault: "claim-ignored", promise: Promise::Wait, plan: claim_ignored },
+    Control { fault: "claim-ignored", promise: Promise::Claim, plan: claim_ignored },
+    Control {
+        fault: "permits-counted-twice",
+        promise: Promise::Exclusion,
+        plan: permits_counted_twice,
+    },
 ];
 
 /// No subscriber receives the message of a release between a refusal and its subscription.
@@ -210,14 +215,14 @@ fn last_come_first_served(seed: u64) -> Plan {
     Plan::order(Layout::One, seed, SPAN)
 }
 
-/// The replies to releases come after the response time-out.
+/// Most threads hold permits when a fault begins, and get no reply to their release.
 fn release_counted_twice(seed: u64) -> Plan {
-    counted(seed)
+    counted(seed, Duration::from_millis(200))
 }
 
-/// The replies to calls that take permits come after the response time-out.
+/// Most threads are about to take permits when a fault begins, and get no reply.
 fn record_ignored(seed: u64) -> Plan {
-    counted(seed)
+    counted(seed, Duration::from_millis(2))
 }
 
 /// Many callers for one permit, and some for more.
@@ -225,12 +230,13 @@ fn claim_ignored(seed: u64) -> Plan {
     let all = Plan::everything(Layout::One, seed, SPAN);
     let work = Work {
         kinds: vec![Kind::Semaphore],
-        locks: 1,
-        threads: 3,
-        longest: [Duration::from_millis(400); 2],
+        locks: 3,
+        used_for: LONG,
+        threads: 6,
+        longest: [Duration::from_millis(200); 2],
         kept_to_the_end: 0,
         limited: 0,
-        large: 2,
+        large: 3,
         poll_interval: Duration::from_millis(300),
         response_timeout: Duration::from_millis(500),
         ..all.work
@@ -238,16 +244,33 @@ fn claim_ignored(seed: u64) -> Plan {
     Plan { name: "semaphores", faults: vec![Fault::Quiet], work, ..all }
 }
 
+/// Replies to releases are cut off, and the requests are repeated.
+fn permits_counted_twice(seed: u64) -> Plan {
+    let plan = plain(seed, vec![Fault::CutReplies], |work| Work {
+        kinds: vec![Kind::Semaphore],
+        locks: 1,
+        threads: 3,
+        large: 20,
+        ..work
+    });
+    Plan { name: "cut replies", ..plan }
+}
+
 /// Returns a plan for plain semaphores whose calls get no reply at times.
-fn counted(seed: u64) -> Plan {
+///
+/// A fault affects one request of each thread. Later ones wait for a new connection: the releases
+/// of long holds fail unsent, and are repeated.
+fn counted(seed: u64, longest: Duration) -> Plan {
     let faults = vec![Fault::LateReplies, Fault::HalfOpen];
     let plan = plain(seed, faults, |work| Work {
         kinds: vec![Kind::Count],
-        response_timeout: Duration::from_millis(300),
-        locks: 4,
+        response_timeout: Duration::from_millis(500),
+        locks: 8,
+        threads: 3,
+        longest: [longest, Duration::from_secs(1)],
         ..work
     });
-    Plan { name: "plain semaphores", lasting: 500..1500, ..plan }
+    Plan { name: "plain semaphores", quiet: 300..1000, lasting: 700..1200, ..plan }
 }
 
 /// Returns a plan in which all workers use the same queue lock.

@@ -33,7 +33,7 @@ pub enum Event {
     Done,
     /// The call gave up at its deadline, or changed nothing.
     Refused,
-    /// The call returned an error of this kind.
+    /// The call returned this error: its kind and text as one word.
     Failed(String),
     /// A short sleep of the worker lasted this much longer. The number of the attempt is 0.
     Stalled(Nanos),

@@ -616,22 +616,27 @@ fn lease_permits(client: &Client, request: &Request) -> leasehold::Result<Option
     Ok(permit.map(|permit| (Box::new(permit) as _, 0)))
 }
 
-/// Takes permits of a plain semaphore, which the first caller sets to the capacity.
+/// Takes permits of a plain semaphore. The first caller that is refused sets them to the capacity.
 fn take_permits(client: &Client, request: &Request) -> leasehold::Result<Option<Acquired>> {
-    let semaphore = client.plain_semaphore(&*request.lock);
-    semaphore.try_set_permits(CAPACITY)?;
-    let permits = request.permits;
-    let waiting = semaphore.clone();
-    let is_taken = match request.waits() {
-        None => waiting.try_acquire(permits)?,
-        Some((max_wait, true)) => {
-            let taken =
-                until_cancelled(max_wait, |token| waiting.with_cancel(token).acquire(permits));
-            taken?.is_some()
-        }
-        Some((max_wait, false)) => waiting.try_acquire_for(permits, max_wait)?,
+    let (semaphore, permits) = (client.plain_semaphore(&*request.lock), request.permits);
+    let is_taken = semaphore.try_acquire(permits)? || {
+        semaphore.try_set_permits(CAPACITY)?;
+        take_plain(&semaphore, request)?
     };
     Ok(is_taken.then(|| (Box::new(Taken { semaphore, permits }) as _, 0)))
+}
+
+fn take_plain(semaphore: &PlainSemaphore, request: &Request) -> leasehold::Result<bool> {
+    let permits = request.permits;
+    match request.waits() {
+        None => semaphore.try_acquire(permits),
+        Some((max_wait, true)) => {
+            let waiting = semaphore.clone();
+            let acquire = |token: &CancelToken| waiting.with_cancel(token).acquire(permits);
+            Ok(until_cancelled(max_wait, acquire)?.is_some())
+        }
+        Some((max_wait, false)) => semaphore.try_acquire_for(permits, max_wait),
+    }
 }
 
 /// Permits of a plain semaphore, given back by the end of this value.
@@ -751,8 +756,9 @@ fn until_cancelled<T>(
     })
 }
 
+/// Returns the kind and the text of an error as one word.
 fn error_word(error: &Error) -> String {
-    format!("{:?}", error.kind()).split_whitespace().collect()
+    format!("{:?}: {error}", error.kind()).replace(char::is_whitespace, "_")
 }
 
 #[test]

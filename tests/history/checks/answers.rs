@@ -6,12 +6,19 @@
 //! A stall of the machine excuses a loss. A renewal begins a third of a lease after the last one,
 //! so two thirds of a lease pass until the loss, at four steps: the watchdog, the proxy, the server
 //! and the proxy again. At least one of the steps then takes a sixth of the lease.
+//!
+//! A request without a reply in time fails the later requests of its connection too, and so does an
+//! attempt to connect. So a stall excuses an early time-out: one of four steps took a quarter of the
+//! response time-out.
 
 use super::{Attempt, History, Hold, Outcome, Promise, Violation};
 use crate::{Nanos, millis};
 
 /// The number of equal parts of a lease of which one step of a lost renewal takes at least one.
 const STEPS_OF_A_LOSS: Nanos = 6;
+
+/// The number of steps of a request, of which one takes at least an equal part of a time-out.
+const STEPS_OF_A_REQUEST: Nanos = 4;
 
 pub(super) fn check(history: &History, attempts: &[&Attempt]) -> Vec<Violation> {
     attempts.iter().filter_map(|attempt| unexplained(history, attempt)).collect()
@@ -31,7 +38,10 @@ fn unexplained(history: &History, attempt: &Attempt) -> Option<Violation> {
     let time_out = time_out.min(history.lease(attempt));
     let (promise, broken) = match &attempt.outcome {
         // A busy machine excuses a time-out, but no earlier error.
-        Outcome::Failed(at) => (Promise::Answer, *at < asked + time_out && undisturbed(*at)),
+        Outcome::Failed(at) => {
+            let early = *at < asked + time_out && undisturbed(*at);
+            (Promise::Answer, early && !explained_by_older_request(history, attempt, *at))
+        }
         Outcome::Refused(at) => {
             let early = request.max_wait > 0 && *at < deadline;
             (Promise::Answer, early || (late < *at && undisturbed(*at)))
@@ -54,6 +64,14 @@ fn unexplained(history: &History, attempt: &Attempt) -> Option<Violation> {
 fn explained_by_stall(history: &History, attempt: &Attempt, lost: Nanos) -> bool {
     let lease = history.lease(attempt);
     history.longest_stall(lost.saturating_sub(lease), lost) >= lease / STEPS_OF_A_LOSS
+}
+
+/// Returns whether the machine stalled long enough for a time-out of an older request.
+fn explained_by_older_request(history: &History, attempt: &Attempt, failed: Nanos) -> bool {
+    let response = history.bounds.response;
+    attempt.error.starts_with("Timeout")
+        && history.longest_stall(failed.saturating_sub(response), failed)
+            >= response / STEPS_OF_A_REQUEST
 }
 
 #[cfg(test)]
@@ -83,6 +101,22 @@ mod tests {
         }
         assert_eq!(failed(40, 39), [vec![Promise::Answer], vec![]]);
         assert_eq!(failed(40, 40), [vec![], vec![]], "at its deadline");
+    }
+
+    #[test]
+    fn a_stall_excuses_an_early_time_out() {
+        let stalled = |error: &str, from, to| {
+            let mut failed = asking(0, 1000, Outcome::Failed(millis(1010)));
+            failed.error = error.to_owned();
+            let mut history = history(vec![failed]);
+            history.workers[1].stalls.push(Stall { from: millis(from), to: millis(to) });
+            violated(&history)
+        };
+        // The response time-out is 50 ms.
+        assert_eq!(stalled("Timeout", 960, 973), []);
+        assert_eq!(stalled("Timeout", 960, 972), [Promise::Answer], "a short stall");
+        assert_eq!(stalled("Timeout", 900, 972), [Promise::Answer], "mostly before the request");
+        assert_eq!(stalled("Connection", 960, 973), [Promise::Answer], "another error");
     }
 
     #[test]

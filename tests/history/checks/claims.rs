@@ -2,7 +2,8 @@
 //! waiter needs.
 //!
 //! Only the oldest waiter is protected. After its end, the next one is protected within a poll
-//! interval. A waiter that gave up may leave a claim, which ends with a grant lease.
+//! interval. A waiter that gives up withdraws its claim. One whose call fails, or whose process is
+//! killed, may leave its claim, which ends with a grant lease.
 //!
 //! The check leaves out times with faults or stalls, so each command takes less than the response
 //! time-out.
@@ -45,7 +46,7 @@ fn overtaken(
             && waiting.request.permits + later.request.permits > waiting.request.capacity()
     })?;
     let text = format!("a later call took permits: {by}\n  {waiting}");
-    Some(Promise::Wait.violation(text))
+    Some(Promise::Claim.violation(text))
 }
 
 /// Returns whether an older waiter may have had the claim in this time.
@@ -59,8 +60,8 @@ fn has_older(
     let bounds = &history.bounds;
     attempts.iter().filter(|older| older.request.max_wait > 0).any(|older| {
         let kept = match older.outcome {
-            Outcome::Held(_) | Outcome::Done(_) => 0,
-            Outcome::Unknown | Outcome::Refused(_) | Outcome::Failed(_) => bounds.grant_lease,
+            Outcome::Held(_) | Outcome::Refused(_) | Outcome::Done(_) => 0,
+            Outcome::Unknown | Outcome::Failed(_) => bounds.grant_lease,
         };
         let ended = end(history, older).unwrap_or(Nanos::MAX);
         let until = ended.saturating_add(kept + bounds.heartbeat + bounds.response);
@@ -74,8 +75,9 @@ fn has_older(
 
 #[cfg(test)]
 mod tests {
-    use super::super::examples::{disturbance, held, history, violated};
-    use super::super::{Affected, Attempt, Effect, History, Promise};
+    use super::super::examples::{asking, disturbance, held, history, violated};
+    use super::super::{Affected, Attempt, Effect, History, Outcome, Promise};
+    use crate::millis;
 
     /// The moment from which a call at 1000 is protected: two polls and the response time-out later.
     const CLAIMS: u64 = 1000 + 2 * 100 + 50;
@@ -97,8 +99,26 @@ mod tests {
         assert_eq!(violated(&starved(vec![])), []);
         let later = |asked| violated(&starved(vec![(1, held(1, asked, asked + 5, asked + 9))]));
         assert_eq!(later(CLAIMS - 1), [], "the claim may come later");
-        assert_eq!(later(CLAIMS), [Promise::Wait]);
+        assert_eq!(later(CLAIMS), [Promise::Claim]);
         assert_eq!(later(8950), [], "its record may be late");
+    }
+
+    /// The next waiter claims at its poll, 100 ms later. The response time-out is 50 ms.
+    #[test]
+    fn an_older_waiter_that_has_left_protects_the_next_one() {
+        let later = |outcome: fn(u64) -> Outcome| {
+            // It called first, and waited for 1000 ms.
+            let older = (3, asking(0, 900, outcome(millis(1900))));
+            let call = |asked| {
+                let later = (1, held(1, asked, asked + 5, asked + 9));
+                violated(&starved(vec![older.clone(), later]))
+            };
+            [call(1900 + 150), call(1900 + 151), call(1900 + 300 + 151)]
+        };
+        let [kept, broken] = [vec![], vec![Promise::Claim]];
+        assert_eq!(later(Outcome::Refused), [kept.clone(), broken.clone(), broken.clone()]);
+        // It may leave its claim for a grant lease.
+        assert_eq!(later(Outcome::Failed), [kept.clone(), kept, broken]);
     }
 
     #[test]
