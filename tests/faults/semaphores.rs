@@ -4,6 +4,7 @@
 use super::lost_replies::{Setup, at_every_byte_then, name_of};
 use crate::harness::bare::{Listener, script};
 use crate::harness::faults::*;
+use crate::harness::wait::{BOUND, holds_within};
 use crate::harness::{Direction, Flow, Proxy, Server, eventually, in_time};
 use leasehold::{CancelToken, Client, Permit, Semaphore};
 use std::thread;
@@ -330,12 +331,13 @@ fn a_waiter_whose_question_is_lost_keeps_no_other_waiter_asleep() {
     // Waits end only by messages.
     let (client, direct) = (build(hasty(proxy.url())), other(&server));
     let all = take(&direct, "a", CAPACITY);
-    let stop = CancelToken::new();
+    let (stop, give_up) = (CancelToken::new(), CancelToken::new());
     thread::scope(|scope| {
         let first = semaphore(&client, "a").with_cancel(&stop);
         let first = scope.spawn(move || first.acquire_many(CAPACITY).map(drop));
         eventually("the first waits", || client.stats().waiting_now() == 1);
-        let second = scope.spawn(|| semaphore(&client, "a").acquire_many(2));
+        let second = semaphore(&client, "a").with_cancel(&give_up);
+        let second = scope.spawn(move || second.acquire_many(2));
         eventually("both wait", || client.stats().waiting_now() == 2);
         eventually("the client listens", || server.numsub(CHANNEL) == 1);
         proxy.on_request(acquire.as_bytes(), Direction::Requests, Flow::Swallow);
@@ -345,7 +347,11 @@ fn a_waiter_whose_question_is_lost_keeps_no_other_waiter_asleep() {
         stop.cancel();
         in_time("the first returns", first).expect_err("it was cancelled");
         proxy.heal();
-        let second = in_time("the second returns", second).expect("they are free");
+        let is_woken = holds_within(BOUND, || second.is_finished());
+        // With the seeded fault it would sleep until its poll.
+        give_up.cancel();
+        assert!(is_woken, "the second sleeps beside free permits");
+        let second = second.join().expect("no panic").expect("they are free");
         second.release().expect("they are held");
     });
     eventually("nothing is kept", || all_are_free(&server, "a"));
