@@ -248,7 +248,7 @@ impl WaitLoop<'_> {
         }
         // A late copy of a command of this call can take the lock after this reply.
         let (this, effect) = (self.candidate.copy_on(connection), self.effect());
-        let copy = self.leftovers.late_copy.or(reply.maybe_duplicate.then_some(this));
+        let copy = self.leftovers.late_copy.or(reply.copies.may_exist().then_some(this));
         self.leftovers.late_copy = copy.filter(|copy| reply.may_precede(copy, effect));
         let offered = self.call.rules.offered(&reply.value);
         let reply = self.call.rules.read_acquire(reply.value);

@@ -58,7 +58,7 @@ impl Local {
                 Ok(Some(subscribers))
             }
             ReleaseReply::NotHeld
-                if reply.maybe_duplicate && clock::now() < hold.last_deadline() =>
+                if reply.copies.may_exist() && clock::now() < hold.last_deadline() =>
             {
                 Ok(None)
             }

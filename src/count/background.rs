@@ -27,7 +27,7 @@ impl OnOutcome for BackgroundChange {
     fn settle(&self, _: ReleasedHold, outcome: Result<CallReply>) {
         let name = &self.name;
         match (outcome, &self.record) {
-            (Ok(reply), Some(record)) if !reply.maybe_duplicate => {
+            (Ok(reply), Some(record)) if !reply.copies.may_run_late() => {
                 if let Some(router) = self.router.upgrade() {
                     delete_record(&router, record, reply.connection);
                 }

@@ -276,7 +276,7 @@ impl<'a> CountRequest<'a> {
                 failure.into_error()
             })?;
             let is_current = router.generation() == generation;
-            if reply.maybe_duplicate || !is_current {
+            if reply.copies.may_run_late() || !is_current {
                 self.open_copy.get_or_insert(reply.connection);
             }
             if is_current {

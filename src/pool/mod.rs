@@ -205,7 +205,7 @@ impl Pool {
     pub(crate) fn queue_redirected(&self, redirected: Redirected, connection: usize) -> QueuedCall {
         let asking = matches!(redirected.redirect, Redirect::Ask(_));
         let (request, slot) = Request::awaited(redirected.call);
-        let request = request.maybe_duplicate(redirected.maybe_duplicate).with_asking(asking);
+        let request = request.with_copies(redirected.copies).with_asking(asking);
         self.queue_request(request, slot, Target::Only(self.connections.id(connection)))
     }
 

@@ -9,7 +9,7 @@
 //!    loaded, or the server is a read-only replica.
 //! 4. If the connection breaks first, a new one is made at once. Requests without a reply are
 //!    written there once more, in the same order. The first copy may have run, so the reply
-//!    is marked `maybe_duplicate`. After a time-out nothing is written again, and a request
+//!    names an open copy (`EarlierCopies`). After a time-out nothing is written again, and a request
 //!    that must not run twice ([`Call::once`]) never is. Background requests that fail go
 //!    back to the pool, which retries them.
 //!

@@ -21,14 +21,42 @@ use crate::pool::reply_slot::{Promise, ReplySlot};
 use crate::util::clock::Moment;
 use crate::util::log_target;
 
+/// The copies of a request that were written before the copy with the reply.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum EarlierCopies {
+    #[default]
+    None,
+    /// They have run, before requests that had to precede them. Their replies were not used.
+    Answered,
+    /// A copy may have run without a reply, or may run late.
+    Open,
+}
+
+impl EarlierCopies {
+    /// Returns whether an earlier copy may have run, or may run late.
+    pub(crate) fn may_exist(self) -> bool {
+        self != EarlierCopies::None
+    }
+
+    /// Returns whether an earlier copy may run after the reply.
+    pub(crate) fn may_run_late(self) -> bool {
+        self == EarlierCopies::Open
+    }
+
+    /// Returns open copies if a copy may have no reply.
+    fn open_if(may_be_open: bool) -> EarlierCopies {
+        if may_be_open { EarlierCopies::Open } else { EarlierCopies::None }
+    }
+}
+
 /// The reply to a command, and what is known about its execution.
 #[derive(Clone, Debug)]
 pub(crate) struct CallReply {
     pub(crate) value: Reply,
     /// The moment just before the last write of the command.
     pub(crate) sent: Moment,
-    /// An earlier copy of the command may have run as well.
-    pub(crate) maybe_duplicate: bool,
+    /// Earlier copies of the command, which may have run as well.
+    pub(crate) copies: EarlierCopies,
     /// The last moment before `sent` at which the connection broke with commands in flight;
     /// [`Moment::START`] if it has never broken.
     pub(crate) broken_at: Moment,
@@ -78,8 +106,7 @@ pub(crate) struct Failure {
 #[derive(Debug)]
 pub(crate) struct Redirected {
     pub(crate) call: Call,
-    /// An earlier copy may have run.
-    pub(crate) maybe_duplicate: bool,
+    pub(crate) copies: EarlierCopies,
     pub(crate) redirect: Redirect,
 }
 
@@ -90,14 +117,14 @@ impl Failure {
     }
 
     /// The failure of a command that a server answered with an error.
-    pub(crate) fn answered(error: Error, maybe_duplicate: bool) -> Failure {
-        let is_only_copy_refused = error.is_server() && !maybe_duplicate;
+    pub(crate) fn answered(error: Error, copies: EarlierCopies) -> Failure {
+        let is_only_copy_refused = error.is_server() && !copies.may_exist();
         Failure { is_only_copy_refused, ..Failure::written(error) }
     }
 
     /// The failure of a redirected command that is not sent to the other node.
     pub(crate) fn not_followed(redirected: Redirected, error: Error) -> Failure {
-        let unsent = (!redirected.maybe_duplicate).then(|| Box::new(redirected.call));
+        let unsent = (!redirected.copies.may_exist()).then(|| Box::new(redirected.call));
         Failure { unsent, ..Failure::written(error) }
     }
 
@@ -243,8 +270,7 @@ pub(crate) enum PipelineCommand {
 /// Earlier attempts of the same request.
 #[derive(Debug, Default)]
 pub(super) struct Replay {
-    /// A copy was written to an earlier connection, or ran too early.
-    pub(super) maybe_duplicate: bool,
+    pub(super) copies: EarlierCopies,
     /// The number of connections that broke between the write and the reply.
     pub(super) breaks: u8,
     /// How often the script of the request was loaded.
@@ -295,10 +321,15 @@ impl Request {
         }
     }
 
-    /// Sets whether an earlier copy may have run.
-    pub(crate) fn maybe_duplicate(mut self, maybe_duplicate: bool) -> Request {
-        self.replay.maybe_duplicate = maybe_duplicate;
+    /// Sets the earlier copies.
+    pub(super) fn with_copies(mut self, copies: EarlierCopies) -> Request {
+        self.replay.copies = copies;
         self
+    }
+
+    /// Sets whether an earlier copy may have run without a reply, or may run late.
+    pub(crate) fn maybe_duplicate(self, maybe_duplicate: bool) -> Request {
+        self.with_copies(EarlierCopies::open_if(maybe_duplicate))
     }
 
     /// Sets whether `ASKING` has to precede the command, which is then not joined.
@@ -321,12 +352,24 @@ impl Request {
 
     /// Whether the request must not be sent again, because a copy may have run.
     pub(super) fn must_not_repeat(&self) -> bool {
-        self.call.once && self.replay.maybe_duplicate
+        self.call.once && self.replay.copies.may_exist()
+    }
+
+    /// Prepares the request for another write, after a reply that came too early.
+    pub(super) fn run_again(&mut self) {
+        self.written = None;
+        self.add_copies(EarlierCopies::Answered);
+    }
+
+    /// Adds to the earlier copies.
+    pub(super) fn add_copies(&mut self, copies: EarlierCopies) {
+        self.replay.copies = self.replay.copies.max(copies);
     }
 
     /// Prepares the request for another write. A copy that was written may have run.
     pub(crate) fn take_back(&mut self) {
-        self.replay.maybe_duplicate |= self.written.take().is_some();
+        let was_written = self.written.take().is_some();
+        self.add_copies(EarlierCopies::open_if(was_written));
     }
 
     /// Like [`Request::take_back`], after the connection was given up.
@@ -368,8 +411,8 @@ impl Request {
         let ReplyTo::Caller(promise) = &mut self.reply_to else {
             return Some((self, redirect, error));
         };
-        let maybe_duplicate = self.replay.maybe_duplicate;
-        let redirected = Redirected { call: self.call, maybe_duplicate, redirect };
+        let copies = self.replay.copies;
+        let redirected = Redirected { call: self.call, copies, redirect };
         let redirected = Some(Box::new(redirected));
         promise.complete(Err(Failure { redirected, ..Failure::written(error) }));
         None
@@ -378,7 +421,7 @@ impl Request {
     /// Reports an error to the caller; returns a request that has no caller.
     pub(crate) fn fail(mut self, error: &Error) -> Option<Request> {
         let ReplyTo::Caller(promise) = &mut self.reply_to else { return Some(self) };
-        let unsent = (!self.replay.maybe_duplicate).then(|| Box::new(self.call));
+        let unsent = (!self.replay.copies.may_exist()).then(|| Box::new(self.call));
         promise.complete(Err(Failure { unsent, ..Failure::written(error.clone()) }));
         None
     }

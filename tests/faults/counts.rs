@@ -4,6 +4,7 @@
 use super::lost_replies::{Setup, at_every_byte_then, name_of};
 use crate::harness::bare::script;
 use crate::harness::faults::*;
+use crate::harness::wait::{join, sleeping};
 use crate::harness::{Direction, Flow, Proxy, Server, eventually, in_time};
 use leasehold::{CancelToken, Client, Error, Result};
 use std::sync::Mutex;
@@ -596,4 +597,33 @@ fn a_full_server_refuses_to_take_and_leaves_the_count() {
     client.latch("opens").count_down().expect("a full server accepts it");
     server.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!(count(&server, "late"), Some(11));
+}
+
+/// A request behind one whose script is missing runs twice, to keep the order. The first copy was
+/// answered, so no copy runs late: the record is deleted, and waiting callers ask no questions.
+#[test]
+fn a_request_that_ran_too_early_leaves_no_record() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.addr());
+    let client = build(patient(proxy.url()));
+    let (latch, stock) = (client.latch("a"), client.plain_semaphore("b"));
+    stock.release(3).expect("the server answers");
+    eventually("the record is deleted", || records(&server, "b").is_empty());
+    server.ask::<()>(&["SCRIPT", "FLUSH"]);
+    load(&server, "count_take");
+    proxy.set(Direction::Requests, Flow::Hold);
+    let before = sleeping("before", {
+        let client = client.clone();
+        move || client.ping()
+    });
+    something_is_held(&proxy);
+    // Both requests are queued behind the held one, and are written together.
+    let first = sleeping("first", move || latch.wait());
+    let second = sleeping("second", move || stock.try_acquire(1));
+    proxy.release_held();
+    join(before).expect("the server answers");
+    join(first).expect("the latch is open");
+    assert!(join(second).expect("permits are free"));
+    assert_eq!(count(&server, "b"), Some(2));
+    eventually("the record is deleted", || records(&server, "b").is_empty());
 }

@@ -103,7 +103,7 @@ impl<'a> BatchAcquire<'a> {
                 }
             };
             let reply = outcome.inspect_err(unanswered).map_err(Failure::into_error)?;
-            if reply.maybe_duplicate {
+            if reply.copies.may_exist() {
                 earlier_copy.get_or_insert(connection);
             }
             if router.generation() == generation {

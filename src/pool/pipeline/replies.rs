@@ -23,7 +23,9 @@ use crate::connection::{ReadLimit, STEP};
 use crate::error::{Error, Redirect, Result};
 use crate::pool::pipeline::in_flight::InFlight;
 use crate::pool::pipeline::{Connection, ExchangeResult, PipelineContext};
-use crate::pool::request::{CallReply, Failure, PipelineCommand, ReplyTo, Request, TooFewReplicas};
+use crate::pool::request::{
+    CallReply, EarlierCopies, Failure, PipelineCommand, ReplyTo, Request, TooFewReplicas,
+};
 use crate::util::clock::{self, Moment, millis};
 
 /// How often a script is loaded for one request before `NOSCRIPT` is an error.
@@ -100,7 +102,7 @@ impl InFlight {
         } else if self.resend.is_empty() || request.call.once {
             self.finish(request, reply);
         } else {
-            request.take_back();
+            request.run_again();
             self.resend.push_back(request);
         }
     }
@@ -160,7 +162,7 @@ impl InFlight {
             reply => Ok(CallReply {
                 value: reply,
                 sent,
-                maybe_duplicate: request.replay.maybe_duplicate,
+                copies: request.replay.copies,
                 broken_at: self.broken_at,
                 too_few,
                 connection: self.context.id,
@@ -178,8 +180,8 @@ impl PipelineContext {
         let reply = reply.map_err(|error| self.pool.with_server(error));
         match (&mut request.reply_to, reply) {
             (ReplyTo::Caller(promise), reply) => {
-                let maybe_duplicate = request.replay.maybe_duplicate;
-                promise.complete(reply.map_err(|error| Failure::answered(error, maybe_duplicate)));
+                let copies = request.replay.copies;
+                promise.complete(reply.map_err(|error| Failure::answered(error, copies)));
             }
             (ReplyTo::Background(_), Err(error)) => {
                 self.pool.observer.failed(self.id, request, error);
@@ -205,7 +207,9 @@ impl PipelineContext {
     fn redirect_in(&self, reply: &Reply, request: &mut Request) -> Option<(Redirect, Error)> {
         let Reply::Refused(refusal) = reply else { return None };
         let redirect = refusal.redirect().filter(|_| self.pool.is_cluster_node)?;
-        request.replay.maybe_duplicate |= refusal.is_slot_migrating();
+        if refusal.is_slot_migrating() {
+            request.add_copies(EarlierCopies::Open);
+        }
         Some((redirect, self.pool.with_server(Error::refused(refusal))))
     }
 

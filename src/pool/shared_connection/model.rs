@@ -7,7 +7,7 @@
 //! Properties in every schedule:
 //! * There is one connection at a time, and requests run in the order of the queue.
 //! * Every request is completed once: answered, failed, or taken back unsent.
-//! * A reply without the mark `maybe_duplicate` is the reply to the only copy that ran.
+//! * A reply that names no earlier copies is the reply to the only copy that ran.
 //! * Every waiting caller wakes up, and every background request is sent.
 //! * The reply to a clean-up says that the connection broke, if a late command can undo it.
 //!
@@ -207,7 +207,7 @@ impl World {
     fn check_outcome(&self, text: &str, outcome: &Outcome) {
         let (copies, most) = (self.copies(text), self.most_copies.load(Ordering::Relaxed));
         match outcome {
-            Ok(reply) if reply.maybe_duplicate => assert!((1..=most).contains(&copies)),
+            Ok(reply) if reply.copies.may_exist() => assert!((1..=most).contains(&copies)),
             Ok(_) => assert_eq!(copies, 1, "{text} ran once"),
             Err(failure) if !failure.is_written() => assert_eq!(copies, 0, "{text} was not sent"),
             Err(Failure { error, .. }) => assert!(copies <= most, "{error}"),
@@ -460,7 +460,7 @@ impl World {
         let taken = self.call(locking.take()).expect("sent again if it breaks");
         assert_eq!(Plain.read_acquire(taken.value).expect("a number"), AcquireReply::Granted(0));
         let freed = self.call(locking.free()).expect("sent again if it breaks");
-        let left = freed.value == Reply::Int(0) || freed.maybe_duplicate;
+        let left = freed.value == Reply::Int(0) || freed.copies.may_exist();
         assert!(left, "there was nothing to free: {freed:?}");
     }
 }
