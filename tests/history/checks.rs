@@ -454,22 +454,7 @@ mod examples {
             Outcome::Refused(at) => at / millis(1) - asked,
             _ => 5000,
         };
-        let lock = "a".to_owned();
-        let (lease, max_hold, min_hold) = (None, None, None);
-        let (shared, cancelled, weight, permits) = (false, false, 1, 1);
-        let verb = Verb::Acquire;
-        let request = Request {
-            lock,
-            verb,
-            shared,
-            lease,
-            max_wait,
-            cancelled,
-            weight,
-            permits,
-            max_hold,
-            min_hold,
-        };
+        let request = Request::waiting("a".to_owned(), max_wait);
         Attempt { worker, request, asked: millis(asked), outcome, error: String::new() }
     }
 

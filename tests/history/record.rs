@@ -188,6 +188,22 @@ impl Request {
         format!("asks {lock} {verb} {shared} {lease} {wait} {permits}")
     }
 
+    /// Returns a request that waits, with a renewed lease and no limits.
+    pub fn waiting(lock: String, max_wait: u64) -> Request {
+        Request {
+            lock,
+            verb: Verb::Acquire,
+            shared: false,
+            lease: None,
+            max_wait,
+            cancelled: false,
+            weight: 1,
+            permits: 1,
+            max_hold: None,
+            min_hold: None,
+        }
+    }
+
     fn parse(words: &mut SplitWhitespace<'_>) -> Option<Request> {
         let (lock, verb) = (words.next()?.to_owned(), Verb::parse(words.next()?)?);
         let shared = words.next()?.parse().ok()?;

@@ -276,7 +276,7 @@ pub fn acquire_all_once(arguments: &Arguments, more: Vec<(Kind, String)>) -> Vec
     let all = all.map(|(kind, number)| (kind, kind.lock(number)));
     let failed = all.chain(more).filter_map(|(kind, lock)| {
         let permits = if kind == Kind::Semaphore { CAPACITY } else { 1 };
-        let request = Request { permits, ..Request::patient(lock) };
+        let request = Request { permits, ..Request::waiting(lock, 20_000) };
         let acquired = acquire(&clients, kind, &request);
         (!matches!(acquired, Ok(Some(_)))).then(|| format!("{} cannot be acquired", request.lock))
     });
@@ -288,25 +288,6 @@ impl Request {
     fn waits(&self) -> Option<(Duration, bool)> {
         let max_wait = Duration::from_millis(self.max_wait);
         (self.max_wait > 0).then_some((max_wait, self.cancelled))
-    }
-
-    /// Returns a request for a lock that must become free.
-    fn patient(lock: String) -> Request {
-        let (lease, max_hold, min_hold) = (None, None, None);
-        let (shared, cancelled, weight, permits, max_wait) = (false, false, 1, 1, 20_000);
-        let verb = Verb::Acquire;
-        Request {
-            lock,
-            verb,
-            shared,
-            lease,
-            max_wait,
-            cancelled,
-            weight,
-            permits,
-            max_hold,
-            min_hold,
-        }
     }
 }
 
