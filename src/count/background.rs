@@ -74,11 +74,12 @@ fn send(
     let nothing: ReleasedHold = Arc::new(()) as Arc<dyn Any + Send + Sync>;
     let outcome = Some((Arc::new(observer) as Arc<dyn OnOutcome>, nothing));
     let after_close = context.engine.settings.watchdog_timeout.min(RESEND_TIME);
-    // The guard of a latch may be dropped long after the close.
-    let is_closed = context.engine.closing.is_cancelled();
-    let time = if is_closed { after_close } else { RESEND_TIME };
-    let task = BackgroundTask::new(outcome, clock::now() + time);
-    let task = if is_closed { task } else { BackgroundTask { after_close, ..task } };
+    let now = clock::now();
+    let task = match context.engine.closing.is_cancelled() {
+        // The guard of a latch may be dropped long after the close.
+        true => BackgroundTask::new(outcome, now + after_close),
+        false => BackgroundTask { after_close, ..BackgroundTask::new(outcome, now + RESEND_TIME) },
+    };
     router.send_background(Request::background(call, task), connection);
 }
 

@@ -26,7 +26,7 @@ use crate::util::log_target;
 pub(crate) enum EarlierCopies {
     #[default]
     None,
-    /// They have run, before requests that had to precede them. Their replies were not used.
+    /// The copies have run before requests that had to precede them, and were answered.
     Answered,
     /// A copy may have run without a reply, or may run late.
     Open,
@@ -55,7 +55,7 @@ pub(crate) struct CallReply {
     pub(crate) value: Reply,
     /// The moment just before the last write of the command.
     pub(crate) sent: Moment,
-    /// Earlier copies of the command, which may have run as well.
+    /// The earlier copies of the command, which may have run as well.
     pub(crate) copies: EarlierCopies,
     /// The last moment before `sent` at which the connection broke with commands in flight;
     /// [`Moment::START`] if it has never broken.
