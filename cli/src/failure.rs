@@ -1,0 +1,116 @@
+//! [`Failure`]: an exit code, and one line that says what to do.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+
+use leasehold::ErrorKind;
+
+pub(crate) type Result<T> = std::result::Result<T, Failure>;
+
+/// The exit codes of the program, other than 0 and those of a child.
+///
+/// The README has the same table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Code {
+    /// The lock was not acquired; `show`: the lock is free; `audit`: there are findings.
+    Negative = 1,
+    /// The command line is wrong.
+    Usage = 64,
+    /// No server answers.
+    Unavailable = 69,
+    /// The program or the system failed.
+    Internal = 70,
+    /// The lock was lost, and the child was terminated.
+    Lost = 75,
+    /// The server refuses the command.
+    Refused = 77,
+    /// The command of `run` cannot be executed.
+    NotExecutable = 126,
+    /// The command of `run` does not exist.
+    NotFound = 127,
+}
+
+impl From<Code> for ExitCode {
+    fn from(code: Code) -> ExitCode {
+        ExitCode::from(code as u8)
+    }
+}
+
+/// A failure of the program: an exit code, and one line that says what to do.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: Code,
+    text: Cow<'static, str>,
+}
+
+impl Failure {
+    pub(crate) fn new(code: Code, text: impl Into<Cow<'static, str>>) -> Failure {
+        Failure { code, text: text.into() }
+    }
+
+    pub(crate) fn usage(text: impl Into<Cow<'static, str>>) -> Failure {
+        Failure::new(Code::Usage, text)
+    }
+
+    /// Prints the line and returns the exit code.
+    pub(crate) fn report(&self) -> ExitCode {
+        eprintln!("leasehold: {self}");
+        self.code.into()
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // One line, whatever a server answered.
+        let line = self.text.split_whitespace().collect::<Vec<_>>().join(" ");
+        f.write_str(&line)
+    }
+}
+
+impl From<leasehold::Error> for Failure {
+    fn from(error: leasehold::Error) -> Failure {
+        let (code, advice) = advice(&error);
+        Failure::new(code, format!("{error}{advice}"))
+    }
+}
+
+/// Returns the exit code for an error of the library, and what to do.
+fn advice(error: &leasehold::Error) -> (Code, &'static str) {
+    match error.kind() {
+        ErrorKind::Connection => (Code::Unavailable, "; is the server running, and --url right?"),
+        ErrorKind::Timeout | ErrorKind::PoolTimeout => {
+            (Code::Unavailable, "; check the load of the server and the network")
+        }
+        ErrorKind::InvalidName => (Code::Usage, "; use another name"),
+        ErrorKind::Configuration => (Code::Usage, ""),
+        ErrorKind::Server if error.is_retryable() => (Code::Unavailable, "; try again later"),
+        ErrorKind::Server => (Code::Refused, ""),
+        ErrorKind::Lost => (Code::Lost, ""),
+        _ => (Code::Internal, ""),
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        Failure::new(Code::Internal, error.to_string())
+    }
+}
+
+/// The form of the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Output {
+    /// Tables for people.
+    Text,
+    /// JSON for programs.
+    Json,
+}
+
+impl Output {
+    /// Returns whether the output may have colours.
+    pub(crate) fn has_colours(self) -> bool {
+        self == Output::Text && io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+    }
+}

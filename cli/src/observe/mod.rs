@@ -1,0 +1,3 @@
+//! Events of locks, told by the differences between successive looks.
+
+pub(crate) mod event;

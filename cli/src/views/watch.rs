@@ -1,0 +1,11 @@
+//! `leasehold watch`.
+
+use std::process::ExitCode;
+
+use crate::address::Server;
+use crate::args::WatchArgs;
+use crate::failure::{Code, Failure, Output, Result};
+
+pub(crate) fn run(_: &Server, _: &WatchArgs, _: Output) -> Result<ExitCode> {
+    Err(Failure::new(Code::Internal, "not built yet"))
+}
