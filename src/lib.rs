@@ -226,21 +226,18 @@
 //!
 //! # Recipes
 //!
-//! - *Once per minute on several machines.* Take the lock with
-//!   [`with_min_hold`](Lock::with_min_hold) and a minimum a little shorter than the period: the
-//!   lock stays taken until the minimum has passed, also after a release. Without the minimum the
-//!   next machine would run the job again after the release.
+//! [docs/recipes.md][recipes] has code, which tests run, for a cron job on several machines, a
+//! migration at start-up, a leader with a standby, bounded concurrency, a fenced row in a database,
+//! a lock across an `.await` of tokio, and unit tests without a server. More hints:
+//!
+//! [recipes]: https://docs.rs/crate/leasehold/latest/source/docs/recipes.md
+//!
 //! - *A lock that stays busy.* After a `try_lock_for` without the lock, [`Lock::holder`] names
 //!   host, process and thread of the holder, and [`HolderInfo::since`] the time of its acquisition.
 //! - *A job that may hang.* [`with_max_hold`](Lock::with_max_hold) ends the renewals of a hold that
 //!   lasts too long, so that another machine can take over.
-//! - *tokio.* A wait blocks its thread, so call `spawn_blocking(move || lock.lock_owned())`. The
-//!   [`OwnedGuard`] may live across an `.await`. Its drop does not wait for the network;
-//!   [`unlock`](OwnedGuard::unlock) waits, and needs `spawn_blocking` too.
 //! - *Start.* [`Builder::build_lazily`] builds a client before Redis runs. [`Client::ping`] is a
 //!   readiness probe.
-//! - *At most n callers at a time.* A [`Semaphore`] with n permits counts the callers on all
-//!   machines. Each of them may name the number ([`with_permits`](Semaphore::with_permits)).
 //! - *Wait for several jobs.* Each job has a guard of [`CountDownLatch::count_down_on_drop`], which
 //!   also counts down after a panic.
 //! - *Stop.* Cancel the waits, drop the guards, and [`close`](Client::close) the client last.

@@ -1,0 +1,13 @@
+#![doc = include_str!("../../recipes.md")]
+#![forbid(unsafe_code)]
+
+mod server;
+mod shell;
+#[path = "../../../examples/support/mod.rs"]
+mod support;
+
+pub use server::Server;
+pub use shell::{ShellBlock, ShellRun, shell_blocks};
+
+/// The text of `docs/recipes.md`.
+pub const RECIPES: &str = include_str!("../../recipes.md");
