@@ -206,10 +206,11 @@
 //!
 //! [`Lock::holder`] returns the holder of a lock with its host and process, [`Lock::holders`] all
 //! holders of a lock with several, [`Lock::waiting`] the waiting callers, and [`Client::locks`] all
-//! held locks whose names match a pattern. Any client of the same servers can ask. Holders of
-//! Redisson are included, with fewer facts. A query of the holders takes two round trips, and then
-//! asks their processes for more facts over a new connection. Acquires and releases cost no more
-//! because of these queries. They need [permissions][holder-permissions] of their own.
+//! held locks whose names match a pattern. [`Client::lock_info`] looks at one lock of any kind,
+//! [`Client::watch_locks`] repeatedly at several. Any client of the same servers can ask. Holders
+//! of Redisson are included, with fewer facts. A query of the holders takes two round trips, and
+//! then asks their processes for more facts over a new connection. Acquires and releases cost no
+//! more because of these queries. They need [permissions][holder-permissions] of their own.
 //!
 //! [holder-permissions]: https://docs.rs/crate/leasehold/latest/source/docs/permissions.md
 //!
@@ -326,6 +327,7 @@ pub use events::{
 pub use inspect::holder::HolderInfo;
 pub use inspect::info::{LockInfo, WaitingInfo};
 pub use inspect::locks::Locks;
+pub use inspect::watch::LockWatch;
 pub use lock::guard::{FencedGuard, Guard, OwnedGuard, ReadGuard, WriteGuard};
 pub use lock::handle::{FairLock, FencedLock, Lock, QueueLock, SpinLock};
 pub use lock::multi_guard::{MultiGuard, OwnedMultiGuard};
@@ -333,7 +335,7 @@ pub use lock::multi_lock::{AnyLock, MultiLock};
 pub use lock::red_lock::RedLock;
 pub use lock::rw_lock::RwLock;
 pub use stats::{Histogram, Stats};
-pub use topology::audit::AuditPolicy;
+pub use topology::audit::{AuditFinding, AuditPolicy};
 pub use uuid::Uuid;
 
 pub use synchronizer::latch::{CountDownGuard, CountDownLatch};
@@ -392,6 +394,9 @@ mod must_use {
         "client.clone()"
         "client.stats()"
         "client.locks(\"a*\")?"
+        "client.watch_locks([\"a\"])?"
+        "client.lock_info(\"a\")"
+        "client.audit()?"
         "leasehold::Client::builder()"
         "leasehold::Client::open(\"redis://127.0.0.1/\")?"
         "leasehold::MultiLock::new([lock])"

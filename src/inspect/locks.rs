@@ -1,15 +1,14 @@
 //! [`Locks`]: the search for locks by a pattern.
 
-use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::fmt;
 use std::iter::FusedIterator;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::holder::HolderInfo;
-use super::info::{LockInfo, WaitingInfo};
+use super::info::LockInfo;
 use super::live::LiveSession;
-use super::lock_state::{LockState, Side};
+use super::lock_state::LockState;
 use super::pattern;
 use super::query::{self, ClientRecords, Inspector};
 use crate::command::call::Call;
@@ -17,14 +16,23 @@ use crate::command::client_record;
 use crate::command::name::Name;
 use crate::command::reply::Reply;
 use crate::engine::Engine;
-use crate::error::Result;
-use crate::events::Kind;
+use crate::error::{Error, Result};
 use crate::pool::Target;
+use crate::util::clock;
 
 /// The number of keys that a server looks at per `SCAN`. One such page of locks takes the server
 /// about 0.2 ms. A longer page would block the server for longer, also in several
 /// script calls: a server runs all commands of one write without a break.
 const PAGE: &[u8] = b"32";
+
+/// The largest number of pages that share one question to the processes.
+///
+/// With 10,000 locks of 8 clients, a question per page costs the server as much time as half of all
+/// other commands, and takes longer than these.
+const MAX_PAGES: usize = 8;
+
+/// The longest time for which a step reads further pages before it returns the locks it has found.
+const READ_AHEAD: Duration = Duration::from_millis(50);
 
 /// The cursor at the beginning and at the end of a scan.
 const BEGIN: &[u8] = b"0";
@@ -32,8 +40,8 @@ const BEGIN: &[u8] = b"0";
 /// An iterator over the held locks whose names match a pattern, on all servers.
 ///
 /// Returned by [`Client::locks`](crate::Client::locks). Asks a server for the next locks when all
-/// found locks have been returned; each such step blocks for one response time-out at most, plus
-/// the time for questions to processes. An error ends the iterator.
+/// found locks have been returned; each such step blocks for one response time-out and 50 ms at
+/// most, plus the time for questions to processes. An error ends the iterator.
 #[must_use = "an iterator does nothing until it is used"]
 pub struct Locks {
     engine: Arc<Engine>,
@@ -42,7 +50,11 @@ pub struct Locks {
     /// The servers with unscanned keys. The scan is at the first server.
     servers: VecDeque<Target>,
     cursor: Vec<u8>,
+    /// The number of pages that the next step reads. Each step doubles it.
+    pages: usize,
     found: VecDeque<LockInfo>,
+    /// The error to return after the locks in `found`.
+    error: Option<Error>,
     /// The keys of all locks that were found. A scan may return a key several times.
     found_keys: HashSet<String>,
     records: ClientRecords,
@@ -60,11 +72,11 @@ impl Iterator for Locks {
 
     fn next(&mut self) -> Option<Result<LockInfo>> {
         while self.found.is_empty() {
-            let server = *self.servers.front()?;
-            if let Err(error) = self.read_page(server) {
-                self.servers.clear();
+            if let Some(error) = self.error.take() {
                 return Some(Err(error));
             }
+            self.servers.front()?;
+            self.read_ahead();
         }
         self.found.pop_front().map(Ok)
     }
@@ -86,41 +98,52 @@ impl Locks {
             engine,
             pattern,
             cursor: BEGIN.to_vec(),
+            pages: 1,
             found: VecDeque::new(),
+            error: None,
             found_keys: HashSet::new(),
             records: ClientRecords::new(),
         })
     }
 
+    /// Reads the next pages, then asks the processes of the holders for details.
+    fn read_ahead(&mut self) {
+        let (mut found, end) = (Vec::new(), clock::now() + READ_AHEAD);
+        for page in 0..self.pages {
+            let Some(server) = self.servers.front().copied() else { break };
+            if page > 0 && clock::now() >= end {
+                break;
+            }
+            match self.read_page(server) {
+                Ok(locks) => found.extend(locks),
+                Err(error) => {
+                    self.servers.clear();
+                    self.error = Some(error);
+                }
+            }
+        }
+        self.pages = MAX_PAGES.min(2 * self.pages);
+        query::add_details(&mut self.session, self.engine.name_prefix(), &mut found);
+        self.found.extend(found);
+    }
+
     /// Reads the next keys of a server, and the locks among them.
-    fn read_page(&mut self, server: Target) -> Result<()> {
+    fn read_page(&mut self, server: Target) -> Result<Vec<LockInfo>> {
         let engine = Arc::clone(&self.engine);
         engine.check_open()?;
         let limit = engine.limit(engine.response_limit());
         let inspector = Inspector::new(&engine, &limit);
         let keys = self.scan(&inspector, server)?;
         let names = self.new_names(keys);
-        let mut locks = inspector.describe(names)?;
-        locks.retain(|(_, state)| state.is_lock());
+        let states = inspector.describe(&names)?;
+        let locks = names.into_iter().zip(states);
+        let locks = locks.filter_map(|(name, state)| Some((name, state?)));
+        let locks: Vec<_> = locks.filter(|(_, state)| state.is_lock()).collect();
         self.found_keys.extend(locks.iter().map(|(name, _)| name.key().to_owned()));
         let mut found = with_waiting(&inspector, locks)?;
-        let people = found.iter_mut().flat_map(holders_and_waiters);
+        let people = found.iter_mut().flat_map(LockInfo::holders_and_waiters);
         inspector.add_records(&mut self.records, people)?;
-        self.add_details(&mut found);
-        self.found.extend(found);
-        Ok(())
-    }
-
-    /// Asks the running processes for details of their holds.
-    fn add_details(&mut self, found: &mut [LockInfo]) {
-        let prefix = self.engine.name_prefix();
-        let asked = found.iter().flat_map(|lock| {
-            let key = [prefix, lock.name()].concat();
-            let holds = lock.holders().iter().filter_map(HolderInfo::hold_to_ask);
-            holds.map(move |(client, hold)| (client, (key.clone(), hold)))
-        });
-        let details = query::ask_processes(&mut self.session, asked);
-        found.iter_mut().for_each(|lock| lock.add_details(&details));
+        Ok(found)
     }
 
     /// Returns the next keys of a server, and goes on to the next server after the last ones.
@@ -151,25 +174,11 @@ impl Locks {
 
 /// Adds the number of waiting processes to those locks that have no queue.
 fn with_waiting(inspector: &Inspector<'_>, locks: Vec<(Name, LockState)>) -> Result<Vec<LockInfo>> {
-    let channels = locks.iter().map(|(name, state)| match state.kind() {
-        Kind::Read | Kind::Write => name.rw_channel(),
-        _ => name.channel(),
+    let channels = locks.iter().map(|(name, state)| match state.is_read_write() {
+        true => name.rw_channel(),
+        false => name.channel(),
     });
     let counts = inspector.subscribers(&channels.collect::<Vec<_>>())?;
-    let waiting = |queue: Vec<HolderInfo>, count| match queue.is_empty() {
-        true => WaitingInfo::of_processes(count),
-        false => WaitingInfo::of_queue(queue),
-    };
-    let info = |((name, state), count): ((Name, LockState), u64)| LockInfo {
-        name: name.given().to_string(),
-        kind: Cow::Borrowed(state.kind().name()),
-        holders: state.holders(Side::Both),
-        remaining: state.remaining,
-        waiting: waiting(state.queue(), count),
-    };
-    Ok(locks.into_iter().zip(counts).map(info).collect())
-}
-
-fn holders_and_waiters(lock: &mut LockInfo) -> impl Iterator<Item = &mut HolderInfo> {
-    lock.holders.iter_mut().chain(lock.waiting.queue_mut())
+    let counted = locks.iter().zip(counts);
+    Ok(counted.map(|((name, state), count)| LockInfo::new(name, state, count)).collect())
 }
