@@ -6,6 +6,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use crate::config::Builder;
+use crate::election::Election;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::inspect::locks::Locks;
@@ -173,6 +174,14 @@ impl Client {
     /// is the same as Redisson's `getCountDownLatch(name)`. See [`CountDownLatch`].
     pub fn latch(&self, name: impl Into<String>) -> CountDownLatch {
         CountDownLatch::new(Arc::clone(&self.engine), name.into())
+    }
+
+    /// Returns the election with this name, of one leader among many candidates. No round trip.
+    ///
+    /// The name, after the client's [prefix](Builder::name_prefix), is the key of the queue lock
+    /// that the leader holds. Redisson has no elections. See [`Election`].
+    pub fn election(&self, name: impl Into<String>) -> Election {
+        Election::new(Arc::clone(&self.engine), name.into())
     }
 
     /// Finds the held locks whose names match a pattern, on all servers.

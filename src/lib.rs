@@ -304,6 +304,7 @@ mod command;
 mod config;
 mod connection;
 mod count;
+mod election;
 mod engine;
 mod error;
 mod events;
@@ -322,12 +323,15 @@ mod watchdog;
 pub use cancel::CancelToken;
 pub use client::Client;
 pub use config::{BackOff, Builder, Sharding};
+pub use election::Election;
+pub use election::leadership::Leadership;
 pub use error::{Error, ErrorKind, LostReason, Result};
 pub use events::{
     Acquired, Audit, Events, Lost, Overdue, Reconnected, Released, RenewalFailed, Renewed, Waited,
 };
 pub use inspect::holder::HolderInfo;
 pub use inspect::info::{LockInfo, WaitingInfo};
+pub use inspect::leader::Leader;
 pub use inspect::locks::Locks;
 pub use lock::guard::{FencedGuard, Guard, OwnedGuard, ReadGuard, WriteGuard};
 pub use lock::handle::{FairLock, FencedLock, Lock, QueueLock, SpinLock};

@@ -6,6 +6,7 @@ use serde::ser::{Serialize, SerializeStruct, Serializer};
 
 use super::holder::HolderInfo;
 use super::info::{LockInfo, WaitingInfo};
+use super::leader::Leader;
 use crate::util::clock::{EPOCH, WallTime};
 
 /// Implements `Serialize` for a type, with an expression for the value of each field.
@@ -55,6 +56,8 @@ serialize!(
         waiting: it.waiting(),
     }
 );
+
+serialize!(Leader, it { value: it.value(), token: it.token(), holder: it.holder() });
 
 /// Returns a time in seconds since 1970.
 fn since_1970(time: WallTime) -> f64 {
