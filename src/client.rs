@@ -22,7 +22,8 @@ use crate::topology::audit::AuditPolicy;
 /// Creates locks on one deployment: a server, a master with sentinels, or a cluster.
 ///
 /// A clone is cheap and shares connections, watchdog and listener. One client per process and
-/// deployment serves any number of threads. Clones, locks and guards keep the client running.
+/// deployment serves any number of threads. Clones, locks, guards and
+/// [observers](Election::observe) keep the client running.
 ///
 /// The drop of the last clone waits for releases that are not sent yet, for one
 /// [response time-out](Builder::response_timeout) at most. The remaining locks and guards continue

@@ -322,9 +322,8 @@ impl Election {
     ///
     /// A drop of the receiver ends the thread with the next change, at the latest after 30 poll
     /// intervals. For this purpose, a caller that waits for a message as long as that receives the
-    /// same state again. The receiver is disconnected by [`Client::close`](crate::Client::close),
-    /// and when the last lock, guard and other handle of the client is dropped: a receiver does not
-    /// keep the client running.
+    /// same state again. A receiver keeps the client running, as a guard does;
+    /// [`Client::close`](crate::Client::close) disconnects it.
     ///
     /// # Errors
     /// The errors of [`leader`](Election::leader), and
@@ -344,7 +343,7 @@ impl Election {
         let context = self.shared.context()?;
         let mut observation = Observation::new(context);
         let first = self.shared.inspect(|inspector, _, _| observation.ask(inspector))?;
-        observation.start(context, first).map_err(|error| self.shared.named(error))
+        observation.start(first).map_err(|error| self.shared.named(error))
     }
 }
 

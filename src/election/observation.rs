@@ -10,22 +10,20 @@
 //! thread asks for a subscription that is missing, because the slot of the channel has moved.
 //!
 //! The thread ends when the observer has dropped its receiver, which a message to it finds, and at
-//! the close of the client. It does not keep the client running: between looks it has no engine.
+//! the close of the client. Until then it keeps the client running.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 
 use crate::acquire::{LockContext, MAX_OUTDATED_REPLIES};
-use crate::cancel::CancelToken;
 use crate::command::owner::HoldId;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::inspect::leader::Leader;
 use crate::inspect::query::Inspector;
 use crate::listener::channels::{Channel, MessageCount};
-use crate::local::Local;
 use crate::pool::Target;
 use crate::util::clock::{self, Moment, jittered};
 use crate::util::sync::{Offer, Parker};
@@ -40,11 +38,8 @@ const AFTER_EXPIRY: Duration = Duration::from_millis(1);
 
 /// What the thread of one observer knows.
 pub(super) struct Observation {
-    engine: Weak<Engine>,
-    local: Arc<Local>,
+    context: Arc<LockContext>,
     channel: Arc<Channel>,
-    closing: CancelToken,
-    poll_interval: Duration,
     /// The message count before the last look.
     seen: MessageCount,
     leader: Option<Leader>,
@@ -60,19 +55,24 @@ struct Observer {
 }
 
 impl Observation {
-    pub(super) fn new(context: &LockContext) -> Observation {
-        let LockContext { engine, local } = context;
+    pub(super) fn new(context: &Arc<LockContext>) -> Observation {
+        let LockContext { engine, local } = &**context;
         let channel = engine.channels.channel(&local.name().election_channel());
         Observation {
-            engine: Arc::downgrade(engine),
-            local: Arc::clone(local),
+            context: Arc::clone(context),
             seen: channel.message_count(),
             channel,
-            closing: engine.closing.clone(),
-            poll_interval: engine.settings.poll_interval,
             leader: None,
             next_look: Moment::START,
         }
+    }
+
+    fn engine(&self) -> &Arc<Engine> {
+        &self.context.engine
+    }
+
+    fn poll_interval(&self) -> Duration {
+        self.engine().settings.poll_interval
     }
 
     /// Reads the leader from the current server, with the facts about its process if it is new.
@@ -80,7 +80,7 @@ impl Observation {
         self.seen = self.channel.message_count();
         let mut found = self.look(inspector)?;
         let left = found.as_ref().and_then(|leader| leader.holder().remaining());
-        let poll_interval = jittered(self.poll_interval, HoldId::next().seed());
+        let poll_interval = jittered(self.poll_interval(), HoldId::next().seed());
         let expiry = left.map_or(Duration::MAX, |left| left + AFTER_EXPIRY);
         self.next_look = clock::now() + poll_interval.min(expiry);
         if let Some(leader) = found.as_mut().filter(|it| self.leader.as_ref() != Some(&**it)) {
@@ -92,7 +92,7 @@ impl Observation {
     fn look(&self, inspector: &Inspector<'_>) -> Result<Option<Leader>> {
         for _ in 0..MAX_OUTDATED_REPLIES {
             let generation = inspector.generation();
-            let leader = inspector.leader(self.local.name(), Target::Any)?;
+            let leader = inspector.leader(self.context.local.name(), Target::Any)?;
             if inspector.generation() == generation {
                 return Ok(leader);
             }
@@ -101,52 +101,43 @@ impl Observation {
     }
 
     /// Starts the thread. The receiver gets the first state and each later one.
-    pub(super) fn start(
-        mut self,
-        context: &LockContext,
-        first: Option<Leader>,
-    ) -> Result<Receiver<Option<Leader>>> {
+    pub(super) fn start(mut self, first: Option<Leader>) -> Result<Receiver<Option<Leader>>> {
         let (sender, receiver) = crossbeam_channel::bounded(0);
         self.leader = first;
         let repeat_at = self.next_repeat();
         let observer = Observer { sender, has_news: true, repeat_at };
+        let engine = Arc::clone(self.engine());
         let run = || {
             threads::catch_panic("observing an election", || self.run(observer));
         };
         let thread = threads::start("leasehold-observer", run).map_err(|error| {
             Error::configuration(format!("the thread of an observer cannot be started: {error}"))
         })?;
-        context.engine.join_at_close(thread);
+        engine.join_at_close(thread);
         Ok(receiver)
     }
 
     fn run(mut self, mut observer: Observer) {
-        let parker = Parker::mine();
-        let _closing = self.closing.watch(&parker);
+        let (parker, closing) = (Parker::mine(), self.engine().closing.clone());
+        let _closing = closing.watch(&parker);
         let registration = self.channel.register(&parker);
-        self.subscribe();
-        while !self.closing.is_cancelled() {
+        self.engine().subscribe(&self.channel);
+        while !closing.is_cancelled() {
             let is_due =
                 registration.message_count() != self.seen || self.next_look <= clock::now();
-            let goes_on = match is_due {
+            let is_observed = match is_due {
                 true => self.look_again(&mut observer),
                 false => self.sleep(&mut observer, &parker),
             };
-            if !goes_on {
+            if !is_observed {
                 return;
             }
         }
     }
 
-    fn subscribe(&self) {
-        if let Some(engine) = self.engine.upgrade() {
-            engine.subscribe(&self.channel);
-        }
-    }
-
-    /// Reads the leader. Returns `false` if the client or the observer is gone.
+    /// Reads the leader. Returns `false` if the observer is gone.
     fn look_again(&mut self, observer: &mut Observer) -> bool {
-        let Some(engine) = self.engine.upgrade() else { return false };
+        let engine = Arc::clone(self.engine());
         let limit = engine.limit(engine.response_limit());
         match self.ask(&Inspector::new(&engine, &limit)) {
             Ok(found) if found != self.leader => {
@@ -156,7 +147,7 @@ impl Observation {
             // The remaining lease is new.
             Ok(_) => {}
             Err(error) => {
-                self.next_look = clock::now() + self.poll_interval;
+                self.next_look = clock::now() + self.poll_interval();
                 self.log_failure(&error);
             }
         }
@@ -186,7 +177,7 @@ impl Observation {
     }
 
     fn next_repeat(&self) -> Moment {
-        clock::now() + self.poll_interval.saturating_mul(INTERVALS_BEFORE_REPEAT)
+        clock::now() + self.poll_interval().saturating_mul(INTERVALS_BEFORE_REPEAT)
     }
 
     /// Sleeps until a message, the next look, or until the observer takes a new state.
@@ -208,7 +199,7 @@ impl Observation {
     fn log_failure(&self, error: &Error) {
         threads::log_without_panic(|| {
             log::debug!(
-                target: log_target::CONNECTION, lock = &**self.local.name().given(), error:%,
+                target: log_target::CONNECTION, lock = &**self.context.local.name().given(), error:%,
                 server = error.server();
                 "an observer could not read the leader: {error}"
             );
