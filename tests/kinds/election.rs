@@ -1,5 +1,6 @@
 //! Elections: terms, values and tokens, observers, and `run`.
 
+use crate::harness::elections::*;
 use crate::harness::faults::{BRISK, NEVER, build, nothing_is_left, patient};
 use crate::harness::queued::{polling, queue_length};
 use crate::harness::wait::BOUND;
@@ -11,10 +12,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const RECORD: &str = "leasehold_leader:{a}";
-
-const CHANNEL: &str = "leasehold_election:{a}";
-
 /// A time in which a message that must not come would come.
 const MOMENT: Duration = Duration::from_millis(300);
 
@@ -23,44 +20,6 @@ fn two_patient_clients() -> (Server, Client, Client) {
     let server = Server::start();
     let [one, two] = [(); 2].map(|()| build(patient(server.url())));
     (server, one, two)
-}
-
-/// Returns a candidate with a value.
-fn candidate(client: &Client, value: &str) -> Election {
-    client.election("a").with_value(value)
-}
-
-fn leader(client: &Client) -> Option<Leader> {
-    client.election("a").leader().expect("the server answers")
-}
-
-/// Returns the value and the token of the leader.
-fn value_and_token(client: &Client) -> Option<(String, u64)> {
-    leader(client).map(|leader| (leader.value().to_owned(), leader.token()))
-}
-
-fn campaign(election: &Election) -> Leadership {
-    election.campaign().expect("the server answers")
-}
-
-/// Observes, and blocks until messages arrive.
-fn observe(server: &Server, client: &Client) -> Receiver<Option<Leader>> {
-    let receiver = client.election("a").observe().expect("the server answers");
-    eventually("the observer listens", || server.numsub(CHANNEL) == 1);
-    receiver
-}
-
-/// Returns the value in the next message, or `None` if the message says that there is no leader.
-#[track_caller]
-fn next_value(observer: &Receiver<Option<Leader>>) -> Option<String> {
-    let state = observer.recv_timeout(BOUND).expect("a message");
-    state.map(|leader| leader.value().to_owned())
-}
-
-/// Blocks until the observer has received the leader with this value.
-#[track_caller]
-fn sees(observer: &Receiver<Option<Leader>>, value: &str) {
-    while next_value(observer).as_deref() != Some(value) {}
 }
 
 #[test]
