@@ -10,6 +10,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use crate::config::Builder;
+use crate::election::Election;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::lock::handle::{FairLock, FencedLock, Lock, QueueLock, SpinLock};
@@ -24,7 +25,8 @@ use crate::topology::audit::AuditPolicy;
 /// Creates locks on one deployment: a server, a master with sentinels, or a cluster.
 ///
 /// A clone is cheap and shares connections, watchdog and listener. One client per process and
-/// deployment serves any number of threads. Clones, locks and guards keep the client running.
+/// deployment serves any number of threads. Clones, locks, guards and
+/// [observers](Election::observe) keep the client running.
 ///
 /// The drop of the last clone waits for releases that are not sent yet, for one
 /// [response time-out](Builder::response_timeout) at most. The remaining locks and guards continue
@@ -176,6 +178,14 @@ impl Client {
     /// is the same as Redisson's `getCountDownLatch(name)`. See [`CountDownLatch`].
     pub fn latch(&self, name: impl Into<String>) -> CountDownLatch {
         CountDownLatch::new(Arc::clone(&self.engine), name.into())
+    }
+
+    /// Returns the election with this name, of one leader among many candidates. No round trip.
+    ///
+    /// The name, after the client's [prefix](Builder::name_prefix), is the key of the queue lock
+    /// that the leader holds. Redisson has no elections. See [`Election`].
+    pub fn election(&self, name: impl Into<String>) -> Election {
+        Election::new(Arc::clone(&self.engine), name.into())
     }
 
     /// Returns the id of this client, a random UUID.

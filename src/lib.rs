@@ -139,12 +139,33 @@
 //! # Ok::<(), leasehold::Error>(())
 //! ```
 //!
+//! # Elections
+//!
+//! [`Client::election`] returns an [`Election`]: one leader among many candidates, for work that
+//! one process at a time does for as long as it lives. [`Election::campaign`] blocks until the
+//! caller is the leader and returns a [`Leadership`], the guard of one *term*. [`Election::run`]
+//! works as the leader in term after term. [`Election::leader`] and [`Election::observe`] tell any
+//! client the value of the [`Leader`], such as an address, and the token of its term.
+//!
+//! ```no_run
+//! # use std::time::Duration;
+//! # fn one_step() {}
+//! let client = leasehold::Client::open("redis://127.0.0.1/")?;
+//! let stop = leasehold::CancelToken::new();   // cancelled at the end of the program
+//! client.election("scheduler").with_value("host-1:8080").run(&stop, |term| {
+//!     while !term.wait_lost(Duration::from_secs(1)) {
+//!         one_step();                         // at most one leader at a time is here
+//!     }
+//! })?;
+//! # Ok::<(), leasehold::Error>(())
+//! ```
+//!
 //! # Threads
 //!
 //! A [`Guard`] belongs to its thread. The thread can take the lock again. Such nested guards are
 //! counted in memory, without a round trip (exceptions: [`Lock::with_holder`], and a longer fixed
-//! lease). An [`OwnedGuard`], from [`Lock::lock_owned`], and a [`Permit`] can be sent to another
-//! thread and dropped there.
+//! lease). An [`OwnedGuard`], from [`Lock::lock_owned`], a [`Permit`] and a [`Leadership`] can be
+//! sent to another thread and dropped there.
 //!
 //! # Errors and events
 //!
@@ -239,6 +260,8 @@
 //!   lasts too long, so that another machine can take over.
 //! - *Start.* [`Builder::build_lazily`] builds a client before Redis runs. [`Client::ping`] is a
 //!   readiness probe.
+//! - *A leader with standbys.* [`Election::run`] on each machine: one of them leads, and the next
+//!   follows at once after a stop, and within the lease after a crash.
 //! - *Wait for several jobs.* Each job has a guard of [`CountDownLatch::count_down_on_drop`], which
 //!   also counts down after a panic.
 //! - *Stop.* Cancel the waits, drop the guards, and [`close`](Client::close) the client last.
@@ -248,7 +271,8 @@
 //!
 //! - `metrics`: exports the statistics through the crate [`metrics`](https://docs.rs/metrics).
 //! - `tls`: connections to `rediss://` URLs, by rustls.
-//! - `serde`: implements `serde::Serialize` for [`HolderInfo`], [`WaitingInfo`] and [`LockInfo`].
+//! - `serde`: implements `serde::Serialize` for [`HolderInfo`], [`WaitingInfo`], [`LockInfo`] and
+//!   [`Leader`].
 //!
 //! # Exported metrics
 //!
@@ -302,6 +326,7 @@ mod command;
 mod config;
 mod connection;
 mod count;
+mod election;
 mod engine;
 mod error;
 mod events;
@@ -320,12 +345,15 @@ mod watchdog;
 pub use cancel::CancelToken;
 pub use client::Client;
 pub use config::{BackOff, Builder, Sharding};
+pub use election::Election;
+pub use election::leadership::Leadership;
 pub use error::{Error, ErrorKind, LostReason, Result};
 pub use events::{
     Acquired, Audit, Events, Lost, Overdue, Reconnected, Released, RenewalFailed, Renewed, Waited,
 };
 pub use inspect::holder::HolderInfo;
 pub use inspect::info::{LockInfo, WaitingInfo};
+pub use inspect::leader::Leader;
 pub use inspect::locks::Locks;
 pub use inspect::watch::LockWatch;
 pub use lock::guard::{FencedGuard, Guard, OwnedGuard, ReadGuard, WriteGuard};
@@ -372,7 +400,8 @@ mod must_use {
              red: leasehold::RedLock, events: std::sync::Arc<dyn leasehold::Events>, \
              info: leasehold::LockInfo, holder: leasehold::HolderInfo, \
              jobs: leasehold::Semaphore, permit: leasehold::Permit, \
-             stock: leasehold::PlainSemaphore, latch: leasehold::CountDownLatch"
+             stock: leasehold::PlainSemaphore, latch: leasehold::CountDownLatch, \
+             election: leasehold::Election, term: leasehold::Leadership, leader: leasehold::Leader"
         };
     }
 
@@ -391,6 +420,16 @@ mod must_use {
         "permit.wait_lost(std::time::Duration::ZERO)"
         "stock.name()"
         "latch.count_down_on_drop()"
+        "client.election(\"a\")"
+        "election.with_value(\"host:1\")"
+        "election.campaign()?"
+        "election.name()"
+        "term.is_held()"
+        "term.token()"
+        "term.wait_lost(std::time::Duration::ZERO)"
+        "leader.value()"
+        "leader.token()"
+        "leader.holder()"
         "client.clone()"
         "client.stats()"
         "client.locks(\"a*\")?"

@@ -30,6 +30,10 @@ const TIMEOUTS: &str = "redisson_lock_timeout";
 const WAITERS: &str = "leasehold_queue";
 const CLIENTS: &str = "leasehold_alive";
 
+/// The prefixes of the record of an election's leader, and of the channel of its observers.
+const LEADER: &str = "leasehold_leader";
+const ELECTION_CHANNEL: &str = "leasehold_election";
+
 /// Redisson's prefixes of the channel of a semaphore, and of a latch.
 const PERMITS_CHANNEL: &str = "redisson_sc";
 const LATCH_CHANNEL: &str = "redisson_countdownlatch__channel__";
@@ -198,6 +202,16 @@ impl Name {
         format!("{}:{request}", prefixed(REQUEST, &self.key))
     }
 
+    /// Returns the key of the record of an election's leader, a hash.
+    pub(crate) fn leader_key(&self) -> String {
+        prefixed(LEADER, &self.key)
+    }
+
+    /// Returns the channel on which changes of an election's leader are announced.
+    pub(crate) fn election_channel(&self) -> String {
+        prefixed(ELECTION_CHANNEL, &self.key)
+    }
+
     /// Returns the prefix of the waiters' own channels; an owner field follows it.
     pub(crate) fn own_channel_prefix(&self) -> String {
         format!("{}:", self.channel)
@@ -335,6 +349,8 @@ mod tests {
         assert_eq!(plain.expiries_key(), "{x}:timeout");
         assert_eq!(tagged.expiries_key(), "a{b}c:timeout");
         assert_eq!(plain.claim_key(), "leasehold_claim:{x}");
+        assert_eq!(plain.leader_key(), "leasehold_leader:{x}");
+        assert_eq!(tagged.election_channel(), "leasehold_election:a{b}c");
         assert_eq!(plain.latch_channel(), "redisson_countdownlatch__channel__{x}");
         assert_eq!(tagged.latch_channel(), "redisson_countdownlatch__channel__{a{b}c}");
         assert_eq!(tagged.round_key(), "leasehold_round:a{b}c");
@@ -363,8 +379,9 @@ mod tests {
                 let [permits, expiries] = [name.permits_channel(), name.expiries_key()];
                 let [claim, round] = [name.claim_key(), name.round_key()];
                 let request = name.request_key(&owner);
+                let [leader, election] = [name.leader_key(), name.election_channel()];
                 let of_locks = [channel, rw_channel, token, queue, timeouts, &own, &timeout];
-                let of_others = [permits, expiries, claim, round, &request];
+                let of_others = [permits, expiries, claim, round, &request, &leader, &election];
                 for derived in of_locks.into_iter().chain(of_others) {
                     prop_assert_eq!(slot(name.key().as_bytes()), slot(derived.as_bytes()));
                 }

@@ -2,7 +2,7 @@
 //!
 //! Each script is one file in `lua/`, embedded at compile time. A new script needs its file, one
 //! line in this table, and a test of its documented replies (`tests/protocol/scripts.rs`). The
-//! scripts of the queue lock begin with a common text, which is a file of its own.
+//! scripts that grant a queue lock begin with a common text, which is a file of its own.
 //!
 //! Redis identifies a script by the SHA-1 of its source. [`Script::digest`] computes it at the
 //! first use and keeps it. A script that announces a release also has a form for clusters, which
@@ -64,6 +64,10 @@ pub(crate) static QUEUE_ACQUIRE: Script = script!("queue_grant" + "queue_acquire
 pub(crate) static QUEUE_RELEASE: Script = script!("queue_grant" + "queue_release");
 pub(crate) static QUEUE_FORCE_UNLOCK: Script = script!("queue_grant" + "queue_force_unlock");
 pub(crate) static QUEUE_HEARTBEAT: Script = script!("queue_grant" + "queue_heartbeat");
+
+pub(crate) static LEADER_RELEASE: Script = script!("queue_grant" + "leader_release");
+pub(crate) static LEADER_ANNOUNCE: Script = script!("leader_announce");
+pub(crate) static LEADER_LOOK: Script = script!("leader_look");
 
 pub(crate) static SPIN_RELEASE: Script = script!("spin_release");
 pub(crate) static SPIN_FORCE_UNLOCK: Script = script!("spin_force_unlock");
@@ -187,7 +191,7 @@ mod tests {
     /// A wake channel belongs to a client, in no slot, and is no shard channel.
     #[test]
     fn a_grant_is_published_and_only_a_release_is_announced_to_a_shard() {
-        for script in [&QUEUE_RELEASE, &QUEUE_FORCE_UNLOCK] {
+        for script in [&QUEUE_RELEASE, &QUEUE_FORCE_UNLOCK, &LEADER_RELEASE] {
             let sharded = script.sharded().expect("it announces a release").source();
             assert_eq!(sharded.matches("'publish'").count(), 1, "{}", script.name);
             assert!(sharded.contains("redis.call('publish', wake, "), "{}", script.name);
@@ -198,7 +202,8 @@ mod tests {
     #[test]
     fn a_common_text_precedes_the_scripts_of_the_queue() {
         let common = include_str!("../../lua/queue_grant.lua");
-        for script in [&QUEUE_ACQUIRE, &QUEUE_RELEASE, &QUEUE_FORCE_UNLOCK, &QUEUE_HEARTBEAT] {
+        let of_queues = [&QUEUE_ACQUIRE, &QUEUE_RELEASE, &QUEUE_FORCE_UNLOCK, &QUEUE_HEARTBEAT];
+        for script in of_queues.into_iter().chain([&LEADER_RELEASE]) {
             let own = script.source().strip_prefix(common).expect("the common text");
             assert!(own.starts_with("-- "), "{}", script.name);
             assert_eq!(own.matches("-- Atomic: ").count(), 1, "{}", script.name);

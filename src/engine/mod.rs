@@ -108,7 +108,8 @@ struct Locals {
 /// The threads that every client has.
 struct BackgroundThreads {
     failover: Arc<FailoverMonitor>,
-    /// The thread of the watchdog, and of the fail-over monitor if the deployment needs one.
+    /// The thread of the watchdog, that of the fail-over monitor if the deployment needs one, and
+    /// those of observers.
     handles: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -163,6 +164,13 @@ impl Engine {
         for call in calls {
             self.router.send_background(Request::background_once(call), None);
         }
+    }
+
+    /// Has [`Engine::close`] join a thread that ends by itself after the closing token.
+    pub(crate) fn join_at_close(&self, thread: JoinHandle<()>) {
+        let mut handles = self.threads.handles.lock();
+        handles.retain(|other| !other.is_finished());
+        handles.push(thread);
     }
 
     /// Counts a call until the returned value is dropped; [`Engine::close`] waits for it.

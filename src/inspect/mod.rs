@@ -3,7 +3,7 @@
 //! Reading order: [`owner_field`] (the fields of a lock's hash), [`lock_state`] (the hash of one
 //! lock, and its holders), [`holder`] and [`info`] (the public types), [`query`] (the commands),
 //! [`live`] (questions to running processes), [`locks`] (the search for locks by a pattern),
-//! [`watch`] (looks at locks with known names), [`permits`] (semaphores).
+//! [`watch`] (looks at locks with known names), [`permits`] (semaphores), [`leader`] (elections).
 //! Imports `engine` and below.
 //!
 //! Nothing here changes a lock, or subscribes to the channel of a lock: a subscriber counts as a
@@ -13,6 +13,7 @@
 
 pub(crate) mod holder;
 pub(crate) mod info;
+pub(crate) mod leader;
 pub(crate) mod live;
 mod lock_state;
 pub(crate) mod locks;

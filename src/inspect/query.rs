@@ -22,6 +22,7 @@ use crate::kind::rules::ListensTo;
 use crate::pool::Target;
 use crate::pool::request::{Failure, Outcome};
 use crate::pool::router::RoutedCall;
+use crate::topology::route::Generation;
 
 /// The largest number of locks in one script call, which takes the server about 0.2 ms.
 const MAX_LOCKS: usize = 32;
@@ -51,6 +52,11 @@ enum Reading {
 impl<'a> Inspector<'a> {
     pub(crate) fn new(engine: &'a Arc<Engine>, limit: &'a Limit<'a>) -> Inspector<'a> {
         Inspector { engine, limit }
+    }
+
+    /// Returns the number of topology changes so far.
+    pub(crate) fn generation(&self) -> Generation {
+        self.engine.router.generation()
     }
 
     /// Returns the holders on one side of a lock.

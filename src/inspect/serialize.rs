@@ -6,6 +6,7 @@ use serde::ser::{Serialize, SerializeStruct, Serializer};
 
 use super::holder::HolderInfo;
 use super::info::{LockInfo, WaitingInfo};
+use super::leader::Leader;
 use crate::topology::audit::AuditFinding;
 use crate::util::clock::{EPOCH, WallTime};
 
@@ -60,6 +61,7 @@ serialize!(
 );
 
 serialize!(AuditFinding, it { server: &*it.server, text: &*it.text });
+serialize!(Leader, it { value: it.value(), token: it.token(), holder: it.holder() });
 
 /// Returns a time in seconds since 1970.
 fn since_1970(time: WallTime) -> f64 {

@@ -29,6 +29,7 @@
 // its scripts in `lua/`. Imports `command`, `error`, `events` and `util`. Read `rules`, then
 // `plain`, then any other kind.
 
+pub(crate) mod elected;
 pub(crate) mod fair;
 pub(crate) mod fenced;
 pub(crate) mod named;

@@ -66,7 +66,7 @@ pub(crate) struct OwnHold {
     pub(crate) token: u64,
 }
 
-fn keys(name: &Name) -> [&[u8]; 4] {
+pub(super) fn keys(name: &Name) -> [&[u8]; 4] {
     [name.key(), name.waiters_key(), name.clients_key(), name.token_key()].map(str::as_bytes)
 }
 

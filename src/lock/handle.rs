@@ -22,7 +22,7 @@ use crate::cancel::CancelToken;
 use crate::command::name;
 use crate::command::owner;
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::events::Kind;
 use crate::kind::fair::Fair;
 use crate::kind::fenced::Fenced;
@@ -62,14 +62,14 @@ pub(crate) use shared::{SharedHandle, endless_wait_ended};
 /// ```
 ///
 /// # Errors of every verb
-/// - [`is_invalid_name`](Error::is_invalid_name) if the name cannot be used.
-/// - [`is_configuration`](Error::is_configuration) if the lease or the
+/// - [`is_invalid_name`](crate::Error::is_invalid_name) if the name cannot be used.
+/// - [`is_configuration`](crate::Error::is_configuration) if the lease or the
 ///   [limit of holds](Lock::with_max_hold) is below 10 ms, if the handle has a
 ///   [minimum](Lock::with_min_hold) and its kind permits none, if the
 ///   [label](Lock::with_label) or the [weight](Lock::with_weight) is invalid, and in a forked
 ///   child.
-/// - [`is_closed`](Error::is_closed) after [`Client::close`](crate::Client::close).
-/// - [`is_server`](Error::is_server) if the server refuses the command. The text has the
+/// - [`is_closed`](crate::Error::is_closed) after [`Client::close`](crate::Client::close).
+/// - [`is_server`](crate::Error::is_server) if the server refuses the command. The text has the
 ///   server's words and advice.
 #[must_use = "a lock is not taken until lock() or another of its verbs is called"]
 pub struct Lock<K: LockKind = Plain> {
@@ -181,8 +181,8 @@ impl Lock<Queued> {
     /// while it waits, and has no effect on a call that does not wait.
     ///
     /// # Errors
-    /// Does not fail itself. The verbs return [`is_configuration`](Error::is_configuration) if the
-    /// weight is not from 1 to 10.
+    /// Does not fail itself. The verbs return [`is_configuration`](crate::Error::is_configuration)
+    /// if the weight is not from 1 to 10.
     ///
     /// ```no_run
     /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
@@ -192,10 +192,6 @@ impl Lock<Queued> {
     /// ```
     #[must_use = "the weight belongs to the lock that is returned"]
     pub fn with_weight(mut self, weight: u32) -> QueueLock {
-        self.shared.require(|_| match weight {
-            1..=10 => Ok(()),
-            _ => Err(Error::configuration("the weight of a waiter must be from 1 to 10")),
-        });
         self.shared.set_weight(weight);
         self
     }
@@ -234,10 +230,10 @@ impl Lock<Plain> {
     /// [watchdog time-out](crate::Builder::watchdog_timeout) later.
     ///
     /// # Errors
-    /// Does not fail itself. The verbs return [`is_invalid_name`](Error::is_invalid_name) if the
-    /// name is empty, or is the owner field of a hold of this library. A verb that waits returns
-    /// [`is_deadlock`](Error::is_deadlock) if this thread has a guard of the lock under another
-    /// name.
+    /// Does not fail itself. The verbs return [`is_invalid_name`](crate::Error::is_invalid_name) if
+    /// the name is empty, or is the owner field of a hold of this library. A verb that waits
+    /// returns [`is_deadlock`](crate::Error::is_deadlock) if this thread has a guard of the lock
+    /// under another name.
     ///
     /// ```no_run
     /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
@@ -265,8 +261,8 @@ impl<K: LockKind> Lock<K> {
     /// Sets a fixed lease, which the watchdog does not renew. No round trip.
     ///
     /// The hold ends after `lease` at the latest, unless it is extended. Millisecond precision. The
-    /// verbs return [`is_configuration`](Error::is_configuration) below 10 ms. More than a hundred
-    /// years means a hundred years.
+    /// verbs return [`is_configuration`](crate::Error::is_configuration) below 10 ms. More than a
+    /// hundred years means a hundred years.
     ///
     /// A nested call may ask for another lease than the hold of its thread has:
     ///
@@ -303,8 +299,8 @@ impl<K: LockKind> Lock<K> {
     /// [Exported metrics](crate#exported-metrics) has the details.
     ///
     /// # Errors
-    /// Does not fail itself. The verbs return [`is_configuration`](Error::is_configuration) if the
-    /// label is empty, is longer than 256 bytes, or has control characters.
+    /// Does not fail itself. The verbs return [`is_configuration`](crate::Error::is_configuration)
+    /// if the label is empty, is longer than 256 bytes, or has control characters.
     ///
     /// ```no_run
     /// # let client = leasehold::Client::open("redis://127.0.0.1/")?;
@@ -321,7 +317,7 @@ impl<K: LockKind> Lock<K> {
     /// Sets a token by which another thread can end the waits of this handle. No round trip.
     ///
     /// Once the token is cancelled, every verb that acquires returns
-    /// [`is_cancelled`](Error::is_cancelled), whether it waits or not. Guards stay valid.
+    /// [`is_cancelled`](crate::Error::is_cancelled), whether it waits or not. Guards stay valid.
     ///
     /// ```
     /// # let client = leasehold::Client::builder().single("redis://127.0.0.1:1/").build_lazily()?;

@@ -36,7 +36,7 @@ use crate::pool::reply_slot::ReplySlot;
 use crate::pool::request::{Failure, Outcome, Request};
 use crate::util::clock::{self, Moment};
 use crate::util::sync::Mutex;
-use leadership::{Leadership, OwnRequest};
+use leadership::{OwnRequest, PipelineLead};
 use wait_groups::{GroupNumbers, WaitGroups};
 
 mod leadership;
@@ -110,7 +110,7 @@ impl SharedConnection {
     /// Connects, unless there is a valid connection or a leader. Blocks until connected, or
     /// until the time-outs are over.
     pub(crate) fn connect(&self) -> Result<()> {
-        match Leadership::take(self) {
+        match PipelineLead::take(self) {
             Some(mut leadership) => leadership.pipeline().map_or(Ok(()), Pipeline::connect),
             None => Ok(()),
         }
@@ -184,7 +184,7 @@ impl SharedConnection {
         let mut queue_end = queue_end;
         loop {
             if !slot.is_done()
-                && let Some(leadership) = Leadership::take(self)
+                && let Some(leadership) = PipelineLead::take(self)
             {
                 leadership.serve(Some(OwnRequest { slot, limit }));
             }
@@ -237,7 +237,7 @@ impl SharedConnection {
     ///
     /// Blocks until all requests are complete, a caller can lead, or the connection is lost.
     pub(crate) fn serve(&self) {
-        if let Some(leadership) = Leadership::take(self) {
+        if let Some(leadership) = PipelineLead::take(self) {
             leadership.serve(None);
         }
     }
@@ -245,7 +245,7 @@ impl SharedConnection {
     /// Gives up a connection to a former server, if there is no leader. (A leader notices by
     /// itself.)
     pub(crate) fn leave_old_server(&self) {
-        if let Some(mut leadership) = Leadership::take(self)
+        if let Some(mut leadership) = PipelineLead::take(self)
             && let Some(pipeline) = leadership.pipeline()
         {
             let back = pipeline.leave_old_server();
@@ -256,7 +256,7 @@ impl SharedConnection {
     /// Writes the queue, if there is no leader and the write needs no waiting. Offers the
     /// leadership to a caller that waits.
     pub(crate) fn flush(&self) {
-        drop(Leadership::take(self));
+        drop(PipelineLead::take(self));
     }
 }
 

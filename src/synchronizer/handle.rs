@@ -1,6 +1,6 @@
 //! The calls of a handle that semaphores and latches share.
 
-use crate::acquire::{AcquireOptions, HoldHandle};
+use crate::acquire::HoldHandle;
 use crate::command::call::Call;
 use crate::count::{CountCall, CountChange, CountRequest, read_count};
 use crate::error::Result;
@@ -19,15 +19,7 @@ impl SharedHandle {
         patience: Patience,
     ) -> Result<Option<HoldHandle>> {
         self.check_max_hold()?;
-        let clients = [self.series()?];
-        let record = CallRecord::new(&clients);
-        let options = AcquireOptions {
-            owned: true,
-            permits: Some(permits),
-            record: Some(&record),
-            ..AcquireOptions::new(patience)
-        };
-        record.end(patience, self.acquire_call(rules, None, &options)?.acquire())
+        self.acquire_owned(rules, Some(permits), patience)
     }
 
     /// Makes a change, and returns the number in the reply. One round trip.

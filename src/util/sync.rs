@@ -13,7 +13,7 @@ pub(crate) use model::{AtomicU64, Condvar, Mutex, thread_local};
 pub(crate) const TIME_PASSES: bool = !cfg!(all(test, leasehold_model));
 
 pub(crate) use group::WaitGroup;
-pub(crate) use parker::Parker;
+pub(crate) use parker::{Offer, Parker};
 
 use crate::util::clock::Moment;
 
@@ -63,6 +63,7 @@ mod real {
 
     pub(super) mod signal {
         use super::{Moment, clock};
+        use crate::util::sync::Offer;
         use crossbeam_channel::{Receiver, Sender};
         use std::time::Duration;
 
@@ -105,6 +106,20 @@ mod real {
 
             pub(crate) fn wait(&self, end: Moment) {
                 let _ = self.receiver.recv_timeout(sleep_span(clock::now(), end));
+            }
+
+            /// Waits as [`Signal::wait`] does, and meanwhile offers a value to a receiver.
+            pub(crate) fn wait_and_offer<T>(
+                &self,
+                to: &Sender<T>,
+                value: impl FnOnce() -> T,
+                end: Moment,
+            ) -> Offer {
+                crossbeam_channel::select! {
+                    send(to, value()) -> sent => Offer::of(sent.is_ok()),
+                    recv(self.receiver) -> _ => Offer::Waiting,
+                    default(sleep_span(clock::now(), end)) => Offer::Waiting,
+                }
             }
         }
     }
@@ -201,6 +216,8 @@ mod model {
 
     pub(super) mod signal {
         use super::{Condvar, Moment, Mutex};
+        use crate::util::sync::Offer;
+        use crossbeam_channel::Sender;
 
         #[derive(Debug, Default)]
         pub(crate) struct Signal {
@@ -220,6 +237,17 @@ mod model {
                     self.changed.wait_until(&mut is_set, end);
                 }
                 *is_set = false;
+            }
+
+            /// Waits as [`Signal::wait`] does. No model offers a value.
+            pub(crate) fn wait_and_offer<T>(
+                &self,
+                _to: &Sender<T>,
+                _value: impl FnOnce() -> T,
+                end: Moment,
+            ) -> Offer {
+                self.wait(end);
+                Offer::Waiting
             }
         }
     }
@@ -307,7 +335,25 @@ mod parker {
     #[cfg(not(all(test, leasehold_model)))]
     use super::real::signal::Signal;
     use super::{Moment, thread_local};
+    use crossbeam_channel::Sender;
     use std::sync::Arc;
+
+    /// The outcome of an offer to a receiver.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Offer {
+        /// The receiver has the value.
+        Taken,
+        /// The receiver did not take the value yet.
+        Waiting,
+        /// The receiver does not exist any more.
+        Abandoned,
+    }
+
+    impl Offer {
+        pub(crate) fn of(is_taken: bool) -> Offer {
+            if is_taken { Offer::Taken } else { Offer::Abandoned }
+        }
+    }
 
     /// The place where one waiting thread sleeps.
     ///
@@ -331,6 +377,18 @@ mod parker {
         /// Sleeps until unparked or until `end`; may also return without a reason.
         pub(crate) fn park_until(&self, end: Moment) {
             self.0.wait(end);
+        }
+
+        /// Sleeps as [`Parker::park_until`] does, and meanwhile offers a value to a receiver.
+        ///
+        /// `to` has no capacity. The value is made when the receiver takes it.
+        pub(crate) fn park_and_offer<T>(
+            &self,
+            to: &Sender<T>,
+            value: impl FnOnce() -> T,
+            end: Moment,
+        ) -> Offer {
+            self.0.wait_and_offer(to, value, end)
         }
     }
 }

@@ -19,13 +19,15 @@
 //!    queue locks ([`queue_heartbeats`]), polls semaphores ([`permit_polls`]) and the counts of
 //!    plain semaphores and latches ([`count_polls`]), and audits new servers (`topology/audit.rs`).
 //! 5. Writes or renews the record of the client in the background ([`client_record`]).
-//! 6. Sends a heartbeat to each connected listener that callers need, on the client's own channel,
+//! 6. Announces the leaders of elections again, if that is due ([`leader_records`]).
+//! 7. Sends a heartbeat to each connected listener that callers need, on the client's own channel,
 //!    at most a second after the last one. Heartbeats prove that messages arrive. A listener that
 //!    no caller needs gets its heartbeat in step 5, with each renewal.
 
 mod batches;
 mod client_record;
 mod count_polls;
+mod leader_records;
 mod permit_polls;
 mod polls;
 mod queue_heartbeats;
@@ -35,6 +37,7 @@ mod timers;
 mod watched_hold;
 
 pub(crate) use client_record::Announcer;
+pub(crate) use leader_records::Announcement;
 pub(crate) use renewals::{extension_call, is_extended};
 pub(crate) use watched_hold::WatchedHold;
 
@@ -61,6 +64,7 @@ use crate::util::clock::{self, Moment};
 use crate::util::log_target;
 use crate::util::sync::{Mutex, Parker};
 use crate::util::threads;
+use leader_records::Announcements;
 use replication_ids::ReplicationIds;
 use timers::Timers;
 
@@ -100,6 +104,7 @@ pub(crate) struct Watchdog {
     auditor: Arc<Auditor>,
     /// Announces the client; `None` with `announce(false)`.
     announcer: Option<Arc<Announcer>>,
+    announcements: Announcements,
     timers: Mutex<Timers>,
     parker: Parker,
     /// Whether the next round renews or verifies all holds.
@@ -152,6 +157,7 @@ impl Watchdog {
             channels,
             auditor,
             announcer,
+            announcements: Announcements::default(),
             timers: Mutex::new(Timers::new(clock::now())),
             parker: Parker::default(),
             renew_all: AtomicBool::new(false),
@@ -229,7 +235,8 @@ impl Watchdog {
         let done = self.timers.lock().take_fired();
         drop(done);
         self.audit();
-        let next_look = self.announce(servers_may_have_changed || renew_all);
+        let has_changed = servers_may_have_changed || renew_all;
+        let next_look = self.announce(has_changed).min(self.announce_leaders(has_changed));
         if !self.channels.needs_heartbeats() {
             return self.plan_round(next_look);
         }

@@ -430,6 +430,9 @@ fn the_public_types_have_the_expected_traits() {
     handle::<AnyLock>();
     handle::<MultiLock>();
     handle::<RedLock>();
+    handle::<Election>();
+    unwinds::<Leadership>();
+    value::<Leader>();
     unwinds::<Guard>();
     unwinds::<OwnedGuard>();
     unwinds::<MultiGuard>();

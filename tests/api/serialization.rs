@@ -46,6 +46,17 @@ fn a_finding_of_an_audit_is_serialized_with_its_fields() {
 }
 
 #[test]
+fn a_leader_is_serialized_with_a_field_for_each_method() {
+    let server = Server::start();
+    let client = build(patient(server.url()));
+    let term = client.election("a").with_value("host:1").campaign().expect("nobody leads");
+    let leader = client.election("a").leader().expect("an answer").expect("a leader");
+    let shown = serde_json::to_value(&leader).expect("JSON");
+    let holder = expected(leader.holder());
+    assert_eq!(shown, json!({ "value": "host:1", "token": term.token(), "holder": holder }));
+}
+
+#[test]
 fn a_lock_is_serialized_with_a_field_for_each_method() {
     let server = Server::start();
     let client = build(patient(server.url()));

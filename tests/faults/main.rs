@@ -4,6 +4,7 @@
 mod harness;
 
 mod counts;
+mod election;
 mod fake_server;
 mod late_commands;
 mod late_grants;

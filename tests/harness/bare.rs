@@ -10,7 +10,8 @@ use redis::{Connection, FromRedisValue, RedisError, RedisResult, Value};
 
 use super::{Server, pttl};
 
-/// The file whose text precedes that of each script of the queue lock. It is no script itself.
+/// The file whose text precedes that of each script that grants a queue lock. It is no script
+/// itself.
 pub const COMMON_TEXT: &str = "queue_grant";
 
 /// A file of `lua/`.
@@ -22,7 +23,8 @@ pub struct Script {
 impl Script {
     /// Returns the text that a server receives.
     pub fn source(&self) -> String {
-        let common = self.name.starts_with("queue_").then(|| script(COMMON_TEXT).text);
+        let grants = self.name.starts_with("queue_") || self.name == "leader_release";
+        let common = grants.then(|| script(COMMON_TEXT).text);
         common.unwrap_or_default() + &self.text
     }
 }

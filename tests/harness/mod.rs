@@ -26,6 +26,7 @@
 //! | `subject.rs` | the verbs of all kinds of locks, as a trait |
 //! | `synchronizers.rs` | semaphores and latches that are taken, awaited, and free again |
 //! | `queued.rs` | waiters of queue locks, and questions about their queues |
+//! | `elections.rs` | candidates, leaders and observers of an election |
 //! | `permissions.rs` | the permissions of docs/permissions.md |
 //! | `faults.rs` | clients, event logs, waiters and assertions for tests of faults |
 
@@ -41,6 +42,7 @@ mod clock;
 pub mod cluster;
 pub mod config;
 pub mod details;
+pub mod elections;
 pub mod faults;
 pub mod gate;
 pub mod holders;

@@ -304,6 +304,41 @@ fn every_verb_of_a_red_lock_is_refused_in_a_child() {
 }
 
 #[test]
+fn every_verb_of_elections_is_refused_in_a_child() {
+    if !alone("fork::every_verb_of_elections_is_refused_in_a_child") {
+        return;
+    }
+    let server = Server::start();
+    let client = client_of(&server);
+    let election = client.election("a").with_value("x");
+    let mut term = Some(election.campaign().expect("nobody leads"));
+    let behind = election.clone();
+    let waiter = sleeping("waiter", move || behind.campaign());
+    let stop = leasehold::CancelToken::new();
+    let run = || election.run(&stop, |_| unreachable!("a child leads nothing"));
+    let verbs: Vec<Verb<'_>> = vec![
+        ("Election::campaign", Box::new(|| election.campaign().map(mem::forget))),
+        ("Election::try_campaign", Box::new(|| election.try_campaign().map(mem::forget))),
+        ("Election::run", Box::new(run)),
+        ("Election::leader", Box::new(|| election.leader().map(drop))),
+        ("Election::waiting", Box::new(|| election.waiting().map(drop))),
+        ("Election::observe", Box::new(|| election.observe().map(drop))),
+    ];
+    assert_eq!(first_accepted(verbs), None);
+    let drops = || {
+        drop(term.take());
+        SUCCESS
+    };
+    assert_eq!(in_child(drops), SUCCESS, "a child that drops");
+    let term = term.expect("the child has taken only its copy");
+    let leader = election.leader().expect("the server answers").expect("a leader");
+    assert_eq!((leader.value(), leader.token()), ("x", term.token()));
+    term.resign().expect("the parent has the term");
+    join(waiter).expect("the next candidate wins").resign().expect("it leads");
+    client.close();
+}
+
+#[test]
 fn every_verb_of_semaphores_and_latches_is_refused_in_a_child() {
     if !alone("fork::every_verb_of_semaphores_and_latches_is_refused_in_a_child") {
         return;

@@ -31,6 +31,7 @@ fn child_entry() {
         "drop in a callback" => drop_in_a_callback,
         "leave detached holds" => leave_detached_holds,
         "listen" => listen,
+        "observe" => observe,
         _ => panic!("unknown role: {role:?}"),
     };
     let (descriptors, all) = (open_descriptors(), all_threads());
@@ -87,6 +88,36 @@ fn use_locks(role: &Role) {
     for name in ["leasehold-watch", "leasehold-liste", "leasehold-reape", "leasehold-event"] {
         eventually(name, || library_threads().iter().any(|thread| thread == name));
     }
+}
+
+#[test]
+fn nothing_is_left_after_elections() {
+    run_scenario("observe", &Server::start(), |_| {});
+}
+
+/// Leaders, candidates and observers, of which some end by the close of their client.
+fn observe(role: &Role) {
+    let client = || build(Client::builder().single(role.arg(0)).poll_interval(SHORT / 20));
+    let [one, two] = [(); 2].map(|()| client());
+    let (closed, dropped) = (two.election("a").observe(), one.election("a").observe());
+    let (closed, dropped) = (closed.expect("an answer"), dropped.expect("an answer"));
+    let observers = || threads_named("leasehold-observer");
+    eventually("two threads observe", || observers() == 2);
+    let term = one.election("a").campaign().expect("nobody leads");
+    assert!(two.election("a").try_campaign_for(SHORT / 10).expect("an answer").is_none());
+    let stop = CancelToken::new();
+    thread::scope(|scope| {
+        let candidate = scope.spawn(|| two.election("a").run(&stop, |_| stop.cancel()));
+        let waits = || one.election("a").waiting().expect("an answer").queue().len() == 1;
+        eventually("the candidate waits", waits);
+        drop(term);
+        candidate.join().expect("no panic").expect("it leads, and is stopped");
+    });
+    drop(dropped);
+    eventually("the observer ends", || observers() == 1);
+    two.close();
+    assert_eq!(observers(), 0, "the close waits for the thread");
+    drop(closed);
 }
 
 #[test]

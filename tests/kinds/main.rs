@@ -4,6 +4,7 @@
 mod harness;
 
 mod conformance;
+mod election;
 mod fair;
 mod fenced;
 mod holder_ids;

@@ -10,6 +10,7 @@ mod permissions_of_kinds;
 mod permissions_of_queries;
 mod polls;
 mod scripts;
+mod scripts_of_elections;
 mod scripts_of_kinds;
 mod scripts_of_the_counts;
 mod scripts_of_the_queue;

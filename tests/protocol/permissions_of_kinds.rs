@@ -97,6 +97,10 @@ impl Stage {
                 self.use_all_operations(|client| client.queue_lock("orders:1"));
                 self.lose_a_place();
             }
+            "election" => {
+                self.use_an_election();
+                self.lose_a_place();
+            }
             "named holder" => {
                 self.use_all_operations(named);
                 let job = |client: &Client| client.lock("orders:1").with_holder("a job");
@@ -137,7 +141,7 @@ impl Stage {
                 self.release_early(|client| client.spin_lock("orders:2"));
                 self.release_early(|client| client.lock("orders:3"));
             }
-            "named holder" | "semaphore" | "plain semaphore" | "latch" => {}
+            "election" | "named holder" | "semaphore" | "plain semaphore" | "latch" => {}
             other => panic!("unknown kind: {other}"),
         }
     }
@@ -215,6 +219,22 @@ impl Stage {
         assert_eq!(theirs.count().expect("a reply"), 0);
     }
 
+    fn use_an_election(&self) {
+        let [mine, theirs] = self.clients.each_ref().map(|client| client.election("orders:1"));
+        let observer = theirs.observe().expect("a reply");
+        assert_eq!(observer.recv().expect("a state"), None);
+        let term = mine.campaign().expect("nobody leads");
+        assert_eq!(theirs.leader().expect("a reply").expect("a leader").token(), term.token());
+        assert!(observer.recv().expect("a state").is_some());
+        let brief = Duration::from_millis(300);
+        let leaves = self.wait_until(|| theirs.try_campaign_for(brief), || ());
+        assert!(leaves.expect("a reply").is_none());
+        let resign = || term.resign().expect("valid");
+        drop(self.wait_until(|| theirs.campaign(), resign).expect("won"));
+        let is_over = || theirs.leader().expect("a reply").is_none();
+        eventually("the term ends", is_over);
+    }
+
     /// Has a caller that waits for a queue lock ask for its place once more.
     fn lose_a_place(&self) {
         let [mine, theirs] = self.clients.each_ref().map(|client| client.queue_lock("orders:1"));
@@ -235,7 +255,7 @@ impl Stage {
 #[test]
 fn the_permissions_of_each_kind_suffice_and_are_used() {
     let table = table();
-    assert_eq!(table.len(), 9, "{table:?}");
+    assert_eq!(table.len(), 10, "{table:?}");
     thread::scope(|scope| {
         for (kind, more) in &table {
             scope.spawn(move || {
@@ -265,6 +285,11 @@ fn the_keys_and_channels_of_each_kind_are_needed() {
                     "fenced" => client.fenced_lock("orders:1").try_lock_for_owned(wait).map(drop),
                     "fair" => client.fair_lock("orders:1").try_lock_for_owned(wait).map(drop),
                     "queue" => client.queue_lock("orders:1").try_lock_for_owned(wait).map(drop),
+                    "election" => {
+                        let election = client.election("orders:1");
+                        let _term = election.try_campaign_for(wait)?;
+                        election.leader().map(drop)
+                    }
                     "read and write" => {
                         let lock = client.rw_lock("orders:1");
                         lock.read().and_then(|guard| guard.unlock())

@@ -8,6 +8,7 @@ mod audit;
 mod cluster;
 mod counts;
 mod deployments;
+mod election;
 mod holders;
 mod inspection;
 mod queued;

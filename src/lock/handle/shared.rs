@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acquire::{AcquireCall, AcquireOptions, LockContext, checked_lease};
+use crate::acquire::{AcquireCall, AcquireOptions, HoldHandle, LockContext, checked_lease};
 use crate::cancel::{CancelToken, Limit, ResponseLimit};
 use crate::command::name::Name;
 use crate::config::{self, LONGEST_LEASE, SHORTEST_LEASE};
@@ -13,10 +13,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::events::{Events, Kind};
 use crate::inspect::info::WaitingInfo;
 use crate::inspect::query::Inspector;
-use crate::kind::rules::{KindRules, ListensTo};
+use crate::kind::rules::{KindRules, ListensTo, PermitRequest};
 use crate::local::hold::HoldTerms;
 use crate::pool::Target;
-use crate::stats::Series;
+use crate::stats::{CallRecord, Series};
+use crate::util::clock::Patience;
 
 /// The name, the client and the settings of a handle. A clone shares all of them.
 #[derive(Clone)]
@@ -70,6 +71,10 @@ impl SharedHandle {
     }
 
     pub(crate) fn set_weight(&mut self, weight: u32) {
+        self.require(|_| match weight {
+            1..=10 => Ok(()),
+            _ => Err(Error::configuration("the weight of a waiter must be from 1 to 10")),
+        });
         self.terms = self.terms.with_weight(weight);
     }
 
@@ -138,6 +143,26 @@ impl SharedHandle {
         let cancel = options.cancel.or(self.cancel());
         let options = AcquireOptions { lease, cancel, ..*options };
         Ok(AcquireCall { context, rules, holder_name, terms: &self.terms, options })
+    }
+
+    /// Takes a hold that belongs to no thread, and counts the call.
+    ///
+    /// Returns `None` if the patience ended, as a verb of a lock does.
+    pub(crate) fn acquire_owned(
+        &self,
+        rules: &'static dyn KindRules,
+        permits: Option<PermitRequest>,
+        patience: Patience,
+    ) -> Result<Option<HoldHandle>> {
+        let clients = [self.series()?];
+        let record = CallRecord::new(&clients);
+        let options = AcquireOptions {
+            owned: true,
+            permits,
+            record: Some(&record),
+            ..AcquireOptions::new(patience)
+        };
+        record.end(patience, self.acquire_call(rules, None, &options)?.acquire())
     }
 
     /// Fails if the limit for renewals is too short.

@@ -1,6 +1,6 @@
 //! The leadership of a shared connection: one thread writes and reads for all callers.
 //!
-//! A [`Leadership`] owns the pipeline. When it is dropped, the pipeline goes back and the
+//! A [`PipelineLead`] owns the pipeline. When it is dropped, the pipeline goes back and the
 //! queue is looked at in one step under the mutex. So a request that is queued at that moment
 //! either finds the leadership free or is found here.
 
@@ -21,7 +21,7 @@ use crate::util::threads;
 const MAX_BATCH: usize = if cfg!(all(test, leasehold_model)) { 2 } else { 128 };
 
 /// The leadership of a shared connection. Dropping it gives the leadership up.
-pub(super) struct Leadership<'a> {
+pub(super) struct PipelineLead<'a> {
     connection: &'a SharedConnection,
     /// `None` only at the end of the drop, or after the leadership was passed on.
     pipeline: Option<Box<Pipeline>>,
@@ -49,15 +49,15 @@ enum AfterLeadership {
     ReportUnread,
 }
 
-impl<'a> Leadership<'a> {
+impl<'a> PipelineLead<'a> {
     /// Takes the leadership; `None` if there is a leader.
-    pub(super) fn take(connection: &'a SharedConnection) -> Option<Leadership<'a>> {
+    pub(super) fn take(connection: &'a SharedConnection) -> Option<PipelineLead<'a>> {
         let pipeline = connection.state.lock().pipeline.take()?;
-        Some(Leadership::new(connection, pipeline))
+        Some(PipelineLead::new(connection, pipeline))
     }
 
-    fn new(connection: &'a SharedConnection, pipeline: Box<Pipeline>) -> Leadership<'a> {
-        Leadership { connection, pipeline: Some(pipeline), in_exchange: false }
+    fn new(connection: &'a SharedConnection, pipeline: Box<Pipeline>) -> PipelineLead<'a> {
+        PipelineLead { connection, pipeline: Some(pipeline), in_exchange: false }
     }
 
     pub(super) fn pipeline(&mut self) -> Option<&mut Pipeline> {
@@ -97,7 +97,7 @@ impl<'a> Leadership<'a> {
         let Some(connection) = self.connection.itself.upgrade() else { return };
         let Some(pipeline) = self.pipeline.take() else { return };
         threads::detach_or_run("leasehold-connect", move || {
-            Leadership::new(&connection, pipeline).connect();
+            PipelineLead::new(&connection, pipeline).connect();
         });
     }
 
@@ -147,7 +147,7 @@ impl<'a> Leadership<'a> {
     }
 }
 
-impl Drop for Leadership<'_> {
+impl Drop for PipelineLead<'_> {
     /// Also runs when the thread of the leader unwinds: the queue must not stop.
     fn drop(&mut self) {
         let connection = self.connection;

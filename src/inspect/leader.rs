@@ -1,0 +1,79 @@
+//! [`Leader`]: the leader of an election, as any client can read it.
+
+use super::holder::HolderInfo;
+use super::owner_field::OwnerField;
+use super::query::{ClientRecords, Inspector};
+use crate::command::leader::{self, LeaderRecord};
+use crate::command::name::Name;
+use crate::error::Result;
+use crate::pool::Target;
+
+/// The leader of an [`Election`](crate::Election) at the time of the query.
+///
+/// Returned by [`Election::leader`](crate::Election::leader) and sent by
+/// [`Election::observe`](crate::Election::observe). Two values are equal if they name the same term
+/// with the same value. With the feature `serde`, serialized as a structure with one field per
+/// method.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Leader {
+    value: String,
+    token: u64,
+    holder: HolderInfo,
+}
+
+impl Leader {
+    fn new(record: LeaderRecord) -> Leader {
+        let holder = HolderInfo::new(&record.owner, OwnerField::parse(&record.owner));
+        let holder = holder.with_count(1).with_remaining(record.left);
+        Leader { value: record.value, token: record.token, holder }
+    }
+
+    /// Returns the value of the leader ([`Election::with_value`](crate::Election::with_value)).
+    ///
+    /// Bytes of another program that are not UTF-8 are replaced by U+FFFD.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn value(&self) -> &str {
+        &self.value
+    }
+
+    /// Returns the fencing token of the term, larger than that of every earlier term.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn token(&self) -> u64 {
+        self.token
+    }
+
+    /// Returns the holder of the term: its client and process, and the remaining lease.
+    ///
+    /// The facts that only the running process knows are `None`, and so are those of the client's
+    /// [record](crate::Builder::announce) if there is none or this client may not read it.
+    #[must_use = "a query changes nothing: use its answer"]
+    pub fn holder(&self) -> &HolderInfo {
+        &self.holder
+    }
+}
+
+impl PartialEq for Leader {
+    fn eq(&self, other: &Leader) -> bool {
+        let facts = |it: &Leader| (it.token, it.value.clone(), it.holder.owner().to_owned());
+        facts(self) == facts(other)
+    }
+}
+
+impl Eq for Leader {}
+
+impl Inspector<'_> {
+    /// Returns the announced leader. One round trip.
+    pub(crate) fn leader(&self, name: &Name, target: Target) -> Result<Option<Leader>> {
+        let record = LeaderRecord::read(self.ask(leader::look(name), target)?)?;
+        Ok(record.map(Leader::new))
+    }
+
+    /// Adds the record of the leader's client, if this client may read it. One round trip.
+    pub(crate) fn add_process(&self, leader: &mut Leader) -> Result<()> {
+        match self.add_records(&mut ClientRecords::new(), [&mut leader.holder].into_iter()) {
+            Err(error) if error.code() == Some("NOPERM") => Ok(()),
+            outcome => outcome,
+        }
+    }
+}

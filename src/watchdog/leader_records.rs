@@ -1,0 +1,141 @@
+//! The records of leaders, which the watchdog keeps while their terms are valid.
+//!
+//! The call that wins an election announces the term once. From then on the watchdog repeats the
+//! announcement after a third of the watchdog time-out, soon after one without a reply, and after a
+//! change of servers, because a fail-over may have lost the record and not the lock. The script
+//! writes nothing unless the term holds the lock, so an announcement that is late or repeated does
+//! no harm. The commands are background requests that are not retried, so they delay no renewal.
+
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::{Watchdog, WatchedHold};
+use crate::command::call::Call;
+use crate::command::leader;
+use crate::error::Result;
+use crate::pool::request::{BackgroundTask, CallReply, OnOutcome, ReleasedHold, Request};
+use crate::util::clock::{self, Moment};
+use crate::util::sync::{AtomicU64, Mutex};
+use crate::util::{log_target, threads};
+
+/// The time from an announcement without a reply to the next one.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The lifetime of a record, in watchdog time-outs: it outlives each lease of the lock.
+const LIFETIME: u32 = 2;
+
+/// The divisor of the watchdog time-out that gives the time between two announcements.
+const PERIOD_DIVISOR: u32 = 3;
+
+/// The announcement of one term.
+pub(crate) struct Announcement {
+    term: WatchedHold,
+    value: Arc<str>,
+    watchdog_timeout: Duration,
+    /// Nanoseconds of the moment of the next announcement.
+    next: AtomicU64,
+}
+
+impl fmt::Debug for Announcement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Announcement").field(self.term.hold.owner()).finish()
+    }
+}
+
+impl Announcement {
+    /// Returns the announcement of a term with this value. The first one is due at once.
+    pub(crate) fn new(term: WatchedHold, value: Arc<str>, watchdog_timeout: Duration) -> Self {
+        Announcement { term, value, watchdog_timeout, next: AtomicU64::new(0) }
+    }
+
+    /// Returns the call that announces the term. [`leader::is_announced`] reads its reply.
+    pub(crate) fn call(&self) -> Call {
+        let WatchedHold { local, hold } = &self.term;
+        let lifetime = self.watchdog_timeout.saturating_mul(LIFETIME);
+        leader::announcement(local.name(), hold.owner(), hold.token(), &self.value, lifetime)
+    }
+
+    /// Notes that the server has the record at `now`.
+    pub(crate) fn announced(&self, now: Moment) {
+        self.plan(now + self.watchdog_timeout / PERIOD_DIVISOR);
+    }
+
+    fn plan(&self, next: Moment) {
+        self.next.store(next.nanos(), Ordering::Release);
+    }
+
+    fn next(&self) -> Moment {
+        Moment::from_nanos(self.next.load(Ordering::Acquire))
+    }
+}
+
+impl OnOutcome for Announcement {
+    /// Plans the next announcement, unless a change of servers has planned one meanwhile.
+    fn settle(&self, attempt: ReleasedHold, outcome: Result<CallReply>) {
+        let planned = attempt.downcast_ref::<Moment>().is_some_and(|it| *it == self.next());
+        match outcome.and_then(|reply| leader::is_announced(reply.value)) {
+            Ok(true) if planned => self.announced(clock::now()),
+            // The renewal of the lease finds a lost term.
+            Ok(_) => {}
+            Err(error) => threads::log_without_panic(|| {
+                log::debug!(
+                    target: log_target::LEASE, lock = &**self.term.local.name().given(), error:%,
+                    server = error.server();
+                    "a leader could not be announced: {error}"
+                );
+            }),
+        }
+    }
+}
+
+/// The announcements of the valid terms of a client.
+#[derive(Debug, Default)]
+pub(super) struct Announcements(Mutex<Vec<Weak<Announcement>>>);
+
+impl Announcements {
+    fn add(&self, announcement: &Arc<Announcement>) {
+        self.0.lock().push(Arc::downgrade(announcement));
+    }
+
+    /// Returns the announcements of terms that are valid at `now`, and forgets the others.
+    fn valid(&self, now: Moment) -> Vec<Arc<Announcement>> {
+        let mut valid = Vec::new();
+        self.0.lock().retain(|known| {
+            let announcement = known.upgrade().filter(|it| !it.term.hold.remaining(now).is_zero());
+            let is_valid = announcement.is_some();
+            valid.extend(announcement);
+            is_valid
+        });
+        valid
+    }
+}
+
+impl Watchdog {
+    /// Keeps the record of a leader, until the term or the announcement ends. Does not block.
+    pub(crate) fn keep_announced(&self, announcement: &Arc<Announcement>) {
+        self.announcements.add(announcement);
+        self.parker.unpark();
+    }
+
+    /// Sends the due announcements. Returns the moment for the next call.
+    pub(super) fn announce_leaders(&self, servers_may_have_changed: bool) -> Moment {
+        let now = clock::now();
+        let announcements = self.announcements.valid(now);
+        let is_due = |it: &&Arc<Announcement>| servers_may_have_changed || it.next() <= now;
+        for announcement in announcements.iter().filter(is_due) {
+            self.announce_leader(announcement, now + RETRY_INTERVAL);
+        }
+        announcements.iter().map(|it| it.next()).min().unwrap_or(Moment::END)
+    }
+
+    /// Sends one announcement, which is repeated at `retry_at` unless it is answered.
+    fn announce_leader(&self, announcement: &Arc<Announcement>, retry_at: Moment) {
+        announcement.plan(retry_at);
+        let observer = Arc::clone(announcement) as Arc<dyn OnOutcome>;
+        let task = BackgroundTask::new(Some((observer, Arc::new(retry_at))), Moment::START);
+        let late = announcement.term.hold.late_connection();
+        self.router.send_background(Request::background(announcement.call(), task), late);
+    }
+}

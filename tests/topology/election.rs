@@ -1,0 +1,127 @@
+//! Elections with Sentinel and Cluster: fail-overs, records that the new master lacks, and slots
+//! that move.
+
+use crate::harness::elections::*;
+use crate::harness::replicated::MASTER;
+use crate::harness::wait::BOUND;
+use crate::harness::{Cluster, Replicated, Server, eventually};
+use leasehold::{Builder, Client, Leadership};
+use std::time::Duration;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn build(builder: Builder) -> Client {
+    builder.build().expect("the servers are well")
+}
+
+/// Replaces the master while a client leads and another one observes, without polls. `before`
+/// changes the replica.
+fn a_term_survives_a_fail_over(before: impl Fn(&Server)) {
+    let servers = Replicated::start(1, 3);
+    let sentinels = || Client::builder().sentinel(MASTER, servers.sentinel_urls());
+    let [one, two] = [(); 2].map(|()| build(sentinels().poll_interval(MINUTE)));
+    let term = campaign(&candidate(&one, "first"));
+    let observer = observe(servers.master(), &two);
+    sees(&observer, "first");
+    let replica = servers.replicas()[0];
+    let keys = ["a", RECORD];
+    let has_both = || replica.try_ask::<u32>(&["EXISTS", keys[0], keys[1]]) == Some(2);
+    eventually("the replica has the term", has_both);
+    before(replica);
+    let new = servers.fail_over();
+    eventually("the record is there", || new.try_ask(&["EXISTS", RECORD]) == Some(1));
+    assert_eq!(value_and_token(&two), Some(("first".to_owned(), term.token())));
+    eventually("the observer listens at the new master", || new.numsub(CHANNEL) == 1);
+    term.resign().expect("the term is valid");
+    let next = campaign(&candidate(&one, "next"));
+    sees(&observer, "next");
+    assert_eq!(value_and_token(&two), Some(("next".to_owned(), next.token())));
+}
+
+#[test]
+fn a_leader_stays_the_leader_through_a_fail_over() {
+    a_term_survives_a_fail_over(|_| {});
+}
+
+#[test]
+fn a_record_that_the_new_master_lacks_is_written_again() {
+    a_term_survives_a_fail_over(|replica| {
+        replica.ask::<()>(&["CONFIG", "SET", "replica-read-only", "no"]);
+        replica.ask::<()>(&["DEL", RECORD]);
+    });
+}
+
+/// The new master has neither the lock nor the record: the term ends before the next one begins.
+#[test]
+fn a_term_that_the_new_master_lacks_ends() {
+    let servers = Replicated::start(1, 3);
+    let sentinels = || Client::builder().sentinel(MASTER, servers.sentinel_urls());
+    let client = build(sentinels());
+    let term = campaign(&candidate(&client, "first"));
+    let replica = servers.replicas()[0];
+    eventually("the replica has the term", || replica.try_ask(&["EXISTS", RECORD]) == Some(1));
+    replica.ask::<()>(&["CONFIG", "SET", "replica-read-only", "no"]);
+    replica.ask::<()>(&["DEL", "a"]);
+    servers.fail_over();
+    assert!(term.wait_lost(BOUND), "the renewal at the new master finds the loss");
+    assert_eq!(leader(&client), None, "the record of a lost term names no leader");
+    let next = campaign(&candidate(&client, "next"));
+    assert!(next.token() > term.token());
+    assert_eq!(value_and_token(&client), Some(("next".to_owned(), next.token())));
+}
+
+/// Returns the number of subscribers of the observers' channel of an election, at all nodes.
+fn observers(cluster: &Cluster, name: &str) -> usize {
+    let channel = format!("leasehold_election:{{{name}}}");
+    cluster.nodes().iter().map(|node| node.listeners(&channel)).sum()
+}
+
+/// Observers that never poll follow the channel of their election to another node.
+#[test]
+fn an_observer_follows_its_slot() {
+    let cluster = Cluster::start(3, 0);
+    let quiet = || Client::builder().cluster(cluster.urls()).poll_interval(MINUTE);
+    let [one, two] = [(); 2].map(|()| build(quiet()));
+    let (from, to) = (&cluster.nodes()[0], &cluster.nodes()[1]);
+    let name = cluster.key_on(from, "election");
+    let campaign = |value: &str| -> Leadership {
+        one.election(&name).with_value(value).campaign().expect("the nodes answer")
+    };
+    let first = campaign("first");
+    let observer = two.election(&name).observe().expect("the nodes answer");
+    sees(&observer, "first");
+    eventually("the observer listens", || observers(&cluster, &name) == 1);
+    cluster.migrate(cluster.slot_of(&name), to);
+    assert_eq!(
+        two.election(&name).leader().expect("an answer").map(|it| it.token()),
+        Some(first.token())
+    );
+    first.resign().expect("the term is valid");
+    let channel = format!("leasehold_election:{{{name}}}");
+    eventually("the observer listens at the other node", || to.listeners(&channel) == 1);
+    let _next = campaign("next");
+    sees(&observer, "next");
+}
+
+#[test]
+fn a_leader_of_a_cluster_hands_over_and_survives_a_fail_over_of_its_node() {
+    let cluster = Cluster::start(3, 1);
+    let quiet = || Client::builder().cluster(cluster.urls()).poll_interval(MINUTE);
+    let [one, two] = [(); 2].map(|()| build(quiet()));
+    let master = &cluster.nodes()[0];
+    let name = cluster.key_on(master, "election");
+    let term = one.election(&name).with_value("x").campaign().expect("the nodes answer");
+    let observer = two.election(&name).observe().expect("the nodes answer");
+    sees(&observer, "x");
+    let replica = cluster.replica_of(master);
+    let record = format!("leasehold_leader:{{{name}}}");
+    cluster.fail_over(replica);
+    eventually("the record is there", || replica.try_ask(&["EXISTS", &record]) == Some(1));
+    let found = two.election(&name).leader().expect("an answer").expect("a leader");
+    assert_eq!((found.value(), found.token()), ("x", term.token()));
+    let channel = format!("leasehold_election:{{{name}}}");
+    eventually("the observer listens at the new master", || replica.listeners(&channel) == 1);
+    term.resign().expect("the term is valid");
+    let _next = two.election(&name).with_value("next").campaign().expect("the nodes answer");
+    sees(&observer, "next");
+}
