@@ -40,7 +40,7 @@ pub(super) fn of_started(end: Result<End>, held: Held, args: &RunArgs) -> Result
 fn ended(status: WaitStatus, held: Held) -> Result<ExitCode> {
     match held.check() {
         Ok(()) => confirm(held.release())?,
-        Err(error) => return Err(lost(Some(error), "the command had not ended")),
+        Err(error) => return Err(lost(Some(error), "it was lost before the command ended")),
     }
     Ok(match (status.exit_status(), status.terminating_signal()) {
         (Some(code), _) => ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)),
@@ -52,9 +52,13 @@ fn ended(status: WaitStatus, held: Held) -> Result<ExitCode> {
 /// Reports a release that failed. Only a loss is a failure: the rest ends with the lease.
 fn confirm(outcome: leasehold::Result<()>) -> Result<()> {
     match outcome {
-        Err(error) if error.is_lost() => Err(lost(Some(error), "the command had not ended")),
+        Err(error) if error.is_lost() => {
+            Err(lost(Some(error), "it was lost before the command ended"))
+        }
         Err(error) => {
-            eprintln!("leasehold: the release failed, and the lock ends with its lease: {error}");
+            eprintln!(
+                "leasehold: the release is not confirmed, the lease may have to end: {error}"
+            );
             Ok(())
         }
         Ok(()) => Ok(()),
