@@ -110,13 +110,16 @@ impl JobControl {
         }
     }
 
-    /// Gives the terminal to the command if this process has it; returns whether it did.
+    /// Gives the terminal to the command if this process has it; returns whether the command has it.
     fn give(&mut self) -> bool {
         let Ok(terminal) = File::options().read(true).write(true).open(TERMINAL) else {
             return false;
         };
-        if termios::tcgetpgrp(&terminal) != Ok(self.own) {
-            return false;
+        match termios::tcgetpgrp(&terminal) {
+            // The command stopped before it had the terminal, and has it now.
+            Ok(group) if group == self.other => return true,
+            Ok(group) if group == self.own => {}
+            _ => return false,
         }
         let settings = termios::tcgetattr(&terminal).ok();
         let is_given = termios::tcsetpgrp(&terminal, self.other).is_ok();
@@ -126,16 +129,20 @@ impl JobControl {
         is_given
     }
 
+    /// Takes the terminal back, unless a shell or another job has it.
     fn take_back(&mut self) -> Option<(File, Option<Termios>)> {
         let (terminal, settings) = self.given.take()?;
-        if termios::tcgetpgrp(&terminal) == Ok(self.other) {
-            // A group in the background gets TTOU for this call, unless the signal is blocked.
-            let mut mask = SigSet::empty();
-            mask.add(Blocked::SIGTTOU);
-            let old = mask.thread_swap_mask(SigmaskHow::SIG_BLOCK);
-            let _ = termios::tcsetpgrp(&terminal, self.own);
-            let _ = old.map(|old| old.thread_set_mask());
+        let exists = |group| process::test_kill_process_group(group).is_ok();
+        match termios::tcgetpgrp(&terminal) {
+            Ok(group) if group != self.other && exists(group) => return None,
+            _ => {}
         }
+        // A group in the background gets TTOU for this call, unless the signal is blocked.
+        let mut mask = SigSet::empty();
+        mask.add(Blocked::SIGTTOU);
+        let old = mask.thread_swap_mask(SigmaskHow::SIG_BLOCK);
+        let _ = termios::tcsetpgrp(&terminal, self.own);
+        let _ = old.map(|old| old.thread_set_mask());
         Some((terminal, settings))
     }
 }
